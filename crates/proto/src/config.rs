@@ -1,0 +1,150 @@
+//! Configuration and status of a device, in the terms of the UAPI: what `set` changes and what `get` reports.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// A secret of 32 bytes, wiped when dropped and never printed.
+#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
+pub struct Secret(pub [u8; 32]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Secret {
+    /// The UAPI writes "no key" as 32 zero bytes.
+    pub fn is_zero(&self) -> bool {
+        self.0 == [0; 32]
+    }
+}
+
+/// A Curve25519 public key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PublicKey(pub [u8; 32]);
+
+/// An address block, host bits zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cidr {
+    addr: IpAddr,
+    len: u8,
+}
+
+impl Cidr {
+    /// `addr/len` with the host bits cleared; `None` if `len` exceeds the address's bits.
+    pub fn new(addr: IpAddr, len: u8) -> Option<Self> {
+        let addr = match addr {
+            IpAddr::V4(ip) if len <= 32 => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
+                IpAddr::from((u32::from(ip) & mask).to_be_bytes())
+            }
+            IpAddr::V6(ip) if len <= 128 => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
+                IpAddr::from((u128::from(ip) & mask).to_be_bytes())
+            }
+            _ => return None,
+        };
+        Some(Self { addr, len })
+    }
+
+    pub fn addr(&self) -> IpAddr {
+        self.addr
+    }
+
+    pub fn prefix_len(&self) -> u8 {
+        self.len
+    }
+
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        Cidr::new(ip, self.len).is_some_and(|block| block == *self)
+    }
+}
+
+impl std::fmt::Display for Cidr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.addr, self.len)
+    }
+}
+
+/// One `set` transaction: applied whole or not at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceChange {
+    /// All-zero removes the key.
+    pub private_key: Option<Secret>,
+    pub listen_port: Option<u16>,
+    /// 0 removes the mark.
+    pub fwmark: Option<u32>,
+    /// Peers that `peers` does not name are removed.
+    pub replace_peers: bool,
+    /// In the order of the request: a public key may occur more than once.
+    pub peers: Vec<PeerChange>,
+}
+
+/// What one peer section of a `set` transaction asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerChange {
+    pub public_key: PublicKey,
+    pub remove: bool,
+    /// Change the peer only if it exists.
+    pub update_only: bool,
+    /// All-zero means none.
+    pub preshared_key: Option<Secret>,
+    pub endpoint: Option<SocketAddr>,
+    /// Seconds; 0 turns it off.
+    pub persistent_keepalive: Option<u16>,
+    pub replace_allowed_ips: bool,
+    pub allowed_ips: Vec<AllowedIpChange>,
+}
+
+impl PeerChange {
+    /// A section that names the peer and asks for nothing else.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            remove: false,
+            update_only: false,
+            preshared_key: None,
+            endpoint: None,
+            persistent_keepalive: None,
+            replace_allowed_ips: false,
+            allowed_ips: Vec::new(),
+        }
+    }
+}
+
+/// `allowed_ip=ip/cidr` takes the block from its owner; `allowed_ip=-ip/cidr` gives it up if it is this peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllowedIpChange {
+    Add(Cidr),
+    Remove(Cidr),
+}
+
+/// What `get` reports of the device.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DeviceStatus {
+    pub private_key: Option<Secret>,
+    /// Derived from the private key.
+    pub public_key: Option<PublicKey>,
+    /// 0 while no socket is bound.
+    pub listen_port: u16,
+    pub fwmark: u32,
+    pub peers: Vec<PeerStatus>,
+}
+
+/// What `get` reports of one peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    pub public_key: PublicKey,
+    pub preshared_key: Option<Secret>,
+    pub endpoint: Option<SocketAddr>,
+    /// Since the Unix epoch; `None` if there was no handshake yet.
+    pub last_handshake: Option<Duration>,
+    pub rx_bytes: u64,
+    pub tx_bytes: u64,
+    /// Seconds; 0 is off.
+    pub persistent_keepalive: u16,
+    pub allowed_ips: Vec<Cidr>,
+}
