@@ -1,5 +1,8 @@
 //! TUN devices and UDP sockets with every offload that Linux has.
 
+pub mod checksum;
+pub mod offload;
+
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 

@@ -1,0 +1,1 @@
+//! Segmentation and coalescing of packets as pure functions.
