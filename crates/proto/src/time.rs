@@ -25,3 +25,33 @@ impl std::ops::Add<Duration> for Time {
 /// A TAI64N timestamp: seconds since 1970 TAI plus 2^62, then nanoseconds, big-endian (whitepaper 5.4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tai64N(pub [u8; 12]);
+
+/// The label of 1970-01-01 00:00:00 UTC in seconds: TAI was 10 seconds ahead then, and leap seconds since are not
+/// counted (every implementation of WireGuard counts so).
+const UNIX_EPOCH: u64 = (1 << 62) + 10;
+
+impl Tai64N {
+    /// The timestamp of a moment that is given as the time since the Unix epoch.
+    pub fn from_unix(since_epoch: Duration) -> Self {
+        let mut bytes = [0; 12];
+        let seconds = UNIX_EPOCH.saturating_add(since_epoch.as_secs());
+        bytes[..8].copy_from_slice(&seconds.to_be_bytes());
+        bytes[8..].copy_from_slice(&since_epoch.subsec_nanos().to_be_bytes());
+        Self(bytes)
+    }
+
+    /// The time since the Unix epoch, zero if before.
+    pub fn to_unix(self) -> Duration {
+        let (seconds, nanos) = self.parts();
+        Duration::from_secs(seconds.saturating_sub(UNIX_EPOCH))
+            .saturating_add(Duration::from_nanos(nanos.into()))
+    }
+
+    fn parts(self) -> (u64, u32) {
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = self.0;
+        (
+            u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            u32::from_be_bytes([i, j, k, l]),
+        )
+    }
+}

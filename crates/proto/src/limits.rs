@@ -1,0 +1,50 @@
+//! Every constant of the protocol, with the section of the whitepaper that sets it.
+
+use std::time::Duration;
+
+/// After this many messages a session's user starts a new handshake (6.1, 6.2).
+pub const REKEY_AFTER_MESSAGES: u64 = 1 << 60;
+/// No message is sent or accepted at or beyond this counter (6.1, 6.2): 2^64 - 2^13 - 1.
+pub const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
+/// The initiator of a session of this age starts a new handshake when it sends (6.1, 6.2).
+pub const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
+/// A session of this age neither sends nor receives (6.1, 6.2).
+pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
+/// Handshake attempts cease this long after the last packet that asked for a session (6.1, 6.4).
+pub const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
+/// The pause between two initiations to one peer (6.1, 6.4).
+pub const REKEY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Up to this much is added at random to every pause, so that two peers do not stay in phase (6.1).
+pub const REKEY_JITTER: Duration = Duration::from_millis(333);
+/// Who received data and had nothing to send for this long answers with a keepalive (6.1, 6.5).
+pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Who sent data and received nothing for this long starts a new handshake (6.5).
+pub const NO_ANSWER_TIMEOUT: Duration =
+    Duration::from_secs(KEEPALIVE_TIMEOUT.as_secs() + REKEY_TIMEOUT.as_secs());
+/// The initiator of a session of this age starts a new handshake when it receives (6.2).
+pub const REKEY_ON_RECEIVE_TIME: Duration = Duration::from_secs(
+    REJECT_AFTER_TIME.as_secs() - KEEPALIVE_TIMEOUT.as_secs() - REKEY_TIMEOUT.as_secs(),
+);
+/// Keys are wiped when no new session replaced them for this long (6.3).
+pub const ZERO_KEYS_AFTER_TIME: Duration = Duration::from_secs(3 * REJECT_AFTER_TIME.as_secs());
+/// The secret behind the cookies changes this often, and a received cookie is used for this long (5.4.7, 6.6).
+pub const COOKIE_REFRESH_TIME: Duration = Duration::from_secs(120);
+
+/// Initiations of one peer are consumed at least this far apart (5.1 leaves the figure to implementations;
+/// 50 per second is the one in use everywhere).
+pub const INITIATION_INTERVAL: Duration = Duration::from_millis(20);
+/// Timestamps are rounded down to this many nanoseconds, a power of two below [`INITIATION_INTERVAL`], so that
+/// they tell nobody the exact time.
+pub const TIMESTAMP_GRAIN: u32 = 1 << 24;
+/// Handshake messages per second and source that are looked at under load (5.3 leaves the figure to implementations).
+pub const LIMITER_RATE: u32 = 20;
+/// Handshake messages that a source may send at once under load.
+pub const LIMITER_BURST: u32 = 5;
+/// Sources that the limiter remembers in one second; more are refused (invariant 5).
+pub const LIMITER_SOURCES: usize = 16_384;
+/// The device stays under load for this long after the engine last said so.
+pub const UNDER_LOAD_TIME: Duration = Duration::from_secs(1);
+/// The replay window in packets (5.4.6 leaves the figure to implementations).
+pub const WINDOW_PACKETS: u64 = 8192;
+/// Peers of one device (invariant 5).
+pub const MAX_PEERS: usize = 65_536;

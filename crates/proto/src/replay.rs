@@ -1,0 +1,61 @@
+use crate::limits::{REJECT_AFTER_MESSAGES, WINDOW_PACKETS};
+
+/// One word more than the window holds: the word of the greatest counter is only partly in use (RFC 6479).
+const WORDS: usize = 129;
+const _: () = assert!(WINDOW_PACKETS == 64 * (WORDS as u64 - 1));
+
+/// Which counters a session has received (whitepaper 5.4.6, RFC 6479).
+///
+/// "The nonce counter … is used to avoid replay attacks, using a sliding window to keep track of received message
+/// counters … after verification of the authentication tag": callers commit authenticated packets only (invariant 3).
+pub struct ReplayWindow {
+    greatest: u64,
+    ring: [u64; WORDS],
+}
+
+impl ReplayWindow {
+    pub(crate) fn new() -> Self {
+        Self {
+            greatest: 0,
+            ring: [0; WORDS],
+        }
+    }
+
+    /// Marks the counter of an authenticated packet as received.
+    ///
+    /// False if the packet must be dropped: received before, older than the window, or beyond
+    /// REJECT_AFTER_MESSAGES.
+    pub fn commit(&mut self, counter: u64) -> bool {
+        if counter >= REJECT_AFTER_MESSAGES {
+            return false;
+        }
+        if counter > self.greatest {
+            self.advance(counter);
+        } else if self.greatest - counter >= WINDOW_PACKETS {
+            return false;
+        }
+        let word = &mut self.ring[slot(counter / 64)];
+        let bit = 1 << (counter % 64);
+        let fresh = *word & bit == 0;
+        *word |= bit;
+        fresh
+    }
+
+    /// Clears the words between the greatest counter so far and the new one.
+    fn advance(&mut self, counter: u64) {
+        let (from, to) = (self.greatest / 64, counter / 64);
+        if to - from >= WORDS as u64 {
+            self.ring = [0; WORDS];
+        } else {
+            for word in from + 1..=to {
+                self.ring[slot(word)] = 0;
+            }
+        }
+        self.greatest = counter;
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "less than WORDS")]
+fn slot(word: u64) -> usize {
+    (word % WORDS as u64) as usize
+}

@@ -1,0 +1,161 @@
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use adit_aead::Key;
+
+use crate::Time;
+use crate::limits::*;
+use crate::replay::ReplayWindow;
+
+/// A keypair with its two indices, send counter and replay window: what a handshake leaves behind (whitepaper 5.4.5).
+///
+/// Its keys are wiped when the last reference goes.
+pub struct Session {
+    local_index: u32,
+    remote_index: u32,
+    initiator: bool,
+    born: Time,
+    send_key: Key,
+    receive_key: Key,
+    /// The next counter to hand out.
+    counter: AtomicU64,
+    /// Sending was forbidden by a change of configuration.
+    retired: AtomicBool,
+    /// The peer has proven that it derived the same keys; an initiator knows from the start.
+    confirmed: AtomicBool,
+    /// The handshake for the last minute of the session was asked for.
+    last_minute: AtomicBool,
+    window: Mutex<ReplayWindow>,
+}
+
+/// The session must not send any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expired;
+
+impl std::fmt::Display for Expired {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the session is too old or has sent too many messages")
+    }
+}
+
+impl std::error::Error for Expired {}
+
+impl Session {
+    pub(crate) fn new(
+        local_index: u32,
+        remote_index: u32,
+        initiator: bool,
+        born: Time,
+        send_key: Key,
+        receive_key: Key,
+    ) -> Self {
+        Self {
+            local_index,
+            remote_index,
+            initiator,
+            born,
+            send_key,
+            receive_key,
+            counter: AtomicU64::new(0),
+            retired: AtomicBool::new(false),
+            confirmed: AtomicBool::new(initiator),
+            last_minute: AtomicBool::new(false),
+            window: Mutex::new(ReplayWindow::new()),
+        }
+    }
+
+    /// The receiver index of datagrams that come in.
+    pub fn local_index(&self) -> u32 {
+        self.local_index
+    }
+
+    /// The receiver index of datagrams that go out.
+    pub fn remote_index(&self) -> u32 {
+        self.remote_index
+    }
+
+    /// Seals what goes out.
+    pub fn send_key(&self) -> &Key {
+        &self.send_key
+    }
+
+    /// Opens what comes in.
+    pub fn receive_key(&self) -> &Key {
+        &self.receive_key
+    }
+
+    /// The counters `first..first + n` for the caller alone (invariant 1).
+    ///
+    /// "After Reject-After-Messages transport data messages or after the current secure session is
+    /// Reject-After-Time seconds old, whichever comes first, WireGuard will refuse to send or receive any more
+    /// transport data messages using the current secure session" (6.2).
+    pub fn reserve(&self, now: Time, n: u32) -> Result<u64, Expired> {
+        if !self.may_send(now) {
+            return Err(Expired);
+        }
+        // The counter never moves past the limit, so that no number of failing callers can wrap it round.
+        self.counter
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |first| {
+                let end = first.checked_add(u64::from(n))?;
+                (end <= REJECT_AFTER_MESSAGES).then_some(end)
+            })
+            .map_err(|_| Expired)
+    }
+
+    /// Whether the session is young enough to receive with.
+    pub fn may_receive(&self, now: Time) -> bool {
+        now.since(self.born) < REJECT_AFTER_TIME
+    }
+
+    /// The replay window, locked: take it once for all authenticated packets of a train.
+    pub fn window(&self) -> MutexGuard<'_, ReplayWindow> {
+        // A window is whole after every step of commit, so a panic elsewhere has not broken it.
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a packet could be sent now.
+    pub(crate) fn may_send(&self, now: Time) -> bool {
+        !self.retired.load(Ordering::Relaxed)
+            && now.since(self.born) < REJECT_AFTER_TIME
+            && self.sent() < REJECT_AFTER_MESSAGES
+    }
+
+    /// How many counters were handed out.
+    pub(crate) fn sent(&self) -> u64 {
+        self.counter.load(Ordering::Relaxed)
+    }
+
+    /// "…if a peer is the initiator of a current secure session, WireGuard will send a handshake initiation … if
+    /// after transmitting a transport data message, the current secure session is Rekey-After-Time seconds old",
+    /// and either side after Rekey-After-Messages (6.2).
+    pub(crate) fn is_stale_for_sending(&self, now: Time) -> bool {
+        self.initiator && now.since(self.born) >= REKEY_AFTER_TIME
+            || self.sent() >= REKEY_AFTER_MESSAGES
+    }
+
+    /// "…or if after receiving a transport data message, the current secure session is (Reject-After-Time -
+    /// Keepalive-Timeout - Rekey-Timeout) seconds old and it has not yet acted upon this event" (6.2).
+    pub(crate) fn enters_last_minute(&self, now: Time) -> bool {
+        self.initiator
+            && now.since(self.born) >= REKEY_ON_RECEIVE_TIME
+            && !self.last_minute.swap(true, Ordering::Relaxed)
+    }
+
+    /// True for the first authenticated packet of a session that its responder has not confirmed yet.
+    pub(crate) fn confirm(&self) -> bool {
+        !self.confirmed.load(Ordering::Relaxed) && !self.confirmed.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.confirmed.load(Ordering::Acquire)
+    }
+
+    /// Forbids sending; what the peer still sends is received.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -1,0 +1,75 @@
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use arc_swap::{ArcSwap, Guard};
+
+use crate::allowed_ips::AllowedIps;
+use crate::session::Session;
+use crate::tunnel::Tunnel;
+
+const INDEX_SHARDS: usize = 16;
+
+/// What every shard reads while the control thread changes it.
+pub struct Shared {
+    routes: ArcSwap<AllowedIps<Arc<Tunnel>>>,
+    /// Sessions by receiver index, spread over locks that are held for one look-up at a time.
+    sessions: [RwLock<HashMap<u32, Inbound>>; INDEX_SHARDS],
+}
+
+/// Where a datagram with a receiver index belongs.
+#[derive(Clone)]
+pub struct Inbound {
+    /// The peer that the session is with.
+    pub tunnel: Arc<Tunnel>,
+    /// The session to open the datagram with.
+    pub session: Arc<Session>,
+}
+
+impl Shared {
+    pub(crate) fn new() -> Self {
+        Self {
+            routes: ArcSwap::default(),
+            sessions: Default::default(),
+        }
+    }
+
+    /// The allowed IPs of all peers, as of the last complete change of configuration.
+    pub fn routes(&self) -> Guard<Arc<AllowedIps<Arc<Tunnel>>>> {
+        self.routes.load()
+    }
+
+    /// The session that a receiver index names; once a train is enough.
+    pub fn session(&self, receiver_index: u32) -> Option<Inbound> {
+        self.shard(receiver_index)
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&receiver_index)
+            .cloned()
+    }
+
+    pub(crate) fn publish(&self, routes: AllowedIps<Arc<Tunnel>>) {
+        self.routes.store(Arc::new(routes));
+    }
+
+    pub(crate) fn insert(&self, tunnel: &Arc<Tunnel>, session: &Arc<Session>) {
+        let inbound = Inbound {
+            tunnel: Arc::clone(tunnel),
+            session: Arc::clone(session),
+        };
+        self.shard(session.local_index())
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(session.local_index(), inbound);
+    }
+
+    pub(crate) fn remove(&self, receiver_index: u32) {
+        self.shard(receiver_index)
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&receiver_index);
+    }
+
+    fn shard(&self, index: u32) -> &RwLock<HashMap<u32, Inbound>> {
+        &self.sessions[index as usize % INDEX_SHARDS]
+    }
+}

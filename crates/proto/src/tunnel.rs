@@ -1,0 +1,292 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+
+use crate::config::PublicKey;
+use crate::session::Session;
+use crate::{Endpoint, Time};
+
+/// The face of a peer that the shards share with the control thread; nothing here blocks.
+///
+/// Shards note what happened as timestamps; the control thread looks at them when a timer runs out. A shard tells
+/// the control thread only when no timer is armed that will look, or when a handshake is due.
+pub struct Tunnel {
+    id: u32,
+    public_key: PublicKey,
+    current: ArcSwapOption<Session>,
+    endpoint: ArcSwapOption<Endpoint>,
+    rx_bytes: AtomicU64,
+    tx_bytes: AtomicU64,
+    last_sent: AtomicU64,
+    last_received: AtomicU64,
+    /// When the first data was sent that nothing was received since; 0 if there is none.
+    unanswered: AtomicU64,
+    /// When the first data was received that nothing was sent since; 0 if there is none.
+    owed: AtomicU64,
+    /// Frames wait for a session (since the control thread last looked).
+    wanted: AtomicBool,
+    /// A handshake is under way, or paused until the next one may start.
+    handshaking: AtomicBool,
+    /// The bits of [`armed`] for which the control thread will look by itself.
+    armed: AtomicU8,
+    /// The bits of [`notice`] that the control thread has not read yet.
+    pending: AtomicU8,
+}
+
+/// What a shard has to tell the control thread.
+pub(crate) mod notice {
+    pub(crate) const WANT_SESSION: u8 = 1;
+    pub(crate) const REKEY: u8 = 2;
+    pub(crate) const CONFIRMED: u8 = 4;
+    pub(crate) const ARM: u8 = 8;
+}
+
+/// Timers that depend on what the shards send and receive.
+pub(crate) mod armed {
+    pub(crate) const NO_ANSWER: u8 = 1;
+    pub(crate) const KEEPALIVE: u8 = 2;
+}
+
+impl Tunnel {
+    pub(crate) fn new(id: u32, public_key: PublicKey) -> Self {
+        Self {
+            id,
+            public_key,
+            current: ArcSwapOption::empty(),
+            endpoint: ArcSwapOption::empty(),
+            rx_bytes: AtomicU64::new(0),
+            tx_bytes: AtomicU64::new(0),
+            last_sent: AtomicU64::new(0),
+            last_received: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
+            owed: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
+            handshaking: AtomicBool::new(false),
+            armed: AtomicU8::new(0),
+            pending: AtomicU8::new(0),
+        }
+    }
+
+    /// A small number that no other peer of the device has or had.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The peer's static key.
+    pub fn public_key(&self) -> PublicKey {
+        self.public_key
+    }
+
+    /// The session to send with, if there is one that the peer has confirmed. It may have expired: see
+    /// [`Session::reserve`].
+    pub fn current(&self) -> Option<Arc<Session>> {
+        self.current.load_full()
+    }
+
+    /// Where to send to.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        self.endpoint.load().as_deref().copied()
+    }
+
+    /// Follows the peer to where an *authenticated* packet came from (whitepaper 2.1, invariant 3).
+    pub fn roam(&self, from: Endpoint) {
+        let known = self.endpoint.load();
+        let same = known.as_deref().is_some_and(|known| {
+            known.addr == from.addr && (known.src == from.src || from.src.is_none())
+        });
+        if !same {
+            self.endpoint.store(Some(Arc::new(from)));
+        }
+    }
+
+    /// Lets the kernel's routing choose the source address again.
+    pub fn clear_source(&self) {
+        if let Some(known) = self.endpoint()
+            && known.src.is_some()
+        {
+            self.endpoint.store(Some(Arc::new(known.addr.into())));
+        }
+    }
+
+    /// A train of data was sealed and sent: `bytes` of UDP payload.
+    ///
+    /// True if the control thread must be told, here and below: queue this tunnel for
+    /// [`Device::handle_notice`](crate::Device::handle_notice). It is true at most once until that was called.
+    pub fn data_sent(&self, now: Time, session: &Session, bytes: u64) -> bool {
+        let mut notices = self.sent(now, session, bytes);
+        if self.unanswered.load(Ordering::Relaxed) == 0 {
+            self.unanswered.store(stamp(now), Ordering::SeqCst);
+        }
+        notices |= self.arm(armed::NO_ANSWER);
+        self.raise(notices)
+    }
+
+    /// A keepalive was sealed and sent: `bytes` of UDP payload.
+    pub fn keepalive_sent(&self, now: Time, session: &Session, bytes: u64) -> bool {
+        let notices = self.sent(now, session, bytes);
+        self.raise(notices)
+    }
+
+    /// A train was opened and at least one packet of it was authentic and fresh: `bytes` of UDP payload of those.
+    /// `data` is false if all were keepalives.
+    pub fn received(&self, now: Time, session: &Session, bytes: u64, data: bool) -> bool {
+        let mut notices = 0;
+        self.note_received(now, bytes);
+        if data {
+            if self.owed.load(Ordering::Relaxed) == 0 {
+                self.owed.store(stamp(now), Ordering::SeqCst);
+            }
+            notices |= self.arm(armed::KEEPALIVE);
+        }
+        if session.confirm() {
+            notices |= notice::CONFIRMED;
+        }
+        if session.enters_last_minute(now) && self.is_current(session) {
+            notices |= self.rekey();
+        }
+        self.raise(notices)
+    }
+
+    /// Frames wait for this peer and no session can send them: a handshake must start.
+    pub fn want_session(&self) -> bool {
+        self.wanted.store(true, Ordering::SeqCst);
+        !self.is_handshaking() && self.raise(notice::WANT_SESSION)
+    }
+
+    /// Bytes of UDP payload received and found authentic, handshakes included.
+    pub fn rx_bytes(&self) -> u64 {
+        self.rx_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of UDP payload sent, handshakes included.
+    pub fn tx_bytes(&self) -> u64 {
+        self.tx_bytes.load(Ordering::Relaxed)
+    }
+
+    fn sent(&self, now: Time, session: &Session, bytes: u64) -> u8 {
+        self.note_sent(now, bytes);
+        if session.is_stale_for_sending(now) && self.is_current(session) {
+            self.rekey()
+        } else {
+            0
+        }
+    }
+
+    fn rekey(&self) -> u8 {
+        if self.is_handshaking() {
+            0
+        } else {
+            notice::REKEY
+        }
+    }
+
+    fn is_current(&self, session: &Session) -> bool {
+        self.current
+            .load()
+            .as_deref()
+            .is_some_and(|current| std::ptr::eq(current, session))
+    }
+
+    /// The control thread must be told unless it will look by itself. It disarms first and looks then, so either it
+    /// sees the timestamp that was stored before this load, or this load sees that it disarmed (both SeqCst).
+    fn arm(&self, bit: u8) -> u8 {
+        if self.armed.load(Ordering::SeqCst) & bit == 0 {
+            notice::ARM
+        } else {
+            0
+        }
+    }
+
+    fn raise(&self, notices: u8) -> bool {
+        notices != 0 && self.pending.fetch_or(notices, Ordering::SeqCst) == 0
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.handshaking.load(Ordering::SeqCst)
+    }
+}
+
+/// For the control thread.
+impl Tunnel {
+    pub(crate) fn note_sent(&self, now: Time, bytes: u64) {
+        self.tx_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.last_sent.store(stamp(now), Ordering::Relaxed);
+        if self.owed.load(Ordering::Relaxed) != 0 {
+            self.owed.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn note_received(&self, now: Time, bytes: u64) {
+        self.rx_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.last_received.store(stamp(now), Ordering::Relaxed);
+        if self.unanswered.load(Ordering::Relaxed) != 0 {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn take_notices(&self) -> u8 {
+        self.pending.swap(0, Ordering::SeqCst)
+    }
+
+    pub(crate) fn take_wanted(&self) -> bool {
+        self.wanted.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_handshaking(&self, handshaking: bool) {
+        self.handshaking.store(handshaking, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_armed(&self, bit: u8, on: bool) {
+        if on {
+            self.armed.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            self.armed.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn unanswered(&self) -> Option<Time> {
+        time(self.unanswered.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn owed(&self) -> Option<Time> {
+        time(self.owed.load(Ordering::SeqCst))
+    }
+
+    /// A keepalive or handshake is about to answer.
+    pub(crate) fn clear_owed(&self) {
+        self.owed.store(0, Ordering::SeqCst);
+    }
+
+    /// A handshake is about to find out.
+    pub(crate) fn clear_unanswered(&self) {
+        self.unanswered.store(0, Ordering::SeqCst);
+    }
+
+    pub(crate) fn last_received(&self) -> Option<Time> {
+        time(self.last_received.load(Ordering::Relaxed))
+    }
+
+    /// When an authenticated packet last went either way.
+    pub(crate) fn last_traversal(&self) -> Option<Time> {
+        let sent = self.last_sent.load(Ordering::Relaxed);
+        time(sent.max(self.last_received.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn set_current(&self, session: Option<Arc<Session>>) {
+        self.current.store(session);
+    }
+
+    pub(crate) fn set_endpoint(&self, endpoint: Endpoint) {
+        self.endpoint.store(Some(Arc::new(endpoint)));
+    }
+}
+
+/// 0 means never.
+fn stamp(now: Time) -> u64 {
+    now.0.max(1)
+}
+
+fn time(stamp: u64) -> Option<Time> {
+    (stamp != 0).then_some(Time(stamp))
+}
