@@ -1,0 +1,96 @@
+//! The Internet checksum (RFC 1071).
+//!
+//! Sums are kept in machine byte order and in 64 bits: 2^64 - 1 is a multiple of 2^16 - 1, so that a sum folds to the
+//! same 16 bits whatever the width it was made in, and byte order does not matter until it is folded (RFC 1071 §2).
+
+#[cfg(target_arch = "x86_64")]
+mod simd;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Add;
+
+/// A one's complement sum of 16-bit words, not yet folded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum(u64);
+
+impl Sum {
+    /// The sum of `bytes`, the first of which stands at an even offset. An odd last byte counts as if a zero followed.
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Sum {
+        #[cfg(target_arch = "x86_64")]
+        if bytes.len() >= simd::WORTH {
+            return Sum(simd::sum(bytes));
+        }
+        Sum(lanes::<8>(bytes))
+    }
+
+    /// The sum of one field, given as the number it stands for.
+    #[inline]
+    pub fn word(field: u16) -> Sum {
+        Sum(u64::from(field.to_be()))
+    }
+
+    /// The sum of one 32-bit field at an even offset, given as the number it stands for.
+    #[inline]
+    pub fn wide(field: u32) -> Sum {
+        Sum(u64::from(field.to_be()))
+    }
+
+    /// Adds the sum of bytes that follow an odd number of others: theirs are the other halves of the words (RFC 1071
+    /// §2(B)).
+    #[inline]
+    pub fn add_odd(self, after: Sum) -> Sum {
+        self + Sum(u64::from(after.fold().swap_bytes().to_be()))
+    }
+
+    /// The sum in 16 bits: what a header carries that someone else completes (a pseudo-header's partial sum).
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the sum has been brought below 2^16"
+    )]
+    pub fn fold(self) -> u16 {
+        let sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        u16::from_be(sum as u16)
+    }
+
+    /// The complement of the sum: what a header carries.
+    #[inline]
+    pub fn checksum(self) -> u16 {
+        !self.fold()
+    }
+}
+
+impl Add for Sum {
+    type Output = Sum;
+
+    #[inline]
+    fn add(self, other: Sum) -> Sum {
+        let (sum, carry) = self.0.overflowing_add(other.0);
+        Sum(sum + u64::from(carry))
+    }
+}
+
+/// Sums with `LANES` accumulators of 64 bits, each fed 32 bits at a time: they cannot overflow before 16 GiB.
+#[inline(always)]
+fn lanes<const LANES: usize>(bytes: &[u8]) -> u64 {
+    let mut accumulators = [0u64; LANES];
+    let (words, tail) = bytes.as_chunks::<4>();
+    let (rows, rest) = words.as_chunks::<LANES>();
+    for row in rows {
+        for (accumulator, word) in accumulators.iter_mut().zip(row) {
+            *accumulator += u64::from(u32::from_ne_bytes(*word));
+        }
+    }
+    let mut sum: u64 = accumulators.iter().sum();
+    for word in rest {
+        sum += u64::from(u32::from_ne_bytes(*word));
+    }
+    let mut last = [0; 4];
+    last[..tail.len()].copy_from_slice(tail);
+    sum + u64::from(u32::from_ne_bytes(last))
+}

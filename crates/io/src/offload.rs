@@ -1,1 +1,0 @@
-//! Segmentation and coalescing of packets as pure functions.

@@ -1,0 +1,369 @@
+//! Segmentation: a frame from the TUN, and the packets that stand in it.
+//!
+//! Parse: virtio header → IP header and extensions → transport header → sums of what all segments share.
+//! Lay, per segment: copy the headers → patch lengths, IP identification, sequence, flags → add the payload's sum.
+
+use std::error::Error;
+use std::fmt;
+use std::net::IpAddr;
+
+use super::ip::{self, Ip, TCP, UDP, V6_HEADER};
+use super::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHdr};
+use super::{low16, low32, read16, read32, write16};
+use crate::VNET_HDR_LEN;
+use crate::checksum::Sum;
+
+/// Longest IP packet that a TUN queue hands over.
+const MAX_PACKET: usize = 65_535;
+/// TCP flags that only the last segment of a super-frame carries: FIN and PSH.
+const LAST_ONLY: u16 = 0x0009;
+/// The TCP flag that only the first segment of a super-frame carries: CWR.
+const FIRST_ONLY: u16 = 0x0080;
+
+/// Why a frame makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Not even a virtio header.
+    Short,
+    /// No IPv4 or IPv6 header, or one whose lengths do not fit the bytes.
+    Ip,
+    /// The virtio header asks for an unknown kind of segmentation, or for one that does not fit the packet.
+    Segmentation,
+    /// A super-frame whose TCP or UDP header is broken.
+    Transport,
+    /// The virtio header points to a checksum where none can be.
+    Checksum,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Malformed::Short => "shorter than a virtio header",
+            Malformed::Ip => "IP header broken or longer than the frame",
+            Malformed::Segmentation => "segmentation does not fit the packet",
+            Malformed::Transport => "transport header broken",
+            Malformed::Checksum => "checksum outside the packet",
+        })
+    }
+}
+
+impl Error for Malformed {}
+
+/// What has to be done to the headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Nothing: the packet is complete.
+    Whole,
+    /// One packet, whose checksum at `field` covers everything from `start` and is still only the pseudo-header's.
+    Partial { start: usize, field: usize },
+    /// TCP segments.
+    Tcp,
+    /// UDP datagrams, `summed` unless they go without checksum as they came.
+    Udp { summed: bool },
+}
+
+/// A frame read from the TUN, validated once; nothing after that can panic.
+///
+/// `hdr_len` is recomputed from the packet. The kernel's GSO is imitated: IPv4 identifications count up from the
+/// super-frame's, FIN and PSH stand only on the last segment, CWR only on the first.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    packet: &'a [u8],
+    v6: bool,
+    kind: Kind,
+    /// Where the transport header begins.
+    transport: usize,
+    /// Length of the headers that every segment repeats.
+    header: usize,
+    /// Payload bytes of every segment but the last.
+    size: usize,
+    segments: usize,
+    /// Sum of the IPv4 header without the fields that differ between segments.
+    network: Sum,
+    /// Sum of pseudo-header and transport header without the fields that differ between segments.
+    base: Sum,
+}
+
+impl<'a> Frame<'a> {
+    /// Validates `bytes`: a virtio header and an IP packet. Bytes beyond the packet's own length are cut off.
+    pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
+        let (vnet, packet) = bytes
+            .split_first_chunk::<VNET_HDR_LEN>()
+            .ok_or(Malformed::Short)?;
+        let vnet = VnetHdr::parse(vnet);
+        let ip = Ip::parse(packet)
+            .filter(|ip| ip.len <= MAX_PACKET)
+            .ok_or(Malformed::Ip)?;
+        let packet = &packet[..ip.len];
+        if vnet.gso_type != GSO_NONE {
+            return Frame::parse_super(vnet, ip, packet);
+        }
+        let mut frame = Frame {
+            packet,
+            v6: ip.v6,
+            kind: Kind::Whole,
+            transport: ip.header,
+            header: 0,
+            size: packet.len(),
+            segments: 1,
+            network: Sum::default(),
+            base: Sum::default(),
+        };
+        if vnet.flags & NEEDS_CSUM != 0 {
+            let start = usize::from(vnet.csum_start);
+            let field = start + usize::from(vnet.csum_offset);
+            if start < ip.header || field + 2 > packet.len() {
+                return Err(Malformed::Checksum);
+            }
+            frame.kind = Kind::Partial { start, field };
+            frame.header = field + 2;
+            frame.size = packet.len() - frame.header;
+        }
+        Ok(frame)
+    }
+
+    fn parse_super(vnet: VnetHdr, ip: Ip, packet: &'a [u8]) -> Result<Frame<'a>, Malformed> {
+        // 1. The kind of segmentation must fit the packet, which must not be a fragment.
+        let (protocol, transport) = ip.transport(packet).ok_or(Malformed::Segmentation)?;
+        let field = match (vnet.gso_type & !GSO_ECN, ip.v6, protocol) {
+            (GSO_TCPV4, false, TCP) | (GSO_TCPV6, true, TCP) => 16,
+            (GSO_UDP_L4, _, UDP) => 6,
+            _ => return Err(Malformed::Segmentation),
+        };
+        // 2. The transport header must be there, and the checksum where it has its own.
+        let l4 = &packet[transport..];
+        let length = match protocol {
+            TCP if l4.len() >= 20 => usize::from(l4[12] >> 4) * 4,
+            UDP => 8,
+            _ => return Err(Malformed::Transport),
+        };
+        if length < 8 || (protocol == TCP && length < 20) || length > l4.len() {
+            return Err(Malformed::Transport);
+        }
+        let partial = vnet.flags & NEEDS_CSUM != 0;
+        if partial && (usize::from(vnet.csum_start), vnet.csum_offset) != (transport, field) {
+            return Err(Malformed::Checksum);
+        }
+        let size = usize::from(vnet.gso_size);
+        if size == 0 {
+            return Err(Malformed::Segmentation);
+        }
+        // 3. Sum once what all segments share.
+        let kind = match protocol {
+            TCP => Kind::Tcp,
+            _ => Kind::Udp {
+                summed: partial || ip.v6 || read16(l4, 6) != 0,
+            },
+        };
+        let mut network = Sum::default();
+        if !ip.v6 {
+            // Without total length and identification (2..6) and checksum (10..12).
+            network =
+                Sum::of(&packet[..2]) + Sum::of(&packet[6..10]) + Sum::of(&packet[12..ip.header]);
+        }
+        let shared = match kind {
+            // Without sequence (4..8), flags (12..14) and checksum (16..18).
+            Kind::Tcp => {
+                Sum::of(&l4[..4])
+                    + Sum::of(&l4[8..12])
+                    + Sum::of(&l4[14..16])
+                    + Sum::of(&l4[18..length])
+            }
+            // Without length and checksum.
+            _ => Sum::of(&l4[..4]),
+        };
+        // A routing header or a home address changes the addresses that are summed, and the kernel has put the right
+        // ones into its partial sum; it counts the whole super-frame's length, which comes off again.
+        let pseudo = if partial && transport != ip.header {
+            Sum::word(read16(l4, usize::from(field))) + Sum::word(!low16(l4.len()))
+        } else {
+            pseudo_header(packet, ip.v6, protocol)
+        };
+        let header = transport + length;
+        Ok(Frame {
+            packet,
+            v6: ip.v6,
+            kind,
+            transport,
+            header,
+            size,
+            segments: (packet.len() - header).div_ceil(size).max(1),
+            network,
+            base: pseudo + shared,
+        })
+    }
+
+    /// The source address of the packet or of every segment.
+    pub fn source(&self) -> IpAddr {
+        self.ip().source(self.packet)
+    }
+
+    /// The destination address of the packet or of every segment.
+    pub fn destination(&self) -> IpAddr {
+        self.ip().destination(self.packet)
+    }
+
+    /// The two ECN bits of the IP header.
+    pub fn ecn(&self) -> u8 {
+        ip::ecn(self.packet)
+    }
+
+    /// A hash of addresses, protocol and ports; of the addresses alone where there are no ports to be seen.
+    pub fn flow_hash(&self) -> u32 {
+        let ip = self.ip();
+        let addresses = if ip.v6 {
+            &self.packet[8..40]
+        } else {
+            &self.packet[12..20]
+        };
+        let mut hash = mix(0, 0);
+        for word in addresses.chunks_exact(8) {
+            hash = mix(
+                hash,
+                u64::from(read32(word, 0)) << 32 | u64::from(read32(word, 4)),
+            );
+        }
+        if let Some((protocol, at)) = ip.transport(self.packet) {
+            let ports = match protocol {
+                TCP | UDP if self.packet.len() >= at + 4 => read32(self.packet, at),
+                _ => 0,
+            };
+            hash = mix(hash, u64::from(protocol) << 32 | u64::from(ports));
+        }
+        let [a, b, c, d, ..] = hash.to_be_bytes();
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    /// How many packets the frame holds: 1 unless it is a super-frame, at most 65,535.
+    pub fn segments(&self) -> usize {
+        self.segments
+    }
+
+    /// Length of every packet but the last.
+    pub fn stride(&self) -> usize {
+        if self.segments == 1 {
+            self.packet.len()
+        } else {
+            self.header + self.size
+        }
+    }
+
+    /// Length of packet `i`.
+    pub fn segment_len(&self, i: usize) -> usize {
+        self.header + self.payload(i).len()
+    }
+
+    /// How many bytes [`write_header`](Self::write_header) writes. 0 for a packet that needs nothing done to it.
+    pub fn header_len(&self) -> usize {
+        self.header
+    }
+
+    /// The bytes of packet `i` behind its headers.
+    pub fn payload(&self, i: usize) -> &'a [u8] {
+        let all = &self.packet[self.header..];
+        let start = i.saturating_mul(self.size).min(all.len());
+        let end = start.saturating_add(self.size).min(all.len());
+        &all[start..end]
+    }
+
+    /// Writes the finished headers of packet `i` to `out[..header_len()]`, checksums included.
+    ///
+    /// # Panics
+    /// When `out` is shorter than that: a mistake of the caller, whatever the frame.
+    pub fn write_header(&self, i: usize, out: &mut [u8]) {
+        let out = &mut out[..self.header];
+        out.copy_from_slice(&self.packet[..self.header]);
+        match self.kind {
+            Kind::Whole => {}
+            Kind::Partial { start, field } => {
+                let sum = Sum::of(&self.packet[start..]).checksum();
+                // In UDP, a zero says that there is no checksum (RFC 768).
+                let udp = field - start == 6;
+                write16(out, field, if udp && sum == 0 { 0xffff } else { sum });
+            }
+            Kind::Tcp => self.write_tcp(i, out),
+            Kind::Udp { summed } => self.write_udp(i, out, summed),
+        }
+    }
+
+    fn write_tcp(&self, i: usize, out: &mut [u8]) {
+        // All headers are of even length, so that the payload begins at an even offset.
+        let payload = self.payload(i);
+        let length = self.write_ip(i, payload.len(), out);
+        let tcp = &mut out[self.transport..];
+        let sequence = read32(tcp, 4).wrapping_add(low32(i * self.size));
+        let mut flags = read16(tcp, 12);
+        if i > 0 {
+            flags &= !FIRST_ONLY;
+        }
+        if i + 1 < self.segments {
+            flags &= !LAST_ONLY;
+        }
+        let sum = self.base
+            + Sum::wide(sequence)
+            + Sum::word(flags)
+            + Sum::word(length)
+            + Sum::of(payload);
+        tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
+        write16(tcp, 12, flags);
+        write16(tcp, 16, sum.checksum());
+    }
+
+    fn write_udp(&self, i: usize, out: &mut [u8], summed: bool) {
+        let payload = self.payload(i);
+        let length = self.write_ip(i, payload.len(), out);
+        let udp = &mut out[self.transport..];
+        write16(udp, 4, length);
+        if summed {
+            // The length counts twice: in the header and in the pseudo-header.
+            let sum = self.base + Sum::word(length) + Sum::word(length) + Sum::of(payload);
+            // RFC 768: "If the computed checksum is zero, it is transmitted as all ones".
+            let checksum = sum.checksum();
+            write16(udp, 6, if checksum == 0 { 0xffff } else { checksum });
+        }
+    }
+
+    /// Patches the IP header of packet `i` and returns the length of what it carries from the transport header on.
+    fn write_ip(&self, i: usize, payload: usize, out: &mut [u8]) -> u16 {
+        let total = low16(self.header + payload);
+        if self.v6 {
+            write16(out, 4, low16(self.header + payload - V6_HEADER));
+        } else {
+            let id = read16(out, 4).wrapping_add(low16(i));
+            write16(out, 2, total);
+            write16(out, 4, id);
+            write16(
+                out,
+                10,
+                (self.network + Sum::word(total) + Sum::word(id)).checksum(),
+            );
+        }
+        low16(self.header + payload - self.transport)
+    }
+
+    fn ip(&self) -> Ip {
+        let header = if self.v6 {
+            V6_HEADER
+        } else {
+            usize::from(self.packet[0] & 15) * 4
+        };
+        Ip {
+            v6: self.v6,
+            header,
+            len: self.packet.len(),
+        }
+    }
+}
+
+/// The sum of addresses and protocol, as TCP and UDP have it in their checksums. The length is left to the caller.
+pub(super) fn pseudo_header(packet: &[u8], v6: bool, protocol: u8) -> Sum {
+    let addresses = if v6 { &packet[8..40] } else { &packet[12..20] };
+    Sum::of(addresses) + Sum::word(u16::from(protocol))
+}
+
+/// One step of a multiplicative hash.
+#[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
+pub(super) fn mix(hash: u64, word: u64) -> u64 {
+    let product = u128::from(hash ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+    (product >> 64) as u64 ^ product as u64
+}

@@ -1,0 +1,104 @@
+//! Segmentation and coalescing of packets as pure functions on bytes.
+//!
+//! Outbound, a super-frame from the TUN becomes a [`Frame`], which hands out finished segments. Inbound, opened packets
+//! pass a [`Coalescer`], which hands out super-frames for the TUN. Nothing here trusts a byte of what it is given.
+
+mod coalesce;
+mod frame;
+mod ip;
+#[cfg(test)]
+mod tests;
+
+pub use coalesce::{Coalescer, Full, Span};
+pub use frame::{Frame, Malformed};
+pub use ip::{Dropped, Inner, decap_ecn, inner_packet};
+
+use crate::VNET_HDR_LEN;
+
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum at `csum_start + csum_offset` holds only the pseudo-header's sum.
+pub const NEEDS_CSUM: u8 = 1;
+/// `VIRTIO_NET_HDR_GSO_NONE`: not a super-frame.
+pub const GSO_NONE: u8 = 0;
+/// `VIRTIO_NET_HDR_GSO_TCPV4`.
+pub const GSO_TCPV4: u8 = 1;
+/// `VIRTIO_NET_HDR_GSO_TCPV6`.
+pub const GSO_TCPV6: u8 = 4;
+/// `VIRTIO_NET_HDR_GSO_UDP_L4`: datagrams of equal length, the last of which may be shorter.
+pub const GSO_UDP_L4: u8 = 5;
+/// `VIRTIO_NET_HDR_GSO_ECN`: the first TCP segment carries CWR, the others do not.
+pub const GSO_ECN: u8 = 0x80;
+
+/// `struct virtio_net_hdr`, in machine byte order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VnetHdr {
+    /// [`NEEDS_CSUM`] or nothing.
+    pub flags: u8,
+    /// One of the `GSO_` values, with [`GSO_ECN`] perhaps.
+    pub gso_type: u8,
+    /// Length of all headers. The kernel gives the length of its linear buffer here: never trust it.
+    pub hdr_len: u16,
+    /// Payload bytes of every segment but the last.
+    pub gso_size: u16,
+    /// Where the summed bytes begin.
+    pub csum_start: u16,
+    /// Where the checksum stands, from `csum_start`.
+    pub csum_offset: u16,
+}
+
+impl VnetHdr {
+    /// Reads the header. Every pattern of bits is one; [`Frame::parse`] says which make sense.
+    pub fn parse(bytes: &[u8; VNET_HDR_LEN]) -> VnetHdr {
+        let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        VnetHdr {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            hdr_len: word(2),
+            gso_size: word(4),
+            csum_start: word(6),
+            csum_offset: word(8),
+        }
+    }
+
+    /// The header as the TUN takes it.
+    pub fn write(&self) -> [u8; VNET_HDR_LEN] {
+        let mut bytes = [0; VNET_HDR_LEN];
+        bytes[0] = self.flags;
+        bytes[1] = self.gso_type;
+        for (at, word) in [
+            (2, self.hdr_len),
+            (4, self.gso_size),
+            (6, self.csum_start),
+            (8, self.csum_offset),
+        ] {
+            bytes[at..at + 2].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+/// The low 16 bits: of a length, which has no others, or of a number that wraps.
+#[expect(clippy::cast_possible_truncation, reason = "what this is for")]
+fn low16(number: usize) -> u16 {
+    number as u16
+}
+
+/// The low 32 bits: of an index, which has no others, or of a number that wraps.
+#[expect(clippy::cast_possible_truncation, reason = "what this is for")]
+fn low32(number: usize) -> u32 {
+    number as u32
+}
+
+/// The 16-bit field at `at`.
+fn read16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The 32-bit field at `at`.
+fn read32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Writes the 16-bit field at `at`.
+fn write16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
