@@ -1,22 +1,47 @@
 //! TUN devices and UDP sockets with every offload that Linux has.
+//!
+//! A shard holds one [`TunQueue`] and one [`UdpSocket`] per address family. Real ones are [`tun::Tun`] and
+//! [`udp::Udp`]; behind the same traits stand an in-memory network ([`mem`]), a wrapper that injects faults
+//! ([`fault`]) and one that records what passes ([`pcap`]).
 
+mod batch;
 pub mod checksum;
+pub mod ethtool;
+pub mod fault;
+pub mod mem;
+pub mod netlink;
+pub mod netns;
 pub mod offload;
+mod offloads;
+pub mod pcap;
+mod sys;
+pub mod tun;
+pub mod udp;
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
 use adit_proto::Endpoint;
 
+pub use batch::{Received, RecvBatch};
+pub use offloads::{Offloads, UnknownOffload};
+
 /// `struct virtio_net_hdr`, which precedes every frame read from and written to a TUN queue.
 pub const VNET_HDR_LEN: usize = 10;
+
+/// The longest frame of a TUN queue: a virtio header and 65,535 bytes of IP packet.
+pub const MAX_FRAME: usize = VNET_HDR_LEN + 65_535;
 
 /// One queue of a TUN device.
 pub trait TunQueue: Send {
     /// Reads one frame: a virtio header and an IP packet of up to 65,535 bytes. `WouldBlock` when none waits.
+    ///
+    /// [`tun::Trouble::of`] says what any other error means.
     fn read(&self, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Writes one frame: a virtio header and an IP packet, gathered from `frame`.
+    ///
+    /// [`tun::Trouble::of`] says what an error means.
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()>;
 
     /// Readable when a frame waits.
@@ -28,40 +53,71 @@ pub trait UdpSocket: Send + Sync {
     /// Sends trains in order and returns how many were taken: fewer than given when the socket's buffer is full.
     ///
     /// A train that the kernel refuses is tried without the offload it refused; what cannot be sent at all counts
-    /// as taken and is lost, as UDP loses it, and added to `lost`.
-    fn send(&self, trains: &[Transmit<'_>], lost: &mut u64) -> usize;
+    /// as taken and is lost, as UDP loses it. Everything but that number is added to `report`.
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize;
 
-    /// Fills `batch` with what waits. `WouldBlock` when nothing does.
+    /// Clears `batch` and fills it with what waits. `WouldBlock` when nothing does.
+    ///
+    /// Errors other than `WouldBlock` concern one datagram (an ICMP message came back, memory was short): call
+    /// again, a bounded number of times.
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()>;
 
     /// Readable when a datagram waits.
     fn fd(&self) -> BorrowedFd<'_>;
 }
 
+impl<T: TunQueue + ?Sized> TunQueue for Box<T> {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        (**self).read(buf)
+    }
+
+    fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
+        (**self).write(frame)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        (**self).fd()
+    }
+}
+
+impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        (**self).send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        (**self).recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        (**self).fd()
+    }
+}
+
 /// Datagrams to one destination, all `stride` long except a shorter last one.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
+    /// The destination, and the source address to send from.
     pub to: Endpoint,
     /// The two ECN bits of the outer header.
     pub ecn: u8,
+    /// Length of every datagram but the last.
     pub stride: usize,
+    /// The datagrams, one after the other.
     pub bytes: &'a [u8],
 }
 
-/// Room for the messages of one `recvmmsg`, each a datagram or a train of them.
-pub struct RecvBatch {
-    slab: Vec<u8>,
-    received: Vec<Received>,
-}
-
-/// One message in a [`RecvBatch`].
-#[derive(Clone, Copy, Debug)]
-pub struct Received {
-    /// The sender, and our address that it wrote to.
-    pub from: Endpoint,
-    /// The two ECN bits of the outer header.
-    pub ecn: u8,
-    /// Length of each datagram but the last, which may be shorter. Equal to `len` for a lone datagram.
-    pub stride: usize,
-    pub len: usize,
+/// What happened while sending, beyond the trains taken. Counters add up over calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendReport {
+    /// Datagrams that could not be sent at all.
+    pub lost: u64,
+    /// Trains that the kernel refused to segment and that went out datagram by datagram.
+    pub refused: u64,
+    /// A train of this call whose source address or interface is gone: it went out from another address, and the
+    /// caller clears the source that it keeps. Set anew by each call; the last such train if there are several.
+    pub stale_source: Option<usize>,
+    /// Bytes at the start of the first train *not* taken that nevertheless left, because the socket's buffer became
+    /// full in the middle of it. The caller cuts them off before it offers that train again. Set anew by each call.
+    pub resume_at: usize,
 }

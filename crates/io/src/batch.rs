@@ -1,0 +1,169 @@
+//! Room for what one `recvmmsg` returns.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use adit_proto::Endpoint;
+
+use crate::sys::mmsg::RecvHeaders;
+
+/// Bytes of one slot that a message may fill: more than any UDP datagram or GRO train.
+pub(crate) const SLOT_LEN: usize = 65_536;
+
+/// Distance between slots. The extra cache lines keep the starts of the slots out of one set of the L1 cache, where
+/// a stride of a power of two would put them all.
+const SLOT_STRIDE: usize = SLOT_LEN + 3 * 64;
+
+/// Room for the messages of one `recvmmsg`, each a datagram or a train of them.
+///
+/// The memory is reserved once. A page of it costs nothing until a message was that long.
+pub struct RecvBatch {
+    slab: Vec<u8>,
+    /// The message in each used slot.
+    received: Vec<Received>,
+    slots: usize,
+    truncated: u64,
+    pub(crate) headers: RecvHeaders,
+}
+
+/// One message in a [`RecvBatch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The sender, and our address that it wrote to.
+    pub from: Endpoint,
+    /// The two ECN bits of the outer header.
+    pub ecn: u8,
+    /// Length of each datagram but the last, which may be shorter. Equal to `len` for a lone datagram, at least 1.
+    pub stride: usize,
+    /// Length of the whole message.
+    pub len: usize,
+}
+
+impl Default for RecvBatch {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT_SLOTS)
+    }
+}
+
+impl RecvBatch {
+    /// Slots that a batch has unless told otherwise.
+    pub const DEFAULT_SLOTS: usize = 64;
+
+    /// A batch of `slots` messages, at least one.
+    pub fn new(slots: usize) -> Self {
+        let slots = slots.max(1);
+        Self {
+            // Zeroed memory of this size comes from mmap, untouched.
+            slab: vec![0; slots * SLOT_STRIDE],
+            received: Vec::with_capacity(slots),
+            slots,
+            truncated: 0,
+            headers: RecvHeaders::new(slots),
+        }
+    }
+
+    /// Messages it has room for.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Messages in it.
+    pub fn len(&self) -> usize {
+        self.received.len()
+    }
+
+    /// Holds no message.
+    pub fn is_empty(&self) -> bool {
+        self.received.is_empty()
+    }
+
+    /// The messages, in the order of their arrival; the index is that of the slot.
+    pub fn received(&self) -> &[Received] {
+        &self.received
+    }
+
+    /// The bytes of message `index`; empty if there is none.
+    pub fn bytes(&self, index: usize) -> &[u8] {
+        let len = self.received.get(index).map_or(0, |received| received.len);
+        &self.slab[Self::range(index, len)]
+    }
+
+    /// The bytes of message `index`, to open datagrams in place; empty if there is none.
+    pub fn bytes_mut(&mut self, index: usize) -> &mut [u8] {
+        let len = self.received.get(index).map_or(0, |received| received.len);
+        &mut self.slab[Self::range(index, len)]
+    }
+
+    /// Every message with its bytes, all at once if need be.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&Received, &mut [u8])> {
+        self.received
+            .iter()
+            .zip(self.slab.chunks_mut(SLOT_STRIDE))
+            .map(|(received, slot)| (received, &mut slot[..received.len]))
+    }
+
+    /// Messages so far that were longer than a slot, or arrived cut off, and were dropped for it.
+    pub fn truncated(&self) -> u64 {
+        self.truncated
+    }
+
+    /// Empties it.
+    pub fn clear(&mut self) {
+        self.received.clear();
+    }
+
+    /// Appends a message, as twins of the socket do; false when it is full or the message too long.
+    pub fn push(&mut self, from: Endpoint, ecn: u8, stride: usize, bytes: &[u8]) -> bool {
+        let index = self.received.len();
+        if index == self.slots || bytes.len() > SLOT_LEN {
+            return false;
+        }
+        self.slab[Self::range(index, bytes.len())].copy_from_slice(bytes);
+        self.received.push(Received {
+            from,
+            ecn,
+            stride: stride.clamp(1, bytes.len().max(1)),
+            len: bytes.len(),
+        });
+        true
+    }
+
+    fn range(index: usize, len: usize) -> std::ops::Range<usize> {
+        let start = if len == 0 { 0 } else { index * SLOT_STRIDE };
+        start..start + len
+    }
+}
+
+impl RecvBatch {
+    /// Fills it from a socket.
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.received.clear();
+        let slots = self
+            .slab
+            .chunks_mut(SLOT_STRIDE)
+            .map(|slot| &mut slot[..SLOT_LEN]);
+        let count = self.headers.receive(fd, slots)?;
+        for index in 0..count.min(self.slots) {
+            let arrived = self.headers.arrived(index);
+            let (addr, len) = match arrived.addr {
+                Some(addr) if !arrived.truncated => (addr, arrived.len.min(SLOT_LEN)),
+                // Its slot stays, empty: no datagram that anybody acts on is.
+                _ => {
+                    self.truncated += 1;
+                    (SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), 0)
+                }
+            };
+            self.received.push(Received {
+                from: Endpoint {
+                    addr,
+                    src: arrived.src,
+                },
+                ecn: arrived.ecn,
+                stride: arrived.stride.unwrap_or(len).clamp(1, len.max(1)),
+                len,
+            });
+        }
+        Ok(())
+    }
+}

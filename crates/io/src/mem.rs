@@ -1,0 +1,246 @@
+//! An in-memory TUN and an in-memory UDP network.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_proto::{Endpoint, Source};
+use rustix::event::EventfdFlags;
+
+use crate::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+
+/// Trains that wait at an in-memory socket before further ones are dropped, and frames at an in-memory TUN.
+const QUEUE: usize = 1024;
+
+/// A bounded queue with a descriptor that is readable while something is in it.
+struct Queue<T> {
+    items: Mutex<VecDeque<T>>,
+    ready: OwnedFd,
+}
+
+impl<T> Queue<T> {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            items: Mutex::new(VecDeque::new()),
+            ready: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// False, and nothing done, when it is full.
+    fn push(&self, item: T) -> bool {
+        let mut items = self.lock();
+        if items.len() >= QUEUE {
+            return false;
+        }
+        items.push_back(item);
+        if items.len() == 1 {
+            // An eventfd that holds 0 takes 1: this cannot fail.
+            let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());
+        }
+        true
+    }
+
+    fn pop(&self) -> Option<T> {
+        let mut items = self.lock();
+        let item = items.pop_front();
+        if item.is_some() && items.is_empty() {
+            let _ = rustix::io::read(&self.ready, &mut [0; 8]);
+        }
+        item
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An in-memory TUN queue, and the end at which a test plays the kernel.
+pub fn tun() -> io::Result<(MemTun, TunEnd)> {
+    let to_queue = Arc::new(Queue::new()?);
+    let from_queue = Arc::new(Queue::new()?);
+    let end = TunEnd {
+        to_queue: to_queue.clone(),
+        from_queue: from_queue.clone(),
+    };
+    Ok((
+        MemTun {
+            to_queue,
+            from_queue,
+        },
+        end,
+    ))
+}
+
+/// One queue of an in-memory TUN device.
+pub struct MemTun {
+    to_queue: Arc<Queue<Vec<u8>>>,
+    from_queue: Arc<Queue<Vec<u8>>>,
+}
+
+/// The kernel's side of a [`MemTun`]. Frames are whole: virtio header and packet.
+#[derive(Clone)]
+pub struct TunEnd {
+    to_queue: Arc<Queue<Vec<u8>>>,
+    from_queue: Arc<Queue<Vec<u8>>>,
+}
+
+impl TunEnd {
+    /// Puts a frame where the queue's owner reads it; false if its ring is full.
+    pub fn inject(&self, frame: Vec<u8>) -> bool {
+        self.to_queue.push(frame)
+    }
+
+    /// The next frame that the queue's owner wrote.
+    pub fn take(&self) -> Option<Vec<u8>> {
+        self.from_queue.pop()
+    }
+
+    /// Readable when [`Self::take`] has something.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.from_queue.ready.as_fd()
+    }
+}
+
+impl TunQueue for MemTun {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let frame = self.to_queue.pop().ok_or(io::ErrorKind::WouldBlock)?;
+        // Like the kernel: what does not fit is cut off.
+        let len = frame.len().min(buf.len());
+        buf[..len].copy_from_slice(&frame[..len]);
+        Ok(len)
+    }
+
+    fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
+        let frame = frame
+            .iter()
+            .flat_map(|slice| slice.iter().copied())
+            .collect();
+        // Like the kernel, which drops what does not fit its backlog without telling.
+        self.from_queue.push(frame);
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.to_queue.ready.as_fd()
+    }
+}
+
+/// A train on its way.
+struct Train {
+    from: Endpoint,
+    ecn: u8,
+    stride: usize,
+    bytes: Vec<u8>,
+}
+
+/// A UDP network in memory. Clones are the same network.
+#[derive(Clone, Default)]
+pub struct Network {
+    sockets: Arc<Mutex<HashMap<SocketAddr, Arc<Queue<Train>>>>>,
+}
+
+impl Network {
+    /// An empty network.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A socket at `addr`. `gso`: trains to and from it travel as trains, else datagram by datagram.
+    pub fn bind(&self, addr: SocketAddr, gso: bool) -> io::Result<MemUdp> {
+        let queue = Arc::new(Queue::new()?);
+        let mut sockets = self.lock();
+        if sockets.contains_key(&addr) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        sockets.insert(addr, queue.clone());
+        Ok(MemUdp {
+            network: self.clone(),
+            addr,
+            gso,
+            queue,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Arc<Queue<Train>>>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A socket of an in-memory [`Network`]. Dropping it frees its address.
+pub struct MemUdp {
+    network: Network,
+    addr: SocketAddr,
+    gso: bool,
+    queue: Arc<Queue<Train>>,
+}
+
+impl MemUdp {
+    /// The address that it is bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
+
+impl Drop for MemUdp {
+    fn drop(&mut self) {
+        self.network.lock().remove(&self.addr);
+    }
+}
+
+impl UdpSocket for MemUdp {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        report.stale_source = None;
+        report.resume_at = 0;
+        for train in trains {
+            let stride = train.stride.max(1);
+            let datagrams = train.bytes.len().div_ceil(stride).max(1) as u64;
+            let Some(to) = self.network.lock().get(&train.to.addr).cloned() else {
+                report.lost += datagrams;
+                continue;
+            };
+            let unit = if self.gso { usize::MAX } else { stride };
+            let mut rest = train.bytes;
+            loop {
+                let (bytes, after) = rest.split_at(rest.len().min(unit));
+                // A full queue loses it, as a receive buffer does.
+                to.push(Train {
+                    from: Endpoint {
+                        addr: self.addr,
+                        src: Some(Source {
+                            ip: train.to.addr.ip(),
+                            ifindex: 1,
+                        }),
+                    },
+                    ecn: train.ecn,
+                    stride,
+                    bytes: bytes.to_vec(),
+                });
+                rest = after;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+        }
+        trains.len()
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        batch.clear();
+        while batch.len() < batch.slots() {
+            let Some(train) = self.queue.pop() else {
+                break;
+            };
+            batch.push(train.from, train.ecn, train.stride, &train.bytes);
+        }
+        if batch.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.queue.ready.as_fd()
+    }
+}

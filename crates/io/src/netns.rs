@@ -1,0 +1,144 @@
+//! Network namespaces, held by descriptor.
+//!
+//! A thread belongs to a namespace, so whatever happens inside another one happens on a thread made for it; sockets
+//! and TUN devices opened there stay there and can be used from anywhere.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::LinkNameSpaceType;
+
+use crate::sys::os;
+
+/// A network namespace. It lives as long as something refers to it: this value, a thread, a socket in it.
+#[derive(Debug)]
+pub struct Netns(OwnedFd);
+
+impl From<OwnedFd> for Netns {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Netns {
+    /// Makes a namespace that has no name. Its loopback interface is down.
+    pub fn new() -> io::Result<Self> {
+        on_a_thread(|| {
+            os::unshare(libc::CLONE_NEWNET).map_err(|error| {
+                let advice = "making a network namespace (root, or a user namespace, is needed)";
+                io::Error::new(error.kind(), format!("{advice}: {error}"))
+            })?;
+            Self::current()
+        })
+    }
+
+    /// The namespace of the calling thread.
+    pub fn current() -> io::Result<Self> {
+        Self::at(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// The namespace that `ip netns add` called `name`.
+    pub fn named(name: &str) -> io::Result<Self> {
+        Self::at(&Path::new("/run/netns").join(name))
+    }
+
+    /// The namespace behind a file, such as `/proc/PID/ns/net`.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        fd.map(Self)
+            .map_err(io::Error::from)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    }
+
+    /// Whether both are the same namespace.
+    pub fn is(&self, other: &Self) -> io::Result<bool> {
+        let (mine, theirs) = (rustix::fs::fstat(&self.0)?, rustix::fs::fstat(&other.0)?);
+        Ok((mine.st_dev, mine.st_ino) == (theirs.st_dev, theirs.st_ino))
+    }
+
+    /// Whether the calling thread is in it.
+    pub fn is_current(&self) -> io::Result<bool> {
+        self.is(&Self::current()?)
+    }
+
+    /// Moves the calling thread into it, for good.
+    pub fn enter(&self) -> io::Result<()> {
+        rustix::thread::move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(io::Error::from)
+            .map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("entering a network namespace: {error}"),
+                )
+            })
+    }
+
+    /// Runs `work` inside it, on a thread of its own, and waits for the result.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        on_a_thread(|| {
+            self.enter()?;
+            Ok(work())
+        })
+    }
+}
+
+/// A thread whose namespaces may be changed, for it ends with `work`. A panic in `work` goes on in the caller.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("netns".into());
+        match thread.spawn_scoped(scope, work)?.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Moves the process into a new user namespace, in which it is root, and a new network namespace.
+///
+/// So everything here works without privileges, where the kernel allows it. The process must have one thread only.
+pub fn become_root_in_user_namespace() -> io::Result<()> {
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+    os::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(|error| {
+        let advice = "user namespaces are not allowed here (sysctl user.max_user_namespaces, \
+                      kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): run as root";
+        io::Error::new(error.kind(), format!("{advice}: {error}"))
+    })?;
+    // user_namespaces(7): groups can be mapped without privilege only after setgroups was given up.
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+/// Sets a sysctl, such as `net.ipv4.ip_forward`; those of `net` in the calling thread's namespace.
+///
+/// Names of interfaces may contain dots: as in sysctl(8), a `/` in the name makes it a path.
+pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
+    let path = sysctl_path(name);
+    std::fs::write(&path, value)
+        .map_err(|error| io::Error::new(error.kind(), format!("sysctl {name}={value}: {error}")))
+}
+
+/// Reads a sysctl, without the newline.
+pub fn sysctl(name: &str) -> io::Result<String> {
+    let value = std::fs::read_to_string(sysctl_path(name))
+        .map_err(|error| io::Error::new(error.kind(), format!("sysctl {name}: {error}")))?;
+    Ok(value.trim_end().to_owned())
+}
+
+fn sysctl_path(name: &str) -> String {
+    let path = if name.contains('/') {
+        name.to_owned()
+    } else {
+        name.replace('.', "/")
+    };
+    format!("/proc/sys/{path}")
+}

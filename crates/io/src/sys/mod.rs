@@ -1,0 +1,4 @@
+//! System calls that no safe wrapper covers. Unsafe code of this crate stands in this directory only.
+
+pub(crate) mod mmsg;
+pub(crate) mod os;

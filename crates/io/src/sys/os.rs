@@ -1,0 +1,162 @@
+//! ioctls, socket options and namespaces.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// `struct ifreq`: a name of 16 bytes and a union that is 24 bytes long on 64-bit machines.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct IfReq {
+    name: [u8; 16],
+    data: [u8; 24],
+}
+
+impl IfReq {
+    /// A request about `name`, which is at most 15 bytes long.
+    pub(crate) fn new(name: &str) -> io::Result<Self> {
+        let bytes = name.as_bytes();
+        if bytes.len() > 15 || bytes.contains(&0) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{name:?} is no interface name: at most 15 bytes"),
+            ));
+        }
+        let mut request = Self {
+            name: [0; 16],
+            data: [0; 24],
+        };
+        request.name[..bytes.len()].copy_from_slice(bytes);
+        Ok(request)
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let len = self.name.iter().position(|byte| *byte == 0);
+        String::from_utf8_lossy(&self.name[..len.unwrap_or(16)]).into_owned()
+    }
+
+    pub(crate) fn flags(&self) -> i16 {
+        i16::from_ne_bytes([self.data[0], self.data[1]])
+    }
+
+    pub(crate) fn set_flags(&mut self, flags: i16) {
+        self.data[..2].copy_from_slice(&flags.to_ne_bytes());
+    }
+
+    pub(crate) fn int(&self) -> i32 {
+        i32::from_ne_bytes([self.data[0], self.data[1], self.data[2], self.data[3]])
+    }
+}
+
+/// An ioctl that reads or writes a `struct ifreq` without following pointers in it.
+pub(crate) fn ioctl_ifreq(
+    fd: BorrowedFd<'_>,
+    request: libc::Ioctl,
+    ifreq: &mut IfReq,
+) -> io::Result<()> {
+    // SAFETY: callers pass TUNSETIFF, TUNGETIFF, SIOCGIFMTU, SIOCGIFINDEX or SIOCGIFFLAGS, which access one ifreq,
+    // exclusively borrowed here and as large as the kernel's.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut *ifreq) }).map(drop)
+}
+
+/// An ioctl whose argument is an integer.
+pub(crate) fn ioctl_value(
+    fd: BorrowedFd<'_>,
+    request: libc::Ioctl,
+    value: libc::c_ulong,
+) -> io::Result<()> {
+    // SAFETY: callers pass TUNSETOFFLOAD, which takes its argument by value and touches no memory of ours.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, value) }).map(drop)
+}
+
+/// An ioctl that reads one `int`.
+pub(crate) fn ioctl_int(fd: BorrowedFd<'_>, request: libc::Ioctl, value: i32) -> io::Result<()> {
+    // SAFETY: callers pass TUNSETVNETHDRSZ, which reads one int.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw const value) }).map(drop)
+}
+
+/// The network namespace that a TUN device is in.
+pub(crate) fn tun_netns(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: TUNGETDEVNETNS has no argument and returns a new descriptor.
+    let fd = check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNGETDEVNETNS) })?;
+    // SAFETY: the kernel just made `fd` for us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// SIOCETHTOOL: runs the command that `data` begins with on interface `name`.
+///
+/// `data` must be as long as the command and the lengths it states say; the callers in [`crate::ethtool`] build it.
+pub(crate) fn ethtool(socket: BorrowedFd<'_>, name: &str, data: &mut [u32]) -> io::Result<()> {
+    let named = IfReq::new(name)?;
+    let mut request = EthtoolReq {
+        name: named.name,
+        data: data.as_mut_ptr(),
+        unused: [0; 24 - size_of::<*mut u32>()],
+    };
+    // SAFETY: SIOCETHTOOL accesses the ifreq and, through its pointer, as much of `data` as the command and the
+    // counts in it say, which crate::ethtool sizes by the kernel's own answers and checks.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) })
+        .map(drop)
+}
+
+#[repr(C)]
+struct EthtoolReq {
+    name: [u8; 16],
+    data: *mut u32,
+    unused: [u8; 24 - size_of::<*mut u32>()],
+}
+
+/// Sets a socket option whose value is an `int`.
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: i32,
+) -> io::Result<()> {
+    // SAFETY: the kernel reads an int, whose length is stated.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            INT_LEN,
+        )
+    })
+    .map(drop)
+}
+
+/// Reads a socket option whose value is an `int`.
+pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Result<i32> {
+    let mut value = 0_i32;
+    let mut len = INT_LEN;
+    // SAFETY: the kernel writes at most the stated length, that of an int, to `value`, and the length to `len`.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    })?;
+    Ok(value)
+}
+
+const INT_LEN: libc::socklen_t = 4;
+
+/// Moves the calling thread into new namespaces (`CLONE_NEW*`).
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: namespaces of a thread, unlike its memory or descriptors, are nothing that Rust relies on; callers
+    // pass CLONE_NEWNET, CLONE_NEWUSER and CLONE_NEWNS only.
+    check(unsafe { libc::unshare(flags) }).map(drop)
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result)
+}

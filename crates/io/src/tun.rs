@@ -1,0 +1,300 @@
+//! TUN devices, opened with every offload that the kernel accepts.
+//!
+//! The device may be renamed, moved to another network namespace, given another MTU or deleted at any moment. The
+//! descriptor stays attached to it whatever happens, so everything about it is asked for through the descriptor, in
+//! the namespace where the device is then.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::netns::Netns;
+use crate::sys::os::{self, IfReq};
+use crate::{Offloads, TunQueue, VNET_HDR_LEN};
+
+/// Features that come with a virtio header: the kernel leaves checksums to us, as every super-frame needs.
+const BASE: u32 = libc::TUN_F_CSUM;
+const TSO: u32 = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+const USO: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+
+/// One queue of a TUN device.
+pub struct Tun {
+    fd: OwnedFd,
+    offloads: Offloads,
+}
+
+impl Tun {
+    /// Opens the device called `name`, creating it if need be, with `queues` queues.
+    ///
+    /// `%d` in the name lets the kernel choose a number; an empty name means `tun%d`. The error says what to do when
+    /// the device node is missing, the right to create interfaces is, or the name is taken.
+    pub fn open(name: &str, queues: usize, offloads: Offloads) -> io::Result<Vec<Self>> {
+        let mut tuns: Vec<Self> = Vec::with_capacity(queues.max(1));
+        for _ in 0..queues.max(1) {
+            // The first queue may have made a name out of a pattern.
+            let name = match tuns.first() {
+                Some(first) => first.name()?,
+                None => name.to_owned(),
+            };
+            tuns.push(Self::attach(&name, queues > 1, offloads)?);
+        }
+        Ok(tuns)
+    }
+
+    fn attach(name: &str, multi_queue: bool, offloads: Offloads) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
+            .map_err(|errno| explain_open(errno.into()))?;
+        let mut request = IfReq::new(name)?;
+        let mut flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        if multi_queue {
+            flags |= libc::IFF_MULTI_QUEUE;
+        }
+        request.set_flags(i16::try_from(flags).unwrap_or(i16::MAX));
+        os::ioctl_ifreq(fd.as_fd(), libc::TUNSETIFF, &mut request)
+            .map_err(|error| explain_attach(error, name))?;
+        Self::from_fd(fd, offloads)
+    }
+
+    /// Takes over a queue that is attached to a device already (`WG_TUN_FD`).
+    ///
+    /// It must be a TUN device with a virtio header and without packet information, as [`Self::open`] makes it.
+    pub fn from_fd(fd: OwnedFd, offloads: Offloads) -> io::Result<Self> {
+        let mut request = IfReq::new("")?;
+        os::ioctl_ifreq(fd.as_fd(), libc::TUNGETIFF, &mut request)
+            .map_err(|error| context(error, "the descriptor is no TUN device"))?;
+        let flags = i32::from(request.flags());
+        let needed = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        if flags & needed != needed {
+            let message = "the descriptor is no TUN device with IFF_NO_PI and IFF_VNET_HDR";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        let flags = rustix::io::fcntl_getfd(&fd)? | rustix::io::FdFlags::CLOEXEC;
+        rustix::io::fcntl_setfd(&fd, flags)?;
+        let mut tun = Self { fd, offloads };
+        os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, 10)
+            .map_err(|error| context(error, "setting the length of the virtio header"))?;
+        tun.negotiate()?;
+        tun.probe_writes();
+        Ok(tun)
+    }
+
+    /// Asks for what is allowed, then for less and less until the kernel accepts. The features are those of the
+    /// device, not of the queue, and outlive the descriptor: they are always set, also to less than they were.
+    fn negotiate(&mut self) -> io::Result<()> {
+        let tso = if self.offloads.tun_tso { TSO } else { 0 };
+        let uso = if self.offloads.tun_uso { USO } else { 0 };
+        let mut result = Ok(());
+        for features in [BASE | tso | uso, BASE | tso, BASE, 0] {
+            result = os::ioctl_value(self.fd.as_fd(), libc::TUNSETOFFLOAD, features.into());
+            if result.is_ok() {
+                self.offloads.tun_tso &= features & TSO != 0;
+                self.offloads.tun_uso &= features & USO != 0;
+                return Ok(());
+            }
+        }
+        result.map_err(|error| context(error, "negotiating offloads with the TUN device"))
+    }
+
+    /// Tries a super-frame of each kind while the device is down. The kernel judges the virtio header first
+    /// (EINVAL: refused, as some kernels do) and only then finds the device down (EIO), so nothing gets through.
+    fn probe_writes(&mut self) {
+        if self.is_up().unwrap_or(true) {
+            return;
+        }
+        let refused = |frame: &[u8]| {
+            self.write(&[IoSlice::new(frame)])
+                .is_err_and(|error| Trouble::of(&error) == Trouble::Refused)
+        };
+        let (tcp, udp) = (refused(&probe_frame(6)), refused(&probe_frame(17)));
+        self.offloads.tun_gro_tcp &= !tcp;
+        self.offloads.tun_gro_udp &= !udp;
+    }
+
+    /// The device's name at this moment.
+    pub fn name(&self) -> io::Result<String> {
+        let mut request = IfReq::new("")?;
+        os::ioctl_ifreq(self.fd.as_fd(), libc::TUNGETIFF, &mut request)?;
+        Ok(request.name())
+    }
+
+    /// The device's index in its present network namespace.
+    pub fn ifindex(&self) -> io::Result<u32> {
+        let index = self.query(libc::SIOCGIFINDEX)?.int();
+        u32::try_from(index).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    /// The device's MTU at this moment.
+    pub fn mtu(&self) -> io::Result<u32> {
+        let mtu = self.query(libc::SIOCGIFMTU)?.int();
+        u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Whether the device is administratively up.
+    pub fn is_up(&self) -> io::Result<bool> {
+        let flags = self.query(libc::SIOCGIFFLAGS)?.flags();
+        Ok(i32::from(flags) & libc::IFF_UP != 0)
+    }
+
+    /// The network namespace that the device is in.
+    pub fn netns(&self) -> io::Result<Netns> {
+        os::tun_netns(self.fd.as_fd()).map(Netns::from)
+    }
+
+    /// Asks the device's namespace about it. Tried again when it was renamed or moved between two calls.
+    fn query(&self, what: libc::Ioctl) -> io::Result<IfReq> {
+        let mut attempts = 0;
+        loop {
+            let socket = self.control_socket()?;
+            let mut request = IfReq::new(&self.name()?)?;
+            match os::ioctl_ifreq(socket.as_fd(), what, &mut request) {
+                Err(error)
+                    if attempts < 5 && Errno::from_io_error(&error) == Some(Errno::NODEV) =>
+                {
+                    attempts += 1;
+                }
+                result => return result.map(|()| request),
+            }
+        }
+    }
+
+    /// A socket in the namespace of the device.
+    fn control_socket(&self) -> io::Result<OwnedFd> {
+        let open = || {
+            let flags = SocketFlags::CLOEXEC;
+            let socket =
+                rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
+            socket.map_err(io::Error::from)
+        };
+        match self.netns() {
+            Ok(netns) if !netns.is_current()? => netns.run(open)?,
+            // Without the right to ask (or on a kernel that cannot say), it is here as far as we know.
+            _ => open(),
+        }
+    }
+
+    /// What is in force of the TUN's offloads; those of the socket are as they were given.
+    pub fn offloads(&self) -> Offloads {
+        self.offloads
+    }
+}
+
+impl TunQueue for Tun {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.fd, buf)?)
+    }
+
+    fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
+        // The kernel takes a frame whole or not at all.
+        rustix::io::writev(&self.fd, frame)?;
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What an error of a [`TunQueue`] means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing waits to be read, or no room to write: poll.
+    WouldBlock,
+    /// The device was deleted. Nothing will ever work on this queue again.
+    Gone,
+    /// The device is down: the frame is lost, the next one may do.
+    Down,
+    /// The kernel does not take this frame. If it was coalesced, fall back to single packets.
+    Refused,
+    /// Anything else, like a signal or memory that was short: the frame is lost.
+    Transient,
+}
+
+impl Trouble {
+    /// Sorts `error`.
+    pub fn of(error: &io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(Errno::AGAIN) => Self::WouldBlock,
+            // tun_get(): "the device is not attached"
+            Some(Errno::BADFD | Errno::NODEV | Errno::NXIO) => Self::Gone,
+            // tun_get_user() answers a write to a device without IFF_UP with EIO.
+            Some(Errno::IO) => Self::Down,
+            Some(Errno::INVAL | Errno::MSGSIZE | Errno::OPNOTSUPP) => Self::Refused,
+            _ => Self::Transient,
+        }
+    }
+}
+
+/// A super-frame of two segments of 4 bytes, from and to 0.0.0.0.
+fn probe_frame(protocol: u8) -> Vec<u8> {
+    // 1. virtio header: NEEDS_CSUM, GSO type, hdr_len, gso_size, csum_start, csum_offset
+    let tcp = protocol == 6;
+    let (gso_type, transport, csum_offset) = if tcp { (1, 20, 16) } else { (5, 8, 6) };
+    let mut frame = vec![1, gso_type];
+    for field in [20 + transport, 4, 20, csum_offset] {
+        frame.extend(u16::to_ne_bytes(field));
+    }
+    debug_assert_eq!(frame.len(), VNET_HDR_LEN);
+    // 2. IPv4 header
+    let len = 20 + transport + 8;
+    frame.extend([0x45, 0]);
+    frame.extend(len.to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, protocol]);
+    frame.extend([0; 10]);
+    // 3. transport header: ports, then sequence numbers, data offset and ACK, or the length
+    frame.extend([0, 9, 0, 9]);
+    if tcp {
+        frame.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+    } else {
+        frame.extend(16_u16.to_be_bytes());
+        frame.extend([0, 0]);
+    }
+    // 4. payload
+    frame.extend([0; 8]);
+    frame
+}
+
+fn explain_open(error: io::Error) -> io::Error {
+    let advice = match Errno::from_io_error(&error) {
+        Some(Errno::NOENT) => {
+            "/dev/net/tun does not exist: load the module (modprobe tun), or in a container pass the device \
+             (--device /dev/net/tun)"
+        }
+        Some(Errno::NODEV | Errno::NXIO) => {
+            "/dev/net/tun exists, but the kernel has no TUN driver: modprobe tun"
+        }
+        Some(Errno::ACCESS | Errno::PERM) => {
+            "/dev/net/tun may not be opened: run as root, or allow the device in the container's policy"
+        }
+        _ => "opening /dev/net/tun",
+    };
+    context(error, advice)
+}
+
+fn explain_attach(error: io::Error, name: &str) -> io::Error {
+    match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => context(error, format!("{name} is in use by another process")),
+        Some(Errno::PERM) => context(
+            error,
+            format!("no right to make the interface {name}: run as root or with CAP_NET_ADMIN"),
+        ),
+        Some(Errno::EXIST) => context(error, format!("the name {name} is taken")),
+        Some(Errno::INVAL) => context(
+            error,
+            format!(
+                "{name} cannot be the name of a TUN device, or is taken by an interface of another kind"
+            ),
+        ),
+        _ => context(error, format!("making the TUN device {name}")),
+    }
+}
+
+/// `error` with what was attempted; it keeps its kind, and its number as the source.
+fn context(error: io::Error, what: impl fmt::Display) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
