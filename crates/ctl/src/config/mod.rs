@@ -1,0 +1,249 @@
+//! wg-quick's configuration files.
+//!
+//! The format is that of wg(8) and wg-quick(8): sections `[Interface]` and `[Peer]`, lines `Key = value`, `#` starts
+//! a comment, sections and keys in any case. Where those tools guess or ignore, this parser says `file:line: what is
+//! wrong, what was expected`.
+
+mod parse;
+mod values;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use write::{save, strip};
+
+use std::fmt;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use adit_proto::config::{AllowedIpChange, DeviceChange, PeerChange, PublicKey, Secret};
+use zeroize::Zeroizing;
+
+/// Where interfaces that are given by name have their files.
+pub const DIR: &str = "/etc/wireguard";
+/// Longest file that is read, in bytes.
+const MAX_FILE: u64 = 64 << 20;
+
+/// A configuration file, understood.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    pub interface: Interface,
+    pub peers: Vec<Peer>,
+    /// What is allowed but probably not meant.
+    pub warnings: Vec<Remark>,
+}
+
+/// The `[Interface]` section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    pub private_key: Option<Secret>,
+    pub listen_port: Option<u16>,
+    /// 0 for `off`.
+    pub fwmark: Option<u32>,
+    pub addresses: Vec<Address>,
+    pub dns: Vec<IpAddr>,
+    /// Search domains, from `DNS`.
+    pub dns_search: Vec<String>,
+    pub mtu: Option<u16>,
+    pub table: Table,
+    /// Shell commands, `%i` standing for the interface; see [`hook`].
+    pub pre_up: Vec<String>,
+    pub post_up: Vec<String>,
+    pub pre_down: Vec<String>,
+    pub post_down: Vec<String>,
+    pub save_config: bool,
+}
+
+/// An address of the interface, host bits included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub ip: IpAddr,
+    pub prefix_len: u8,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.prefix_len)
+    }
+}
+
+/// Which routing table the routes to the peers go to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Table {
+    /// The main one, and policy routing for default routes.
+    #[default]
+    Auto,
+    /// No routes.
+    Off,
+    Number(u32),
+    /// To be looked up in `/etc/iproute2/rt_tables`.
+    Name(String),
+}
+
+/// A `[Peer]` section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub public_key: PublicKey,
+    pub preshared_key: Option<Secret>,
+    pub endpoint: Option<Endpoint>,
+    pub allowed_ips: Vec<AllowedIpChange>,
+    /// A `+` or `-` stood before an allowed IP: they change those that the peer has instead of replacing them.
+    pub incremental: bool,
+    /// Seconds; 0 for `off`.
+    pub persistent_keepalive: Option<u16>,
+}
+
+/// `host:port`; the host may be an address (without brackets, perhaps with `%scope`) or a name to resolve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub host: String,
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// The address, if it is one and no name.
+    pub fn numeric(&self) -> Option<SocketAddr> {
+        let Self { host, port } = self;
+        match host.contains(':') {
+            true => crate::uapi::endpoint(&format!("[{host}]:{port}")),
+            false => Some(SocketAddr::new(host.parse().ok()?, *port)),
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Something about one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    pub file: String,
+    /// From 1; 0 for the file as a whole.
+    pub line: usize,
+    pub text: String,
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.file, self.text),
+            line => write!(f, "{}:{line}: {}", self.file, self.text),
+        }
+    }
+}
+
+/// Everything that is wrong with a file, one line each. Never contains a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Errors(pub Vec<Remark>);
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(Remark::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for Errors {}
+
+impl Config {
+    /// Reads and parses a file; also warns if others may read it.
+    pub fn read(path: &Path) -> Result<Self, Errors> {
+        let file = path.display().to_string();
+        let about = |text: String| Remark {
+            file: file.clone(),
+            line: 0,
+            text,
+        };
+        let (text, mode) = read(path).map_err(|error| Errors(vec![about(error.to_string())]))?;
+        let mut config = Self::parse(&text, &file)?;
+        if mode & 0o007 != 0 {
+            let warning = "everybody may use this file, which should be secret: chmod 600 it";
+            config.warnings.insert(0, about(warning.into()));
+        }
+        Ok(config)
+    }
+
+    /// Parses the text of `file`, which is only named in errors and warnings.
+    pub fn parse(text: &str, file: &str) -> Result<Self, Errors> {
+        parse::parse(text, file)
+    }
+
+    /// The transaction that brings a device to this configuration: peers that the file does not name go, and each
+    /// peer has the file's allowed IPs afterwards. What the file says nothing about stays.
+    ///
+    /// `endpoints[i]` is the resolved endpoint of `peers[i]`; a peer without one keeps the one it has.
+    pub fn to_change(&self, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
+        let peer = |(i, peer): (usize, &Peer)| PeerChange {
+            preshared_key: peer.preshared_key.clone(),
+            endpoint: endpoints.get(i).copied().flatten(),
+            persistent_keepalive: peer.persistent_keepalive,
+            replace_allowed_ips: !peer.incremental,
+            allowed_ips: peer.allowed_ips.clone(),
+            ..PeerChange::new(peer.public_key)
+        };
+        DeviceChange {
+            private_key: self.interface.private_key.clone(),
+            listen_port: self.interface.listen_port,
+            fwmark: self.interface.fwmark,
+            replace_peers: true,
+            peers: self.peers.iter().enumerate().map(peer).collect(),
+        }
+    }
+}
+
+/// The text of a file and its mode.
+fn read(path: &Path) -> io::Result<(Zeroizing<String>, u32)> {
+    let file = std::fs::File::open(path)?;
+    let found = file.metadata()?;
+    // All at once: a buffer that grows would leave copies of keys behind.
+    let size = usize::try_from(found.len().min(MAX_FILE)).unwrap_or(0);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(size.max(64 << 10) + 1));
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(wrong("this is too long for a configuration file"));
+    }
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| wrong("this is no text file (it is not valid UTF-8)"))?;
+    Ok((Zeroizing::new(text.to_owned()), found.mode()))
+}
+
+/// `hook` with the interface's name in place of every `%i`.
+pub fn hook(hook: &str, interface: &str) -> String {
+    hook.replace("%i", interface)
+}
+
+/// What `adit up` was given: a file `…/NAME.conf`, or an interface name that stands for `/etc/wireguard/NAME.conf`.
+pub fn locate(argument: &str) -> Result<(PathBuf, String), String> {
+    let path = match argument.contains('/') || argument.ends_with(".conf") {
+        true => PathBuf::from(argument),
+        false => Path::new(DIR).join(format!("{argument}.conf")),
+    };
+    let name = (path.file_name().and_then(|name| name.to_str()))
+        .and_then(|name| name.strip_suffix(".conf"))
+        .ok_or_else(|| format!("{argument}: expected a file named INTERFACE.conf"))?
+        .to_owned();
+    check_name(&name)?;
+    Ok((path, name))
+}
+
+/// Whether `name` can be an interface's: `[a-zA-Z0-9_=+.-]{1,15}`, and neither `.` nor `..`.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"_=+.-".contains(&byte);
+    let length = (1..=15).contains(&name.len());
+    if length && name.bytes().all(good) && name != "." && name != ".." {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} is no interface name: expected 1 to 15 letters, digits or any of _=+.-"
+    ))
+}

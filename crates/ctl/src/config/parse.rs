@@ -1,0 +1,345 @@
+//! Lines → sections → [`Config`]. Every mistake in the file is reported, not only the first.
+
+use std::collections::HashMap;
+
+use adit_proto::config::{AllowedIpChange, Cidr, PublicKey};
+
+use super::values;
+use super::{Config, Errors, Peer, Remark};
+use crate::keys;
+
+const INTERFACE_KEYS: [&str; 12] = [
+    "PrivateKey",
+    "ListenPort",
+    "FwMark",
+    "Address",
+    "DNS",
+    "MTU",
+    "Table",
+    "PreUp",
+    "PostUp",
+    "PreDown",
+    "PostDown",
+    "SaveConfig",
+];
+const PEER_KEYS: [&str; 5] = [
+    "PublicKey",
+    "PresharedKey",
+    "Endpoint",
+    "AllowedIPs",
+    "PersistentKeepalive",
+];
+/// Keys that may stand more than once in a section.
+const REPEATABLE: [&str; 7] = [
+    "Address",
+    "DNS",
+    "PreUp",
+    "PostUp",
+    "PreDown",
+    "PostDown",
+    "AllowedIPs",
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Section {
+    Interface,
+    Peer,
+}
+
+/// A line of a file, without its comment.
+pub(super) enum Line<'a> {
+    Blank,
+    Section(&'a str),
+    Pair(&'a str, &'a str),
+    Other(&'a str),
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn read(line: &'a str) -> Self {
+        let line = line.split('#').next().unwrap_or("").trim();
+        if line.is_empty() {
+            Self::Blank
+        } else if line.starts_with('[') {
+            Self::Section(line)
+        } else if let Some((key, value)) = line.split_once('=') {
+            Self::Pair(key.trim(), value.trim())
+        } else {
+            Self::Other(line)
+        }
+    }
+}
+
+/// The section that `[name]` starts.
+pub(super) fn section(header: &str) -> Option<Section> {
+    match header.to_ascii_lowercase().as_str() {
+        "[interface]" => Some(Section::Interface),
+        "[peer]" => Some(Section::Peer),
+        _ => None,
+    }
+}
+
+/// The proper spelling of a key in `section`.
+pub(super) fn spelling(section: Section, key: &str) -> Option<&'static str> {
+    let known: &[&'static str] = match section {
+        Section::Interface => &INTERFACE_KEYS,
+        Section::Peer => &PEER_KEYS,
+    };
+    (known.iter().copied()).find(|known| known.eq_ignore_ascii_case(key))
+}
+
+/// Reads what the lines say into a configuration.
+#[derive(Default)]
+struct Reader {
+    config: Config,
+    /// The section that the lines belong to; `None` before the first and within an unknown one.
+    section: Option<Section>,
+    section_line: usize,
+    /// Lines of the keys of the present section.
+    seen: HashMap<&'static str, usize>,
+    /// The present `[Peer]` has said which peer it is.
+    has_key: bool,
+    interface_line: usize,
+    unknown_section: bool,
+    peer_lines: HashMap<PublicKey, usize>,
+    block_lines: HashMap<Cidr, (PublicKey, usize)>,
+    errors: Vec<(usize, String)>,
+    warnings: Vec<(usize, String)>,
+}
+
+pub(super) fn parse(text: &str, file: &str) -> Result<Config, Errors> {
+    let mut reader = Reader::default();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (i, line) in text.lines().enumerate() {
+        reader.line(i + 1, line);
+    }
+    reader.end_section();
+    if reader.interface_line == 0 && reader.errors.is_empty() {
+        let missing = "there is no [Interface] section";
+        reader.errors.push((0, missing.to_owned()));
+    }
+    reader.check_own_key();
+    let remark = |(line, text)| Remark {
+        file: file.to_owned(),
+        line,
+        text,
+    };
+    if reader.errors.is_empty() {
+        reader.config.warnings = reader.warnings.into_iter().map(remark).collect();
+        return Ok(reader.config);
+    }
+    reader.errors.sort_by_key(|(line, _)| *line);
+    Err(Errors(reader.errors.into_iter().map(remark).collect()))
+}
+
+impl Reader {
+    fn line(&mut self, number: usize, line: &str) {
+        let result = match Line::read(line) {
+            Line::Blank => Ok(()),
+            Line::Section(header) => self.start_section(number, header),
+            Line::Pair(key, value) => self.pair(number, key, value),
+            Line::Other(_) if self.unknown_section => Ok(()),
+            Line::Other(text) => {
+                let word = text.split_whitespace().next().unwrap_or_default();
+                Err(format!(
+                    "expected Key = value, got {} and no '='",
+                    quote(word)
+                ))
+            }
+        };
+        if let Err(error) = result {
+            self.errors.push((number, error));
+        }
+    }
+
+    fn start_section(&mut self, number: usize, header: &str) -> Result<(), String> {
+        self.end_section();
+        self.section = section(header);
+        self.section_line = number;
+        self.unknown_section = self.section.is_none();
+        match self.section {
+            None => Err(format!(
+                "there is no section {}: expected [Interface] or [Peer]",
+                quote(header)
+            )),
+            Some(Section::Interface) if self.interface_line != 0 => Err(format!(
+                "a second [Interface]: the first is on line {}",
+                self.interface_line
+            )),
+            Some(Section::Interface) => {
+                self.interface_line = number;
+                Ok(())
+            }
+            Some(Section::Peer) => {
+                self.config.peers.push(Peer {
+                    public_key: PublicKey([0; 32]),
+                    preshared_key: None,
+                    endpoint: None,
+                    allowed_ips: Vec::new(),
+                    incremental: false,
+                    persistent_keepalive: None,
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn end_section(&mut self) {
+        let nameless = self.section == Some(Section::Peer) && !self.has_key;
+        // A PublicKey with a mistake has been reported already.
+        if nameless && !self.seen.contains_key("PublicKey") {
+            let missing = "this [Peer] has no PublicKey, which every peer needs";
+            self.errors.push((self.section_line, missing.to_owned()));
+        } else if self.has_key
+            && let Some(peer) = self.config.peers.last()
+        {
+            let (key, line) = (peer.public_key, self.section_line);
+            if let Some(first) = self.peer_lines.insert(key, line) {
+                let twice = format!("the same peer stands on line {first}: join the two sections");
+                self.errors.push((line, twice));
+            }
+            for change in &peer.allowed_ips {
+                if let AllowedIpChange::Add(block) = change
+                    && let Some((owner, first)) = self.block_lines.insert(*block, (key, line))
+                    && owner != key
+                {
+                    let moved = format!("{block} moves to this peer from the one on line {first}");
+                    self.warnings.push((line, moved));
+                }
+            }
+        }
+        self.section = None;
+        self.has_key = false;
+        self.seen.clear();
+    }
+
+    fn check_own_key(&mut self) {
+        let own = self.config.interface.private_key.as_ref().map(keys::public);
+        if let Some(line) = own.and_then(|own| self.peer_lines.get(&own)) {
+            let own = "this peer has the interface's own key and will be ignored";
+            self.warnings.push((*line, own.to_owned()));
+        }
+    }
+
+    fn pair(&mut self, number: usize, key: &str, value: &str) -> Result<(), String> {
+        let Some(section) = self.section else {
+            return match self.unknown_section {
+                true => Ok(()),
+                false => Err(format!(
+                    "{} stands before the first section: expected [Interface] or [Peer]",
+                    quote(key)
+                )),
+            };
+        };
+        let name = spelling(section, key).ok_or_else(|| unknown(section, key))?;
+        if let Some(first) = self.seen.insert(name, number)
+            && !REPEATABLE.contains(&name)
+        {
+            return Err(format!("a second {name}: the first is on line {first}"));
+        }
+        if value.is_empty() && name != "AllowedIPs" {
+            return Err(format!("{name} has no value"));
+        }
+        let result = match section {
+            Section::Interface => self.interface_pair(name, value),
+            Section::Peer => self.peer_pair(name, value),
+        };
+        result.map_err(|error| format!("{name}: {error}"))
+    }
+
+    fn interface_pair(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let interface = &mut self.config.interface;
+        match name {
+            "PrivateKey" => interface.private_key = Some(values::key(value)?),
+            "ListenPort" => interface.listen_port = Some(values::port(value)?),
+            "FwMark" => interface.fwmark = Some(values::fwmark(value)?),
+            "Address" => {
+                for part in values::list(value)? {
+                    interface.addresses.push(values::address(part)?);
+                }
+            }
+            "DNS" => {
+                for part in values::list(value)? {
+                    match values::dns(part)? {
+                        Ok(server) => interface.dns.push(server),
+                        Err(domain) => interface.dns_search.push(domain),
+                    }
+                }
+            }
+            "MTU" => interface.mtu = Some(values::mtu(value)?),
+            "Table" => interface.table = values::table(value)?,
+            "PreUp" => interface.pre_up.push(value.to_owned()),
+            "PostUp" => interface.post_up.push(value.to_owned()),
+            "PreDown" => interface.pre_down.push(value.to_owned()),
+            "PostDown" => interface.post_down.push(value.to_owned()),
+            _ => interface.save_config = values::boolean(value)?,
+        }
+        Ok(())
+    }
+
+    fn peer_pair(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let Some(peer) = self.config.peers.last_mut() else {
+            return Ok(());
+        };
+        match name {
+            "PublicKey" => {
+                peer.public_key = PublicKey(values::key(value)?.0);
+                self.has_key = true;
+            }
+            "PresharedKey" => peer.preshared_key = Some(values::key(value)?),
+            "Endpoint" => peer.endpoint = Some(values::endpoint(value)?),
+            "AllowedIPs" => {
+                for part in values::list(value)? {
+                    peer.allowed_ips.push(values::allowed_ip(part)?);
+                    peer.incremental |= part.starts_with(['+', '-']);
+                }
+            }
+            _ => peer.persistent_keepalive = Some(values::keepalive(value)?),
+        }
+        Ok(())
+    }
+}
+
+/// What to say of a key that `section` does not have.
+fn unknown(section: Section, key: &str) -> String {
+    let (this, own, that, others) = match section {
+        Section::Interface => ("[Interface]", &INTERFACE_KEYS[..], "[Peer]", &PEER_KEYS[..]),
+        Section::Peer => ("[Peer]", &PEER_KEYS[..], "[Interface]", &INTERFACE_KEYS[..]),
+    };
+    if let Some(name) = others.iter().find(|name| name.eq_ignore_ascii_case(key)) {
+        return format!("{name} belongs in {that}, not in {this}");
+    }
+    let close = (own.iter().map(|name| (distance(name, key), name))).min();
+    let key = quote(key);
+    match close {
+        Some((distance, name)) if distance <= 1 + name.len() / 5 => {
+            format!("{this} has no key {key}: did you mean {name}?")
+        }
+        _ => format!(
+            "{this} has no key {key}: expected one of {}",
+            own.join(", ")
+        ),
+    }
+}
+
+/// A word of the file for an error. What is longer than any word that belongs there might be part of a secret.
+fn quote(word: &str) -> String {
+    match word.chars().count() {
+        0..=24 => format!("{word:?}"),
+        length => format!("a word of {length} characters"),
+    }
+}
+
+/// How many letters to add, drop or change to make one word of the other, whatever their case.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(!x.eq_ignore_ascii_case(y));
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

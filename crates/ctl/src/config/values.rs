@@ -1,0 +1,188 @@
+//! The values of the keys. Errors say what was expected and never repeat a key.
+
+use std::net::IpAddr;
+
+use adit_proto::config::{AllowedIpChange, Cidr, Secret};
+
+use super::{Address, Endpoint, Table};
+use crate::keys;
+use crate::uapi::number;
+
+pub(super) fn key(value: &str) -> Result<Secret, String> {
+    keys::from_base64(value).ok_or_else(|| {
+        let length = value.chars().count();
+        let got = match length {
+            keys::BASE64_LEN => "characters that no key has".to_owned(),
+            _ => format!("{length} characters"),
+        };
+        format!("this is no key: expected 44 characters of base64, the last a '=', got {got}")
+    })
+}
+
+fn got<T>(value: &str, expected: &str) -> Result<T, String> {
+    // In the wrong place, too, a key stays secret.
+    Err(
+        match value.len() >= keys::BASE64_LEN && !value.contains([':', '/', '.']) {
+            true => format!("expected {expected}, got {} characters", value.len()),
+            false => format!("expected {expected}, got {value:?}"),
+        },
+    )
+}
+
+pub(super) fn port(value: &str) -> Result<u16, String> {
+    number(value).map_or_else(|| got(value, "a port from 0 to 65535"), Ok)
+}
+
+/// Decimal, or hexadecimal after `0x`.
+fn any_base(value: &str) -> Option<u32> {
+    match value.strip_prefix("0x").or(value.strip_prefix("0X")) {
+        Some(hex) if !hex.starts_with('+') => u32::from_str_radix(hex, 16).ok(),
+        Some(_) => None,
+        None => number(value),
+    }
+}
+
+pub(super) fn fwmark(value: &str) -> Result<u32, String> {
+    match any_base(value) {
+        Some(mark) => Ok(mark),
+        None if value.eq_ignore_ascii_case("off") => Ok(0),
+        None => got(value, "off or a number of 32 bits like 51820 or 0xca6c"),
+    }
+}
+
+pub(super) fn keepalive(value: &str) -> Result<u16, String> {
+    match number(value) {
+        Some(seconds) => Ok(seconds),
+        None if value.eq_ignore_ascii_case("off") => Ok(0),
+        None => got(value, "off or seconds from 1 to 65535"),
+    }
+}
+
+pub(super) fn mtu(value: &str) -> Result<u16, String> {
+    number(value)
+        .filter(|mtu| *mtu >= 68)
+        .map_or_else(|| got(value, "bytes from 68 to 65535"), Ok)
+}
+
+pub(super) fn boolean(value: &str) -> Result<bool, String> {
+    match value {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => got(value, "true or false"),
+    }
+}
+
+pub(super) fn table(value: &str) -> Result<Table, String> {
+    let named = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    match value {
+        "auto" => Ok(Table::Auto),
+        "off" => Ok(Table::Off),
+        _ => match any_base(value) {
+            Some(0) => got(value, "a table from 1 to 4294967295"),
+            Some(number) => Ok(Table::Number(number)),
+            None if value.starts_with(|c: char| c.is_ascii_alphabetic())
+                && value.bytes().all(named) =>
+            {
+                Ok(Table::Name(value.to_owned()))
+            }
+            None => got(value, "auto, off, a number or the name of a routing table"),
+        },
+    }
+}
+
+/// The parts of a list, without the spaces around them. An empty value is an empty list.
+pub(super) fn list(value: &str) -> Result<Vec<&str>, String> {
+    if value.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parts: Vec<&str> = value.split(',').map(str::trim).collect();
+    match parts.iter().any(|part| part.is_empty()) {
+        true => Err("there is nothing between two commas, or after the last".to_owned()),
+        false => Ok(parts),
+    }
+}
+
+fn block(value: &str) -> Option<(IpAddr, u8)> {
+    let (ip, len) = match value.split_once('/') {
+        Some((ip, len)) => (ip, Some(number::<u8>(len)?)),
+        None => (value, None),
+    };
+    let ip: IpAddr = ip.parse().ok()?;
+    let most = if ip.is_ipv4() { 32 } else { 128 };
+    Some((ip, len.unwrap_or(most))).filter(|&(_, len)| len <= most)
+}
+
+pub(super) fn address(value: &str) -> Result<Address, String> {
+    match block(value) {
+        Some((ip, prefix_len)) => Ok(Address { ip, prefix_len }),
+        None => got(value, "an address like 10.0.0.1/24 or fd00::1/64"),
+    }
+}
+
+pub(super) fn allowed_ip(value: &str) -> Result<AllowedIpChange, String> {
+    let (change, text): (fn(Cidr) -> _, _) = match value.strip_prefix('-') {
+        Some(rest) => (AllowedIpChange::Remove, rest),
+        None => (
+            AllowedIpChange::Add,
+            value.strip_prefix('+').unwrap_or(value),
+        ),
+    };
+    match block(text).and_then(|(ip, len)| Cidr::new(ip, len)) {
+        Some(cidr) => Ok(change(cidr)),
+        None => got(value, "a block of addresses like 10.0.0.0/24 or fd00::/64"),
+    }
+}
+
+/// A name server (an address) or a search domain.
+pub(super) fn dns(value: &str) -> Result<Result<IpAddr, String>, String> {
+    let domain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.~".contains(&byte);
+    match value.parse() {
+        Ok(ip) => Ok(Ok(ip)),
+        Err(_)
+            if value
+                .bytes()
+                .all(|b| b.is_ascii_digit() || b == b'.' || b == b'/') =>
+        {
+            got(value, "an address or a search domain")
+        }
+        Err(_) if value.bytes().all(domain) => Ok(Err(value.to_owned())),
+        Err(_) => got(value, "an address or a search domain"),
+    }
+}
+
+pub(super) fn endpoint(value: &str) -> Result<Endpoint, String> {
+    const EXPECTED: &str = "host:port, address:port or [IPv6 address]:port";
+    if value.parse::<std::net::Ipv6Addr>().is_ok() {
+        return got(value, "[IPv6 address]:port, with the brackets");
+    }
+    let (host, port) = match value.strip_prefix('[') {
+        Some(rest) => match rest.split_once("]:") {
+            Some((host, port)) => {
+                let (ip, scope) = host.split_once('%').unwrap_or((host, "0"));
+                if ip.parse::<std::net::Ipv6Addr>().is_err() || scope.is_empty() {
+                    return got(value, "an IPv6 address between the brackets");
+                }
+                (host, port)
+            }
+            None => return got(value, EXPECTED),
+        },
+        None => match value.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => {
+                return got(value, "[IPv6 address]:port, with the brackets");
+            }
+            Some(pair) => pair,
+            None => return got(value, &format!("{EXPECTED} (the port is missing)")),
+        },
+    };
+    let named = |c: char| !c.is_whitespace() && !c.is_control() && !"/\\,;'\"[]".contains(c);
+    if host.is_empty() || host.len() > 253 || !host.chars().all(named) {
+        return got(value, EXPECTED);
+    }
+    match number(port) {
+        Some(port) if port != 0 => Ok(Endpoint {
+            host: host.to_owned(),
+            port,
+        }),
+        _ => got(value, &format!("{EXPECTED}, the port from 1 to 65535")),
+    }
+}

@@ -1,0 +1,69 @@
+//! Keys as text: base64 in files and on the command line, hexadecimal on the UAPI socket.
+//!
+//! Encoding and decoding take the same time whatever the key is, and what held a key is wiped.
+
+use adit_proto::config::{PublicKey, Secret};
+use base64ct::{Base64, Encoding};
+use zeroize::Zeroizing;
+
+/// Length of a key in base64: 43 digits and one `=`.
+pub const BASE64_LEN: usize = 44;
+
+/// `key` in base64.
+pub fn to_base64(key: &[u8; 32]) -> Zeroizing<String> {
+    let mut text = Zeroizing::new([0; BASE64_LEN]);
+    let text = Base64::encode(key, &mut *text).unwrap_or_default();
+    Zeroizing::new(text.to_owned())
+}
+
+/// A key from base64; `None` unless it is exactly 32 bytes in the canonical form.
+pub fn from_base64(text: &str) -> Option<Secret> {
+    let mut key = Secret([0; 32]);
+    (text.len() == BASE64_LEN && Base64::decode(text, &mut key.0).ok()?.len() == 32).then_some(key)
+}
+
+/// A public key from base64.
+pub fn public_from_base64(text: &str) -> Option<PublicKey> {
+    from_base64(text).map(|key| PublicKey(key.0))
+}
+
+/// `key` as 64 lower-case hexadecimal digits.
+pub fn to_hex(key: &[u8; 32]) -> Zeroizing<String> {
+    let mut text = Zeroizing::new([0; 64]);
+    let text = base16ct::lower::encode_str(key, &mut *text).unwrap_or_default();
+    Zeroizing::new(text.to_owned())
+}
+
+/// A key from 64 hexadecimal digits of either case.
+pub fn from_hex(text: &[u8]) -> Option<Secret> {
+    let mut key = Secret([0; 32]);
+    (text.len() == 64 && base16ct::mixed::decode(text, &mut key.0).ok()?.len() == 32).then_some(key)
+}
+
+/// A private key from random bytes, clamped as `wg genkey` clamps it.
+pub fn generate_private(fill: impl FnOnce(&mut [u8])) -> Secret {
+    let mut key = generate_preshared(fill);
+    clamp(&mut key);
+    key
+}
+
+/// A preshared key: 32 random bytes.
+pub fn generate_preshared(fill: impl FnOnce(&mut [u8])) -> Secret {
+    let mut key = Secret([0; 32]);
+    fill(&mut key.0);
+    key
+}
+
+/// The public key of a private key.
+pub fn public(private: &Secret) -> PublicKey {
+    let private = x25519_dalek::StaticSecret::from(private.0);
+    PublicKey(x25519_dalek::PublicKey::from(&private).to_bytes())
+}
+
+/// Makes `key` a valid X25519 scalar (RFC 7748, section 5); an all-zero key, which means "none", stays zero.
+pub(crate) fn clamp(key: &mut Secret) {
+    if !key.is_zero() {
+        key.0[0] &= 248;
+        key.0[31] = (key.0[31] & 127) | 64;
+    }
+}

@@ -1,0 +1,233 @@
+//! A UNIX socket of one interface at a path: bound by one process at a time, guarded, and removed with its owner.
+
+mod serve;
+
+#[cfg(test)]
+mod tests;
+
+pub use serve::{Notice, Serving};
+pub(crate) use serve::{Talk, serve};
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock, inotify};
+use rustix::io::Errno;
+use rustix::net;
+
+/// How long to wait for another process that is just binding or removing a socket in the same directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why a socket could not be bound.
+#[derive(Debug)]
+pub enum BindError {
+    /// A living process answers at this path.
+    AlreadyRunning(PathBuf),
+    /// Something that is no socket stands in the way.
+    Occupied(PathBuf),
+    /// The inherited file descriptor is no listening UNIX socket.
+    NotListening,
+    /// The interface name is not one.
+    Name(String),
+    Io(&'static str, PathBuf, io::Error),
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyRunning(path) => write!(
+                f,
+                "{}: another process already serves this interface",
+                path.display()
+            ),
+            Self::Occupied(path) => write!(f, "{}: exists and is no socket", path.display()),
+            Self::NotListening => {
+                f.write_str("the inherited descriptor is no listening UNIX socket")
+            }
+            Self::Name(why) => f.write_str(why),
+            Self::Io(what, path, error) => write!(f, "cannot {what} {}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
+/// A listening socket and its file, which goes when this is dropped, if it is still the one that was bound.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    listener: Option<UnixListener>,
+    path: PathBuf,
+    /// Device and inode of the socket file. `None` once somebody removed it.
+    file: Option<(u64, u64)>,
+    watch: OwnedFd,
+    /// Goes with the socket.
+    companion: Option<PathBuf>,
+}
+
+/// Waits for the directory's lock, so that nobody removes a socket that another process has just put there.
+fn lock(dir: &Path) -> Result<OwnedFd, BindError> {
+    let failed = |error: io::Error| BindError::Io("lock", dir.to_owned(), error);
+    let handle = OwnedFd::from(std::fs::File::open(dir).map_err(failed)?);
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(handle),
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = path.symlink_metadata()?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// Whether a process listens at `path`.
+fn answers(path: &Path) -> io::Result<bool> {
+    let flags = net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK;
+    let socket = net::socket_with(
+        net::AddressFamily::UNIX,
+        net::SocketType::STREAM,
+        flags,
+        None,
+    )?;
+    match net::connect(&socket, &net::SocketAddrUnix::new(path)?) {
+        // A full backlog is a sign of life.
+        Ok(()) | Err(Errno::AGAIN) => Ok(true),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes what a dead process left at `path`.
+fn clear(path: &Path) -> Result<(), BindError> {
+    let failed = |error| BindError::Io("take over", path.to_owned(), error);
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(error)),
+        Ok(found) if !found.file_type().is_socket() => Err(BindError::Occupied(path.to_owned())),
+        Ok(_) if answers(path).map_err(failed)? => Err(BindError::AlreadyRunning(path.to_owned())),
+        Ok(_) => std::fs::remove_file(path).map_err(failed),
+    }
+}
+
+impl Bound {
+    /// Binds `dir/name.sock` with mode 0600, making `dir` with mode `dir_mode` if it is missing.
+    pub(crate) fn bind(dir: &Path, name: &str, dir_mode: u32) -> Result<Self, BindError> {
+        crate::config::check_name(name).map_err(BindError::Name)?;
+        if !dir.is_dir() {
+            let failed = |error| BindError::Io("make", dir.to_owned(), error);
+            let mut builder = std::fs::DirBuilder::new();
+            let made = builder.recursive(true).mode(dir_mode).create(dir);
+            // The umask may have taken bits away.
+            made.and_then(|()| std::fs::set_permissions(dir, PermissionsExt::from_mode(dir_mode)))
+                .map_err(failed)?;
+        }
+        let _lock = lock(dir)?;
+        let path = dir.join(format!("{name}.sock"));
+        clear(&path)?;
+        // Bound in a closed directory and moved when it has its mode and listens: nobody connects before, and wg,
+        // which removes sockets that refuse connections, never sees it refuse.
+        let nest = dir.join(format!(".{name}.new"));
+        let egg = nest.join("s");
+        let hatch = || -> io::Result<UnixListener> {
+            _ = std::fs::remove_dir_all(&nest);
+            std::fs::DirBuilder::new().mode(0o700).create(&nest)?;
+            let listener = UnixListener::bind(&egg)?;
+            std::fs::set_permissions(&egg, PermissionsExt::from_mode(0o600))?;
+            std::fs::rename(&egg, &path)?;
+            Ok(listener)
+        };
+        let listener = hatch();
+        _ = std::fs::remove_dir_all(&nest);
+        let failed = |error| BindError::Io("bind", path.clone(), error);
+        Self::guard(listener.map_err(failed)?, path.clone()).map_err(failed)
+    }
+
+    /// Takes a socket that the parent process bound at `dir/name.sock`.
+    pub(crate) fn adopt(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
+        crate::config::check_name(name).map_err(BindError::Name)?;
+        let path = dir.join(format!("{name}.sock"));
+        let family = net::sockopt::socket_domain(&fd);
+        if family != Ok(net::AddressFamily::UNIX)
+            || net::sockopt::socket_acceptconn(&fd) != Ok(true)
+        {
+            return Err(BindError::NotListening);
+        }
+        let failed = |error| BindError::Io("take over", path.clone(), error);
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+            .map_err(|error| failed(error.into()))?;
+        Self::guard(UnixListener::from(fd), path.clone()).map_err(failed)
+    }
+
+    fn guard(listener: UnixListener, path: PathBuf) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let file = identity(&path)?;
+        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        // Losing its last name is a change of the inode's attributes; the inode itself lives as long as we listen.
+        let signs = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
+        inotify::add_watch(&watch, &path, signs)?;
+        Ok(Self {
+            listener: Some(listener),
+            path,
+            file: Some(file),
+            watch,
+            companion: None,
+        })
+    }
+
+    /// Writes a file beside the socket that is removed with it.
+    pub(crate) fn accompany(&mut self, path: PathBuf, content: &str) {
+        if std::fs::write(&path, content).is_ok() {
+            self.companion = Some(path);
+        }
+    }
+
+    /// For a child process to adopt: leaves the socket's file alone from now on.
+    pub(crate) fn into_fd(mut self) -> OwnedFd {
+        self.file = None;
+        self.companion = None;
+        match self.listener.take() {
+            Some(listener) => listener.into(),
+            None => unreachable!("only into_fd takes the listener"),
+        }
+    }
+
+    fn listener(&self) -> BorrowedFd<'_> {
+        match &self.listener {
+            Some(listener) => listener.as_fd(),
+            None => unreachable!("only into_fd takes the listener"),
+        }
+    }
+
+    /// Whether somebody removed or replaced the socket's file since the last call; says so once.
+    fn was_removed(&mut self) -> bool {
+        let mut events = [0; 4096];
+        while rustix::io::read(&self.watch, &mut events).is_ok() {}
+        let gone = self.file.is_some() && identity(&self.path).ok() != self.file;
+        if gone {
+            self.file = None;
+        }
+        gone
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if let Some(companion) = &self.companion {
+            _ = std::fs::remove_file(companion);
+        }
+        let _lock = self.path.parent().map(lock);
+        if self.file.is_some() && identity(&self.path).ok() == self.file {
+            _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The status socket: whoever connects gets one [`Report`] as JSON, and the connection ends.
+//!
+//! It stands outside the UAPI's directory, where every socket counts as an interface, and carries no secrets.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Interface, Report};
+use crate::socket::{self, BindError, Bound, Notice, Serving, Talk};
+use crate::wiped::Wiped;
+
+/// Where the status sockets `IF.sock` are.
+pub const DIR: &str = "/run/adit";
+
+/// How long the other side may take over one write.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest document that is read: 65,536 peers with many allowed IPs each.
+const MAX_DOCUMENT: u64 = 256 << 20;
+
+/// A bound status socket. Dropping it removes the socket's file.
+#[derive(Debug)]
+pub struct Server(Bound);
+
+impl Server {
+    /// Binds `/run/adit/NAME.sock`, taking over what a dead process left there.
+    pub fn bind(name: &str) -> Result<Self, BindError> {
+        Self::bind_in(Path::new(DIR), name)
+    }
+
+    /// Binds `dir/NAME.sock`.
+    pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
+        Bound::bind(dir, name, 0o755).map(Self)
+    }
+
+    /// Answers every client with what `report` returns at that moment.
+    pub fn serve(
+        self,
+        report: impl Fn() -> Interface + Send + 'static,
+        notify: impl Fn(Notice<'_>) + Send + 'static,
+    ) -> io::Result<Serving> {
+        let open = move |out: &mut Wiped| {
+            let mut interface = report();
+            interface.private_key = None;
+            for peer in &mut interface.peers {
+                peer.preshared_key = None;
+            }
+            let json = serde_json::to_vec(&Report::new(vec![interface])).unwrap_or_default();
+            out.extend(&json);
+            out.extend(b"\n");
+            Greeting
+        };
+        socket::serve(self.0, open, notify)
+    }
+}
+
+/// Says its piece and ends.
+struct Greeting;
+
+impl Talk for Greeting {
+    const LISTENS: bool = false;
+
+    fn hear(&mut self, _: &mut &[u8], _: usize, _: &mut Wiped) -> bool {
+        false
+    }
+
+    fn end(&mut self, _: &mut Wiped) {}
+
+    fn held(&self) -> usize {
+        0
+    }
+}
+
+/// The report of the interface `name` from `/run/adit/NAME.sock`.
+pub fn fetch(name: &str) -> io::Result<Interface> {
+    fetch_in(Path::new(DIR), name)
+}
+
+/// The report of the interface `name` from `dir/NAME.sock`.
+pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
+    let stream = UnixStream::connect(dir.join(format!("{name}.sock")))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut json = Vec::new();
+    stream.take(MAX_DOCUMENT).read_to_end(&mut json)?;
+    let mut report: Report = serde_json::from_slice(&json)?;
+    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no report of one interface");
+    report.interfaces.pop().ok_or_else(wrong)
+}

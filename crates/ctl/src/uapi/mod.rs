@@ -1,0 +1,89 @@
+//! The UAPI: text over a UNIX socket by which `wg` and its kin configure a userspace WireGuard.
+//!
+//! <https://www.wireguard.com/xplatform/#configuration-protocol>. A request is `get=1` or `set=1`, lines `key=value`
+//! and a blank line; an answer is lines, the last of which is `errno=N`, and a blank line. A `set` is read whole
+//! before the handler sees it, so that it can be applied as one transaction. `errno` is positive, as the
+//! specification says ("an integer from errno.h"): some clients take a negative one for success.
+
+mod client;
+mod format;
+mod parse;
+mod server;
+
+#[cfg(test)]
+mod tests;
+
+pub use client::{Client, ClientError, interfaces};
+pub use format::{format_set, format_status};
+pub use parse::{Heard, MAX_LINE, MAX_PEERS, MAX_REQUEST, Parser};
+pub(crate) use parse::{endpoint, number};
+pub use server::Server;
+
+use adit_proto::config::{DeviceChange, DeviceStatus};
+use rustix::io::Errno;
+
+/// Where every client looks for `IF.sock`. Every socket in it counts as a WireGuard interface: put no other there.
+pub const DIR: &str = "/var/run/wireguard";
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The whole state, keys included.
+    Get,
+    /// A transaction: to be applied whole or not at all.
+    Set(DeviceChange),
+}
+
+/// What the handler answers.
+#[derive(Clone, Debug)]
+pub enum Response {
+    /// To [`Request::Get`].
+    Status(DeviceStatus),
+    /// To a [`Request::Set`] that was applied.
+    Done,
+    /// The request changed nothing.
+    Refused(UapiError),
+}
+
+/// Why a request was refused: a positive errno for the client and words for our log. Never contains a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UapiError {
+    /// A value of `errno.h`, positive.
+    pub errno: i32,
+    pub message: String,
+}
+
+impl UapiError {
+    pub fn new(errno: i32, message: impl Into<String>) -> Self {
+        Self {
+            errno,
+            message: message.into(),
+        }
+    }
+
+    /// EINVAL: a key or value that is not what the specification allows.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Errno::INVAL.raw_os_error(), message)
+    }
+
+    /// EPROTO: not lines of `key=value`.
+    pub fn protocol(message: impl Into<String>) -> Self {
+        Self::new(Errno::PROTO.raw_os_error(), message)
+    }
+}
+
+impl From<std::io::Error> for UapiError {
+    /// Keeps the error's errno (EADDRINUSE, EACCES, …); EIO for an error without one.
+    fn from(error: std::io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+        Self::new(errno, error.to_string())
+    }
+}
+
+impl std::fmt::Display for UapiError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (errno {})", self.message, self.errno)
+    }
+}
+
+impl std::error::Error for UapiError {}

@@ -1,0 +1,291 @@
+//! From the bytes of a client to requests, with bounded memory and whatever the bytes are.
+//!
+//! 1. bytes → lines, none longer than [`MAX_LINE`];
+//! 2. the first line says `get` or `set`;
+//! 3. lines → a draft of the transaction, or the first thing wrong with it;
+//! 4. blank line → the request. After a mistake the rest is skipped up to there, so that a client that writes all
+//!    before it reads finds the errno and not a broken pipe.
+
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use rustix::io::Errno;
+
+use super::{Request, UapiError};
+use crate::keys;
+use crate::wiped::Wiped;
+
+/// Longest line that is looked at, in bytes. The longest that makes sense is shorter than 100.
+pub const MAX_LINE: usize = 4096;
+/// Longest request, in bytes: 65,536 peers with a few allowed IPs each take less than half of it.
+pub const MAX_REQUEST: usize = 64 << 20;
+/// Most peer sections in one `set`. As many peers as wireguard-go takes, each removed and added again.
+pub const MAX_PEERS: usize = 2 * 65_536;
+
+/// What the bytes amounted to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    Request(Request),
+    /// To be answered; the next request may follow.
+    Refused(UapiError),
+    /// To be answered; then the connection is to be closed, because nobody can tell where a next request starts.
+    Hopeless(UapiError),
+}
+
+/// Reads requests from a byte stream.
+#[derive(Default)]
+pub struct Parser {
+    line: Wiped,
+    /// The line passed [`MAX_LINE`]; its rest is skipped.
+    overlong: bool,
+    /// Bytes of the present request so far.
+    taken: usize,
+    state: State,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Idle,
+    Get,
+    Set(Box<DeviceChange>),
+    /// The request is wrong; its rest is skipped.
+    Wrong(UapiError),
+    /// The first line was no operation.
+    Lost(UapiError),
+}
+
+impl Parser {
+    /// Bytes of a request that is not complete yet; 0 between requests.
+    pub fn held(&self) -> usize {
+        self.taken
+    }
+
+    /// Takes bytes off `input` until something is complete; `None` when all are taken and nothing is.
+    ///
+    /// `room` is how long the present request may get, [`MAX_REQUEST`] at most.
+    pub fn push(&mut self, input: &mut &[u8], room: usize) -> Option<Heard> {
+        while !input.is_empty() {
+            let end = input.iter().position(|&byte| byte == b'\n');
+            let (piece, rest) = input.split_at(end.map_or(input.len(), |at| at + 1));
+            *input = rest;
+            self.taken += piece.len();
+            if self.taken > room.min(MAX_REQUEST) {
+                return Some(self.give_up("the request is too long"));
+            }
+            let text = piece.strip_suffix(b"\n").unwrap_or(piece);
+            if self.line.len() + text.len() > MAX_LINE {
+                self.overlong = true;
+            } else {
+                self.line.extend(text);
+            }
+            if end.is_some()
+                && let Some(heard) = self.end_line()
+            {
+                return Some(heard);
+            }
+        }
+        None
+    }
+
+    /// The client has stopped writing. The answer to a request that it left unfinished, and thereby without effect.
+    pub fn end(&mut self) -> Option<Heard> {
+        let unfinished = self.taken > 0;
+        match std::mem::take(self).state {
+            State::Wrong(error) | State::Lost(error) => Some(Heard::Hopeless(error)),
+            _ => unfinished.then(|| {
+                Heard::Hopeless(UapiError::protocol("the request ends without a blank line"))
+            }),
+        }
+    }
+
+    fn give_up(&mut self, why: &str) -> Heard {
+        *self = Self::default();
+        Heard::Hopeless(UapiError::new(Errno::NOMEM.raw_os_error(), why))
+    }
+
+    fn end_line(&mut self) -> Option<Heard> {
+        let line = std::mem::take(&mut self.line);
+        let overlong = std::mem::take(&mut self.overlong);
+        if line.is_empty() && !overlong {
+            self.taken = 0;
+            return match std::mem::take(&mut self.state) {
+                State::Idle => None,
+                State::Get => Some(Heard::Request(Request::Get)),
+                State::Set(change) => Some(Heard::Request(Request::Set(*change))),
+                State::Wrong(error) => Some(Heard::Refused(error)),
+                State::Lost(error) => Some(Heard::Hopeless(error)),
+            };
+        }
+        let pair = if overlong {
+            Err(UapiError::invalid("a line is too long"))
+        } else {
+            split(&line)
+        };
+        match (&mut self.state, pair) {
+            (State::Wrong(_) | State::Lost(_), _) => {}
+            (State::Idle, Ok(("get", "1"))) => self.state = State::Get,
+            (State::Idle, Ok(("set", "1"))) => self.state = State::Set(Box::default()),
+            (State::Idle, Ok(("get" | "set", _))) => {
+                self.state = State::Wrong(UapiError::protocol("only version 1 is spoken here"));
+            }
+            (State::Idle, Ok(_)) => {
+                let error = UapiError::invalid("a request starts with get=1 or set=1");
+                self.state = State::Lost(error);
+            }
+            (State::Idle, Err(error)) => self.state = State::Lost(error),
+            (State::Get, _) => {
+                self.state = State::Wrong(UapiError::invalid("get=1 takes no further lines"));
+            }
+            (State::Set(change), pair) => {
+                if let Err(error) = pair.and_then(|(key, value)| change_line(change, key, value)) {
+                    self.state = State::Wrong(error);
+                }
+            }
+        }
+        // Keeps the line's memory, wiped, for the next one.
+        self.line = line;
+        self.line.clear();
+        None
+    }
+}
+
+fn split(line: &[u8]) -> Result<(&str, &str), UapiError> {
+    let line =
+        std::str::from_utf8(line).map_err(|_| UapiError::invalid("a line is not UTF-8 text"))?;
+    line.split_once('=')
+        .ok_or_else(|| UapiError::protocol("a line has no '='"))
+}
+
+/// One line of a `set`: the device's until the first `public_key`, then that peer's.
+fn change_line(change: &mut DeviceChange, key: &str, value: &str) -> Result<(), UapiError> {
+    let wrong =
+        |expected: &'static str| move || UapiError::invalid(format!("{key}: expected {expected}"));
+    if key == "public_key" {
+        let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong("64 hex digits"))?;
+        if change.peers.len() >= MAX_PEERS {
+            return Err(UapiError::new(
+                Errno::NOMEM.raw_os_error(),
+                "too many peers in one set",
+            ));
+        }
+        change.peers.push(PeerChange::new(PublicKey(public.0)));
+        return Ok(());
+    }
+    if key == "protocol_version" {
+        return only(value, "1").ok_or_else(wrong("1"));
+    }
+    let Some(peer) = change.peers.last_mut() else {
+        match key {
+            "private_key" => {
+                let mut private = secret(value).ok_or_else(wrong("64 hex digits"))?;
+                keys::clamp(&mut private);
+                change.private_key = Some(private);
+            }
+            "listen_port" => change.listen_port = Some(number(value).ok_or_else(wrong("a port"))?),
+            "fwmark" => {
+                change.fwmark = Some(number(value).ok_or_else(wrong("a 32-bit decimal number"))?);
+            }
+            "replace_peers" => {
+                only(value, "true").ok_or_else(wrong("true"))?;
+                change.replace_peers = true;
+            }
+            _ => return Err(unknown(key, "of the device")),
+        }
+        return Ok(());
+    };
+    match key {
+        "remove" => {
+            only(value, "true").ok_or_else(wrong("true"))?;
+            peer.remove = true;
+            peer.allowed_ips = Vec::new();
+        }
+        "update_only" => {
+            only(value, "true").ok_or_else(wrong("true"))?;
+            peer.update_only = true;
+        }
+        "preshared_key" => {
+            peer.preshared_key = Some(secret(value).ok_or_else(wrong("64 hex digits"))?);
+        }
+        "endpoint" => {
+            peer.endpoint = Some(endpoint(value).ok_or_else(wrong("ip:port or [ip]:port"))?);
+        }
+        "persistent_keepalive_interval" => {
+            let seconds = number(value).ok_or_else(wrong("seconds from 0 to 65535"))?;
+            peer.persistent_keepalive = Some(seconds);
+        }
+        "replace_allowed_ips" => {
+            only(value, "true").ok_or_else(wrong("true"))?;
+            peer.replace_allowed_ips = true;
+            // What stood before it in the section is replaced, too.
+            peer.allowed_ips.clear();
+        }
+        "allowed_ip" => {
+            let block = allowed_ip(value).ok_or_else(wrong("ip/cidr or -ip/cidr"))?;
+            if !peer.remove {
+                peer.allowed_ips.push(block);
+            }
+        }
+        _ => return Err(unknown(key, "of a peer")),
+    }
+    Ok(())
+}
+
+fn unknown(key: &str, of: &str) -> UapiError {
+    let key: String = key.chars().take(40).collect();
+    UapiError::invalid(format!("{key:?} is no key {of}"))
+}
+
+fn only(value: &str, expected: &str) -> Option<()> {
+    (value == expected).then_some(())
+}
+
+fn secret(value: &str) -> Option<Secret> {
+    keys::from_hex(value.as_bytes())
+}
+
+/// Digits only: `str::parse` would take a plus sign, too.
+pub(crate) fn number<T: FromStr>(value: &str) -> Option<T> {
+    (value.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| value.parse().ok())
+        .flatten()
+}
+
+fn allowed_ip(value: &str) -> Option<AllowedIpChange> {
+    match value.strip_prefix('-') {
+        Some(value) => cidr(value).map(AllowedIpChange::Remove),
+        None => cidr(value).map(AllowedIpChange::Add),
+    }
+}
+
+fn cidr(value: &str) -> Option<Cidr> {
+    let (addr, len) = value.split_once('/')?;
+    // As Go's ParsePrefix: no leading zeros.
+    if len.len() > 1 && len.starts_with('0') {
+        return None;
+    }
+    Cidr::new(addr.parse().ok()?, number(len)?)
+}
+
+/// `ip:port`, `[ip]:port`, `[ip%scope]:port` where the scope is an interface's index or, as wg(8) sends it, its name.
+///
+/// An IPv4 address inside an IPv6 one counts as IPv4.
+pub(crate) fn endpoint(value: &str) -> Option<SocketAddr> {
+    let (_, port) = value.rsplit_once(':')?;
+    number::<u16>(port)?;
+    let endpoint: SocketAddr = match value.parse() {
+        Ok(endpoint) => endpoint,
+        Err(_) => {
+            let (addr, scope) = value.strip_prefix('[')?.split_once('%')?;
+            let (scope, port) = scope.split_once("]:")?;
+            let socket = std::os::unix::net::UnixDatagram::unbound().ok()?;
+            let scope = rustix::net::netdevice::name_to_index(socket, scope).ok()?;
+            format!("[{addr}%{scope}]:{port}").parse().ok()?
+        }
+    };
+    Some(match endpoint.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::from((v4, endpoint.port())),
+        IpAddr::V6(_) => endpoint,
+    })
+}

@@ -1,0 +1,122 @@
+//! The UAPI socket of a running interface.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::{io, sync::Arc};
+
+use super::{DIR, Heard, Parser, Request, Response, UapiError, format};
+use crate::socket::{self, BindError, Bound, Notice, Serving, Talk};
+use crate::wiped::Wiped;
+
+/// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the socket's file.
+///
+/// A file `IF.name` stands beside the socket: innernet finds interfaces by those, and nothing that looks for sockets
+/// (`wg`, wgctrl-go) looks at other files.
+#[derive(Debug)]
+pub struct Server(Bound);
+
+impl Server {
+    /// Binds `/var/run/wireguard/NAME.sock`, taking over what a dead process left there.
+    pub fn bind(name: &str) -> Result<Self, BindError> {
+        Self::bind_in(Path::new(DIR), name)
+    }
+
+    /// Binds `dir/NAME.sock`.
+    pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
+        let bound = Bound::bind(dir, name, 0o755)?;
+        Ok(Self::accompanied(bound, dir, name))
+    }
+
+    /// Takes a listening socket that another process bound for `name` (`WG_UAPI_FD`), its file included.
+    pub fn adopt(name: &str, fd: OwnedFd) -> Result<Self, BindError> {
+        Self::adopt_in(Path::new(DIR), name, fd)
+    }
+
+    /// Takes a listening socket that another process bound at `dir/NAME.sock`.
+    pub fn adopt_in(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
+        let bound = Bound::adopt(dir, name, fd)?;
+        Ok(Self::accompanied(bound, dir, name))
+    }
+
+    fn accompanied(mut bound: Bound, dir: &Path, name: &str) -> Self {
+        bound.accompany(dir.join(format!("{name}.name")), &format!("{name}\n"));
+        Self(bound)
+    }
+
+    /// The listening socket (close-on-exec, non-blocking) for a child process to adopt. The file stays.
+    pub fn into_fd(self) -> OwnedFd {
+        self.0.into_fd()
+    }
+
+    /// Answers clients on a thread of its own, one request at a time, until the result is stopped or dropped.
+    pub fn serve(
+        self,
+        handler: impl Fn(Request) -> Response + Send + Sync + 'static,
+        notify: impl Fn(Notice<'_>) + Send + Sync + 'static,
+    ) -> io::Result<Serving> {
+        let handler = Arc::new(handler);
+        let notify = Arc::new(notify);
+        let tell = Arc::clone(&notify);
+        let open = move |_: &mut Wiped| Conversation {
+            parser: Parser::default(),
+            handler: Arc::clone(&handler),
+            notify: Arc::clone(&tell),
+        };
+        socket::serve(self.0, open, move |notice| notify(notice))
+    }
+}
+
+struct Conversation<H, N> {
+    parser: Parser,
+    handler: Arc<H>,
+    notify: Arc<N>,
+}
+
+impl<H: Fn(Request) -> Response, N: Fn(Notice<'_>)> Conversation<H, N> {
+    fn refuse(&self, error: &UapiError, out: &mut Wiped) {
+        (self.notify)(Notice::Refused(error));
+        // 0 would say that all is well.
+        format::write_errno(
+            out,
+            if error.errno == 0 {
+                5
+            } else {
+                error.errno.saturating_abs()
+            },
+        );
+    }
+}
+
+impl<H: Fn(Request) -> Response, N: Fn(Notice<'_>)> Talk for Conversation<H, N> {
+    fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Wiped) -> bool {
+        match self.parser.push(input, room) {
+            None => true,
+            Some(Heard::Request(request)) => {
+                match (self.handler)(request) {
+                    Response::Status(status) => format::write_status(out, &status),
+                    Response::Done => format::write_errno(out, 0),
+                    Response::Refused(error) => self.refuse(&error, out),
+                }
+                true
+            }
+            Some(Heard::Refused(error)) => {
+                self.refuse(&error, out);
+                true
+            }
+            Some(Heard::Hopeless(error)) => {
+                self.refuse(&error, out);
+                false
+            }
+        }
+    }
+
+    fn end(&mut self, out: &mut Wiped) {
+        if let Some(Heard::Refused(error) | Heard::Hopeless(error)) = self.parser.end() {
+            self.refuse(&error, out);
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.parser.held()
+    }
+}

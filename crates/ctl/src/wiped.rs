@@ -1,0 +1,57 @@
+//! A growing buffer that leaves no copy of its content in freed memory.
+
+use std::fmt;
+
+use zeroize::Zeroize;
+
+/// Bytes that may hold keys. Growing moves them and wipes where they stood, dropping wipes them.
+#[derive(Default)]
+pub(crate) struct Wiped(Vec<u8>);
+
+impl Wiped {
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        let needed = self.0.len() + bytes.len();
+        if needed > self.0.capacity() {
+            let mut larger = Vec::with_capacity(needed.max(2 * self.0.capacity()).max(256));
+            larger.extend_from_slice(&self.0);
+            self.0.zeroize();
+            self.0 = larger;
+        }
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Wipes the content and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.0.as_mut_slice().zeroize();
+        self.0.clear();
+    }
+
+    /// Wipes the first `n` bytes and moves the rest to the front.
+    pub(crate) fn consume(&mut self, n: usize) {
+        let rest = self.0.len() - n;
+        self.0.copy_within(n.., 0);
+        self.0[rest..].zeroize();
+        self.0.truncate(rest);
+    }
+}
+
+impl std::ops::Deref for Wiped {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Write for Wiped {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.extend(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
