@@ -1,1 +1,354 @@
-//! To come.
+//! Links, addresses, routes and rules over netlink, as far as a tunnel needs them.
+//!
+//! Requests are synchronous: the kernel handles one while it is sent, so its answer waits already. A [`Netlink`]
+//! stays in the namespace of the thread that opened it, wherever it is used.
+
+mod address;
+mod link;
+mod monitor;
+mod route;
+mod rule;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::Socket;
+
+use crate::netns::Netns;
+
+pub use address::Address;
+pub use link::{Link, LinkChange};
+pub use monitor::{Event, Monitor};
+pub use route::{Path, Route};
+pub use rule::Rule;
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both families.
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of `ip`.
+    pub fn of(ip: std::net::IpAddr) -> Self {
+        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// Length of the family's addresses.
+    pub fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+}
+
+impl From<Family> for netlink_packet_route::AddressFamily {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::Inet,
+            Family::V6 => Self::Inet6,
+        }
+    }
+}
+
+/// A request that failed: what was attempted, and what the kernel said.
+#[derive(Debug)]
+pub struct Error {
+    /// What was attempted.
+    what: String,
+    /// The kernel's own words, where it has some.
+    reason: Option<String>,
+    source: io::Error,
+}
+
+impl Error {
+    /// The errno.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+
+    /// The kind of the errno: `AlreadyExists`, `NotFound`, `PermissionDenied`, …
+    pub fn kind(&self) -> io::ErrorKind {
+        match self.source.raw_os_error() {
+            // What deleting a route, an address or a link that is not there gives.
+            Some(libc::ESRCH | libc::EADDRNOTAVAIL | libc::ENODEV) => io::ErrorKind::NotFound,
+            _ => self.source.kind(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.source)?;
+        match &self.reason {
+            Some(reason) => write!(f, " ({reason})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
+/// What the methods of [`Netlink`] return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A routing socket.
+pub struct Netlink {
+    socket: Socket,
+    sequence: AtomicU32,
+}
+
+/// Attempts at a dump that changes while it is read.
+const DUMP_ATTEMPTS: usize = 10;
+
+impl Netlink {
+    /// A socket in the calling thread's namespace.
+    pub fn open() -> io::Result<Self> {
+        let socket = open_socket(0)?;
+        // Old kernels lack these; they only make errors clearer.
+        let _ = socket.set_cap_ack(true);
+        let _ = socket.set_ext_ack(true);
+        let _ = socket.set_netlink_get_strict_chk(true);
+        Ok(Self {
+            socket,
+            sequence: AtomicU32::new(1),
+        })
+    }
+
+    /// A socket in `netns`.
+    pub fn open_in(netns: &Netns) -> io::Result<Self> {
+        netns.run(Self::open)?
+    }
+
+    /// Changes something. `flags` are added to REQUEST and ACK.
+    fn change(
+        &self,
+        what: impl fmt::Display,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<()> {
+        let mut ignored = Vec::new();
+        let result = self.exchange(message, flags | NLM_F_ACK, &mut ignored);
+        result
+            .map(drop)
+            .map_err(|failure| failure.while_trying(what))
+    }
+
+    /// Asks for one object.
+    fn get(
+        &self,
+        what: impl fmt::Display,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>> {
+        let mut answers = Vec::new();
+        match self.exchange(message, NLM_F_ACK, &mut answers) {
+            Ok(_) => Ok(answers),
+            Err(failure) => Err(failure.while_trying(what)),
+        }
+    }
+
+    /// Asks for all objects of a kind.
+    fn dump(
+        &self,
+        what: impl fmt::Display,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>> {
+        let mut answers = Vec::new();
+        for _ in 0..DUMP_ATTEMPTS {
+            answers.clear();
+            match self.exchange(message.clone(), NLM_F_DUMP, &mut answers) {
+                Ok(false) => return Ok(answers),
+                // It changed meanwhile: what we have may be neither the old nor the new state.
+                Ok(true) => {}
+                Err(failure) => return Err(failure.while_trying(what)),
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Sends a request and collects answers until it is done with; true if a dump was interrupted by a change.
+    fn exchange(
+        &self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+        answers: &mut Vec<RouteNetlinkMessage>,
+    ) -> Result<bool, Failure> {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let mut request = NetlinkMessage::from(message);
+        request.header.flags = NLM_F_REQUEST | flags;
+        request.header.sequence_number = sequence;
+        request.finalize();
+        let mut buffer = vec![0; request.buffer_len()];
+        request.serialize(&mut buffer);
+        self.socket.send(&buffer, 0)?;
+
+        let mut interrupted = false;
+        let mut buffer = Vec::new();
+        loop {
+            receive(&self.socket, &mut buffer)?;
+            for raw in Raw::split(&buffer).filter(|raw| raw.sequence == sequence) {
+                interrupted |= raw.flags & NLM_F_DUMP_INTR != 0;
+                match raw.kind {
+                    NLMSG_ERROR | NLMSG_DONE => return raw.outcome().map(|()| interrupted),
+                    _ => answers.extend(raw.parse()),
+                }
+            }
+        }
+    }
+}
+
+/// The kernel's refusal.
+struct Failure {
+    source: io::Error,
+    reason: Option<String>,
+}
+
+impl From<io::Error> for Failure {
+    fn from(source: io::Error) -> Self {
+        Self {
+            source,
+            reason: None,
+        }
+    }
+}
+
+impl Failure {
+    fn while_trying(self, what: impl fmt::Display) -> Error {
+        Error {
+            what: what.to_string(),
+            reason: self.reason,
+            source: self.source,
+        }
+    }
+}
+
+/// A netlink message before it is understood.
+struct Raw<'a> {
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    /// With its header.
+    bytes: &'a [u8],
+}
+
+/// `struct nlmsghdr`: length (4), type (2), flags (2), sequence (4), port (4).
+const HEADER: usize = 16;
+
+/// Attribute of an extended acknowledgement that is a string.
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+impl<'a> Raw<'a> {
+    /// The messages in `buffer`; ends at the first that does not fit.
+    fn split(mut buffer: &'a [u8]) -> impl Iterator<Item = Self> {
+        std::iter::from_fn(move || {
+            let len = usize::try_from(u32_at(buffer, 0)?).ok()?;
+            let bytes = buffer.get(..len).filter(|_| len >= HEADER)?;
+            buffer = buffer.get(len.next_multiple_of(4)..).unwrap_or_default();
+            Some(Self {
+                kind: u16_at(bytes, 4)?,
+                flags: u16_at(bytes, 6)?,
+                sequence: u32_at(bytes, 8)?,
+                bytes,
+            })
+        })
+    }
+
+    /// `None` for what this crate does not understand, as newer kernels may send.
+    fn parse(&self) -> Option<RouteNetlinkMessage> {
+        match NetlinkMessage::deserialize(self.bytes).ok()?.payload {
+            NetlinkPayload::InnerMessage(message) => Some(message),
+            _ => None,
+        }
+    }
+
+    /// What an acknowledgement or the end of a dump says: an errno, negative or 0, the header of the request, and
+    /// attributes.
+    fn outcome(&self) -> Result<(), Failure> {
+        let code = u32_at(self.bytes, HEADER).map_or(0, u32::cast_signed);
+        if code == 0 {
+            return Ok(());
+        }
+        let mut attributes = self.bytes.get(HEADER + 4 + HEADER..).unwrap_or_default();
+        let mut reason = None;
+        while let Some((len, kind)) = u16_at(attributes, 0).zip(u16_at(attributes, 2)) {
+            let len = usize::from(len);
+            let Some(value) = attributes.get(4..len) else {
+                break;
+            };
+            if kind == NLMSGERR_ATTR_MSG {
+                let text = value.strip_suffix(&[0]).unwrap_or(value);
+                reason = Some(String::from_utf8_lossy(text).into_owned());
+            }
+            attributes = attributes
+                .get(len.next_multiple_of(4)..)
+                .unwrap_or_default();
+        }
+        Err(Failure {
+            source: io::Error::from_raw_os_error(code.wrapping_neg()),
+            reason,
+        })
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let field = bytes.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(field.try_into().ok()?))
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    let field = bytes.get(at..at + 2)?;
+    Some(u16::from_ne_bytes(field.try_into().ok()?))
+}
+
+/// A routing socket that is connected to the kernel and member of the given groups (a bit each).
+fn open_socket(groups: u32) -> io::Result<Socket> {
+    let mut socket = Socket::new(netlink_sys::protocols::NETLINK_ROUTE)?;
+    let kernel = netlink_sys::SocketAddr::new(0, 0);
+    socket.bind(&netlink_sys::SocketAddr::new(0, groups))?;
+    socket.connect(&kernel)?;
+    Ok(socket)
+}
+
+/// Receives one datagram into `buffer`, which it replaces.
+fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    // The kernel's datagrams are at most 32 KiB long.
+    buffer.clear();
+    buffer.reserve(1 << 16);
+    loop {
+        match socket.recv(buffer, 0) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// The descriptor, for attributes that name a namespace by it.
+fn netns_fd(netns: &Netns) -> i32 {
+    netns.as_fd().as_raw_fd()
+}

@@ -1,0 +1,108 @@
+//! What changes in a namespace.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_sys::Socket;
+
+use super::{Address, Link, Raw, open_socket, receive};
+use crate::netns::Netns;
+
+/// The groups RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE and IPV6_RULE; the group
+/// with number n is bit n - 1.
+const GROUPS: u32 = 1 << 0 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
+
+/// Reports what changes among the links, addresses and routes of a namespace.
+pub struct Monitor {
+    socket: Socket,
+    buffer: Vec<u8>,
+    waiting: VecDeque<Event>,
+}
+
+/// Something changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An interface is new, or not as it was.
+    Link(Link),
+    /// An interface left the namespace: it was deleted, or moved to another one.
+    LinkGone {
+        /// The index that it had.
+        index: u32,
+    },
+    /// An interface got an address, or the address changed its state.
+    Address(Address),
+    /// An interface lost an address.
+    AddressGone(Address),
+    /// A route or rule was added, changed or removed.
+    Routing,
+    /// Events were lost, so anything may have changed.
+    Lost,
+}
+
+impl Monitor {
+    /// Watches the calling thread's namespace.
+    pub fn open() -> io::Result<Self> {
+        let socket = open_socket(GROUPS)?;
+        socket.set_non_blocking(true)?;
+        // A burst of routes should not be lost at once; if it is, `Lost` tells.
+        let _ = socket.set_rx_buf_sz(1 << 20);
+        Ok(Self {
+            socket,
+            buffer: Vec::new(),
+            waiting: VecDeque::new(),
+        })
+    }
+
+    /// Watches `netns`.
+    pub fn open_in(netns: &Netns) -> io::Result<Self> {
+        netns.run(Self::open)?
+    }
+
+    /// Readable when [`Self::next_event`] may have something.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The next event, `None` if there is none now.
+    pub fn next_event(&mut self) -> io::Result<Option<Event>> {
+        loop {
+            if let Some(event) = self.waiting.pop_front() {
+                return Ok(Some(event));
+            }
+            match receive(&self.socket, &mut self.buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    return Ok(Some(Event::Lost));
+                }
+                result => result?,
+            }
+            for message in Raw::split(&self.buffer).filter_map(|raw| raw.parse()) {
+                let event = Event::from_message(&message);
+                // A burst of routes is one event.
+                if event != Some(Event::Routing) || self.waiting.back() != Some(&Event::Routing) {
+                    self.waiting.extend(event);
+                }
+            }
+        }
+    }
+}
+
+impl Event {
+    fn from_message(message: &Message) -> Option<Self> {
+        match message {
+            Message::NewLink(_) => Link::from_message(message).map(Self::Link),
+            Message::DelLink(link) => Some(Self::LinkGone {
+                index: link.header.index,
+            }),
+            Message::NewAddress(_) => Address::from_message(message).map(Self::Address),
+            Message::DelAddress(_) => Address::from_message(message).map(Self::AddressGone),
+            Message::NewRoute(_)
+            | Message::DelRoute(_)
+            | Message::NewRule(_)
+            | Message::DelRule(_) => Some(Self::Routing),
+            _ => None,
+        }
+    }
+}
