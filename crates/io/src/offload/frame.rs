@@ -172,9 +172,10 @@ impl<'a> Frame<'a> {
             // Without length and checksum.
             _ => Sum::of(&l4[..4]),
         };
-        // A routing header or a home address changes the addresses that are summed, and the kernel has put the right
+        // A source route or a home address changes the addresses that are summed, and the kernel has put the right
         // ones into its partial sum; it counts the whole super-frame's length, which comes off again.
-        let pseudo = if partial && transport != ip.header {
+        let plain = if ip.v6 { V6_HEADER } else { 20 };
+        let pseudo = if partial && transport != plain {
             Sum::word(read16(l4, usize::from(field))) + Sum::word(!low16(l4.len()))
         } else {
             pseudo_header(packet, ip.v6, protocol)
@@ -291,7 +292,7 @@ impl<'a> Frame<'a> {
         let payload = self.payload(i);
         let length = self.write_ip(i, payload.len(), out);
         let tcp = &mut out[self.transport..];
-        let sequence = read32(tcp, 4).wrapping_add(low32(i * self.size));
+        let sequence = read32(tcp, 4).wrapping_add(low32(i.wrapping_mul(self.size)));
         let mut flags = read16(tcp, 12);
         if i > 0 {
             flags &= !FIRST_ONLY;

@@ -4,8 +4,14 @@
 //! pass a [`Coalescer`], which hands out super-frames for the TUN. Nothing here trusts a byte of what it is given.
 
 mod coalesce;
+#[cfg(test)]
+mod coalesce_tests;
 mod frame;
+#[cfg(test)]
+mod frame_tests;
 mod ip;
+#[cfg(test)]
+mod ip_tests;
 #[cfg(test)]
 mod tests;
 
