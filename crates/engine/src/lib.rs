@@ -1,1 +1,270 @@
+//! The data path of Adit.
+//!
+//! Each shard is a thread that carries packets all the way: [`outbound`] from its TUN queue to its UDP sockets,
+//! [`inbound`] back. One control thread does handshakes, timers and configuration, and publishes sessions and routes
+//! that the shards read.
+//!
+//! A packet's way out: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in: the mirror.
 
+#![forbid(unsafe_code)]
+
+mod clock;
+mod common;
+mod control;
+mod drops;
+mod host;
+mod inbound;
+mod inbox;
+mod kernel;
+mod outbound;
+mod shard;
+mod staged;
+mod train;
+mod wake;
+
+use std::fmt;
+use std::io;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use adit_io::tun::Trouble;
+use adit_io::{Offloads, TunQueue};
+use adit_proto::config::{DeviceChange, DeviceStatus};
+use adit_proto::{Device, HandshakeStats};
+
+pub use common::Sockets;
+pub use drops::DropReason;
+pub use host::{Host, HostEvent};
+pub use kernel::{Kernel, Settings};
+
+use common::{Common, ShardFace, lock};
+use control::Control;
+use inbox::Command;
+use shard::Shard;
+
+/// A running data path. Dropping it stops it.
+pub struct Engine {
+    face: Arc<dyn Face>,
+    threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
+}
+
+/// Why a transaction was refused. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetError {
+    pub errno: Errno,
+    pub message: String,
+}
+
+/// The kinds of error that the UAPI knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errno {
+    /// EINVAL
+    Invalid,
+    /// EADDRINUSE
+    AddressInUse,
+    /// EIO
+    Io,
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for SetError {}
+
+/// Why the engine stopped.
+#[derive(Debug)]
+pub enum StopReason {
+    /// [`Engine::stop`] was called.
+    Asked,
+    /// The interface was deleted.
+    InterfaceGone,
+    /// A thread failed.
+    Failed(io::Error),
+}
+
+/// What happened so far and what is in force.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Offloads of the sockets and of writing to the TUN that are in force; the caller knows those of reading from it.
+    pub offloads: Offloads,
+    /// Trains that the kernel refused to segment and that went out datagram by datagram.
+    pub refused_trains: u64,
+    /// The AEAD implementation in use.
+    pub aead: &'static str,
+    /// Packets dropped, by the name of the reason; zeros included.
+    pub drops: Vec<(&'static str, u64)>,
+    pub handshakes: HandshakeStats,
+    pub shards: usize,
+}
+
+impl Engine {
+    /// Starts one shard per TUN queue, and the control thread.
+    pub fn start<T, H>(tuns: Vec<T>, host: H, offloads: Offloads) -> io::Result<Self>
+    where
+        T: TunQueue + 'static,
+        H: Host,
+    {
+        let device = Device::new(Box::new(|bytes| {
+            rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
+                .expect("getrandom gives up to 256 bytes whole");
+        }));
+        let faces = tuns
+            .iter()
+            .map(|_| ShardFace::new())
+            .collect::<io::Result<Vec<_>>>()?;
+        let common = Arc::new(Common::new(device.shared(), faces, offloads)?);
+        let mut shards = Vec::new();
+        for (number, tun) in tuns.into_iter().enumerate() {
+            shards.push(Shard::new(number, tun, Arc::clone(&common), offloads)?);
+        }
+        let control = Control::new(device, host, Arc::clone(&common));
+        let engine = Self {
+            face: Arc::new(Running {
+                common: Arc::clone(&common),
+                offloads,
+            }),
+            threads: Mutex::default(),
+        };
+        engine.spawn("adit-control".into(), Arc::clone(&common), move || {
+            control.run()
+        })?;
+        for (number, shard) in shards.into_iter().enumerate() {
+            engine.spawn(
+                format!("adit-shard-{number}"),
+                Arc::clone(&common),
+                move || shard.run(),
+            )?;
+        }
+        Ok(engine)
+    }
+
+    /// A thread whose end, for whatever reason, stops the others.
+    fn spawn<U: Send + Sync + 'static>(
+        &self,
+        name: String,
+        common: Arc<Common<U>>,
+        run: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        struct StopAll<U>(Arc<Common<U>>);
+        impl<U> Drop for StopAll<U> {
+            fn drop(&mut self) {
+                self.0.stop();
+            }
+        }
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let _stop_all = StopAll(common);
+            run()
+        })?;
+        lock(&self.threads).push(thread);
+        Ok(())
+    }
+
+    /// Applies a transaction, whole or not at all. Blocks until it is in force.
+    pub fn set(&self, change: DeviceChange) -> Result<(), SetError> {
+        let (answer, result) = sync_channel(1);
+        self.face.command(Command::Set(change, answer));
+        result.recv().unwrap_or_else(|_| {
+            Err(SetError {
+                errno: Errno::Io,
+                message: "the tunnel is shutting down".into(),
+            })
+        })
+    }
+
+    /// Configuration and status as of now; the default once the engine stops.
+    pub fn get(&self) -> DeviceStatus {
+        let (answer, result) = sync_channel(1);
+        self.face.command(Command::Get(answer));
+        result.recv().unwrap_or_default()
+    }
+
+    /// What happened so far and what is in force.
+    pub fn report(&self) -> Report {
+        let (answer, result) = sync_channel(1);
+        self.face.command(Command::HandshakeStats(answer));
+        self.face.report(result.recv().unwrap_or_default())
+    }
+
+    /// Asks all threads to end.
+    pub fn stop(&self) {
+        self.face.stop();
+    }
+
+    /// Waits until all threads have ended, and says why.
+    pub fn wait(&self) -> StopReason {
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        let mut reason = StopReason::Asked;
+        for thread in threads {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) if Trouble::of(&e) == Trouble::Gone => {
+                    reason = StopReason::InterfaceGone
+                }
+                Ok(Err(e)) => reason = StopReason::Failed(e),
+                Err(_) => reason = StopReason::Failed(io::Error::other("a thread panicked")),
+            }
+        }
+        reason
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+        self.wait();
+    }
+}
+
+/// What the handle needs of [`Common`], whatever its sockets are.
+trait Face: Send + Sync {
+    fn command(&self, command: Command);
+    fn report(&self, handshakes: HandshakeStats) -> Report;
+    fn stop(&self);
+}
+
+struct Running<U> {
+    common: Arc<Common<U>>,
+    offloads: Offloads,
+}
+
+impl<U: adit_io::UdpSocket> Face for Running<U> {
+    fn command(&self, command: Command) {
+        // Once the control thread has ended nobody takes commands: dropping this one answers the caller.
+        if !self.common.is_stopping() {
+            self.common.control.command(command);
+        }
+    }
+
+    fn report(&self, handshakes: HandshakeStats) -> Report {
+        let common = &self.common;
+        let dropped = |reason| {
+            common
+                .shards
+                .iter()
+                .map(|shard| shard.drops.of(reason))
+                .sum()
+        };
+        let mut offloads = self.offloads;
+        offloads.tun_gro_tcp &= common.tun_gro_works();
+        offloads.tun_gro_udp &= common.tun_gro_works();
+        Report {
+            offloads,
+            refused_trains: common.refused_trains(),
+            aead: adit_aead::implementation(),
+            drops: DropReason::ALL
+                .iter()
+                .map(|reason| (reason.name(), dropped(*reason)))
+                .collect(),
+            handshakes,
+            shards: common.shards.len(),
+        }
+    }
+
+    fn stop(&self) {
+        self.common.stop();
+    }
+}

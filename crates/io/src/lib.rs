@@ -121,3 +121,17 @@ pub struct SendReport {
     /// full in the middle of it. The caller cuts them off before it offers that train again. Set anew by each call.
     pub resume_at: usize,
 }
+
+impl<T: TunQueue + Sync + ?Sized> TunQueue for std::sync::Arc<T> {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        (**self).read(buf)
+    }
+
+    fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
+        (**self).write(frame)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        (**self).fd()
+    }
+}

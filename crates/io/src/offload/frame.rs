@@ -235,6 +235,13 @@ impl<'a> Frame<'a> {
         u32::from_be_bytes([a, b, c, d])
     }
 
+    /// Source and destination port of a UDP datagram; None for anything else and for later fragments.
+    pub fn udp_ports(&self) -> Option<(u16, u16)> {
+        let (protocol, at) = self.ip().transport(self.packet)?;
+        let ports = self.packet.get(at..at + 4).filter(|_| protocol == UDP)?;
+        Some((read16(ports, 0), read16(ports, 2)))
+    }
+
     /// How many packets the frame holds: 1 unless it is a super-frame, at most 65,535.
     pub fn segments(&self) -> usize {
         self.segments

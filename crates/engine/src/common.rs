@@ -1,0 +1,155 @@
+//! What the control thread and the shards share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_io::{Offloads, UdpSocket};
+use adit_proto::Tunnel;
+use arc_swap::ArcSwap;
+
+use crate::drops::Drops;
+use crate::inbox::Inbox;
+use crate::wake::Waker;
+
+/// The sockets of one shard: one per address family that the host has, both on one port.
+#[derive(Debug)]
+pub struct Sockets<U> {
+    pub v4: Option<U>,
+    pub v6: Option<U>,
+    /// 0 while none is bound.
+    pub port: u16,
+}
+
+impl<U> Sockets<U> {
+    /// No socket: nothing arrives and nothing leaves.
+    pub(crate) fn unbound() -> Self {
+        Self {
+            v4: None,
+            v6: None,
+            port: 0,
+        }
+    }
+
+    pub(crate) fn family(&self, v6: bool) -> Option<&U> {
+        if v6 {
+            self.v6.as_ref()
+        } else {
+            self.v4.as_ref()
+        }
+    }
+
+    pub(crate) fn both(&self) -> impl Iterator<Item = &U> {
+        self.v4.iter().chain(&self.v6)
+    }
+}
+
+/// Shared by all threads of one engine.
+pub(crate) struct Common<U> {
+    /// Routes and sessions, published by the control thread.
+    pub(crate) proto: Arc<adit_proto::Shared>,
+    pub(crate) control: Inbox,
+    pub(crate) shards: Vec<ShardFace<U>>,
+    mtu: AtomicUsize,
+    tun_gro: AtomicBool,
+    refused_trains: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// What other threads see of a shard.
+pub(crate) struct ShardFace<U> {
+    pub(crate) sockets: ArcSwap<Sockets<U>>,
+    pub(crate) drops: Arc<Drops>,
+    pub(crate) waker: Waker,
+    messages: Mutex<Vec<Message>>,
+}
+
+/// What the control thread tells a shard.
+pub(crate) enum Message {
+    /// The tunnel has a session to send with: what was staged for it can go.
+    SessionReady(Arc<Tunnel>),
+    /// The tunnel will have none: what was staged for it is dropped.
+    DropStaged(u32),
+}
+
+impl<U: UdpSocket> ShardFace<U> {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            sockets: ArcSwap::from_pointee(Sockets::unbound()),
+            drops: Arc::default(),
+            waker: Waker::new()?,
+            messages: Mutex::default(),
+        })
+    }
+
+    /// Leaves a message and wakes the shard.
+    pub(crate) fn tell(&self, message: Message) {
+        lock(&self.messages).push(message);
+        self.waker.wake();
+    }
+
+    pub(crate) fn take_messages(&self) -> Vec<Message> {
+        std::mem::take(&mut *lock(&self.messages))
+    }
+}
+
+impl<U> Common<U> {
+    pub(crate) fn new(
+        proto: Arc<adit_proto::Shared>,
+        shards: Vec<ShardFace<U>>,
+        offloads: Offloads,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            proto,
+            control: Inbox::new()?,
+            shards,
+            mtu: AtomicUsize::new(1420),
+            tun_gro: AtomicBool::new(offloads.tun_gro_tcp || offloads.tun_gro_udp),
+            refused_trains: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// The MTU of the TUN, which bounds padding.
+    pub(crate) fn mtu(&self) -> usize {
+        self.mtu.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_mtu(&self, mtu: usize) {
+        self.mtu.store(mtu, Ordering::Relaxed);
+    }
+
+    /// The TUN refused a super-frame: from now on packets are written one by one.
+    pub(crate) fn tun_gro_refused(&self) {
+        self.tun_gro.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tun_gro_works(&self) -> bool {
+        self.tun_gro.load(Ordering::Relaxed)
+    }
+
+    /// Trains that the kernel would not segment.
+    pub(crate) fn count_refused_trains(&self, trains: u64) {
+        self.refused_trains.fetch_add(trains, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused_trains(&self) -> u64 {
+        self.refused_trains.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.control.waker.wake();
+        for shard in &self.shards {
+            shard.waker.wake();
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
+
+/// Locks what no thread leaves half-changed: a panic elsewhere does not make it unusable.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

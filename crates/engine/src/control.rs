@@ -1,0 +1,347 @@
+//! The control thread: handshakes, timers and configuration. It never touches a data packet but keepalives.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_aead::{SealJob, TAG_LEN};
+use adit_io::{SendReport, Transmit, UdpSocket};
+use adit_proto::config::{DeviceChange, DeviceStatus};
+use adit_proto::wire::DataHeader;
+use adit_proto::{Device, Endpoint, Output, Time, Tunnel};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::clock;
+use crate::common::{Common, Message, Sockets};
+use crate::host::{Host, HostEvent};
+use crate::inbox::Command;
+use crate::{Errno, SetError};
+
+/// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
+const LOADED_QUEUE: usize = 512;
+/// How long that lasts after the queue was last so long.
+const LOADED_FOR: Duration = Duration::from_secs(1);
+/// Handshake messages between two looks at timers and commands.
+const HANDSHAKE_BATCH: usize = 64;
+
+/// The control thread's state: the protocol and what connects it to the host.
+pub(crate) struct Control<H: Host> {
+    device: Device,
+    host: H,
+    common: Arc<Common<H::Socket>>,
+    /// What `set` asked for: 0 for any port. Shards know the actual one.
+    listen_port: u16,
+    fwmark: u32,
+    up: bool,
+    last_loaded: Option<Time>,
+}
+
+impl<H: Host> Control<H> {
+    pub(crate) fn new(device: Device, host: H, common: Arc<Common<H::Socket>>) -> Self {
+        Self {
+            device,
+            host,
+            common,
+            listen_port: 0,
+            fwmark: 0,
+            up: false,
+            last_loaded: None,
+        }
+    }
+
+    /// Runs until the engine stops.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        self.host_changed();
+        while !self.common.is_stopping() {
+            self.sleep()?;
+            let (notices, commands) = self.common.control.take_all();
+            let now = clock::now();
+            for tunnel in notices {
+                self.device.handle_notice(now, clock::wall(), &tunnel);
+            }
+            for command in commands {
+                self.execute(now, command);
+            }
+            self.handshakes();
+            let now = clock::now();
+            if self
+                .device
+                .next_deadline()
+                .is_some_and(|deadline| deadline <= now)
+            {
+                self.device.handle_timeout(now, clock::wall());
+            }
+            self.put_out();
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a timer is due, a thread left something in the inbox, or the host changed.
+    fn sleep(&mut self) -> io::Result<()> {
+        let common = Arc::clone(&self.common);
+        let timeout = self.device.next_deadline().map(|deadline| {
+            let wait = deadline.since(clock::now());
+            // Rounded up: a timer that fires early would only be looked at twice.
+            Timespec {
+                tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: wait.subsec_nanos().into(),
+            }
+        });
+        let timeout = if self.common.control.has_handshakes() {
+            Some(Timespec::default())
+        } else {
+            timeout
+        };
+        let host_events = {
+            let mut fds = vec![PollFd::new(&common.control.waker, PollFlags::IN)];
+            fds.extend(
+                self.host
+                    .events()
+                    .into_iter()
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+            );
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            if !fds[0].revents().is_empty() {
+                common.control.waker.clear();
+            }
+            fds[1..].iter().any(|fd| !fd.revents().is_empty())
+        };
+        if host_events {
+            self.host_changed();
+        }
+        Ok(())
+    }
+
+    /// Handshake messages, a bounded number: timers and commands must not wait for a flood.
+    fn handshakes(&mut self) {
+        for _ in 0..HANDSHAKE_BATCH {
+            let Some((message, behind)) = self.common.control.next_handshake() else {
+                break;
+            };
+            let now = clock::now();
+            if behind >= LOADED_QUEUE {
+                self.last_loaded = Some(now);
+            }
+            let loaded = self
+                .last_loaded
+                .is_some_and(|last| now.since(last) < LOADED_FOR);
+            self.device.handle_handshake(
+                now,
+                clock::wall(),
+                message.from,
+                &message.datagram,
+                loaded,
+            );
+            self.put_out();
+        }
+    }
+
+    /// Does what the protocol asks for.
+    fn put_out(&mut self) {
+        while let Some(output) = self.device.poll_output() {
+            match output {
+                Output::Handshake {
+                    to,
+                    datagram,
+                    tunnel,
+                } => self.send(to, &datagram, tunnel.as_ref()),
+                Output::Keepalive { tunnel } => self.send_keepalive(&tunnel),
+                Output::SessionReady { tunnel } => {
+                    for shard in &self.common.shards {
+                        shard.tell(Message::SessionReady(Arc::clone(&tunnel)));
+                    }
+                }
+                Output::DropStaged { tunnel } => {
+                    for shard in &self.common.shards {
+                        shard.tell(Message::DropStaged(tunnel.id()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&self, to: Endpoint, datagram: &[u8], tunnel: Option<&Arc<Tunnel>>) {
+        let sockets = self.common.shards[0].sockets.load();
+        let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
+            return;
+        };
+        let mut report = SendReport::default();
+        // The socket may be full: the handshake is tried again, as if the network had lost it.
+        socket.send(
+            &[Transmit {
+                to,
+                ecn: 0,
+                stride: datagram.len(),
+                bytes: datagram,
+            }],
+            &mut report,
+        );
+        if let (Some(tunnel), Some(_)) = (tunnel, report.stale_source) {
+            tunnel.clear_source();
+        }
+    }
+
+    fn send_keepalive(&self, tunnel: &Arc<Tunnel>) {
+        let now = clock::now();
+        let (Some(session), Some(to)) = (tunnel.current(), tunnel.endpoint()) else {
+            return;
+        };
+        let Ok(counter) = session.reserve(now, 1) else {
+            return;
+        };
+        let mut datagram = [0; DataHeader::LEN + TAG_LEN];
+        let (header, text) = datagram
+            .split_first_chunk_mut()
+            .expect("longer than a header");
+        DataHeader {
+            receiver: session.remote_index(),
+            counter,
+        }
+        .write(header);
+        adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, text)]);
+        self.send(to, &datagram, Some(tunnel));
+        if tunnel.keepalive_sent(now, &session, datagram.len() as u64) {
+            self.common.control.notice(tunnel);
+        }
+    }
+
+    fn execute(&mut self, now: Time, command: Command) {
+        // A caller that went away needs no answer.
+        match command {
+            Command::Set(change, answer) => drop(answer.send(self.set(now, &change))),
+            Command::Get(answer) => drop(answer.send(self.status())),
+            Command::HandshakeStats(answer) => drop(answer.send(self.device.handshake_stats())),
+        }
+    }
+
+    /// One transaction: sockets first, since binding is what can fail.
+    fn set(&mut self, now: Time, change: &DeviceChange) -> Result<(), SetError> {
+        let port = change.listen_port.unwrap_or(self.listen_port);
+        let fwmark = change.fwmark.unwrap_or(self.fwmark);
+        let rebound = if port == self.listen_port {
+            None
+        } else {
+            Some(
+                self.host
+                    .bind(port, fwmark, self.common.shards.len())
+                    .map_err(|e| bind_error(port, &e))?,
+            )
+        };
+        let marked = if fwmark == self.fwmark {
+            Ok(())
+        } else {
+            self.set_mark(fwmark)
+        };
+        let applied = marked.and_then(|()| {
+            let applied = self.device.apply(now, clock::wall(), change);
+            applied.map_err(|e| SetError {
+                errno: Errno::Invalid,
+                message: e.to_string(),
+            })
+        });
+        if let Err(error) = applied {
+            // A mark that could be set before can be set again.
+            let _ = self.set_mark(self.fwmark);
+            return Err(error);
+        }
+        (self.listen_port, self.fwmark) = (port, fwmark);
+        // While the interface is down the port was only tried: sockets are bound when it comes up.
+        if let (Some(sockets), true) = (rebound, self.up) {
+            self.publish(sockets);
+        }
+        self.put_out();
+        Ok(())
+    }
+
+    fn set_mark(&self, fwmark: u32) -> Result<(), SetError> {
+        for shard in &self.common.shards {
+            for socket in shard.sockets.load().both() {
+                self.host.set_mark(socket, fwmark).map_err(|e| SetError {
+                    errno: Errno::Io,
+                    message: format!("cannot set the firewall mark {fwmark:#x}: {e}"),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> DeviceStatus {
+        let bound = self.common.shards[0].sockets.load().port;
+        let listen_port = if bound == 0 { self.listen_port } else { bound };
+        DeviceStatus {
+            listen_port,
+            fwmark: self.fwmark,
+            ..self.device.status()
+        }
+    }
+
+    fn publish(&self, sockets: Vec<Sockets<H::Socket>>) {
+        for (shard, sockets) in self.common.shards.iter().zip(sockets) {
+            shard.sockets.store(Arc::new(sockets));
+            shard.waker.wake();
+        }
+    }
+
+    /// The interface, a route or an address changed, or may have.
+    fn host_changed(&mut self) {
+        let HostEvent {
+            up,
+            mtu,
+            routes_changed,
+        } = self.host.handle_events();
+        self.common.set_mtu(mtu);
+        if up != self.up {
+            self.up = up;
+            if up {
+                match self
+                    .host
+                    .bind(self.listen_port, self.fwmark, self.common.shards.len())
+                {
+                    Ok(sockets) => self.publish(sockets),
+                    Err(e) => self
+                        .host
+                        .log_error(&bind_error(self.listen_port, &e).message),
+                }
+            } else {
+                self.publish(
+                    self.common
+                        .shards
+                        .iter()
+                        .map(|_| Sockets::unbound())
+                        .collect(),
+                );
+            }
+        }
+        if routes_changed {
+            for tunnel in self.device.tunnels() {
+                if tunnel
+                    .endpoint()
+                    .is_some_and(|to| self.host.source_is_stale(to, self.fwmark))
+                {
+                    tunnel.clear_source();
+                }
+            }
+        }
+    }
+}
+
+impl<H: Host> Drop for Control<H> {
+    fn drop(&mut self) {
+        self.common.control.close();
+    }
+}
+
+fn bind_error(port: u16, error: &io::Error) -> SetError {
+    let errno = if error.kind() == io::ErrorKind::AddrInUse {
+        Errno::AddressInUse
+    } else {
+        Errno::Io
+    };
+    SetError {
+        errno,
+        message: format!("cannot listen on UDP port {port}: {error}"),
+    }
+}

@@ -1,0 +1,44 @@
+//! What the control thread needs of the host: sockets, and word of changes to the interface and to routes.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use adit_io::UdpSocket;
+use adit_proto::Endpoint;
+
+use crate::common::Sockets;
+
+/// The host that an engine runs on: the kernel, or a test's network in memory.
+pub trait Host: Send + 'static {
+    type Socket: UdpSocket + 'static;
+
+    /// Binds the sockets of `shards` shards to `port`, 0 for any that is free in both families.
+    fn bind(&self, port: u16, fwmark: u32, shards: usize)
+    -> io::Result<Vec<Sockets<Self::Socket>>>;
+
+    /// Changes the mark of what a socket sends.
+    fn set_mark(&self, socket: &Self::Socket, fwmark: u32) -> io::Result<()>;
+
+    /// Readable when something changed.
+    fn events(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Consumes what happened and tells how things are now.
+    fn handle_events(&mut self) -> HostEvent;
+
+    /// Whether the source kept with an endpoint is no longer what routing would use.
+    fn source_is_stale(&self, to: Endpoint, fwmark: u32) -> bool;
+
+    /// Something failed that no caller waits for.
+    fn log_error(&self, message: &str);
+}
+
+/// How the host's side of the tunnel stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostEvent {
+    /// The interface is up.
+    pub up: bool,
+    /// Its MTU.
+    pub mtu: usize,
+    /// A route or an address changed since the last call.
+    pub routes_changed: bool,
+}

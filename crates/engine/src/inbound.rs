@@ -1,0 +1,352 @@
+//! UDP to TUN: receive → classify → look up → open → commit → check source → coalesce → deliver.
+//!
+//! 1. `receive`: what waits in the socket, trains as the kernel merged them;
+//! 2. `classify`: data goes on, handshake messages go to the control thread's bounded queue;
+//! 3. `look up`: the receiver index names session and tunnel, once for a run of datagrams;
+//! 4. `open`: every packet of the group at once;
+//! 5. `commit`: the replay window moves over what is authentic, the tunnel learns of it;
+//! 6. `check source`: the inner packet's source must be routed to the tunnel that it came from;
+//! 7. `coalesce`: packets of one flow become super-frames again;
+//! 8. `deliver`: one write each.
+
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+use adit_aead::{OpenJob, TAG_LEN};
+use adit_io::offload::{self, Coalescer, Frame, Span};
+use adit_io::tun::Trouble;
+use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket, VNET_HDR_LEN};
+use adit_proto::wire::{self, DataHeader, Kind};
+use adit_proto::{Endpoint, Session, Time, Tunnel};
+use arrayvec::ArrayVec;
+
+use crate::common::Common;
+use crate::drops::{DropReason, Drops};
+
+/// Packets opened together: enough to fill the lanes of any kernel with small packets.
+const MAX_GROUP: usize = 256;
+/// A group ends with the message that makes it this long: its bytes stay in the cache until they are delivered.
+const GROUP_BYTES: usize = 32 << 10;
+/// Opened bytes that may wait for more of their flow before they are delivered.
+const DELIVER_BYTES: usize = 192 << 10;
+/// Pieces of one gathering write (IOV_MAX).
+const MAX_PIECES: usize = 1024;
+
+/// One shard's way in.
+pub(crate) struct Inbound {
+    batch: RecvBatch,
+    coalescer: Coalescer,
+    packets: ArrayVec<Packet, MAX_GROUP>,
+    runs: ArrayVec<Run, MAX_GROUP>,
+    drops: Arc<Drops>,
+}
+
+/// Consecutive datagrams of one message for one session.
+struct Run {
+    message: usize,
+    tunnel: Arc<Tunnel>,
+    session: Arc<Session>,
+    packets: Range<usize>,
+}
+
+/// One data message.
+struct Packet {
+    /// Where its ciphertext, then its plaintext, starts in the message.
+    start: usize,
+    /// Length of ciphertext and tag.
+    len: usize,
+    counter: u64,
+    accepted: bool,
+}
+
+/// How far a batch was classified.
+#[derive(Clone, Copy)]
+struct Cursor {
+    message: usize,
+    offset: usize,
+}
+
+impl Inbound {
+    pub(crate) fn new(offloads: Offloads, drops: Arc<Drops>) -> Self {
+        Self {
+            batch: RecvBatch::default(),
+            coalescer: Coalescer::new(offloads.tun_gro_tcp, offloads.tun_gro_udp),
+            packets: ArrayVec::new(),
+            runs: ArrayVec::new(),
+            drops,
+        }
+    }
+
+    /// Receives what waits in the socket, up to a batch, and delivers it. Errors are the TUN's.
+    pub(crate) fn turn<U: UdpSocket>(
+        &mut self,
+        common: &Common<U>,
+        socket: &U,
+        tun: &impl TunQueue,
+        now: Time,
+    ) -> io::Result<()> {
+        // An error other than "nothing waits" concerns one datagram that is gone: the next wake-up goes on.
+        if socket.recv(&mut self.batch).is_err() {
+            return Ok(());
+        }
+        let mut cursor = Cursor {
+            message: 0,
+            offset: 0,
+        };
+        let mut waiting = 0;
+        while cursor.message < self.batch.len() {
+            cursor = self.classify(common, cursor, now);
+            self.open();
+            self.commit(common, now);
+            waiting += self.coalesce(common, tun)?;
+            if waiting >= DELIVER_BYTES {
+                self.deliver(common, tun)?;
+                waiting = 0;
+            }
+        }
+        self.deliver(common, tun)
+    }
+
+    /// Stages 2 and 3, for datagrams from `cursor` on until a group is full.
+    fn classify<U>(&mut self, common: &Common<U>, mut cursor: Cursor, now: Time) -> Cursor {
+        self.packets.clear();
+        self.runs.clear();
+        let mut bytes_in_group = 0;
+        while cursor.message < self.batch.len() && bytes_in_group < GROUP_BYTES {
+            let message = self.batch.received()[cursor.message];
+            let bytes = self.batch.bytes(cursor.message);
+            let mut last: Option<u32> = None;
+            while cursor.offset < bytes.len() {
+                let end = bytes.len().min(cursor.offset + message.stride);
+                let datagram = &bytes[cursor.offset..end];
+                let Some(DataHeader { receiver, counter }) = DataHeader::parse(datagram) else {
+                    classify_other(common, &self.drops, message.from, datagram);
+                    cursor.offset = end;
+                    continue;
+                };
+                if self.packets.is_full() {
+                    return cursor;
+                }
+                if last != Some(receiver) {
+                    last = None;
+                    let found = common
+                        .proto
+                        .session(receiver)
+                        .filter(|found| found.session.may_receive(now));
+                    if let Some(found) = found {
+                        last = Some(receiver);
+                        self.runs.push(Run {
+                            message: cursor.message,
+                            tunnel: found.tunnel,
+                            session: found.session,
+                            packets: self.packets.len()..self.packets.len(),
+                        });
+                    }
+                }
+                match self.runs.last_mut() {
+                    Some(run) if last.is_some() => {
+                        self.packets.push(Packet {
+                            start: cursor.offset + DataHeader::LEN,
+                            len: datagram.len() - DataHeader::LEN,
+                            counter,
+                            accepted: false,
+                        });
+                        run.packets.end = self.packets.len();
+                    }
+                    _ => self.drops.count(DropReason::UnknownSession, 1),
+                }
+                cursor.offset = end;
+            }
+            if bytes.is_empty() {
+                self.drops.count(DropReason::MalformedDatagram, 1);
+            }
+            bytes_in_group += bytes.len();
+            cursor = Cursor {
+                message: cursor.message + 1,
+                offset: 0,
+            };
+        }
+        cursor
+    }
+
+    /// Stage 4.
+    fn open(&mut self) {
+        let mut jobs: ArrayVec<OpenJob<'_>, MAX_GROUP> = ArrayVec::new();
+        let mut runs = self.runs.iter().peekable();
+        for (message, (_, mut bytes)) in self.batch.iter_mut().enumerate() {
+            // How much of the message lies before `bytes`.
+            let mut passed = 0;
+            while let Some(run) = runs.next_if(|run| run.message == message) {
+                for packet in &self.packets[run.packets.clone()] {
+                    let (_, from) = bytes.split_at_mut(packet.start - passed);
+                    let (text, rest) = from.split_at_mut(packet.len);
+                    passed = packet.start + packet.len;
+                    bytes = rest;
+                    jobs.push(OpenJob::in_place(
+                        run.session.receive_key(),
+                        packet.counter,
+                        text,
+                    ));
+                }
+            }
+        }
+        adit_aead::open(&mut jobs);
+        for (packet, job) in self.packets.iter_mut().zip(&jobs) {
+            packet.accepted = job.is_authentic();
+        }
+    }
+
+    /// Stage 5. Only what is authentic moves the window, the endpoint or a timer.
+    fn commit<U>(&mut self, common: &Common<U>, now: Time) {
+        for run in &self.runs {
+            let (mut bytes, mut any, mut data) = (0, false, false);
+            let mut window = run.session.window();
+            for packet in &mut self.packets[run.packets.clone()] {
+                if !packet.accepted {
+                    self.drops.count(DropReason::NotAuthentic, 1);
+                } else if !window.commit(packet.counter) {
+                    packet.accepted = false;
+                    self.drops.count(DropReason::Replayed, 1);
+                } else {
+                    any = true;
+                    data |= packet.len > TAG_LEN;
+                    bytes += (DataHeader::LEN + packet.len) as u64;
+                }
+            }
+            drop(window);
+            if any {
+                run.tunnel.roam(self.batch.received()[run.message].from);
+                if run.tunnel.received(now, &run.session, bytes, data) {
+                    common.control.notice(&run.tunnel);
+                }
+            }
+        }
+    }
+
+    /// Stages 6 and 7. Returns how many bytes now wait to be delivered.
+    fn coalesce<U: UdpSocket>(
+        &mut self,
+        common: &Common<U>,
+        tun: &impl TunQueue,
+    ) -> io::Result<usize> {
+        let routes = common.proto.routes();
+        let mut waiting = 0;
+        for at in 0..self.runs.len() {
+            let run = &self.runs[at];
+            let (message, tunnel, packets) = (run.message, run.tunnel.id(), run.packets.clone());
+            let ecn = self.batch.received()[message].ecn;
+            let mut checked: Option<IpAddr> = None;
+            for index in packets {
+                let packet = &self.packets[index];
+                if !packet.accepted || packet.len == TAG_LEN {
+                    continue;
+                }
+                let (start, len) = (packet.start, packet.len - TAG_LEN);
+                let plaintext = &self.batch.bytes(message)[start..start + len];
+                let Some(inner) = offload::inner_packet(plaintext) else {
+                    self.drops.count(DropReason::MalformedPacket, 1);
+                    continue;
+                };
+                if checked != Some(inner.source) {
+                    if routes
+                        .lookup(inner.source)
+                        .is_none_or(|owner| owner.id() != tunnel)
+                    {
+                        self.drops.count(DropReason::WrongSource, 1);
+                        continue;
+                    }
+                    checked = Some(inner.source);
+                }
+                let len = inner.len;
+                if ecn != 0 {
+                    let packet = &mut self.batch.bytes_mut(message)[start..start + len];
+                    if offload::decap_ecn(ecn, packet).is_err() {
+                        self.drops.count(DropReason::EcnNotCapable, 1);
+                        continue;
+                    }
+                }
+                let span = Span {
+                    buffer: narrow(message),
+                    start: narrow(start),
+                    len: narrow(len),
+                };
+                let packet = &self.batch.bytes(message)[start..start + len];
+                if self.coalescer.push(packet, span).is_err() {
+                    self.deliver(common, tun)?;
+                    let packet = &self.batch.bytes(message)[start..start + len];
+                    let pushed = self.coalescer.push(packet, span);
+                    debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
+                }
+                waiting += len;
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// Stage 8. A super-frame that the kernel refuses is delivered packet by packet, and coalescing ends.
+    fn deliver<U>(&mut self, common: &Common<U>, tun: &impl TunQueue) -> io::Result<()> {
+        let (batch, drops) = (&self.batch, &self.drops);
+        let mut refused = false;
+        let mut gone = Ok(());
+        self.coalescer.drain(|head, spans| {
+            let mut pieces: ArrayVec<IoSlice<'_>, MAX_PIECES> = ArrayVec::new();
+            pieces.push(IoSlice::new(head));
+            pieces.extend(spans.iter().map(|span| {
+                let (start, len) = (span.start as usize, span.len as usize);
+                IoSlice::new(&batch.bytes(span.buffer as usize)[start..start + len])
+            }));
+            let Err(error) = tun.write(&pieces) else {
+                return;
+            };
+            match Trouble::of(&error) {
+                Trouble::Gone => gone = Err(error),
+                Trouble::Refused if spans.len() > 1 => {
+                    refused = true;
+                    deliver_apart(tun, &pieces, drops);
+                }
+                _ => drops.count(DropReason::DeliverFailed, spans.len() as u64),
+            }
+        });
+        if refused {
+            self.coalescer = Coalescer::new(false, false);
+            common.tun_gro_refused();
+        }
+        gone
+    }
+}
+
+/// A datagram that carries no data: a handshake message, or garbage.
+fn classify_other<U>(common: &Common<U>, drops: &Drops, from: Endpoint, datagram: &[u8]) {
+    if wire::classify(datagram) != Some(Kind::Handshake) {
+        drops.count(DropReason::MalformedDatagram, 1);
+    } else if !common.control.handshake(from, datagram) {
+        drops.count(DropReason::HandshakeQueueFull, 1);
+    }
+}
+
+/// Writes a super-frame as the packets that it was made of.
+fn deliver_apart(tun: &impl TunQueue, pieces: &[IoSlice<'_>], drops: &Drops) {
+    let whole: Vec<u8> = pieces
+        .iter()
+        .flat_map(|piece| piece.iter().copied())
+        .collect();
+    let Ok(frame) = Frame::parse(&whole) else {
+        return drops.count(DropReason::DeliverFailed, 1);
+    };
+    for i in 0..frame.segments() {
+        let mut packet = vec![0; VNET_HDR_LEN + frame.segment_len(i)];
+        let header = VNET_HDR_LEN + frame.header_len();
+        frame.write_header(i, &mut packet[VNET_HDR_LEN..header]);
+        packet[header..].copy_from_slice(frame.payload(i));
+        if tun.write(&[IoSlice::new(&packet)]).is_err() {
+            drops.count(DropReason::DeliverFailed, 1);
+        }
+    }
+}
+
+/// Indices and lengths within a batch, which is a few megabytes.
+fn narrow(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,128 @@
+//! What waits for the control thread: bounded by the number of peers, by a constant, or by the callers that block.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
+
+use adit_proto::config::{DeviceChange, DeviceStatus};
+use adit_proto::{Endpoint, HandshakeStats, Tunnel, wire};
+use arrayvec::ArrayVec;
+
+use crate::SetError;
+use crate::common::lock;
+use crate::wake::Waker;
+
+/// Handshake messages that may wait; the kernel's implementation allows as many.
+const MAX_HANDSHAKES: usize = 4096;
+
+/// A handshake message as it arrived.
+pub(crate) struct HandshakeMessage {
+    pub(crate) from: Endpoint,
+    pub(crate) datagram: ArrayVec<u8, { wire::INITIATION_LEN }>,
+}
+
+/// A caller's request; the caller waits for the answer.
+pub(crate) enum Command {
+    Set(DeviceChange, SyncSender<Result<(), SetError>>),
+    Get(SyncSender<DeviceStatus>),
+    HandshakeStats(SyncSender<HandshakeStats>),
+}
+
+/// Many producers, one consumer: the control thread, which the first message of several wakes.
+pub(crate) struct Inbox {
+    waiting: Mutex<Waiting>,
+    pub(crate) waker: Waker,
+}
+
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// Bounded: a flood of initiations costs no memory beyond it.
+    pub(crate) handshakes: VecDeque<HandshakeMessage>,
+    /// Bounded by the number of peers: a tunnel with a notice raises no second one.
+    pub(crate) notices: Vec<Arc<Tunnel>>,
+    pub(crate) commands: Vec<Command>,
+    /// The control thread has ended: what is left from now on is dropped, which answers callers.
+    closed: bool,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.handshakes.is_empty() && self.notices.is_empty() && self.commands.is_empty()
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            waiting: Mutex::default(),
+            waker: Waker::new()?,
+        })
+    }
+
+    /// A shard has something to tell of this tunnel.
+    pub(crate) fn notice(&self, tunnel: &Arc<Tunnel>) {
+        self.leave(|waiting| waiting.notices.push(Arc::clone(tunnel)));
+    }
+
+    pub(crate) fn command(&self, command: Command) {
+        self.leave(|waiting| waiting.commands.push(command));
+    }
+
+    /// A handshake message arrived. False if the queue is full.
+    pub(crate) fn handshake(&self, from: Endpoint, datagram: &[u8]) -> bool {
+        let Ok(datagram) = ArrayVec::try_from(datagram) else {
+            return false;
+        };
+        self.leave(|waiting| {
+            let room = waiting.handshakes.len() < MAX_HANDSHAKES;
+            if room {
+                waiting
+                    .handshakes
+                    .push_back(HandshakeMessage { from, datagram });
+            }
+            room
+        })
+    }
+
+    /// Notices and commands, all at once.
+    pub(crate) fn take_all(&self) -> (Vec<Arc<Tunnel>>, Vec<Command>) {
+        let mut waiting = lock(&self.waiting);
+        (
+            std::mem::take(&mut waiting.notices),
+            std::mem::take(&mut waiting.commands),
+        )
+    }
+
+    pub(crate) fn has_handshakes(&self) -> bool {
+        !lock(&self.waiting).handshakes.is_empty()
+    }
+
+    /// The oldest handshake message, and how many wait behind it.
+    pub(crate) fn next_handshake(&self) -> Option<(HandshakeMessage, usize)> {
+        let mut waiting = lock(&self.waiting);
+        let message = waiting.handshakes.pop_front()?;
+        Some((message, waiting.handshakes.len()))
+    }
+
+    /// Nobody will look any more.
+    pub(crate) fn close(&self) {
+        self.leave(|waiting| waiting.closed = true);
+    }
+
+    fn leave<R>(&self, put: impl FnOnce(&mut Waiting) -> R) -> R {
+        let mut waiting = lock(&self.waiting);
+        let was_empty = waiting.is_empty();
+        let result = put(&mut waiting);
+        if waiting.closed {
+            waiting.commands.clear();
+            waiting.notices.clear();
+            waiting.handshakes.clear();
+        }
+        drop(waiting);
+        if was_empty {
+            self.waker.wake();
+        }
+        result
+    }
+}

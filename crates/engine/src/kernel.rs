@@ -1,0 +1,164 @@
+//! The Linux kernel as the host: real sockets, and netlink for what happens around them.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use adit_io::Offloads;
+use adit_io::netlink::{Event, LinkChange, Monitor, Netlink};
+use adit_io::netns::Netns;
+use adit_io::tun::Tun;
+use adit_io::udp::{self, Udp};
+use adit_proto::Endpoint;
+
+use crate::common::Sockets;
+use crate::host::{Host, HostEvent};
+use crate::train;
+
+/// What a user decides about sockets and devices.
+#[derive(Clone)]
+pub struct Settings {
+    pub offloads: Offloads,
+    /// Called with what went wrong where no caller waits for an answer.
+    pub log: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// Sockets of the network namespace that the process is in, and a TUN device that may be moved to any other.
+pub struct Kernel {
+    tun: Arc<Tun>,
+    settings: Settings,
+    /// Routes and addresses where the sockets are.
+    routes: Option<Monitor>,
+    /// The device where it is now: another namespace, perhaps.
+    link: Option<(Netns, Monitor)>,
+    last: HostEvent,
+}
+
+impl Kernel {
+    pub fn new(tun: Arc<Tun>, settings: Settings) -> Self {
+        let routes = Monitor::open()
+            .inspect_err(|e| (settings.log)(&format!("route changes go unnoticed: {e}")));
+        let mut kernel = Self {
+            tun,
+            settings,
+            routes: routes.ok(),
+            link: None,
+            last: HostEvent {
+                up: false,
+                mtu: 1420,
+                routes_changed: false,
+            },
+        };
+        kernel.follow();
+        kernel
+    }
+
+    /// Watches the device in the namespace where it is, and sizes its super-frames there.
+    fn follow(&mut self) {
+        let Ok(netns) = self.tun.netns() else { return };
+        let stayed = self
+            .link
+            .as_ref()
+            .is_some_and(|(watched, _)| watched.is(&netns).unwrap_or(false));
+        if stayed {
+            return;
+        }
+        self.link = Monitor::open_in(&netns)
+            .ok()
+            .map(|monitor| (netns, monitor));
+        self.size_frames();
+    }
+
+    /// Has the kernel make TCP super-frames that fit one train, instead of one and a stub (9.2 → 11 Gb/s).
+    ///
+    /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole segments.
+    fn size_frames(&self) {
+        let Some((netns, _)) = &self.link else { return };
+        let mtu = self.last.mtu;
+        let segments = train::packets_per_train(mtu);
+        // 52 bytes of IPv4 and TCP headers with timestamps: the usual segment.
+        let Ok(size) = u32::try_from(segments * mtu.saturating_sub(52) + 400) else {
+            return;
+        };
+        let change = LinkChange {
+            gso_max_size: Some(size.min(65_536)),
+            ..LinkChange::default()
+        };
+        let sized = self
+            .tun
+            .ifindex()
+            .and_then(|index| Ok(Netlink::open_in(netns)?.set_link(index, &change)?));
+        if let Err(e) = sized {
+            (self.settings.log)(&format!("super-frames keep their size: {e}"));
+        }
+    }
+}
+
+impl Host for Kernel {
+    type Socket = Udp;
+
+    fn bind(&self, port: u16, fwmark: u32, shards: usize) -> io::Result<Vec<Sockets<Udp>>> {
+        let (pairs, port) = udp::bind_group(port, fwmark, self.settings.offloads, shards)?;
+        Ok(pairs
+            .into_iter()
+            .map(|pair| Sockets {
+                v4: pair.v4,
+                v6: pair.v6,
+                port,
+            })
+            .collect())
+    }
+
+    fn set_mark(&self, socket: &Udp, fwmark: u32) -> io::Result<()> {
+        socket.set_mark(fwmark)
+    }
+
+    fn events(&self) -> Vec<BorrowedFd<'_>> {
+        let link = self.link.as_ref().map(|(_, monitor)| monitor);
+        self.routes.iter().chain(link).map(Monitor::fd).collect()
+    }
+
+    fn handle_events(&mut self) -> HostEvent {
+        let routes_changed = self.routes.as_mut().is_some_and(drain);
+        if let Some((_, link)) = &mut self.link {
+            drain(link);
+        }
+        self.follow();
+        let before = self.last.mtu;
+        self.last = HostEvent {
+            up: self.tun.is_up().unwrap_or(self.last.up),
+            mtu: self.tun.mtu().map_or(self.last.mtu, |mtu| mtu as usize),
+            routes_changed,
+        };
+        if self.last.mtu != before {
+            self.size_frames();
+        }
+        self.last
+    }
+
+    fn source_is_stale(&self, to: Endpoint, fwmark: u32) -> bool {
+        let Some(source) = to.src else { return false };
+        let Ok(netlink) = Netlink::open() else {
+            return false;
+        };
+        // No route from that address, or one through another interface.
+        netlink
+            .route_get(to.addr.ip(), Some(source.ip), fwmark, None)
+            .map_or(true, |route| {
+                source.ifindex != 0 && route.oif != source.ifindex
+            })
+    }
+
+    fn log_error(&self, message: &str) {
+        (self.settings.log)(message);
+    }
+}
+
+/// Takes everything that happened; whether it concerned routing or addresses.
+fn drain(monitor: &mut Monitor) -> bool {
+    let mut routing = false;
+    while let Ok(Some(event)) = monitor.next_event() {
+        routing |= !matches!(event, Event::Link(_));
+    }
+    routing
+}

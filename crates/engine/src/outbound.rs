@@ -1,0 +1,408 @@
+//! TUN to UDP: read → route → lay → seal → send, each once a frame or a train.
+//!
+//! 1. `read` (this shard's queue): frames until none waits or the arena is full;
+//! 2. `route`: a frame's destination chooses the tunnel, and its session; without one the frame is staged;
+//! 3. `lay`: each segment goes into a slot of the tunnel's open train, headers finished;
+//! 4. `seal`: a train that is full, or that nothing waits to join, takes its counters and is sealed;
+//! 5. `send`: sealed trains leave in the order in which they were closed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use adit_io::offload::Frame;
+use adit_io::{MAX_FRAME, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_proto::{Endpoint, Time, Tunnel};
+use arrayvec::ArrayVec;
+
+use crate::common::{Common, Sockets};
+use crate::drops::{DropReason, Drops};
+use crate::staged::Staged;
+use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, datagram_len, max_bytes};
+
+/// Room for frames read at once. A frame is at most 64 KiB, so seven super-frames or thousands of small packets.
+const ARENA_BYTES: usize = 512 << 10;
+/// Trains of different tunnels (or ECN marks) that are open at once.
+const MAX_OPEN: usize = 16;
+/// Trains given to one `send`.
+const MAX_SEND: usize = 32;
+/// A train of this length is worth a system call of its own, while its bytes are in the cache.
+const SEND_AT_ONCE: usize = 16 << 10;
+
+/// What a turn left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// All frames that were read are sent.
+    Done,
+    /// The socket is full: call again when it is writable.
+    Blocked,
+}
+
+/// One shard's way out.
+pub(crate) struct Outbound {
+    arena: Vec<u8>,
+    /// Where the frames of the arena that were not yet laid stand.
+    frames: VecDeque<(usize, usize)>,
+    sender: Sender,
+    staged: Staged,
+}
+
+impl Outbound {
+    pub(crate) fn new(drops: Arc<Drops>) -> Self {
+        Self {
+            arena: vec![0; ARENA_BYTES],
+            frames: VecDeque::with_capacity(ARENA_BYTES / 64),
+            sender: Sender {
+                pool: Vec::new(),
+                allocated: 0,
+                ready: VecDeque::with_capacity(MAX_TRAINS),
+                drops,
+            },
+            staged: Staged::default(),
+        }
+    }
+
+    /// Reads what waits in the TUN queue and sends it.
+    pub(crate) fn turn<U: UdpSocket>(
+        &mut self,
+        common: &Common<U>,
+        sockets: &Sockets<U>,
+        tun: &impl TunQueue,
+        now: Time,
+    ) -> io::Result<Turn> {
+        if !self.sender.flush(common, sockets, now) {
+            return Ok(Turn::Blocked);
+        }
+        if self.frames.is_empty() {
+            read(&mut self.arena, &mut self.frames, tun)?;
+        }
+        let mut trains = Trains {
+            open: ArrayVec::new(),
+        };
+        let routes = common.proto.routes();
+        let mut turn = Turn::Done;
+        while let Some(&(start, len)) = self.frames.front() {
+            if !self.sender.has_room(common, sockets, now) {
+                turn = Turn::Blocked;
+                break;
+            }
+            self.frames.pop_front();
+            let bytes = &self.arena[start..start + len];
+            let Ok(frame) = Frame::parse(bytes) else {
+                self.sender.drops.count(DropReason::MalformedFrame, 1);
+                continue;
+            };
+            let Some(tunnel) = routes.lookup(frame.destination()) else {
+                self.sender
+                    .drops
+                    .count(DropReason::NoRoute, frame.segments() as u64);
+                continue;
+            };
+            if self.staged.holds(tunnel.id()) && tunnel.current().is_some() {
+                send_staged(
+                    &mut self.sender,
+                    &mut self.staged,
+                    common,
+                    sockets,
+                    tunnel,
+                    now,
+                );
+            }
+            if !trains.lay(&mut self.sender, common, sockets, tunnel, &frame, now) {
+                stage(&mut self.staged, &self.sender.drops, common, tunnel, bytes);
+            }
+        }
+        trains.close_all(&mut self.sender, common, sockets, now);
+        if !self.sender.flush(common, sockets, now) {
+            turn = Turn::Blocked;
+        }
+        Ok(turn)
+    }
+
+    /// A session exists now: sends what waited for it.
+    pub(crate) fn send_staged<U: UdpSocket>(
+        &mut self,
+        common: &Common<U>,
+        sockets: &Sockets<U>,
+        tunnel: &Arc<Tunnel>,
+        now: Time,
+    ) {
+        send_staged(
+            &mut self.sender,
+            &mut self.staged,
+            common,
+            sockets,
+            tunnel,
+            now,
+        );
+    }
+
+    /// No session will come: drops what waited for it.
+    pub(crate) fn drop_staged(&mut self, tunnel: u32) {
+        let dropped = self.staged.take(tunnel).len();
+        self.sender.drops.count(DropReason::Staged, dropped as u64);
+    }
+}
+
+/// Stage 1: frames one behind the other, until none waits or the next might not fit.
+fn read(
+    arena: &mut [u8],
+    frames: &mut VecDeque<(usize, usize)>,
+    tun: &impl TunQueue,
+) -> io::Result<()> {
+    let mut start = 0;
+    while start + MAX_FRAME <= arena.len() {
+        match tun.read(&mut arena[start..]) {
+            Ok(len) => {
+                frames.push_back((start, len));
+                start += len.next_multiple_of(64);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn send_staged<U: UdpSocket>(
+    sender: &mut Sender,
+    staged: &mut Staged,
+    common: &Common<U>,
+    sockets: &Sockets<U>,
+    tunnel: &Arc<Tunnel>,
+    now: Time,
+) {
+    let frames = staged.take(tunnel.id());
+    let mut trains = Trains {
+        open: ArrayVec::new(),
+    };
+    for bytes in &frames {
+        // Frames were parsed before they were staged; a socket that is full now loses what waited.
+        let Ok(frame) = Frame::parse(bytes) else {
+            continue;
+        };
+        let room = sender.has_room(common, sockets, now);
+        if !room || !trains.lay(sender, common, sockets, tunnel, &frame, now) {
+            sender
+                .drops
+                .count(DropReason::Staged, frame.segments() as u64);
+        }
+    }
+    trains.close_all(sender, common, sockets, now);
+    sender.flush(common, sockets, now);
+}
+
+fn stage<U>(
+    staged: &mut Staged,
+    drops: &Drops,
+    common: &Common<U>,
+    tunnel: &Arc<Tunnel>,
+    bytes: &[u8],
+) {
+    drops.count(DropReason::Staged, staged.push(tunnel.id(), bytes));
+    if tunnel.want_session() {
+        common.control.notice(tunnel);
+    }
+}
+
+/// The trains that frames of one turn are laid into. A tunnel has at most one of them: its packets stay in order.
+struct Trains<'a> {
+    open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
+}
+
+impl<'a> Trains<'a> {
+    /// Stages 2 to 4 for one frame. False if the tunnel has no session to send with.
+    fn lay<U: UdpSocket>(
+        &mut self,
+        sender: &mut Sender,
+        common: &Common<U>,
+        sockets: &Sockets<U>,
+        tunnel: &Arc<Tunnel>,
+        frame: &Frame<'a>,
+        now: Time,
+    ) -> bool {
+        let mtu = common.mtu();
+        let ecn = frame.ecn();
+        for i in 0..frame.segments() {
+            let len = datagram_len(frame.segment_len(i), mtu);
+            let at = match self
+                .open
+                .iter()
+                .position(|train| train.tunnel.id() == tunnel.id())
+            {
+                Some(at) if self.open[at].ecn() == ecn && self.open[at].takes(len) => at,
+                other => {
+                    if let Some(at) = other {
+                        sender.seal(self.open.remove(at), common, sockets, now);
+                    } else if self.open.is_full() {
+                        sender.seal(self.open.remove(0), common, sockets, now);
+                    }
+                    let Some(session) = tunnel.current() else {
+                        return false;
+                    };
+                    let Some(to) = tunnel.endpoint() else {
+                        sender
+                            .drops
+                            .count(DropReason::NoEndpoint, (frame.segments() - i) as u64);
+                        return true;
+                    };
+                    if len > max_bytes(&to) {
+                        sender
+                            .drops
+                            .count(DropReason::TooBig, (frame.segments() - i) as u64);
+                        return true;
+                    }
+                    if is_own_datagram(frame, &to, sockets.port) {
+                        sender.drops.count(DropReason::RoutingLoop, 1);
+                        return true;
+                    }
+                    let Some(buffer) = sender.buffer() else {
+                        sender
+                            .drops
+                            .count(DropReason::SendFailed, (frame.segments() - i) as u64);
+                        return true;
+                    };
+                    self.open
+                        .push(OpenTrain::new(Arc::clone(tunnel), session, to, ecn, buffer));
+                    self.open.len() - 1
+                }
+            };
+            self.open[at].lay(frame, i, len);
+            if self.open[at].is_full() {
+                sender.seal(self.open.remove(at), common, sockets, now);
+            }
+        }
+        true
+    }
+
+    fn close_all<U: UdpSocket>(
+        self,
+        sender: &mut Sender,
+        common: &Common<U>,
+        sockets: &Sockets<U>,
+        now: Time,
+    ) {
+        for train in self.open {
+            sender.seal(train, common, sockets, now);
+        }
+    }
+}
+
+/// Whether a frame is a datagram that this device sent to this endpoint: sealing it again would never end.
+fn is_own_datagram(frame: &Frame<'_>, to: &Endpoint, own_port: u16) -> bool {
+    frame.destination() == to.addr.ip() && frame.udp_ports() == Some((own_port, to.addr.port()))
+}
+
+/// Trains that exist at once: 16 open, the rest on their way out.
+const MAX_TRAINS: usize = 64;
+
+/// Stages 4 and 5, and the buffers of all trains.
+struct Sender {
+    pool: Vec<Box<[u8]>>,
+    allocated: usize,
+    ready: VecDeque<SealedTrain>,
+    drops: Arc<Drops>,
+}
+
+impl Sender {
+    fn buffer(&mut self) -> Option<Box<[u8]>> {
+        self.pool.pop().or_else(|| {
+            // Buffers are made when first needed and kept: an idle or lightly used tunnel touches few.
+            (self.allocated < MAX_TRAINS).then(|| {
+                self.allocated += 1;
+                vec![0; TRAIN_BYTES].into_boxed_slice()
+            })
+        })
+    }
+
+    /// Whether the trains of one more frame find buffers.
+    fn has_room<U: UdpSocket>(
+        &mut self,
+        common: &Common<U>,
+        sockets: &Sockets<U>,
+        now: Time,
+    ) -> bool {
+        self.ready.len() < MAX_TRAINS / 2 || self.flush(common, sockets, now)
+    }
+
+    /// Stage 4.
+    fn seal<U: UdpSocket>(
+        &mut self,
+        train: OpenTrain<'_>,
+        common: &Common<U>,
+        sockets: &Sockets<U>,
+        now: Time,
+    ) {
+        match train.seal(now) {
+            Ok(sealed) => {
+                let at_once = sealed.len >= SEND_AT_ONCE;
+                self.ready.push_back(sealed);
+                if at_once || self.ready.len() >= MAX_SEND {
+                    self.flush(common, sockets, now);
+                }
+            }
+            Err((buffer, packets)) => {
+                self.pool.push(buffer);
+                self.drops.count(DropReason::SessionEnded, packets as u64);
+            }
+        }
+    }
+
+    /// Stage 5: sends what is ready, in order. False if the socket is full.
+    fn flush<U: UdpSocket>(&mut self, common: &Common<U>, sockets: &Sockets<U>, now: Time) -> bool {
+        while let Some(first) = self.ready.front() {
+            let v6 = first.to.addr.is_ipv6();
+            let same_family = self
+                .ready
+                .iter()
+                .take_while(|train| train.to.addr.is_ipv6() == v6)
+                .take(MAX_SEND);
+            let batch: ArrayVec<Transmit<'_>, MAX_SEND> = same_family
+                .map(|train| Transmit {
+                    to: train.to,
+                    ecn: train.ecn,
+                    stride: train.stride,
+                    bytes: &train.buffer[train.sent..train.len],
+                })
+                .collect();
+            let mut report = SendReport::default();
+            let taken = match sockets.family(v6) {
+                Some(socket) => socket.send(&batch, &mut report),
+                None => {
+                    report.lost = self
+                        .ready
+                        .iter()
+                        .take(batch.len())
+                        .map(|train| train.packets as u64)
+                        .sum();
+                    batch.len()
+                }
+            };
+            drop(batch);
+            if let Some(stale) = report.stale_source.and_then(|index| self.ready.get(index)) {
+                stale.tunnel.clear_source();
+            }
+            if report != SendReport::default() {
+                self.drops.count(DropReason::SendFailed, report.lost);
+                common.count_refused_trains(report.refused);
+            }
+            for train in self.ready.drain(..taken) {
+                if train
+                    .tunnel
+                    .data_sent(now, &train.session, train.len as u64)
+                {
+                    common.control.notice(&train.tunnel);
+                }
+                self.pool.push(train.buffer);
+            }
+            if let (Some(next), true) = (self.ready.front_mut(), report.resume_at > 0) {
+                next.sent += report.resume_at;
+            }
+            if taken == 0 {
+                return false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,180 @@
+//! The unit of work on the way out: up to 64 packets of one session with one stride.
+
+use std::sync::Arc;
+
+use adit_aead::{SealJob, TAG_LEN};
+use adit_io::offload::Frame;
+use adit_proto::wire::{self, DataHeader};
+use adit_proto::{Endpoint, Session, Time, Tunnel};
+use arrayvec::ArrayVec;
+
+/// Packets in a train: as many as one UDP GSO send can carry on every kernel.
+pub(crate) const MAX_PACKETS: usize = 64;
+/// The buffer of one train: a UDP datagram's worth.
+pub(crate) const TRAIN_BYTES: usize = 65_536;
+/// What data adds to a packet: header and tag.
+const OVERHEAD: usize = DataHeader::LEN + TAG_LEN;
+/// ChaCha20's block. The part of a packet that is written before sealing is a multiple of it, so that the rest can be
+/// sealed straight from where the TUN put it.
+const BLOCK: usize = 64;
+
+/// The most bytes that one send to this endpoint can carry: 65,535 less the headers below.
+pub(crate) fn max_bytes(to: &Endpoint) -> usize {
+    if to.addr.is_ipv4() {
+        65_535 - 20 - 8
+    } else {
+        65_535 - 40 - 8
+    }
+}
+
+/// A train that still takes packets. Packets are laid into its buffer and sealed together when it closes.
+pub(crate) struct OpenTrain<'a> {
+    pub(crate) tunnel: Arc<Tunnel>,
+    pub(crate) session: Arc<Session>,
+    to: Endpoint,
+    ecn: u8,
+    buffer: Box<[u8]>,
+    /// Length of the first datagram, and of all others but the last.
+    stride: usize,
+    len: usize,
+    packets: ArrayVec<Packet<'a>, MAX_PACKETS>,
+}
+
+/// How a packet's plaintext is put together: its first bytes stand in the train, the rest comes from the frame.
+struct Packet<'a> {
+    in_place: usize,
+    rest: &'a [u8],
+}
+
+/// A train ready to be sent.
+pub(crate) struct SealedTrain {
+    pub(crate) tunnel: Arc<Tunnel>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) to: Endpoint,
+    pub(crate) ecn: u8,
+    pub(crate) buffer: Box<[u8]>,
+    pub(crate) stride: usize,
+    /// Bytes at the start that already left.
+    pub(crate) sent: usize,
+    pub(crate) len: usize,
+    pub(crate) packets: usize,
+}
+
+impl<'a> OpenTrain<'a> {
+    pub(crate) fn new(
+        tunnel: Arc<Tunnel>,
+        session: Arc<Session>,
+        to: Endpoint,
+        ecn: u8,
+        buffer: Box<[u8]>,
+    ) -> Self {
+        Self {
+            tunnel,
+            session,
+            to,
+            ecn,
+            buffer,
+            stride: 0,
+            len: 0,
+            packets: ArrayVec::new(),
+        }
+    }
+
+    pub(crate) fn ecn(&self) -> u8 {
+        self.ecn
+    }
+
+    /// Whether a datagram of `len` bytes may be the next.
+    pub(crate) fn takes(&self, len: usize) -> bool {
+        self.packets.is_empty()
+            || (len <= self.stride
+                && self.len == self.packets.len() * self.stride
+                && self.len + len <= max_bytes(&self.to)
+                && !self.packets.is_full())
+    }
+
+    /// Whether no further datagram of any length fits.
+    pub(crate) fn is_full(&self) -> bool {
+        self.packets.is_full()
+            || self.len != self.packets.len() * self.stride
+            || self.len + self.stride > max_bytes(&self.to)
+    }
+
+    /// Lays segment `i` of a frame into the next slot:
+    ///
+    /// 1. the finished headers,
+    /// 2. as much of the payload as fills the first block of the cipher,
+    /// 3. the rest stays where it is, to be sealed from there.
+    ///
+    /// `len` is the datagram's length, for which `takes` said yes.
+    pub(crate) fn lay(&mut self, frame: &Frame<'a>, i: usize, len: usize) {
+        if self.packets.is_empty() {
+            self.stride = len;
+        }
+        let slot = &mut self.buffer[self.len..self.len + len];
+        let text = &mut slot[DataHeader::LEN..len - TAG_LEN];
+        let payload = frame.payload(i);
+        let header = frame.header_len();
+        let (in_place, rest) = if header == 0 {
+            (0, payload)
+        } else {
+            frame.write_header(i, &mut text[..header]);
+            let first = (header.next_multiple_of(BLOCK) - header).min(payload.len());
+            text[header..header + first].copy_from_slice(&payload[..first]);
+            (header + first, &payload[first..])
+        };
+        self.packets.push(Packet { in_place, rest });
+        self.len += len;
+    }
+
+    /// Reserves the counters, writes the data headers and seals every packet. `Err` gives the buffer and the number
+    /// of packets back if the session may not be used any more.
+    pub(crate) fn seal(mut self, now: Time) -> Result<SealedTrain, (Box<[u8]>, usize)> {
+        let packets = self.packets.len();
+        let count = u32::try_from(packets).expect("at most 64");
+        let Ok(first) = self.session.reserve(now, count) else {
+            return Err((self.buffer, packets));
+        };
+        let key = self.session.send_key();
+        let receiver = self.session.remote_index();
+        let mut jobs: ArrayVec<SealJob<'_>, MAX_PACKETS> = ArrayVec::new();
+        let slots = self.buffer[..self.len].chunks_mut(self.stride);
+        for ((slot, packet), counter) in slots.zip(&self.packets).zip(first..) {
+            let (header, out) = slot
+                .split_first_chunk_mut()
+                .expect("a slot holds header and tag");
+            DataHeader { receiver, counter }.write(header);
+            jobs.push(SealJob::laid(
+                key,
+                counter,
+                packet.in_place,
+                packet.rest,
+                out,
+            ));
+        }
+        adit_aead::seal(&mut jobs);
+        drop(jobs);
+        Ok(SealedTrain {
+            tunnel: self.tunnel,
+            session: self.session,
+            to: self.to,
+            ecn: self.ecn,
+            buffer: self.buffer,
+            stride: self.stride,
+            sent: 0,
+            len: self.len,
+            packets,
+        })
+    }
+}
+
+/// The length of the datagram that carries a packet of `len` bytes.
+pub(crate) fn datagram_len(len: usize, mtu: usize) -> usize {
+    OVERHEAD + wire::padded_len(len, mtu.max(len))
+}
+
+/// Full-sized packets of a device with this MTU that one train holds.
+pub(crate) fn packets_per_train(mtu: usize) -> usize {
+    // 65,487 bytes fit both address families.
+    ((65_535 - 40 - 8) / datagram_len(mtu, mtu)).clamp(1, MAX_PACKETS)
+}
