@@ -1,5 +1,9 @@
 //! ChaCha20-Poly1305 (RFC 8439) for batches of packets.
 
+mod kernels;
+
+use kernels::Job;
+pub use kernels::Kernel;
 use zeroize::Zeroizing;
 
 /// The length of the tag that follows every ciphertext.
@@ -17,27 +21,19 @@ impl Key {
         }
     }
 
-    fn library(&self) -> ring::aead::LessSafeKey {
-        let key = ring::aead::UnboundKey::new(&ring::aead::CHACHA20_POLY1305, &*self.bytes)
-            .expect("32 bytes");
-        ring::aead::LessSafeKey::new(key)
+    fn bytes(&self) -> &[u8; 32] {
+        &self.bytes
     }
 }
 
-fn nonce(counter: u64) -> ring::aead::Nonce {
+fn nonce(counter: u64) -> [u8; 12] {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&counter.to_le_bytes());
-    ring::aead::Nonce::assume_unique_for_key(nonce)
+    nonce
 }
 
 /// One packet to seal.
-pub struct SealJob<'a> {
-    key: &'a Key,
-    counter: u64,
-    in_place: usize,
-    src: &'a [u8],
-    out: &'a mut [u8],
-}
+pub struct SealJob<'a>(Job<'a>);
 
 impl<'a> SealJob<'a> {
     /// Seals the plaintext `out[..out.len() - TAG_LEN]` where it stands; the tag goes behind it.
@@ -46,13 +42,7 @@ impl<'a> SealJob<'a> {
     /// If `out` is shorter than a tag.
     pub fn in_place(key: &'a Key, counter: u64, out: &'a mut [u8]) -> Self {
         let in_place = out.len().checked_sub(TAG_LEN).expect("room for the tag");
-        Self {
-            key,
-            counter,
-            in_place,
-            src: &[],
-            out,
-        }
+        Self::laid(key, counter, in_place, &[], out)
     }
 
     /// Seals a plaintext of `out.len() - TAG_LEN` bytes that is put together from three parts: the first
@@ -73,70 +63,76 @@ impl<'a> SealJob<'a> {
             in_place + src.len() + TAG_LEN <= out.len(),
             "the plaintext and its tag do not fit"
         );
-        Self {
+        Self(Job {
             key,
-            counter,
+            nonce: nonce(counter),
+            aad: &[],
             in_place,
             src,
             out,
-        }
+        })
     }
 }
 
 /// Seals every job. Each (key, counter) pair must be used only once.
 pub fn seal(jobs: &mut [SealJob<'_>]) {
-    for job in jobs {
-        let len = job.out.len() - TAG_LEN;
-        let (text, tag) = job.out.split_at_mut(len);
-        text[job.in_place..][..job.src.len()].copy_from_slice(job.src);
-        text[job.in_place + job.src.len()..].fill(0);
-        let sealed = job.key.library().seal_in_place_separate_tag(
-            nonce(job.counter),
-            ring::aead::Aad::empty(),
-            text,
-        );
-        tag.copy_from_slice(sealed.expect("shorter than 256 GiB").as_ref());
-    }
+    Kernel::active().seal(jobs);
 }
 
 /// One packet to open.
-pub struct OpenJob<'a> {
-    key: &'a Key,
-    counter: u64,
-    text: &'a mut [u8],
-    authentic: bool,
-}
+pub struct OpenJob<'a>(Job<'a>, bool);
 
 impl<'a> OpenJob<'a> {
     /// Opens ciphertext and tag where they stand: afterwards the plaintext is `text[..text.len() - TAG_LEN]`.
     /// A text shorter than a tag is never authentic.
     pub fn in_place(key: &'a Key, counter: u64, text: &'a mut [u8]) -> Self {
-        Self {
-            key,
-            counter,
-            text,
-            authentic: false,
-        }
+        Self(
+            Job {
+                key,
+                nonce: nonce(counter),
+                aad: &[],
+                in_place: text.len(),
+                src: &[],
+                out: text,
+            },
+            false,
+        )
+    }
+
+    /// Opens `src`, ciphertext and tag, to the beginning of `dst`.
+    ///
+    /// # Panics
+    /// If `dst` is shorter than the plaintext.
+    pub fn apart(key: &'a Key, counter: u64, src: &'a [u8], dst: &'a mut [u8]) -> Self {
+        assert!(
+            src.len().saturating_sub(TAG_LEN) <= dst.len(),
+            "the plaintext does not fit"
+        );
+        Self(
+            Job {
+                key,
+                nonce: nonce(counter),
+                aad: &[],
+                in_place: 0,
+                src,
+                out: dst,
+            },
+            false,
+        )
     }
 
     /// Whether `open` found the tag right. If not, no plaintext is left in the text.
     pub fn is_authentic(&self) -> bool {
-        self.authentic
+        self.1
     }
 }
 
 /// Opens every job; each tells with `is_authentic` how it went.
 pub fn open(jobs: &mut [OpenJob<'_>]) {
-    for job in jobs {
-        let opened =
-            job.key
-                .library()
-                .open_in_place(nonce(job.counter), ring::aead::Aad::empty(), job.text);
-        job.authentic = opened.is_ok();
-    }
+    Kernel::active().open(jobs);
 }
 
 /// The name of the implementation in use.
 pub fn implementation() -> &'static str {
-    "ring"
+    Kernel::active().name()
 }

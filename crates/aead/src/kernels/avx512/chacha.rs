@@ -1,0 +1,230 @@
+//! ChaCha20 in 512-bit registers, over lanes that may be any block of any packet.
+//!
+//! Two shapes. [`many`] keeps one row of the state of 16 lanes in a register ("vertical"), twice: 32 blocks in all 32
+//! registers, because a single group of 16 leaves half the issue slots waiting for results. [`few`] keeps one row of
+//! 4 lanes in a register ("horizontal"): more instructions a block, but 4 to 24 blocks take hardly longer than one.
+
+use super::super::lanes::Lanes;
+use super::super::scalar::CONSTANTS;
+use core::arch::x86_64::*;
+
+type V = __m512i;
+
+/// Half a double round on both groups: quarter rounds over columns or diagonals, one operation across all of them at
+/// a time, so that eight independent instructions stand between an instruction and the next that needs its result.
+macro_rules! quarter_rounds {
+    ($($x:ident)+; $(($a:literal $b:literal $c:literal $d:literal))+) => {
+        quarter_rounds!(@add_xor_rotate 16 [$($x)+] $(($a $b $d))+);
+        quarter_rounds!(@add_xor_rotate 12 [$($x)+] $(($c $d $b))+);
+        quarter_rounds!(@add_xor_rotate 8 [$($x)+] $(($a $b $d))+);
+        quarter_rounds!(@add_xor_rotate 7 [$($x)+] $(($c $d $b))+);
+    };
+    (@add_xor_rotate $n:literal [$x:ident $y:ident] $(($to:literal $from:literal $mix:literal))+) => {
+        $($x[$to] = _mm512_add_epi32($x[$to], $x[$from]);)+
+        $($y[$to] = _mm512_add_epi32($y[$to], $y[$from]);)+
+        $($x[$mix] = _mm512_xor_si512($x[$mix], $x[$to]);)+
+        $($y[$mix] = _mm512_xor_si512($y[$mix], $y[$to]);)+
+        $($x[$mix] = _mm512_rol_epi32::<$n>($x[$mix]);)+
+        $($y[$mix] = _mm512_rol_epi32::<$n>($y[$mix]);)+
+    };
+}
+
+/// XORs the keystream into 32 lanes.
+///
+/// # Safety
+/// The lanes keep the promises of [`Lanes`], and the processor has the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+pub(super) unsafe fn many(lanes: &Lanes) {
+    // SAFETY: the caller's promises are passed on; all loads from `lanes` are of its own arrays.
+    unsafe {
+        let start_x = initial(lanes, 0);
+        let start_y = initial(lanes, 16);
+        let mut x = start_x;
+        let mut y = start_y;
+        for _ in 0..10 {
+            quarter_rounds!(x y; (0 4 8 12) (1 5 9 13) (2 6 10 14) (3 7 11 15));
+            quarter_rounds!(x y; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
+        }
+        finish(lanes, 0, x, start_x);
+        finish(lanes, 16, y, start_y);
+    }
+}
+
+/// The initial states of 16 lanes, one row a register. Column 4i + j belongs to lane 4j + i: the order in which the
+/// transposition of four 4x4 squares leaves them, and in which [`finish`] finds them again.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+unsafe fn initial(lanes: &Lanes, from: usize) -> [V; 16] {
+    let mut rows = [_mm512_setzero_si512(); 16];
+    for i in 0..4 {
+        rows[i] = _mm512_set1_epi32(CONSTANTS[i].cast_signed());
+    }
+    // SAFETY: `from` is 0 or 16 and the loads end within 16 elements from there; every key pointer of the lanes is
+    // that of a live key.
+    unsafe {
+        if lanes.mixed() {
+            for half in 0..2 {
+                let square = |i: usize| four_keys(lanes, from + 4 * i, half);
+                let words = transpose_words([square(0), square(1), square(2), square(3)]);
+                rows[4 + 4 * half..8 + 4 * half].copy_from_slice(&words);
+            }
+        } else {
+            let key = lanes.keys[0].cast::<i32>();
+            for i in 0..8 {
+                rows[4 + i] = _mm512_set1_epi32(key.add(i).read_unaligned());
+            }
+        }
+        let square = |i: usize| _mm512_loadu_si512(lanes.rows.as_ptr().add(from + 4 * i).cast());
+        rows[12..].copy_from_slice(&transpose_words([
+            square(0),
+            square(1),
+            square(2),
+            square(3),
+        ]));
+    }
+    rows
+}
+
+/// The first or second 16 bytes of the keys of four lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+unsafe fn four_keys(lanes: &Lanes, from: usize, half: usize) -> V {
+    // SAFETY: every key pointer of the lanes is that of a live key of 32 bytes.
+    unsafe {
+        let part = |i: usize| _mm_loadu_si128(lanes.keys[from + i].cast::<__m128i>().add(half));
+        let v = _mm512_castsi128_si512(part(0));
+        let v = _mm512_inserti32x4::<1>(v, part(1));
+        let v = _mm512_inserti32x4::<2>(v, part(2));
+        _mm512_inserti32x4::<3>(v, part(3))
+    }
+}
+
+/// Transposes 4x4 squares of words: in every 128-bit part, result `i` has word `i` of the four inputs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+fn transpose_words([a, b, c, d]: [V; 4]) -> [V; 4] {
+    let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+    let (ef, gh) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+    [
+        _mm512_unpacklo_epi64(ab, cd),
+        _mm512_unpackhi_epi64(ab, cd),
+        _mm512_unpacklo_epi64(ef, gh),
+        _mm512_unpackhi_epi64(ef, gh),
+    ]
+}
+
+/// Transposes 4x4 squares of 128-bit parts: result `i` has part `i` of the four inputs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+pub(super) fn transpose_parts([a, b, c, d]: [V; 4]) -> [V; 4] {
+    let ab_low = _mm512_shuffle_i32x4::<0x44>(a, b);
+    let cd_low = _mm512_shuffle_i32x4::<0x44>(c, d);
+    let ab_high = _mm512_shuffle_i32x4::<0xee>(a, b);
+    let cd_high = _mm512_shuffle_i32x4::<0xee>(c, d);
+    [
+        _mm512_shuffle_i32x4::<0x88>(ab_low, cd_low),
+        _mm512_shuffle_i32x4::<0xdd>(ab_low, cd_low),
+        _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
+        _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
+    ]
+}
+
+/// Adds the initial state, turns rows into blocks and XORs them into 16 lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+unsafe fn finish(lanes: &Lanes, from: usize, mut x: [V; 16], start: [V; 16]) {
+    for i in 0..16 {
+        x[i] = _mm512_add_epi32(x[i], start[i]);
+    }
+    let q0 = transpose_words([x[0], x[1], x[2], x[3]]);
+    let q1 = transpose_words([x[4], x[5], x[6], x[7]]);
+    let q2 = transpose_words([x[8], x[9], x[10], x[11]]);
+    let q3 = transpose_words([x[12], x[13], x[14], x[15]]);
+    for j in 0..4 {
+        let blocks = transpose_parts([q0[j], q1[j], q2[j], q3[j]]);
+        for (i, block) in blocks.into_iter().enumerate() {
+            // SAFETY: passed on; the index is below 32.
+            unsafe { xor(lanes, from + 4 * j + i, block) };
+        }
+    }
+}
+
+/// XORs a block of keystream into a lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+unsafe fn xor(lanes: &Lanes, lane: usize, block: V) {
+    // SAFETY: `Lanes` promises that the bytes of `src` in the mask `load` can be read, and those of `dst` in the mask
+    // `store` written; masked bytes are not touched.
+    unsafe {
+        let text = _mm512_maskz_loadu_epi8(lanes.load[lane], lanes.src[lane].cast());
+        let text = _mm512_xor_si512(text, block);
+        _mm512_mask_storeu_epi8(lanes.dst[lane].cast(), lanes.store[lane], text);
+    }
+}
+
+/// XORs the keystream into the first 4 * `Q` lanes.
+///
+/// # Safety
+/// As for [`many`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+pub(super) unsafe fn few<const Q: usize>(lanes: &Lanes) {
+    // SAFETY: Q is at most 8, so that all accesses stay within the arrays of `lanes`; the rest is passed on.
+    unsafe {
+        let constants = _mm512_broadcast_i32x4(_mm_loadu_si128(CONSTANTS.as_ptr().cast()));
+        let key = |q: usize, half: usize| {
+            if lanes.mixed() {
+                four_keys(lanes, 4 * q, half)
+            } else {
+                let key = lanes.keys[0].cast::<__m128i>().add(half);
+                _mm512_broadcast_i32x4(_mm_loadu_si128(key))
+            }
+        };
+        let row = |q: usize| _mm512_loadu_si512(lanes.rows.as_ptr().add(4 * q).cast());
+
+        let mut a = [constants; Q];
+        let mut b: [V; Q] = core::array::from_fn(|q| key(q, 0));
+        let mut c: [V; Q] = core::array::from_fn(|q| key(q, 1));
+        let mut d: [V; Q] = core::array::from_fn(row);
+        macro_rules! each {
+            ($x:ident = $f:expr) => {
+                for q in 0..Q {
+                    $x[q] = $f(q);
+                }
+            };
+        }
+        macro_rules! add_xor_rotate {
+            ($n:literal $to:ident $from:ident $mix:ident) => {
+                each!($to = |q: usize| _mm512_add_epi32($to[q], $from[q]));
+                each!($mix = |q: usize| _mm512_xor_si512($mix[q], $to[q]));
+                each!($mix = |q: usize| _mm512_rol_epi32::<$n>($mix[q]));
+            };
+        }
+        for _ in 0..10 {
+            add_xor_rotate!(16 a b d);
+            add_xor_rotate!(12 c d b);
+            add_xor_rotate!(8 a b d);
+            add_xor_rotate!(7 c d b);
+            each!(b = |q: usize| _mm512_shuffle_epi32::<0x39>(b[q]));
+            each!(c = |q: usize| _mm512_shuffle_epi32::<0x4e>(c[q]));
+            each!(d = |q: usize| _mm512_shuffle_epi32::<0x93>(d[q]));
+            add_xor_rotate!(16 a b d);
+            add_xor_rotate!(12 c d b);
+            add_xor_rotate!(8 a b d);
+            add_xor_rotate!(7 c d b);
+            each!(b = |q: usize| _mm512_shuffle_epi32::<0x93>(b[q]));
+            each!(c = |q: usize| _mm512_shuffle_epi32::<0x4e>(c[q]));
+            each!(d = |q: usize| _mm512_shuffle_epi32::<0x39>(d[q]));
+        }
+        for q in 0..Q {
+            let blocks = transpose_parts([
+                _mm512_add_epi32(a[q], constants),
+                _mm512_add_epi32(b[q], key(q, 0)),
+                _mm512_add_epi32(c[q], key(q, 1)),
+                _mm512_add_epi32(d[q], row(q)),
+            ]);
+            for (i, block) in blocks.into_iter().enumerate() {
+                xor(lanes, 4 * q + i, block);
+            }
+        }
+    }
+}

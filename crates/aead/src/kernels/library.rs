@@ -1,0 +1,53 @@
+//! The library: ring.
+
+use super::Job;
+use crate::TAG_LEN;
+use core::mem::ManuallyDrop;
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use std::hint::black_box;
+
+/// A key as the library wants it, wiped at the end: the library leaves its keys in memory.
+struct Wiped(ManuallyDrop<LessSafeKey>);
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        let at: *mut LessSafeKey = &mut *self.0;
+        // SAFETY: the bytes are those of the key, which is neither used nor dropped any more.
+        unsafe { core::ptr::write_bytes(at.cast::<u8>(), 0, size_of::<LessSafeKey>()) };
+        black_box(at);
+    }
+}
+
+fn key(job: &Job<'_>) -> Wiped {
+    let key = UnboundKey::new(&CHACHA20_POLY1305, job.key.bytes()).expect("32 bytes");
+    Wiped(ManuallyDrop::new(LessSafeKey::new(key)))
+}
+
+pub(super) fn seal(job: &mut Job<'_>) {
+    let len = job.lay();
+    let nonce = Nonce::assume_unique_for_key(job.nonce);
+    let key = key(job);
+    let (text, tag) = job.out.split_at_mut(len);
+    let sealed = key
+        .0
+        .seal_in_place_separate_tag(nonce, Aad::from(job.aad), text);
+    tag.copy_from_slice(sealed.expect("shorter than 256 GiB").as_ref());
+}
+
+pub(super) fn open(job: &mut Job<'_>) -> bool {
+    let nonce = Nonce::assume_unique_for_key(job.nonce);
+    let aad = Aad::from(job.aad);
+    let key = key(job);
+    if job.in_place > 0 {
+        return key.0.open_in_place(nonce, aad, job.out).is_ok();
+    }
+    let Some((ciphertext, tag)) = job.src.split_last_chunk::<TAG_LEN>() else {
+        return false;
+    };
+    let text = &mut job.out[..ciphertext.len()];
+    text.copy_from_slice(ciphertext);
+    let tag = ring::aead::Tag::from(*tag);
+    key.0
+        .open_in_place_separate_tag(nonce, aad, tag, text, 0..)
+        .is_ok()
+}

@@ -1,0 +1,162 @@
+//! The implementations, and the choice between them. All unsafe code of the crate is in this module.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+mod library;
+mod portable;
+mod scalar;
+
+use crate::{Key, OpenJob, SealJob, TAG_LEN};
+use std::sync::OnceLock;
+
+/// One packet in either direction.
+pub(crate) struct Job<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) nonce: [u8; 12],
+    pub(crate) aad: &'a [u8],
+    /// This many bytes of the input stand in `out` already; the rest follows in `src`.
+    pub(crate) in_place: usize,
+    pub(crate) src: &'a [u8],
+    pub(crate) out: &'a mut [u8],
+}
+
+impl Job<'_> {
+    fn nonce_words(&self) -> [u32; 3] {
+        let words = self.nonce.as_chunks().0;
+        core::array::from_fn(|i| u32::from_le_bytes(words[i]))
+    }
+
+    /// For sealing: puts the whole plaintext into `out` and returns its length.
+    fn lay(&mut self) -> usize {
+        let len = self.out.len() - TAG_LEN;
+        let (copied, zeros) = self.out[self.in_place..len].split_at_mut(self.src.len());
+        copied.copy_from_slice(self.src);
+        zeros.fill(0);
+        len
+    }
+
+    /// For opening: ciphertext and tag.
+    fn sealed(&self) -> &[u8] {
+        if self.in_place == 0 { self.src } else { self.out }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Job<'_> {
+    fn to_seal(&mut self) -> lanes::Packet {
+        let len = self.out.len() - TAG_LEN;
+        // A block of which only the beginning stands in `out` is put together there.
+        let end = self.in_place.next_multiple_of(64).min(len);
+        if self.in_place < end {
+            let missing = end - self.in_place;
+            let (now, later) = self.src.split_at(missing.min(self.src.len()));
+            let (copied, zeros) = self.out[self.in_place..end].split_at_mut(now.len());
+            copied.copy_from_slice(now);
+            zeros.fill(0);
+            self.src = later;
+            self.in_place = end;
+        }
+        lanes::Packet {
+            key: self.key.bytes(),
+            nonce: self.nonce_words(),
+            src: self.src.as_ptr().wrapping_sub(self.in_place),
+            src_end: self.in_place + self.src.len(),
+            in_place: self.in_place,
+            dst: self.out.as_mut_ptr(),
+            len,
+        }
+    }
+
+    /// Of a job that is shorter than a tag, nothing is opened.
+    fn to_open(&mut self) -> lanes::Packet {
+        let len = self.sealed().len().saturating_sub(TAG_LEN);
+        lanes::Packet {
+            key: self.key.bytes(),
+            nonce: self.nonce_words(),
+            src: self.src.as_ptr(),
+            src_end: len,
+            in_place: self.in_place,
+            dst: self.out.as_mut_ptr(),
+            len,
+        }
+    }
+}
+
+/// Whether two tags differ, in a time that does not depend on where.
+fn differs(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
+    let difference = u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b);
+    core::hint::black_box(difference) != 0
+}
+
+/// An implementation that this processor can run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kernel(Choice);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Choice {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    Portable,
+    Library,
+}
+
+impl Kernel {
+    /// All that this processor can run, the preferred one first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        let all = [
+            #[cfg(target_arch = "x86_64")]
+            (Choice::Avx512, avx512::available()),
+            (Choice::Library, true),
+            (Choice::Portable, true),
+        ];
+        all.into_iter()
+            .filter_map(|(choice, here)| here.then_some(Self(choice)))
+    }
+
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512 => "avx512",
+            Choice::Library => "ring",
+            Choice::Portable => "portable",
+        }
+    }
+
+    pub fn active() -> Self {
+        static ACTIVE: OnceLock<Kernel> = OnceLock::new();
+        *ACTIVE.get_or_init(|| {
+            let wanted = std::env::var("ADIT_AEAD").unwrap_or_default();
+            let mut all = Self::available();
+            let best = all.next().expect("some run everywhere");
+            core::iter::once(best)
+                .chain(all)
+                .find(|kernel| kernel.name() == wanted)
+                .unwrap_or(best)
+        })
+    }
+
+    pub fn seal(self, jobs: &mut [SealJob<'_>]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512 => avx512::seal(jobs),
+            Choice::Library => jobs.iter_mut().for_each(|job| library::seal(&mut job.0)),
+            Choice::Portable => jobs.iter_mut().for_each(|job| portable::seal(&mut job.0)),
+        }
+    }
+
+    pub fn open(self, jobs: &mut [OpenJob<'_>]) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512 => avx512::open(jobs),
+            Choice::Library => jobs
+                .iter_mut()
+                .for_each(|job| job.1 = library::open(&mut job.0)),
+            Choice::Portable => jobs
+                .iter_mut()
+                .for_each(|job| job.1 = portable::open(&mut job.0)),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The reference: RFC 8439 as it is written, one packet at a time.
+
+use super::scalar::{Poly, chacha20_block, chacha20_xor};
+use super::{Job, differs};
+use crate::TAG_LEN;
+use zeroize::Zeroizing;
+
+fn poly(job: &Job<'_>) -> Poly {
+    let [n0, n1, n2] = job.nonce_words();
+    let block = Zeroizing::new(chacha20_block(job.key.bytes(), [0, n0, n1, n2]));
+    Poly::new(block.first_chunk().expect("a block is longer"))
+}
+
+fn tag(job: &Job<'_>, ciphertext: &[u8]) -> [u8; TAG_LEN] {
+    let mut poly = poly(job);
+    poly.padded(job.aad);
+    poly.padded(ciphertext);
+    poly.finish(job.aad.len(), ciphertext.len())
+}
+
+pub(super) fn seal(job: &mut Job<'_>) {
+    let len = job.lay();
+    chacha20_xor(job.key.bytes(), job.nonce_words(), &mut job.out[..len]);
+    let tag = tag(job, &job.out[..len]);
+    job.out[len..].copy_from_slice(&tag);
+}
+
+pub(super) fn open(job: &mut Job<'_>) -> bool {
+    let Some((ciphertext, expected)) = job.sealed().split_last_chunk() else {
+        return false;
+    };
+    if differs(&tag(job, ciphertext), expected) {
+        return false;
+    }
+    let len = ciphertext.len();
+    if job.in_place == 0 {
+        job.out[..len].copy_from_slice(&job.src[..len]);
+    }
+    chacha20_xor(job.key.bytes(), job.nonce_words(), &mut job.out[..len]);
+    true
+}

@@ -1,0 +1,159 @@
+//! ChaCha20 and Poly1305 in plain Rust, one block at a time: the oracle of the other kernels, and what they use for
+//! the odd ends that no vector pays for.
+
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// "expand 32-byte k" (RFC 8439, section 2.3).
+pub(super) const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
+
+/// The bytes of the text that one ChaCha20 block covers.
+pub(super) const BLOCK: usize = 64;
+
+fn quarter_round(state: &mut [u32; 16], a: usize, b: usize, c: usize, d: usize) {
+    state[a] = state[a].wrapping_add(state[b]);
+    state[d] = (state[d] ^ state[a]).rotate_left(16);
+    state[c] = state[c].wrapping_add(state[d]);
+    state[b] = (state[b] ^ state[c]).rotate_left(12);
+    state[a] = state[a].wrapping_add(state[b]);
+    state[d] = (state[d] ^ state[a]).rotate_left(8);
+    state[c] = state[c].wrapping_add(state[d]);
+    state[b] = (state[b] ^ state[c]).rotate_left(7);
+}
+
+/// The block function of RFC 8439, section 2.3; `row` is the block counter and the nonce.
+pub(super) fn chacha20_block(key: &[u8; 32], row: [u32; 4]) -> [u8; BLOCK] {
+    let mut initial = [0; 16];
+    initial[..4].copy_from_slice(&CONSTANTS);
+    for (word, bytes) in initial[4..12].iter_mut().zip(key.as_chunks().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    initial[12..].copy_from_slice(&row);
+    let mut state = initial;
+    for _ in 0..10 {
+        quarter_round(&mut state, 0, 4, 8, 12);
+        quarter_round(&mut state, 1, 5, 9, 13);
+        quarter_round(&mut state, 2, 6, 10, 14);
+        quarter_round(&mut state, 3, 7, 11, 15);
+        quarter_round(&mut state, 0, 5, 10, 15);
+        quarter_round(&mut state, 1, 6, 11, 12);
+        quarter_round(&mut state, 2, 7, 8, 13);
+        quarter_round(&mut state, 3, 4, 9, 14);
+    }
+    let mut block = [0; BLOCK];
+    for ((bytes, word), start) in block.as_chunks_mut().0.iter_mut().zip(state).zip(initial) {
+        *bytes = word.wrapping_add(start).to_le_bytes();
+    }
+    state.zeroize();
+    initial.zeroize();
+    block
+}
+
+/// XORs the keystream from block 1 on into `text`.
+pub(super) fn chacha20_xor(key: &[u8; 32], nonce: [u32; 3], text: &mut [u8]) {
+    for (counter, chunk) in (1..).zip(text.chunks_mut(BLOCK)) {
+        let mut block = chacha20_block(key, [counter, nonce[0], nonce[1], nonce[2]]);
+        for (byte, stream) in chunk.iter_mut().zip(block) {
+            *byte ^= stream;
+        }
+        block.zeroize();
+    }
+}
+
+/// Poly1305 (RFC 8439, section 2.5) over what the AEAD authenticates, in three 64-bit limbs.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub(super) struct Poly {
+    h: [u64; 3],
+    r: [u64; 2],
+    s: u128,
+}
+
+impl Poly {
+    /// The first half of the key, clamped, is the multiplier; the second half is added at the end.
+    pub(super) fn new(key: &[u8; 32]) -> Self {
+        let (r, s) = halves(key);
+        Self {
+            h: [0; 3],
+            r: [low(r), low(r >> 64)],
+            s,
+        }
+    }
+
+    /// Adds one full block and multiplies by r.
+    #[inline(always)]
+    pub(super) fn block(&mut self, low_half: u64, high_half: u64) {
+        let [r0, r1] = self.r.map(u128::from);
+        // r1 is a multiple of 4, so that r1 * 2^128 = r1 * 5/4 (mod 2^130 - 5) is a whole number.
+        let s1 = r1 + (r1 >> 2);
+        let t0 = u128::from(self.h[0]) + u128::from(low_half);
+        let t1 = u128::from(self.h[1]) + u128::from(high_half) + (t0 >> 64);
+        let h2 = self.h[2] + 1 + low(t1 >> 64);
+        let (h0, h1) = (u128::from(low(t0)), u128::from(low(t1)));
+
+        let d0 = h0 * r0 + h1 * s1;
+        let d1 = h0 * r1 + h1 * r0 + u128::from(h2 * low(s1));
+        let d2 = h2 * low(r0);
+
+        let d1 = d1 + (d0 >> 64);
+        let d2 = d2 + low(d1 >> 64);
+        // Bits 130 and up come back five-fold: (d2 >> 2) * 4 + (d2 >> 2).
+        let top = (d2 & !3) + (d2 >> 2);
+        let t0 = u128::from(low(d0)) + u128::from(top);
+        let t1 = u128::from(low(d1)) + (t0 >> 64);
+        self.h = [low(t0), low(t1), (d2 & 3) + low(t1 >> 64)];
+    }
+
+    /// Adds the blocks of `bytes`, the last one filled up with zeros.
+    pub(super) fn padded(&mut self, bytes: &[u8]) {
+        let (blocks, rest) = bytes.as_chunks::<16>();
+        for block in blocks {
+            let block = u128::from_le_bytes(*block);
+            self.block(low(block), low(block >> 64));
+        }
+        if !rest.is_empty() {
+            let mut block = [0; 16];
+            block[..rest.len()].copy_from_slice(rest);
+            let block = u128::from_le_bytes(block);
+            self.block(low(block), low(block >> 64));
+        }
+    }
+
+    /// Adds the block of the two lengths and returns the tag.
+    pub(super) fn finish(mut self, aad: usize, text: usize) -> [u8; 16] {
+        self.block(aad as u64, text as u64);
+        reduce(self.h, self.s)
+    }
+}
+
+/// The multiplier, clamped, and the final summand of a one-time key.
+pub(super) fn halves(key: &[u8; 32]) -> (u128, u128) {
+    let (halves, _) = key.as_chunks();
+    let r = u128::from_le_bytes(halves[0]) & 0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff;
+    (r, u128::from_le_bytes(halves[1]))
+}
+
+/// h mod 2^130 - 5, plus s, mod 2^128; h is below 2 * (2^130 - 5).
+#[inline(always)]
+pub(super) fn reduce(h: [u64; 3], s: u128) -> [u8; 16] {
+    let value = u128::from(h[0]) | u128::from(h[1]) << 64;
+    // The carry of h + 5 out of bit 130 says whether h is 2^130 - 5 or more.
+    let (_, carry) = value.overflowing_add(5);
+    let over = (h[2] + u64::from(carry)) >> 2;
+    // Branch-free: what is taken off is 0 or 1 times 2^130 - 5, whose low 128 bits are those of -5.
+    value
+        .wrapping_add(u128::from(over) * 5)
+        .wrapping_add(s)
+        .to_le_bytes()
+}
+
+/// The low and the high 64 bits.
+#[inline(always)]
+pub(super) fn words(value: u128) -> [u64; 2] {
+    [low(value), low(value >> 64)]
+}
+
+/// The low 64 bits.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "this is the point of it")]
+fn low(value: u128) -> u64 {
+    value as u64
+}
