@@ -50,14 +50,17 @@ impl Cidr {
         Some(Self { addr, len })
     }
 
+    /// The lowest address of the block.
     pub fn addr(&self) -> IpAddr {
         self.addr
     }
 
+    /// How many leading bits all addresses of the block share.
     pub fn prefix_len(&self) -> u8 {
         self.len
     }
 
+    /// Whether the address is in the block.
     pub fn contains(&self, ip: IpAddr) -> bool {
         Cidr::new(ip, self.len).is_some_and(|block| block == *self)
     }
@@ -74,6 +77,7 @@ impl std::fmt::Display for Cidr {
 pub struct DeviceChange {
     /// All-zero removes the key.
     pub private_key: Option<Secret>,
+    /// 0 lets the system choose.
     pub listen_port: Option<u16>,
     /// 0 removes the mark.
     pub fwmark: Option<u32>,
@@ -86,16 +90,21 @@ pub struct DeviceChange {
 /// What one peer section of a `set` transaction asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerChange {
+    /// Names the peer.
     pub public_key: PublicKey,
+    /// Remove the peer; the rest of the section is ignored.
     pub remove: bool,
     /// Change the peer only if it exists.
     pub update_only: bool,
     /// All-zero means none.
     pub preshared_key: Option<Secret>,
+    /// Where to send to until the peer is heard from elsewhere.
     pub endpoint: Option<SocketAddr>,
     /// Seconds; 0 turns it off.
     pub persistent_keepalive: Option<u16>,
+    /// Blocks that `allowed_ips` does not add are given up.
     pub replace_allowed_ips: bool,
+    /// In the order of the request.
     pub allowed_ips: Vec<AllowedIpChange>,
 }
 
@@ -118,33 +127,44 @@ impl PeerChange {
 /// `allowed_ip=ip/cidr` takes the block from its owner; `allowed_ip=-ip/cidr` gives it up if it is this peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedIpChange {
+    /// Whoever owns the block, it is this peer's now.
     Add(Cidr),
+    /// The block is nobody's now if it was this peer's.
     Remove(Cidr),
 }
 
 /// What `get` reports of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeviceStatus {
+    /// As Curve25519 uses it (clamped).
     pub private_key: Option<Secret>,
     /// Derived from the private key.
     pub public_key: Option<PublicKey>,
     /// 0 while no socket is bound.
     pub listen_port: u16,
+    /// 0 is none.
     pub fwmark: u32,
+    /// In the order in which they were added.
     pub peers: Vec<PeerStatus>,
 }
 
 /// What `get` reports of one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
+    /// Names the peer.
     pub public_key: PublicKey,
+    /// `None` if there is none.
     pub preshared_key: Option<Secret>,
+    /// Where it is reached now.
     pub endpoint: Option<SocketAddr>,
     /// Since the Unix epoch; `None` if there was no handshake yet.
     pub last_handshake: Option<Duration>,
+    /// UDP payload received and found authentic.
     pub rx_bytes: u64,
+    /// UDP payload sent.
     pub tx_bytes: u64,
     /// Seconds; 0 is off.
     pub persistent_keepalive: u16,
+    /// Sorted.
     pub allowed_ips: Vec<Cidr>,
 }

@@ -14,12 +14,17 @@
 //! for each peer, its [`Session`]s and the routes, all in [`Shared`].
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod allowed_ips;
 pub mod config;
+mod cookie;
+mod crypto;
 mod device;
 mod endpoint;
+mod limiter;
 pub mod limits;
+mod noise;
 mod replay;
 mod session;
 mod shared;
@@ -28,7 +33,7 @@ mod tunnel;
 pub mod wire;
 
 pub use allowed_ips::AllowedIps;
-pub use device::{ConfigError, Device, HandshakeStats, Output};
+pub use device::{ConfigError, Device, HandshakeStats, Output, Random};
 pub use endpoint::{Endpoint, Source};
 pub use replay::ReplayWindow;
 pub use session::{Expired, Session};

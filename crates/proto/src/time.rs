@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use crate::limits::TIMESTAMP_GRAIN;
+
 /// A point on a clock that never goes back and keeps running while the machine sleeps, in nanoseconds.
 ///
 /// The caller passes it in; the protocol reads no clock.
@@ -33,11 +35,8 @@ const UNIX_EPOCH: u64 = (1 << 62) + 10;
 impl Tai64N {
     /// The timestamp of a moment that is given as the time since the Unix epoch.
     pub fn from_unix(since_epoch: Duration) -> Self {
-        let mut bytes = [0; 12];
         let seconds = UNIX_EPOCH.saturating_add(since_epoch.as_secs());
-        bytes[..8].copy_from_slice(&seconds.to_be_bytes());
-        bytes[8..].copy_from_slice(&since_epoch.subsec_nanos().to_be_bytes());
-        Self(bytes)
+        Self::from_parts(seconds, since_epoch.subsec_nanos())
     }
 
     /// The time since the Unix epoch, zero if before.
@@ -53,5 +52,27 @@ impl Tai64N {
             u64::from_be_bytes([a, b, c, d, e, f, g, h]),
             u32::from_be_bytes([i, j, k, l]),
         )
+    }
+
+    /// Rounded down, so that it does not tell the exact time.
+    pub(crate) fn coarse(self) -> Self {
+        let (seconds, nanos) = self.parts();
+        Self::from_parts(seconds, nanos & !(TIMESTAMP_GRAIN - 1))
+    }
+
+    /// The next greater coarse timestamp.
+    pub(crate) fn next_grain(self) -> Self {
+        let (seconds, nanos) = self.parts();
+        match nanos.saturating_add(TIMESTAMP_GRAIN) {
+            nanos if nanos < 1_000_000_000 => Self::from_parts(seconds, nanos),
+            _ => Self::from_parts(seconds.saturating_add(1), 0),
+        }
+    }
+
+    fn from_parts(seconds: u64, nanos: u32) -> Self {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&seconds.to_be_bytes());
+        bytes[8..].copy_from_slice(&nanos.to_be_bytes());
+        Self(bytes)
     }
 }

@@ -102,10 +102,13 @@ impl Tunnel {
 
     /// Lets the kernel's routing choose the source address again.
     pub fn clear_source(&self) {
-        if let Some(known) = self.endpoint()
-            && known.src.is_some()
+        let known = self.endpoint.load();
+        if let Some(endpoint) = known.as_deref()
+            && endpoint.src.is_some()
         {
-            self.endpoint.store(Some(Arc::new(known.addr.into())));
+            // If the peer has just roamed, its new endpoint stays.
+            let cleared = Arc::new(endpoint.addr.into());
+            self.endpoint.compare_and_swap(&known, Some(cleared));
         }
     }
 

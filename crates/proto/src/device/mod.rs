@@ -1,24 +1,81 @@
 //! The device: its peers, handshakes and timers.
+//!
+//! - this file: the four families of methods, and who owns what;
+//! - `handshake`: what happens to a message of type 1, 2 or 3;
+//! - `peer`: keypairs, starting and finishing handshakes;
+//! - `timers`: the timers of a peer and what they do;
+//! - `configure`: a change of configuration.
 
+mod configure;
+mod handshake;
+mod peer;
+mod timers;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use x25519_dalek::StaticSecret;
+use zeroize::Zeroizing;
 
-use crate::config::{DeviceChange, DeviceStatus, PublicKey};
+use crate::config::{DeviceStatus, PublicKey, Secret};
+use crate::cookie::Checker;
+use crate::limiter::Limiter;
+use crate::noise::Identity;
+use crate::session::Session;
 use crate::shared::Shared;
 use crate::tunnel::Tunnel;
 use crate::wire::INITIATION_LEN;
-use crate::{Endpoint, Tai64N, Time};
+use crate::{AllowedIps, Endpoint, Tai64N, Time};
+
+use peer::Peer;
+
+/// Fills a buffer with random bytes.
+pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
 /// A WireGuard interface without its sockets: see the [crate] for how to drive it.
 pub struct Device {
+    core: Core,
+    /// By [`Tunnel::id`], so in the order in which they were added.
+    peers: BTreeMap<u32, Peer>,
+    by_key: HashMap<PublicKey, u32>,
+    next_id: u32,
+    /// What the next change starts from; clones of it are published.
+    routes: AllowedIps<Arc<Tunnel>>,
+    /// The earliest deadline of each peer that has one.
+    deadlines: BTreeSet<(Time, u32)>,
+    listen_port: u16,
+    fwmark: u32,
+    checker: Checker,
+    limiter: Limiter,
+    under_load_until: Time,
+}
+
+/// What a peer's actions need besides the peer.
+struct Core {
+    identity: Option<Identity>,
+    /// Peers by every index that was given out, of handshakes and of sessions.
+    indices: HashMap<u32, u32>,
     shared: Arc<Shared>,
-    #[expect(dead_code)]
-    random: Box<dyn FnMut(&mut [u8]) + Send>,
-    peers: Vec<Arc<Tunnel>>,
+    random: Random,
+    outputs: VecDeque<Queued>,
+    stats: HandshakeStats,
+    /// The greatest timestamp that was sent, so that a clock that is set back locks nobody out.
+    last_timestamp: Tai64N,
+}
+
+/// An output, or one that is decided on when it is taken out.
+enum Queued {
+    Output(Output),
+    /// The responder cannot send until it hears from us: a keepalive, unless staged frames went out by now.
+    Confirm(Arc<Tunnel>, Arc<Session>),
 }
 
 /// What the device wants done.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are handshakes, and none is kept"
+)]
 pub enum Output {
     /// Send the datagram on the UDP socket.
     Handshake {
@@ -110,74 +167,156 @@ impl std::error::Error for ConfigError {}
 
 impl Device {
     /// `random` fills a buffer with random bytes: the operating system's in production, seeded in tests.
-    pub fn new(random: Box<dyn FnMut(&mut [u8]) + Send>) -> Self {
+    pub fn new(random: Random) -> Self {
         Self {
-            shared: Arc::new(Shared::new()),
-            random,
-            peers: Vec::new(),
+            core: Core {
+                identity: None,
+                indices: HashMap::new(),
+                shared: Arc::new(Shared::new()),
+                random,
+                outputs: VecDeque::new(),
+                stats: HandshakeStats::default(),
+                last_timestamp: Tai64N::default(),
+            },
+            peers: BTreeMap::new(),
+            by_key: HashMap::new(),
+            next_id: 0,
+            routes: AllowedIps::default(),
+            deadlines: BTreeSet::new(),
+            listen_port: 0,
+            fwmark: 0,
+            checker: Checker::new(&PublicKey([0; 32])),
+            limiter: Limiter::default(),
+            under_load_until: Time::default(),
         }
     }
 
     /// The configuration and counters, as `get` reports them.
     pub fn status(&self) -> DeviceStatus {
-        DeviceStatus::default()
+        let identity = self.core.identity.as_ref();
+        DeviceStatus {
+            private_key: identity.map(|identity| Secret(identity.secret.to_bytes())),
+            public_key: identity.map(|identity| identity.public),
+            listen_port: self.listen_port,
+            fwmark: self.fwmark,
+            peers: self.peers.values().map(Peer::status).collect(),
+        }
     }
 
-    /// All peers.
+    /// All peers, in the order in which they were added.
     pub fn tunnels(&self) -> impl Iterator<Item = &Arc<Tunnel>> {
-        self.peers.iter()
+        self.peers.values().map(|peer| &peer.tunnel)
     }
 
     /// The peer with this static key.
     pub fn tunnel(&self, key: &PublicKey) -> Option<&Arc<Tunnel>> {
-        self.peers.iter().find(|peer| peer.public_key() == *key)
+        let id = self.by_key.get(key)?;
+        self.peers.get(id).map(|peer| &peer.tunnel)
     }
 
     /// What the shards read.
     pub fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.shared)
+        Arc::clone(&self.core.shared)
     }
 
     /// How handshakes went so far.
     pub fn handshake_stats(&self) -> HandshakeStats {
-        HandshakeStats::default()
+        self.core.stats
     }
 
-    /// A datagram of type 1, 2 or 3 came in. `wall` is the time of day; `under_load` says that the engine's queue of
-    /// handshakes is long.
-    pub fn handle_handshake(
-        &mut self,
-        _now: Time,
-        _wall: Tai64N,
-        _from: Endpoint,
-        _datagram: &[u8],
-        _under_load: bool,
-    ) {
+    /// A shard raised a notice for this tunnel: one of its methods returned true.
+    pub fn handle_notice(&mut self, now: Time, wall: Tai64N, tunnel: &Arc<Tunnel>) {
+        let notices = tunnel.take_notices();
+        if let Some(peer) = self.peers.get_mut(&tunnel.id()) {
+            peer.notices_raised(&mut self.core, now, wall, notices);
+            self.reschedule(tunnel.id());
+        }
     }
 
-    /// A shard raised a notice for this tunnel.
-    pub fn handle_notice(&mut self, _now: Time, _wall: Tai64N, _tunnel: &Arc<Tunnel>) {}
-
-    /// [`Device::next_deadline`] has passed.
-    pub fn handle_timeout(&mut self, _now: Time, _wall: Tai64N) {}
-
-    /// Changes the configuration, whole or not at all.
-    pub fn apply(
-        &mut self,
-        _now: Time,
-        _wall: Tai64N,
-        _change: &DeviceChange,
-    ) -> Result<(), ConfigError> {
-        Ok(())
+    /// [`Device::next_deadline`] has passed. Harmless at any other time.
+    pub fn handle_timeout(&mut self, now: Time, wall: Tai64N) {
+        // Each due peer is looked at once, so that no timer that is armed anew can hold the caller here.
+        let later = self
+            .deadlines
+            .split_off(&(now + std::time::Duration::from_nanos(1), 0));
+        for (_, id) in std::mem::replace(&mut self.deadlines, later) {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.scheduled = None;
+                peer.time_passed(&mut self.core, now, wall);
+                self.reschedule(id);
+            }
+        }
     }
 
     /// When to call [`Device::handle_timeout`] at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        None
+        self.deadlines.first().map(|(time, _)| *time)
     }
 
-    /// The next thing that the device wants done.
+    /// The next thing that the device wants done: call until `None`.
     pub fn poll_output(&mut self) -> Option<Output> {
-        None
+        loop {
+            match self.core.outputs.pop_front()? {
+                Queued::Output(output) => return Some(output),
+                Queued::Confirm(tunnel, session) if session.sent() == 0 => {
+                    return Some(Output::Keepalive { tunnel });
+                }
+                Queued::Confirm(..) => {}
+            }
+        }
+    }
+
+    /// Brings the order of deadlines up to date with the timers of a peer.
+    fn reschedule(&mut self, id: u32) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let next = peer.timers.next_deadline();
+        if next == peer.scheduled {
+            return;
+        }
+        if let Some(before) = peer.scheduled {
+            self.deadlines.remove(&(before, id));
+        }
+        if let Some(next) = next {
+            self.deadlines.insert((next, id));
+        }
+        peer.scheduled = next;
+    }
+}
+
+impl Core {
+    fn push(&mut self, output: Output) {
+        self.outputs.push_back(Queued::Output(output));
+    }
+
+    /// A random index that no handshake or session has (whitepaper 5.4.2).
+    fn new_index(&mut self, id: u32) -> u32 {
+        loop {
+            let mut bytes = [0; 4];
+            (self.random)(&mut bytes);
+            let index = u32::from_le_bytes(bytes);
+            if let std::collections::hash_map::Entry::Vacant(entry) = self.indices.entry(index) {
+                entry.insert(id);
+                return index;
+            }
+        }
+    }
+
+    fn new_ephemeral(&mut self) -> StaticSecret {
+        let mut bytes = Zeroizing::new([0; 32]);
+        (self.random)(&mut *bytes);
+        StaticSecret::from(*bytes)
+    }
+
+    /// A timestamp for an initiation, greater than all before it.
+    fn new_timestamp(&mut self, wall: Tai64N) -> Tai64N {
+        let coarse = wall.coarse();
+        self.last_timestamp = if coarse > self.last_timestamp {
+            coarse
+        } else {
+            self.last_timestamp.next_grain()
+        };
+        self.last_timestamp
     }
 }

@@ -1,0 +1,158 @@
+//! mac1, mac2 and the cookies that keep a responder under load from computing for sources that do not exist
+//! (whitepaper 5.3, 5.4.4, 5.4.7).
+
+use std::net::{IpAddr, SocketAddr};
+
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+use crate::Time;
+use crate::config::PublicKey;
+use crate::crypto::{hash, mac, xopen, xseal};
+use crate::limits::COOKIE_REFRESH_TIME;
+use crate::wire::{COOKIE_REPLY_LEN, CookieReply, MACS_LEN};
+
+const LABEL_MAC1: &[u8] = b"mac1----";
+const LABEL_COOKIE: &[u8] = b"cookie--";
+const MAC_LEN: usize = MACS_LEN / 2;
+
+/// The side that receives handshake messages: checks both macs, hands out cookies.
+pub(crate) struct Checker {
+    mac1_key: [u8; 32],
+    cookie_key: [u8; 32],
+    secret: Zeroizing<[u8; 32]>,
+    secret_since: Option<Time>,
+}
+
+impl Checker {
+    pub(crate) fn new(ours: &PublicKey) -> Self {
+        Self {
+            mac1_key: hash(&[LABEL_MAC1, &ours.0]),
+            cookie_key: hash(&[LABEL_COOKIE, &ours.0]),
+            secret: Zeroizing::default(),
+            secret_since: None,
+        }
+    }
+
+    /// Whether the sender knows our public key. `message` is an initiation or response.
+    pub(crate) fn mac1_is_valid(&self, message: &[u8]) -> bool {
+        let (signed, mac1, _) = split(message);
+        mac(&self.mac1_key, &[signed]).ct_eq(mac1).into()
+    }
+
+    /// Whether the sender has the cookie that we gave to its address and port.
+    pub(crate) fn mac2_is_valid(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        message: &[u8],
+        random: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let cookie = self.cookie(now, from, random);
+        let (signed, mac1, mac2) = split(message);
+        mac(&*cookie, &[signed, mac1]).ct_eq(mac2).into()
+    }
+
+    /// The answer to a message without a valid mac2; `sender` is the index in it.
+    pub(crate) fn create_reply(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        message: &[u8],
+        sender: u32,
+        mut random: impl FnMut(&mut [u8]),
+    ) -> [u8; COOKIE_REPLY_LEN] {
+        let cookie = self.cookie(now, from, &mut random);
+        let (_, mac1, _) = split(message);
+        let mut nonce = [0; 24];
+        random(&mut nonce);
+        let mut sealed = [0; 32];
+        let (text, tag) = sealed.split_at_mut(MAC_LEN);
+        text.copy_from_slice(&*cookie);
+        tag.copy_from_slice(&xseal(&self.cookie_key, &nonce, text, mac1));
+        CookieReply::write(sender, &nonce, &sealed)
+    }
+
+    /// MAC(R, address ‖ port): "a secret value R … changes every two minutes" (5.4.7).
+    fn cookie(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        random: impl FnOnce(&mut [u8]),
+    ) -> Zeroizing<[u8; MAC_LEN]> {
+        let fresh = |since| now.since(since) < COOKIE_REFRESH_TIME;
+        if !self.secret_since.is_some_and(fresh) {
+            random(&mut *self.secret);
+            self.secret_since = Some(now);
+        }
+        let port = from.port().to_be_bytes();
+        Zeroizing::new(match from.ip() {
+            IpAddr::V4(ip) => mac(&*self.secret, &[&ip.octets(), &port]),
+            IpAddr::V6(ip) => mac(&*self.secret, &[&ip.octets(), &port]),
+        })
+    }
+}
+
+/// The side that sends handshake messages to one peer: adds both macs, keeps the cookie.
+pub(crate) struct Stamper {
+    mac1_key: [u8; 32],
+    cookie_key: [u8; 32],
+    cookie: Option<(Zeroizing<[u8; MAC_LEN]>, Time)>,
+    /// Of the last message: the one that a cookie reply must answer.
+    last_mac1: Option<[u8; MAC_LEN]>,
+}
+
+impl Stamper {
+    pub(crate) fn new(theirs: &PublicKey) -> Self {
+        Self {
+            mac1_key: hash(&[LABEL_MAC1, &theirs.0]),
+            cookie_key: hash(&[LABEL_COOKIE, &theirs.0]),
+            cookie: None,
+            last_mac1: None,
+        }
+    }
+
+    /// Fills in mac1, and mac2 if a cookie "received … less than 120 seconds ago" is at hand (5.4.4).
+    pub(crate) fn stamp(&mut self, now: Time, message: &mut [u8]) {
+        let (signed, macs) = message.split_at_mut(message.len() - MACS_LEN);
+        let (mac1, mac2) = macs.split_at_mut(MAC_LEN);
+        let signature = mac(&self.mac1_key, &[signed]);
+        mac1.copy_from_slice(&signature);
+        self.last_mac1 = Some(signature);
+        match &self.cookie {
+            Some((cookie, since)) if now.since(*since) < COOKIE_REFRESH_TIME => {
+                mac2.copy_from_slice(&mac(&**cookie, &[signed, mac1]));
+            }
+            _ => self.cookie = None,
+        }
+    }
+
+    /// Keeps the cookie if the reply is authentic and answers our last message.
+    pub(crate) fn consume_reply(&mut self, now: Time, reply: CookieReply<'_>) -> bool {
+        let Some(mac1) = &self.last_mac1 else {
+            return false;
+        };
+        let Some((sealed, tag)) = reply.cookie().split_last_chunk() else {
+            return false;
+        };
+        let mut cookie = Zeroizing::new([0; MAC_LEN]);
+        cookie.copy_from_slice(sealed);
+        if xopen(&self.cookie_key, reply.nonce(), &mut *cookie, tag, mac1).is_none() {
+            return false;
+        }
+        self.cookie = Some((cookie, now));
+        self.last_mac1 = None;
+        true
+    }
+}
+
+/// What mac1 signs, mac1, mac2.
+fn split(message: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let (signed, macs) = message.split_at(message.len() - MACS_LEN);
+    let (mac1, mac2) = macs.split_at(MAC_LEN);
+    (signed, mac1, mac2)
+}
+
+#[cfg(test)]
+#[path = "cookie_tests.rs"]
+mod tests;

@@ -1,0 +1,306 @@
+//! A change of configuration: checked whole, then done, then published at once.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::peer::Peer;
+use super::timers::Timer;
+use super::{ConfigError, Core, Device, Output};
+use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use crate::cookie::Checker;
+use crate::limits::{MAX_PEERS, REJECT_AFTER_TIME};
+use crate::noise::{Identity, Remote};
+use crate::{Tai64N, Time};
+
+impl Device {
+    /// Changes the configuration, whole or not at all. What is set to what it was disturbs nothing: no session, no
+    /// endpoint, no packet on its way.
+    ///
+    /// An endpoint equal to the one that was last configured leaves one that the peer has roamed to alone, unless a
+    /// handshake is being tried there in vain and nothing authentic came for Reject-After-Time. With `replace_peers`, a peer that the change names
+    /// keeps its sessions, counters and roamed endpoint; what the change does not say about it is reset.
+    pub fn apply(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        change: &DeviceChange,
+    ) -> Result<(), ConfigError> {
+        let own_key = self.own_key_after(change);
+        self.check_size(change, own_key)?;
+
+        if let Some(key) = &change.private_key {
+            self.set_private_key(now, wall, key);
+        }
+        self.listen_port = change.listen_port.unwrap_or(self.listen_port);
+        self.fwmark = change.fwmark.unwrap_or(self.fwmark);
+
+        let mut routes_changed = false;
+        let mut kept = HashSet::new();
+        for section in &change.peers {
+            // A peer with our own key is ignored, as if it were not there.
+            if Some(section.public_key) == own_key {
+                continue;
+            }
+            let known = self.by_key.get(&section.public_key).copied();
+            let named = known.filter(|id| !change.replace_peers || kept.contains(id));
+            if section.remove {
+                if let Some(id) = named {
+                    routes_changed |= self.remove_peer(id);
+                }
+                continue;
+            }
+            if named.is_none() && section.update_only {
+                continue;
+            }
+            let id = known.unwrap_or_else(|| self.add_peer(section.public_key));
+            kept.insert(id);
+            routes_changed |= self.change_peer(now, wall, id, section, named.is_none());
+        }
+        if change.replace_peers {
+            let unnamed = self.peers.keys().filter(|id| !kept.contains(id));
+            for id in unnamed.copied().collect::<Vec<_>>() {
+                routes_changed |= self.remove_peer(id);
+            }
+        }
+        if routes_changed {
+            self.core.shared.publish(self.routes.clone());
+        }
+        Ok(())
+    }
+
+    fn own_key_after(&self, change: &DeviceChange) -> Option<PublicKey> {
+        match &change.private_key {
+            Some(key) => clamped(key).map(|key| Identity::new(&key).public),
+            None => self.core.identity.as_ref().map(|own| own.public),
+        }
+    }
+
+    /// Counts the peers that the change would leave, at most.
+    fn check_size(&self, change: &DeviceChange, own: Option<PublicKey>) -> Result<(), ConfigError> {
+        let before = if change.replace_peers {
+            0
+        } else {
+            self.peers.len()
+        };
+        if before + change.peers.len() <= MAX_PEERS {
+            return Ok(());
+        }
+        let mut keys = HashSet::new();
+        if !change.replace_peers {
+            keys.extend(self.by_key.keys().copied());
+        }
+        for section in &change.peers {
+            if section.remove {
+                keys.remove(&section.public_key);
+            } else if !section.update_only && Some(section.public_key) != own {
+                keys.insert(section.public_key);
+            }
+            if keys.len() > MAX_PEERS {
+                return Err(ConfigError::TooManyPeers);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_private_key(&mut self, now: Time, wall: Tai64N, key: &Secret) {
+        let identity = clamped(key).map(|key| Identity::new(&key));
+        let before = self.core.identity.as_ref().map(|own| own.secret.as_bytes());
+        if before == identity.as_ref().map(|own| own.secret.as_bytes()) {
+            return;
+        }
+        let public = identity.as_ref().map(|own| own.public);
+        self.core.identity = identity;
+        if let Some(public) = public {
+            self.checker = Checker::new(&public);
+            if let Some(&id) = self.by_key.get(&public)
+                && self.remove_peer(id)
+            {
+                self.core.shared.publish(self.routes.clone());
+            }
+        }
+        let ids: Vec<u32> = self.peers.keys().copied().collect();
+        for id in ids {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.own_key_changed(&mut self.core, now, wall);
+                self.reschedule(id);
+            }
+        }
+    }
+
+    fn add_peer(&mut self, key: PublicKey) -> u32 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let remote = Remote::new(self.core.identity.as_ref(), key);
+        self.peers.insert(id, Peer::new(id, remote));
+        self.by_key.insert(key, id);
+        id
+    }
+
+    /// True if that changed the routes.
+    fn remove_peer(&mut self, id: u32) -> bool {
+        let Some(mut peer) = self.peers.remove(&id) else {
+            return false;
+        };
+        let core = &mut self.core;
+        self.by_key.remove(&peer.public_key());
+        if let Some(scheduled) = peer.scheduled {
+            self.deadlines.remove(&(scheduled, id));
+        }
+        peer.end_handshake(core);
+        peer.expire_sessions(core);
+        peer.drop_keypairs(core);
+        for block in &peer.allowed_ips {
+            self.routes.remove(*block);
+        }
+        core.push(Output::DropStaged {
+            tunnel: Arc::clone(&peer.tunnel),
+        });
+        !peer.allowed_ips.is_empty()
+    }
+
+    /// Does what a section asks; `anew` also resets what it does not name. True if that changed the routes.
+    fn change_peer(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        id: u32,
+        section: &PeerChange,
+        anew: bool,
+    ) -> bool {
+        let routes_changed = self.change_allowed_ips(id, section, anew);
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.change(&mut self.core, now, wall, section, anew);
+            self.reschedule(id);
+        }
+        routes_changed
+    }
+
+    fn change_allowed_ips(&mut self, id: u32, section: &PeerChange, anew: bool) -> bool {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return false;
+        };
+        let before = std::mem::take(&mut peer.allowed_ips);
+        let mut after: BTreeSet<Cidr> = if anew || section.replace_allowed_ips {
+            BTreeSet::new()
+        } else {
+            before.clone()
+        };
+        for change in &section.allowed_ips {
+            match change {
+                AllowedIpChange::Add(block) => after.insert(*block),
+                AllowedIpChange::Remove(block) => after.remove(block),
+            };
+        }
+        let tunnel = Arc::clone(&peer.tunnel);
+        let mut changed = false;
+        for block in before.difference(&after) {
+            self.routes.remove(*block);
+            changed = true;
+        }
+        for block in after.difference(&before) {
+            changed = true;
+            // The block moves from its old owner.
+            let owner = self.routes.insert(*block, Arc::clone(&tunnel));
+            if let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner.id())) {
+                owner.allowed_ips.remove(block);
+            }
+        }
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.allowed_ips = after;
+        }
+        changed
+    }
+}
+
+impl Peer {
+    fn own_key_changed(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        let preshared_key = self.remote.preshared_key.clone();
+        self.remote = Remote::new(core.identity.as_ref(), self.public_key());
+        self.remote.preshared_key = preshared_key;
+        self.expire_sessions(core);
+        self.forget_initiation(core);
+        self.last_sent_handshake = None;
+        if self.timers.is_armed(Timer::Retransmit) {
+            self.send_initiation(core, now, wall);
+        }
+    }
+
+    fn change(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        wall: Tai64N,
+        section: &PeerChange,
+        anew: bool,
+    ) {
+        if let Some(key) = &section.preshared_key {
+            // Takes effect with the next handshake; sessions live on.
+            self.remote.preshared_key = key.clone();
+        } else if anew {
+            self.remote.preshared_key = Secret([0; 32]);
+        }
+        self.change_endpoint(core, now, wall, section, anew);
+        let keepalive = section.persistent_keepalive;
+        if let Some(interval) = keepalive.or(anew.then_some(0)) {
+            self.change_persistent_keepalive(core, now, wall, interval);
+        }
+    }
+
+    fn change_endpoint(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        wall: Tai64N,
+        section: &PeerChange,
+        anew: bool,
+    ) {
+        let Some(addr) = section.endpoint else {
+            if anew {
+                self.configured_endpoint = None;
+            }
+            return;
+        };
+        let here = self.tunnel.endpoint().map(|endpoint| endpoint.addr);
+        let same = self.configured_endpoint.replace(addr) == Some(addr);
+        let silent = |at| now.since(at) >= REJECT_AFTER_TIME;
+        let dead = self.timers.is_armed(Timer::Retransmit)
+            && self.tunnel.last_received().is_none_or(silent);
+        if here == Some(addr) || here.is_some() && same && !dead {
+            return;
+        }
+        self.tunnel.set_endpoint(addr.into());
+        if self.timers.is_armed(Timer::Retransmit) {
+            self.send_initiation(core, now, wall);
+        }
+    }
+
+    fn change_persistent_keepalive(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        wall: Tai64N,
+        seconds: u16,
+    ) {
+        let before = std::mem::replace(&mut self.persistent_keepalive, seconds);
+        if before == seconds {
+            return;
+        }
+        if seconds == 0 {
+            return self.timers.disarm(Timer::PersistentKeepalive);
+        }
+        let interval = Duration::from_secs(seconds.into());
+        self.timers.arm(Timer::PersistentKeepalive, now + interval);
+        if before == 0 {
+            self.send_keepalive(core, now, wall);
+        }
+    }
+}
+
+/// The private key as Curve25519 uses it; `None` for all zeros.
+fn clamped(key: &Secret) -> Option<Secret> {
+    let mut clamped = key.clone();
+    clamped.0[0] &= 248;
+    clamped.0[31] = clamped.0[31] & 127 | 64;
+    (!key.is_zero()).then_some(clamped)
+}

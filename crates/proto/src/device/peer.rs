@@ -1,0 +1,314 @@
+//! A peer as the control thread sees it: its keypairs, and how handshakes start and end.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+
+use super::timers::{Timer, Timers};
+use super::{Core, Output, Queued};
+use crate::config::{Cidr, PeerStatus, PublicKey, Secret};
+use crate::cookie::Stamper;
+use crate::limits::*;
+use crate::noise::{CreatedInitiation, Remote, create_initiation};
+use crate::session::Session;
+use crate::tunnel::{Tunnel, notice};
+use crate::{Endpoint, Tai64N, Time};
+
+pub(super) struct Peer {
+    pub(super) tunnel: Arc<Tunnel>,
+    pub(super) remote: Remote,
+    pub(super) stamper: Stamper,
+    /// As it was last set; the tunnel's follows the peer.
+    pub(super) configured_endpoint: Option<SocketAddr>,
+    pub(super) persistent_keepalive: u16,
+    pub(super) allowed_ips: BTreeSet<Cidr>,
+    /// Our initiation that waits for its response.
+    pub(super) initiation: Option<CreatedInitiation>,
+    pub(super) keypairs: Keypairs,
+    /// "the responder keeps track of the greatest timestamp received per peer" (5.1).
+    pub(super) greatest_timestamp: Tai64N,
+    pub(super) last_consumed_initiation: Option<Time>,
+    pub(super) last_handshake: Option<Duration>,
+    /// When an initiation or response was last sent.
+    pub(super) last_sent_handshake: Option<Time>,
+    /// When a packet last asked for the handshake that is under way.
+    pub(super) attempts_since: Time,
+    pub(super) jitter: Duration,
+    pub(super) timers: Timers,
+    /// The deadline under which the device has the peer in its order.
+    pub(super) scheduled: Option<Time>,
+}
+
+/// The sessions that a peer's packets may come in on. Packets go out on `current`.
+#[derive(Default)]
+pub(super) struct Keypairs {
+    pub(super) previous: Option<Arc<Session>>,
+    pub(super) current: Option<Arc<Session>>,
+    /// A responder's, until the initiator's first packet confirms it.
+    pub(super) next: Option<Arc<Session>>,
+}
+
+impl Peer {
+    pub(super) fn new(id: u32, remote: Remote) -> Self {
+        Self {
+            tunnel: Arc::new(Tunnel::new(id, remote.public)),
+            stamper: Stamper::new(&remote.public),
+            remote,
+            configured_endpoint: None,
+            persistent_keepalive: 0,
+            allowed_ips: BTreeSet::new(),
+            initiation: None,
+            keypairs: Keypairs::default(),
+            greatest_timestamp: Tai64N::default(),
+            last_consumed_initiation: None,
+            last_handshake: None,
+            last_sent_handshake: None,
+            attempts_since: Time::default(),
+            jitter: Duration::ZERO,
+            timers: Timers::default(),
+            scheduled: None,
+        }
+    }
+
+    pub(super) fn public_key(&self) -> PublicKey {
+        self.remote.public
+    }
+
+    pub(super) fn status(&self) -> PeerStatus {
+        let preshared_key = &self.remote.preshared_key;
+        PeerStatus {
+            public_key: self.public_key(),
+            preshared_key: (!preshared_key.is_zero()).then(|| Secret(preshared_key.0)),
+            endpoint: self.tunnel.endpoint().map(|endpoint| endpoint.addr),
+            last_handshake: self.last_handshake,
+            rx_bytes: self.tunnel.rx_bytes(),
+            tx_bytes: self.tunnel.tx_bytes(),
+            persistent_keepalive: self.persistent_keepalive,
+            allowed_ips: self.allowed_ips.iter().copied().collect(),
+        }
+    }
+
+    /// Shards told what happened, by the bits of [`notice`].
+    pub(super) fn notices_raised(&mut self, core: &mut Core, now: Time, wall: Tai64N, notices: u8) {
+        if notices & notice::CONFIRMED != 0 {
+            self.session_confirmed(core, wall);
+        }
+        if notices & notice::WANT_SESSION != 0 {
+            self.session_wanted(core, now, wall);
+        }
+        if notices & notice::REKEY != 0 {
+            // A new session may have come while the notice was on its way.
+            let current = self.keypairs.current.as_ref();
+            if current.is_none_or(|current| current.is_stale_for_sending(now)) {
+                self.handshake_wanted(core, now, wall);
+            }
+        }
+        if notices & notice::ARM != 0 {
+            self.arm_for_activity();
+        }
+    }
+
+    /// Frames are staged.
+    fn session_wanted(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        if self.can_send(now) {
+            self.tunnel.take_wanted();
+            core.push(self.session_ready());
+        } else {
+            self.handshake_wanted(core, now, wall);
+        }
+    }
+
+    pub(super) fn can_send(&self, now: Time) -> bool {
+        let current = self.tunnel.current();
+        current.is_some_and(|session| session.may_send(now))
+    }
+
+    fn session_ready(&self) -> Output {
+        Output::SessionReady {
+            tunnel: Arc::clone(&self.tunnel),
+        }
+    }
+
+    /// Something asks for a new session: starts a handshake unless one is under way, as soon as the last one is
+    /// Rekey-Timeout ago ("never … more than one [initiation] per Rekey-Timeout", 6.1).
+    pub(super) fn handshake_wanted(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        self.tunnel.take_wanted();
+        self.attempts_since = now;
+        if self.timers.is_armed(Timer::Retransmit) {
+            return;
+        }
+        self.tunnel.set_handshaking(true);
+        match self.last_sent_handshake {
+            Some(last) if now.since(last) < REKEY_TIMEOUT => {
+                self.timers.arm(Timer::Retransmit, last + REKEY_TIMEOUT);
+            }
+            _ => self.send_initiation(core, now, wall),
+        }
+    }
+
+    /// Sends a new initiation in place of the last one, if there is anything to send it with and to.
+    pub(super) fn send_initiation(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        self.forget_initiation(core);
+        self.last_sent_handshake = Some(now);
+        // "Rekey-Timeout … plus some jitter" (6.1).
+        self.jitter = core.new_jitter();
+        let retry = now + REKEY_TIMEOUT + self.jitter;
+        self.timers.arm(Timer::Retransmit, retry);
+
+        let Some(to) = self.tunnel.endpoint() else {
+            return;
+        };
+        let index = core.new_index(self.tunnel.id());
+        let ephemeral = core.new_ephemeral();
+        let timestamp = core.new_timestamp(wall);
+        let created = core.identity.as_ref().and_then(|identity| {
+            create_initiation(identity, &self.remote, index, timestamp, ephemeral)
+        });
+        let Some((initiation, mut message)) = created else {
+            core.indices.remove(&index);
+            return;
+        };
+        self.initiation = Some(initiation);
+        self.stamper.stamp(now, &mut message);
+        core.stats.initiations_sent += 1;
+        self.send_handshake(core, now, to, &message);
+    }
+
+    /// Queues an initiation or response.
+    pub(super) fn send_handshake(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        to: Endpoint,
+        message: &[u8],
+    ) {
+        self.tunnel.note_sent(now, message.len() as u64);
+        core.push(Output::Handshake {
+            to,
+            datagram: message.iter().copied().collect::<ArrayVec<u8, _>>(),
+            tunnel: Some(Arc::clone(&self.tunnel)),
+        });
+    }
+
+    /// A response completed our handshake: its session is used from now on.
+    pub(super) fn session_initiated(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        wall: Tai64N,
+        session: Session,
+    ) {
+        // The index lives on in the session.
+        self.initiation = None;
+        let session = self.publish(core, now, session);
+        // A session that the peer initiated meanwhile may be the one it uses: keep that one to receive.
+        let (replaced, previous) = match self.keypairs.next.take() {
+            Some(next) => (self.keypairs.current.take(), Some(next)),
+            None => (None, self.keypairs.current.take()),
+        };
+        core.drop_session(replaced);
+        core.drop_session(std::mem::replace(&mut self.keypairs.previous, previous));
+        self.make_current(core, wall, Arc::clone(&session));
+        let confirm = Queued::Confirm(Arc::clone(&self.tunnel), session);
+        core.outputs.push_back(confirm);
+    }
+
+    /// We answered an initiation: its session is used when the peer has used it.
+    pub(super) fn session_responded(&mut self, core: &mut Core, now: Time, session: Session) {
+        let session = self.publish(core, now, session);
+        core.drop_session(self.keypairs.next.replace(session));
+        core.drop_session(self.keypairs.previous.take());
+    }
+
+    /// The first authentic packet came in on a session that we answered.
+    fn session_confirmed(&mut self, core: &mut Core, wall: Tai64N) {
+        let Some(next) = self.keypairs.next.take_if(|next| next.is_confirmed()) else {
+            return;
+        };
+        core.stats.confirmed += 1;
+        let previous = self.keypairs.current.take();
+        core.drop_session(std::mem::replace(&mut self.keypairs.previous, previous));
+        self.make_current(core, wall, next);
+    }
+
+    fn publish(&mut self, core: &mut Core, now: Time, session: Session) -> Arc<Session> {
+        let session = Arc::new(session);
+        core.shared.insert(&self.tunnel, &session);
+        // "…zeros out … all keys after … Reject-After-Time × 3 … if no new keys have been exchanged" (6.3).
+        self.timers.arm(Timer::ZeroKeys, now + ZERO_KEYS_AFTER_TIME);
+        session
+    }
+
+    fn make_current(&mut self, core: &mut Core, wall: Tai64N, session: Arc<Session>) {
+        self.keypairs.current = Some(Arc::clone(&session));
+        self.tunnel.set_current(Some(session));
+        self.last_handshake = Some(wall.to_unix());
+        self.end_handshake(core);
+        core.push(self.session_ready());
+    }
+
+    /// No handshake is under way any more, for good or ill.
+    pub(super) fn end_handshake(&mut self, core: &mut Core) {
+        self.forget_initiation(core);
+        self.timers.disarm(Timer::Retransmit);
+        self.tunnel.set_handshaking(false);
+        self.tunnel.take_wanted();
+    }
+
+    /// Its response will not be accepted any more.
+    pub(super) fn forget_initiation(&mut self, core: &mut Core) {
+        if let Some(initiation) = self.initiation.take() {
+            core.indices.remove(&initiation.index);
+        }
+    }
+
+    /// Drops every session; the keys are wiped when the last shard lets go of them.
+    pub(super) fn drop_keypairs(&mut self, core: &mut Core) {
+        self.tunnel.set_current(None);
+        let keypairs = std::mem::take(&mut self.keypairs);
+        core.drop_session(keypairs.previous);
+        core.drop_session(keypairs.current);
+        core.drop_session(keypairs.next);
+    }
+
+    /// Sends nothing more on the present sessions, because our own key is another now. What is under way to us on
+    /// those in use is still received.
+    pub(super) fn expire_sessions(&mut self, core: &mut Core) {
+        self.tunnel.set_current(None);
+        if let Some(current) = &self.keypairs.current {
+            current.retire();
+        }
+        core.drop_session(self.keypairs.next.take());
+    }
+
+    /// Keeps the peer, and the path to it, alive: an empty packet, or a handshake where no session can send it.
+    pub(super) fn send_keepalive(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        if self.can_send(now) {
+            core.push(Output::Keepalive {
+                tunnel: Arc::clone(&self.tunnel),
+            });
+        } else {
+            self.handshake_wanted(core, now, wall);
+        }
+    }
+}
+
+impl Core {
+    /// Nothing that carries the session's index is received any more.
+    fn drop_session(&mut self, session: Option<Arc<Session>>) {
+        if let Some(session) = session {
+            self.shared.remove(session.local_index());
+            self.indices.remove(&session.local_index());
+        }
+    }
+
+    fn new_jitter(&mut self) -> Duration {
+        let mut bytes = [0; 4];
+        (self.random)(&mut bytes);
+        let millis = u128::from(u32::from_le_bytes(bytes)) % (REKEY_JITTER.as_millis() + 1);
+        Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+    }
+}

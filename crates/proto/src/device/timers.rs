@@ -1,0 +1,174 @@
+//! The timers of a peer (whitepaper 6), and what they do when they run out.
+//!
+//! Retransmit, NoAnswer, Keepalive and ZeroKeys are the whitepaper's; PersistentKeepalive is the configuration's.
+//! Those that depend on the traffic are lazy: shards only note times, and a timer that runs out looks at them and, if
+//! it was pushed back meanwhile, is armed again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::peer::Peer;
+use super::{Core, Output};
+use crate::limits::*;
+use crate::tunnel::armed;
+use crate::{Tai64N, Time};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Timer {
+    /// The initiation was not answered, or the next may be sent.
+    Retransmit,
+    /// We sent data and nothing came back.
+    NoAnswer,
+    /// We received data and sent nothing back.
+    Keepalive,
+    /// Nothing went either way for the configured interval.
+    PersistentKeepalive,
+    /// The sessions are long dead.
+    ZeroKeys,
+}
+
+impl Timer {
+    const ALL: [Timer; 5] = [
+        Timer::Retransmit,
+        Timer::NoAnswer,
+        Timer::Keepalive,
+        Timer::PersistentKeepalive,
+        Timer::ZeroKeys,
+    ];
+}
+
+/// When each timer runs out.
+#[derive(Default)]
+pub(super) struct Timers([Option<Time>; Timer::ALL.len()]);
+
+impl Timers {
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.0.iter().flatten().min().copied()
+    }
+
+    pub(super) fn is_armed(&self, timer: Timer) -> bool {
+        self.0[timer as usize].is_some()
+    }
+
+    pub(super) fn arm(&mut self, timer: Timer, at: Time) {
+        self.0[timer as usize] = Some(at);
+    }
+
+    pub(super) fn disarm(&mut self, timer: Timer) {
+        self.0[timer as usize] = None;
+    }
+
+    /// Disarms the timer if it has run out.
+    fn take_due(&mut self, timer: Timer, now: Time) -> bool {
+        self.0[timer as usize].take_if(|at| *at <= now).is_some()
+    }
+}
+
+impl Peer {
+    pub(super) fn time_passed(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        for timer in Timer::ALL {
+            if !self.timers.take_due(timer, now) {
+                continue;
+            }
+            match timer {
+                Timer::Retransmit => self.initiation_unanswered(core, now, wall),
+                Timer::NoAnswer => self.data_unanswered(core, now, wall),
+                Timer::Keepalive => self.keepalive_due(core, now, wall),
+                Timer::PersistentKeepalive => self.persistent_keepalive_due(core, now, wall),
+                Timer::ZeroKeys => self.drop_keypairs(core),
+            }
+        }
+    }
+
+    /// A shard sent or received while no timer was armed to look at it.
+    pub(super) fn arm_for_activity(&mut self) {
+        if let Some(since) = self.tunnel.unanswered() {
+            self.arm_activity(Timer::NoAnswer, self.answer_due(since));
+        }
+        if let Some(since) = self.tunnel.owed() {
+            self.arm_activity(Timer::Keepalive, since + KEEPALIVE_TIMEOUT);
+        }
+    }
+
+    fn arm_activity(&mut self, timer: Timer, at: Time) {
+        if !self.timers.is_armed(timer) {
+            self.tunnel.set_armed(activity_bit(timer), true);
+            self.timers.arm(timer, at);
+        }
+    }
+
+    fn answer_due(&self, since: Time) -> Time {
+        since + NO_ANSWER_TIMEOUT + self.jitter
+    }
+
+    /// "…retries … for … Rekey-Attempt-Time before giving up. If a packet is explicitly queued up to be sent, then
+    /// this timer is reset" (6.4).
+    fn initiation_unanswered(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        if self.tunnel.take_wanted() {
+            self.attempts_since = now;
+        }
+        if now.since(self.attempts_since) < REKEY_ATTEMPT_TIME {
+            // The path may be what broke: let the kernel choose the source anew.
+            self.tunnel.clear_source();
+            return self.send_initiation(core, now, wall);
+        }
+        core.stats.given_up += 1;
+        self.end_handshake(core);
+        self.tunnel.clear_owed();
+        if !self.timers.is_armed(Timer::ZeroKeys) {
+            self.timers.arm(Timer::ZeroKeys, now + ZERO_KEYS_AFTER_TIME);
+        }
+        core.push(Output::DropStaged {
+            tunnel: Arc::clone(&self.tunnel),
+        });
+    }
+
+    /// "If … no packets have been received for Keepalive-Timeout + Rekey-Timeout" after data was sent, "a handshake
+    /// initiation is sent" (6.5).
+    fn data_unanswered(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        self.tunnel.set_armed(armed::NO_ANSWER, false);
+        let Some(since) = self.tunnel.unanswered() else {
+            return;
+        };
+        if self.answer_due(since) > now {
+            return self.arm_activity(Timer::NoAnswer, self.answer_due(since));
+        }
+        self.tunnel.clear_unanswered();
+        self.tunnel.clear_source();
+        self.handshake_wanted(core, now, wall);
+    }
+
+    /// "If a peer has received a validly-authenticated transport data message …, but does not have any packets itself
+    /// to send back for Keepalive-Timeout seconds, it sends a keepalive message" (6.5).
+    fn keepalive_due(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        self.tunnel.set_armed(armed::KEEPALIVE, false);
+        let Some(since) = self.tunnel.owed() else {
+            return;
+        };
+        if since + KEEPALIVE_TIMEOUT > now {
+            return self.arm_activity(Timer::Keepalive, since + KEEPALIVE_TIMEOUT);
+        }
+        self.tunnel.clear_owed();
+        self.send_keepalive(core, now, wall);
+    }
+
+    fn persistent_keepalive_due(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        let interval = Duration::from_secs(self.persistent_keepalive.into());
+        if interval.is_zero() {
+            return;
+        }
+        let due = self.tunnel.last_traversal().map_or(now, |at| at + interval);
+        if due > now {
+            return self.timers.arm(Timer::PersistentKeepalive, due);
+        }
+        self.timers.arm(Timer::PersistentKeepalive, now + interval);
+        self.send_keepalive(core, now, wall);
+    }
+}
+
+fn activity_bit(timer: Timer) -> u8 {
+    match timer {
+        Timer::NoAnswer => armed::NO_ANSWER,
+        _ => armed::KEEPALIVE,
+    }
+}

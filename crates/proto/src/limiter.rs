@@ -1,0 +1,69 @@
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::Time;
+use crate::limits::{LIMITER_BURST, LIMITER_RATE, LIMITER_SOURCES};
+
+/// What one message costs, in nanoseconds of a source's time.
+const COST: u64 = 1_000_000_000 / LIMITER_RATE as u64;
+const FULL: u64 = COST * LIMITER_BURST as u64;
+/// A bucket that nobody touched for this long is full again and can be forgotten.
+const GENERATION: Duration = Duration::from_secs(1);
+const _: () = assert!(FULL <= 1_000_000_000);
+
+/// A token bucket for each source address, so that one source cannot use up what others need (whitepaper 5.3).
+///
+/// Two generations of at most LIMITER_SOURCES buckets each bound the memory (invariant 5); forgetting is one swap.
+#[derive(Default)]
+pub(crate) struct Limiter {
+    young: HashMap<Source, Bucket>,
+    old: HashMap<Source, Bucket>,
+    young_since: Time,
+}
+
+/// An IPv4 host, or an IPv6 /64: a host has all addresses of its /64.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Source {
+    V4(u32),
+    V6(u128),
+}
+
+#[derive(Clone, Copy)]
+struct Bucket {
+    /// Nanoseconds to spend.
+    tokens: u64,
+    at: Time,
+}
+
+impl Limiter {
+    /// Takes a token of the source's bucket; false if it has none.
+    pub(crate) fn allow(&mut self, now: Time, ip: IpAddr) -> bool {
+        if now.since(self.young_since) >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+            if now.since(self.young_since) >= 2 * GENERATION {
+                self.old.clear();
+            }
+            self.young_since = now;
+        }
+        let source = match ip {
+            IpAddr::V4(ip) => Source::V4(ip.into()),
+            IpAddr::V6(ip) => Source::V6(u128::from(ip) >> 64),
+        };
+        let known = self.young.get(&source).or_else(|| self.old.get(&source));
+        if !self.young.contains_key(&source) && self.young.len() >= LIMITER_SOURCES {
+            return false;
+        }
+        let (tokens, at) = known.map_or((FULL, now), |bucket| (bucket.tokens, bucket.at));
+        let earned = u64::try_from(now.since(at).as_nanos()).unwrap_or(FULL);
+        let tokens = tokens.saturating_add(earned).min(FULL);
+        let left = tokens.checked_sub(COST);
+        let tokens = left.unwrap_or(tokens);
+        self.young.insert(source, Bucket { tokens, at: now });
+        left.is_some()
+    }
+}
+
+#[cfg(test)]
+#[path = "limiter_tests.rs"]
+mod tests;

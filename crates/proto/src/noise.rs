@@ -1,0 +1,288 @@
+//! The handshake: Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s (whitepaper 5.4).
+//!
+//! Two messages, four verbs, and [`Handshake::begin_session`]. The tokens of the Noise pattern stand as comments above
+//! the lines that obey them:
+//!
+//! ```text
+//! <- s
+//! ...
+//! -> e, es, s, ss, {t}
+//! <- e, ee, se, psk, {}
+//! ```
+
+use adit_aead::Key;
+use x25519_dalek::StaticSecret;
+use zeroize::Zeroizing;
+
+use crate::config::{PublicKey, Secret};
+use crate::crypto::{Wiped, dh, hash, kdf, open, seal};
+use crate::session::Session;
+use crate::wire::{INITIATION_LEN, Initiation, RESPONSE_LEN, Response};
+use crate::{Tai64N, Time};
+
+const CONSTRUCTION: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
+const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
+
+/// Our static keypair.
+pub(crate) struct Identity {
+    pub(crate) secret: StaticSecret,
+    pub(crate) public: PublicKey,
+}
+
+impl Identity {
+    pub(crate) fn new(secret: &Secret) -> Self {
+        let secret = StaticSecret::from(secret.0);
+        let public = PublicKey(*x25519_dalek::PublicKey::from(&secret).as_bytes());
+        Self { secret, public }
+    }
+}
+
+/// What the handshake has to know of a peer.
+pub(crate) struct Remote {
+    pub(crate) public: PublicKey,
+    /// DH of both static keys; `None` without a key of our own and for a public key of low order.
+    pub(crate) static_static: Option<Wiped>,
+    /// Zero if there is none.
+    pub(crate) preshared_key: Secret,
+}
+
+impl Remote {
+    pub(crate) fn new(local: Option<&Identity>, public: PublicKey) -> Self {
+        Self {
+            public,
+            static_static: local.and_then(|local| dh(&local.secret, &public.0)),
+            preshared_key: Secret([0; 32]),
+        }
+    }
+}
+
+/// The chaining key and hash of a handshake under way; the chaining key is wiped.
+#[derive(Clone)]
+pub(crate) struct Handshake {
+    chaining_key: Wiped,
+    hash: [u8; 32],
+}
+
+/// An initiation that was sent and may be answered once.
+pub(crate) struct CreatedInitiation {
+    pub(crate) index: u32,
+    ephemeral: StaticSecret,
+    handshake: Handshake,
+}
+
+/// An authentic initiation of a peer.
+pub(crate) struct ConsumedInitiation {
+    pub(crate) timestamp: Tai64N,
+    sender: u32,
+    ephemeral: [u8; 32],
+    handshake: Handshake,
+}
+
+/// Why an initiation was not consumed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reject {
+    NotAuthentic,
+    UnknownPeer,
+}
+
+/// `None` if a public key of low order makes the secret no secret: then nothing may be sent.
+pub(crate) fn create_initiation(
+    local: &Identity,
+    remote: &Remote,
+    index: u32,
+    timestamp: Tai64N,
+    ephemeral: StaticSecret,
+) -> Option<(CreatedInitiation, [u8; INITIATION_LEN])> {
+    let mut handshake = Handshake::with_responder(&remote.public);
+
+    // e
+    let public = x25519_dalek::PublicKey::from(&ephemeral).to_bytes();
+    handshake.mix_ephemeral(&public);
+    // es
+    let key = handshake.mix_key(&*dh(&ephemeral, &remote.public.0)?);
+    // s
+    let static_key: [u8; 48] = handshake.seal(&key, &local.public.0);
+    // ss
+    let key = handshake.mix_key(&**remote.static_static.as_ref()?);
+    // {t}
+    let timestamp: [u8; 28] = handshake.seal(&key, &timestamp.0);
+
+    let message = Initiation::write(index, &public, &static_key, &timestamp);
+    let created = CreatedInitiation {
+        index,
+        ephemeral,
+        handshake,
+    };
+    Some((created, message))
+}
+
+/// `find` looks up the peer that the message claims to come from; the claim is proven when this returns `Ok`.
+pub(crate) fn consume_initiation<'a>(
+    local: &Identity,
+    message: Initiation<'_>,
+    find: impl FnOnce(&PublicKey) -> Option<&'a Remote>,
+) -> Result<(PublicKey, ConsumedInitiation), Reject> {
+    let mut handshake = Handshake::with_responder(&local.public);
+    let ephemeral = *message.ephemeral();
+
+    // e
+    handshake.mix_ephemeral(&ephemeral);
+    // es
+    let shared = dh(&local.secret, &ephemeral).ok_or(Reject::NotAuthentic)?;
+    let key = handshake.mix_key(&*shared);
+    // s
+    let public = handshake
+        .open(&key, message.static_key())
+        .ok_or(Reject::NotAuthentic)?;
+    let public = PublicKey(public);
+    let remote = find(&public).ok_or(Reject::UnknownPeer)?;
+    // ss
+    let shared = remote.static_static.as_ref().ok_or(Reject::NotAuthentic)?;
+    let key = handshake.mix_key(&**shared);
+    // {t}
+    let timestamp = handshake
+        .open(&key, message.timestamp())
+        .ok_or(Reject::NotAuthentic)?;
+
+    let consumed = ConsumedInitiation {
+        timestamp: Tai64N(timestamp),
+        sender: message.sender(),
+        ephemeral,
+        handshake,
+    };
+    Ok((public, consumed))
+}
+
+/// The response, and the session that the initiator has yet to confirm; `None` for a public key of low order.
+pub(crate) fn create_response(
+    consumed: ConsumedInitiation,
+    remote: &Remote,
+    index: u32,
+    ephemeral: &StaticSecret,
+    now: Time,
+) -> Option<(Session, [u8; RESPONSE_LEN])> {
+    let mut handshake = consumed.handshake;
+
+    // e
+    let public = x25519_dalek::PublicKey::from(ephemeral).to_bytes();
+    handshake.mix_ephemeral(&public);
+    // ee
+    handshake.mix(&*dh(ephemeral, &consumed.ephemeral)?);
+    // se
+    handshake.mix(&*dh(ephemeral, &remote.public.0)?);
+    // psk
+    let key = handshake.mix_psk(&remote.preshared_key);
+    // {}
+    let empty: [u8; 16] = handshake.seal(&key, &[]);
+
+    let message = Response::write(index, consumed.sender, &public, &empty);
+    let session = handshake.begin_session(index, consumed.sender, false, now);
+    Some((session, message))
+}
+
+/// The session, if the response answers this initiation. The initiation stays as it was: the caller drops it, so that
+/// a response is consumed at most once.
+pub(crate) fn consume_response(
+    local: &Identity,
+    remote: &Remote,
+    created: &CreatedInitiation,
+    message: Response<'_>,
+    now: Time,
+) -> Option<Session> {
+    let mut handshake = created.handshake.clone();
+
+    // e
+    handshake.mix_ephemeral(message.ephemeral());
+    // ee
+    handshake.mix(&*dh(&created.ephemeral, message.ephemeral())?);
+    // se
+    handshake.mix(&*dh(&local.secret, message.ephemeral())?);
+    // psk
+    let key = handshake.mix_psk(&remote.preshared_key);
+    // {}
+    let _: [u8; 0] = handshake.open(&key, message.empty())?;
+
+    Some(handshake.begin_session(created.index, message.sender(), true, now))
+}
+
+impl Handshake {
+    /// The state after "<- s": both sides know the responder's static key.
+    fn with_responder(public: &PublicKey) -> Self {
+        let chaining_key = hash(&[CONSTRUCTION]);
+        let identified = hash(&[&chaining_key, IDENTIFIER]);
+        Self {
+            chaining_key: Zeroizing::new(chaining_key),
+            hash: hash(&[&identified, &public.0]),
+        }
+    }
+
+    fn mix_ephemeral(&mut self, public: &[u8; 32]) {
+        self.mix(public);
+        self.mix_hash(public);
+    }
+
+    fn mix_hash(&mut self, data: &[u8]) {
+        self.hash = hash(&[&self.hash, data]);
+    }
+
+    /// C := KDF1(C, input).
+    fn mix(&mut self, input: &[u8]) {
+        [self.chaining_key] = kdf(&self.chaining_key, input);
+    }
+
+    /// (C, κ) := KDF2(C, input).
+    fn mix_key(&mut self, input: &[u8]) -> Wiped {
+        let [chaining_key, key] = kdf(&self.chaining_key, input);
+        self.chaining_key = chaining_key;
+        key
+    }
+
+    /// (C, τ, κ) := KDF3(C, Q); H := HASH(H ‖ τ). The preshared key itself is no AEAD key.
+    fn mix_psk(&mut self, preshared_key: &Secret) -> Wiped {
+        let [chaining_key, hashed, key] = kdf(&self.chaining_key, &preshared_key.0);
+        self.chaining_key = chaining_key;
+        self.mix_hash(&*hashed);
+        key
+    }
+
+    /// Seals `text` (`SEALED` less a tag) bound to the handshake so far, then binds the handshake to it.
+    fn seal<const SEALED: usize>(&mut self, key: &Wiped, text: &[u8]) -> [u8; SEALED] {
+        let mut sealed = [0; SEALED];
+        let (body, tag) = sealed.split_at_mut(text.len());
+        body.copy_from_slice(text);
+        tag.copy_from_slice(&seal(key, body, &self.hash));
+        self.mix_hash(&sealed);
+        sealed
+    }
+
+    /// The reverse of `seal`; `None` if the tag is wrong.
+    fn open<const TEXT: usize>(&mut self, key: &Wiped, sealed: &[u8]) -> Option<[u8; TEXT]> {
+        let (body, tag) = sealed.split_last_chunk()?;
+        let mut text: [u8; TEXT] = body.try_into().ok()?;
+        open(key, &mut text, tag, &self.hash)?;
+        self.mix_hash(sealed);
+        Some(text)
+    }
+
+    /// (T_initiator, T_responder) := KDF2(C, ε) (5.4.5).
+    fn begin_session(self, local: u32, remote: u32, initiator: bool, now: Time) -> Session {
+        let [of_initiator, of_responder] = kdf(&self.chaining_key, &[]);
+        let (send, receive) = if initiator {
+            (of_initiator, of_responder)
+        } else {
+            (of_responder, of_initiator)
+        };
+        Session::new(
+            local,
+            remote,
+            initiator,
+            now,
+            Key::new(&send),
+            Key::new(&receive),
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "noise_tests.rs"]
+mod tests;
