@@ -1,0 +1,279 @@
+//! A host: network, mount and PID namespaces and the process that holds them.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Equal interface names do not collide: every host has its own /run (UAPI sockets), /sys (its interfaces) and
+/// /etc/wireguard. The holder reads its standard input, a pipe from the test: when the test process is gone, however
+/// it went, the holder ends; it is PID 1 of its namespace, so that everything in the host ends with it.
+const HOLD: &str = r"
+set -e
+mount -t tmpfs -o mode=755 tmpfs /run
+mount -t sysfs sysfs /sys
+mkdir -p /etc/wireguard
+mount -t tmpfs -o mode=700 tmpfs /etc/wireguard
+for where in all default; do
+  echo 0 > /proc/sys/net/ipv6/conf/$where/accept_dad
+  echo 0 > /proc/sys/net/ipv6/conf/$where/disable_ipv6
+done
+ip link set lo up
+echo ready
+exec cat
+";
+
+/// Every command in a host ends within this time.
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+
+#[derive(Clone)]
+pub struct Host(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    holder: Child,
+    /// PID 1 of the host, as the test sees it.
+    init: u32,
+    netns: File,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // --kill-child takes the host's PID 1 along.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// What a command in a host printed, and how it ended.
+pub struct Output {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Output {
+    pub fn ok(&self) -> bool {
+        self.status.success()
+    }
+}
+
+impl Host {
+    pub fn new(name: &str) -> Host {
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "the end-to-end tests make network namespaces and need root: run them as root"
+        );
+        let mut holder = Command::new("unshare")
+            .args(["--net", "--mount", "--pid", "--fork", "--kill-child"])
+            .args(["--propagation", "private", "--mount-proc"])
+            .args(["sh", "-c", HOLD])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("unshare (util-linux) starts");
+        let mut first = String::new();
+        BufReader::new(holder.stdout.as_mut().expect("a pipe"))
+            .read_line(&mut first)
+            .expect("the holder speaks");
+        if first.trim() != "ready" {
+            let _ = holder.kill();
+            let mut error = String::new();
+            let _ = holder.stderr.take().expect("a pipe").read_to_string(&mut error);
+            panic!("host {name}: making its namespaces failed: {error}");
+        }
+        let id = holder.id();
+        let init = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
+            .expect("/proc lists the holder's children")
+            .trim()
+            .parse()
+            .expect("one child");
+        let netns = File::open(format!("/proc/{init}/ns/net")).expect("the host's network namespace");
+        Host(Arc::new(Inner {
+            name: name.to_owned(),
+            holder,
+            init,
+            netns,
+        }))
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The PID that stands for the host outside of it, for `ip link set … netns PID`.
+    pub fn pid(&self) -> u32 {
+        self.0.init
+    }
+
+    /// A path inside the host, as the test can open it. Absolute links on the way lead out of the host: say /run, not
+    /// /var/run.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{inside}", self.0.init))
+    }
+
+    /// A command to be started inside the host.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg("-t")
+            .arg(self.0.init.to_string())
+            .args(["-n", "-m", "-p", "--"])
+            .arg(program)
+            .env_remove("WG_QUICK_USERSPACE_IMPLEMENTATION");
+        command
+    }
+
+    /// Runs a shell script in the host and says how it went.
+    pub fn try_sh(&self, script: &str) -> Output {
+        let mut command = self.command("sh");
+        command.args(["-c", script]);
+        output(command, b"", &format!("{}: {script}", self.name()))
+    }
+
+    /// Runs a shell script in the host; panics with what it printed when it fails.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> String {
+        self.sh_with_input(script, "")
+    }
+
+    #[track_caller]
+    pub fn sh_with_input(&self, script: &str, input: &str) -> String {
+        let output = self.try_sh_with_input(script, input);
+        assert!(
+            output.ok(),
+            "{}: `{script}` failed ({}):\n{}{}",
+            self.name(),
+            output.status,
+            output.stdout,
+            output.stderr
+        );
+        output.stdout
+    }
+
+    pub fn try_sh_with_input(&self, script: &str, input: &str) -> Output {
+        let mut command = self.command("sh");
+        command.args(["-c", script]);
+        output(command, input.as_bytes(), &format!("{}: {script}", self.name()))
+    }
+
+    /// Runs `work` on a thread that stands in the host's network namespace.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> std::thread::JoinHandle<T> {
+        let host = self.clone();
+        std::thread::Builder::new()
+            .name(format!("in {}", self.name()))
+            .spawn(move || {
+                move_into_link_name_space(host.0.netns.as_fd(), Some(LinkNameSpaceType::Network))
+                    .expect("entering the host's network namespace");
+                work()
+            })
+            .expect("a thread")
+    }
+
+    /// The same, waiting for the result. A panic inside is a panic here.
+    pub fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        match self.spawn(work).join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    pub fn has_interface(&self, name: &str) -> bool {
+        self.try_sh(&format!("ip link show dev {name}")).ok()
+    }
+
+    /// IP forwarding, for routers.
+    pub fn forwards(&self) {
+        self.sh("echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding");
+    }
+}
+
+/// Joins two hosts with a veth pair; addresses like "10.0.0.1/24" or "fd00::1/64".
+pub fn link(a: &Host, a_name: &str, a_addrs: &[&str], b: &Host, b_name: &str, b_addrs: &[&str]) {
+    a.sh(&format!("ip link add {a_name} type veth peer name {b_name}-new"));
+    move_link(a, &format!("{b_name}-new"), b);
+    b.sh(&format!("ip link set {b_name}-new name {b_name}"));
+    for (host, name, addrs) in [(a, a_name, a_addrs), (b, b_name, b_addrs)] {
+        let mut script = format!("set -e; ip link set {name} up;");
+        for addr in addrs {
+            let nodad = if addr.contains(':') { "nodad" } else { "" };
+            script += &format!("ip addr add {addr} dev {name} {nodad};");
+        }
+        host.sh(&script);
+    }
+}
+
+/// `ip link set NAME netns` from one host to another.
+#[track_caller]
+pub fn move_link(from: &Host, name: &str, to: &Host) {
+    // PIDs of other hosts mean nothing inside a host's PID namespace: enter the network only.
+    let mut command = Command::new("nsenter");
+    command
+        .args(["-t", &from.pid().to_string(), "-n", "--"])
+        .args(["ip", "link", "set", name, "netns", &to.pid().to_string()]);
+    let moved = output(command, b"", "ip link set netns");
+    assert!(moved.ok(), "moving {name} to {}: {}", to.name(), moved.stderr);
+}
+
+/// Runs a command to its end, bounded in time, with both streams read meanwhile. A process left behind that keeps the
+/// streams open does not hold this up for longer than the limit.
+pub fn output(mut command: Command, input: &[u8], what: &str) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let input = input.to_vec();
+    std::thread::spawn(move || {
+        // A command need not read its input.
+        let _ = stdin.write_all(&input);
+    });
+    let stdout = reader(child.stdout.take().expect("a pipe"));
+    let stderr = reader(child.stderr.take().expect("a pipe"));
+
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("waiting for a child") {
+            break status;
+        }
+        if start.elapsed() > COMMAND_LIMIT {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("not ended within {COMMAND_LIMIT:?}: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(if start.elapsed().as_millis() < 20 { 1 } else { 5 }));
+    };
+    let text = |from: mpsc::Receiver<Vec<u8>>| {
+        let bytes = from.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| {
+            panic!("{what}: ended, but something it left behind holds its output open")
+        });
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    Output {
+        status,
+        stdout: text(stdout),
+        stderr: text(stderr),
+    }
+}
+
+fn reader(mut from: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
+    let (done, result) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes);
+        let _ = done.send(bytes);
+    });
+    result
+}

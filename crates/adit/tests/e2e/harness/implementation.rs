@@ -1,0 +1,247 @@
+//! The implementations that can stand at either end, started the way their users start them.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Host, repository, seconds, under_ci, wait_for};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The implementation under test. `ADIT_TEST_SUBJECT=wireguard-go` puts another one in its place, which proves
+    /// the tests by an implementation that is known to be good.
+    Adit,
+    WireguardGo,
+    Tailscale,
+    Boringtun,
+    Gotatun,
+}
+
+impl Program {
+    /// Program::Adit, or what stands in for it.
+    fn resolve(self) -> Program {
+        if self != Program::Adit {
+            return self;
+        }
+        match std::env::var("ADIT_TEST_SUBJECT").as_deref() {
+            Err(_) | Ok("" | "adit") => Program::Adit,
+            Ok("wireguard-go") => Program::WireguardGo,
+            Ok("tailscale-wireguard-go") => Program::Tailscale,
+            Ok("boringtun-cli") => Program::Boringtun,
+            Ok("gotatun-cli") => Program::Gotatun,
+            Ok(other) => panic!("ADIT_TEST_SUBJECT={other} is no implementation"),
+        }
+    }
+
+    pub fn is_adit(self) -> bool {
+        self.resolve() == Program::Adit
+    }
+
+    pub fn path(self) -> PathBuf {
+        let name = match self.resolve() {
+            Program::Adit => return PathBuf::from(env!("CARGO_BIN_EXE_adit")),
+            Program::WireguardGo => "wireguard-go",
+            Program::Tailscale => "tailscale-wireguard-go",
+            Program::Boringtun => "boringtun-cli",
+            Program::Gotatun => "gotatun-cli",
+        };
+        let dir = std::env::var_os("ADIT_PEERS")
+            .map_or_else(|| repository().join("target/peers"), PathBuf::from);
+        dir.join("bin").join(name)
+    }
+
+    /// Arguments that keep it in the foreground with the rights that fwmark and rebinding need.
+    fn arguments(self) -> &'static [&'static str] {
+        match self.resolve() {
+            Program::Adit | Program::WireguardGo | Program::Tailscale => &["-f"],
+            Program::Boringtun | Program::Gotatun => &["-f", "--disable-drop-privileges", "-v", "debug"],
+        }
+    }
+}
+
+/// The peer if it is built. Where it is not, the test says so and ends; under CI it fails.
+pub fn peer(program: Program) -> Option<Program> {
+    let path = program.path();
+    if path.exists() {
+        return Some(program);
+    }
+    let message = format!("{} is not built: run scripts/peers", path.display());
+    assert!(!under_ci(), "{message}");
+    eprintln!("not run: {message}");
+    None
+}
+
+/// How a daemon is started.
+#[derive(Clone, Default)]
+pub struct Start {
+    pub env: Vec<(String, String)>,
+    pub args: Vec<String>,
+}
+
+impl Start {
+    pub fn env(mut self, name: &str, value: &str) -> Start {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    pub fn arg(mut self, arg: &str) -> Start {
+        self.args.push(arg.into());
+        self
+    }
+}
+
+/// A running implementation. Its log is printed when the test that owns it panics.
+pub struct Daemon {
+    pub host: Host,
+    pub program: Program,
+    pub interface: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts it and waits until its interface exists and its UAPI socket answers.
+    #[track_caller]
+    pub fn start(host: &Host, program: Program, interface: &str, start: &Start) -> Daemon {
+        let mut daemon = Daemon::launch(host, program, interface, start);
+        let socket = format!("/run/wireguard/{interface}.sock");
+        wait_for(&format!("{:?} serves {interface}", daemon.program), seconds(20), || {
+            if let Some(status) = daemon.child.try_wait().expect("waiting for the daemon") {
+                panic!("{:?} ended at once ({status}):\n{}", daemon.program, daemon.log());
+            }
+            host.path(&socket).exists() && host.try_sh(&format!("wg show {interface}")).ok()
+        });
+        daemon
+    }
+
+    /// Starts it and does not wait for anything.
+    pub fn launch(host: &Host, program: Program, interface: &str, start: &Start) -> Daemon {
+        let log = log_path();
+        let file = std::fs::File::create(&log).expect("a log file");
+        let mut command = host.command("env");
+        // Every implementation reads one of these.
+        command.args(["LOG_LEVEL=verbose", "RUST_BACKTRACE=1"]);
+        for (name, value) in &start.env {
+            command.arg(format!("{name}={value}"));
+        }
+        command
+            .arg(program.path())
+            .args(program.arguments())
+            .args(&start.args)
+            .arg(interface);
+        Daemon::spawn(host, program, interface, command, file, log)
+    }
+
+    /// Owns a process that `command` starts; the first two arguments say what it is.
+    fn spawn(
+        host: &Host,
+        program: Program,
+        interface: &str,
+        mut command: Command,
+        file: std::fs::File,
+        log: PathBuf,
+    ) -> Daemon {
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("a file descriptor"))
+            .stderr(file)
+            .spawn()
+            .expect("nsenter starts");
+        Daemon {
+            host: host.clone(),
+            program: program.resolve(),
+            interface: interface.to_owned(),
+            child,
+            log,
+        }
+    }
+
+    /// The same for a command of the caller's making, whose streams are the caller's too.
+    pub fn adopt(host: &Host, program: Program, interface: &str, child: Child) -> Daemon {
+        Daemon {
+            host: host.clone(),
+            program,
+            interface: interface.to_owned(),
+            child,
+            log: log_path(),
+        }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its process, in the host's numbers: what nsenter started is its only child.
+    pub fn pid_in_host(&self) -> u32 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
+            .expect("the daemon's status");
+        let line = status.lines().find(|l| l.starts_with("NSpid:")).expect("NSpid");
+        line.split_whitespace().last().expect("a number").parse().expect("a number")
+    }
+
+    /// Its process, as the test sees it.
+    pub fn pid(&self) -> u32 {
+        let id = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
+            .expect("the daemon runs");
+        children
+            .split_whitespace()
+            .next()
+            .unwrap_or_else(|| panic!("the daemon has ended:\n{}", self.log()))
+            .parse()
+            .expect("a number")
+    }
+
+    /// Waits for the process to end.
+    #[track_caller]
+    pub fn wait(&mut self) -> std::process::ExitStatus {
+        let mut result = None;
+        wait_for(&format!("{:?} ends", self.program), seconds(20), || {
+            result = self.child.try_wait().expect("waiting for the daemon");
+            result.is_some()
+        });
+        result.expect("just seen")
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("waiting for the daemon").is_none()
+    }
+
+    /// Sends a signal by its name ("TERM").
+    pub fn signal(&self, name: &str) {
+        self.host.sh(&format!("kill -{name} {}", self.pid_in_host()));
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let id = self.child.id();
+        if let Ok(children) = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")) {
+            for child in children.split_whitespace().filter_map(|c| c.parse().ok()) {
+                if let Some(pid) = rustix::process::Pid::from_raw(child) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(60)..].join("\n");
+            eprintln!(
+                "--- the end of the log of {:?} for {} on {}:\n{last}\n---",
+                self.program,
+                self.interface,
+                self.host.name()
+            );
+        }
+        let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+fn log_path() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("adit-e2e-{}-{number}.log", std::process::id()))
+}

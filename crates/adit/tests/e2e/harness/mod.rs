@@ -1,0 +1,54 @@
+//! Hosts, links, implementations and traffic for the end-to-end tests.
+//!
+//! A [`Host`] is a set of anonymous namespaces (network, mount, PID) held by one process that ends when the test
+//! process does, however that ends; with it end all daemons in it. Nothing has a name outside the namespaces, so tests
+//! run in parallel, survive killed predecessors and leave nothing behind.
+
+mod capture;
+mod guest;
+mod host;
+mod implementation;
+mod topology;
+mod traffic;
+mod tunnel;
+
+pub use capture::{Capture, Datagram};
+pub use guest::Guest;
+pub use host::{Host, Output, link, move_link};
+pub use implementation::{Daemon, Program, Start, peer};
+pub use topology::{Family, Natted, Pair, Routed};
+pub use traffic::{
+    Flow, Stream, UdpTicker, marker, ping, ping_fails, tcp, tcp_many, udp, within_bytes,
+};
+pub use tunnel::{Keys, Setup, Side, Tunnel, setconf};
+
+use std::time::{Duration, Instant};
+
+/// Waits until `condition` holds; panics with `what` when it does not within `limit`.
+#[track_caller]
+pub fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < limit,
+            "not within {limit:?}: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub const fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub fn under_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|v| !v.is_empty() && v != "false")
+}
+
+/// The repository's root.
+pub fn repository() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the repository's root")
+}

@@ -1,0 +1,196 @@
+//! Two implementations configured against each other with wg(8).
+
+use super::{Daemon, Family, Host, Pair, Program, Start, ping, seconds, wait_for};
+
+/// A key pair, in base64.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    pub private: String,
+    pub public: String,
+}
+
+impl Keys {
+    pub fn new() -> Keys {
+        let private = wg(&["genkey"], "");
+        let public = wg(&["pubkey"], &private);
+        Keys { private, public }
+    }
+
+    pub fn psk() -> String {
+        wg(&["genpsk"], "")
+    }
+}
+
+fn wg(args: &[&str], input: &str) -> String {
+    let mut command = std::process::Command::new("wg");
+    command.args(args);
+    let output = super::host::output(command, input.as_bytes(), "wg");
+    assert!(output.ok(), "wg {args:?}: {}", output.stderr);
+    output.stdout.trim().to_owned()
+}
+
+/// What stands at the two ends and how they are joined.
+#[derive(Clone)]
+pub struct Setup {
+    pub left: Program,
+    pub right: Program,
+    pub start_left: Start,
+    pub start_right: Start,
+    pub outer: Family,
+    pub mtu: u32,
+    pub psk: bool,
+    pub keepalive: Option<u16>,
+    /// Whether the right side knows where the left one is. If not, only the left side can begin.
+    pub right_knows_left: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            left: Program::Adit,
+            right: Program::Adit,
+            start_left: Start::default(),
+            start_right: Start::default(),
+            outer: Family::V4,
+            mtu: 1420,
+            psk: false,
+            keepalive: None,
+            right_knows_left: true,
+        }
+    }
+}
+
+/// One end of a tunnel.
+pub struct Side {
+    pub host: Host,
+    pub daemon: Daemon,
+    pub interface: String,
+    pub keys: Keys,
+    pub port: u16,
+    /// Inner addresses.
+    pub v4: String,
+    pub v6: String,
+}
+
+impl Side {
+    /// `wg ARGS` on this side, with `{}` standing for the interface.
+    #[track_caller]
+    pub fn wg(&self, args: &str) -> String {
+        self.host.sh(&format!("wg {}", args.replace("{}", &self.interface)))
+    }
+
+    /// The interface's one peer, a field of `wg show IF dump`: 0 public key, 1 PSK, 2 endpoint, 3 allowed IPs,
+    /// 4 latest handshake, 5 received, 6 sent, 7 keepalive.
+    #[track_caller]
+    pub fn peer_field(&self, index: usize) -> String {
+        let dump = self.wg("show {} dump");
+        let line = dump.lines().nth(1).unwrap_or_else(|| panic!("a peer in {dump}"));
+        line.split('\t').nth(index).expect("a field").to_owned()
+    }
+
+    #[track_caller]
+    pub fn endpoint(&self) -> String {
+        self.peer_field(2)
+    }
+
+    #[track_caller]
+    pub fn received(&self) -> u64 {
+        self.peer_field(5).parse().expect("a number")
+    }
+
+    #[track_caller]
+    pub fn sent(&self) -> u64 {
+        self.peer_field(6).parse().expect("a number")
+    }
+
+    #[track_caller]
+    pub fn latest_handshake(&self) -> u64 {
+        self.peer_field(4).parse().expect("a number")
+    }
+}
+
+/// Two sides, each the only peer of the other, up and configured; nothing was sent yet.
+/// Inside: 192.168.77.1 and .2, fd77::1 and ::2.
+pub struct Tunnel {
+    pub left: Side,
+    pub right: Side,
+    pub psk: Option<String>,
+    pub setup: Setup,
+}
+
+impl Tunnel {
+    #[track_caller]
+    pub fn new(net: &Pair, setup: Setup) -> Tunnel {
+        Tunnel::between(
+            (&net.left, &net.address_of_left(setup.outer)),
+            (&net.right, &net.address_of_right(setup.outer)),
+            setup,
+        )
+    }
+
+    /// The addresses are those at which each side reaches the other.
+    #[track_caller]
+    pub fn between(left: (&Host, &str), right: (&Host, &str), setup: Setup) -> Tunnel {
+        let (left, left_address) = left;
+        let (right, right_address) = right;
+        let psk = setup.psk.then(Keys::psk);
+        let side = |host: &Host, program, start, number| Side {
+            host: host.clone(),
+            daemon: Daemon::start(host, program, "wg0", start),
+            interface: "wg0".to_owned(),
+            keys: Keys::new(),
+            port: 51820,
+            v4: format!("192.168.77.{number}"),
+            v6: format!("fd77::{number}"),
+        };
+        let left = side(left, setup.left, &setup.start_left, 1);
+        let right = side(right, setup.right, &setup.start_right, 2);
+        let to_left = setup.right_knows_left.then_some(left_address);
+        for (side, other, endpoint) in [
+            (&left, &right, Some(right_address)),
+            (&right, &left, to_left),
+        ] {
+            let mut config = format!(
+                "[Interface]\nPrivateKey = {}\nListenPort = {}\n[Peer]\nPublicKey = {}\nAllowedIPs = {}/32, {}/128\n",
+                side.keys.private, side.port, other.keys.public, other.v4, other.v6,
+            );
+            if let Some(address) = endpoint {
+                config += &format!("Endpoint = {}\n", setup.outer.with_port(address, other.port));
+            }
+            if let Some(psk) = &psk {
+                config += &format!("PresharedKey = {psk}\n");
+            }
+            if let Some(keepalive) = setup.keepalive {
+                config += &format!("PersistentKeepalive = {keepalive}\n");
+            }
+            setconf(&side.host, "wg0", &config);
+        }
+        for side in [&left, &right] {
+            side.host.sh(&format!(
+                "set -e; ip addr add {}/24 dev wg0; ip addr add {}/64 dev wg0 nodad; ip link set wg0 mtu {} up",
+                side.v4, side.v6, setup.mtu
+            ));
+        }
+        Tunnel {
+            left,
+            right,
+            psk,
+            setup,
+        }
+    }
+
+    /// The left side begins; returns when both can send.
+    #[track_caller]
+    pub fn connect(&self) {
+        ping(&self.left.host, &self.right.v4, 1);
+        wait_for("the left side has a handshake", seconds(10), || {
+            self.left.latest_handshake() > 0
+        });
+    }
+}
+
+/// `wg setconf` with a configuration's text.
+#[track_caller]
+pub fn setconf(host: &Host, interface: &str, config: &str) {
+    host.sh_with_input(&format!("wg setconf {interface} /dev/stdin"), config);
+}
