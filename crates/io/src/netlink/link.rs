@@ -104,17 +104,6 @@ impl Netlink {
         self.change(what, Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Makes a dummy interface.
-    pub fn add_dummy(&self, name: &str) -> Result<()> {
-        let mut message = LinkMessage::default();
-        message.attributes = vec![
-            LinkAttribute::IfName(name.to_owned()),
-            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Dummy)]),
-        ];
-        let what = format!("making dummy interface {name}");
-        self.change(what, Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
-    }
-
     /// Deletes an interface.
     pub fn delete_link(&self, index: u32) -> Result<()> {
         self.change(

@@ -1,1 +1,305 @@
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
+use super::*;
+
+fn inside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    Netns::new().unwrap().run(work).unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// An interface with a carrier: one end of a veth pair whose other end is up.
+fn interface(netlink: &Netlink, name: &str) -> u32 {
+    let peer = format!("{name}-peer");
+    netlink.add_veth(name, &peer, None).unwrap();
+    netlink
+        .set_link(netlink.link(&peer).unwrap().index, &up())
+        .unwrap();
+    let index = netlink.link(name).unwrap().index;
+    netlink.set_link(index, &up()).unwrap();
+    index
+}
+
+fn up() -> LinkChange<'static> {
+    LinkChange {
+        up: Some(true),
+        ..LinkChange::default()
+    }
+}
+
+#[test]
+fn a_veth_pair_spans_two_namespaces_and_takes_every_change() {
+    inside(|| {
+        let other = Netns::new().unwrap();
+        let netlink = Netlink::open().unwrap();
+        netlink.add_veth("here", "there", Some(&other)).unwrap();
+        let here = netlink.link("here").unwrap();
+        assert_eq!(
+            (here.kind.as_deref(), here.up, here.mtu),
+            (Some("veth"), false, 1500)
+        );
+        assert!(!here.loopback);
+
+        let change = LinkChange {
+            name: Some("renamed"),
+            up: Some(true),
+            mtu: Some(1400),
+            txqueuelen: Some(321),
+            gso_max_size: Some(61_000),
+            netns: None,
+        };
+        netlink.set_link(here.index, &change).unwrap();
+        let link = netlink.link_by_index(here.index).unwrap();
+        assert_eq!(link.name, "renamed");
+        assert_eq!(
+            (link.up, link.mtu, link.txqueuelen, link.gso_max_size),
+            (true, 1400, 321, 61_000)
+        );
+
+        let there = Netlink::open_in(&other).unwrap();
+        let peer = there.link("there").unwrap();
+        assert_eq!(there.links().unwrap().len(), 2, "lo and the peer");
+        assert!(there.link("lo").unwrap().loopback);
+
+        let third = Netns::new().unwrap();
+        let to_third = LinkChange {
+            netns: Some(&third),
+            ..LinkChange::default()
+        };
+        there.set_link(peer.index, &to_third).unwrap();
+        assert_eq!(
+            there.link("there").unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        Netlink::open_in(&third).unwrap().link("there").unwrap();
+
+        netlink.delete_link(link.index).unwrap();
+        assert_eq!(netlink.links().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn errors_say_what_was_attempted_and_what_the_kernel_thinks() {
+    inside(|| {
+        let netlink = Netlink::open().unwrap();
+        let index = interface(&netlink, "one");
+        let error = netlink.add_veth("one", "two", None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert!(
+            error
+                .to_string()
+                .starts_with("making veth interfaces one and two: "),
+            "{error}"
+        );
+
+        let change = LinkChange {
+            mtu: Some(1),
+            ..LinkChange::default()
+        };
+        let error = netlink.set_link(index, &change).unwrap_err();
+        assert!(
+            error.to_string().contains("mtu less than device minimum"),
+            "{error}"
+        );
+
+        let error = netlink
+            .delete_address(index, ip("10.0.0.1"), 24)
+            .unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            netlink.link("none").unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    });
+}
+
+#[test]
+fn addresses_of_both_families_come_and_go() {
+    inside(|| {
+        let netlink = Netlink::open().unwrap();
+        let index = interface(&netlink, "one");
+        let (v4, v6) = (ip("10.1.2.3"), ip("fd00::1"));
+        netlink.add_address(index, v4, 24, false).unwrap();
+        netlink.add_address(index, v6, 64, true).unwrap();
+        let error = netlink.add_address(index, v4, 24, false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+
+        let mine = |ip: IpAddr| {
+            let all = netlink.addresses().unwrap();
+            all.into_iter()
+                .find(|address| address.ifindex == index && address.ip == ip)
+        };
+        assert_eq!(mine(v4).unwrap().prefix_len, 24);
+        let found = mine(v6).unwrap();
+        assert_eq!((found.prefix_len, found.tentative), (64, false), "nodad");
+
+        netlink
+            .add_address(index, ip("fd00::2"), 64, false)
+            .unwrap();
+        assert!(mine(ip("fd00::2")).unwrap().tentative);
+
+        netlink.delete_address(index, v4, 24).unwrap();
+        netlink.delete_address(index, v6, 64).unwrap();
+        assert_eq!((mine(v4), mine(v6)), (None, None));
+    });
+}
+
+#[test]
+fn routes_and_rules_do_what_wg_quick_needs() {
+    inside(|| {
+        let netlink = Netlink::open().unwrap();
+        let wan = interface(&netlink, "wan");
+        let tunnel = interface(&netlink, "tunnel");
+        let families = [
+            (
+                Family::V4,
+                "192.0.2.2",
+                24,
+                "192.0.2.1",
+                "0.0.0.0",
+                "198.51.100.7",
+            ),
+            (
+                Family::V6,
+                "2001:db8::2",
+                64,
+                "2001:db8::1",
+                "::",
+                "2001:db8:1::7",
+            ),
+        ];
+        for (family, own, len, router, any, far) in families {
+            netlink.add_address(wan, ip(own), len, true).unwrap();
+            let default = Route {
+                gateway: Some(ip(router)),
+                metric: Some(700),
+                mtu: Some(1380),
+                ..Route::through(wan, ip(any), 0)
+            };
+            netlink.add_route(&default).unwrap();
+            let error = netlink.add_route(&default).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+            netlink.replace_route(&default).unwrap();
+            assert!(
+                netlink.routes(family).unwrap().contains(&default),
+                "{:?}",
+                netlink.routes(family)
+            );
+
+            // `ip route add default dev tunnel table 51820`, and its two rules
+            let table = 51_820;
+            let all = Route {
+                table,
+                ..Route::through(tunnel, ip(any), 0)
+            };
+            netlink.add_route(&all).unwrap();
+            let not_marked = Rule {
+                family,
+                priority: None,
+                fwmark: Some(table),
+                not: true,
+                table,
+                suppress_prefixlength: None,
+            };
+            let suppress = Rule {
+                family,
+                priority: None,
+                fwmark: None,
+                not: false,
+                table: Route::MAIN,
+                suppress_prefixlength: Some(0),
+            };
+            netlink.add_rule(&not_marked).unwrap();
+            netlink.add_rule(&suppress).unwrap();
+            let rules = netlink.rules(family).unwrap();
+            let find = |wanted: Rule| {
+                rules.iter().any(|rule| {
+                    Rule {
+                        priority: None,
+                        ..*rule
+                    } == wanted
+                })
+            };
+            assert!(find(not_marked) && find(suppress), "{rules:?}");
+
+            let path = netlink.route_get(ip(far), None, 0, None).unwrap();
+            assert_eq!((path.oif, path.gateway), (tunnel, None));
+            let path = netlink.route_get(ip(far), None, table, None).unwrap();
+            assert_eq!(
+                (path.oif, path.gateway, path.src),
+                (wan, Some(ip(router)), Some(ip(own)))
+            );
+            assert_eq!(path.mtu, Some(1380));
+            let path = netlink
+                .route_get(ip(router), Some(ip(own)), 0, Some(wan))
+                .unwrap();
+            assert_eq!(
+                (path.oif, path.src, path.local),
+                (wan, Some(ip(own)), false),
+                "suppressed rule"
+            );
+            assert!(netlink.route_get(ip(own), None, 0, None).unwrap().local);
+
+            netlink.delete_rule(&not_marked).unwrap();
+            netlink.delete_rule(&suppress).unwrap();
+            assert_eq!(
+                netlink.delete_rule(&suppress).unwrap_err().kind(),
+                io::ErrorKind::NotFound
+            );
+            netlink.delete_route(&all).unwrap();
+            netlink.delete_route(&default).unwrap();
+            assert_eq!(
+                netlink.delete_route(&default).unwrap_err().kind(),
+                io::ErrorKind::NotFound
+            );
+            assert!(netlink.route_get(ip(far), None, 0, None).is_err());
+        }
+    });
+}
+
+#[test]
+fn a_monitor_reports_every_change() {
+    inside(|| {
+        let netlink = Netlink::open().unwrap();
+        let mut monitor = Monitor::open().unwrap();
+        assert_eq!(monitor.next_event().unwrap(), None);
+        let mut wait = |wanted: &dyn Fn(&Event) -> bool| {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(5) {
+                match monitor.next_event().unwrap() {
+                    Some(event) if wanted(&event) => return,
+                    Some(_) => {}
+                    None => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+            panic!("the event did not come");
+        };
+        let index = interface(&netlink, "one");
+        wait(&|event| matches!(event, Event::Link(link) if link.name == "one"));
+        wait(&|event| matches!(event, Event::Link(link) if link.up));
+        netlink
+            .add_address(index, ip("10.0.0.1"), 24, false)
+            .unwrap();
+        wait(&|event| matches!(event, Event::Address(address) if address.ip == ip("10.0.0.1")));
+        wait(&|event| *event == Event::Routing);
+        netlink.delete_address(index, ip("10.0.0.1"), 24).unwrap();
+        wait(&|event| matches!(event, Event::AddressGone(address) if address.ip == ip("10.0.0.1")));
+        netlink.delete_link(index).unwrap();
+        wait(&|event| *event == Event::LinkGone { index });
+    });
+}
+
+#[test]
+fn garbage_from_a_socket_is_no_message() {
+    for bytes in [&[][..], &[1], &[16, 0, 0, 0], &[255; 40], &[0; 64]] {
+        assert_eq!(Raw::split(bytes).count(), 0);
+    }
+    // A header that promises more than there is, after a whole message.
+    let mut bytes = vec![0; 32];
+    bytes[0] = 16;
+    bytes[16] = 17;
+    assert_eq!(Raw::split(&bytes).count(), 1);
+}
