@@ -1,3 +1,8 @@
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "the numbers here are known"
+)]
+
 use proptest::prelude::*;
 
 use super::*;
@@ -67,6 +72,10 @@ fn fields_count_as_their_bytes() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
+#[allow(
+    unsafe_code,
+    reason = "calls the function that this processor would not choose"
+)]
 fn every_width_gives_the_same() {
     let bytes: Vec<u8> = (0..9001u32)
         .map(|i| (i.wrapping_mul(0x85eb_ca6b) >> 11) as u8)
@@ -75,6 +84,10 @@ fn every_width_gives_the_same() {
         let expected = naive(&bytes[..len]);
         assert_eq!(Sum(simd::sum(&bytes[..len])).fold(), expected);
         assert_eq!(Sum(lanes::<8>(&bytes[..len])).fold(), expected);
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the line above has found AVX2.
+            assert_eq!(Sum(unsafe { simd::avx2(&bytes[..len]) }).fold(), expected);
+        }
     }
 }
 

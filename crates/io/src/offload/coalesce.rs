@@ -22,7 +22,7 @@ use crate::checksum::Sum;
 /// Packets that a coalescer takes between two drains.
 const CAPACITY: usize = 4096;
 /// Slots for flows with an open run; two flows that fall into one close each other's runs.
-const SLOTS: usize = 1 << 8;
+const SLOTS: usize = 1 << 10;
 /// Most packets in a TCP super-frame: each is one element of a `writev`, which takes 1024.
 const MAX_SEGMENTS: u32 = 256;
 /// Most packets in a UDP super-frame (the kernel's `UDP_MAX_SEGMENTS`, before it was raised to 128).
@@ -291,7 +291,8 @@ impl Coalescer {
                     u64::from(read32(word, 0)) << 32 | u64::from(read32(word, 4)),
                 );
             }
-            self.recent = usize::from(hash.to_be_bytes()[0]);
+            let [a, b, ..] = hash.to_be_bytes();
+            self.recent = usize::from(u16::from_be_bytes([a, b])) % SLOTS;
         }
         self.recent
     }

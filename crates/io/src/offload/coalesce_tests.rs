@@ -1,3 +1,8 @@
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "the numbers here are known"
+)]
+
 use proptest::prelude::*;
 
 use super::tests::*;

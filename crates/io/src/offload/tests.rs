@@ -1,4 +1,8 @@
 //! Packets to test with, made by the most naive code there is, and the oracle of the round trip.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "the numbers here are known"
+)]
 
 use std::collections::HashMap;
 
@@ -196,7 +200,7 @@ impl Packet {
         if self.tcp {
             l4.extend(self.sequence.to_be_bytes());
             l4.extend(self.ack.to_be_bytes());
-            l4.extend([0x50 + (self.options.len() as u8 / 4 << 4), self.flags]);
+            l4.extend([0x50 + ((self.options.len() as u8 / 4) << 4), self.flags]);
             l4.extend(self.window.to_be_bytes());
             l4.extend([0, 0]);
             l4.extend(self.urgent.to_be_bytes());
