@@ -1,1 +1,682 @@
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
 
+use adit_proto::{Endpoint, Source};
+
+use super::*;
+use crate::netlink::{Family, LinkChange, Netlink, Route, Rule};
+use crate::netns::Netns;
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn train(to: SocketAddr, stride: usize, bytes: &[u8]) -> Transmit<'_> {
+    Transmit {
+        to: to.into(),
+        ecn: 0,
+        stride,
+        bytes,
+    }
+}
+
+fn numbered(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+// A scripted kernel: what it answers to each call, and what it took.
+
+#[derive(Debug, PartialEq, Eq)]
+struct Taken {
+    bytes: Vec<u8>,
+    segmented: bool,
+    from_source: bool,
+}
+
+struct Script {
+    answers: VecDeque<Result<usize, Errno>>,
+    taken: Vec<Taken>,
+    calls: usize,
+}
+
+impl Script {
+    fn new(answers: impl IntoIterator<Item = Result<usize, Errno>>) -> Self {
+        Self {
+            answers: answers.into_iter().collect(),
+            taken: Vec::new(),
+            calls: 0,
+        }
+    }
+
+    /// Without an answer left, takes everything.
+    fn send(&mut self, messages: &[Message<'_>]) -> Result<usize, Errno> {
+        self.calls += 1;
+        let count = self.answers.pop_front().unwrap_or(Ok(messages.len()))?;
+        self.taken
+            .extend(messages[..count].iter().map(|message| Taken {
+                bytes: message.bytes.to_vec(),
+                segmented: message.is_segmented(),
+                from_source: message.from_source && message.train.to.src.is_some(),
+            }));
+        Ok(count)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.taken
+            .iter()
+            .flat_map(|taken| taken.bytes.clone())
+            .collect()
+    }
+}
+
+fn run(
+    script: &mut Script,
+    gso: Option<&Refusals>,
+    trains: &[Transmit<'_>],
+) -> (usize, SendReport) {
+    let mut report = SendReport::default();
+    let taken = send_trains(|messages| script.send(messages), gso, trains, &mut report);
+    (taken, report)
+}
+
+#[test]
+fn a_train_longer_than_one_send_is_split_between_datagrams() {
+    let refusals = Refusals::default();
+    let cases = [
+        // (destination, stride, datagrams, lengths of the sends in datagrams)
+        ("192.0.2.1:1", 1452, 47, vec![45, 2]),
+        ("[2001:db8::1]:1", 1452, 47, vec![45, 2]),
+        ("192.0.2.1:1", 100, 130, vec![64, 64, 2]),
+        ("192.0.2.1:1", 65_507, 2, vec![1, 1]),
+        ("192.0.2.1:1", 32, 1, vec![1]),
+    ];
+    for (to, stride, datagrams, expected) in cases {
+        let bytes = numbered(stride * datagrams - 1);
+        let mut script = Script::new([]);
+        let (taken, report) = run(
+            &mut script,
+            Some(&refusals),
+            &[train(addr(to), stride, &bytes)],
+        );
+        let sends: Vec<_> = script
+            .taken
+            .iter()
+            .map(|sent| sent.bytes.len().div_ceil(stride))
+            .collect();
+        assert_eq!(sends, expected, "{to} {stride}");
+        assert_eq!(script.bytes(), bytes);
+        assert_eq!((taken, report), (1, SendReport::default()));
+        assert_eq!(script.calls, 1, "all in one call");
+    }
+}
+
+#[test]
+fn an_empty_train_is_one_empty_datagram() {
+    let mut script = Script::new([]);
+    let (taken, _) = run(&mut script, None, &[train(addr("192.0.2.1:1"), 0, &[])]);
+    assert_eq!((taken, script.taken.len()), (1, 1));
+    assert_eq!(script.taken[0].bytes.len(), 0);
+}
+
+#[test]
+fn after_a_partial_send_nothing_is_lost_and_nothing_sent_twice() {
+    let refusals = Refusals::default();
+    let bytes = numbered(3000);
+    let trains: Vec<_> = (0..200)
+        .map(|i| train(addr("192.0.2.1:1"), 1000, &bytes[i..i + 2500]))
+        .collect();
+    let expected: Vec<u8> = trains
+        .iter()
+        .flat_map(|train| train.bytes.to_vec())
+        .collect();
+    for gso in [None, Some(&refusals)] {
+        let mut script =
+            Script::new([Ok(1), Ok(5), Err(Errno::INTR), Ok(2), Ok(64), Ok(63), Ok(1)]);
+        let (taken, report) = run(&mut script, gso, &trains);
+        assert_eq!((taken, report), (200, SendReport::default()));
+        assert!(script.bytes() == expected);
+    }
+}
+
+#[test]
+fn a_full_buffer_in_the_middle_of_a_train_says_where_to_go_on() {
+    let bytes = numbered(4500);
+    let trains = [train(addr("192.0.2.1:1"), 1000, &bytes); 2];
+    let mut script = Script::new([Ok(7), Err(Errno::AGAIN)]);
+    let (taken, report) = run(&mut script, None, &trains);
+    assert_eq!((taken, report.resume_at, report.lost), (1, 2000, 0));
+    let rest = train(
+        addr("192.0.2.1:1"),
+        1000,
+        &trains[1].bytes[report.resume_at..],
+    );
+    let (taken, report) = run(&mut script, None, &[rest]);
+    assert_eq!((taken, report), (1, SendReport::default()));
+    assert_eq!(script.bytes(), [&bytes[..], &bytes[..]].concat());
+}
+
+#[test]
+fn a_refused_train_goes_out_datagram_by_datagram_and_only_its_destination_stays_so() {
+    for errno in [Errno::IO, Errno::INVAL, Errno::MSGSIZE] {
+        let refusals = Refusals::default();
+        let bytes = numbered(2500);
+        let (bad, good) = (addr("192.0.2.1:1"), addr("192.0.2.2:1"));
+        let trains = [train(bad, 1000, &bytes), train(good, 1000, &bytes)];
+        let mut script = Script::new([Err(errno)]);
+        let (taken, report) = run(&mut script, Some(&refusals), &trains);
+        assert_eq!((taken, report.refused, report.lost), (2, 1, 0));
+        let shape = |script: &Script| -> Vec<_> {
+            script
+                .taken
+                .iter()
+                .map(|sent| (sent.bytes.len(), sent.segmented))
+                .collect()
+        };
+        let expected = [(1000, false), (1000, false), (500, false), (2500, true)];
+        assert_eq!(shape(&script), expected);
+
+        let mut script = Script::new([]);
+        let (_, report) = run(&mut script, Some(&refusals), &trains);
+        assert_eq!(
+            (shape(&script), report.refused),
+            (expected.to_vec(), 0),
+            "remembered"
+        );
+
+        refusals.clear();
+        let mut script = Script::new([]);
+        run(&mut script, Some(&refusals), &trains);
+        assert_eq!(shape(&script), [(2500, true), (2500, true)], "forgotten");
+    }
+}
+
+#[test]
+fn a_refusal_in_the_middle_of_a_train_sends_only_the_rest_again() {
+    let refusals = Refusals::default();
+    let bytes = numbered(100 * 100);
+    let mut script = Script::new([Ok(1), Err(Errno::MSGSIZE)]);
+    let (taken, report) = run(
+        &mut script,
+        Some(&refusals),
+        &[train(addr("192.0.2.1:1"), 100, &bytes)],
+    );
+    assert_eq!((taken, report.refused, report.lost), (1, 1, 0));
+    assert_eq!(script.bytes(), bytes);
+    assert_eq!(script.taken.len(), 1 + 36);
+}
+
+#[test]
+fn a_source_that_is_gone_is_left_out_for_the_rest_of_the_train_and_reported() {
+    let refusals = Refusals::default();
+    let bytes = numbered(100 * 100);
+    let mut to = Endpoint::from(addr("192.0.2.1:1"));
+    to.src = Some(Source {
+        ip: IpAddr::from([192, 0, 2, 99]),
+        ifindex: 3,
+    });
+    let with_source = Transmit {
+        to,
+        ..train(to.addr, 100, &bytes)
+    };
+    let trains = [train(addr("192.0.2.1:1"), 100, &bytes), with_source];
+    let mut script = Script::new([Ok(2), Err(Errno::INVAL)]);
+    let (taken, report) = run(&mut script, Some(&refusals), &trains);
+    assert_eq!((taken, report.stale_source), (2, Some(1)));
+    assert_eq!((report.refused, report.lost), (0, 0));
+    assert_eq!(script.bytes(), [&bytes[..], &bytes[..]].concat());
+    assert!(script.taken.iter().all(|sent| !sent.from_source));
+
+    // It was not the source: the source stays, and segmentation is tried next.
+    let mut script = Script::new([Err(Errno::INVAL), Err(Errno::INVAL)]);
+    let (taken, report) = run(&mut script, Some(&refusals), &[with_source]);
+    assert_eq!(
+        (taken, report.stale_source, report.refused, report.lost),
+        (1, None, 1, 0)
+    );
+    assert!(
+        script
+            .taken
+            .iter()
+            .all(|sent| sent.from_source && !sent.segmented)
+    );
+    assert_eq!(script.bytes(), bytes);
+}
+
+#[test]
+fn what_cannot_be_sent_at_all_is_counted_by_datagram_and_the_rest_goes_on() {
+    let refusals = Refusals::default();
+    let bytes = numbered(2500);
+    for errno in [
+        Errno::PERM,
+        Errno::NETUNREACH,
+        Errno::CONNREFUSED,
+        Errno::NOMEM,
+    ] {
+        let trains = [train(addr("192.0.2.1:1"), 1000, &bytes); 3];
+        let mut script = Script::new([Ok(1), Err(errno)]);
+        let (taken, report) = run(&mut script, Some(&refusals), &trains);
+        assert_eq!((taken, report.lost), (3, 3));
+        assert_eq!(script.taken.len(), 2);
+    }
+}
+
+#[test]
+fn the_table_of_refusals_stays_bounded() {
+    let refusals = Refusals::default();
+    for i in 0..10_000_u32 {
+        refusals.insert(Ipv4Addr::from_bits(i).into());
+    }
+    assert!(refusals.everywhere());
+    assert!(!refusals.allow(Ipv4Addr::from_bits(1 << 30).into()));
+    refusals.clear();
+    assert!(!refusals.everywhere() && refusals.allow(Ipv4Addr::from_bits(1).into()));
+}
+
+// Real sockets:
+//
+//     a: 10.9.0.1/24, 10.9.0.11/24, fd09::1/64, fd09::11/64
+//     |  veth "a" -- veth "b"
+//     b: 10.9.0.2/24, fd09::2/64
+
+struct Hosts {
+    a: Netns,
+    b: Netns,
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn up() -> LinkChange<'static> {
+    LinkChange {
+        up: Some(true),
+        ..LinkChange::default()
+    }
+}
+
+impl Hosts {
+    fn new() -> Self {
+        let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+        let (at_a, at_b) = (Netlink::open_in(&a).unwrap(), Netlink::open_in(&b).unwrap());
+        at_a.add_veth("a", "b", Some(&b)).unwrap();
+        let own = [
+            (
+                &at_a,
+                "a",
+                &["10.9.0.1", "10.9.0.11", "fd09::1", "fd09::11"][..],
+            ),
+            (&at_b, "b", &["10.9.0.2", "fd09::2"]),
+        ];
+        for (netlink, name, addresses) in own {
+            let index = netlink.link(name).unwrap().index;
+            for address in addresses {
+                let prefix = if address.contains(':') { 64 } else { 24 };
+                netlink
+                    .add_address(index, ip(address), prefix, true)
+                    .unwrap();
+            }
+            netlink.set_link(index, &up()).unwrap();
+            netlink
+                .set_link(netlink.link("lo").unwrap().index, &up())
+                .unwrap();
+        }
+        // IPv6 needs a moment after the link came up.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(5)
+            && at_a.route_get(ip("fd09::2"), None, 0, None).is_err()
+        {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let hosts = Self { a, b };
+        // Until the neighbours know each other, the kernel keeps a few datagrams and drops the others.
+        for (_, _, b) in FAMILIES {
+            let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+            at_a.send(&[train(to, 5, b"hello")], &mut SendReport::default());
+            assert_eq!(joined(&receive(&at_b, 5)), b"hello");
+        }
+        hosts
+    }
+
+    /// A socket of each host, of the family of `b`'s address, which comes with its port.
+    fn sockets(&self, b: &str, offloads: Offloads) -> (Udp, Udp, SocketAddr) {
+        let bind = |netns: &Netns| {
+            let (v4, v6, port) = netns.run(|| bind_pair(0, 0, offloads)).unwrap().unwrap();
+            let socket = if ip(b).is_ipv4() { v4 } else { v6 };
+            (socket.unwrap(), port)
+        };
+        let (at_a, _) = bind(&self.a);
+        let (at_b, port) = bind(&self.b);
+        (at_a, at_b, SocketAddr::new(ip(b), port))
+    }
+}
+
+const FAMILIES: [(&str, &str, &str); 2] = [
+    ("10.9.0.1", "10.9.0.11", "10.9.0.2"),
+    ("fd09::1", "fd09::11", "fd09::2"),
+];
+
+/// Messages until `bytes` bytes are there: each with its bytes.
+fn receive(socket: &Udp, bytes: usize) -> Vec<(crate::Received, Vec<u8>)> {
+    let mut batch = RecvBatch::new(16);
+    let mut messages = Vec::new();
+    let mut len = 0;
+    let start = Instant::now();
+    loop {
+        match socket.recv(&mut batch) {
+            Ok(()) => {
+                for (received, bytes) in batch.iter_mut() {
+                    len += bytes.len();
+                    messages.push((*received, bytes.to_vec()));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+        if len >= bytes || start.elapsed() > Duration::from_secs(3) {
+            return messages;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn joined(messages: &[(crate::Received, Vec<u8>)]) -> Vec<u8> {
+    messages
+        .iter()
+        .flat_map(|(_, bytes)| bytes.clone())
+        .collect()
+}
+
+#[test]
+fn a_train_arrives_as_a_train_with_its_marks_and_addresses() {
+    let hosts = Hosts::new();
+    for (_, second, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        assert!(at_a.gso() && at_a.gro());
+        let bytes = numbered(45 * 1440 - 7);
+        for ecn in 0..4 {
+            let mut transmit = Transmit {
+                ecn,
+                ..train(to, 1440, &bytes)
+            };
+            transmit.to.src = Some(Source {
+                ip: ip(second),
+                ifindex: 0,
+            });
+            let mut report = SendReport::default();
+            assert_eq!(at_a.send(&[transmit], &mut report), 1);
+            assert_eq!(report, SendReport::default());
+            let messages = receive(&at_b, bytes.len());
+            assert!(joined(&messages) == bytes);
+            let (received, _) = &messages[0];
+            assert_eq!((messages.len(), received.stride), (1, 1440), "one train");
+            assert_eq!(received.ecn, ecn);
+            assert_eq!(
+                received.from.addr.ip(),
+                ip(second),
+                "the source that was asked for"
+            );
+            let src = received.from.src.unwrap();
+            assert_eq!(src.ip, to.ip(), "the address that was written to");
+            assert_ne!(src.ifindex, 0);
+
+            // and back, to and from the addresses that arrived
+            let back = Transmit {
+                to: received.from,
+                ..train(to, 32, &bytes[..100])
+            };
+            assert_eq!(at_b.send(&[back], &mut report), 1);
+            assert_eq!(report, SendReport::default());
+            let messages = receive(&at_a, 100);
+            assert_eq!(joined(&messages), bytes[..100]);
+            assert_eq!(messages[0].0.from.addr, to);
+        }
+    }
+}
+
+#[test]
+fn without_offloads_the_same_bytes_arrive() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        for (udp_gso, udp_gro) in [(false, true), (true, false), (false, false)] {
+            let offloads = Offloads {
+                udp_gso,
+                udp_gro,
+                ..Offloads::ALL
+            };
+            let (at_a, at_b, to) = hosts.sockets(b, offloads);
+            assert_eq!((at_a.gso(), at_a.gro()), (udp_gso, udp_gro));
+            let bytes = numbered(100 * 1000 - 7);
+            let mut report = SendReport::default();
+            assert_eq!(at_a.send(&[train(to, 1000, &bytes)], &mut report), 1);
+            let messages = receive(&at_b, bytes.len());
+            assert!(joined(&messages) == bytes);
+            if !udp_gro {
+                assert!(
+                    messages
+                        .iter()
+                        .all(|(received, _)| received.len == received.stride)
+                );
+                assert_eq!(messages.len(), 100);
+            }
+        }
+    }
+}
+
+#[test]
+fn many_trains_empty_datagrams_and_the_longest_ones_arrive_in_order() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let max = if to.is_ipv4() {
+            MAX_SEND_V4
+        } else {
+            MAX_SEND_V6
+        };
+        let bytes = numbered(max);
+        let lens = [0, 1, 32, 148, 1500, max, 0];
+        let trains: Vec<_> = lens
+            .iter()
+            .map(|len| train(to, *len, &bytes[..*len]))
+            .collect();
+        let mut report = SendReport::default();
+        assert_eq!(at_a.send(&trains, &mut report), trains.len());
+        assert_eq!(report, SendReport::default());
+        let messages = receive(&at_b, lens.iter().sum());
+        let arrived: Vec<_> = messages.iter().map(|(received, _)| received.len).collect();
+        assert_eq!(arrived[..6], lens[..6]);
+
+        let small = numbered(1000);
+        let trains: Vec<_> = (0..200)
+            .map(|i| train(to, 500, &small[..500 + i]))
+            .collect();
+        assert_eq!(at_a.send(&trains, &mut report), 200);
+        let expected: Vec<u8> = trains
+            .iter()
+            .flat_map(|train| train.bytes.to_vec())
+            .collect();
+        assert!(joined(&receive(&at_b, expected.len())) == expected);
+    }
+}
+
+#[test]
+fn segments_beyond_the_mtu_are_sent_as_fragments_instead() {
+    let hosts = Hosts::new();
+    let netlink = Netlink::open_in(&hosts.a).unwrap();
+    let small = LinkChange {
+        mtu: Some(1280),
+        ..LinkChange::default()
+    };
+    netlink
+        .set_link(netlink.link("a").unwrap().index, &small)
+        .unwrap();
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let bytes = numbered(20 * 1440 - 7);
+        let mut report = SendReport::default();
+        for _ in 0..2 {
+            assert_eq!(at_a.send(&[train(to, 1440, &bytes)], &mut report), 1);
+            assert!(joined(&receive(&at_b, bytes.len())) == bytes);
+        }
+        assert_eq!(
+            (report.refused, report.lost),
+            (1, 0),
+            "tried once, then remembered"
+        );
+        assert!(at_a.gso());
+    }
+}
+
+#[test]
+fn a_source_address_that_goes_away_is_replaced_and_reported() {
+    let hosts = Hosts::new();
+    let netlink = Netlink::open_in(&hosts.a).unwrap();
+    let index = netlink.link("a").unwrap().index;
+    for (first, second, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let bytes = numbered(5000);
+        let mut transmit = train(to, 1000, &bytes);
+        transmit.to.src = Some(Source {
+            ip: ip(second),
+            ifindex: index,
+        });
+        let prefix = if to.is_ipv4() { 24 } else { 64 };
+        netlink.delete_address(index, ip(second), prefix).unwrap();
+        let mut report = SendReport::default();
+        assert_eq!(at_a.send(&[transmit], &mut report), 1);
+        assert_eq!(
+            (report.stale_source, report.lost, report.refused),
+            (Some(0), 0, 0)
+        );
+        let messages = receive(&at_b, bytes.len());
+        assert!(joined(&messages) == bytes);
+        assert_eq!(messages[0].0.from.addr.ip(), ip(first));
+    }
+}
+
+#[test]
+fn a_pair_shares_one_port_which_nobody_else_gets() {
+    let netns = Netns::new().unwrap();
+    netns
+        .run(|| {
+            let (v4, v6, port) = bind_pair(0, 0, Offloads::ALL).unwrap();
+            let (v4, v6) = (v4.unwrap(), v6.unwrap());
+            assert_ne!(port, 0);
+            assert_eq!(v4.local_addr().unwrap().port(), port);
+            assert_eq!(v6.local_addr().unwrap().port(), port);
+            let descriptors = || std::fs::read_dir("/proc/thread-self/fd").unwrap().count();
+            let before = descriptors();
+            for shards in [1, 3] {
+                let error = bind_group(port, 0, Offloads::ALL, shards).err().unwrap();
+                assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+            }
+            drop(v4);
+            let error = bind_pair(port, 0, Offloads::ALL).err().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "IPv6 alone has it");
+            // Other tests of this process open and close files meanwhile: only a leak would add up.
+            for _ in 0..200 {
+                assert!(bind_pair(port, 0, Offloads::ALL).is_err());
+            }
+            assert!(descriptors() < before + 150, "no descriptor leaks");
+            drop(v6);
+            let (_, _, again) = bind_pair(port, 0, Offloads::ALL).unwrap();
+            assert_eq!(again, port);
+        })
+        .unwrap();
+}
+
+#[test]
+fn shards_share_a_port_and_the_kernel_spreads_senders_over_them() {
+    let hosts = Hosts::new();
+    let (pairs, port) = hosts
+        .b
+        .run(|| bind_group(0, 0, Offloads::ALL, 2))
+        .unwrap()
+        .unwrap();
+    assert_eq!(pairs.len(), 2);
+    let stranger = hosts.b.run(|| bind_pair(port, 0, Offloads::ALL)).unwrap();
+    assert_eq!(stranger.err().unwrap().kind(), io::ErrorKind::AddrInUse);
+    for (_, _, b) in FAMILIES {
+        let to = SocketAddr::new(ip(b), port);
+        for _ in 0..64 {
+            let (at_a, _, _) = hosts.sockets(b, Offloads::ALL);
+            at_a.send(&[train(to, 9, b"datagrams")], &mut SendReport::default());
+        }
+        let counts: Vec<_> = pairs
+            .iter()
+            .map(|pair| {
+                let socket = if to.is_ipv4() { &pair.v4 } else { &pair.v6 };
+                let mut batch = RecvBatch::default();
+                let result = socket.as_ref().unwrap().recv(&mut batch);
+                result.map_or(0, |()| batch.len())
+            })
+            .collect();
+        assert_eq!(counts.iter().sum::<usize>(), 64);
+        assert!(counts.iter().all(|count| *count > 5), "{counts:?}");
+    }
+}
+
+#[test]
+fn the_mark_decides_on_the_route() {
+    let hosts = Hosts::new();
+    let netlink = Netlink::open_in(&hosts.a).unwrap();
+    let index = netlink.link("a").unwrap().index;
+    let far = SocketAddr::from(SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 7));
+    let route = Route {
+        gateway: Some(ip("10.9.0.2")),
+        table: 77,
+        ..Route::through(index, far.ip(), 32)
+    };
+    netlink.add_route(&route).unwrap();
+    let rule = Rule {
+        family: Family::V4,
+        priority: None,
+        fwmark: Some(0x4d),
+        not: false,
+        table: 77,
+        suppress_prefixlength: None,
+    };
+    netlink.add_rule(&rule).unwrap();
+    let (at_a, _, _) = hosts.sockets("10.9.0.2", Offloads::ALL);
+    let mut lost = Vec::new();
+    for mark in [0, 0x4d, 0] {
+        at_a.set_mark(mark).unwrap();
+        let mut report = SendReport::default();
+        at_a.send(&[train(far, 4, b"away")], &mut report);
+        lost.push(report.lost);
+    }
+    assert_eq!(lost, [1, 0, 1]);
+}
+
+#[test]
+fn icmp_errors_and_an_empty_queue_do_not_stop_the_loop() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let closed = SocketAddr::new(to.ip(), 9);
+        let mut report = SendReport::default();
+        let mut batch = RecvBatch::new(4);
+        for _ in 0..20 {
+            at_a.send(&[train(closed, 4, b"lost")], &mut report);
+            let error = at_a.recv(&mut batch).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            assert!(batch.is_empty());
+        }
+        at_a.send(&[train(to, 4, b"fine")], &mut report);
+        assert_eq!(joined(&receive(&at_b, 4)), b"fine");
+        assert_eq!(report.lost, 0);
+    }
+}
+
+#[test]
+fn a_host_without_ipv6_gets_a_socket_for_ipv4() {
+    // There is no such kernel here: what it would say is taken for that and nothing else.
+    for (errno, missing) in [
+        (Errno::AFNOSUPPORT, true),
+        (Errno::ADDRNOTAVAIL, true),
+        (Errno::ADDRINUSE, false),
+        (Errno::PERM, false),
+    ] {
+        assert_eq!(is_missing(&errno.into()), missing);
+    }
+}
