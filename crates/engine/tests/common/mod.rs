@@ -1,0 +1,316 @@
+//! Two engines joined by a network in memory: the whole data path without the kernel and without rights.
+//!
+//! ```text
+//!   TunEnd a ⇄ engine a ⇄ socket a ⇄ network ⇄ socket b ⇄ engine b ⇄ TunEnd b
+//! ```
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use adit_engine::{Engine, Host, HostEvent, Sockets};
+use adit_io::mem::{MemUdp, Network, TunEnd};
+use adit_io::offload::Frame;
+use adit_io::{Offloads, UdpSocket, VNET_HDR_LEN, mem};
+use adit_proto::Endpoint;
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use x25519_dalek::StaticSecret;
+
+pub const A: usize = 0;
+pub const B: usize = 1;
+
+/// How a pair is set up.
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub offloads: Offloads,
+    /// Trains travel as trains.
+    pub gso: bool,
+    pub shards: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            offloads: Offloads::ALL,
+            gso: true,
+            shards: 1,
+        }
+    }
+}
+
+/// Binds sockets of an in-memory network, each wrapped by `wrap`.
+struct MemHost<W> {
+    network: Network,
+    addr: SocketAddr,
+    gso: bool,
+    wrap: W,
+}
+
+impl<U, W> Host for MemHost<W>
+where
+    U: UdpSocket + 'static,
+    W: Fn(MemUdp) -> U + Send + 'static,
+{
+    type Socket = U;
+
+    fn bind(&self, port: u16, _fwmark: u32, shards: usize) -> io::Result<Vec<Sockets<U>>> {
+        let port = if port == 0 { self.addr.port() } else { port };
+        let mut sockets = Vec::new();
+        for shard in 0..shards {
+            // The network has no groups: all shards but the first send from a port of their own.
+            let offset = u16::try_from(shard).expect("few shards") * 1000;
+            let addr = SocketAddr::new(self.addr.ip(), port + offset);
+            sockets.push(Sockets {
+                v4: Some((self.wrap)(self.network.bind(addr, self.gso)?)),
+                v6: None,
+                port,
+            });
+        }
+        Ok(sockets)
+    }
+
+    fn set_mark(&self, _socket: &U, _fwmark: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn events(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn handle_events(&mut self) -> HostEvent {
+        HostEvent {
+            up: true,
+            mtu: 1420,
+            routes_changed: false,
+        }
+    }
+
+    fn source_is_stale(&self, _to: Endpoint, _fwmark: u32) -> bool {
+        false
+    }
+
+    fn log_error(&self, message: &str) {
+        eprintln!("{message}");
+    }
+}
+
+/// One end.
+pub struct Side {
+    pub engine: Engine,
+    /// One per shard.
+    pub tuns: Vec<TunEnd>,
+    pub addr: SocketAddr,
+    pub key: PublicKey,
+}
+
+pub struct Pair {
+    pub network: Network,
+    pub sides: [Side; 2],
+}
+
+/// The address of a side inside the tunnel.
+pub fn inner_ip(side: usize) -> IpAddr {
+    [10, 0, 0, if side == A { 1 } else { 2 }].into()
+}
+
+fn secret(side: usize) -> StaticSecret {
+    StaticSecret::from([if side == A { 0x11 } else { 0x22 }; 32])
+}
+
+pub fn public(side: usize) -> PublicKey {
+    PublicKey(x25519_dalek::PublicKey::from(&secret(side)).to_bytes())
+}
+
+impl Pair {
+    pub fn new(options: Options) -> Self {
+        Self::with_sockets(options, |_, socket| socket)
+    }
+
+    /// A pair whose sockets are wrapped, to have them misbehave.
+    pub fn with_sockets<U, W>(options: Options, wrap: W) -> Self
+    where
+        U: UdpSocket + 'static,
+        W: Fn(usize, MemUdp) -> U + Send + Clone + 'static,
+    {
+        let network = Network::new();
+        let sides = [A, B].map(|number| {
+            let addr = SocketAddr::from(([192, 0, 2, if number == A { 1 } else { 2 }], 51820));
+            let (queues, tuns): (Vec<_>, Vec<_>) = (0..options.shards)
+                .map(|_| mem::tun().expect("an in-memory TUN"))
+                .unzip();
+            let wrap = wrap.clone();
+            let host = MemHost {
+                network: network.clone(),
+                addr,
+                gso: options.gso,
+                wrap: move |socket| wrap(number, socket),
+            };
+            let engine = Engine::start(queues, host, options.offloads).expect("an engine");
+            Side {
+                engine,
+                tuns,
+                addr,
+                key: public(number),
+            }
+        });
+        let pair = Self { network, sides };
+        for side in [A, B] {
+            pair.sides[side]
+                .engine
+                .set(pair.configuration(side))
+                .expect("a right configuration");
+        }
+        pair
+    }
+
+    /// What the set-up told this side.
+    pub fn configuration(&self, side: usize) -> DeviceChange {
+        let other = 1 - side;
+        let block = Cidr::new(inner_ip(other), 32).expect("a right prefix");
+        DeviceChange {
+            private_key: Some(Secret(secret(side).to_bytes())),
+            peers: vec![PeerChange {
+                endpoint: Some(self.sides[other].addr),
+                allowed_ips: vec![AllowedIpChange::Add(block)],
+                ..PeerChange::new(public(other))
+            }],
+            ..DeviceChange::default()
+        }
+    }
+
+    pub fn inject(&self, side: usize, frame: Vec<u8>) {
+        assert!(self.sides[side].tuns[0].inject(frame), "the ring is full");
+    }
+
+    /// Packets that a side delivers, super-frames taken apart, until there are `count` or none came for a while.
+    pub fn delivered(&self, side: usize, count: usize) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        let mut last = Instant::now();
+        while packets.len() < count && last.elapsed() < Duration::from_secs(5) {
+            match self.sides[side].tuns.iter().find_map(TunEnd::take) {
+                Some(frame) => {
+                    packets.extend(segments(&frame));
+                    last = Instant::now();
+                }
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        packets
+    }
+
+    /// What a side has delivered and nobody took yet.
+    pub fn delivered_now(&self, side: usize) -> Vec<Vec<u8>> {
+        self.sides[side]
+            .tuns
+            .iter()
+            .filter_map(TunEnd::take)
+            .collect()
+    }
+
+    pub fn drops(&self, side: usize, reason: &str) -> u64 {
+        let report = self.sides[side].engine.report();
+        let found = report.drops.iter().find(|(name, _)| *name == reason);
+        found.unwrap_or_else(|| panic!("no drop reason {reason}")).1
+    }
+
+    /// Waits until a side has dropped `count` packets for a reason.
+    pub fn wait_for_drops(&self, side: usize, reason: &str, count: u64) {
+        let start = Instant::now();
+        while self.drops(side, reason) < count {
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "{reason}: {}",
+                self.drops(side, reason)
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// The packets that a frame holds, finished.
+pub fn segments(frame: &[u8]) -> Vec<Vec<u8>> {
+    let frame = Frame::parse(frame).expect("a frame that the kernel would take");
+    (0..frame.segments())
+        .map(|i| {
+            let mut packet = vec![0; frame.segment_len(i)];
+            frame.write_header(i, &mut packet[..frame.header_len()]);
+            packet[frame.header_len()..].copy_from_slice(frame.payload(i));
+            packet
+        })
+        .collect()
+}
+
+fn checksum(mut sum: u32, bytes: &[u8]) -> u16 {
+    for pair in bytes.chunks(2) {
+        sum += u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).expect("folded")
+}
+
+fn ipv4(src: IpAddr, dst: IpAddr, protocol: u8, payload: usize, id: u16) -> Vec<u8> {
+    let (IpAddr::V4(src), IpAddr::V4(dst)) = (src, dst) else {
+        panic!("IPv4 only")
+    };
+    let mut header = vec![0x45, 0];
+    header.extend(u16::try_from(20 + payload).expect("short").to_be_bytes());
+    header.extend(id.to_be_bytes());
+    header.extend([0, 0, 64, protocol, 0, 0]);
+    header.extend(src.octets());
+    header.extend(dst.octets());
+    let sum = checksum(0, &header);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header
+}
+
+/// A frame with one UDP datagram over IPv4, checksums right.
+pub fn udp_frame(src: IpAddr, dst: IpAddr, ports: (u16, u16), id: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = ipv4(src, dst, 17, 8 + payload.len(), id);
+    let len = u16::try_from(8 + payload.len()).expect("short");
+    let mut udp = Vec::new();
+    for field in [ports.0, ports.1, len, 0] {
+        udp.extend(field.to_be_bytes());
+    }
+    udp.extend(payload);
+    let mut pseudo = packet[12..20].to_vec();
+    pseudo.extend([0, 17]);
+    pseudo.extend(len.to_be_bytes());
+    pseudo.extend(&udp);
+    let sum = match checksum(0, &pseudo) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    udp[6..8].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(udp);
+    let mut frame = vec![0; VNET_HDR_LEN];
+    frame.extend(packet);
+    frame
+}
+
+/// A TCP super-frame over IPv4 as the kernel hands it over: partial checksum, segments of `mss` bytes.
+pub fn tcp_frame(src: IpAddr, dst: IpAddr, seq: u32, mss: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = ipv4(src, dst, 6, 20 + payload.len(), 7);
+    let mut pseudo = packet[12..20].to_vec();
+    pseudo.extend([0, 6]);
+    pseudo.extend(
+        u16::try_from(20 + payload.len())
+            .expect("short")
+            .to_be_bytes(),
+    );
+    let partial = !checksum(0, &pseudo);
+    packet.extend([0x12, 0x34, 0x56, 0x78]);
+    packet.extend(seq.to_be_bytes());
+    packet.extend([0, 0, 0, 1, 0x50, 0x18, 0xff, 0xff]);
+    packet.extend(partial.to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend(payload);
+    let mut frame = vec![1, 1];
+    for field in [40, mss, 20, 16u16] {
+        frame.extend(field.to_ne_bytes());
+    }
+    frame.extend(packet);
+    frame
+}

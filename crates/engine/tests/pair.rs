@@ -1,0 +1,445 @@
+//! What the data path promises, on two engines joined in memory.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use adit_engine::Errno;
+use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket, VNET_HDR_LEN};
+use adit_proto::config::DeviceChange;
+use common::{A, B, Options, Pair, inner_ip, segments, tcp_frame, udp_frame};
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| u8::try_from((i * 31 + seed * 17) % 251).expect("below 251"))
+        .collect()
+}
+
+fn datagram(from: usize, ports: (u16, u16), number: usize, len: usize) -> Vec<u8> {
+    let id = u16::try_from(number % 65_536).expect("16 bits");
+    udp_frame(
+        inner_ip(from),
+        inner_ip(1 - from),
+        ports,
+        id,
+        &pattern(len, number),
+    )
+}
+
+/// Injects frames at one side and expects exactly their packets at the other, in order.
+fn expect_delivery(pair: &Pair, from: usize, frames: &[Vec<u8>]) {
+    let expected: Vec<Vec<u8>> = frames.iter().flat_map(|frame| segments(frame)).collect();
+    for frame in frames {
+        pair.inject(from, frame.clone());
+    }
+    let delivered = pair.delivered(1 - from, expected.len());
+    assert_eq!(delivered.len(), expected.len(), "packets delivered");
+    for (i, (got, want)) in delivered.iter().zip(&expected).enumerate() {
+        assert!(got == want, "packet {i} is not what was sent");
+    }
+}
+
+/// Up to 128 frames may wait for the handshake; a test with more begins after it.
+fn established(options: Options) -> Pair {
+    let pair = Pair::new(options);
+    expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
+    pair
+}
+
+#[test]
+fn packets_of_every_length_arrive_as_they_were_sent_in_both_directions() {
+    let pair = established(Options::default());
+    for (round, from) in [A, B, A].into_iter().enumerate() {
+        let frames: Vec<_> = (0..300)
+            .map(|n| datagram(from, (1, 2), n, (n * 37 + round) % 1393))
+            .collect();
+        expect_delivery(&pair, from, &frames);
+    }
+}
+
+#[test]
+fn super_frames_arrive_as_the_segments_they_stand_for() {
+    let pair = Pair::new(Options::default());
+    let mut seq = 1;
+    for (n, len) in [1, 1380, 1381, 5 * 1380, 45 * 1380, 47 * 1380 + 5, 3]
+        .into_iter()
+        .enumerate()
+    {
+        let frame = tcp_frame(inner_ip(A), inner_ip(B), seq, 1380, &pattern(len, n));
+        seq += u32::try_from(len).expect("short");
+        expect_delivery(&pair, A, &[frame]);
+    }
+}
+
+/// Invariant 8: turning any offload off changes speed, never bytes.
+#[test]
+fn bytes_are_the_same_with_each_offload_off() {
+    let mut settings = vec![Offloads::ALL, Offloads::NONE];
+    for name in Offloads::NAMES {
+        let mut offloads = Offloads::ALL;
+        offloads.disable(name).expect("a known name");
+        settings.push(offloads);
+    }
+    for offloads in settings {
+        for gso in [true, false] {
+            let pair = Pair::new(Options {
+                offloads,
+                gso,
+                shards: 1,
+            });
+            let mut frames: Vec<_> = (0..60).map(|n| datagram(A, (1, 2), n, 500)).collect();
+            frames.push(tcp_frame(
+                inner_ip(A),
+                inner_ip(B),
+                1,
+                1380,
+                &pattern(30_000, 1),
+            ));
+            frames.extend((0..60).map(|n| datagram(A, (3, 4), n, n)));
+            let mut expected: Vec<_> = frames.iter().flat_map(|frame| segments(frame)).collect();
+            for frame in frames {
+                pair.inject(A, frame);
+            }
+            let mut delivered = pair.delivered(B, expected.len());
+            // Flows may pass each other.
+            expected.sort();
+            delivered.sort();
+            assert!(
+                delivered == expected,
+                "{offloads:?}, trains {gso}: {} packets",
+                delivered.len()
+            );
+        }
+    }
+}
+
+/// Invariant 2.
+#[test]
+fn flows_keep_their_order_whatever_the_sizes() {
+    let pair = established(Options::default());
+    let flows = 7;
+    let count = 700;
+    for n in 0..count {
+        let port = u16::try_from(n % flows).expect("few flows");
+        pair.inject(A, datagram(A, (100 + port, 9), n / flows, (n * 211) % 1300));
+    }
+    let delivered = pair.delivered(B, count);
+    assert_eq!(delivered.len(), count);
+    let mut next = vec![0u16; flows];
+    for packet in delivered {
+        let flow = usize::from(u16::from_be_bytes([packet[20], packet[21]])) - 100;
+        assert_eq!(
+            u16::from_be_bytes([packet[4], packet[5]]),
+            next[flow],
+            "flow {flow}"
+        );
+        next[flow] += 1;
+    }
+}
+
+#[test]
+fn what_was_sent_before_the_handshake_arrives_after_it_in_order() {
+    let pair = Pair::new(Options::default());
+    // The first frame starts the handshake; all are read before it can be over.
+    let frames: Vec<_> = (0..100).map(|n| datagram(A, (1, 2), n, 100 + n)).collect();
+    expect_delivery(&pair, A, &frames);
+    assert_eq!(pair.drops(A, "staged"), 0);
+}
+
+/// Invariant 5: what waits for a handshake is bounded, and the newest is what stays.
+#[test]
+fn frames_for_a_silent_peer_are_bounded_and_counted() {
+    let pair = Pair::new(Options::default());
+    pair.sides[B].engine.stop();
+    for n in 0..1000 {
+        pair.inject(A, datagram(A, (1, 2), n, 1000));
+    }
+    pair.wait_for_drops(A, "staged", 1000 - 128);
+    assert_eq!(pair.drops(A, "staged"), 1000 - 128);
+}
+
+/// Invariant 4: nothing reaches the TUN from outside its peer's allowed IPs.
+#[test]
+fn a_source_outside_the_allowed_ips_is_dropped() {
+    let pair = Pair::new(Options::default());
+    expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
+    let spoofed: IpAddr = [10, 0, 0, 99].into();
+    pair.inject(A, udp_frame(spoofed, inner_ip(B), (1, 2), 1, b"spoofed"));
+    // Mixed into a train with right ones, only the wrong one is missing.
+    pair.inject(A, datagram(A, (1, 2), 2, 7));
+    let delivered = pair.delivered(B, 1);
+    assert_eq!(delivered, segments(&datagram(A, (1, 2), 2, 7)));
+    pair.wait_for_drops(B, "wrong_source", 1);
+}
+
+#[test]
+fn a_destination_that_no_peer_owns_is_dropped_and_counted() {
+    let pair = Pair::new(Options::default());
+    pair.inject(
+        A,
+        udp_frame(inner_ip(A), [10, 9, 9, 9].into(), (1, 2), 1, b"whither"),
+    );
+    pair.wait_for_drops(A, "no_route", 1);
+    pair.inject(A, vec![0; VNET_HDR_LEN + 3]);
+    pair.wait_for_drops(A, "malformed_frame", 1);
+}
+
+#[test]
+fn our_own_datagrams_are_not_sealed_again() {
+    let pair = Pair::new(Options::default());
+    expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
+    let block = adit_proto::config::Cidr::new(pair.sides[B].addr.ip(), 32).expect("a right prefix");
+    let mut change = pair.configuration(A);
+    change.peers[0]
+        .allowed_ips
+        .push(adit_proto::config::AllowedIpChange::Add(block));
+    pair.sides[A]
+        .engine
+        .set(change)
+        .expect("a right configuration");
+    let ports = (51820, 51820);
+    pair.inject(
+        A,
+        udp_frame(
+            pair.sides[A].addr.ip(),
+            pair.sides[B].addr.ip(),
+            ports,
+            1,
+            b"sealed",
+        ),
+    );
+    pair.wait_for_drops(A, "routing_loop", 1);
+}
+
+/// Invariant 7, and that garbage is counted.
+#[test]
+fn garbage_datagrams_neither_stop_nor_fool_the_tunnel() {
+    let pair = Pair::new(Options::default());
+    expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
+    let attacker = pair
+        .network
+        .bind(SocketAddr::from(([192, 0, 2, 66], 6666)), true)
+        .expect("a free address");
+    let mut report = SendReport::default();
+    let before = pair.sides[B].engine.get().peers[0].endpoint;
+    for n in 0..2000usize {
+        let mut bytes = pattern(n % 300, n);
+        if let (Some(kind), true) = (bytes.first_mut(), n % 2 == 0) {
+            *kind = u8::try_from(1 + n / 2 % 4).expect("1 to 4");
+            let zeros = bytes.len().min(4);
+            bytes[1.min(zeros)..zeros].fill(0);
+        }
+        let stride = (n % 97).max(1);
+        attacker.send(
+            &[Transmit {
+                to: pair.sides[B].addr.into(),
+                ecn: 0,
+                stride,
+                bytes: &bytes,
+            }],
+            &mut report,
+        );
+        if n % 100 == 0 {
+            expect_delivery(&pair, A, &[datagram(A, (1, 2), n, 100)]);
+        }
+    }
+    assert!(pair.drops(B, "malformed_datagram") > 0);
+    assert!(pair.drops(B, "unknown_session") > 0);
+    assert_eq!(
+        pair.sides[B].engine.get().peers[0].endpoint,
+        before,
+        "an endpoint moved without authentication"
+    );
+    expect_delivery(&pair, B, &[datagram(B, (1, 2), 0, 10)]);
+}
+
+/// Sees everything that one side receives, and can send it again.
+struct Tap<U> {
+    socket: U,
+    seen: std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>>,
+}
+
+impl<U: UdpSocket> UdpSocket for Tap<U> {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        let mut seen = self.seen.lock().expect("no panic while locked");
+        seen.extend(
+            trains
+                .iter()
+                .flat_map(|train| train.bytes.chunks(train.stride).map(<[u8]>::to_vec)),
+        );
+        self.socket.send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> std::io::Result<()> {
+        self.socket.recv(batch)
+    }
+
+    fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.fd()
+    }
+}
+
+/// Invariants 1 and 4 as seen on the wire, and that what was captured opens nothing twice.
+#[test]
+fn the_wire_shows_no_plaintext_no_counter_twice_and_replays_are_dropped() {
+    let seen = std::sync::Arc::<std::sync::Mutex<Vec<Vec<u8>>>>::default();
+    let tap = std::sync::Arc::clone(&seen);
+    let pair = Pair::with_sockets(Options::default(), move |_, socket| Tap {
+        socket,
+        seen: tap.clone(),
+    });
+    let marker = b"attack at dawn, attack at dawn";
+    let frames: Vec<_> = (0..200)
+        .map(|n| udp_frame(inner_ip(A), inner_ip(B), (1, 2), n, marker))
+        .collect();
+    expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
+    expect_delivery(&pair, A, &frames);
+
+    let captured = seen.lock().expect("no panic while locked").clone();
+    assert!(
+        captured
+            .iter()
+            .all(|bytes| !bytes.windows(8).any(|part| part == &marker[..8]))
+    );
+    let data: Vec<_> = captured.iter().filter(|bytes| bytes[0] == 4).collect();
+    assert!(data.len() >= 200);
+    let mut nonces: Vec<_> = data.iter().map(|bytes| bytes[4..16].to_vec()).collect();
+    nonces.sort();
+    nonces.dedup();
+    assert_eq!(nonces.len(), data.len(), "a counter was used twice");
+
+    let attacker = pair
+        .network
+        .bind(SocketAddr::from(([192, 0, 2, 66], 6666)), true)
+        .expect("a free address");
+    let mut report = SendReport::default();
+    for bytes in &data {
+        let stride = bytes.len();
+        attacker.send(
+            &[Transmit {
+                to: pair.sides[B].addr.into(),
+                ecn: 0,
+                stride,
+                bytes,
+            }],
+            &mut report,
+        );
+    }
+    pair.wait_for_drops(B, "replayed", 200);
+    assert!(
+        pair.delivered_now(B).is_empty(),
+        "a replayed packet was delivered"
+    );
+    let endpoint = pair.sides[B].engine.get().peers[0].endpoint;
+    assert_eq!(
+        endpoint,
+        Some(pair.sides[A].addr),
+        "a replayed packet moved the endpoint"
+    );
+}
+
+#[test]
+fn a_tampered_packet_is_dropped_and_its_neighbours_are_not() {
+    struct Flip<U>(U);
+    impl<U: UdpSocket> UdpSocket for Flip<U> {
+        fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+            for train in trains {
+                let mut bytes = train.bytes.to_vec();
+                for (n, datagram) in bytes.chunks_mut(train.stride).enumerate() {
+                    if datagram[0] == 4 && train.bytes.len() > train.stride && n % 3 == 1 {
+                        datagram[20] ^= 1;
+                    }
+                }
+                self.0.send(
+                    &[Transmit {
+                        bytes: &bytes,
+                        ..*train
+                    }],
+                    report,
+                );
+            }
+            trains.len()
+        }
+        fn recv(&self, batch: &mut RecvBatch) -> std::io::Result<()> {
+            self.0.recv(batch)
+        }
+        fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+            self.0.fd()
+        }
+    }
+    let pair = Pair::with_sockets(Options::default(), |_, socket| Flip(socket));
+    let frame = tcp_frame(inner_ip(A), inner_ip(B), 1, 1000, &pattern(9000, 1));
+    let sent = segments(&frame);
+    pair.inject(A, frame);
+    let delivered = pair.delivered(B, 6);
+    let expected: Vec<_> = sent
+        .into_iter()
+        .enumerate()
+        .filter(|(n, _)| n % 3 != 1)
+        .map(|(_, packet)| packet)
+        .collect();
+    assert!(delivered == expected);
+    assert_eq!(pair.drops(B, "not_authentic"), 3);
+}
+
+#[test]
+fn a_failing_set_changes_nothing_and_an_identical_one_disturbs_nothing() {
+    let pair = Pair::new(Options::default());
+    expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
+    let before = pair.sides[A].engine.get();
+    // The port is taken by somebody else.
+    let taken = SocketAddr::new(pair.sides[A].addr.ip(), 7777);
+    let _holder = pair.network.bind(taken, true).expect("a free address");
+    let change = DeviceChange {
+        listen_port: Some(7777),
+        replace_peers: true,
+        ..DeviceChange::default()
+    };
+    let error = pair.sides[A]
+        .engine
+        .set(change)
+        .expect_err("the port is taken");
+    assert_eq!(error.errno, Errno::AddressInUse);
+    assert_eq!(pair.sides[A].engine.get(), before);
+
+    let handshakes = |side: usize| pair.sides[side].engine.get().peers[0].last_handshake;
+    let established = handshakes(A);
+    for n in 0..50 {
+        let mut change = pair.configuration(A);
+        change.replace_peers = true;
+        change.peers[0].replace_allowed_ips = true;
+        pair.sides[A]
+            .engine
+            .set(change)
+            .expect("the same configuration");
+        expect_delivery(&pair, A, &[datagram(A, (1, 2), n, 100)]);
+        expect_delivery(&pair, B, &[datagram(B, (1, 2), n, 100)]);
+    }
+    assert_eq!(handshakes(A), established, "the session was lost");
+}
+
+#[test]
+fn two_shards_carry_what_their_queues_bring() {
+    let pair = established(Options {
+        shards: 2,
+        ..Options::default()
+    });
+    let count = 200;
+    for n in 0..count {
+        let frame = datagram(A, (1, u16::try_from(n % 2).expect("0 or 1")), n, 300);
+        assert!(pair.sides[A].tuns[n % 2].inject(frame), "the ring is full");
+    }
+    assert_eq!(pair.delivered(B, count).len(), count);
+}
+
+#[test]
+fn stopping_answers_callers_and_ends_all_threads() {
+    let pair = Pair::new(Options::default());
+    let engine = &pair.sides[A].engine;
+    engine.stop();
+    assert!(matches!(engine.wait(), adit_engine::StopReason::Asked));
+    assert!(engine.set(DeviceChange::default()).is_err());
+    assert!(engine.get().peers.is_empty());
+    std::thread::sleep(Duration::from_millis(1));
+}
