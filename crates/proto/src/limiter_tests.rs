@@ -1,1 +1,52 @@
+use super::*;
 
+fn at(millis: u64) -> Time {
+    Time(1_000_000_000) + Duration::from_millis(millis)
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_source_has_a_burst_of_five_and_twenty_a_second() {
+    let mut limiter = Limiter::default();
+    let source = ip("192.0.2.1");
+    let allowed = (0..10).filter(|_| limiter.allow(at(0), source)).count();
+    assert_eq!(allowed, 5);
+    assert!(!limiter.allow(at(49), source));
+    assert!(limiter.allow(at(50), source) && !limiter.allow(at(50), source));
+    let over_ten_seconds = (0..10_000).filter(|ms| limiter.allow(at(50 + ms), source));
+    assert!((195..=205).contains(&over_ten_seconds.count()));
+    assert!(limiter.allow(at(60_000), source), "and recovers");
+}
+
+#[test]
+fn one_source_costs_no_other_anything() {
+    let mut limiter = Limiter::default();
+    while limiter.allow(at(0), ip("192.0.2.1")) {}
+    assert!(limiter.allow(at(0), ip("192.0.2.2")));
+}
+
+#[test]
+fn an_ipv6_source_is_its_slash_64() {
+    let mut limiter = Limiter::default();
+    for i in 0..5 {
+        assert!(limiter.allow(at(0), ip(&format!("2001:db8::{i}"))));
+    }
+    assert!(!limiter.allow(at(0), ip("2001:db8::ffff:0:0:1")));
+    assert!(limiter.allow(at(0), ip("2001:db8:0:1::1")));
+}
+
+#[test]
+fn a_million_sources_take_no_more_memory_than_the_bound() {
+    let mut limiter = Limiter::default();
+    for i in 0..1_000_000 {
+        limiter.allow(
+            at(u64::from(i) / 100),
+            std::net::Ipv4Addr::from_bits(i).into(),
+        );
+        assert!(limiter.young.len() <= LIMITER_SOURCES);
+        assert!(limiter.old.len() <= LIMITER_SOURCES);
+    }
+}

@@ -48,3 +48,7 @@ pub const UNDER_LOAD_TIME: Duration = Duration::from_secs(1);
 pub const WINDOW_PACKETS: u64 = 8192;
 /// Peers of one device (invariant 5).
 pub const MAX_PEERS: usize = 65_536;
+
+#[cfg(test)]
+#[path = "limits_tests.rs"]
+mod tests;
