@@ -16,6 +16,9 @@ use crate::netns::Netns;
 use crate::sys::os::{self, IfReq};
 use crate::{Offloads, TunQueue, VNET_HDR_LEN};
 
+#[cfg(test)]
+mod tests;
+
 /// Features that come with a virtio header: the kernel leaves checksums to us, as every super-frame needs.
 const BASE: u32 = libc::TUN_F_CSUM;
 const TSO: u32 = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;

@@ -1,0 +1,337 @@
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::*;
+use crate::netlink::{LinkChange, Netlink};
+use crate::udp::{self, Udp};
+use crate::{MAX_FRAME, RecvBatch, SendReport, Transmit, UdpSocket};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Makes a device in `netns`, up, with addresses.
+fn device(netns: &Netns, name: &str, addresses: &[&str], offloads: Offloads) -> Tun {
+    let mut tuns = netns.run(|| Tun::open(name, 1, offloads)).unwrap().unwrap();
+    let netlink = Netlink::open_in(netns).unwrap();
+    let index = netlink.link(name).unwrap().index;
+    let up = LinkChange {
+        up: Some(true),
+        ..LinkChange::default()
+    };
+    netlink.set_link(index, &up).unwrap();
+    for address in addresses {
+        let prefix = if address.contains(':') { 64 } else { 24 };
+        netlink
+            .add_address(index, ip(address), prefix, true)
+            .unwrap();
+    }
+    tuns.pop().unwrap()
+}
+
+/// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is. Counts super-frames.
+///
+///     a: 10.8.0.1/24, fd08::1/64  -- thread --  b: 10.8.0.2/24, fd08::2/64
+struct Joined {
+    a: Netns,
+    b: Netns,
+    stop: std::sync::Arc<AtomicBool>,
+    super_frames: std::sync::Arc<[AtomicUsize; 256]>,
+    offloads: Offloads,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Joined {
+    fn new(offloads: Offloads) -> Self {
+        let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+        let tuns = [
+            device(&a, "tun", &["10.8.0.1", "fd08::1"], offloads),
+            device(&b, "tun", &["10.8.0.2", "fd08::2"], offloads),
+        ];
+        let offloads = tuns[0].offloads();
+        let stop = std::sync::Arc::new(AtomicBool::new(false));
+        let super_frames = std::sync::Arc::new([const { AtomicUsize::new(0) }; 256]);
+        let thread = std::thread::spawn({
+            let (stop, super_frames) = (stop.clone(), super_frames.clone());
+            move || carry(&tuns, &stop, &super_frames)
+        });
+        Self {
+            a,
+            b,
+            stop,
+            super_frames,
+            offloads,
+            thread: Some(thread),
+        }
+    }
+
+    fn count(&self, gso_type: usize) -> usize {
+        self.super_frames[gso_type].load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let result = self.thread.take().unwrap().join();
+        assert!(result.is_ok() || std::thread::panicking());
+    }
+}
+
+fn carry(tuns: &[Tun; 2], stop: &AtomicBool, super_frames: &[AtomicUsize; 256]) {
+    let mut buffer = vec![0; MAX_FRAME];
+    while !stop.load(Ordering::Relaxed) {
+        let mut fds = [0, 1].map(|i| PollFd::from_borrowed_fd(tuns[i].fd(), PollFlags::IN));
+        let timeout = Timespec::try_from(Duration::from_millis(20)).unwrap();
+        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        for (from, to) in [(0, 1), (1, 0)] {
+            while let Ok(len) = tuns[from].read(&mut buffer) {
+                super_frames[usize::from(buffer[1])].fetch_add(1, Ordering::Relaxed);
+                let (header, packet) = buffer[..len].split_at(VNET_HDR_LEN);
+                tuns[to]
+                    .write(&[IoSlice::new(header), IoSlice::new(packet)])
+                    .unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn tcp_and_udp_super_frames_pass_from_one_device_to_the_other() {
+    let joined = Joined::new(Offloads::ALL);
+    let super_frames = |gso_type| joined.count(gso_type);
+    for (b, tcp_type) in [("10.8.0.2", 1), ("fd08::2", 4)] {
+        // TCP
+        let data: Vec<u8> = (0..4_000_000_u32).map(|i| (i >> 3) as u8).collect();
+        let listen = || TcpListener::bind(SocketAddr::new(ip(b), 7)).unwrap();
+        let listener = joined.b.run(listen).unwrap();
+        let connect = || TcpStream::connect(SocketAddr::new(ip(b), 7)).unwrap();
+        let mut client = joined.a.run(connect).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        let received = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                client.write_all(&data).unwrap();
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+            });
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).unwrap();
+            received
+        });
+        assert!(received == data);
+        assert!(super_frames(tcp_type) > 0);
+
+        // UDP
+        let bind = || udp::bind_pair(0, 0, Offloads::ALL).unwrap();
+        let pick = |(v4, v6, port): (Option<Udp>, Option<Udp>, u16)| {
+            (if ip(b).is_ipv4() { v4 } else { v6 }.unwrap(), port)
+        };
+        let (from, _) = pick(joined.a.run(bind).unwrap());
+        let (to, port) = pick(joined.b.run(bind).unwrap());
+        let train = Transmit {
+            to: SocketAddr::new(ip(b), port).into(),
+            ecn: 0,
+            stride: 1000,
+            bytes: &data[..20_500],
+        };
+        let before = super_frames(5);
+        from.send(&[train], &mut SendReport::default());
+        let mut batch = RecvBatch::default();
+        let mut received = Vec::new();
+        let start = Instant::now();
+        while received.len() < 20_500 && start.elapsed() < Duration::from_secs(5) {
+            match to.recv(&mut batch) {
+                Ok(()) => batch
+                    .iter_mut()
+                    .for_each(|(_, bytes)| received.extend_from_slice(bytes)),
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        assert!(received == data[..20_500]);
+        assert_eq!(super_frames(5) > before, joined.offloads.tun_uso);
+    }
+}
+
+#[test]
+fn without_offloads_every_frame_is_one_packet() {
+    let joined = Joined::new(Offloads::NONE);
+    assert_eq!(joined.offloads, Offloads::NONE);
+    let listener = joined
+        .b
+        .run(|| TcpListener::bind("10.8.0.2:7").unwrap())
+        .unwrap();
+    let mut client = joined
+        .a
+        .run(|| TcpStream::connect("10.8.0.2:7").unwrap())
+        .unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.write_all(&[7; 100_000]).unwrap();
+    server.read_exact(&mut [0; 100_000]).unwrap();
+    let types: Vec<_> = (0..256).filter(|kind| joined.count(*kind) > 0).collect();
+    assert_eq!(types, [0]);
+}
+
+#[test]
+fn this_kernel_takes_what_it_says_it_takes() {
+    let netns = Netns::new().unwrap();
+    let tun = netns
+        .run(|| Tun::open("probe", 1, Offloads::ALL))
+        .unwrap()
+        .unwrap()
+        .pop()
+        .unwrap();
+    let offloads = tun.offloads();
+    assert!(offloads.tun_tso && offloads.tun_gro_tcp, "{offloads:?}");
+    // USO came with Linux 6.2
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut parts = release
+        .split(['.', '-'])
+        .map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (parts.next().unwrap(), parts.next().unwrap());
+    assert_eq!(offloads.tun_uso, version >= (6, 2));
+
+    // The probe's answers: down for a good header, refused for a bad one.
+    let error = tun.write(&[IoSlice::new(&probe_frame(6))]).unwrap_err();
+    assert_eq!(Trouble::of(&error), Trouble::Down);
+    let mut bad = probe_frame(6);
+    bad[1] = 77;
+    let error = tun.write(&[IoSlice::new(&bad)]).unwrap_err();
+    assert_eq!(Trouble::of(&error), Trouble::Refused);
+}
+
+#[test]
+fn nothing_breaks_when_the_device_is_renamed_moved_changed_and_deleted() {
+    let (first, second) = (Netns::new().unwrap(), Netns::new().unwrap());
+    let tun = device(&first, "before", &["10.8.0.1"], Offloads::ALL);
+    assert_eq!(
+        (tun.name().unwrap().as_str(), tun.mtu().unwrap()),
+        ("before", 1500)
+    );
+    assert!(tun.netns().unwrap().is(&first).unwrap());
+    let at_first = Netlink::open_in(&first).unwrap();
+    let index = at_first.link("before").unwrap().index;
+    assert_eq!(tun.ifindex().unwrap(), index);
+
+    // renamed, with another MTU
+    let mut change = LinkChange {
+        up: Some(false),
+        ..LinkChange::default()
+    };
+    at_first.set_link(index, &change).unwrap();
+    change.name = Some("after");
+    change.mtu = Some(1280);
+    at_first.set_link(index, &change).unwrap();
+    assert_eq!(
+        (tun.name().unwrap().as_str(), tun.mtu().unwrap()),
+        ("after", 1280)
+    );
+    assert!(!tun.is_up().unwrap());
+
+    // moved
+    let to_second = LinkChange {
+        netns: Some(&second),
+        ..LinkChange::default()
+    };
+    at_first.set_link(index, &to_second).unwrap();
+    assert!(tun.netns().unwrap().is(&second).unwrap());
+    let at_second = Netlink::open_in(&second).unwrap();
+    let index = at_second.link("after").unwrap().index;
+    assert_eq!((tun.ifindex().unwrap(), tun.mtu().unwrap()), (index, 1280));
+
+    // and it still carries packets, in its new place
+    at_second
+        .add_address(index, ip("10.8.0.1"), 24, false)
+        .unwrap();
+    let up = LinkChange {
+        up: Some(true),
+        ..LinkChange::default()
+    };
+    at_second.set_link(index, &up).unwrap();
+    let socket = second.run(|| StdUdp::bind("10.8.0.1:0").unwrap()).unwrap();
+    socket.send_to(b"through", "10.8.0.9:9").unwrap();
+    let mut buffer = vec![0; MAX_FRAME];
+    let found = (0..100).any(|_| match tun.read(&mut buffer) {
+        Ok(len) => buffer[..len].ends_with(b"through"),
+        Err(error) => {
+            assert_eq!(Trouble::of(&error), Trouble::WouldBlock);
+            std::thread::sleep(Duration::from_millis(1));
+            false
+        }
+    });
+    assert!(found);
+
+    // deleted
+    at_second.delete_link(index).unwrap();
+    for error in [
+        tun.read(&mut buffer).unwrap_err(),
+        tun.write(&[IoSlice::new(&probe_frame(6))]).unwrap_err(),
+        tun.name().unwrap_err(),
+        tun.mtu().unwrap_err(),
+    ] {
+        assert_eq!(Trouble::of(&error), Trouble::Gone, "{error:?}");
+    }
+}
+
+#[test]
+fn a_device_has_as_many_queues_as_asked_for_and_one_owner() {
+    let netns = Netns::new().unwrap();
+    netns
+        .run(|| {
+            let many = Tun::open("many%d", 3, Offloads::ALL).unwrap();
+            assert_eq!(many.len(), 3);
+            assert!(many.iter().all(|tun| tun.name().unwrap() == "many0"));
+            let _one = Tun::open("one", 1, Offloads::ALL).unwrap();
+            for queues in [1, 2] {
+                let error = Tun::open("one", queues, Offloads::ALL).err().unwrap();
+                assert!(error.to_string().contains("one"), "{error}");
+            }
+            let error = Tun::open("one", 1, Offloads::ALL).err().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+            assert!(error.to_string().contains("in use"), "{error}");
+            for name in ["far-too-long-a-name", "a/b", "lo"] {
+                let error = Tun::open(name, 1, Offloads::ALL).err().unwrap();
+                assert!(error.to_string().contains(name), "{error}");
+            }
+        })
+        .unwrap();
+}
+
+#[test]
+fn without_rights_the_error_says_which_are_missing() {
+    let netns = Netns::new().unwrap();
+    let error = netns
+        .run(|| {
+            // Of this thread only.
+            let none = rustix::thread::CapabilitySets {
+                effective: rustix::thread::CapabilitySet::empty(),
+                permitted: rustix::thread::CapabilitySet::empty(),
+                inheritable: rustix::thread::CapabilitySet::empty(),
+            };
+            rustix::thread::set_capabilities(None, none).unwrap();
+            Tun::open("mine", 1, Offloads::ALL).err().unwrap()
+        })
+        .unwrap();
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+}
+
+#[test]
+fn only_a_tun_device_is_taken_over_by_descriptor() {
+    let netns = Netns::new().unwrap();
+    netns
+        .run(|| {
+            let tun = Tun::open("given", 1, Offloads::ALL).unwrap().pop().unwrap();
+            let taken = Tun::from_fd(tun.fd.try_clone().unwrap(), Offloads::ALL).unwrap();
+            assert_eq!(taken.name().unwrap(), "given");
+            assert_eq!(taken.offloads(), tun.offloads());
+            for path in ["/dev/null", "/dev/net/tun"] {
+                let file = std::fs::File::open(path).unwrap();
+                let error = Tun::from_fd(file.into(), Offloads::ALL).err().unwrap();
+                assert!(error.to_string().contains("no TUN device"), "{error}");
+            }
+        })
+        .unwrap();
+}
