@@ -6,6 +6,10 @@ use adit_proto::config::{PublicKey, Secret};
 use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
+#[cfg(test)]
+#[path = "keys_tests.rs"]
+mod tests;
+
 /// Length of a key in base64: 43 digits and one `=`.
 pub const BASE64_LEN: usize = 44;
 

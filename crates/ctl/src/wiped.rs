@@ -4,6 +4,9 @@ use std::fmt;
 
 use zeroize::Zeroize;
 
+/// Capacity that a cleared buffer may keep.
+const KEEP: usize = 64 << 10;
+
 /// Bytes that may hold keys. Growing moves them and wipes where they stood, dropping wipes them.
 #[derive(Default)]
 pub(crate) struct Wiped(Vec<u8>);
@@ -20,10 +23,13 @@ impl Wiped {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Wipes the content and keeps the memory.
+    /// Wipes the content, and keeps the memory if it is little.
     pub(crate) fn clear(&mut self) {
         self.0.as_mut_slice().zeroize();
         self.0.clear();
+        if self.0.capacity() > KEEP {
+            self.0 = Vec::new();
+        }
     }
 
     /// Wipes the first `n` bytes and moves the rest to the front.

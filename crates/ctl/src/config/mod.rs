@@ -58,7 +58,7 @@ pub struct Interface {
 }
 
 /// An address of the interface, host bits included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     pub ip: IpAddr,
     pub prefix_len: u8,

@@ -1,1 +1,548 @@
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
+use adit_proto::config::{Cidr, DeviceStatus, PeerStatus};
+use proptest::prelude::*;
+
+use super::*;
+use crate::keys;
+
+const PRIVATE: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+const ONE: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
+const TWO: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, "wg0.conf").map_err(|errors| errors.to_string())
+}
+
+fn cidr(text: &str) -> Cidr {
+    let (ip, len) = text.split_once('/').unwrap();
+    Cidr::new(ip.parse().unwrap(), len.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn every_key_of_wg_quick_is_understood() {
+    let text = format!(
+        "\u{feff}# Office\r
+[INTERFACE]\r
+  privatekey={PRIVATE} # mine\r
+ListenPort = 51820
+FwMark = 0xca6c
+Address = 10.0.0.1/24 , fd00::1/64
+ADDRESS = 10.0.1.1
+DNS = 9.9.9.9, example.com,corp.example
+DNS = 2620:fe::fe
+MTU = 1420
+Table = 0x7b
+PreUp = echo a=b, c # not this
+PostUp = wg set %i peer x
+PostUp = second
+PreDown = down
+PostDown = gone
+SaveConfig = true
+
+[Peer]
+PublicKey = {ONE}
+PresharedKey = {TWO}
+Endpoint = vpn.example.com:51820
+AllowedIPs = 10.1.2.3/8, fd00::/8
+AllowedIPs = 192.0.2.1
+PersistentKeepalive = 25
+[peer]
+PublicKey = {TWO}
+AllowedIPs =
+Endpoint = [fe80::1%lo]:7
+PersistentKeepalive = off"
+    );
+    let config = parse(&text).unwrap();
+    let interface = &config.interface;
+    assert_eq!(interface.private_key, keys::from_base64(PRIVATE));
+    assert_eq!(
+        (interface.listen_port, interface.fwmark),
+        (Some(51820), Some(51820))
+    );
+    let addresses: Vec<String> = interface.addresses.iter().map(Address::to_string).collect();
+    assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64", "10.0.1.1/32"]);
+    assert_eq!(interface.dns.len(), 2);
+    assert_eq!(interface.dns_search, ["example.com", "corp.example"]);
+    assert_eq!(
+        (interface.mtu, &interface.table),
+        (Some(1420), &Table::Number(123))
+    );
+    assert_eq!(interface.pre_up, ["echo a=b, c"]);
+    assert_eq!(interface.post_up, ["wg set %i peer x", "second"]);
+    assert_eq!(hook(&interface.post_up[0], "wg0"), "wg set wg0 peer x");
+    assert_eq!(
+        (&interface.pre_down[0], &interface.post_down[0]),
+        (&"down".into(), &"gone".into())
+    );
+    assert!(interface.save_config && config.warnings.is_empty());
+
+    let [one, two] = config.peers.as_slice() else {
+        panic!("{:?}", config.peers)
+    };
+    assert_eq!(
+        one.endpoint.as_ref().unwrap().to_string(),
+        "vpn.example.com:51820"
+    );
+    assert_eq!(one.endpoint.as_ref().unwrap().numeric(), None);
+    let blocks =
+        ["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"].map(|ip| AllowedIpChange::Add(cidr(ip)));
+    assert_eq!(one.allowed_ips, blocks);
+    assert_eq!(
+        (one.persistent_keepalive, two.persistent_keepalive),
+        (Some(25), Some(0))
+    );
+    let local = two.endpoint.as_ref().unwrap().numeric().unwrap();
+    assert_eq!(local, "[fe80::1%1]:7".parse().unwrap());
+    assert!(two.allowed_ips.is_empty());
+
+    let change = config.to_change(&[None, Some(local)]);
+    assert!(change.replace_peers && change.peers[0].replace_allowed_ips);
+    assert_eq!(
+        (change.peers[0].endpoint, change.peers[1].endpoint),
+        (None, Some(local))
+    );
+    assert_eq!(change.fwmark, Some(51820));
+}
+
+#[test]
+fn allowed_ips_may_add_and_remove() {
+    let text = format!("[Interface]\n[Peer]\nPublicKey={ONE}\nAllowedIPs = +10.0.0.0/8, -::/0\n");
+    let config = parse(&text).unwrap();
+    let expected = [
+        AllowedIpChange::Add(cidr("10.0.0.0/8")),
+        AllowedIpChange::Remove(cidr("::/0")),
+    ];
+    assert_eq!(config.peers[0].allowed_ips, expected);
+    assert!(!config.to_change(&[]).peers[0].replace_allowed_ips);
+}
+
+/// (a line within `[Interface]`, what is said of it)
+const INTERFACE_MISTAKES: &[(&str, &str)] = &[
+    (
+        "PrivateKey = abc",
+        "PrivateKey: this is no key: expected 44 characters of base64, the last a '=', got 3 characters",
+    ),
+    (
+        "PrivateKey",
+        "expected Key = value, got \"PrivateKey\" and no '='",
+    ),
+    ("PrivateKey =", "PrivateKey has no value"),
+    (
+        "PrivatKey = x",
+        "[Interface] has no key \"PrivatKey\": did you mean PrivateKey?",
+    ),
+    (
+        "Adress = 10.0.0.1/24",
+        "[Interface] has no key \"Adress\": did you mean Address?",
+    ),
+    (
+        "Listen = 1",
+        "[Interface] has no key \"Listen\": expected one of PrivateKey, ListenPort, FwMark, Address, DNS, MTU, Table, PreUp, PostUp, PreDown, PostDown, SaveConfig",
+    ),
+    (
+        "PublicKey = x",
+        "PublicKey belongs in [Peer], not in [Interface]",
+    ),
+    (
+        "ListenPort = 65536",
+        "ListenPort: expected a port from 0 to 65535, got \"65536\"",
+    ),
+    (
+        "ListenPort = +1",
+        "ListenPort: expected a port from 0 to 65535, got \"+1\"",
+    ),
+    (
+        "FwMark = 0x1ffffffff",
+        "FwMark: expected off or a number of 32 bits like 51820 or 0xca6c, got \"0x1ffffffff\"",
+    ),
+    (
+        "Address = 10.0.0.300/24",
+        "Address: expected an address like 10.0.0.1/24 or fd00::1/64, got \"10.0.0.300/24\"",
+    ),
+    (
+        "Address = 10.0.0.1/33",
+        "Address: expected an address like 10.0.0.1/24 or fd00::1/64, got \"10.0.0.1/33\"",
+    ),
+    (
+        "Address = 10.0.0.1/24,",
+        "Address: there is nothing between two commas, or after the last",
+    ),
+    (
+        "DNS = 9.9.9",
+        "DNS: expected an address or a search domain, got \"9.9.9\"",
+    ),
+    (
+        "DNS = a b",
+        "DNS: expected an address or a search domain, got \"a b\"",
+    ),
+    (
+        "MTU = 67",
+        "MTU: expected bytes from 68 to 65535, got \"67\"",
+    ),
+    (
+        "Table = 0",
+        "Table: expected a table from 1 to 4294967295, got \"0\"",
+    ),
+    (
+        "Table = -x",
+        "Table: expected auto, off, a number or the name of a routing table, got \"-x\"",
+    ),
+    (
+        "SaveConfig = yes",
+        "SaveConfig: expected true or false, got \"yes\"",
+    ),
+    (
+        "[Interfaces]",
+        "there is no section \"[Interfaces]\": expected [Interface] or [Peer]",
+    ),
+    (
+        "[Interface]",
+        "a second [Interface]: the first is on line 1",
+    ),
+    (
+        "[Peer]",
+        "this [Peer] has no PublicKey, which every peer needs",
+    ),
+];
+
+const PEER_MISTAKES: &[(&str, &str)] = &[
+    (
+        "Endpoint = example.com",
+        "Endpoint: expected host:port, address:port or [IPv6 address]:port (the port is missing), got \"example.com\"",
+    ),
+    (
+        "Endpoint = example.com:0",
+        "Endpoint: expected host:port, address:port or [IPv6 address]:port, the port from 1 to 65535, got \"example.com:0\"",
+    ),
+    (
+        "Endpoint = fd00::1",
+        "Endpoint: expected [IPv6 address]:port, with the brackets, got \"fd00::1\"",
+    ),
+    (
+        "Endpoint = fd00::1:51820:1",
+        "Endpoint: expected [IPv6 address]:port, with the brackets, got \"fd00::1:51820:1\"",
+    ),
+    (
+        "Endpoint = [1.2.3.4]:5",
+        "Endpoint: expected an IPv6 address between the brackets, got \"[1.2.3.4]:5\"",
+    ),
+    (
+        "Endpoint = :5",
+        "Endpoint: expected host:port, address:port or [IPv6 address]:port, got \":5\"",
+    ),
+    (
+        "AllowedIPs = 10.0.0.0\\8",
+        "AllowedIPs: expected a block of addresses like 10.0.0.0/24 or fd00::/64, got \"10.0.0.0\\\\8\"",
+    ),
+    (
+        "PersistentKeepalive = 25s",
+        "PersistentKeepalive: expected off or seconds from 1 to 65535, got \"25s\"",
+    ),
+    (
+        "AllowedIP = ::/0",
+        "[Peer] has no key \"AllowedIP\": did you mean AllowedIPs?",
+    ),
+    ("DNS = 1.1.1.1", "DNS belongs in [Interface], not in [Peer]"),
+];
+
+#[test]
+fn every_mistake_is_named_with_its_line_and_what_was_expected() {
+    for (line, expected) in INTERFACE_MISTAKES {
+        let error = parse(&format!("[Interface]\n# a comment\n{line}\n")).unwrap_err();
+        assert_eq!(error, format!("wg0.conf:3: {expected}"));
+    }
+    for (line, expected) in PEER_MISTAKES {
+        let text = format!("[Interface]\n[Peer]\nPublicKey = {ONE}\n{line}\n");
+        assert_eq!(parse(&text).unwrap_err(), format!("wg0.conf:4: {expected}"));
+    }
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once_and_duplicates_name_the_first() {
+    let text = format!(
+        "ListenPort = 1\n[Interface]\nListenPort = 1\nListenPort = 2\n[Peer]\nPublicKey = {ONE}\n\
+         [Peer]\nPublicKey = {ONE}\n[Pear]\nwhatever = 1\nwhatever\n"
+    );
+    let expected = "\
+wg0.conf:1: \"ListenPort\" stands before the first section: expected [Interface] or [Peer]
+wg0.conf:4: a second ListenPort: the first is on line 3
+wg0.conf:7: the same peer stands on line 5: join the two sections
+wg0.conf:9: there is no section \"[Pear]\": expected [Interface] or [Peer]";
+    assert_eq!(parse(&text).unwrap_err(), expected);
+    for empty in ["", "# nothing\n\n"] {
+        let error = parse(empty).unwrap_err();
+        assert_eq!(error, "wg0.conf: there is no [Interface] section");
+    }
+}
+
+#[test]
+fn keys_do_not_show_in_errors_wherever_they_stand() {
+    let misplaced = [
+        format!("PrivateKey {PRIVATE}"),
+        format!("PrivateKey: {PRIVATE}"),
+        PRIVATE.to_owned(),
+        format!("PrivateKey = {PRIVATE}="),
+        format!("ListenPort = {PRIVATE}"),
+        format!("MTU = {PRIVATE}"),
+        format!("[{PRIVATE}]"),
+        format!("PrivateKey{PRIVATE} = 1"),
+    ];
+    for line in misplaced {
+        let error = parse(&format!("[Interface]\n{line}\n")).unwrap_err();
+        assert!(!error.contains(&PRIVATE[..16]), "{error}");
+    }
+}
+
+#[test]
+fn what_is_probably_not_meant_is_warned_of() {
+    let own = keys::to_base64(&keys::public(&keys::from_base64(PRIVATE).unwrap()).0);
+    let text = format!(
+        "[Interface]\nPrivateKey={PRIVATE}\n[Peer]\nPublicKey={ONE}\nAllowedIPs=10.0.0.0/8\n\
+         [Peer]\nPublicKey={TWO}\nAllowedIPs=10.0.0.0/8\n[Peer]\nPublicKey={}\n",
+        *own
+    );
+    let warnings: Vec<String> = parse(&text)
+        .unwrap()
+        .warnings
+        .iter()
+        .map(Remark::to_string)
+        .collect();
+    assert_eq!(
+        warnings,
+        [
+            "wg0.conf:6: 10.0.0.0/8 moves to this peer from the one on line 3",
+            "wg0.conf:9: this peer has the interface's own key and will be ignored",
+        ]
+    );
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named_and_open_ones_are_warned_of() {
+    let path = std::env::temp_dir().join(format!("adit-ctl-{}.conf", std::process::id()));
+    _ = std::fs::remove_file(&path);
+    let file = path.display();
+    let missing = Config::read(&path).unwrap_err().to_string();
+    assert_eq!(
+        missing,
+        format!("{file}: No such file or directory (os error 2)")
+    );
+    std::fs::write(&path, b"[Interface]\n\xff").unwrap();
+    let binary = Config::read(&path).unwrap_err().to_string();
+    assert_eq!(
+        binary,
+        format!("{file}: this is no text file (it is not valid UTF-8)")
+    );
+    std::fs::write(&path, "[Interface]\n").unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
+    let warnings = Config::read(&path).unwrap().warnings;
+    assert!(
+        warnings[0].to_string().ends_with("chmod 600 it"),
+        "{warnings:?}"
+    );
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    assert!(Config::read(&path).unwrap().warnings.is_empty());
+    std::fs::remove_file(&path).unwrap();
+    assert!(Config::read(Path::new("/dev/zero")).is_err());
+}
+
+#[test]
+fn an_interface_is_a_name_or_a_file() {
+    let found = |argument| locate(argument).map(|(path, name)| (path.display().to_string(), name));
+    assert_eq!(
+        found("wg0"),
+        Ok(("/etc/wireguard/wg0.conf".into(), "wg0".into()))
+    );
+    assert_eq!(found("./a.b.conf"), Ok(("./a.b.conf".into(), "a.b".into())));
+    assert_eq!(found("x.conf"), Ok(("x.conf".into(), "x".into())));
+    for wrong in [
+        "",
+        "/",
+        "a/b",
+        "/etc/wireguard/sixteen-letters-.conf",
+        "wg 0",
+        "/x/.conf",
+        "...conf/",
+    ] {
+        assert!(found(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn strip_leaves_what_wg_understands() {
+    let text = format!(
+        "# top\n[Interface]\nAddress = 10.0.0.1/24\nPrivateKey = {PRIVATE} # mine\nPostUp = x\n\
+         ListenPort = 1\n\n# Bob\n[Peer]\nPublicKey = {ONE}\n"
+    );
+    let stripped = format!(
+        "# top\n[Interface]\nPrivateKey = {PRIVATE} # mine\nListenPort = 1\n\n# Bob\n[Peer]\n\
+         PublicKey = {ONE}\n"
+    );
+    assert_eq!(*strip(&text), stripped);
+    assert_eq!(*strip(&stripped), stripped);
+}
+
+fn peer(key: &str, allowed_ips: &[&str]) -> PeerStatus {
+    PeerStatus {
+        public_key: keys::public_from_base64(key).unwrap(),
+        preshared_key: None,
+        endpoint: None,
+        last_handshake: Some(Duration::from_secs(1)),
+        rx_bytes: 1,
+        tx_bytes: 1,
+        persistent_keepalive: 0,
+        allowed_ips: allowed_ips.iter().map(|ip| cidr(ip)).collect(),
+    }
+}
+
+#[test]
+fn saving_changes_only_what_changed_and_keeps_comments() {
+    let original = format!(
+        "# Office tunnel
+
+[interface]
+PrivateKey={PRIVATE} # do not share
+Address = 10.0.0.1/24
+address = fd00::1/64
+MTU = 1400
+PostUp = echo up
+SaveConfig = true
+
+# Bob's laptop
+[Peer]
+PublicKey = {ONE}
+# moved in May
+Endpoint = bob.example.com:51820
+AllowedIPs = fd00::2/128
+AllowedIPs = 10.0.0.2
+
+# Eve, gone
+[Peer]
+PublicKey = {PRIVATE}
+
+# Ann
+[Peer]
+PublicKey = {TWO}
+PersistentKeepalive = 25
+Endpoint = 192.0.2.1:1
+"
+    );
+    let three = keys::to_base64(&[9; 32]);
+    let device = DeviceStatus {
+        private_key: keys::from_base64(PRIVATE).map(|mut key| {
+            keys::clamp(&mut key);
+            key
+        }),
+        public_key: None,
+        listen_port: 51820,
+        fwmark: 0,
+        peers: vec![
+            PeerStatus {
+                preshared_key: Some(Secret([1; 32])),
+                endpoint: Some("192.0.2.2:2".parse().unwrap()),
+                persistent_keepalive: 5,
+                ..peer(TWO, &[])
+            },
+            PeerStatus {
+                endpoint: Some("192.0.2.9:51820".parse().unwrap()),
+                ..peer(ONE, &["10.0.0.2/32", "fd00::2/128"])
+            },
+            peer(&three, &["10.0.0.9/32"]),
+        ],
+    };
+    let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|text| values::address(text).unwrap());
+    let saved = save(&original, &device, &addresses, Some(1380));
+    let expected = original
+        .replace("MTU = 1400", "MTU = 1380")
+        .replace(
+            "SaveConfig = true\n",
+            "SaveConfig = true\nListenPort = 51820\n",
+        )
+        .replace(
+            &format!("# Eve, gone\n[Peer]\nPublicKey = {PRIVATE}\n\n"),
+            "",
+        )
+        .replace("PersistentKeepalive = 25", "PersistentKeepalive = 5")
+        .replace("Endpoint = 192.0.2.1:1\n", "Endpoint = 192.0.2.2:2\n")
+        + &format!(
+            "PresharedKey = {}\n\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.0.0.9/32\n",
+            *keys::to_base64(&[1; 32]),
+            *three
+        );
+    assert_eq!(*saved, expected);
+    assert_eq!(*save(&saved, &device, &addresses, Some(1380)), *saved);
+    let config = parse(&saved).unwrap();
+    assert_eq!(config.peers.len(), 3);
+    assert_eq!(config.interface.addresses, addresses);
+}
+
+#[test]
+fn saving_into_an_empty_file_writes_it_all() {
+    let device = DeviceStatus {
+        private_key: keys::from_base64(PRIVATE),
+        fwmark: 0xca6c,
+        peers: vec![peer(ONE, &["::/0", "10.0.0.0/8"])],
+        ..DeviceStatus::default()
+    };
+    let saved = save("", &device, &[], None);
+    let config = parse(&saved).unwrap();
+    assert_eq!(config.interface.fwmark, Some(0xca6c));
+    assert_eq!(config.peers[0].allowed_ips.len(), 2);
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "(\\[(Interface|Peer)\\]|PublicKey|Endpoint|AllowedIPs|DNS|Table|[ =,#\n/:.%\\[\\]+-]|[a-f0-9x]|\\PC){0,80}") {
+        _ = parse(&text);
+        let device = DeviceStatus { peers: vec![peer(ONE, &["::/0"])], ..DeviceStatus::default() };
+        _ = save(&text, &device, &[], Some(1280));
+        _ = strip(&text);
+        _ = locate(&text);
+    }
+
+    #[test]
+    fn what_is_saved_is_what_runs(
+        private in any::<[u8; 32]>(),
+        port in any::<u16>(),
+        mark in any::<u32>(),
+        peers in proptest::collection::btree_map(
+            any::<[u8; 32]>(),
+            (any::<[u8; 32]>(), any::<std::net::SocketAddrV4>(), any::<u16>(), any::<Vec<([u8; 16], u8)>>()),
+            0..4,
+        ),
+    ) {
+        let device = DeviceStatus {
+            private_key: Some(keys::generate_private(|key| key.copy_from_slice(&private))),
+            public_key: None,
+            listen_port: port,
+            fwmark: mark,
+            peers: peers.into_iter().map(|(key, (psk, endpoint, keepalive, ips))| PeerStatus {
+                public_key: PublicKey(key),
+                preshared_key: Some(Secret(psk)).filter(|psk| !psk.is_zero()),
+                endpoint: Some(endpoint.into()).filter(|e: &SocketAddr| e.port() != 0),
+                persistent_keepalive: keepalive,
+                allowed_ips: ips.iter().map(|(ip, len)| Cidr::new((*ip).into(), len % 129).unwrap()).collect(),
+                ..peer(ONE, &[])
+            }).collect(),
+        };
+        let saved = save("[Interface]\nListenPort = 7\n", &device, &[], None);
+        let config = parse(&saved).unwrap();
+        prop_assert_eq!(&config.interface.private_key, &device.private_key);
+        prop_assert_eq!(config.interface.listen_port.unwrap_or(0), port);
+        prop_assert_eq!(config.interface.fwmark.unwrap_or(0), mark);
+        prop_assert_eq!(config.peers.len(), device.peers.len());
+        for (read, peer) in config.peers.iter().zip(&device.peers) {
+            prop_assert_eq!(read.public_key, peer.public_key);
+            prop_assert_eq!(&read.preshared_key, &peer.preshared_key);
+            prop_assert_eq!(read.endpoint.as_ref().and_then(Endpoint::numeric), peer.endpoint);
+            prop_assert_eq!(read.persistent_keepalive.unwrap_or(0), peer.persistent_keepalive);
+            let mut ips: Vec<AllowedIpChange> = peer.allowed_ips.iter().copied().map(AllowedIpChange::Add).collect();
+            ips.sort_by_key(|ip| format!("{ip:?}"));
+            ips.dedup();
+            let mut read = read.allowed_ips.clone();
+            read.sort_by_key(|ip| format!("{ip:?}"));
+            prop_assert_eq!(read, ips);
+        }
+    }
+}

@@ -1,10 +1,9 @@
 //! Configuration files from configuration files: what `wg` takes of one, and one brought up to date.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt::Write;
 
-use adit_proto::config::{AllowedIpChange, Cidr, DeviceStatus, PeerStatus, PublicKey};
+use adit_proto::config::{AllowedIpChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use zeroize::Zeroizing;
 
 use super::parse::{Line, Section, section, spelling};
@@ -81,14 +80,13 @@ pub fn save(
     if !wrote_interface {
         put(&mut out, "[Interface]");
         let lines = interface_lines(device, addresses, None);
-        lines.iter().for_each(|line| line.write(&mut out));
+        (lines.iter()).for_each(|(name, value)| write_pair(&mut out, name, value.as_ref()));
     }
     for peer in &device.peers {
         if peers.remove(&peer.public_key).is_some() {
             put(&mut out, "\n[Peer]");
-            peer_lines(peer)
-                .iter()
-                .for_each(|line| line.write(&mut out));
+            let lines = peer_lines(peer);
+            (lines.iter()).for_each(|(name, value)| write_pair(&mut out, name, value.as_ref()));
         }
     }
     out
@@ -142,198 +140,133 @@ fn public_key(block: &Block<'_>) -> Option<PublicKey> {
     })
 }
 
-/// What a section should say for one key.
-struct Wanted {
-    name: &'static str,
-    /// `None`: the key should not stand there.
-    value: Option<Zeroizing<String>>,
-    /// Whether the values that the section gives for this key say the same.
-    same: Box<dyn Fn(&[&str]) -> bool>,
-    /// Written only in place of a line that is there.
-    only_in_place: bool,
-}
+/// What a section should say: keys, and values in the form that [`meaning`] gives them. `None`: no such line.
+type Wanted = Vec<(&'static str, Option<Zeroizing<String>>)>;
 
-impl Wanted {
-    fn new(
-        name: &'static str,
-        value: Option<Zeroizing<String>>,
-        same: impl Fn(&[&str]) -> bool + 'static,
-    ) -> Self {
-        Self {
-            name,
-            value,
-            same: Box::new(same),
-            only_in_place: false,
-        }
-    }
-
-    fn write(&self, out: &mut String) {
-        if let (Some(value), false) = (&self.value, self.only_in_place) {
-            _ = writeln!(out, "{} = {}", self.name, **value);
-        }
+fn write_pair(out: &mut String, name: &str, value: Option<&Zeroizing<String>>) {
+    if let Some(value) = value {
+        _ = writeln!(out, "{name} = {}", **value);
     }
 }
 
 /// Writes the section's lines, those of the `wanted` keys only as far as they are still true.
-fn update(out: &mut String, block: &Block<'_>, wanted: Vec<Wanted>) {
-    let mut values: HashMap<&str, Vec<&str>> = HashMap::new();
+fn update(out: &mut String, block: &Block<'_>, wanted: Wanted) {
+    let mut found: HashMap<&str, Vec<&str>> = HashMap::new();
     for line in &block.lines {
         if let Line::Pair(key, value) = Line::read(line)
             && let Some(name) = spelling(block.kind, key)
         {
-            values.entry(name).or_default().push(value);
+            found.entry(name).or_default().push(value);
         }
     }
-    let mut missing: HashMap<&str, Wanted> = HashMap::new();
-    for want in wanted {
-        let found = values.get(want.name).map_or(&[][..], Vec::as_slice);
-        if !(want.same)(found) {
-            missing.insert(want.name, want);
-        }
-    }
-    let replaced: Vec<&str> = missing.keys().copied().collect();
+    let mut outdated: Wanted = wanted
+        .into_iter()
+        .filter(|(name, value)| match (*name, found.get(name)) {
+            // A name stays, and so does the address of a peer that has not been heard of.
+            ("Endpoint", Some(found)) if value.is_none() || is_name(found) => false,
+            ("MTU", None) => false,
+            (_, None) => value.is_some(),
+            (name, Some(found)) => meaning(name, found) != *value,
+        })
+        .collect();
+    let replaced: Vec<&str> = outdated.iter().map(|(name, _)| *name).collect();
     // Blank lines at the end stay at the end.
-    let end = block
-        .lines
-        .iter()
-        .rposition(|line| !line.trim().is_empty())
-        .map_or(0, |i| i + 1);
-    for line in &block.lines[..end] {
+    let end = (block.lines.iter()).rposition(|line| !line.trim().is_empty());
+    let (lines, blank) = block.lines.split_at(end.map_or(0, |end| end + 1));
+    for line in lines {
         let name = match Line::read(line) {
             Line::Pair(key, _) => spelling(block.kind, key).unwrap_or_default(),
             _ => "",
         };
         if !replaced.contains(&name) {
             put(out, line);
-        } else if let Entry::Occupied(entry) = missing.entry(name) {
-            let mut want = entry.remove();
-            want.only_in_place = false;
-            want.write(out);
+        } else if let Some(i) = outdated.iter().position(|(other, _)| *other == name) {
+            let (name, value) = outdated.remove(i);
+            write_pair(out, name, value.as_ref());
         }
     }
-    let mut rest: Vec<Wanted> = missing.into_values().collect();
-    rest.sort_by_key(|want| want.name);
-    rest.iter().for_each(|want| want.write(out));
-    block.lines[end..].iter().for_each(|line| put(out, line));
+    (outdated.iter()).for_each(|(name, value)| write_pair(out, name, value.as_ref()));
+    blank.iter().for_each(|line| put(out, line));
 }
 
-/// A key that stands once, with the number that its value means.
-fn number<T: Copy + PartialEq + Into<u32> + 'static>(
-    name: &'static str,
-    now: T,
-    default: T,
-    shown: String,
-    parse: fn(&str) -> Result<T, String>,
-) -> Wanted {
-    let value = (now != default).then(|| Zeroizing::new(shown));
-    Wanted::new(name, value, move |found| match found {
-        [] => now == default,
-        [value] => parse(value) == Ok(now),
-        _ => false,
-    })
+fn is_name(endpoint: &[&str]) -> bool {
+    matches!(endpoint, [value] if values::endpoint(value).is_ok_and(|found| found.numeric().is_none()))
 }
 
-fn secret(name: &'static str, key: Option<&adit_proto::config::Secret>) -> Wanted {
-    let key = key.filter(|key| !key.is_zero()).cloned();
-    let value = key.as_ref().map(|key| keys::to_base64(&key.0));
-    Wanted::new(name, value, move |found| match found {
-        [] => key.is_none(),
-        // An unclamped private key is the same key as the clamped one that the device shows.
-        [value] => keys::from_base64(value).is_some_and(|mut found| {
-            if name == "PrivateKey" {
-                keys::clamp(&mut found);
-            }
-            Some(&found) == key.as_ref()
-        }),
-        _ => false,
-    })
-}
-
-fn join<T: ToString>(items: &[T]) -> Option<Zeroizing<String>> {
+fn list<T: ToString + Ord>(mut items: Vec<T>) -> Option<Zeroizing<String>> {
+    items.sort();
+    items.dedup();
     let items: Vec<String> = items.iter().map(T::to_string).collect();
     (!items.is_empty()).then(|| Zeroizing::new(items.join(", ")))
 }
 
-/// The items of all the lists, if all are right.
-fn items<T>(found: &[&str], parse: fn(&str) -> Result<T, String>) -> Option<Vec<T>> {
-    let lists: Result<Vec<Vec<&str>>, String> = found.iter().map(|v| values::list(v)).collect();
-    (lists.ok()?.into_iter().flatten())
-        .map(|item| parse(item).ok())
-        .collect()
+fn count(value: impl Into<u32>) -> Option<Zeroizing<String>> {
+    let value = value.into();
+    (value != 0).then(|| Zeroizing::new(value.to_string()))
 }
 
-fn interface_lines(device: &DeviceStatus, addresses: &[Address], mtu: Option<u16>) -> Vec<Wanted> {
-    let now = addresses.to_vec();
-    let same = move |found: &[&str]| {
-        items(found, values::address).is_some_and(|found| {
-            found.len() == now.len() && found.iter().all(|address| now.contains(address))
-        })
-    };
-    let port = device.listen_port;
-    let mark = device.fwmark;
-    let mut wanted = vec![
-        Wanted::new("Address", join(addresses), same),
-        number("FwMark", mark, 0, format!("{mark:#x}"), values::fwmark),
-        number("ListenPort", port, 0, port.to_string(), values::port),
-        secret("PrivateKey", device.private_key.as_ref()),
-    ];
-    if let Some(mtu) = mtu {
-        let mut line = number("MTU", mtu, 0, mtu.to_string(), values::mtu);
-        line.only_in_place = true;
-        wanted.push(line);
-    }
-    wanted
+fn mark(value: u32) -> Option<Zeroizing<String>> {
+    (value != 0).then(|| Zeroizing::new(format!("{value:#x}")))
 }
 
-fn peer_lines(peer: &PeerStatus) -> Vec<Wanted> {
-    let endpoint = peer.endpoint;
-    let same_endpoint = move |found: &[&str]| match found {
-        [] => endpoint.is_none(),
-        [value] => values::endpoint(value).is_ok_and(|found| match found.numeric() {
-            // A name, or an address that nothing better is known than.
-            None => true,
-            Some(found) => endpoint.is_none_or(|now| now == found),
-        }),
-        _ => false,
+fn secret(key: &Secret) -> Option<Zeroizing<String>> {
+    (!key.is_zero()).then(|| keys::to_base64(&key.0))
+}
+
+/// What the values that a section gives for a key say, in one form; `None` if they say what no line says, too.
+fn meaning(name: &str, found: &[&str]) -> Option<Zeroizing<String>> {
+    let items = || {
+        found
+            .iter()
+            .flat_map(|value| value.split(',').map(str::trim))
     };
-    let mut blocks: Vec<Cidr> = peer.allowed_ips.clone();
-    blocks.sort();
-    let same_ips = move |found: &[&str]| {
-        let found = items(found, values::allowed_ip).and_then(|found| {
-            let blocks = found.into_iter().map(|change| match change {
+    let value = found.last().copied().unwrap_or_default();
+    match name {
+        "Address" => list(
+            items()
+                .filter_map(|item| values::address(item).ok())
+                .collect(),
+        ),
+        "AllowedIPs" => {
+            let blocks = items().filter_map(|item| values::allowed_ip(item).ok());
+            let added = blocks.filter_map(|change| match change {
                 AllowedIpChange::Add(block) => Some(block),
                 AllowedIpChange::Remove(_) => None,
             });
-            blocks.collect::<Option<Vec<Cidr>>>()
-        });
-        found.is_some_and(|mut found| {
-            found.sort();
-            found.dedup();
-            found == blocks
-        })
-    };
-    let key = peer.public_key;
-    let keepalive = peer.persistent_keepalive;
-    let shown = keepalive.to_string();
+            list(added.collect())
+        }
+        "ListenPort" => count(values::port(value).ok()?),
+        "MTU" => count(values::mtu(value).ok()?),
+        "PersistentKeepalive" => count(values::keepalive(value).ok()?),
+        "FwMark" => mark(values::fwmark(value).ok()?),
+        "Endpoint" => list(vec![values::endpoint(value).ok()?.numeric()?]),
+        _ => {
+            let mut key = keys::from_base64(value)?;
+            if name == "PrivateKey" {
+                // A device shows its key clamped.
+                keys::clamp(&mut key);
+            }
+            secret(&key)
+        }
+    }
+}
+
+fn interface_lines(device: &DeviceStatus, addresses: &[Address], mtu: Option<u16>) -> Wanted {
     vec![
-        Wanted::new(
-            "PublicKey",
-            Some(keys::to_base64(&key.0)),
-            move |found| matches!(found, [value] if keys::public_from_base64(value) == Some(key)),
-        ),
-        secret("PresharedKey", peer.preshared_key.as_ref()),
-        Wanted::new(
-            "Endpoint",
-            endpoint.and_then(|now| join(&[now])),
-            same_endpoint,
-        ),
-        Wanted::new("AllowedIPs", join(&peer.allowed_ips), same_ips),
-        number(
-            "PersistentKeepalive",
-            keepalive,
-            0,
-            shown,
-            values::keepalive,
-        ),
+        ("Address", list(addresses.to_vec())),
+        ("PrivateKey", device.private_key.as_ref().and_then(secret)),
+        ("ListenPort", count(device.listen_port)),
+        ("FwMark", mark(device.fwmark)),
+        ("MTU", mtu.and_then(count)),
+    ]
+}
+
+fn peer_lines(peer: &PeerStatus) -> Wanted {
+    vec![
+        ("PublicKey", Some(keys::to_base64(&peer.public_key.0))),
+        ("PresharedKey", peer.preshared_key.as_ref().and_then(secret)),
+        ("Endpoint", peer.endpoint.and_then(|addr| list(vec![addr]))),
+        ("AllowedIPs", list(peer.allowed_ips.clone())),
+        ("PersistentKeepalive", count(peer.persistent_keepalive)),
     ]
 }

@@ -1,1 +1,401 @@
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
+use adit_proto::config::{DeviceChange, DeviceStatus, PeerStatus, PublicKey};
+
+use super::serve::{MAX_CLIENTS, STALL};
+use super::*;
+use crate::uapi::{Client, ClientError, Request, Response, Server, UapiError};
+
+/// A directory of its own for each test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("adit-ctl-{}-{n}", std::process::id()));
+        _ = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.join("wg0.sock")
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.path()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap().flatten();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A device that only remembers its mark.
+fn serve(dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let mark = Mutex::new(0);
+    let handler = move |request| match request {
+        Request::Get => Response::Status(DeviceStatus {
+            fwmark: *mark.lock().unwrap(),
+            ..DeviceStatus::default()
+        }),
+        Request::Set(change) if change.listen_port == Some(1) => {
+            Response::Refused(UapiError::new(98, "the port is in use"))
+        }
+        Request::Set(change) => {
+            *mark.lock().unwrap() = change.fwmark.unwrap_or(0);
+            Response::Done
+        }
+    };
+    let (tell, told) = mpsc::channel();
+    let notify = move |notice: Notice<'_>| tell.send(format!("{notice:?}")).unwrap();
+    let tell = std::sync::Mutex::new(notify);
+    let serving = server
+        .serve(handler, move |notice| tell.lock().unwrap()(notice))
+        .unwrap();
+    (serving, told)
+}
+
+fn ask(stream: &mut UnixStream, request: &[u8]) -> String {
+    stream.write_all(request).unwrap();
+    let mut answer = vec![0; 4096];
+    let n = stream.read(&mut answer).unwrap();
+    String::from_utf8(answer[..n].to_vec()).unwrap()
+}
+
+fn mark(n: u32) -> DeviceChange {
+    DeviceChange {
+        fwmark: Some(n),
+        ..DeviceChange::default()
+    }
+}
+
+#[test]
+fn the_socket_is_only_for_its_owner_and_leaves_nothing_behind() {
+    let dir = Dir::new();
+    let (serving, _told) = serve(&dir);
+    let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
+    assert_eq!(mode(&dir.0), 0o755);
+    assert_eq!(mode(&dir.path()), 0o600);
+    assert_eq!(dir.names(), ["wg0.name", "wg0.sock"]);
+    serving.stop();
+    assert_eq!(dir.names(), [""; 0]);
+}
+
+#[test]
+fn one_connection_serves_several_requests_and_each_answer_is_one_write() {
+    let dir = Dir::new();
+    let (_serving, told) = serve(&dir);
+    let mut client = dir.connect();
+    assert_eq!(ask(&mut client, b"set=1\nfwmark=7\n\n"), "errno=0\n\n");
+    assert_eq!(ask(&mut client, b"get=1\n\n"), "fwmark=7\nerrno=0\n\n");
+    assert_eq!(
+        ask(&mut client, b"set=1\nlisten_port=1\n\n"),
+        "errno=98\n\n"
+    );
+    assert!(told.recv().unwrap().contains("in use"));
+    assert_eq!(
+        ask(&mut client, b"set=1\nfwmark=x\nfwmark=9\n\n"),
+        "errno=22\n\n"
+    );
+    assert_eq!(ask(&mut client, b"get=1\n\n"), "fwmark=7\nerrno=0\n\n");
+    // Several at once are answered in order.
+    client
+        .write_all(b"get=1\n\nset=1\nfwmark=0\n\nget=1\n\n")
+        .unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut all = String::new();
+    client.read_to_string(&mut all).unwrap();
+    assert_eq!(all, "fwmark=7\nerrno=0\n\nerrno=0\n\nerrno=0\n\n");
+}
+
+#[test]
+fn our_client_speaks_to_our_server() {
+    let dir = Dir::new();
+    let (_serving, _told) = serve(&dir);
+    let mut client = Client::connect_in(&dir.0, "wg0").unwrap();
+    client.set(&mark(5)).unwrap();
+    assert_eq!(client.get().unwrap().fwmark, 5);
+    let change = DeviceChange {
+        listen_port: Some(1),
+        ..mark(6)
+    };
+    assert!(matches!(client.set(&change), Err(ClientError::Refused(98))));
+    assert_eq!(client.get().unwrap().fwmark, 5);
+    assert_eq!(crate::uapi::interfaces(&dir.0), ["wg0"]);
+}
+
+#[test]
+fn our_client_understands_wireguard_go_and_keys_of_the_future() {
+    let dir = Dir::new();
+    std::fs::create_dir(&dir.0).unwrap();
+    let listener = UnixListener::bind(dir.path()).unwrap();
+    let key = "ab".repeat(32);
+    let answer = format!(
+        "private_key={key}\nshiny=new\npublic_key={key}\nnewer=3\nlast_handshake_time_sec=3\n\
+         last_handshake_time_nsec=9\nendpoint=[fe80::1%lo]:3\nallowed_ip=10.0.0.0/8\nerrno=0\n\n"
+    );
+    let thread = std::thread::spawn(move || {
+        for text in [answer.as_str(), "errno=-22\n\n", "x\n\n", "errno=0"] {
+            let (mut stream, _) = listener.accept().unwrap();
+            _ = stream.read(&mut [0; 512]);
+            stream.write_all(text.as_bytes()).unwrap();
+        }
+    });
+    let status = Client::connect_in(&dir.0, "wg0").unwrap().get().unwrap();
+    assert!(status.public_key.is_some());
+    let peer = &status.peers[0];
+    assert_eq!(peer.last_handshake, Some(Duration::new(3, 9)));
+    assert_eq!(peer.endpoint.unwrap().to_string(), "[fe80::1%1]:3");
+    let set = Client::connect_in(&dir.0, "wg0").unwrap().set(&mark(1));
+    assert!(matches!(set, Err(ClientError::Refused(22))), "{set:?}");
+    let nonsense = Client::connect_in(&dir.0, "wg0").unwrap().get();
+    assert!(matches!(nonsense, Err(ClientError::Protocol(_))));
+    let cut = Client::connect_in(&dir.0, "wg0").unwrap().get();
+    assert!(matches!(cut, Err(ClientError::Io(_))));
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_dead_socket_is_taken_over_and_a_living_one_is_not() {
+    let dir = Dir::new();
+    std::fs::create_dir(&dir.0).unwrap();
+    drop(UnixListener::bind(dir.path()).unwrap());
+    assert!(dir.path().exists());
+    let (serving, _told) = serve(&dir);
+    let second = Server::bind_in(&dir.0, "wg0").unwrap_err();
+    assert!(matches!(second, BindError::AlreadyRunning(_)), "{second}");
+    assert_eq!(ask(&mut dir.connect(), b"get=1\n\n"), "errno=0\n\n");
+    drop(serving);
+    let (_serving, _told) = serve(&dir);
+}
+
+#[test]
+fn of_many_that_start_at_once_one_wins() {
+    let dir = Dir::new();
+    std::fs::create_dir(&dir.0).unwrap();
+    drop(UnixListener::bind(dir.path()).unwrap());
+    let bound: Vec<_> = std::thread::scope(|scope| {
+        let bind = || Server::bind_in(&dir.0, "wg0");
+        let threads: Vec<_> = (0..16).map(|_| scope.spawn(bind)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1);
+    assert!(answers(&dir.path()).unwrap());
+}
+
+#[test]
+fn what_cannot_be_bound_is_named() {
+    let dir = Dir::new();
+    std::fs::create_dir(&dir.0).unwrap();
+    for name in ["", "..", "a/b", "sixteen-letters-", "wg 0", "wg\n"] {
+        let error = Server::bind_in(&dir.0, name).unwrap_err();
+        assert!(matches!(error, BindError::Name(_)), "{name:?}: {error}");
+    }
+    std::fs::write(dir.path(), "precious").unwrap();
+    let error = Server::bind_in(&dir.0, "wg0").unwrap_err();
+    assert!(matches!(error, BindError::Occupied(_)), "{error}");
+    assert_eq!(std::fs::read(dir.path()).unwrap(), b"precious");
+    let error = Server::bind_in(Path::new("/proc/adit"), "wg0").unwrap_err();
+    assert!(error.to_string().contains("/proc/adit"), "{error}");
+}
+
+#[test]
+fn removal_of_the_file_is_noticed_and_a_successor_is_left_alone() {
+    let dir = Dir::new();
+    let (serving, told) = serve(&dir);
+    std::fs::remove_file(dir.path()).unwrap();
+    assert_eq!(
+        told.recv_timeout(Duration::from_secs(5)).unwrap(),
+        "Removed"
+    );
+    let (_successor, _told) = serve(&dir);
+    drop(serving);
+    assert_eq!(ask(&mut dir.connect(), b"get=1\n\n"), "errno=0\n\n");
+    assert!(told.try_recv().is_err(), "it is said once");
+}
+
+#[test]
+fn replacement_of_the_file_is_noticed() {
+    let dir = Dir::new();
+    let (serving, told) = serve(&dir);
+    std::fs::write(dir.0.join("other"), "").unwrap();
+    std::fs::rename(dir.0.join("other"), dir.path()).unwrap();
+    assert_eq!(
+        told.recv_timeout(Duration::from_secs(5)).unwrap(),
+        "Removed"
+    );
+    drop(serving);
+    assert!(dir.path().exists());
+}
+
+#[test]
+fn a_socket_passes_from_parent_to_child() {
+    let dir = Dir::new();
+    let fd = Server::bind_in(&dir.0, "wg0").unwrap().into_fd();
+    let mut early = dir.connect();
+    early.write_all(b"get=1\n\n").unwrap();
+    let server = Server::adopt_in(&dir.0, "wg0", fd).unwrap();
+    let serving = server.serve(|_| Response::Done, |_| ()).unwrap();
+    let mut answer = [0; 9];
+    early.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"errno=0\n\n");
+    drop(serving);
+    assert_eq!(dir.names(), [""; 0]);
+    let no_socket = std::fs::File::open("/dev/null").unwrap().into();
+    let error = Server::adopt_in(&dir.0, "wg0", no_socket).unwrap_err();
+    assert!(matches!(error, BindError::NotListening));
+}
+
+/// User and system time of this process, in clock ticks.
+fn cpu_ticks(thread: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let of_thread = stats.filter(|stat| stat.contains(&format!("({thread})")));
+    let ticks = of_thread.map(|stat| {
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    });
+    ticks.sum()
+}
+
+#[test]
+fn clients_that_stall_vanish_or_never_read_stop_nobody() {
+    let dir = Dir::new();
+    let big = DeviceStatus {
+        peers: (0..3_000u16).map(|n| peer(n.to_ne_bytes()[0])).collect(),
+        ..DeviceStatus::default()
+    };
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    let handler = move |request| match request {
+        Request::Get => {
+            count.fetch_add(1, Ordering::Relaxed);
+            Response::Status(big.clone())
+        }
+        Request::Set(_) => Response::Done,
+    };
+    let _serving = server.serve(handler, |_| ()).unwrap();
+    let mut half = dir.connect();
+    half.write_all(b"set=1\nlisten_po").unwrap();
+    let mut deaf = dir.connect();
+    deaf.set_nonblocking(true).unwrap();
+    // Far more requests than answers fit anywhere.
+    for _ in 0..10_000 {
+        if deaf.write_all(b"get=1\n\n").is_err() {
+            break;
+        }
+    }
+    let mut long = dir.connect();
+    for _ in 0..160 {
+        long.write_all(&[b'a'; 65_536]).unwrap();
+    }
+    for _ in 0..50 {
+        let mut gone = dir.connect();
+        gone.write_all(b"get=1\n\n").unwrap();
+    }
+    let start = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(ask(&mut dir.connect(), b"set=1\n\n"), "errno=0\n\n");
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+    let asked = calls.load(Ordering::Relaxed);
+    assert!(
+        asked <= 60,
+        "a client that reads no answer gets one, but {asked} were made"
+    );
+    // Nobody spins while clients stall.
+    let before = cpu_ticks("adit-ctl");
+    std::thread::sleep(Duration::from_millis(500));
+    let spent = cpu_ticks("adit-ctl") - before;
+    assert!(spent < 30, "{spent} ticks of 10 ms in half a second");
+    // A client that stalls within a request is told so before it is dropped.
+    let mut answer = String::new();
+    half.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "errno=71\n\n");
+    assert!(start.elapsed() > STALL - Duration::from_secs(3));
+    let mut answer = String::new();
+    long.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "errno=71\n\n");
+}
+
+fn peer(n: u8) -> PeerStatus {
+    PeerStatus {
+        public_key: PublicKey([n; 32]),
+        preshared_key: None,
+        endpoint: None,
+        last_handshake: None,
+        rx_bytes: 0,
+        tx_bytes: 0,
+        persistent_keepalive: 0,
+        allowed_ips: Vec::new(),
+    }
+}
+
+#[test]
+fn when_there_are_too_many_clients_the_most_silent_makes_room() {
+    let dir = Dir::new();
+    let (_serving, _told) = serve(&dir);
+    let mut clients: Vec<UnixStream> = Vec::new();
+    for _ in 0..MAX_CLIENTS {
+        let mut client = dir.connect();
+        assert_eq!(ask(&mut client, b"get=1\n\n"), "errno=0\n\n");
+        clients.push(client);
+    }
+    assert_eq!(ask(&mut clients[0], b"get=1\n\n"), "errno=0\n\n");
+    assert_eq!(ask(&mut dir.connect(), b"get=1\n\n"), "errno=0\n\n");
+    assert_eq!(ask(&mut clients[0], b"get=1\n\n"), "errno=0\n\n");
+    assert_eq!(
+        clients[1].read(&mut [0; 1]).unwrap(),
+        0,
+        "this one was silent for longest"
+    );
+}
+
+#[test]
+fn garbage_gets_an_answer_and_the_end() {
+    let dir = Dir::new();
+    let (_serving, _told) = serve(&dir);
+    for (garbage, expected) in [
+        (&b"hello\n\n"[..], "errno=71\n\n"),
+        (b"put=1\n\n", "errno=22\n\n"),
+        (b"\0\xff\n\n", "errno=22\n\n"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n\n", "errno=71\n\n"),
+        (b"get=1", "errno=71\n\n"),
+    ] {
+        let mut client = dir.connect();
+        client.write_all(garbage).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, expected, "{garbage:?}");
+    }
+    assert_eq!(ask(&mut dir.connect(), b"get=2\n\n"), "errno=71\n\n");
+}

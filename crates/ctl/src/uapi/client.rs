@@ -1,16 +1,17 @@
 //! The other end of the UAPI socket, for `adit show`, `up` and `down`.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::{DIR, MAX_LINE, format_set, parse};
 use crate::keys;
+use crate::wiped::Wiped;
 
 /// How long the other side may take over one read or write.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -66,8 +67,11 @@ pub fn interfaces(dir: &Path) -> Vec<String> {
 }
 
 /// A connection to the daemon of one interface, whichever implementation it is.
-#[derive(Debug)]
-pub struct Client(BufReader<UnixStream>);
+pub struct Client {
+    stream: UnixStream,
+    /// Read, and not looked at yet.
+    ahead: Wiped,
+}
 
 impl Client {
     /// Connects to `/var/run/wireguard/NAME.sock`.
@@ -80,12 +84,13 @@ impl Client {
         let stream = UnixStream::connect(dir.join(format!("{name}.sock")))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self(BufReader::new(stream)))
+        let ahead = Wiped::default();
+        Ok(Self { stream, ahead })
     }
 
     /// The whole state. Keys that this version does not know are skipped.
     pub fn get(&mut self) -> Result<DeviceStatus, ClientError> {
-        self.0.get_mut().write_all(b"get=1\n\n")?;
+        self.stream.write_all(b"get=1\n\n")?;
         let mut status = DeviceStatus::default();
         self.answer(|key, value| status_line(&mut status, key, value))?;
         status.public_key = status.private_key.as_ref().map(keys::public);
@@ -95,7 +100,7 @@ impl Client {
     /// One transaction.
     pub fn set(&mut self, change: &DeviceChange) -> Result<(), ClientError> {
         let request = format_set(change);
-        let written = self.0.get_mut().write_all(&request);
+        let written = self.stream.write_all(&request);
         // A daemon that stops reading may have said why.
         match (self.answer(|_, _| Some(())), written) {
             (Err(ClientError::Io(_)), Err(error)) => Err(error.into()),
@@ -107,11 +112,9 @@ impl Client {
         &mut self,
         mut take: impl FnMut(&str, &str) -> Option<()>,
     ) -> Result<(), ClientError> {
-        let mut line = Zeroizing::new(Vec::with_capacity(MAX_LINE));
         let mut errno = None;
         loop {
-            line.zeroize();
-            read_line(&mut self.0, &mut line)?;
+            let line = self.line()?;
             let text = std::str::from_utf8(&line).ok();
             let text = text.ok_or_else(|| ClientError::Protocol("not UTF-8".into()))?;
             if text.is_empty() {
@@ -132,25 +135,30 @@ impl Client {
             }
         }
     }
-}
 
-/// A line without its end, within the capacity that `line` has.
-fn read_line(from: &mut BufReader<UnixStream>, line: &mut Vec<u8>) -> Result<(), ClientError> {
-    loop {
-        let buffer = from.fill_buf()?;
-        if buffer.is_empty() {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-        }
-        let end = buffer.iter().position(|&byte| byte == b'\n');
-        let piece = &buffer[..end.unwrap_or(buffer.len())];
-        if line.len() + piece.len() > MAX_LINE {
-            return Err(ClientError::Protocol("a line is too long".into()));
-        }
-        line.extend_from_slice(piece);
-        let taken = piece.len() + usize::from(end.is_some());
-        from.consume(taken);
-        if end.is_some() {
-            return Ok(());
+    /// The next line, without its end.
+    fn line(&mut self) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+        let mut searched = 0;
+        loop {
+            let found = self.ahead[searched..]
+                .iter()
+                .position(|&byte| byte == b'\n');
+            if let Some(at) = found {
+                let line = Zeroizing::new(self.ahead[..searched + at].to_vec());
+                self.ahead.consume(searched + at + 1);
+                return Ok(line);
+            }
+            searched = self.ahead.len();
+            if searched > MAX_LINE {
+                return Err(ClientError::Protocol("a line is too long".into()));
+            }
+            let mut buffer = Zeroizing::new([0; MAX_LINE]);
+            match self.stream.read(buffer.as_mut_slice()) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(n) => self.ahead.extend(&buffer[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 }
