@@ -1,1 +1,60 @@
-fn main() {}
+//! The `adit` command.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod demo;
+mod failure;
+mod keys;
+mod quick;
+mod run;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use failure::Result;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way, too; any other is wrong usage, for which wireguard-go ends with 1.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::FAILURE
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.report();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode> {
+    let done = |()| ExitCode::SUCCESS;
+    match (cli.command, cli.run) {
+        (None, Some(args)) | (Some(Command::Run(args)), _) => run::run(&args).map(done),
+        (None, None) => failure::bail!("nothing to do: see `adit --help`"),
+        (Some(Command::Up(args)), _) => quick::up(&args).map(done),
+        (Some(Command::Down(args)), _) => quick::down(&args).map(done),
+        (Some(Command::Save(args)), _) => quick::save(&args).map(done),
+        (Some(Command::Sync(args)), _) => quick::sync(&args).map(done),
+        (Some(Command::Strip(args)), _) => quick::strip(&args).map(done),
+        (Some(Command::Show(args)), _) => show::show(&args).map(done),
+        (Some(Command::Genkey), _) => keys::genkey().map(done),
+        (Some(Command::Genpsk), _) => keys::genpsk().map(done),
+        (Some(Command::Pubkey), _) => keys::pubkey().map(done),
+        (Some(Command::Demo(args)), _) => demo::demo(&args).map(done),
+        (Some(Command::Completions { shell }), _) => cli::print_completions(shell).map(done),
+        (Some(Command::Man { dir }), _) => cli::man(dir).map(done),
+    }
+}

@@ -13,7 +13,23 @@ const MIB: u64 = 1 << 20;
 /// Payload sizes around every boundary of padding and MTU.
 fn udp_sizes(mtu: u32, header: u32) -> Vec<usize> {
     let most = (mtu - header) as usize;
-    vec![4, 5, 15, 16, 17, 63, 64, 100, 511, 512, 1000, most - 17, most - 16, most - 1, most]
+    vec![
+        4,
+        5,
+        15,
+        16,
+        17,
+        63,
+        64,
+        100,
+        511,
+        512,
+        1000,
+        most - 17,
+        most - 16,
+        most - 1,
+        most,
+    ]
 }
 
 /// Pings, TCP both ways and datagrams of many sizes, over IPv4 and IPv6 inside.
@@ -40,21 +56,40 @@ fn a_tunnel_over_ipv4_carries_ipv4_and_ipv6_unchanged() {
 #[test]
 fn a_tunnel_over_ipv6_carries_ipv4_and_ipv6_unchanged() {
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { outer: Family::V6, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            outer: Family::V6,
+            ..Setup::default()
+        },
+    );
     exercise(&tunnel, 32 * MIB);
 }
 
 #[test]
 fn a_tunnel_with_a_preshared_key_carries_traffic() {
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { psk: true, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            psk: true,
+            ..Setup::default()
+        },
+    );
     exercise(&tunnel, 4 * MIB);
 }
 
 #[test]
 fn an_mtu_of_1280_carries_everything_that_fits_it() {
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { mtu: 1280, outer: Family::V6, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            mtu: 1280,
+            outer: Family::V6,
+            ..Setup::default()
+        },
+    );
     exercise(&tunnel, 8 * MIB);
 }
 
@@ -63,17 +98,33 @@ fn jumbo_frames_carry_an_mtu_of_8920() {
     let net = Pair::new();
     net.left.sh("ip link set eth0 mtu 9000");
     net.right.sh("ip link set eth0 mtu 9000");
-    let tunnel = Tunnel::new(&net, Setup { mtu: 8920, outer: Family::V6, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            mtu: 8920,
+            outer: Family::V6,
+            ..Setup::default()
+        },
+    );
     exercise(&tunnel, 32 * MIB);
 }
 
 #[test]
 fn an_mtu_larger_than_the_path_still_carries_everything_in_fragments() {
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { mtu: 9000, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            mtu: 9000,
+            ..Setup::default()
+        },
+    );
     let (left, right) = (&tunnel.left, &tunnel.right);
     ping(&left.host, &right.v4, 3);
-    left.host.sh(&format!("ping -n -q -c 3 -i 0.05 -s 8000 -W 10 {}", right.v4));
+    left.host.sh(&format!(
+        "ping -n -q -c 3 -i 0.05 -s 8000 -W 10 {}",
+        right.v4
+    ));
     tcp(&left.host, &right.host, &right.v4, 4 * MIB);
     tcp(&right.host, &left.host, &left.v6, 4 * MIB);
 }
@@ -84,8 +135,20 @@ fn datagrams_larger_than_the_mtu_arrive_in_fragments() {
     let tunnel = Tunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     ping(&left.host, &right.v4, 1);
-    udp(&left.host, &right.host, &right.v4, &[1393, 3000, 20_000, 60_000], 3);
-    udp(&right.host, &left.host, &left.v6, &[1373, 3000, 20_000, 60_000], 3);
+    udp(
+        &left.host,
+        &right.host,
+        &right.v4,
+        &[1393, 3000, 20_000, 60_000],
+        3,
+    );
+    udp(
+        &right.host,
+        &left.host,
+        &left.v6,
+        &[1373, 3000, 20_000, 60_000],
+        3,
+    );
 }
 
 #[test]

@@ -10,3 +10,6 @@ mod harness;
 mod carries;
 mod paths;
 mod sessions;
+mod daemon;
+mod interface;
+mod uapi;

@@ -5,14 +5,23 @@ use crate::harness::*;
 const MIB: u64 = 1 << 20;
 
 fn routed_tunnel(net: &Routed, setup: Setup) -> Tunnel {
-    let (left, right) = (net.address_of_left(setup.outer), net.address_of_right(setup.outer));
+    let (left, right) = (
+        net.address_of_left(setup.outer),
+        net.address_of_right(setup.outer),
+    );
     Tunnel::between((&net.left, left), (&net.right, right), setup)
 }
 
 /// The left side's port, then its address, then its address family change; the right side follows each time.
 fn the_right_side_follows(outer: Family) {
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { outer, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            outer,
+            ..Setup::default()
+        },
+    );
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     let flow = Flow::start(&left.host, &right.host, &right.v4);
@@ -20,7 +29,10 @@ fn the_right_side_follows(outer: Family) {
 
     left.wg("set {} listen-port 40000");
     ping(&left.host, &right.v6, 1);
-    assert_eq!(right.endpoint(), outer.with_port(&net.address_of_left(outer), 40000));
+    assert_eq!(
+        right.endpoint(),
+        outer.with_port(&net.address_of_left(outer), 40000)
+    );
     ping(&right.host, &left.v4, 2);
     flow.advances(MIB);
 
@@ -29,18 +41,38 @@ fn the_right_side_follows(outer: Family) {
         Family::V6 => ("fd00::1/64", "fd00::11/64", "fd00::11"),
     };
     left.host.sh(&format!("ip addr del {del} dev eth0; ip addr add {add} dev eth0 $(echo {add} | grep -q : && echo nodad)"));
-    wait_for("a ping gets through from the new address", seconds(20), || {
-        left.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4)).ok()
-    });
+    wait_for(
+        "a ping gets through from the new address",
+        seconds(20),
+        || {
+            left.host
+                .try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4))
+                .ok()
+        },
+    );
     assert_eq!(right.endpoint(), outer.with_port(new, 40000));
     ping(&right.host, &left.v6, 2);
     flow.advances(MIB);
 
-    let other = if outer == Family::V4 { Family::V6 } else { Family::V4 };
+    let other = if outer == Family::V4 {
+        Family::V6
+    } else {
+        Family::V4
+    };
     let endpoint = other.with_port(&net.address_of_right(other), 51820);
-    left.wg(&format!("set {{}} peer {} endpoint {endpoint}", right.keys.public));
-    ping(&left.host, &right.v4, 2);
-    assert_eq!(right.endpoint(), other.with_port(&net.address_of_left(other), 40000));
+    // A packet of the other side that was on its way may set the endpoint back.
+    wait_for("the right side sees the other family", seconds(20), || {
+        left.wg(&format!(
+            "set {{}} peer {} endpoint {endpoint}",
+            right.keys.public
+        ));
+        ping(&left.host, &right.v4, 1);
+        right.endpoint() == other.with_port(&net.address_of_left(other), 40000)
+    });
+    assert_eq!(
+        right.endpoint(),
+        other.with_port(&net.address_of_left(other), 40000)
+    );
     ping(&right.host, &left.v4, 2);
     flow.advances(MIB);
     flow.stop();
@@ -59,25 +91,50 @@ fn a_peer_that_roams_over_ipv6_is_followed_without_losing_a_connection() {
 #[test]
 fn persistent_keepalive_holds_a_nat_mapping_open_and_begins_when_turned_on() {
     let nat = Natted::new();
-    let setup = Setup { right_knows_left: false, ..Setup::default() };
+    let setup = Setup {
+        right_knows_left: false,
+        ..Setup::default()
+    };
     let tunnel = routed_tunnel(&nat.net, setup);
     let (left, right) = (&tunnel.left, &tunnel.right);
-    left.wg(&format!("set {{}} peer {} persistent-keepalive 1", right.keys.public));
-    wait_for("the keepalive alone makes a handshake", seconds(10), || right.latest_handshake() > 0);
-    assert!(right.endpoint().starts_with("10.2.0.1:"), "{} is the router", right.endpoint());
+    left.wg(&format!(
+        "set {{}} peer {} persistent-keepalive 1",
+        right.keys.public
+    ));
+    wait_for("the keepalive alone makes a handshake", seconds(10), || {
+        right.latest_handshake() > 0
+    });
+    assert!(
+        right.endpoint().starts_with("10.2.0.1:"),
+        "{} is the router",
+        right.endpoint()
+    );
 
     // Twice as long as the router remembers an idle mapping.
     std::thread::sleep(seconds(4));
     ping(&right.host, &left.v4, 1);
 
-    left.wg(&format!("set {{}} peer {} persistent-keepalive 0", right.keys.public));
+    left.wg(&format!(
+        "set {{}} peer {} persistent-keepalive 0",
+        right.keys.public
+    ));
     std::thread::sleep(seconds(5));
     ping_fails(&right.host, &left.v4);
 
-    left.wg(&format!("set {{}} peer {} persistent-keepalive 20", right.keys.public));
-    wait_for("the keepalive that turning it on sends opens the mapping", seconds(5), || {
-        right.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", left.v4)).ok()
-    });
+    left.wg(&format!(
+        "set {{}} peer {} persistent-keepalive 20",
+        right.keys.public
+    ));
+    wait_for(
+        "the keepalive that turning it on sends opens the mapping",
+        seconds(5),
+        || {
+            right
+                .host
+                .try_sh(&format!("ping -n -q -c 1 -W 1 {}", left.v4))
+                .ok()
+        },
+    );
 }
 
 /// The right side has two addresses. It answers from the one that it was addressed at, and from the other when the
@@ -93,34 +150,64 @@ fn the_source_sticks(outer: Family) {
         Family::V6 => ("fd02::100", 64),
     };
     let nodad = if outer == Family::V6 { "nodad" } else { "" };
-    net.right.sh(&format!("ip addr add {second}/{prefix} dev eth0 {nodad}"));
-    let preferred = net.right.sh(&format!("ip route get {}", net.address_of_left(outer)));
+    net.right
+        .sh(&format!("ip addr add {second}/{prefix} dev eth0 {nodad}"));
+    let preferred = net
+        .right
+        .sh(&format!("ip route get {}", net.address_of_left(outer)));
     // The one that routing would not pick.
     let (stuck, other) = if preferred.contains(&format!("src {second} ")) {
         (first, second)
     } else {
         (second, first)
     };
-    let setup = Setup { outer, right_knows_left: false, ..Setup::default() };
-    let tunnel = Tunnel::between((&net.left, net.address_of_left(outer)), (&net.right, stuck), setup);
+    let setup = Setup {
+        outer,
+        right_knows_left: false,
+        ..Setup::default()
+    };
+    let tunnel = Tunnel::between(
+        (&net.left, net.address_of_left(outer)),
+        (&net.right, stuck),
+        setup,
+    );
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     ping(&right.host, &left.v4, 5);
-    assert_eq!(left.endpoint(), outer.with_port(stuck, 51820), "answers come from the address that was addressed");
+    assert_eq!(
+        left.endpoint(),
+        outer.with_port(stuck, 51820),
+        "answers come from the address that was addressed"
+    );
     tcp(&right.host, &left.host, &left.v4, 4 * MIB);
-    assert_eq!(left.endpoint(), outer.with_port(stuck, 51820), "bulk traffic comes from it too");
+    assert_eq!(
+        left.endpoint(),
+        outer.with_port(stuck, 51820),
+        "bulk traffic comes from it too"
+    );
 
-    right.host.sh(&format!("ip addr del {stuck}/{prefix} dev eth0"));
+    right
+        .host
+        .sh(&format!("ip addr del {stuck}/{prefix} dev eth0"));
     if outer == Family::V4 && !right.host.sh("ip addr show dev eth0").contains(other) {
         // Deleting a primary address takes its secondaries along.
-        right.host.sh(&format!("ip addr add {other}/{prefix} dev eth0"));
+        right
+            .host
+            .sh(&format!("ip addr add {other}/{prefix} dev eth0"));
     }
     if !right.host.sh("ip route; ip -6 route").contains("default") {
         right.host.sh("ip route add default via 10.2.0.1");
     }
-    wait_for("a ping gets through from the remaining address", seconds(10), || {
-        right.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", left.v4)).ok()
-    });
+    wait_for(
+        "a ping gets through from the remaining address",
+        seconds(10),
+        || {
+            right
+                .host
+                .try_sh(&format!("ping -n -q -c 1 -W 1 {}", left.v4))
+                .ok()
+        },
+    );
     assert_eq!(left.endpoint(), outer.with_port(other, 51820));
     ping(&left.host, &right.v6, 2);
 }
@@ -139,19 +226,28 @@ fn the_source_address_sticks_over_ipv6_and_falls_over_when_it_goes_away() {
 fn a_fwmark_lets_everything_else_be_routed_into_the_tunnel() {
     for outer in [Family::V4, Family::V6] {
         let net = Routed::new();
-        let tunnel = routed_tunnel(&net, Setup { outer, ..Setup::default() });
+        let tunnel = routed_tunnel(
+            &net,
+            Setup {
+                outer,
+                ..Setup::default()
+            },
+        );
         let (left, right) = (&tunnel.left, &tunnel.right);
-        right.host.sh("ip addr add 172.31.0.1/32 dev lo; ip addr add fd31::1/128 dev lo nodad");
-        left.wg(&format!("set {{}} fwmark 51820 peer {} allowed-ips 0.0.0.0/0,::/0", right.keys.public));
+        right
+            .host
+            .sh("ip addr add 172.31.0.1/32 dev lo; ip addr add fd31::1/128 dev lo nodad");
+        left.wg(&format!(
+            "set {{}} fwmark 51820 peer {} allowed-ips 0.0.0.0/0,::/0",
+            right.keys.public
+        ));
         assert_eq!(left.wg("show {} fwmark").trim(), "0xca6c");
-        left.host.sh(
-            "set -e
+        left.host.sh("set -e
             for f in -4 -6; do
               ip $f route add default dev wg0 table 51820
               ip $f rule add not fwmark 51820 table 51820
               ip $f rule add table main suppress_prefixlength 0
-            done",
-        );
+            done");
         ping(&left.host, "172.31.0.1", 3);
         ping(&left.host, "fd31::1", 3);
         tcp(&left.host, &right.host, "172.31.0.1", 4 * MIB);
@@ -160,9 +256,11 @@ fn a_fwmark_lets_everything_else_be_routed_into_the_tunnel() {
         left.wg("set {} fwmark 0");
         ping_fails(&left.host, "172.31.0.1");
         left.wg("set {} fwmark 51820");
-        wait_for("the mark set again, traffic flows again", seconds(15), || {
-            left.host.try_sh("ping -n -q -c 1 -W 1 172.31.0.1").ok()
-        });
+        wait_for(
+            "the mark set again, traffic flows again",
+            seconds(15),
+            || left.host.try_sh("ping -n -q -c 1 -W 1 172.31.0.1").ok(),
+        );
     }
 }
 
@@ -185,7 +283,9 @@ fn a_tunnel_inside_a_tunnel_carries_traffic() {
                 side.keys.private, other.keys.public
             ),
         );
-        side.host.sh(&format!("ip addr add {address}/24 dev wg1; ip link set wg1 mtu 1340 up"));
+        side.host.sh(&format!(
+            "ip addr add {address}/24 dev wg1; ip link set wg1 mtu 1340 up"
+        ));
         inner.push(daemon);
     }
     ping(&left.host, "192.168.88.2", 3);
@@ -199,17 +299,24 @@ fn a_routing_loop_sends_a_bounded_amount_and_ends_with_the_route() {
     let tunnel = Tunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
-    left.wg(&format!("set {{}} peer {} allowed-ips 0.0.0.0/0,::/0", right.keys.public));
+    left.wg(&format!(
+        "set {{}} peer {} allowed-ips 0.0.0.0/0,::/0",
+        right.keys.public
+    ));
     left.host.sh("ip route add 10.0.0.2/32 dev wg0");
     let before = left.sent();
-    let _ = left.host.try_sh(&format!("ping -n -q -c 3 -i 0.2 -W 1 -s 1000 {}", right.v4));
+    let _ = left
+        .host
+        .try_sh(&format!("ping -n -q -c 3 -i 0.2 -W 1 -s 1000 {}", right.v4));
     std::thread::sleep(seconds(3));
     let looped = left.sent() - before;
     println!("sent in the loop: {looped} bytes");
     assert!(looped < 1_000_000, "a routing loop sent {looped} bytes");
     left.host.sh("ip route del 10.0.0.2/32 dev wg0");
     wait_for("the tunnel works again", seconds(20), || {
-        left.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4)).ok()
+        left.host
+            .try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4))
+            .ok()
     });
 }
 
@@ -221,8 +328,13 @@ fn ecn_marks_cross_the_tunnel_both_ways_and_dscp_stays_inside() {
     tunnel.connect();
     let outside = Capture::start(&left.host, "eth0", "udp port 51820");
     // ECT(0) and DSCP EF.
-    left.host.sh(&format!("ping -n -q -c 3 -i 0.05 -Q 0xba {}", right.v4));
-    let data: Vec<_> = outside.datagrams().into_iter().filter(|d| d.payload.first() == Some(&4)).collect();
+    left.host
+        .sh(&format!("ping -n -q -c 3 -i 0.05 -Q 0xba {}", right.v4));
+    let data: Vec<_> = outside
+        .datagrams()
+        .into_iter()
+        .filter(|d| d.payload.first() == Some(&4))
+        .collect();
     assert!(data.len() >= 6, "{} datagrams", data.len());
     assert!(
         data.iter().all(|d| d.traffic_class == 2),
@@ -234,8 +346,13 @@ fn ecn_marks_cross_the_tunnel_both_ways_and_dscp_stays_inside() {
     right.host.sh("nft add table ip mangle; nft 'add chain ip mangle pre { type filter hook prerouting priority -150; }';
         nft add rule ip mangle pre iifname eth0 udp dport 51820 ip ecn set ce");
     let inside = Capture::start(&right.host, "wg0", "icmp[0] == 8");
-    left.host.sh(&format!("ping -n -q -c 3 -i 0.05 -Q 0x02 {}", right.v4));
+    left.host
+        .sh(&format!("ping -n -q -c 3 -i 0.05 -Q 0x02 {}", right.v4));
     let bytes = inside.bytes();
     let first = &bytes[24 + 16..];
-    assert_eq!(first[1] & 3, 3, "the inner packet is marked congestion experienced");
+    assert_eq!(
+        first[1] & 3,
+        3,
+        "the inner packet is marked congestion experienced"
+    );
 }

@@ -19,7 +19,8 @@ fn a_changed_private_key_takes_over_under_traffic() {
         "wg set wg0 peer {} remove peer {} allowed-ips {}/32,{}/128 endpoint 10.0.0.1:51820",
         left.keys.public, new.public, left.v4, left.v6
     ));
-    left.host.sh_with_input("wg set wg0 private-key /dev/stdin", &new.private);
+    left.host
+        .sh_with_input("wg set wg0 private-key /dev/stdin", &new.private);
     assert_eq!(left.wg("show {} public-key").trim(), new.public);
     flow.advances(2 * MIB);
     ping(&right.host, &left.v6, 2);
@@ -29,16 +30,30 @@ fn a_changed_private_key_takes_over_under_traffic() {
 #[test]
 fn a_changed_preshared_key_applies_at_the_next_handshake_and_loses_nothing() {
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { psk: true, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            psk: true,
+            ..Setup::default()
+        },
+    );
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
-    let ticks = UdpTicker::start(&left.host, &right.host, &right.v4, std::time::Duration::from_millis(2));
+    let ticks = UdpTicker::start(
+        &left.host,
+        &right.host,
+        &right.v4,
+        std::time::Duration::from_millis(2),
+    );
     ticks.advances(100);
     let handshake = left.latest_handshake();
     let psk = Keys::psk();
     for (side, other) in [(left, right), (right, left)] {
         side.host.sh_with_input(
-            &format!("wg set wg0 peer {} preshared-key /dev/stdin", other.keys.public),
+            &format!(
+                "wg set wg0 peer {} preshared-key /dev/stdin",
+                other.keys.public
+            ),
             &psk,
         );
         assert_eq!(side.peer_field(1), psk);
@@ -46,17 +61,30 @@ fn a_changed_preshared_key_applies_at_the_next_handshake_and_loses_nothing() {
     ticks.advances(200);
     assert_eq!(left.latest_handshake(), handshake, "the session goes on");
     let (sent, received) = ticks.stop();
-    assert_eq!(received, sent, "datagrams that arrived while the key changed");
+    assert_eq!(
+        received, sent,
+        "datagrams that arrived while the key changed"
+    );
 }
 
 #[test]
 fn a_wrong_preshared_key_lets_nothing_through_and_the_right_one_does() {
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { psk: true, right_knows_left: false, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            psk: true,
+            right_knows_left: false,
+            ..Setup::default()
+        },
+    );
     let (left, right) = (&tunnel.left, &tunnel.right);
     let set = |psk: &str| {
         left.host.sh_with_input(
-            &format!("wg set wg0 peer {} preshared-key /dev/stdin", right.keys.public),
+            &format!(
+                "wg set wg0 peer {} preshared-key /dev/stdin",
+                right.keys.public
+            ),
             psk,
         );
     };
@@ -65,7 +93,9 @@ fn a_wrong_preshared_key_lets_nothing_through_and_the_right_one_does() {
     assert_eq!(left.latest_handshake(), 0);
     set(tunnel.psk.as_deref().expect("one was made"));
     wait_for("the next attempt succeeds", seconds(20), || {
-        left.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4)).ok()
+        left.host
+            .try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4))
+            .ok()
     });
 }
 
@@ -102,15 +132,28 @@ pub fn renews(tunnel: &Tunnel) {
 #[test]
 fn transfer_counters_count_exactly_the_datagrams_payload() {
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { right_knows_left: false, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            right_knows_left: false,
+            ..Setup::default()
+        },
+    );
     let (left, right) = (&tunnel.left, &tunnel.right);
     ping(&left.host, &right.v4, 10);
     // 10 pings of 84 bytes are 96 padded, 128 as data messages; an initiation has 148 bytes, a response 92. A first
     // keepalive of 32 may confirm the session.
     let (sent, received) = (left.sent(), left.received());
     assert_eq!(received, 10 * 128 + 92);
-    assert!(sent == 10 * 128 + 148 || sent == 10 * 128 + 148 + 32, "sent {sent}");
-    assert_eq!((right.received(), right.sent()), (sent, received), "the two sides agree");
+    assert!(
+        sent == 10 * 128 + 148 || sent == 10 * 128 + 148 + 32,
+        "sent {sent}"
+    );
+    assert_eq!(
+        (right.received(), right.sent()),
+        (sent, received),
+        "the two sides agree"
+    );
 
     // Exact under bulk traffic too: both ends agree at rest.
     tcp(&left.host, &right.host, &right.v4, 16 * MIB);
@@ -125,31 +168,53 @@ fn packets_from_outside_a_peers_allowed_ips_are_dropped() {
     let tunnel = Tunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
-    left.host.sh("ip addr add 192.168.99.1/32 dev wg0; ip addr add fd99::1/128 dev wg0 nodad");
+    left.host
+        .sh("ip addr add 192.168.99.1/32 dev wg0; ip addr add fd99::1/128 dev wg0 nodad");
     let seen = Capture::start(&right.host, "wg0", "");
     let before = right.received();
     for (source, to) in [("192.168.99.1", &right.v4), ("fd99::1", &right.v6)] {
-        let _ = left.host.try_sh(&format!("ping -n -q -c 3 -i 0.1 -W 1 -I {source} {to}"));
+        let _ = left
+            .host
+            .try_sh(&format!("ping -n -q -c 3 -i 0.1 -W 1 -I {source} {to}"));
     }
     ping(&left.host, &right.v4, 1);
-    wait_for("the datagrams arrived", seconds(5), || right.received() >= before + 7 * 128);
+    wait_for("the datagrams arrived", seconds(5), || {
+        right.received() >= before + 7 * 128
+    });
     let bytes = seen.bytes();
-    assert!(!within_bytes(&[192, 168, 99, 1], &bytes), "an IPv4 packet got through the filter");
     assert!(
-        !within_bytes(&[0xfd, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], &bytes),
+        !within_bytes(&[192, 168, 99, 1], &bytes),
+        "an IPv4 packet got through the filter"
+    );
+    assert!(
+        !within_bytes(
+            &[0xfd, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+            &bytes
+        ),
         "an IPv6 packet got through the filter"
     );
-    assert!(within_bytes(&[192, 168, 77, 1], &bytes), "the allowed one was seen");
+    assert!(
+        within_bytes(&[192, 168, 77, 1], &bytes),
+        "the allowed one was seen"
+    );
 
     // A more specific block of another peer takes the address away, though this peer's block still contains it.
-    right.wg(&format!("set {{}} peer {} allowed-ips 192.168.0.0/16,{}/128", left.keys.public, left.v6));
+    right.wg(&format!(
+        "set {{}} peer {} allowed-ips 192.168.0.0/16,{}/128",
+        left.keys.public, left.v6
+    ));
     ping(&left.host, &right.v4, 1);
     let other = Keys::new();
-    right.wg(&format!("set {{}} peer {} allowed-ips {}/32", other.public, left.v4));
+    right.wg(&format!(
+        "set {{}} peer {} allowed-ips {}/32",
+        other.public, left.v4
+    ));
     ping_fails(&left.host, &right.v4);
     // Authentic all the same: it still shows where the peer is.
     left.wg("set {} listen-port 40001");
-    let _ = left.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4));
+    let _ = left
+        .host
+        .try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4));
     assert!(
         right.wg("show {} endpoints").contains("10.0.0.1:40001"),
         "the filter does not stop roaming"
@@ -175,7 +240,11 @@ fn no_plaintext_ever_reaches_the_wire() {
     let early = wire.datagrams();
     assert!(!early.is_empty(), "initiations are sent");
     for datagram in &early {
-        assert_eq!((datagram.payload.len(), datagram.payload[0]), (148, 1), "only initiations");
+        assert_eq!(
+            (datagram.payload.len(), datagram.payload[0]),
+            (148, 1),
+            "only initiations"
+        );
     }
     right.daemon.signal("CONT");
     tcp(&left.host, &right.host, &right.v4, 2 * MIB);
@@ -183,7 +252,10 @@ fn no_plaintext_ever_reaches_the_wire() {
     // No peer has this one: dropped, not sent in the clear.
     left.host.sh(&format!("ip route add 198.51.100.0/24 dev wg0; ping -n -q -c 1 -W 1 -p 2d504c41494e544558542d 198.51.100.1 || true; ping -c1 {} > /dev/null", right.v4));
 
-    assert!(within_bytes(marker(), &inside.bytes()), "the search works: inside the tunnel the marker is seen");
+    assert!(
+        within_bytes(marker(), &inside.bytes()),
+        "the search works: inside the tunnel the marker is seen"
+    );
     let bytes = wire.bytes();
     assert!(bytes.len() > 2 * 1024 * 1024);
     assert!(!within_bytes(marker(), &bytes), "plaintext on the wire");
@@ -194,7 +266,10 @@ fn a_peer_with_our_own_key_is_ignored() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     let left = &tunnel.left;
-    left.wg(&format!("set {{}} peer {} allowed-ips 10.99.0.0/16", left.keys.public));
+    left.wg(&format!(
+        "set {{}} peer {} allowed-ips 10.99.0.0/16",
+        left.keys.public
+    ));
     assert!(!left.wg("show {} peers").contains(&left.keys.public));
     ping(&left.host, &tunnel.right.v4, 1);
 }
@@ -203,8 +278,10 @@ fn a_peer_with_our_own_key_is_ignored() {
 fn low_order_public_keys_emit_nothing() {
     let net = Pair::new();
     let daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
-    net.left.sh_with_input("wg set wg0 private-key /dev/stdin", &Keys::new().private);
-    net.left.sh("ip addr add 192.168.77.1/24 dev wg0; ip link set wg0 up");
+    net.left
+        .sh_with_input("wg set wg0 private-key /dev/stdin", &Keys::new().private);
+    net.left
+        .sh("ip addr add 192.168.77.1/24 dev wg0; ip link set wg0 up");
     let wire = Capture::start(&net.right, "eth0", "udp");
     // 0, 1, two points of order 8, and p-1, p, p+1.
     let points = [
@@ -225,8 +302,13 @@ fn low_order_public_keys_emit_nothing() {
     }
     assert_eq!(wire.datagrams(), [], "datagrams for low-order keys");
     let good = Keys::new();
-    net.left.sh(&format!("wg set wg0 peer {} persistent-keepalive 1 endpoint 10.0.0.2:51820", good.public));
-    wait_for("a good key does send", seconds(10), || !wire.datagrams().is_empty());
+    net.left.sh(&format!(
+        "wg set wg0 peer {} persistent-keepalive 1 endpoint 10.0.0.2:51820",
+        good.public
+    ));
+    wait_for("a good key does send", seconds(10), || {
+        !wire.datagrams().is_empty()
+    });
     drop(daemon);
 }
 
@@ -252,28 +334,45 @@ fn malformed_truncated_oversized_and_replayed_datagrams_change_nothing() {
     let flow = Flow::start(&left.host, &right.host, &right.v4);
     flow.advances(MIB);
     let received = left.received();
-    let sent = right.host.within(move || flood("10.0.0.1:51820".parse().expect("an address"), &genuine));
+    let sent = right
+        .host
+        .within(move || flood("10.0.0.1:51820".parse().expect("an address"), &genuine));
     println!("{sent} hostile datagrams");
     flow.advances(MIB);
     flow.stop();
 
-    assert_eq!(left.endpoint(), endpoint, "no hostile datagram moved the endpoint");
+    assert_eq!(
+        left.endpoint(),
+        endpoint,
+        "no hostile datagram moved the endpoint"
+    );
     assert_eq!(left.latest_handshake(), handshake, "the session goes on");
     ping(&left.host, &right.v6, 5);
     ping(&right.host, &left.v4, 5);
     let _ = received;
     if left.daemon.program == Program::Adit {
-        let report = left.host.sh(&format!("{} show wg0 --json", Program::Adit.path().display()));
+        let report = left.host.sh(&format!(
+            "{} show wg0 --json",
+            Program::Adit.path().display()
+        ));
         let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
         let drops = dropped(&report);
         println!("dropped by reason: {drops:?}");
-        assert!(drops.iter().map(|(_, n)| n).sum::<u64>() > 1000, "drops are counted: {report}");
+        assert!(
+            drops.iter().map(|(_, n)| n).sum::<u64>() > 1000,
+            "drops are counted: {report}"
+        );
     }
 }
 
 /// Every number below a key that has "drop" in its name.
 fn dropped(report: &serde_json::Value) -> Vec<(String, u64)> {
-    fn collect(value: &serde_json::Value, name: &str, inside: bool, found: &mut Vec<(String, u64)>) {
+    fn collect(
+        value: &serde_json::Value,
+        name: &str,
+        inside: bool,
+        found: &mut Vec<(String, u64)>,
+    ) {
         match value {
             serde_json::Value::Object(fields) => {
                 for (key, value) in fields {
@@ -285,7 +384,9 @@ fn dropped(report: &serde_json::Value) -> Vec<(String, u64)> {
                     collect(item, name, inside, found);
                 }
             }
-            serde_json::Value::Number(n) if inside => found.extend(n.as_u64().map(|n| (name.to_owned(), n))),
+            serde_json::Value::Number(n) if inside => {
+                found.extend(n.as_u64().map(|n| (name.to_owned(), n)))
+            }
             _ => {}
         }
     }
@@ -366,10 +467,18 @@ fn an_idle_tunnel_wakes_up_for_its_timers_only_and_stays_small() {
     let before = wake_ups(left.daemon.pid());
     std::thread::sleep(seconds(5));
     let wakes = wake_ups(left.daemon.pid()) - before;
-    let status = std::fs::read_to_string(format!("/proc/{}/status", left.daemon.pid())).expect("status");
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", left.daemon.pid())).expect("status");
     let kib = |field: &str| -> u64 {
-        let line = status.lines().find(|l| l.starts_with(field)).expect("the field");
-        line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+        let line = status
+            .lines()
+            .find(|l| l.starts_with(field))
+            .expect("the field");
+        line.split_whitespace()
+            .nth(1)
+            .expect("a number")
+            .parse()
+            .expect("a number")
     };
     println!(
         "idle: {wakes} wake-ups in 5 s, RSS {} KiB of which anonymous {} KiB",
@@ -378,7 +487,11 @@ fn an_idle_tunnel_wakes_up_for_its_timers_only_and_stays_small() {
     );
     if left.daemon.program == Program::Adit {
         // What the file of the (unstripped) program maps is not the process's doing.
-        assert!(kib("RssAnon:") < 16 * 1024, "{} KiB of memory when idle", kib("RssAnon:"));
+        assert!(
+            kib("RssAnon:") < 16 * 1024,
+            "{} KiB of memory when idle",
+            kib("RssAnon:")
+        );
     }
 }
 
@@ -387,7 +500,9 @@ fn wake_ups(pid: u32) -> u64 {
         .expect("its threads")
         .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
         .filter_map(|status| {
-            let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches"))?;
+            let line = status
+                .lines()
+                .find(|l| l.starts_with("voluntary_ctxt_switches"))?;
             line.split_whitespace().last()?.parse::<u64>().ok()
         })
         .sum()

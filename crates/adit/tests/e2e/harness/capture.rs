@@ -28,7 +28,18 @@ impl Capture {
         let file = format!("/run/{interface}-{}.pcap", rand_suffix());
         let mut command = host.command("tcpdump");
         command
-            .args(["-i", interface, "-s", "0", "-U", "-Z", "root", "-w", &file])
+            .args([
+                "-i",
+                interface,
+                "-s",
+                "0",
+                "-U",
+                "--immediate-mode",
+                "-Z",
+                "root",
+                "-w",
+                &file,
+            ])
             .args(["-B", "16384"])
             .arg(filter)
             .stdin(Stdio::null())
@@ -57,7 +68,8 @@ impl Capture {
     /// The UDP datagrams captured so far (Ethernet or raw IP, IPv4 without options or IPv6 without extensions).
     pub fn datagrams(&self) -> Vec<Datagram> {
         let bytes = self.bytes();
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let u32_at =
+            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let link = match u32_at(20) {
             1 => 14,
             101 | 12 => 0,

@@ -32,9 +32,12 @@ impl Guest {
             return None;
         }
         let host = Host::new("host-of-guest");
-        host.sh("set -e; ip tuntap add tap0 mode tap; ip addr add 10.9.0.1/24 dev tap0;\
-                 ip addr add fd09::1/64 dev tap0 nodad; ip link set tap0 up");
-        let dir = std::env::temp_dir().join(format!("adit-guest-{}-{}", std::process::id(), host.pid()));
+        host.sh(
+            "set -e; ip tuntap add tap0 mode tap; ip addr add 10.9.0.1/24 dev tap0;\
+                 ip addr add fd09::1/64 dev tap0 nodad; ip link set tap0 up",
+        );
+        let dir =
+            std::env::temp_dir().join(format!("adit-guest-{}-{}", std::process::id(), host.pid()));
         std::fs::create_dir_all(&dir).expect("a directory");
         let initrd = dir.join("initrd");
         std::fs::copy(image.join("initrd"), &initrd).expect("the initramfs");
@@ -43,7 +46,18 @@ impl Guest {
         }
         let mut command = host.command("qemu-system-x86_64");
         command
-            .args(["-accel", "tcg", "-cpu", "max", "-m", "512", "-smp", "1", "-nographic", "-nodefaults"])
+            .args([
+                "-accel",
+                "tcg",
+                "-cpu",
+                "max",
+                "-m",
+                "512",
+                "-smp",
+                "1",
+                "-nographic",
+                "-nodefaults",
+            ])
             .args(["-no-reboot", "-append", "console=ttyS0 quiet panic=-1"])
             .arg("-kernel")
             .arg(image.join("vmlinuz"))
@@ -54,7 +68,10 @@ impl Guest {
             .arg("-serial")
             .arg(format!("file:{}", dir.join("console").display()))
             .arg("-serial")
-            .arg(format!("unix:{},server=on,wait=off", dir.join("shell").display()))
+            .arg(format!(
+                "unix:{},server=on,wait=off",
+                dir.join("shell").display()
+            ))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(dir.join("qemu")).expect("a log file"));
@@ -83,10 +100,19 @@ impl Guest {
         let mut line = String::new();
         while !line.contains("@@@ ready") {
             line.clear();
-            let n = self.shell.get_mut().expect("unshared").read_line(&mut line).unwrap_or(0);
+            let n = self
+                .shell
+                .get_mut()
+                .expect("unshared")
+                .read_line(&mut line)
+                .unwrap_or(0);
             if n == 0 || start.elapsed() > BOOT_LIMIT {
                 let log = |name| std::fs::read_to_string(self.dir.join(name)).unwrap_or_default();
-                panic!("the guest does not boot:\n{}\n{}", log("qemu"), log("console"));
+                panic!(
+                    "the guest does not boot:\n{}\n{}",
+                    log("qemu"),
+                    log("console")
+                );
             }
         }
     }
@@ -94,9 +120,15 @@ impl Guest {
     /// Runs a shell script in the guest: whether it succeeded, and what it printed.
     pub fn try_sh(&self, script: &str) -> (bool, String) {
         let mut shell = self.shell.lock().expect("no panic inside");
-        shell.get_ref().set_read_timeout(Some(COMMAND_LIMIT)).expect("a timeout");
+        shell
+            .get_ref()
+            .set_read_timeout(Some(COMMAND_LIMIT))
+            .expect("a timeout");
         let line = base64(script.as_bytes()) + "\n";
-        shell.get_mut().write_all(line.as_bytes()).expect("the guest listens");
+        shell
+            .get_mut()
+            .write_all(line.as_bytes())
+            .expect("the guest listens");
         let mut printed = String::new();
         loop {
             let mut line = String::new();
@@ -142,13 +174,20 @@ fn append(initrd: &Path, files: &[&Path], dir: &Path) {
     let copy = |from: &Path, to: &Path| {
         let to = tree.join(to.strip_prefix("/").unwrap_or(to));
         std::fs::create_dir_all(to.parent().expect("a directory")).expect("a directory");
-        std::fs::copy(from, &to).unwrap_or_else(|error| panic!("copying {}: {error}", from.display()));
+        std::fs::copy(from, &to)
+            .unwrap_or_else(|error| panic!("copying {}: {error}", from.display()));
     };
     for file in files {
-        copy(file, &Path::new("/bin").join(file.file_name().expect("a name")));
+        copy(
+            file,
+            &Path::new("/bin").join(file.file_name().expect("a name")),
+        );
         let listed = Command::new("ldd").arg(file).output().expect("ldd runs");
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        for library in listed.split_whitespace().filter(|word| word.starts_with('/')) {
+        for library in listed
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'))
+        {
             copy(Path::new(library), Path::new(library));
         }
     }
@@ -157,7 +196,10 @@ fn append(initrd: &Path, files: &[&Path], dir: &Path) {
         tree.display(),
         initrd.display()
     );
-    let status = Command::new("sh").args(["-c", &script]).status().expect("sh runs");
+    let status = Command::new("sh")
+        .args(["-c", &script])
+        .status()
+        .expect("sh runs");
     assert!(status.success(), "packing the guest's files");
     let _ = std::fs::remove_dir_all(tree);
 }
@@ -166,7 +208,8 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0_u32, |acc, b| acc << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
+        let group =
+            chunk.iter().fold(0_u32, |acc, b| acc << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
         for i in 0..4 {
             text.push(if i <= chunk.len() {
                 char::from(DIGITS[(group >> (18 - 6 * i)) as usize & 63])

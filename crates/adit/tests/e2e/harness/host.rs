@@ -86,7 +86,11 @@ impl Host {
         if first.trim() != "ready" {
             let _ = holder.kill();
             let mut error = String::new();
-            let _ = holder.stderr.take().expect("a pipe").read_to_string(&mut error);
+            let _ = holder
+                .stderr
+                .take()
+                .expect("a pipe")
+                .read_to_string(&mut error);
             panic!("host {name}: making its namespaces failed: {error}");
         }
         let id = holder.id();
@@ -95,7 +99,8 @@ impl Host {
             .trim()
             .parse()
             .expect("one child");
-        let netns = File::open(format!("/proc/{init}/ns/net")).expect("the host's network namespace");
+        let netns =
+            File::open(format!("/proc/{init}/ns/net")).expect("the host's network namespace");
         Host(Arc::new(Inner {
             name: name.to_owned(),
             holder,
@@ -161,7 +166,11 @@ impl Host {
     pub fn try_sh_with_input(&self, script: &str, input: &str) -> Output {
         let mut command = self.command("sh");
         command.args(["-c", script]);
-        output(command, input.as_bytes(), &format!("{}: {script}", self.name()))
+        output(
+            command,
+            input.as_bytes(),
+            &format!("{}: {script}", self.name()),
+        )
     }
 
     /// Runs `work` on a thread that stands in the host's network namespace.
@@ -200,7 +209,9 @@ impl Host {
 
 /// Joins two hosts with a veth pair; addresses like "10.0.0.1/24" or "fd00::1/64".
 pub fn link(a: &Host, a_name: &str, a_addrs: &[&str], b: &Host, b_name: &str, b_addrs: &[&str]) {
-    a.sh(&format!("ip link add {a_name} type veth peer name {b_name}-new"));
+    a.sh(&format!(
+        "ip link add {a_name} type veth peer name {b_name}-new"
+    ));
     move_link(a, &format!("{b_name}-new"), b);
     b.sh(&format!("ip link set {b_name}-new name {b_name}"));
     for (host, name, addrs) in [(a, a_name, a_addrs), (b, b_name, b_addrs)] {
@@ -222,7 +233,12 @@ pub fn move_link(from: &Host, name: &str, to: &Host) {
         .args(["-t", &from.pid().to_string(), "-n", "--"])
         .args(["ip", "link", "set", name, "netns", &to.pid().to_string()]);
     let moved = output(command, b"", "ip link set netns");
-    assert!(moved.ok(), "moving {name} to {}: {}", to.name(), moved.stderr);
+    assert!(
+        moved.ok(),
+        "moving {name} to {}: {}",
+        to.name(),
+        moved.stderr
+    );
 }
 
 /// Runs a command to its end, bounded in time, with both streams read meanwhile. A process left behind that keeps the
@@ -253,12 +269,18 @@ pub fn output(mut command: Command, input: &[u8], what: &str) -> Output {
             let _ = child.wait();
             panic!("not ended within {COMMAND_LIMIT:?}: {what}");
         }
-        std::thread::sleep(Duration::from_millis(if start.elapsed().as_millis() < 20 { 1 } else { 5 }));
+        std::thread::sleep(Duration::from_millis(if start.elapsed().as_millis() < 20 {
+            1
+        } else {
+            5
+        }));
     };
     let text = |from: mpsc::Receiver<Vec<u8>>| {
-        let bytes = from.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| {
-            panic!("{what}: ended, but something it left behind holds its output open")
-        });
+        let bytes = from
+            .recv_timeout(Duration::from_secs(10))
+            .unwrap_or_else(|_| {
+                panic!("{what}: ended, but something it left behind holds its output open")
+            });
         String::from_utf8_lossy(&bytes).into_owned()
     };
     Output {

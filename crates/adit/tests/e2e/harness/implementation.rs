@@ -54,7 +54,9 @@ impl Program {
     fn arguments(self) -> &'static [&'static str] {
         match self.resolve() {
             Program::Adit | Program::WireguardGo | Program::Tailscale => &["-f"],
-            Program::Boringtun | Program::Gotatun => &["-f", "--disable-drop-privileges", "-v", "debug"],
+            Program::Boringtun | Program::Gotatun => {
+                &["-f", "--disable-drop-privileges", "-v", "debug"]
+            }
         }
     }
 }
@@ -105,12 +107,20 @@ impl Daemon {
     pub fn start(host: &Host, program: Program, interface: &str, start: &Start) -> Daemon {
         let mut daemon = Daemon::launch(host, program, interface, start);
         let socket = format!("/run/wireguard/{interface}.sock");
-        wait_for(&format!("{:?} serves {interface}", daemon.program), seconds(20), || {
-            if let Some(status) = daemon.child.try_wait().expect("waiting for the daemon") {
-                panic!("{:?} ended at once ({status}):\n{}", daemon.program, daemon.log());
-            }
-            host.path(&socket).exists() && host.try_sh(&format!("wg show {interface}")).ok()
-        });
+        wait_for(
+            &format!("{:?} serves {interface}", daemon.program),
+            seconds(20),
+            || {
+                if let Some(status) = daemon.child.try_wait().expect("waiting for the daemon") {
+                    panic!(
+                        "{:?} ended at once ({status}):\n{}",
+                        daemon.program,
+                        daemon.log()
+                    );
+                }
+                host.path(&socket).exists() && host.try_sh(&format!("wg show {interface}")).ok()
+            },
+        );
         daemon
     }
 
@@ -175,8 +185,15 @@ impl Daemon {
     pub fn pid_in_host(&self) -> u32 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
             .expect("the daemon's status");
-        let line = status.lines().find(|l| l.starts_with("NSpid:")).expect("NSpid");
-        line.split_whitespace().last().expect("a number").parse().expect("a number")
+        let line = status
+            .lines()
+            .find(|l| l.starts_with("NSpid:"))
+            .expect("NSpid");
+        line.split_whitespace()
+            .last()
+            .expect("a number")
+            .parse()
+            .expect("a number")
     }
 
     /// Its process, as the test sees it.
@@ -204,12 +221,16 @@ impl Daemon {
     }
 
     pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("waiting for the daemon").is_none()
+        self.child
+            .try_wait()
+            .expect("waiting for the daemon")
+            .is_none()
     }
 
     /// Sends a signal by its name ("TERM").
     pub fn signal(&self, name: &str) {
-        self.host.sh(&format!("kill -{name} {}", self.pid_in_host()));
+        self.host
+            .sh(&format!("kill -{name} {}", self.pid_in_host()));
     }
 }
 

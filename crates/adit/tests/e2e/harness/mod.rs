@@ -29,10 +29,7 @@ use std::time::{Duration, Instant};
 pub fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(
-            start.elapsed() < limit,
-            "not within {limit:?}: {what}"
-        );
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -18,7 +18,11 @@ impl Family {
     }
 
     pub fn of(address: &str) -> Family {
-        if address.contains(':') { Family::V6 } else { Family::V4 }
+        if address.contains(':') {
+            Family::V6
+        } else {
+            Family::V4
+        }
     }
 }
 
@@ -130,8 +134,7 @@ pub struct Natted {
 impl Natted {
     pub fn new() -> Natted {
         let net = Routed::new();
-        net.router.sh(
-            r"set -e
+        net.router.sh(r"set -e
             nft -f - <<RULES
             table ip nat {
               chain post {
@@ -147,8 +150,7 @@ impl Natted {
             }
 RULES
             echo 2 > /proc/sys/net/netfilter/nf_conntrack_udp_timeout
-            echo 2 > /proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream",
-        );
+            echo 2 > /proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream");
         net.right.sh("ip route del default");
         Natted { net }
     }

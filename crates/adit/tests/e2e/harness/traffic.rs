@@ -49,7 +49,11 @@ fn check(bytes: &[u8], offset: u64, what: &str) {
     for piece in bytes.chunks(PIECE) {
         let expected = &pattern(offset)[..piece.len()];
         if piece != expected {
-            let at = piece.iter().zip(expected).position(|(a, b)| a != b).expect("a difference");
+            let at = piece
+                .iter()
+                .zip(expected)
+                .position(|(a, b)| a != b)
+                .expect("a difference");
             panic!("{what}: byte {} is wrong", offset + at as u64);
         }
         offset += piece.len() as u64;
@@ -83,7 +87,10 @@ fn accept(listener: &TcpListener, what: &str) -> TcpStream {
                 return stream;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                assert!(start.elapsed() < STALL, "{what}: nobody connected within {STALL:?}");
+                assert!(
+                    start.elapsed() < STALL,
+                    "{what}: nobody connected within {STALL:?}"
+                );
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(error) => panic!("{what}: accept: {error}"),
@@ -100,7 +107,9 @@ fn connect(to: SocketAddr, what: &str) -> TcpStream {
 }
 
 fn join<T>(handle: JoinHandle<T>) -> T {
-    handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    handle
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// `bytes` over one TCP connection; the receiver checks every one and acknowledges the number.
@@ -120,7 +129,8 @@ pub fn tcp_many(from: &Host, to: &Host, address: &str, flows: u64, bytes: u64) {
         let host = to.clone();
         to.spawn(move || {
             let listener = bind(ip);
-            tell.send(listener.local_addr().expect("an address").port()).expect("the test waits");
+            tell.send(listener.local_addr().expect("an address").port())
+                .expect("the test waits");
             let receivers: Vec<_> = (0..flows)
                 .map(|_| {
                     let stream = accept(&listener, &what);
@@ -131,7 +141,9 @@ pub fn tcp_many(from: &Host, to: &Host, address: &str, flows: u64, bytes: u64) {
             receivers.into_iter().map(join).collect::<Vec<_>>()
         })
     };
-    let port = port.recv().unwrap_or_else(|_| panic!("{what}: the server died"));
+    let port = port
+        .recv()
+        .unwrap_or_else(|_| panic!("{what}: the server died"));
     let senders: Vec<_> = (0..flows)
         .map(|_| {
             let what = what.clone();
@@ -140,7 +152,9 @@ pub fn tcp_many(from: &Host, to: &Host, address: &str, flows: u64, bytes: u64) {
                 let mut offset = 0;
                 while offset < bytes {
                     let piece = pattern(offset);
-                    let n = piece.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
+                    let n = piece
+                        .len()
+                        .min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
                     stream.write_all(&piece[..n]).unwrap_or_else(|error| {
                         panic!("{what}: sending stopped after {offset} bytes: {error}")
                     });
@@ -174,7 +188,9 @@ fn receive(mut stream: TcpStream, what: &str) -> u64 {
             Err(error) => panic!("{what}: receiving stopped after {offset} bytes: {error}"),
         }
     }
-    stream.write_all(&offset.to_le_bytes()).expect("the acknowledgement");
+    stream
+        .write_all(&offset.to_le_bytes())
+        .expect("the acknowledgement");
     offset
 }
 
@@ -182,7 +198,11 @@ fn receive(mut stream: TcpStream, what: &str) -> u64 {
 /// their way at once, large ones alone, so that no socket's buffer overflows; none may be lost.
 #[track_caller]
 pub fn udp(from: &Host, to: &Host, address: &str, sizes: &[usize], rounds: usize) {
-    let window = if sizes.iter().any(|size| *size > 9000) { 1 } else { 8 };
+    let window = if sizes.iter().any(|size| *size > 9000) {
+        1
+    } else {
+        8
+    };
     let ip: IpAddr = address.parse().expect("an address");
     let what = format!("UDP {} → {} ({address})", from.name(), to.name());
     let total = sizes.len() * rounds;
@@ -192,7 +212,8 @@ pub fn udp(from: &Host, to: &Host, address: &str, sizes: &[usize], rounds: usize
         to.spawn(move || {
             let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).expect("a UDP socket");
             socket.set_read_timeout(Some(STALL)).expect("a timeout");
-            tell.send(socket.local_addr().expect("an address").port()).expect("the test waits");
+            tell.send(socket.local_addr().expect("an address").port())
+                .expect("the test waits");
             let mut buffer = vec![0; 65_536];
             for _ in 0..total {
                 let (n, from) = socket
@@ -203,12 +224,18 @@ pub fn udp(from: &Host, to: &Host, address: &str, sizes: &[usize], rounds: usize
             }
         })
     };
-    let port = port.recv().unwrap_or_else(|_| panic!("{what}: the server died"));
+    let port = port
+        .recv()
+        .unwrap_or_else(|_| panic!("{what}: the server died"));
     let sizes = sizes.to_vec();
     let client = {
         let what = what.clone();
         from.spawn(move || {
-            let any: IpAddr = if ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+            let any: IpAddr = if ip.is_ipv4() {
+                [0; 4].into()
+            } else {
+                [0; 16].into()
+            };
             let socket = UdpSocket::bind(SocketAddr::new(any, 0)).expect("a UDP socket");
             socket.connect(SocketAddr::new(ip, port)).expect("a route");
             socket.set_read_timeout(Some(STALL)).expect("a timeout");
@@ -229,7 +256,11 @@ pub fn udp(from: &Host, to: &Host, address: &str, sizes: &[usize], rounds: usize
                     panic!("{what}: of {next} sent {missing:?} did not come back: {error}")
                 });
                 let id = number(&buffer) as usize;
-                assert_eq!(n, sizes[id % sizes.len()], "{what}: length of datagram {id}");
+                assert_eq!(
+                    n,
+                    sizes[id % sizes.len()],
+                    "{what}: length of datagram {id}"
+                );
                 assert!(!seen[id], "{what}: datagram {id} came twice");
                 seen[id] = true;
                 check(&buffer[4..n], id as u64, &what);
@@ -254,7 +285,12 @@ pub fn ping(from: &Host, address: &str, count: u32) {
 #[track_caller]
 pub fn ping_fails(from: &Host, address: &str) {
     let output = from.try_sh(&format!("ping -n -q -c 2 -i 0.2 -W 1 {address}"));
-    assert!(!output.ok(), "{address} answered {}: {}", from.name(), output.stdout);
+    assert!(
+        !output.ok(),
+        "{address} answered {}: {}",
+        from.name(),
+        output.stdout
+    );
 }
 
 /// A TCP connection that carries checked data at a moderate pace until it is stopped.
@@ -278,7 +314,8 @@ impl Flow {
             let (what, received) = (what.clone(), received.clone());
             to.spawn(move || {
                 let listener = bind(ip);
-                tell.send(listener.local_addr().expect("an address").port()).expect("the test waits");
+                tell.send(listener.local_addr().expect("an address").port())
+                    .expect("the test waits");
                 let mut stream = accept(&listener, &what);
                 let mut buffer = vec![0; 256 * 1024];
                 let mut offset = 0;
@@ -295,7 +332,9 @@ impl Flow {
                 }
             })
         };
-        let port = port.recv().unwrap_or_else(|_| panic!("{what}: the server died"));
+        let port = port
+            .recv()
+            .unwrap_or_else(|_| panic!("{what}: the server died"));
         let sender = {
             let (what, stop) = (what.clone(), stop.clone());
             from.spawn(move || {
@@ -303,9 +342,9 @@ impl Flow {
                 let mut offset = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let piece = pattern(offset);
-                    stream
-                        .write_all(piece)
-                        .unwrap_or_else(|error| panic!("{what}: stopped after {offset} bytes: {error}"));
+                    stream.write_all(piece).unwrap_or_else(|error| {
+                        panic!("{what}: stopped after {offset} bytes: {error}")
+                    });
                     offset += piece.len() as u64;
                     std::thread::sleep(Duration::from_millis(10));
                 }
@@ -330,7 +369,9 @@ impl Flow {
     #[track_caller]
     pub fn advances(&self, more: u64) {
         let from = self.bytes();
-        super::wait_for(&format!("{} advances", self.what), STALL, || self.bytes() >= from + more);
+        super::wait_for(&format!("{} advances", self.what), STALL, || {
+            self.bytes() >= from + more
+        });
     }
 
     /// Ends the flow; all that was sent must have arrived.
@@ -370,8 +411,11 @@ impl UdpTicker {
             let (stop, received) = (stop.clone(), received.clone());
             to.spawn(move || {
                 let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).expect("a UDP socket");
-                socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
-                tell.send(socket.local_addr().expect("an address").port()).expect("the test waits");
+                socket
+                    .set_read_timeout(Some(Duration::from_millis(500)))
+                    .expect("a timeout");
+                tell.send(socket.local_addr().expect("an address").port())
+                    .expect("the test waits");
                 let mut buffer = vec![0; 65_536];
                 let mut seen = std::collections::HashSet::new();
                 loop {
@@ -393,7 +437,11 @@ impl UdpTicker {
         let sender = {
             let (stop, sent) = (stop.clone(), sent.clone());
             from.spawn(move || {
-                let any: IpAddr = if ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+                let any: IpAddr = if ip.is_ipv4() {
+                    [0; 4].into()
+                } else {
+                    [0; 16].into()
+                };
                 let socket = UdpSocket::bind(SocketAddr::new(any, 0)).expect("a UDP socket");
                 let mut id = 0_u32;
                 let mut buffer = [0; 204];
@@ -457,7 +505,9 @@ impl Stream {
                 let mut offset = 0;
                 while offset < bytes {
                     let piece = pattern(offset);
-                    let n = piece.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
+                    let n = piece
+                        .len()
+                        .min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
                     if writer.write_all(&piece[..n]).is_err() {
                         break;
                     }
@@ -484,5 +534,7 @@ impl Stream {
 
 /// Whether `needle` occurs in `haystack`.
 pub fn within_bytes(needle: &[u8], haystack: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
+    haystack
+        .windows(needle.len())
+        .any(|window| window == needle)
 }

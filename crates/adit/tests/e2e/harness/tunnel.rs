@@ -76,7 +76,8 @@ impl Side {
     /// `wg ARGS` on this side, with `{}` standing for the interface.
     #[track_caller]
     pub fn wg(&self, args: &str) -> String {
-        self.host.sh(&format!("wg {}", args.replace("{}", &self.interface)))
+        self.host
+            .sh(&format!("wg {}", args.replace("{}", &self.interface)))
     }
 
     /// The interface's one peer, a field of `wg show IF dump`: 0 public key, 1 PSK, 2 endpoint, 3 allowed IPs,
@@ -84,7 +85,10 @@ impl Side {
     #[track_caller]
     pub fn peer_field(&self, index: usize) -> String {
         let dump = self.wg("show {} dump");
-        let line = dump.lines().nth(1).unwrap_or_else(|| panic!("a peer in {dump}"));
+        let line = dump
+            .lines()
+            .nth(1)
+            .unwrap_or_else(|| panic!("a peer in {dump}"));
         line.split('\t').nth(index).expect("a field").to_owned()
     }
 
@@ -155,7 +159,10 @@ impl Tunnel {
                 side.keys.private, side.port, other.keys.public, other.v4, other.v6,
             );
             if let Some(address) = endpoint {
-                config += &format!("Endpoint = {}\n", setup.outer.with_port(address, other.port));
+                config += &format!(
+                    "Endpoint = {}\n",
+                    setup.outer.with_port(address, other.port)
+                );
             }
             if let Some(psk) = &psk {
                 config += &format!("PresharedKey = {psk}\n");

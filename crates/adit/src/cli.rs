@@ -1,0 +1,176 @@
+//! The command line: `--help`, the man page and the completions all come from these definitions.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::failure::{Context, Result};
+
+const LONG_ABOUT: &str = "\
+Adit is a userspace WireGuard for Linux. `adit INTERFACE` creates the interface and returns when it exists and its \
+control socket answers; `wg` configures it then as it would the kernel's. `adit up` and `adit down` read wg-quick \
+configuration files and need neither `wg` nor `wg-quick`.";
+
+const AFTER_HELP: &str = "\
+An interface that has the name of a subcommand is reached with `adit run NAME` or `adit -f NAME`.
+
+Environment of the daemon:
+  LOG_LEVEL              verbose (or debug), error, silent; error if unset
+  ADIT_DISABLE_OFFLOADS  like --disable-offload, names separated by commas
+  WG_TUN_FD              use this open TUN file descriptor
+  WG_UAPI_FD             use this listening UNIX socket as the control socket
+  WG_PROCESS_FOREGROUND  1 is like --foreground
+
+Exit status: 0 success, 1 failure.";
+
+#[derive(Parser)]
+#[command(
+    name = "adit",
+    version,
+    about = "A userspace WireGuard for Linux that moves more bits for less CPU",
+    long_about = LONG_ABOUT,
+    after_help = AFTER_HELP,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    arg_required_else_help = true
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) run: Option<RunArgs>,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run an interface: the same as `adit INTERFACE`, whatever the interface's name is
+    Run(RunArgs),
+    /// Bring up a tunnel from a wg-quick configuration file
+    Up(UpArgs),
+    /// Take down a tunnel that `adit up` brought up
+    Down(ConfArgs),
+    /// Write a running tunnel's configuration back to its file
+    Save(ConfArgs),
+    /// Apply a changed configuration file to a running tunnel without disturbing peers that stay as they are
+    Sync(ConfArgs),
+    /// Print a configuration file without the keys that only `adit up` and wg-quick understand
+    Strip(ConfArgs),
+    /// Show interfaces: peers, transfer, offloads in force, drops by reason
+    Show(ShowArgs),
+    /// Print a new private key
+    Genkey,
+    /// Print a new preshared key
+    Genpsk,
+    /// Read a private key from standard input and print its public key
+    Pubkey,
+    /// Measure a tunnel between two hosts made for the purpose, next to the bare cable, in 15 seconds
+    Demo(DemoArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write those of all subcommands to a directory
+    Man {
+        /// Write one page per subcommand there instead of printing adit(1)
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct RunArgs {
+    /// Name of the interface to create
+    #[arg(value_name = "INTERFACE", required = true, value_parser = interface_name)]
+    pub(crate) interface: String,
+    /// Stay in the foreground and log to standard error
+    #[arg(short, long)]
+    pub(crate) foreground: bool,
+    /// Never use this offload: tun-tso, tun-uso, tun-gro-tcp, tun-gro-udp, udp-gso or udp-gro; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub(crate) disable_offload: Vec<String>,
+    /// Threads that carry packets, each with its own TUN queue and socket [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) shards: Option<u16>,
+    /// Report readiness on standard output and leave the terminal then: what the background process is started with
+    #[arg(long, hide = true)]
+    pub(crate) background: bool,
+    /// End when this process, which must be the parent, ends
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) die_with: Option<i32>,
+    /// Put the sockets there instead of below /var/run, and remove the directory in the end
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub(crate) control_dir: Option<PathBuf>,
+}
+
+impl RunArgs {
+    pub(crate) fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct ConfArgs {
+    /// A file NAME.conf, or the NAME of an interface with its file in /etc/wireguard
+    #[arg(value_name = "CONF|INTERFACE")]
+    pub(crate) conf: String,
+}
+
+#[derive(Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) conf: ConfArgs,
+    /// Never use this offload (see `adit --help`); repeatable
+    #[arg(long, value_name = "NAME")]
+    pub(crate) disable_offload: Vec<String>,
+    /// Threads that carry packets [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) shards: Option<u16>,
+}
+
+#[derive(Args)]
+pub(crate) struct ShowArgs {
+    /// Only this interface
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    pub(crate) interface: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct DemoArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seconds of TCP through each path
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=600))]
+    pub(crate) seconds: u16,
+}
+
+fn interface_name(name: &str) -> std::result::Result<String, String> {
+    adit_ctl::config::check_name(name).map(|()| name.to_owned())
+}
+
+pub(crate) fn print_completions(shell: Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "adit", &mut script);
+    std::io::stdout()
+        .write_all(&script)
+        .context(|| "cannot write to standard output".into())
+}
+
+pub(crate) fn man(dir: Option<PathBuf>) -> Result<()> {
+    match dir {
+        Some(dir) => clap_mangen::generate_to(Cli::command(), &dir)
+            .context(|| format!("cannot write to {}", dir.display())),
+        None => clap_mangen::Man::new(Cli::command())
+            .render(&mut std::io::stdout())
+            .context(|| "cannot write to standard output".into()),
+    }
+}

@@ -1,0 +1,74 @@
+//! Progress on standard error: a line that moves on a terminal, one line per step elsewhere.
+
+use std::io::{IsTerminal, Write};
+
+const BAR: usize = 30;
+
+pub(super) struct Progress {
+    terminal: bool,
+    /// Whether the moving line is on the screen.
+    moving: bool,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self {
+            terminal: std::io::stderr().is_terminal(),
+            moving: false,
+        }
+    }
+
+    /// A step that has begun.
+    pub(super) fn say(&mut self, text: &str) {
+        self.clear();
+        eprintln!("{text}");
+    }
+
+    pub(super) fn pings(&mut self, path: &str, sent: u32, of: u32) {
+        if sent.is_multiple_of(20) {
+            self.show(path, f64::from(sent) / f64::from(of), "pinging".into());
+        }
+    }
+
+    pub(super) fn rate(&mut self, path: &str, done: f64, gbps: f64) {
+        self.show(path, done, format!("TCP {gbps:6.2} Gb/s"));
+    }
+
+    fn show(&mut self, path: &str, done: f64, what: String) {
+        if self.terminal {
+            eprint!("\r\x1b[K  {path:<11}{} {what}", bar(done));
+            let _ = std::io::stderr().flush();
+            self.moving = true;
+        }
+    }
+
+    /// Takes the moving line off the screen.
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.moving) {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn bar(done: f64) -> String {
+    let full = (0..BAR).filter(|i| (*i as f64) < done * BAR as f64).count();
+    "█".repeat(full) + &"░".repeat(BAR - full)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_is_empty_at_first_and_never_overflows() {
+        assert_eq!(bar(0.0).matches('█').count(), 0);
+        assert_eq!(bar(0.5).matches('█').count(), BAR / 2);
+        assert_eq!(bar(1.7), "█".repeat(BAR));
+    }
+}

@@ -1,0 +1,119 @@
+//! What the demo found, as a table and as JSON.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Rates and round trips of one path. Fields are named as in the JSON that `--json` prints.
+#[derive(Serialize, Clone, Copy, Debug, Default)]
+pub(super) struct Path {
+    /// Payload bits of one TCP stream, in 10^9 a second.
+    pub(super) tcp_gbps: f64,
+    pub(super) rtt_us_p50: f64,
+    pub(super) rtt_us_p99: f64,
+    /// CPU time of both tunnel processes for 10^9 payload bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cpu_s_per_gb: Option<f64>,
+}
+
+impl Path {
+    pub(super) fn rounded(self) -> Self {
+        Self {
+            tcp_gbps: round(self.tcp_gbps, 3),
+            rtt_us_p50: round(self.rtt_us_p50, 1),
+            rtt_us_p99: round(self.rtt_us_p99, 1),
+            cpu_s_per_gb: self.cpu_s_per_gb.map(|s| round(s, 3)),
+        }
+    }
+}
+
+fn round(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+/// The object of `adit demo --json`; `schema` changes when a field changes its meaning.
+#[derive(Serialize, Debug)]
+pub(super) struct Report {
+    pub(super) schema: u32,
+    pub(super) ok: bool,
+    pub(super) direct: Path,
+    pub(super) tunnel: Path,
+    pub(super) aead: String,
+    pub(super) offloads: BTreeMap<String, bool>,
+}
+
+// Octets of one full-sized TCP segment over IPv4, outermost first.
+const ETHERNET: f64 = 38.0; // preamble 8, header 14, FCS 4, gap 12
+const IP_AND_TCP: f64 = 52.0; // 20 + 20 + 12 of timestamps
+const TUNNEL: f64 = 60.0; // IPv4 20, UDP 8, data header 16, tag 16
+
+/// Payload octets per octet on an Ethernet wire, bare: 1448 of 1538 at an MTU of 1500.
+fn direct_efficiency(mtu: f64) -> f64 {
+    (mtu - IP_AND_TCP) / (mtu + ETHERNET)
+}
+
+/// The same through a tunnel of this inner MTU: 1368 of 1518 at 1420. (A packet of the MTU's size is not padded.)
+fn tunnel_efficiency(inner_mtu: f64) -> f64 {
+    (inner_mtu - IP_AND_TCP) / (inner_mtu + TUNNEL + ETHERNET)
+}
+
+impl Report {
+    /// What the tunnel would carry if this cable were filled with its frames and nothing but framing cost anything:
+    /// the bare path's rate times the ratio of the two efficiencies.
+    pub(super) fn framing_limit_gbps(&self) -> f64 {
+        self.direct.tcp_gbps * tunnel_efficiency(1420.0) / direct_efficiency(1500.0)
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    pub(super) fn table(&self, bold: (&str, &str)) -> String {
+        let (on, off) = bold;
+        let gbps = |path: &Path| format!("{:.2} Gb/s", path.tcp_gbps);
+        let rtt = |path: &Path| format!("{:.0} / {:.0} µs", path.rtt_us_p50, path.rtt_us_p99);
+        let row = |name: &str, direct: &str, tunnel: &str| {
+            format!("  {name:<22}{direct:>16}{tunnel:>20}\n")
+        };
+        let cpu = self
+            .tunnel
+            .cpu_s_per_gb
+            .map_or("–".into(), |s| format!("{s:.2} s/GB"));
+        let limit = self.framing_limit_gbps();
+        let percent = if limit > 0.0 {
+            100.0 * self.tunnel.tcp_gbps / limit
+        } else {
+            0.0
+        };
+        let names = |state: bool| {
+            let names = self
+                .offloads
+                .iter()
+                .filter(|(_, on)| **on == state)
+                .map(|(name, _)| name.as_str());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let (in_force, missing) = (names(true), names(false));
+
+        let mut table = format!("\n{on}{}{off}", row("", "bare cable", "through Adit"));
+        table += &row("TCP, one stream", &gbps(&self.direct), &gbps(&self.tunnel));
+        table += &row("ping p50 / p99", &rtt(&self.direct), &rtt(&self.tunnel));
+        table += &row("CPU, both ends", "–", &cpu);
+        table += &row("share of framing limit", "–", &format!("{percent:.0} %"));
+        table += &format!("\n  AEAD       {}\n  offloads   {in_force}\n", self.aead);
+        if !missing.is_empty() {
+            table += &format!("  not here   {missing}\n");
+        }
+        table += &format!(
+            "\n  Framing limit: {limit:.2} Gb/s, the bare rate x (1368/1518) / (1448/1538), payload octets per octet on\n  \
+             an Ethernet wire. Both hosts share this machine's {} cores with the traffic's generator.\n",
+            std::thread::available_parallelism().map_or(1, usize::from)
+        );
+        table
+    }
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

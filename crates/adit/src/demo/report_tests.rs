@@ -1,0 +1,51 @@
+use super::*;
+
+fn report() -> Report {
+    let direct = Path {
+        tcp_gbps: 20.0,
+        rtt_us_p50: 5.0,
+        rtt_us_p99: 9.0,
+        cpu_s_per_gb: None,
+    };
+    let tunnel = Path {
+        tcp_gbps: 5.12345,
+        rtt_us_p50: 80.04,
+        rtt_us_p99: 120.0,
+        cpu_s_per_gb: Some(0.98765),
+    };
+    let offloads = BTreeMap::from([("tun-tso".into(), true), ("tun-uso".into(), false)]);
+    Report {
+        schema: 1,
+        ok: true,
+        direct,
+        tunnel: tunnel.rounded(),
+        aead: "test".into(),
+        offloads,
+    }
+}
+
+#[test]
+fn the_json_object_has_exactly_the_promised_fields() {
+    assert_eq!(
+        report().json(),
+        r#"{"schema":1,"ok":true,"direct":{"tcp_gbps":20.0,"rtt_us_p50":5.0,"rtt_us_p99":9.0},"tunnel":{"tcp_gbps":5.123,"rtt_us_p50":80.0,"rtt_us_p99":120.0,"cpu_s_per_gb":0.988},"aead":"test","offloads":{"tun-tso":true,"tun-uso":false}}"#
+    );
+}
+
+#[test]
+fn the_framing_limit_is_the_ratio_of_payload_to_wire_octets() {
+    assert_eq!(direct_efficiency(1500.0), 1448.0 / 1538.0);
+    assert_eq!(tunnel_efficiency(1420.0), 1368.0 / 1518.0);
+    let limit = report().framing_limit_gbps();
+    assert!((limit - 19.144).abs() < 0.001, "{limit}");
+}
+
+#[test]
+fn the_table_names_the_offloads_in_force_and_those_that_are_not() {
+    let table = report().table(("", ""));
+    assert!(
+        table.contains("offloads   tun-tso\n") && table.contains("not here   tun-uso\n"),
+        "{table}"
+    );
+    assert!(table.contains("27 %"), "{table}");
+}

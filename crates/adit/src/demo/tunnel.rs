@@ -1,0 +1,221 @@
+//! The tunnel under test: one `adit` process per host, as a user would run it, configured over its socket.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_ctl::keys::public;
+use adit_ctl::status;
+use adit_ctl::uapi::Client;
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use rustix::process::{Pid, Signal};
+
+use super::hosts::{self, Host, Pair};
+use crate::failure::{Context, Failure, Result, bail};
+use crate::keys::{fill_random, private_key};
+
+pub(super) const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(super) const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const PREFIX: u8 = 24;
+const PORT: u16 = 51820;
+/// 1500 less 80: what wg-quick gives a tunnel over Ethernet.
+pub(super) const MTU: u32 = 1420;
+
+pub(super) struct Tunnel {
+    // Dropped in this order: the processes first, which remove their sockets, then the directory.
+    left: End,
+    right: End,
+    _sockets: Directory,
+}
+
+/// One process of the tunnel.
+struct End {
+    name: &'static str,
+    process: Child,
+    directory: PathBuf,
+}
+
+impl Tunnel {
+    pub(super) fn start(pair: &Pair) -> Result<Self> {
+        let sockets = Directory::new()?;
+        let (left_key, right_key) = (private_key()?, private_key()?);
+        let (left_public, right_public) = (public(&left_key), public(&right_key));
+        let left = End::start(&pair.left, "adit-left", &sockets.0)?;
+        let right = End::start(&pair.right, "adit-right", &sockets.0)?;
+        left.configure(&pair.left, LEFT, left_key, right_public, hosts::RIGHT)?;
+        right.configure(&pair.right, RIGHT, right_key, left_public, hosts::LEFT)?;
+        Ok(Self {
+            left,
+            right,
+            _sockets: sockets,
+        })
+    }
+
+    /// CPU time that both processes have used.
+    pub(super) fn cpu_time(&self) -> Result<Duration> {
+        Ok(self.left.cpu_time()? + self.right.cpu_time()?)
+    }
+
+    /// The AEAD in use and the offloads in force.
+    pub(super) fn report(&self) -> Result<(String, BTreeMap<String, bool>)> {
+        let mut interface =
+            status::fetch_in(&status_directory(&self.left.directory), self.left.name)
+                .context(|| "cannot ask a tunnel process for its status".into())?;
+        let engine = interface
+            .engine
+            .take()
+            .ok_or_else(|| Failure::new("a tunnel process hides its status"))?;
+        Ok((engine.aead, engine.offloads))
+    }
+}
+
+/// Where the status sockets stand when the control sockets are in `directory`.
+pub(crate) fn status_directory(directory: &Path) -> PathBuf {
+    directory.join("status")
+}
+
+impl End {
+    /// Starts the process and waits until its socket answers.
+    fn start(host: &Host, name: &'static str, directory: &Path) -> Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        command.args([
+            "run",
+            "--foreground",
+            "--die-with",
+            &std::process::id().to_string(),
+            "--control-dir",
+        ]);
+        command
+            .arg(directory)
+            .arg(name)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        // Nothing of the caller's is meant for these two.
+        for variable in ["WG_TUN_FD", "WG_UAPI_FD", "NOTIFY_SOCKET"] {
+            command.env_remove(variable);
+        }
+        let failed = || format!("cannot start the tunnel process {name}");
+        let process = host.run(move || command.spawn()).context(failed)?;
+        let mut end = Self {
+            name,
+            process,
+            directory: directory.to_owned(),
+        };
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Client::connect_in(directory, name).is_err() {
+            if let Some(status) = end.process.try_wait().context(failed)? {
+                bail!(
+                    "the tunnel process {name} could not start ({status}); its reason stands above"
+                );
+            }
+            if Instant::now() > deadline {
+                bail!("the tunnel process {name} did not answer within 5 s");
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(end)
+    }
+
+    fn configure(
+        &self,
+        host: &Host,
+        at: Ipv4Addr,
+        key: Secret,
+        peer: PublicKey,
+        endpoint: Ipv4Addr,
+    ) -> Result<()> {
+        let failed = || format!("cannot configure {}", self.name);
+        let mut section = PeerChange::new(peer);
+        section.endpoint = Some(SocketAddr::from((endpoint, PORT)));
+        section.allowed_ips = Cidr::new(IpAddr::V4(at), PREFIX)
+            .map(AllowedIpChange::Add)
+            .into_iter()
+            .collect();
+        let change = DeviceChange {
+            private_key: Some(key),
+            listen_port: Some(PORT),
+            peers: vec![section],
+            ..DeviceChange::default()
+        };
+        let mut client = Client::connect_in(&self.directory, self.name).context(failed)?;
+        client.set(&change).context(failed)?;
+        let name = self.name;
+        host.run(move || hosts::bring_up(name, IpAddr::V4(at), PREFIX, Some(MTU)))
+            .context(failed)
+    }
+
+    fn cpu_time(&self) -> Result<Duration> {
+        let path = format!("/proc/{}/stat", self.process.id());
+        let stat = std::fs::read_to_string(&path).context(|| format!("cannot read {path}"))?;
+        let ticks = cpu_ticks(&stat)
+            .ok_or_else(|| Failure::new(format!("{path} is not as proc(5) has it")))?;
+        Ok(Duration::from_secs_f64(
+            ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+        ))
+    }
+}
+
+/// `utime` and `stime`: fields 14 and 15 of /proc/PID/stat. The second, in parentheses, may contain anything.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if let Some(pid) = i32::try_from(self.process.id())
+            .ok()
+            .and_then(Pid::from_raw)
+        {
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while matches!(self.process.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                let _ = self.process.kill();
+                let _ = self.process.wait();
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A directory for the sockets that only we can look into. The tunnel processes remove it, too, when they end, in
+/// case that this process is killed.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Self> {
+        let mut random = [0; 8];
+        fill_random(&mut random)?;
+        let path =
+            std::env::temp_dir().join(format!("adit-demo-{:016x}", u64::from_ne_bytes(random)));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.context(|| format!("cannot make the directory {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_found_behind_a_hostile_process_name() {
+        let stat = "42 (a) 9 (b) R 1 42 42 0 -1 4194304 100 0 0 0 70 30 0 0 20 0 3 0 100 1 1";
+        assert_eq!(cpu_ticks(stat), Some(100));
+        assert_eq!(cpu_ticks("42 (adit) R 1 2"), None);
+        assert_eq!(cpu_ticks(""), None);
+    }
+}

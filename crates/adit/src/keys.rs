@@ -1,0 +1,75 @@
+//! `adit genkey`, `genpsk` and `pubkey`: byte for byte what wg(8)'s commands of these names read and print.
+
+use std::io::{Read, Write};
+
+use adit_ctl::keys;
+use adit_proto::config::Secret;
+use rustix::fs::{FileType, fstat};
+use zeroize::Zeroizing;
+
+use crate::failure::{Context, Result, bail};
+
+/// Fills `bytes` from the kernel's generator.
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+                .context(|| "cannot get random bytes from the kernel".into())?;
+    }
+    Ok(())
+}
+
+/// A new private key.
+pub(crate) fn private_key() -> Result<Secret> {
+    let mut filled = Ok(());
+    let key = keys::generate_private(|bytes| filled = fill_random(bytes));
+    filled.map(|()| key)
+}
+
+pub(crate) fn genkey() -> Result<()> {
+    print_secret(&private_key()?)
+}
+
+pub(crate) fn genpsk() -> Result<()> {
+    let mut filled = Ok(());
+    let key = keys::generate_preshared(|bytes| filled = fill_random(bytes));
+    filled.and_then(|()| print_secret(&key))
+}
+
+pub(crate) fn pubkey() -> Result<()> {
+    let mut input = Zeroizing::new([0; 128]);
+    let mut len = 0;
+    while len < input.len() {
+        match std::io::stdin()
+            .read(&mut input[len..])
+            .context(|| "cannot read standard input".into())?
+        {
+            0 => break,
+            n => len += n,
+        }
+    }
+    let text = std::str::from_utf8(&input[..len]).unwrap_or_default();
+    let Some(private) = keys::from_base64(text.trim()) else {
+        bail!(
+            "standard input is no private key: expected 44 characters of base64, as `adit genkey` prints them"
+        );
+    };
+    print_line(&keys::to_base64(&keys::public(&private).0))
+}
+
+fn print_secret(key: &Secret) -> Result<()> {
+    if let Ok(stat) = fstat(std::io::stdout())
+        && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_mode & 0o007 != 0
+    {
+        eprintln!(
+            "Warning: writing to world accessible file.\nConsider setting the umask to 077 and trying again."
+        );
+    }
+    print_line(&keys::to_base64(&key.0))
+}
+
+fn print_line(text: &str) -> Result<()> {
+    writeln!(std::io::stdout(), "{text}").context(|| "cannot write to standard output".into())
+}

@@ -1,0 +1,110 @@
+//! Endpoints by name, looked up with wg(8)'s patience.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use crate::failure::{Result, bail};
+
+/// How often a failing look-up is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retries {
+    Times(u32),
+    Forever,
+}
+
+impl Retries {
+    /// As wg(8) reads WG_ENDPOINT_RESOLUTION_RETRIES: 15 unless it says otherwise.
+    pub(crate) fn from_env() -> Result<Self> {
+        match std::env::var("WG_ENDPOINT_RESOLUTION_RETRIES") {
+            Ok(value) => Self::parse(&value),
+            Err(_) => Ok(Self::Times(15)),
+        }
+    }
+
+    fn parse(value: &str) -> Result<Self> {
+        match value.parse() {
+            Ok(times) => Ok(Self::Times(times)),
+            Err(_) if value == "infinity" => Ok(Self::Forever),
+            Err(_) => bail!(
+                "WG_ENDPOINT_RESOLUTION_RETRIES is `{value}`; expected a number or `infinity`"
+            ),
+        }
+    }
+}
+
+/// The first address of `endpoint` (`name:port`, `ip:port` or `[ip]:port`). Gives up at once when the name
+/// certainly does not exist, and between attempts when `interrupted`.
+pub(crate) fn resolve(
+    endpoint: &str,
+    retries: Retries,
+    interrupted: impl Fn() -> bool,
+) -> Result<SocketAddr> {
+    let mut attempts = 0;
+    let mut pause = Duration::from_secs(1);
+    loop {
+        let error = match endpoint.to_socket_addrs() {
+            Ok(mut addresses) => match addresses.next() {
+                Some(address) => return Ok(address),
+                None => bail!("endpoint `{endpoint}` has no address"),
+            },
+            Err(error) => error.to_string(),
+        };
+        let exhausted = matches!(retries, Retries::Times(times) if attempts >= times);
+        if exhausted || interrupted() || is_permanent(&error) {
+            bail!("cannot look up endpoint `{endpoint}`: {error}");
+        }
+        eprintln!(
+            "adit: `{endpoint}`: {error}. Trying again in {:.2} seconds...",
+            pause.as_secs_f32()
+        );
+        std::thread::sleep(pause);
+        attempts += 1;
+        pause = (pause * 6 / 5).min(Duration::from_secs(20));
+    }
+}
+
+/// The look-up's error code is lost in std's error; its texts (glibc's and musl's) are not.
+fn is_permanent(error: &str) -> bool {
+    let texts = [
+        "Name or service not known",
+        "No address associated with hostname",
+        "Non-recoverable",
+        "Name does not resolve",
+        "Name has no usable address",
+        "invalid socket address",
+        "invalid port value",
+    ];
+    texts.iter().any(|text| error.contains(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numeric_endpoints_need_no_resolver() {
+        let resolve = |endpoint| resolve(endpoint, Retries::Times(0), || false);
+        assert_eq!(
+            resolve("192.0.2.1:51820").unwrap(),
+            "192.0.2.1:51820".parse().unwrap()
+        );
+        assert_eq!(
+            resolve("[2001:db8::1]:1").unwrap(),
+            "[2001:db8::1]:1".parse().unwrap()
+        );
+        assert!(
+            resolve("192.0.2.1")
+                .unwrap_err()
+                .to_string()
+                .contains("192.0.2.1")
+        );
+        assert!(resolve("192.0.2.1:99999").is_err());
+    }
+
+    #[test]
+    fn retries_are_a_number_or_infinity() {
+        assert_eq!(Retries::parse("3").unwrap(), Retries::Times(3));
+        assert_eq!(Retries::parse("infinity").unwrap(), Retries::Forever);
+        assert!(Retries::parse("often").is_err());
+    }
+}

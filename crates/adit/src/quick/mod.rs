@@ -1,0 +1,369 @@
+//! `adit up`, `down`, `save`, `strip` and `sync`: wg-quick's files and behaviour, without wg-quick.
+//!
+//! `up`, in wg-quick's order, each step undone when a later one fails:
+//! 1. start the interface's process;
+//! 2. PreUp hooks;
+//! 3. keys, peers and endpoints, names looked up with patience, as one transaction;
+//! 4. addresses, MTU, up;
+//! 5. DNS;
+//! 6. routes to the allowed IPs, policy routing and firewall for default routes;
+//! 7. PostUp hooks.
+
+mod endpoint;
+mod programs;
+mod routing;
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_ctl::config::{self, Config, Table};
+use adit_ctl::uapi::{self, Client, ClientError};
+use adit_io::netlink::{LinkChange, Netlink};
+use adit_io::netns;
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::cli::{ConfArgs, RunArgs, UpArgs};
+use crate::failure::{Context, Failure, Result, bail};
+use crate::run;
+use endpoint::Retries;
+use routing::Planned;
+
+/// How long `down` waits for the process to be gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A configuration file and the interface that it is for.
+struct Quick {
+    name: String,
+    path: PathBuf,
+    config: Config,
+    /// Set by SIGINT and SIGTERM.
+    interrupted: Arc<AtomicBool>,
+}
+
+pub(crate) fn up(args: &UpArgs) -> Result<()> {
+    require_root()?;
+    let quick = Quick::load(&args.conf)?;
+    let name = &quick.name;
+    let netlink = open_netlink()?;
+    if netlink.link(name).is_ok() {
+        bail!("`{name}` already exists: `adit down {name}` takes it down if Adit runs it");
+    }
+    run::start_in_background(&RunArgs {
+        disable_offload: args.disable_offload.clone(),
+        shards: args.shards,
+        ..RunArgs::new(name)
+    })?;
+    quick.bring_up(&netlink).inspect_err(|_| {
+        eprintln!("adit: taking {name} down again");
+        quick
+            .take_down(&netlink)
+            .unwrap_or_else(|failure| eprintln!("adit: {failure}"));
+    })
+}
+
+pub(crate) fn down(args: &ConfArgs) -> Result<()> {
+    require_root()?;
+    let quick = Quick::load(args)?;
+    let interface = &quick.config.interface;
+    let netlink = open_netlink()?;
+    if let Err(failure) = quick.status() {
+        // Its process may have died; what it cannot have taken along goes now.
+        quick.undo_surroundings(&netlink, None);
+        return Err(failure);
+    }
+    quick.hooks(&interface.pre_down)?;
+    if interface.save_config {
+        quick.save(&netlink)?;
+    }
+    quick.take_down(&netlink)?;
+    quick.hooks(&interface.post_down)
+}
+
+pub(crate) fn save(args: &ConfArgs) -> Result<()> {
+    require_root()?;
+    Quick::load(args)?.save(&open_netlink()?)
+}
+
+/// Applies a changed file to a running interface; peers that stay as they are notice nothing.
+pub(crate) fn sync(args: &ConfArgs) -> Result<()> {
+    require_root()?;
+    let quick = Quick::load(args)?;
+    quick.status()?;
+    quick.set(&quick.config.to_change(&quick.endpoints()?))
+}
+
+pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
+    let (path, _) = config::locate(&args.conf).map_err(Failure::new)?;
+    Config::read(&path).map_err(|errors| Failure::new(errors.to_string()))?;
+    let text = read(&path)?;
+    std::io::stdout()
+        .write_all(config::strip(&text).as_bytes())
+        .context(|| "cannot write to standard output".into())
+}
+
+fn require_root() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("must be root to do this: try again with sudo");
+    }
+    Ok(())
+}
+
+fn open_netlink() -> Result<Netlink> {
+    Netlink::open().context(|| "cannot talk to the kernel over netlink".into())
+}
+
+fn read(path: &Path) -> Result<zeroize::Zeroizing<String>> {
+    let text = fs::read_to_string(path).context(|| format!("cannot read {}", path.display()))?;
+    Ok(zeroize::Zeroizing::new(text))
+}
+
+impl Quick {
+    fn load(args: &ConfArgs) -> Result<Self> {
+        let (path, name) = config::locate(&args.conf).map_err(Failure::new)?;
+        let config = Config::read(&path).map_err(|errors| Failure::new(errors.to_string()))?;
+        for warning in &config.warnings {
+            eprintln!("Warning: {warning}");
+        }
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, interrupted.clone())
+                .context(|| "cannot catch signals".into())?;
+        }
+        Ok(Self {
+            name,
+            path,
+            config,
+            interrupted,
+        })
+    }
+
+    fn check_interrupted(&self) -> Result<()> {
+        if self.interrupted.load(Relaxed) {
+            bail!("interrupted");
+        }
+        Ok(())
+    }
+
+    fn bring_up(&self, netlink: &Netlink) -> Result<()> {
+        let interface = &self.config.interface;
+        self.hooks(&interface.pre_up)?;
+
+        let endpoints = self.endpoints()?;
+        self.set(&self.config.to_change(&endpoints))?;
+
+        let about = || format!("cannot set up {}", self.name);
+        let index = netlink.link(&self.name).context(about)?.index;
+        for address in &interface.addresses {
+            netlink
+                .add_address(index, address.ip, address.prefix_len, false)
+                .context(about)?;
+        }
+        let known: Vec<SocketAddr> = endpoints.into_iter().flatten().collect();
+        let mtu = interface
+            .mtu
+            .map_or_else(|| routing::automatic_mtu(netlink, &known), u32::from);
+        let change = LinkChange {
+            mtu: Some(mtu),
+            up: Some(true),
+            ..LinkChange::default()
+        };
+        netlink.set_link(index, &change).context(about)?;
+        self.check_interrupted()?;
+
+        if !interface.dns.is_empty() {
+            programs::set_dns(&self.name, &interface.dns, &interface.dns_search)?;
+        }
+        self.add_routes(netlink, index)?;
+        self.hooks(&interface.post_up)
+    }
+
+    fn hooks(&self, hooks: &[String]) -> Result<()> {
+        programs::run_hooks(hooks, &self.name)?;
+        self.check_interrupted()
+    }
+
+    /// The address of each peer's endpoint.
+    fn endpoints(&self) -> Result<Vec<Option<SocketAddr>>> {
+        let retries = Retries::from_env()?;
+        let resolve = |endpoint: &config::Endpoint| match endpoint.numeric() {
+            Some(address) => Ok(address),
+            None => endpoint::resolve(&endpoint.to_string(), retries, || {
+                self.interrupted.load(Relaxed)
+            }),
+        };
+        self.config
+            .peers
+            .iter()
+            .map(|peer| peer.endpoint.as_ref().map(resolve).transpose())
+            .collect()
+    }
+
+    fn set(&self, change: &DeviceChange) -> Result<()> {
+        let refused = |error: ClientError| match (error, change.listen_port) {
+            (ClientError::Refused(errno), Some(port))
+                if errno == rustix::io::Errno::ADDRINUSE.raw_os_error() =>
+            {
+                Failure::new(format!(
+                    "cannot configure {}: UDP port {port} is in use",
+                    self.name
+                ))
+            }
+            (error, _) => Failure::new(format!("cannot configure {}: {error}", self.name)),
+        };
+        let client = Client::connect(&self.name).map_err(ClientError::Io);
+        client
+            .and_then(|mut client| client.set(change))
+            .map_err(refused)
+    }
+
+    fn status(&self) -> Result<DeviceStatus> {
+        let client = Client::connect(&self.name).map_err(ClientError::Io);
+        client
+            .and_then(|mut client| client.get())
+            .map_err(|error| match error {
+                ClientError::Io(e)
+                    if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
+                {
+                    Failure::new(format!(
+                        "`{}` is not up: no process serves {}/{0}.sock",
+                        self.name,
+                        uapi::DIR
+                    ))
+                }
+                error => Failure::new(format!("cannot ask {}: {error}", self.name)),
+            })
+    }
+
+    fn add_routes(&self, netlink: &Netlink, index: u32) -> Result<()> {
+        let interface = &self.config.interface;
+        let allowed: Vec<Cidr> = (self.config.peers.iter())
+            .flat_map(|peer| &peer.allowed_ips)
+            .filter_map(|change| match change {
+                AllowedIpChange::Add(block) => Some(*block),
+                AllowedIpChange::Remove(_) => None,
+            })
+            .collect();
+        let mut table = interface.fwmark.filter(|mark| *mark != 0);
+        for planned in routing::plan(&interface.addresses, &allowed, &interface.table)? {
+            self.check_interrupted()?;
+            match planned {
+                Planned::Plain(block, table) => routing::add_route(netlink, index, block, table)?,
+                Planned::Default(block) => {
+                    let mark = match table {
+                        Some(mark) => mark,
+                        None => self.mark_own_packets(netlink)?,
+                    };
+                    table = Some(mark);
+                    self.add_default(netlink, index, block, mark)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Chooses a table for the default route, and marks what the tunnel sends with its number.
+    fn mark_own_packets(&self, netlink: &Netlink) -> Result<u32> {
+        let table = routing::free_table(netlink)?;
+        self.set(&DeviceChange {
+            fwmark: Some(table),
+            ..DeviceChange::default()
+        })?;
+        Ok(table)
+    }
+
+    fn add_default(&self, netlink: &Netlink, index: u32, block: Cidr, mark: u32) -> Result<()> {
+        routing::add_default(netlink, index, block, mark)?;
+        let v6 = block.addr().is_ipv6();
+        if !v6 {
+            // Reverse-path filters must look up the answers to marked packets with the mark.
+            let sysctl = netns::set_sysctl("net.ipv4.conf.all.src_valid_mark", "1");
+            sysctl.context(|| "cannot make reverse-path filtering respect marks".into())?;
+        }
+        let own: Vec<IpAddr> = routing::addresses(netlink, index)?
+            .iter()
+            .map(|address| address.ip)
+            .collect();
+        programs::set_firewall(&self.name, v6, mark, &own)
+    }
+
+    /// Removes the interface and all that `up` put around it, and waits until its process has ended.
+    fn take_down(&self, netlink: &Netlink) -> Result<()> {
+        let status = self.status().ok();
+        self.undo_surroundings(netlink, status.as_ref());
+        let socket = Path::new(uapi::DIR).join(format!("{}.sock", self.name));
+        match netlink.link(&self.name) {
+            Ok(link) => netlink
+                .delete_link(link.index)
+                .context(|| format!("cannot delete {}", self.name))?,
+            // It was moved to another namespace, perhaps. Its process also ends when it loses its socket.
+            Err(_) => drop(fs::remove_file(&socket)),
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while socket.exists() || netlink.link(&self.name).is_ok() {
+            if Instant::now() > deadline {
+                bail!(
+                    "{} was deleted, but its process still serves {}",
+                    self.name,
+                    socket.display()
+                );
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// DNS, policy routing, firewall.
+    fn undo_surroundings(&self, netlink: &Netlink, status: Option<&DeviceStatus>) {
+        let interface = &self.config.interface;
+        if !interface.dns.is_empty() {
+            programs::unset_dns(&self.name);
+        }
+        let mark = status
+            .map(|status| status.fwmark)
+            .or(interface.fwmark)
+            .filter(|mark| *mark != 0);
+        if let (Some(mark), Table::Auto) = (mark, &interface.table) {
+            routing::remove_default(netlink, mark);
+        }
+        programs::unset_firewall(&self.name);
+    }
+
+    /// Writes the running configuration to the file, all at once.
+    fn save(&self, netlink: &Netlink) -> Result<()> {
+        let status = self.status()?;
+        let link = netlink
+            .link(&self.name)
+            .context(|| format!("cannot save {}", self.name))?;
+        let addresses = routing::addresses(netlink, link.index)?;
+        let mtu = self.config.interface.mtu.and(u16::try_from(link.mtu).ok());
+        let text = config::save(&read(&self.path)?, &status, &addresses, mtu);
+
+        // The file itself, not a link to it.
+        let failed = || format!("cannot write {}", self.path.display());
+        let path = fs::canonicalize(&self.path).context(failed)?;
+        let temporary = path.with_extension("conf.tmp");
+        let mut options = fs::OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)
+            .context(failed)?;
+        let written = file
+            .write_all(text.as_bytes())
+            .and_then(|()| file.sync_all());
+        let moved = written.and_then(|()| fs::rename(&temporary, &path));
+        moved
+            .inspect_err(|_| drop(fs::remove_file(&temporary)))
+            .context(failed)
+    }
+}

@@ -1,0 +1,258 @@
+//! MTU, routes and policy routing of a tunnel, over netlink.
+
+use std::collections::HashSet;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+
+use adit_ctl::config::{Address, Table};
+use adit_io::netlink::{Family, Netlink, Route, Rule};
+use adit_proto::config::Cidr;
+
+use crate::failure::{Context, Result, bail};
+
+/// Where the tables that serve default routes begin, and the mark that goes with each.
+const FIRST_TABLE: u32 = 51820;
+/// Outer IPv6, UDP, data header and tag.
+const OVERHEAD: u32 = 80;
+
+/// The largest MTU that fits the way to every endpoint; that of the default route if there is no endpoint yet.
+pub(super) fn automatic_mtu(netlink: &Netlink, endpoints: &[SocketAddr]) -> u32 {
+    let device_mtu = |oif: u32| netlink.link_by_index(oif).ok().map(|link| link.mtu);
+    let path_mtu = |endpoint: &SocketAddr| {
+        let path = netlink.route_get(endpoint.ip(), None, 0, None).ok()?;
+        path.mtu.or_else(|| device_mtu(path.oif))
+    };
+    let smallest = endpoints.iter().filter_map(path_mtu).min();
+    let default_mtu = || {
+        let routes = Family::BOTH
+            .into_iter()
+            .flat_map(|family| netlink.routes(family).unwrap_or_default());
+        let default =
+            |route: &Route| route.destination.1 == 0 && route.table == Route::MAIN && route.unicast;
+        let route = routes.into_iter().find(default)?;
+        route.mtu.or_else(|| device_mtu(route.oif?))
+    };
+    smallest
+        .or_else(default_mtu)
+        .filter(|mtu| *mtu > OVERHEAD)
+        .unwrap_or(1500)
+        - OVERHEAD
+}
+
+/// A route to some of a peer's allowed IPs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Planned {
+    /// In this table.
+    Plain(Cidr, u32),
+    /// Everything, except what the tunnel itself sends: policy routing.
+    Default(Cidr),
+}
+
+/// The routes that wg-quick would add: longest prefixes first, none that an address of the interface or another of
+/// these routes covers already.
+pub(super) fn plan(addresses: &[Address], allowed: &[Cidr], table: &Table) -> Result<Vec<Planned>> {
+    let number = match table {
+        Table::Off => return Ok(Vec::new()),
+        Table::Auto => None,
+        Table::Number(number) => Some(*number),
+        Table::Name(name) => Some(named_table(name)?),
+    };
+    let mut blocks: Vec<Cidr> = allowed.to_vec();
+    blocks.sort_by_key(|block| (std::cmp::Reverse(block.prefix_len()), *block));
+    blocks.dedup();
+    // The kernel's own routes; for an IPv4 host address it makes none in the main table.
+    let connected = addresses
+        .iter()
+        .filter(|address| address.ip.is_ipv6() || address.prefix_len < 32);
+    let connected: Vec<Cidr> = connected
+        .filter_map(|address| Cidr::new(address.ip, address.prefix_len))
+        .collect();
+    let covered = |block: &Cidr| {
+        connected
+            .iter()
+            .any(|net| net.prefix_len() <= block.prefix_len() && net.contains(block.addr()))
+    };
+    let planned = blocks.into_iter().filter_map(|block| match number {
+        Some(number) => Some(Planned::Plain(block, number)),
+        None if block.prefix_len() == 0 => Some(Planned::Default(block)),
+        None => (!covered(&block)).then_some(Planned::Plain(block, Route::MAIN)),
+    });
+    Ok(planned.collect())
+}
+
+/// A name from iproute2's list of tables.
+fn named_table(name: &str) -> Result<u32> {
+    let fixed = [("local", 255), ("main", 254), ("default", 253)];
+    if let Some((_, number)) = fixed.iter().find(|(fixed, _)| *fixed == name) {
+        return Ok(*number);
+    }
+    for dir in ["/etc/iproute2", "/usr/share/iproute2", "/usr/lib/iproute2"] {
+        let main = std::path::PathBuf::from(format!("{dir}/rt_tables"));
+        let more = std::fs::read_dir(format!("{dir}/rt_tables.d"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        for path in std::iter::once(main).chain(more.map(|entry| entry.path())) {
+            if let Some(number) = std::fs::read_to_string(path)
+                .ok()
+                .and_then(|list| table_in(&list, name))
+            {
+                return Ok(number);
+            }
+        }
+    }
+    bail!(
+        "there is no routing table `{name}`: use a number, or add the name to /etc/iproute2/rt_tables"
+    )
+}
+
+fn table_in(list: &str, name: &str) -> Option<u32> {
+    list.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let number = words.next()?.parse().ok()?;
+        (words.next() == Some(name)).then_some(number)
+    })
+}
+
+pub(super) fn add_route(netlink: &Netlink, ifindex: u32, block: Cidr, table: u32) -> Result<()> {
+    let route = Route {
+        table,
+        ..Route::through(ifindex, block.addr(), block.prefix_len())
+    };
+    match netlink.add_route(&route) {
+        // A hook may have been faster.
+        Err(e) if e.kind() == ErrorKind::AlreadyExists && leads_to(netlink, ifindex, &route) => {
+            Ok(())
+        }
+        result => result.context(|| "cannot route allowed IPs".into()),
+    }
+}
+
+fn leads_to(netlink: &Netlink, ifindex: u32, wanted: &Route) -> bool {
+    let routes = netlink
+        .routes(Family::of(wanted.destination.0))
+        .unwrap_or_default();
+    let same =
+        |route: &Route| route.destination == wanted.destination && route.table == wanted.table;
+    routes
+        .iter()
+        .any(|route| same(route) && route.oif == Some(ifindex))
+}
+
+/// The first table from 51820 on that nobody uses.
+pub(super) fn free_table(netlink: &Netlink) -> Result<u32> {
+    let mut used = HashSet::new();
+    for family in Family::BOTH {
+        let failed = || "cannot choose a routing table".to_owned();
+        used.extend(
+            netlink
+                .routes(family)
+                .context(failed)?
+                .iter()
+                .map(|route| route.table),
+        );
+        used.extend(
+            netlink
+                .rules(family)
+                .context(failed)?
+                .iter()
+                .map(|rule| rule.table),
+        );
+    }
+    Ok((FIRST_TABLE..)
+        .find(|table| !used.contains(table))
+        .unwrap_or(FIRST_TABLE))
+}
+
+/// Sends everything through the tunnel but what the tunnel itself sends (marked `table`), and what the main table
+/// has a more specific route for.
+pub(super) fn add_default(netlink: &Netlink, ifindex: u32, block: Cidr, table: u32) -> Result<()> {
+    let family = Family::of(block.addr());
+    let failed = || "cannot route everything through the tunnel".to_owned();
+    add_route(netlink, ifindex, block, table)?;
+    netlink.add_rule(&unmarked(family, table)).context(failed)?;
+    // The kernel chose the place; the other rule goes right before it. Its place is stated because the kernel would
+    // take the same rule of another tunnel, which may stand behind this one, for it.
+    let rules = netlink.rules(family).context(failed)?;
+    let place = rules
+        .iter()
+        .find(|rule| is_unmarked(rule, table))
+        .and_then(|rule| rule.priority);
+    let before = place
+        .and_then(|priority| priority.checked_sub(1))
+        .filter(|priority| *priority > 0);
+    match netlink.add_rule(&specific(family, before)) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        result => result.context(failed),
+    }
+}
+
+fn unmarked(family: Family, table: u32) -> Rule {
+    Rule {
+        family,
+        priority: None,
+        fwmark: Some(table),
+        not: true,
+        table,
+        suppress_prefixlength: None,
+    }
+}
+
+fn is_unmarked(rule: &Rule, table: u32) -> bool {
+    rule.not && rule.table == table && rule.fwmark == Some(table)
+}
+
+fn specific(family: Family, priority: Option<u32>) -> Rule {
+    Rule {
+        family,
+        priority,
+        fwmark: None,
+        not: false,
+        table: Route::MAIN,
+        suppress_prefixlength: Some(0),
+    }
+}
+
+/// Removes what [`add_default`] added, in both families; the route goes with the interface. Returns whether there
+/// was anything. Other tunnels keep their rules.
+pub(super) fn remove_default(netlink: &Netlink, table: u32) -> bool {
+    let mut removed = false;
+    for family in Family::BOTH {
+        let rules = netlink.rules(family).unwrap_or_default();
+        for rule in rules.iter().filter(|rule| is_unmarked(rule, table)) {
+            let companion = specific(
+                family,
+                rule.priority.and_then(|priority| priority.checked_sub(1)),
+            );
+            for rule in [rule, &companion] {
+                match netlink.delete_rule(rule) {
+                    Ok(()) => removed = true,
+                    Err(e) if e.kind() == ErrorKind::NotFound => {}
+                    Err(e) => eprintln!("adit: {e}"),
+                }
+            }
+        }
+    }
+    removed
+}
+
+/// Addresses of an interface, by the order in which the kernel lists them.
+pub(super) fn addresses(netlink: &Netlink, ifindex: u32) -> Result<Vec<Address>> {
+    let all = netlink
+        .addresses()
+        .context(|| "cannot list addresses".into())?;
+    let ours = all.into_iter().filter(|address| address.ifindex == ifindex);
+    // The kernel makes link-local addresses itself.
+    let stated =
+        ours.filter(|address| !matches!(address.ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
+    Ok(stated
+        .map(|address| Address {
+            ip: address.ip,
+            prefix_len: address.prefix_len,
+        })
+        .collect())
+}
+
+#[cfg(test)]
+#[path = "routing_tests.rs"]
+mod tests;

@@ -1,0 +1,133 @@
+//! Going to the background without fork(2): the command starts itself anew and waits for the word.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal};
+
+use super::{LogLevel, RunArgs};
+use crate::failure::{Context, Failure, Result, bail};
+
+/// What the background process writes when the interface exists and the socket answers.
+const READY: &[u8] = b"ready\n";
+
+/// Starts the background process and returns when it is ready. When it fails, it says why itself, on the standard
+/// error that both share until it is ready.
+pub(crate) fn start(args: &RunArgs) -> Result<()> {
+    // Not the path of the binary, which may have been replaced since.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["run", "--foreground", "--background"]);
+    for name in &args.disable_offload {
+        command.args(["--disable-offload", name]);
+    }
+    if let Some(shards) = args.shards {
+        command.args(["--shards", &shards.to_string()]);
+    }
+    command.args(["--", &args.interface]);
+    let stdin = if super::inherited_number("WG_UAPI_FD")? == Some(0) {
+        Stdio::inherit()
+    } else {
+        Stdio::null()
+    };
+    let mut child = command
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context(|| "cannot start the background process".into())?;
+
+    let mut word = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        stdout
+            .take(READY.len() as u64)
+            .read_to_end(&mut word)
+            .context(|| "cannot hear from the background process".into())?;
+    }
+    if word == READY {
+        return Ok(());
+    }
+    let status = child
+        .wait()
+        .context(|| "cannot wait for the background process".into())?;
+    if let Some(signal) = status.signal() {
+        bail!("the background process was killed by signal {signal}");
+    }
+    Err(Failure::already_said())
+}
+
+/// Tells whoever started this process that it is ready: systemd if it asks, and the waiting parent, whose terminal
+/// this process then leaves.
+pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
+    if let Some(path) = std::env::var_os("NOTIFY_SOCKET") {
+        notify_systemd(&path).context(|| "cannot notify the service manager".into())?;
+    }
+    if !args.background {
+        return Ok(());
+    }
+    let failed = || "cannot leave the terminal".to_owned();
+    std::env::set_current_dir("/").context(failed)?;
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .context(failed)?;
+    rustix::stdio::dup2_stdin(&null).context(failed)?;
+    // Who asked for a log gets it; whoever waits for the end of our standard error otherwise must not wait forever.
+    if level == LogLevel::Unset || level == LogLevel::Silent {
+        rustix::stdio::dup2_stderr(&null).context(failed)?;
+    }
+    let mut stdout = std::io::stdout();
+    let told = stdout.write_all(READY).and_then(|()| stdout.flush());
+    told.context(|| "cannot report readiness".into())?;
+    rustix::stdio::dup2_stdout(&null).context(failed)
+}
+
+/// What happens to the terminal is nothing to this process from now on.
+pub(super) fn leave_session() {
+    // It fails for the leader of a session, which has no need of it.
+    let _ = rustix::process::setsid();
+}
+
+fn notify_systemd(path: &std::ffi::OsStr) -> std::io::Result<()> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::SocketAddr;
+    let address = match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(path)?,
+    };
+    UnixDatagram::unbound()?
+        .send_to_addr(b"READY=1", &address)
+        .map(drop)
+}
+
+/// Has the kernel end this process when the thread that started it ends.
+pub(super) fn die_with(parent: i32) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+        .context(|| "cannot ask to die with the parent".into())?;
+    // It may have ended before we asked.
+    if rustix::process::getppid().map(Pid::as_raw_pid) != Some(parent) {
+        bail!("the parent process {parent} has ended");
+    }
+    Ok(())
+}
+
+/// The open descriptor `number` of this process, as its own.
+///
+/// A number alone says nothing about who else uses it, so that taking it over would not be safe; a duplicate is.
+pub(super) fn inherited(number: i32) -> std::io::Result<std::os::fd::OwnedFd> {
+    if number == 0 {
+        return std::io::stdin().as_fd().try_clone_to_owned();
+    }
+    let this = rustix::process::pidfd_open(
+        rustix::process::getpid(),
+        rustix::process::PidfdFlags::empty(),
+    )?;
+    Ok(rustix::process::pidfd_getfd(
+        this,
+        number,
+        rustix::process::PidfdGetfdFlags::empty(),
+    )?)
+}

@@ -1,0 +1,292 @@
+//! `adit INTERFACE`: the process behind one interface.
+//!
+//! 1. bind the control socket, which is where a second process for the same interface is refused;
+//! 2. open the TUN device;
+//! 3. start the engine and answer on the socket;
+//! 4. report readiness;
+//! 5. wait until asked to end, or until the interface or the socket is gone.
+
+mod answer;
+mod background;
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+
+use adit_ctl::{BindError, Notice, Serving, status, uapi};
+use adit_engine::{Engine, Kernel, Settings, StopReason};
+use adit_io::Offloads;
+use adit_io::tun::Tun;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+pub(crate) use background::start as start_in_background;
+
+use crate::cli::RunArgs;
+use crate::demo::status_directory;
+use crate::failure::{Context, Failure, Result, bail};
+
+/// `LOG_LEVEL`, as wireguard-go reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogLevel {
+    /// Errors, and the terminal is left when running in the background.
+    Unset,
+    Silent,
+    Error,
+    Verbose,
+}
+
+impl LogLevel {
+    fn parse(value: &str) -> Self {
+        match value {
+            "verbose" | "debug" => Self::Verbose,
+            "error" => Self::Error,
+            "silent" => Self::Silent,
+            _ => Self::Unset,
+        }
+    }
+
+    fn error(self, message: impl std::fmt::Display) {
+        if self != Self::Silent {
+            eprintln!("adit: {message}");
+        }
+    }
+
+    fn verbose(self, message: impl std::fmt::Display) {
+        if self == Self::Verbose {
+            eprintln!("adit: {message}");
+        }
+    }
+}
+
+/// Why the process ends.
+enum End {
+    Signal(i32),
+    Stopped(StopReason),
+    SocketRemoved,
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Stopped(StopReason::InterfaceGone) => f.write_str("the interface was deleted"),
+            Self::Stopped(reason) => write!(f, "{reason:?}"),
+            Self::SocketRemoved => f.write_str("the control socket was removed"),
+        }
+    }
+}
+
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    if let Some(parent) = args.die_with {
+        background::die_with(parent)?;
+    }
+    if !args.foreground && std::env::var("WG_PROCESS_FOREGROUND").as_deref() != Ok("1") {
+        return start_in_background(args);
+    }
+    if args.background {
+        background::leave_session();
+    }
+    serve(args)
+}
+
+fn serve(args: &RunArgs) -> Result<()> {
+    let name = args.interface.as_str();
+    let level = LogLevel::parse(&std::env::var("LOG_LEVEL").unwrap_or_default());
+    let shards = usize::from(args.shards.unwrap_or(1));
+    let allowed = allowed_offloads(&args.disable_offload)?;
+    // Caught from here on, so that an early one still removes the sockets' files.
+    let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot catch signals".into())?;
+
+    let sockets = Sockets::bind(args, level)?;
+    let tuns: Vec<Arc<Tun>> = open_tun(name, shards, allowed)?
+        .into_iter()
+        .map(Arc::new)
+        .collect();
+    let Some(first) = tuns.first().cloned() else {
+        bail!("cannot create {name}: no TUN queue")
+    };
+    let offloads = first.offloads();
+    let log: Arc<dyn Fn(&str) + Send + Sync> = Arc::new(move |message: &str| level.error(message));
+    let kernel = Kernel::new(first, Settings { offloads, log });
+    let engine =
+        Engine::start(tuns, kernel, offloads).context(|| format!("cannot start {name}"))?;
+    let engine = Arc::new(engine);
+
+    let (end, ended) = mpsc::channel();
+    let serving = sockets.serve(&engine, name, offloads, level, &end)?;
+    watch(&engine, signals, end);
+    background::report_ready(args, level)?;
+    level.verbose(format_args!("{name} is ready"));
+
+    let result = match ended.recv() {
+        Ok(End::Stopped(StopReason::Failed(error))) => {
+            Err(Failure::new(format!("{name} failed: {error}")))
+        }
+        Ok(end) => {
+            level.verbose(format_args!("{name} ends: {end}"));
+            Ok(())
+        }
+        Err(_) => Err(Failure::new(format!(
+            "{name} ends: nothing is left to wait for"
+        ))),
+    };
+    // The sockets go first, so that nobody finds them without an interface behind them.
+    drop(serving);
+    if let Some(dir) = &args.control_dir {
+        // The other process of a demo, or the demo itself, may need it still.
+        let _ = std::fs::remove_dir(status_directory(dir)).and_then(|()| std::fs::remove_dir(dir));
+    }
+    engine.stop();
+    engine.wait();
+    result
+}
+
+/// The control socket and, unless it cannot be had, the status socket.
+struct Sockets {
+    control: uapi::Server,
+    status: Option<status::Server>,
+}
+
+impl Sockets {
+    fn bind(args: &RunArgs, level: LogLevel) -> Result<Self> {
+        let name = args.interface.as_str();
+        let control = match (inherited("WG_UAPI_FD")?, &args.control_dir) {
+            (Some(fd), _) => uapi::Server::adopt(name, fd),
+            (None, Some(dir)) => uapi::Server::bind_in(dir, name),
+            (None, None) => uapi::Server::bind(name),
+        };
+        let control = control.map_err(|error| match &error {
+            BindError::AlreadyRunning(_) => Failure::new(format!(
+                "{error}; end that one first (`adit down {name}`, or `ip link delete {name}`)"
+            )),
+            BindError::Io(_, _, cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
+                Failure::new(format!("{error}; run as root"))
+            }
+            _ => Failure::new(error.to_string()),
+        })?;
+        let status = match &args.control_dir {
+            Some(dir) => status::Server::bind_in(&status_directory(dir), name),
+            None => status::Server::bind(name),
+        };
+        // The tunnel works without it.
+        let status = status
+            .inspect_err(|error| level.error(format_args!("no status for `adit show`: {error}")));
+        Ok(Self {
+            control,
+            status: status.ok(),
+        })
+    }
+
+    /// Answers until the result is dropped.
+    fn serve(
+        self,
+        engine: &Arc<Engine>,
+        name: &str,
+        tun: Offloads,
+        level: LogLevel,
+        end: &mpsc::Sender<End>,
+    ) -> Result<Vec<Serving>> {
+        let failed = || "cannot serve a socket".to_owned();
+        let (handle, removed) = (engine.clone(), end.clone());
+        let noticed = move |notice: Notice<'_>| match notice {
+            Notice::Refused(error) => level.error(format_args!("refused a request: {error}")),
+            Notice::Failed(error) => level.error(format_args!("cannot accept clients: {error}")),
+            Notice::Removed => drop(removed.send(End::SocketRemoved)),
+        };
+        let control = self
+            .control
+            .serve(move |request| answer::request(&handle, request), noticed);
+        let mut serving = vec![control.context(failed)?];
+        if let Some(status) = self.status {
+            let (handle, name) = (engine.clone(), name.to_owned());
+            // Nothing depends on this one: what happens to it is not worth ending for.
+            serving.push(
+                status
+                    .serve(move || answer::status(&handle, &name, tun), |_| {})
+                    .context(failed)?,
+            );
+        }
+        Ok(serving)
+    }
+}
+
+/// Threads that sleep until something happens that ends the process.
+fn watch(engine: &Arc<Engine>, mut signals: Signals, end: mpsc::Sender<End>) {
+    let (engine, stopped) = (engine.clone(), end.clone());
+    std::thread::spawn(move || stopped.send(End::Stopped(engine.wait())));
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            let _ = end.send(End::Signal(signal));
+        }
+    });
+}
+
+fn open_tun(name: &str, shards: usize, offloads: Offloads) -> Result<Vec<Tun>> {
+    match inherited("WG_TUN_FD")? {
+        Some(_) if shards > 1 => {
+            bail!("WG_TUN_FD is one queue, and --shards {shards} needs {shards}")
+        }
+        Some(fd) => Ok(vec![
+            Tun::from_fd(fd, offloads).context(|| "cannot use WG_TUN_FD".into())?,
+        ]),
+        None => Tun::open(name, shards, offloads).context(|| format!("cannot create {name}")),
+    }
+}
+
+/// What remains after `--disable-offload` and ADIT_DISABLE_OFFLOADS.
+pub(crate) fn allowed_offloads(disabled: &[String]) -> Result<Offloads> {
+    let from_env = std::env::var("ADIT_DISABLE_OFFLOADS").unwrap_or_default();
+    let names = from_env
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let mut offloads = Offloads::default();
+    for name in disabled.iter().map(String::as_str).chain(names) {
+        offloads
+            .disable(name)
+            .context(|| "cannot disable an offload".into())?;
+    }
+    Ok(offloads)
+}
+
+/// The descriptor that the variable names, if it is set.
+fn inherited(variable: &str) -> Result<Option<OwnedFd>> {
+    let number = inherited_number(variable)?;
+    let take = |number| {
+        background::inherited(number).context(|| format!("cannot use {variable}={number}"))
+    };
+    number.map(take).transpose()
+}
+
+fn inherited_number(variable: &str) -> Result<Option<i32>> {
+    match std::env::var(variable) {
+        Err(_) => Ok(None),
+        Ok(value) => match value.parse() {
+            Ok(number) if number >= 0 => Ok(Some(number)),
+            _ => bail!("{variable} is `{value}`; expected the number of an open file descriptor"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_levels_are_wireguard_gos() {
+        assert_eq!(LogLevel::parse("debug"), LogLevel::Verbose);
+        assert_eq!(LogLevel::parse("verbose"), LogLevel::Verbose);
+        assert_eq!(LogLevel::parse("error"), LogLevel::Error);
+        assert_eq!(LogLevel::parse("silent"), LogLevel::Silent);
+        assert_eq!(LogLevel::parse(""), LogLevel::Unset);
+    }
+
+    #[test]
+    fn an_unknown_offload_is_an_error_that_names_it() {
+        let failure = allowed_offloads(&["udp-gso".into(), "warp".into()])
+            .unwrap_err()
+            .to_string();
+        assert!(failure.contains("warp"), "{failure}");
+        assert!(!allowed_offloads(&["udp-gso".into()]).unwrap().udp_gso);
+    }
+}

@@ -1,0 +1,163 @@
+//! The interface is the administrator's: moved, renamed, resized, taken down, deleted under the process.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+
+use crate::harness::*;
+
+const MIB: u64 = 1 << 20;
+
+/// ```text
+///   inner                birth                  right
+///   wg0 <─── moved from ─ wg0
+///                        eth0 ──────────────── eth0
+/// ```
+#[test]
+fn an_interface_moved_to_another_namespace_keeps_its_sockets_where_it_was_born() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    let (birth, right) = (&tunnel.left, &tunnel.right);
+    let inner = Host::new("inner");
+    move_link(&birth.host, "wg0", &inner);
+    inner.sh("set -e; ip addr add 192.168.77.1/24 dev wg0; ip addr add fd77::1/64 dev wg0 nodad; ip link set wg0 mtu 1420 up");
+    ping(&inner, &right.v4, 3);
+    tcp(&inner, &right.host, &right.v4, 16 * MIB);
+    tcp(&right.host, &inner, &birth.v6, 16 * MIB);
+    // The control socket stays with the daemon.
+    assert!(birth.latest_handshake() > 0);
+    ping(&right.host, &birth.v4, 1);
+    assert!(!inner.sh("ip -br addr").contains("eth0"), "the inner host has no other way out");
+}
+
+#[test]
+fn an_interface_moved_while_traffic_flows_goes_on_there() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    tcp(&tunnel.left.host, &tunnel.right.host, &tunnel.right.v4, 4 * MIB);
+    let inner = Host::new("inner");
+    let ticks = UdpTicker::start(&tunnel.right.host, &tunnel.left.host, &tunnel.left.v4, std::time::Duration::from_millis(1));
+    ticks.advances(100);
+    move_link(&tunnel.left.host, "wg0", &inner);
+    inner.sh("ip addr add 192.168.77.1/24 dev wg0; ip link set wg0 up");
+    let _ = ticks.stop();
+    ping(&inner, &tunnel.right.v4, 3);
+    tcp(&inner, &tunnel.right.host, &tunnel.right.v4, 4 * MIB);
+    tcp(&tunnel.right.host, &inner, &tunnel.left.v4, 4 * MIB);
+}
+
+#[test]
+fn a_renamed_interface_goes_on() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    tunnel.connect();
+    left.host.sh("set -e; ip link set wg0 down; ip link set wg0 name tunnel7; ip link set tunnel7 up; ip addr add fd77::1/64 dev tunnel7 nodad");
+    wait_for("traffic flows again", seconds(10), || {
+        left.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4)).ok()
+    });
+    tcp(&left.host, &right.host, &right.v4, 4 * MIB);
+    tcp(&right.host, &left.host, &left.v6, 4 * MIB);
+    left.host.sh("ip link del tunnel7");
+    let mut left = tunnel.left;
+    assert!(left.daemon.wait().success(), "deleted under its new name, the daemon ends");
+}
+
+#[test]
+fn a_changed_mtu_is_followed_under_traffic() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    tunnel.connect();
+    let flow = Flow::start(&left.host, &right.host, &right.v4);
+    for mtu in [1280, 1500, 576, 9000, 1420] {
+        left.host.sh(&format!("ip link set wg0 mtu {mtu}"));
+        flow.advances(2 * MIB);
+        // Padding never makes a packet longer than the MTU.
+        let payload = mtu - 28;
+        left.host.sh(&format!("ping -n -q -c 2 -i 0.05 -s {payload} -M do -W 5 {}", right.v4));
+    }
+    flow.stop();
+    tcp(&right.host, &left.host, &left.v4, 4 * MIB);
+}
+
+#[test]
+fn an_interface_taken_down_and_up_again_carries_traffic_again() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    tunnel.connect();
+    left.host.sh("ip link set wg0 down");
+    ping_fails(&right.host, &left.v4);
+    left.host.sh("ip link set wg0 up");
+    wait_for("traffic flows again", seconds(15), || {
+        right.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", left.v4)).ok()
+    });
+    tcp(&left.host, &right.host, &right.v4, 4 * MIB);
+}
+
+#[test]
+fn a_deleted_interface_ends_the_daemon_and_takes_its_socket_along() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let flow_target = tunnel.right.v4.clone();
+    let _ = tunnel.left.host.try_sh(&format!("ping -q -c 1 -W 1 {flow_target}"));
+    tunnel.left.host.sh("ip link del wg0");
+    let mut left = tunnel.left;
+    let status = left.daemon.wait();
+    assert!(status.success(), "{status}: {}", left.daemon.log());
+    assert!(!left.host.path("/run/wireguard/wg0.sock").exists(), "the socket is gone");
+}
+
+#[test]
+fn open_descriptors_for_the_interface_and_the_socket_are_taken_over() {
+    let net = Pair::new();
+    let host = net.left.clone();
+    host.sh("mkdir -p /run/wireguard");
+    let listener = UnixListener::bind(host.path("/run/wireguard/wg0.sock")).expect("a socket");
+    let tun: OwnedFd = host.within(|| {
+        let tun = adit_io::tun::Tun::open("wg0", 1, adit_io::Offloads::default())
+            .expect("a TUN device")
+            .remove(0);
+        tun.as_fd().try_clone_to_owned().expect("a descriptor")
+    });
+    // The two come in as standard input and output.
+    let mut command = host.command("sh");
+    command
+        .args([
+            "-c",
+            "exec 3<&0 4<&1 0< /dev/null 1>&2; WG_TUN_FD=3 WG_UAPI_FD=4 LOG_LEVEL=verbose exec \"$0\" -f wg0",
+        ])
+        .arg(Program::Adit.path())
+        .stdin(Stdio::from(tun))
+        .stdout(Stdio::from(OwnedFd::from(listener)))
+        .stderr(Stdio::inherit());
+    let child = command.spawn().expect("nsenter starts");
+    let daemon = Daemon::adopt(&host, Program::Adit, "wg0", child);
+    wait_for("the socket that was passed answers", seconds(10), || {
+        host.try_sh("timeout 2 wg show wg0").ok()
+    });
+    drop(command);
+
+    let right = Daemon::start(&net.right, Program::Adit, "wg0", &Start::default());
+    let (ours, theirs) = (Keys::new(), Keys::new());
+    for (host, own, other, number, peer) in [
+        (&net.left, &ours, &theirs, 1, "10.0.0.2"),
+        (&net.right, &theirs, &ours, 2, "10.0.0.1"),
+    ] {
+        setconf(
+            host,
+            "wg0",
+            &format!(
+                "[Interface]\nPrivateKey = {}\nListenPort = 51820\n[Peer]\nPublicKey = {}\nAllowedIPs = 192.168.77.0/24\nEndpoint = {peer}:51820\n",
+                own.private, other.public
+            ),
+        );
+        host.sh(&format!("ip addr add 192.168.77.{number}/24 dev wg0; ip link set wg0 mtu 1420 up"));
+    }
+    ping(&net.left, "192.168.77.2", 3);
+    tcp(&net.left, &net.right, "192.168.77.2", 4 * MIB);
+    drop((daemon, right));
+}
