@@ -1,1 +1,223 @@
-//! To come.
+//! A TUN queue or UDP socket with faults: what networks and kernels do on bad days, on purpose and repeatably.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use adit_proto::Endpoint;
+use rustix::io::Errno;
+
+use crate::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+
+/// Which faults, each as a probability between 0 and 1, and the seed of the dice.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// Equal seeds and equal calls give equal faults.
+    pub seed: u64,
+    /// A datagram, or a frame written to the TUN, vanishes.
+    pub loss: f64,
+    /// A datagram, or a frame written to the TUN, comes twice.
+    pub duplication: f64,
+    /// A datagram is overtaken by up to 16 others.
+    pub reordering: f64,
+    /// A train is cut after a datagram, so that shorter trains arrive.
+    pub split: f64,
+    /// The queue or buffer is full: a send takes fewer trains, a write says EAGAIN. A read or receive finds nothing.
+    pub full: f64,
+    /// A receive fails with ECONNREFUSED, a read with EINTR, a write with EIO.
+    pub error: f64,
+    /// The TUN refuses a super-frame with EINVAL.
+    pub refusal: f64,
+}
+
+/// `T` with faults.
+pub struct Faulty<T> {
+    inner: T,
+    faults: Faults,
+    state: Mutex<State>,
+}
+
+struct State {
+    dice: u64,
+    /// Datagrams that are being overtaken, with how many still overtake each.
+    late: VecDeque<(usize, Part)>,
+}
+
+/// Datagrams that are sent together.
+struct Part {
+    to: Endpoint,
+    ecn: u8,
+    stride: usize,
+    bytes: Vec<u8>,
+}
+
+impl<T> Faulty<T> {
+    /// `inner` with `faults`.
+    pub fn new(inner: T, faults: Faults) -> Self {
+        Self {
+            inner,
+            faults,
+            state: Mutex::new(State {
+                dice: faults.seed,
+                late: VecDeque::new(),
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn happens(&self, probability: f64) -> bool {
+        self.state().happens(probability)
+    }
+}
+
+impl State {
+    fn happens(&mut self, probability: f64) -> bool {
+        // 53 bits make every value of an f64 in [0, 1) that is a multiple of 2^-53.
+        let bits = self.roll() >> 11;
+        (bits as f64) / ((1_u64 << 53) as f64) < probability
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014).
+    fn roll(&mut self) -> u64 {
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// What becomes of a train.
+    fn distort(&mut self, faults: &Faults, train: &Transmit<'_>, out: &mut Vec<Part>) {
+        let stride = train.stride.max(1);
+        let part = |bytes: &[u8]| Part {
+            to: train.to,
+            ecn: train.ecn,
+            stride,
+            bytes: bytes.to_vec(),
+        };
+        let mut run = Vec::new();
+        let flush = |run: &mut Vec<u8>, out: &mut Vec<Part>| {
+            if !run.is_empty() {
+                out.push(part(run));
+                run.clear();
+            }
+        };
+        for datagram in train.bytes.chunks(stride) {
+            if self.happens(faults.loss) {
+                flush(&mut run, out);
+            } else if self.happens(faults.reordering) {
+                flush(&mut run, out);
+                let others = usize::try_from(self.roll() % 16).unwrap_or(0) + 1;
+                self.late.push_back((others, part(datagram)));
+            } else {
+                run.extend_from_slice(datagram);
+                if self.happens(faults.duplication) {
+                    flush(&mut run, out);
+                    run.extend_from_slice(datagram);
+                }
+                if self.happens(faults.split) {
+                    flush(&mut run, out);
+                }
+            }
+            for (others, _) in &mut self.late {
+                *others = others.saturating_sub(1);
+            }
+            while self.late.front().is_some_and(|(others, _)| *others == 0) {
+                flush(&mut run, out);
+                out.extend(self.late.pop_front().map(|(_, part)| part));
+            }
+        }
+        flush(&mut run, out);
+        if train.bytes.is_empty() && !self.happens(faults.loss) {
+            out.push(part(&[]));
+        }
+    }
+}
+
+impl<T: TunQueue> TunQueue for Faulty<T> {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.happens(self.faults.full) {
+            return Err(Errno::AGAIN.into());
+        }
+        if self.happens(self.faults.error) {
+            return Err(Errno::INTR.into());
+        }
+        self.inner.read(buf)
+    }
+
+    fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
+        // Byte 1 of the virtio header is the kind of super-frame.
+        let coalesced = frame.iter().flat_map(|slice| slice.iter()).nth(1) != Some(&0);
+        if coalesced && self.happens(self.faults.refusal) {
+            return Err(Errno::INVAL.into());
+        }
+        if self.happens(self.faults.full) {
+            return Err(Errno::AGAIN.into());
+        }
+        if self.happens(self.faults.error) {
+            return Err(Errno::IO.into());
+        }
+        if self.happens(self.faults.loss) {
+            return Ok(());
+        }
+        if self.happens(self.faults.duplication) {
+            self.inner.write(frame)?;
+        }
+        self.inner.write(frame)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+}
+
+impl<T: UdpSocket> UdpSocket for Faulty<T> {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        let mut state = self.state();
+        let mut parts = Vec::new();
+        let mut taken = 0;
+        for train in trains {
+            if state.happens(self.faults.full) {
+                break;
+            }
+            state.distort(&self.faults, train, &mut parts);
+            taken += 1;
+        }
+        let transmits: Vec<_> = parts
+            .iter()
+            .map(|part| Transmit {
+                to: part.to,
+                ecn: part.ecn,
+                stride: part.stride,
+                bytes: &part.bytes,
+            })
+            .collect();
+        // What the socket has no room for is lost: it was taken already.
+        let sent = self.inner.send(&transmits, report);
+        let datagrams =
+            |train: &Transmit<'_>| train.bytes.len().div_ceil(train.stride).max(1) as u64;
+        report.lost += transmits[sent..].iter().map(datagrams).sum::<u64>();
+        report.resume_at = 0;
+        report.stale_source = report.stale_source.map(|_| taken.max(1) - 1);
+        taken
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        batch.clear();
+        if self.happens(self.faults.full) {
+            return Err(Errno::AGAIN.into());
+        }
+        if self.happens(self.faults.error) {
+            return Err(Errno::CONNREFUSED.into());
+        }
+        self.inner.recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+}

@@ -16,6 +16,8 @@ mod offloads;
 pub mod pcap;
 mod sys;
 pub mod tun;
+#[cfg(test)]
+mod twin_tests;
 pub mod udp;
 
 use std::io::{self, IoSlice};

@@ -135,10 +135,17 @@ struct Train {
     bytes: Vec<u8>,
 }
 
+/// Where a socket receives, and whether it receives trains.
+#[derive(Clone)]
+struct Place {
+    queue: Arc<Queue<Train>>,
+    gro: bool,
+}
+
 /// A UDP network in memory. Clones are the same network.
 #[derive(Clone, Default)]
 pub struct Network {
-    sockets: Arc<Mutex<HashMap<SocketAddr, Arc<Queue<Train>>>>>,
+    sockets: Arc<Mutex<HashMap<SocketAddr, Place>>>,
 }
 
 impl Network {
@@ -154,7 +161,11 @@ impl Network {
         if sockets.contains_key(&addr) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        sockets.insert(addr, queue.clone());
+        let place = Place {
+            queue: queue.clone(),
+            gro: gso,
+        };
+        sockets.insert(addr, place);
         Ok(MemUdp {
             network: self.clone(),
             addr,
@@ -163,7 +174,7 @@ impl Network {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Arc<Queue<Train>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Place>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -200,12 +211,16 @@ impl UdpSocket for MemUdp {
                 report.lost += datagrams;
                 continue;
             };
-            let unit = if self.gso { usize::MAX } else { stride };
+            let unit = if self.gso && to.gro {
+                usize::MAX
+            } else {
+                stride
+            };
             let mut rest = train.bytes;
             loop {
                 let (bytes, after) = rest.split_at(rest.len().min(unit));
                 // A full queue loses it, as a receive buffer does.
-                to.push(Train {
+                to.queue.push(Train {
                     from: Endpoint {
                         addr: self.addr,
                         src: Some(Source {

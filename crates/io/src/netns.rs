@@ -142,3 +142,7 @@ fn sysctl_path(name: &str) -> String {
     };
     format!("/proc/sys/{path}")
 }
+
+#[cfg(test)]
+#[path = "netns_tests.rs"]
+mod tests;

@@ -37,6 +37,10 @@ impl Message<'_> {
     }
 }
 
+/// AF_INET and AF_INET6 as `sa_family_t`.
+const FAMILY_V4: u16 = 2;
+const FAMILY_V6: u16 = 10;
+
 /// A socket address as the kernel lays it out.
 #[derive(Clone, Copy)]
 #[repr(C, align(4))]
@@ -157,12 +161,12 @@ fn encode_name(addr: SocketAddr) -> (Name, libc::socklen_t) {
     name[2..4].copy_from_slice(&addr.port().to_be_bytes());
     match addr {
         SocketAddr::V4(addr) => {
-            name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+            name[..2].copy_from_slice(&FAMILY_V4.to_ne_bytes());
             name[4..8].copy_from_slice(&addr.ip().octets());
             (Name(name), 16)
         }
         SocketAddr::V6(addr) => {
-            name[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+            name[..2].copy_from_slice(&FAMILY_V6.to_ne_bytes());
             name[8..24].copy_from_slice(&addr.ip().octets());
             name[24..28].copy_from_slice(&addr.scope_id().to_ne_bytes());
             (Name(name), 28)
@@ -172,12 +176,12 @@ fn encode_name(addr: SocketAddr) -> (Name, libc::socklen_t) {
 
 /// The address in the first `len` bytes of `name`.
 fn decode_name(name: &[u8; 28], len: usize) -> Option<SocketAddr> {
-    let family = i32::from(u16::from_ne_bytes([name[0], name[1]]));
+    let family = u16::from_ne_bytes([name[0], name[1]]);
     let port = u16::from_be_bytes([name[2], name[3]]);
-    if family == libc::AF_INET && len >= 16 {
+    if family == FAMILY_V4 && len >= 16 {
         let ip = Ipv4Addr::new(name[4], name[5], name[6], name[7]);
         Some(SocketAddrV4::new(ip, port).into())
-    } else if family == libc::AF_INET6 && len >= 28 {
+    } else if family == FAMILY_V6 && len >= 28 {
         let (_, [ip @ .., s0, s1, s2, s3]) = name.split_first_chunk::<8>()? else {
             return None;
         };
@@ -272,6 +276,8 @@ impl RecvHeaders {
     /// What came with message `index` of the last [`Self::receive`].
     pub(crate) fn arrived(&self, index: usize) -> Arrived {
         let header = &self.headers[index];
+        // Other C libraries say u32.
+        #[allow(clippy::unnecessary_cast)]
         let control_len = (header.msg_hdr.msg_controllen as usize).min(RECV_CONTROL);
         let mut arrived = decode_control(&self.controls[index].0[..control_len]);
         arrived.len = header.msg_len as usize;
@@ -342,3 +348,7 @@ fn decode_control(mut control: &[u8]) -> Arrived {
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
+
+#[cfg(test)]
+#[path = "mmsg_tests.rs"]
+mod tests;

@@ -106,7 +106,9 @@ fn tcp_and_udp_super_frames_pass_from_one_device_to_the_other() {
     let super_frames = |gso_type| joined.count(gso_type);
     for (b, tcp_type) in [("10.8.0.2", 1), ("fd08::2", 4)] {
         // TCP
-        let data: Vec<u8> = (0..4_000_000_u32).map(|i| (i >> 3) as u8).collect();
+        let data: Vec<u8> = (0..4_000_000_u32)
+            .map(|i| (i >> 3).to_le_bytes()[0])
+            .collect();
         let listen = || TcpListener::bind(SocketAddr::new(ip(b), 7)).unwrap();
         let listener = joined.b.run(listen).unwrap();
         let connect = || TcpStream::connect(SocketAddr::new(ip(b), 7)).unwrap();

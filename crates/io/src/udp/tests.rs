@@ -22,7 +22,9 @@ fn train(to: SocketAddr, stride: usize, bytes: &[u8]) -> Transmit<'_> {
 }
 
 fn numbered(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+    (0..len)
+        .map(|i| (i * 7 + i / 251).to_le_bytes()[0])
+        .collect()
 }
 
 // A scripted kernel: what it answers to each call, and what it took.
