@@ -28,7 +28,7 @@ pub struct Tunnel {
     wanted: AtomicBool,
     /// A handshake is under way, or paused until the next one may start.
     handshaking: AtomicBool,
-    /// The bits of [`armed`] for which the control thread will look by itself.
+    /// Of NO_ANSWER and KEEPALIVE in [`notice`], those whose timer runs: the control thread will look by itself.
     armed: AtomicU8,
     /// The bits of [`notice`] that the control thread has not read yet.
     pending: AtomicU8,
@@ -39,13 +39,10 @@ pub(crate) mod notice {
     pub(crate) const WANT_SESSION: u8 = 1;
     pub(crate) const REKEY: u8 = 2;
     pub(crate) const CONFIRMED: u8 = 4;
-    pub(crate) const ARM: u8 = 8;
-}
-
-/// Timers that depend on what the shards send and receive.
-pub(crate) mod armed {
-    pub(crate) const NO_ANSWER: u8 = 1;
-    pub(crate) const KEEPALIVE: u8 = 2;
+    /// Data was sent and the timer for its answer is not armed.
+    pub(crate) const NO_ANSWER: u8 = 8;
+    /// Data was received and the timer for our answer is not armed.
+    pub(crate) const KEEPALIVE: u8 = 16;
 }
 
 impl Tunnel {
@@ -121,7 +118,7 @@ impl Tunnel {
         if self.unanswered.load(Ordering::Relaxed) == 0 {
             self.unanswered.store(stamp(now), Ordering::SeqCst);
         }
-        notices |= self.arm(armed::NO_ANSWER);
+        notices |= self.arm(notice::NO_ANSWER);
         self.raise(notices)
     }
 
@@ -140,7 +137,7 @@ impl Tunnel {
             if self.owed.load(Ordering::Relaxed) == 0 {
                 self.owed.store(stamp(now), Ordering::SeqCst);
             }
-            notices |= self.arm(armed::KEEPALIVE);
+            notices |= self.arm(notice::KEEPALIVE);
         }
         if session.confirm() {
             notices |= notice::CONFIRMED;
@@ -194,11 +191,7 @@ impl Tunnel {
     /// The control thread must be told unless it will look by itself. It disarms first and looks then, so either it
     /// sees the timestamp that was stored before this load, or this load sees that it disarmed (both SeqCst).
     fn arm(&self, bit: u8) -> u8 {
-        if self.armed.load(Ordering::SeqCst) & bit == 0 {
-            notice::ARM
-        } else {
-            0
-        }
+        bit & !self.armed.load(Ordering::SeqCst)
     }
 
     fn raise(&self, notices: u8) -> bool {

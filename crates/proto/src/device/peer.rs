@@ -106,9 +106,7 @@ impl Peer {
                 self.handshake_wanted(core, now, wall);
             }
         }
-        if notices & notice::ARM != 0 {
-            self.arm_for_activity();
-        }
+        self.arm_for_activity(now, notices);
     }
 
     /// Frames are staged.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::peer::Peer;
 use super::{Core, Output};
 use crate::limits::*;
-use crate::tunnel::armed;
+use crate::tunnel::notice;
 use crate::{Tai64N, Time};
 
 #[derive(Clone, Copy, Debug)]
@@ -80,12 +80,17 @@ impl Peer {
         }
     }
 
-    /// A shard sent or received while no timer was armed to look at it.
-    pub(super) fn arm_for_activity(&mut self) {
-        if let Some(since) = self.tunnel.unanswered() {
+    /// A shard sent or received while the timer that looks at it did not run, by the bits of [`notice`].
+    ///
+    /// Even if that is answered by now, the timer runs: a busy tunnel then costs one notice per timeout, not one per
+    /// packet that is answered before its notice arrives.
+    pub(super) fn arm_for_activity(&mut self, now: Time, notices: u8) {
+        if notices & notice::NO_ANSWER != 0 {
+            let since = self.tunnel.unanswered().unwrap_or(now);
             self.arm_activity(Timer::NoAnswer, self.answer_due(since));
         }
-        if let Some(since) = self.tunnel.owed() {
+        if notices & notice::KEEPALIVE != 0 {
+            let since = self.tunnel.owed().unwrap_or(now);
             self.arm_activity(Timer::Keepalive, since + KEEPALIVE_TIMEOUT);
         }
     }
@@ -126,7 +131,7 @@ impl Peer {
     /// "If … no packets have been received for Keepalive-Timeout + Rekey-Timeout" after data was sent, "a handshake
     /// initiation is sent" (6.5).
     fn data_unanswered(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
-        self.tunnel.set_armed(armed::NO_ANSWER, false);
+        self.tunnel.set_armed(notice::NO_ANSWER, false);
         let Some(since) = self.tunnel.unanswered() else {
             return;
         };
@@ -141,7 +146,7 @@ impl Peer {
     /// "If a peer has received a validly-authenticated transport data message …, but does not have any packets itself
     /// to send back for Keepalive-Timeout seconds, it sends a keepalive message" (6.5).
     fn keepalive_due(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
-        self.tunnel.set_armed(armed::KEEPALIVE, false);
+        self.tunnel.set_armed(notice::KEEPALIVE, false);
         let Some(since) = self.tunnel.owed() else {
             return;
         };
@@ -168,7 +173,7 @@ impl Peer {
 
 fn activity_bit(timer: Timer) -> u8 {
     match timer {
-        Timer::NoAnswer => armed::NO_ANSWER,
-        _ => armed::KEEPALIVE,
+        Timer::NoAnswer => notice::NO_ANSWER,
+        _ => notice::KEEPALIVE,
     }
 }

@@ -1,0 +1,550 @@
+//! Handshakes in bad weather, under attack and under load; roaming; changes of keys.
+
+mod common;
+
+use adit_proto::config::{DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::{Endpoint, Source};
+use common::*;
+
+fn storm(seed: u64) -> Weather {
+    Weather {
+        loss: 10 + seed % 40,
+        duplicates: 20,
+        delay_min: 1,
+        delay_max: 400,
+    }
+}
+
+#[test]
+fn in_any_weather_packets_arrive_once_and_unchanged_and_the_tunnel_recovers() {
+    for seed in 0..40 {
+        let mut net = Net::pair(seed);
+        net.weather = storm(seed);
+        net.hosts[B].skew = i64::try_from(seed).unwrap() * 86_400 - 1_000_000;
+        let mut sent = [0_u32; 2];
+        for _ in 0..400 {
+            let from = usize::from(net.random.chance(50));
+            if net.tunnel(from, 1 - from).endpoint().is_some() {
+                net.send(from, 1 - from, &sent[from].to_le_bytes());
+                sent[from] += 1;
+            }
+            let pause = millis(net.random.below(3000));
+            net.run_for(pause);
+        }
+        for (to, count) in [(A, sent[B]), (B, sent[A])] {
+            let mut seen: Vec<_> = net.hosts[to]
+                .delivered
+                .iter()
+                .map(|text| u32::from_le_bytes(text[..].try_into().unwrap()))
+                .collect();
+            seen.sort_unstable();
+            assert!(
+                seen.windows(2).all(|pair| pair[0] < pair[1]),
+                "once, seed {seed}"
+            );
+            assert!(seen.iter().all(|number| *number < count));
+            let arrived = seen.len() as u64 * 100 / u64::from(count);
+            assert!(
+                arrived + 15 > 100 - net.weather.loss,
+                "{arrived} %, seed {seed}"
+            );
+        }
+        net.weather = Weather::FAIR;
+        net.run_for(secs(400));
+        net.send(A, B, b"calm");
+        net.run_for(secs(1));
+        assert_eq!(
+            net.hosts[B].delivered.last().unwrap(),
+            b"calm",
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_packets() {
+    let run = || {
+        let mut net = Net::pair(77);
+        net.weather = storm(7);
+        for n in 0..100_u8 {
+            net.send(A, B, &[n]);
+            net.run_for(secs(3));
+        }
+        net.log
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn both_sides_may_start_at_once() {
+    for seed in 0..20 {
+        let mut net = Net::pair(seed);
+        net.weather.delay_max = 30;
+        let to = net.hosts[A].addr;
+        net.apply(B, &peer(A, |peer| peer.endpoint = Some(to)));
+        net.send(A, B, b"a");
+        net.send(B, A, b"b");
+        net.run_for(millis(300));
+        assert_eq!(
+            (&net.hosts[A].delivered[..], &net.hosts[B].delivered[..]),
+            (&[b"b".to_vec()][..], &[b"a".to_vec()][..]),
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn a_response_is_consumed_once_and_the_session_started_once() {
+    let mut net = Net::pair(1);
+    net.connect();
+    let session = net.session(A, B);
+    let response = net.sent(B, "response", START).pop().unwrap();
+    session.reserve(net.now, 100).unwrap();
+    net.deliver(A, response.from, &response.bytes);
+    assert!(std::sync::Arc::ptr_eq(&session, &net.session(A, B)));
+    assert_eq!(
+        (net.stats(A).responses_accepted, net.stats(A).unexpected),
+        (1, 1)
+    );
+}
+
+#[test]
+fn a_response_to_an_initiation_that_was_replaced_is_dropped() {
+    let mut net = Net::pair(2);
+    net.weather = Weather {
+        delay_min: 6000,
+        delay_max: 6000,
+        ..Weather::FAIR
+    };
+    net.send(A, B, b"x");
+    net.run_for(millis(20_000));
+    assert!(net.stats(A).unexpected >= 1);
+    assert_eq!(net.stats(A).responses_accepted, 0);
+    assert!(net.tunnel(A, B).current().is_none());
+}
+
+#[test]
+fn a_replayed_initiation_changes_nothing() {
+    let mut net = Net::pair(3);
+    net.connect();
+    net.run_for(secs(1));
+    let initiation = net.sent(A, "initiation", START).pop().unwrap();
+    let before = net.hosts[B].device.status();
+    net.deliver(B, "203.0.113.9:9".parse().unwrap(), &initiation.bytes);
+    assert_eq!(net.stats(B).replayed_timestamp, 1);
+    assert_eq!(net.stats(B).responses_sent, 1);
+    assert_eq!(net.hosts[B].device.status(), before);
+    assert!(net.tunnel(B, A).current().is_some());
+}
+
+#[test]
+fn initiations_of_one_peer_are_consumed_20_ms_apart() {
+    // A's clock jumps, so that it can make two initiations in a row.
+    let mut net = Net::pair(4);
+    net.weather.loss = 100;
+    net.send(A, B, b"x");
+    net.run_for(secs(12));
+    let initiations = net.sent(A, "initiation", START);
+    let from = net.hosts[A].addr;
+    net.deliver(B, from, &initiations[0].bytes);
+    net.run_for(millis(19));
+    net.deliver(B, from, &initiations[1].bytes);
+    assert_eq!(
+        (net.stats(B).initiations_accepted, net.stats(B).flooded),
+        (1, 1)
+    );
+    net.run_for(millis(1));
+    net.deliver(B, from, &initiations[1].bytes);
+    assert_eq!(net.stats(B).initiations_accepted, 2);
+}
+
+#[test]
+fn a_clock_that_is_set_back_does_not_lock_us_out() {
+    let mut net = Net::pair(5);
+    net.connect();
+    net.hosts[A].skew = -1_000_000;
+    net.run_for(secs(200));
+    net.send(A, B, b"later");
+    net.run_for(secs(1));
+    assert_eq!(net.hosts[B].delivered, [b"later"]);
+}
+
+#[test]
+fn a_stranger_and_a_wrong_mac1_get_no_answer() {
+    let mut net = Net::of(3, 6);
+    let to = net.hosts[B].addr;
+    net.apply(
+        A,
+        &peer(B, |peer| {
+            peer.endpoint = Some(to);
+            peer.persistent_keepalive = Some(60);
+        }),
+    );
+    net.run_for(secs(1));
+    assert_eq!(net.stats(B).unknown_peer, 1);
+    assert!(net.log.iter().all(|sent| sent.kind() == "initiation"));
+    // C is not the one that the message is for.
+    let initiation = net.log[0].clone();
+    net.deliver(2, initiation.from, &initiation.bytes);
+    assert_eq!(net.stats(2).bad_mac1, 1);
+}
+
+#[test]
+fn nothing_unauthenticated_moves_an_endpoint_a_window_or_a_timer() {
+    let mut net = Net::pair(7);
+    net.connect();
+    net.send(A, B, b"data");
+    net.run_for(secs(1));
+    let templates: Vec<_> = net.log.clone();
+    let evil = "203.0.113.9:9".parse().unwrap();
+    for host in [A, B] {
+        let before = (
+            net.hosts[host].device.status(),
+            net.hosts[host].device.next_deadline(),
+        );
+        let session = net.session(host, 1 - host);
+        for datagram in &templates {
+            for byte in 0..datagram.bytes.len() {
+                for bit in [1, 0x80] {
+                    let mut bytes = datagram.bytes.clone();
+                    bytes[byte] ^= bit;
+                    net.deliver(host, evil, &bytes);
+                }
+            }
+            net.deliver(host, evil, &datagram.bytes);
+        }
+        let after = (
+            net.hosts[host].device.status(),
+            net.hosts[host].device.next_deadline(),
+        );
+        assert_eq!(before, after);
+        assert!(std::sync::Arc::ptr_eq(
+            &session,
+            &net.session(host, 1 - host)
+        ));
+        // A forged counter far ahead has not moved the window.
+        assert!(session.window().commit(100));
+    }
+    assert_eq!(net.hosts[B].delivered, [b"data"]);
+}
+
+#[test]
+fn a_peer_roams_with_data_with_keepalives_and_with_handshakes() {
+    let mut net = Net::pair(8);
+    net.connect();
+    let endpoint = |net: &Net| net.status(B, A).endpoint.unwrap();
+    let roam = |net: &mut Net, addr: &str| net.hosts[A].addr = addr.parse().unwrap();
+
+    roam(&mut net, "198.51.100.1:1");
+    net.send(A, B, b"data");
+    net.run_for(secs(1));
+    assert_eq!(endpoint(&net), net.hosts[A].addr);
+    net.send(B, A, b"back");
+    net.run_for(secs(1));
+    assert_eq!(net.hosts[A].delivered, [b"back"]);
+
+    roam(&mut net, "[2001:db8::7]:2");
+    net.send(B, A, b"lost");
+    net.run_for(secs(1));
+    let session = net.session(A, B);
+    let tunnel = net.tunnel(A, B);
+    let (_, keepalive) = seal(&tunnel, net.now, &[]).unwrap();
+    net.deliver(B, "[2001:db8::7]:2".parse().unwrap(), &keepalive);
+    assert_eq!(endpoint(&net), net.hosts[A].addr);
+    drop(session);
+
+    roam(&mut net, "198.51.100.3:3");
+    net.run_for(secs(200));
+    net.send(A, B, b"new session");
+    net.run_for(millis(6));
+    assert_eq!(endpoint(&net), net.hosts[A].addr);
+}
+
+#[test]
+fn the_source_is_kept_with_the_endpoint_and_cleared_on_retries() {
+    let mut net = Net::pair(9);
+    net.connect();
+    let tunnel = net.tunnel(A, B);
+    let src = Some(Source {
+        ip: "192.0.2.1".parse().unwrap(),
+        ifindex: 3,
+    });
+    let with = Endpoint {
+        addr: net.hosts[B].addr,
+        src,
+    };
+    tunnel.roam(with);
+    assert_eq!(tunnel.endpoint(), Some(with));
+    tunnel.roam(net.hosts[B].addr.into());
+    assert_eq!(
+        tunnel.endpoint(),
+        Some(with),
+        "no source says nothing about the source"
+    );
+    net.weather.loss = 100;
+    net.send(A, B, b"x");
+    net.run_for(secs(16));
+    assert_eq!(tunnel.endpoint(), Some(net.hosts[B].addr.into()));
+}
+
+#[test]
+fn under_load_a_handshake_needs_a_cookie_and_then_succeeds() {
+    let mut net = Net::pair(10);
+    net.under_load = true;
+    net.send(A, B, b"x");
+    net.run_for(secs(1));
+    assert_eq!(
+        (net.stats(B).cookies_sent, net.stats(A).cookies_accepted),
+        (1, 1)
+    );
+    assert_eq!(net.stats(B).responses_sent, 0);
+    // The response, too, needs a cookie: A is under load as well.
+    net.run_for(secs(20));
+    assert_eq!(net.hosts[B].delivered, [b"x"]);
+    assert!(net.stats(A).cookies_sent >= 1);
+}
+
+#[test]
+fn a_cookie_reply_moves_no_endpoint() {
+    let mut net = Net::pair(11);
+    net.under_load = true;
+    net.send(A, B, b"x");
+    net.run_for(millis(5));
+    let reply = net.sent(B, "cookie", START).pop().unwrap();
+    let before = net.status(A, B);
+    net.deliver(A, "203.0.113.9:9".parse().unwrap(), &reply.bytes);
+    assert_eq!(net.stats(A).cookies_accepted, 1);
+    assert_eq!(net.status(A, B), before);
+}
+
+#[test]
+fn under_load_a_source_is_limited_and_others_are_not() {
+    // B is flooded by A's valid initiations, all with valid cookies; C comes in between.
+    let mut net = Net::of(3, 12);
+    net.under_load = true;
+    let to = net.hosts[B].addr;
+    let mut clients = Vec::new();
+    for n in 0..40 {
+        // Forty peers behind one address.
+        let private = Secret([100 + n; 32]);
+        let mut change = peer(B, |peer| {
+            peer.endpoint = Some(to);
+            peer.persistent_keepalive = Some(100);
+        });
+        change.private_key = Some(private.clone());
+        let mut device = device(1000 + u64::from(n));
+        net.apply(
+            B,
+            &DeviceChange {
+                peers: vec![PeerChange::new(public_of(&private))],
+                ..DeviceChange::default()
+            },
+        );
+        device.apply(net.now, net.wall(A), &change).unwrap();
+        clients.push(device);
+    }
+    let from = net.hosts[A].addr;
+    let wall = net.wall(A);
+    let messages = |device: &mut adit_proto::Device| {
+        let mut messages = Vec::new();
+        while let Some(output) = device.poll_output() {
+            if let adit_proto::Output::Handshake { datagram, .. } = output {
+                messages.push(datagram.to_vec());
+            }
+        }
+        messages
+    };
+    for device in &mut clients {
+        for message in messages(device) {
+            net.deliver(B, from, &message);
+        }
+    }
+    assert_eq!(net.stats(B).cookies_sent, 40);
+    for device in &mut clients {
+        for reply in net.sent(B, "cookie", START) {
+            device.handle_handshake(net.now, wall, to.into(), &reply.bytes, false);
+        }
+    }
+    net.run_for(secs(6));
+    let wall = net.wall(A);
+    for device in &mut clients {
+        device.handle_timeout(net.now, wall);
+        for message in messages(device) {
+            net.deliver(B, from, &message);
+        }
+    }
+    assert_eq!(net.stats(B).responses_sent, 5, "the burst");
+    assert_eq!(net.stats(B).rate_limited, 35);
+}
+
+#[test]
+fn a_new_private_key_ends_the_sessions_and_a_new_handshake_works_at_once() {
+    let mut net = Net::pair(13);
+    net.connect();
+    let old = net.session(A, B);
+    let new = private_key(7);
+    net.apply(
+        A,
+        &DeviceChange {
+            private_key: Some(new.clone()),
+            ..DeviceChange::default()
+        },
+    );
+    assert!(net.tunnel(A, B).current().is_none());
+    assert!(old.reserve(net.now, 1).is_err());
+    let mut section = PeerChange::new(public_of(&new));
+    section.allowed_ips = vec![add("10.0.0.1/32")];
+    net.apply(
+        B,
+        &DeviceChange {
+            peers: vec![section],
+            ..DeviceChange::default()
+        },
+    );
+    net.send(A, B, b"new");
+    net.run_for(millis(100));
+    assert_eq!(net.hosts[B].delivered, [b"new"]);
+    assert_eq!(
+        net.hosts[A].device.status().public_key,
+        Some(public_of(&new))
+    );
+}
+
+#[test]
+fn a_new_private_key_in_the_middle_of_a_handshake_starts_it_anew() {
+    let mut net = Net::pair(13);
+    let new = private_key(7);
+    net.apply(
+        B,
+        &DeviceChange {
+            peers: vec![PeerChange::new(public_of(&new))],
+            ..DeviceChange::default()
+        },
+    );
+    net.send(A, B, b"x");
+    net.apply(
+        A,
+        &DeviceChange {
+            private_key: Some(new),
+            ..DeviceChange::default()
+        },
+    );
+    net.run_for(millis(100));
+    assert_eq!(net.hosts[B].delivered, [b"x"]);
+}
+
+#[test]
+fn without_a_private_key_nothing_is_sent_or_answered() {
+    let mut net = Net::pair(14);
+    net.connect();
+    let start = net.now;
+    net.apply(
+        B,
+        &DeviceChange {
+            private_key: Some(Secret([0; 32])),
+            ..DeviceChange::default()
+        },
+    );
+    net.send(B, A, b"x");
+    net.run_for(secs(300));
+    assert!(
+        net.log
+            .iter()
+            .all(|sent| sent.at < start || sent.from != net.hosts[B].addr)
+    );
+    assert_eq!(net.hosts[B].device.status().private_key, None);
+}
+
+#[test]
+fn a_new_preshared_key_takes_effect_with_the_next_handshake_and_kills_no_session() {
+    let mut net = Net::pair(15);
+    net.connect();
+    let session = net.session(A, B);
+    let psk = |key: u8| move |peer: &mut PeerChange| peer.preshared_key = Some(Secret([key; 32]));
+    net.apply(A, &peer(B, psk(5)));
+    net.send(A, B, b"still");
+    net.run_for(millis(10));
+    assert_eq!(net.hosts[B].delivered, [b"still"]);
+    assert!(std::sync::Arc::ptr_eq(&session, &net.session(A, B)));
+    net.run_for(secs(200));
+    net.send(A, B, b"wait");
+    net.run_for(secs(1));
+    assert_eq!(
+        net.hosts[B].delivered.len(),
+        1,
+        "the other side has no preshared key"
+    );
+    assert_eq!(net.stats(A).not_authentic, 1);
+    net.apply(B, &peer(A, psk(5)));
+    net.run_for(secs(6));
+    assert_eq!(net.hosts[B].delivered[1], b"wait");
+}
+
+#[test]
+fn a_peer_with_our_own_key_is_ignored_or_removed() {
+    let mut net = Net::pair(16);
+    net.apply(
+        A,
+        &peer(A, |peer| peer.allowed_ips = vec![add("10.9.0.0/16")]),
+    );
+    assert!(net.hosts[A].device.tunnel(&public_key(A)).is_none());
+    // B takes the key of its peer A: that peer goes, with its routes.
+    let routes = net.hosts[B].device.shared();
+    assert!(
+        routes
+            .routes()
+            .lookup("10.0.0.1".parse().unwrap())
+            .is_some()
+    );
+    net.apply(
+        B,
+        &DeviceChange {
+            private_key: Some(private_key(A)),
+            ..DeviceChange::default()
+        },
+    );
+    assert_eq!(net.hosts[B].device.tunnels().count(), 0);
+    assert!(
+        routes
+            .routes()
+            .lookup("10.0.0.1".parse().unwrap())
+            .is_none()
+    );
+}
+
+#[test]
+fn peers_with_keys_of_low_order_get_nothing() {
+    let mut net = Net::of(1, 17);
+    let mut one = [0; 32];
+    one[0] = 1;
+    for key in [[0; 32], one] {
+        let mut section = PeerChange::new(PublicKey(key));
+        section.endpoint = Some("192.0.2.99:1".parse().unwrap());
+        section.persistent_keepalive = Some(1);
+        net.apply(
+            A,
+            &DeviceChange {
+                peers: vec![section],
+                ..DeviceChange::default()
+            },
+        );
+    }
+    net.run_for(secs(100));
+    assert!(net.log.is_empty());
+}
+
+#[test]
+fn indices_differ_and_are_given_back() {
+    let mut net = Net::pair(18);
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..30 {
+        net.send(A, B, b"x");
+        net.run_for(secs(130));
+        assert!(seen.insert(net.session(A, B).local_index()));
+    }
+    let shared = net.hosts[A].device.shared();
+    let alive = seen
+        .iter()
+        .filter(|index| shared.session(**index).is_some());
+    assert!(alive.count() <= 3, "previous, current, next");
+}

@@ -1,0 +1,340 @@
+//! Every timer of the whitepaper's section 6, on the virtual clock.
+
+mod common;
+
+use common::*;
+
+#[test]
+fn the_first_packet_starts_a_handshake_and_arrives_when_it_is_done() {
+    let mut net = Net::pair(1);
+    net.send(A, B, b"hello");
+    net.run_for(millis(50));
+    assert_eq!(net.hosts[B].delivered, [b"hello"]);
+    let kinds: Vec<_> = net.log.iter().map(Datagram::kind).collect();
+    assert_eq!(
+        kinds,
+        ["initiation", "response", "data"],
+        "and no keepalive"
+    );
+    assert_eq!(net.status(A, B).tx_bytes, 148 + 37);
+    assert_eq!(net.status(A, B).rx_bytes, 92);
+    assert_eq!(net.status(B, A).rx_bytes, 148 + 37);
+    assert_eq!(net.status(B, A).tx_bytes, 92);
+    let of = |host, peer| net.status(host, peer).last_handshake.unwrap();
+    assert_eq!(
+        (of(A, B).as_secs(), of(B, A).as_secs()),
+        (1_800_000_000, 1_800_000_000)
+    );
+}
+
+#[test]
+fn an_initiator_with_nothing_to_send_confirms_with_a_keepalive() {
+    let mut net = Net::pair(1);
+    let to = net.hosts[B].addr;
+    net.apply(
+        A,
+        &peer(B, |peer| {
+            peer.endpoint = Some(to);
+            peer.persistent_keepalive = Some(1000);
+        }),
+    );
+    net.run_for(millis(50));
+    let kinds: Vec<_> = net.log.iter().map(Datagram::kind).collect();
+    assert_eq!(kinds, ["initiation", "response", "keepalive"]);
+    assert!(net.tunnel(B, A).current().is_some());
+}
+
+#[test]
+fn the_responder_sends_nothing_before_the_initiator_confirmed() {
+    let mut net = Net::pair(1);
+    net.send(A, B, b"x");
+    net.run_for(millis(5));
+    assert_eq!(net.stats(B).responses_sent, 1);
+    assert!(net.tunnel(B, A).current().is_none());
+    net.send(B, A, b"staged");
+    net.run_for(millis(4));
+    assert!(net.sent(B, "data", START).is_empty());
+    net.run_for(millis(20));
+    assert_eq!(net.hosts[A].delivered, [b"staged"]);
+    assert_eq!(net.stats(B).initiations_sent, 0);
+    assert_eq!(net.stats(B).confirmed, 1);
+}
+
+#[test]
+fn initiations_are_repeated_after_5_seconds_and_up_to_333_ms() {
+    let mut net = Net::pair(2);
+    net.weather.loss = 100;
+    net.send(A, B, b"x");
+    net.run_for(secs(80));
+    let times: Vec<_> = net
+        .sent(A, "initiation", START)
+        .iter()
+        .map(|sent| sent.at)
+        .collect();
+    assert!(times.len() >= 15);
+    let pauses: Vec<_> = times
+        .windows(2)
+        .map(|pair| pair[1].since(pair[0]))
+        .collect();
+    assert!(
+        pauses
+            .iter()
+            .all(|pause| (5000..=5333).contains(&pause.as_millis()))
+    );
+    assert!(pauses.windows(2).any(|pair| pair[0] != pair[1]), "jitter");
+}
+
+#[test]
+fn a_handshake_is_given_up_after_90_seconds_and_staged_packets_dropped() {
+    let mut net = Net::pair(3);
+    net.weather.loss = 100;
+    net.send(A, B, b"x");
+    net.run_for(secs(89));
+    assert_eq!((net.hosts[A].staged_drops, net.stats(A).given_up), (0, 0));
+    net.run_for(secs(7));
+    assert_eq!((net.hosts[A].staged_drops, net.stats(A).given_up), (1, 1));
+    let given_up = net.now;
+    net.run_for(secs(1000));
+    assert!(net.sent(A, "initiation", given_up).is_empty());
+    assert_eq!(
+        net.hosts[A].device.next_deadline(),
+        None,
+        "nothing left to wake up for"
+    );
+    // The next packet starts over.
+    net.weather = Weather::FAIR;
+    net.send(A, B, b"again");
+    net.run_for(secs(1));
+    assert_eq!(net.hosts[B].delivered, [b"again"]);
+}
+
+#[test]
+fn a_packet_that_asks_for_a_session_resets_the_90_seconds() {
+    let mut net = Net::pair(4);
+    net.weather.loss = 100;
+    for _ in 0..4 {
+        net.send(A, B, b"x");
+        net.run_for(secs(60));
+    }
+    assert_eq!(net.stats(A).given_up, 0);
+    net.run_for(secs(40));
+    assert_eq!(net.stats(A).given_up, 1);
+}
+
+#[test]
+fn who_receives_data_and_sends_nothing_answers_after_10_seconds_once() {
+    let mut net = Net::pair(5);
+    net.connect();
+    let start = net.now;
+    net.send(A, B, b"data");
+    net.run_for(secs(9));
+    assert!(net.sent(B, "keepalive", start).is_empty());
+    net.run_for(secs(2));
+    assert_eq!(net.sent(B, "keepalive", start).len(), 1);
+    net.run_for(secs(60));
+    assert_eq!(
+        net.sent(B, "keepalive", start).len(),
+        1,
+        "keepalives do not answer each other"
+    );
+    assert!(net.sent(A, "keepalive", start).is_empty());
+    assert!(net.sent(A, "initiation", start).is_empty());
+}
+
+#[test]
+fn who_answers_with_data_sends_no_keepalive() {
+    let mut net = Net::pair(5);
+    net.connect();
+    let start = net.now;
+    for _ in 0..100 {
+        net.send(A, B, b"ping");
+        net.run_for(millis(20));
+        net.send(B, A, b"pong");
+        net.run_for(millis(300));
+    }
+    net.run_for(secs(8));
+    assert!(
+        net.sent(A, "keepalive", start).is_empty() && net.sent(B, "keepalive", start).is_empty()
+    );
+}
+
+#[test]
+fn data_without_an_answer_for_15_seconds_starts_a_handshake() {
+    let mut net = Net::pair(6);
+    net.connect();
+    net.run_for(secs(20));
+    let start = net.now;
+    net.weather.loss = 100;
+    net.send(A, B, b"lost");
+    net.run_for(millis(14_900));
+    assert!(net.sent(A, "initiation", start).is_empty());
+    net.run_for(millis(500));
+    assert_eq!(net.sent(A, "initiation", start).len(), 1);
+}
+
+#[test]
+fn the_initiator_rekeys_when_it_sends_after_120_seconds_and_the_responder_does_not() {
+    let mut net = Net::pair(7);
+    net.connect();
+    let first = net.session(A, B).local_index();
+    for second in 0..130 {
+        let before = net.stats(A).initiations_sent;
+        net.send(A, B, b"x");
+        net.run_for(millis(500));
+        net.send(B, A, b"y");
+        net.run_for(millis(500));
+        assert!(second >= 119 || before == 1);
+    }
+    assert_eq!(net.stats(A).initiations_sent, 2);
+    assert_eq!(net.stats(B).initiations_sent, 0);
+    assert_ne!(net.session(A, B).local_index(), first);
+    assert_eq!(net.hosts[B].delivered.len(), 130, "no packet is lost");
+    assert_eq!(net.hosts[A].delivered.len(), 130);
+}
+
+#[test]
+fn the_initiator_rekeys_when_it_receives_after_165_seconds() {
+    let mut net = Net::pair(8);
+    net.connect();
+    // Keepalives answer every 10 s; their sending at 120 s would rekey first, so A's sending fails.
+    net.run_for(secs(163));
+    let start = net.now;
+    net.send(B, A, b"early");
+    net.run_for(secs(1));
+    assert!(net.sent(A, "initiation", start).is_empty());
+    net.run_for(secs(2));
+    net.send(B, A, b"late");
+    net.run_for(millis(100));
+    assert_eq!(net.sent(A, "initiation", start).len(), 1);
+    assert_eq!(net.sent(B, "initiation", START).len(), 0);
+}
+
+#[test]
+fn nothing_is_sent_or_received_on_a_session_of_180_seconds() {
+    let mut net = Net::pair(9);
+    net.connect();
+    let (old, peer) = (net.session(B, A), net.tunnel(B, A));
+    net.run_for(secs(170));
+    let (_, late) = seal(&peer, net.now, b"late").unwrap();
+    net.run_for(secs(10));
+    assert!(old.reserve(net.now, 1).is_err());
+    let from = net.hosts[B].addr;
+    net.deliver(A, from, &late);
+    assert!(net.hosts[A].delivered.is_empty());
+    // A packet of either side makes a new one.
+    net.send(B, A, b"fresh");
+    net.run_for(secs(1));
+    assert_eq!(net.hosts[A].delivered, [b"fresh"]);
+    assert_eq!(net.stats(B).initiations_sent, 1);
+}
+
+#[test]
+fn keys_are_wiped_after_540_seconds_without_a_new_session() {
+    let mut net = Net::pair(10);
+    net.connect();
+    let index = net.session(A, B).local_index();
+    let watch = std::sync::Arc::downgrade(&net.session(A, B));
+    net.run_for(secs(539));
+    assert!(net.hosts[A].device.shared().session(index).is_some());
+    net.run_for(secs(1));
+    assert!(net.hosts[A].device.shared().session(index).is_none());
+    assert!(net.tunnel(A, B).current().is_none());
+    assert!(watch.upgrade().is_none(), "nobody holds the keys any more");
+    assert_eq!(net.hosts[A].device.next_deadline(), None);
+    assert_eq!(net.hosts[B].device.next_deadline(), None);
+}
+
+#[test]
+fn an_idle_tunnel_is_silent() {
+    let mut net = Net::pair(11);
+    net.connect();
+    net.run_for(secs(11));
+    let start = net.now;
+    net.run_for(secs(1000));
+    assert!(net.log.iter().all(|sent| sent.at < start));
+}
+
+#[test]
+fn turning_persistent_keepalive_on_sends_one_at_once_and_zero_turns_it_off() {
+    let mut net = Net::pair(12);
+    net.connect();
+    net.run_for(secs(30));
+    let start = net.now;
+    net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(25)));
+    assert_eq!(net.sent(A, "keepalive", start).len(), 1);
+    net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(25)));
+    assert_eq!(net.sent(A, "keepalive", start).len(), 1, "it is on already");
+    net.run_for(secs(76));
+    assert_eq!(net.sent(A, "keepalive", start).len(), 4);
+    net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(0)));
+    net.run_for(secs(400));
+    assert_eq!(net.sent(A, "keepalive", start).len(), 4);
+}
+
+#[test]
+fn persistent_keepalive_counts_from_the_last_packet_either_way() {
+    let mut net = Net::pair(12);
+    net.connect();
+    net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(5)));
+    let start = net.now + millis(1);
+    for _ in 0..20 {
+        net.run_for(secs(2));
+        net.send(A, B, b"x");
+        net.run_for(secs(2));
+        net.send(B, A, b"x");
+    }
+    assert!(net.sent(A, "keepalive", start).is_empty());
+}
+
+#[test]
+fn persistent_keepalive_keeps_the_tunnel_up_for_hours_and_finds_the_peer_again() {
+    let mut net = Net::pair(13);
+    net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(25)));
+    net.run_for(secs(3600));
+    net.send(B, A, b"in");
+    net.run_for(millis(50));
+    assert_eq!(net.hosts[A].delivered, [b"in"]);
+    net.weather.loss = 100;
+    net.run_for(secs(1000));
+    net.weather.loss = 0;
+    net.run_for(secs(30));
+    net.send(B, A, b"in");
+    net.run_for(millis(50));
+    assert_eq!(net.hosts[A].delivered.len(), 2);
+}
+
+#[test]
+fn a_busy_tunnel_wakes_the_control_thread_a_few_times_per_ten_seconds() {
+    let mut net = Net::pair(14);
+    net.connect();
+    let tunnel = net.tunnel(A, B);
+    let mut notices = 0;
+    let mut timeouts = 0;
+    for _ in 0..100_000 {
+        net.now = net.now + millis(1);
+        let session = tunnel.current().unwrap();
+        for told in [
+            tunnel.data_sent(net.now, &session, 100),
+            tunnel.received(net.now, &session, 100, true),
+        ] {
+            if told {
+                notices += 1;
+                net.notice(A, &tunnel);
+            }
+        }
+        let (now, wall) = (net.now, net.wall(A));
+        let device = &mut net.hosts[A].device;
+        if device
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= now)
+        {
+            timeouts += 1;
+            device.handle_timeout(now, wall);
+        }
+    }
+    // 100 seconds: each timer at most once per its 10 or 15 seconds.
+    assert!(
+        notices + timeouts <= 35,
+        "{notices} notices, {timeouts} timeouts"
+    );
+}
