@@ -165,7 +165,12 @@ impl Config {
         };
         let (text, mode) = read(path).map_err(|error| Errors(vec![about(error.to_string())]))?;
         let mut config = Self::parse(&text, &file)?;
-        if mode & 0o007 != 0 {
+        // Nobody gets at a file in a closed directory.
+        let dir = path
+            .canonicalize()
+            .ok()
+            .and_then(|path| path.parent()?.metadata().ok());
+        if mode & dir.map_or(0o007, |dir| dir.mode()) & 0o007 != 0 {
             let warning = "everybody may use this file, which should be secret: chmod 600 it";
             config.warnings.insert(0, about(warning.into()));
         }

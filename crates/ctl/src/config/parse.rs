@@ -253,12 +253,12 @@ impl Reader {
             "ListenPort" => interface.listen_port = Some(values::port(value)?),
             "FwMark" => interface.fwmark = Some(values::fwmark(value)?),
             "Address" => {
-                for part in values::list(value)? {
+                for part in values::words(value) {
                     interface.addresses.push(values::address(part)?);
                 }
             }
             "DNS" => {
-                for part in values::list(value)? {
+                for part in values::words(value) {
                     match values::dns(part)? {
                         Ok(server) => interface.dns.push(server),
                         Err(domain) => interface.dns_search.push(domain),

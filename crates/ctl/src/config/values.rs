@@ -90,7 +90,7 @@ pub(super) fn table(value: &str) -> Result<Table, String> {
     }
 }
 
-/// The parts of a list, without the spaces around them. An empty value is an empty list.
+/// The parts of a list as wg takes it, without the spaces around them. An empty value is an empty list.
 pub(super) fn list(value: &str) -> Result<Vec<&str>, String> {
     if value.is_empty() {
         return Ok(Vec::new());
@@ -100,6 +100,12 @@ pub(super) fn list(value: &str) -> Result<Vec<&str>, String> {
         true => Err("there is nothing between two commas, or after the last".to_owned()),
         false => Ok(parts),
     }
+}
+
+/// The parts of a list as wg-quick takes it: commas and spaces, any number of them, stand between.
+pub(super) fn words(value: &str) -> impl Iterator<Item = &str> {
+    let between = |c: char| c == ',' || c.is_whitespace();
+    value.split(between).filter(|word| !word.is_empty())
 }
 
 fn block(value: &str) -> Option<(IpAddr, u8)> {
