@@ -48,6 +48,10 @@ impl Tunnel {
         let right = End::start(&pair.right, "adit-right", &sockets.0)?;
         left.configure(&pair.left, LEFT, left_key, right_public, hosts::RIGHT)?;
         right.configure(&pair.right, RIGHT, right_key, left_public, hosts::LEFT)?;
+        // An interface's socket opens after the interface is up, and a handshake that finds it closed waits 5 s.
+        for host in [&pair.left, &pair.right] {
+            host.run(wait_for_socket)?;
+        }
         Ok(Self {
             left,
             right,
@@ -157,6 +161,19 @@ impl End {
             ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
         ))
     }
+}
+
+/// Waits until a process on this host, the calling thread's, has the tunnel's UDP port open.
+fn wait_for_socket() -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        let sockets = std::fs::read_to_string("/proc/thread-self/net/udp").unwrap_or_default();
+        if sockets.contains(&format!(":{PORT:04X} ")) {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    bail!("a tunnel process did not open its UDP port within 5 s");
 }
 
 /// `utime` and `stime`: fields 14 and 15 of /proc/PID/stat. The second, in parentheses, may contain anything.

@@ -49,7 +49,10 @@ fn it_ends_cleanly_on_sigterm_and_sigint() {
         let status = daemon.wait();
         assert!(status.success(), "after SIG{signal}: {status}");
         assert!(!host.has_interface("wg0"), "the interface is gone");
-        assert!(!host.path("/run/wireguard/wg0.sock").exists(), "the socket is gone");
+        assert!(
+            !host.path("/run/wireguard/wg0.sock").exists(),
+            "the socket is gone"
+        );
     }
 }
 
@@ -82,11 +85,22 @@ fn a_second_process_for_the_same_interface_is_refused_and_the_first_goes_on() {
     let host = &tunnel.left.host;
     for arguments in ["-f wg0", "wg0"] {
         let output = host.try_sh(&format!("timeout 10 {} {arguments}", subject()));
-        assert!(!output.ok() && output.status.code() != Some(124), "{}", output.status);
-        assert!(output.stderr.contains("wg0") || output.stdout.contains("wg0"), "says what is in use: {}", output.stderr);
+        assert!(
+            !output.ok() && output.status.code() != Some(124),
+            "{}",
+            output.status
+        );
+        assert!(
+            output.stderr.contains("wg0") || output.stdout.contains("wg0"),
+            "says what is in use: {}",
+            output.stderr
+        );
     }
     ping(host, &tunnel.right.v4, 2);
-    assert!(tunnel.left.latest_handshake() > 0, "its socket still answers");
+    assert!(
+        tunnel.left.latest_handshake() > 0,
+        "its socket still answers"
+    );
 }
 
 #[test]
@@ -95,7 +109,10 @@ fn a_stale_socket_is_taken_over() {
     let mut daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
     daemon.signal("KILL");
     daemon.wait();
-    assert!(host.path("/run/wireguard/wg0.sock").exists(), "a killed process leaves its socket");
+    assert!(
+        host.path("/run/wireguard/wg0.sock").exists(),
+        "a killed process leaves its socket"
+    );
     let _again = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
     assert!(host.sh("wg show interfaces").contains("wg0"));
 }
@@ -104,9 +121,16 @@ fn a_stale_socket_is_taken_over() {
 fn the_control_socket_is_for_its_owner_only() {
     let host = Host::new("left");
     let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
-    assert_eq!(host.sh("stat -c '%a %F' /run/wireguard/wg0.sock").trim(), "700 socket");
+    assert_eq!(
+        host.sh("stat -c '%a %F' /run/wireguard/wg0.sock").trim(),
+        "700 socket"
+    );
     assert_eq!(host.sh("stat -c %a /run/wireguard").trim(), "755");
-    assert_eq!(host.sh("ls /run/wireguard").trim(), "wg0.sock", "wgctrl takes every file here for an interface");
+    assert_eq!(
+        host.sh("ls /run/wireguard").trim(),
+        "wg0.sock",
+        "wgctrl takes every file here for an interface"
+    );
 }
 
 #[test]
@@ -114,24 +138,47 @@ fn names_that_no_interface_can_have_are_refused_with_the_reason() {
     let host = Host::new("left");
     for name in ["sixteen-letters-", "a/b", "..", "''", "'a b'"] {
         let output = host.try_sh(&format!("timeout 10 {} -f {name}", subject()));
-        assert!(!output.ok() && output.status.code() != Some(124), "{name}: {}", output.status);
+        assert!(
+            !output.ok() && output.status.code() != Some(124),
+            "{name}: {}",
+            output.status
+        );
         assert!(!output.stderr.is_empty(), "{name}: a reason");
-        assert!(!output.stderr.contains("panicked"), "{name}: {}", output.stderr);
+        assert!(
+            !output.stderr.contains("panicked"),
+            "{name}: {}",
+            output.stderr
+        );
     }
     assert!(gone(&host));
-    assert_eq!(host.sh("ls /run").trim().replace("wireguard", ""), "", "nothing is left in /run");
+    assert_eq!(
+        host.sh("ls /run").trim().replace("wireguard", ""),
+        "",
+        "nothing is left in /run"
+    );
 }
 
 #[test]
 fn without_the_rights_it_says_so_and_leaves_nothing() {
     let host = Host::new("left");
     // The program's own directory need not be open to everybody.
-    host.sh(&format!("mkdir /run/bin; cp {} /run/bin/subject; chmod 755 /run/bin/subject", subject()));
-    let output = host.try_sh("setpriv --reuid 65534 --regid 65534 --clear-groups timeout 10 /run/bin/subject -f wg0");
-    assert!(!output.ok() && output.status.code() != Some(124), "{}", output.status);
+    host.sh(&format!(
+        "mkdir /run/bin; cp {} /run/bin/subject; chmod 755 /run/bin/subject",
+        subject()
+    ));
+    let output = host.try_sh(
+        "setpriv --reuid 65534 --regid 65534 --clear-groups timeout 10 /run/bin/subject -f wg0",
+    );
+    assert!(
+        !output.ok() && output.status.code() != Some(124),
+        "{}",
+        output.status
+    );
     let said = output.stderr.to_lowercase();
     assert!(
-        ["permission", "permitted", "root", "cap_net_admin"].iter().any(|word| said.contains(word)),
+        ["permission", "permitted", "root", "cap_net_admin"]
+            .iter()
+            .any(|word| said.contains(word)),
         "{}",
         output.stderr
     );
@@ -141,26 +188,42 @@ fn without_the_rights_it_says_so_and_leaves_nothing() {
 #[test]
 fn a_name_that_another_kind_of_interface_has_is_refused() {
     let host = Host::new("left");
-    host.sh("ip link add wg0 type dummy");
+    host.sh("ip link add wg0 type veth peer name other");
     let output = host.try_sh(&format!("timeout 10 {} -f wg0", subject()));
-    assert!(!output.ok() && output.status.code() != Some(124), "{}", output.status);
+    assert!(
+        !output.ok() && output.status.code() != Some(124),
+        "{}",
+        output.status
+    );
     assert!(output.stderr.contains("wg0"), "{}", output.stderr);
-    assert!(host.sh("ip -d link show wg0").contains("dummy"), "the other one is untouched");
+    assert!(
+        host.sh("ip -d link show wg0").contains("dummy"),
+        "the other one is untouched"
+    );
     assert!(!host.path("/run/wireguard/wg0.sock").exists());
 }
 
 #[test]
 fn a_killed_daemon_leaves_no_plaintext_path_and_a_new_one_recovers_the_tunnel() {
     let net = Pair::new();
-    let mut tunnel = Tunnel::new(&net, Setup { keepalive: Some(1), ..Setup::default() });
+    let mut tunnel = Tunnel::new(
+        &net,
+        Setup {
+            keepalive: Some(1),
+            ..Setup::default()
+        },
+    );
     tunnel.connect();
     let config = tunnel.left.wg("showconf {}");
     tunnel.left.daemon.signal("KILL");
     tunnel.left.daemon.wait();
-    wait_for("the interface goes with it", seconds(5), || !tunnel.left.host.has_interface("wg0"));
+    wait_for("the interface goes with it", seconds(5), || {
+        !tunnel.left.host.has_interface("wg0")
+    });
     tunnel.left.daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
     setconf(&net.left, "wg0", &config);
-    net.left.sh("ip addr add 192.168.77.1/24 dev wg0; ip link set wg0 mtu 1420 up");
+    net.left
+        .sh("ip addr add 192.168.77.1/24 dev wg0; ip link set wg0 mtu 1420 up");
     wait_for("the tunnel works again", seconds(20), || {
         net.left.try_sh("ping -n -q -c 1 -W 1 192.168.77.2").ok()
     });

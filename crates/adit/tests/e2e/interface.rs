@@ -1,6 +1,6 @@
 //! The interface is the administrator's: moved, renamed, resized, taken down, deleted under the process.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 
@@ -27,7 +27,10 @@ fn an_interface_moved_to_another_namespace_keeps_its_sockets_where_it_was_born()
     // The control socket stays with the daemon.
     assert!(birth.latest_handshake() > 0);
     ping(&right.host, &birth.v4, 1);
-    assert!(!inner.sh("ip -br addr").contains("eth0"), "the inner host has no other way out");
+    assert!(
+        !inner.sh("ip -br addr").contains("eth0"),
+        "the inner host has no other way out"
+    );
 }
 
 #[test]
@@ -35,9 +38,19 @@ fn an_interface_moved_while_traffic_flows_goes_on_there() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     tunnel.connect();
-    tcp(&tunnel.left.host, &tunnel.right.host, &tunnel.right.v4, 4 * MIB);
+    tcp(
+        &tunnel.left.host,
+        &tunnel.right.host,
+        &tunnel.right.v4,
+        4 * MIB,
+    );
     let inner = Host::new("inner");
-    let ticks = UdpTicker::start(&tunnel.right.host, &tunnel.left.host, &tunnel.left.v4, std::time::Duration::from_millis(1));
+    let ticks = UdpTicker::start(
+        &tunnel.right.host,
+        &tunnel.left.host,
+        &tunnel.left.v4,
+        std::time::Duration::from_millis(1),
+    );
     ticks.advances(100);
     move_link(&tunnel.left.host, "wg0", &inner);
     inner.sh("ip addr add 192.168.77.1/24 dev wg0; ip link set wg0 up");
@@ -55,13 +68,18 @@ fn a_renamed_interface_goes_on() {
     tunnel.connect();
     left.host.sh("set -e; ip link set wg0 down; ip link set wg0 name tunnel7; ip link set tunnel7 up; ip addr add fd77::1/64 dev tunnel7 nodad");
     wait_for("traffic flows again", seconds(10), || {
-        left.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4)).ok()
+        left.host
+            .try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4))
+            .ok()
     });
     tcp(&left.host, &right.host, &right.v4, 4 * MIB);
     tcp(&right.host, &left.host, &left.v6, 4 * MIB);
     left.host.sh("ip link del tunnel7");
     let mut left = tunnel.left;
-    assert!(left.daemon.wait().success(), "deleted under its new name, the daemon ends");
+    assert!(
+        left.daemon.wait().success(),
+        "deleted under its new name, the daemon ends"
+    );
 }
 
 #[test]
@@ -76,7 +94,10 @@ fn a_changed_mtu_is_followed_under_traffic() {
         flow.advances(2 * MIB);
         // Padding never makes a packet longer than the MTU.
         let payload = mtu - 28;
-        left.host.sh(&format!("ping -n -q -c 2 -i 0.05 -s {payload} -M do -W 5 {}", right.v4));
+        left.host.sh(&format!(
+            "ping -n -q -c 2 -i 0.05 -s {payload} -M do -W 5 {}",
+            right.v4
+        ));
     }
     flow.stop();
     tcp(&right.host, &left.host, &left.v4, 4 * MIB);
@@ -92,7 +113,10 @@ fn an_interface_taken_down_and_up_again_carries_traffic_again() {
     ping_fails(&right.host, &left.v4);
     left.host.sh("ip link set wg0 up");
     wait_for("traffic flows again", seconds(15), || {
-        right.host.try_sh(&format!("ping -n -q -c 1 -W 1 {}", left.v4)).ok()
+        right
+            .host
+            .try_sh(&format!("ping -n -q -c 1 -W 1 {}", left.v4))
+            .ok()
     });
     tcp(&left.host, &right.host, &right.v4, 4 * MIB);
 }
@@ -103,12 +127,18 @@ fn a_deleted_interface_ends_the_daemon_and_takes_its_socket_along() {
     let tunnel = Tunnel::new(&net, Setup::default());
     tunnel.connect();
     let flow_target = tunnel.right.v4.clone();
-    let _ = tunnel.left.host.try_sh(&format!("ping -q -c 1 -W 1 {flow_target}"));
+    let _ = tunnel
+        .left
+        .host
+        .try_sh(&format!("ping -q -c 1 -W 1 {flow_target}"));
     tunnel.left.host.sh("ip link del wg0");
     let mut left = tunnel.left;
     let status = left.daemon.wait();
     assert!(status.success(), "{status}: {}", left.daemon.log());
-    assert!(!left.host.path("/run/wireguard/wg0.sock").exists(), "the socket is gone");
+    assert!(
+        !left.host.path("/run/wireguard/wg0.sock").exists(),
+        "the socket is gone"
+    );
 }
 
 #[test]
@@ -118,10 +148,11 @@ fn open_descriptors_for_the_interface_and_the_socket_are_taken_over() {
     host.sh("mkdir -p /run/wireguard");
     let listener = UnixListener::bind(host.path("/run/wireguard/wg0.sock")).expect("a socket");
     let tun: OwnedFd = host.within(|| {
+        use adit_io::TunQueue as _;
         let tun = adit_io::tun::Tun::open("wg0", 1, adit_io::Offloads::default())
             .expect("a TUN device")
             .remove(0);
-        tun.as_fd().try_clone_to_owned().expect("a descriptor")
+        tun.fd().try_clone_to_owned().expect("a descriptor")
     });
     // The two come in as standard input and output.
     let mut command = host.command("sh");
@@ -155,7 +186,9 @@ fn open_descriptors_for_the_interface_and_the_socket_are_taken_over() {
                 own.private, other.public
             ),
         );
-        host.sh(&format!("ip addr add 192.168.77.{number}/24 dev wg0; ip link set wg0 mtu 1420 up"));
+        host.sh(&format!(
+            "ip addr add 192.168.77.{number}/24 dev wg0; ip link set wg0 mtu 1420 up"
+        ));
     }
     ping(&net.left, "192.168.77.2", 3);
     tcp(&net.left, &net.right, "192.168.77.2", 4 * MIB);

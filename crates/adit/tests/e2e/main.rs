@@ -8,8 +8,12 @@
 mod harness;
 
 mod carries;
-mod paths;
-mod sessions;
 mod daemon;
 mod interface;
+mod interop;
+mod kernel;
+mod offloads;
+mod paths;
+mod sessions;
 mod uapi;
+mod quick;

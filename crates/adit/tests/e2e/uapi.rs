@@ -21,16 +21,23 @@ impl Device {
     }
 
     fn connect(&self) -> UnixStream {
-        let socket = UnixStream::connect(self.host.path("/run/wireguard/wg0.sock")).expect("the socket accepts");
-        socket.set_read_timeout(Some(seconds(20))).expect("a timeout");
-        socket.set_write_timeout(Some(seconds(20))).expect("a timeout");
+        let socket = UnixStream::connect(self.host.path("/run/wireguard/wg0.sock"))
+            .expect("the socket accepts");
+        socket
+            .set_read_timeout(Some(seconds(20)))
+            .expect("a timeout");
+        socket
+            .set_write_timeout(Some(seconds(20)))
+            .expect("a timeout");
         socket
     }
 
     /// Sends a request and reads to the blank line that ends the answer.
     fn ask(&self, request: &str) -> String {
         let mut socket = self.connect();
-        socket.write_all(request.as_bytes()).expect("the request is read");
+        socket
+            .write_all(request.as_bytes())
+            .expect("the request is read");
         answer(&mut socket)
     }
 
@@ -64,15 +71,26 @@ fn answer(socket: &mut UnixStream) -> String {
         match socket.read(&mut piece) {
             Ok(0) => break,
             Ok(n) => bytes.extend_from_slice(&piece[..n]),
-            Err(error) => panic!("no answer: {error}; so far {}", String::from_utf8_lossy(&bytes)),
+            Err(error) => panic!(
+                "no answer: {error}; so far {}",
+                String::from_utf8_lossy(&bytes)
+            ),
         }
     }
     String::from_utf8(bytes).expect("text")
 }
 
 fn errno(answer: &str) -> u32 {
-    let line = answer.lines().find(|l| l.starts_with("errno=")).unwrap_or_else(|| panic!("an errno in {answer:?}"));
-    line["errno=".len()..].parse::<i64>().expect("a number").unsigned_abs().try_into().expect("small")
+    let line = answer
+        .lines()
+        .find(|l| l.starts_with("errno="))
+        .unwrap_or_else(|| panic!("an errno in {answer:?}"));
+    line["errno=".len()..]
+        .parse::<i64>()
+        .expect("a number")
+        .unsigned_abs()
+        .try_into()
+        .expect("small")
 }
 
 fn hex(n: u8) -> String {
@@ -96,19 +114,54 @@ fn wg_prints_what_was_configured_in_every_format() {
 
     let dump = host.sh("wg show wg0 dump");
     let mut lines: Vec<Vec<&str>> = dump.lines().map(|l| l.split('\t').collect()).collect();
-    assert_eq!(lines.remove(0), [own.private.as_str(), &own.public, "12345", "0x2a"]);
+    assert_eq!(
+        lines.remove(0),
+        [own.private.as_str(), &own.public, "12345", "0x2a"]
+    );
     lines.sort_by_key(|l| l[0] != one.public);
     assert_eq!(
         lines[0],
-        [one.public.as_str(), &psk, "192.0.2.1:1000", "10.1.0.0/16,fd01::/64", "0", "0", "0", "25"]
+        [
+            one.public.as_str(),
+            &psk,
+            "192.0.2.1:1000",
+            "10.1.0.0/16,fd01::/64",
+            "0",
+            "0",
+            "0",
+            "25"
+        ]
     );
-    assert_eq!(lines[1], [two.public.as_str(), "(none)", "[2001:db8::1]:2000", "(none)", "0", "0", "0", "off"]);
-    assert!(host.sh("wg show all dump").lines().all(|l| l.starts_with("wg0\t")));
+    assert_eq!(
+        lines[1],
+        [
+            two.public.as_str(),
+            "(none)",
+            "[2001:db8::1]:2000",
+            "(none)",
+            "0",
+            "0",
+            "0",
+            "off"
+        ]
+    );
+    assert!(
+        host.sh("wg show all dump")
+            .lines()
+            .all(|l| l.starts_with("wg0\t"))
+    );
     assert_eq!(host.sh("wg show interfaces").trim(), "wg0");
     assert_eq!(host.sh("wg show wg0 listen-port").trim(), "12345");
     assert_eq!(host.sh("wg show wg0 private-key").trim(), own.private);
     let shown = host.sh("wg show");
-    for part in ["interface: wg0", "listening port: 12345", "fwmark: 0x2a", "endpoint: 192.0.2.1:1000", "persistent keepalive: every 25 seconds", "preshared key: (hidden)"] {
+    for part in [
+        "interface: wg0",
+        "listening port: 12345",
+        "fwmark: 0x2a",
+        "endpoint: 192.0.2.1:1000",
+        "persistent keepalive: every 25 seconds",
+        "preshared key: (hidden)",
+    ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     assert!(!host.try_sh("wg show doesnotexist").ok());
@@ -116,10 +169,17 @@ fn wg_prints_what_was_configured_in_every_format() {
     // What showconf prints, setconf restores.
     let written = host.sh("wg showconf wg0");
     host.sh("wg set wg0 listen-port 0 fwmark off private-key /dev/null");
-    host.sh(&format!("wg set wg0 peer {} remove peer {} remove", one.public, two.public));
+    host.sh(&format!(
+        "wg set wg0 peer {} remove peer {} remove",
+        one.public, two.public
+    ));
     assert_eq!(host.sh("wg show wg0 peers"), "");
     setconf(host, "wg0", &written);
-    let mut restored: Vec<String> = host.sh("wg show wg0 dump").lines().map(str::to_owned).collect();
+    let mut restored: Vec<String> = host
+        .sh("wg show wg0 dump")
+        .lines()
+        .map(str::to_owned)
+        .collect();
     let mut before: Vec<String> = dump.lines().map(str::to_owned).collect();
     restored.sort();
     before.sort();
@@ -131,21 +191,42 @@ fn wg_set_changes_one_thing_and_leaves_the_rest() {
     let device = Device::new();
     let host = &device.host;
     let (own, one, two) = (Keys::new(), Keys::new(), Keys::new());
-    host.sh_with_input("wg set wg0 private-key /dev/stdin listen-port 7777", &own.private);
+    host.sh_with_input(
+        "wg set wg0 private-key /dev/stdin listen-port 7777",
+        &own.private,
+    );
     host.sh(&format!("wg set wg0 peer {} allowed-ips 10.0.0.0/8,fd00::/8 endpoint 192.0.2.1:1 persistent-keepalive 10", one.public));
-    host.sh(&format!("wg set wg0 peer {} allowed-ips 10.1.0.0/16", two.public));
+    host.sh(&format!(
+        "wg set wg0 peer {} allowed-ips 10.1.0.0/16",
+        two.public
+    ));
     host.sh("wg set wg0 fwmark 9");
     assert_eq!(host.sh("wg show wg0 listen-port").trim(), "7777");
 
     // A block moves to the peer that names it last.
-    host.sh(&format!("wg set wg0 peer {} allowed-ips 10.0.0.0/8", two.public));
+    host.sh(&format!(
+        "wg set wg0 peer {} allowed-ips 10.0.0.0/8",
+        two.public
+    ));
     let ips = host.sh("wg show wg0 allowed-ips");
     assert!(ips.contains(&format!("{}\tfd00::/8", one.public)), "{ips}");
-    assert!(ips.contains(&format!("{}\t10.0.0.0/8", two.public)), "{ips}");
-    assert!(host.sh("wg show wg0 endpoints").contains(&format!("{}\t192.0.2.1:1", one.public)));
+    assert!(
+        ips.contains(&format!("{}\t10.0.0.0/8", two.public)),
+        "{ips}"
+    );
+    assert!(
+        host.sh("wg show wg0 endpoints")
+            .contains(&format!("{}\t192.0.2.1:1", one.public))
+    );
 
-    host.sh(&format!("wg set wg0 peer {} persistent-keepalive off", one.public));
-    assert!(host.sh("wg show wg0 persistent-keepalive").contains(&format!("{}\toff", one.public)));
+    host.sh(&format!(
+        "wg set wg0 peer {} persistent-keepalive off",
+        one.public
+    ));
+    assert!(
+        host.sh("wg show wg0 persistent-keepalive")
+            .contains(&format!("{}\toff", one.public))
+    );
     host.sh(&format!("wg set wg0 peer {} remove", one.public));
     assert_eq!(host.sh("wg show wg0 peers").trim(), two.public);
     host.sh("wg set wg0 fwmark 0 private-key /dev/null");
@@ -153,9 +234,18 @@ fn wg_set_changes_one_thing_and_leaves_the_rest() {
     assert_eq!(host.sh("wg show wg0 public-key").trim(), "(none)");
 
     // Host bits are cleared, the last block of several equal ones counts once.
-    host.sh(&format!("wg set wg0 peer {} allowed-ips 192.168.4.29/24,192.168.4.0/24,0.0.0.0/0,::/0", two.public));
+    host.sh(&format!(
+        "wg set wg0 peer {} allowed-ips 192.168.4.29/24,192.168.4.0/24,0.0.0.0/0,::/0",
+        two.public
+    ));
     let ips = host.sh("wg show wg0 allowed-ips");
-    let mut blocks: Vec<_> = ips.trim().split('\t').nth(1).expect("blocks").split(' ').collect();
+    let mut blocks: Vec<_> = ips
+        .trim()
+        .split('\t')
+        .nth(1)
+        .expect("blocks")
+        .split(' ')
+        .collect();
     blocks.sort_unstable();
     assert_eq!(blocks, ["0.0.0.0/0", "192.168.4.0/24", "::/0"]);
 }
@@ -163,42 +253,115 @@ fn wg_set_changes_one_thing_and_leaves_the_rest() {
 #[test]
 fn the_listening_port_that_was_not_asked_for_is_reported() {
     let device = Device::new();
-    device.host.sh_with_input("wg set wg0 private-key /dev/stdin", &Keys::new().private);
+    device
+        .host
+        .sh_with_input("wg set wg0 private-key /dev/stdin", &Keys::new().private);
     device.host.sh("ip link set wg0 up");
-    wait_for("a port is chosen", seconds(5), || device.host.sh("wg show wg0 listen-port").trim() != "0");
+    wait_for("a port is chosen", seconds(5), || {
+        device.host.sh("wg show wg0 listen-port").trim() != "0"
+    });
 }
 
 #[test]
 fn every_key_of_the_protocol_has_its_meaning() {
     let device = Device::new();
     let (a, b) = (hex(0x11), hex(0x22));
-    assert_eq!(device.set(&format!("public_key={a}\nupdate_only=true\nallowed_ip=10.0.0.0/8")), 0);
-    assert!(device.values("public_key").is_empty(), "update_only creates no peer");
+    assert_eq!(
+        device.set(&format!(
+            "public_key={a}\nupdate_only=true\nallowed_ip=10.0.0.0/8"
+        )),
+        0
+    );
+    assert!(
+        device.values("public_key").is_empty(),
+        "update_only creates no peer"
+    );
 
     assert_eq!(device.set(&format!("private_key={}\nlisten_port=0\nfwmark=7\nreplace_peers=true\npublic_key={a}\npreshared_key={}\nendpoint=192.0.2.1:1\npersistent_keepalive_interval=0\nprotocol_version=1\nallowed_ip=10.0.0.0/8\nallowed_ip=fd00::/8\npublic_key={b}\nallowed_ip=10.2.0.0/16", hex(0x33), hex(0x44))), 0);
     let answer = device.get();
-    for line in ["fwmark=7", "protocol_version=1", "endpoint=192.0.2.1:1", "last_handshake_time_sec=0", "last_handshake_time_nsec=0", "tx_bytes=0", "rx_bytes=0", "persistent_keepalive_interval=0", "allowed_ip=10.0.0.0/8", "allowed_ip=fd00::/8"] {
+    for line in [
+        "fwmark=7",
+        "protocol_version=1",
+        "endpoint=192.0.2.1:1",
+        "last_handshake_time_sec=0",
+        "last_handshake_time_nsec=0",
+        "tx_bytes=0",
+        "rx_bytes=0",
+        "persistent_keepalive_interval=0",
+        "allowed_ip=10.0.0.0/8",
+        "allowed_ip=fd00::/8",
+    ] {
         assert!(answer.lines().any(|l| l == line), "{line} in {answer}");
     }
-    assert!(answer.lines().any(|l| l == format!("preshared_key={}", hex(0x44))), "{answer}");
+    assert!(
+        answer
+            .lines()
+            .any(|l| l == format!("preshared_key={}", hex(0x44))),
+        "{answer}"
+    );
     assert!(answer.ends_with("errno=0\n\n"), "{answer:?}");
 
-    assert_eq!(device.set(&format!("public_key={a}\nallowed_ip=-10.0.0.0/8\nallowed_ip=10.3.0.0/16")), 0);
-    assert_eq!(device.values("allowed_ip").iter().filter(|ip| *ip == "10.0.0.0/8").count(), 0);
-    assert_eq!(device.set(&format!("public_key={a}\nallowed_ip=-10.2.0.0/16")), 0, "another peer's block stays");
-    assert!(device.values("allowed_ip").contains(&"10.2.0.0/16".to_owned()));
-    assert_eq!(device.set(&format!("public_key={b}\nreplace_allowed_ips=true\nallowed_ip=10.3.0.0/16")), 0);
+    assert_eq!(
+        device.set(&format!(
+            "public_key={a}\nallowed_ip=-10.0.0.0/8\nallowed_ip=10.3.0.0/16"
+        )),
+        0
+    );
+    assert_eq!(
+        device
+            .values("allowed_ip")
+            .iter()
+            .filter(|ip| *ip == "10.0.0.0/8")
+            .count(),
+        0
+    );
+    assert_eq!(
+        device.set(&format!("public_key={a}\nallowed_ip=-10.2.0.0/16")),
+        0,
+        "another peer's block stays"
+    );
+    assert!(
+        device
+            .values("allowed_ip")
+            .contains(&"10.2.0.0/16".to_owned())
+    );
+    assert_eq!(
+        device.set(&format!(
+            "public_key={b}\nreplace_allowed_ips=true\nallowed_ip=10.3.0.0/16"
+        )),
+        0
+    );
     let mut blocks = device.values("allowed_ip");
     blocks.sort();
-    assert_eq!(blocks, ["10.3.0.0/16", "fd00::/8"], "replaced, and moved from the other peer");
-    assert_eq!(device.set(&format!("public_key={a}\nremove=true\nallowed_ip=10.9.0.0/16")), 0);
+    assert_eq!(
+        blocks,
+        ["10.3.0.0/16", "fd00::/8"],
+        "replaced, and moved from the other peer"
+    );
+    assert_eq!(
+        device.set(&format!(
+            "public_key={a}\nremove=true\nallowed_ip=10.9.0.0/16"
+        )),
+        0
+    );
     assert_eq!(device.values("public_key"), std::slice::from_ref(&b));
-    assert_eq!(device.set(&format!("public_key={b}\nupdate_only=true\npersistent_keepalive_interval=65535")), 0);
+    assert_eq!(
+        device.set(&format!(
+            "public_key={b}\nupdate_only=true\npersistent_keepalive_interval=65535"
+        )),
+        0
+    );
     assert_eq!(device.values("persistent_keepalive_interval"), ["65535"]);
     assert_eq!(device.set("replace_peers=true"), 0);
     assert!(device.values("public_key").is_empty());
     assert_eq!(device.set(&format!("private_key={}", "0".repeat(64))), 0);
-    assert!(device.values("private_key").iter().all(|key| *key == "0".repeat(64)), "zero removes the key");
+    assert!(
+        device
+            .values("private_key")
+            .iter()
+            .all(|key| *key == "0".repeat(64)),
+        "zero removes the key"
+    );
     // An empty set is a set.
     assert_eq!(errno(&device.ask("set=1\n\n")), 0);
 }
@@ -209,7 +372,10 @@ fn a_failing_set_changes_nothing_at_all() {
     let (a, b) = (hex(0x11), hex(0x22));
     assert_eq!(device.set(&format!("private_key={}\nlisten_port=4444\nfwmark=3\npublic_key={a}\nendpoint=192.0.2.1:1\nallowed_ip=10.0.0.0/8", hex(0x33))), 0);
     let before = device.get();
-    let good = format!("private_key={}\nlisten_port=4445\nfwmark=4\nreplace_peers=true\npublic_key={b}\nallowed_ip=10.0.0.0/8", hex(0x55));
+    let good = format!(
+        "private_key={}\nlisten_port=4445\nfwmark=4\nreplace_peers=true\npublic_key={b}\nallowed_ip=10.0.0.0/8",
+        hex(0x55)
+    );
     for bad in [
         "allowed_ip=10.0.0.0/33",
         "allowed_ip=10.0.0/8",
@@ -236,7 +402,14 @@ fn a_failing_set_changes_nothing_at_all() {
         assert_ne!(errno, 0, "{bad}");
         assert_eq!(device.get(), before, "after {bad}");
     }
-    for bad in ["private_key=00", "listen_port=65536", "listen_port=x", "fwmark=4294967296", "replace_peers=1", "remove=true"] {
+    for bad in [
+        "private_key=00",
+        "listen_port=65536",
+        "listen_port=x",
+        "fwmark=4294967296",
+        "replace_peers=1",
+        "remove=true",
+    ] {
         assert_ne!(device.set(&format!("{bad}\n{good}")), 0, "{bad}");
         assert_eq!(device.get(), before, "after {bad}");
     }
@@ -255,7 +428,10 @@ fn a_port_in_use_fails_the_set_and_the_old_port_goes_on() {
         drop(sockets);
     });
     std::thread::sleep(Duration::from_millis(200));
-    let output = left.host.try_sh(&format!("wg set wg0 listen-port 5555 peer {} persistent-keepalive 7", right.keys.public));
+    let output = left.host.try_sh(&format!(
+        "wg set wg0 listen-port 5555 peer {} persistent-keepalive 7",
+        right.keys.public
+    ));
     assert!(!output.ok(), "the port is taken");
     assert_eq!(left.wg("show {} listen-port").trim(), "51820");
     assert_eq!(left.peer_field(7), "off", "the peer is as it was");
@@ -274,7 +450,9 @@ fn the_answer_to_a_set_comes_in_one_piece() {
     let device = Device::new();
     for _ in 0..50 {
         let mut socket = device.connect();
-        socket.write_all(b"set=1\nfwmark=1\n\n").expect("the request is read");
+        socket
+            .write_all(b"set=1\nfwmark=1\n\n")
+            .expect("the request is read");
         let mut piece = [0; 32];
         let n = socket.read(&mut piece).expect("an answer");
         assert_eq!(&piece[..n], b"errno=0\n\n");
@@ -285,7 +463,9 @@ fn the_answer_to_a_set_comes_in_one_piece() {
 fn several_requests_on_one_connection_are_answered_in_order() {
     let device = Device::new();
     let mut socket = device.connect();
-    socket.write_all(b"set=1\nfwmark=5\n\nget=1\n\nset=1\nfwmark=6\n\nget=1\n\n").expect("the requests are read");
+    socket
+        .write_all(b"set=1\nfwmark=5\n\nget=1\n\nset=1\nfwmark=6\n\nget=1\n\n")
+        .expect("the requests are read");
     for expected in [None, Some("fwmark=5"), None, Some("fwmark=6")] {
         let mut text = String::new();
         // One answer at a time: read byte by byte up to the blank line.
@@ -295,7 +475,10 @@ fn several_requests_on_one_connection_are_answered_in_order() {
             text.push(char::from(byte[0]));
         }
         assert!(text.ends_with("errno=0\n\n"), "{text}");
-        assert!(expected.is_none_or(|line| text.contains(line)), "{expected:?} in {text}");
+        assert!(
+            expected.is_none_or(|line| text.contains(line)),
+            "{expected:?} in {text}"
+        );
     }
 }
 
@@ -303,9 +486,20 @@ fn several_requests_on_one_connection_are_answered_in_order() {
 fn garbage_on_the_socket_is_refused_and_disturbs_nobody() {
     let device = Device::new();
     let a = hex(0x11);
-    assert_eq!(device.set(&format!("private_key={}\nlisten_port=4444\npublic_key={a}\nallowed_ip=10.0.0.0/8", hex(0x33))), 0);
+    assert_eq!(
+        device.set(&format!(
+            "private_key={}\nlisten_port=4444\npublic_key={a}\nallowed_ip=10.0.0.0/8",
+            hex(0x33)
+        )),
+        0
+    );
     let before = device.get();
-    let long_line = [b"set=1\nprivate_key=".as_slice(), &vec![b'a'; 10_000_000], b"\n\n"].concat();
+    let long_line = [
+        b"set=1\nprivate_key=".as_slice(),
+        &vec![b'a'; 10_000_000],
+        b"\n\n",
+    ]
+    .concat();
     let many_lines = [b"set=1\n".as_slice(), &b"bogus=1\n".repeat(200_000), b"\n"].concat();
     let binary: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     let requests: [&[u8]; 16] = [
@@ -334,7 +528,10 @@ fn garbage_on_the_socket_is_refused_and_disturbs_nobody() {
         let _ = socket.shutdown(std::net::Shutdown::Write);
         let mut reply = Vec::new();
         let _ = socket.read_to_end(&mut reply);
-        assert!(!String::from_utf8_lossy(&reply).contains("panicked"), "{shown}");
+        assert!(
+            !String::from_utf8_lossy(&reply).contains("panicked"),
+            "{shown}"
+        );
         // And one that vanishes without reading.
         let mut socket = device.connect();
         let _ = socket.set_write_timeout(Some(Duration::from_millis(500)));
@@ -346,13 +543,24 @@ fn garbage_on_the_socket_is_refused_and_disturbs_nobody() {
     let idle: Vec<_> = (0..64).map(|_| device.connect()).collect();
     let start = Instant::now();
     assert_eq!(device.get(), before);
-    println!("answered beside {} idle clients in {:?}", idle.len(), start.elapsed());
+    println!(
+        "answered beside {} idle clients in {:?}",
+        idle.len(),
+        start.elapsed()
+    );
 }
 
 #[test]
 fn syncconf_under_load_loses_no_packet_and_resets_no_endpoint() {
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { right_knows_left: true, psk: true, ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            right_knows_left: true,
+            psk: true,
+            ..Setup::default()
+        },
+    );
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     let config = right.wg("showconf {}");
@@ -363,19 +571,40 @@ fn syncconf_under_load_loses_no_packet_and_resets_no_endpoint() {
     assert!(config.contains("Endpoint = 10.0.0.1:51820"), "{config}");
     let handshake = right.latest_handshake();
 
-    let there = UdpTicker::start(&left.host, &right.host, &right.v4, Duration::from_micros(500));
-    let back = UdpTicker::start(&right.host, &left.host, &left.v6, Duration::from_micros(500));
+    let there = UdpTicker::start(
+        &left.host,
+        &right.host,
+        &right.v4,
+        Duration::from_micros(500),
+    );
+    let back = UdpTicker::start(
+        &right.host,
+        &left.host,
+        &left.v6,
+        Duration::from_micros(500),
+    );
     there.advances(100);
     back.advances(100);
     let current = right.wg("showconf {}");
     for _ in 0..30 {
-        right.host.sh_with_input("wg syncconf wg0 /dev/stdin", &current);
-        right.host.sh_with_input("wg addconf wg0 /dev/stdin", &current);
+        right
+            .host
+            .sh_with_input("wg syncconf wg0 /dev/stdin", &current);
+        right
+            .host
+            .sh_with_input("wg addconf wg0 /dev/stdin", &current);
     }
     // A change elsewhere in the file touches this peer as little.
-    let more = format!("{current}\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.77.0.0/16\n", Keys::new().public);
-    right.host.sh_with_input("wg syncconf wg0 /dev/stdin", &more);
-    right.host.sh_with_input("wg syncconf wg0 /dev/stdin", &current);
+    let more = format!(
+        "{current}\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.77.0.0/16\n",
+        Keys::new().public
+    );
+    right
+        .host
+        .sh_with_input("wg syncconf wg0 /dev/stdin", &more);
+    right
+        .host
+        .sh_with_input("wg syncconf wg0 /dev/stdin", &current);
     assert_eq!(right.wg("show {} peers").trim(), left.keys.public);
     for (name, ticks) in [("there", there), ("back", back)] {
         let (sent, received) = ticks.stop();
@@ -406,10 +635,19 @@ fn a_configuration_of_thousands_of_peers_is_set_and_shown() {
     setconf(&device.host, "wg0", &config);
     let set = start.elapsed();
     let dump = device.host.sh("wg show wg0 dump");
-    println!("{count} peers: set in {set:?}, set and shown in {:?}", start.elapsed());
+    println!(
+        "{count} peers: set in {set:?}, set and shown in {:?}",
+        start.elapsed()
+    );
     assert_eq!(dump.lines().count(), count as usize + 1);
-    assert!(dump.lines().skip(1).all(|l| l.split('\t').nth(3).is_some_and(|ips| ips.split(',').count() == 3)));
-    device.host.sh_with_input("wg syncconf wg0 /dev/stdin", &config);
+    assert!(dump.lines().skip(1).all(|l| {
+        l.split('\t')
+            .nth(3)
+            .is_some_and(|ips| ips.split(',').count() == 3)
+    }));
+    device
+        .host
+        .sh_with_input("wg syncconf wg0 /dev/stdin", &config);
     let again = device.host.sh("wg show wg0 dump");
     assert_eq!(again.lines().count(), dump.lines().count());
     assert_eq!(device.set("replace_peers=true"), 0);
@@ -435,7 +673,10 @@ fn base64_key(key: &[u8; 32]) -> String {
 fn many_clients_at_once_each_get_a_whole_answer() {
     let device = std::sync::Arc::new(Device::new());
     let a = hex(0x11);
-    assert_eq!(device.set(&format!("private_key={}\npublic_key={a}", hex(0x33))), 0);
+    assert_eq!(
+        device.set(&format!("private_key={}\npublic_key={a}", hex(0x33))),
+        0
+    );
     let clients: Vec<_> = (0..16)
         .map(|i| {
             let (device, a) = (device.clone(), a.clone());
@@ -444,11 +685,26 @@ fn many_clients_at_once_each_get_a_whole_answer() {
                     if (i + j) % 2 == 0 {
                         // Two keys that are always set together.
                         let n = i * 100 + j;
-                        assert_eq!(device.set(&format!("fwmark={n}\npublic_key={a}\npersistent_keepalive_interval={n}")), 0);
+                        assert_eq!(
+                            device.set(&format!(
+                                "fwmark={n}\npublic_key={a}\npersistent_keepalive_interval={n}"
+                            )),
+                            0
+                        );
                     } else {
                         let answer = device.get();
-                        let value = |key: &str| answer.lines().find_map(|l| l.strip_prefix(key)).unwrap_or("0").to_owned();
-                        assert_eq!(value("fwmark="), value("persistent_keepalive_interval="), "half a set in {answer}");
+                        let value = |key: &str| {
+                            answer
+                                .lines()
+                                .find_map(|l| l.strip_prefix(key))
+                                .unwrap_or("0")
+                                .to_owned()
+                        };
+                        assert_eq!(
+                            value("fwmark="),
+                            value("persistent_keepalive_interval="),
+                            "half a set in {answer}"
+                        );
                     }
                 }
             })

@@ -12,15 +12,15 @@ mod topology;
 mod traffic;
 mod tunnel;
 
-pub use capture::{Capture, Datagram};
+pub use capture::Capture;
 pub use guest::Guest;
-pub use host::{Host, Output, link, move_link};
+pub use host::{Host, link, move_link};
 pub use implementation::{Daemon, Program, Start, peer};
 pub use topology::{Family, Natted, Pair, Routed};
 pub use traffic::{
     Flow, Stream, UdpTicker, marker, ping, ping_fails, tcp, tcp_many, udp, within_bytes,
 };
-pub use tunnel::{Keys, Setup, Side, Tunnel, setconf};
+pub use tunnel::{Keys, Setup, Tunnel, setconf};
 
 use std::time::{Duration, Instant};
 

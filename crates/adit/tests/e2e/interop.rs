@@ -1,0 +1,214 @@
+//! Adit against the other userspace implementations, whoever begins.
+
+use crate::harness::*;
+use crate::sessions::renews;
+
+const MIB: u64 = 1 << 20;
+
+/// The two ways round: Adit begins, or the other one does.
+fn both_ways(other: Program) -> [(Program, Program); 2] {
+    [(Program::Adit, other), (other, Program::Adit)]
+}
+
+fn exchanges(other: Program) {
+    for (left, right) in both_ways(other) {
+        for (outer, psk) in [(Family::V4, false), (Family::V6, true)] {
+            println!("{left:?} begins, {right:?} answers, over {outer:?}, PSK {psk}");
+            let net = Pair::new();
+            let setup = Setup {
+                left,
+                right,
+                outer,
+                psk,
+                right_knows_left: false,
+                ..Setup::default()
+            };
+            let tunnel = Tunnel::new(&net, setup);
+            ping(&net.left, &tunnel.right.v4, 5);
+            ping(&net.right, &tunnel.left.v6, 5);
+            udp(
+                &net.left,
+                &net.right,
+                &tunnel.right.v4,
+                &[4, 15, 16, 100, 1000, 1392],
+                5,
+            );
+            udp(
+                &net.right,
+                &net.left,
+                &tunnel.left.v6,
+                &[4, 15, 16, 100, 1000, 1372],
+                5,
+            );
+            if psk {
+                net.left.sh_with_input(
+                    &format!(
+                        "wg set wg0 peer {} preshared-key /dev/stdin",
+                        tunnel.right.keys.public
+                    ),
+                    &Keys::psk(),
+                );
+                ping(&net.left, &tunnel.right.v4, 1);
+            }
+        }
+    }
+}
+
+fn carries_bulk(other: Program) {
+    for (left, right) in both_ways(other) {
+        println!("{left:?} begins, {right:?} answers");
+        let net = Pair::new();
+        let tunnel = Tunnel::new(
+            &net,
+            Setup {
+                left,
+                right,
+                right_knows_left: false,
+                ..Setup::default()
+            },
+        );
+        tunnel.connect();
+        tcp(&net.left, &net.right, &tunnel.right.v4, 16 * MIB);
+        tcp(&net.right, &net.left, &tunnel.left.v4, 16 * MIB);
+        tcp_many(&net.left, &net.right, &tunnel.right.v6, 8, 2 * MIB);
+        tcp_many(&net.right, &net.left, &tunnel.left.v6, 8, 2 * MIB);
+    }
+}
+
+/// Both roam in turn: by port, and from one address family to the other.
+fn roams(other: Program) {
+    for (left, right) in both_ways(other) {
+        println!("{left:?} roams, {right:?} follows");
+        let net = Pair::new();
+        let tunnel = Tunnel::new(
+            &net,
+            Setup {
+                left,
+                right,
+                ..Setup::default()
+            },
+        );
+        tunnel.connect();
+        ping(&net.right, &tunnel.left.v4, 2);
+        tunnel.left.wg("set {} listen-port 40000");
+        // GotaTun follows a handshake only.
+        let follows = |expected: &str| {
+            wait_for(
+                &format!("the right side sees {expected}"),
+                seconds(30),
+                || {
+                    let _ = net
+                        .left
+                        .try_sh(&format!("ping -n -q -c 1 -W 1 {}", tunnel.right.v4));
+                    tunnel.right.endpoint() == expected
+                },
+            );
+        };
+        follows("10.0.0.1:40000");
+        ping(&net.right, &tunnel.left.v6, 2);
+        tunnel.left.wg(&format!(
+            "set {{}} peer {} endpoint [fd00::2]:51820",
+            tunnel.right.keys.public
+        ));
+        follows("[fd00::1]:40000");
+        ping(&net.right, &tunnel.left.v4, 2);
+        tcp(&net.left, &net.right, &tunnel.right.v4, MIB);
+    }
+}
+
+/// The other side is killed and comes back with the same keys: a new handshake takes over, whoever needs it first.
+fn survives_a_restart(other: Program) {
+    let net = Pair::new();
+    let mut tunnel = Tunnel::new(
+        &net,
+        Setup {
+            right: other,
+            keepalive: Some(1),
+            ..Setup::default()
+        },
+    );
+    tunnel.connect();
+    let config = tunnel.right.wg("showconf {}");
+    tunnel.right.daemon.signal("KILL");
+    tunnel.right.daemon.wait();
+    wait_for("the interface goes with it", seconds(5), || {
+        !net.right.has_interface("wg0")
+    });
+    tunnel.right.daemon = Daemon::start(&net.right, other, "wg0", &Start::default());
+    setconf(&net.right, "wg0", &config);
+    net.right.sh("ip addr add 192.168.77.2/24 dev wg0; ip addr add fd77::2/64 dev wg0 nodad; ip link set wg0 mtu 1420 up");
+    wait_for("the tunnel works again", seconds(30), || {
+        net.right
+            .try_sh(&format!("ping -n -q -c 1 -W 1 {}", tunnel.left.v4))
+            .ok()
+    });
+    tcp(&net.left, &net.right, &tunnel.right.v4, 4 * MIB);
+}
+
+/// Both directions at the same time, as each waits two minutes.
+fn is_renewed(other: Program) {
+    let runs = both_ways(other).map(|(left, right)| {
+        std::thread::spawn(move || {
+            let net = Pair::new();
+            let tunnel = Tunnel::new(
+                &net,
+                Setup {
+                    left,
+                    right,
+                    right_knows_left: false,
+                    ..Setup::default()
+                },
+            );
+            renews(&tunnel);
+        })
+    });
+    for run in runs {
+        if let Err(panic) = run.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn run(other: Program, test: fn(Program)) {
+    if let Some(other) = peer(other) {
+        test(other);
+    }
+}
+
+macro_rules! with {
+    ($name:ident, $program:expr) => {
+        mod $name {
+            use crate::harness::Program;
+
+            #[test]
+            fn it_exchanges_packets_of_both_families_with_and_without_a_preshared_key() {
+                super::run($program, super::exchanges);
+            }
+
+            #[test]
+            fn bulk_traffic_flows_both_ways() {
+                super::run($program, super::carries_bulk);
+            }
+
+            #[test]
+            fn either_side_may_roam() {
+                super::run($program, super::roams);
+            }
+
+            #[test]
+            fn a_restarted_peer_is_met_again() {
+                super::run($program, super::survives_a_restart);
+            }
+
+            #[test]
+            fn sessions_are_renewed_under_traffic() {
+                super::run($program, super::is_renewed);
+            }
+        }
+    };
+}
+
+with!(wireguard_go, Program::WireguardGo);
+with!(tailscales_fork, Program::Tailscale);
+with!(boringtun, Program::Boringtun);
+with!(gotatun, Program::Gotatun);

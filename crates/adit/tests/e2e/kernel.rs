@@ -1,0 +1,256 @@
+//! Adit against the Linux kernel's own WireGuard, and Adit on that kernel: 6.1 knows no USO.
+//!
+//! ```text
+//!   host-of-guest                    guest (QEMU, software emulation)
+//!   wg0  192.168.77.1 fd77::1        wg0  192.168.77.2 fd77::2
+//!   tap0 10.9.0.1 fd09::1 ────────── eth0 10.9.0.2 fd09::2
+//! ```
+
+use std::net::SocketAddr;
+
+use crate::harness::*;
+
+const MIB: u64 = 1 << 20;
+
+/// Who stands in the guest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Inside {
+    Kernel,
+    Adit,
+}
+
+struct World {
+    guest: Guest,
+    daemon: Daemon,
+    ours: Keys,
+    theirs: Keys,
+}
+
+impl World {
+    fn new(inside: Inside) -> Option<World> {
+        let program = Program::Adit.path();
+        let guest = match inside {
+            Inside::Kernel => Guest::boot(&[])?,
+            Inside::Adit => Guest::boot(&[&program])?,
+        };
+        let name = program
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        match inside {
+            Inside::Kernel => guest.sh("ip link add wg0 type wireguard"),
+            Inside::Adit => guest.sh(&format!(
+                "export LOG_LEVEL=verbose; /bin/{name} -f wg0 > /tmp/log 2>&1 & \
+                 for i in $(seq 100); do wg show wg0 > /dev/null 2>&1 && break; usleep 100000; done; wg show wg0 || {{ cat /tmp/log; false; }}"
+            )),
+        };
+        guest.sh("set -e; ip addr add 192.168.77.2/24 dev wg0; ip addr add fd77::2/64 dev wg0 nodad; ip link set wg0 mtu 1420 up");
+        let daemon = Daemon::start(&guest.host, Program::Adit, "wg0", &Start::default());
+        guest.host.sh("set -e; ip addr add 192.168.77.1/24 dev wg0; ip addr add fd77::1/64 dev wg0 nodad; ip link set wg0 mtu 1420 up");
+        // An echo server: what is sent to it comes back.
+        guest.sh("nc -ll -p 7000 -e cat > /dev/null 2>&1 &");
+        Some(World {
+            guest,
+            daemon,
+            ours: Keys::new(),
+            theirs: Keys::new(),
+        })
+    }
+
+    /// Fresh configuration on both sides; `begins` knows the other's address, the other one does not.
+    fn configure(&self, begins: Begins, outer: Family, psk: Option<&str>) {
+        let config = |own: &Keys, other: &Keys, number: u8, endpoint: Option<&str>| {
+            let mut config = format!(
+                "[Interface]\nPrivateKey = {}\nListenPort = 51820\n[Peer]\nPublicKey = {}\nAllowedIPs = 192.168.77.{number}/32, fd77::{number}/128\n",
+                own.private, other.public
+            );
+            if let Some(address) = endpoint {
+                config += &format!("Endpoint = {}\n", outer.with_port(address, 51820));
+            }
+            if let Some(psk) = psk {
+                config += &format!("PresharedKey = {psk}\n");
+            }
+            config
+        };
+        let (v4, v6) = (("10.9.0.1", "fd09::1"), ("10.9.0.2", "fd09::2"));
+        let (host, guest) = match outer {
+            Family::V4 => (v4.0, v6.0),
+            Family::V6 => (v4.1, v6.1),
+        };
+        let ours = config(
+            &self.ours,
+            &self.theirs,
+            2,
+            (begins == Begins::Host).then_some(guest),
+        );
+        let theirs = config(
+            &self.theirs,
+            &self.ours,
+            1,
+            (begins == Begins::Guest).then_some(host),
+        );
+        setconf(&self.guest.host, "wg0", &ours);
+        self.guest.sh(&format!(
+            "umask 077; cat > /tmp/conf <<'END'\n{theirs}END\nwg setconf wg0 /tmp/conf"
+        ));
+    }
+
+    fn ping_both_ways(&self) {
+        for (to_guest, to_host) in [("192.168.77.2", "192.168.77.1"), ("fd77::2", "fd77::1")] {
+            ping(&self.guest.host, to_guest, 5);
+            self.guest.sh(&format!("ping -q -c 3 -W 10 {to_host}"));
+        }
+    }
+
+    fn bulk(&self, bytes: u64) {
+        for address in ["192.168.77.2:7000", "[fd77::2]:7000"] {
+            let to: SocketAddr = address.parse().expect("an address");
+            Stream::echo(&self.guest.host, to, bytes);
+        }
+    }
+
+    fn guest_peer_field(&self, index: usize) -> String {
+        let dump = self.guest.sh("wg show wg0 dump");
+        let line = dump.lines().nth(1).expect("a peer").to_owned();
+        line.split('\t').nth(index).expect("a field").to_owned()
+    }
+}
+
+/// Which side begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Begins {
+    Host,
+    Guest,
+}
+
+fn exchanges(world: &World, bytes: u64) {
+    let psk = Keys::psk();
+    for (begins, outer, psk) in [
+        (Begins::Host, Family::V4, None),
+        (Begins::Guest, Family::V6, Some(psk.as_str())),
+        (Begins::Guest, Family::V4, None),
+        (Begins::Host, Family::V6, Some(psk.as_str())),
+    ] {
+        println!(
+            "the {begins:?} begins, over {outer:?}, PSK {}",
+            psk.is_some()
+        );
+        // Fresh keys would do too; the same ones prove that timestamps move on.
+        world.configure(begins, outer, psk);
+        if begins == Begins::Guest {
+            world.guest.sh("ping -q -c 2 -W 10 192.168.77.1");
+        }
+        world.ping_both_ways();
+        world.bulk(bytes);
+    }
+}
+
+fn roams(world: &World) {
+    world.configure(Begins::Host, Family::V4, None);
+    world.ping_both_ways();
+    // The host moves, the guest follows.
+    world.guest.host.sh("wg set wg0 listen-port 40000");
+    ping(&world.guest.host, "192.168.77.2", 2);
+    assert_eq!(world.guest_peer_field(2), "10.9.0.1:40000");
+    world.guest.sh("ping -q -c 2 -W 10 192.168.77.1");
+    // The guest moves, the host follows.
+    world
+        .guest
+        .sh("wg set wg0 listen-port 40001; ping -q -c 2 -W 10 192.168.77.1");
+    let endpoint = || {
+        world
+            .guest
+            .host
+            .sh("wg show wg0 endpoints")
+            .trim()
+            .split('\t')
+            .nth(1)
+            .map(str::to_owned)
+    };
+    assert_eq!(endpoint().as_deref(), Some("10.9.0.2:40001"));
+    world.guest.sh("ip addr add 10.9.0.22/24 dev eth0; ip addr del 10.9.0.2/24 dev eth0; ip addr add 10.9.0.22/24 dev eth0 2> /dev/null; ping -q -c 3 -W 10 192.168.77.1");
+    assert_eq!(endpoint().as_deref(), Some("10.9.0.22:40001"));
+    world.guest.sh("ip addr add 10.9.0.2/24 dev eth0");
+    // To the other family.
+    world.guest.host.sh(&format!(
+        "wg set wg0 peer {} endpoint [fd09::2]:40001",
+        world.theirs.public
+    ));
+    ping(&world.guest.host, "192.168.77.2", 2);
+    assert_eq!(world.guest_peer_field(2), "[fd09::1]:40000");
+    world.ping_both_ways();
+    world.bulk(MIB);
+}
+
+#[test]
+fn it_exchanges_packets_with_the_kernel_whoever_begins() {
+    let Some(world) = World::new(Inside::Kernel) else {
+        return;
+    };
+    exchanges(&world, 4 * MIB);
+    roams(&world);
+    // The kernel counts what we count.
+    wait_for("the counters of both sides agree", seconds(30), || {
+        let dump = world.guest.host.sh("wg show wg0 transfer");
+        let ours: Vec<_> = dump.trim().split('\t').skip(1).map(str::to_owned).collect();
+        ours == [world.guest_peer_field(6), world.guest_peer_field(5)]
+    });
+    drop(world.daemon);
+}
+
+#[test]
+fn sessions_with_the_kernel_are_renewed_under_traffic_whoever_began() {
+    let runs = [Begins::Host, Begins::Guest].map(|begins| {
+        std::thread::spawn(move || {
+            let Some(world) = World::new(Inside::Kernel) else {
+                return;
+            };
+            world.configure(begins, Family::V4, Some(&Keys::psk()));
+            world.guest.sh("ping -q -c 1 -W 10 192.168.77.1 || true");
+            ping(&world.guest.host, "192.168.77.2", 1);
+            let handshake = || world.guest_peer_field(4).parse::<u64>().expect("a number");
+            let first = handshake();
+            let started = std::time::Instant::now();
+            let mut pings = 0;
+            while handshake() == first {
+                assert!(started.elapsed() < seconds(160), "no renewal within 160 s");
+                // Any lost one fails.
+                ping(&world.guest.host, "fd77::2", 50);
+                world.guest.sh("ping -q -c 1 -W 5 192.168.77.1");
+                pings += 50;
+            }
+            println!(
+                "{begins:?} began: renewed after {:?}, {pings} pings",
+                started.elapsed()
+            );
+            world.ping_both_ways();
+        })
+    });
+    for run in runs {
+        if let Err(panic) = run.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn it_runs_on_linux_6_1_which_has_no_uso() {
+    let Some(world) = World::new(Inside::Adit) else {
+        return;
+    };
+    assert!(world.guest.sh("uname -r").starts_with("6.1."));
+    exchanges(&world, MIB);
+    roams(&world);
+    if Program::Adit.is_adit() {
+        let report = world.guest.sh("/bin/adit show wg0 --json");
+        let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+        let offloads = &report["interfaces"][0]["engine"]["offloads"];
+        println!("{offloads}");
+        assert_eq!(
+            offloads["tun-uso"],
+            serde_json::Value::Bool(false),
+            "{report}"
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! Turning any offload off changes speed, never bytes (invariant 8).
+
+use crate::harness::*;
+
+const MIB: u64 = 1 << 20;
+const NAMES: [&str; 6] = [
+    "tun-tso",
+    "tun-uso",
+    "tun-gro-tcp",
+    "tun-gro-udp",
+    "udp-gso",
+    "udp-gro",
+];
+
+/// The left side without these offloads, the right one with all of them, traffic of every kind both ways.
+fn the_bytes_are_the_same_without(names: &[&str]) {
+    let net = Pair::new();
+    let start = Start::default().env("ADIT_DISABLE_OFFLOADS", &names.join(","));
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            start_left: start,
+            ..Setup::default()
+        },
+    );
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    if left.daemon.program == Program::Adit {
+        let report = left.host.sh(&format!(
+            "{} show wg0 --json",
+            Program::Adit.path().display()
+        ));
+        let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+        let offloads = &report["interfaces"][0]["engine"]["offloads"];
+        for name in names {
+            assert_eq!(
+                offloads[name],
+                serde_json::Value::Bool(false),
+                "{name} in {report}"
+            );
+        }
+    }
+    tunnel.connect();
+    for (to_right, to_left, most) in [(&right.v4, &left.v4, 1392), (&right.v6, &left.v6, 1372)] {
+        tcp(&left.host, &right.host, to_right, 8 * MIB);
+        tcp(&right.host, &left.host, to_left, 8 * MIB);
+        // Runs of equal sizes are what is merged and cut.
+        let sizes = [
+            most, most, most, most, 700, 700, 1, 700, most, 64, 64, 64, 64, 63, 64,
+        ]
+        .map(|n| n.max(4));
+        udp(&left.host, &right.host, to_right, &sizes, 20);
+        udp(&right.host, &left.host, to_left, &sizes, 20);
+    }
+    tcp_many(&left.host, &right.host, &right.v4, 8, MIB);
+    tcp_many(&right.host, &left.host, &left.v4, 8, MIB);
+}
+
+#[test]
+fn the_bytes_are_the_same_with_any_one_offload_off() {
+    for name in NAMES {
+        println!("without {name}");
+        the_bytes_are_the_same_without(&[name]);
+    }
+}
+
+#[test]
+fn the_bytes_are_the_same_with_all_offloads_off() {
+    the_bytes_are_the_same_without(&NAMES);
+}
+
+#[test]
+fn the_bytes_are_the_same_with_one_side_of_the_daemon_offloaded() {
+    the_bytes_are_the_same_without(&["tun-tso", "tun-uso", "tun-gro-tcp", "tun-gro-udp"]);
+    the_bytes_are_the_same_without(&["udp-gso", "udp-gro"]);
+}
+
+#[test]
+fn an_unknown_offload_is_refused_by_name() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    let output = host.try_sh(&format!(
+        "timeout 10 {} -f --disable-offload warp-drive wg0",
+        Program::Adit.path().display()
+    ));
+    assert!(
+        !output.ok() && output.status.code() != Some(124),
+        "{}",
+        output.status
+    );
+    assert!(
+        output.stderr.contains("warp-drive") && output.stderr.contains("udp-gso"),
+        "{}",
+        output.stderr
+    );
+}
+
+#[test]
+fn an_egress_device_without_segmentation_or_checksums_changes_no_byte() {
+    let net = Pair::new();
+    for host in [&net.left, &net.right] {
+        host.sh("ethtool -K eth0 tx off rx off tso off gso off gro off > /dev/null");
+    }
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    tcp(&net.left, &net.right, &tunnel.right.v4, 8 * MIB);
+    tcp(&net.right, &net.left, &tunnel.left.v6, 8 * MIB);
+    udp(
+        &net.left,
+        &net.right,
+        &tunnel.right.v4,
+        &[1392, 1392, 1392, 100],
+        20,
+    );
+    // And changed while it runs.
+    net.left
+        .sh("ethtool -K eth0 tx on tso on gso on gro on > /dev/null");
+    tcp(&net.left, &net.right, &tunnel.right.v4, 8 * MIB);
+    net.left
+        .sh("ethtool -K eth0 tx off tso off gso off gro off > /dev/null");
+    tcp(&net.left, &net.right, &tunnel.right.v4, 8 * MIB);
+}
+
+#[test]
+fn a_path_that_shrinks_below_the_segment_size_slows_but_does_not_stop_traffic() {
+    // A GSO send whose segments exceed the route's MTU fails (EMSGSIZE, EINVAL); plain datagrams are fragmented.
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    tcp(&net.left, &net.right, &tunnel.right.v4, 4 * MIB);
+    for host in [&net.left, &net.right] {
+        host.sh("ip link set eth0 mtu 1400");
+    }
+    tcp(&net.left, &net.right, &tunnel.right.v4, 4 * MIB);
+    tcp(&net.right, &net.left, &tunnel.left.v6, 4 * MIB);
+    for host in [&net.left, &net.right] {
+        host.sh("ip link set eth0 mtu 1500");
+    }
+    tcp(&net.left, &net.right, &tunnel.right.v4, 4 * MIB);
+}
+
+#[test]
+fn vxlan_with_zero_checksums_inside_the_tunnel_arrives_whole() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    for (host, number, local, remote) in [
+        (&net.left, 1, &tunnel.left.v4, &tunnel.right.v4),
+        (&net.right, 2, &tunnel.right.v4, &tunnel.left.v4),
+    ] {
+        host.sh(&format!(
+            "set -e; ip link add vx0 type vxlan id 7 local {local} remote {remote} dstport 4789 dev wg0 noudpcsum
+            ip addr add 192.168.66.{number}/24 dev vx0; ip link set vx0 mtu 1370 up"
+        ));
+    }
+    ping(&net.left, "192.168.66.2", 3);
+    tcp(&net.left, &net.right, "192.168.66.2", 8 * MIB);
+    tcp(&net.right, &net.left, "192.168.66.1", 8 * MIB);
+    udp(
+        &net.left,
+        &net.right,
+        "192.168.66.2",
+        &[1342, 1342, 64, 64],
+        20,
+    );
+}
