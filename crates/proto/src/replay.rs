@@ -13,8 +13,15 @@ pub struct ReplayWindow {
     ring: [u64; WORDS],
 }
 
+impl Default for ReplayWindow {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ReplayWindow {
-    pub(crate) fn new() -> Self {
+    /// Nothing received yet.
+    pub fn new() -> Self {
         Self {
             greatest: 0,
             ring: [0; WORDS],

@@ -47,6 +47,14 @@ impl Shared {
             .cloned()
     }
 
+    /// How many sessions there are, of all peers: at most three each.
+    pub fn session_count(&self) -> usize {
+        let shards = self.sessions.iter();
+        shards
+            .map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner).len())
+            .sum()
+    }
+
     pub(crate) fn publish(&self, routes: AllowedIps<Arc<Tunnel>>) {
         self.routes.store(Arc::new(routes));
     }

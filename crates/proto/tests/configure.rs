@@ -1,0 +1,364 @@
+//! What `set` does, key by key, and what it leaves alone.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use adit_proto::config::{AllowedIpChange, DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::limits::MAX_PEERS;
+use adit_proto::{ConfigError, Tunnel};
+use common::*;
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn device_change(peers: Vec<PeerChange>) -> DeviceChange {
+    DeviceChange {
+        peers,
+        ..DeviceChange::default()
+    }
+}
+
+/// What `wg syncconf` sends for the pair's A.
+fn as_configured(net: &Net) -> DeviceChange {
+    let endpoint = net.hosts[B].addr;
+    let mut change = peer(B, |peer| {
+        peer.endpoint = Some(endpoint);
+        peer.replace_allowed_ips = true;
+        peer.allowed_ips = vec![add("10.0.0.2/32")];
+    });
+    change.private_key = Some(private_key(A));
+    change
+}
+
+fn owner(net: &Net, ip: &str) -> Option<PublicKey> {
+    let shared = net.hosts[A].device.shared();
+    let routes = shared.routes();
+    routes
+        .lookup(ip.parse().unwrap())
+        .map(|tunnel| tunnel.public_key())
+}
+
+#[test]
+fn an_identical_set_disturbs_nothing() {
+    let mut net = Net::pair(1);
+    net.connect();
+    // B roams, and stays silent for a long time.
+    net.hosts[B].addr = addr("198.51.100.1:1");
+    net.send(B, A, b"roamed");
+    net.run_for(secs(1));
+    for pause in [0, 60, 1000] {
+        net.run_for(secs(pause));
+        let status = net.hosts[A].device.status();
+        let deadline = net.hosts[A].device.next_deadline();
+        let (current, log) = (net.tunnel(A, B).current(), net.log.len());
+        for replace_peers in [false, true] {
+            let mut change = as_configured(&net);
+            change.peers[0].endpoint = Some(addr("192.0.2.2:51820"));
+            change.replace_peers = replace_peers;
+            net.apply(A, &change);
+            assert_eq!(net.hosts[A].device.status(), status);
+            assert_eq!(net.hosts[A].device.next_deadline(), deadline);
+            assert_eq!(net.log.len(), log);
+            let now = net.tunnel(A, B).current();
+            assert_eq!(
+                now.map(|now| now.local_index()),
+                current.as_ref().map(|old| old.local_index())
+            );
+        }
+    }
+    net.send(A, B, b"found");
+    net.run_for(secs(1));
+    assert_eq!(net.hosts[B].delivered.last().unwrap(), b"found");
+}
+
+#[test]
+fn another_endpoint_is_applied_and_the_same_one_if_the_peer_is_dead() {
+    let mut net = Net::pair(2);
+    net.connect();
+    let home = net.hosts[B].addr;
+    net.apply(
+        A,
+        &peer(B, |peer| peer.endpoint = Some(addr("192.0.2.77:7"))),
+    );
+    assert_eq!(net.status(A, B).endpoint, Some(addr("192.0.2.77:7")));
+    net.apply(A, &peer(B, |peer| peer.endpoint = Some(home)));
+    // B roams and goes back without a word.
+    net.hosts[B].addr = addr("198.51.100.1:1");
+    net.send(B, A, b"roamed");
+    net.run_for(secs(12));
+    assert_eq!(net.status(A, B).endpoint, Some(net.hosts[B].addr));
+    net.hosts[B].addr = home;
+    net.run_for(secs(200));
+    net.send(A, B, b"where are you");
+    net.run_for(secs(10));
+    assert!(net.hosts[B].delivered.is_empty());
+    net.apply(A, &peer(B, |peer| peer.endpoint = Some(home)));
+    net.run_for(secs(1));
+    assert_eq!(net.hosts[B].delivered, [b"where are you"]);
+}
+
+#[test]
+fn an_endpoint_that_comes_late_is_tried_at_once() {
+    let mut net = Net::of(2, 3);
+    net.apply(A, &peer(B, |_| ()));
+    net.apply(B, &peer(A, |_| ()));
+    net.send(A, B, b"x");
+    net.run_for(secs(7));
+    assert!(net.log.is_empty());
+    let to = net.hosts[B].addr;
+    net.apply(A, &peer(B, |peer| peer.endpoint = Some(to)));
+    net.run_for(millis(100));
+    assert_eq!(net.hosts[B].delivered, [b"x"]);
+}
+
+#[test]
+fn replace_peers_removes_whom_it_does_not_name_and_with_nobody_named_everybody() {
+    let mut net = Net::pair(4);
+    net.connect();
+    net.apply(
+        A,
+        &peer(5, |peer| peer.allowed_ips = vec![add("10.5.0.0/16")]),
+    );
+    let gone = net.tunnel(A, 5);
+    let mut change = as_configured(&net);
+    change.replace_peers = true;
+    net.apply(A, &change);
+    assert!(net.hosts[A].device.tunnel(&public_key(5)).is_none());
+    assert_eq!(owner(&net, "10.5.0.1"), None);
+    assert!(net.tunnel(A, B).current().is_some());
+    assert_eq!(net.hosts[A].staged_drops, 1);
+    assert!(gone.current().is_none());
+
+    let index = net.session(A, B).local_index();
+    net.apply(
+        A,
+        &DeviceChange {
+            replace_peers: true,
+            ..DeviceChange::default()
+        },
+    );
+    assert_eq!(net.hosts[A].device.tunnels().count(), 0);
+    assert_eq!(owner(&net, "10.0.0.2"), None);
+    assert!(net.hosts[A].device.shared().session(index).is_none());
+    assert_eq!(net.hosts[A].device.next_deadline(), None);
+}
+
+#[test]
+fn replace_peers_resets_what_it_does_not_mention() {
+    let mut net = Net::pair(5);
+    net.connect();
+    net.apply(
+        A,
+        &peer(B, |peer| {
+            peer.preshared_key = Some(Secret([5; 32]));
+            peer.persistent_keepalive = Some(9);
+        }),
+    );
+    let mut change = device_change(vec![PeerChange::new(public_key(B))]);
+    change.replace_peers = true;
+    net.apply(A, &change);
+    let status = net.status(A, B);
+    assert_eq!(status.preshared_key, None);
+    assert_eq!(status.persistent_keepalive, 0);
+    assert!(status.allowed_ips.is_empty());
+    assert!(status.last_handshake.is_some() && net.tunnel(A, B).current().is_some());
+}
+
+#[test]
+fn a_section_that_comes_twice_adds_to_the_first() {
+    let mut net = Net::pair(6);
+    let mut first = PeerChange::new(public_key(B));
+    first.allowed_ips = vec![add("10.1.0.0/16")];
+    let mut second = PeerChange::new(public_key(B));
+    second.allowed_ips = vec![add("10.2.0.0/16")];
+    let mut change = device_change(vec![first, second]);
+    change.replace_peers = true;
+    net.apply(A, &change);
+    assert_eq!(
+        net.status(A, B).allowed_ips,
+        [cidr("10.1.0.0/16"), cidr("10.2.0.0/16")]
+    );
+}
+
+#[test]
+fn update_only_never_creates_and_remove_of_a_stranger_is_nothing() {
+    let mut net = Net::of(1, 7);
+    net.apply(A, &peer(B, |peer| peer.update_only = true));
+    net.apply(
+        A,
+        &peer(B, |peer| {
+            peer.remove = true;
+            peer.allowed_ips = vec![add("10.0.0.0/8")];
+        }),
+    );
+    assert_eq!(net.hosts[A].device.tunnels().count(), 0);
+    assert_eq!(owner(&net, "10.0.0.1"), None);
+    net.apply(A, &peer(B, |_| ()));
+    net.apply(
+        A,
+        &peer(B, |peer| {
+            peer.update_only = true;
+            peer.persistent_keepalive = Some(3);
+        }),
+    );
+    assert_eq!(net.status(A, B).persistent_keepalive, 3);
+    let mut change = peer(B, |peer| peer.update_only = true);
+    change.replace_peers = true;
+    net.apply(A, &change);
+    assert_eq!(
+        net.hosts[A].device.tunnels().count(),
+        0,
+        "it was removed before"
+    );
+}
+
+#[test]
+fn a_removed_peer_is_forgotten_and_a_new_one_with_its_key_is_new() {
+    let mut net = Net::pair(8);
+    net.connect();
+    let old = net.tunnel(A, B);
+    let session = net.session(A, B);
+    net.apply(A, &peer(B, |peer| peer.remove = true));
+    assert!(
+        session.reserve(net.now, 1).is_err(),
+        "a shard that holds it cannot send"
+    );
+    net.apply(A, &as_configured(&net));
+    let new = net.tunnel(A, B);
+    assert_ne!(old.id(), new.id());
+    assert_eq!((new.rx_bytes(), new.tx_bytes()), (0, 0));
+    // What is left of the old one is harmless.
+    old.want_session();
+    net.notice(A, &old);
+    assert!(new.current().is_none());
+    net.run_for(secs(1));
+    net.send(A, B, b"x");
+    net.run_for(secs(1));
+    assert_eq!(net.hosts[B].delivered, [b"x"]);
+}
+
+#[test]
+fn an_allowed_ip_moves_from_its_owner_and_minus_gives_it_up() {
+    let mut net = Net::of(1, 9);
+    net.apply(
+        A,
+        &peer(5, |peer| {
+            peer.allowed_ips = vec![add("10.0.0.0/8"), add("10.1.0.0/16")]
+        }),
+    );
+    net.apply(
+        A,
+        &peer(6, |peer| {
+            peer.allowed_ips = vec![add("10.1.0.0/16"), add("fd00::/8")]
+        }),
+    );
+    assert_eq!(net.status(A, 5).allowed_ips, [cidr("10.0.0.0/8")]);
+    assert_eq!(owner(&net, "10.1.0.1"), Some(public_key(6)));
+    // Only the owner can give a block up, and only the very block.
+    let remove = |text| AllowedIpChange::Remove(cidr(text));
+    net.apply(
+        A,
+        &peer(5, |peer| {
+            peer.allowed_ips = vec![remove("10.1.0.0/16"), remove("10.0.0.0/9")]
+        }),
+    );
+    assert_eq!(owner(&net, "10.1.0.1"), Some(public_key(6)));
+    net.apply(
+        A,
+        &peer(6, |peer| peer.allowed_ips = vec![remove("10.1.0.0/16")]),
+    );
+    assert_eq!(owner(&net, "10.1.0.1"), Some(public_key(5)));
+    assert_eq!(net.status(A, 6).allowed_ips, [cidr("fd00::/8")]);
+    net.apply(
+        A,
+        &peer(5, |peer| {
+            peer.replace_allowed_ips = true;
+            peer.allowed_ips = vec![
+                add("10.9.0.0/16"),
+                remove("10.9.0.0/16"),
+                add("10.8.0.0/16"),
+            ];
+        }),
+    );
+    assert_eq!(net.status(A, 5).allowed_ips, [cidr("10.8.0.0/16")]);
+}
+
+#[test]
+fn blocks_swap_owners_in_one_change_without_a_moment_without_routes() {
+    let mut net = Net::of(1, 10);
+    let set = |blocks: [&str; 2]| {
+        let sections = [5, 6].into_iter().zip(blocks).map(|(n, block)| {
+            let mut section = PeerChange::new(public_key(n));
+            section.replace_allowed_ips = true;
+            section.allowed_ips = vec![add(block)];
+            section
+        });
+        device_change(sections.collect())
+    };
+    net.apply(A, &set(["10.1.0.0/16", "10.2.0.0/16"]));
+    let shared = net.hosts[A].device.shared();
+    let before = shared.routes();
+    net.apply(A, &set(["10.2.0.0/16", "10.1.0.0/16"]));
+    assert_eq!(owner(&net, "10.1.0.1"), Some(public_key(6)));
+    assert_eq!(owner(&net, "10.2.0.1"), Some(public_key(5)));
+    let ip = "10.1.0.1".parse().unwrap();
+    assert_eq!(
+        before
+            .lookup(ip)
+            .map(|tunnel: &std::sync::Arc<Tunnel>| tunnel.public_key()),
+        Some(public_key(5))
+    );
+}
+
+#[test]
+fn a_change_that_fails_changes_nothing() {
+    let mut net = Net::of(1, 11);
+    let many = |count: usize| {
+        let sections = (0..count).map(|n| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&n.to_le_bytes());
+            key[31] = 1;
+            PeerChange::new(PublicKey(key))
+        });
+        device_change(sections.collect())
+    };
+    let mut change = many(MAX_PEERS + 1);
+    change.listen_port = Some(7);
+    change.private_key = Some(private_key(3));
+    change.replace_peers = true;
+    let before = net.hosts[A].device.status();
+    let (now, wall) = (net.now, net.wall(A));
+    let refused = net.hosts[A].device.apply(now, wall, &change);
+    assert_eq!(refused, Err(ConfigError::TooManyPeers));
+    assert_eq!(net.hosts[A].device.status(), before);
+}
+
+#[test]
+fn the_device_reports_what_was_set() {
+    let mut net = Net::of(1, 12);
+    net.apply(
+        A,
+        &DeviceChange {
+            private_key: Some(Secret([0xff; 32])),
+            listen_port: Some(51820),
+            fwmark: Some(9),
+            ..DeviceChange::default()
+        },
+    );
+    let status = net.hosts[A].device.status();
+    assert_eq!((status.listen_port, status.fwmark), (51820, 9));
+    let mut clamped = [0xff; 32];
+    clamped[0] = 0xf8;
+    clamped[31] = 0x7f;
+    assert_eq!(status.private_key, Some(Secret(clamped)));
+    net.apply(
+        A,
+        &DeviceChange {
+            fwmark: Some(0),
+            ..DeviceChange::default()
+        },
+    );
+    assert_eq!(net.hosts[A].device.status().fwmark, 0);
+}

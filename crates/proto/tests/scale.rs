@@ -1,0 +1,107 @@
+//! Ten thousand peers, and how fast a responder answers.
+
+mod common;
+
+use std::time::Instant;
+
+use adit_proto::config::{DeviceChange, PeerChange, PublicKey};
+use adit_proto::{Endpoint, Output};
+use common::*;
+
+fn many(count: usize) -> DeviceChange {
+    let sections = (0..count).map(|n| {
+        let mut key = [9; 32];
+        key[..8].copy_from_slice(&n.to_le_bytes());
+        let mut section = PeerChange::new(PublicKey(key));
+        let [_, _, _, _, _, a, b, c] = n.to_be_bytes();
+        section.endpoint = Some(format!("192.{a}.{b}.{c}:1").parse().unwrap());
+        section.allowed_ips = vec![add(&format!("10.{a}.{b}.{c}/32"))];
+        section.persistent_keepalive = Some(25);
+        section
+    });
+    DeviceChange {
+        peers: sections.collect(),
+        ..DeviceChange::default()
+    }
+}
+
+#[test]
+fn ten_thousand_peers_keep_their_timers() {
+    let mut net = Net::of(1, 1);
+    net.apply(A, &many(10_000));
+    assert_eq!(net.stats(A).initiations_sent, 10_000);
+    let start = net.now;
+    net.run_for(millis(5400));
+    // Each was retried once, in its own time.
+    assert_eq!(net.stats(A).initiations_sent, 20_000);
+    let retries = net.sent(A, "initiation", start + millis(1));
+    let first_half = retries
+        .iter()
+        .filter(|sent| sent.at.since(start) < millis(5166));
+    assert!(
+        (4000..6000).contains(&first_half.count()),
+        "spread by jitter"
+    );
+    let device = &net.hosts[A].device;
+    let begin = Instant::now();
+    let deadlines = (0..100_000).map(|_| device.next_deadline());
+    assert!(deadlines.max().is_some());
+    assert!(
+        begin.elapsed().as_millis() < 1000,
+        "the next deadline is at hand"
+    );
+    net.apply(
+        A,
+        &DeviceChange {
+            replace_peers: true,
+            ..DeviceChange::default()
+        },
+    );
+    assert_eq!(net.hosts[A].device.next_deadline(), None);
+}
+
+/// Prints; run with `--release -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints a rate and asserts nothing"]
+fn how_many_handshakes_a_responder_answers() {
+    const PEERS: usize = 1000;
+    let mut net = Net::of(1, 2);
+    let responder = net.hosts[A].addr;
+    let mut initiations = Vec::new();
+    for n in 0..PEERS {
+        let mut secret = private_key(100);
+        secret.0[1..9].copy_from_slice(&n.to_le_bytes());
+        net.apply(
+            A,
+            &DeviceChange {
+                peers: vec![PeerChange::new(public_of(&secret))],
+                ..DeviceChange::default()
+            },
+        );
+        let mut client = device(n as u64);
+        let mut change = peer(A, |peer| {
+            peer.endpoint = Some(responder);
+            peer.persistent_keepalive = Some(1);
+        });
+        change.private_key = Some(secret);
+        client.apply(net.now, net.wall(A), &change).unwrap();
+        while let Some(output) = client.poll_output() {
+            if let Output::Handshake { datagram, .. } = output {
+                initiations.push(datagram);
+            }
+        }
+    }
+    let wall = net.wall(A);
+    let device = &mut net.hosts[A].device;
+    let from = Endpoint::from(responder);
+    let begin = Instant::now();
+    for initiation in &initiations {
+        device.handle_handshake(net.now, wall, from, initiation, false);
+    }
+    let took = begin.elapsed();
+    assert_eq!(device.handshake_stats().responses_sent, PEERS as u64);
+    println!(
+        "{:.0} handshakes/s answered on one core",
+        PEERS as f64 / took.as_secs_f64()
+    );
+}
