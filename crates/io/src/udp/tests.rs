@@ -682,3 +682,21 @@ fn a_host_without_ipv6_gets_a_socket_for_ipv4() {
         assert_eq!(is_missing(&errno.into()), missing);
     }
 }
+
+#[test]
+fn kernels_that_mangle_trains_are_known_by_their_release() {
+    for (release, bad) in [
+        ("6.18.44-fc-v509", false),
+        ("7.0.0-15-generic", true),
+        ("7.0.12", true),
+        ("7.1", true),
+        ("7.1.4-arch1", true),
+        ("7.1.5", false),
+        ("7.2.0-rc1", false),
+        ("5.15.0", false),
+        ("", false),
+        ("what?", false),
+    ] {
+        assert_eq!(mangles_trains(release), bad, "{release}");
+    }
+}
