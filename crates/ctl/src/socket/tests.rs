@@ -122,10 +122,10 @@ fn one_connection_serves_several_requests_and_each_answer_is_one_write() {
     client
         .write_all(b"get=1\n\nset=1\nfwmark=0\n\nget=1\n\n")
         .unwrap();
-    client.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut all = String::new();
-    client.read_to_string(&mut all).unwrap();
-    assert_eq!(all, "fwmark=7\nerrno=0\n\nerrno=0\n\nerrno=0\n\n");
+    let expected = "fwmark=7\nerrno=0\n\nerrno=0\n\nerrno=0\n\n";
+    let mut all = vec![0; expected.len()];
+    client.read_exact(&mut all).unwrap();
+    assert_eq!(String::from_utf8(all).unwrap(), expected);
 }
 
 #[test]
@@ -193,17 +193,33 @@ fn a_dead_socket_is_taken_over_and_a_living_one_is_not() {
 fn of_many_that_start_at_once_one_wins() {
     let dir = Dir::new();
     std::fs::create_dir(&dir.0).unwrap();
-    drop(UnixListener::bind(dir.path()).unwrap());
-    let bound: Vec<_> = std::thread::scope(|scope| {
-        let bind = || Server::bind_in(&dir.0, "wg0");
-        let threads: Vec<_> = (0..16).map(|_| scope.spawn(bind)).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    });
-    assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1);
+    for _ in 0..50 {
+        drop(UnixListener::bind(dir.path()).unwrap());
+        let barrier = std::sync::Barrier::new(8);
+        let bound: Vec<_> = std::thread::scope(|scope| {
+            let bind = || {
+                barrier.wait();
+                Server::bind_in(&dir.0, "wg0")
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(bind)).collect();
+            (threads.into_iter())
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1);
+        assert!(answers(&dir.path()).unwrap());
+    }
+}
+
+#[test]
+fn a_socket_that_replaced_ours_is_not_removed() {
+    let dir = Dir::new();
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    std::fs::remove_file(dir.path()).unwrap();
+    let other = UnixListener::bind(dir.path()).unwrap();
+    drop(server);
     assert!(answers(&dir.path()).unwrap());
+    drop(other);
 }
 
 #[test]

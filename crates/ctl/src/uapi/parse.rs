@@ -62,6 +62,11 @@ impl Parser {
         self.taken
     }
 
+    #[cfg(test)]
+    pub(super) fn buffered(&self) -> usize {
+        self.line.len()
+    }
+
     /// Takes bytes off `input` until something is complete; `None` when all are taken and nothing is.
     ///
     /// `room` is how long the present request may get, [`MAX_REQUEST`] at most.

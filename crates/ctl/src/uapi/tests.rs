@@ -230,7 +230,7 @@ fn endless_lines_and_requests_take_bounded_memory() {
         let mut input = &piece[..];
         pushed += input.len();
         match parser.push(&mut input, 10 << 20) {
-            None => assert!(pushed <= 10 << 20),
+            None => assert!(pushed <= 10 << 20 && parser.buffered() <= MAX_LINE),
             Some(Heard::Hopeless(error)) => break error,
             other => panic!("{other:?}"),
         }
@@ -430,7 +430,7 @@ proptest! {
         for mut piece in bytes.chunks(cut) {
             while !piece.is_empty() {
                 heard.extend(parser.push(&mut piece, MAX_REQUEST));
-                prop_assert!(parser.held() <= bytes.len());
+                prop_assert!(parser.held() <= bytes.len() && parser.buffered() <= MAX_LINE);
             }
         }
         heard.extend(parser.end());
