@@ -139,7 +139,7 @@ fn a_replayed_initiation_changes_nothing() {
 
 #[test]
 fn initiations_of_one_peer_are_consumed_20_ms_apart() {
-    // A's clock jumps, so that it can make two initiations in a row.
+    // Two initiations that were lost on their way arrive one after the other.
     let mut net = Net::pair(4);
     net.weather.loss = 100;
     net.send(A, B, b"x");

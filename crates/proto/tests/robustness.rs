@@ -88,7 +88,7 @@ proptest! {
     fn padding_rounds_up_to_16_within_the_mtu(len in 0_usize..70_000, mtu in 0_usize..70_000) {
         let padded = wire::padded_len(len, mtu);
         prop_assert!(padded >= len && padded - len < 16);
-        prop_assert!(padded % 16 == 0 || padded == mtu || len > mtu);
+        prop_assert!(padded.is_multiple_of(16) || padded == mtu || len > mtu);
         prop_assert!(mtu == 0 || padded <= mtu.max(len));
     }
 }

@@ -196,7 +196,7 @@ fn the_initiator_rekeys_when_it_sends_after_120_seconds_and_the_responder_does_n
 fn the_initiator_rekeys_when_it_receives_after_165_seconds() {
     let mut net = Net::pair(8);
     net.connect();
-    // Keepalives answer every 10 s; their sending at 120 s would rekey first, so A's sending fails.
+    // A sends nothing, or it would rekey after 120 s.
     net.run_for(secs(163));
     let start = net.now;
     net.send(B, A, b"early");
