@@ -1,5 +1,6 @@
 //! The work list of ChaCha20: each lane is one block of one packet.
 
+use core::arch::x86_64::*;
 use core::ptr;
 
 /// The most lanes that a kernel works on at a time.
@@ -10,18 +11,20 @@ pub(super) const MAX_LANES: usize = 32;
 /// Whoever pushes a lane promises that until the lanes are cleared its key lives, the bytes of `src` in the mask
 /// `load` can be read, and those of `dst` in the mask `store` written; kernels touch no other byte.
 /// Where the two masks cover the same bytes of overlapping memory, `src` and `dst` are equal.
-/// Unused lanes have empty masks and the key of lane 0.
 #[repr(C, align(64))]
 pub(super) struct Lanes {
     /// The fourth row of the state: block counter and nonce.
-    pub(super) rows: [[u32; 4]; MAX_LANES],
-    pub(super) keys: [*const [u8; 32]; MAX_LANES],
+    pub(super) rows: [__m128i; MAX_LANES],
     pub(super) src: [*const u8; MAX_LANES],
     pub(super) dst: [*mut u8; MAX_LANES],
     pub(super) load: [u64; MAX_LANES],
     pub(super) store: [u64; MAX_LANES],
+    /// Only the first is set unless the lanes are mixed.
+    pub(super) keys: [*const [u8; 32]; MAX_LANES],
     len: usize,
     mixed: bool,
+    /// The lanes whose masks are not full.
+    partial: u32,
 }
 
 /// The mask of the first `n` of 64 bytes.
@@ -33,14 +36,15 @@ pub(super) fn first(n: usize) -> u64 {
 impl Lanes {
     pub(super) fn new() -> Self {
         Self {
-            rows: [[0; 4]; MAX_LANES],
-            keys: [ptr::null(); MAX_LANES],
+            rows: [row(0, [0; 3]); MAX_LANES],
             src: [ptr::null(); MAX_LANES],
             dst: [ptr::null_mut(); MAX_LANES],
-            load: [0; MAX_LANES],
-            store: [0; MAX_LANES],
+            load: [!0; MAX_LANES],
+            store: [!0; MAX_LANES],
+            keys: [ptr::null(); MAX_LANES],
             len: 0,
             mixed: false,
+            partial: 0,
         }
     }
 
@@ -53,34 +57,49 @@ impl Lanes {
         self.mixed
     }
 
-    /// Forgets the lanes, keeps the arrays.
+    /// Forgets the lanes.
     pub(super) fn clear(&mut self) {
         self.len = 0;
         self.mixed = false;
+        while self.partial != 0 {
+            let lane = self.partial.trailing_zeros() as usize;
+            self.load[lane] = !0;
+            self.store[lane] = !0;
+            self.partial &= self.partial - 1;
+        }
     }
 
-    /// Adds a lane for block `counter` of a packet; the masks are given as numbers of bytes. Returns whether there
-    /// is room for another.
+    /// Notes the key of the next `n` lanes.
+    #[inline(always)]
+    fn key(&mut self, key: *const [u8; 32], n: usize) {
+        if self.len == 0 {
+            self.keys[0] = key;
+        } else if self.mixed || key != self.keys[0] {
+            if !self.mixed {
+                let first = self.keys[0];
+                self.keys[..self.len].fill(first);
+                self.mixed = true;
+            }
+            self.keys[self.len..][..n].fill(key);
+        }
+    }
+
+    /// Adds a lane; the masks are given as numbers of bytes.
     #[inline(always)]
     fn push(
         &mut self,
-        packet: &Packet,
-        counter: u32,
+        row: __m128i,
         (src, load): (*const u8, usize),
         (dst, store): (*mut u8, usize),
-    ) -> bool {
-        let [n0, n1, n2] = packet.nonce;
-        // The remainder tells the compiler that the index is in range; callers flush full lanes.
-        let lane = self.len % MAX_LANES;
-        self.rows[lane] = [counter, n0, n1, n2];
-        self.keys[lane] = packet.key;
+    ) {
+        let lane = self.len;
+        self.rows[lane] = row;
         self.src[lane] = src;
         self.dst[lane] = dst;
         self.load[lane] = first(load);
         self.store[lane] = first(store);
-        self.mixed |= packet.key != self.keys[0];
-        self.len = lane + 1;
-        self.len < MAX_LANES
+        self.partial |= 1 << lane;
+        self.len += 1;
     }
 
     /// Adds the lane of block 0, whose first 32 bytes are the packet's Poly1305 key.
@@ -91,7 +110,9 @@ impl Lanes {
         key: *mut [u8; 32],
         flush: &mut impl FnMut(&mut Self),
     ) {
-        if !self.push(packet, 0, (key.cast(), 0), (key.cast(), 32)) {
+        self.key(packet.key, 1);
+        self.push(row(0, packet.nonce), (key.cast(), 0), (key.cast(), 32));
+        if self.len == MAX_LANES {
             flush(self);
         }
     }
@@ -99,25 +120,48 @@ impl Lanes {
     /// Adds the lanes of the text of a packet.
     #[inline(always)]
     pub(super) fn push_text(&mut self, packet: &Packet, flush: &mut impl FnMut(&mut Self)) {
-        let mut counter = 0;
+        let mut row = row(1, packet.nonce);
         let mut at = 0;
         while at < packet.len {
-            counter += 1;
-            let rest = packet.len - at;
-            let from = if at < packet.in_place {
-                (packet.dst.wrapping_add(at).cast_const(), rest)
+            // 1. What comes in one piece from here on: the part in place, or the part from elsewhere.
+            let (from, end) = if at < packet.in_place {
+                (packet.dst.cast_const(), packet.in_place.min(packet.len))
             } else {
-                let src = packet.src.wrapping_add(at);
-                (src, packet.src_end.saturating_sub(at))
+                (packet.src, packet.src_end)
             };
-            if !self.push(packet, counter, from, (packet.dst.wrapping_add(at), rest)) {
+            let whole = (end.saturating_sub(at) / 64).min(MAX_LANES - self.len);
+            // 2. Its whole blocks, whose masks are full already.
+            if whole > 1 {
+                self.key(packet.key, whole);
+                let lanes = self.len..self.len + whole;
+                for ((r, src), dst) in self.rows[lanes.clone()]
+                    .iter_mut()
+                    .zip(&mut self.src[lanes.clone()])
+                    .zip(&mut self.dst[lanes])
+                {
+                    *r = row;
+                    row = next(row);
+                    *src = from.wrapping_add(at);
+                    *dst = packet.dst.wrapping_add(at);
+                    at += 64;
+                }
+                self.len += whole;
+            } else {
+                // 3. Or one block, that may end within, or of which the input ends within, or that is only zeros.
+                self.key(packet.key, 1);
+                let input = (from.wrapping_add(at), end.saturating_sub(at));
+                self.push(row, input, (packet.dst.wrapping_add(at), packet.len - at));
+                row = next(row);
+                at += 64;
+            }
+            if self.len == MAX_LANES {
                 flush(self);
             }
-            at += 64;
         }
     }
 
-    /// Empties the lanes from the last one pushed to `end`, so that a kernel may run them all.
+    /// Gives the lanes from the last one pushed to `end` nothing to do, so that a kernel may run them all. Their
+    /// pointers are good ones all the same: the processor is slow to ignore a masked access to memory that is not there.
     pub(super) fn idle(&mut self, end: usize) {
         for lane in self.len..end.min(MAX_LANES) {
             self.keys[lane] = self.keys[0];
@@ -125,8 +169,24 @@ impl Lanes {
             self.dst[lane] = self.dst[0];
             self.load[lane] = 0;
             self.store[lane] = 0;
+            self.partial |= 1 << lane;
         }
     }
+}
+
+/// The fourth row of the state for a block.
+#[inline(always)]
+fn row(counter: i32, nonce: [u32; 3]) -> __m128i {
+    let [n0, n1, n2] = nonce.map(u32::cast_signed);
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_setr_epi32(counter, n0, n1, n2) }
+}
+
+/// The row of the next block.
+#[inline(always)]
+fn next(row: __m128i) -> __m128i {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_add_epi32(row, _mm_setr_epi32(1, 0, 0, 0)) }
 }
 
 /// One packet as the kernels see it: what is to be XORed with the keystream, and where it goes.

@@ -40,7 +40,11 @@ impl Job<'_> {
 
     /// For opening: ciphertext and tag.
     fn sealed(&self) -> &[u8] {
-        if self.in_place == 0 { self.src } else { self.out }
+        if self.in_place == 0 {
+            self.src
+        } else {
+            self.out
+        }
     }
 }
 

@@ -124,10 +124,13 @@ impl Poly {
     }
 }
 
+/// The bits of r that may be set (RFC 8439, section 2.5).
+pub(super) const CLAMP: u128 = 0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff;
+
 /// The multiplier, clamped, and the final summand of a one-time key.
 pub(super) fn halves(key: &[u8; 32]) -> (u128, u128) {
     let (halves, _) = key.as_chunks();
-    let r = u128::from_le_bytes(halves[0]) & 0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff;
+    let r = u128::from_le_bytes(halves[0]) & CLAMP;
     (r, u128::from_le_bytes(halves[1]))
 }
 

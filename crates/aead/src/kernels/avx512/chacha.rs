@@ -7,26 +7,34 @@
 use super::super::lanes::Lanes;
 use super::super::scalar::CONSTANTS;
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
 type V = __m512i;
 
-/// Half a double round on both groups: quarter rounds over columns or diagonals, one operation across all of them at
-/// a time, so that eight independent instructions stand between an instruction and the next that needs its result.
+/// Half a double round on both groups: quarter rounds over columns or diagonals, one operation across all four of a
+/// group at a time, the groups in turns (the order that measured best).
 macro_rules! quarter_rounds {
     ($($x:ident)+; $(($a:literal $b:literal $c:literal $d:literal))+) => {
-        quarter_rounds!(@add_xor_rotate 16 [$($x)+] $(($a $b $d))+);
-        quarter_rounds!(@add_xor_rotate 12 [$($x)+] $(($c $d $b))+);
-        quarter_rounds!(@add_xor_rotate 8 [$($x)+] $(($a $b $d))+);
-        quarter_rounds!(@add_xor_rotate 7 [$($x)+] $(($c $d $b))+);
+        quarter_rounds!(@both 16 [$($x)+] [$(($a $b $d))+]);
+        quarter_rounds!(@both 12 [$($x)+] [$(($c $d $b))+]);
+        quarter_rounds!(@both 8 [$($x)+] [$(($a $b $d))+]);
+        quarter_rounds!(@both 7 [$($x)+] [$(($c $d $b))+]);
     };
-    (@add_xor_rotate $n:literal [$x:ident $y:ident] $(($to:literal $from:literal $mix:literal))+) => {
+    (@both $n:literal [$($x:ident)+] $quarters:tt) => {
+        $(quarter_rounds!(@one $n $x $quarters);)+
+    };
+    (@one $n:literal $x:ident [$(($to:literal $from:literal $mix:literal))+]) => {
         $($x[$to] = _mm512_add_epi32($x[$to], $x[$from]);)+
-        $($y[$to] = _mm512_add_epi32($y[$to], $y[$from]);)+
         $($x[$mix] = _mm512_xor_si512($x[$mix], $x[$to]);)+
-        $($y[$mix] = _mm512_xor_si512($y[$mix], $y[$to]);)+
         $($x[$mix] = _mm512_rol_epi32::<$n>($x[$mix]);)+
-        $($y[$mix] = _mm512_rol_epi32::<$n>($y[$mix]);)+
     };
+}
+
+/// Where the states of 32 lanes stand while no register has them; the owner wipes it.
+#[repr(C, align(64))]
+pub(super) struct States {
+    start: [V; 32],
+    end: [V; 32],
 }
 
 /// XORs the keystream into 32 lanes.
@@ -34,19 +42,29 @@ macro_rules! quarter_rounds {
 /// # Safety
 /// The lanes keep the promises of [`Lanes`], and the processor has the features.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-pub(super) unsafe fn many(lanes: &Lanes) {
-    // SAFETY: the caller's promises are passed on; all loads from `lanes` are of its own arrays.
+pub(super) unsafe fn many(lanes: &Lanes, states: &mut MaybeUninit<States>) {
+    let states = states.as_mut_ptr();
+    // SAFETY: the caller's promises are passed on. `states` is exclusive; of its elements, `start` is written by
+    // `initial` before it is read, and `end` by the loops before `finish` reads it.
     unsafe {
-        let start_x = initial(lanes, 0);
-        let start_y = initial(lanes, 16);
-        let mut x = start_x;
-        let mut y = start_y;
+        let start = (&raw mut (*states).start).cast::<V>();
+        let end = (&raw mut (*states).end).cast::<V>();
+        initial(lanes, 0, start);
+        initial(lanes, 16, start.add(16));
+        let mut x: [V; 16] = core::array::from_fn(|i| start.add(i).read());
+        let mut y: [V; 16] = core::array::from_fn(|i| start.add(16 + i).read());
         for _ in 0..10 {
             quarter_rounds!(x y; (0 4 8 12) (1 5 9 13) (2 6 10 14) (3 7 11 15));
             quarter_rounds!(x y; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
         }
-        finish(lanes, 0, x, start_x);
-        finish(lanes, 16, y, start_y);
+        for (i, row) in x.into_iter().enumerate() {
+            end.add(i).write(row);
+        }
+        for (i, row) in y.into_iter().enumerate() {
+            end.add(16 + i).write(row);
+        }
+        finish(lanes, 0, start, end);
+        finish(lanes, 16, start.add(16), end.add(16));
     }
 }
 
@@ -54,35 +72,30 @@ pub(super) unsafe fn many(lanes: &Lanes) {
 /// transposition of four 4x4 squares leaves them, and in which [`finish`] finds them again.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-unsafe fn initial(lanes: &Lanes, from: usize) -> [V; 16] {
-    let mut rows = [_mm512_setzero_si512(); 16];
-    for i in 0..4 {
-        rows[i] = _mm512_set1_epi32(CONSTANTS[i].cast_signed());
-    }
+unsafe fn initial(lanes: &Lanes, from: usize, rows: *mut V) {
     // SAFETY: `from` is 0 or 16 and the loads end within 16 elements from there; every key pointer of the lanes is
-    // that of a live key.
+    // that of a live key; `rows` points to 16 rows, which are written once each.
     unsafe {
+        for (i, constant) in CONSTANTS.into_iter().enumerate() {
+            rows.add(i).write(_mm512_set1_epi32(constant.cast_signed()));
+        }
         if lanes.mixed() {
             for half in 0..2 {
                 let square = |i: usize| four_keys(lanes, from + 4 * i, half);
                 let words = transpose_words([square(0), square(1), square(2), square(3)]);
-                rows[4 + 4 * half..8 + 4 * half].copy_from_slice(&words);
+                rows.add(4 + 4 * half).cast::<[V; 4]>().write(words);
             }
         } else {
             let key = lanes.keys[0].cast::<i32>();
             for i in 0..8 {
-                rows[4 + i] = _mm512_set1_epi32(key.add(i).read_unaligned());
+                let word = key.add(i).read_unaligned();
+                rows.add(4 + i).write(_mm512_set1_epi32(word));
             }
         }
         let square = |i: usize| _mm512_loadu_si512(lanes.rows.as_ptr().add(from + 4 * i).cast());
-        rows[12..].copy_from_slice(&transpose_words([
-            square(0),
-            square(1),
-            square(2),
-            square(3),
-        ]));
+        let words = transpose_words([square(0), square(1), square(2), square(3)]);
+        rows.add(12).cast::<[V; 4]>().write(words);
     }
-    rows
 }
 
 /// The first or second 16 bytes of the keys of four lanes.
@@ -132,14 +145,11 @@ pub(super) fn transpose_parts([a, b, c, d]: [V; 4]) -> [V; 4] {
 /// Adds the initial state, turns rows into blocks and XORs them into 16 lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-unsafe fn finish(lanes: &Lanes, from: usize, mut x: [V; 16], start: [V; 16]) {
-    for i in 0..16 {
-        x[i] = _mm512_add_epi32(x[i], start[i]);
-    }
-    let q0 = transpose_words([x[0], x[1], x[2], x[3]]);
-    let q1 = transpose_words([x[4], x[5], x[6], x[7]]);
-    let q2 = transpose_words([x[8], x[9], x[10], x[11]]);
-    let q3 = transpose_words([x[12], x[13], x[14], x[15]]);
+unsafe fn finish(lanes: &Lanes, from: usize, start: *const V, end: *const V) {
+    // SAFETY: both have 16 rows, and the index is below 16.
+    let x = |i: usize| unsafe { _mm512_add_epi32(start.add(i).read(), end.add(i).read()) };
+    let square = |i: usize| transpose_words([x(i), x(i + 1), x(i + 2), x(i + 3)]);
+    let (q0, q1, q2, q3) = (square(0), square(4), square(8), square(12));
     for j in 0..4 {
         let blocks = transpose_parts([q0[j], q1[j], q2[j], q3[j]]);
         for (i, block) in blocks.into_iter().enumerate() {

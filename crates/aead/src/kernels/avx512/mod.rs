@@ -11,10 +11,12 @@ use super::lanes::{Lanes, MAX_LANES};
 use super::scalar::Poly;
 use super::{Job, differs};
 use crate::{OpenJob, SealJob, TAG_LEN};
+use chacha::States;
 use core::arch::x86_64::_mm256_zeroall;
+use core::hint::black_box;
+use core::mem::MaybeUninit;
 use core::slice;
 use poly::Text;
-use zeroize::Zeroize;
 
 /// The most packets that are worked on together.
 const CHUNK: usize = 32;
@@ -25,6 +27,8 @@ const CHUNK_BYTES: usize = 24 << 10;
 #[repr(C, align(64))]
 struct Secrets {
     keys: [[u8; 32]; CHUNK],
+    states: MaybeUninit<States>,
+    states_used: bool,
 }
 
 pub(super) fn available() -> bool {
@@ -49,11 +53,13 @@ fn chunk(lens: impl Iterator<Item = usize>) -> usize {
     count
 }
 
-/// Runs the lanes and clears them.
-#[inline]
-fn run(lanes: &mut Lanes) {
+/// Runs the lanes and clears them. Returns whether the states were used.
+fn run(lanes: &mut Lanes, states: &mut MaybeUninit<States>) -> bool {
     let len = lanes.len();
-    lanes.idle(len.next_multiple_of(4).max(if len > 24 { MAX_LANES } else { 0 }));
+    lanes.idle(
+        len.next_multiple_of(4)
+            .max(if len > 24 { MAX_LANES } else { 0 }),
+    );
     // SAFETY: the lanes were pushed under the promises of `Lanes`; this module is entered only if `available`.
     unsafe {
         match len.div_ceil(4) {
@@ -64,17 +70,21 @@ fn run(lanes: &mut Lanes) {
             4 => chacha::few::<4>(lanes),
             5 => chacha::few::<5>(lanes),
             6 => chacha::few::<6>(lanes),
-            _ => chacha::many(lanes),
+            _ => chacha::many(lanes, states),
         }
     }
     lanes.clear();
+    len > 24
 }
 
 pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
     let mut lanes = Lanes::new();
     let mut secrets = Secrets {
         keys: [[0; 32]; CHUNK],
+        states: MaybeUninit::uninit(),
+        states_used: false,
     };
+    let mut run = |lanes: &mut Lanes| secrets.states_used |= run(lanes, &mut secrets.states);
     let mut tags = [[0; TAG_LEN]; CHUNK];
     let mut rest = jobs;
     while !rest.is_empty() {
@@ -90,7 +100,7 @@ pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
             let job: &Job<'_> = &now[i].0;
             (&job.out[..job.out.len() - TAG_LEN], job.aad)
         };
-        authenticate(text, &secrets.keys[..count], &mut tags[..count]);
+        authenticate(count, text, &secrets.keys, &mut tags);
         for (job, tag) in now.iter_mut().zip(&tags) {
             let at = job.0.out.len() - TAG_LEN;
             job.0.out[at..].copy_from_slice(tag);
@@ -104,7 +114,10 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
     let mut lanes = Lanes::new();
     let mut secrets = Secrets {
         keys: [[0; 32]; CHUNK],
+        states: MaybeUninit::uninit(),
+        states_used: false,
     };
+    let mut run = |lanes: &mut Lanes| secrets.states_used |= run(lanes, &mut secrets.states);
     let mut tags = [[0; TAG_LEN]; CHUNK];
     let count_of = |jobs: &[OpenJob<'_>]| chunk(jobs.iter().map(|job| job.0.sealed().len()));
     let mut rest = jobs;
@@ -117,9 +130,12 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
         let (now, later) = rest.split_at_mut(count);
         let text = |i: usize| {
             let sealed = now[i].0.sealed();
-            (&sealed[..sealed.len().saturating_sub(TAG_LEN)], now[i].0.aad)
+            (
+                &sealed[..sealed.len().saturating_sub(TAG_LEN)],
+                now[i].0.aad,
+            )
         };
-        authenticate(text, &secrets.keys[..count], &mut tags[..count]);
+        authenticate(count, text, &secrets.keys, &mut tags);
         for (job, tag) in now.iter_mut().zip(&tags) {
             let expected = job.0.sealed().last_chunk::<TAG_LEN>();
             job.1 = expected.is_some_and(|expected| !differs(expected, tag));
@@ -139,50 +155,68 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
 
 /// The tags of a chunk of packets: `text` gives a packet's ciphertext and additional data.
 fn authenticate<'t>(
+    count: usize,
     text: impl Fn(usize) -> (&'t [u8], &'t [u8]),
-    keys: &[[u8; 32]],
-    tags: &mut [[u8; TAG_LEN]],
+    keys: &[[u8; 32]; CHUNK],
+    tags: &mut [[u8; TAG_LEN]; CHUNK],
 ) {
-    let describe = |i: usize| {
+    let mut at = 0;
+    while at < count {
+        at += if count - at > 8 {
+            together::<2>(at, count, &text, keys, tags)
+        } else {
+            together::<1>(at, count, &text, keys, tags)
+        };
+    }
+    for (i, tag) in tags[..count].iter_mut().enumerate() {
         let (text, aad) = text(i);
-        let len = if aad.is_empty() { text.len() } else { 0 };
+        if !aad.is_empty() {
+            *tag = scalar(text, aad, &keys[i]);
+        }
+    }
+}
+
+/// The tags of up to 8 * `G` packets from `at` on; returns how many. Those with additional data get none.
+fn together<'t, const G: usize>(
+    at: usize,
+    count: usize,
+    text: impl Fn(usize) -> (&'t [u8], &'t [u8]),
+    keys: &[[u8; 32]; CHUNK],
+    tags: &mut [[u8; TAG_LEN]; CHUNK],
+) -> usize {
+    let n = (count - at).min(8 * G);
+    // Idle lanes repeat the first packet.
+    let describe = |i: usize| {
+        let (text, aad) = text(at + if i < n { i } else { 0 });
         Text {
             text: text.as_ptr(),
-            len,
-            key: &keys[i],
+            len: if aad.is_empty() { text.len() } else { 0 },
         }
     };
-    let mut at = 0;
-    while at < keys.len() {
-        let n = (keys.len() - at).min(8);
-        // Idle lanes repeat the first packet.
-        let eight: [Text; 8] = core::array::from_fn(|i| describe(if i < n { at + i } else { at }));
-        let longest = eight.iter().map(Text::blocks).max().unwrap_or(0);
-        let alone: usize = eight[..n].iter().map(|text| cost_alone(text.blocks())).sum();
-        // SAFETY: the texts are borrowed until after the calls; this module is entered only if `available`.
-        unsafe {
-            if alone > cost_together(longest) {
-                let mut eight_tags = [[[0; TAG_LEN]; 8]];
-                poly::packets::<1>(&[eight], &mut eight_tags);
-                tags[at..at + n].copy_from_slice(&eight_tags[0][..n]);
-            } else {
-                for (text, tag) in eight[..n].iter().zip(&mut tags[at..]) {
-                    *tag = if text.blocks() < SCALAR_BELOW {
-                        scalar(slice::from_raw_parts(text.text, text.len), &[], &*text.key)
-                    } else {
-                        poly::blocks(text)
-                    };
-                }
+    let texts: [[Text; 8]; G] =
+        core::array::from_fn(|g| core::array::from_fn(|i| describe(8 * g + i)));
+    let keys = &keys[at..at + 8 * G];
+    let tags = &mut tags[at..at + 8 * G];
+    let all = &texts.as_flattened()[..n];
+    let longest = all.iter().map(Text::blocks).max().unwrap_or(0);
+    let alone: usize = all.iter().map(|text| cost_alone(text.blocks())).sum();
+    // SAFETY: the texts are borrowed until after the calls; this module is entered only if `available`.
+    unsafe {
+        if alone > G * cost_together(longest) {
+            let (keys, _) = keys.as_chunks().0.as_chunks();
+            let (tags, _) = tags.as_chunks_mut().0.as_chunks_mut();
+            poly::packets::<G>(&texts, &keys[0], &mut tags[0]);
+        } else {
+            for ((text, key), tag) in all.iter().zip(keys).zip(tags) {
+                *tag = if text.blocks() < SCALAR_BELOW {
+                    scalar(slice::from_raw_parts(text.text, text.len), &[], key)
+                } else {
+                    poly::blocks(text, key)
+                };
             }
         }
-        for i in at..at + n {
-            let (text, aad) = text(i);
-            if !aad.is_empty() {
-                tags[i] = scalar(text, aad, &keys[i]);
-            }
-        }
-        at += n;
     }
+    n
 }
 
 /// Below this number of blocks the integer unit is faster than the preparation of eight powers.
@@ -209,8 +243,15 @@ fn scalar(text: &[u8], aad: &[u8], key: &[u8; 32]) -> [u8; TAG_LEN] {
     poly.finish(aad.len(), text.len())
 }
 
+/// Wipes what is secret: the Poly1305 keys, the ChaCha20 states if there were any, and the registers.
 fn wipe(secrets: &mut Secrets) {
-    secrets.keys.zeroize();
+    secrets.keys = [[0; 32]; CHUNK];
+    if secrets.states_used {
+        // SAFETY: the memory is exclusive, and nobody reads it as states again.
+        unsafe { secrets.states.as_mut_ptr().write_bytes(0, 1) };
+    }
+    // Whoever might read it now must find it wiped: the compiler cannot leave the stores out.
+    black_box(secrets);
     // SAFETY: AVX is there if AVX-512 is; the compiler keeps nothing in vector registers across the instruction.
     unsafe { _mm256_zeroall() };
 }

@@ -17,12 +17,11 @@ const MASK42: u64 = (1 << 42) - 1;
 /// 2^128, which is added to every block, in the third limb.
 const PAD: i64 = 1 << 40;
 
-/// What is to be authenticated, without additional data: `len` readable bytes, and a one-time key.
+/// What is to be authenticated, without additional data: `len` readable bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Text {
     pub(super) text: *const u8,
     pub(super) len: usize,
-    pub(super) key: *const [u8; 32],
 }
 
 impl Text {
@@ -133,49 +132,64 @@ fn limbs(low: V, high: V) -> [V; 3] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
 fn add(a: [V; 3], b: [V; 3]) -> [V; 3] {
-    core::array::from_fn(|i| _mm512_add_epi64(a[i], b[i]))
+    [
+        _mm512_add_epi64(a[0], b[0]),
+        _mm512_add_epi64(a[1], b[1]),
+        _mm512_add_epi64(a[2], b[2]),
+    ]
+}
+
+/// r^1 to r^4 of eight packets.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
+fn powers(keys: &[[u8; 32]; 8], out: &mut [Power; 4]) {
+    let keys = keys.as_ptr().cast::<V>();
+    // The first and the second words of eight keys of four words.
+    let word = |i: i64| {
+        let index = _mm512_setr_epi64(i, i + 4, i + 8, i + 12, 0, 0, 0, 0);
+        // SAFETY: the keys are four times 64 bytes.
+        unsafe {
+            let (a, b) = (_mm512_loadu_si512(keys), _mm512_loadu_si512(keys.add(1)));
+            let (c, d) = (
+                _mm512_loadu_si512(keys.add(2)),
+                _mm512_loadu_si512(keys.add(3)),
+            );
+            let first = _mm512_permutex2var_epi64(a, index, b);
+            let last = _mm512_permutex2var_epi64(c, index, d);
+            _mm512_inserti64x4::<1>(first, _mm512_castsi512_si256(last))
+        }
+    };
+    let [clamp_low, clamp_high] = scalar::words(scalar::CLAMP);
+    let low = _mm512_and_si512(word(0), _mm512_set1_epi64(clamp_low.cast_signed()));
+    let high = _mm512_and_si512(word(1), _mm512_set1_epi64(clamp_high.cast_signed()));
+    out[0] = power(limbs(low, high));
+    out[1] = power(multiply(out[0].r, &out[0]));
+    out[2] = power(multiply(out[1].r, &out[0]));
+    out[3] = power(multiply(out[1].r, &out[1]));
 }
 
 /// Eight packets, one in each lane.
 struct Eight<'a> {
     texts: &'a [Text; 8],
-    /// r^1 to r^4.
-    powers: [Power; 4],
-    h: [V; 3],
+    /// Where the last block of each, that of the lengths, would end behind its text.
+    ends: [*const u8; 8],
+    /// Whether all have the same length.
+    alike: bool,
 }
 
 impl<'a> Eight<'a> {
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-    unsafe fn new(texts: &'a [Text; 8]) -> Self {
-        let mut r = [[0_u64; 8]; 2];
-        for (lane, text) in texts.iter().enumerate() {
-            // SAFETY: the key is readable, as `Text` says.
-            let (multiplier, _) = scalar::halves(unsafe { &*text.key });
-            [r[0][lane], r[1][lane]] = scalar::words(multiplier);
-        }
-        // SAFETY: both are arrays of 64 bytes.
-        let (low, high) = unsafe {
-            (
-                _mm512_loadu_si512(r[0].as_ptr().cast()),
-                _mm512_loadu_si512(r[1].as_ptr().cast()),
-            )
-        };
-        let r1 = power(limbs(low, high));
-        let r2 = power(multiply(r1.r, &r1));
-        let r3 = power(multiply(r2.r, &r1));
-        let r4 = power(multiply(r2.r, &r2));
+    fn new(texts: &'a [Text; 8]) -> Self {
         Self {
             texts,
-            powers: [r1, r2, r3, r4],
-            h: [_mm512_setzero_si512(); 3],
+            ends: texts.map(|text| text.text.wrapping_add(text.blocks() * 16)),
+            alike: texts.iter().all(|text| text.len == texts[0].len),
         }
     }
 
     /// Absorbs 4 blocks of each packet, given as 64 bytes of each.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-    fn absorb(&mut self, text: [V; 8], pads: [V; 4], lengths: V) {
+    fn absorb(h: [V; 3], powers: &[Power; 4], text: [V; 8], pads: [V; 4], lengths: V) -> [V; 3] {
         // Words to low and high halves of blocks: first within pairs of packets, then across the four pairs.
         let pair = |i: usize| _mm512_unpacklo_epi64(text[i], text[i + 1]);
         let low = transpose_parts([pair(0), pair(2), pair(4), pair(6)]);
@@ -183,62 +197,77 @@ impl<'a> Eight<'a> {
         let mut high = transpose_parts([pair(0), pair(2), pair(4), pair(6)]);
         high[3] = _mm512_or_si512(high[3], lengths);
 
-        // h = (h + m0) r^4 + m1 r^3 + m2 r^2 + m3 r, with one carry.
-        let mut sum = zero();
-        for i in [1, 2, 3, 0] {
-            let mut m = limbs(low[i], high[i]);
-            m[2] = _mm512_or_si512(m[2], pads[i]);
-            if i == 0 {
-                m = add(m, self.h);
-            }
-            multiply_add(&mut sum, m, &self.powers[3 - i]);
-        }
-        self.h = carry(&sum);
+        // h = (h + m0) r^4 + m1 r^3 + m2 r^2 + m3 r, with one carry; two sums, for shorter chains of additions.
+        let m = |i: usize| {
+            let [m0, m1, m2] = limbs(low[i], high[i]);
+            [m0, m1, _mm512_or_si512(m2, pads[i])]
+        };
+        let (mut even, mut odd) = (zero(), zero());
+        multiply_add(&mut odd, m(1), &powers[2]);
+        multiply_add(&mut even, m(2), &powers[1]);
+        multiply_add(&mut odd, m(3), &powers[0]);
+        multiply_add(&mut even, add(m(0), h), &powers[3]);
+        carry(&Product {
+            low: add(even.low, odd.low),
+            high: add(even.high, odd.high),
+        })
     }
 
     /// Absorbs 64 bytes of each packet that all have 64, the last of them ending `left` steps before the end.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-    unsafe fn step(&mut self, left: usize) {
+    unsafe fn step(&self, h: [V; 3], powers: &[Power; 4], left: usize) -> [V; 3] {
         let mut text = [_mm512_setzero_si512(); 8];
-        for (v, packet) in text.iter_mut().zip(self.texts) {
-            let at = packet.blocks() * 16 - 64 * left;
+        for (v, end) in text.iter_mut().zip(self.ends) {
             // SAFETY: the caller says that these 64 bytes are within the text.
-            *v = unsafe { _mm512_loadu_si512(packet.text.add(at).cast()) };
+            *v = unsafe { _mm512_loadu_si512(end.wrapping_sub(64 * left).cast()) };
         }
         let pad = _mm512_set1_epi64(PAD);
-        self.absorb(text, [pad; 4], _mm512_setzero_si512());
+        Self::absorb(h, powers, text, [pad; 4], _mm512_setzero_si512())
     }
 
     /// The same at the ends: before its first block a packet has nothing to add (h is still 0 and stays so), and the
     /// very last block is that of the lengths.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-    unsafe fn step_at_ends(&mut self, left: usize) {
+    unsafe fn step_at_ends(&self, h: [V; 3], powers: &[Power; 4], left: usize) -> [V; 3] {
         let mut text = [_mm512_setzero_si512(); 8];
-        let mut blocks = [0_u64; 8];
-        let mut lengths = [0_u64; 8];
-        for (lane, packet) in self.texts.iter().enumerate() {
-            let (mask, at, missing) = window(packet, 64 * left);
-            // SAFETY: the mask has only bytes of the text.
-            text[lane] = unsafe { _mm512_maskz_loadu_epi8(mask, at.cast()) };
-            blocks[lane] = (missing / 16) as u64;
-            lengths[lane] = packet.len as u64;
-        }
-        // SAFETY: both are arrays of 64 bytes.
-        let (missing, lengths) = unsafe {
+        let (missing, lengths) = if self.alike {
+            let (mask, _, missing) = window(&self.texts[0], 64 * left);
+            for (v, end) in text.iter_mut().zip(self.ends) {
+                // SAFETY: the mask has only bytes of the text.
+                *v = unsafe { _mm512_maskz_loadu_epi8(mask, end.wrapping_sub(64 * left).cast()) };
+            }
             (
-                _mm512_loadu_si512(blocks.as_ptr().cast()),
-                _mm512_loadu_si512(lengths.as_ptr().cast()),
+                _mm512_set1_epi64(missing.cast_signed() as i64),
+                _mm512_set1_epi64(self.texts[0].len.cast_signed() as i64),
             )
+        } else {
+            let mut missings = [0_u64; 8];
+            let mut lengths = [0_u64; 8];
+            for (lane, packet) in self.texts.iter().enumerate() {
+                let (mask, at, missing) = window(packet, 64 * left);
+                // SAFETY: the mask has only bytes of the text.
+                text[lane] = unsafe { _mm512_maskz_loadu_epi8(mask, at.cast()) };
+                missings[lane] = missing as u64;
+                lengths[lane] = packet.len as u64;
+            }
+            // SAFETY: both are arrays of 64 bytes.
+            unsafe {
+                (
+                    _mm512_loadu_si512(missings.as_ptr().cast()),
+                    _mm512_loadu_si512(lengths.as_ptr().cast()),
+                )
+            }
         };
         let pad = |i: i64| {
-            let there = _mm512_cmple_epu64_mask(missing, _mm512_set1_epi64(i));
+            let there = _mm512_cmple_epu64_mask(missing, _mm512_set1_epi64(16 * i));
             _mm512_maskz_set1_epi64(there, PAD)
         };
         let last = if left == 1 { 0xff } else { 0 };
         let lengths = _mm512_maskz_mov_epi64(last, lengths);
-        self.absorb(text, [pad(0), pad(1), pad(2), pad(3)], lengths);
+        let pads = [pad(0), pad(1), pad(2), pad(3)];
+        Self::absorb(h, powers, text, pads, lengths)
     }
 }
 
@@ -248,32 +277,49 @@ impl<'a> Eight<'a> {
 /// # Safety
 /// The texts are what [`Text`] says, and the processor has the features.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-pub(super) unsafe fn packets<const G: usize>(texts: &[[Text; 8]; G], tags: &mut [[[u8; 16]; 8]; G]) {
+pub(super) unsafe fn packets<const G: usize>(
+    texts: &[[Text; 8]; G],
+    keys: &[[[u8; 32]; 8]; G],
+    tags: &mut [[[u8; 16]; 8]; G],
+) {
     let all = || texts.as_flattened().iter().map(Text::blocks);
     let steps = all().max().unwrap_or(0).div_ceil(4);
     // From this many steps before the end on, no packet has blocks missing.
     let whole = all().min().unwrap_or(0) / 4;
-    // SAFETY: keys and texts are readable; with `left` at most `whole`, no packet begins after these 64 bytes, and
+    // SAFETY: the texts are readable; with `left` at most `whole`, no packet begins after these 64 bytes, and
     // with `left` above 1 none ends before theirs.
     unsafe {
-        let mut groups: [Eight<'_>; G] = core::array::from_fn(|g| Eight::new(&texts[g]));
+        let groups: [Eight<'_>; G] = core::array::from_fn(|g| Eight::new(&texts[g]));
+        let zero = _mm512_setzero_si512();
+        let none = Power {
+            r: [zero; 3],
+            s: [zero; 2],
+        };
+        let mut all_powers = [[none; 4]; G];
+        for g in 0..G {
+            powers(&keys[g], &mut all_powers[g]);
+        }
+        let mut h = [[zero; 3]; G];
         for left in (1..=steps).rev() {
-            for group in &mut groups {
-                if left <= whole && left > 1 {
-                    group.step(left);
-                } else {
-                    group.step_at_ends(left);
+            if left <= whole && left > 1 {
+                h[0] = groups[0].step(h[0], &all_powers[0], left);
+                if G == 2 {
+                    h[G - 1] = groups[G - 1].step(h[G - 1], &all_powers[G - 1], left);
+                }
+            } else {
+                for g in 0..G {
+                    h[g] = groups[g].step_at_ends(h[g], &all_powers[g], left);
                 }
             }
         }
-        for (group, tags) in groups.iter().zip(tags) {
-            let mut h = [[0_u64; 8]; 3];
-            for (words, limb) in h.iter_mut().zip(group.h) {
+        for g in 0..G {
+            let mut words = [[0_u64; 8]; 3];
+            for (words, limb) in words.iter_mut().zip(h[g]) {
                 _mm512_storeu_si512(words.as_mut_ptr().cast(), limb);
             }
-            for (lane, tag) in tags.iter_mut().enumerate() {
-                let (_, s) = scalar::halves(&*group.texts[lane].key);
-                *tag = tag_of([h[0][lane], h[1][lane], h[2][lane]], s);
+            for lane in 0..8 {
+                let (_, s) = scalar::halves(&keys[g][lane]);
+                tags[g][lane] = tag_of(words.map(|words| words[lane]), s);
             }
         }
     }
@@ -309,11 +355,11 @@ fn window(text: &Text, before: usize) -> (u64, *const u8, usize) {
 /// # Safety
 /// As for [`packets`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-pub(super) unsafe fn blocks(text: &Text) -> [u8; 16] {
-    // SAFETY: the key is readable; all loads are within the masks of `window`, or, between the first and the last
+pub(super) unsafe fn blocks(text: &Text, key: &[u8; 32]) -> [u8; 16] {
+    // SAFETY: all loads are within the masks of `window`, or, between the first and the last
     // step, of 128 bytes of which none is missing and none behind the text.
     unsafe {
-        let (r, s) = scalar::halves(&*text.key);
+        let (r, s) = scalar::halves(key);
         let [low, high] = scalar::words(r).map(|word| _mm512_set1_epi64(word.cast_signed()));
         // r^1 in all lanes, then by one, two and four more where the lane's exponent (8 for block 0, 1 for block 7),
         // less one, has that bit.
@@ -343,7 +389,10 @@ pub(super) unsafe fn blocks(text: &Text) -> [u8; 16] {
         };
         let whole = |left: usize| {
             let at = text.text.add(text.blocks() * 16 - 128 * left);
-            let (a, b) = (_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(64).cast()));
+            let (a, b) = (
+                _mm512_loadu_si512(at.cast()),
+                _mm512_loadu_si512(at.add(64).cast()),
+            );
             let mut m = limbs(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
             m[2] = _mm512_or_si512(m[2], _mm512_set1_epi64(PAD));
             m
@@ -379,5 +428,9 @@ pub(super) unsafe fn blocks(text: &Text) -> [u8; 16] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
 fn blend(mask: __mmask8, a: [V; 3], b: [V; 3]) -> [V; 3] {
-    core::array::from_fn(|i| _mm512_mask_blend_epi64(mask, a[i], b[i]))
+    [
+        _mm512_mask_blend_epi64(mask, a[0], b[0]),
+        _mm512_mask_blend_epi64(mask, a[1], b[1]),
+        _mm512_mask_blend_epi64(mask, a[2], b[2]),
+    ]
 }
