@@ -30,6 +30,23 @@ macro_rules! quarter_rounds {
     };
 }
 
+/// Adds the initial state, turns rows into blocks and XORs them into 16 lanes.
+macro_rules! finish {
+    ($lanes:ident, $from:literal, $start:expr, $end:expr) => {
+        let x = |i: usize| _mm512_add_epi32($start.add(i).read(), $end(i));
+        let q0 = transpose_words([x(0), x(1), x(2), x(3)]);
+        let q1 = transpose_words([x(4), x(5), x(6), x(7)]);
+        let q2 = transpose_words([x(8), x(9), x(10), x(11)]);
+        let q3 = transpose_words([x(12), x(13), x(14), x(15)]);
+        for j in 0..4 {
+            let blocks = transpose_parts([q0[j], q1[j], q2[j], q3[j]]);
+            for (i, block) in blocks.into_iter().enumerate() {
+                xor($lanes, $from + 4 * j + i, block);
+            }
+        }
+    };
+}
+
 /// Where the states of 32 lanes stand while no register has them; the owner wipes it.
 #[repr(C, align(64))]
 pub(super) struct States {
@@ -40,44 +57,45 @@ pub(super) struct States {
 /// XORs the keystream into 32 lanes.
 ///
 /// # Safety
-/// The lanes keep the promises of [`Lanes`], and the processor has the features.
+/// The lanes keep the promises of [`Lanes`], and the processor has the features. If `ready`, the last call with the
+/// same `states` had the same single key.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-pub(super) unsafe fn many(lanes: &Lanes, states: &mut MaybeUninit<States>) {
+pub(super) unsafe fn many(lanes: &Lanes, states: &mut MaybeUninit<States>, ready: bool) {
     let states = states.as_mut_ptr();
     // SAFETY: the caller's promises are passed on. `states` is exclusive; of its elements, `start` is written by
     // `initial` before it is read, and `end` by the loops before `finish` reads it.
     unsafe {
         let start = (&raw mut (*states).start).cast::<V>();
         let end = (&raw mut (*states).end).cast::<V>();
-        initial(lanes, 0, start);
-        initial(lanes, 16, start.add(16));
+        initial(lanes, ready, 0, start);
+        initial(lanes, ready, 16, start.add(16));
         let mut x: [V; 16] = core::array::from_fn(|i| start.add(i).read());
         let mut y: [V; 16] = core::array::from_fn(|i| start.add(16 + i).read());
         for _ in 0..10 {
             quarter_rounds!(x y; (0 4 8 12) (1 5 9 13) (2 6 10 14) (3 7 11 15));
             quarter_rounds!(x y; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
         }
-        for (i, row) in x.into_iter().enumerate() {
-            end.add(i).write(row);
-        }
         for (i, row) in y.into_iter().enumerate() {
             end.add(16 + i).write(row);
         }
-        finish(lanes, 0, start, end);
-        finish(lanes, 16, start.add(16), end.add(16));
+        finish!(lanes, 0, start, |i: usize| x[i]);
+        finish!(lanes, 16, start.add(16), |i: usize| end.add(16 + i).read());
     }
 }
 
 /// The initial states of 16 lanes, one row a register. Column 4i + j belongs to lane 4j + i: the order in which the
-/// transposition of four 4x4 squares leaves them, and in which [`finish`] finds them again.
+/// transposition of four 4x4 squares leaves them, and in which `finish` finds them again. If `ready`, only the last
+/// four rows are new.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-unsafe fn initial(lanes: &Lanes, from: usize, rows: *mut V) {
+unsafe fn initial(lanes: &Lanes, ready: bool, from: usize, rows: *mut V) {
     // SAFETY: `from` is 0 or 16 and the loads end within 16 elements from there; every key pointer of the lanes is
-    // that of a live key; `rows` points to 16 rows, which are written once each.
+    // that of a live key; `rows` points to 16 rows, which are all written if not written before.
     unsafe {
-        for (i, constant) in CONSTANTS.into_iter().enumerate() {
-            rows.add(i).write(_mm512_set1_epi32(constant.cast_signed()));
+        if !ready {
+            for (i, constant) in CONSTANTS.into_iter().enumerate() {
+                rows.add(i).write(_mm512_set1_epi32(constant.cast_signed()));
+            }
         }
         if lanes.mixed() {
             for half in 0..2 {
@@ -85,7 +103,7 @@ unsafe fn initial(lanes: &Lanes, from: usize, rows: *mut V) {
                 let words = transpose_words([square(0), square(1), square(2), square(3)]);
                 rows.add(4 + 4 * half).cast::<[V; 4]>().write(words);
             }
-        } else {
+        } else if !ready {
             let key = lanes.keys[0].cast::<i32>();
             for i in 0..8 {
                 let word = key.add(i).read_unaligned();
@@ -140,23 +158,6 @@ pub(super) fn transpose_parts([a, b, c, d]: [V; 4]) -> [V; 4] {
         _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
         _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
     ]
-}
-
-/// Adds the initial state, turns rows into blocks and XORs them into 16 lanes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-unsafe fn finish(lanes: &Lanes, from: usize, start: *const V, end: *const V) {
-    // SAFETY: both have 16 rows, and the index is below 16.
-    let x = |i: usize| unsafe { _mm512_add_epi32(start.add(i).read(), end.add(i).read()) };
-    let square = |i: usize| transpose_words([x(i), x(i + 1), x(i + 2), x(i + 3)]);
-    let (q0, q1, q2, q3) = (square(0), square(4), square(8), square(12));
-    for j in 0..4 {
-        let blocks = transpose_parts([q0[j], q1[j], q2[j], q3[j]]);
-        for (i, block) in blocks.into_iter().enumerate() {
-            // SAFETY: passed on; the index is below 32.
-            unsafe { xor(lanes, from + 4 * j + i, block) };
-        }
-    }
 }
 
 /// XORs a block of keystream into a lane.

@@ -15,20 +15,21 @@ use chacha::States;
 use core::arch::x86_64::_mm256_zeroall;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
-use core::slice;
+use core::{ptr, slice};
 use poly::Text;
 
 /// The most packets that are worked on together.
 const CHUNK: usize = 32;
 /// Chunks of more than eight packets stay below this number of bytes, for the first-level cache.
-const CHUNK_BYTES: usize = 24 << 10;
+const CHUNK_BYTES: usize = 12 << 10;
 
 /// What a batch leaves behind that must be wiped.
 #[repr(C, align(64))]
 struct Secrets {
     keys: [[u8; 32]; CHUNK],
     states: MaybeUninit<States>,
-    states_used: bool,
+    /// Whose states they are: null before the first.
+    states_of: *const [u8; 32],
 }
 
 pub(super) fn available() -> bool {
@@ -53,14 +54,12 @@ fn chunk(lens: impl Iterator<Item = usize>) -> usize {
     count
 }
 
-/// Runs the lanes and clears them. Returns whether the states were used.
-fn run(lanes: &mut Lanes, states: &mut MaybeUninit<States>) -> bool {
+/// Runs the lanes and clears them.
+fn run(lanes: &mut Lanes, states: &mut MaybeUninit<States>, states_of: &mut *const [u8; 32]) {
     let len = lanes.len();
-    lanes.idle(
-        len.next_multiple_of(4)
-            .max(if len > 24 { MAX_LANES } else { 0 }),
-    );
-    // SAFETY: the lanes were pushed under the promises of `Lanes`; this module is entered only if `available`.
+    lanes.idle(len.next_multiple_of(4).max(if len > 24 { MAX_LANES } else { 0 }));
+    // SAFETY: the lanes were pushed under the promises of `Lanes`; this module is entered only if `available`. The
+    // states belong to the key in `states_of`: only here are they written, and a batch's keys live until its end.
     unsafe {
         match len.div_ceil(4) {
             0 => {}
@@ -70,21 +69,27 @@ fn run(lanes: &mut Lanes, states: &mut MaybeUninit<States>) -> bool {
             4 => chacha::few::<4>(lanes),
             5 => chacha::few::<5>(lanes),
             6 => chacha::few::<6>(lanes),
-            _ => chacha::many(lanes, states),
+            _ => {
+                let ready = !lanes.mixed() && *states_of == lanes.keys[0];
+                chacha::many(lanes, states, ready);
+                *states_of = if lanes.mixed() { MIXED } else { lanes.keys[0] };
+            }
         }
     }
     lanes.clear();
-    len > 24
 }
+
+/// Marks states of several keys; the address of none.
+const MIXED: *const [u8; 32] = ptr::without_provenance(1);
 
 pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
     let mut lanes = Lanes::new();
     let mut secrets = Secrets {
         keys: [[0; 32]; CHUNK],
         states: MaybeUninit::uninit(),
-        states_used: false,
+        states_of: ptr::null(),
     };
-    let mut run = |lanes: &mut Lanes| secrets.states_used |= run(lanes, &mut secrets.states);
+    let mut run = |lanes: &mut Lanes| run(lanes, &mut secrets.states, &mut secrets.states_of);
     let mut tags = [[0; TAG_LEN]; CHUNK];
     let mut rest = jobs;
     while !rest.is_empty() {
@@ -115,9 +120,9 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
     let mut secrets = Secrets {
         keys: [[0; 32]; CHUNK],
         states: MaybeUninit::uninit(),
-        states_used: false,
+        states_of: ptr::null(),
     };
-    let mut run = |lanes: &mut Lanes| secrets.states_used |= run(lanes, &mut secrets.states);
+    let mut run = |lanes: &mut Lanes| run(lanes, &mut secrets.states, &mut secrets.states_of);
     let mut tags = [[0; TAG_LEN]; CHUNK];
     let count_of = |jobs: &[OpenJob<'_>]| chunk(jobs.iter().map(|job| job.0.sealed().len()));
     let mut rest = jobs;
@@ -246,7 +251,7 @@ fn scalar(text: &[u8], aad: &[u8], key: &[u8; 32]) -> [u8; TAG_LEN] {
 /// Wipes what is secret: the Poly1305 keys, the ChaCha20 states if there were any, and the registers.
 fn wipe(secrets: &mut Secrets) {
     secrets.keys = [[0; 32]; CHUNK];
-    if secrets.states_used {
+    if !secrets.states_of.is_null() {
         // SAFETY: the memory is exclusive, and nobody reads it as states again.
         unsafe { secrets.states.as_mut_ptr().write_bytes(0, 1) };
     }
