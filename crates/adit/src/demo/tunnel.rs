@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 use adit_ctl::keys::public;
 use adit_ctl::status;
 use adit_ctl::uapi::Client;
+use adit_io::Offloads;
+use adit_io::tun::Tun;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use rustix::process::{Pid, Signal};
 
@@ -41,6 +44,11 @@ struct End {
 
 impl Tunnel {
     pub(super) fn start(pair: &Pair) -> Result<Self> {
+        // What is missing is said once, here, and not by two processes at a time.
+        let tun = pair
+            .left
+            .run(|| Tun::open("adit-try", 1, Offloads::default()).map(drop));
+        tun.context(|| "cannot make a tunnel interface".into())?;
         let sockets = Directory::new()?;
         let (left_key, right_key) = (private_key()?, private_key()?);
         let (left_public, right_public) = (public(&left_key), public(&right_key));
@@ -86,6 +94,7 @@ impl End {
     /// Starts the process and waits until its socket answers.
     fn start(host: &Host, name: &'static str, directory: &Path) -> Result<Self> {
         let mut command = Command::new("/proc/self/exe");
+        command.arg0("adit");
         command.args([
             "run",
             "--foreground",
@@ -110,7 +119,9 @@ impl End {
             directory: directory.to_owned(),
         };
         let deadline = Instant::now() + Duration::from_secs(5);
-        while Client::connect_in(directory, name).is_err() {
+        let answers =
+            || Client::connect_in(directory, name).is_ok_and(|mut client| client.get().is_ok());
+        while !answers() {
             if let Some(status) = end.process.try_wait().context(failed)? {
                 bail!(
                     "the tunnel process {name} could not start ({status}); its reason stands above"
@@ -225,14 +236,5 @@ impl Drop for Directory {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cpu_time_is_found_behind_a_hostile_process_name() {
-        let stat = "42 (a) 9 (b) R 1 42 42 0 -1 4194304 100 0 0 0 70 30 0 0 20 0 3 0 100 1 1";
-        assert_eq!(cpu_ticks(stat), Some(100));
-        assert_eq!(cpu_ticks("42 (adit) R 1 2"), None);
-        assert_eq!(cpu_ticks(""), None);
-    }
-}
+#[path = "tunnel_tests.rs"]
+mod tests;

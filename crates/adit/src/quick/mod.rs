@@ -56,12 +56,13 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
     if netlink.link(name).is_ok() {
         bail!("`{name}` already exists: `adit down {name}` takes it down if Adit runs it");
     }
+    let routes = quick.routes()?;
     run::start_in_background(&RunArgs {
         disable_offload: args.disable_offload.clone(),
         shards: args.shards,
         ..RunArgs::new(name)
     })?;
-    quick.bring_up(&netlink).inspect_err(|_| {
+    quick.bring_up(&netlink, &routes).inspect_err(|_| {
         eprintln!("adit: taking {name} down again");
         quick
             .take_down(&netlink)
@@ -152,7 +153,7 @@ impl Quick {
         Ok(())
     }
 
-    fn bring_up(&self, netlink: &Netlink) -> Result<()> {
+    fn bring_up(&self, netlink: &Netlink, routes: &[Planned]) -> Result<()> {
         let interface = &self.config.interface;
         self.hooks(&interface.pre_up)?;
 
@@ -181,7 +182,7 @@ impl Quick {
         if !interface.dns.is_empty() {
             programs::set_dns(&self.name, &interface.dns, &interface.dns_search)?;
         }
-        self.add_routes(netlink, index)?;
+        self.add_routes(netlink, index, routes)?;
         self.hooks(&interface.post_up)
     }
 
@@ -242,7 +243,8 @@ impl Quick {
             })
     }
 
-    fn add_routes(&self, netlink: &Netlink, index: u32) -> Result<()> {
+    /// The routes to the peers' allowed IPs.
+    fn routes(&self) -> Result<Vec<Planned>> {
         let interface = &self.config.interface;
         let allowed: Vec<Cidr> = (self.config.peers.iter())
             .flat_map(|peer| &peer.allowed_ips)
@@ -251,10 +253,14 @@ impl Quick {
                 AllowedIpChange::Remove(_) => None,
             })
             .collect();
-        let mut table = interface.fwmark.filter(|mark| *mark != 0);
-        for planned in routing::plan(&interface.addresses, &allowed, &interface.table)? {
+        routing::plan(&interface.addresses, &allowed, &interface.table)
+    }
+
+    fn add_routes(&self, netlink: &Netlink, index: u32, routes: &[Planned]) -> Result<()> {
+        let mut table = self.config.interface.fwmark.filter(|mark| *mark != 0);
+        for planned in routes {
             self.check_interrupted()?;
-            match planned {
+            match *planned {
                 Planned::Plain(block, table) => routing::add_route(netlink, index, block, table)?,
                 Planned::Default(block) => {
                     let mark = match table {
@@ -287,10 +293,11 @@ impl Quick {
             let sysctl = netns::set_sysctl("net.ipv4.conf.all.src_valid_mark", "1");
             sysctl.context(|| "cannot make reverse-path filtering respect marks".into())?;
         }
-        let own: Vec<IpAddr> = routing::addresses(netlink, index)?
-            .iter()
-            .map(|address| address.ip)
-            .collect();
+        let own: Vec<IpAddr> =
+            routing::addresses(netlink, index, &self.config.interface.addresses)?
+                .iter()
+                .map(|address| address.ip)
+                .collect();
         programs::set_firewall(&self.name, v6, mark, &own)
     }
 
@@ -342,7 +349,7 @@ impl Quick {
         let link = netlink
             .link(&self.name)
             .context(|| format!("cannot save {}", self.name))?;
-        let addresses = routing::addresses(netlink, link.index)?;
+        let addresses = routing::addresses(netlink, link.index, &self.config.interface.addresses)?;
         let mtu = self.config.interface.mtu.and(u16::try_from(link.mtu).ok());
         let text = config::save(&read(&self.path)?, &status, &addresses, mtu);
 

@@ -236,20 +236,25 @@ pub(super) fn remove_default(netlink: &Netlink, table: u32) -> bool {
     removed
 }
 
-/// Addresses of an interface, by the order in which the kernel lists them.
-pub(super) fn addresses(netlink: &Netlink, ifindex: u32) -> Result<Vec<Address>> {
+/// Addresses of an interface, in the order in which the kernel lists them. It makes link-local ones itself: those
+/// count only if they are `stated`.
+pub(super) fn addresses(
+    netlink: &Netlink,
+    ifindex: u32,
+    stated: &[Address],
+) -> Result<Vec<Address>> {
     let all = netlink
         .addresses()
         .context(|| "cannot list addresses".into())?;
     let ours = all.into_iter().filter(|address| address.ifindex == ifindex);
-    // The kernel makes link-local addresses itself.
-    let stated =
-        ours.filter(|address| !matches!(address.ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
-    Ok(stated
-        .map(|address| Address {
-            ip: address.ip,
-            prefix_len: address.prefix_len,
-        })
+    let ours = ours.map(|address| Address {
+        ip: address.ip,
+        prefix_len: address.prefix_len,
+    });
+    let made =
+        |address: &Address| matches!(address.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    Ok(ours
+        .filter(|address| !made(address) || stated.contains(address))
         .collect())
 }
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
@@ -19,7 +19,9 @@ const READY: &[u8] = b"ready\n";
 pub(crate) fn start(args: &RunArgs) -> Result<()> {
     // Not the path of the binary, which may have been replaced since.
     let mut command = Command::new("/proc/self/exe");
-    command.args(["run", "--foreground", "--background"]);
+    command
+        .arg0("adit")
+        .args(["run", "--foreground", "--background"]);
     for name in &args.disable_offload {
         command.args(["--disable-offload", name]);
     }

@@ -1,0 +1,19 @@
+use super::*;
+
+#[test]
+fn log_levels_are_wireguard_gos() {
+    assert_eq!(LogLevel::parse("debug"), LogLevel::Verbose);
+    assert_eq!(LogLevel::parse("verbose"), LogLevel::Verbose);
+    assert_eq!(LogLevel::parse("error"), LogLevel::Error);
+    assert_eq!(LogLevel::parse("silent"), LogLevel::Silent);
+    assert_eq!(LogLevel::parse(""), LogLevel::Unset);
+}
+
+#[test]
+fn an_unknown_offload_is_an_error_that_names_it() {
+    let failure = allowed_offloads(&["udp-gso".into(), "warp".into()])
+        .unwrap_err()
+        .to_string();
+    assert!(failure.contains("warp"), "{failure}");
+    assert!(!allowed_offloads(&["udp-gso".into()]).unwrap().udp_gso);
+}
