@@ -122,6 +122,25 @@ fn an_interface_taken_down_and_up_again_carries_traffic_again() {
 }
 
 #[test]
+fn an_interface_that_is_down_sends_nothing() {
+    let net = Pair::new();
+    let wire = Capture::start(&net.right, "eth0", "udp");
+    let _daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
+    let (own, other) = (Keys::new(), Keys::new());
+    let config = format!(
+        "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.5.0.0/16\nEndpoint = 10.0.0.2:51820\nPersistentKeepalive = 1\n",
+        own.private, other.public
+    );
+    setconf(&net.left, "wg0", &config);
+    std::thread::sleep(seconds(2));
+    assert_eq!(wire.datagrams(), [], "datagrams while the interface is down");
+    net.left.sh("ip link set wg0 up");
+    wait_for("it begins when the interface comes up", seconds(10), || {
+        !wire.datagrams().is_empty()
+    });
+}
+
+#[test]
 fn a_deleted_interface_ends_the_daemon_and_takes_its_socket_along() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());

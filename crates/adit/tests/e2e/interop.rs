@@ -10,6 +10,11 @@ fn both_ways(other: Program) -> [(Program, Program); 2] {
     [(Program::Adit, other), (other, Program::Adit)]
 }
 
+/// Tailscale's fork has no roaming: the layer above sets its endpoints.
+fn learns_endpoints(program: Program) -> bool {
+    program != Program::Tailscale
+}
+
 fn exchanges(other: Program) {
     for (left, right) in both_ways(other) {
         for (outer, psk) in [(Family::V4, false), (Family::V6, true)] {
@@ -20,7 +25,7 @@ fn exchanges(other: Program) {
                 right,
                 outer,
                 psk,
-                right_knows_left: false,
+                right_knows_left: !learns_endpoints(right),
                 ..Setup::default()
             };
             let tunnel = Tunnel::new(&net, setup);
@@ -40,7 +45,8 @@ fn exchanges(other: Program) {
                 &[4, 15, 16, 100, 1000, 1372],
                 5,
             );
-            if psk {
+            if psk && left == Program::Adit {
+                // At the next handshake: the session goes on.
                 net.left.sh_with_input(
                     &format!(
                         "wg set wg0 peer {} preshared-key /dev/stdin",
@@ -63,7 +69,7 @@ fn carries_bulk(other: Program) {
             Setup {
                 left,
                 right,
-                right_knows_left: false,
+                right_knows_left: !learns_endpoints(right),
                 ..Setup::default()
             },
         );
@@ -78,6 +84,9 @@ fn carries_bulk(other: Program) {
 /// Both roam in turn: by port, and from one address family to the other.
 fn roams(other: Program) {
     for (left, right) in both_ways(other) {
+        if !learns_endpoints(right) {
+            continue;
+        }
         println!("{left:?} roams, {right:?} follows");
         let net = Pair::new();
         let tunnel = Tunnel::new(
@@ -91,7 +100,6 @@ fn roams(other: Program) {
         tunnel.connect();
         ping(&net.right, &tunnel.left.v4, 2);
         tunnel.left.wg("set {} listen-port 40000");
-        // GotaTun follows a handshake only.
         let follows = |expected: &str| {
             wait_for(
                 &format!("the right side sees {expected}"),
@@ -104,14 +112,25 @@ fn roams(other: Program) {
                 },
             );
         };
+        let reached = || {
+            wait_for("the right side reaches the left one", seconds(20), || {
+                net.right
+                    .try_sh(&format!("ping -n -q -c 1 -W 1 {}", tunnel.left.v6))
+                    .ok()
+            });
+        };
         follows("10.0.0.1:40000");
-        ping(&net.right, &tunnel.left.v6, 2);
+        reached();
+        if left == Program::Boringtun {
+            // It cannot change a peer that it has.
+            continue;
+        }
         tunnel.left.wg(&format!(
             "set {{}} peer {} endpoint [fd00::2]:51820",
             tunnel.right.keys.public
         ));
         follows("[fd00::1]:40000");
-        ping(&net.right, &tunnel.left.v4, 2);
+        reached();
         tcp(&net.left, &net.right, &tunnel.right.v4, MIB);
     }
 }
@@ -128,14 +147,13 @@ fn survives_a_restart(other: Program) {
         },
     );
     tunnel.connect();
-    let config = tunnel.right.wg("showconf {}");
     tunnel.right.daemon.signal("KILL");
     tunnel.right.daemon.wait();
     wait_for("the interface goes with it", seconds(5), || {
         !net.right.has_interface("wg0")
     });
     tunnel.right.daemon = Daemon::start(&net.right, other, "wg0", &Start::default());
-    setconf(&net.right, "wg0", &config);
+    setconf(&net.right, "wg0", &tunnel.right.config);
     net.right.sh("ip addr add 192.168.77.2/24 dev wg0; ip addr add fd77::2/64 dev wg0 nodad; ip link set wg0 mtu 1420 up");
     wait_for("the tunnel works again", seconds(30), || {
         net.right
@@ -155,11 +173,13 @@ fn is_renewed(other: Program) {
                 Setup {
                     left,
                     right,
-                    right_knows_left: false,
+                    right_knows_left: !learns_endpoints(right),
                     ..Setup::default()
                 },
             );
-            renews(&tunnel);
+            // BoringTun loses some of what arrives while it changes sessions.
+            let tolerated = if other == Program::Boringtun { 200 } else { 0 };
+            renews(&tunnel, tolerated);
         })
     });
     for run in runs {

@@ -90,6 +90,10 @@ impl World {
             1,
             (begins == Begins::Guest).then_some(host),
         );
+        // Adit keeps the session of a peer that `setconf` names again; the kernel does not.
+        self.guest
+            .host
+            .sh(&format!("wg set wg0 peer {} remove", self.theirs.public));
         setconf(&self.guest.host, "wg0", &ours);
         self.guest.sh(&format!(
             "umask 077; cat > /tmp/conf <<'END'\n{theirs}END\nwg setconf wg0 /tmp/conf"

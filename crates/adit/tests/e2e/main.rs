@@ -14,6 +14,6 @@ mod interop;
 mod kernel;
 mod offloads;
 mod paths;
+mod quick;
 mod sessions;
 mod uapi;
-mod quick;

@@ -36,7 +36,12 @@ impl World {
             "set -e; ip addr add 192.168.77.2/24 dev wg0; ip addr add fd77::2/64 dev wg0 nodad; ip link set wg0 up
             ip addr add 172.31.0.1/32 dev lo; ip addr add fd31::1/128 dev lo nodad",
         );
-        World { net, _right: right, left_keys, right_keys }
+        World {
+            net,
+            _right: right,
+            left_keys,
+            right_keys,
+        }
     }
 
     /// The left side's file; `interface` and `peer` are lines to add to the sections.
@@ -49,7 +54,9 @@ impl World {
     }
 
     fn write(&self, config: &str) {
-        self.net.left.sh_with_input("umask 077; cat > /etc/wireguard/wg0.conf", config);
+        self.net
+            .left
+            .sh_with_input("umask 077; cat > /etc/wireguard/wg0.conf", config);
     }
 
     fn left(&self) -> &Host {
@@ -80,7 +87,10 @@ fn adit() -> String {
 }
 
 fn wg_quick() -> String {
-    format!("LOG_LEVEL=silent WG_QUICK_USERSPACE_IMPLEMENTATION={} wg-quick", adit())
+    format!(
+        "LOG_LEVEL=silent WG_QUICK_USERSPACE_IMPLEMENTATION={} wg-quick",
+        adit()
+    )
 }
 
 /// Adit's own commands are tested with Adit only.
@@ -106,7 +116,10 @@ fn goes_up_and_down(command: &str) {
     assert_eq!(left.sh("cat /run/hooks"), "pre-up wg0\npost-up wg0\n");
     assert!(left.sh("ip link show wg0").contains("mtu 1400"));
     let addresses = left.sh("ip -br addr show wg0");
-    assert!(addresses.contains("192.168.77.1/24") && addresses.contains("fd77::1/64"), "{addresses}");
+    assert!(
+        addresses.contains("192.168.77.1/24") && addresses.contains("fd77::1/64"),
+        "{addresses}"
+    );
     assert!(left.sh("ip route get 172.31.0.1").contains("dev wg0"));
     assert!(left.sh("ip route get fd31::1").contains("dev wg0"));
     assert_eq!(left.sh("wg show wg0 listen-port").trim(), "40000");
@@ -115,15 +128,28 @@ fn goes_up_and_down(command: &str) {
     tcp(left, &world.net.right, "172.31.0.1", MIB);
 
     let again = left.try_sh(&format!("{command} up wg0"));
-    assert!(!again.ok() && again.stderr.contains("wg0"), "a second `up` says that it is there: {}", again.stderr);
+    assert!(
+        !again.ok() && again.stderr.contains("wg0"),
+        "a second `up` says that it is there: {}",
+        again.stderr
+    );
     ping(left, "192.168.77.2", 1);
 
     left.sh(&format!("{command} down wg0"));
-    assert!(left.sh("cat /run/hooks").ends_with("pre-down wg0\npost-down wg0\n"));
+    assert!(
+        left.sh("cat /run/hooks")
+            .ends_with("pre-down wg0\npost-down wg0\n")
+    );
     left.sh("rm /run/hooks");
-    wait_for("nothing is left behind", seconds(5), || state(left) == before);
+    wait_for("nothing is left behind", seconds(5), || {
+        state(left) == before
+    });
     let output = left.try_sh(&format!("{command} down wg0"));
-    assert!(!output.ok() && output.stderr.contains("wg0"), "{}", output.stderr);
+    assert!(
+        !output.ok() && output.stderr.contains("wg0"),
+        "{}",
+        output.stderr
+    );
 }
 
 #[test]
@@ -154,9 +180,15 @@ fn takes_the_default_route(command: &str) {
     // What is on the link stays there.
     ping(left, "10.1.0.1", 1);
     let rules = left.sh("ip rule; ip -6 rule");
-    assert_eq!(rules.matches("suppress_prefixlength 0").count(), 2, "{rules}");
+    assert_eq!(
+        rules.matches("suppress_prefixlength 0").count(),
+        2,
+        "{rules}"
+    );
     left.sh(&format!("{command} down wg0"));
-    wait_for("nothing is left behind", seconds(5), || state(left) == before);
+    wait_for("nothing is left behind", seconds(5), || {
+        state(left) == before
+    });
     ping(left, "10.2.0.100", 1);
 }
 
@@ -180,14 +212,27 @@ fn table_off_and_a_table_number_are_respected() {
     let world = World::new();
     let left = world.left();
     let before = state(left);
-    for (table, main, other) in [("off", false, false), ("1234", false, true), ("auto", true, false)] {
+    for (table, main, other) in [
+        ("off", false, false),
+        ("1234", false, true),
+        ("auto", true, false),
+    ] {
         world.write(&world.config(&format!("Table = {table}"), "172.31.0.0/16, fd31::/64"));
         left.sh(&format!("{} up wg0", adit()));
-        assert_eq!(left.sh("ip route show dev wg0").contains("172.31.0.0/16"), main, "Table = {table}");
-        let found = left.try_sh("ip route show table 1234 dev wg0").stdout.contains("172.31.0.0/16");
+        assert_eq!(
+            left.sh("ip route show dev wg0").contains("172.31.0.0/16"),
+            main,
+            "Table = {table}"
+        );
+        let found = left
+            .try_sh("ip route show table 1234 dev wg0")
+            .stdout
+            .contains("172.31.0.0/16");
         assert_eq!(found, other, "Table = {table}");
         left.sh(&format!("{} down wg0", adit()));
-        wait_for("nothing is left behind", seconds(5), || state(left) == before);
+        wait_for("nothing is left behind", seconds(5), || {
+            state(left) == before
+        });
     }
 }
 
@@ -202,23 +247,49 @@ fn adit_up_that_fails_half_way_leaves_nothing_behind() {
     let good = world.config("", "192.168.77.0/24");
     let (head, _) = good.split_once("\nEndpoint").expect("an endpoint");
     let cases = [
-        ("PreUp fails", world.config("PreUp = false", "192.168.77.0/24")),
-        ("PostUp fails", world.config("PostUp = true\nPostUp = exit 3", "0.0.0.0/0, ::/0")),
-        ("no such name", format!("{head}\nEndpoint = no-such-host.invalid:51820\n")),
-        ("a route that cannot be", world.config("Table = 4294967295", "192.168.77.0/24")),
-        ("port in use", world.config("ListenPort = 5353", "192.168.77.0/24")),
+        (
+            "PreUp fails",
+            world.config("PreUp = false", "192.168.77.0/24"),
+        ),
+        (
+            "PostUp fails",
+            world.config("PostUp = true\nPostUp = exit 3", "0.0.0.0/0, ::/0"),
+        ),
+        (
+            "no such name",
+            format!("{head}\nEndpoint = no-such-host.invalid:51820\n"),
+        ),
+        (
+            "a route that cannot be",
+            world.config("Table = 4294967295", "192.168.77.0/24"),
+        ),
+        (
+            "port in use",
+            world.config("ListenPort = 5353", "192.168.77.0/24"),
+        ),
     ];
     let socket = left.within(|| std::net::UdpSocket::bind("0.0.0.0:5353").expect("a port"));
     for (what, config) in cases {
         world.write(&config);
-        let output = left.try_sh(&format!("WG_ENDPOINT_RESOLUTION_RETRIES=0 timeout 50 {} up wg0", adit()));
+        let output = left.try_sh(&format!(
+            "WG_ENDPOINT_RESOLUTION_RETRIES=0 timeout 50 {} up wg0",
+            adit()
+        ));
         if what.starts_with("a route") && output.ok() {
             // Some number may be a table: then it is up, and goes down.
             left.sh(&format!("{} down wg0", adit()));
             continue;
         }
-        assert!(!output.ok() && output.status.code() != Some(124), "{what}: {}", output.status);
-        assert!(!output.stderr.trim().is_empty() && !output.stderr.contains("panicked"), "{what}: {}", output.stderr);
+        assert!(
+            !output.ok() && output.status.code() != Some(124),
+            "{what}: {}",
+            output.status
+        );
+        assert!(
+            !output.stderr.trim().is_empty() && !output.stderr.contains("panicked"),
+            "{what}: {}",
+            output.stderr
+        );
         let mut after = String::new();
         for _ in 0..100 {
             after = state(left);
@@ -246,28 +317,76 @@ fn mistakes_in_a_file_are_named_with_file_and_line() {
     let before = state(left);
     let key = &world.left_keys.private;
     let cases = [
-        ("[Interface]\nPrivateKey = zzz\n", 2, "zzz"),
-        (&format!("[Interface]\nPrivateKey = {key}\nAddress = 10.0.0.300/24\n"), 3, "10.0.0.300"),
-        (&format!("[Interface]\nPrivateKey = {key}\nMTU = many\n"), 3, "many"),
-        (&format!("[Interface]\nPrivateKey = {key}\nListenPort = 70000\n"), 3, "70000"),
-        (&format!("[Interface]\nPrivateKey = {key}\nColour = blue\n"), 3, "Colour"),
-        (&format!("[Interface]\nPrivateKey = {key}\n[Peers]\n"), 3, "Peers"),
-        (&format!("[Interface]\nPrivateKey = {key}\n[Peer]\nPublicKey = {key}\nAllowedIPs = 10.0.0.0/40\n"), 5, "10.0.0.0/40"),
-        (&format!("[Interface]\nPrivateKey = {key}\n[Peer]\nPublicKey = {key}\nEndpoint = host\n"), 5, "host"),
-        (&format!("[Interface]\nPrivateKey = {key}\n[Peer]\nAllowedIPs = 10.0.0.0/8\n"), 3, "PublicKey"),
-        (&format!("[Interface]\nPrivateKey = {key}\nnonsense\n"), 3, "nonsense"),
+        ("[Interface]\nPrivateKey = zzz\n", 2, "PrivateKey"),
+        (
+            &format!("[Interface]\nPrivateKey = {key}\nAddress = 10.0.0.300/24\n"),
+            3,
+            "10.0.0.300",
+        ),
+        (
+            &format!("[Interface]\nPrivateKey = {key}\nMTU = many\n"),
+            3,
+            "many",
+        ),
+        (
+            &format!("[Interface]\nPrivateKey = {key}\nListenPort = 70000\n"),
+            3,
+            "70000",
+        ),
+        (
+            &format!("[Interface]\nPrivateKey = {key}\nColour = blue\n"),
+            3,
+            "Colour",
+        ),
+        (
+            &format!("[Interface]\nPrivateKey = {key}\n[Peers]\n"),
+            3,
+            "Peers",
+        ),
+        (
+            &format!(
+                "[Interface]\nPrivateKey = {key}\n[Peer]\nPublicKey = {key}\nAllowedIPs = 10.0.0.0/40\n"
+            ),
+            5,
+            "10.0.0.0/40",
+        ),
+        (
+            &format!(
+                "[Interface]\nPrivateKey = {key}\n[Peer]\nPublicKey = {key}\nEndpoint = host\n"
+            ),
+            5,
+            "host",
+        ),
+        (
+            &format!("[Interface]\nPrivateKey = {key}\n[Peer]\nAllowedIPs = 10.0.0.0/8\n"),
+            3,
+            "PublicKey",
+        ),
+        (
+            &format!("[Interface]\nPrivateKey = {key}\nnonsense\n"),
+            3,
+            "nonsense",
+        ),
     ];
     for (config, line, what) in cases {
         world.write(config);
         let output = left.try_sh(&format!("timeout 20 {} up wg0", adit()));
         assert!(!output.ok(), "{config}");
         let place = format!("/etc/wireguard/wg0.conf:{line}:");
-        assert!(output.stderr.contains(&place), "{place} in {}", output.stderr);
+        assert!(
+            output.stderr.contains(&place),
+            "{place} in {}",
+            output.stderr
+        );
         assert!(output.stderr.contains(what), "{what} in {}", output.stderr);
         assert_eq!(state(left), before);
     }
     let output = left.try_sh(&format!("{} up does-not-exist", adit()));
-    assert!(!output.ok() && output.stderr.contains("does-not-exist"), "{}", output.stderr);
+    assert!(
+        !output.ok() && output.stderr.contains("does-not-exist"),
+        "{}",
+        output.stderr
+    );
 }
 
 #[test]
@@ -280,10 +399,21 @@ fn save_config_writes_what_is_in_force_and_keeps_the_comments() {
     world.write(&world.config("SaveConfig = true", "192.168.77.0/24"));
     left.sh(&format!("{} up wg0", adit()));
     let new = Keys::new();
-    left.sh(&format!("wg set wg0 peer {} allowed-ips 10.5.0.0/16 persistent-keepalive 21", new.public));
+    left.sh(&format!(
+        "wg set wg0 peer {} allowed-ips 10.5.0.0/16 persistent-keepalive 21",
+        new.public
+    ));
     left.sh(&format!("{} down wg0", adit()));
     let saved = left.sh("cat /etc/wireguard/wg0.conf");
-    for part in [&new.public, "10.5.0.0/16", "PersistentKeepalive = 21", "SaveConfig = true", "Address = ", "# friendly_name = right", &world.left_keys.private] {
+    for part in [
+        &new.public,
+        "10.5.0.0/16",
+        "PersistentKeepalive = 21",
+        "SaveConfig = true",
+        "Address = ",
+        "# friendly_name = right",
+        &world.left_keys.private,
+    ] {
         assert!(saved.contains(part), "{part} in {saved}");
     }
     assert_eq!(left.sh("stat -c %a /etc/wireguard/wg0.conf").trim(), "600");
@@ -300,14 +430,28 @@ fn dns_goes_through_resolvconf() {
     let world = World::new();
     let left = world.left();
     left.sh("mkdir /run/fake; printf '#!/bin/sh\\n{ echo \"$@\"; [ \"$1\" = -a ] && cat; } >> /run/fake/said\\nexit 0\\n' > /run/fake/resolvconf; chmod +x /run/fake/resolvconf");
-    world.write(&world.config("DNS = 192.168.77.2, fd77::2, corp.example", "192.168.77.0/24"));
+    world.write(&world.config(
+        "DNS = 192.168.77.2, fd77::2, corp.example",
+        "192.168.77.0/24",
+    ));
     left.sh(&format!("PATH=/run/fake:$PATH {} up wg0", adit()));
     let said = left.sh("cat /run/fake/said");
-    for part in ["-a ", "wg0", "nameserver 192.168.77.2", "nameserver fd77::2", "search corp.example"] {
+    for part in [
+        "-a ",
+        "wg0",
+        "nameserver 192.168.77.2",
+        "nameserver fd77::2",
+        "search corp.example",
+    ] {
         assert!(said.contains(part), "{part} in {said}");
     }
     left.sh(&format!("PATH=/run/fake:$PATH {} down wg0", adit()));
-    assert!(left.sh("cat /run/fake/said").lines().last().is_some_and(|line| line.starts_with("-d")));
+    assert!(
+        left.sh("cat /run/fake/said")
+            .lines()
+            .last()
+            .is_some_and(|line| line.starts_with("-d"))
+    );
 }
 
 #[test]
@@ -321,10 +465,18 @@ fn sync_applies_a_changed_file_without_disturbing_the_peers_that_stay() {
     world.write(&config);
     left.sh(&format!("{} up wg0", adit()));
     ping(left, "192.168.77.2", 1);
-    let ticks = UdpTicker::start(left, &world.net.right, "192.168.77.2", std::time::Duration::from_millis(1));
+    let ticks = UdpTicker::start(
+        left,
+        &world.net.right,
+        "192.168.77.2",
+        std::time::Duration::from_millis(1),
+    );
     ticks.advances(100);
     let new = Keys::new();
-    world.write(&format!("{config}\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.6.0.0/16\n", new.public));
+    world.write(&format!(
+        "{config}\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.6.0.0/16\n",
+        new.public
+    ));
     left.sh(&format!("{} sync wg0", adit()));
     assert!(left.sh("wg show wg0 allowed-ips").contains("10.6.0.0/16"));
     world.write(&config);
@@ -333,7 +485,10 @@ fn sync_applies_a_changed_file_without_disturbing_the_peers_that_stay() {
     assert_eq!(received, sent, "datagrams across two reloads");
     // The file wg(8) accepts.
     let stripped = left.sh(&format!("{} strip wg0", adit()));
-    assert!(!stripped.contains("Address") && stripped.contains("PrivateKey"), "{stripped}");
+    assert!(
+        !stripped.contains("Address") && stripped.contains("PrivateKey"),
+        "{stripped}"
+    );
     left.sh_with_input("wg syncconf wg0 /dev/stdin", &stripped);
 }
 
@@ -345,10 +500,17 @@ fn endpoints_by_name_are_looked_up() {
     let world = World::new();
     let left = world.left();
     left.sh("cp /etc/hosts /run/hosts-of-test; echo '10.2.0.100 gateway.test' >> /run/hosts-of-test; mount --bind /run/hosts-of-test /etc/hosts");
-    world.write(&world.config("", "192.168.77.0/24").replace("10.2.0.100:51820", "gateway.test:51820"));
+    world.write(
+        &world
+            .config("", "192.168.77.0/24")
+            .replace("10.2.0.100:51820", "gateway.test:51820"),
+    );
     left.sh(&format!("{} up wg0", adit()));
     ping(left, "192.168.77.2", 1);
-    assert!(left.sh("wg show wg0 endpoints").contains("10.2.0.100:51820"));
+    assert!(
+        left.sh("wg show wg0 endpoints")
+            .contains("10.2.0.100:51820")
+    );
 }
 
 #[test]
@@ -357,14 +519,34 @@ fn adit_show_tells_what_wg_show_tells_and_more() {
         return;
     }
     let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup { psk: true, keepalive: Some(25), ..Setup::default() });
+    let tunnel = Tunnel::new(
+        &net,
+        Setup {
+            psk: true,
+            keepalive: Some(25),
+            ..Setup::default()
+        },
+    );
     tunnel.connect();
     let shown = net.left.sh(&format!("{} show wg0", adit()));
-    for part in ["wg0", &tunnel.left.keys.public, &tunnel.right.keys.public, "10.0.0.2:51820", "192.168.77.2/32", "51820"] {
+    for part in [
+        "wg0",
+        &tunnel.left.keys.public,
+        &tunnel.right.keys.public,
+        "10.0.0.2:51820",
+        "192.168.77.2/32",
+        "51820",
+    ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
-    assert!(!shown.contains(&tunnel.left.keys.private), "the private key is hidden");
-    assert!(!shown.contains(tunnel.psk.as_deref().expect("one was made")), "the preshared key is hidden");
+    assert!(
+        !shown.contains(&tunnel.left.keys.private),
+        "the private key is hidden"
+    );
+    assert!(
+        !shown.contains(tunnel.psk.as_deref().expect("one was made")),
+        "the preshared key is hidden"
+    );
     let json = net.left.sh(&format!("{} show --json", adit()));
     assert!(!json.contains(&tunnel.left.keys.private));
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
@@ -372,8 +554,17 @@ fn adit_show_tells_what_wg_show_tells_and_more() {
     let interface = &json["interfaces"][0];
     assert_eq!(interface["name"], "wg0");
     assert_eq!(interface["listen_port"], 51820);
-    for key in ["aead", "offloads", "drops", "handshakes", "tx_udp_segmentation"] {
-        assert!(!interface["engine"][key].is_null() || key == "tx_udp_segmentation", "{key} in {interface}");
+    for key in [
+        "aead",
+        "offloads",
+        "drops",
+        "handshakes",
+        "tx_udp_segmentation",
+    ] {
+        assert!(
+            !interface["engine"][key].is_null() || key == "tx_udp_segmentation",
+            "{key} in {interface}"
+        );
     }
     let output = net.left.try_sh(&format!("{} show doesnotexist", adit()));
     assert!(!output.ok() && output.stderr.contains("doesnotexist"));
@@ -406,13 +597,31 @@ fn the_demo_prints_its_numbers_and_leaves_nothing_behind() {
     let json: serde_json::Value = serde_json::from_str(&json).expect("one JSON object");
     println!("{json}");
     assert_eq!((&json["schema"], &json["ok"]), (&1.into(), &true.into()));
-    for (path, field) in [("direct", "tcp_gbps"), ("direct", "rtt_us_p50"), ("direct", "rtt_us_p99"), ("tunnel", "tcp_gbps"), ("tunnel", "rtt_us_p50"), ("tunnel", "rtt_us_p99"), ("tunnel", "cpu_s_per_gb")] {
-        assert!(json[path][field].as_f64().is_some_and(|n| n > 0.0), "{path}.{field}");
+    for (path, field) in [
+        ("direct", "tcp_gbps"),
+        ("direct", "rtt_us_p50"),
+        ("direct", "rtt_us_p99"),
+        ("tunnel", "tcp_gbps"),
+        ("tunnel", "rtt_us_p50"),
+        ("tunnel", "rtt_us_p99"),
+        ("tunnel", "cpu_s_per_gb"),
+    ] {
+        assert!(
+            json[path][field].as_f64().is_some_and(|n| n > 0.0),
+            "{path}.{field}"
+        );
     }
     assert!(json["aead"].is_string() && json["offloads"].is_object());
-    wait_for("nothing is left behind", seconds(5), || state(&host) == before);
+    wait_for("nothing is left behind", seconds(5), || {
+        state(&host) == before
+    });
 
     // Interrupted half way: it ends by itself and leaves nothing either.
-    host.sh(&format!("timeout -s INT 2 {} demo > /dev/null 2>&1 || true", adit()));
-    wait_for("nothing is left behind", seconds(10), || state(&host) == before);
+    host.sh(&format!(
+        "timeout -s INT 2 {} demo > /dev/null 2>&1 || true",
+        adit()
+    ));
+    wait_for("nothing is left behind", seconds(10), || {
+        state(&host) == before
+    });
 }

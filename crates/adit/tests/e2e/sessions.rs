@@ -103,11 +103,12 @@ fn a_wrong_preshared_key_lets_nothing_through_and_the_right_one_does() {
 fn sessions_are_renewed_under_traffic_without_losing_a_datagram() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
-    renews(&tunnel);
+    renews(&tunnel, 0);
 }
 
-/// Traffic both ways across a renewal (120 s after the first handshake); also used for the other implementations.
-pub fn renews(tunnel: &Tunnel) {
+/// Traffic both ways across a renewal (120 s after the first handshake), of which `tolerated` datagrams each way may
+/// be lost; also used with the other implementations.
+pub fn renews(tunnel: &Tunnel, tolerated: u64) {
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     let first = (left.latest_handshake(), right.latest_handshake());
@@ -125,7 +126,10 @@ pub fn renews(tunnel: &Tunnel) {
     for (name, ticks) in [("there", there), ("back", back)] {
         let (sent, received) = ticks.stop();
         assert!(sent > 5000, "{sent} datagrams {name}");
-        assert_eq!(received, sent, "datagrams {name}");
+        assert!(
+            received + tolerated >= sent,
+            "{received} of {sent} datagrams arrived {name}"
+        );
     }
 }
 

@@ -111,6 +111,7 @@ fn wg_prints_what_was_configured_in_every_format() {
         own.private, one.public, two.public
     );
     setconf(host, "wg0", &config);
+    // It is down: whatever the configuration says, nothing is sent.
 
     let dump = host.sh("wg show wg0 dump");
     let mut lines: Vec<Vec<&str>> = dump.lines().map(|l| l.split('\t').collect()).collect();

@@ -77,17 +77,11 @@ pub fn peer(program: Program) -> Option<Program> {
 #[derive(Clone, Default)]
 pub struct Start {
     pub env: Vec<(String, String)>,
-    pub args: Vec<String>,
 }
 
 impl Start {
     pub fn env(mut self, name: &str, value: &str) -> Start {
         self.env.push((name.into(), value.into()));
-        self
-    }
-
-    pub fn arg(mut self, arg: &str) -> Start {
-        self.args.push(arg.into());
         self
     }
 }
@@ -137,7 +131,6 @@ impl Daemon {
         command
             .arg(program.path())
             .args(program.arguments())
-            .args(&start.args)
             .arg(interface);
         Daemon::spawn(host, program, interface, command, file, log)
     }
@@ -218,13 +211,6 @@ impl Daemon {
             result.is_some()
         });
         result.expect("just seen")
-    }
-
-    pub fn is_running(&mut self) -> bool {
-        self.child
-            .try_wait()
-            .expect("waiting for the daemon")
-            .is_none()
     }
 
     /// Sends a signal by its name ("TERM").

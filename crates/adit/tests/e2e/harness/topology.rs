@@ -16,14 +16,6 @@ impl Family {
             Family::V6 => format!("[{address}]:{port}"),
         }
     }
-
-    pub fn of(address: &str) -> Family {
-        if address.contains(':') {
-            Family::V6
-        } else {
-            Family::V4
-        }
-    }
 }
 
 /// ```text

@@ -296,6 +296,7 @@ pub fn ping_fails(from: &Host, address: &str) {
 /// A TCP connection that carries checked data at a moderate pace until it is stopped.
 pub struct Flow {
     stop: Arc<AtomicBool>,
+    pause: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
     sender: Option<JoinHandle<u64>>,
     receiver: Option<JoinHandle<()>>,
@@ -308,6 +309,7 @@ impl Flow {
         let ip: IpAddr = address.parse().expect("an address");
         let what = format!("flow {} → {} ({address})", from.name(), to.name());
         let stop = Arc::new(AtomicBool::new(false));
+        let pause = Arc::new(AtomicBool::new(false));
         let received = Arc::new(AtomicU64::new(0));
         let (tell, port) = mpsc::channel();
         let receiver = {
@@ -336,17 +338,20 @@ impl Flow {
             .recv()
             .unwrap_or_else(|_| panic!("{what}: the server died"));
         let sender = {
-            let (what, stop) = (what.clone(), stop.clone());
+            let (what, stop, pause) = (what.clone(), stop.clone(), pause.clone());
             from.spawn(move || {
                 let mut stream = connect(SocketAddr::new(ip, port), &what);
                 let mut offset = 0;
                 while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(10));
+                    if pause.load(Ordering::Relaxed) {
+                        continue;
+                    }
                     let piece = pattern(offset);
                     stream.write_all(piece).unwrap_or_else(|error| {
                         panic!("{what}: stopped after {offset} bytes: {error}")
                     });
                     offset += piece.len() as u64;
-                    std::thread::sleep(Duration::from_millis(10));
                 }
                 stream.shutdown(Shutdown::Write).expect("half-close");
                 offset
@@ -354,11 +359,26 @@ impl Flow {
         };
         Flow {
             stop,
+            pause,
             received,
             sender: Some(sender),
             receiver: Some(receiver),
             what,
         }
+    }
+
+    /// Sends nothing more for now; returns when all that was sent has arrived.
+    pub fn pause(&self) {
+        self.pause.store(true, Ordering::Relaxed);
+        let mut before = u64::MAX;
+        while before != self.bytes() {
+            before = self.bytes();
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    pub fn resume(&self) {
+        self.pause.store(false, Ordering::Relaxed);
     }
 
     pub fn bytes(&self) -> u64 {

@@ -67,6 +67,8 @@ pub struct Side {
     pub interface: String,
     pub keys: Keys,
     pub port: u16,
+    /// What `wg setconf` was given.
+    pub config: String,
     /// Inner addresses.
     pub v4: String,
     pub v6: String,
@@ -144,25 +146,21 @@ impl Tunnel {
             interface: "wg0".to_owned(),
             keys: Keys::new(),
             port: 51820,
+            config: String::new(),
             v4: format!("192.168.77.{number}"),
             v6: format!("fd77::{number}"),
         };
-        let left = side(left, setup.left, &setup.start_left, 1);
-        let right = side(right, setup.right, &setup.start_right, 2);
+        let mut left = side(left, setup.left, &setup.start_left, 1);
+        let mut right = side(right, setup.right, &setup.start_right, 2);
         let to_left = setup.right_knows_left.then_some(left_address);
-        for (side, other, endpoint) in [
-            (&left, &right, Some(right_address)),
-            (&right, &left, to_left),
-        ] {
+        let config = |side: &Side, other: &Side, endpoint: Option<&str>| {
             let mut config = format!(
                 "[Interface]\nPrivateKey = {}\nListenPort = {}\n[Peer]\nPublicKey = {}\nAllowedIPs = {}/32, {}/128\n",
                 side.keys.private, side.port, other.keys.public, other.v4, other.v6,
             );
             if let Some(address) = endpoint {
-                config += &format!(
-                    "Endpoint = {}\n",
-                    setup.outer.with_port(address, other.port)
-                );
+                let endpoint = setup.outer.with_port(address, other.port);
+                config += &format!("Endpoint = {endpoint}\n");
             }
             if let Some(psk) = &psk {
                 config += &format!("PresharedKey = {psk}\n");
@@ -171,7 +169,10 @@ impl Tunnel {
                 config += &format!("PersistentKeepalive = {keepalive}\n");
             }
             setconf(&side.host, "wg0", &config);
-        }
+            config
+        };
+        left.config = config(&left, &right, Some(right_address));
+        right.config = config(&right, &left, to_left);
         for side in [&left, &right] {
             side.host.sh(&format!(
                 "set -e; ip addr add {}/24 dev wg0; ip addr add {}/64 dev wg0 nodad; ip link set wg0 mtu {} up",
