@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use adit_aead::{SealJob, TAG_LEN};
 use adit_io::{SendReport, Transmit, UdpSocket};
@@ -19,8 +18,6 @@ use crate::{Errno, SetError};
 
 /// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
 const LOADED_QUEUE: usize = 512;
-/// How long that lasts after the queue was last so long.
-const LOADED_FOR: Duration = Duration::from_secs(1);
 /// Handshake messages between two looks at timers and commands.
 const HANDSHAKE_BATCH: usize = 64;
 
@@ -33,7 +30,6 @@ pub(crate) struct Control<H: Host> {
     listen_port: u16,
     fwmark: u32,
     up: bool,
-    last_loaded: Option<Time>,
 }
 
 impl<H: Host> Control<H> {
@@ -45,7 +41,6 @@ impl<H: Host> Control<H> {
             listen_port: 0,
             fwmark: 0,
             up: false,
-            last_loaded: None,
         }
     }
 
@@ -122,12 +117,7 @@ impl<H: Host> Control<H> {
                 break;
             };
             let now = clock::now();
-            if behind >= LOADED_QUEUE {
-                self.last_loaded = Some(now);
-            }
-            let loaded = self
-                .last_loaded
-                .is_some_and(|last| now.since(last) < LOADED_FOR);
+            let loaded = behind >= LOADED_QUEUE;
             self.device.handle_handshake(
                 now,
                 clock::wall(),
