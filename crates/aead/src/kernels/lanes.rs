@@ -1,7 +1,9 @@
 //! The work list of ChaCha20: each lane is one block of one packet.
 
 use core::arch::x86_64::*;
-use core::ptr;
+use core::{ptr, slice};
+
+use super::scalar::Poly;
 
 /// The most lanes that a kernel works on at a time.
 pub(super) const MAX_LANES: usize = 32;
@@ -55,6 +57,12 @@ impl Lanes {
     /// Whether the lanes have more than one key.
     pub(super) fn mixed(&self) -> bool {
         self.mixed
+    }
+
+    /// Whether a lane has 64 bytes to read and to write.
+    #[inline(always)]
+    pub(super) fn whole(&self, lane: usize) -> bool {
+        self.partial & (1 << lane) == 0
     }
 
     /// Forgets the lanes.
@@ -202,3 +210,52 @@ pub(super) struct Packet {
     pub(super) dst: *mut u8,
     pub(super) len: usize,
 }
+
+/// What is to be authenticated: `len` readable bytes, and possibly additional data before them.
+#[derive(Clone, Copy)]
+pub(super) struct Text {
+    pub(super) text: *const u8,
+    pub(super) len: usize,
+    /// Null if there is none. Only [`Text::scalar`] heeds it.
+    pub(super) aad: *const [u8],
+}
+
+impl Text {
+    pub(super) const NONE: Self = Self {
+        text: ptr::null(),
+        len: 0,
+        aad: NO_AAD,
+    };
+
+    pub(super) fn new(text: *const u8, len: usize, aad: &[u8]) -> Self {
+        let aad = if aad.is_empty() { NO_AAD } else { aad };
+        Self { text, len, aad }
+    }
+
+    /// The tag, from the integer unit.
+    ///
+    /// # Safety
+    /// The text is readable, and so is the additional data.
+    pub(super) unsafe fn scalar(&self, key: &[u8; 32]) -> [u8; 16] {
+        // SAFETY: as the caller says.
+        let (text, aad) = unsafe { (slice::from_raw_parts(self.text, self.len), self.aad()) };
+        let mut poly = Poly::new(key);
+        poly.padded(aad);
+        poly.padded(text);
+        poly.finish(aad.len(), text.len())
+    }
+
+    /// # Safety
+    /// The additional data is readable for as long as the result lives.
+    pub(super) unsafe fn aad<'a>(&self) -> &'a [u8] {
+        // SAFETY: as the caller says.
+        unsafe { self.aad.as_ref() }.unwrap_or(&[])
+    }
+
+    /// The number of blocks of the text, with that of the lengths.
+    pub(super) fn blocks(&self) -> usize {
+        self.len.div_ceil(16) + 1
+    }
+}
+
+const NO_AAD: *const [u8] = ptr::slice_from_raw_parts(ptr::null(), 0);

@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
@@ -89,6 +91,25 @@ impl Job<'_> {
     }
 }
 
+/// Chunks of more than eight packets stay below this number of bytes, for the first-level cache.
+#[cfg(target_arch = "x86_64")]
+const CHUNK_BYTES: usize = 12 << 10;
+
+/// How many of the jobs, whose texts have these lengths, make the next chunk.
+#[cfg(target_arch = "x86_64")]
+fn chunk(most: usize, lens: impl Iterator<Item = usize>) -> usize {
+    let mut bytes = 0;
+    let mut count = 0;
+    for len in lens.take(most) {
+        bytes += len;
+        if count >= 8 && bytes > CHUNK_BYTES {
+            return count & !7;
+        }
+        count += 1;
+    }
+    count
+}
+
 /// Whether two tags differ, in a time that does not depend on where.
 fn differs(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
     let difference = u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b);
@@ -103,6 +124,8 @@ pub struct Kernel(Choice);
 enum Choice {
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
     Portable,
     Library,
 }
@@ -113,6 +136,8 @@ impl Kernel {
         let all = [
             #[cfg(target_arch = "x86_64")]
             (Choice::Avx512, avx512::available()),
+            #[cfg(target_arch = "x86_64")]
+            (Choice::Avx2, avx2::available()),
             (Choice::Library, true),
             (Choice::Portable, true),
         ];
@@ -124,6 +149,8 @@ impl Kernel {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2 => "avx2",
             Choice::Library => "ring",
             Choice::Portable => "portable",
         }
@@ -146,6 +173,8 @@ impl Kernel {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512 => avx512::seal(jobs),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2 => avx2::seal(jobs),
             Choice::Library => jobs.iter_mut().for_each(|job| library::seal(&mut job.0)),
             Choice::Portable => jobs.iter_mut().for_each(|job| portable::seal(&mut job.0)),
         }
@@ -155,6 +184,8 @@ impl Kernel {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512 => avx512::open(jobs),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2 => avx2::open(jobs),
             Choice::Library => jobs
                 .iter_mut()
                 .for_each(|job| job.1 = library::open(&mut job.0)),

@@ -7,30 +7,19 @@
 mod chacha;
 mod poly;
 
-use super::lanes::{Lanes, MAX_LANES};
-use super::scalar::Poly;
-use super::{Job, differs};
+use super::lanes::{Lanes, MAX_LANES, Packet, Text};
+use super::{chunk, differs};
 use crate::{OpenJob, SealJob, TAG_LEN};
 use chacha::States;
 use core::arch::x86_64::_mm256_zeroall;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
-use core::{ptr, slice};
-use poly::Text;
+use core::ptr;
 
 /// The most packets that are worked on together.
 const CHUNK: usize = 32;
-/// Chunks of more than eight packets stay below this number of bytes, for the first-level cache.
-const CHUNK_BYTES: usize = 12 << 10;
-
-/// What a batch leaves behind that must be wiped.
-#[repr(C, align(64))]
-struct Secrets {
-    keys: [[u8; 32]; CHUNK],
-    states: MaybeUninit<States>,
-    /// Whose states they are: null before the first.
-    states_of: *const [u8; 32],
-}
+/// Batches with no more lanes than this are opened at once, into scratch memory.
+const FEW_LANES: usize = 24;
 
 pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -40,188 +29,257 @@ pub(super) fn available() -> bool {
         && is_x86_feature_detected!("bmi2")
 }
 
-/// How many of the jobs, whose texts have these lengths, make the next chunk.
-fn chunk(lens: impl Iterator<Item = usize>) -> usize {
-    let mut bytes = 0;
-    let mut count = 0;
-    for len in lens.take(CHUNK) {
-        bytes += len;
-        if count >= 8 && bytes > CHUNK_BYTES {
-            return count & !7;
-        }
-        count += 1;
-    }
-    count
-}
-
-/// Runs the lanes and clears them.
-fn run(lanes: &mut Lanes, states: &mut MaybeUninit<States>, states_of: &mut *const [u8; 32]) {
-    let len = lanes.len();
-    lanes.idle(len.next_multiple_of(4).max(if len > 24 { MAX_LANES } else { 0 }));
-    // SAFETY: the lanes were pushed under the promises of `Lanes`; this module is entered only if `available`. The
-    // states belong to the key in `states_of`: only here are they written, and a batch's keys live until its end.
-    unsafe {
-        match len.div_ceil(4) {
-            0 => {}
-            1 => chacha::few::<1>(lanes),
-            2 => chacha::few::<2>(lanes),
-            3 => chacha::few::<3>(lanes),
-            4 => chacha::few::<4>(lanes),
-            5 => chacha::few::<5>(lanes),
-            6 => chacha::few::<6>(lanes),
-            _ => {
-                let ready = !lanes.mixed() && *states_of == lanes.keys[0];
-                chacha::many(lanes, states, ready);
-                *states_of = if lanes.mixed() { MIXED } else { lanes.keys[0] };
-            }
-        }
-    }
-    lanes.clear();
-}
-
-/// Marks states of several keys; the address of none.
-const MIXED: *const [u8; 32] = ptr::without_provenance(1);
-
 pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
-    let mut lanes = Lanes::new();
-    let mut secrets = Secrets {
-        keys: [[0; 32]; CHUNK],
-        states: MaybeUninit::uninit(),
-        states_of: ptr::null(),
-    };
-    let mut run = |lanes: &mut Lanes| run(lanes, &mut secrets.states, &mut secrets.states_of);
-    let mut tags = [[0; TAG_LEN]; CHUNK];
-    let mut rest = jobs;
-    while !rest.is_empty() {
-        let count = chunk(rest.iter().map(|job| job.0.out.len()));
-        let (now, later) = rest.split_at_mut(count);
-        for (job, key) in now.iter_mut().zip(&mut secrets.keys) {
-            let packet = job.0.to_seal();
-            lanes.push_key(&packet, key, &mut run);
-            lanes.push_text(&packet, &mut run);
-        }
-        run(&mut lanes);
-        let text = |i: usize| {
-            let job: &Job<'_> = &now[i].0;
-            (&job.out[..job.out.len() - TAG_LEN], job.aad)
-        };
-        authenticate(count, text, &secrets.keys, &mut tags);
-        for (job, tag) in now.iter_mut().zip(&tags) {
-            let at = job.0.out.len() - TAG_LEN;
-            job.0.out[at..].copy_from_slice(tag);
-        }
-        rest = later;
+    if jobs.len() <= 8 {
+        Batch::<8>::new().seal(jobs);
+    } else {
+        Batch::<CHUNK>::new().seal(jobs);
     }
-    wipe(&mut secrets);
 }
 
 pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
-    let mut lanes = Lanes::new();
-    let mut secrets = Secrets {
-        keys: [[0; 32]; CHUNK],
-        states: MaybeUninit::uninit(),
-        states_of: ptr::null(),
-    };
-    let mut run = |lanes: &mut Lanes| run(lanes, &mut secrets.states, &mut secrets.states_of);
-    let mut tags = [[0; TAG_LEN]; CHUNK];
-    let count_of = |jobs: &[OpenJob<'_>]| chunk(jobs.iter().map(|job| job.0.sealed().len()));
-    let mut rest = jobs;
-    let mut count = count_of(rest);
-    for (job, key) in rest[..count].iter_mut().zip(&mut secrets.keys) {
-        lanes.push_key(&job.0.to_open(), key, &mut run);
+    if jobs.len() > 8 {
+        Batch::<CHUNK>::new().open(jobs);
+    } else if jobs.iter().map(|job| 1 + job.0.sealed().len() / 64).sum::<usize>() <= FEW_LANES {
+        Batch::<8>::new().open_few(jobs);
+    } else {
+        Batch::<8>::new().open(jobs);
     }
-    while !rest.is_empty() {
-        run(&mut lanes);
-        let (now, later) = rest.split_at_mut(count);
-        let text = |i: usize| {
-            let sealed = now[i].0.sealed();
-            (
-                &sealed[..sealed.len().saturating_sub(TAG_LEN)],
-                now[i].0.aad,
-            )
-        };
-        authenticate(count, text, &secrets.keys, &mut tags);
-        for (job, tag) in now.iter_mut().zip(&tags) {
-            let expected = job.0.sealed().last_chunk::<TAG_LEN>();
-            job.1 = expected.is_some_and(|expected| !differs(expected, tag));
-            if job.1 {
-                lanes.push_text(&job.0.to_open(), &mut run);
+}
+
+/// A batch at work, in chunks of up to `N` packets, a multiple of eight.
+#[repr(C, align(64))]
+struct Batch<const N: usize> {
+    lanes: Lanes,
+    cipher: Cipher,
+    keys: [[u8; 32]; N],
+    texts: [Text; N],
+    tags: [[u8; TAG_LEN]; N],
+}
+
+/// The states of 32 lanes between and in the groups of a batch.
+struct Cipher {
+    states: MaybeUninit<States>,
+    /// Whose states they are: null before the first, [`MIXED`] if they have several keys.
+    states_of: *const [u8; 32],
+}
+
+/// The address of no key.
+const MIXED: *const [u8; 32] = ptr::without_provenance(1);
+
+impl Cipher {
+    /// Runs the lanes and clears them.
+    fn run(&mut self, lanes: &mut Lanes) {
+        let len = lanes.len();
+        lanes.idle(len.next_multiple_of(4).max(if len > FEW_LANES { MAX_LANES } else { 0 }));
+        // SAFETY: the lanes were pushed under the promises of `Lanes`; this module is entered only if `available`.
+        // The states belong to the key in `states_of`: only here are they written, and keys outlive the batch.
+        unsafe {
+            match len.div_ceil(4) {
+                0 => {}
+                1 => chacha::few::<1>(lanes),
+                2 => chacha::few::<2>(lanes),
+                3 => chacha::few::<3>(lanes),
+                4 => chacha::few::<4>(lanes),
+                5 => chacha::few::<5>(lanes),
+                6 => chacha::few::<6>(lanes),
+                _ => {
+                    let ready = !lanes.mixed() && self.states_of == lanes.keys[0];
+                    chacha::many(lanes, &mut self.states, ready);
+                    self.states_of = if lanes.mixed() { MIXED } else { lanes.keys[0] };
+                }
             }
         }
-        count = count_of(later);
-        for (job, key) in later[..count].iter_mut().zip(&mut secrets.keys) {
-            lanes.push_key(&job.0.to_open(), key, &mut run);
-        }
-        rest = later;
-    }
-    run(&mut lanes);
-    wipe(&mut secrets);
-}
-
-/// The tags of a chunk of packets: `text` gives a packet's ciphertext and additional data.
-fn authenticate<'t>(
-    count: usize,
-    text: impl Fn(usize) -> (&'t [u8], &'t [u8]),
-    keys: &[[u8; 32]; CHUNK],
-    tags: &mut [[u8; TAG_LEN]; CHUNK],
-) {
-    let mut at = 0;
-    while at < count {
-        at += if count - at > 8 {
-            together::<2>(at, count, &text, keys, tags)
-        } else {
-            together::<1>(at, count, &text, keys, tags)
-        };
-    }
-    for (i, tag) in tags[..count].iter_mut().enumerate() {
-        let (text, aad) = text(i);
-        if !aad.is_empty() {
-            *tag = scalar(text, aad, &keys[i]);
-        }
+        lanes.clear();
     }
 }
 
-/// The tags of up to 8 * `G` packets from `at` on; returns how many. Those with additional data get none.
-fn together<'t, const G: usize>(
-    at: usize,
-    count: usize,
-    text: impl Fn(usize) -> (&'t [u8], &'t [u8]),
-    keys: &[[u8; 32]; CHUNK],
-    tags: &mut [[u8; TAG_LEN]; CHUNK],
-) -> usize {
-    let n = (count - at).min(8 * G);
-    // Idle lanes repeat the first packet.
-    let describe = |i: usize| {
-        let (text, aad) = text(at + if i < n { i } else { 0 });
-        Text {
-            text: text.as_ptr(),
-            len: if aad.is_empty() { text.len() } else { 0 },
+impl<const N: usize> Batch<N> {
+    fn new() -> Self {
+        Self {
+            lanes: Lanes::new(),
+            cipher: Cipher {
+                states: MaybeUninit::uninit(),
+                states_of: ptr::null(),
+            },
+            keys: [[0; 32]; N],
+            texts: [Text::NONE; N],
+            tags: [[0; TAG_LEN]; N],
         }
-    };
-    let texts: [[Text; 8]; G] =
-        core::array::from_fn(|g| core::array::from_fn(|i| describe(8 * g + i)));
-    let keys = &keys[at..at + 8 * G];
-    let tags = &mut tags[at..at + 8 * G];
-    let all = &texts.as_flattened()[..n];
-    let longest = all.iter().map(Text::blocks).max().unwrap_or(0);
-    let alone: usize = all.iter().map(|text| cost_alone(text.blocks())).sum();
-    // SAFETY: the texts are borrowed until after the calls; this module is entered only if `available`.
-    unsafe {
-        if alone > G * cost_together(longest) {
-            let (keys, _) = keys.as_chunks().0.as_chunks();
-            let (tags, _) = tags.as_chunks_mut().0.as_chunks_mut();
-            poly::packets::<G>(&texts, &keys[0], &mut tags[0]);
-        } else {
-            for ((text, key), tag) in all.iter().zip(keys).zip(tags) {
-                *tag = if text.blocks() < SCALAR_BELOW {
-                    scalar(slice::from_raw_parts(text.text, text.len), &[], key)
-                } else {
+    }
+
+    fn push_key(&mut self, i: usize, packet: &Packet) {
+        let Self { lanes, cipher, keys, .. } = self;
+        lanes.push_key(packet, &mut keys[i], &mut |lanes| cipher.run(lanes));
+    }
+
+    fn push_text(&mut self, packet: &Packet) {
+        let Self { lanes, cipher, .. } = self;
+        lanes.push_text(packet, &mut |lanes| cipher.run(lanes));
+    }
+
+    fn run(&mut self) {
+        self.cipher.run(&mut self.lanes);
+    }
+
+    fn seal(&mut self, jobs: &mut [SealJob<'_>]) {
+        let mut rest = jobs;
+        while !rest.is_empty() {
+            let count = chunk(N, rest.iter().map(|job| job.0.out.len()));
+            let (now, later) = rest.split_at_mut(count);
+            for (i, job) in now.iter_mut().enumerate() {
+                let packet = job.0.to_seal();
+                self.texts[i] = Text::new(packet.dst, packet.len, job.0.aad);
+                self.push_key(i, &packet);
+                self.push_text(&packet);
+            }
+            self.run();
+            self.authenticate(count);
+            for (job, tag) in now.iter_mut().zip(&self.tags) {
+                let at = job.0.out.len() - TAG_LEN;
+                job.0.out[at..].copy_from_slice(tag);
+            }
+            rest = later;
+        }
+    }
+
+    fn open(&mut self, jobs: &mut [OpenJob<'_>]) {
+        let mut rest = jobs;
+        let mut count = self.keys(rest);
+        while !rest.is_empty() {
+            self.run();
+            let (now, later) = rest.split_at_mut(count);
+            self.verify(now);
+            for job in now.iter_mut().filter(|job| job.1) {
+                self.push_text(&job.0.to_open());
+            }
+            count = self.keys(later);
+            rest = later;
+        }
+        self.run();
+    }
+
+    /// Fills lanes with the keys of the next chunk; returns how many packets it has.
+    fn keys(&mut self, jobs: &mut [OpenJob<'_>]) -> usize {
+        let count = chunk(N, jobs.iter().map(|job| job.0.sealed().len()));
+        for (i, job) in jobs[..count].iter_mut().enumerate() {
+            self.push_key(i, &job.0.to_open());
+        }
+        count
+    }
+
+    /// Opens packets that fit [`FEW_LANES`]: keys and text go through the lanes in one pass, the text into scratch
+    /// memory from which only what is authentic gets out.
+    fn open_few(&mut self, jobs: &mut [OpenJob<'_>]) {
+        let mut scratch = [0; FEW_LANES * 64];
+        let mut free = &mut scratch[..];
+        let mut used = 0;
+        for (i, job) in jobs.iter_mut().enumerate() {
+            let mut packet = job.0.to_open();
+            if packet.in_place > 0 {
+                packet.src = packet.dst;
+                packet.src_end = packet.len;
+                packet.in_place = 0;
+            }
+            let (text, rest) = free.split_at_mut(packet.len);
+            packet.dst = text.as_mut_ptr();
+            self.push_key(i, &packet);
+            self.push_text(&packet);
+            used += packet.len;
+            free = rest;
+        }
+        self.run();
+        self.verify(jobs);
+        let mut texts = &scratch[..];
+        for job in jobs {
+            let len = job.0.sealed().len().saturating_sub(TAG_LEN);
+            let (text, rest) = texts.split_at(len);
+            if job.1 {
+                job.0.out[..len].copy_from_slice(text);
+            }
+            texts = rest;
+        }
+        scratch[..used].fill(0);
+        black_box(&mut scratch);
+    }
+
+    /// Compares the tags of a chunk.
+    fn verify(&mut self, jobs: &mut [OpenJob<'_>]) {
+        for (job, text) in jobs.iter().zip(&mut self.texts) {
+            let sealed = job.0.sealed();
+            let len = sealed.len().saturating_sub(TAG_LEN);
+            *text = Text::new(sealed.as_ptr(), len, job.0.aad);
+        }
+        self.authenticate(jobs.len());
+        for (job, tag) in jobs.iter_mut().zip(&self.tags) {
+            let expected = job.0.sealed().last_chunk();
+            job.1 = expected.is_some_and(|expected| !differs(expected, tag));
+        }
+    }
+
+    /// Makes the tags of the first `count` texts.
+    fn authenticate(&mut self, count: usize) {
+        let mut at = 0;
+        while at < count {
+            if count - at > 8 {
+                self.together::<2>(at, count);
+                at += 16;
+            } else {
+                self.together::<1>(at, count);
+                at += 8;
+            }
+        }
+    }
+
+    /// The tags of up to 8 * `G` packets from `at` on, side by side if they are alike enough.
+    fn together<const G: usize>(&mut self, at: usize, count: usize) {
+        let n = (count - at).min(8 * G);
+        let texts = &mut self.texts[at..at + 8 * G];
+        let keys = &self.keys[at..at + 8 * G];
+        let tags = &mut self.tags[at..at + 8 * G];
+        let (mut alone, mut longest, mut plain) = (0, 0, true);
+        for text in &texts[..n] {
+            alone += cost_alone(text.blocks());
+            longest = longest.max(text.blocks());
+            plain &= text.aad.is_null();
+        }
+        // SAFETY: the texts are those of jobs, borrowed until the batch is done; this module is entered only if
+        // `available`.
+        unsafe {
+            if plain && alone > G * cost_together(longest) {
+                // Idle lanes repeat the first packet.
+                let first = texts[0];
+                texts[n..].fill(first);
+                let (texts, _) = texts.as_chunks().0.as_chunks();
+                let (keys, _) = keys.as_chunks().0.as_chunks();
+                let (tags, _) = tags.as_chunks_mut().0.as_chunks_mut();
+                poly::packets::<G>(&texts[0], &keys[0], &mut tags[0]);
+                return;
+            }
+            for ((text, key), tag) in texts[..n].iter().zip(keys).zip(tags) {
+                *tag = if plain && text.blocks() >= SCALAR_BELOW {
                     poly::blocks(text, key)
+                } else {
+                    text.scalar(key)
                 };
             }
         }
     }
-    n
+}
+
+impl<const N: usize> Drop for Batch<N> {
+    /// Wipes what is secret: the Poly1305 keys, the ChaCha20 states if there were any, and the registers.
+    fn drop(&mut self) {
+        self.keys = [[0; 32]; N];
+        if !self.cipher.states_of.is_null() {
+            // SAFETY: the memory is exclusive, and nobody reads it as states again.
+            unsafe { self.cipher.states.as_mut_ptr().write_bytes(0, 1) };
+        }
+        // Whoever might read it now must find it wiped: the compiler cannot leave the stores out.
+        black_box(self);
+        // SAFETY: AVX is there if AVX-512 is; the compiler keeps nothing in vector registers across the instruction.
+        unsafe { _mm256_zeroall() };
+    }
 }
 
 /// Below this number of blocks the integer unit is faster than the preparation of eight powers.
@@ -239,24 +297,4 @@ fn cost_alone(blocks: usize) -> usize {
 /// Cycles for the tags of eight packets, the longest with this number of blocks, measured.
 fn cost_together(blocks: usize) -> usize {
     250 + 14 * blocks
-}
-
-fn scalar(text: &[u8], aad: &[u8], key: &[u8; 32]) -> [u8; TAG_LEN] {
-    let mut poly = Poly::new(key);
-    poly.padded(aad);
-    poly.padded(text);
-    poly.finish(aad.len(), text.len())
-}
-
-/// Wipes what is secret: the Poly1305 keys, the ChaCha20 states if there were any, and the registers.
-fn wipe(secrets: &mut Secrets) {
-    secrets.keys = [[0; 32]; CHUNK];
-    if !secrets.states_of.is_null() {
-        // SAFETY: the memory is exclusive, and nobody reads it as states again.
-        unsafe { secrets.states.as_mut_ptr().write_bytes(0, 1) };
-    }
-    // Whoever might read it now must find it wiped: the compiler cannot leave the stores out.
-    black_box(secrets);
-    // SAFETY: AVX is there if AVX-512 is; the compiler keeps nothing in vector registers across the instruction.
-    unsafe { _mm256_zeroall() };
 }

@@ -5,7 +5,7 @@
 //! products, plus the sum of the high bits of the limb below, moved up by 52 - 44 = 8. What leaves the top comes
 //! back five-fold, since 2^130 = 5; at limb 3, 2^132 = 20.
 
-use super::super::lanes::first;
+use super::super::lanes::{Text, first};
 use super::super::scalar;
 use super::chacha::transpose_parts;
 use core::arch::x86_64::*;
@@ -16,20 +16,6 @@ const MASK44: u64 = (1 << 44) - 1;
 const MASK42: u64 = (1 << 42) - 1;
 /// 2^128, which is added to every block, in the third limb.
 const PAD: i64 = 1 << 40;
-
-/// What is to be authenticated, without additional data: `len` readable bytes.
-#[derive(Clone, Copy)]
-pub(super) struct Text {
-    pub(super) text: *const u8,
-    pub(super) len: usize,
-}
-
-impl Text {
-    /// The number of blocks, with that of the lengths.
-    pub(super) fn blocks(&self) -> usize {
-        self.len.div_ceil(16) + 1
-    }
-}
 
 /// A multiplier: three limbs, and limbs 1 and 2 times 20.
 #[derive(Clone, Copy)]
