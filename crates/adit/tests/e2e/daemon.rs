@@ -122,14 +122,15 @@ fn the_control_socket_is_for_its_owner_only() {
     let host = Host::new("left");
     let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
     assert_eq!(
-        host.sh("stat -c '%a %F' /run/wireguard/wg0.sock | cut -c2-").trim(),
+        host.sh("stat -c '%a %F' /run/wireguard/wg0.sock | cut -c2-")
+            .trim(),
         "00 socket"
     );
     assert_eq!(host.sh("stat -c %a /run/wireguard").trim(), "755");
     assert_eq!(
-        host.sh("ls /run/wireguard").trim(),
+        host.sh("find /run/wireguard -type s -printf %f").trim(),
         "wg0.sock",
-        "wgctrl takes every file here for an interface"
+        "wgctrl takes every socket here for an interface"
     );
 }
 

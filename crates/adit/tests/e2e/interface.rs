@@ -133,7 +133,11 @@ fn an_interface_that_is_down_sends_nothing() {
     );
     setconf(&net.left, "wg0", &config);
     std::thread::sleep(seconds(2));
-    assert_eq!(wire.datagrams(), [], "datagrams while the interface is down");
+    assert_eq!(
+        wire.datagrams(),
+        [],
+        "datagrams while the interface is down"
+    );
     net.left.sh("ip link set wg0 up");
     wait_for("it begins when the interface comes up", seconds(10), || {
         !wire.datagrams().is_empty()
