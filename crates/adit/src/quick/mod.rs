@@ -14,9 +14,10 @@ mod programs;
 mod routing;
 
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -306,18 +307,25 @@ impl Quick {
         let status = self.status().ok();
         self.undo_surroundings(netlink, status.as_ref());
         let socket = Path::new(uapi::DIR).join(format!("{}.sock", self.name));
+        let connection = UnixStream::connect(&socket);
         match netlink.link(&self.name) {
-            Ok(link) => netlink
-                .delete_link(link.index)
-                .context(|| format!("cannot delete {}", self.name))?,
+            Ok(link) => {
+                let deleted = netlink.delete_link(link.index);
+                deleted.context(|| format!("cannot delete {}", self.name))?;
+            }
             // It was moved to another namespace, perhaps. Its process also ends when it loses its socket.
             Err(_) => drop(fs::remove_file(&socket)),
         }
+        // 1. the process closes its connections when it has let go of the interface, 2. then it removes its socket
         let deadline = Instant::now() + PATIENCE;
+        if let Ok(mut connection) = connection {
+            let _ = connection.set_read_timeout(Some(PATIENCE));
+            let _ = connection.read(&mut [0]);
+        }
         while socket.exists() || netlink.link(&self.name).is_ok() {
             if Instant::now() > deadline {
                 bail!(
-                    "{} was deleted, but its process still serves {}",
+                    "the process of {} does not end and serves {} still",
                     self.name,
                     socket.display()
                 );
@@ -333,12 +341,13 @@ impl Quick {
         if !interface.dns.is_empty() {
             programs::unset_dns(&self.name);
         }
-        let mark = status
-            .map(|status| status.fwmark)
-            .or(interface.fwmark)
-            .filter(|mark| *mark != 0);
-        if let (Some(mark), Table::Auto) = (mark, &interface.table) {
-            routing::remove_default(netlink, mark);
+        if interface.table == Table::Auto {
+            match status.map(|status| status.fwmark).or(interface.fwmark) {
+                Some(0) => {}
+                Some(mark) => routing::remove_default(netlink, mark),
+                // The process took the mark that it chose with it.
+                None => routing::remove_orphans(netlink),
+            }
         }
         programs::unset_firewall(&self.name);
     }

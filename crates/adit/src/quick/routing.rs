@@ -213,10 +213,9 @@ fn specific(family: Family, priority: Option<u32>) -> Rule {
     }
 }
 
-/// Removes what [`add_default`] added, in both families; the route goes with the interface. Returns whether there
-/// was anything. Other tunnels keep their rules.
-pub(super) fn remove_default(netlink: &Netlink, table: u32) -> bool {
-    let mut removed = false;
+/// Removes what [`add_default`] added, in both families; the route goes with the interface. Other tunnels keep their
+/// rules.
+pub(super) fn remove_default(netlink: &Netlink, table: u32) {
     for family in Family::BOTH {
         let rules = netlink.rules(family).unwrap_or_default();
         for rule in rules.iter().filter(|rule| is_unmarked(rule, table)) {
@@ -226,14 +225,41 @@ pub(super) fn remove_default(netlink: &Netlink, table: u32) -> bool {
             );
             for rule in [rule, &companion] {
                 match netlink.delete_rule(rule) {
-                    Ok(()) => removed = true,
+                    Ok(()) => {}
                     Err(e) if e.kind() == ErrorKind::NotFound => {}
                     Err(e) => eprintln!("adit: {e}"),
                 }
             }
         }
     }
-    removed
+}
+
+/// Removes the rules of tunnels whose process was killed: they lead to tables from 51820 on that have no route left.
+pub(super) fn remove_orphans(netlink: &Netlink) {
+    let orphans = |family| {
+        let routes = netlink.routes(family).ok()?;
+        let dead = move |rule: &Rule| {
+            rule.table >= FIRST_TABLE
+                && is_unmarked(rule, rule.table)
+                && !routes.iter().any(|route| route.table == rule.table)
+        };
+        let rules = netlink.rules(family).ok()?;
+        Some(
+            rules
+                .into_iter()
+                .filter(dead)
+                .map(|rule| rule.table)
+                .collect::<Vec<_>>(),
+        )
+    };
+    let tables: HashSet<u32> = Family::BOTH
+        .into_iter()
+        .filter_map(orphans)
+        .flatten()
+        .collect();
+    tables
+        .into_iter()
+        .for_each(|table| remove_default(netlink, table));
 }
 
 /// Addresses of an interface, in the order in which the kernel lists them. It makes link-local ones itself: those

@@ -130,14 +130,14 @@ fn serve(args: &RunArgs) -> Result<()> {
             "{name} ends: nothing is left to wait for"
         ))),
     };
-    // The sockets go first, so that nobody finds them without an interface behind them.
+    // The interface goes first: when the sockets are gone, so is everything, and the name is free.
+    engine.stop();
+    engine.wait();
     drop(serving);
     if let Some(dir) = &args.control_dir {
         // The other process of a demo, or the demo itself, may need it still.
         let _ = std::fs::remove_dir(status_directory(dir)).and_then(|()| std::fs::remove_dir(dir));
     }
-    engine.stop();
-    engine.wait();
     result
 }
 
