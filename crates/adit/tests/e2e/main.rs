@@ -9,6 +9,7 @@ mod harness;
 
 mod carries;
 mod daemon;
+mod handshakes;
 mod interface;
 mod interop;
 mod kernel;
