@@ -1,1 +1,77 @@
-fn main() {}
+//! `adit-lab`: the evidence behind what Adit claims. Each experiment is one command, and everybody can run it again.
+
+#![forbid(unsafe_code)]
+
+mod aead;
+mod checksum;
+mod compare;
+mod contender;
+mod document;
+mod framing;
+mod generator;
+mod host;
+mod install;
+mod measure;
+mod metric;
+mod pair;
+mod process;
+mod procfs;
+mod profile;
+mod report;
+mod sandbox;
+mod stats;
+mod tables;
+mod targets;
+mod tools;
+
+use std::error::Error;
+
+use clap::{Parser, Subcommand};
+
+use contender::Contender;
+use sandbox::Failure;
+
+/// The evidence: benchmarks of Adit against everything else, in one command each.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Compare(compare::CompareArgs),
+    Profile(profile::ProfileArgs),
+    Aead(aead::AeadArgs),
+    Checksum(checksum::ChecksumArgs),
+    /// Builds the other implementations that are missing, and prints where they are.
+    Peers,
+}
+
+fn main() {
+    let done: Result<(), Box<dyn Error>> = match Cli::parse().command {
+        Command::Compare(args) => sandbox::run(|| compare::run(&args)).map_err(plain),
+        Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
+        Command::Aead(args) => aead::run(args),
+        Command::Checksum(args) => checksum::run(args),
+        Command::Peers => peers(),
+    };
+    if let Err(failure) = done {
+        eprintln!("adit-lab: {failure}");
+        std::process::exit(1);
+    }
+}
+
+fn plain(failure: Failure) -> Box<dyn Error> {
+    failure
+}
+
+fn peers() -> Result<(), Box<dyn Error>> {
+    for who in Contender::PEERS {
+        let peer = install::peer(who).map_err(plain)?;
+        let binary = peer.binary.unwrap_or_default();
+        println!("{}\t{}\t{}", who.name(), peer.version, binary.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,338 @@
+//! `adit-lab compare`: every implementation in alternating rounds of one run.
+//!
+//! Stages: find the contenders → print the estimate → rounds (each contender: free placement, over IPv6, one end per
+//! core) → tables, targets, JSON.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::contender::{Contender, Entry};
+use crate::framing::Family;
+use crate::install::{self, Flavour};
+use crate::measure::{self, Values};
+use crate::metric::{Step, metric};
+use crate::pair::{Pair, Placement};
+use crate::report::{Note, Report, Sample};
+use crate::sandbox::{self, Failure};
+use crate::stats::to_f64;
+use crate::{procfs, tools};
+
+/// Runs every implementation side by side and prints who is how fast.
+///
+/// Builds two hosts in network namespaces joined by a veth link and measures, in alternating rounds of one run, the
+/// bare link, wireguard-go, Tailscale's fork of it, boringtun, gotatun and Adit. Missing implementations are built
+/// first, from the package registries. Needs root, iperf3, ping, ip and wg. Leaves nothing behind.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CompareArgs {
+    /// A first impression in two minutes: one round of the main measures.
+    #[arg(long)]
+    quick: bool,
+    /// How many rounds (5, or 1 with --quick).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// Measure only these.
+    #[arg(long, value_delimiter = ',', value_name = "MEASURE")]
+    only: Vec<Step>,
+    /// Run only these.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    contenders: Vec<Contender>,
+    /// The Adit to measure, instead of building the one in the repository.
+    #[arg(long, value_name = "PATH")]
+    adit: Option<PathBuf>,
+    /// Also build Adit without its AEAD, and tell how near Adit comes to that.
+    #[arg(long)]
+    ceiling: bool,
+    /// TCP's congestion control.
+    #[arg(long, default_value = "cubic")]
+    congestion: String,
+    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard error).
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+/// Runs the comparison.
+pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
+    tools::require(&[
+        ("iperf3", "--version", "iperf3"),
+        ("ping", "-V", "iputils-ping"),
+        ("ip", "-V", "iproute2"),
+        ("wg", "--version", "wireguard-tools"),
+    ])?;
+    let steps = steps(args);
+    let mut report = Report::new(args.congestion.clone(), steps.clone());
+    let entries = find(args, &mut report)?;
+    report.contenders.clone_from(&entries);
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 5 });
+    let estimate = estimate(&steps, entries.len()) * rounds;
+    eprintln!(
+        "{} contenders, {} measures, {rounds} rounds: about {} min {} s",
+        entries.len(),
+        steps.len(),
+        estimate.as_secs() / 60,
+        estimate.as_secs() % 60,
+    );
+    let deadline = Instant::now() + estimate * 2 + Duration::from_secs(60);
+    for round in 1..=rounds {
+        if let Err(stopped) = one_round(args, round, rounds, &steps, &mut report, deadline) {
+            eprintln!("\nstopped: {stopped}");
+            report.stopped = Some(stopped.to_string());
+            break;
+        }
+    }
+    report.finish();
+    publish(args, &report)?;
+    if report.stopped.is_some() {
+        return Err("the run is incomplete".into());
+    }
+    Ok(())
+}
+
+fn steps(args: &CompareArgs) -> Vec<Step> {
+    let mut steps = if !args.only.is_empty() {
+        args.only.clone()
+    } else if args.quick {
+        Step::QUICK.to_vec()
+    } else {
+        Step::DEFAULT.to_vec()
+    };
+    let mut seen = Vec::new();
+    steps.retain(|step| {
+        !seen.contains(step) && {
+            seen.push(*step);
+            true
+        }
+    });
+    steps
+}
+
+/// The contenders that are there or can be built. One that cannot is left out, with a note.
+fn find(args: &CompareArgs, report: &mut Report) -> Result<Vec<Entry>, Failure> {
+    let wanted = |who: Contender| {
+        if who == Contender::Ceiling {
+            return args.ceiling || args.contenders.contains(&who);
+        }
+        args.contenders.is_empty() || args.contenders.contains(&who)
+    };
+    let mut entries = Vec::new();
+    for who in Contender::ALL.into_iter().filter(|&who| wanted(who)) {
+        sandbox::check()?;
+        let found = match who {
+            Contender::Direct => Ok(plain(who, "no tunnel".to_owned())),
+            Contender::Kernel => kernel(),
+            Contender::Adit => install::adit(args.adit.as_deref(), Flavour::Release),
+            Contender::Ceiling => install::adit(None, Flavour::WithoutAead),
+            peer => install::peer(peer),
+        };
+        match found {
+            Ok(entry) => {
+                eprintln!("{:<14}{}", who.name(), entry.version);
+                entries.push(entry);
+            }
+            Err(why) => {
+                eprintln!("{:<14}left out: {why}", who.name());
+                report.note(0, who, None, format!("left out: {why}"));
+            }
+        }
+    }
+    if entries.is_empty() {
+        return Err("nothing to compare".into());
+    }
+    Ok(entries)
+}
+
+const fn plain(who: Contender, version: String) -> Entry {
+    Entry {
+        who,
+        version,
+        binary: None,
+    }
+}
+
+fn kernel() -> Result<Entry, Failure> {
+    let host = crate::host::Host::new(None)?;
+    host.ip("link add name wg0 type wireguard")
+        .map_err(|_| "this kernel has no WireGuard")?;
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(plain(Contender::Kernel, release.trim().to_owned()))
+}
+
+/// The steps that share a pair of hosts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Free,
+    OverIpv6,
+    OnePerCore,
+}
+
+impl Stage {
+    const ALL: [Self; 3] = [Self::Free, Self::OverIpv6, Self::OnePerCore];
+
+    const fn of(step: Step) -> Self {
+        match step {
+            Step::Ipv6Outside => Self::OverIpv6,
+            Step::Tcp1Pinned => Self::OnePerCore,
+            _ => Self::Free,
+        }
+    }
+
+    const fn placement(self) -> (Placement, Family) {
+        match self {
+            Self::Free => (Placement::Free, Family::V4),
+            Self::OverIpv6 => (Placement::Free, Family::V6),
+            Self::OnePerCore => (Placement::OnePerCore, Family::V4),
+        }
+    }
+}
+
+/// How long one round takes.
+fn estimate(steps: &[Step], contenders: usize) -> Duration {
+    const START: Duration = Duration::from_millis(600);
+    const OVERHEAD: Duration = Duration::from_millis(350);
+    let loaded: u32 = steps.iter().map(|step| step.seconds()).sum();
+    let stages = Stage::ALL
+        .iter()
+        .filter(|&&stage| steps.iter().any(|&step| Stage::of(step) == stage));
+    let one = Duration::from_secs(loaded.into())
+        + OVERHEAD.mul_f64(to_f64(steps.len()))
+        + START.mul_f64(to_f64(stages.count()));
+    one.mul_f64(to_f64(contenders))
+}
+
+/// Every contender once. Each round starts with another one, so that no place in the order favours anybody.
+fn one_round(
+    args: &CompareArgs,
+    round: u32,
+    rounds: u32,
+    steps: &[Step],
+    report: &mut Report,
+    deadline: Instant,
+) -> Result<(), Failure> {
+    eprintln!(
+        "round {round} of {rounds} (load average {})",
+        procfs::load_average()
+    );
+    let mut order = report.contenders.clone();
+    let first = usize::try_from(round - 1)? % order.len();
+    order.rotate_left(first);
+    for entry in order {
+        eprint!("  {:<14}", entry.who.name());
+        for stage in Stage::ALL {
+            let now: Vec<Step> = steps
+                .iter()
+                .copied()
+                .filter(|&step| Stage::of(step) == stage)
+                .collect();
+            if !now.is_empty() {
+                one_stage(args, round, &entry, stage, &now, report)?;
+            }
+            if Instant::now() > deadline {
+                return Err("it took more than twice the time that was estimated".into());
+            }
+        }
+        eprintln!();
+    }
+    Ok(())
+}
+
+/// One contender on one pair of hosts. What fails is noted, and the rest goes on.
+fn one_stage(
+    args: &CompareArgs,
+    round: u32,
+    entry: &Entry,
+    stage: Stage,
+    steps: &[Step],
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let (placement, outer) = stage.placement();
+    let build = || Pair::new(entry, placement, outer, &args.congestion);
+    let mut pair = match build() {
+        Ok(pair) => pair,
+        Err(why) => {
+            sandbox::check()?;
+            eprint!(" failed: {why}");
+            report.note(round, entry.who, None, why.to_string());
+            return Ok(());
+        }
+    };
+    let memory = steps.contains(&Step::Memory);
+    if memory {
+        record(report, round, entry.who, measure::idle_memory(&pair)?);
+    }
+    for &step in steps.iter().filter(|&&step| step != Step::Memory) {
+        sandbox::check()?;
+        let done = measure::step(step, &pair).and_then(|values| {
+            pair.check()?;
+            Ok(values)
+        });
+        match done {
+            Ok(values) => {
+                show(step, &values);
+                record(report, round, entry.who, values);
+            }
+            Err(why) => {
+                sandbox::check()?;
+                eprint!(" {}: failed", step.name());
+                report.note(round, entry.who, Some(step), why.to_string());
+                if pair.check().is_err() {
+                    pair = build()?;
+                }
+            }
+        }
+    }
+    if memory {
+        record(report, round, entry.who, measure::peak_memory(&pair)?);
+    }
+    Ok(())
+}
+
+/// Progress: the step's first value.
+fn show(step: Step, values: &Values) {
+    if let Some((id, value)) = values.first() {
+        let (places, unit) = metric(id).map_or((2, ""), |metric| (metric.places, metric.unit));
+        eprint!(" {} {value:.places$} {unit} ·", step.name());
+        let _ = std::io::stderr().flush();
+    }
+}
+
+fn record(report: &mut Report, round: u32, contender: Contender, values: Values) {
+    report
+        .samples
+        .extend(values.into_iter().map(|(metric, value)| Sample {
+            round,
+            contender,
+            metric,
+            value,
+        }));
+}
+
+/// Tables for people; JSON where it was asked for.
+fn publish(args: &CompareArgs, report: &Report) -> Result<(), Failure> {
+    let tables = crate::tables::render(report);
+    match args.json.as_deref() {
+        None => print!("{tables}"),
+        Some("-") => {
+            eprint!("{tables}");
+            println!("{}", crate::document::render(report)?);
+        }
+        Some(path) => {
+            std::fs::write(path, crate::document::render(report)?)
+                .map_err(|e| format!("{path}: {e}"))?;
+            print!("{tables}");
+        }
+    }
+    Ok(())
+}
+
+impl Report {
+    fn note(&mut self, round: u32, contender: Contender, step: Option<Step>, text: String) {
+        self.notes.push(Note {
+            round,
+            contender,
+            step,
+            text,
+        });
+    }
+}

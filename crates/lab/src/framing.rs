@@ -1,0 +1,92 @@
+//! What of a link's octets is left for the application: the theoretical maximum of every measure.
+//!
+//! WireGuard adds 60 octets to a packet over IPv4 and 80 over IPv6 (outer IP 20 or 40, UDP 8, type and reserved 4,
+//! receiver index 4, counter 8, tag 16) and pads what it seals to a multiple of 16 up to the MTU; Ethernet adds 38 on
+//! the wire (preamble 8, header 14, check sequence 4, gap 12). The veth link of the lab has no bit rate of its own: its
+//! maximum is what the direct path reached in the same run, times the share that framing leaves.
+
+/// An IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// Length of the IP header.
+    const fn header(self) -> usize {
+        match self {
+            Self::V4 => 20,
+            Self::V6 => 40,
+        }
+    }
+}
+
+/// Preamble, header, frame check sequence and the gap between two frames.
+pub(crate) const ETHERNET: usize = 8 + 14 + 4 + 12;
+/// Type, reserved bytes, receiver index, counter and tag of a transport message.
+pub(crate) const TRANSPORT: usize = 4 + 4 + 8 + 16;
+const UDP: usize = 8;
+/// TCP's header with the timestamps that Linux puts into every segment.
+const TCP: usize = 20 + 12;
+/// Inner Ethernet header and VXLAN header; IP and UDP come on top.
+const VXLAN: usize = 14 + 8;
+
+/// The MTU of the link between the hosts.
+pub(crate) const LINK_MTU: usize = 1500;
+/// The MTU of every tunnel: the link's, less 80, as wg-quick sets it.
+pub(crate) const TUNNEL_MTU: usize = 1420;
+
+/// How a measure's packets are framed inside the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Full TCP segments.
+    Tcp(Family),
+    /// UDP datagrams over IPv4 with this payload.
+    Udp(usize),
+    /// Full TCP segments over IPv4 in VXLAN over IPv4.
+    TcpInVxlan,
+}
+
+/// Octets that a packet of `len` octets takes on the wire without a tunnel.
+pub(crate) const fn plain_wire(len: usize) -> usize {
+    len + ETHERNET
+}
+
+/// Octets that a packet of `len` octets takes on the wire inside a tunnel with this MTU over `outer`.
+pub(crate) const fn tunnel_wire(len: usize, mtu: usize, outer: Family) -> usize {
+    let padded = len.next_multiple_of(16);
+    let padded = if padded > mtu { mtu } else { padded };
+    padded + TRANSPORT + UDP + outer.header() + ETHERNET
+}
+
+impl Load {
+    /// Length of an IP packet of this load where the MTU is `mtu`, and what of it is payload.
+    fn packet(self, mtu: usize) -> (usize, usize) {
+        match self {
+            Self::Tcp(family) => (mtu, mtu - family.header() - TCP),
+            Self::Udp(payload) => (payload + UDP + Family::V4.header(), payload),
+            Self::TcpInVxlan => {
+                let outside = Family::V4.header() + UDP + VXLAN;
+                (mtu, mtu - outside - Family::V4.header() - TCP)
+            }
+        }
+    }
+
+    /// What share of the direct path's result the framing of a tunnel over `outer` leaves: payload octets per octet on
+    /// the wire in the tunnel, over the same without it. For datagrams of one size that is the ratio of packet rates.
+    pub(crate) fn share(self, outer: Family) -> f64 {
+        let (plain_len, plain_payload) = self.packet(LINK_MTU);
+        let (len, payload) = self.packet(TUNNEL_MTU);
+        let plain = efficiency(plain_payload, plain_wire(plain_len));
+        efficiency(payload, tunnel_wire(len, TUNNEL_MTU, outer)) / plain
+    }
+}
+
+fn efficiency(payload: usize, wire: usize) -> f64 {
+    crate::stats::to_f64(payload) / crate::stats::to_f64(wire)
+}
+
+#[cfg(test)]
+#[path = "framing_tests.rs"]
+mod tests;

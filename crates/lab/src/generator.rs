@@ -1,0 +1,249 @@
+//! Adit's own load generator, for where a tool is the bottleneck.
+//!
+//! iperf3 spends a clock call, a `select` and a bookkeeping step on each datagram, and cannot hand the kernel a train
+//! of them. The flood here is one `send` a datagram, or one `send` a train with `UDP_SEGMENT`, and the receiver takes
+//! merged datagrams where the kernel offers them (`UDP_GRO`). The streams are blocking reads and writes, one thread
+//! each.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::framing::Family;
+use crate::pair::Pair;
+use crate::sandbox::{self, Failure};
+use crate::stats::to_f64;
+use crate::tools::Flow;
+
+const PORT: u16 = 5301;
+/// The largest UDP payload that one send may carry.
+const MAX_SEND: usize = 65_507;
+/// As many datagrams as the kernel takes in one send.
+const MAX_SEGMENTS: usize = 64;
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// A receiver that hears nothing for so long has heard everything.
+const SILENCE: Duration = Duration::from_millis(300);
+
+/// A flood of datagrams.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flood {
+    /// Payload of each datagram.
+    pub(crate) len: usize,
+    /// Hand the kernel trains of datagrams instead of single ones.
+    pub(crate) trains: bool,
+    pub(crate) time: Duration,
+}
+
+impl Flood {
+    /// From a to b through the tunnel, as fast as it goes.
+    pub(crate) fn run(self, pair: &Pair) -> Result<Flow, Failure> {
+        let to = SocketAddr::new(pair.address(Family::V4, 1), PORT);
+        let socket = pair.b.run(move || receiver(to))?;
+        let receiving = pair.b.thread(move || self.receive(&socket))?;
+        let from = SocketAddr::new(pair.address(Family::V4, 0), 0);
+        let sending = pair.a.thread(move || self.send(from, to))?;
+        let sent = join(sending)?;
+        let (received, seconds) = join(receiving)?;
+        if received == 0 || seconds <= 0.0 {
+            return Err("no datagram arrived".into());
+        }
+        Ok(Flow {
+            bytes: to_f64(received * self.len),
+            seconds,
+            retransmits: None,
+            datagrams: Some((to_f64(sent), to_f64(received))),
+        })
+    }
+
+    /// Returns the number of datagrams that the kernel took.
+    fn send(self, from: SocketAddr, to: SocketAddr) -> Result<usize, Failure> {
+        let socket = UdpSocket::bind(from)?;
+        socket.connect(to)?;
+        let segments = if self.trains {
+            setsockopt(&socket, sockopt::UdpGsoSegment, &i32::try_from(self.len)?)?;
+            (MAX_SEND / self.len).clamp(1, MAX_SEGMENTS)
+        } else {
+            1
+        };
+        let train = vec![0; self.len * segments];
+        let begun = Instant::now();
+        let mut sent = 0;
+        while begun.elapsed() < self.time && !sandbox::interrupted() {
+            // The clock is asked once in 16 sends: it must not be what limits the flood.
+            for _ in 0..16 {
+                match socket.send(&train) {
+                    Ok(_) => sent += segments,
+                    Err(e) if is_overload(&e) => {}
+                    Err(e) => return Err(e.into()),
+                }
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Returns the number of datagrams received and the seconds from the first to the last.
+    fn receive(self, socket: &UdpSocket) -> Result<(usize, f64), Failure> {
+        let mut buffer = vec![0; 1 << 16];
+        let deadline = Instant::now() + self.time * 2 + Duration::from_secs(3);
+        let (mut bytes, mut first, mut last) = (0, None, Instant::now());
+        while Instant::now() < deadline && !sandbox::interrupted() {
+            match socket.recv(&mut buffer) {
+                Ok(len) => {
+                    bytes += len;
+                    last = Instant::now();
+                    first.get_or_insert(last);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    if first.is_some() {
+                        break;
+                    }
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let seconds = first.map_or(0.0, |first| (last - first).as_secs_f64());
+        Ok((bytes / self.len, seconds))
+    }
+}
+
+/// A full queue on the way out; a flood goes on.
+fn is_overload(error: &std::io::Error) -> bool {
+    const ENOBUFS: i32 = 105;
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::ConnectionRefused | ErrorKind::Interrupted
+    ) || error.raw_os_error() == Some(ENOBUFS)
+}
+
+fn receiver(at: SocketAddr) -> Result<UdpSocket, Failure> {
+    let socket = UdpSocket::bind(at)?;
+    socket.set_read_timeout(Some(SILENCE))?;
+    setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)?;
+    setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
+    Ok(socket)
+}
+
+/// TCP streams from a to b, each with a thread at both ends, in both directions if asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streams {
+    pub(crate) count: u32,
+    pub(crate) bidirectional: bool,
+    pub(crate) time: Duration,
+}
+
+impl Streams {
+    /// Runs to the end; `to` is b's address.
+    pub(crate) fn run(self, pair: &Pair, to: IpAddr) -> Result<Flow, Failure> {
+        let at = SocketAddr::new(to, PORT);
+        let listener = pair.b.run(move || Ok(TcpListener::bind(at)?))?;
+        let before = retransmits(pair)?;
+        let congestion = OsString::from(pair.congestion());
+        let theirs = congestion.clone();
+        let accepting = pair.b.thread(move || self.accept(&listener, &theirs))?;
+        let connecting = pair.a.thread(move || self.connect(at, &congestion))?;
+        let begun = Instant::now();
+        let back = join(connecting)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let forth = join(accepting)?;
+        Ok(Flow {
+            bytes: to_f64(forth + back),
+            seconds,
+            retransmits: Some(retransmits(pair)? - before),
+            datagrams: None,
+        })
+    }
+
+    /// The end that listens; returns the bytes it received.
+    fn accept(self, listener: &TcpListener, congestion: &OsString) -> Result<usize, Failure> {
+        let streams: Result<Vec<_>, _> = listener.incoming().take(self.count.try_into()?).collect();
+        self.drive(
+            with_congestion(streams?, congestion)?,
+            true,
+            self.bidirectional,
+        )
+    }
+
+    /// The end that connects; returns the bytes it received.
+    fn connect(self, to: SocketAddr, congestion: &OsString) -> Result<usize, Failure> {
+        let limit = Duration::from_secs(5);
+        let streams: Result<Vec<_>, _> = (0..self.count)
+            .map(|_| TcpStream::connect_timeout(&to, limit))
+            .collect();
+        self.drive(
+            with_congestion(streams?, congestion)?,
+            self.bidirectional,
+            true,
+        )
+    }
+
+    /// One thread for each direction of each stream.
+    fn drive(self, streams: Vec<TcpStream>, reads: bool, writes: bool) -> Result<usize, Failure> {
+        let until = Instant::now() + self.time;
+        let mut threads = Vec::new();
+        for stream in streams {
+            stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+            stream.set_write_timeout(Some(Duration::from_secs(3)))?;
+            if writes {
+                let stream = stream.try_clone()?;
+                threads.push(std::thread::spawn(move || write_until(stream, until)));
+            }
+            if reads {
+                threads.push(std::thread::spawn(move || read_to_end(stream)));
+            }
+        }
+        threads.into_iter().map(join).sum()
+    }
+}
+
+fn with_congestion(
+    streams: Vec<TcpStream>,
+    congestion: &OsString,
+) -> Result<Vec<TcpStream>, Failure> {
+    for stream in &streams {
+        setsockopt(stream, sockopt::TcpCongestion, congestion)?;
+    }
+    Ok(streams)
+}
+
+fn write_until(mut stream: TcpStream, until: Instant) -> Result<usize, Failure> {
+    let block = vec![0; 128 << 10];
+    while Instant::now() < until && !sandbox::interrupted() {
+        match stream.write(&block) {
+            Ok(_) => {}
+            // With hundreds of streams one may wait long for its turn.
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    stream.shutdown(std::net::Shutdown::Write)?;
+    Ok(0)
+}
+
+fn read_to_end(mut stream: TcpStream) -> Result<usize, Failure> {
+    let mut block = vec![0; 256 << 10];
+    let mut total = 0;
+    loop {
+        match stream.read(&mut block) {
+            Ok(0) => return Ok(total),
+            Ok(len) => total += len,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Segments that both hosts have sent again so far.
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+pub(crate) fn retransmits(pair: &Pair) -> Result<f64, Failure> {
+    let a = pair.a.run(crate::procfs::retransmits)?;
+    let b = pair.b.run(crate::procfs::retransmits)?;
+    Ok((a + b) as f64)
+}
+
+fn join<T>(thread: JoinHandle<Result<T, Failure>>) -> Result<T, Failure> {
+    thread.join().map_err(|_| "a generator thread failed")?
+}

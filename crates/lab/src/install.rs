@@ -1,0 +1,269 @@
+//! Finds the implementations and builds what is missing, from the package registries through their own clients.
+//!
+//! Layout: `bin/{wireguard-go,tailscale-wireguard-go,boringtun-cli,gotatun-cli}` and `.built/NAME` with the version,
+//! under `$ADIT_PEERS` or `target/peers` of the repository. What is there is taken as it is; what is missing is built
+//! at the newest version.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::contender::{Contender, Entry};
+use crate::process::{self, Process};
+use crate::sandbox::Failure;
+
+/// A build of one implementation takes minutes on a small machine, not longer.
+const BUILD: Duration = Duration::from_secs(1200);
+const LOOK_UP: Duration = Duration::from_secs(60);
+
+/// The root of the repository: from where the command runs, or where it was built.
+pub(crate) fn repository() -> Option<PathBuf> {
+    let here = env::current_dir().ok();
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).to_owned();
+    let places = here.into_iter().chain([built]);
+    places
+        .flat_map(|place| place.ancestors().map(Path::to_owned).collect::<Vec<_>>())
+        .find(|place| place.join("crates/adit/Cargo.toml").is_file())
+}
+
+/// The directory of the peers.
+pub(crate) fn peers_dir() -> PathBuf {
+    env::var_os("ADIT_PEERS").map_or_else(
+        || {
+            repository()
+                .unwrap_or_else(|| PathBuf::from("."))
+                .join("target/peers")
+        },
+        PathBuf::from,
+    )
+}
+
+/// The peer's binary and version, built now if it is not there.
+pub(crate) fn peer(who: Contender) -> Result<Entry, Failure> {
+    let name = match who {
+        Contender::WireguardGo => "wireguard-go",
+        Contender::Tailscale => "tailscale-wireguard-go",
+        Contender::Boringtun => "boringtun-cli",
+        Contender::Gotatun => "gotatun-cli",
+        _ => return Err("not a peer".into()),
+    };
+    let dir = peers_dir();
+    let binary = dir.join("bin").join(name);
+    let built = dir.join(".built").join(name);
+    if !binary.is_file() {
+        let version = newest(who)?;
+        eprintln!("building {name} {version}");
+        let begun = Instant::now();
+        fs::create_dir_all(dir.join("bin"))?;
+        fs::create_dir_all(dir.join(".built"))?;
+        let stage = dir.join("stage").join(format!("lab-{name}"));
+        fs::create_dir_all(&stage)?;
+        let made = build(who, name, &version, &stage)?;
+        fs::rename(made, &binary)?;
+        fs::write(&built, format!("{version}\n"))?;
+        let _ = fs::remove_dir_all(&stage);
+        eprintln!("built {name} in {} s", begun.elapsed().as_secs());
+    }
+    let version = fs::read_to_string(&built).map_or_else(
+        |_| "unknown".to_owned(),
+        |version| version.trim().to_owned(),
+    );
+    Ok(Entry {
+        who,
+        version,
+        binary: Some(binary),
+    })
+}
+
+/// The newest version in the registry. Tailscale's fork has no releases: the newest tailscale.com says which to use.
+fn newest(who: Contender) -> Result<String, Failure> {
+    let list = |module: &str, what: &str| -> Result<String, Failure> {
+        let found = process::run("go", &["list", "-m", "-f", what, module], LOOK_UP)?;
+        Ok(found.trim().to_owned())
+    };
+    match who {
+        Contender::WireguardGo => list("golang.zx2c4.com/wireguard@latest", "{{.Version}}"),
+        Contender::Tailscale => {
+            let go_mod = fs::read_to_string(list("tailscale.com@latest", "{{.GoMod}}")?)?;
+            Ok(required_version(&go_mod, TAILSCALE)
+                .ok_or("tailscale.com does not require its fork any more")?
+                .to_owned())
+        }
+        Contender::Boringtun => crate_version("boringtun-cli"),
+        Contender::Gotatun => crate_version("gotatun-cli"),
+        _ => Err("not a peer".into()),
+    }
+}
+
+const TAILSCALE: &str = "github.com/tailscale/wireguard-go";
+
+/// The version of `module` in the text of a go.mod.
+fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
+    go_mod.lines().find_map(|line| {
+        let mut words = line
+            .split_whitespace()
+            .skip_while(|&word| word == "require");
+        (words.next()? == module).then(|| words.next()).flatten()
+    })
+}
+
+fn crate_version(name: &str) -> Result<String, Failure> {
+    let info = process::run("cargo", &["info", "--color=never", name], LOOK_UP)?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("version: "))
+        .and_then(|version| version.split_whitespace().next())
+        .map(str::to_owned)
+        .ok_or_else(|| format!("no version of {name} found").into())
+}
+
+/// Builds into `stage` and returns the binary's path.
+fn build(who: Contender, name: &str, version: &str, stage: &Path) -> Result<PathBuf, Failure> {
+    let mut command;
+    let made = match who {
+        Contender::WireguardGo | Contender::Tailscale => {
+            let (module, made) = if who == Contender::Tailscale {
+                (TAILSCALE, "wireguard-go")
+            } else {
+                ("golang.zx2c4.com/wireguard", "wireguard")
+            };
+            command = Command::new("go");
+            command
+                .args(["install", &format!("{module}@{version}")])
+                .env("GOBIN", stage)
+                .env("CGO_ENABLED", "0");
+            stage.join(made)
+        }
+        _ => {
+            command = Command::new("cargo");
+            command
+                .args(["install", "--quiet", "--locked", "--version"])
+                .arg(format!("={version}"))
+                .arg("--root")
+                .arg(stage)
+                .arg(name)
+                .env("CARGO_TARGET_DIR", stage.join("target"))
+                .env_remove("RUSTFLAGS");
+            stage.join("bin").join(name)
+        }
+    };
+    to_end(name, command)?;
+    Ok(made)
+}
+
+/// Runs a build whose own messages go to standard error.
+fn to_end(name: &str, mut command: Command) -> Result<(), Failure> {
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
+    let status = Process::new(name, child).wait(BUILD)?;
+    if !status.success() {
+        return Err(format!("building {name} failed: {status}").into());
+    }
+    Ok(())
+}
+
+/// How Adit is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// As it is released.
+    Release,
+    /// With the AEAD left out: packets are neither encrypted nor authenticated. Only this command makes that build.
+    WithoutAead,
+    /// With frame pointers, so that a profile shows who called.
+    FramePointers,
+}
+
+/// Adit: the binary given, or built in the repository, or the one beside this command.
+pub(crate) fn adit(given: Option<&Path>, flavour: Flavour) -> Result<Entry, Failure> {
+    let who = match flavour {
+        Flavour::WithoutAead => Contender::Ceiling,
+        Flavour::Release | Flavour::FramePointers => Contender::Adit,
+    };
+    let binary = match (given, repository()) {
+        (Some(given), _) => given.to_owned(),
+        (None, Some(repository)) => build_adit(&repository, flavour)?,
+        (None, None) if flavour == Flavour::Release => beside()?,
+        (None, None) => return Err("the repository is not here to build from".into()),
+    };
+    let binary = fs::canonicalize(&binary).map_err(|e| format!("{}: {e}", binary.display()))?;
+    let version = adit_version(&binary);
+    Ok(Entry {
+        who,
+        version,
+        binary: Some(binary),
+    })
+}
+
+fn beside() -> Result<PathBuf, Failure> {
+    let beside = env::current_exe()?.with_file_name("adit");
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    Err("no adit beside this command and no repository to build it from; use --adit PATH".into())
+}
+
+fn build_adit(repository: &Path, flavour: Flavour) -> Result<PathBuf, Failure> {
+    let own = repository.join("target");
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| own.clone(), PathBuf::from);
+    let (target, flags) = match flavour {
+        Flavour::Release => (target, ""),
+        Flavour::WithoutAead => (own.join("lab-ceiling"), "--cfg adit_lab_no_aead"),
+        Flavour::FramePointers => (own.join("lab-profile"), "-C force-frame-pointers=yes"),
+    };
+    let mut command = Command::new("cargo");
+    command
+        .args(["build", "--quiet", "--release", "--package", "adit"])
+        .current_dir(repository)
+        .env("CARGO_TARGET_DIR", &target);
+    if !flags.is_empty() {
+        eprintln!("building adit with {flags} into {}", target.display());
+        let given = env::var("RUSTFLAGS").unwrap_or_default();
+        command.env("RUSTFLAGS", format!("{given} {flags}"));
+    }
+    to_end("adit", command)?;
+    Ok(target.join("release/adit"))
+}
+
+/// What the binary says of itself, and the commit of the repository it was built from if that is here.
+fn adit_version(binary: &Path) -> String {
+    let path = binary.to_string_lossy();
+    let said = process::run(&path, &["--version"], Duration::from_secs(5)).unwrap_or_default();
+    let said = said.lines().next().unwrap_or("unknown").trim().to_owned();
+    let commit = repository().and_then(|repository| {
+        let at = repository.to_string_lossy().into_owned();
+        let git = |args: &[&str]| {
+            let args = [&["-C", at.as_str()], args].concat();
+            process::run("git", &args, Duration::from_secs(5)).ok()
+        };
+        let commit = git(&["rev-parse", "--short", "HEAD"])?;
+        let dirty = git(&["status", "--porcelain", "--untracked-files=no"])?;
+        let mark = if dirty.trim().is_empty() { "" } else { "+" };
+        Some(format!("{}{mark}", commit.trim()))
+    });
+    commit.map_or(said.clone(), |commit| format!("{said} ({commit})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::required_version;
+
+    #[test]
+    fn the_fork_that_tailscale_requires_is_found_in_its_go_mod() {
+        let go_mod = "module tailscale.com\n\nrequire (\n\tgithub.com/a/b v1.2.3\n\
+            \tgithub.com/tailscale/wireguard-go v0.0.0-20260928213032-417aef361226\n)\n";
+        let module = "github.com/tailscale/wireguard-go";
+        assert_eq!(
+            required_version(go_mod, module),
+            Some("v0.0.0-20260928213032-417aef361226")
+        );
+        assert_eq!(
+            required_version("require github.com/a/b v1\n", "github.com/a/b"),
+            Some("v1")
+        );
+        assert_eq!(required_version(go_mod, "github.com/c/d"), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! One step on one pair of hosts: load it, and read what it did.
+
+use std::time::{Duration, Instant};
+
+use crate::framing::Family;
+use crate::generator::{Flood, Streams};
+use crate::metric::Step;
+use crate::pair::Pair;
+use crate::procfs;
+use crate::sandbox::{self, Failure};
+use crate::stats::quantile;
+use crate::tools::{Flow, Iperf, ping};
+
+/// A value of the metric of that name.
+pub(crate) type Values = Vec<(&'static str, f64)>;
+
+/// Does the step and returns its values. `Memory` is read around the others, by [`idle_memory`] and [`peak_memory`].
+pub(crate) fn step(step: Step, pair: &Pair) -> Result<Values, Failure> {
+    let seconds = step.seconds();
+    let time = Duration::from_secs(seconds.into());
+    let b = pair.address(Family::V4, 1);
+    let tcp = |streams| Iperf::tcp(streams, seconds);
+    let own = |count| Streams {
+        count,
+        bidirectional: false,
+        time,
+    };
+    let flood = |len, trains| Flood { len, trains, time };
+    match step {
+        Step::Memory => Ok(Vec::new()),
+        Step::Ping => idle_ping(pair, seconds),
+        Step::PingLoad => loaded_ping(pair, seconds),
+        Step::Tcp1 => with_cpu(pair, tcp(1), TCP1),
+        Step::Tcp1Pinned => with_cpu(pair, tcp(1), TCP1_PINNED),
+        Step::Tcp8 => Ok(rated(tcp(8).run(pair, b)?, "tcp8", "tcp8.retransmits")),
+        Step::Tcp128 => Ok(rated(
+            tcp(128).run(pair, b)?,
+            "tcp128",
+            "tcp128.retransmits",
+        )),
+        Step::Bidir => {
+            let both = Iperf {
+                bidirectional: true,
+                ..tcp(1)
+            };
+            Ok(rated(both.run(pair, b)?, "bidir", "bidir.retransmits"))
+        }
+        Step::Vxlan => {
+            let flow = pair.vxlan().and_then(|far| tcp(1).run(pair, far));
+            pair.drop_vxlan()?;
+            Ok(rated(flow?, "vxlan", "vxlan.retransmits"))
+        }
+        Step::Ipv6Inside => {
+            let flow = tcp(1).run(pair, pair.address(Family::V6, 1))?;
+            Ok(vec![("ipv6-inside", flow.gbps())])
+        }
+        Step::Ipv6Outside => Ok(vec![("ipv6-outside", tcp(1).run(pair, b)?.gbps())]),
+        Step::Tcp1Own => Ok(vec![("tcp1-own", own(1).run(pair, b)?.gbps())]),
+        Step::Tcp128Own => Ok(vec![("tcp128-own", own(128).run(pair, b)?.gbps())]),
+        Step::Udp64 => datagrams(tcp(1), 64, pair, ["udp64", "udp64.lost"]),
+        Step::Udp512 => datagrams(tcp(1), 512, pair, ["udp512", "udp512.lost"]),
+        Step::Udp1368 => datagrams(tcp(1), 1368, pair, ["udp1368", "udp1368.lost"]),
+        Step::Udp64Own => delivered(flood(64, false).run(pair)?, ["udp64-own", "udp64-own.lost"]),
+        Step::Udp1368Own => delivered(
+            flood(1368, false).run(pair)?,
+            ["udp1368-own", "udp1368-own.lost"],
+        ),
+        Step::UdpGso => {
+            let flow = flood(1368, true).run(pair)?;
+            let mut values = delivered(flow, ["udp-gso", "udp-gso.lost"])?;
+            values[0].1 = flow.gbps();
+            Ok(values)
+        }
+    }
+}
+
+/// Resident memory of the larger daemon, before it had to do anything.
+pub(crate) fn idle_memory(pair: &Pair) -> Result<Values, Failure> {
+    Ok(larger(pair)?.map_or_else(Vec::new, |memory| vec![("rss.idle", memory.now)]))
+}
+
+/// The most resident memory that the larger daemon ever had.
+pub(crate) fn peak_memory(pair: &Pair) -> Result<Values, Failure> {
+    Ok(larger(pair)?.map_or_else(Vec::new, |memory| vec![("rss.peak", memory.peak)]))
+}
+
+fn larger(pair: &Pair) -> Result<Option<procfs::Memory>, Failure> {
+    let Some([a, b]) = pair.daemons() else {
+        return Ok(None);
+    };
+    let (a, b) = (procfs::memory(a)?, procfs::memory(b)?);
+    Ok(Some(procfs::Memory {
+        now: a.now.max(b.now),
+        peak: a.peak.max(b.peak),
+    }))
+}
+
+/// The metrics of a stream with CPU time: rate, retransmits, sending, receiving, both, machine.
+struct CpuNames {
+    rate: &'static str,
+    retransmits: &'static str,
+    ends: Option<[&'static str; 2]>,
+    both: &'static str,
+    machine: Option<&'static str>,
+}
+
+const TCP1: CpuNames = CpuNames {
+    rate: "tcp1",
+    retransmits: "tcp1.retransmits",
+    ends: Some(["tcp1.cpu-tx", "tcp1.cpu-rx"]),
+    both: "tcp1.cpu",
+    machine: Some("tcp1.cpu-machine"),
+};
+
+const TCP1_PINNED: CpuNames = CpuNames {
+    rate: "tcp1-pinned",
+    retransmits: "tcp1-pinned.retransmits",
+    ends: None,
+    both: "tcp1-pinned.cpu",
+    machine: None,
+};
+
+/// One stream, and the CPU time that the daemons used from its start to its end.
+fn with_cpu(pair: &Pair, load: Iperf, names: CpuNames) -> Result<Values, Failure> {
+    let used = || -> Result<(Option<[f64; 2]>, f64), Failure> {
+        let daemons = pair
+            .daemons()
+            .map(|[a, b]| Ok::<_, Failure>([procfs::cpu_seconds(a)?, procfs::cpu_seconds(b)?]));
+        Ok((daemons.transpose()?, procfs::machine_cpu_seconds()?))
+    };
+    let (before, machine_before) = used()?;
+    let flow = load.run(pair, pair.address(Family::V4, 1))?;
+    let (after, machine_after) = used()?;
+    let gigabytes = flow.bytes / 1e9;
+    let mut values = rated(flow, names.rate, names.retransmits);
+    if let Some(([a0, b0], [a1, b1])) = before.zip(after) {
+        let (tx, rx) = ((a1 - a0) / gigabytes, (b1 - b0) / gigabytes);
+        if let Some(ends) = names.ends {
+            values.extend([(ends[0], tx), (ends[1], rx)]);
+        }
+        values.push((names.both, tx + rx));
+    }
+    if let Some(machine) = names.machine {
+        values.push((machine, (machine_after - machine_before) / gigabytes));
+    }
+    Ok(values)
+}
+
+fn rated(flow: Flow, rate: &'static str, retransmits: &'static str) -> Values {
+    let mut values = vec![(rate, flow.gbps())];
+    values.extend(flow.retransmits.map(|count| (retransmits, count)));
+    values
+}
+
+fn datagrams(
+    load: Iperf,
+    len: usize,
+    pair: &Pair,
+    names: [&'static str; 2],
+) -> Result<Values, Failure> {
+    let load = Iperf {
+        datagram: Some(len),
+        ..load
+    };
+    delivered(load.run(pair, pair.address(Family::V4, 1))?, names)
+}
+
+/// Thousands of datagrams a second that arrived, and what share of those sent did not.
+fn delivered(flow: Flow, [rate, lost]: [&'static str; 2]) -> Result<Values, Failure> {
+    let (sent, received) = flow.datagrams.ok_or("no datagrams were counted")?;
+    let missing = (1.0 - received / sent.max(1.0)).max(0.0);
+    Ok(vec![
+        (rate, received / flow.seconds / 1000.0),
+        (lost, missing * 100.0),
+    ])
+}
+
+fn idle_ping(pair: &Pair, seconds: u32) -> Result<Values, Failure> {
+    let interval = Duration::from_millis(2);
+    let times = ping(pair, interval, seconds.into(), Family::V4)?;
+    percentiles(&times, ["ping.p50", "ping.p99", "ping.p99.9"])
+}
+
+fn loaded_ping(pair: &Pair, seconds: u32) -> Result<Values, Failure> {
+    let load = Iperf::tcp(1, seconds + 1);
+    let running = load.start(pair, pair.address(Family::V4, 1))?;
+    wait(Duration::from_millis(700))?;
+    let interval = Duration::from_millis(5);
+    let times = ping(pair, interval, f64::from(seconds) - 0.2, Family::V4)?;
+    let flow = running.finish()?;
+    let names = ["ping-load.p50", "ping-load.p99", "ping-load.p99.9"];
+    let mut values = percentiles(&times, names)?;
+    values.push(("ping-load.tcp", flow.gbps()));
+    Ok(values)
+}
+
+fn percentiles(times: &[f64], names: [&'static str; 3]) -> Result<Values, Failure> {
+    let at = |q| quantile(times, q).ok_or("no round trip was measured");
+    let values = [at(0.5)?, at(0.99)?, at(0.999)?];
+    Ok(names.into_iter().zip(values).collect())
+}
+
+/// Sleeps unless the user wants to stop.
+pub(crate) fn wait(time: Duration) -> Result<(), Failure> {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        sandbox::check()?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! Two hosts joined by one link, with or without a tunnel over it.
+//!
+//! ```text
+//!        host a                                         host b
+//!  load  wg0 10.77.0.1, fd77::1   ─ ─ tunnel ─ ─   wg0 10.77.0.2, fd77::2  load
+//!        ve0 10.76.0.1, fd76::1  ──── veth 1500 ───  ve0 10.76.0.2, fd76::2
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::contender::{Contender, Entry};
+use crate::framing::{Family, LINK_MTU, TUNNEL_MTU};
+use crate::host::Host;
+use crate::process::{self, Process};
+use crate::sandbox::{self, Failure};
+
+/// Where the processes of the hosts may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// On any core.
+    Free,
+    /// Everything of host a on core 0, everything of host b on core 1.
+    OnePerCore,
+}
+
+/// Two hosts.
+pub(crate) struct Pair {
+    // The daemons are stopped before their hosts go.
+    daemons: Option<[Process; 2]>,
+    pub(crate) a: Host,
+    pub(crate) b: Host,
+    who: Contender,
+    outer: Family,
+    congestion: String,
+}
+
+/// The interface of every tunnel.
+const TUNNEL: &str = "wg0";
+const LOG: &str = "/run/daemon.log";
+const READY: Duration = Duration::from_secs(10);
+
+impl Pair {
+    /// Builds the hosts and the tunnel of `entry` over `outer`, and waits until packets pass.
+    pub(crate) fn new(
+        entry: &Entry,
+        placement: Placement,
+        outer: Family,
+        congestion: &str,
+    ) -> Result<Self, Failure> {
+        let [core_a, core_b] = match placement {
+            Placement::Free => [None, None],
+            Placement::OnePerCore => [Some(0), Some(1)],
+        };
+        let mut pair = Self {
+            daemons: None,
+            a: Host::new(core_a)?,
+            b: Host::new(core_b)?,
+            who: entry.who,
+            outer,
+            congestion: congestion.to_owned(),
+        };
+        pair.link()?;
+        pair.tunnel(entry)
+            .map_err(|e| format!("{}: {e}", entry.who.name()))?;
+        Ok(pair)
+    }
+
+    /// The address of host b (1) or a (0) that a load goes to: through the tunnel if there is one.
+    pub(crate) fn address(&self, family: Family, host: u8) -> IpAddr {
+        let net = if self.who == Contender::Direct {
+            76
+        } else {
+            77
+        };
+        match family {
+            Family::V4 => Ipv4Addr::new(10, net, 0, host + 1).into(),
+            Family::V6 => {
+                let net = if net == 76 { 0xfd76 } else { 0xfd77 };
+                Ipv6Addr::new(net, 0, 0, 0, 0, 0, 0, u16::from(host) + 1).into()
+            }
+        }
+    }
+
+    /// The congestion control that every TCP load asks for. Set on sockets: a namespace may not choose it for all.
+    pub(crate) fn congestion(&self) -> &str {
+        &self.congestion
+    }
+
+    /// The process numbers of the tunnel's daemons at a and b.
+    pub(crate) fn daemons(&self) -> Option<[u32; 2]> {
+        let [a, b] = self.daemons.as_ref()?;
+        Some([a.id(), b.id()])
+    }
+
+    /// An error with the daemon's last words if one has ended.
+    pub(crate) fn check(&mut self) -> Result<(), Failure> {
+        let Some(daemons) = self.daemons.as_mut() else {
+            return Ok(());
+        };
+        for (daemon, host) in daemons.iter_mut().zip([&self.a, &self.b]) {
+            if !daemon.is_alive() {
+                let log = host.run(|| Ok(std::fs::read_to_string(LOG)?))?;
+                let last: Vec<&str> = log.trim().lines().rev().take(3).collect();
+                return Err(format!("the daemon ended: {}", last.join(" | ")).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lays a VXLAN device over the tunnel (or the link) and returns b's address on it.
+    pub(crate) fn vxlan(&self) -> Result<IpAddr, Failure> {
+        let (device, mtu) = if self.who == Contender::Direct {
+            ("ve0", LINK_MTU - 50)
+        } else {
+            (TUNNEL, TUNNEL_MTU - 50)
+        };
+        for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
+            let local = self.address(Family::V4, us);
+            let remote = self.address(Family::V4, them);
+            host.ip(&format!(
+                "link add name vx0 mtu {mtu} type vxlan id 78 dstport 4789 dev {device} local {local} remote {remote}"
+            ))?;
+            host.ip(&format!("addr add 10.78.0.{}/24 dev vx0", us + 1))?;
+            host.ip("link set vx0 up")?;
+        }
+        let b = Ipv4Addr::new(10, 78, 0, 2).into();
+        self.wait_for(b)?;
+        Ok(b)
+    }
+
+    /// Takes the VXLAN device away again.
+    pub(crate) fn drop_vxlan(&self) -> Result<(), Failure> {
+        self.a.ip("link del vx0")?;
+        self.b.ip("link del vx0")
+    }
+
+    fn link(&self) -> Result<(), Failure> {
+        self.a.ip(&format!(
+            "link add name ve0 mtu {LINK_MTU} type veth peer name ve0 mtu {LINK_MTU} netns {}",
+            self.b.tid()
+        ))?;
+        for (host, n) in [(&self.a, 1), (&self.b, 2)] {
+            host.ip("link set lo up")?;
+            host.ip(&format!("addr add 10.76.0.{n}/24 dev ve0"))?;
+            host.ip(&format!("addr add fd76::{n}/64 dev ve0 nodad"))?;
+            host.ip("link set ve0 up")?;
+        }
+        Ok(())
+    }
+
+    fn tunnel(&mut self, entry: &Entry) -> Result<(), Failure> {
+        match (entry.who, &entry.binary) {
+            (Contender::Direct, _) => return self.wait_for(self.address(Family::V4, 1)),
+            (Contender::Kernel, _) => {
+                for host in [&self.a, &self.b] {
+                    host.ip(&format!("link add name {TUNNEL} type wireguard"))?;
+                }
+            }
+            (who, Some(binary)) => {
+                let arguments = who.arguments(TUNNEL);
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                let start = |host| daemon(host, who, binary, &arguments);
+                self.daemons = Some([start(&self.a)?, start(&self.b)?]);
+            }
+            (_, None) => return Err("it has no binary".into()),
+        }
+        let keys = [keys()?, keys()?];
+        for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
+            self.configure(host, &keys[us].0, &keys[them].1, us)?;
+        }
+        self.wait_for(self.address(Family::V4, 1))?;
+        self.wait_for(self.address(Family::V6, 1))?;
+        self.check()
+    }
+
+    /// Gives the interface its key, peer, addresses and MTU, as wg-quick would.
+    fn configure(
+        &self,
+        host: &Host,
+        private: &str,
+        peer: &str,
+        index: usize,
+    ) -> Result<(), Failure> {
+        let them = 2 - index;
+        let endpoint = match self.outer {
+            Family::V4 => format!("10.76.0.{them}:51820"),
+            Family::V6 => format!("[fd76::{them}]:51820"),
+        };
+        let private = private.to_owned();
+        host.run(move || Ok(std::fs::write("/run/key", private)?))?;
+        let set = format!(
+            "set {TUNNEL} private-key /run/key listen-port 51820 peer {peer} endpoint {endpoint} \
+             allowed-ips 10.77.0.{them}/32,fd77::{them}/128"
+        );
+        let words: Vec<&str> = set.split_whitespace().collect();
+        host.output("wg", &words, READY)?;
+        let us = index + 1;
+        host.ip(&format!("addr add 10.77.0.{us}/24 dev {TUNNEL}"))?;
+        host.ip(&format!("addr add fd77::{us}/64 dev {TUNNEL} nodad"))?;
+        host.ip(&format!("link set {TUNNEL} mtu {TUNNEL_MTU} up"))
+    }
+
+    /// Waits until `address` answers from a.
+    fn wait_for(&self, address: IpAddr) -> Result<(), Failure> {
+        let address = address.to_string();
+        let deadline = Instant::now() + READY;
+        loop {
+            sandbox::check()?;
+            let ping = ["-c1", "-W1", &address];
+            match self.a.output("ping", &ping, READY) {
+                Ok(_) => return Ok(()),
+                Err(_) if Instant::now() < deadline => {}
+                Err(e) => return Err(format!("no packet passes: {e}").into()),
+            }
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if let Some(daemons) = self.daemons.as_mut() {
+            for daemon in daemons {
+                daemon.stop(Signal::SIGTERM);
+            }
+        }
+    }
+}
+
+/// Starts a daemon and waits for its control socket.
+fn daemon(
+    host: &Host,
+    who: Contender,
+    binary: &Path,
+    arguments: &[&str],
+) -> Result<Process, Failure> {
+    let mut command = process::command(&binary.to_string_lossy(), arguments);
+    command
+        .env("LOG_LEVEL", "error")
+        .env("WG_LOG_LEVEL", "error")
+        .env("WG_PROCESS_FOREGROUND", "1");
+    let log = host.run(|| Ok(std::fs::File::create(LOG)?))?;
+    command
+        .stdout(Stdio::from(log.try_clone()?))
+        .stderr(Stdio::from(log));
+    let mut daemon = Process::new(who.name(), host.spawn(command)?);
+    let deadline = Instant::now() + READY;
+    loop {
+        let there = host.run(|| {
+            let socket = std::fs::metadata(format!("/var/run/wireguard/{TUNNEL}.sock"));
+            Ok(socket.is_ok_and(|socket| socket.file_type().is_socket()))
+        })?;
+        if there {
+            return Ok(daemon);
+        }
+        sandbox::check()?;
+        if !daemon.is_alive() || Instant::now() > deadline {
+            let log = host.run(|| Ok(std::fs::read_to_string(LOG)?))?;
+            return Err(format!("the daemon did not start: {}", log.trim()).into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A private key and its public key.
+fn keys() -> Result<(String, String), Failure> {
+    let script = "key=$(wg genkey) && echo $key && echo $key | wg pubkey";
+    let both = process::run("sh", &["-c", script], READY)?;
+    let mut lines = both.lines().map(str::to_owned);
+    let pair = lines.next().zip(lines.next());
+    pair.ok_or_else(|| "wg made no key".into())
+}

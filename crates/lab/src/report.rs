@@ -1,0 +1,172 @@
+//! What a run found, and the questions that tables, targets and JSON ask of it.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::contender::{Contender, Entry};
+use crate::metric::{Better, Metric, Step, metric};
+use crate::stats::{Ratio, Summary, ratio, summary};
+use crate::{procfs, tools};
+
+/// One value of one round.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) round: u32,
+    pub(crate) contender: Contender,
+    pub(crate) metric: &'static str,
+    pub(crate) value: f64,
+}
+
+/// Something that went wrong. Round 0 is before the first round.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Note {
+    pub(crate) round: u32,
+    pub(crate) contender: Contender,
+    pub(crate) step: Option<Step>,
+    pub(crate) text: String,
+}
+
+/// The machine that a run was made on.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) kernel: String,
+    pub(crate) load_before: String,
+    pub(crate) load_after: String,
+}
+
+/// A run.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) contenders: Vec<Entry>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) notes: Vec<Note>,
+    /// Why it ended early.
+    pub(crate) stopped: Option<String>,
+    pub(crate) congestion: String,
+    pub(crate) machine: Machine,
+    pub(crate) tools: Vec<(String, String)>,
+    /// Seconds since 1970.
+    pub(crate) started: u64,
+    pub(crate) took: Duration,
+    clock: Instant,
+}
+
+impl Report {
+    /// An empty run that starts now, on this machine.
+    pub(crate) fn new(congestion: String, steps: Vec<Step>) -> Self {
+        let (cpu, cores) = procfs::processor();
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let started = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            contenders: Vec::new(),
+            steps,
+            samples: Vec::new(),
+            notes: Vec::new(),
+            stopped: None,
+            congestion,
+            machine: Machine {
+                cpu,
+                cores,
+                kernel: kernel.trim().to_owned(),
+                load_before: procfs::load_average(),
+                load_after: String::new(),
+            },
+            tools: tools::versions(),
+            started: started.map_or(0, |since| since.as_secs()),
+            took: Duration::ZERO,
+            clock: Instant::now(),
+        }
+    }
+
+    /// The run has ended.
+    pub(crate) fn finish(&mut self) {
+        self.machine.load_after = procfs::load_average();
+        self.took = self.clock.elapsed();
+    }
+
+    /// (round, value), in the order of the rounds.
+    pub(crate) fn values(&self, who: Contender, metric: &str) -> Vec<(u32, f64)> {
+        let mut values: Vec<_> = self
+            .samples
+            .iter()
+            .filter(|sample| sample.contender == who && sample.metric == metric)
+            .map(|sample| (sample.round, sample.value))
+            .collect();
+        values.sort_by_key(|(round, _)| *round);
+        values
+    }
+
+    /// Median and range over the rounds.
+    pub(crate) fn summary(&self, who: Contender, metric: &str) -> Option<Summary> {
+        let values: Vec<f64> = self
+            .values(who, metric)
+            .into_iter()
+            .map(|(_, value)| value)
+            .collect();
+        summary(&values)
+    }
+
+    pub(crate) fn median(&self, who: Contender, metric: &str) -> Option<f64> {
+        self.summary(who, metric).map(|summary| summary.median)
+    }
+
+    /// Ours over theirs, from the rounds that have both.
+    pub(crate) fn ratio(
+        &self,
+        ours: (Contender, &str),
+        theirs: (Contender, &str),
+    ) -> Option<Ratio> {
+        let theirs = self.values(theirs.0, theirs.1);
+        let pairs: Vec<(f64, f64)> = self
+            .values(ours.0, ours.1)
+            .into_iter()
+            .filter_map(|(round, ours)| {
+                let (_, theirs) = theirs.iter().find(|(other, _)| *other == round)?;
+                Some((ours, *theirs))
+            })
+            .collect();
+        ratio(&pairs)
+    }
+
+    /// The best of these contenders by its median.
+    pub(crate) fn best(&self, of: &[Contender], id: &str) -> Option<Contender> {
+        let better = metric(id)?.better;
+        let medians = of
+            .iter()
+            .filter_map(|&who| Some((who, self.median(who, id)?)));
+        let best = match better {
+            Better::Higher => medians.max_by(|a, b| a.1.total_cmp(&b.1)),
+            Better::Lower => medians.min_by(|a, b| a.1.total_cmp(&b.1)),
+        };
+        best.map(|(who, _)| who)
+    }
+
+    /// What a tunnel could reach at most: the direct path's median times what framing leaves of it.
+    pub(crate) fn maximum(&self, metric: &Metric) -> Option<f64> {
+        let (load, outer) = metric.framing?;
+        Some(self.median(Contender::Direct, metric.id)? * load.share(outer))
+    }
+
+    /// A contender's median as a share of [`Report::maximum`].
+    pub(crate) fn share_of_maximum(&self, who: Contender, metric: &Metric) -> Option<f64> {
+        if who == Contender::Direct {
+            return None;
+        }
+        Some(self.median(who, metric.id)? / self.maximum(metric)?)
+    }
+
+    /// Whether a flood's result was limited by the tool that sent it: hardly anything was lost.
+    pub(crate) fn is_tool_bound(&self, who: Contender, id: &str) -> bool {
+        const LITTLE: f64 = 2.0;
+        self.median(who, &format!("{id}.lost"))
+            .is_some_and(|lost| lost < LITTLE)
+    }
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+//! Medians, spreads and the ratio of two contenders over paired rounds.
+
+use serde::Serialize;
+
+/// Where the values of one metric lie.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    /// Half the range as a share of the median: "± this".
+    pub(crate) spread: f64,
+    pub(crate) rounds: usize,
+}
+
+/// How one contender stands to another, from rounds in which both ran.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Ratio {
+    /// Median over median.
+    pub(crate) value: f64,
+    /// The 95 % interval of `value` when the rounds are drawn again (percentile bootstrap over the pairs).
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    /// The least and the greatest ratio within one round.
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) rounds: usize,
+}
+
+/// The value below which the share `q` of `values` lies, interpolated between neighbours; `None` of nothing.
+pub(crate) fn quantile(values: &[f64], q: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    let at = q.clamp(0.0, 1.0) * to_f64(last);
+    let below = (0..=last).rev().find(|&i| to_f64(i) <= at).unwrap_or(0);
+    let above = (below + 1).min(last);
+    let share = at - to_f64(below);
+    Some(sorted[below] + (sorted[above] - sorted[below]) * share)
+}
+
+/// The middle value, or the mean of the middle two.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    quantile(values, 0.5)
+}
+
+/// Median and range; `None` of nothing.
+pub(crate) fn summary(values: &[f64]) -> Option<Summary> {
+    let median = median(values)?;
+    let min = quantile(values, 0.0)?;
+    let max = quantile(values, 1.0)?;
+    let spread = if median == 0.0 {
+        0.0
+    } else {
+        (max - min) / 2.0 / median
+    };
+    Some(Summary {
+        median,
+        min,
+        max,
+        spread,
+        rounds: values.len(),
+    })
+}
+
+/// `pairs` holds (ours, theirs) of each round that both finished; `None` without one or when theirs is zero.
+pub(crate) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
+    let value = ratio_of_medians(pairs)?;
+    let within: Vec<f64> = pairs.iter().map(|(ours, theirs)| ours / theirs).collect();
+    let mut random = Random::new();
+    let drawn: Vec<f64> = (0..RESAMPLES)
+        .filter_map(|_| {
+            let again: Vec<_> = pairs
+                .iter()
+                .map(|_| pairs[random.below(pairs.len())])
+                .collect();
+            ratio_of_medians(&again)
+        })
+        .collect();
+    Some(Ratio {
+        value,
+        low: quantile(&drawn, 0.025)?,
+        high: quantile(&drawn, 0.975)?,
+        min: quantile(&within, 0.0)?,
+        max: quantile(&within, 1.0)?,
+        rounds: pairs.len(),
+    })
+}
+
+const RESAMPLES: usize = 2000;
+
+fn ratio_of_medians(pairs: &[(f64, f64)]) -> Option<f64> {
+    let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    let theirs = median(&theirs)?;
+    (theirs != 0.0).then_some(median(&ours)? / theirs)
+}
+
+/// A count as a real number. Exact below 2^53, far above anything counted here.
+#[expect(clippy::cast_precision_loss, reason = "the point of this one function")]
+pub(crate) fn to_f64(count: usize) -> f64 {
+    count as f64
+}
+
+/// xorshift64*: the same rounds always give the same interval.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let n = u64::try_from(n).unwrap_or(u64::MAX).max(1);
+        let draw = (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % n;
+        usize::try_from(draw).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+#[path = "stats_tests.rs"]
+mod tests;

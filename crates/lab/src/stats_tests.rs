@@ -1,0 +1,49 @@
+use super::*;
+
+#[test]
+fn the_median_of_an_even_count_is_the_mean_of_the_middle_two() {
+    assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
+    assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+    assert_eq!(median(&[]), None);
+}
+
+#[test]
+fn quantiles_reach_from_the_least_to_the_greatest() {
+    let values: Vec<f64> = (1..=1000).map(f64::from).collect();
+    assert_eq!(quantile(&values, 0.0), Some(1.0));
+    assert_eq!(quantile(&values, 1.0), Some(1000.0));
+    let p99 = quantile(&values, 0.99).unwrap();
+    assert!((p99 - 990.01).abs() < 1e-6, "{p99}");
+}
+
+#[test]
+fn a_summary_tells_the_range_around_the_median() {
+    let summary = summary(&[9.0, 10.0, 12.0]).unwrap();
+    assert_eq!(
+        (summary.median, summary.min, summary.max),
+        (10.0, 9.0, 12.0)
+    );
+    assert!((summary.spread - 0.15).abs() < 1e-9);
+}
+
+#[test]
+fn a_ratio_brackets_its_value_and_is_the_same_every_time() {
+    let pairs = [
+        (10.0, 5.0),
+        (11.0, 5.0),
+        (9.0, 5.0),
+        (10.0, 4.0),
+        (12.0, 6.0),
+    ];
+    let once = ratio(&pairs).unwrap();
+    assert_eq!(once.value, 2.0);
+    assert!(once.low <= once.value && once.value <= once.high);
+    assert_eq!((once.min, once.max), (1.8, 2.5));
+    assert_eq!(ratio(&pairs), Some(once));
+}
+
+#[test]
+fn nothing_is_no_ratio() {
+    assert_eq!(ratio(&[]), None);
+    assert_eq!(ratio(&[(1.0, 0.0)]), None);
+}
