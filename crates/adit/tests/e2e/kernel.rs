@@ -94,6 +94,8 @@ impl World {
         self.guest
             .host
             .sh(&format!("wg set wg0 peer {} remove", self.theirs.public));
+        self.guest
+            .sh(&format!("wg set wg0 peer {} remove", self.ours.public));
         setconf(&self.guest.host, "wg0", &ours);
         self.guest.sh(&format!(
             "umask 077; cat > /tmp/conf <<'END'\n{theirs}END\nwg setconf wg0 /tmp/conf"

@@ -20,7 +20,7 @@ pub use topology::{Family, Natted, Pair, Routed};
 pub use traffic::{
     Flow, Stream, UdpTicker, marker, ping, ping_fails, tcp, tcp_many, udp, within_bytes,
 };
-pub use tunnel::{Keys, Setup, Tunnel, setconf};
+pub use tunnel::{Keys, Setup, Side, Tunnel, setconf};
 
 use std::time::{Duration, Instant};
 
