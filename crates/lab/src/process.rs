@@ -91,7 +91,24 @@ impl Drop for Process {
 }
 
 /// Waits for a child whose standard output and error are piped, and returns the output; its error text on failure.
-pub(crate) fn output(name: &str, mut child: Child, limit: Duration) -> Result<String, Failure> {
+pub(crate) fn output(name: &str, child: Child, limit: Duration) -> Result<String, Failure> {
+    let (status, out, err) = ended(name, child, limit)?;
+    if !status.success() {
+        // iperf3 tells its errors on standard output.
+        let said = if err.trim().is_empty() { &out } else { &err };
+        let said = said.trim();
+        let tail = said.char_indices().rev().nth(400).map_or(0, |(at, _)| at);
+        return Err(format!("{name}: {status}: {}", &said[tail..]).into());
+    }
+    Ok(out)
+}
+
+/// Waits for a child and returns how it ended, its standard output and its standard error.
+pub(crate) fn ended(
+    name: &str,
+    mut child: Child,
+    limit: Duration,
+) -> Result<(ExitStatus, String, String), Failure> {
     let stdout = child.stdout.take().ok_or("its output is not piped")?;
     let stderr = child.stderr.take().ok_or("its errors are not piped")?;
     let stdout = std::thread::spawn(move || read_all(stdout));
@@ -101,14 +118,7 @@ pub(crate) fn output(name: &str, mut child: Child, limit: Duration) -> Result<St
     drop(process);
     let out = stdout.join().map_err(|_| "the reader failed")?;
     let err = stderr.join().map_err(|_| "the reader failed")?;
-    if !status.success() {
-        // iperf3 tells its errors on standard output.
-        let said = if err.trim().is_empty() { &out } else { &err };
-        let said = said.trim();
-        let tail = said.char_indices().rev().nth(400).map_or(0, |(at, _)| at);
-        return Err(format!("{name}: {status}: {}", &said[tail..]).into());
-    }
-    Ok(out)
+    Ok((status, out, err))
 }
 
 fn read_all(mut from: impl Read) -> String {

@@ -201,7 +201,7 @@ fn verdicts(report: &Report) -> String {
         return String::new();
     }
     let mut text = String::new();
-    let line = pad("target", 46)
+    let line = pad("target", 52)
         + &pad("against", 32)
         + &right("goal", 10)
         + &right("measured", 22)
@@ -221,7 +221,7 @@ fn verdict(target: &Target) -> String {
             |(low, high)| format!("{value:.2} ({low:.2}–{high:.2})"),
         )
     });
-    pad(&target.measure, 46)
+    pad(&target.measure, 52)
         + &pad(&target.against, 32)
         + &right(&target.goal, 10)
         + &right(&measured, 22)
