@@ -52,7 +52,7 @@ impl Job<'_> {
 
 #[cfg(target_arch = "x86_64")]
 impl Job<'_> {
-    fn to_seal(&mut self) -> lanes::Packet {
+    fn sealing(&mut self) -> lanes::Packet {
         let len = self.out.len() - TAG_LEN;
         // A block of which only the beginning stands in `out` is put together there.
         let end = self.in_place.next_multiple_of(64).min(len);
@@ -77,7 +77,7 @@ impl Job<'_> {
     }
 
     /// Of a job that is shorter than a tag, nothing is opened.
-    fn to_open(&mut self) -> lanes::Packet {
+    fn opening(&mut self) -> lanes::Packet {
         let len = self.sealed().len().saturating_sub(TAG_LEN);
         lanes::Packet {
             key: self.key.bytes(),
@@ -116,7 +116,8 @@ fn differs(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
     core::hint::black_box(difference) != 0
 }
 
-/// An implementation that this processor can run.
+/// An implementation that this processor can run, to compare it with others: [`seal`](crate::seal) and
+/// [`open`](crate::open) choose by themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kernel(Choice);
 
@@ -126,72 +127,96 @@ enum Choice {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX2 for the batches for which it is faster than the library.
+    #[cfg(target_arch = "x86_64")]
+    Avx2OrLibrary,
     Portable,
     Library,
 }
 
+/// The smallest batch for which AVX2 beats the library, at all lengths.
+#[cfg(target_arch = "x86_64")]
+const AVX2_FROM: usize = 8;
+
 impl Kernel {
-    /// All that this processor can run, the preferred one first.
+    /// All that this processor can run.
     pub fn available() -> impl Iterator<Item = Self> {
         let all = [
             #[cfg(target_arch = "x86_64")]
             (Choice::Avx512, avx512::available()),
             #[cfg(target_arch = "x86_64")]
             (Choice::Avx2, avx2::available()),
-            (Choice::Library, true),
             (Choice::Portable, true),
+            (Choice::Library, true),
         ];
         all.into_iter()
             .filter_map(|(choice, here)| here.then_some(Self(choice)))
     }
 
+    /// What this processor runs best.
+    fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if avx512::available() {
+            return Self(Choice::Avx512);
+        } else if avx2::available() {
+            return Self(Choice::Avx2OrLibrary);
+        }
+        Self(Choice::Library)
+    }
+
+    /// The one in use: what `ADIT_AEAD` names if this processor can run it, or else the best.
+    pub fn active() -> Self {
+        static ACTIVE: OnceLock<Kernel> = OnceLock::new();
+        *ACTIVE.get_or_init(|| {
+            let wanted = std::env::var("ADIT_AEAD").unwrap_or_default();
+            Self::available()
+                .find(|kernel| kernel.name() == wanted)
+                .unwrap_or_else(Self::best)
+        })
+    }
+
+    /// The name that `ADIT_AEAD` knows.
     pub fn name(self) -> &'static str {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2OrLibrary => "avx2+ring",
             Choice::Library => "ring",
             Choice::Portable => "portable",
         }
     }
 
-    pub fn active() -> Self {
-        static ACTIVE: OnceLock<Kernel> = OnceLock::new();
-        *ACTIVE.get_or_init(|| {
-            let wanted = std::env::var("ADIT_AEAD").unwrap_or_default();
-            let mut all = Self::available();
-            let best = all.next().expect("some run everywhere");
-            core::iter::once(best)
-                .chain(all)
-                .find(|kernel| kernel.name() == wanted)
-                .unwrap_or(best)
-        })
-    }
-
+    /// As [`seal`](crate::seal).
     pub fn seal(self, jobs: &mut [SealJob<'_>]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512 => avx512::seal(jobs),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 => avx2::seal(jobs),
-            Choice::Library => jobs.iter_mut().for_each(|job| library::seal(&mut job.0)),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2OrLibrary if jobs.len() >= AVX2_FROM => avx2::seal(jobs),
             Choice::Portable => jobs.iter_mut().for_each(|job| portable::seal(&mut job.0)),
+            _ => jobs.iter_mut().for_each(|job| library::seal(&mut job.0)),
         }
     }
 
+    /// As [`open`](crate::open).
     pub fn open(self, jobs: &mut [OpenJob<'_>]) {
+        let each = |jobs: &mut [OpenJob<'_>], open: fn(&mut Job<'_>) -> bool| {
+            jobs.iter_mut().for_each(|job| job.1 = open(&mut job.0));
+        };
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512 => avx512::open(jobs),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 => avx2::open(jobs),
-            Choice::Library => jobs
-                .iter_mut()
-                .for_each(|job| job.1 = library::open(&mut job.0)),
-            Choice::Portable => jobs
-                .iter_mut()
-                .for_each(|job| job.1 = portable::open(&mut job.0)),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2OrLibrary if jobs.len() >= AVX2_FROM => avx2::open(jobs),
+            Choice::Portable => each(jobs, portable::open),
+            _ => each(jobs, library::open),
         }
     }
 }

@@ -62,8 +62,8 @@ pub(super) fn chacha20_xor(key: &[u8; 32], nonce: [u32; 3], text: &mut [u8]) {
 /// Poly1305 (RFC 8439, section 2.5) over what the AEAD authenticates, in three 64-bit limbs.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(super) struct Poly {
-    h: [u64; 3],
-    r: [u64; 2],
+    pub(super) h: [u64; 3],
+    pub(super) r: [u64; 2],
     s: u128,
 }
 
@@ -80,26 +80,8 @@ impl Poly {
 
     /// Adds one full block and multiplies by r.
     #[inline(always)]
-    pub(super) fn block(&mut self, low_half: u64, high_half: u64) {
-        let [r0, r1] = self.r.map(u128::from);
-        // r1 is a multiple of 4, so that r1 * 2^128 = r1 * 5/4 (mod 2^130 - 5) is a whole number.
-        let s1 = r1 + (r1 >> 2);
-        let t0 = u128::from(self.h[0]) + u128::from(low_half);
-        let t1 = u128::from(self.h[1]) + u128::from(high_half) + (t0 >> 64);
-        let h2 = self.h[2] + 1 + low(t1 >> 64);
-        let (h0, h1) = (u128::from(low(t0)), u128::from(low(t1)));
-
-        let d0 = h0 * r0 + h1 * s1;
-        let d1 = h0 * r1 + h1 * r0 + u128::from(h2 * low(s1));
-        let d2 = h2 * low(r0);
-
-        let d1 = d1 + (d0 >> 64);
-        let d2 = d2 + low(d1 >> 64);
-        // Bits 130 and up come back five-fold: (d2 >> 2) * 4 + (d2 >> 2).
-        let top = (d2 & !3) + (d2 >> 2);
-        let t0 = u128::from(low(d0)) + u128::from(top);
-        let t1 = u128::from(low(d1)) + (t0 >> 64);
-        self.h = [low(t0), low(t1), (d2 & 3) + low(t1 >> 64)];
+    fn block(&mut self, low_half: u64, high_half: u64) {
+        self.h = absorb(self.h, self.r, low_half, high_half);
     }
 
     /// Adds the blocks of `bytes`, the last one filled up with zeros.
@@ -118,10 +100,34 @@ impl Poly {
     }
 
     /// Adds the block of the two lengths and returns the tag.
-    pub(super) fn finish(mut self, aad: usize, text: usize) -> [u8; 16] {
+    pub(super) fn finish(&mut self, aad: usize, text: usize) -> [u8; 16] {
         self.block(aad as u64, text as u64);
         reduce(self.h, self.s)
     }
+}
+
+/// (h + block + 2^128) * r, partly reduced: below 5 * 2^128.
+#[inline(always)]
+pub(super) fn absorb(h: [u64; 3], r: [u64; 2], low_half: u64, high_half: u64) -> [u64; 3] {
+    let [r0, r1] = r.map(u128::from);
+    // r1 is a multiple of 4, so that r1 * 2^128 = r1 * 5/4 (mod 2^130 - 5) is a whole number.
+    let s1 = r1 + (r1 >> 2);
+    let t0 = u128::from(h[0]) + u128::from(low_half);
+    let t1 = u128::from(h[1]) + u128::from(high_half) + (t0 >> 64);
+    let h2 = h[2] + 1 + low(t1 >> 64);
+    let (h0, h1) = (u128::from(low(t0)), u128::from(low(t1)));
+
+    let d0 = h0 * r0 + h1 * s1;
+    let d1 = h0 * r1 + h1 * r0 + u128::from(h2 * low(s1));
+    let d2 = h2 * low(r0);
+
+    let d1 = d1 + (d0 >> 64);
+    let d2 = d2 + low(d1 >> 64);
+    // Bits 130 and up come back five-fold: (d2 >> 2) * 4 + (d2 >> 2).
+    let top = (d2 & !3) + (d2 >> 2);
+    let t0 = u128::from(low(d0)) + u128::from(top);
+    let t1 = u128::from(low(d1)) + (t0 >> 64);
+    [low(t0), low(t1), (d2 & 3) + low(t1 >> 64)]
 }
 
 /// The bits of r that may be set (RFC 8439, section 2.5).

@@ -1,5 +1,6 @@
-//! ChaCha20 in 256-bit registers: eight lanes, one row of the state a register, and beside it Poly1305 of other
-//! packets in the integer unit, which has nothing else to do.
+//! ChaCha20 in 256-bit registers: eight lanes, one row of the state a register, twice. Two groups do not fit 16
+//! registers, but waiting for results would cost more than the loads and stores. Beside it, Poly1305 of other packets
+//! runs in the integer unit, which has nothing else to do.
 
 use super::super::lanes::Lanes;
 use super::super::scalar::CONSTANTS;
@@ -9,7 +10,7 @@ use core::arch::x86_64::*;
 type V = __m256i;
 
 /// The most lanes of a group.
-pub(super) const WIDTH: usize = 8;
+pub(super) const WIDTH: usize = 16;
 
 #[inline]
 #[target_feature(enable = "avx2,bmi2")]
@@ -51,38 +52,65 @@ macro_rules! quarter_rounds {
     };
 }
 
-/// XORs the keystream into eight lanes, beginning with `from`, and meanwhile feeds Poly1305.
+/// XORs the keystream into sixteen lanes, beginning with `from`, and meanwhile feeds Poly1305.
 ///
 /// # Safety
 /// The lanes keep the promises of [`Lanes`], the feed those of [`Feed`], and the processor has the features.
 #[target_feature(enable = "avx2,bmi2")]
-pub(super) unsafe fn eight(lanes: &Lanes, from: usize, start: &mut [V; 16], feed: &mut Feed) {
-    // SAFETY: the caller's promises are passed on; `from` is at most 24.
+pub(super) unsafe fn sixteen(
+    lanes: &Lanes,
+    from: usize,
+    start: &mut [[V; 16]; 2],
+    feed: &mut Feed,
+) {
+    // SAFETY: the caller's promises are passed on; `from` is 0 or 16.
     unsafe {
-        initial(lanes, from, start);
-        let mut x = *start;
-        for _ in 0..10 {
-            quarter_rounds!(x; (0 4 8 12) (1 5 9 13) (2 6 10 14) (3 7 11 15));
-            feed.step();
-            quarter_rounds!(x; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
-            feed.step();
+        initial(lanes, from, &mut start[0]);
+        initial(lanes, from + 8, &mut start[1]);
+        let [mut x, mut y] = *start;
+        for _ in 0..2 {
+            feed.turn();
+            let mut hot = feed.hot();
+            for _ in 0..5 {
+                quarter_rounds!(x; (0 4 8 12) (1 5 9 13));
+                hot.step();
+                quarter_rounds!(y; (0 4 8 12) (1 5 9 13));
+                hot.step();
+                quarter_rounds!(x; (2 6 10 14) (3 7 11 15));
+                quarter_rounds!(y; (2 6 10 14) (3 7 11 15));
+                hot.step();
+                quarter_rounds!(x; (0 5 10 15) (1 6 11 12));
+                hot.step();
+                quarter_rounds!(y; (0 5 10 15) (1 6 11 12));
+                hot.step();
+                quarter_rounds!(x; (2 7 8 13) (3 4 9 14));
+                quarter_rounds!(y; (2 7 8 13) (3 4 9 14));
+                hot.step();
+            }
+            feed.cold(&hot);
         }
-        for i in 0..16 {
-            x[i] = _mm256_add_epi32(x[i], start[i]);
-        }
-        let q0 = transpose_words([x[0], x[1], x[2], x[3]]);
-        let q1 = transpose_words([x[4], x[5], x[6], x[7]]);
-        let q2 = transpose_words([x[8], x[9], x[10], x[11]]);
-        let q3 = transpose_words([x[12], x[13], x[14], x[15]]);
-        for j in 0..4 {
-            let (a, b, c, d) = (q0[j], q1[j], q2[j], q3[j]);
-            let first = _mm256_permute2x128_si256::<0x20>(a, b);
-            let second = _mm256_permute2x128_si256::<0x20>(c, d);
-            xor(lanes, from + 2 * j, [first, second]);
-            let first = _mm256_permute2x128_si256::<0x31>(a, b);
-            let second = _mm256_permute2x128_si256::<0x31>(c, d);
-            xor(lanes, from + 2 * j + 1, [first, second]);
-        }
+        finish(lanes, from, &start[0], &x);
+        finish(lanes, from + 8, &start[1], &y);
+    }
+}
+
+/// Adds the initial state, turns rows into blocks and XORs them into eight lanes.
+#[inline]
+#[target_feature(enable = "avx2,bmi2")]
+unsafe fn finish(lanes: &Lanes, from: usize, start: &[V; 16], end: &[V; 16]) {
+    let x = |i: usize| _mm256_add_epi32(start[i], end[i]);
+    let square = |i: usize| transpose_words([x(i), x(i + 1), x(i + 2), x(i + 3)]);
+    let (q0, q1, q2, q3) = (square(0), square(4), square(8), square(12));
+    for j in 0..4 {
+        let (a, b, c, d) = (q0[j], q1[j], q2[j], q3[j]);
+        let first = _mm256_permute2x128_si256::<0x20>(a, b);
+        let second = _mm256_permute2x128_si256::<0x20>(c, d);
+        // SAFETY: passed on; the index is below 32.
+        unsafe { xor(lanes, from + 2 * j, [first, second]) };
+        let first = _mm256_permute2x128_si256::<0x31>(a, b);
+        let second = _mm256_permute2x128_si256::<0x31>(c, d);
+        // SAFETY: as above.
+        unsafe { xor(lanes, from + 2 * j + 1, [first, second]) };
     }
 }
 
@@ -99,7 +127,8 @@ unsafe fn initial(lanes: &Lanes, from: usize, rows: &mut [V; 16]) {
     unsafe {
         if lanes.mixed() {
             for half in 0..2 {
-                let part = |i: usize| _mm_loadu_si128(lanes.keys[from + i].cast::<__m128i>().add(half));
+                let part =
+                    |i: usize| _mm_loadu_si128(lanes.keys[from + i].cast::<__m128i>().add(half));
                 let two = |i: usize| _mm256_set_m128i(part(i + 1), part(i));
                 let words = transpose_words([two(0), two(2), two(4), two(6)]);
                 rows[4 + 4 * half..8 + 4 * half].copy_from_slice(&words);

@@ -1,7 +1,7 @@
-//! Poly1305 in the integer unit, two packets side by side, in small steps that ChaCha20 takes between its rounds.
+//! Poly1305 in the integer unit, one packet after the other, in small steps that ChaCha20 takes between its rounds.
 
 use super::super::lanes::Text;
-use super::super::scalar::Poly;
+use super::super::scalar::{Poly, absorb};
 use super::CHUNK;
 use zeroize::Zeroize;
 
@@ -9,123 +9,141 @@ use zeroize::Zeroize;
 ///
 /// Whoever starts a chunk promises that until it is finished the texts can be read and are not written.
 pub(super) struct Feed {
-    /// The two packets at work, the next block of each, and how many blocks both still have.
-    polys: [Poly; 2],
-    at: [*const u8; 2],
+    /// The packet at work, its next block, and how many whole blocks it still has.
+    poly: Poly,
+    at: *const u8,
     left: usize,
-    /// The number of the first of the two, if they are at work.
-    pair: Option<usize>,
     texts: [Text; CHUNK],
     keys: [[u8; 32]; CHUNK],
-    next: usize,
+    /// The number of the packet at work, and of packets in the chunk.
+    now: usize,
     count: usize,
     pub(super) tags: [[u8; 16]; CHUNK],
 }
 
-impl Feed {
-    pub(super) fn new() -> Self {
-        Self {
-            polys: [Poly::new(&[0; 32]), Poly::new(&[0; 32])],
-            at: [core::ptr::null(); 2],
-            left: 0,
-            pair: None,
-            texts: [Text::NONE; CHUNK],
-            keys: [[0; 32]; CHUNK],
-            next: 0,
-            count: 0,
-            tags: [[0; 16]; CHUNK],
-        }
-    }
+/// The packet at work, in registers.
+pub(super) struct Hot {
+    h: [u64; 3],
+    r: [u64; 2],
+    at: *const u8,
+    left: usize,
+}
 
-    /// Takes on a chunk; the one before must be finished.
-    pub(super) fn start(&mut self, texts: &[Text], keys: &[[u8; 32]]) {
-        self.texts[..texts.len()].copy_from_slice(texts);
-        self.keys[..keys.len()].copy_from_slice(keys);
-        self.next = 0;
-        self.count = texts.len();
-    }
-
-    /// Adds a block of each of the two packets, if there is one.
+impl Hot {
+    /// Adds a block, if there is one.
     ///
     /// # Safety
     /// The promises of [`Feed`].
     #[inline(always)]
     pub(super) unsafe fn step(&mut self) {
         if self.left > 0 {
-            for (poly, at) in self.polys.iter_mut().zip(&mut self.at) {
-                // SAFETY: `left` counts the blocks that both texts still have.
-                let [low, high] = unsafe { at.cast::<[u64; 2]>().read_unaligned() };
-                poly.block(u64::from_le(low), u64::from_le(high));
-                *at = at.wrapping_add(16);
-            }
+            // SAFETY: `left` counts the whole blocks that the text still has.
+            let [low, high] = unsafe { self.at.cast::<[u64; 2]>().read_unaligned() };
+            self.h = absorb(self.h, self.r, low, high);
+            self.at = self.at.wrapping_add(16);
             self.left -= 1;
         }
     }
+}
 
-    /// If the two packets have no more blocks in common, finishes them and takes the next two.
+impl Feed {
+    pub(super) fn new() -> Self {
+        Self {
+            poly: Poly::new(&[0; 32]),
+            at: core::ptr::null(),
+            left: 0,
+            texts: [Text::NONE; CHUNK],
+            keys: [[0; 32]; CHUNK],
+            now: 0,
+            count: 0,
+            tags: [[0; 16]; CHUNK],
+        }
+    }
+
+    /// Takes on a chunk; the one before must be finished.
+    ///
+    /// # Safety
+    /// The promises of [`Feed`].
+    pub(super) unsafe fn start(&mut self, texts: &[Text], keys: &[[u8; 32]]) {
+        self.texts[..texts.len()].copy_from_slice(texts);
+        self.keys[..keys.len()].copy_from_slice(keys);
+        self.now = 0;
+        self.count = texts.len();
+        // SAFETY: passed on.
+        unsafe { self.begin() };
+    }
+
+    /// Begins packet `now`, if there is one.
+    unsafe fn begin(&mut self) {
+        if self.now < self.count {
+            let text = &self.texts[self.now];
+            self.poly = Poly::new(&self.keys[self.now]);
+            // SAFETY: the additional data is readable.
+            self.poly.padded(unsafe { text.aad() });
+            self.at = text.text;
+            self.left = text.len / 16;
+        }
+    }
+
+    /// If the packet at work has no more whole blocks, finishes it and takes the next.
     ///
     /// # Safety
     /// The promises of [`Feed`].
     pub(super) unsafe fn turn(&mut self) {
-        if self.left > 0 {
+        if self.left > 0 || self.now == self.count {
             return;
         }
-        if let Some(pair) = self.pair.take() {
-            for i in 0..2 {
-                let text = &self.texts[pair + i];
-                let done = self.at[i].addr() - text.text.addr();
-                // SAFETY: the text is readable, and `at` within it.
-                let rest = unsafe { core::slice::from_raw_parts(self.at[i], text.len - done) };
-                let mut poly = core::mem::replace(&mut self.polys[i], Poly::new(&[0; 32]));
-                poly.padded(rest);
-                // SAFETY: as above.
-                let aad = unsafe { text.aad() };
-                self.tags[pair + i] = poly.finish(aad.len(), text.len);
-            }
+        let text = &self.texts[self.now];
+        // SAFETY: the text is readable, and `at` is within it; so is the additional data.
+        unsafe {
+            let rest = core::slice::from_raw_parts(self.at, text.len % 16);
+            self.poly.padded(rest);
+            self.tags[self.now] = self.poly.finish(text.aad().len(), text.len);
+            self.now += 1;
+            self.begin();
         }
-        match self.count - self.next {
-            0 => {}
-            1 => {
-                // SAFETY: the text is readable.
-                self.tags[self.next] =
-                    unsafe { self.texts[self.next].scalar(&self.keys[self.next]) };
-                self.next += 1;
-            }
-            _ => {
-                let pair = self.next;
-                for i in 0..2 {
-                    let text = &self.texts[pair + i];
-                    self.polys[i] = Poly::new(&self.keys[pair + i]);
-                    // SAFETY: the text is readable.
-                    self.polys[i].padded(unsafe { text.aad() });
-                    self.at[i] = text.text;
-                }
-                self.left = self.texts[pair].len.min(self.texts[pair + 1].len) / 16;
-                self.pair = Some(pair);
-                self.next += 2;
-            }
+    }
+
+    /// Takes the packet at work into registers.
+    #[inline(always)]
+    pub(super) fn hot(&self) -> Hot {
+        Hot {
+            h: self.poly.h,
+            r: self.poly.r,
+            at: self.at,
+            left: self.left,
         }
+    }
+
+    /// Puts it back.
+    #[inline(always)]
+    pub(super) fn cold(&mut self, hot: &Hot) {
+        self.poly.h = hot.h;
+        self.at = hot.at;
+        self.left = hot.left;
     }
 
     /// Finishes the chunk.
     ///
     /// # Safety
-    /// The promises of [`Feed`].
+    /// The promises of [`Feed`], and the processor has the features.
     #[target_feature(enable = "avx2,bmi2")]
     pub(super) unsafe fn finish(&mut self) {
         // SAFETY: passed on.
         unsafe {
-            while self.pair.is_some() || self.next < self.count {
-                while self.left > 0 {
-                    self.step();
+            while self.now < self.count {
+                let mut hot = self.hot();
+                while hot.left > 0 {
+                    hot.step();
                 }
+                self.cold(&hot);
                 self.turn();
             }
         }
     }
 
     pub(super) fn wipe(&mut self) {
-        self.polys.zeroize();
+        self.poly.zeroize();
         self.keys = [[0; 32]; CHUNK];
     }
 }

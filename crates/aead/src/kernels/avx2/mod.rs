@@ -1,4 +1,4 @@
-//! AVX2: lanes are packed across packets as for AVX-512, eight at a time; Poly1305 runs in the integer unit at the
+//! AVX2: lanes are packed across packets as for AVX-512, sixteen at a time; Poly1305 runs in the integer unit at the
 //! same time, one chunk of packets behind when sealing and one ahead when opening.
 
 mod chacha;
@@ -35,7 +35,7 @@ struct Batch {
 }
 
 struct Cipher {
-    start: [__m256i; 16],
+    start: [[__m256i; 16]; 2],
     feed: Feed,
 }
 
@@ -48,8 +48,7 @@ impl Cipher {
             // SAFETY: the lanes were pushed under the promises of `Lanes`, the feed started under those of `Feed`;
             // this module is entered only if `available`.
             unsafe {
-                self.feed.turn();
-                chacha::eight(lanes, from, &mut self.start, &mut self.feed);
+                chacha::sixteen(lanes, from, &mut self.start, &mut self.feed);
             }
         }
         lanes.clear();
@@ -62,7 +61,7 @@ impl Batch {
             lanes: Lanes::new(),
             cipher: Cipher {
                 // SAFETY: this module is entered only if `available`.
-                start: [unsafe { _mm256_setzero_si256() }; 16],
+                start: [[unsafe { _mm256_setzero_si256() }; 16]; 2],
                 feed: Feed::new(),
             },
             keys: [[0; 32]; CHUNK],
@@ -71,7 +70,12 @@ impl Batch {
     }
 
     fn push_key(&mut self, i: usize, packet: &Packet) {
-        let Self { lanes, cipher, keys, .. } = self;
+        let Self {
+            lanes,
+            cipher,
+            keys,
+            ..
+        } = self;
         lanes.push_key(packet, &mut keys[i], &mut |lanes| cipher.run(lanes));
     }
 
@@ -93,7 +97,7 @@ impl Batch {
             // 1. ChaCha20 of the next chunk, beside Poly1305 of this one.
             let count = chunk(CHUNK, jobs[next..].iter().map(|job| job.0.out.len()));
             for (i, job) in jobs[next..][..count].iter_mut().enumerate() {
-                let packet = job.0.to_seal();
+                let packet = job.0.sealing();
                 self.texts[i] = Text::new(packet.dst, packet.len, job.0.aad);
                 self.push_key(i, &packet);
                 self.push_text(&packet);
@@ -105,7 +109,12 @@ impl Batch {
                 job.0.out[at..].copy_from_slice(tag);
             }
             // 3. The next is this one now.
-            self.cipher.feed.start(&self.texts[..count], &self.keys[..count]);
+            // SAFETY: the texts are those of jobs, which are not touched until they are finished.
+            unsafe {
+                self.cipher
+                    .feed
+                    .start(&self.texts[..count], &self.keys[..count]);
+            }
             now = next..next + count;
             next += count;
         }
@@ -129,7 +138,7 @@ impl Batch {
             self.run();
             self.verify_next(&later[..count]);
             for job in now.iter_mut().filter(|job| job.1) {
-                self.push_text(&job.0.to_open());
+                self.push_text(&job.0.opening());
             }
             rest = later;
         }
@@ -140,7 +149,7 @@ impl Batch {
     fn keys(&mut self, jobs: &mut [OpenJob<'_>]) -> usize {
         let count = chunk(CHUNK, jobs.iter().map(|job| job.0.sealed().len()));
         for (i, job) in jobs[..count].iter_mut().enumerate() {
-            self.push_key(i, &job.0.to_open());
+            self.push_key(i, &job.0.opening());
         }
         count
     }
@@ -151,7 +160,13 @@ impl Batch {
             let len = sealed.len().saturating_sub(TAG_LEN);
             *text = Text::new(sealed.as_ptr(), len, job.0.aad);
         }
-        self.cipher.feed.start(&self.texts[..jobs.len()], &self.keys[..jobs.len()]);
+        let count = jobs.len();
+        // SAFETY: the texts are those of jobs, which are not touched until they are finished.
+        unsafe {
+            self.cipher
+                .feed
+                .start(&self.texts[..count], &self.keys[..count]);
+        }
     }
 }
 
@@ -161,7 +176,7 @@ impl Drop for Batch {
         self.keys = [[0; 32]; CHUNK];
         self.cipher.feed.wipe();
         // SAFETY: this module is entered only if `available`.
-        self.cipher.start = [unsafe { _mm256_setzero_si256() }; 16];
+        self.cipher.start = [[unsafe { _mm256_setzero_si256() }; 16]; 2];
         // Whoever might read it now must find it wiped: the compiler cannot leave the stores out.
         black_box(self);
         // SAFETY: as above; the compiler keeps nothing in vector registers across the instruction.

@@ -40,7 +40,12 @@ pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
 pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
     if jobs.len() > 8 {
         Batch::<CHUNK>::new().open(jobs);
-    } else if jobs.iter().map(|job| 1 + job.0.sealed().len() / 64).sum::<usize>() <= FEW_LANES {
+    } else if jobs
+        .iter()
+        .map(|job| 1 + job.0.sealed().len() / 64)
+        .sum::<usize>()
+        <= FEW_LANES
+    {
         Batch::<8>::new().open_few(jobs);
     } else {
         Batch::<8>::new().open(jobs);
@@ -71,7 +76,10 @@ impl Cipher {
     /// Runs the lanes and clears them.
     fn run(&mut self, lanes: &mut Lanes) {
         let len = lanes.len();
-        lanes.idle(len.next_multiple_of(4).max(if len > FEW_LANES { MAX_LANES } else { 0 }));
+        lanes.idle(
+            len.next_multiple_of(4)
+                .max(if len > FEW_LANES { MAX_LANES } else { 0 }),
+        );
         // SAFETY: the lanes were pushed under the promises of `Lanes`; this module is entered only if `available`.
         // The states belong to the key in `states_of`: only here are they written, and keys outlive the batch.
         unsafe {
@@ -109,7 +117,12 @@ impl<const N: usize> Batch<N> {
     }
 
     fn push_key(&mut self, i: usize, packet: &Packet) {
-        let Self { lanes, cipher, keys, .. } = self;
+        let Self {
+            lanes,
+            cipher,
+            keys,
+            ..
+        } = self;
         lanes.push_key(packet, &mut keys[i], &mut |lanes| cipher.run(lanes));
     }
 
@@ -128,7 +141,7 @@ impl<const N: usize> Batch<N> {
             let count = chunk(N, rest.iter().map(|job| job.0.out.len()));
             let (now, later) = rest.split_at_mut(count);
             for (i, job) in now.iter_mut().enumerate() {
-                let packet = job.0.to_seal();
+                let packet = job.0.sealing();
                 self.texts[i] = Text::new(packet.dst, packet.len, job.0.aad);
                 self.push_key(i, &packet);
                 self.push_text(&packet);
@@ -151,7 +164,7 @@ impl<const N: usize> Batch<N> {
             let (now, later) = rest.split_at_mut(count);
             self.verify(now);
             for job in now.iter_mut().filter(|job| job.1) {
-                self.push_text(&job.0.to_open());
+                self.push_text(&job.0.opening());
             }
             count = self.keys(later);
             rest = later;
@@ -163,7 +176,7 @@ impl<const N: usize> Batch<N> {
     fn keys(&mut self, jobs: &mut [OpenJob<'_>]) -> usize {
         let count = chunk(N, jobs.iter().map(|job| job.0.sealed().len()));
         for (i, job) in jobs[..count].iter_mut().enumerate() {
-            self.push_key(i, &job.0.to_open());
+            self.push_key(i, &job.0.opening());
         }
         count
     }
@@ -175,7 +188,7 @@ impl<const N: usize> Batch<N> {
         let mut free = &mut scratch[..];
         let mut used = 0;
         for (i, job) in jobs.iter_mut().enumerate() {
-            let mut packet = job.0.to_open();
+            let mut packet = job.0.opening();
             if packet.in_place > 0 {
                 packet.src = packet.dst;
                 packet.src_end = packet.len;

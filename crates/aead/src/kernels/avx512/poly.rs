@@ -54,9 +54,9 @@ fn multiply_add(sum: &mut Product, a: [V; 3], p: &Power) {
         [p.s[0], p.s[1], p.r[0]],
     ];
     for (a, row) in a.into_iter().zip(rows) {
-        for i in 0..3 {
-            sum.low[i] = _mm512_madd52lo_epu64(sum.low[i], a, row[i]);
-            sum.high[i] = _mm512_madd52hi_epu64(sum.high[i], a, row[i]);
+        for (i, factor) in row.into_iter().enumerate() {
+            sum.low[i] = _mm512_madd52lo_epu64(sum.low[i], a, factor);
+            sum.high[i] = _mm512_madd52hi_epu64(sum.high[i], a, factor);
         }
     }
 }
