@@ -10,6 +10,7 @@ pub(crate) struct Summary {
     pub(crate) max: f64,
     /// Half the range as a share of the median: "± this".
     pub(crate) spread: f64,
+    #[serde(rename = "count")]
     pub(crate) rounds: usize,
 }
 
