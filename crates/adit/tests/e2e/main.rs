@@ -1,7 +1,11 @@
 //! End-to-end tests: real hosts in namespaces, real traffic, every byte checked.
 //!
-//! They need root, `make deps` and `make peers`; `make test` does all of it. `ADIT_TEST_SUBJECT=wireguard-go` puts
-//! another implementation in Adit's place: what fails with it too is a fault of the test.
+//! They need root and what `make setup peers guest` makes; `make test` does all of it.
+//!
+//! `ADIT_TEST_SUBJECT=wireguard-go` puts another implementation in Adit's place, which tells a fault of Adit from one
+//! of a test. wireguard-go fails where it is known to fall short: ECN, sources that stick while the kernel merges
+//! datagrams, routing loops, a path that shrinks below the segment size, `set` as one transaction, requests sent ahead
+//! on one connection, names and rights that it explains less.
 
 #![allow(unreachable_pub, reason = "a test program exports nothing")]
 
