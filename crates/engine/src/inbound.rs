@@ -29,8 +29,9 @@ use crate::drops::{DropReason, Drops};
 const MAX_GROUP: usize = 256;
 /// A group ends with the message that makes it this long: its bytes stay in the cache until they are delivered.
 const GROUP_BYTES: usize = 32 << 10;
-/// Opened bytes that may wait for more of their flow before they are delivered.
-const DELIVER_BYTES: usize = 192 << 10;
+/// Opened bytes that may wait for more of their flow before they are delivered: full trains go on at once, while
+/// their bytes are in the cache, and short ones are joined.
+const DELIVER_BYTES: usize = 48 << 10;
 /// Pieces of one gathering write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 

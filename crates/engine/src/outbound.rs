@@ -20,8 +20,9 @@ use crate::drops::{DropReason, Drops};
 use crate::staged::Staged;
 use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, datagram_len, max_bytes};
 
-/// Room for frames read at once. A frame is at most 64 KiB, so seven super-frames or thousands of small packets.
-const ARENA_BYTES: usize = 512 << 10;
+/// Room for frames read at once: four super-frames or thousands of small packets. More would leave the second-level
+/// cache before they are sealed.
+const ARENA_BYTES: usize = 256 << 10;
 /// Trains of different tunnels (or ECN marks) that are open at once.
 const MAX_OPEN: usize = 16;
 /// Trains given to one `send`.

@@ -7,11 +7,16 @@ use std::sync::Arc;
 use adit_io::tun::Trouble;
 use adit_io::{Offloads, TunQueue, UdpSocket};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::setpriority_process;
 
 use crate::clock;
 use crate::common::{Common, Message, ShardFace, Sockets};
 use crate::inbound::Inbound;
 use crate::outbound::{Outbound, Turn};
+
+/// The nice value of a shard. The kernel forwards packets before any process runs; if the processes whose packets the
+/// tunnel carries ran as readily as it, they would fill its queues faster than it empties them.
+const PRIORITY: i32 = -10;
 
 const WAKER: u64 = 0;
 const TUN: u64 = 1;
@@ -62,6 +67,8 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
 
     /// Carries packets until the engine stops; an error is the TUN's and final.
     pub(crate) fn run(mut self) -> io::Result<()> {
+        // Without the right to it the shard runs as everyone else does.
+        let _ = setpriority_process(None, PRIORITY);
         let mut events = Vec::with_capacity(8);
         while !self.common.is_stopping() {
             events.clear();

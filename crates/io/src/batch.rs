@@ -15,6 +15,11 @@ pub(crate) const SLOT_LEN: usize = 65_536;
 /// a stride of a power of two would put them all.
 const SLOT_STRIDE: usize = SLOT_LEN + 3 * 64;
 
+/// Bytes that one `recvmmsg` should bring: they are worked on before they leave the second-level cache.
+const BATCH_BYTES: usize = 256 << 10;
+/// Messages asked for when little arrives: preparing room for more would cost more than it saves.
+const FEW_MESSAGES: usize = 8;
+
 /// Room for the messages of one `recvmmsg`, each a datagram or a train of them.
 ///
 /// The memory is reserved once. A page of it costs nothing until a message was that long.
@@ -23,6 +28,8 @@ pub struct RecvBatch {
     /// The message in each used slot.
     received: Vec<Received>,
     slots: usize,
+    /// Messages to ask for next, by what came last.
+    wanted: usize,
     truncated: u64,
     pub(crate) headers: RecvHeaders,
 }
@@ -58,6 +65,7 @@ impl RecvBatch {
             slab: vec![0; slots * SLOT_STRIDE],
             received: Vec::with_capacity(slots),
             slots,
+            wanted: FEW_MESSAGES.min(slots),
             truncated: 0,
             headers: RecvHeaders::new(slots),
         }
@@ -142,6 +150,7 @@ impl RecvBatch {
         let slots = self
             .slab
             .chunks_mut(SLOT_STRIDE)
+            .take(self.wanted)
             .map(|slot| &mut slot[..SLOT_LEN]);
         let count = self.headers.receive(fd, slots)?;
         for index in 0..count.min(self.slots) {
@@ -164,6 +173,10 @@ impl RecvBatch {
                 len,
             });
         }
+        let bytes: usize = self.received.iter().map(|received| received.len).sum();
+        self.wanted = (BATCH_BYTES * count / bytes.max(1))
+            .min(FEW_MESSAGES.max(2 * count))
+            .clamp(FEW_MESSAGES / 2, self.slots.max(FEW_MESSAGES / 2));
         Ok(())
     }
 }
