@@ -29,8 +29,8 @@
 //! assert_eq!(packets[0][..64], [0x5a; 64]);
 //! ```
 //!
-//! The implementation is chosen once, at run time, by what the processor has: AVX-512 (with IFMA), AVX2 for batches of
-//! eight and more, and the library [ring](https://docs.rs/ring) for everything else. The environment variable
+//! The implementation is chosen once, at run time, by what the processor has: AVX-512 (with IFMA), AVX2, or the library
+//! [ring](https://docs.rs/ring), which also does what it does faster on any processor. The environment variable
 //! `ADIT_AEAD` forces one (`avx512`, `avx2`, `portable`, `ring`); if this processor cannot run it, or there is none of
 //! that name, the choice is as without it. [`implementation`] tells what is in use.
 //!
@@ -199,7 +199,7 @@ pub fn open(jobs: &mut [OpenJob<'_>]) {
     Kernel::active().open(jobs);
 }
 
-/// The name of the implementation in use: `avx512`, `avx2+ring`, `avx2`, `portable` or `ring`.
+/// The name of the implementation in use: `avx512`, `avx2`, `portable` or `ring`.
 pub fn implementation() -> &'static str {
     Kernel::active().name()
 }

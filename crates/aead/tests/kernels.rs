@@ -149,7 +149,7 @@ fn check(packets: &[Packet]) {
         .collect();
     let expected: Vec<_> = packets.iter().map(sealed_by_libraries).collect();
     let plaintexts: Vec<_> = packets.iter().map(Packet::plaintext).collect();
-    for kernel in Kernel::available() {
+    for kernel in kernels() {
         // 1. Laid.
         let mut outs: Vec<_> = packets
             .iter()
@@ -254,7 +254,7 @@ proptest! {
         apart: bool,
     ) {
         let victim = victim.index(packets.len());
-        for kernel in Kernel::available() {
+        for kernel in kernels() {
             tamper(kernel, &packets, victim, what, bit, apart);
         }
     }
@@ -348,7 +348,7 @@ fn each_byte_counts() {
     let packets: Vec<_> = (0..9).map(packet).collect();
     let sealed: Vec<_> = packets.iter().map(sealed_by_libraries).collect();
     let key = Key::new(&packets[0].key_bytes());
-    for kernel in Kernel::available() {
+    for kernel in kernels() {
         for at in 0..len + TAG_LEN {
             let mut texts = sealed.clone();
             texts[at % 9][at] ^= 0x80;
@@ -372,7 +372,7 @@ fn each_byte_counts() {
 #[test]
 fn what_is_shorter_than_a_tag_is_not_authentic() {
     let key = Key::new(&[1; 32]);
-    for kernel in Kernel::available() {
+    for kernel in kernels() {
         for len in 0..TAG_LEN {
             let (mut text, src) = (vec![0; len], vec![0; len]);
             let mut jobs = [
@@ -408,7 +408,7 @@ fn no_kernel_touches_a_byte_outside_its_slices() {
             };
             let (expected, plaintext) = (sealed_by_libraries(&p), p.plaintext());
             let key = Key::new(&p.key_bytes());
-            for kernel in Kernel::available() {
+            for kernel in kernels() {
                 for batch in [1, 2, 9] {
                     for at_end in [true, false] {
                         let mut srcs: Vec<_> = (0..batch)
@@ -461,4 +461,9 @@ fn no_kernel_touches_a_byte_outside_its_slices() {
             }
         }
     }
+}
+
+/// What can be chosen, and every kernel without the library's help.
+fn kernels() -> impl Iterator<Item = Kernel> {
+    Kernel::available().flat_map(|kernel| [kernel, kernel.unmixed()])
 }

@@ -119,7 +119,11 @@ fn differs(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
 /// An implementation that this processor can run, to compare it with others: [`seal`](crate::seal) and
 /// [`open`](crate::open) choose by themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kernel(Choice);
+pub struct Kernel {
+    choice: Choice,
+    /// Leaves to the library what that does faster.
+    mixed: bool,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Choice {
@@ -127,79 +131,91 @@ enum Choice {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// AVX2 for the batches for which it is faster than the library.
-    #[cfg(target_arch = "x86_64")]
-    Avx2OrLibrary,
     Portable,
     Library,
 }
 
-/// The smallest batch for which AVX2 beats the library, at all lengths.
-#[cfg(target_arch = "x86_64")]
-const AVX2_FROM: usize = 8;
-
 impl Kernel {
-    /// All that this processor can run.
+    /// All that this processor can run, the fastest first. `avx512` and `avx2` leave to the library what it does
+    /// faster: single packets of up to 320 bytes, and with AVX2 also batches that are too small.
     pub fn available() -> impl Iterator<Item = Self> {
         let all = [
             #[cfg(target_arch = "x86_64")]
             (Choice::Avx512, avx512::available()),
             #[cfg(target_arch = "x86_64")]
             (Choice::Avx2, avx2::available()),
-            (Choice::Portable, true),
             (Choice::Library, true),
+            (Choice::Portable, true),
         ];
         all.into_iter()
-            .filter_map(|(choice, here)| here.then_some(Self(choice)))
+            .filter(|(_, here)| *here)
+            .map(|(choice, _)| Self {
+                choice,
+                mixed: true,
+            })
     }
 
-    /// What this processor runs best.
-    fn best() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if avx512::available() {
-            return Self(Choice::Avx512);
-        } else if avx2::available() {
-            return Self(Choice::Avx2OrLibrary);
+    /// The same, leaving nothing to the library, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn unmixed(self) -> Self {
+        Self {
+            mixed: false,
+            ..self
         }
-        Self(Choice::Library)
     }
 
-    /// The one in use: what `ADIT_AEAD` names if this processor can run it, or else the best.
+    /// The one in use: what `ADIT_AEAD` names if this processor can run it, or else the fastest.
     pub fn active() -> Self {
         static ACTIVE: OnceLock<Kernel> = OnceLock::new();
         *ACTIVE.get_or_init(|| {
             let wanted = std::env::var("ADIT_AEAD").unwrap_or_default();
             Self::available()
                 .find(|kernel| kernel.name() == wanted)
-                .unwrap_or_else(Self::best)
+                .or_else(|| Self::available().next())
+                .expect("some run everywhere")
         })
     }
 
     /// The name that `ADIT_AEAD` knows.
     pub fn name(self) -> &'static str {
-        match self.0 {
+        match self.choice {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Choice::Avx2OrLibrary => "avx2+ring",
             Choice::Library => "ring",
             Choice::Portable => "portable",
         }
     }
 
+    /// Who does a batch whose packets, with their tags, have these lengths. Thresholds as measured.
+    fn choose(self, lens: impl ExactSizeIterator<Item = usize> + Clone) -> Choice {
+        let short = |most| lens.clone().all(|len| len <= most + TAG_LEN);
+        let library = self.mixed
+            && match self.choice {
+                #[cfg(target_arch = "x86_64")]
+                Choice::Avx512 => lens.len() == 1 && short(320),
+                #[cfg(target_arch = "x86_64")]
+                Choice::Avx2 => lens.len() < 8 || lens.len() < 24 && !short(512),
+                _ => false,
+            };
+        if library {
+            Choice::Library
+        } else {
+            self.choice
+        }
+    }
+
     /// As [`seal`](crate::seal).
     pub fn seal(self, jobs: &mut [SealJob<'_>]) {
-        match self.0 {
+        match self.choose(jobs.iter().map(|job| job.0.out.len())) {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512 => avx512::seal(jobs),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 => avx2::seal(jobs),
-            #[cfg(target_arch = "x86_64")]
-            Choice::Avx2OrLibrary if jobs.len() >= AVX2_FROM => avx2::seal(jobs),
             Choice::Portable => jobs.iter_mut().for_each(|job| portable::seal(&mut job.0)),
-            _ => jobs.iter_mut().for_each(|job| library::seal(&mut job.0)),
+            Choice::Library => jobs.iter_mut().for_each(|job| library::seal(&mut job.0)),
         }
     }
 
@@ -208,15 +224,13 @@ impl Kernel {
         let each = |jobs: &mut [OpenJob<'_>], open: fn(&mut Job<'_>) -> bool| {
             jobs.iter_mut().for_each(|job| job.1 = open(&mut job.0));
         };
-        match self.0 {
+        match self.choose(jobs.iter().map(|job| job.0.sealed().len())) {
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512 => avx512::open(jobs),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 => avx2::open(jobs),
-            #[cfg(target_arch = "x86_64")]
-            Choice::Avx2OrLibrary if jobs.len() >= AVX2_FROM => avx2::open(jobs),
             Choice::Portable => each(jobs, portable::open),
-            _ => each(jobs, library::open),
+            Choice::Library => each(jobs, library::open),
         }
     }
 }
