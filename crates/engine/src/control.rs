@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use adit_aead::{SealJob, TAG_LEN};
-use adit_io::{SendReport, Transmit, UdpSocket};
+use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::wire::DataHeader;
 use adit_proto::{Device, Endpoint, Output, Time, Tunnel};
@@ -203,7 +203,9 @@ impl<H: Host> Control<H> {
         match command {
             Command::Set(change, answer) => drop(answer.send(self.set(now, &change))),
             Command::Get(answer) => drop(answer.send(self.status())),
-            Command::HandshakeStats(answer) => drop(answer.send(self.device.handshake_stats())),
+            Command::Report(answer) => {
+                let _ = answer.send((self.device.handshake_stats(), self.offloads()));
+            }
         }
     }
 
@@ -258,6 +260,13 @@ impl<H: Host> Control<H> {
         Ok(())
     }
 
+    /// What is in force on every socket.
+    fn offloads(&self) -> Offloads {
+        let sockets = self.common.shards[0].sockets.load();
+        let of_socket = sockets.both().map(|socket| self.host.offloads(socket));
+        of_socket.fold(Offloads::ALL, Offloads::and)
+    }
+
     fn status(&self) -> DeviceStatus {
         let bound = self.common.shards[0].sockets.load().port;
         let listen_port = if bound == 0 { self.listen_port } else { bound };
@@ -306,6 +315,11 @@ impl<H: Host> Control<H> {
             }
         }
         if routes_changed {
+            for shard in &self.common.shards {
+                for socket in shard.sockets.load().both() {
+                    self.host.forget_paths(socket);
+                }
+            }
             for tunnel in self.device.tunnels() {
                 if tunnel
                     .endpoint()

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use adit_io::UdpSocket;
+use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
 
 use crate::common::Sockets;
@@ -19,6 +19,12 @@ pub trait Host: Send + 'static {
     /// Changes the mark of what a socket sends.
     fn set_mark(&self, socket: &Self::Socket, fwmark: u32) -> io::Result<()>;
 
+    /// The offloads of a socket that are in force, among those that are allowed.
+    fn offloads(&self, socket: &Self::Socket) -> Offloads;
+
+    /// Routes changed: what a socket learned about paths may be wrong.
+    fn forget_paths(&self, socket: &Self::Socket);
+
     /// Readable when something changed.
     fn events(&self) -> Vec<BorrowedFd<'_>>;
 
@@ -26,7 +32,7 @@ pub trait Host: Send + 'static {
     fn handle_events(&mut self) -> HostEvent;
 
     /// Whether the source kept with an endpoint is no longer what routing would use.
-    fn source_is_stale(&self, to: Endpoint, fwmark: u32) -> bool;
+    fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool;
 
     /// Something failed that no caller waits for.
     fn log_error(&self, message: &str);

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 
+use adit_io::Offloads;
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::{Endpoint, HandshakeStats, Tunnel, wire};
 use arrayvec::ArrayVec;
@@ -26,7 +27,7 @@ pub(crate) struct HandshakeMessage {
 pub(crate) enum Command {
     Set(DeviceChange, SyncSender<Result<(), SetError>>),
     Get(SyncSender<DeviceStatus>),
-    HandshakeStats(SyncSender<HandshakeStats>),
+    Report(SyncSender<(HandshakeStats, Offloads)>),
 }
 
 /// Many producers, one consumer: the control thread, which the first message of several wakes.

@@ -29,6 +29,8 @@ pub struct Kernel {
     settings: Settings,
     /// Routes and addresses where the sockets are.
     routes: Option<Monitor>,
+    /// For looking up routes, once they change.
+    lookups: Option<Netlink>,
     /// The device where it is now: another namespace, perhaps.
     link: Option<(Netns, Monitor)>,
     last: HostEvent,
@@ -42,6 +44,7 @@ impl Kernel {
             tun,
             settings,
             routes: routes.ok(),
+            lookups: None,
             link: None,
             last: HostEvent {
                 up: false,
@@ -113,6 +116,18 @@ impl Host for Kernel {
         socket.set_mark(fwmark)
     }
 
+    fn offloads(&self, socket: &Udp) -> Offloads {
+        Offloads {
+            udp_gso: socket.gso(),
+            udp_gro: socket.gro(),
+            ..self.settings.offloads
+        }
+    }
+
+    fn forget_paths(&self, socket: &Udp) {
+        socket.forget_refusals();
+    }
+
     fn events(&self) -> Vec<BorrowedFd<'_>> {
         let link = self.link.as_ref().map(|(_, monitor)| monitor);
         self.routes.iter().chain(link).map(Monitor::fd).collect()
@@ -136,9 +151,12 @@ impl Host for Kernel {
         self.last
     }
 
-    fn source_is_stale(&self, to: Endpoint, fwmark: u32) -> bool {
+    fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool {
         let Some(source) = to.src else { return false };
-        let Ok(netlink) = Netlink::open() else {
+        if self.lookups.is_none() {
+            self.lookups = Netlink::open().ok();
+        }
+        let Some(netlink) = &self.lookups else {
             return false;
         };
         // No route from that address, or one through another interface.

@@ -185,8 +185,9 @@ impl Engine {
     /// What happened so far and what is in force.
     pub fn report(&self) -> Report {
         let (answer, result) = sync_channel(1);
-        self.face.command(Command::HandshakeStats(answer));
-        self.face.report(result.recv().unwrap_or_default())
+        self.face.command(Command::Report(answer));
+        let (handshakes, offloads) = result.recv().unwrap_or_default();
+        self.face.report(handshakes, offloads)
     }
 
     /// Asks all threads to end.
@@ -222,7 +223,7 @@ impl Drop for Engine {
 /// What the handle needs of [`Common`], whatever its sockets are.
 trait Face: Send + Sync {
     fn command(&self, command: Command);
-    fn report(&self, handshakes: HandshakeStats) -> Report;
+    fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> Report;
     fn stop(&self);
 }
 
@@ -239,7 +240,7 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
         }
     }
 
-    fn report(&self, handshakes: HandshakeStats) -> Report {
+    fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> Report {
         let common = &self.common;
         let dropped = |reason| {
             common
@@ -248,7 +249,7 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
                 .map(|shard| shard.drops.of(reason))
                 .sum()
         };
-        let mut offloads = self.offloads;
+        let mut offloads = self.offloads.and(sockets);
         offloads.tun_gro_tcp &= common.tun_gro_works();
         offloads.tun_gro_udp &= common.tun_gro_works();
         Report {

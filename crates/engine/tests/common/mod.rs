@@ -17,16 +17,16 @@ use adit_proto::Endpoint;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use x25519_dalek::StaticSecret;
 
-pub const A: usize = 0;
-pub const B: usize = 1;
+pub(crate) const A: usize = 0;
+pub(crate) const B: usize = 1;
 
 /// How a pair is set up.
 #[derive(Clone, Copy)]
-pub struct Options {
-    pub offloads: Offloads,
+pub(crate) struct Options {
+    pub(crate) offloads: Offloads,
     /// Trains travel as trains.
-    pub gso: bool,
-    pub shards: usize,
+    pub(crate) gso: bool,
+    pub(crate) shards: usize,
 }
 
 impl Default for Options {
@@ -74,6 +74,12 @@ where
         Ok(())
     }
 
+    fn offloads(&self, _socket: &U) -> Offloads {
+        Offloads::ALL
+    }
+
+    fn forget_paths(&self, _socket: &U) {}
+
     fn events(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
@@ -86,7 +92,7 @@ where
         }
     }
 
-    fn source_is_stale(&self, _to: Endpoint, _fwmark: u32) -> bool {
+    fn source_is_stale(&mut self, _to: Endpoint, _fwmark: u32) -> bool {
         false
     }
 
@@ -96,21 +102,20 @@ where
 }
 
 /// One end.
-pub struct Side {
-    pub engine: Engine,
+pub(crate) struct Side {
+    pub(crate) engine: Engine,
     /// One per shard.
-    pub tuns: Vec<TunEnd>,
-    pub addr: SocketAddr,
-    pub key: PublicKey,
+    pub(crate) tuns: Vec<TunEnd>,
+    pub(crate) addr: SocketAddr,
 }
 
-pub struct Pair {
-    pub network: Network,
-    pub sides: [Side; 2],
+pub(crate) struct Pair {
+    pub(crate) network: Network,
+    pub(crate) sides: [Side; 2],
 }
 
 /// The address of a side inside the tunnel.
-pub fn inner_ip(side: usize) -> IpAddr {
+pub(crate) fn inner_ip(side: usize) -> IpAddr {
     [10, 0, 0, if side == A { 1 } else { 2 }].into()
 }
 
@@ -118,17 +123,17 @@ fn secret(side: usize) -> StaticSecret {
     StaticSecret::from([if side == A { 0x11 } else { 0x22 }; 32])
 }
 
-pub fn public(side: usize) -> PublicKey {
+pub(crate) fn public(side: usize) -> PublicKey {
     PublicKey(x25519_dalek::PublicKey::from(&secret(side)).to_bytes())
 }
 
 impl Pair {
-    pub fn new(options: Options) -> Self {
+    pub(crate) fn new(options: Options) -> Self {
         Self::with_sockets(options, |_, socket| socket)
     }
 
     /// A pair whose sockets are wrapped, to have them misbehave.
-    pub fn with_sockets<U, W>(options: Options, wrap: W) -> Self
+    pub(crate) fn with_sockets<U, W>(options: Options, wrap: W) -> Self
     where
         U: UdpSocket + 'static,
         W: Fn(usize, MemUdp) -> U + Send + Clone + 'static,
@@ -147,12 +152,7 @@ impl Pair {
                 wrap: move |socket| wrap(number, socket),
             };
             let engine = Engine::start(queues, host, options.offloads).expect("an engine");
-            Side {
-                engine,
-                tuns,
-                addr,
-                key: public(number),
-            }
+            Side { engine, tuns, addr }
         });
         let pair = Self { network, sides };
         for side in [A, B] {
@@ -165,7 +165,7 @@ impl Pair {
     }
 
     /// What the set-up told this side.
-    pub fn configuration(&self, side: usize) -> DeviceChange {
+    pub(crate) fn configuration(&self, side: usize) -> DeviceChange {
         let other = 1 - side;
         let block = Cidr::new(inner_ip(other), 32).expect("a right prefix");
         DeviceChange {
@@ -179,12 +179,12 @@ impl Pair {
         }
     }
 
-    pub fn inject(&self, side: usize, frame: Vec<u8>) {
+    pub(crate) fn inject(&self, side: usize, frame: Vec<u8>) {
         assert!(self.sides[side].tuns[0].inject(frame), "the ring is full");
     }
 
     /// Packets that a side delivers, super-frames taken apart, until there are `count` or none came for a while.
-    pub fn delivered(&self, side: usize, count: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn delivered(&self, side: usize, count: usize) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         let mut last = Instant::now();
         while packets.len() < count && last.elapsed() < Duration::from_secs(5) {
@@ -200,7 +200,7 @@ impl Pair {
     }
 
     /// What a side has delivered and nobody took yet.
-    pub fn delivered_now(&self, side: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn delivered_now(&self, side: usize) -> Vec<Vec<u8>> {
         self.sides[side]
             .tuns
             .iter()
@@ -208,14 +208,14 @@ impl Pair {
             .collect()
     }
 
-    pub fn drops(&self, side: usize, reason: &str) -> u64 {
+    pub(crate) fn drops(&self, side: usize, reason: &str) -> u64 {
         let report = self.sides[side].engine.report();
         let found = report.drops.iter().find(|(name, _)| *name == reason);
         found.unwrap_or_else(|| panic!("no drop reason {reason}")).1
     }
 
     /// Waits until a side has dropped `count` packets for a reason.
-    pub fn wait_for_drops(&self, side: usize, reason: &str, count: u64) {
+    pub(crate) fn wait_for_drops(&self, side: usize, reason: &str, count: u64) {
         let start = Instant::now();
         while self.drops(side, reason) < count {
             assert!(
@@ -229,7 +229,7 @@ impl Pair {
 }
 
 /// The packets that a frame holds, finished.
-pub fn segments(frame: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn segments(frame: &[u8]) -> Vec<Vec<u8>> {
     let frame = Frame::parse(frame).expect("a frame that the kernel would take");
     (0..frame.segments())
         .map(|i| {
@@ -267,7 +267,13 @@ fn ipv4(src: IpAddr, dst: IpAddr, protocol: u8, payload: usize, id: u16) -> Vec<
 }
 
 /// A frame with one UDP datagram over IPv4, checksums right.
-pub fn udp_frame(src: IpAddr, dst: IpAddr, ports: (u16, u16), id: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn udp_frame(
+    src: IpAddr,
+    dst: IpAddr,
+    ports: (u16, u16),
+    id: u16,
+    payload: &[u8],
+) -> Vec<u8> {
     let mut packet = ipv4(src, dst, 17, 8 + payload.len(), id);
     let len = u16::try_from(8 + payload.len()).expect("short");
     let mut udp = Vec::new();
@@ -291,7 +297,7 @@ pub fn udp_frame(src: IpAddr, dst: IpAddr, ports: (u16, u16), id: u16, payload: 
 }
 
 /// A TCP super-frame over IPv4 as the kernel hands it over: partial checksum, segments of `mss` bytes.
-pub fn tcp_frame(src: IpAddr, dst: IpAddr, seq: u32, mss: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn tcp_frame(src: IpAddr, dst: IpAddr, seq: u32, mss: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = ipv4(src, dst, 6, 20 + payload.len(), 7);
     let mut pseudo = packet[12..20].to_vec();
     pseudo.extend([0, 6]);
