@@ -1,6 +1,7 @@
 //! ChaCha20 and Poly1305 in plain Rust, one block at a time: the oracle of the other kernels, and what they use for
 //! the odd ends that no vector pays for.
 
+use core::num::Wrapping;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// "expand 32-byte k" (RFC 8439, section 2.3).
@@ -109,25 +110,32 @@ impl Poly {
 /// (h + block + 2^128) * r, partly reduced: below 5 * 2^128.
 #[inline(always)]
 pub(super) fn absorb(h: [u64; 3], r: [u64; 2], low_half: u64, high_half: u64) -> [u64; 3] {
-    let [r0, r1] = r.map(u128::from);
+    // None of these sums and products wraps. `Wrapping` keeps the checks of debug builds out, which would be branches.
+    let [r0, r1] = r.map(wide);
+    let [h0, h1, h2] = h.map(wide);
     // r1 is a multiple of 4, so that r1 * 2^128 = r1 * 5/4 (mod 2^130 - 5) is a whole number.
     let s1 = r1 + (r1 >> 2);
-    let t0 = u128::from(h[0]) + u128::from(low_half);
-    let t1 = u128::from(h[1]) + u128::from(high_half) + (t0 >> 64);
-    let h2 = h[2] + 1 + low(t1 >> 64);
-    let (h0, h1) = (u128::from(low(t0)), u128::from(low(t1)));
+    let t0 = h0 + wide(low_half);
+    let t1 = h1 + wide(high_half) + (t0 >> 64);
+    let h2 = h2 + Wrapping(1) + (t1 >> 64);
+    let (h0, h1) = (wide(low(t0.0)), wide(low(t1.0)));
 
     let d0 = h0 * r0 + h1 * s1;
-    let d1 = h0 * r1 + h1 * r0 + u128::from(h2 * low(s1));
-    let d2 = h2 * low(r0);
+    let d1 = h0 * r1 + h1 * r0 + wide(low(h2.0).wrapping_mul(low(s1.0)));
+    let d2 = wide(low(h2.0).wrapping_mul(low(r0.0)));
 
     let d1 = d1 + (d0 >> 64);
-    let d2 = d2 + low(d1 >> 64);
+    let d2 = low((d2 + (d1 >> 64)).0);
     // Bits 130 and up come back five-fold: (d2 >> 2) * 4 + (d2 >> 2).
-    let top = (d2 & !3) + (d2 >> 2);
-    let t0 = u128::from(low(d0)) + u128::from(top);
-    let t1 = u128::from(low(d1)) + (t0 >> 64);
-    [low(t0), low(t1), (d2 & 3) + low(t1 >> 64)]
+    let top = (d2 & !3).wrapping_add(d2 >> 2);
+    let t0 = wide(low(d0.0)) + wide(top);
+    let t1 = wide(low(d1.0)) + (t0 >> 64);
+    [low(t0.0), low(t1.0), low((wide(d2 & 3) + (t1 >> 64)).0)]
+}
+
+#[inline(always)]
+fn wide(x: u64) -> Wrapping<u128> {
+    Wrapping(u128::from(x))
 }
 
 /// The bits of r that may be set (RFC 8439, section 2.5).
@@ -146,10 +154,10 @@ pub(super) fn reduce(h: [u64; 3], s: u128) -> [u8; 16] {
     let value = u128::from(h[0]) | u128::from(h[1]) << 64;
     // The carry of h + 5 out of bit 130 says whether h is 2^130 - 5 or more.
     let (_, carry) = value.overflowing_add(5);
-    let over = (h[2] + u64::from(carry)) >> 2;
+    let over = h[2].wrapping_add(u64::from(carry)) >> 2;
     // Branch-free: what is taken off is 0 or 1 times 2^130 - 5, whose low 128 bits are those of -5.
     value
-        .wrapping_add(u128::from(over) * 5)
+        .wrapping_add(u128::from(over).wrapping_mul(5))
         .wrapping_add(s)
         .to_le_bytes()
 }

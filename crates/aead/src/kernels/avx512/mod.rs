@@ -234,18 +234,16 @@ impl<const N: usize> Batch<N> {
     fn authenticate(&mut self, count: usize) {
         let mut at = 0;
         while at < count {
-            if count - at > 8 {
-                self.together::<2>(at, count);
-                at += 16;
-            } else {
-                self.together::<1>(at, count);
-                at += 8;
-            }
+            at += match count - at {
+                ..=8 => self.together::<1>(at, count),
+                ..=16 => self.together::<2>(at, count),
+                _ => self.together::<4>(at, count),
+            };
         }
     }
 
-    /// The tags of up to 8 * `G` packets from `at` on, side by side if they are alike enough.
-    fn together<const G: usize>(&mut self, at: usize, count: usize) {
+    /// The tags of up to 8 * `G` packets from `at` on, side by side if they are alike enough; returns their number.
+    fn together<const G: usize>(&mut self, at: usize, count: usize) -> usize {
         let n = (count - at).min(8 * G);
         let texts = &mut self.texts[at..at + 8 * G];
         let keys = &self.keys[at..at + 8 * G];
@@ -267,7 +265,7 @@ impl<const N: usize> Batch<N> {
                 let (keys, _) = keys.as_chunks().0.as_chunks();
                 let (tags, _) = tags.as_chunks_mut().0.as_chunks_mut();
                 poly::packets::<G>(&texts[0], &keys[0], &mut tags[0]);
-                return;
+                return n;
             }
             for ((text, key), tag) in texts[..n].iter().zip(keys).zip(tags) {
                 *tag = if plain && text.blocks() >= SCALAR_BELOW {
@@ -277,6 +275,7 @@ impl<const N: usize> Batch<N> {
                 };
             }
         }
+        n
     }
 }
 

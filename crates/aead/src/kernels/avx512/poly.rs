@@ -288,9 +288,8 @@ pub(super) unsafe fn packets<const G: usize>(
         let mut h = [[zero; 3]; G];
         for left in (1..=steps).rev() {
             if left <= whole && left > 1 {
-                h[0] = groups[0].step(h[0], &all_powers[0], left);
-                if G == 2 {
-                    h[G - 1] = groups[G - 1].step(h[G - 1], &all_powers[G - 1], left);
+                for g in 0..G {
+                    h[g] = groups[g].step(h[g], &all_powers[g], left);
                 }
             } else {
                 for g in 0..G {
@@ -314,11 +313,11 @@ pub(super) unsafe fn packets<const G: usize>(
 /// From limbs of 44, 44 and 42 bits and a little to the tag.
 #[inline(always)]
 fn tag_of(h: [u64; 3], s: u128) -> [u8; 16] {
-    let low = u128::from(h[0]) + (u128::from(h[1]) << 44);
+    let low = u128::from(h[0]).wrapping_add(u128::from(h[1]) << 44);
     // All but the low 40 bits of the third limb are beyond bit 128.
     let (low, carry) = low.overflowing_add(u128::from(h[2]) << 88);
     let [h0, h1] = scalar::words(low);
-    scalar::reduce([h0, h1, (h[2] >> 40) + u64::from(carry)], s)
+    scalar::reduce([h0, h1, (h[2] >> 40).wrapping_add(u64::from(carry))], s)
 }
 
 /// Bytes `missing..reach` of the 64 that begin `before` bytes ahead of the end of the text's last block (that of the
@@ -404,9 +403,9 @@ pub(super) unsafe fn blocks(text: &Text, key: &[u8; 32]) -> [u8; 16] {
         }
         let h = multiply(h, &powers).map(|limb| _mm512_reduce_add_epi64(limb).cast_unsigned());
         // Eight limbs together may have three bits more.
-        let h1 = h[1] + (h[0] >> 44);
-        let h2 = h[2] + (h1 >> 44);
-        let h0 = (h[0] & MASK44) + (h2 >> 42) * 5;
+        let h1 = h[1].wrapping_add(h[0] >> 44);
+        let h2 = h[2].wrapping_add(h1 >> 44);
+        let h0 = (h[0] & MASK44).wrapping_add((h2 >> 42).wrapping_mul(5));
         tag_of([h0, h1 & MASK44, h2 & MASK42], s)
     }
 }
