@@ -136,6 +136,32 @@ pub fn renews(tunnel: &Tunnel, tolerated: u64) {
 }
 
 #[test]
+fn a_restarted_initiator_is_answered_in_the_session_it_knows() {
+    // The responder still has a session with the process before. The first packet of the new one confirms it, and the
+    // answer to that very packet must already be sent in it.
+    let net = Pair::new();
+    let setup = Setup {
+        right_knows_left: false,
+        ..Setup::default()
+    };
+    let mut tunnel = Tunnel::new(&net, setup);
+    tunnel.connect();
+    for _ in 0..8 {
+        let left = &mut tunnel.left;
+        left.daemon.signal("KILL");
+        left.daemon.wait();
+        wait_for("the interface goes with it", seconds(5), || {
+            !net.left.has_interface("wg0")
+        });
+        left.daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
+        setconf(&net.left, "wg0", &left.config);
+        net.left
+            .sh("ip addr add 192.168.77.1/24 dev wg0; ip link set wg0 mtu 1420 up");
+        ping(&net.left, &tunnel.right.v4, 1);
+    }
+}
+
+#[test]
 fn transfer_counters_count_exactly_the_datagrams_payload() {
     let net = Pair::new();
     let tunnel = Tunnel::new(
