@@ -33,7 +33,11 @@ impl Packet {
     }
 
     fn key_bytes(&self) -> [u8; 32] {
-        core::array::from_fn(|i| self.key.wrapping_mul(31).wrapping_add(i as u8))
+        core::array::from_fn(|i| {
+            self.key
+                .wrapping_mul(31)
+                .wrapping_add(u8::try_from(i).unwrap())
+        })
     }
 
     fn nonce(&self) -> [u8; 12] {

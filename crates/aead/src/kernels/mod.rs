@@ -191,7 +191,10 @@ impl Kernel {
 
     /// Who does a batch whose packets, with their tags, have these lengths. Thresholds as measured.
     fn choose(self, lens: impl ExactSizeIterator<Item = usize> + Clone) -> Choice {
+        #[cfg(target_arch = "x86_64")]
         let short = |most| lens.clone().all(|len| len <= most + TAG_LEN);
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = lens;
         let library = self.mixed
             && match self.choice {
                 #[cfg(target_arch = "x86_64")]

@@ -235,8 +235,8 @@ impl<const N: usize> Batch<N> {
         let mut at = 0;
         while at < count {
             at += match count - at {
-                ..=8 => self.together::<1>(at, count),
-                ..=16 => self.together::<2>(at, count),
+                0..=8 => self.together::<1>(at, count),
+                9..=16 => self.together::<2>(at, count),
                 _ => self.together::<4>(at, count),
             };
         }
