@@ -109,7 +109,7 @@ pub(crate) fn run(args: AeadArgs) -> Result<(), Box<dyn Error>> {
         for &len in &lens {
             for &batch in &batches {
                 eprint!("\r{} {len} bytes, batches of {batch}    ", name(op));
-                let rounds = if args.quick { 3 } else { 20 };
+                let rounds = if args.quick { 8 } else { 20 };
                 table
                     .results
                     .extend(measure(op, len, batch, rounds, &contenders)?);
