@@ -137,7 +137,13 @@ impl<H: Host> Control<H> {
                     to,
                     datagram,
                     tunnel,
-                } => self.send(to, &datagram, tunnel.as_ref()),
+                } => {
+                    if self.send(to, &datagram, tunnel.as_ref())
+                        && let Some(tunnel) = tunnel
+                    {
+                        tunnel.handshake_sent(datagram.len() as u64);
+                    }
+                }
                 Output::Keepalive { tunnel } => self.send_keepalive(&tunnel),
                 Output::SessionReady { tunnel } => {
                     for shard in &self.common.shards {
@@ -153,14 +159,14 @@ impl<H: Host> Control<H> {
         }
     }
 
-    fn send(&self, to: Endpoint, datagram: &[u8], tunnel: Option<&Arc<Tunnel>>) {
+    /// True if it left. What did not is tried again by its timer, as if the network had lost it.
+    fn send(&self, to: Endpoint, datagram: &[u8], tunnel: Option<&Arc<Tunnel>>) -> bool {
         let sockets = self.common.shards[0].sockets.load();
         let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
-            return;
+            return false;
         };
         let mut report = SendReport::default();
-        // The socket may be full: the handshake is tried again, as if the network had lost it.
-        socket.send(
+        let taken = socket.send(
             &[Transmit {
                 to,
                 ecn: 0,
@@ -172,11 +178,12 @@ impl<H: Host> Control<H> {
         if let (Some(tunnel), Some(_)) = (tunnel, report.stale_source) {
             tunnel.clear_source();
         }
+        taken == 1 && report.lost == 0
     }
 
     fn send_keepalive(&self, tunnel: &Arc<Tunnel>) {
         let now = clock::now();
-        let (Some(session), Some(to)) = (tunnel.current(), tunnel.endpoint()) else {
+        let (Some(session), Some(to)) = (tunnel.session(now), tunnel.endpoint()) else {
             return;
         };
         let Ok(counter) = session.reserve(now, 1) else {
@@ -192,8 +199,9 @@ impl<H: Host> Control<H> {
         }
         .write(header);
         adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, text)]);
-        self.send(to, &datagram, Some(tunnel));
-        if tunnel.keepalive_sent(now, &session, datagram.len() as u64) {
+        if self.send(to, &datagram, Some(tunnel))
+            && tunnel.keepalive_sent(now, &session, datagram.len() as u64)
+        {
             self.common.control.notice(tunnel);
         }
     }
@@ -277,6 +285,11 @@ impl<H: Host> Control<H> {
         }
     }
 
+    fn unbound(&self) -> Vec<Sockets<H::Socket>> {
+        let shards = self.common.shards.iter();
+        shards.map(|_| Sockets::unbound()).collect()
+    }
+
     fn publish(&self, sockets: Vec<Sockets<H::Socket>>) {
         for (shard, sockets) in self.common.shards.iter().zip(sockets) {
             shard.sockets.store(Arc::new(sockets));
@@ -305,13 +318,7 @@ impl<H: Host> Control<H> {
                         .log_error(&bind_error(self.listen_port, &e).message),
                 }
             } else {
-                self.publish(
-                    self.common
-                        .shards
-                        .iter()
-                        .map(|_| Sockets::unbound())
-                        .collect(),
-                );
+                self.publish(self.unbound());
             }
         }
         if routes_changed {
@@ -334,6 +341,8 @@ impl<H: Host> Control<H> {
 
 impl<H: Host> Drop for Control<H> {
     fn drop(&mut self) {
+        // Whoever waits for the end of the engine finds its port free.
+        self.publish(self.unbound());
         self.common.control.close();
     }
 }

@@ -99,7 +99,7 @@ impl Outbound {
                     .count(DropReason::NoRoute, frame.segments() as u64);
                 continue;
             };
-            if self.staged.holds(tunnel.id()) && tunnel.current().is_some() {
+            if self.staged.holds(tunnel.id()) && tunnel.session(now).is_some() {
                 send_staged(
                     &mut self.sender,
                     &mut self.staged,
@@ -239,7 +239,7 @@ impl<'a> Trains<'a> {
                     } else if self.open.is_full() {
                         sender.seal(self.open.remove(0), common, sockets, now);
                     }
-                    let Some(session) = tunnel.current() else {
+                    let Some(session) = tunnel.session(now) else {
                         return false;
                     };
                     let Some(to) = tunnel.endpoint() else {

@@ -114,7 +114,7 @@ impl Session {
     }
 
     /// Whether a packet could be sent now.
-    pub(crate) fn may_send(&self, now: Time) -> bool {
+    pub fn may_send(&self, now: Time) -> bool {
         !self.retired.load(Ordering::Relaxed)
             && now.since(self.born) < REJECT_AFTER_TIME
             && self.sent() < REJECT_AFTER_MESSAGES

@@ -75,8 +75,13 @@ impl Tunnel {
         self.public_key
     }
 
-    /// The session to send with, if there is one that the peer has confirmed. It may have expired: see
-    /// [`Session::reserve`].
+    /// The session to send with, if there is one that may send now. Without one, stage what is to be sent and say
+    /// [`want_session`](Self::want_session).
+    pub fn session(&self, now: Time) -> Option<Arc<Session>> {
+        self.current().filter(|session| session.may_send(now))
+    }
+
+    /// The current session, if there is one that the peer has confirmed. It may have expired.
     pub fn current(&self) -> Option<Arc<Session>> {
         self.current.load_full()
     }
@@ -128,9 +133,14 @@ impl Tunnel {
         self.raise(notices)
     }
 
+    /// A handshake message to this peer was sent: `bytes` of UDP payload.
+    pub fn handshake_sent(&self, bytes: u64) {
+        self.tx_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// A train was opened and at least one packet of it was authentic and fresh: `bytes` of UDP payload of those.
     /// `data` is false if all were keepalives.
-    pub fn received(&self, now: Time, session: &Session, bytes: u64, data: bool) -> bool {
+    pub fn received(&self, now: Time, session: &Arc<Session>, bytes: u64, data: bool) -> bool {
         let mut notices = 0;
         self.note_received(now, bytes);
         if data {
@@ -140,6 +150,9 @@ impl Tunnel {
             notices |= self.arm(notice::KEEPALIVE);
         }
         if session.confirm() {
+            // At once: the answer to this packet may leave before the control thread runs, and a peer that restarted
+            // knows no other session.
+            self.current.store(Some(Arc::clone(session)));
             notices |= notice::CONFIRMED;
         }
         if session.enters_last_minute(now) && self.is_current(session) {

@@ -183,7 +183,8 @@ impl Peer {
         to: Endpoint,
         message: &[u8],
     ) {
-        self.tunnel.note_sent(now, message.len() as u64);
+        // Whoever sends it counts its bytes.
+        self.tunnel.note_sent(now, 0);
         core.push(Output::Handshake {
             to,
             datagram: message.iter().copied().collect::<ArrayVec<u8, _>>(),
@@ -224,6 +225,8 @@ impl Peer {
     /// The first authentic packet came in on a session that we answered.
     fn session_confirmed(&mut self, core: &mut Core, wall: Tai64N) {
         let Some(next) = self.keypairs.next.take_if(|next| next.is_confirmed()) else {
+            // The shard made a session current that was replaced or retired meanwhile.
+            self.tunnel.set_current(self.keypairs.current.clone());
             return;
         };
         core.stats.confirmed += 1;
@@ -266,6 +269,10 @@ impl Peer {
     /// Drops every session; the keys are wiped when the last shard lets go of them.
     pub(super) fn drop_keypairs(&mut self, core: &mut Core) {
         self.tunnel.set_current(None);
+        if let Some(next) = &self.keypairs.next {
+            // A shard may be about to make it current.
+            next.retire();
+        }
         let keypairs = std::mem::take(&mut self.keypairs);
         core.drop_session(keypairs.previous);
         core.drop_session(keypairs.current);
@@ -276,8 +283,9 @@ impl Peer {
     /// those in use is still received.
     pub(super) fn expire_sessions(&mut self, core: &mut Core) {
         self.tunnel.set_current(None);
-        if let Some(current) = &self.keypairs.current {
-            current.retire();
+        // A shard may be about to make the next one current.
+        for session in self.keypairs.current.iter().chain(&self.keypairs.next) {
+            session.retire();
         }
         core.drop_session(self.keypairs.next.take());
     }

@@ -313,7 +313,14 @@ impl Net {
     pub fn drain(&mut self, host: usize) {
         while let Some(output) = self.hosts[host].device.poll_output() {
             match output {
-                Output::Handshake { to, datagram, .. } => {
+                Output::Handshake {
+                    to,
+                    datagram,
+                    tunnel,
+                } => {
+                    if let Some(tunnel) = tunnel {
+                        tunnel.handshake_sent(datagram.len() as u64);
+                    }
                     self.transmit(host, to.addr, datagram.to_vec());
                 }
                 Output::SessionReady { tunnel } => self.flush(host, &tunnel),
