@@ -353,6 +353,13 @@ fn cpu() -> String {
     model.map_or_else(|| std::env::consts::ARCH.into(), |(_, model)| model.into())
 }
 
+/// The cells of one operation and batch, by length.
+struct Block<'a> {
+    op: Op,
+    batch: usize,
+    columns: Vec<&'a [Cell]>,
+}
+
 /// For each operation and batch a block: a line for each implementation, a column for each length.
 fn text(table: &Table) -> String {
     let mut out = String::new();
@@ -363,7 +370,7 @@ fn text(table: &Table) -> String {
     );
     let mut rest = &table.results[..];
     // Cells come by operation, length, batch, implementation; blocks are by operation and batch.
-    let mut blocks: Vec<((Op, usize), Vec<&[Cell]>)> = Vec::new();
+    let mut blocks: Vec<Block<'_>> = Vec::new();
     while let Some(first) = rest.first() {
         let n = rest
             .iter()
@@ -371,13 +378,18 @@ fn text(table: &Table) -> String {
             .count();
         let (cells, later) = rest.split_at(n);
         rest = later;
-        let key = (first.op, first.batch);
-        match blocks.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, columns)) => columns.push(cells),
-            None => blocks.push((key, vec![cells])),
+        let (op, batch) = (first.op, first.batch);
+        let of_both = |block: &&mut Block<'_>| (block.op, block.batch) == (op, batch);
+        match blocks.iter_mut().find(of_both) {
+            Some(block) => block.columns.push(cells),
+            None => blocks.push(Block {
+                op,
+                batch,
+                columns: vec![cells],
+            }),
         }
     }
-    for ((op, batch), columns) in blocks {
+    for Block { op, batch, columns } in blocks {
         let _ = write!(out, "\n{:16}", format!("{}, batch {batch}", name(op)));
         for cells in &columns {
             let _ = write!(out, "{:>22}", format!("{} B", cells[0].len));
