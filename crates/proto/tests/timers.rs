@@ -45,6 +45,22 @@ fn an_initiator_with_nothing_to_send_confirms_with_a_keepalive() {
 }
 
 #[test]
+fn a_session_past_its_age_is_not_offered_for_sending_and_the_next_packet_starts_a_handshake() {
+    let mut net = Net::pair(1);
+    net.send(A, B, b"x");
+    net.run_for(millis(50));
+    let offered = |net: &Net| net.tunnel(A, B).session(net.now).is_some();
+    assert!(offered(&net));
+    net.run_for(secs(181));
+    assert!(net.tunnel(A, B).current().is_some(), "its keys live on");
+    assert!(!offered(&net), "but it sends nothing");
+    net.send(A, B, b"y");
+    net.run_for(millis(50));
+    assert_eq!(net.hosts[B].delivered, [b"x", b"y"]);
+    assert!(offered(&net));
+}
+
+#[test]
 fn the_responder_sends_nothing_before_the_initiator_confirmed() {
     let mut net = Net::pair(1);
     net.send(A, B, b"x");
