@@ -1,7 +1,7 @@
 //! The data path of Adit.
 //!
-//! Each shard is a thread that carries packets all the way: [`outbound`] from its TUN queue to its UDP sockets,
-//! [`inbound`] back. One control thread does handshakes, timers and configuration, and publishes sessions and routes
+//! Each shard is a thread that carries packets all the way: `outbound` from its TUN queue to its UDP sockets,
+//! `inbound` back. One control thread does handshakes, timers and configuration, and publishes sessions and routes
 //! that the shards read.
 //!
 //! A packet's way out: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in: the mirror.
