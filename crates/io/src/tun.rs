@@ -83,6 +83,7 @@ impl Tun {
         os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, 10)
             .map_err(|error| context(error, "setting the length of the virtio header"))?;
         tun.negotiate()?;
+        tun.offloads.tun_gro_udp &= !loses_merged_datagrams(os::kernel_release());
         tun.probe_writes();
         Ok(tun)
     }
@@ -231,6 +232,11 @@ impl Trouble {
             _ => Self::Transient,
         }
     }
+}
+
+/// Linux before 6.8.5 loses VXLAN and Geneve packets that come out of a merged UDP frame (tailscale issue 11026).
+fn loses_merged_datagrams(release: (u32, u32, u32)) -> bool {
+    release < (6, 8, 5)
 }
 
 /// A super-frame of two segments of 4 bytes, from and to 0.0.0.0.

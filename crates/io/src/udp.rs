@@ -167,7 +167,7 @@ impl Udp {
         let udp = Self {
             // Linux 4.18
             gso: offloads.udp_gso
-                && !mangles_trains(&rustix::system::uname().release().to_string_lossy())
+                && !mangles_trains(os::kernel_release())
                 && os::option(fd.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok(),
             // Linux 5.0, but trustworthy only since 5.12, which can also be asked whether it is on.
             gro: offloads.udp_gro
@@ -239,12 +239,8 @@ impl UdpSocket for Udp {
 /// Linux 7.0 to 7.1.4 corrupts a train whose datagrams are all equally long, as most are (tailscale issue 19777).
 ///
 /// A short datagram at the end avoids that but crashed the firmware of some network cards (their issue 20994).
-fn mangles_trains(release: &str) -> bool {
-    let mut parts = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|part| part.parse::<u32>().unwrap_or(0));
-    let mut part = || parts.next().unwrap_or(0);
-    matches!((part(), part(), part()), (7, 0, _) | (7, 1, 0..=4))
+fn mangles_trains(release: (u32, u32, u32)) -> bool {
+    matches!(release, (7, 0, _) | (7, 1, 0..=4))
 }
 
 /// A place between two messages.

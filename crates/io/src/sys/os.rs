@@ -160,3 +160,17 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     }
     Ok(result)
 }
+
+/// The running kernel's version.
+pub(crate) fn kernel_release() -> (u32, u32, u32) {
+    parse_release(&rustix::system::uname().release().to_string_lossy())
+}
+
+/// The first three numbers of a release string; what is missing is 0.
+pub(crate) fn parse_release(release: &str) -> (u32, u32, u32) {
+    let mut parts = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|part| part.parse().unwrap_or(0));
+    let mut part = || parts.next().unwrap_or(0);
+    (part(), part(), part())
+}

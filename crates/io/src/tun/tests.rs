@@ -188,12 +188,7 @@ fn this_kernel_takes_what_it_says_it_takes() {
     let offloads = tun.offloads();
     assert!(offloads.tun_tso && offloads.tun_gro_tcp, "{offloads:?}");
     // USO came with Linux 6.2
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut parts = release
-        .split(['.', '-'])
-        .map(|part| part.parse::<u32>().unwrap_or(0));
-    let version = (parts.next().unwrap(), parts.next().unwrap());
-    assert_eq!(offloads.tun_uso, version >= (6, 2));
+    assert_eq!(offloads.tun_uso, os::kernel_release() >= (6, 2, 0));
 
     // The probe's answers: down for a good header, refused for a bad one.
     let error = tun.write(&[IoSlice::new(&probe_frame(6))]).unwrap_err();
@@ -336,4 +331,21 @@ fn only_a_tun_device_is_taken_over_by_descriptor() {
             }
         })
         .unwrap();
+}
+
+#[test]
+fn kernels_that_lose_merged_datagrams_are_known_by_their_release() {
+    for (release, loses) in [
+        ("6.1.0-49-cloud-amd64", true),
+        ("6.8.0-31-generic", true),
+        ("6.8.4", true),
+        ("6.8.5", false),
+        ("6.9.0-rc1", false),
+        ("6.18.44", false),
+        ("7.2", false),
+        ("", true),
+    ] {
+        let parsed = os::parse_release(release);
+        assert_eq!(loses_merged_datagrams(parsed), loses, "{release}");
+    }
 }

@@ -609,8 +609,11 @@ fn shards_share_a_port_and_the_kernel_spreads_senders_over_them() {
             .map(|pair| {
                 let socket = if to.is_ipv4() { &pair.v4 } else { &pair.v6 };
                 let mut batch = RecvBatch::default();
-                let result = socket.as_ref().unwrap().recv(&mut batch);
-                result.map_or(0, |()| batch.len())
+                let mut count = 0;
+                while socket.as_ref().unwrap().recv(&mut batch).is_ok() {
+                    count += batch.len();
+                }
+                count
             })
             .collect();
         assert_eq!(counts.iter().sum::<usize>(), 64);
@@ -697,6 +700,6 @@ fn kernels_that_mangle_trains_are_known_by_their_release() {
         ("", false),
         ("what?", false),
     ] {
-        assert_eq!(mangles_trains(release), bad, "{release}");
+        assert_eq!(mangles_trains(os::parse_release(release)), bad, "{release}");
     }
 }
