@@ -23,6 +23,19 @@ fn interface(netlink: &Netlink, name: &str) -> u32 {
     index
 }
 
+/// Waits for the local route of an address: for IPv6 the kernel makes it in its own time, after it has accepted the
+/// address.
+fn is_usable(netlink: &Netlink, own: IpAddr) {
+    let start = Instant::now();
+    while !netlink
+        .route_get(own, None, 0, None)
+        .is_ok_and(|path| path.local)
+    {
+        assert!(start.elapsed() < Duration::from_secs(10), "{own} unusable");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn up() -> LinkChange<'static> {
     LinkChange {
         up: Some(true),
@@ -173,6 +186,7 @@ fn routes_and_rules_do_what_wg_quick_needs() {
         ];
         for (family, own, len, router, any, far) in families {
             netlink.add_address(wan, ip(own), len, true).unwrap();
+            is_usable(&netlink, ip(own));
             let default = Route {
                 gateway: Some(ip(router)),
                 metric: Some(700),
