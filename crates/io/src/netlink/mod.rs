@@ -1,4 +1,4 @@
-//! Links, addresses, routes and rules over netlink, as far as a tunnel needs them.
+//! Links, addresses, routes, rules and the packet filter over netlink, as far as a tunnel needs them.
 //!
 //! Requests are synchronous: the kernel handles one while it is sent, so its answer waits already. A [`Netlink`]
 //! stays in the namespace of the thread that opened it, wherever it is used.
@@ -6,6 +6,9 @@
 mod address;
 mod link;
 mod monitor;
+mod nftables;
+#[cfg(test)]
+mod nftables_tests;
 mod route;
 mod rule;
 #[cfg(test)]
@@ -28,6 +31,7 @@ use crate::netns::Netns;
 pub use address::Address;
 pub use link::{Link, LinkChange};
 pub use monitor::{Event, Monitor};
+pub use nftables::Firewall;
 pub use route::{Path, Route};
 pub use rule::Rule;
 
@@ -88,6 +92,8 @@ impl Error {
         match self.source.raw_os_error() {
             // What deleting a route, an address or a link that is not there gives.
             Some(libc::ESRCH | libc::EADDRNOTAVAIL | libc::ENODEV) => io::ErrorKind::NotFound,
+            // A part that the kernel was built without.
+            Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => io::ErrorKind::Unsupported,
             _ => self.source.kind(),
         }
     }
@@ -130,7 +136,7 @@ const DUMP_ATTEMPTS: usize = 10;
 impl Netlink {
     /// A socket in the calling thread's namespace.
     pub fn open() -> io::Result<Self> {
-        let socket = open_socket(0)?;
+        let socket = open_socket(netlink_sys::protocols::NETLINK_ROUTE, 0)?;
         // Old kernels lack these; they only make errors clearer.
         let _ = socket.set_cap_ack(true);
         let _ = socket.set_ext_ack(true);
@@ -326,9 +332,9 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(field.try_into().ok()?))
 }
 
-/// A routing socket that is connected to the kernel and member of the given groups (a bit each).
-fn open_socket(groups: u32) -> io::Result<Socket> {
-    let mut socket = Socket::new(netlink_sys::protocols::NETLINK_ROUTE)?;
+/// A netlink socket that is connected to the kernel and member of the given groups (a bit each).
+fn open_socket(protocol: isize, groups: u32) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
     let kernel = netlink_sys::SocketAddr::new(0, 0);
     socket.bind(&netlink_sys::SocketAddr::new(0, groups))?;
     socket.connect(&kernel)?;

@@ -44,7 +44,7 @@ pub enum Event {
 impl Monitor {
     /// Watches the calling thread's namespace.
     pub fn open() -> io::Result<Self> {
-        let socket = open_socket(GROUPS)?;
+        let socket = open_socket(netlink_sys::protocols::NETLINK_ROUTE, GROUPS)?;
         socket.set_non_blocking(true)?;
         // A burst of routes should not be lost at once; if it is, `Lost` tells.
         let _ = socket.set_rx_buf_sz(1 << 20);
