@@ -1,8 +1,8 @@
 //! `adit up`, `down`, `save`, `strip` and `sync`: wg-quick's files and behaviour, without wg-quick.
 //!
 //! `up`, in wg-quick's order, each step undone when a later one fails:
-//! 1. start the interface's process;
-//! 2. PreUp hooks;
+//! 1. PreUp hooks;
+//! 2. start the interface's process;
 //! 3. keys, peers and endpoints, names looked up with patience, as one transaction;
 //! 4. addresses, MTU, up;
 //! 5. DNS;
@@ -16,7 +16,7 @@ mod routing;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,8 +25,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_ctl::config::{self, Config, Table};
+use adit_ctl::status;
 use adit_ctl::uapi::{self, Client, ClientError};
-use adit_io::netlink::{LinkChange, Netlink};
+use adit_io::netlink::{Family, LinkChange, Netlink};
 use adit_io::netns;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -58,6 +59,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
         bail!("`{name}` already exists: `adit down {name}` takes it down if Adit runs it");
     }
     let routes = quick.routes()?;
+    quick.hooks(&quick.config.interface.pre_up)?;
     run::start_in_background(&RunArgs {
         disable_offload: args.disable_offload.clone(),
         shards: args.shards,
@@ -79,6 +81,7 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
     if let Err(failure) = quick.status() {
         // Its process may have died; what it cannot have taken along goes now.
         quick.undo_surroundings(&netlink, None);
+        quick.remove_dead_files();
         return Err(failure);
     }
     quick.hooks(&interface.pre_down)?;
@@ -127,12 +130,23 @@ fn read(path: &Path) -> Result<zeroize::Zeroizing<String>> {
     Ok(zeroize::Zeroizing::new(text))
 }
 
+/// Whether everyone may use the file and its directory.
+fn is_world_accessible(path: &Path) -> bool {
+    let for_others = |path: &Path| Some(fs::metadata(path).ok()?.mode() & 0o007);
+    let path = fs::canonicalize(path).unwrap_or_default();
+    let modes = for_others(&path).zip(path.parent().and_then(for_others));
+    modes.is_some_and(|(file, dir)| file & dir != 0)
+}
+
 impl Quick {
     fn load(args: &ConfArgs) -> Result<Self> {
         let (path, name) = config::locate(&args.conf).map_err(Failure::new)?;
         let config = Config::read(&path).map_err(|errors| Failure::new(errors.to_string()))?;
         for warning in &config.warnings {
             eprintln!("Warning: {warning}");
+        }
+        if is_world_accessible(&path) {
+            eprintln!("Warning: `{}` is world accessible", path.display());
         }
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -156,8 +170,6 @@ impl Quick {
 
     fn bring_up(&self, netlink: &Netlink, routes: &[Planned]) -> Result<()> {
         let interface = &self.config.interface;
-        self.hooks(&interface.pre_up)?;
-
         let endpoints = self.endpoints()?;
         self.set(&self.config.to_change(&endpoints))?;
 
@@ -259,6 +271,8 @@ impl Quick {
 
     fn add_routes(&self, netlink: &Netlink, index: u32, routes: &[Planned]) -> Result<()> {
         let mut table = self.config.interface.fwmark.filter(|mark| *mark != 0);
+        // Rules that a killed run left would be in the way, or stay for good.
+        routing::remove_orphans(netlink, table);
         for planned in routes {
             self.check_interrupted()?;
             match *planned {
@@ -288,8 +302,7 @@ impl Quick {
 
     fn add_default(&self, netlink: &Netlink, index: u32, block: Cidr, mark: u32) -> Result<()> {
         routing::add_default(netlink, index, block, mark)?;
-        let v6 = block.addr().is_ipv6();
-        if !v6 {
+        if block.addr().is_ipv4() {
             // Reverse-path filters must look up the answers to marked packets with the mark.
             let sysctl = netns::set_sysctl("net.ipv4.conf.all.src_valid_mark", "1");
             sysctl.context(|| "cannot make reverse-path filtering respect marks".into())?;
@@ -299,7 +312,7 @@ impl Quick {
                 .iter()
                 .map(|address| address.ip)
                 .collect();
-        programs::set_firewall(&self.name, v6, mark, &own)
+        routing::set_firewall(&self.name, Family::of(block.addr()), mark, &own)
     }
 
     /// Removes the interface and all that `up` put around it, and waits until its process has ended.
@@ -335,6 +348,20 @@ impl Quick {
         Ok(())
     }
 
+    /// Removes the files that a killed process left, unless the next one listens already.
+    fn remove_dead_files(&self) {
+        let name = &self.name;
+        let controls = Path::new(uapi::DIR);
+        let socket = controls.join(format!("{name}.sock"));
+        let dead = UnixStream::connect(&socket);
+        if dead.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+            let status = Path::new(status::DIR).join(format!("{name}.sock"));
+            for file in [socket, controls.join(format!("{name}.name")), status] {
+                let _ = fs::remove_file(file);
+            }
+        }
+    }
+
     /// DNS, policy routing, firewall.
     fn undo_surroundings(&self, netlink: &Netlink, status: Option<&DeviceStatus>) {
         let interface = &self.config.interface;
@@ -346,10 +373,10 @@ impl Quick {
                 Some(0) => {}
                 Some(mark) => routing::remove_default(netlink, mark),
                 // The process took the mark that it chose with it.
-                None => routing::remove_orphans(netlink),
+                None => routing::remove_orphans(netlink, None),
             }
         }
-        programs::unset_firewall(&self.name);
+        routing::unset_firewall(&self.name);
     }
 
     /// Writes the running configuration to the file, all at once.

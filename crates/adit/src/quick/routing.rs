@@ -1,11 +1,11 @@
-//! MTU, routes and policy routing of a tunnel, over netlink.
+//! MTU, routes, policy routing and packet filter of a tunnel, over netlink.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 
 use adit_ctl::config::{Address, Table};
-use adit_io::netlink::{Family, Netlink, Route, Rule};
+use adit_io::netlink::{Family, Firewall, Netlink, Route, Rule};
 use adit_proto::config::Cidr;
 
 use crate::failure::{Context, Result, bail};
@@ -234,12 +234,13 @@ pub(super) fn remove_default(netlink: &Netlink, table: u32) {
     }
 }
 
-/// Removes the rules of tunnels whose process was killed: they lead to tables from 51820 on that have no route left.
-pub(super) fn remove_orphans(netlink: &Netlink) {
+/// Removes the rules of tunnels whose process was killed: they lead to `stated`, or to tables from 51820 on, that have
+/// no route left.
+pub(super) fn remove_orphans(netlink: &Netlink, stated: Option<u32>) {
     let orphans = |family| {
         let routes = netlink.routes(family).ok()?;
         let dead = move |rule: &Rule| {
-            rule.table >= FIRST_TABLE
+            (rule.table >= FIRST_TABLE || stated == Some(rule.table))
                 && is_unmarked(rule, rule.table)
                 && !routes.iter().any(|route| route.table == rule.table)
         };
@@ -282,6 +283,42 @@ pub(super) fn addresses(
     Ok(ours
         .filter(|address| !made(address) || stated.contains(address))
         .collect())
+}
+
+/// Sets [`Firewall`]'s rules. The table is wg-quick's, so that either tool removes what the other left.
+pub(super) fn set_firewall(
+    interface: &str,
+    family: Family,
+    mark: u32,
+    addresses: &[IpAddr],
+) -> Result<()> {
+    let firewall = Firewall {
+        family,
+        table: &firewall_table(interface),
+        interface,
+        mark,
+        addresses,
+    };
+    match firewall.set() {
+        Err(e) if e.kind() == ErrorKind::Unsupported => bail!(
+            "a default route through the tunnel needs firewall rules that keep it from being spoofed, and this kernel \
+             has no nf_tables ({e}); use one that has, or set Table = off and add the routes yourself"
+        ),
+        result => result.context(|| "cannot protect the default route".into()),
+    }
+}
+
+/// Removes what [`set_firewall`] set, in both families, now or before the process was killed.
+pub(super) fn unset_firewall(interface: &str) {
+    for family in Family::BOTH {
+        if let Err(e) = Firewall::remove(family, &firewall_table(interface)) {
+            eprintln!("adit: {e}");
+        }
+    }
+}
+
+fn firewall_table(interface: &str) -> String {
+    format!("wg-quick-{interface}")
 }
 
 #[cfg(test)]

@@ -82,6 +82,19 @@ fn state(host: &Host) -> String {
     .collect()
 }
 
+/// Waits until the host is as it was `before`; panics with what differs.
+#[track_caller]
+fn comes_back(host: &Host, before: &str, what: &str) {
+    let start = std::time::Instant::now();
+    while start.elapsed() < seconds(20) {
+        if state(host) == before {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(state(host), before, "{what} leaves something behind");
+}
+
 fn adit() -> String {
     Program::Adit.path().display().to_string()
 }
@@ -108,7 +121,7 @@ fn goes_up_and_down(command: &str) {
     let left = world.left();
     let before = state(left);
     world.write(&world.config(
-        "MTU = 1400\nListenPort = 40000\nPreUp = echo pre-up %i >> /run/hooks\nPostUp = echo post-up %i >> /run/hooks\n\
+        "MTU = 1400\nListenPort = 40000\nPreUp = ! test -e /sys/class/net/%i\nPreUp = echo pre-up %i >> /run/hooks\nPostUp = echo post-up %i >> /run/hooks\n\
          PreDown = echo pre-down %i >> /run/hooks\nPostDown = echo post-down %i >> /run/hooks",
         "192.168.77.0/24, fd77::/64, 172.31.0.0/16, fd31::/64",
     ));
@@ -201,6 +214,143 @@ fn wg_quick_routes_everything_into_it() {
 fn adit_up_routes_everything_into_the_tunnel() {
     if only_adit() {
         takes_the_default_route(&adit());
+    }
+}
+
+/// The firewall rules of a default route, with programs in the way that would set them.
+#[test]
+fn a_default_routes_firewall_is_wg_quicks_and_needs_no_program() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("FwMark = 51999", "0.0.0.0/0, ::/0"));
+    let rules = || {
+        // wg-quick guards the link-local address too, which a TUN device gets from the kernel and no peer can route to.
+        let rules = left.sh("nft list ruleset ip; nft list ruleset ip6");
+        let stated = rules.lines().filter(|line| !line.contains("fe80:"));
+        stated.map(str::to_owned).collect::<Vec<_>>()
+    };
+    left.sh(&format!("{} up wg0", wg_quick()));
+    let theirs = rules();
+    left.sh(&format!("{} down wg0", wg_quick()));
+    assert_eq!(rules(), Vec::<String>::new());
+
+    left.sh(
+        "mkdir /run/fake; for p in nft iptables ip6tables iptables-restore ip6tables-restore iptables-save ip6tables-save; do
+            printf '#!/bin/sh\\necho $0 >> /run/fake/ran\\nexit 1\\n' > /run/fake/$p; chmod +x /run/fake/$p; done",
+    );
+    left.sh(&format!("PATH=/run/fake:$PATH {} up wg0", adit()));
+    assert_eq!(rules(), theirs);
+    left.sh(&format!("PATH=/run/fake:$PATH {} down wg0", adit()));
+    assert_eq!(rules(), Vec::<String>::new());
+    assert!(!left.path("/run/fake/ran").exists(), "a program was run");
+
+    // Either tool takes down what the other brought up.
+    left.sh(&format!("{} up wg0", adit()));
+    left.sh(&format!("{} down wg0", wg_quick()));
+    assert_eq!(rules(), Vec::<String>::new());
+}
+
+#[test]
+fn strangers_cannot_reach_the_tunnels_addresses_from_outside() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let (left, router) = (world.left(), &world.net.router);
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    left.sh(&format!("{} up wg0", adit()));
+    router.sh("ip route add 192.168.77.1 via 10.1.0.100; ip -6 route add fd77::1 via fd01::100");
+    ping(left, "172.31.0.1", 1);
+    ping(left, "fd31::1", 1);
+    for (family, own) in [("ip", "192.168.77.1"), ("ip6", "fd77::1")] {
+        ping_fails(router, own);
+        // That it was the firewall: without it they can.
+        left.sh(&format!("nft flush chain {family} wg-quick-wg0 preraw"));
+        ping(router, own, 1);
+    }
+}
+
+#[test]
+fn strict_reverse_path_filters_let_the_tunnels_answers_in() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    left.sh("echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter; echo 0 > /proc/sys/net/ipv4/conf/all/src_valid_mark");
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    left.sh(&format!("{} up wg0", adit()));
+    ping(left, "172.31.0.1", 2);
+    assert_eq!(
+        left.sh("cat /proc/sys/net/ipv4/conf/all/src_valid_mark")
+            .trim(),
+        "1"
+    );
+    // That it was the mark: without it they do not.
+    left.sh("nft flush chain ip wg-quick-wg0 premangle");
+    ping_fails(left, "172.31.0.1");
+}
+
+#[test]
+fn what_a_killed_process_left_goes_with_down_and_with_the_next_run() {
+    if !only_adit() {
+        return;
+    }
+    let kill = format!(
+        "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = {} ]; then kill -9 ${{p#/proc/}}; fi; done",
+        adit()
+    );
+    for interface in ["", "FwMark = 77"] {
+        let world = World::new();
+        let left = world.left();
+        let before = state(left);
+        world.write(&world.config(interface, "0.0.0.0/0, ::/0"));
+        let up = format!("{} up wg0", adit());
+        let down = format!("{} down wg0", adit());
+        let is_dead = || !left.has_interface("wg0");
+        left.sh(&up);
+        left.sh(&kill);
+        wait_for("the interface goes with it", seconds(20), is_dead);
+        let output = left.try_sh(&down);
+        assert!(!output.ok() && output.stderr.contains("not up"));
+        comes_back(left, &before, "`down`");
+
+        left.sh(&up);
+        left.sh(&kill);
+        wait_for("the interface goes with it", seconds(20), is_dead);
+        left.sh(&up);
+        ping(left, "172.31.0.1", 1);
+        left.sh(&down);
+        comes_back(left, &before, "`up` and `down`");
+    }
+}
+
+#[test]
+fn a_file_that_everyone_can_read_is_warned_of() {
+    let world = World::new();
+    let left = world.left();
+    let config = world.config("", "192.168.77.0/24");
+    left.sh_with_input("mkdir -m 755 /run/open; cat > /run/open/wg0.conf", &config);
+    let mut commands = vec![wg_quick()];
+    if only_adit() {
+        commands.push(adit());
+    }
+    for command in commands {
+        for (mode, warned) in [("600", false), ("644", true)] {
+            left.sh(&format!("chmod {mode} /run/open/wg0.conf"));
+            let output = left.try_sh(&format!("{command} up /run/open/wg0.conf"));
+            assert!(output.ok(), "{}", output.stderr);
+            assert_eq!(
+                output.stderr.contains("world accessible"),
+                warned,
+                "{command}, mode {mode}: {}",
+                output.stderr
+            );
+            left.sh(&format!("{command} down /run/open/wg0.conf"));
+        }
     }
 }
 
