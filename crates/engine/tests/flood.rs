@@ -1,0 +1,232 @@
+//! What the data path promises while more handshake messages arrive than the control thread can take.
+
+#[allow(dead_code, reason = "each test file uses a part of this")]
+mod common;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use adit_io::mem::MemUdp;
+use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
+use adit_proto::config::{DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::{Device, Endpoint, Output, Tai64N, Time};
+use common::{A, B, Options, Pair, inner_ip, public, segments, udp_frame};
+use x25519_dalek::StaticSecret;
+
+/// Handshake messages that may wait, as SPEC.md says.
+const QUEUE: usize = 4096;
+const EXCESS: usize = 1000;
+const KEEPALIVE_LEN: usize = 32;
+
+/// Lets no keepalive pass while it is closed: only the control thread sends those, so that it alone is held.
+#[derive(Default)]
+struct Gate {
+    closed: Mutex<()>,
+    held: AtomicBool,
+}
+
+struct Gated<U> {
+    socket: U,
+    gate: Option<Arc<Gate>>,
+}
+
+impl<U: UdpSocket> UdpSocket for Gated<U> {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        if let (Some(gate), true) = (&self.gate, trains[0].bytes.len() == KEEPALIVE_LEN) {
+            gate.held.store(true, Ordering::Release);
+            drop(gate.closed.lock());
+        }
+        self.socket.send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        self.socket.recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd()
+    }
+}
+
+/// A peer of B without an engine: its clock is the test's.
+struct Stranger {
+    device: Device,
+    socket: MemUdp,
+    now: Time,
+}
+
+impl Stranger {
+    fn new(pair: &Pair) -> Self {
+        let mut seed = 0u8;
+        let mut device = Device::new(Box::new(move |bytes| {
+            for byte in bytes {
+                seed = seed.wrapping_mul(5).wrapping_add(17);
+                *byte = seed;
+            }
+        }));
+        let now = Time::default() + Duration::from_secs(1000);
+        let change = DeviceChange {
+            private_key: Some(Secret(Self::secret().to_bytes())),
+            peers: vec![PeerChange {
+                endpoint: Some(pair.sides[B].addr),
+                ..PeerChange::new(public(B))
+            }],
+            ..DeviceChange::default()
+        };
+        device
+            .apply(now, Self::wall(now), &change)
+            .expect("a right configuration");
+        let socket = pair
+            .network
+            .bind(SocketAddr::from(([192, 0, 2, 3], 51820)), true)
+            .expect("a free address");
+        Self {
+            device,
+            socket,
+            now,
+        }
+    }
+
+    fn secret() -> StaticSecret {
+        StaticSecret::from([0x33; 32])
+    }
+
+    fn public() -> PublicKey {
+        PublicKey(x25519_dalek::PublicKey::from(&Self::secret()).to_bytes())
+    }
+
+    fn wall(now: Time) -> Tai64N {
+        Tai64N::from_unix(now.since(Time::default()))
+    }
+
+    /// The handshake message that the device wants to send.
+    fn output(&mut self) -> Vec<u8> {
+        loop {
+            match self.device.poll_output().expect("a handshake message") {
+                Output::Handshake { datagram, .. } => return datagram.to_vec(),
+                _ => continue,
+            }
+        }
+    }
+
+    fn initiation(&mut self) -> Vec<u8> {
+        let tunnel = Arc::clone(self.device.tunnel(&public(B)).expect("configured"));
+        assert!(tunnel.want_session());
+        self.device
+            .handle_notice(self.now, Self::wall(self.now), &tunnel);
+        self.output()
+    }
+
+    /// The next initiation of a handshake that got no answer but this cookie reply.
+    fn initiation_with(&mut self, pair: &Pair, cookie: &[u8]) -> Vec<u8> {
+        let from = Endpoint::from(pair.sides[B].addr);
+        let wall = Self::wall(self.now);
+        self.device
+            .handle_handshake(self.now, wall, from, cookie, false);
+        assert_eq!(self.device.handshake_stats().cookies_accepted, 1);
+        self.now = self.now + Duration::from_secs(6);
+        self.device.handle_timeout(self.now, Self::wall(self.now));
+        self.output()
+    }
+
+    fn send(&self, pair: &Pair, stride: usize, bytes: &[u8]) {
+        let train = Transmit {
+            to: pair.sides[B].addr.into(),
+            ecn: 0,
+            stride,
+            bytes,
+        };
+        self.socket.send(&[train], &mut SendReport::default());
+    }
+
+    /// The next datagram of this type.
+    fn receive(&self, kind: u8) -> Vec<u8> {
+        let mut batch = RecvBatch::default();
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < Duration::from_secs(20), "none came");
+            if self.socket.recv(&mut batch).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            for (_, bytes) in batch.iter_mut() {
+                if bytes[0] == kind {
+                    return bytes.to_vec();
+                }
+            }
+        }
+    }
+}
+
+fn expect_delivery(pair: &Pair, from: usize, payload: &[u8]) {
+    let frame = udp_frame(inner_ip(from), inner_ip(1 - from), (1, 2), 0, payload);
+    pair.inject(from, frame.clone());
+    assert!(pair.delivered(1 - from, 1) == segments(&frame));
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Invariant 5, and what a flood of initiations does to nobody else.
+#[test]
+fn a_full_handshake_queue_drops_the_excess_and_neither_stops_data_nor_handshakes() {
+    let gate = Arc::new(Gate::default());
+    let gate_of_b = Arc::clone(&gate);
+    let pair = Pair::with_sockets(Options::default(), move |side, socket| Gated {
+        socket,
+        gate: (side == B).then(|| Arc::clone(&gate_of_b)),
+    });
+    let mut change = pair.configuration(B);
+    change.peers = vec![PeerChange::new(Stranger::public())];
+    let engine = &pair.sides[B].engine;
+    engine.set(change).expect("a right configuration");
+    expect_delivery(&pair, A, b"session");
+    let mut stranger = Stranger::new(&pair);
+    let initiation = stranger.initiation();
+
+    std::thread::scope(|scope| {
+        // A persistent keepalive that is switched on is sent at once, by the control thread.
+        let closed = gate.closed.lock().expect("no panic while locked");
+        let mut change = pair.configuration(B);
+        change.peers[0].persistent_keepalive = Some(60);
+        let set = scope.spawn(move || engine.set(change));
+        wait_until("the control thread is held", || {
+            gate.held.load(Ordering::Acquire)
+        });
+
+        let flood = initiation.repeat(QUEUE + EXCESS);
+        for train in flood.chunks(50 * initiation.len()) {
+            stranger.send(&pair, initiation.len(), train);
+        }
+        // What arrives behind the flood is delivered before the control thread has looked at any of it.
+        expect_delivery(&pair, A, b"beside the flood");
+        expect_delivery(&pair, B, b"beside the flood");
+        drop(closed);
+        set.join()
+            .expect("no panic")
+            .expect("a right configuration");
+    });
+
+    assert_eq!(pair.drops(B, "handshake_queue_full"), EXCESS as u64);
+    let handshakes = || pair.sides[B].engine.report().handshakes;
+    wait_until("what waited is looked at", || {
+        handshakes().initiations_received > QUEUE as u64
+    });
+    // The pair's own handshake was the first.
+    assert_eq!(handshakes().initiations_received, 1 + QUEUE as u64);
+    assert!(handshakes().cookies_sent > 0);
+
+    let cookie = stranger.receive(3);
+    let initiation = stranger.initiation_with(&pair, &cookie);
+    stranger.send(&pair, initiation.len(), &initiation);
+    stranger.receive(2);
+    expect_delivery(&pair, A, b"after the flood");
+}
