@@ -16,7 +16,7 @@ mod routing;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -130,23 +130,12 @@ fn read(path: &Path) -> Result<zeroize::Zeroizing<String>> {
     Ok(zeroize::Zeroizing::new(text))
 }
 
-/// Whether everyone may use the file and its directory.
-fn is_world_accessible(path: &Path) -> bool {
-    let for_others = |path: &Path| Some(fs::metadata(path).ok()?.mode() & 0o007);
-    let path = fs::canonicalize(path).unwrap_or_default();
-    let modes = for_others(&path).zip(path.parent().and_then(for_others));
-    modes.is_some_and(|(file, dir)| file & dir != 0)
-}
-
 impl Quick {
     fn load(args: &ConfArgs) -> Result<Self> {
         let (path, name) = config::locate(&args.conf).map_err(Failure::new)?;
         let config = Config::read(&path).map_err(|errors| Failure::new(errors.to_string()))?;
         for warning in &config.warnings {
             eprintln!("Warning: {warning}");
-        }
-        if is_world_accessible(&path) {
-            eprintln!("Warning: `{}` is world accessible", path.display());
         }
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {

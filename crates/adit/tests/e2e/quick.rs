@@ -344,7 +344,8 @@ fn a_file_that_everyone_can_read_is_warned_of() {
             let output = left.try_sh(&format!("{command} up /run/open/wg0.conf"));
             assert!(output.ok(), "{}", output.stderr);
             assert_eq!(
-                output.stderr.contains("world accessible"),
+                output.stderr.contains("world accessible")
+                    || output.stderr.contains("everybody may use this file"),
                 warned,
                 "{command}, mode {mode}: {}",
                 output.stderr
