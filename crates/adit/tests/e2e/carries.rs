@@ -6,6 +6,11 @@
 //!   eth0 10.0.0.1 fd00::1 ──────── eth0 10.0.0.2 fd00::2
 //! ```
 
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use crate::harness::*;
 
 const MIB: u64 = 1 << 20;
@@ -159,4 +164,75 @@ fn fifty_flows_at_once_arrive_whole() {
     ping(&left.host, &right.v4, 1);
     tcp_many(&left.host, &right.host, &right.v4, 50, MIB);
     tcp_many(&right.host, &left.host, &left.v6, 50, MIB);
+}
+
+#[test]
+fn a_flooding_peer_leaves_another_its_share() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let (hub, quiet) = (&tunnel.left, &tunnel.right);
+    let third = Host::new("third");
+    link(
+        &third,
+        "eth0",
+        &["10.0.1.2/24"],
+        &net.left,
+        "eth1",
+        &["10.0.1.1/24"],
+    );
+    let keys = Keys::new();
+    let _daemon = Daemon::start(&third, Program::Adit, "wg0", &Start::default());
+    setconf(
+        &third,
+        "wg0",
+        &format!(
+            "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {}\nAllowedIPs = {}/32\nEndpoint = 10.0.1.1:{}\n",
+            keys.private, hub.keys.public, hub.v4, hub.port
+        ),
+    );
+    third.sh("ip addr add 192.168.77.3/24 dev wg0; ip link set wg0 up");
+    hub.wg(&format!(
+        "set {{}} peer {} allowed-ips 192.168.77.3/32",
+        keys.public
+    ));
+    ping(&third, &hub.v4, 1);
+    let flooded = || -> u64 {
+        let transfers = hub.wg("show {} transfer");
+        let line = transfers
+            .lines()
+            .find(|line| line.starts_with(&keys.public))
+            .expect("the third peer");
+        let received = line.split('\t').nth(1).expect("bytes received");
+        received.parse().expect("a number")
+    };
+
+    let (stop, to) = (Arc::new(AtomicBool::new(false)), hub.v4.clone());
+    let stopped = Arc::clone(&stop);
+    let flood = third.spawn(move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        let start = Instant::now();
+        while !stopped.load(Ordering::Relaxed) && start.elapsed() < seconds(120) {
+            // Refusals by the far port and full queues are part of it.
+            let _ = socket.send_to(&[7; 1300], (to.as_str(), 9));
+        }
+    });
+    let before = flooded();
+    wait_for("the flood arrives", seconds(20), || {
+        flooded() > before + 10 * MIB
+    });
+    let ticks = UdpTicker::start(&quiet.host, &hub.host, &hub.v4, Duration::from_millis(10));
+    let start = flooded();
+    tcp(&quiet.host, &hub.host, &hub.v4, 64 * MIB);
+    tcp(&hub.host, &quiet.host, &quiet.v4, 64 * MIB);
+    ticks.advances(50);
+    assert!(flooded() > start + MIB, "the flood went on meanwhile");
+    stop.store(true, Ordering::Relaxed);
+    flood.join().expect("the flood ends");
+    let (sent, received) = ticks.stop();
+    println!("{received} of {sent} datagrams of the quiet peer arrived");
+    assert!(
+        received * 10 >= sent * 9,
+        "{received} of {sent} datagrams of the quiet peer arrived"
+    );
 }
