@@ -139,7 +139,7 @@ impl Lanes {
             };
             let whole = (end.saturating_sub(at) / 64).min(MAX_LANES - self.len);
             // 2. Its whole blocks, whose masks are full already.
-            if whole > 1 {
+            if whole > 0 {
                 self.key(packet.key, whole);
                 let lanes = self.len..self.len + whole;
                 for ((r, src), dst) in self.rows[lanes.clone()]
