@@ -28,6 +28,8 @@ pub(crate) struct Control<H: Host> {
     common: Arc<Common<H::Socket>>,
     /// What `set` asked for: 0 for any port. Shards know the actual one.
     listen_port: u16,
+    /// The port last bound: one that the kernel chose is asked for again.
+    bound_port: u16,
     fwmark: u32,
     up: bool,
 }
@@ -39,6 +41,7 @@ impl<H: Host> Control<H> {
             host,
             common,
             listen_port: 0,
+            bound_port: 0,
             fwmark: 0,
             up: false,
         }
@@ -249,8 +252,10 @@ impl<H: Host> Control<H> {
         }
         (self.listen_port, self.fwmark) = (port, fwmark);
         // While the interface is down the port was only tried: sockets are bound when it comes up.
-        if let (Some(sockets), true) = (rebound, self.up) {
-            self.publish(sockets);
+        match rebound {
+            Some(sockets) if self.up => self.publish(sockets),
+            Some(_) => self.bound_port = 0,
+            None => {}
         }
         self.put_out();
         Ok(())
@@ -276,12 +281,23 @@ impl<H: Host> Control<H> {
     }
 
     fn status(&self) -> DeviceStatus {
-        let bound = self.common.shards[0].sockets.load().port;
-        let listen_port = if bound == 0 { self.listen_port } else { bound };
         DeviceStatus {
-            listen_port,
+            listen_port: match self.listen_port {
+                0 => self.bound_port,
+                port => port,
+            },
             fwmark: self.fwmark,
             ..self.device.status()
+        }
+    }
+
+    /// Binds the configured port; without one, that of the last time if it is still free, as peers know it.
+    fn bind(&self) -> io::Result<Vec<Sockets<H::Socket>>> {
+        let bind = |port| self.host.bind(port, self.fwmark, self.common.shards.len());
+        if self.listen_port == 0 && self.bound_port != 0 {
+            bind(self.bound_port).or_else(|_| bind(0))
+        } else {
+            bind(self.listen_port)
         }
     }
 
@@ -290,7 +306,13 @@ impl<H: Host> Control<H> {
         shards.map(|_| Sockets::unbound()).collect()
     }
 
-    fn publish(&self, sockets: Vec<Sockets<H::Socket>>) {
+    fn publish(&mut self, sockets: Vec<Sockets<H::Socket>>) {
+        if let Some(&Sockets {
+            port: port @ 1.., ..
+        }) = sockets.first()
+        {
+            self.bound_port = port;
+        }
         for (shard, sockets) in self.common.shards.iter().zip(sockets) {
             shard.sockets.store(Arc::new(sockets));
             shard.waker.wake();
@@ -308,10 +330,7 @@ impl<H: Host> Control<H> {
         if up != self.up {
             self.up = up;
             if up {
-                match self
-                    .host
-                    .bind(self.listen_port, self.fwmark, self.common.shards.len())
-                {
+                match self.bind() {
                     Ok(sockets) => self.publish(sockets),
                     Err(e) => self
                         .host

@@ -122,6 +122,32 @@ fn an_interface_taken_down_and_up_again_carries_traffic_again() {
 }
 
 #[test]
+fn a_port_that_the_kernel_chose_stays_while_the_interface_is_down() {
+    let net = Pair::new();
+    let _daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
+    let port = || {
+        let port = net.left.sh("wg show wg0 listen-port");
+        port.trim().parse::<u16>().expect("a port")
+    };
+    net.left.sh("ip link set wg0 up");
+    wait_for("a port is chosen", seconds(10), || port() != 0);
+    let chosen = port();
+    net.left.sh("ip link set wg0 down");
+    assert_eq!(port(), chosen, "down");
+    net.left.sh("ip link set wg0 up");
+    wait_for("it listens there again", seconds(10), || {
+        !net.left
+            .sh(&format!("ss -Huln sport = :{chosen}"))
+            .is_empty()
+    });
+    // Asked for another, it takes it, and lets it go.
+    net.left.sh("wg set wg0 listen-port 51999");
+    assert_eq!(port(), 51_999);
+    net.left.sh("wg set wg0 listen-port 0");
+    assert_ne!(port(), 51_999);
+}
+
+#[test]
 fn an_interface_that_is_down_sends_nothing() {
     let net = Pair::new();
     let wire = Capture::start(&net.right, "eth0", "udp");
