@@ -39,8 +39,9 @@
 
 mod kernels;
 
-use kernels::Job;
 pub use kernels::Kernel;
+use kernels::{Job, LibraryKey};
+use ring::aead::LessSafeKey;
 use zeroize::Zeroizing;
 
 /// The length of the tag that follows every ciphertext.
@@ -49,17 +50,24 @@ pub const TAG_LEN: usize = 16;
 /// A key of 32 bytes; wiped when dropped.
 pub struct Key {
     bytes: Zeroizing<[u8; 32]>,
+    library: LibraryKey,
 }
 
 impl Key {
     pub fn new(bytes: &[u8; 32]) -> Self {
         Self {
             bytes: Zeroizing::new(*bytes),
+            library: LibraryKey::new(bytes),
         }
     }
 
     fn bytes(&self) -> &[u8; 32] {
         &self.bytes
+    }
+
+    /// The same for the library.
+    fn library(&self) -> &LessSafeKey {
+        &self.library.0
     }
 }
 

@@ -6,30 +6,33 @@ use core::mem::ManuallyDrop;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::hint::black_box;
 
-/// A key as the library wants it, wiped at the end: the library leaves its keys in memory.
-struct Wiped(ManuallyDrop<LessSafeKey>);
+/// A key as the library wants it, wiped at the end: the library leaves its keys in memory. Making it costs a tenth of
+/// sealing a small packet, so that it is kept; boxed, since it has room for the schedules of other ciphers.
+pub(crate) struct LibraryKey(pub(crate) Box<ManuallyDrop<LessSafeKey>>);
 
-impl Drop for Wiped {
+impl LibraryKey {
+    pub(crate) fn new(bytes: &[u8; 32]) -> Self {
+        let key = UnboundKey::new(&CHACHA20_POLY1305, bytes).expect("32 bytes");
+        Self(Box::new(ManuallyDrop::new(LessSafeKey::new(key))))
+    }
+}
+
+impl Drop for LibraryKey {
     fn drop(&mut self) {
-        let at: *mut LessSafeKey = &mut *self.0;
+        let at: *mut LessSafeKey = &mut **self.0;
         // SAFETY: the bytes are those of the key, which is neither used nor dropped any more.
         unsafe { core::ptr::write_bytes(at.cast::<u8>(), 0, size_of::<LessSafeKey>()) };
         black_box(at);
     }
 }
 
-fn key(job: &Job<'_>) -> Wiped {
-    let key = UnboundKey::new(&CHACHA20_POLY1305, job.key.bytes()).expect("32 bytes");
-    Wiped(ManuallyDrop::new(LessSafeKey::new(key)))
-}
-
 pub(super) fn seal(job: &mut Job<'_>) {
     let len = job.lay();
     let nonce = Nonce::assume_unique_for_key(job.nonce);
-    let key = key(job);
     let (text, tag) = job.out.split_at_mut(len);
-    let sealed = key
-        .0
+    let sealed = job
+        .key
+        .library()
         .seal_in_place_separate_tag(nonce, Aad::from(job.aad), text);
     tag.copy_from_slice(sealed.expect("shorter than 256 GiB").as_ref());
 }
@@ -37,9 +40,8 @@ pub(super) fn seal(job: &mut Job<'_>) {
 pub(super) fn open(job: &mut Job<'_>) -> bool {
     let nonce = Nonce::assume_unique_for_key(job.nonce);
     let aad = Aad::from(job.aad);
-    let key = key(job);
     if job.in_place > 0 {
-        return key.0.open_in_place(nonce, aad, job.out).is_ok();
+        return job.key.library().open_in_place(nonce, aad, job.out).is_ok();
     }
     let Some((ciphertext, tag)) = job.src.split_last_chunk::<TAG_LEN>() else {
         return false;
@@ -47,7 +49,8 @@ pub(super) fn open(job: &mut Job<'_>) -> bool {
     let text = &mut job.out[..ciphertext.len()];
     text.copy_from_slice(ciphertext);
     let tag = ring::aead::Tag::from(*tag);
-    key.0
+    job.key
+        .library()
         .open_in_place_separate_tag(nonce, aad, tag, text, 0..)
         .is_ok()
 }

@@ -12,6 +12,7 @@ mod portable;
 mod scalar;
 
 use crate::{Key, OpenJob, SealJob, TAG_LEN};
+pub(crate) use library::LibraryKey;
 use std::sync::OnceLock;
 
 /// One packet in either direction.
