@@ -51,3 +51,7 @@ impl Staged {
         queue
     }
 }
+
+#[cfg(test)]
+#[path = "staged_tests.rs"]
+mod tests;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit_engine::Errno;
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket, VNET_HDR_LEN};
-use adit_proto::config::DeviceChange;
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use common::{A, B, Options, Pair, inner_ip, segments, tcp_frame, udp_frame};
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
@@ -152,11 +152,45 @@ fn what_was_sent_before_the_handshake_arrives_after_it_in_order() {
 fn frames_for_a_silent_peer_are_bounded_and_counted() {
     let pair = Pair::new(Options::default());
     pair.sides[B].engine.stop();
+    // Until its threads have ended it may still answer.
+    pair.sides[B].engine.wait();
     for n in 0..1000 {
         pair.inject(A, datagram(A, (1, 2), n, 1000));
     }
     pair.wait_for_drops(A, "staged", 1000 - 128);
     assert_eq!(pair.drops(A, "staged"), 1000 - 128);
+}
+
+/// Invariant 5: nor do many silent peers together hold more than 4 MiB, as SPEC.md says.
+#[test]
+fn big_frames_for_many_silent_peers_are_bounded_together_and_counted() {
+    let pair = Pair::new(Options::default());
+    let silent = |n: u8| [10, 0, 1, n].into();
+    let peers = (1..=8).map(|n| PeerChange {
+        endpoint: Some(SocketAddr::from(([192, 0, 2, 100 + n], 51820))),
+        allowed_ips: vec![AllowedIpChange::Add(
+            Cidr::new(silent(n), 32).expect("a right prefix"),
+        )],
+        ..PeerChange::new(PublicKey([n; 32]))
+    });
+    let change = DeviceChange {
+        peers: peers.collect(),
+        ..DeviceChange::default()
+    };
+    let engine = &pair.sides[A].engine;
+    engine.set(change).expect("a right configuration");
+    let (rounds, peers) = (20, 8);
+    let mut len = 0;
+    for round in 0..rounds {
+        for n in 1..=peers {
+            let frame = udp_frame(inner_ip(A), silent(n), (1, 2), round, &[n; 60_000]);
+            len = frame.len();
+            pair.inject(A, frame);
+        }
+    }
+    let excess = u64::from(rounds) * u64::from(peers) - (4 << 20) / len as u64;
+    pair.wait_for_drops(A, "staged", excess);
+    assert_eq!(pair.drops(A, "staged"), excess);
 }
 
 /// Invariant 4: nothing reaches the TUN from outside its peer's allowed IPs.
@@ -189,11 +223,11 @@ fn a_destination_that_no_peer_owns_is_dropped_and_counted() {
 fn our_own_datagrams_are_not_sealed_again() {
     let pair = Pair::new(Options::default());
     expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
-    let block = adit_proto::config::Cidr::new(pair.sides[B].addr.ip(), 32).expect("a right prefix");
+    let block = Cidr::new(pair.sides[B].addr.ip(), 32).expect("a right prefix");
     let mut change = pair.configuration(A);
     change.peers[0]
         .allowed_ips
-        .push(adit_proto::config::AllowedIpChange::Add(block));
+        .push(AllowedIpChange::Add(block));
     pair.sides[A]
         .engine
         .set(change)

@@ -1,0 +1,59 @@
+use super::*;
+
+/// As SPEC.md says.
+const PER_PEER: usize = 128;
+const PER_SHARD: usize = 4 << 20;
+/// Does not divide the bound: the last frame that would cross it must not.
+const LEN: usize = 60_001;
+
+/// What is really held, whatever the count of bytes says.
+fn held(staged: &Staged) -> usize {
+    staged.queues.values().flatten().map(|f| f.len()).sum()
+}
+
+#[test]
+fn many_peers_with_big_frames_stay_within_the_bytes_of_a_shard() {
+    let mut staged = Staged::default();
+    let (mut pushed, mut dropped) = (0, 0);
+    for round in 0..5 {
+        for tunnel in 0..40 {
+            dropped += staged.push(tunnel, &vec![round; LEN]);
+            pushed += 1;
+            assert!(held(&staged) <= PER_SHARD && staged.bytes == held(&staged));
+        }
+    }
+    let fit = PER_SHARD / LEN;
+    assert_eq!(dropped, (pushed - fit) as u64);
+    assert_eq!(held(&staged), fit * LEN, "the bound is used");
+
+    // Each gives up the oldest of its own, nobody those of another.
+    for tunnel in 0..40 {
+        let frames = staged.take(tunnel);
+        assert!(!frames.is_empty(), "tunnel {tunnel} lost all to others");
+        assert_eq!(frames.back().expect("not empty")[0], 4, "the newest stays");
+        assert!(!staged.holds(tunnel));
+    }
+    assert_eq!((staged.bytes, staged.queues.len()), (0, 0));
+    assert_eq!(staged.push(0, &vec![0; LEN]), 0, "what was taken is free");
+}
+
+#[test]
+fn a_peer_that_comes_when_all_is_taken_loses_its_own_frame_and_leaves_no_queue() {
+    let mut staged = Staged::default();
+    while staged.push(0, &vec![0; LEN]) == 0 {}
+    let before = held(&staged);
+    for tunnel in 1..1000 {
+        assert_eq!(staged.push(tunnel, &vec![0; LEN]), 1);
+    }
+    assert_eq!((held(&staged), staged.queues.len()), (before, 1));
+}
+
+#[test]
+fn a_peer_with_small_frames_has_the_newest_128() {
+    let mut staged = Staged::default();
+    let dropped: u64 = (0..=255).map(|n| staged.push(0, &[n])).sum();
+    assert_eq!(dropped, 256 - PER_PEER as u64);
+    let frames = staged.take(0);
+    let numbers: Vec<u8> = frames.iter().map(|frame| frame[0]).collect();
+    assert_eq!(numbers, (128..=255).collect::<Vec<u8>>());
+}
