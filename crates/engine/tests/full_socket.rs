@@ -1,0 +1,161 @@
+//! What the data path promises while the UDP socket's send buffer is full.
+
+#[allow(dead_code, reason = "each test file uses a part of this")]
+mod common;
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use adit_io::mem::MemUdp;
+use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
+use common::{A, B, Options, Pair, inner_ip, segments, udp_frame};
+
+/// Frames that an in-memory TUN holds.
+const RING: usize = 1024;
+
+/// The descriptor of A's socket: like the kernel's, it is writable only while the buffer has room.
+///
+/// ```text
+///   engine a sleeps on `near` ⇄ `far`: B writes a byte for each send; unread bytes of `near` fill the buffer
+/// ```
+struct Line {
+    near: UnixStream,
+    far: UnixStream,
+    full: AtomicBool,
+    refused: AtomicUsize,
+}
+
+impl Line {
+    fn new() -> Self {
+        let (near, far) = UnixStream::pair().expect("two sockets");
+        for end in [&near, &far] {
+            end.set_nonblocking(true).expect("a socket");
+        }
+        Self {
+            near,
+            far,
+            full: AtomicBool::new(false),
+            refused: AtomicUsize::new(0),
+        }
+    }
+
+    fn fill(&self) {
+        self.full.store(true, Ordering::SeqCst);
+        while (&self.near).write(&[0; 4096]).is_ok() {}
+    }
+
+    fn empty(&self) {
+        self.full.store(false, Ordering::SeqCst);
+        while (&self.far).read(&mut [0; 4096]).is_ok() {}
+    }
+
+    fn refused(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
+    }
+}
+
+struct OnLine {
+    socket: MemUdp,
+    side: usize,
+    line: Arc<Line>,
+}
+
+impl UdpSocket for OnLine {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        if self.side == A && self.line.full.load(Ordering::SeqCst) {
+            self.line.refused.fetch_add(1, Ordering::SeqCst);
+            return 0;
+        }
+        let taken = self.socket.send(trains, report);
+        if self.side == B {
+            // A line that is full of bytes is readable already.
+            let _ = (&self.line.far).write(&[0]);
+        }
+        taken
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        if self.side == A {
+            while (&self.line.near).read(&mut [0; 64]).is_ok() {}
+        }
+        self.socket.recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self.side {
+            A => self.line.near.as_fd(),
+            _ => self.socket.fd(),
+        }
+    }
+}
+
+fn pair() -> (Pair, Arc<Line>) {
+    let line = Arc::new(Line::new());
+    let of_a = Arc::clone(&line);
+    let pair = Pair::with_sockets(Options::default(), move |side, socket| OnLine {
+        socket,
+        side,
+        line: Arc::clone(&of_a),
+    });
+    (pair, line)
+}
+
+fn datagram(from: usize, number: usize) -> Vec<u8> {
+    let id = u16::try_from(number).expect("few frames");
+    let payload = [number.to_ne_bytes(); 40].concat();
+    udp_frame(inner_ip(from), inner_ip(1 - from), (1, 2), id, &payload)
+}
+
+fn expect_delivery(pair: &Pair, from: usize, frame: &[u8]) {
+    pair.inject(from, frame.to_vec());
+    assert_eq!(pair.delivered(1 - from, 1), segments(frame));
+}
+
+fn wait_until_refused(line: &Line) {
+    let start = Instant::now();
+    while line.refused() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing sent");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Invariant 6: who waits for room is woken by room, and does nothing until then.
+#[test]
+fn a_full_socket_stops_the_tun_but_not_the_way_in_and_loses_nothing() {
+    let (pair, line) = pair();
+    expect_delivery(&pair, A, &datagram(A, 0));
+
+    line.fill();
+    let frames: Vec<_> = (1..=1 + RING).map(|n| datagram(A, n)).collect();
+    // The first one meets the full socket; none of the others is taken after that.
+    pair.inject(A, frames[0].clone());
+    wait_until_refused(&line);
+    for frame in &frames[1..] {
+        pair.inject(A, frame.clone());
+    }
+    // Each packet on the way in is a turn of the shard's loop. The first one may end the turn that met the full socket.
+    expect_delivery(&pair, B, &datagram(B, 0));
+    let refused = line.refused();
+    for n in 1..50 {
+        expect_delivery(&pair, B, &datagram(B, n));
+    }
+    assert_eq!(line.refused(), refused, "a full socket was tried again");
+    let further = datagram(A, 0);
+    assert!(
+        !pair.sides[A].tuns[0].inject(further),
+        "a frame was taken from the TUN"
+    );
+    assert!(pair.delivered_now(B).is_empty());
+
+    line.empty();
+    let delivered = pair.delivered(B, frames.len());
+    let sent: Vec<_> = frames.iter().flat_map(|frame| segments(frame)).collect();
+    assert!(delivered == sent, "{} of {}", delivered.len(), sent.len());
+    let drops = pair.sides[A].engine.report().drops;
+    assert!(drops.iter().all(|(_, count)| *count == 0), "{drops:?}");
+    expect_delivery(&pair, A, &datagram(A, 0));
+}
