@@ -407,3 +407,7 @@ impl Sender {
         true
     }
 }
+
+#[cfg(test)]
+#[path = "outbound_tests.rs"]
+mod tests;

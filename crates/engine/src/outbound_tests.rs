@@ -1,0 +1,233 @@
+//! The way out on a clock of the test's, with every datagram on the wire looked at.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_io::mem::{self, MemTun, MemUdp, Network, TunEnd};
+use adit_io::{Offloads, RecvBatch, VNET_HDR_LEN};
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::{Device, Output, Tai64N};
+use x25519_dalek::StaticSecret;
+
+use super::*;
+use crate::common::ShardFace;
+
+const INITIATION_LEN: usize = 148;
+/// Plaintext is recognised by so many bytes of it.
+const RECOGNISED: usize = 8;
+
+fn public(secret: &StaticSecret) -> PublicKey {
+    PublicKey(x25519_dalek::PublicKey::from(secret).to_bytes())
+}
+
+fn device(secret: &StaticSecret, peer: PeerChange, now: Time) -> Device {
+    let mut seed = secret.to_bytes()[0];
+    let mut device = Device::new(Box::new(move |bytes| {
+        for byte in bytes {
+            seed = seed.wrapping_mul(5).wrapping_add(17);
+            *byte = seed;
+        }
+    }));
+    let change = DeviceChange {
+        private_key: Some(Secret(secret.to_bytes())),
+        peers: vec![peer],
+        ..DeviceChange::default()
+    };
+    device
+        .apply(now, wall(now), &change)
+        .expect("a right configuration");
+    device
+}
+
+fn wall(now: Time) -> Tai64N {
+    Tai64N::from_unix(now.since(Time::default()))
+}
+
+/// A shard's way out to a peer that is a bare [`Device`]; the control thread's part is done by the test.
+struct Way {
+    outbound: Outbound,
+    common: Common<MemUdp>,
+    sockets: Sockets<MemUdp>,
+    tun: MemTun,
+    tun_end: TunEnd,
+    ours: Device,
+    theirs: Device,
+    /// The peer's socket: it gets all that leaves.
+    wire: MemUdp,
+    now: Time,
+    /// Pieces of all plaintext so far.
+    plaintext: HashSet<Vec<u8>>,
+    dice: u64,
+}
+
+impl Way {
+    fn new() -> Self {
+        let (our_secret, their_secret) = (
+            StaticSecret::from([0x11; 32]),
+            StaticSecret::from([0x22; 32]),
+        );
+        let (our_addr, their_addr) = (
+            SocketAddr::from(([192, 0, 2, 1], 51820)),
+            SocketAddr::from(([192, 0, 2, 2], 51820)),
+        );
+        let now = Time::default() + Duration::from_secs(1000);
+        let block = Cidr::new([10, 0, 0, 2].into(), 32).expect("a right prefix");
+        let them = PeerChange {
+            endpoint: Some(their_addr),
+            allowed_ips: vec![AllowedIpChange::Add(block)],
+            ..PeerChange::new(public(&their_secret))
+        };
+        let ours = device(&our_secret, them, now);
+        let theirs = device(&their_secret, PeerChange::new(public(&our_secret)), now);
+
+        let network = Network::new();
+        let bind = |addr, gso| network.bind(addr, gso).expect("a free address");
+        let faces = vec![ShardFace::new().expect("an eventfd")];
+        let common = Common::new(ours.shared(), faces, Offloads::ALL).expect("an eventfd");
+        let (tun, tun_end) = mem::tun().expect("an in-memory TUN");
+        Self {
+            outbound: Outbound::new(Arc::clone(&common.shards[0].drops)),
+            sockets: Sockets {
+                v4: Some(bind(our_addr, true)),
+                v6: None,
+                port: our_addr.port(),
+            },
+            wire: bind(their_addr, false),
+            common,
+            tun,
+            tun_end,
+            ours,
+            theirs,
+            now,
+            plaintext: HashSet::new(),
+            dice: 0,
+        }
+    }
+
+    /// Frames from the TUN, short and long ones, with random payload; returns how many.
+    fn frames(&mut self) -> usize {
+        let lengths = [1, 40, 64, 65, 500, 1000, 1400, 1400, 1400, 9];
+        for len in lengths {
+            let mut packet = vec![0x45, 0];
+            packet.extend(u16::to_be_bytes(20 + len));
+            packet.extend([0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+            // The upper bytes of a linear congruential generator (Knuth's MMIX).
+            packet.extend((0..len).map(|_| {
+                self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005) + 1;
+                self.dice.to_be_bytes()[0]
+            }));
+            let random = packet[20..].windows(RECOGNISED).map(<[u8]>::to_vec);
+            self.plaintext.extend(random);
+            let frame = [vec![0; VNET_HDR_LEN], packet].concat();
+            assert!(self.tun_end.inject(frame));
+        }
+        lengths.len()
+    }
+
+    fn turn(&mut self) {
+        let turn = self
+            .outbound
+            .turn(&self.common, &self.sockets, &self.tun, self.now);
+        assert_eq!(turn.expect("a TUN without faults"), Turn::Done);
+    }
+
+    /// Datagrams that have left since the last look, none with a piece of plaintext in it.
+    fn wire(&self) -> Vec<Vec<u8>> {
+        let mut seen = Vec::new();
+        let mut batch = RecvBatch::default();
+        while self.wire.recv(&mut batch).is_ok() {
+            seen.extend((0..batch.len()).map(|i| batch.bytes(i).to_vec()));
+        }
+        for datagram in &seen {
+            let mut pieces = datagram.windows(RECOGNISED);
+            assert!(
+                !pieces.any(|piece| self.plaintext.contains(piece)),
+                "plaintext in a datagram of type {}",
+                datagram[0]
+            );
+        }
+        seen
+    }
+
+    /// Sends the initiation that staged frames asked for; the peer's response to it.
+    fn initiate(&mut self) -> Vec<u8> {
+        for tunnel in self.common.control.take_all().0 {
+            self.ours.handle_notice(self.now, wall(self.now), &tunnel);
+        }
+        let Some(Output::Handshake { to, datagram, .. }) = self.ours.poll_output() else {
+            panic!("no initiation")
+        };
+        let initiation = Transmit {
+            to,
+            ecn: 0,
+            stride: datagram.len(),
+            bytes: &datagram,
+        };
+        let socket = self.sockets.family(false).expect("bound");
+        socket.send(&[initiation], &mut SendReport::default());
+        let from = Endpoint::from(socket.local_addr());
+        self.theirs
+            .handle_handshake(self.now, wall(self.now), from, &datagram, false);
+        match self.theirs.poll_output() {
+            Some(Output::Handshake { datagram, .. }) => datagram.to_vec(),
+            _ => panic!("no response"),
+        }
+    }
+
+    /// Takes the response; what was staged leaves.
+    fn complete(&mut self, response: &[u8]) {
+        let from = Endpoint::from(self.wire.local_addr());
+        self.ours
+            .handle_handshake(self.now, wall(self.now), from, response, false);
+        while let Some(output) = self.ours.poll_output() {
+            if let Output::SessionReady { tunnel } = output {
+                self.outbound
+                    .send_staged(&self.common, &self.sockets, &tunnel, self.now);
+            }
+        }
+    }
+}
+
+/// Invariant 4, from before the first session to after its end.
+#[test]
+fn nothing_but_handshakes_leaves_without_a_session_and_no_plaintext_ever() {
+    let mut way = Way::new();
+    let mut receivers = Vec::new();
+    let is_sealed = |datagram: &Vec<u8>| datagram[..4] == [4, 0, 0, 0] && datagram.len() >= 32;
+    // Each round begins without a session: there is none yet, or the last one has expired.
+    for round in 0..3 {
+        let staged = way.frames() + way.frames();
+        way.turn();
+        assert_eq!(way.wire().len(), 0, "round {round}: sent without a session");
+        let response = way.initiate();
+        let further = way.frames();
+        way.turn();
+        let seen = way.wire();
+        assert_eq!(seen.len(), 1, "round {round}: sent before the response");
+        assert_eq!((seen[0][0], seen[0].len()), (1, INITIATION_LEN));
+
+        way.complete(&response);
+        let seen = way.wire();
+        assert_eq!(seen.len(), staged + further);
+        assert!(seen.iter().all(is_sealed));
+        receivers.push(seen[0][4..8].to_vec());
+
+        let traffic = way.frames();
+        way.turn();
+        let seen = way.wire();
+        assert_eq!(seen.len(), traffic);
+        assert!(seen.iter().all(is_sealed));
+        assert!(
+            seen.iter()
+                .all(|datagram| datagram[4..8] == receivers[round])
+        );
+        // REJECT_AFTER_TIME.
+        way.now = way.now + Duration::from_secs(180);
+    }
+    receivers.sort();
+    receivers.dedup();
+    assert_eq!(receivers.len(), 3, "a session of its own for each round");
+    let drops = &way.common.shards[0].drops;
+    assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
+}
