@@ -178,3 +178,7 @@ pub(crate) fn packets_per_train(mtu: usize) -> usize {
     // 65,487 bytes fit both address families.
     ((65_535 - 40 - 8) / datagram_len(mtu, mtu)).clamp(1, MAX_PACKETS)
 }
+
+#[cfg(test)]
+#[path = "train_tests.rs"]
+mod tests;
