@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use adit_proto::config::{DeviceChange, DeviceStatus, PeerStatus, PublicKey};
 
-use super::serve::{MAX_CLIENTS, STALL};
+use super::serve::STALL;
 use super::*;
 use crate::uapi::{Client, ClientError, Request, Response, Server, UapiError};
 
@@ -380,7 +380,8 @@ fn when_there_are_too_many_clients_the_most_silent_makes_room() {
     let dir = Dir::new();
     let (_serving, _told) = serve(&dir);
     let mut clients: Vec<UnixStream> = Vec::new();
-    for _ in 0..MAX_CLIENTS {
+    // As many as SPEC.md says.
+    for _ in 0..32 {
         let mut client = dir.connect();
         assert_eq!(ask(&mut client, b"get=1\n\n"), "errno=0\n\n");
         clients.push(client);
@@ -393,6 +394,33 @@ fn when_there_are_too_many_clients_the_most_silent_makes_room() {
         0,
         "this one was silent for longest"
     );
+}
+
+#[test]
+fn unfinished_requests_of_all_clients_together_are_bounded() {
+    let dir = Dir::new();
+    let (_serving, _told) = serve(&dir);
+    // A client in the middle of a request, after so many MiB.
+    let unfinished = |mib: usize| {
+        let mut client = dir.connect();
+        // Fails when the server has ended the conversation.
+        let told = client.write_all(b"set=1\nfwmark=").is_ok()
+            && (0..mib).all(|_| client.write_all(&[b'1'; 1 << 20]).is_ok());
+        (client, told)
+    };
+    let (mut first, told) = unfinished(32);
+    assert!(told);
+    // 63 of the 64 MiB: all is heard to its end, and the line is what is wrong.
+    let (mut second, told) = unfinished(31);
+    assert!(told);
+    assert_eq!(ask(&mut second, b"\n\n"), "errno=22\n\n");
+    // More than 64: no memory for the one who asks for it, and the other goes on.
+    let (mut third, _) = unfinished(34);
+    let mut answer = [0; 10];
+    third.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"errno=12\n\n");
+    assert_eq!(ask(&mut dir.connect(), b"get=1\n\n"), "errno=0\n\n");
+    assert_eq!(ask(&mut first, b"\n\n"), "errno=22\n\n");
 }
 
 #[test]

@@ -247,6 +247,23 @@ fn endless_lines_and_requests_take_bounded_memory() {
 }
 
 #[test]
+fn a_line_of_4_kib_is_read_and_a_longer_one_is_refused() {
+    let line = |len: usize| format!("listen_port={:0>1$}\n", 7, len - "listen_port=".len());
+    assert_eq!(
+        set(&line(4096)).map(|change| change.listen_port),
+        Ok(Some(7))
+    );
+    assert_eq!(set(&line(4097)), Err(22));
+    // The newline does not count, nor where the line was cut on its way.
+    let request = format!("set=1\n{}\n", line(4096));
+    let mut parser = Parser::default();
+    let (mut head, mut tail) = request.as_bytes().split_at(4000);
+    assert_eq!(parser.push(&mut head, MAX_REQUEST), None);
+    let heard = parser.push(&mut tail, MAX_REQUEST);
+    assert!(matches!(heard, Some(Heard::Request(Request::Set(_)))));
+}
+
+#[test]
 fn errors_never_repeat_keys() {
     let bytes = format!("set=1\n{KEY}=1\n\nset=1\nprivate_key={KEY}0\n\nset=1\n{KEY}\n\n");
     for heard in hear(bytes.as_bytes()) {
