@@ -127,7 +127,7 @@ impl Outbound {
         sockets: &Sockets<U>,
         tunnel: &Arc<Tunnel>,
         now: Time,
-    ) {
+    ) -> Turn {
         send_staged(
             &mut self.sender,
             &mut self.staged,
@@ -136,6 +136,11 @@ impl Outbound {
             tunnel,
             now,
         );
+        if self.sender.ready.is_empty() {
+            Turn::Done
+        } else {
+            Turn::Blocked
+        }
     }
 
     /// No session will come: drops what waited for it.

@@ -182,8 +182,10 @@ impl Way {
             .handle_handshake(self.now, wall(self.now), from, response, false);
         while let Some(output) = self.ours.poll_output() {
             if let Output::SessionReady { tunnel } = output {
-                self.outbound
-                    .send_staged(&self.common, &self.sockets, &tunnel, self.now);
+                let turn =
+                    self.outbound
+                        .send_staged(&self.common, &self.sockets, &tunnel, self.now);
+                assert_eq!(turn, Turn::Done);
             }
         }
     }

@@ -174,8 +174,14 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         for message in face.take_messages() {
             match message {
                 Message::SessionReady(tunnel) => {
-                    self.outbound
-                        .send_staged(&common, &self.sockets, &tunnel, clock::now());
+                    let now = clock::now();
+                    if self
+                        .outbound
+                        .send_staged(&common, &self.sockets, &tunnel, now)
+                        == Turn::Blocked
+                    {
+                        self.set_blocked(true)?;
+                    }
                 }
                 Message::DropStaged(tunnel) => self.outbound.drop_staged(tunnel),
             }

@@ -27,6 +27,8 @@ struct Line {
     far: UnixStream,
     full: AtomicBool,
     refused: AtomicUsize,
+    /// It becomes full with the next initiation.
+    fill_soon: AtomicBool,
 }
 
 impl Line {
@@ -40,6 +42,7 @@ impl Line {
             far,
             full: AtomicBool::new(false),
             refused: AtomicUsize::new(0),
+            fill_soon: AtomicBool::new(false),
         }
     }
 
@@ -69,6 +72,9 @@ impl UdpSocket for OnLine {
         if self.side == A && self.line.full.load(Ordering::SeqCst) {
             self.line.refused.fetch_add(1, Ordering::SeqCst);
             return 0;
+        }
+        if self.side == A && self.line.fill_soon.swap(false, Ordering::SeqCst) {
+            self.line.fill();
         }
         let taken = self.socket.send(trains, report);
         if self.side == B {
@@ -158,4 +164,15 @@ fn a_full_socket_stops_the_tun_but_not_the_way_in_and_loses_nothing() {
     let drops = pair.sides[A].engine.report().drops;
     assert!(drops.iter().all(|(_, count)| *count == 0), "{drops:?}");
     expect_delivery(&pair, A, &datagram(A, 0));
+}
+
+/// Invariant 6: frames that waited for the handshake do not wait for other frames after it.
+#[test]
+fn staged_frames_that_meet_a_full_socket_leave_when_it_has_room() {
+    let (pair, line) = pair();
+    line.fill_soon.store(true, Ordering::SeqCst);
+    pair.inject(A, datagram(A, 1));
+    wait_until_refused(&line);
+    line.empty();
+    assert_eq!(pair.delivered(B, 1), segments(&datagram(A, 1)));
 }
