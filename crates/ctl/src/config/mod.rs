@@ -1,8 +1,8 @@
 //! wg-quick's configuration files.
 //!
 //! The format is that of wg(8) and wg-quick(8): sections `[Interface]` and `[Peer]`, lines `Key = value`, `#` starts
-//! a comment, sections and keys in any case. Where those tools guess or ignore, this parser says `file:line: what is
-//! wrong, what was expected`.
+//! a comment (but in a hook, which the shell reads), sections and keys in any case. Where those tools guess or ignore,
+//! this parser says `file:line: what is wrong, what was expected`.
 
 mod parse;
 mod values;

@@ -29,6 +29,8 @@ const PEER_KEYS: [&str; 5] = [
     "AllowedIPs",
     "PersistentKeepalive",
 ];
+/// Shell commands: a `#` in them is the shell's to judge.
+const HOOKS: [&str; 4] = ["PreUp", "PostUp", "PreDown", "PostDown"];
 /// Keys that may stand more than once in a section.
 const REPEATABLE: [&str; 7] = [
     "Address",
@@ -136,7 +138,12 @@ impl Reader {
         let result = match Line::read(line) {
             Line::Blank => Ok(()),
             Line::Section(header) => self.start_section(number, header),
-            Line::Pair(key, value) => self.pair(number, key, value),
+            Line::Pair(key, value) => {
+                let whole = line
+                    .split_once('=')
+                    .map_or(value, |(_, whole)| whole.trim());
+                self.pair(number, key, value, whole)
+            }
             Line::Other(_) if self.unknown_section => Ok(()),
             Line::Other(text) => {
                 let word = text.split_whitespace().next().unwrap_or_default();
@@ -220,7 +227,8 @@ impl Reader {
         }
     }
 
-    fn pair(&mut self, number: usize, key: &str, value: &str) -> Result<(), String> {
+    /// `whole` is the value with its comment.
+    fn pair(&mut self, number: usize, key: &str, value: &str, whole: &str) -> Result<(), String> {
         let Some(section) = self.section else {
             return match self.unknown_section {
                 true => Ok(()),
@@ -240,6 +248,7 @@ impl Reader {
             return Err(format!("{name} has no value"));
         }
         let result = match section {
+            Section::Interface if HOOKS.contains(&name) => self.interface_pair(name, whole),
             Section::Interface => self.interface_pair(name, value),
             Section::Peer => self.peer_pair(name, value),
         };

@@ -34,12 +34,13 @@ DNS = 9.9.9.9, example.com  corp.example
 DNS = 2620:fe::fe
 MTU = 1420
 Table = 0x7b
-PreUp = echo a=b, c # not this
+PreUp = echo a=b, c # the shell's
 PostUp = wg set %i peer x
+# PostUp = not this
 PostUp = second
 PreDown = down
 PostDown = gone
-SaveConfig = true
+SaveConfig = True
 
 [Peer]
 PublicKey = {ONE}
@@ -69,7 +70,7 @@ PersistentKeepalive = off"
         (interface.mtu, &interface.table),
         (Some(1420), &Table::Number(123))
     );
-    assert_eq!(interface.pre_up, ["echo a=b, c"]);
+    assert_eq!(interface.pre_up, ["echo a=b, c # the shell's"]);
     assert_eq!(interface.post_up, ["wg set %i peer x", "second"]);
     assert_eq!(hook(&interface.post_up[0], "wg0"), "wg set wg0 peer x");
     assert_eq!(

@@ -65,7 +65,8 @@ pub(super) fn mtu(value: &str) -> Result<u16, String> {
 }
 
 pub(super) fn boolean(value: &str) -> Result<bool, String> {
-    match value {
+    // In any case, as wg-quick has it.
+    match value.to_ascii_lowercase().as_str() {
         "true" => Ok(true),
         "false" => Ok(false),
         _ => got(value, "true or false"),
