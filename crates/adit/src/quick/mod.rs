@@ -1,8 +1,8 @@
 //! `adit up`, `down`, `save`, `strip` and `sync`: wg-quick's files and behaviour, without wg-quick.
 //!
 //! `up`, in wg-quick's order, each step undone when a later one fails:
-//! 1. PreUp hooks;
-//! 2. start the interface's process;
+//! 1. start the interface's process;
+//! 2. PreUp hooks;
 //! 3. keys, peers and endpoints, names looked up with patience, as one transaction;
 //! 4. addresses, MTU, up;
 //! 5. DNS;
@@ -59,7 +59,6 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
         bail!("`{name}` already exists: `adit down {name}` takes it down if Adit runs it");
     }
     let routes = quick.routes()?;
-    quick.hooks(&quick.config.interface.pre_up)?;
     run::start_in_background(&RunArgs {
         disable_offload: args.disable_offload.clone(),
         shards: args.shards,
@@ -159,8 +158,13 @@ impl Quick {
 
     fn bring_up(&self, netlink: &Netlink, routes: &[Planned]) -> Result<()> {
         let interface = &self.config.interface;
+        self.hooks(&interface.pre_up)?;
         let endpoints = self.endpoints()?;
-        self.set(&self.config.to_change(&endpoints))?;
+        // What the hooks have set stays: a key that is in no file, for one.
+        self.set(&DeviceChange {
+            replace_peers: false,
+            ..self.config.to_change(&endpoints)
+        })?;
 
         let about = || format!("cannot set up {}", self.name);
         let index = netlink.link(&self.name).context(about)?.index;

@@ -121,7 +121,7 @@ fn goes_up_and_down(command: &str) {
     let left = world.left();
     let before = state(left);
     world.write(&world.config(
-        "MTU = 1400\nListenPort = 40000\nPreUp = ! test -e /sys/class/net/%i\nPreUp = echo pre-up %i >> /run/hooks\nPostUp = echo post-up %i >> /run/hooks\n\
+        "MTU = 1400\nListenPort = 40000\nPreUp = echo pre-up %i >> /run/hooks\nPostUp = echo post-up %i >> /run/hooks\n\
          PreDown = echo pre-down %i >> /run/hooks\nPostDown = echo post-down %i >> /run/hooks",
         "192.168.77.0/24, fd77::/64, 172.31.0.0/16, fd31::/64",
     ));
@@ -203,6 +203,41 @@ fn takes_the_default_route(command: &str) {
         state(left) == before
     });
     ping(left, "10.2.0.100", 1);
+}
+
+#[test]
+fn pre_up_finds_the_interface_and_what_it_sets_stays() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    let config = world.config(
+        "PreUp = cat > /run/key #!\nPreUp = wg set %i private-key /run/key # from a vault",
+        "192.168.77.0/24",
+    );
+    let key = format!("PrivateKey = {}\n", world.left_keys.private);
+    world.write(&config.replace(&key, ""));
+    left.sh_with_input(
+        &format!("{} up wg0", adit()),
+        &format!("{}\n", world.left_keys.private),
+    );
+    ping(left, "192.168.77.2", 1);
+    // When `down` returns, there is nothing to wait for.
+    assert_eq!(
+        left.sh(&format!("{} down wg0; ls /run/adit", adit())),
+        "",
+        "the status socket"
+    );
+    left.sh("rm /run/key");
+    comes_back(left, &before, "down");
+
+    // A hook that fails takes the interface along.
+    world.write(&config.replace("cat >", "exit 3; cat >"));
+    let output = left.try_sh(&format!("{} up wg0", adit()));
+    assert!(!output.ok() && output.stderr.contains("exit 3"));
+    comes_back(left, &before, "a PreUp that fails");
 }
 
 #[test]
