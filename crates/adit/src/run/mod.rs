@@ -200,7 +200,9 @@ impl Sockets {
         if let Some(status) = self.status {
             let (handle, name) = (engine.clone(), name.to_owned());
             // Nothing depends on this one: what happens to it is not worth ending for.
-            serving.push(
+            // It is removed first, so that who waits for the control socket to be gone finds it gone, too.
+            serving.insert(
+                0,
                 status
                     .serve(move || answer::status(&handle, &name, tun), |_| {})
                     .context(failed)?,
