@@ -106,7 +106,9 @@ impl End {
             .arg(directory)
             .arg(name)
             .stdin(Stdio::null())
-            .stdout(Stdio::null());
+            .stdout(Stdio::null())
+            // Ctrl-C and a closing terminal are for the demo alone: its end lets these two clean up in peace.
+            .process_group(0);
         // Nothing of the caller's is meant for these two.
         for variable in ["WG_TUN_FD", "WG_UAPI_FD", "NOTIFY_SOCKET"] {
             command.env_remove(variable);

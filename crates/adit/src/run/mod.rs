@@ -77,6 +77,16 @@ impl std::fmt::Display for End {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    let result = begin(args);
+    if let Some(dir) = &args.control_dir {
+        // The other process of a demo, or the demo itself, may need it still.
+        let _ = std::fs::remove_dir(status_directory(dir));
+        let _ = std::fs::remove_dir(dir);
+    }
+    result
+}
+
+fn begin(args: &RunArgs) -> Result<()> {
     if let Some(parent) = args.die_with {
         background::die_with(parent)?;
     }
@@ -134,10 +144,6 @@ fn serve(args: &RunArgs) -> Result<()> {
     engine.stop();
     engine.wait();
     drop(serving);
-    if let Some(dir) = &args.control_dir {
-        // The other process of a demo, or the demo itself, may need it still.
-        let _ = std::fs::remove_dir(status_directory(dir)).and_then(|()| std::fs::remove_dir(dir));
-    }
     result
 }
 

@@ -810,4 +810,17 @@ fn the_demo_prints_its_numbers_and_leaves_nothing_behind() {
     wait_for("nothing is left behind", seconds(10), || {
         state(&host) == before
     });
+
+    // On a terminal of its own, whose end hangs up on everybody there.
+    let terminal = format!(
+        "mkdir -p /run/demo; (sleep 2; printf '\\003'; sleep 1) | \
+         TMPDIR=/run/demo script -qec 'exec env --default-signal {} demo' /dev/null > /dev/null 2>&1 || true",
+        adit()
+    );
+    host.sh(&terminal);
+    wait_for("no socket is left behind", seconds(5), || {
+        host.sh("ls -A /run/demo").is_empty()
+    });
+    host.sh("rmdir /run/demo");
+    comes_back(&host, &before, "Ctrl-C");
 }
