@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use adit_ctl::config;
@@ -48,15 +49,16 @@ fn run(program: &str, args: &[&str], input: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether `program` is on the PATH.
-fn exists(program: &str) -> bool {
+/// Where `program` is on the PATH.
+fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    let mut places = std::env::split_paths(&path).map(|dir| dir.join(program));
+    places.find(|place| place.is_file())
 }
 
 /// Points the resolver at the tunnel's servers, exclusively. The link must be up.
 pub(super) fn set_dns(interface: &str, servers: &[IpAddr], search: &[String]) -> Result<()> {
-    if exists("resolvconf") {
+    if let Some(program) = find("resolvconf") {
         let mut records: String = servers
             .iter()
             .map(|ip| format!("nameserver {ip}\n"))
@@ -66,11 +68,11 @@ pub(super) fn set_dns(interface: &str, servers: &[IpAddr], search: &[String]) ->
         }
         return run(
             "resolvconf",
-            &["-a", &resolvconf_name(interface), "-m", "0", "-x"],
+            &["-a", &resolvconf_name(&program, interface), "-m", "0", "-x"],
             &records,
         );
     }
-    if !exists("resolvectl") {
+    if find("resolvectl").is_none() {
         return Err(Failure::new(
             "cannot set DNS: neither resolvconf nor resolvectl is installed; install one (Debian: openresolv or \
              systemd-resolved) or remove the DNS line",
@@ -88,20 +90,28 @@ pub(super) fn set_dns(interface: &str, servers: &[IpAddr], search: &[String]) ->
 
 /// Undoes [`set_dns`]. resolved forgets a link's servers with the link.
 pub(super) fn unset_dns(interface: &str) {
-    if exists("resolvconf")
-        && let Err(failure) = run("resolvconf", &["-d", &resolvconf_name(interface), "-f"], "")
+    if let Some(program) = find("resolvconf")
+        && let Err(failure) = run(
+            "resolvconf",
+            &["-d", &resolvconf_name(&program, interface), "-f"],
+            "",
+        )
     {
         eprintln!("adit: {failure}");
     }
 }
 
-/// Debian's resolvconf orders interfaces by name and needs a prefix that its list knows.
-fn resolvconf_name(interface: &str) -> String {
+fn resolvconf_name(program: &Path, interface: &str) -> String {
     let order = std::fs::read_to_string("/etc/resolvconf/interface-order").unwrap_or_default();
-    resolvconf_prefix(&order) + interface
+    resolvconf_prefix(program, &order) + interface
 }
 
-fn resolvconf_prefix(order: &str) -> String {
+/// Debian's resolvconf orders interfaces by name and needs a prefix that its list knows. A link is systemd-resolved
+/// under that name, which takes the prefix for the interface; the list may be left from the other.
+fn resolvconf_prefix(program: &Path, order: &str) -> String {
+    if program.is_symlink() {
+        return String::new();
+    }
     let plain = |name: &&str| {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
     };

@@ -2,9 +2,17 @@ use super::*;
 
 #[test]
 fn resolvconfs_order_gives_the_first_plain_pattern_as_prefix() {
-    assert_eq!(resolvconf_prefix("lo.inet6\nlo.*\ntun*\neth*\n"), "tun.");
-    assert_eq!(resolvconf_prefix("lo.inet6\n"), "");
-    assert_eq!(resolvconf_prefix(""), "");
+    let prefix = |order| resolvconf_prefix(Path::new("/sbin/resolvconf.none"), order);
+    assert_eq!(prefix("lo.inet6\nlo.*\ntun*\neth*\n"), "tun.");
+    assert_eq!(prefix("lo.inet6\n"), "");
+    assert_eq!(prefix(""), "");
+}
+
+#[test]
+fn systemd_resolved_under_resolvconfs_name_gets_no_prefix() {
+    // Any link will do.
+    let link = Path::new("/proc/self/exe");
+    assert_eq!(resolvconf_prefix(link, "tun*\n"), "");
 }
 
 #[test]
