@@ -1,7 +1,7 @@
 //! Endpoints by name, looked up with wg(8)'s patience.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::failure::{Result, bail};
 
@@ -33,7 +33,7 @@ impl Retries {
 }
 
 /// The first address of `endpoint` (`name:port`, `ip:port` or `[ip]:port`). Gives up at once when the name
-/// certainly does not exist, and between attempts when `interrupted`.
+/// certainly does not exist, and when `interrupted` between attempts or while it waits for the next.
 pub(crate) fn resolve(
     endpoint: &str,
     retries: Retries,
@@ -50,16 +50,31 @@ pub(crate) fn resolve(
             Err(error) => error.to_string(),
         };
         let exhausted = matches!(retries, Retries::Times(times) if attempts >= times);
-        if exhausted || interrupted() || is_permanent(&error) {
+        if interrupted() {
+            bail!("interrupted");
+        }
+        if exhausted || is_permanent(&error) {
             bail!("cannot look up endpoint `{endpoint}`: {error}");
         }
         eprintln!(
             "adit: `{endpoint}`: {error}. Trying again in {:.2} seconds...",
             pause.as_secs_f32()
         );
-        std::thread::sleep(pause);
+        wait(pause, &interrupted);
         attempts += 1;
         pause = (pause * 6 / 5).min(Duration::from_secs(20));
+    }
+}
+
+/// Sleeps for `pause`, or until `interrupted`: signals do not end a sleep of the standard library.
+fn wait(pause: Duration, interrupted: impl Fn() -> bool) {
+    let until = Instant::now() + pause;
+    while !interrupted() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
     }
 }
 

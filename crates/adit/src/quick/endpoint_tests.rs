@@ -26,3 +26,15 @@ fn retries_are_a_number_or_infinity() {
     assert_eq!(Retries::parse("infinity").unwrap(), Retries::Forever);
     assert!(Retries::parse("often").is_err());
 }
+
+#[test]
+fn a_signal_ends_the_wait_for_the_next_attempt() {
+    let asked = std::cell::Cell::new(0);
+    let interrupted = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 3
+    };
+    // Longer than any test may take.
+    wait(Duration::from_secs(3600), interrupted);
+    assert_eq!(asked.get(), 4);
+}
