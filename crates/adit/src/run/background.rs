@@ -62,8 +62,11 @@ pub(crate) fn start(args: &RunArgs) -> Result<()> {
 /// Tells whoever started this process that it is ready: systemd if it asks, and the waiting parent, whose terminal
 /// this process then leaves.
 pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
-    if let Some(path) = std::env::var_os("NOTIFY_SOCKET") {
-        notify_systemd(&path).context(|| "cannot notify the service manager".into())?;
+    if let Some(path) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = notify_systemd(&path)
+    {
+        // It may be somebody else's, out of reach or of a kind that came later: no reason to go without a tunnel.
+        level.error(format_args!("cannot notify the service manager: {error}"));
     }
     if !args.background {
         return Ok(());

@@ -41,6 +41,20 @@ fn it_returns_when_the_interface_exists_and_the_socket_answers() {
 }
 
 #[test]
+fn a_service_manager_out_of_reach_is_no_reason_to_fail() {
+    let host = Host::new("left");
+    // The second is systemd's for a virtual machine.
+    for (i, socket) in ["/nowhere/notify", "vsock:2:1234"].iter().enumerate() {
+        let script = format!(
+            "NOTIFY_SOCKET={socket} LOG_LEVEL=silent {} wg{i}",
+            subject()
+        );
+        host.sh(&script);
+        assert!(host.has_interface(&format!("wg{i}")));
+    }
+}
+
+#[test]
 fn it_ends_cleanly_on_sigterm_and_sigint() {
     for signal in ["TERM", "INT"] {
         let host = Host::new("left");
