@@ -78,6 +78,10 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
     let interface = &quick.config.interface;
     let netlink = open_netlink()?;
     if let Err(failure) = quick.status() {
+        if netlink.link(&quick.name).is_ok() {
+            // The kernel's, perhaps, and what is around it is wg-quick's.
+            bail!("{failure}, so the interface is not one that this takes down");
+        }
         // Its process may have died; what it cannot have taken along goes now.
         quick.undo_surroundings(&netlink, None);
         quick.remove_dead_files();

@@ -364,6 +364,26 @@ fn what_a_killed_process_left_goes_with_down_and_with_the_next_run() {
 }
 
 #[test]
+fn down_leaves_an_interface_that_no_process_serves_alone() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "0.0.0.0/0"));
+    // As if wg-quick had brought up one of the kernel's.
+    left.sh("ip link add wg0 type veth peer name other; nft add table ip wg-quick-wg0");
+    let before = state(left);
+    let output = left.try_sh(&format!("{} down wg0", adit()));
+    assert!(
+        !output.ok() && output.stderr.contains("not one that"),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(state(left), before);
+}
+
+#[test]
 fn a_file_that_everyone_can_read_is_warned_of() {
     let world = World::new();
     let left = world.left();
