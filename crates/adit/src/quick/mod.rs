@@ -78,6 +78,10 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
     let interface = &quick.config.interface;
     let netlink = open_netlink()?;
     if let Err(failure) = quick.status() {
+        if UnixStream::connect(quick.socket()).is_ok() {
+            // Somebody is there and cannot be asked.
+            return Err(failure);
+        }
         if netlink.link(&quick.name).is_ok() {
             // The kernel's, perhaps, and what is around it is wg-quick's.
             bail!("{failure}, so the interface is not one that this takes down");
@@ -151,6 +155,11 @@ impl Quick {
             config,
             interrupted,
         })
+    }
+
+    /// Where the interface's process listens.
+    fn socket(&self) -> PathBuf {
+        Path::new(uapi::DIR).join(format!("{}.sock", self.name))
     }
 
     fn check_interrupted(&self) -> Result<()> {
@@ -316,7 +325,7 @@ impl Quick {
     fn take_down(&self, netlink: &Netlink) -> Result<()> {
         let status = self.status().ok();
         self.undo_surroundings(netlink, status.as_ref());
-        let socket = Path::new(uapi::DIR).join(format!("{}.sock", self.name));
+        let socket = self.socket();
         let connection = UnixStream::connect(&socket);
         match netlink.link(&self.name) {
             Ok(link) => {
@@ -348,12 +357,11 @@ impl Quick {
     /// Removes the files that a killed process left, unless the next one listens already.
     fn remove_dead_files(&self) {
         let name = &self.name;
-        let controls = Path::new(uapi::DIR);
-        let socket = controls.join(format!("{name}.sock"));
+        let socket = self.socket();
         let dead = UnixStream::connect(&socket);
         if dead.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
             let status = Path::new(status::DIR).join(format!("{name}.sock"));
-            for file in [socket, controls.join(format!("{name}.name")), status] {
+            for file in [socket.with_extension("name"), socket, status] {
                 let _ = fs::remove_file(file);
             }
         }

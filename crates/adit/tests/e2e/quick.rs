@@ -381,6 +381,20 @@ fn down_leaves_an_interface_that_no_process_serves_alone() {
         output.stderr
     );
     assert_eq!(state(left), before);
+
+    // One whose process does not answer as it should.
+    left.sh("mkdir -p /run/wireguard");
+    let listener = std::os::unix::net::UnixListener::bind(left.path("/run/wireguard/wg0.sock"))
+        .expect("a socket");
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let output = left.try_sh(&format!("{} down wg0", adit()));
+    assert!(
+        !output.ok() && output.stderr.contains("cannot ask wg0"),
+        "{}",
+        output.stderr
+    );
+    left.sh("rm /run/wireguard/wg0.sock");
+    assert_eq!(state(left), before);
 }
 
 #[test]

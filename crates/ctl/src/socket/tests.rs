@@ -172,6 +172,9 @@ fn our_client_understands_wireguard_go_and_keys_of_the_future() {
     assert!(matches!(nonsense, Err(ClientError::Protocol(_))));
     let cut = Client::connect_in(&dir.0, "wg0").unwrap().get();
     assert!(matches!(cut, Err(ClientError::Io(_))));
+    // The kernel's word for a read that timed out tells nobody anything.
+    let late = ClientError::Io(std::io::ErrorKind::WouldBlock.into());
+    assert_eq!(late.to_string(), "no answer within 30 s");
     thread.join().unwrap();
 }
 

@@ -30,6 +30,9 @@ pub enum ClientError {
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Io(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                write!(f, "no answer within {} s", PATIENCE.as_secs())
+            }
             Self::Io(error) => error.fmt(f),
             Self::Refused(errno) => {
                 write!(f, "refused: {}", io::Error::from_raw_os_error(*errno))
