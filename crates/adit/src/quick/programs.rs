@@ -10,15 +10,16 @@ use adit_ctl::config;
 use crate::failure::{Context, Failure, Result, bail};
 
 /// Runs wg-quick's script snippets in order, `%i` standing for the interface. They are written for bash(1), so it
-/// is taken where it exists.
+/// is taken where it exists, with the options that wg-quick has set: a hook ends at the first command that fails.
 pub(super) fn run_hooks(hooks: &[String], interface: &str) -> Result<()> {
     for hook in hooks {
         let script = config::hook(hook, interface);
         eprintln!("[#] {script}");
         let mut bash = Command::new("bash");
-        let status = match bash.args(["-c", &script]).status() {
+        bash.args(["-O", "extglob", "-e", "-o", "pipefail", "-c", &script]);
+        let status = match bash.status() {
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                Command::new("sh").args(["-c", &script]).status()
+                Command::new("sh").args(["-e", "-c", &script]).status()
             }
             result => result,
         };

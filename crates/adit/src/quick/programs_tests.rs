@@ -26,3 +26,13 @@ fn hooks_see_the_interface_and_stop_at_the_first_failure() {
     assert!(failure.to_string().contains("exit 3"), "{failure}");
     assert!(run_hooks(&hooks[..1], "wg7").is_ok());
 }
+
+#[test]
+fn a_hook_ends_at_the_first_command_that_fails() {
+    for hook in ["false; true", "false | true; true"] {
+        assert!(run_hooks(&[hook.to_owned()], "wg7").is_err(), "{hook}");
+    }
+    for hook in ["false || true; true", "[[ aa == +(a) ]]"] {
+        assert!(run_hooks(&[hook.to_owned()], "wg7").is_ok(), "{hook}");
+    }
+}
