@@ -848,10 +848,15 @@ fn the_demo_prints_its_numbers_and_leaves_nothing_behind() {
     // On a terminal of its own, whose end hangs up on everybody there.
     let terminal = format!(
         "mkdir -p /run/demo; (sleep 2; printf '\\003'; sleep 1) | \
-         TMPDIR=/run/demo script -qec 'exec env --default-signal {} demo' /dev/null > /dev/null 2>&1 || true",
+         TMPDIR=/run/demo script -qec 'exec env --default-signal {} demo' /run/typescript > /dev/null 2>&1 || true",
         adit()
     );
     host.sh(&terminal);
+    let shown = host.sh("cat /run/typescript; rm /run/typescript");
+    assert!(
+        shown.contains("TCP") && !shown.contains("AEAD"),
+        "it was under way: {shown}"
+    );
     wait_for("no socket is left behind", seconds(5), || {
         host.sh("ls -A /run/demo").is_empty()
     });
