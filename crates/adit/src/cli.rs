@@ -25,6 +25,12 @@ Environment of the daemon:
 
 Exit status: 0 success, 1 failure.";
 
+const AFTER_UP_HELP: &str = "\
+Environment:
+  WG_ENDPOINT_RESOLUTION_RETRIES  how often to look up an endpoint's name again, or infinity; 15 if unset
+
+The daemon's environment (see `adit --help`) is passed on to it.";
+
 #[derive(Parser)]
 #[command(
     name = "adit",
@@ -48,6 +54,7 @@ pub(crate) enum Command {
     /// Run an interface: the same as `adit INTERFACE`, whatever the interface's name is
     Run(RunArgs),
     /// Bring up a tunnel from a wg-quick configuration file
+    #[command(after_help = AFTER_UP_HELP)]
     Up(UpArgs),
     /// Take down a tunnel that `adit up` brought up
     Down(ConfArgs),
