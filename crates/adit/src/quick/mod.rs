@@ -30,7 +30,7 @@ use adit_ctl::uapi::{self, Client, ClientError};
 use adit_io::netlink::{Family, LinkChange, Netlink};
 use adit_io::netns;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{ConfArgs, RunArgs, UpArgs};
 use crate::failure::{Context, Failure, Result, bail};
@@ -46,7 +46,7 @@ struct Quick {
     name: String,
     path: PathBuf,
     config: Config,
-    /// Set by SIGINT and SIGTERM.
+    /// Set by SIGINT, SIGTERM and SIGHUP.
     interrupted: Arc<AtomicBool>,
 }
 
@@ -145,7 +145,7 @@ impl Quick {
             eprintln!("Warning: {warning}");
         }
         let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, interrupted.clone())
                 .context(|| "cannot catch signals".into())?;
         }

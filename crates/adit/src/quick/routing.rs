@@ -304,6 +304,10 @@ pub(super) fn set_firewall(
             "a default route through the tunnel needs firewall rules that keep it from being spoofed, and this kernel \
              has no nf_tables ({e}); use one that has, or set Table = off and add the routes yourself"
         ),
+        Err(e) if e.kind() == ErrorKind::NotFound => bail!(
+            "cannot protect the default route: {e}; the kernel's nf_tables needs fib and conntrack (modules nft_fib, \
+             nft_ct), or set Table = off and add the routes yourself"
+        ),
         result => result.context(|| "cannot protect the default route".into()),
     }
 }

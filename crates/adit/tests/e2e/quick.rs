@@ -241,6 +241,29 @@ fn pre_up_finds_the_interface_and_what_it_sets_stays() {
 }
 
 #[test]
+fn an_interrupted_up_leaves_nothing() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    for signal in ["INT", "TERM", "HUP"] {
+        for hook in ["PreUp", "PostUp"] {
+            let hook = format!("{hook} = kill -{signal} $PPID");
+            world.write(&world.config(&hook, "192.168.77.0/24"));
+            let output = left.try_sh(&format!("{} up wg0", adit()));
+            assert!(
+                !output.ok() && output.stderr.contains("interrupted"),
+                "{hook}: {}",
+                output.stderr
+            );
+            comes_back(left, &before, &hook);
+        }
+    }
+}
+
+#[test]
 fn wg_quick_routes_everything_into_it() {
     takes_the_default_route(&wg_quick());
 }
