@@ -145,8 +145,8 @@ impl Outbound {
 
     /// No session will come: drops what waited for it.
     pub(crate) fn drop_staged(&mut self, tunnel: u32) {
-        let dropped = self.staged.take(tunnel).len();
-        self.sender.drops.count(DropReason::Staged, dropped as u64);
+        let dropped = self.staged.drop_all(tunnel);
+        self.sender.drops.count(DropReason::Staged, dropped);
     }
 }
 

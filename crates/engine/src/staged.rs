@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use adit_io::offload::Frame;
 use zeroize::Zeroizing;
 
 /// Frames that one peer may have waiting. The oldest goes first: what a user wants by now is newer.
@@ -22,18 +23,19 @@ impl Staged {
         self.bytes > 0 && self.queues.contains_key(&tunnel)
     }
 
-    /// Puts a frame last in its tunnel's queue; returns how many frames had to go for it (itself perhaps).
+    /// Puts a frame last in its tunnel's queue; returns how many packets had to go for it (its own perhaps).
     pub(crate) fn push(&mut self, tunnel: u32, frame: &[u8]) -> u64 {
         let mut dropped = 0;
         let queue = self.queues.entry(tunnel).or_default();
-        while queue.len() >= MAX_FRAMES
-            || (self.bytes + frame.len() > MAX_BYTES && !queue.is_empty())
-        {
-            self.bytes -= queue.pop_front().map_or(0, |old| old.len());
-            dropped += 1;
+        while queue.len() >= MAX_FRAMES || self.bytes + frame.len() > MAX_BYTES {
+            let Some(old) = queue.pop_front() else {
+                break;
+            };
+            self.bytes -= old.len();
+            dropped += packets(&old);
         }
         if self.bytes + frame.len() > MAX_BYTES {
-            dropped += 1;
+            dropped += packets(frame);
         } else {
             self.bytes += frame.len();
             queue.push_back(Zeroizing::new(frame.into()));
@@ -50,6 +52,16 @@ impl Staged {
         self.bytes -= queue.iter().map(|frame| frame.len()).sum::<usize>();
         queue
     }
+
+    /// Drops all frames that wait for a tunnel; returns how many packets they were.
+    pub(crate) fn drop_all(&mut self, tunnel: u32) -> u64 {
+        self.take(tunnel).iter().map(|frame| packets(frame)).sum()
+    }
+}
+
+/// How many packets a frame is: a super-frame is several.
+fn packets(frame: &[u8]) -> u64 {
+    Frame::parse(frame).map_or(1, |frame| frame.segments() as u64)
 }
 
 #[cfg(test)]

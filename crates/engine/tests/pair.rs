@@ -159,6 +159,14 @@ fn frames_for_a_silent_peer_are_bounded_and_counted() {
     }
     pair.wait_for_drops(A, "staged", 1000 - 128);
     assert_eq!(pair.drops(A, "staged"), 1000 - 128);
+
+    // A super-frame is as many as it has segments: the datagrams go first, then 72 of these.
+    for n in 0..200 {
+        let payload = pattern(3000, n);
+        pair.inject(A, tcp_frame(inner_ip(A), inner_ip(B), 1, 1000, &payload));
+    }
+    pair.wait_for_drops(A, "staged", 1000 + 3 * 72);
+    assert_eq!(pair.drops(A, "staged"), 1000 + 3 * 72);
 }
 
 /// Invariant 5: nor do many silent peers together hold more than 4 MiB, as SPEC.md says.
