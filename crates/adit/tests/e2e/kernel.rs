@@ -48,6 +48,7 @@ impl World {
         guest.sh("set -e; ip addr add 192.168.77.2/24 dev wg0; ip addr add fd77::2/64 dev wg0 nodad; ip link set wg0 mtu 1420 up");
         let daemon = Daemon::start(&guest.host, Program::Adit, "wg0", &Start::default());
         guest.host.sh("set -e; ip addr add 192.168.77.1/24 dev wg0; ip addr add fd77::1/64 dev wg0 nodad; ip link set wg0 mtu 1420 up");
+        guest.host.answers_at("fd77::1");
         // An echo server: what is sent to it comes back.
         guest.sh("nc -ll -p 7000 -e cat > /dev/null 2>&1 &");
         Some(World {

@@ -201,6 +201,17 @@ impl Host {
         self.try_sh(&format!("ip link show dev {name}")).ok()
     }
 
+    /// Waits until the host answers at an address of its own ("fd00::1", perhaps with a prefix length): an IPv6 address
+    /// that `ip addr add` has added gets its local route in the kernel's own time.
+    #[track_caller]
+    pub fn answers_at(&self, addr: &str) {
+        let addr = addr.split('/').next().unwrap_or(addr);
+        self.sh(&format!(
+            "for i in $(seq 1000); do ip route get {addr} 2> /dev/null | grep -q '^local' && exit; sleep 0.01; done; \
+             echo {addr} has no local route >&2; exit 1"
+        ));
+    }
+
     /// IP forwarding, for routers.
     pub fn forwards(&self) {
         self.sh("echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding");
@@ -221,6 +232,11 @@ pub fn link(a: &Host, a_name: &str, a_addrs: &[&str], b: &Host, b_name: &str, b_
             script += &format!("ip addr add {addr} dev {name} {nodad};");
         }
         host.sh(&script);
+    }
+    for (host, addrs) in [(a, a_addrs), (b, b_addrs)] {
+        for addr in addrs {
+            host.answers_at(addr);
+        }
     }
 }
 

@@ -178,6 +178,7 @@ impl Tunnel {
                 "set -e; ip addr add {}/24 dev wg0; ip addr add {}/64 dev wg0 nodad; ip link set wg0 mtu {} up",
                 side.v4, side.v6, setup.mtu
             ));
+            side.host.answers_at(&side.v6);
         }
         Tunnel {
             left,
