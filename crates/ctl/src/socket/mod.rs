@@ -115,7 +115,11 @@ fn clear(path: &Path) -> Result<(), BindError> {
         Err(error) => Err(failed(error)),
         Ok(found) if !found.file_type().is_socket() => Err(BindError::Occupied(path.to_owned())),
         Ok(_) if answers(path).map_err(failed)? => Err(BindError::AlreadyRunning(path.to_owned())),
-        Ok(_) => std::fs::remove_file(path).map_err(failed),
+        Ok(_) => match std::fs::remove_file(path) {
+            // wg removes what refuses connections, too.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.map_err(failed),
+        },
     }
 }
 
