@@ -5,7 +5,6 @@
 //! merged datagrams where the kernel offers them (`UDP_GRO`). The streams are blocking reads and writes, one thread
 //! each.
 
-use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread::JoinHandle;
@@ -141,10 +140,8 @@ impl Streams {
         let at = SocketAddr::new(to, PORT);
         let listener = pair.b.run(move || Ok(TcpListener::bind(at)?))?;
         let before = retransmits(pair)?;
-        let congestion = OsString::from(pair.congestion());
-        let theirs = congestion.clone();
-        let accepting = pair.b.thread(move || self.accept(&listener, &theirs))?;
-        let connecting = pair.a.thread(move || self.connect(at, &congestion))?;
+        let accepting = pair.b.thread(move || self.accept(&listener))?;
+        let connecting = pair.a.thread(move || self.connect(at))?;
         let begun = Instant::now();
         let back = join(connecting)?;
         let seconds = begun.elapsed().as_secs_f64();
@@ -158,26 +155,18 @@ impl Streams {
     }
 
     /// The end that listens; returns the bytes it received.
-    fn accept(self, listener: &TcpListener, congestion: &OsString) -> Result<usize, Failure> {
+    fn accept(self, listener: &TcpListener) -> Result<usize, Failure> {
         let streams: Result<Vec<_>, _> = listener.incoming().take(self.count.try_into()?).collect();
-        self.drive(
-            with_congestion(streams?, congestion)?,
-            true,
-            self.bidirectional,
-        )
+        self.drive(streams?, true, self.bidirectional)
     }
 
     /// The end that connects; returns the bytes it received.
-    fn connect(self, to: SocketAddr, congestion: &OsString) -> Result<usize, Failure> {
+    fn connect(self, to: SocketAddr) -> Result<usize, Failure> {
         let limit = Duration::from_secs(5);
         let streams: Result<Vec<_>, _> = (0..self.count)
             .map(|_| TcpStream::connect_timeout(&to, limit))
             .collect();
-        self.drive(
-            with_congestion(streams?, congestion)?,
-            self.bidirectional,
-            true,
-        )
+        self.drive(streams?, self.bidirectional, true)
     }
 
     /// One thread for each direction of each stream.
@@ -197,16 +186,6 @@ impl Streams {
         }
         threads.into_iter().map(join).sum()
     }
-}
-
-fn with_congestion(
-    streams: Vec<TcpStream>,
-    congestion: &OsString,
-) -> Result<Vec<TcpStream>, Failure> {
-    for stream in &streams {
-        setsockopt(stream, sockopt::TcpCongestion, congestion)?;
-    }
-    Ok(streams)
 }
 
 fn write_until(mut stream: TcpStream, until: Instant) -> Result<usize, Failure> {

@@ -79,8 +79,6 @@ impl Iperf {
         }
         if let Some(len) = self.datagram {
             args.extend(["-u", "-b", "0", "-l", &len.to_string()].map(str::to_owned));
-        } else {
-            args.extend(["-C", pair.congestion()].map(str::to_owned));
         }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         Ok(Running {
