@@ -26,6 +26,8 @@ Environment of the daemon:
 Exit status: 0 success, 1 failure.";
 
 const AFTER_UP_HELP: &str = "\
+Hooks run with INTERFACE and CONFIG_FILE in their environment, and LC_ALL=C, as wg-quick's do.
+
 Environment:
   WG_ENDPOINT_RESOLUTION_RETRIES  how often to look up an endpoint's name again, or infinity; 15 if unset
 

@@ -6,7 +6,7 @@
 //! 3. keys, peers and endpoints, names looked up with patience, as one transaction;
 //! 4. addresses, MTU, up;
 //! 5. DNS;
-//! 6. routes to the allowed IPs, policy routing and firewall for default routes;
+//! 6. routes to the allowed IPs that are in force, policy routing and firewall for default routes;
 //! 7. PostUp hooks.
 
 mod endpoint;
@@ -18,7 +18,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -29,7 +31,7 @@ use adit_ctl::status;
 use adit_ctl::uapi::{self, Client, ClientError};
 use adit_io::netlink::{Family, LinkChange, Netlink};
 use adit_io::netns;
-use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
+use adit_proto::config::{Cidr, DeviceChange, DeviceStatus};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{ConfArgs, RunArgs, UpArgs};
@@ -54,17 +56,18 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
     require_root()?;
     let quick = Quick::load(&args.conf)?;
     let name = &quick.name;
+    // What can be found wrong is, before anything is started.
+    routing::table_number(&quick.config.interface.table)?;
     let netlink = open_netlink()?;
     if netlink.link(name).is_ok() {
         bail!("`{name}` already exists: `adit down {name}` takes it down if Adit runs it");
     }
-    let routes = quick.routes()?;
     run::start_in_background(&RunArgs {
         disable_offload: args.disable_offload.clone(),
         shards: args.shards,
         ..RunArgs::new(name)
     })?;
-    quick.bring_up(&netlink, &routes).inspect_err(|_| {
+    quick.bring_up(&netlink).inspect_err(|_| {
         eprintln!("adit: taking {name} down again");
         quick
             .take_down(&netlink)
@@ -121,11 +124,20 @@ pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
         .context(|| "cannot write to standard output".into())
 }
 
+/// As wg-quick does, starts anew with sudo where that is needed.
 fn require_root() -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        bail!("must be root to do this: try again with sudo");
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
     }
-    Ok(())
+    let failed = || "must be root to do this, and cannot run sudo".to_owned();
+    let prompt = "adit must be run as root. Please enter the password for %u to continue: ";
+    let this = std::env::current_exe().context(failed)?;
+    let error = Command::new("sudo")
+        .args(["-p", prompt, "--"])
+        .arg(this)
+        .args(std::env::args_os().skip(1))
+        .exec();
+    Err(error).context(failed)
 }
 
 fn open_netlink() -> Result<Netlink> {
@@ -169,7 +181,7 @@ impl Quick {
         Ok(())
     }
 
-    fn bring_up(&self, netlink: &Netlink, routes: &[Planned]) -> Result<()> {
+    fn bring_up(&self, netlink: &Netlink) -> Result<()> {
         let interface = &self.config.interface;
         self.hooks(&interface.pre_up)?;
         let endpoints = self.endpoints()?;
@@ -186,7 +198,11 @@ impl Quick {
                 .add_address(index, address.ip, address.prefix_len, false)
                 .context(about)?;
         }
-        let known: Vec<SocketAddr> = endpoints.into_iter().flatten().collect();
+        // A hook may have set more than the file.
+        let status = self.status()?;
+        let known: Vec<SocketAddr> = (status.peers.iter())
+            .filter_map(|peer| peer.endpoint)
+            .collect();
         let mtu = interface
             .mtu
             .map_or_else(|| routing::automatic_mtu(netlink, &known), u32::from);
@@ -201,12 +217,12 @@ impl Quick {
         if !interface.dns.is_empty() {
             programs::set_dns(&self.name, &interface.dns, &interface.dns_search)?;
         }
-        self.add_routes(netlink, index, routes)?;
+        self.add_routes(netlink, index, &status)?;
         self.hooks(&interface.post_up)
     }
 
     fn hooks(&self, hooks: &[String]) -> Result<()> {
-        programs::run_hooks(hooks, &self.name)?;
+        programs::run_hooks(hooks, &self.name, &self.path)?;
         self.check_interrupted()
     }
 
@@ -262,26 +278,19 @@ impl Quick {
             })
     }
 
-    /// The routes to the peers' allowed IPs.
-    fn routes(&self) -> Result<Vec<Planned>> {
+    /// Routes to the allowed IPs of all peers: those of the file, and those that a hook has added.
+    fn add_routes(&self, netlink: &Netlink, index: u32, status: &DeviceStatus) -> Result<()> {
         let interface = &self.config.interface;
-        let allowed: Vec<Cidr> = (self.config.peers.iter())
-            .flat_map(|peer| &peer.allowed_ips)
-            .filter_map(|change| match change {
-                AllowedIpChange::Add(block) => Some(*block),
-                AllowedIpChange::Remove(_) => None,
-            })
+        let addresses = routing::addresses(netlink, index, &interface.addresses)?;
+        let allowed: Vec<Cidr> = (status.peers.iter())
+            .flat_map(|peer| peer.allowed_ips.iter().copied())
             .collect();
-        routing::plan(&interface.addresses, &allowed, &interface.table)
-    }
-
-    fn add_routes(&self, netlink: &Netlink, index: u32, routes: &[Planned]) -> Result<()> {
-        let mut table = self.config.interface.fwmark.filter(|mark| *mark != 0);
+        let mut table = Some(status.fwmark).filter(|mark| *mark != 0);
         // Rules that a killed run left would be in the way, or stay for good.
         routing::remove_orphans(netlink, table);
-        for planned in routes {
+        for planned in routing::plan(&addresses, &allowed, &interface.table)? {
             self.check_interrupted()?;
-            match *planned {
+            match planned {
                 Planned::Plain(block, table) => routing::add_route(netlink, index, block, table)?,
                 Planned::Default(block) => {
                     let mark = match table {
@@ -309,9 +318,13 @@ impl Quick {
     fn add_default(&self, netlink: &Netlink, index: u32, block: Cidr, mark: u32) -> Result<()> {
         routing::add_default(netlink, index, block, mark)?;
         if block.addr().is_ipv4() {
-            // Reverse-path filters must look up the answers to marked packets with the mark.
-            let sysctl = netns::set_sysctl("net.ipv4.conf.all.src_valid_mark", "1");
-            sysctl.context(|| "cannot make reverse-path filtering respect marks".into())?;
+            // Reverse-path filters must look up the answers to marked packets with the mark. In a container, it may have
+            // been set from outside.
+            let name = "net.ipv4.conf.all.src_valid_mark";
+            if netns::sysctl(name).ok().as_deref() != Some("1") {
+                let sysctl = netns::set_sysctl(name, "1");
+                sysctl.context(|| "cannot make reverse-path filtering respect marks".into())?;
+            }
         }
         let own: Vec<IpAddr> =
             routing::addresses(netlink, index, &self.config.interface.addresses)?

@@ -10,16 +10,26 @@ use adit_ctl::config;
 use crate::failure::{Context, Failure, Result, bail};
 
 /// Runs wg-quick's script snippets in order, `%i` standing for the interface. They are written for bash(1), so it
-/// is taken where it exists, with the options that wg-quick has set: a hook ends at the first command that fails.
-pub(super) fn run_hooks(hooks: &[String], interface: &str) -> Result<()> {
+/// is taken where it exists, with the options and variables that wg-quick has set: a hook ends at the first command
+/// that fails.
+pub(super) fn run_hooks(hooks: &[String], interface: &str, config_file: &Path) -> Result<()> {
+    let config_file = config_file
+        .canonicalize()
+        .unwrap_or_else(|_| config_file.to_owned());
+    let run = |command: &mut Command| {
+        let variables = command
+            .env("INTERFACE", interface)
+            .env("CONFIG_FILE", &config_file);
+        variables.env("LC_ALL", "C").status()
+    };
     for hook in hooks {
         let script = config::hook(hook, interface);
         eprintln!("[#] {script}");
         let mut bash = Command::new("bash");
         bash.args(["-O", "extglob", "-e", "-o", "pipefail", "-c", &script]);
-        let status = match bash.status() {
+        let status = match run(&mut bash) {
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                Command::new("sh").args(["-e", "-c", &script]).status()
+                run(Command::new("sh").args(["-e", "-c", &script]))
             }
             result => result,
         };

@@ -16,7 +16,10 @@ fn systemd_resolved_under_resolvconfs_name_gets_no_prefix() {
 }
 
 #[test]
-fn hooks_see_the_interface_and_stop_at_the_first_failure() {
+fn hooks_see_what_wg_quick_shows_them_and_stop_at_the_first_failure() {
+    let run_hooks = |hooks: &[String], name| run_hooks(hooks, name, Path::new("/x/wg7.conf"));
+    let seen = "test \"$INTERFACE $CONFIG_FILE $LC_ALL\" = 'wg7 /x/wg7.conf C'";
+    assert!(run_hooks(&[seen.to_owned()], "wg7").is_ok());
     let hooks = [
         "test %i = wg7".to_owned(),
         "exit 3".to_owned(),
@@ -29,6 +32,7 @@ fn hooks_see_the_interface_and_stop_at_the_first_failure() {
 
 #[test]
 fn a_hook_ends_at_the_first_command_that_fails() {
+    let run_hooks = |hooks: &[String], name| run_hooks(hooks, name, Path::new("wg7.conf"));
     for hook in ["false; true", "false | true; true"] {
         assert!(run_hooks(&[hook.to_owned()], "wg7").is_err(), "{hook}");
     }

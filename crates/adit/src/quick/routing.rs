@@ -51,12 +51,10 @@ pub(super) enum Planned {
 /// The routes that wg-quick would add: longest prefixes first, none that an address of the interface or another of
 /// these routes covers already.
 pub(super) fn plan(addresses: &[Address], allowed: &[Cidr], table: &Table) -> Result<Vec<Planned>> {
-    let number = match table {
-        Table::Off => return Ok(Vec::new()),
-        Table::Auto => None,
-        Table::Number(number) => Some(*number),
-        Table::Name(name) => Some(named_table(name)?),
-    };
+    if *table == Table::Off {
+        return Ok(Vec::new());
+    }
+    let number = table_number(table)?;
     let mut blocks: Vec<Cidr> = allowed.to_vec();
     blocks.sort_by_key(|block| (std::cmp::Reverse(block.prefix_len()), *block));
     blocks.dedup();
@@ -78,6 +76,15 @@ pub(super) fn plan(addresses: &[Address], allowed: &[Cidr], table: &Table) -> Re
         None => (!covered(&block)).then_some(Planned::Plain(block, Route::MAIN)),
     });
     Ok(planned.collect())
+}
+
+/// The number of a table that is stated.
+pub(super) fn table_number(table: &Table) -> Result<Option<u32>> {
+    match table {
+        Table::Auto | Table::Off => Ok(None),
+        Table::Number(number) => Ok(Some(*number)),
+        Table::Name(name) => named_table(name).map(Some),
+    }
 }
 
 /// A name from iproute2's list of tables.

@@ -240,6 +240,42 @@ fn pre_up_finds_the_interface_and_what_it_sets_stays() {
     comes_back(left, &before, "a PreUp that fails");
 }
 
+/// wg-quick routes what `wg show` shows and marks with what it shows, wherever they come from.
+#[test]
+fn what_pre_up_adds_is_routed_like_the_files() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    let new = Keys::new().public;
+    let hook = format!(
+        "PreUp = wg set %i fwmark 4242 peer {new} allowed-ips 10.66.0.0/16,192.168.77.77/32,0.0.0.0/0"
+    );
+    world.write(&world.config(&hook, "192.168.77.0/24"));
+    left.sh(&format!("{} up wg0", adit()));
+    assert_eq!(left.sh("wg show wg0 fwmark").trim(), "0x1092");
+    for to in ["10.66.0.1", "172.31.0.1"] {
+        let route = left.sh(&format!("ip route get {to}"));
+        assert!(route.contains("dev wg0"), "{route}");
+    }
+    let routes = left.sh("ip route show dev wg0");
+    assert!(!routes.contains("192.168.77.77"), "{routes}");
+    let rules = left.sh("ip rule");
+    assert!(rules.contains("lookup 4242"), "{rules}");
+    ping(left, "192.168.77.2", 1);
+    left.sh(&format!("{} down wg0", adit()));
+    comes_back(left, &before, "down");
+
+    // What is wrong is found before a hook runs, still.
+    let table = "Table = no-such-table\nPreUp = touch /run/ran";
+    world.write(&world.config(table, "192.168.77.0/24"));
+    let output = left.try_sh(&format!("{} up wg0", adit()));
+    assert!(!output.ok() && output.stderr.contains("no-such-table"));
+    assert!(!left.path("/run/ran").exists());
+}
+
 #[test]
 fn an_interrupted_up_leaves_nothing() {
     if !only_adit() {
@@ -418,6 +454,50 @@ fn down_leaves_an_interface_that_no_process_serves_alone() {
     );
     left.sh("rm /run/wireguard/wg0.sock");
     assert_eq!(state(left), before);
+}
+
+#[test]
+fn who_is_not_root_is_asked_for_a_password() {
+    if !only_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    // Where everybody may go.
+    host.sh(&format!(
+        "mkdir -m 755 /run/bin; cp {} /run/bin; printf '#!/bin/sh\\nshift 3; echo as root: $@\\n' > /run/bin/sudo; \
+         chmod 755 /run/bin/*",
+        adit()
+    ));
+    let nobody =
+        "PATH=/run/bin:$PATH setpriv --reuid 65534 --regid 65534 --clear-groups /run/bin/adit";
+    assert_eq!(
+        host.sh(&format!("{nobody} up --shards 2 wg0")),
+        "as root: /run/bin/adit up --shards 2 wg0\n"
+    );
+    let output = host.try_sh(&format!("rm /run/bin/sudo; {nobody} down wg0"));
+    assert!(
+        !output.ok() && output.stderr.contains("must be root"),
+        "{}",
+        output.stderr
+    );
+}
+
+#[test]
+fn a_default_route_needs_no_right_to_write_what_is_set() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "0.0.0.0/0"));
+    let set = "echo 1 > /proc/sys/net/ipv4/conf/all/src_valid_mark";
+    // As in a container.
+    left.sh(&format!(
+        "{set}; mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys"
+    ));
+    assert!(!left.try_sh(set).ok());
+    left.sh(&format!("{} up wg0", adit()));
+    ping(left, "172.31.0.1", 1);
 }
 
 #[test]
