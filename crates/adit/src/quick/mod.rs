@@ -77,7 +77,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
 
 pub(crate) fn down(args: &ConfArgs) -> Result<()> {
     require_root()?;
-    let quick = Quick::load(args)?;
+    let quick = Quick::load_with_mistakes(args)?;
     let interface = &quick.config.interface;
     let netlink = open_netlink()?;
     if let Err(failure) = quick.status() {
@@ -104,7 +104,7 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
 
 pub(crate) fn save(args: &ConfArgs) -> Result<()> {
     require_root()?;
-    Quick::load(args)?.save(&open_netlink()?)
+    Quick::load_with_mistakes(args)?.save(&open_netlink()?)
 }
 
 /// Applies a changed file to a running interface; peers that stay as they are notice nothing.
@@ -145,14 +145,32 @@ fn open_netlink() -> Result<Netlink> {
 }
 
 fn read(path: &Path) -> Result<zeroize::Zeroizing<String>> {
-    let text = fs::read_to_string(path).context(|| format!("cannot read {}", path.display()))?;
-    Ok(zeroize::Zeroizing::new(text))
+    let (text, _) = config::read(path).context(|| format!("cannot read {}", path.display()))?;
+    Ok(text)
 }
 
 impl Quick {
     fn load(args: &ConfArgs) -> Result<Self> {
+        let (quick, mistakes) = Self::parse(args)?;
+        match mistakes.0.is_empty() {
+            true => Ok(quick),
+            false => Err(Failure::new(mistakes.to_string())),
+        }
+    }
+
+    /// Of a file that has been edited since, too.
+    fn load_with_mistakes(args: &ConfArgs) -> Result<Self> {
+        let (quick, mistakes) = Self::parse(args)?;
+        for mistake in mistakes.0 {
+            eprintln!("Warning: {mistake}");
+        }
+        Ok(quick)
+    }
+
+    fn parse(args: &ConfArgs) -> Result<(Self, config::Errors)> {
         let (path, name) = config::locate(&args.conf).map_err(Failure::new)?;
-        let config = Config::read(&path).map_err(|errors| Failure::new(errors.to_string()))?;
+        let (config, mistakes) =
+            Config::salvage(&path).map_err(|errors| Failure::new(errors.to_string()))?;
         for warning in &config.warnings {
             eprintln!("Warning: {warning}");
         }
@@ -161,12 +179,13 @@ impl Quick {
             signal_hook::flag::register(signal, interrupted.clone())
                 .context(|| "cannot catch signals".into())?;
         }
-        Ok(Self {
+        let quick = Self {
             name,
             path,
             config,
             interrupted,
-        })
+        };
+        Ok((quick, mistakes))
     }
 
     /// Where the interface's process listens.

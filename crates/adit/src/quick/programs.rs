@@ -1,7 +1,6 @@
 //! What is a program by nature: hooks, the resolver's front end.
 
 use std::io::{ErrorKind, Write};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -68,7 +67,7 @@ fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// Points the resolver at the tunnel's servers, exclusively. The link must be up.
-pub(super) fn set_dns(interface: &str, servers: &[IpAddr], search: &[String]) -> Result<()> {
+pub(super) fn set_dns(interface: &str, servers: &[String], search: &[String]) -> Result<()> {
     if let Some(program) = find("resolvconf") {
         let mut records: String = servers
             .iter()
@@ -89,7 +88,6 @@ pub(super) fn set_dns(interface: &str, servers: &[IpAddr], search: &[String]) ->
              systemd-resolved) or remove the DNS line",
         ));
     }
-    let servers: Vec<String> = servers.iter().map(IpAddr::to_string).collect();
     let mut dns = vec!["dns", interface];
     dns.extend(servers.iter().map(String::as_str));
     run("resolvectl", &dns, "")?;

@@ -277,6 +277,55 @@ fn what_pre_up_adds_is_routed_like_the_files() {
 }
 
 #[test]
+fn what_a_file_says_twice_means_what_wg_makes_of_it() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let other = Keys::new().public;
+    let config = world.config(
+        "ListenPort = 40000\nListenPort = 40001",
+        "10.5.0.0/16, 192.168.77.0/24",
+    );
+    let config = format!(
+        "{config}PersistentKeepalive = 9\n[Peer]\nPublicKey = {other}\nAllowedIPs = 10.6.0.0/16\n\
+         [Peer]\nPublicKey = {}\nAllowedIPs = 192.168.77.2/32\nAllowedIPs = 10.7.0.0/16\n",
+        world.right_keys.public
+    );
+    world.write(&config);
+    let output = left.try_sh(&format!("{} up wg0", adit()));
+    assert!(output.ok(), "{}", output.stderr);
+    let lines: Vec<&str> = config.lines().collect();
+    let at = |line| 1 + lines.iter().rposition(|other| *other == line).expect(line);
+    for line in ["ListenPort = 40001", "[Peer]"] {
+        let place = format!("/etc/wireguard/wg0.conf:{}: ", at(line));
+        assert!(
+            output.stderr.contains(&place),
+            "{place} in {}",
+            output.stderr
+        );
+    }
+    ping(left, "192.168.77.2", 1);
+    let routes = left.sh("ip route show dev wg0");
+    assert!(
+        routes.contains("10.7.0.0/16") && !routes.contains("10.5.0.0/16"),
+        "{routes}"
+    );
+    // Without what the traffic changes.
+    let shown = || left.sh("wg show wg0 dump | cut -f 1-4,8 | sort; wg show wg0 listen-port");
+    let ours = shown();
+    left.sh_with_input(
+        "wg setconf wg0 /dev/stdin",
+        &left.sh(&format!("{} strip wg0", adit())),
+    );
+    assert_eq!(ours, shown());
+    left.sh(&format!("{} save wg0", adit()));
+    left.sh(&format!("{} sync wg0", adit()));
+    assert_eq!(ours, shown());
+}
+
+#[test]
 fn an_interrupted_up_leaves_nothing() {
     if !only_adit() {
         return;
@@ -454,6 +503,30 @@ fn down_leaves_an_interface_that_no_process_serves_alone() {
     );
     left.sh("rm /run/wireguard/wg0.sock");
     assert_eq!(state(left), before);
+}
+
+#[test]
+fn a_file_that_got_a_mistake_meanwhile_still_takes_down() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    let config = world.config("PostDown = touch /run/post-down", "0.0.0.0/0");
+    world.write(&config);
+    left.sh(&format!("{} up wg0", adit()));
+    world.write(&format!("{config}Colour = blue\n"));
+    let output = left.try_sh(&format!("{} down wg0", adit()));
+    let line = config.lines().count() + 1;
+    let warning = format!("Warning: /etc/wireguard/wg0.conf:{line}: ");
+    assert!(
+        output.ok() && output.stderr.contains(&warning),
+        "{}",
+        output.stderr
+    );
+    left.sh("rm /run/post-down");
+    comes_back(left, &before, "down");
 }
 
 #[test]
@@ -822,11 +895,12 @@ fn endpoints_by_name_are_looked_up() {
     }
     let world = World::new();
     let left = world.left();
+    left.sh("echo 'adit-test 51820/udp tunnel-test' > /run/services; mount --bind /run/services /etc/services");
     left.sh("cp /etc/hosts /run/hosts-of-test; echo '10.2.0.100 gateway.test' >> /run/hosts-of-test; mount --bind /run/hosts-of-test /etc/hosts");
     world.write(
         &world
             .config("", "192.168.77.0/24")
-            .replace("10.2.0.100:51820", "gateway.test:51820"),
+            .replace("10.2.0.100:51820", "gateway.test:tunnel-test"),
     );
     left.sh(&format!("{} up wg0", adit()));
     ping(left, "192.168.77.2", 1);

@@ -1,8 +1,9 @@
 //! wg-quick's configuration files.
 //!
 //! The format is that of wg(8) and wg-quick(8): sections `[Interface]` and `[Peer]`, lines `Key = value`, `#` starts
-//! a comment (but in a hook, which the shell reads), sections and keys in any case. Where those tools guess or ignore,
-//! this parser says `file:line: what is wrong, what was expected`.
+//! a comment (but in a hook, which the shell reads), sections and keys in any case, spaces anywhere in what wg reads. Of
+//! what is said twice, the last counts, and a warning says so. Where those tools fail or guess, this parser says
+//! `file:line: what is wrong, what was expected`.
 
 mod parse;
 mod values;
@@ -44,7 +45,8 @@ pub struct Interface {
     /// 0 for `off`.
     pub fwmark: Option<u32>,
     pub addresses: Vec<Address>,
-    pub dns: Vec<IpAddr>,
+    /// Addresses, perhaps with `%scope`.
+    pub dns: Vec<String>,
     /// Search domains, from `DNS`.
     pub dns_search: Vec<String>,
     pub mtu: Option<u16>,
@@ -154,9 +156,24 @@ impl fmt::Display for Errors {
 
 impl std::error::Error for Errors {}
 
+impl Errors {
+    fn none_or(self, config: Config) -> Result<Config, Self> {
+        match self.0.is_empty() {
+            true => Ok(config),
+            false => Err(self),
+        }
+    }
+}
+
 impl Config {
     /// Reads and parses a file; also warns if others may read it.
     pub fn read(path: &Path) -> Result<Self, Errors> {
+        let (config, errors) = Self::salvage(path)?;
+        errors.none_or(config)
+    }
+
+    /// What a file says apart from its mistakes, and those: enough to take down what it brought up before it had them.
+    pub fn salvage(path: &Path) -> Result<(Self, Errors), Errors> {
         let file = path.display().to_string();
         let about = |text: String| Remark {
             file: file.clone(),
@@ -164,7 +181,7 @@ impl Config {
             text,
         };
         let (text, mode) = read(path).map_err(|error| Errors(vec![about(error.to_string())]))?;
-        let mut config = Self::parse(&text, &file)?;
+        let (mut config, errors) = parse::parse(&text, &file);
         // Nobody gets at a file in a closed directory.
         let dir = path
             .canonicalize()
@@ -174,12 +191,13 @@ impl Config {
             let warning = "everybody may use this file, which should be secret: chmod 600 it";
             config.warnings.insert(0, about(warning.into()));
         }
-        Ok(config)
+        Ok((config, errors))
     }
 
     /// Parses the text of `file`, which is only named in errors and warnings.
     pub fn parse(text: &str, file: &str) -> Result<Self, Errors> {
-        parse::parse(text, file)
+        let (config, errors) = parse::parse(text, file);
+        errors.none_or(config)
     }
 
     /// The transaction that brings a device to this configuration: peers that the file does not name go, and each
@@ -205,8 +223,8 @@ impl Config {
     }
 }
 
-/// The text of a file and its mode.
-fn read(path: &Path) -> io::Result<(Zeroizing<String>, u32)> {
+/// The text of a configuration file, and its mode.
+pub fn read(path: &Path) -> io::Result<(Zeroizing<String>, u32)> {
     let file = std::fs::File::open(path)?;
     let found = file.metadata()?;
     // All at once: a buffer that grows would leave copies of keys behind.
@@ -217,9 +235,13 @@ fn read(path: &Path) -> io::Result<(Zeroizing<String>, u32)> {
     if bytes.len() as u64 > MAX_FILE {
         return Err(wrong("this is too long for a configuration file"));
     }
-    let text = std::str::from_utf8(&bytes)
-        .map_err(|_| wrong("this is no text file (it is not valid UTF-8)"))?;
-    Ok((Zeroizing::new(text.to_owned()), found.mode()))
+    let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len()));
+    match std::str::from_utf8(&bytes) {
+        Ok(utf8) => text.push_str(utf8),
+        // Comments from before UTF-8, which no tool minds: Latin-1.
+        Err(_) => text.extend(bytes.iter().copied().map(char::from)),
+    }
+    Ok((text, found.mode()))
 }
 
 /// `hook` with the interface's name in place of every `%i`.

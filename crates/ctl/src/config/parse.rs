@@ -31,8 +31,8 @@ const PEER_KEYS: [&str; 5] = [
 ];
 /// Shell commands: a `#` in them is the shell's to judge.
 const HOOKS: [&str; 4] = ["PreUp", "PostUp", "PreDown", "PostDown"];
-/// Keys that may stand more than once in a section.
-const REPEATABLE: [&str; 7] = [
+/// Keys that add to what stands above; of the others, the last counts.
+const LISTS: [&str; 7] = [
     "Address",
     "DNS",
     "PreUp",
@@ -73,7 +73,7 @@ impl<'a> Line<'a> {
 
 /// The section that `[name]` starts.
 pub(super) fn section(header: &str) -> Option<Section> {
-    match header.to_ascii_lowercase().as_str() {
+    match values::bare(header).to_ascii_lowercase().as_str() {
         "[interface]" => Some(Section::Interface),
         "[peer]" => Some(Section::Peer),
         _ => None,
@@ -86,7 +86,8 @@ pub(super) fn spelling(section: Section, key: &str) -> Option<&'static str> {
         Section::Interface => &INTERFACE_KEYS,
         Section::Peer => &PEER_KEYS,
     };
-    (known.iter().copied()).find(|known| known.eq_ignore_ascii_case(key))
+    let key = values::bare(key);
+    (known.iter().copied()).find(|known| known.eq_ignore_ascii_case(&key))
 }
 
 /// Reads what the lines say into a configuration.
@@ -108,7 +109,8 @@ struct Reader {
     warnings: Vec<(usize, String)>,
 }
 
-pub(super) fn parse(text: &str, file: &str) -> Result<Config, Errors> {
+/// What can be understood, and the mistakes.
+pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
     let mut reader = Reader::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (i, line) in text.lines().enumerate() {
@@ -117,7 +119,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, Errors> {
     reader.end_section();
     if reader.interface_line == 0 && reader.errors.is_empty() {
         let missing = "there is no [Interface] section";
-        reader.errors.push((0, missing.to_owned()));
+        reader.warnings.push((0, missing.to_owned()));
     }
     reader.check_own_key();
     let remark = |(line, text)| Remark {
@@ -125,12 +127,11 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, Errors> {
         line,
         text,
     };
-    if reader.errors.is_empty() {
-        reader.config.warnings = reader.warnings.into_iter().map(remark).collect();
-        return Ok(reader.config);
-    }
+    reader.warnings.sort_by_key(|(line, _)| *line);
     reader.errors.sort_by_key(|(line, _)| *line);
-    Err(Errors(reader.errors.into_iter().map(remark).collect()))
+    reader.config.warnings = reader.warnings.into_iter().map(remark).collect();
+    let errors = reader.errors.into_iter().map(remark).collect();
+    (reader.config, Errors(errors))
 }
 
 impl Reader {
@@ -168,11 +169,13 @@ impl Reader {
                 "there is no section {}: expected [Interface] or [Peer]",
                 quote(header)
             )),
-            Some(Section::Interface) if self.interface_line != 0 => Err(format!(
-                "a second [Interface]: the first is on line {}",
-                self.interface_line
-            )),
             Some(Section::Interface) => {
+                if self.interface_line != 0 {
+                    let first = self.interface_line;
+                    let second =
+                        format!("a second [Interface]: it continues the one on line {first}");
+                    self.warnings.push((number, second));
+                }
                 self.interface_line = number;
                 Ok(())
             }
@@ -201,8 +204,11 @@ impl Reader {
         {
             let (key, line) = (peer.public_key, self.section_line);
             if let Some(first) = self.peer_lines.insert(key, line) {
-                let twice = format!("the same peer stands on line {first}: join the two sections");
-                self.errors.push((line, twice));
+                let twice = format!(
+                    "the same peer stands on line {first}: this section changes what that one says and replaces \
+                     its AllowedIPs"
+                );
+                self.warnings.push((line, twice));
             }
             for change in &peer.allowed_ips {
                 if let AllowedIpChange::Add(block) = change
@@ -240,17 +246,22 @@ impl Reader {
         };
         let name = spelling(section, key).ok_or_else(|| unknown(section, key))?;
         if let Some(first) = self.seen.insert(name, number)
-            && !REPEATABLE.contains(&name)
+            && !LISTS.contains(&name)
         {
-            return Err(format!("a second {name}: the first is on line {first}"));
-        }
-        if value.is_empty() && name != "AllowedIPs" {
-            return Err(format!("{name} has no value"));
+            let second = format!("a second {name}: this one counts, not the one on line {first}");
+            self.warnings.push((number, second));
         }
         let result = match section {
+            // Files that a program fills in have such lines.
+            _ if value.is_empty() && LISTS.contains(&name) => Ok(()),
+            Section::Interface if value.is_empty() && name == "MTU" => {
+                self.config.interface.mtu = None;
+                Ok(())
+            }
+            _ if value.is_empty() && name != "Table" => return Err(format!("{name} has no value")),
             Section::Interface if HOOKS.contains(&name) => self.interface_pair(name, whole),
             Section::Interface => self.interface_pair(name, value),
-            Section::Peer => self.peer_pair(name, value),
+            Section::Peer => self.peer_pair(number, name, value),
         };
         result.map_err(|error| format!("{name}: {error}"))
     }
@@ -285,7 +296,7 @@ impl Reader {
         Ok(())
     }
 
-    fn peer_pair(&mut self, name: &str, value: &str) -> Result<(), String> {
+    fn peer_pair(&mut self, number: usize, name: &str, value: &str) -> Result<(), String> {
         let Some(peer) = self.config.peers.last_mut() else {
             return Ok(());
         };
@@ -295,10 +306,25 @@ impl Reader {
                 self.has_key = true;
             }
             "PresharedKey" => peer.preshared_key = Some(values::key(value)?),
-            "Endpoint" => peer.endpoint = Some(values::endpoint(value)?),
+            "Endpoint" => {
+                let endpoint = values::endpoint(value)?;
+                if endpoint.host.contains(':') && !value.starts_with('[') {
+                    let read = format!("Endpoint: without brackets, this is read as {endpoint}");
+                    self.warnings.push((number, read));
+                }
+                peer.endpoint = Some(endpoint);
+            }
             "AllowedIPs" => {
+                peer.incremental = false;
                 for part in values::list(value)? {
-                    peer.allowed_ips.push(values::allowed_ip(part)?);
+                    let change = values::allowed_ip(part)?;
+                    if let AllowedIpChange::Add(block) | AllowedIpChange::Remove(block) = change
+                        && values::has_host_bits(part)
+                    {
+                        let masked = format!("AllowedIPs: {part} has host bits: {block} is meant");
+                        self.warnings.push((number, masked));
+                    }
+                    peer.allowed_ips.push(change);
                     peer.incremental |= part.starts_with(['+', '-']);
                 }
             }

@@ -46,7 +46,7 @@ SaveConfig = True
 PublicKey = {ONE}
 PresharedKey = {TWO}
 Endpoint = vpn.example.com:51820
-AllowedIPs = 10.1.2.3/8, fd00::/8
+AllowedIPs = 10.0.0.0/8, fd00::/8
 AllowedIPs = 192.0.2.1
 PersistentKeepalive = 25
 [peer]
@@ -126,6 +126,10 @@ const INTERFACE_MISTAKES: &[(&str, &str)] = &[
         "PrivateKey: this is no key: expected 44 characters of base64, the last a '=', got 3 characters",
     ),
     (
+        "PrivateKey = a",
+        "PrivateKey: this is no key: expected 44 characters of base64, the last a '=', got 1 character",
+    ),
+    (
         "PrivateKey",
         "expected Key = value, got \"PrivateKey\" and no '='",
     ),
@@ -148,11 +152,11 @@ const INTERFACE_MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "ListenPort = 65536",
-        "ListenPort: expected a port from 0 to 65535, got \"65536\"",
+        "ListenPort: expected a port from 0 to 65535 or a UDP service of /etc/services, got \"65536\"",
     ),
     (
         "ListenPort = +1",
-        "ListenPort: expected a port from 0 to 65535, got \"+1\"",
+        "ListenPort: expected a port from 0 to 65535 or a UDP service of /etc/services, got \"+1\"",
     ),
     (
         "FwMark = 0x1ffffffff",
@@ -179,10 +183,6 @@ const INTERFACE_MISTAKES: &[(&str, &str)] = &[
         "MTU: expected bytes from 68 to 65535, got \"67\"",
     ),
     (
-        "Table = 0",
-        "Table: expected a table from 1 to 4294967295, got \"0\"",
-    ),
-    (
         "Table = -x",
         "Table: expected auto, off, a number or the name of a routing table, got \"-x\"",
     ),
@@ -193,10 +193,6 @@ const INTERFACE_MISTAKES: &[(&str, &str)] = &[
     (
         "[Interfaces]",
         "there is no section \"[Interfaces]\": expected [Interface] or [Peer]",
-    ),
-    (
-        "[Interface]",
-        "a second [Interface]: the first is on line 1",
     ),
     (
         "[Peer]",
@@ -215,7 +211,7 @@ const PEER_MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "Endpoint = example.com:0",
-        "Endpoint: expected host:port, address:port or [IPv6 address]:port, the port from 1 to 65535, got \"example.com:0\"",
+        "Endpoint: expected host:port, address:port or [IPv6 address]:port, the port from 1 to 65535 or a UDP service of /etc/services, got \"example.com:0\"",
     ),
     (
         "Endpoint = fd00::1",
@@ -226,8 +222,8 @@ const PEER_MISTAKES: &[(&str, &str)] = &[
         "Endpoint: expected [IPv6 address]:port, with the brackets, got \"fd00::1:51820:1\"",
     ),
     (
-        "Endpoint = [1.2.3.4]:5",
-        "Endpoint: expected an IPv6 address between the brackets, got \"[1.2.3.4]:5\"",
+        "Endpoint = [1:2]:5",
+        "Endpoint: expected an IPv6 address between the brackets, got \"[1:2]:5\"",
     ),
     (
         "Endpoint = :5",
@@ -261,21 +257,161 @@ fn every_mistake_is_named_with_its_line_and_what_was_expected() {
 }
 
 #[test]
-fn all_mistakes_are_reported_at_once_and_duplicates_name_the_first() {
+fn all_mistakes_are_reported_at_once() {
     let text = format!(
-        "ListenPort = 1\n[Interface]\nListenPort = 1\nListenPort = 2\n[Peer]\nPublicKey = {ONE}\n\
-         [Peer]\nPublicKey = {ONE}\n[Pear]\nwhatever = 1\nwhatever\n"
+        "ListenPort = 1\n[Interface]\nMTU = 1\n[Peer]\nPublicKey = {ONE}\n[Pear]\nwhatever = 1\nwhatever\n"
     );
     let expected = "\
 wg0.conf:1: \"ListenPort\" stands before the first section: expected [Interface] or [Peer]
-wg0.conf:4: a second ListenPort: the first is on line 3
-wg0.conf:7: the same peer stands on line 5: join the two sections
-wg0.conf:9: there is no section \"[Pear]\": expected [Interface] or [Peer]";
+wg0.conf:3: MTU: expected bytes from 68 to 65535, got \"1\"
+wg0.conf:6: there is no section \"[Pear]\": expected [Interface] or [Peer]";
     assert_eq!(parse(&text).unwrap_err(), expected);
     for empty in ["", "# nothing\n\n"] {
-        let error = parse(empty).unwrap_err();
-        assert_eq!(error, "wg0.conf: there is no [Interface] section");
+        let config = parse(empty).unwrap();
+        let warning = config.warnings[0].to_string();
+        assert_eq!(warning, "wg0.conf: there is no [Interface] section");
+        assert_eq!(config.interface, Interface::default());
     }
+}
+
+/// What `wg setconf` and wg-quick make of the same file.
+#[test]
+fn of_what_is_said_twice_the_last_counts_and_is_warned_of() {
+    let text = format!(
+        "[Interface]\nListenPort = 1\nListenPort = 2\nMTU = 1400\nMTU =\n[Peer]\nPublicKey = {ONE}\nPublicKey = {TWO}\n\
+         PersistentKeepalive = 5\nAllowedIPs = 10.1.0.0/16\nAllowedIPs = 10.2.0.0/16\nEndpoint = 192.0.2.1:1\n\
+         [Peer]\nPublicKey = {TWO}\nAllowedIPs = 10.3.0.0/16\nEndpoint = 192.0.2.2:2\n[Interface]\nAddress = 10.0.0.1/8\n"
+    );
+    let config = parse(&text).unwrap();
+    let interface = &config.interface;
+    assert_eq!((interface.listen_port, interface.mtu), (Some(2), None));
+    assert_eq!(interface.addresses.len(), 1);
+    let warnings: Vec<String> = config.warnings.iter().map(Remark::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "wg0.conf:3: a second ListenPort: this one counts, not the one on line 2",
+            "wg0.conf:5: a second MTU: this one counts, not the one on line 4",
+            "wg0.conf:8: a second PublicKey: this one counts, not the one on line 7",
+            "wg0.conf:13: the same peer stands on line 6: this section changes what that one says and replaces its \
+             AllowedIPs",
+            "wg0.conf:17: a second [Interface]: it continues the one on line 1",
+        ]
+    );
+    // Both sections, in their order: the second updates the peer, whose keepalive it says nothing about.
+    let change = config.to_change(&[]);
+    let key = keys::public_from_base64(TWO).unwrap();
+    let [first, second] = change.peers.as_slice() else {
+        panic!("{:?}", change.peers)
+    };
+    assert_eq!((first.public_key, second.public_key), (key, key));
+    assert_eq!(first.allowed_ips.len(), 2);
+    assert!(second.replace_allowed_ips);
+    assert_eq!(
+        second.allowed_ips,
+        [AllowedIpChange::Add(cidr("10.3.0.0/16"))]
+    );
+    assert_eq!(second.persistent_keepalive, None);
+
+    // Saved, it is said once and warned of no more.
+    let device = DeviceStatus {
+        listen_port: 2,
+        peers: vec![PeerStatus {
+            endpoint: Some("192.0.2.2:2".parse().unwrap()),
+            persistent_keepalive: 5,
+            ..peer(TWO, &["10.3.0.0/16"])
+        }],
+        ..DeviceStatus::default()
+    };
+    let saved = save(&text, &device, &interface.addresses, None);
+    let again = parse(&saved).unwrap();
+    assert_eq!(again.interface, config.interface);
+    let [only] = again.peers.as_slice() else {
+        panic!("{}", *saved)
+    };
+    assert_eq!(only.allowed_ips, second.allowed_ips);
+    assert_eq!(only.persistent_keepalive, Some(5));
+    assert_eq!(
+        only.endpoint.as_ref().and_then(Endpoint::numeric),
+        device.peers[0].endpoint
+    );
+}
+
+#[test]
+fn files_are_read_as_wg_and_wg_quick_read_them() {
+    let (head, tail) = ONE.split_at(20);
+    let text = format!(
+        "[ inter face ]\nDNS =\nAddress = # none yet\nAddress = 10.0.0.1/255.255.255.0\nMTU =\nTable = 0\nPreUp =\n\
+         PostUp = # none\nListen Port = 51 820\nDNS = fe80::1%eth0\n\
+         [ peer ]\nPublicKey = {head} {tail}\nAllowedIPs = 10.0. 0.0 / 8 , fd00::/ 8\nAllowedIPs = +10.1.0.0/16\n\
+         AllowedIPs = 10.2.0.1/16\nEndpoint = [192.0.2.1] : 5\n[Peer]\nPublicKey = {TWO}\nEndpoint = fd00::1:51820\n"
+    );
+    let config = parse(&text).unwrap();
+    let interface = &config.interface;
+    assert_eq!(
+        interface.addresses,
+        [values::address("10.0.0.1/24").unwrap()]
+    );
+    assert_eq!(
+        (interface.mtu, &interface.table),
+        (None, &Table::Number(254))
+    );
+    let empty = parse("[Interface]\nTable = 7\nTable =\n").unwrap();
+    assert_eq!(empty.interface.table, Table::Auto);
+    assert_eq!(interface.listen_port, Some(51820));
+    assert_eq!(interface.dns, ["fe80::1%eth0"]);
+    assert!(interface.pre_up.is_empty() && interface.post_up.is_empty());
+    let endpoints: Vec<_> = (config.peers.iter())
+        .map(|peer| {
+            peer.endpoint
+                .as_ref()
+                .unwrap()
+                .numeric()
+                .unwrap()
+                .to_string()
+        })
+        .collect();
+    assert_eq!(endpoints, ["192.0.2.1:5", "[fd00::1]:51820"]);
+    assert_eq!(config.peers[0].allowed_ips.len(), 4);
+    assert!(!config.peers[0].incremental, "the last line replaces");
+    let warnings: Vec<String> = config.warnings.iter().map(Remark::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "wg0.conf:15: AllowedIPs: 10.2.0.1/16 has host bits: 10.2.0.0/16 is meant",
+            "wg0.conf:19: Endpoint: without brackets, this is read as [fd00::1]:51820",
+        ]
+    );
+    for mask in ["255.0.255.0", "0.0.0.1", "255.255.255"] {
+        assert!(
+            values::address(&format!("10.0.0.1/{mask}")).is_err(),
+            "{mask}"
+        );
+    }
+}
+
+#[test]
+fn ports_may_be_services() {
+    let list = "# services\nhttps\t443/tcp\nhttps 443/udp # HTTP/3\nopenvpn\t1194/udp\tvpn tunnel\nssh 22/tcp\nbad\n";
+    let port = |name| values::service_in(list, name);
+    assert_eq!((port("https"), port("openvpn")), (Some(443), Some(1194)));
+    assert_eq!((port("tunnel"), port("ssh")), (Some(1194), None));
+    assert_eq!((port(""), port("HTTP/3")), (None, None));
+}
+
+#[test]
+fn a_file_with_mistakes_still_says_how_to_take_down_what_it_brought_up() {
+    let text = "[Interface]\nPrivateKey = a\nDNS = 9.9.9.9\nAdress = 10.0.0.1\nPostDown = echo gone\n[Peer]\n";
+    let path = std::env::temp_dir().join(format!("adit-ctl-{}-bad.conf", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    let (config, errors) = Config::salvage(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(config.interface.dns, ["9.9.9.9"]);
+    assert_eq!(config.interface.post_down, ["echo gone"]);
+    assert_eq!(
+        errors.0.iter().map(|error| error.line).collect::<Vec<_>>(),
+        [2, 4, 6]
+    );
 }
 
 #[test]
@@ -329,12 +465,10 @@ fn files_that_cannot_be_read_are_named_and_open_ones_are_warned_of() {
         missing,
         format!("{file}: No such file or directory (os error 2)")
     );
-    std::fs::write(&path, b"[Interface]\n\xff").unwrap();
-    let binary = Config::read(&path).unwrap_err().to_string();
-    assert_eq!(
-        binary,
-        format!("{file}: this is no text file (it is not valid UTF-8)")
-    );
+    // From before UTF-8.
+    std::fs::write(&path, b"[Interface] # B\xfcro\n").unwrap();
+    assert!(Config::read(&path).is_ok());
+    assert_eq!(*read(&path).unwrap().0, "[Interface] # B\u{fc}ro\n");
     std::fs::write(&path, "[Interface]\n").unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
     let warnings = Config::read(&path).unwrap().warnings;

@@ -1,19 +1,28 @@
 //! The values of the keys. Errors say what was expected and never repeat a key.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use adit_proto::config::{AllowedIpChange, Cidr, Secret};
+use zeroize::Zeroizing;
 
 use super::{Address, Endpoint, Table};
 use crate::keys;
 use crate::uapi::number;
 
+/// `text` as wg reads it: without any space, within words or between them.
+pub(super) fn bare(text: &str) -> Zeroizing<String> {
+    let mut bare = Zeroizing::new(String::with_capacity(text.len()));
+    bare.extend(text.chars().filter(|c| !c.is_ascii_whitespace()));
+    bare
+}
+
 pub(super) fn key(value: &str) -> Result<Secret, String> {
-    keys::from_base64(value).ok_or_else(|| {
-        let length = value.chars().count();
-        let got = match length {
+    let value = bare(value);
+    keys::from_base64(&value).ok_or_else(|| {
+        let got = match value.chars().count() {
             keys::BASE64_LEN => "characters that no key has".to_owned(),
-            _ => format!("{length} characters"),
+            1 => "1 character".to_owned(),
+            length => format!("{length} characters"),
         };
         format!("this is no key: expected 44 characters of base64, the last a '=', got {got}")
     })
@@ -30,7 +39,26 @@ fn got<T>(value: &str, expected: &str) -> Result<T, String> {
 }
 
 pub(super) fn port(value: &str) -> Result<u16, String> {
-    number(value).map_or_else(|| got(value, "a port from 0 to 65535"), Ok)
+    let expected = "a port from 0 to 65535 or a UDP service of /etc/services";
+    udp_port(&bare(value)).map_or_else(|| got(value, expected), Ok)
+}
+
+/// A port, or a service's, as getaddrinfo(3) takes either.
+fn udp_port(value: &str) -> Option<u16> {
+    number(value).or_else(|| {
+        let list = std::fs::read("/etc/services").ok()?;
+        service_in(&String::from_utf8_lossy(&list), value)
+    })
+}
+
+/// The UDP port of a service in services(5): `name port/protocol alias…`.
+pub(super) fn service_in(list: &str, name: &str) -> Option<u16> {
+    list.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_ascii_whitespace();
+        let (first, port) = (words.next()?, words.next()?);
+        let named = first == name || words.any(|alias| alias == name);
+        number(port.strip_suffix("/udp").filter(|_| named)?)
+    })
 }
 
 /// Decimal, or hexadecimal after `0x`.
@@ -43,7 +71,7 @@ fn any_base(value: &str) -> Option<u32> {
 }
 
 pub(super) fn fwmark(value: &str) -> Result<u32, String> {
-    match any_base(value) {
+    match any_base(&bare(value)) {
         Some(mark) => Ok(mark),
         None if value.eq_ignore_ascii_case("off") => Ok(0),
         None => got(value, "off or a number of 32 bits like 51820 or 0xca6c"),
@@ -51,7 +79,7 @@ pub(super) fn fwmark(value: &str) -> Result<u32, String> {
 }
 
 pub(super) fn keepalive(value: &str) -> Result<u16, String> {
-    match number(value) {
+    match number(&bare(value)) {
         Some(seconds) => Ok(seconds),
         None if value.eq_ignore_ascii_case("off") => Ok(0),
         None => got(value, "off or seconds from 1 to 65535"),
@@ -76,10 +104,11 @@ pub(super) fn boolean(value: &str) -> Result<bool, String> {
 pub(super) fn table(value: &str) -> Result<Table, String> {
     let named = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     match value {
-        "auto" => Ok(Table::Auto),
+        "" | "auto" => Ok(Table::Auto),
         "off" => Ok(Table::Off),
         _ => match any_base(value) {
-            Some(0) => got(value, "a table from 1 to 4294967295"),
+            // The kernel's word for the main table.
+            Some(0) => Ok(Table::Number(254)),
             Some(number) => Ok(Table::Number(number)),
             None if value.starts_with(|c: char| c.is_ascii_alphabetic())
                 && value.bytes().all(named) =>
@@ -119,8 +148,20 @@ fn block(value: &str) -> Option<(IpAddr, u8)> {
     Some((ip, len.unwrap_or(most))).filter(|&(_, len)| len <= most)
 }
 
+/// The length that a mask like 255.255.255.0 stands for.
+fn mask(value: &str) -> Option<u8> {
+    let mask = value.parse::<Ipv4Addr>().ok()?.to_bits();
+    let len = mask.leading_ones();
+    u8::try_from(len).ok().filter(|_| mask.count_ones() == len)
+}
+
 pub(super) fn address(value: &str) -> Result<Address, String> {
-    match block(value) {
+    // ip(8) takes a mask, too.
+    let masked = || {
+        let (ip, text) = value.split_once('/')?;
+        Some((ip.parse::<Ipv4Addr>().ok()?.into(), mask(text)?))
+    };
+    match block(value).or_else(masked) {
         Some((ip, prefix_len)) => Ok(Address { ip, prefix_len }),
         None => got(value, "an address like 10.0.0.1/24 or fd00::1/64"),
     }
@@ -134,62 +175,70 @@ pub(super) fn allowed_ip(value: &str) -> Result<AllowedIpChange, String> {
             value.strip_prefix('+').unwrap_or(value),
         ),
     };
-    match block(text).and_then(|(ip, len)| Cidr::new(ip, len)) {
+    match block(&bare(text)).and_then(|(ip, len)| Cidr::new(ip, len)) {
         Some(cidr) => Ok(change(cidr)),
         None => got(value, "a block of addresses like 10.0.0.0/24 or fd00::/64"),
     }
 }
 
-/// A name server (an address) or a search domain.
-pub(super) fn dns(value: &str) -> Result<Result<IpAddr, String>, String> {
+/// Whether an allowed IP says more than its block.
+pub(super) fn has_host_bits(value: &str) -> bool {
+    let parsed = block(&bare(value.trim_start_matches(['+', '-'])));
+    parsed.is_some_and(|(ip, len)| Cidr::new(ip, len).is_some_and(|block| block.addr() != ip))
+}
+
+/// A name server (an address, perhaps with `%scope`) or a search domain.
+pub(super) fn dns(value: &str) -> Result<Result<String, String>, String> {
     let domain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.~".contains(&byte);
-    match value.parse() {
-        Ok(ip) => Ok(Ok(ip)),
-        Err(_)
-            if value
-                .bytes()
-                .all(|b| b.is_ascii_digit() || b == b'.' || b == b'/') =>
-        {
-            got(value, "an address or a search domain")
-        }
-        Err(_) if value.bytes().all(domain) => Ok(Err(value.to_owned())),
-        Err(_) => got(value, "an address or a search domain"),
+    let number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    if value.parse::<IpAddr>().is_ok() || is_ipv6(value) {
+        Ok(Ok(value.to_owned()))
+    } else if value.bytes().all(domain) && !value.bytes().all(number) {
+        Ok(Err(value.to_owned()))
+    } else {
+        got(value, "an address or a search domain")
     }
 }
 
+/// Whether this is an IPv6 address, perhaps with `%scope`.
+fn is_ipv6(host: &str) -> bool {
+    let (ip, scope) = host.split_once('%').unwrap_or((host, "0"));
+    ip.parse::<Ipv6Addr>().is_ok() && !scope.is_empty()
+}
+
+/// As wg reads it: what stands after the last colon, or after the brackets, is the port.
 pub(super) fn endpoint(value: &str) -> Result<Endpoint, String> {
     const EXPECTED: &str = "host:port, address:port or [IPv6 address]:port";
-    if value.parse::<std::net::Ipv6Addr>().is_ok() {
-        return got(value, "[IPv6 address]:port, with the brackets");
-    }
-    let (host, port) = match value.strip_prefix('[') {
+    let text = bare(value);
+    let bracketed = text.strip_prefix('[');
+    let (host, port) = match bracketed {
         Some(rest) => match rest.split_once("]:") {
-            Some((host, port)) => {
-                let (ip, scope) = host.split_once('%').unwrap_or((host, "0"));
-                if ip.parse::<std::net::Ipv6Addr>().is_err() || scope.is_empty() {
-                    return got(value, "an IPv6 address between the brackets");
-                }
-                (host, port)
-            }
+            Some(pair) => pair,
             None => return got(value, EXPECTED),
         },
-        None => match value.rsplit_once(':') {
-            Some((host, _)) if host.contains(':') => {
-                return got(value, "[IPv6 address]:port, with the brackets");
-            }
+        None => match text.rsplit_once(':') {
             Some(pair) => pair,
             None => return got(value, &format!("{EXPECTED} (the port is missing)")),
         },
     };
-    let named = |c: char| !c.is_whitespace() && !c.is_control() && !"/\\,;'\"[]".contains(c);
+    if host.contains(':') && !is_ipv6(host) {
+        return match bracketed {
+            Some(_) => got(value, "an IPv6 address between the brackets"),
+            None => got(value, "[IPv6 address]:port, with the brackets"),
+        };
+    }
+    let named = |c: char| !c.is_control() && !"/\\,;'\"[]".contains(c);
     if host.is_empty() || host.len() > 253 || !host.chars().all(named) {
         return got(value, EXPECTED);
     }
-    match number(port) {
+    match udp_port(port) {
         Some(port) if port != 0 => Ok(Endpoint {
             host: host.to_owned(),
             port,
         }),
-        _ => got(value, &format!("{EXPECTED}, the port from 1 to 65535")),
+        _ => got(
+            value,
+            &format!("{EXPECTED}, the port from 1 to 65535 or a UDP service of /etc/services"),
+        ),
     }
 }

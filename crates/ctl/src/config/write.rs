@@ -97,12 +97,13 @@ fn put(out: &mut String, line: &str) {
     out.push('\n');
 }
 
-/// Comments and blank lines right above a header belong to that section.
+/// Comments and blank lines right above a header belong to that section; a second `[Interface]` to the first.
 fn blocks(text: &str) -> (Vec<&str>, Vec<Block<'_>>) {
     let mut head = Vec::new();
     let mut blocks: Vec<Block<'_>> = Vec::new();
+    let mut present = usize::MAX;
     for line in text.lines() {
-        let above = match blocks.last_mut() {
+        let above = match blocks.get_mut(present) {
             Some(block) => &mut block.lines,
             None => &mut head,
         };
@@ -121,20 +122,26 @@ fn blocks(text: &str) -> (Vec<&str>, Vec<Block<'_>>) {
         let from = last.map_or(0, |last| last + 1);
         let blank = above[from..].iter().position(|line| line.trim().is_empty());
         let lead = above.split_off(blank.map_or(from, |blank| from + blank));
-        blocks.push(Block {
-            kind,
-            lead,
-            header: line,
-            lines: Vec::new(),
-        });
+        let first = (blocks.iter())
+            .position(|block| kind == Section::Interface && block.kind == Section::Interface);
+        present = first.unwrap_or(blocks.len());
+        match blocks.get_mut(present) {
+            Some(first) => first.lines.extend(lead),
+            None => blocks.push(Block {
+                kind,
+                lead,
+                header: line,
+                lines: Vec::new(),
+            }),
+        }
     }
     (head, blocks)
 }
 
 fn public_key(block: &Block<'_>) -> Option<PublicKey> {
-    block.lines.iter().find_map(|line| match Line::read(line) {
-        Line::Pair(key, value) if key.eq_ignore_ascii_case("PublicKey") => {
-            keys::public_from_base64(value)
+    (block.lines.iter().rev()).find_map(|line| match Line::read(line) {
+        Line::Pair(key, value) if spelling(Section::Peer, key) == Some("PublicKey") => {
+            keys::public_from_base64(&values::bare(value))
         }
         _ => None,
     })
@@ -190,7 +197,8 @@ fn update(out: &mut String, block: &Block<'_>, wanted: Wanted) {
 }
 
 fn is_name(endpoint: &[&str]) -> bool {
-    matches!(endpoint, [value] if values::endpoint(value).is_ok_and(|found| found.numeric().is_none()))
+    (endpoint.last())
+        .is_some_and(|value| values::endpoint(value).is_ok_and(|found| found.numeric().is_none()))
 }
 
 fn list<T: ToString + Ord>(mut items: Vec<T>) -> Option<Zeroizing<String>> {
@@ -241,7 +249,7 @@ fn meaning(name: &str, found: &[&str]) -> Option<Zeroizing<String>> {
         "FwMark" => mark(values::fwmark(value).ok()?),
         "Endpoint" => list(vec![values::endpoint(value).ok()?.numeric()?]),
         _ => {
-            let mut key = keys::from_base64(value)?;
+            let mut key = values::key(value).ok()?;
             if name == "PrivateKey" {
                 // A device shows its key clamped.
                 keys::clamp(&mut key);
