@@ -16,7 +16,7 @@ mod routing;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -40,8 +40,9 @@ use crate::run;
 use endpoint::Retries;
 use routing::Planned;
 
-/// How long `down` waits for the process to be gone.
+/// How long `down` waits for the process to be gone; for one that did not answer, it has waited already.
 const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE_WITH_SILENCE: Duration = Duration::from_secs(1);
 
 /// A configuration file and the interface that it is for.
 struct Quick {
@@ -70,7 +71,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
     quick.bring_up(&netlink).inspect_err(|_| {
         eprintln!("adit: taking {name} down again");
         quick
-            .take_down(&netlink)
+            .take_down(&netlink, quick.ask().ok().as_ref())
             .unwrap_or_else(|failure| eprintln!("adit: {failure}"));
     })
 }
@@ -80,31 +81,44 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
     let quick = Quick::load_with_mistakes(args)?;
     let interface = &quick.config.interface;
     let netlink = open_netlink()?;
-    if let Err(failure) = quick.status() {
-        if UnixStream::connect(quick.socket()).is_ok() {
-            // Somebody is there and cannot be asked.
+    let status = match quick.ask() {
+        Ok(status) => Some(status),
+        Err(error) if error.is_silence() => {
+            eprintln!("adit: {}; going on without", quick.explain(error));
+            None
+        }
+        Err(error) => {
+            let nobody = is_nobody(&error);
+            let failure = quick.explain(error);
+            if !nobody {
+                return Err(failure);
+            }
+            if netlink.link(&quick.name).is_ok() {
+                // The kernel's, perhaps, and what is around it is wg-quick's.
+                bail!("{failure}, so the interface is not one that this takes down");
+            }
+            // Its process may have died; what it cannot have taken along goes now.
+            quick.undo_surroundings(&netlink, None);
+            quick.remove_dead_files();
             return Err(failure);
         }
-        if netlink.link(&quick.name).is_ok() {
-            // The kernel's, perhaps, and what is around it is wg-quick's.
-            bail!("{failure}, so the interface is not one that this takes down");
-        }
-        // Its process may have died; what it cannot have taken along goes now.
-        quick.undo_surroundings(&netlink, None);
-        quick.remove_dead_files();
-        return Err(failure);
-    }
+    };
     quick.hooks(&interface.pre_down)?;
     if interface.save_config {
-        quick.save(&netlink)?;
+        match status {
+            // The hooks may have changed it.
+            Some(_) => quick.save(&netlink, &quick.status()?)?,
+            None => eprintln!("adit: the configuration is not saved"),
+        }
     }
-    quick.take_down(&netlink)?;
+    quick.take_down(&netlink, status.as_ref())?;
     quick.hooks(&interface.post_down)
 }
 
 pub(crate) fn save(args: &ConfArgs) -> Result<()> {
     require_root()?;
-    Quick::load_with_mistakes(args)?.save(&open_netlink()?)
+    let quick = Quick::load_with_mistakes(args)?;
+    quick.save(&open_netlink()?, &quick.status()?)
 }
 
 /// Applies a changed file to a running interface; peers that stay as they are notice nothing.
@@ -147,6 +161,18 @@ fn open_netlink() -> Result<Netlink> {
 fn read(path: &Path) -> Result<zeroize::Zeroizing<String>> {
     let (text, _) = config::read(path).context(|| format!("cannot read {}", path.display()))?;
     Ok(text)
+}
+
+/// Whether no process serves the interface.
+fn is_nobody(error: &ClientError) -> bool {
+    matches!(error, ClientError::Io(e)
+        if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused))
+}
+
+/// What tells a file from another that takes its place.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = path.symlink_metadata().ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 impl Quick {
@@ -279,22 +305,24 @@ impl Quick {
             .map_err(refused)
     }
 
+    fn ask(&self) -> std::result::Result<DeviceStatus, ClientError> {
+        Client::connect(&self.name)?.get()
+    }
+
     fn status(&self) -> Result<DeviceStatus> {
-        let client = Client::connect(&self.name).map_err(ClientError::Io);
-        client
-            .and_then(|mut client| client.get())
-            .map_err(|error| match error {
-                ClientError::Io(e)
-                    if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
-                {
-                    Failure::new(format!(
-                        "`{}` is not up: no process serves {}/{0}.sock",
-                        self.name,
-                        uapi::DIR
-                    ))
-                }
-                error => Failure::new(format!("cannot ask {}: {error}", self.name)),
-            })
+        self.ask().map_err(|error| self.explain(error))
+    }
+
+    /// Why there is no status.
+    fn explain(&self, error: ClientError) -> Failure {
+        let Self { name, .. } = self;
+        Failure::new(match is_nobody(&error) {
+            true => format!(
+                "`{name}` is not up: no process serves {}/{name}.sock",
+                uapi::DIR
+            ),
+            false => format!("cannot ask {name}: {error}"),
+        })
     }
 
     /// Routes to the allowed IPs of all peers: those of the file, and those that a hook has added.
@@ -353,33 +381,44 @@ impl Quick {
         routing::set_firewall(&self.name, Family::of(block.addr()), mark, &own)
     }
 
-    /// Removes the interface and all that `up` put around it, and waits until its process has ended.
-    fn take_down(&self, netlink: &Netlink) -> Result<()> {
-        let status = self.status().ok();
-        self.undo_surroundings(netlink, status.as_ref());
+    /// Removes the interface and all that `up` put around it, and waits until its process has ended. Without a
+    /// `status`, it is one that does not answer.
+    fn take_down(&self, netlink: &Netlink, status: Option<&DeviceStatus>) -> Result<()> {
+        let patience = match status {
+            Some(_) => PATIENCE,
+            None => PATIENCE_WITH_SILENCE,
+        };
         let socket = self.socket();
-        let connection = UnixStream::connect(&socket);
-        match netlink.link(&self.name) {
-            Ok(link) => {
-                let deleted = netlink.delete_link(link.index);
-                deleted.context(|| format!("cannot delete {}", self.name))?;
-            }
+        let bound = identity(&socket);
+        let connection = adit_ctl::connect(&socket, patience);
+        let deleted = match netlink.link(&self.name) {
+            Ok(link) => netlink.delete_link(link.index),
             // It was moved to another namespace, perhaps. Its process also ends when it loses its socket.
-            Err(_) => drop(fs::remove_file(&socket)),
-        }
+            Err(_) => {
+                let _ = fs::remove_file(&socket);
+                Ok(())
+            }
+        };
+        self.undo_surroundings(netlink, status);
+        deleted.context(|| format!("cannot delete {}", self.name))?;
         // 1. the process closes its connections when it has let go of the interface, 2. then it removes its socket
-        let deadline = Instant::now() + PATIENCE;
-        if let Ok(mut connection) = connection {
-            let _ = connection.set_read_timeout(Some(PATIENCE));
-            let _ = connection.read(&mut [0]);
+        let deadline = Instant::now() + patience;
+        match connection {
+            Ok(mut connection) => drop(connection.read(&mut [0])),
+            // It was killed.
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => self.remove_files(),
+            Err(_) => {}
         }
-        while socket.exists() || netlink.link(&self.name).is_ok() {
+        while bound.is_some() && identity(&socket) == bound {
             if Instant::now() > deadline {
-                bail!(
-                    "the process of {} does not end and serves {} still",
-                    self.name,
-                    socket.display()
+                // The next one may come; this one ends when it notices.
+                self.remove_files();
+                eprintln!(
+                    "adit: {} is down, but its process does not end: it is stopped or hangs, and stays with its keys \
+                     and its UDP port until it goes on or is killed (`pgrep -af adit` finds it)",
+                    self.name
                 );
+                break;
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -388,14 +427,17 @@ impl Quick {
 
     /// Removes the files that a killed process left, unless the next one listens already.
     fn remove_dead_files(&self) {
-        let name = &self.name;
-        let socket = self.socket();
-        let dead = UnixStream::connect(&socket);
+        let dead = UnixStream::connect(self.socket());
         if dead.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
-            let status = Path::new(status::DIR).join(format!("{name}.sock"));
-            for file in [socket.with_extension("name"), socket, status] {
-                let _ = fs::remove_file(file);
-            }
+            self.remove_files();
+        }
+    }
+
+    fn remove_files(&self) {
+        let socket = self.socket();
+        let status = Path::new(status::DIR).join(format!("{}.sock", self.name));
+        for file in [socket.with_extension("name"), socket, status] {
+            let _ = fs::remove_file(file);
         }
     }
 
@@ -417,14 +459,13 @@ impl Quick {
     }
 
     /// Writes the running configuration to the file, all at once.
-    fn save(&self, netlink: &Netlink) -> Result<()> {
-        let status = self.status()?;
+    fn save(&self, netlink: &Netlink, status: &DeviceStatus) -> Result<()> {
         let link = netlink
             .link(&self.name)
             .context(|| format!("cannot save {}", self.name))?;
         let addresses = routing::addresses(netlink, link.index, &self.config.interface.addresses)?;
         let mtu = self.config.interface.mtu.and(u16::try_from(link.mtu).ok());
-        let text = config::save(&read(&self.path)?, &status, &addresses, mtu);
+        let text = config::save(&read(&self.path)?, status, &addresses, mtu);
 
         // The file itself, not a link to it.
         let failed = || format!("cannot write {}", self.path.display());

@@ -506,6 +506,72 @@ fn down_leaves_an_interface_that_no_process_serves_alone() {
 }
 
 #[test]
+fn a_process_that_hangs_is_told_of_and_taken_down() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    let signal = |name: &str| {
+        left.sh(&format!(
+            "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = {} ]; then kill -{name} ${{p#/proc/}}; fi; done",
+            adit()
+        ));
+    };
+    world.write(&world.config(
+        "SaveConfig = true\nPostDown = touch /run/post-down",
+        "0.0.0.0/0, ::/0",
+    ));
+    left.sh(&format!("{} up wg0", adit()));
+    signal("STOP");
+    let mut other = Daemon::start(left, Program::Adit, "wg1", &Start::default());
+
+    let output = left.try_sh(&format!("{} show wg0", adit()));
+    let hangs = "no answer: its process is stopped or hangs";
+    assert!(
+        !output.ok() && output.stderr.contains(hangs),
+        "{}",
+        output.stderr
+    );
+    // It stands in nobody's way.
+    let output = left.try_sh(&format!("{} show", adit()));
+    assert!(
+        !output.ok() && output.stderr.contains(hangs) && output.stdout.contains("wg1"),
+        "{}{}",
+        output.stdout,
+        output.stderr
+    );
+    other.signal("TERM");
+    other.wait();
+
+    let output = left.try_sh(&format!("{} down wg0", adit()));
+    assert!(output.ok(), "{}", output.stderr);
+    for part in [hangs, "not saved", "is down, but its process"] {
+        assert!(output.stderr.contains(part), "{part} in {}", output.stderr);
+    }
+    assert!(!left.has_interface("wg0"));
+    left.sh("rm /run/post-down");
+    let surroundings = left.sh("ip rule; ip -6 rule; nft list ruleset");
+    assert!(
+        !surroundings.contains("suppress") && !surroundings.contains("wg-quick"),
+        "{surroundings}"
+    );
+
+    // The next one need not wait for the end of this one, which leaves it alone.
+    left.sh(&format!("{} up wg0", adit()));
+    signal("CONT");
+    let processes = || {
+        let name = format!("{}\n", adit());
+        state(left).matches(&name).count()
+    };
+    wait_for("the old process ends", seconds(10), || processes() == 1);
+    ping(left, "172.31.0.1", 1);
+    left.sh(&format!("{} down wg0; rm /run/post-down", adit()));
+    comes_back(left, &before, "down");
+}
+
+#[test]
 fn a_file_that_got_a_mistake_meanwhile_still_takes_down() {
     if !only_adit() {
         return;

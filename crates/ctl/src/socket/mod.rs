@@ -12,13 +12,13 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock, inotify};
 use rustix::io::Errno;
-use rustix::net;
+use rustix::net::{self, sockopt::Timeout};
 
 /// How long to wait for another process that is just binding or removing a socket in the same directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
@@ -88,6 +88,24 @@ fn lock(dir: &Path) -> Result<OwnedFd, BindError> {
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = path.symlink_metadata()?;
     Ok((found.dev(), found.ino()))
+}
+
+/// Connects to the socket at `path`. The process behind it may take this long to accept, and over every read or write.
+pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let flags = net::SocketFlags::CLOEXEC;
+    let socket = net::socket_with(
+        net::AddressFamily::UNIX,
+        net::SocketType::STREAM,
+        flags,
+        None,
+    )?;
+    for direction in [Timeout::Send, Timeout::Recv] {
+        net::sockopt::set_socket_timeout(&socket, direction, Some(patience))?;
+    }
+    let address = net::SocketAddrUnix::new(path)?;
+    // A backlog that stays full is silence, too: EAGAIN.
+    rustix::io::retry_on_intr(|| net::connect(&socket, &address))?;
+    Ok(socket.into())
 }
 
 /// Whether a process listens at `path`.

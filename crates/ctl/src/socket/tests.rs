@@ -175,8 +175,26 @@ fn our_client_understands_wireguard_go_and_keys_of_the_future() {
     assert!(matches!(cut, Err(ClientError::Io(_))));
     // The kernel's word for a read that timed out tells nobody anything.
     let late = ClientError::Io(std::io::ErrorKind::WouldBlock.into());
-    assert_eq!(late.to_string(), "no answer within 30 s");
+    assert_eq!(
+        late.to_string(),
+        "no answer: its process is stopped or hangs"
+    );
     thread.join().unwrap();
+}
+
+#[test]
+fn nobody_waits_for_long_for_a_process_that_accepts_nothing() {
+    let dir = Dir::new();
+    std::fs::create_dir(&dir.0).unwrap();
+    let listener = UnixListener::bind(dir.path()).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let patience = Duration::from_millis(20);
+    let mut first = super::connect(&dir.path(), patience).unwrap();
+    let error = first.read(&mut [0]).unwrap_err();
+    assert!(ClientError::from(error).is_silence());
+    // There is no room for a second.
+    let error = super::connect(&dir.path(), patience).unwrap_err();
+    assert!(ClientError::from(error).is_silence());
 }
 
 #[test]

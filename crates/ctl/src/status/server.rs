@@ -3,19 +3,16 @@
 //! It stands outside the UAPI's directory, where every socket counts as an interface, and carries no secrets.
 
 use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use super::{Interface, Report};
 use crate::socket::{self, BindError, Bound, Notice, Serving, Talk};
+use crate::uapi::PATIENCE;
 use crate::wiped::Wiped;
 
 /// Where the status sockets `IF.sock` are.
 pub const DIR: &str = "/run/adit";
 
-/// How long the other side may take over one write.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest document that is read: 65,536 peers with many allowed IPs each.
 const MAX_DOCUMENT: u64 = 256 << 20;
 
@@ -79,8 +76,7 @@ pub fn fetch(name: &str) -> io::Result<Interface> {
 
 /// The report of the interface `name` from `dir/NAME.sock`.
 pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
-    let stream = UnixStream::connect(dir.join(format!("{name}.sock")))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
     let mut json = Vec::new();
     stream.take(MAX_DOCUMENT).read_to_end(&mut json)?;
     let mut report: Report = serde_json::from_slice(&json)?;

@@ -11,10 +11,13 @@ use zeroize::Zeroizing;
 
 use super::{DIR, MAX_LINE, format_set, parse};
 use crate::keys;
+use crate::socket;
 use crate::wiped::Wiped;
 
-/// How long the other side may take over one read or write.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the other side may take over one read or write of what it is asked.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// The same of a transaction: many peers take their time.
+const PATIENCE_TO_SET: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -30,8 +33,8 @@ pub enum ClientError {
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                write!(f, "no answer within {} s", PATIENCE.as_secs())
+            Self::Io(_) if self.is_silence() => {
+                f.write_str("no answer: its process is stopped or hangs")
             }
             Self::Io(error) => error.fmt(f),
             Self::Refused(errno) => {
@@ -43,6 +46,13 @@ impl fmt::Display for ClientError {
 }
 
 impl std::error::Error for ClientError {}
+
+impl ClientError {
+    /// Whether a process is there and says nothing.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
 
 impl From<io::Error> for ClientError {
     fn from(error: io::Error) -> Self {
@@ -84,9 +94,7 @@ impl Client {
 
     /// Connects to `dir/NAME.sock`.
     pub fn connect_in(dir: &Path, name: &str) -> io::Result<Self> {
-        let stream = UnixStream::connect(dir.join(format!("{name}.sock")))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
         let ahead = Wiped::default();
         Ok(Self { stream, ahead })
     }
@@ -103,6 +111,8 @@ impl Client {
     /// One transaction.
     pub fn set(&mut self, change: &DeviceChange) -> Result<(), ClientError> {
         let request = format_set(change);
+        self.stream.set_read_timeout(Some(PATIENCE_TO_SET))?;
+        self.stream.set_write_timeout(Some(PATIENCE_TO_SET))?;
         let written = self.stream.write_all(&request);
         // A daemon that stops reading may have said why.
         match (self.answer(|_, _| Some(())), written) {

@@ -13,7 +13,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Client, ClientError, interfaces};
+pub use client::{Client, ClientError, PATIENCE, interfaces};
 pub use format::{format_set, format_status};
 pub use parse::{Heard, MAX_LINE, MAX_PEERS, MAX_REQUEST, Parser};
 pub(crate) use parse::{endpoint, number};
