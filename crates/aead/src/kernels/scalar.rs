@@ -87,15 +87,24 @@ impl Poly {
 
     /// Adds the blocks of `bytes`, the last one filled up with zeros.
     pub(super) fn padded(&mut self, bytes: &[u8]) {
-        let (blocks, rest) = bytes.as_chunks::<16>();
-        for block in blocks {
+        for block in bytes.as_chunks().0 {
             let block = u128::from_le_bytes(*block);
             self.block(low(block), low(block >> 64));
         }
-        if !rest.is_empty() {
-            let mut block = [0; 16];
-            block[..rest.len()].copy_from_slice(rest);
-            let block = u128::from_le_bytes(block);
+        self.rest(bytes);
+    }
+
+    /// Adds the block that `bytes` end with if it is not a whole one, filled up with zeros.
+    pub(super) fn rest(&mut self, bytes: &[u8]) {
+        let rest = bytes.len() % 16;
+        if rest > 0 {
+            let block = if let Some(last) = bytes.last_chunk() {
+                u128::from_le_bytes(*last) >> (8 * (16 - rest))
+            } else {
+                let mut block = [0; 16];
+                block[..rest].copy_from_slice(bytes);
+                u128::from_le_bytes(block)
+            };
             self.block(low(block), low(block >> 64));
         }
     }
@@ -113,8 +122,9 @@ pub(super) fn absorb(h: [u64; 3], r: [u64; 2], low_half: u64, high_half: u64) ->
     // None of these sums and products wraps. `Wrapping` keeps the checks of debug builds out, which would be branches.
     let [r0, r1] = r.map(wide);
     let [h0, h1, h2] = h.map(wide);
-    // r1 is a multiple of 4, so that r1 * 2^128 = r1 * 5/4 (mod 2^130 - 5) is a whole number.
-    let s1 = r1 + (r1 >> 2);
+    // r1 is a multiple of 4, so that r1 * 2^128 = r1 * 5/4 (mod 2^130 - 5) is a whole number. It is below 2^61, which the
+    // compiler is to know.
+    let s1 = wide(low((r1 + (r1 >> 2)).0));
     let t0 = h0 + wide(low_half);
     let t1 = h1 + wide(high_half) + (t0 >> 64);
     let h2 = h2 + Wrapping(1) + (t1 >> 64);
@@ -126,8 +136,8 @@ pub(super) fn absorb(h: [u64; 3], r: [u64; 2], low_half: u64, high_half: u64) ->
 
     let d1 = d1 + (d0 >> 64);
     let d2 = low((d2 + (d1 >> 64)).0);
-    // Bits 130 and up come back five-fold: (d2 >> 2) * 4 + (d2 >> 2).
-    let top = (d2 & !3).wrapping_add(d2 >> 2);
+    // Bits 130 and up come back five-fold.
+    let top = (d2 >> 2).wrapping_mul(5);
     let t0 = wide(low(d0.0)) + wide(top);
     let t1 = wide(low(d1.0)) + (t0 >> 64);
     [low(t0.0), low(t1.0), low((wide(d2 & 3) + (t1 >> 64)).0)]
