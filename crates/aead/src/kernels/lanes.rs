@@ -24,6 +24,8 @@ pub(super) struct Lanes {
     /// Only the first is set unless the lanes are mixed.
     pub(super) keys: [*const [u8; 32]; MAX_LANES],
     len: usize,
+    /// They are flushed when they are as many.
+    full: usize,
     mixed: bool,
     /// The lanes whose masks are not full.
     partial: u32,
@@ -37,6 +39,11 @@ pub(super) fn first(n: usize) -> u64 {
 
 impl Lanes {
     pub(super) fn new() -> Self {
+        Self::of(MAX_LANES)
+    }
+
+    /// At most [`MAX_LANES`], to be flushed when there are as many.
+    pub(super) fn of(full: usize) -> Self {
         Self {
             rows: [row(0, [0; 3]); MAX_LANES],
             src: [ptr::null(); MAX_LANES],
@@ -45,6 +52,7 @@ impl Lanes {
             store: [!0; MAX_LANES],
             keys: [ptr::null(); MAX_LANES],
             len: 0,
+            full,
             mixed: false,
             partial: 0,
         }
@@ -59,10 +67,9 @@ impl Lanes {
         self.mixed
     }
 
-    /// Whether a lane has 64 bytes to read and to write.
-    #[inline(always)]
-    pub(super) fn whole(&self, lane: usize) -> bool {
-        self.partial & (1 << lane) == 0
+    /// The lanes whose masks are not full.
+    pub(super) fn partial(&self) -> u32 {
+        self.partial
     }
 
     /// Forgets the lanes.
@@ -120,7 +127,7 @@ impl Lanes {
     ) {
         self.key(packet.key, 1);
         self.push(row(0, packet.nonce), (key.cast(), 0), (key.cast(), 32));
-        if self.len == MAX_LANES {
+        if self.len == self.full {
             flush(self);
         }
     }
@@ -137,7 +144,7 @@ impl Lanes {
             } else {
                 (packet.src, packet.src_end)
             };
-            let whole = (end.saturating_sub(at) / 64).min(MAX_LANES - self.len);
+            let whole = (end.saturating_sub(at) / 64).min(self.full - self.len);
             // 2. Its whole blocks, whose masks are full already.
             if whole > 0 {
                 self.key(packet.key, whole);
@@ -162,7 +169,7 @@ impl Lanes {
                 row = next(row);
                 at += 64;
             }
-            if self.len == MAX_LANES {
+            if self.len == self.full {
                 flush(self);
             }
         }

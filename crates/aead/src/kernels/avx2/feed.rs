@@ -2,23 +2,29 @@
 
 use super::super::lanes::Text;
 use super::super::scalar::{Poly, absorb};
-use super::CHUNK;
+use super::SLOTS;
 use zeroize::Zeroize;
 
-/// The packets of a chunk whose tags are being made.
+/// A queue of packets whose tags are made, one after the other. Packet `i` has slot `i % SLOTS`.
 ///
-/// Whoever starts a chunk promises that until it is finished the texts can be read and are not written.
+/// Whoever makes packets ready promises that until they are finished their texts can be read and are not written, that
+/// their keys stand at `keys`, and that their tags may be written.
 pub(super) struct Feed {
     /// The packet at work, its next block, and how many whole blocks it still has.
     poly: Poly,
     at: *const u8,
     left: usize,
-    texts: [Text; CHUNK],
-    keys: [[u8; 32]; CHUNK],
-    /// The number of the packet at work, and of packets in the chunk.
+    /// Whether these are those of packet `now`.
+    begun: bool,
+    /// The packets before this one have their tags.
     now: usize,
-    count: usize,
-    pub(super) tags: [[u8; 16]; CHUNK],
+    /// Those before this one can be worked on.
+    pub(super) ready: usize,
+    pub(super) texts: [Text; SLOTS],
+    /// The first of as many keys.
+    pub(super) keys: *const [u8; 32],
+    /// Where the tags go.
+    pub(super) tags: [*mut [u8; 16]; SLOTS],
 }
 
 /// The packet at work, in registers.
@@ -26,7 +32,7 @@ pub(super) struct Hot {
     h: [u64; 3],
     r: [u64; 2],
     at: *const u8,
-    left: usize,
+    pub(super) left: usize,
 }
 
 impl Hot {
@@ -52,55 +58,44 @@ impl Feed {
             poly: Poly::new(&[0; 32]),
             at: core::ptr::null(),
             left: 0,
-            texts: [Text::NONE; CHUNK],
-            keys: [[0; 32]; CHUNK],
+            begun: false,
             now: 0,
-            count: 0,
-            tags: [[0; 16]; CHUNK],
+            ready: 0,
+            texts: [Text::NONE; SLOTS],
+            keys: core::ptr::null(),
+            tags: [core::ptr::null_mut(); SLOTS],
         }
     }
 
-    /// Takes on a chunk; the one before must be finished.
-    ///
-    /// # Safety
-    /// The promises of [`Feed`].
-    pub(super) unsafe fn start(&mut self, texts: &[Text], keys: &[[u8; 32]]) {
-        self.texts[..texts.len()].copy_from_slice(texts);
-        self.keys[..keys.len()].copy_from_slice(keys);
-        self.now = 0;
-        self.count = texts.len();
-        // SAFETY: passed on.
-        unsafe { self.begin() };
-    }
-
-    /// Begins packet `now`, if there is one.
-    unsafe fn begin(&mut self) {
-        if self.now < self.count {
-            let text = &self.texts[self.now];
-            self.poly = Poly::new(&self.keys[self.now]);
-            // SAFETY: the additional data is readable.
-            self.poly.padded(unsafe { text.aad() });
-            self.at = text.text;
-            self.left = text.len / 16;
-        }
-    }
-
-    /// If the packet at work has no more whole blocks, finishes it and takes the next.
+    /// Finishes the packet at work, which has no more whole blocks, and begins the next, if it is ready.
     ///
     /// # Safety
     /// The promises of [`Feed`].
     pub(super) unsafe fn turn(&mut self) {
-        if self.left > 0 || self.now == self.count {
-            return;
-        }
-        let text = &self.texts[self.now];
-        // SAFETY: the text is readable, and `at` is within it; so is the additional data.
-        unsafe {
-            let rest = core::slice::from_raw_parts(self.at, text.len % 16);
-            self.poly.padded(rest);
-            self.tags[self.now] = self.poly.finish(text.aad().len(), text.len);
+        let slot = self.now % SLOTS;
+        if self.begun {
+            let text = &self.texts[slot];
+            // SAFETY: the text is readable, and so is the additional data.
+            let (bytes, aad) =
+                unsafe { (core::slice::from_raw_parts(text.text, text.len), text.aad()) };
+            self.poly.rest(bytes);
+            let tag = self.poly.finish(aad.len(), text.len);
+            // SAFETY: it may be written there.
+            unsafe { *self.tags[slot] = tag };
             self.now += 1;
-            self.begin();
+            self.begun = false;
+        }
+        if self.now < self.ready {
+            let slot = self.now % SLOTS;
+            let text = &self.texts[slot];
+            // SAFETY: the key stands there, and the additional data is readable.
+            unsafe {
+                self.poly = Poly::new(&*self.keys.add(slot));
+                self.poly.padded(text.aad());
+            }
+            self.at = text.text;
+            self.left = text.len / 16;
+            self.begun = true;
         }
     }
 
@@ -123,15 +118,15 @@ impl Feed {
         self.left = hot.left;
     }
 
-    /// Finishes the chunk.
+    /// Finishes the packets before `end`, which are ready.
     ///
     /// # Safety
     /// The promises of [`Feed`], and the processor has the features.
     #[target_feature(enable = "avx2,bmi2")]
-    pub(super) unsafe fn finish(&mut self) {
+    pub(super) unsafe fn finish(&mut self, end: usize) {
         // SAFETY: passed on.
         unsafe {
-            while self.now < self.count {
+            while self.now < end {
                 let mut hot = self.hot();
                 while hot.left > 0 {
                     hot.step();
@@ -144,6 +139,5 @@ impl Feed {
 
     pub(super) fn wipe(&mut self) {
         self.poly.zeroize();
-        self.keys = [[0; 32]; CHUNK];
     }
 }
