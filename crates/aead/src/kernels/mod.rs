@@ -201,7 +201,7 @@ impl Kernel {
                 #[cfg(target_arch = "x86_64")]
                 Choice::Avx512 => lens.len() == 1 && short(320),
                 #[cfg(target_arch = "x86_64")]
-                Choice::Avx2 => lens.len() < 8 || lens.len() < 24 && !short(512),
+                Choice::Avx2 => lens.len() < 4 || lens.len() == 4 && short(256),
                 _ => false,
             };
         if library {
