@@ -15,6 +15,8 @@ pub(super) const WIDTH: usize = 16;
 
 /// Memory to work in, wiped at the end.
 pub(super) struct Scratch {
+    /// The key in `start`, if it is only one. Never read through: a key does not move or change while a batch is at work.
+    key: *const [u8; 32],
     /// The states before and after the rounds.
     start: [[V; 16]; 2],
     end: [[V; 16]; 2],
@@ -27,6 +29,7 @@ impl Scratch {
     pub(super) fn new() -> Self {
         let zero = _mm256_setzero_si256();
         Self {
+            key: ptr::null(),
             start: [[zero; 16]; 2],
             end: [[zero; 16]; 2],
             odd: [[zero; 2]; WIDTH],
@@ -99,7 +102,12 @@ macro_rules! quarter_rounds {
 /// The lanes keep the promises of [`Lanes`], the feed those of [`Feed`], and the processor has the features.
 #[target_feature(enable = "avx2,bmi2")]
 pub(super) unsafe fn sixteen(lanes: &mut Lanes, scratch: &mut Scratch, feed: &mut Feed) {
-    let Scratch { start, end, odd } = scratch;
+    let Scratch {
+        key,
+        start,
+        end,
+        odd,
+    } = scratch;
     let mut odd_dst = [ptr::null_mut(); WIDTH];
     let bytes = |high, low| _mm256_broadcastsi128_si256(_mm_set_epi64x(high, low));
     let by16 = bytes(0x0d0c_0f0e_0908_0b0a, 0x0504_0706_0100_0302);
@@ -117,8 +125,14 @@ pub(super) unsafe fn sixteen(lanes: &mut Lanes, scratch: &mut Scratch, feed: &mu
             copy(src, text, lanes.load[lane]);
         }
         // 2. The rounds. Six blocks of Poly1305 take as long as a double round: more would be waited for.
-        initial(lanes, 0, &mut start[0]);
-        initial(lanes, 8, &mut start[1]);
+        let kept = !lanes.mixed() && lanes.keys[0] == *key;
+        *key = if lanes.mixed() {
+            ptr::null()
+        } else {
+            lanes.keys[0]
+        };
+        initial(lanes, 0, kept, &mut start[0]);
+        initial(lanes, 8, kept, &mut start[1]);
         *end = *start;
         let [x, y] = end.each_mut().map(|rows| rows.as_mut_ptr());
         let mut hot = feed.hot();
@@ -175,12 +189,14 @@ unsafe fn finish(lanes: &Lanes, from: usize, start: &[V; 16], end: &[V; 16]) {
 }
 
 /// The initial states of eight lanes, one row a register. Column 4i + j belongs to lane 2j + i: the order in which
-/// the transposition of 4x4 squares leaves them.
+/// the transposition of 4x4 squares leaves them. The first twelve rows may be kept from the lanes before.
 #[inline]
 #[target_feature(enable = "avx2,bmi2")]
-unsafe fn initial(lanes: &Lanes, from: usize, rows: &mut [V; 16]) {
-    for i in 0..4 {
-        rows[i] = _mm256_set1_epi32(CONSTANTS[i].cast_signed());
+unsafe fn initial(lanes: &Lanes, from: usize, kept: bool, rows: &mut [V; 16]) {
+    if !kept {
+        for i in 0..4 {
+            rows[i] = _mm256_set1_epi32(CONSTANTS[i].cast_signed());
+        }
     }
     // SAFETY: `from` is at most 8 and the loads end within 8 elements from there; every key pointer of the lanes is
     // that of a live key.
@@ -193,7 +209,7 @@ unsafe fn initial(lanes: &Lanes, from: usize, rows: &mut [V; 16]) {
                 let words = transpose_words([two(0), two(2), two(4), two(6)]);
                 rows[4 + 4 * half..8 + 4 * half].copy_from_slice(&words);
             }
-        } else {
+        } else if !kept {
             let key = lanes.keys[0].cast::<i32>();
             for i in 0..8 {
                 rows[4 + i] = _mm256_set1_epi32(key.add(i).read_unaligned());
