@@ -31,6 +31,10 @@ pub(super) struct Lanes {
     partial: u32,
 }
 
+/// The input of the lanes of Poly1305 keys. It could be any under an empty mask; but the memory of the key overlaps with
+/// the 64 bytes at the key before, just stored under a mask, and the processor would wait for that.
+static ZEROS: [u8; 32] = [0; 32];
+
 /// The mask of the first `n` of 64 bytes.
 #[inline(always)]
 pub(super) fn first(n: usize) -> u64 {
@@ -126,7 +130,8 @@ impl Lanes {
         flush: &mut impl FnMut(&mut Self),
     ) {
         self.key(packet.key, 1);
-        self.push(row(0, packet.nonce), (key.cast(), 0), (key.cast(), 32));
+        let input = (ZEROS.as_ptr(), ZEROS.len());
+        self.push(row(0, packet.nonce), input, (key.cast(), 32));
         if self.len == self.full {
             flush(self);
         }
