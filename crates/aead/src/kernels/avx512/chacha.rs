@@ -7,6 +7,7 @@
 use super::super::lanes::Lanes;
 use super::super::scalar::CONSTANTS;
 use core::arch::x86_64::*;
+use core::hint::black_box;
 use core::mem::MaybeUninit;
 
 type V = __m512i;
@@ -75,6 +76,9 @@ pub(super) unsafe fn many(lanes: &Lanes, states: &mut MaybeUninit<States>, ready
             quarter_rounds!(x y; (0 4 8 12) (1 5 9 13) (2 6 10 14) (3 7 11 15));
             quarter_rounds!(x y; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
         }
+        // Compilers know that the initial states are unchanged and would rather copy half of them to the stack, before the
+        // rounds, than read them again here.
+        let start = black_box(start);
         for (i, row) in y.into_iter().enumerate() {
             end.add(16 + i).write(row);
         }
