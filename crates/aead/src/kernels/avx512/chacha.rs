@@ -48,6 +48,39 @@ macro_rules! finish {
     };
 }
 
+/// A double round on `Q` groups of four blocks, one row of the state in each 128-bit part. Diagonals are put in columns
+/// by moving the rows a, c and d: nothing waits for them, while b is what every next step waits for.
+macro_rules! double_round {
+    ($groups:ident; $a:ident $b:ident $c:ident $d:ident) => {
+        double_round!(@round $groups $a $b $c $d);
+        double_round!(@shuffle $groups; 0x93 $a, 0x39 $c, 0x4e $d);
+        double_round!(@round $groups $a $b $c $d);
+        double_round!(@shuffle $groups; 0x39 $a, 0x93 $c, 0x4e $d);
+    };
+    (@round $groups:ident $a:ident $b:ident $c:ident $d:ident) => {
+        double_round!(@step 16 $groups $a $b $d);
+        double_round!(@step 12 $groups $c $d $b);
+        double_round!(@step 8 $groups $a $b $d);
+        double_round!(@step 7 $groups $c $d $b);
+    };
+    (@step $n:literal $groups:ident $to:ident $from:ident $mix:ident) => {
+        for q in 0..$groups {
+            $to[q] = _mm512_add_epi32($to[q], $from[q]);
+        }
+        for q in 0..$groups {
+            $mix[q] = _mm512_xor_si512($mix[q], $to[q]);
+        }
+        for q in 0..$groups {
+            $mix[q] = _mm512_rol_epi32::<$n>($mix[q]);
+        }
+    };
+    (@shuffle $groups:ident; $($places:literal $x:ident),+) => {
+        $(for q in 0..$groups {
+            $x[q] = _mm512_shuffle_epi32::<$places>($x[q]);
+        })+
+    };
+}
+
 /// Where the states of 32 lanes stand while no register has them; the owner wipes it.
 #[repr(C, align(64))]
 pub(super) struct States {
@@ -200,35 +233,8 @@ pub(super) unsafe fn few<const Q: usize>(lanes: &Lanes) {
         let mut b: [V; Q] = core::array::from_fn(|q| key(q, 0));
         let mut c: [V; Q] = core::array::from_fn(|q| key(q, 1));
         let mut d: [V; Q] = core::array::from_fn(row);
-        macro_rules! each {
-            ($x:ident = $f:expr) => {
-                for q in 0..Q {
-                    $x[q] = $f(q);
-                }
-            };
-        }
-        macro_rules! add_xor_rotate {
-            ($n:literal $to:ident $from:ident $mix:ident) => {
-                each!($to = |q: usize| _mm512_add_epi32($to[q], $from[q]));
-                each!($mix = |q: usize| _mm512_xor_si512($mix[q], $to[q]));
-                each!($mix = |q: usize| _mm512_rol_epi32::<$n>($mix[q]));
-            };
-        }
         for _ in 0..10 {
-            add_xor_rotate!(16 a b d);
-            add_xor_rotate!(12 c d b);
-            add_xor_rotate!(8 a b d);
-            add_xor_rotate!(7 c d b);
-            each!(b = |q: usize| _mm512_shuffle_epi32::<0x39>(b[q]));
-            each!(c = |q: usize| _mm512_shuffle_epi32::<0x4e>(c[q]));
-            each!(d = |q: usize| _mm512_shuffle_epi32::<0x93>(d[q]));
-            add_xor_rotate!(16 a b d);
-            add_xor_rotate!(12 c d b);
-            add_xor_rotate!(8 a b d);
-            add_xor_rotate!(7 c d b);
-            each!(b = |q: usize| _mm512_shuffle_epi32::<0x93>(b[q]));
-            each!(c = |q: usize| _mm512_shuffle_epi32::<0x4e>(c[q]));
-            each!(d = |q: usize| _mm512_shuffle_epi32::<0x39>(d[q]));
+            double_round!(Q; a b c d);
         }
         for q in 0..Q {
             let blocks = transpose_parts([
