@@ -144,11 +144,7 @@ impl Lanes {
         let mut at = 0;
         while at < packet.len {
             // 1. What comes in one piece from here on: the part in place, or the part from elsewhere.
-            let (from, end) = if at < packet.in_place {
-                (packet.dst.cast_const(), packet.in_place.min(packet.len))
-            } else {
-                (packet.src, packet.src_end)
-            };
+            let (from, end) = packet.input(at);
             let whole = (end.saturating_sub(at) / 64).min(self.full - self.len);
             // 2. Its whole blocks, whose masks are full already.
             if whole > 0 {
@@ -221,6 +217,18 @@ pub(super) struct Packet {
     pub(super) in_place: usize,
     pub(super) dst: *mut u8,
     pub(super) len: usize,
+}
+
+impl Packet {
+    /// From where the input at `at` is read, and up to which byte.
+    #[inline(always)]
+    pub(super) fn input(&self, at: usize) -> (*const u8, usize) {
+        if at < self.in_place {
+            (self.dst.cast_const(), self.in_place.min(self.len))
+        } else {
+            (self.src, self.src_end)
+        }
+    }
 }
 
 /// What is to be authenticated: `len` readable bytes, and possibly additional data before them.

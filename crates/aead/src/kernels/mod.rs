@@ -137,8 +137,8 @@ enum Choice {
 }
 
 impl Kernel {
-    /// All that this processor can run, the fastest first. `avx512` and `avx2` leave to the library what it does
-    /// faster: single packets of up to 320 bytes, and with AVX2 also batches that are too small.
+    /// All that this processor can run, the fastest first. `avx2` leaves to the library what it does faster: batches that
+    /// are too small.
     pub fn available() -> impl Iterator<Item = Self> {
         let all = [
             #[cfg(target_arch = "x86_64")]
@@ -198,8 +198,6 @@ impl Kernel {
         let _ = lens;
         let library = self.mixed
             && match self.choice {
-                #[cfg(target_arch = "x86_64")]
-                Choice::Avx512 => lens.len() == 1 && short(320),
                 #[cfg(target_arch = "x86_64")]
                 Choice::Avx2 => lens.len() < 4 || lens.len() == 4 && short(256),
                 _ => false,

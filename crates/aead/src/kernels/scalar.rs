@@ -1,6 +1,7 @@
 //! ChaCha20 and Poly1305 in plain Rust, one block at a time: the oracle of the other kernels, and what they use for
 //! the odd ends that no vector pays for.
 
+use core::hint::black_box;
 use core::num::Wrapping;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -10,6 +11,7 @@ pub(super) const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0
 /// The bytes of the text that one ChaCha20 block covers.
 pub(super) const BLOCK: usize = 64;
 
+#[inline(always)]
 fn quarter_round(state: &mut [u32; 16], a: usize, b: usize, c: usize, d: usize) {
     state[a] = state[a].wrapping_add(state[b]);
     state[d] = (state[d] ^ state[a]).rotate_left(16);
@@ -21,31 +23,43 @@ fn quarter_round(state: &mut [u32; 16], a: usize, b: usize, c: usize, d: usize) 
     state[b] = (state[b] ^ state[c]).rotate_left(7);
 }
 
-/// The block function of RFC 8439, section 2.3; `row` is the block counter and the nonce.
-pub(super) fn chacha20_block(key: &[u8; 32], row: [u32; 4]) -> [u8; BLOCK] {
+/// The state before the first round.
+#[inline(always)]
+pub(super) fn initial(key: &[u8; 32], row: [u32; 4]) -> [u32; 16] {
     let mut initial = [0; 16];
     initial[..4].copy_from_slice(&CONSTANTS);
     for (word, bytes) in initial[4..12].iter_mut().zip(key.as_chunks().0) {
         *word = u32::from_le_bytes(*bytes);
     }
     initial[12..].copy_from_slice(&row);
+    initial
+}
+
+#[inline(always)]
+pub(super) fn double_round(state: &mut [u32; 16]) {
+    quarter_round(state, 0, 4, 8, 12);
+    quarter_round(state, 1, 5, 9, 13);
+    quarter_round(state, 2, 6, 10, 14);
+    quarter_round(state, 3, 7, 11, 15);
+    quarter_round(state, 0, 5, 10, 15);
+    quarter_round(state, 1, 6, 11, 12);
+    quarter_round(state, 2, 7, 8, 13);
+    quarter_round(state, 3, 4, 9, 14);
+}
+
+/// The block function of RFC 8439, section 2.3; `row` is the block counter and the nonce.
+pub(super) fn chacha20_block(key: &[u8; 32], row: [u32; 4]) -> [u8; BLOCK] {
+    let mut initial = initial(key, row);
     let mut state = initial;
     for _ in 0..10 {
-        quarter_round(&mut state, 0, 4, 8, 12);
-        quarter_round(&mut state, 1, 5, 9, 13);
-        quarter_round(&mut state, 2, 6, 10, 14);
-        quarter_round(&mut state, 3, 7, 11, 15);
-        quarter_round(&mut state, 0, 5, 10, 15);
-        quarter_round(&mut state, 1, 6, 11, 12);
-        quarter_round(&mut state, 2, 7, 8, 13);
-        quarter_round(&mut state, 3, 4, 9, 14);
+        double_round(&mut state);
     }
     let mut block = [0; BLOCK];
     for ((bytes, word), start) in block.as_chunks_mut().0.iter_mut().zip(state).zip(initial) {
         *bytes = word.wrapping_add(start).to_le_bytes();
     }
-    state.zeroize();
-    initial.zeroize();
+    (state, initial) = ([0; 16], [0; 16]);
+    black_box((&mut state, &mut initial));
     block
 }
 
@@ -56,7 +70,8 @@ pub(super) fn chacha20_xor(key: &[u8; 32], nonce: [u32; 3], text: &mut [u8]) {
         for (byte, stream) in chunk.iter_mut().zip(block) {
             *byte ^= stream;
         }
-        block.zeroize();
+        block = [0; BLOCK];
+        black_box(&mut block);
     }
 }
 
@@ -86,6 +101,7 @@ impl Poly {
     }
 
     /// Adds the blocks of `bytes`, the last one filled up with zeros.
+    #[inline(always)]
     pub(super) fn padded(&mut self, bytes: &[u8]) {
         for block in bytes.as_chunks().0 {
             let block = u128::from_le_bytes(*block);
@@ -109,7 +125,16 @@ impl Poly {
         }
     }
 
+    /// The tag of a packet.
+    #[inline(always)]
+    pub(super) fn tag(&mut self, aad: &[u8], text: &[u8]) -> [u8; 16] {
+        self.padded(aad);
+        self.padded(text);
+        self.finish(aad.len(), text.len())
+    }
+
     /// Adds the block of the two lengths and returns the tag.
+    #[inline(always)]
     pub(super) fn finish(&mut self, aad: usize, text: usize) -> [u8; 16] {
         self.block(aad as u64, text as u64);
         reduce(self.h, self.s)

@@ -5,7 +5,7 @@
 //! 4 lanes in a register ("horizontal"): more instructions a block, but 4 to 24 blocks take hardly longer than one.
 
 use super::super::lanes::Lanes;
-use super::super::scalar::CONSTANTS;
+use super::super::scalar::{self, CONSTANTS};
 use core::arch::x86_64::*;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
@@ -248,4 +248,46 @@ pub(super) unsafe fn few<const Q: usize>(lanes: &Lanes) {
             }
         }
     }
+}
+
+/// Makes the keystream of the first 4 * `Q` blocks of a packet's text, in the vector unit, and at the same time its
+/// Poly1305 key, in the integer unit.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+pub(super) fn alone<const Q: usize>(key: &[u8; 32], nonce: [u32; 3]) -> ([u8; 32], [[V; 4]; Q]) {
+    let [n0, n1, n2] = nonce;
+    let initial = scalar::initial(key, [0, n0, n1, n2]);
+    let row = |i: usize| {
+        let word = |j: usize| initial[4 * i + j].cast_signed();
+        _mm512_broadcast_i32x4(_mm_setr_epi32(word(0), word(1), word(2), word(3)))
+    };
+    let starts: [[V; 4]; Q] = core::array::from_fn(|q| {
+        let n = 4 * i64::try_from(q).expect("small");
+        let counters = _mm512_setr_epi64(n + 1, 0, n + 2, 0, n + 3, 0, n + 4, 0);
+        [row(0), row(1), row(2), _mm512_add_epi32(row(3), counters)]
+    });
+    let mut state = initial;
+    let [mut a, mut b, mut c, mut d] = core::array::from_fn(|i| starts.map(|start| start[i]));
+    for _ in 0..5 {
+        // One in vectors takes as long as two in words.
+        double_round!(Q; a b c d);
+        scalar::double_round(&mut state);
+        scalar::double_round(&mut state);
+    }
+    for _ in 0..5 {
+        double_round!(Q; a b c d);
+    }
+    let word = |i: usize| u128::from(state[i].wrapping_add(initial[i]));
+    let half = |i: usize| {
+        let half = word(i) | word(i + 1) << 32 | word(i + 2) << 64 | word(i + 3) << 96;
+        half.to_le_bytes()
+    };
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(&half(0));
+    key[16..].copy_from_slice(&half(4));
+    let stream = core::array::from_fn(|q| {
+        let end = |x: V, i: usize| _mm512_add_epi32(x, starts[q][i]);
+        transpose_parts([end(a[q], 0), end(b[q], 1), end(c[q], 2), end(d[q], 3)])
+    });
+    (key, stream)
 }

@@ -4,11 +4,12 @@
 //! **authenticate** eight packets at a time → **write tags**. Of opening: **keys** of the next chunk go through the
 //! lanes together with the text of this one → **authenticate** → **compare** → **XOR** the authentic packets only.
 
+mod alone;
 mod chacha;
 mod poly;
 
 use super::lanes::{Lanes, MAX_LANES, Packet, Text};
-use super::{chunk, differs};
+use super::{Job, chunk, differs};
 use crate::{OpenJob, SealJob, TAG_LEN};
 use chacha::States;
 use core::arch::x86_64::_mm256_zeroall;
@@ -30,7 +31,11 @@ pub(super) fn available() -> bool {
 }
 
 pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
-    if jobs.len() <= 8 {
+    if let [job] = jobs
+        && seal_or_open_alone(&mut job.0, true).is_some()
+    {
+        // Sealed.
+    } else if jobs.len() <= 8 {
         Batch::<8>::new().seal(jobs);
     } else {
         Batch::<CHUNK>::new().seal(jobs);
@@ -38,7 +43,11 @@ pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
 }
 
 pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
-    if jobs.len() > 8 {
+    if let [job] = jobs
+        && let Some(authentic) = seal_or_open_alone(&mut job.0, false)
+    {
+        job.1 = authentic;
+    } else if jobs.len() > 8 {
         Batch::<CHUNK>::new().open(jobs);
     } else if jobs
         .iter()
@@ -49,6 +58,19 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
         Batch::<8>::new().open_few(jobs);
     } else {
         Batch::<8>::new().open(jobs);
+    }
+}
+
+/// Works on a single packet if it is small enough to do without a batch; returns whether it is authentic.
+fn seal_or_open_alone(job: &mut Job<'_>, sealing: bool) -> Option<bool> {
+    let bytes = if sealing { &*job.out } else { job.sealed() };
+    // SAFETY: this module is entered only if `available`.
+    unsafe {
+        match bytes.len().saturating_sub(TAG_LEN) {
+            0..=256 => Some(alone::work::<1>(job, sealing)),
+            257..=512 => Some(alone::work::<2>(job, sealing)),
+            _ => None,
+        }
     }
 }
 
@@ -268,11 +290,7 @@ impl<const N: usize> Batch<N> {
                 return n;
             }
             for ((text, key), tag) in texts[..n].iter().zip(keys).zip(tags) {
-                *tag = if plain && text.blocks() >= SCALAR_BELOW {
-                    poly::blocks(text, key)
-                } else {
-                    text.scalar(key)
-                };
+                *tag = self::tag(text, key);
             }
         }
         n
@@ -294,8 +312,23 @@ impl<const N: usize> Drop for Batch<N> {
     }
 }
 
+/// The tag of a packet by itself.
+///
+/// # Safety
+/// The text is what [`Text`] says, and the processor has the features.
+unsafe fn tag(text: &Text, key: &[u8; 32]) -> [u8; TAG_LEN] {
+    // SAFETY: passed on.
+    unsafe {
+        if text.aad.is_null() && text.blocks() >= SCALAR_BELOW {
+            poly::blocks(text, key)
+        } else {
+            text.scalar(key)
+        }
+    }
+}
+
 /// Below this number of blocks the integer unit is faster than the preparation of eight powers.
-const SCALAR_BELOW: usize = 10;
+const SCALAR_BELOW: usize = 15;
 
 /// Cycles for the tag of a packet by itself, measured.
 fn cost_alone(blocks: usize) -> usize {
