@@ -398,7 +398,9 @@ fn what_is_shorter_than_a_tag_is_not_authentic() {
 /// Inputs and outputs that end, or begin, where no memory is.
 #[test]
 fn no_kernel_touches_a_byte_outside_its_slices() {
-    let lens = (0..200).chain([255, 256, 257, 1023, 1419, 1420, 1421, 4095, 4096, 8920]);
+    let lens = (0..200).chain([
+        255, 256, 257, 320, 511, 512, 513, 1023, 1419, 1420, 1421, 4095, 4096, 8920,
+    ]);
     for len in lens {
         for in_place in [0, 64.min(len), len / 2, len] {
             let p = Packet {

@@ -68,7 +68,7 @@ impl Job<'_> {
         }
         lanes::Packet {
             key: self.key.bytes(),
-            nonce: self.nonce_words(),
+            row: lanes::row(0, self.nonce_words()),
             src: self.src.as_ptr().wrapping_sub(self.in_place),
             src_end: self.in_place + self.src.len(),
             in_place: self.in_place,
@@ -82,7 +82,7 @@ impl Job<'_> {
         let len = self.sealed().len().saturating_sub(TAG_LEN);
         lanes::Packet {
             key: self.key.bytes(),
-            nonce: self.nonce_words(),
+            row: lanes::row(0, self.nonce_words()),
             src: self.src.as_ptr(),
             src_end: len,
             in_place: self.in_place,

@@ -128,7 +128,7 @@ fn add(a: [V; 3], b: [V; 3]) -> [V; 3] {
 /// r^1 to r^4 of eight packets.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-fn powers(keys: &[[u8; 32]; 8], out: &mut [Power; 4]) {
+fn powers(keys: &[[u8; 32]; 8]) -> [Power; 4] {
     let keys = keys.as_ptr().cast::<V>();
     // The first and the second words of eight keys of four words.
     let word = |i: i64| {
@@ -148,10 +148,10 @@ fn powers(keys: &[[u8; 32]; 8], out: &mut [Power; 4]) {
     let [clamp_low, clamp_high] = scalar::words(scalar::CLAMP);
     let low = _mm512_and_si512(word(0), _mm512_set1_epi64(clamp_low.cast_signed()));
     let high = _mm512_and_si512(word(1), _mm512_set1_epi64(clamp_high.cast_signed()));
-    out[0] = power(limbs(low, high));
-    out[1] = power(multiply(out[0].r, &out[0]));
-    out[2] = power(multiply(out[1].r, &out[0]));
-    out[3] = power(multiply(out[1].r, &out[1]));
+    let p1 = power(limbs(low, high));
+    let p2 = power(multiply(p1.r, &p1));
+    let p3 = power(multiply(p2.r, &p1));
+    [p1, p2, p3, power(multiply(p2.r, &p2))]
 }
 
 /// Eight packets, one in each lane.
@@ -277,14 +277,7 @@ pub(super) unsafe fn packets<const G: usize>(
     unsafe {
         let groups: [Eight<'_>; G] = core::array::from_fn(|g| Eight::new(&texts[g]));
         let zero = _mm512_setzero_si512();
-        let none = Power {
-            r: [zero; 3],
-            s: [zero; 2],
-        };
-        let mut all_powers = [[none; 4]; G];
-        for g in 0..G {
-            powers(&keys[g], &mut all_powers[g]);
-        }
+        let all_powers: [[Power; 4]; G] = core::array::from_fn(|g| powers(&keys[g]));
         let mut h = [[zero; 3]; G];
         for left in (1..=steps).rev() {
             if left <= whole && left > 1 {
