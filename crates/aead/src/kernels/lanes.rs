@@ -269,10 +269,7 @@ impl Text {
     pub(super) unsafe fn scalar(&self, key: &[u8; 32]) -> [u8; 16] {
         // SAFETY: as the caller says.
         let (text, aad) = unsafe { (slice::from_raw_parts(self.text, self.len), self.aad()) };
-        let mut poly = Poly::new(key);
-        poly.padded(aad);
-        poly.padded(text);
-        poly.finish(aad.len(), text.len())
+        Poly::new(key).tag(aad, text)
     }
 
     /// # Safety

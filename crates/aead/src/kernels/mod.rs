@@ -122,7 +122,7 @@ fn differs(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kernel {
     choice: Choice,
-    /// Leaves to the library what that does faster.
+    /// Leaves to others what they do faster.
     mixed: bool,
 }
 
@@ -137,8 +137,8 @@ enum Choice {
 }
 
 impl Kernel {
-    /// All that this processor can run, the fastest first. `avx2` leaves to the library what it does faster: batches that
-    /// are too small.
+    /// All that this processor can run, the fastest first. `avx2` leaves batches that are too small to what does them
+    /// faster: the library, or `portable` for a single packet of up to 64 bytes.
     pub fn available() -> impl Iterator<Item = Self> {
         let all = [
             #[cfg(target_arch = "x86_64")]
@@ -156,7 +156,7 @@ impl Kernel {
             })
     }
 
-    /// The same, leaving nothing to the library, for tests.
+    /// The same, leaving nothing to others, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn unmixed(self) -> Self {
@@ -196,16 +196,14 @@ impl Kernel {
         let short = |most| lens.clone().all(|len| len <= most + TAG_LEN);
         #[cfg(not(target_arch = "x86_64"))]
         let _ = lens;
-        let library = self.mixed
-            && match self.choice {
-                #[cfg(target_arch = "x86_64")]
-                Choice::Avx2 => lens.len() < 4 || lens.len() == 4 && short(256),
-                _ => false,
-            };
-        if library {
-            Choice::Library
-        } else {
-            self.choice
+        match self.choice {
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2 if self.mixed && lens.len() == 1 && short(64) => Choice::Portable,
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2 if self.mixed && (lens.len() < 4 || lens.len() == 4 && short(256)) => {
+                Choice::Library
+            }
+            choice => choice,
         }
     }
 

@@ -1,21 +1,19 @@
 //! The reference: RFC 8439 as it is written, one packet at a time.
 
-use super::scalar::{Poly, chacha20_block, chacha20_xor};
+use super::scalar::{Poly, chacha20_block, chacha20_xor, wipe};
 use super::{Job, differs};
 use crate::TAG_LEN;
-use zeroize::Zeroizing;
 
 fn poly(job: &Job<'_>) -> Poly {
     let [n0, n1, n2] = job.nonce_words();
-    let block = Zeroizing::new(chacha20_block(job.key.bytes(), [0, n0, n1, n2]));
-    Poly::new(block.first_chunk().expect("a block is longer"))
+    let mut block = chacha20_block(job.key.bytes(), [0, n0, n1, n2]);
+    let poly = Poly::new(block.first_chunk().expect("a block is longer"));
+    wipe(&mut block);
+    poly
 }
 
 fn tag(job: &Job<'_>, ciphertext: &[u8]) -> [u8; TAG_LEN] {
-    let mut poly = poly(job);
-    poly.padded(job.aad);
-    poly.padded(ciphertext);
-    poly.finish(job.aad.len(), ciphertext.len())
+    poly(job).tag(job.aad, ciphertext)
 }
 
 pub(super) fn seal(job: &mut Job<'_>) {

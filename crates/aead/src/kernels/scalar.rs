@@ -48,8 +48,9 @@ pub(super) fn double_round(state: &mut [u32; 16]) {
 }
 
 /// The block function of RFC 8439, section 2.3; `row` is the block counter and the nonce.
+#[inline(always)]
 pub(super) fn chacha20_block(key: &[u8; 32], row: [u32; 4]) -> [u8; BLOCK] {
-    let mut initial = initial(key, row);
+    let initial = initial(key, row);
     let mut state = initial;
     for _ in 0..10 {
         double_round(&mut state);
@@ -58,9 +59,14 @@ pub(super) fn chacha20_block(key: &[u8; 32], row: [u32; 4]) -> [u8; BLOCK] {
     for ((bytes, word), start) in block.as_chunks_mut().0.iter_mut().zip(state).zip(initial) {
         *bytes = word.wrapping_add(start).to_le_bytes();
     }
-    (state, initial) = ([0; 16], [0; 16]);
-    black_box((&mut state, &mut initial));
     block
+}
+
+/// Clears a block of keystream for good: whoever might read it now must find it so.
+#[inline(always)]
+pub(super) fn wipe(block: &mut [u8; BLOCK]) {
+    *block = [0; BLOCK];
+    black_box(block);
 }
 
 /// XORs the keystream from block 1 on into `text`.
@@ -70,8 +76,7 @@ pub(super) fn chacha20_xor(key: &[u8; 32], nonce: [u32; 3], text: &mut [u8]) {
         for (byte, stream) in chunk.iter_mut().zip(block) {
             *byte ^= stream;
         }
-        block = [0; BLOCK];
-        black_box(&mut block);
+        wipe(&mut block);
     }
 }
 
