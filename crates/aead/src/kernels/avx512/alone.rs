@@ -51,6 +51,6 @@ pub(super) unsafe fn work<const Q: usize>(job: &mut Job<'_>, sealing: bool) -> b
     }
     key = [0; 32];
     black_box(&mut key);
-    _mm256_zeroall();
+    super::wipe_registers();
     authentic
 }

@@ -12,6 +12,7 @@ use super::lanes::{Lanes, MAX_LANES, Packet, Text};
 use super::{Job, chunk, differs};
 use crate::{OpenJob, SealJob, TAG_LEN};
 use chacha::States;
+use core::arch::asm;
 use core::arch::x86_64::_mm256_zeroall;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
@@ -307,9 +308,30 @@ impl<const N: usize> Drop for Batch<N> {
         }
         // Whoever might read it now must find it wiped: the compiler cannot leave the stores out.
         black_box(self);
-        // SAFETY: AVX is there if AVX-512 is; the compiler keeps nothing in vector registers across the instruction.
-        unsafe { _mm256_zeroall() };
+        // SAFETY: this module is entered only if `available`.
+        unsafe { wipe_registers() };
     }
+}
+
+/// Clears all vector registers: `vzeroall` leaves the upper sixteen.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn wipe_registers() {
+    _mm256_zeroall();
+    macro_rules! clear {
+        ($($register:tt)+) => {
+            // SAFETY: nothing but the registers changes, and the compiler is told of them.
+            unsafe {
+                asm!(
+                    $(concat!("vpxord ", $register, ", ", $register, ", ", $register),)+
+                    $(out($register) _,)+
+                    options(nomem, nostack, preserves_flags),
+                );
+            }
+        };
+    }
+    clear!("zmm16" "zmm17" "zmm18" "zmm19" "zmm20" "zmm21" "zmm22" "zmm23"
+           "zmm24" "zmm25" "zmm26" "zmm27" "zmm28" "zmm29" "zmm30" "zmm31");
 }
 
 /// The tag of a packet by itself.
