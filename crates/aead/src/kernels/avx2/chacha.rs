@@ -42,7 +42,8 @@ impl Scratch {
 /// of the one that rotates by whole bytes.
 macro_rules! quarter_rounds {
     ($x:ident $by16:ident $by8:ident; ($a0:literal $b0:literal $c0:literal $d0:literal) ($a1:literal $b1:literal $c1:literal $d1:literal)) => {
-        // SAFETY: this reads and writes the 16 rows, which are aligned, and registers that the compiler knows of.
+        // SAFETY: this reads and writes the 16 rows at `x`, those of a group in `Scratch::end` (vectors, so aligned, and
+        // borrowed by `sixteen`), and registers that the compiler knows of.
         asm!(
             "vmovdqa {b0}, [{x} + 32 * {B0}]",
             "vmovdqa {b1}, [{x} + 32 * {B1}]",

@@ -31,7 +31,8 @@ pub(super) unsafe fn work<const Q: usize>(job: &mut Job<'_>, sealing: bool) -> b
         }
         let (from, end) = packet.input(at);
         let (from, to) = (from.wrapping_add(at), packet.dst.wrapping_add(at));
-        // SAFETY: these are bytes of the input and of the output, as are those in the masks.
+        // SAFETY: `packet` is made of the job's slices, borrowed for this call: a whole block lies before `end` and before
+        // `packet.len`, and the masks name only bytes that do.
         unsafe {
             if at + 64 <= end {
                 let text = _mm512_loadu_si512(from.cast());
