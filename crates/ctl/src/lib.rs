@@ -10,4 +10,4 @@ pub mod status;
 pub mod uapi;
 mod wiped;
 
-pub use socket::{BindError, Notice, Serving, connect};
+pub use socket::{BindError, Notice, Serving, connect, identity};

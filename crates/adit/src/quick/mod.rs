@@ -16,7 +16,7 @@ mod routing;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -167,12 +167,6 @@ fn read(path: &Path) -> Result<zeroize::Zeroizing<String>> {
 fn is_nobody(error: &ClientError) -> bool {
     matches!(error, ClientError::Io(e)
         if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused))
-}
-
-/// What tells a file from another that takes its place.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let found = path.symlink_metadata().ok()?;
-    Some((found.dev(), found.ino()))
 }
 
 impl Quick {
@@ -389,7 +383,7 @@ impl Quick {
             None => PATIENCE_WITH_SILENCE,
         };
         let socket = self.socket();
-        let bound = identity(&socket);
+        let bound = adit_ctl::identity(&socket).ok();
         let connection = adit_ctl::connect(&socket, patience);
         let deleted = match netlink.link(&self.name) {
             Ok(link) => netlink.delete_link(link.index),
@@ -409,7 +403,7 @@ impl Quick {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => self.remove_files(),
             Err(_) => {}
         }
-        while bound.is_some() && identity(&socket) == bound {
+        while bound.is_some() && adit_ctl::identity(&socket).ok() == bound {
             if Instant::now() > deadline {
                 // The next one may come; this one ends when it notices.
                 self.remove_files();

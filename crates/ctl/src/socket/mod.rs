@@ -85,20 +85,25 @@ fn lock(dir: &Path) -> Result<OwnedFd, BindError> {
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
+/// What tells a file from another that takes its place.
+pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = path.symlink_metadata()?;
     Ok((found.dev(), found.ino()))
 }
 
-/// Connects to the socket at `path`. The process behind it may take this long to accept, and over every read or write.
-pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
-    let flags = net::SocketFlags::CLOEXEC;
-    let socket = net::socket_with(
+fn stream(flags: net::SocketFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | net::SocketFlags::CLOEXEC;
+    net::socket_with(
         net::AddressFamily::UNIX,
         net::SocketType::STREAM,
         flags,
         None,
-    )?;
+    )
+}
+
+/// Connects to the socket at `path`. The process behind it may take this long to accept, and over every read or write.
+pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let socket = stream(net::SocketFlags::empty())?;
     for direction in [Timeout::Send, Timeout::Recv] {
         net::sockopt::set_socket_timeout(&socket, direction, Some(patience))?;
     }
@@ -110,13 +115,7 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
 
 /// Whether a process listens at `path`.
 fn answers(path: &Path) -> io::Result<bool> {
-    let flags = net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK;
-    let socket = net::socket_with(
-        net::AddressFamily::UNIX,
-        net::SocketType::STREAM,
-        flags,
-        None,
-    )?;
+    let socket = stream(net::SocketFlags::NONBLOCK)?;
     match net::connect(&socket, &net::SocketAddrUnix::new(path)?) {
         // A full backlog is a sign of life.
         Ok(()) | Err(Errno::AGAIN) => Ok(true),
