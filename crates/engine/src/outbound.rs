@@ -283,13 +283,14 @@ impl<'a> Trains<'a> {
     }
 
     fn close_all<U: UdpSocket>(
-        self,
+        &mut self,
         sender: &mut Sender,
         common: &Common<U>,
         sockets: &Sockets<U>,
         now: Time,
     ) {
-        for train in self.open {
+        // Drained, not consumed: that would copy the array.
+        for train in self.open.drain(..) {
             sender.seal(train, common, sockets, now);
         }
     }
