@@ -3,10 +3,12 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 use adit_proto::Endpoint;
 
 use crate::sys::mmsg::RecvHeaders;
+use crate::udp::{self, Room};
 
 /// Bytes of one slot that a message may fill: more than any UDP datagram or GRO train.
 pub(crate) const SLOT_LEN: usize = 65_536;
@@ -31,6 +33,8 @@ pub struct RecvBatch {
     /// Messages to ask for next, by what came last.
     wanted: usize,
     truncated: u64,
+    /// What its sockets may keep waiting.
+    pub(crate) room: Room,
     pub(crate) headers: RecvHeaders,
 }
 
@@ -67,6 +71,7 @@ impl RecvBatch {
             slots,
             wanted: FEW_MESSAGES.min(slots),
             truncated: 0,
+            room: Room::default(),
             headers: RecvHeaders::new(slots),
         }
     }
@@ -174,6 +179,9 @@ impl RecvBatch {
             });
         }
         let bytes: usize = self.received.iter().map(|received| received.len).sum();
+        if let Some(room) = self.room.received(Instant::now(), bytes) {
+            udp::set_receive_buffer(fd, room);
+        }
         self.wanted = (BATCH_BYTES * count / bytes.max(1))
             .min(FEW_MESSAGES.max(2 * count))
             .clamp(FEW_MESSAGES / 2, self.slots.max(FEW_MESSAGES / 2));

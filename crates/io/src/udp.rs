@@ -16,10 +16,12 @@ use crate::sys::os;
 use crate::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 
 mod refusals;
+mod room;
 #[cfg(test)]
 mod tests;
 
 use refusals::Refusals;
+pub(crate) use room::Room;
 
 /// Segments of one UDP_SEGMENT send: UDP_MAX_SEGMENTS of every kernel that has it.
 pub const MAX_SEGMENTS: usize = 64;
@@ -159,9 +161,8 @@ impl Udp {
                 on(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)?;
             }
         }
-        // Best effort: beyond the system's limit with CAP_NET_ADMIN, else up to it.
-        let _ = sockopt::set_socket_recv_buffer_size_force(&fd, SOCKET_BUFFER)
-            .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, SOCKET_BUFFER));
+        set_receive_buffer(fd.as_fd(), SOCKET_BUFFER);
+        // Best effort, as for receiving.
         let _ = sockopt::set_socket_send_buffer_size_force(&fd, SOCKET_BUFFER)
             .or_else(|_| sockopt::set_socket_send_buffer_size(&fd, SOCKET_BUFFER));
         let udp = Self {
@@ -234,6 +235,12 @@ impl UdpSocket for Udp {
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Lets `bytes` wait to be received. Best effort: beyond the system's limit with CAP_NET_ADMIN, else up to it.
+pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) {
+    let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(fd, bytes));
 }
 
 /// Linux 7.0 to 7.1.4 corrupts a train whose datagrams are all equally long, as most are (tailscale issue 19777).

@@ -703,3 +703,21 @@ fn kernels_that_mangle_trains_are_known_by_their_release() {
         assert_eq!(mangles_trains(os::parse_release(release)), bad, "{release}");
     }
 }
+
+#[test]
+fn receive_buffer_grows_for_a_fast_receiver() {
+    let bind = || Udp::bind(addr("127.0.0.1:0"), 0, Offloads::default(), false).unwrap();
+    let (from, to) = (bind(), bind());
+    let size = || sockopt::socket_recv_buffer_size(&to.fd).unwrap();
+    let before = size();
+    let mut batch = RecvBatch::default();
+    // As if a terabyte had come in the 20 ms before.
+    let earlier = Instant::now() - Duration::from_millis(20);
+    assert_eq!(batch.room.received(earlier, 0), None);
+    assert_eq!(batch.room.received(earlier, 1 << 40), None);
+    let payload = numbered(100);
+    let trains = [train(to.local_addr().unwrap(), payload.len(), &payload)];
+    assert_eq!(from.send(&trains, &mut SendReport::default()), 1);
+    to.recv(&mut batch).unwrap();
+    assert!(size() > before, "{} bytes, {before} before", size());
+}
