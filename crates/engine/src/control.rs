@@ -52,7 +52,10 @@ impl<H: Host> Control<H> {
         self.host_changed();
         while !self.common.is_stopping() {
             self.sleep()?;
-            let (notices, commands) = self.common.control.take_all();
+            let (notices, commands, behind) = self.common.control.take_all();
+            if behind {
+                self.host.tun_is_behind();
+            }
             let now = clock::now();
             for tunnel in notices {
                 self.device.handle_notice(now, clock::wall(), &tunnel);

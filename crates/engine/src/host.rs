@@ -34,6 +34,10 @@ pub trait Host: Send + 'static {
     /// Whether the source kept with an endpoint is no longer what routing would use.
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool;
 
+    /// The TUN has held more than leaves for a while, and may have dropped some of it: whoever sends it on this host
+    /// had better hear of that.
+    fn tun_is_behind(&mut self);
+
     /// Something failed that no caller waits for.
     fn log_error(&self, message: &str);
 }

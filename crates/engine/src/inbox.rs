@@ -43,13 +43,18 @@ pub(crate) struct Waiting {
     /// Bounded by the number of peers: a tunnel with a notice raises no second one.
     pub(crate) notices: Vec<Arc<Tunnel>>,
     pub(crate) commands: Vec<Command>,
+    /// The TUN of a shard is behind.
+    pub(crate) behind: bool,
     /// The control thread has ended: what is left from now on is dropped, which answers callers.
     closed: bool,
 }
 
 impl Waiting {
     fn is_empty(&self) -> bool {
-        self.handshakes.is_empty() && self.notices.is_empty() && self.commands.is_empty()
+        self.handshakes.is_empty()
+            && self.notices.is_empty()
+            && self.commands.is_empty()
+            && !self.behind
     }
 }
 
@@ -86,12 +91,18 @@ impl Inbox {
         })
     }
 
-    /// Notices and commands, all at once.
-    pub(crate) fn take_all(&self) -> (Vec<Arc<Tunnel>>, Vec<Command>) {
+    /// A shard's TUN has held more than leaves for a while.
+    pub(crate) fn tun_is_behind(&self) {
+        self.leave(|waiting| waiting.behind = true);
+    }
+
+    /// All but the handshakes, at once.
+    pub(crate) fn take_all(&self) -> (Vec<Arc<Tunnel>>, Vec<Command>, bool) {
         let mut waiting = lock(&self.waiting);
         (
             std::mem::take(&mut waiting.notices),
             std::mem::take(&mut waiting.commands),
+            std::mem::take(&mut waiting.behind),
         )
     }
 

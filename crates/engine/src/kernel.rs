@@ -31,9 +31,29 @@ pub struct Kernel {
     routes: Option<Monitor>,
     /// For looking up routes, once they change.
     lookups: Option<Netlink>,
-    /// The device where it is now: another namespace, perhaps.
-    link: Option<(Netns, Monitor)>,
+    /// Where the device is now: another namespace, perhaps.
+    place: Option<Place>,
     last: HostEvent,
+}
+
+/// The namespace of the device, and the sockets to watch and change it there.
+struct Place {
+    netns: Netns,
+    monitor: Monitor,
+    netlink: Netlink,
+    /// Nothing is left to be done about what the device drops.
+    noqueue: bool,
+}
+
+impl Place {
+    fn open(netns: Netns) -> io::Result<Self> {
+        Ok(Self {
+            monitor: Monitor::open_in(&netns)?,
+            netlink: Netlink::open_in(&netns)?,
+            netns,
+            noqueue: false,
+        })
+    }
 }
 
 impl Kernel {
@@ -45,7 +65,7 @@ impl Kernel {
             settings,
             routes: routes.ok(),
             lookups: None,
-            link: None,
+            place: None,
             last: HostEvent {
                 up: false,
                 mtu: 1420,
@@ -60,15 +80,13 @@ impl Kernel {
     fn follow(&mut self) {
         let Ok(netns) = self.tun.netns() else { return };
         let stayed = self
-            .link
+            .place
             .as_ref()
-            .is_some_and(|(watched, _)| watched.is(&netns).unwrap_or(false));
+            .is_some_and(|place| place.netns.is(&netns).unwrap_or(false));
         if stayed {
             return;
         }
-        self.link = Monitor::open_in(&netns)
-            .ok()
-            .map(|monitor| (netns, monitor));
+        self.place = Place::open(netns).ok();
         self.size_frames();
     }
 
@@ -76,7 +94,7 @@ impl Kernel {
     ///
     /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole segments.
     fn size_frames(&self) {
-        let Some((netns, _)) = &self.link else { return };
+        let Some(place) = &self.place else { return };
         let mtu = self.last.mtu;
         let segments = train::packets_per_train(mtu);
         // 52 bytes of IPv4 and TCP headers with timestamps: the usual segment.
@@ -90,7 +108,7 @@ impl Kernel {
         let sized = self
             .tun
             .ifindex()
-            .and_then(|index| Ok(Netlink::open_in(netns)?.set_link(index, &change)?));
+            .and_then(|index| Ok(place.netlink.set_link(index, &change)?));
         if let Err(e) = sized {
             (self.settings.log)(&format!("super-frames keep their size: {e}"));
         }
@@ -129,14 +147,14 @@ impl Host for Kernel {
     }
 
     fn events(&self) -> Vec<BorrowedFd<'_>> {
-        let link = self.link.as_ref().map(|(_, monitor)| monitor);
+        let link = self.place.as_ref().map(|place| &place.monitor);
         self.routes.iter().chain(link).map(Monitor::fd).collect()
     }
 
     fn handle_events(&mut self) -> HostEvent {
         let routes_changed = self.routes.as_mut().is_some_and(drain);
-        if let Some((_, link)) = &mut self.link {
-            drain(link);
+        if let Some(place) = &mut self.place {
+            drain(&mut place.monitor);
         }
         self.follow();
         let before = self.last.mtu;
@@ -165,6 +183,24 @@ impl Host for Kernel {
             .map_or(true, |route| {
                 source.ifindex != 0 && route.oif != source.ifindex
             })
+    }
+
+    fn tun_is_behind(&mut self) {
+        let Some(place) = self.place.as_mut().filter(|place| !place.noqueue) else {
+            return;
+        };
+        let done = self.tun.ifindex().and_then(|index| {
+            // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
+            let full = place.netlink.link_by_index(index)?.tx_dropped > 0;
+            if full {
+                place.netlink.set_noqueue(index)?;
+            }
+            Ok(full)
+        });
+        place.noqueue = done.unwrap_or_else(|e| {
+            (self.settings.log)(&format!("what a full interface drops is lost: {e}"));
+            true
+        });
     }
 
     fn log_error(&self, message: &str) {

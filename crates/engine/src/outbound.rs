@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_io::offload::Frame;
 use adit_io::{MAX_FRAME, SendReport, Transmit, TunQueue, UdpSocket};
@@ -30,6 +31,11 @@ const MAX_SEND: usize = 32;
 /// A train of this length is worth a system call of its own, while its bytes are in the cache.
 const SEND_AT_ONCE: usize = 16 << 10;
 
+/// Turns that find more in the TUN than they can take, one after the other, until its queue counts as standing: 4 MB.
+const STANDING: u32 = 16;
+/// How often the control thread hears of that.
+const TELL_EVERY: Duration = Duration::from_millis(20);
+
 /// What a turn left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -46,6 +52,10 @@ pub(crate) struct Outbound {
     frames: VecDeque<(usize, usize)>,
     sender: Sender,
     staged: Staged,
+    /// Turns since the TUN was last read empty.
+    behind: u32,
+    /// When the control thread was last told that the TUN is behind.
+    told: Time,
 }
 
 impl Outbound {
@@ -60,6 +70,8 @@ impl Outbound {
                 drops,
             },
             staged: Staged::default(),
+            behind: 0,
+            told: Time::default(),
         }
     }
 
@@ -75,7 +87,16 @@ impl Outbound {
             return Ok(Turn::Blocked);
         }
         if self.frames.is_empty() {
-            read(&mut self.arena, &mut self.frames, tun)?;
+            let emptied = read(&mut self.arena, &mut self.frames, tun)?;
+            self.behind = if emptied {
+                0
+            } else {
+                self.behind.saturating_add(1)
+            };
+            if self.behind >= STANDING && now.since(self.told) >= TELL_EVERY {
+                self.told = now;
+                common.control.tun_is_behind();
+            }
         }
         let mut trains = Trains {
             open: ArrayVec::new(),
@@ -150,12 +171,12 @@ impl Outbound {
     }
 }
 
-/// Stage 1: frames one behind the other, until none waits or the next might not fit.
+/// Stage 1: frames one behind the other, until none waits (true) or the next might not fit.
 fn read(
     arena: &mut [u8],
     frames: &mut VecDeque<(usize, usize)>,
     tun: &impl TunQueue,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let mut start = 0;
     while start + MAX_FRAME <= arena.len() {
         match tun.read(&mut arena[start..]) {
@@ -163,12 +184,12 @@ fn read(
                 frames.push_back((start, len));
                 start += len.next_multiple_of(64);
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 fn send_staged<U: UdpSocket>(

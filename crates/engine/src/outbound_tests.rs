@@ -233,3 +233,30 @@ fn nothing_but_handshakes_leaves_without_a_session_and_no_plaintext_ever() {
     let drops = &way.common.shards[0].drops;
     assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
 }
+
+#[test]
+fn a_queue_that_stands_is_reported_now_and_then() {
+    let mut way = Way::new();
+    let behind = |way: &Way| way.common.control.take_all().2;
+    let turns = |way: &mut Way, turns: usize| {
+        for _ in 0..turns {
+            // Frames that fill the arena, though no packets.
+            for _ in 0..4 {
+                assert!(way.tun_end.inject(vec![0; 50_000]));
+            }
+            way.turn();
+        }
+    };
+    turns(&mut way, 15);
+    // Read empty once, it begins anew.
+    way.turn();
+    turns(&mut way, 15);
+    assert!(!behind(&way), "a burst is no standing queue");
+    turns(&mut way, 1);
+    assert!(behind(&way));
+    turns(&mut way, 100);
+    assert!(!behind(&way), "it was just told");
+    way.now = way.now + TELL_EVERY;
+    turns(&mut way, 1);
+    assert!(behind(&way), "it may not have overflowed before");
+}

@@ -243,3 +243,27 @@ fn open_descriptors_for_the_interface_and_the_socket_are_taken_over() {
     tcp(&net.left, &net.right, "192.168.77.2", 4 * MIB);
     drop((daemon, right));
 }
+
+/// Behind `noqueue` local TCP keeps what the full TUN does not take; behind any other qdisc it is lost.
+#[test]
+fn an_interface_that_is_behind_becomes_noqueue_unless_somebody_chose_its_qdisc() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    // As a PostUp hook does it. It works only while the qdisc is the default.
+    right
+        .host
+        .sh("tc qdisc add dev wg0 root handle 1: pfifo limit 1000");
+    for end in [left, right] {
+        end.host.sh("ip link set wg0 txqueuelen 40");
+    }
+    wait_for("noqueue", seconds(60), || {
+        tcp_many(&left.host, &right.host, &right.v4, 32, 2 * MIB);
+        tcp_many(&right.host, &left.host, &left.v4, 32, 2 * MIB);
+        left.host.sh("tc qdisc show dev wg0").contains("noqueue")
+    });
+    let chosen = right.host.sh("tc qdisc show dev wg0");
+    assert!(chosen.starts_with("qdisc pfifo 1: root"), "{chosen}");
+    tcp(&left.host, &right.host, &right.v4, 4 * MIB);
+}

@@ -96,6 +96,8 @@ where
         false
     }
 
+    fn tun_is_behind(&mut self) {}
+
     fn log_error(&self, message: &str) {
         eprintln!("{message}");
     }

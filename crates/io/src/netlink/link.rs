@@ -30,6 +30,8 @@ pub struct Link {
     pub txqueuelen: u32,
     /// Longest super-frame that the kernel makes for it; 0 if the kernel does not say.
     pub gso_max_size: u32,
+    /// Packets so far that were to leave through it and did not: for a TUN, those that found it full.
+    pub tx_dropped: u64,
 }
 
 /// What [`Netlink::set_link`] changes; `None` leaves it as it is.
@@ -184,6 +186,7 @@ impl Link {
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::TxQueueLen(len) => link.txqueuelen = *len,
                 LinkAttribute::GsoMaxSize(size) => link.gso_max_size = *size,
+                LinkAttribute::Stats64(stats) => link.tx_dropped = stats.tx_dropped,
                 LinkAttribute::LinkInfo(infos) => {
                     link.kind = infos.iter().find_map(|info| match info {
                         LinkInfo::Kind(kind) => Some(kind.to_string()),

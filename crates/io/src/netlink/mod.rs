@@ -9,6 +9,7 @@ mod monitor;
 mod nftables;
 #[cfg(test)]
 mod nftables_tests;
+mod qdisc;
 mod route;
 mod rule;
 #[cfg(test)]

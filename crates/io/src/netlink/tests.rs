@@ -1,6 +1,9 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
+
 use super::*;
 
 fn inside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
@@ -316,4 +319,51 @@ fn garbage_from_a_socket_is_no_message() {
     bytes[0] = 16;
     bytes[16] = 17;
     assert_eq!(Raw::split(&bytes).count(), 1);
+}
+
+#[test]
+fn noqueue_replaces_the_default_qdisc_only() {
+    inside(|| {
+        let netlink = Netlink::open().unwrap();
+        let (default, chosen) = (
+            interface(&netlink, "unchosen"),
+            interface(&netlink, "chosen"),
+        );
+        // As `tc qdisc add dev chosen root handle 1: pfifo` asks for it.
+        let mut message = TcMessage::default();
+        message.header.index = chosen.cast_signed();
+        message.header.parent = TcHandle::ROOT;
+        message.header.handle = TcHandle { major: 1, minor: 0 };
+        message
+            .attributes
+            .push(TcAttribute::Kind("pfifo".to_owned()));
+        let add = RouteNetlinkMessage::NewQueueDiscipline(message);
+        netlink
+            .change("adding", add, NLM_F_CREATE | NLM_F_EXCL)
+            .unwrap();
+
+        assert!(netlink.set_noqueue(default).unwrap());
+        assert!(!netlink.set_noqueue(chosen).unwrap());
+        let kinds = |index: u32| -> Vec<String> {
+            let all = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
+            let answers = netlink.dump("listing", all).unwrap();
+            let of_index = answers.into_iter().filter_map(|answer| match answer {
+                RouteNetlinkMessage::NewQueueDiscipline(message)
+                    if message.header.index == index.cast_signed() =>
+                {
+                    Some(message.attributes)
+                }
+                _ => None,
+            });
+            let kind = |attribute| match attribute {
+                TcAttribute::Kind(kind) => Some(kind),
+                _ => None,
+            };
+            of_index.flatten().filter_map(kind).collect()
+        };
+        assert_eq!(kinds(default), ["noqueue"]);
+        assert_eq!(kinds(chosen), ["pfifo"]);
+        // It is not the default any more.
+        assert!(!netlink.set_noqueue(default).unwrap());
+    });
 }
