@@ -10,6 +10,8 @@ mod lanes;
 mod library;
 mod portable;
 mod scalar;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod wiped_tests;
 
 use crate::{Key, OpenJob, SealJob, TAG_LEN};
 pub(crate) use library::LibraryKey;
@@ -117,6 +119,26 @@ fn differs(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
     core::hint::black_box(difference) != 0
 }
 
+/// Clears the vector registers that the compiler may use for plain Rust.
+fn wipe_baseline_registers() {
+    #[cfg(target_arch = "x86_64")]
+    macro_rules! clear {
+        ($($register:tt)+) => {
+            // SAFETY: every x86-64 has these registers; nothing else changes, and the compiler is told of them.
+            unsafe {
+                core::arch::asm!(
+                    $(concat!("pxor ", $register, ", ", $register),)+
+                    $(out($register) _,)+
+                    options(nomem, nostack, preserves_flags),
+                );
+            }
+        };
+    }
+    #[cfg(target_arch = "x86_64")]
+    clear!("xmm0" "xmm1" "xmm2" "xmm3" "xmm4" "xmm5" "xmm6" "xmm7"
+           "xmm8" "xmm9" "xmm10" "xmm11" "xmm12" "xmm13" "xmm14" "xmm15");
+}
+
 /// An implementation that this processor can run, to compare it with others: [`seal`](crate::seal) and
 /// [`open`](crate::open) choose by themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,7 +236,10 @@ impl Kernel {
             Choice::Avx512 => avx512::seal(jobs),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 => avx2::seal(jobs),
-            Choice::Portable => jobs.iter_mut().for_each(|job| portable::seal(&mut job.0)),
+            Choice::Portable => {
+                jobs.iter_mut().for_each(|job| portable::seal(&mut job.0));
+                wipe_baseline_registers();
+            }
             Choice::Library => jobs.iter_mut().for_each(|job| library::seal(&mut job.0)),
         }
     }
@@ -229,7 +254,10 @@ impl Kernel {
             Choice::Avx512 => avx512::open(jobs),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 => avx2::open(jobs),
-            Choice::Portable => each(jobs, portable::open),
+            Choice::Portable => {
+                each(jobs, portable::open);
+                wipe_baseline_registers();
+            }
             Choice::Library => each(jobs, library::open),
         }
     }
