@@ -218,6 +218,7 @@ fn next(row: __m128i) -> __m128i {
 ///
 /// Byte `i` of the input is `dst[i]` for `i < in_place`, then `src[i]` for `i < src_end`, then zero.
 /// `in_place` is a multiple of 64 or not less than `len`.
+#[derive(Clone, Copy)]
 pub(super) struct Packet {
     pub(super) key: *const [u8; 32],
     /// The fourth row of the state for block 0. (As words it would be loaded before their stores are complete.)
@@ -230,6 +231,15 @@ pub(super) struct Packet {
 }
 
 impl Packet {
+    /// The row as words.
+    #[inline(always)]
+    pub(super) fn row_words(&self) -> [i32; 4] {
+        let mut words = [0; 4];
+        // SAFETY: SSE2 is part of x86-64, and the words have 16 bytes.
+        unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), self.row) };
+        words
+    }
+
     /// From where the input at `at` is read, and up to which byte.
     #[inline(always)]
     pub(super) fn input(&self, at: usize) -> (*const u8, usize) {

@@ -31,6 +31,8 @@ macro_rules! quarter_rounds {
     };
 }
 
+pub(super) use quarter_rounds;
+
 /// Adds the initial state, turns rows into blocks and XORs them into 16 lanes.
 macro_rules! finish {
     ($lanes:ident, $from:literal, $start:expr, $end:expr) => {
@@ -170,7 +172,7 @@ unsafe fn four_keys(lanes: &Lanes, from: usize, half: usize) -> V {
 /// Transposes 4x4 squares of words: in every 128-bit part, result `i` has word `i` of the four inputs.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-fn transpose_words([a, b, c, d]: [V; 4]) -> [V; 4] {
+pub(super) fn transpose_words([a, b, c, d]: [V; 4]) -> [V; 4] {
     let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
     let (ef, gh) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
     [
@@ -257,6 +259,8 @@ pub(super) unsafe fn few<const Q: usize>(lanes: &Lanes) {
 pub(super) fn alone<const Q: usize>(key: &[u8; 32], nonce: [u32; 3]) -> ([u8; 32], [[V; 4]; Q]) {
     let [n0, n1, n2] = nonce;
     let initial = scalar::initial(key, [0, n0, n1, n2]);
+    // Read again, or compilers would take words that they have in vectors apart.
+    let words = scalar::initial(black_box(key), [0, n0, n1, n2]);
     let row = |i: usize| {
         let word = |j: usize| initial[4 * i + j].cast_signed();
         _mm512_broadcast_i32x4(_mm_setr_epi32(word(0), word(1), word(2), word(3)))
@@ -266,7 +270,7 @@ pub(super) fn alone<const Q: usize>(key: &[u8; 32], nonce: [u32; 3]) -> ([u8; 32
         let counters = _mm512_setr_epi64(n + 1, 0, n + 2, 0, n + 3, 0, n + 4, 0);
         [row(0), row(1), row(2), _mm512_add_epi32(row(3), counters)]
     });
-    let mut state = initial;
+    let mut state = words;
     let [mut a, mut b, mut c, mut d] = core::array::from_fn(|i| starts.map(|start| start[i]));
     for _ in 0..5 {
         // One in vectors takes as long as two in words.
@@ -277,7 +281,7 @@ pub(super) fn alone<const Q: usize>(key: &[u8; 32], nonce: [u32; 3]) -> ([u8; 32
     for _ in 0..5 {
         double_round!(Q; a b c d);
     }
-    let word = |i: usize| u128::from(state[i].wrapping_add(initial[i]));
+    let word = |i: usize| u128::from(state[i].wrapping_add(words[i]));
     let half = |i: usize| {
         let half = word(i) | word(i + 1) << 32 | word(i + 2) << 64 | word(i + 3) << 96;
         half.to_le_bytes()

@@ -1,5 +1,8 @@
 //! AVX-512: the batch is the unit of work.
 //!
+//! Of a batch, trains (many packets that differ only in nonce and text) go side by side, `train` says how; what
+//! is between them goes block by block.
+//!
 //! Stages of sealing a chunk of packets: **fill** lanes with key blocks and text blocks → **XOR** 32 at a time →
 //! **authenticate** eight packets at a time → **write tags**. Of opening: **keys** of the next chunk go through the
 //! lanes together with the text of this one → **authenticate** → **compare** → **XOR** the authentic packets only.
@@ -7,6 +10,7 @@
 mod alone;
 mod chacha;
 mod poly;
+mod train;
 
 use super::lanes::{Lanes, MAX_LANES, Packet, Text};
 use super::{Job, chunk, differs};
@@ -16,7 +20,9 @@ use core::arch::asm;
 use core::arch::x86_64::_mm256_zeroall;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use core::ptr;
+use train::Train;
 
 /// The most packets that are worked on together.
 const CHUNK: usize = 32;
@@ -37,7 +43,7 @@ pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
     {
         // Sealed.
     } else if jobs.len() <= 8 {
-        Batch::<8>::new().seal(jobs);
+        Batch::<8>::new().seal_apart(jobs);
     } else {
         Batch::<CHUNK>::new().seal(jobs);
     }
@@ -58,7 +64,7 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
     {
         Batch::<8>::new().open_few(jobs);
     } else {
-        Batch::<8>::new().open(jobs);
+        Batch::<8>::new().open_apart(jobs);
     }
 }
 
@@ -96,6 +102,14 @@ struct Cipher {
 const MIXED: *const [u8; 32] = ptr::without_provenance(1);
 
 impl Cipher {
+    /// Makes these blocks of the packets of a train.
+    fn run_train(&mut self, train: &Train, blocks: Range<u32>) {
+        self.states_of = MIXED;
+        // SAFETY: the packets are those of jobs, borrowed until the batch is done; this module is entered only if
+        // `available`.
+        unsafe { train.run(blocks, &mut self.states) };
+    }
+
     /// Runs the lanes and clears them.
     fn run(&mut self, lanes: &mut Lanes) {
         let len = lanes.len();
@@ -158,7 +172,32 @@ impl<const N: usize> Batch<N> {
         self.cipher.run(&mut self.lanes);
     }
 
+    /// Seals trains and what is between them.
     fn seal(&mut self, jobs: &mut [SealJob<'_>]) {
+        let mut rest = jobs;
+        while !rest.is_empty() {
+            let (count, is_train) = train::next(rest.iter().map(|job| &job.0));
+            let (now, later) = rest.split_at_mut(count);
+            if is_train {
+                self.seal_train(now);
+            } else {
+                self.seal_apart(now);
+            }
+            rest = later;
+        }
+    }
+
+    fn seal_train(&mut self, jobs: &mut [SealJob<'_>]) {
+        let packets = jobs.iter_mut().map(|job| job.0.sealing());
+        let train = Train::new(packets, &mut self.keys);
+        self.cipher.run_train(&train, 0..train.blocks());
+        for (text, job) in self.texts.iter_mut().zip(&*jobs) {
+            *text = Text::new(job.0.out.as_ptr(), job.0.out.len() - TAG_LEN, job.0.aad);
+        }
+        self.write_tags(jobs);
+    }
+
+    fn seal_apart(&mut self, jobs: &mut [SealJob<'_>]) {
         let mut rest = jobs;
         while !rest.is_empty() {
             let count = chunk(N, rest.iter().map(|job| job.0.out.len()));
@@ -170,16 +209,51 @@ impl<const N: usize> Batch<N> {
                 self.push_text(&packet);
             }
             self.run();
-            self.authenticate(count);
-            for (job, tag) in now.iter_mut().zip(&self.tags) {
-                let at = job.0.out.len() - TAG_LEN;
-                job.0.out[at..].copy_from_slice(tag);
+            self.write_tags(now);
+            rest = later;
+        }
+    }
+
+    /// Makes the tags of a chunk.
+    fn write_tags(&mut self, jobs: &mut [SealJob<'_>]) {
+        self.authenticate(jobs.len());
+        for (job, tag) in jobs.iter_mut().zip(&self.tags) {
+            let at = job.0.out.len() - TAG_LEN;
+            job.0.out[at..].copy_from_slice(tag);
+        }
+    }
+
+    /// Opens trains and what is between them.
+    fn open(&mut self, jobs: &mut [OpenJob<'_>]) {
+        let mut rest = jobs;
+        while !rest.is_empty() {
+            let (count, is_train) = train::next(rest.iter().map(|job| &job.0));
+            let (now, later) = rest.split_at_mut(count);
+            if is_train {
+                self.open_train(now);
+            } else {
+                self.open_apart(now);
             }
             rest = later;
         }
     }
 
-    fn open(&mut self, jobs: &mut [OpenJob<'_>]) {
+    fn open_train(&mut self, jobs: &mut [OpenJob<'_>]) {
+        let packets = jobs.iter_mut().map(|job| job.0.opening());
+        let train = Train::new(packets, &mut self.keys);
+        self.cipher.run_train(&train, 0..1);
+        self.verify(jobs);
+        if jobs.iter().all(|job| job.1) {
+            self.cipher.run_train(&train, 1..train.blocks());
+        } else {
+            for job in jobs.iter_mut().filter(|job| job.1) {
+                self.push_text(&job.0.opening());
+            }
+            self.run();
+        }
+    }
+
+    fn open_apart(&mut self, jobs: &mut [OpenJob<'_>]) {
         let mut rest = jobs;
         let mut count = self.keys(rest);
         while !rest.is_empty() {
@@ -259,8 +333,8 @@ impl<const N: usize> Batch<N> {
         while at < count {
             at += match count - at {
                 0..=8 => self.together::<1>(at, count),
-                9..=16 => self.together::<2>(at, count),
-                _ => self.together::<4>(at, count),
+                25.. if self.texts[at].len <= 256 => self.together::<4>(at, count),
+                _ => self.together::<2>(at, count),
             };
         }
     }

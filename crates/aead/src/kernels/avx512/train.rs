@@ -1,0 +1,353 @@
+//! ChaCha20 in 512-bit registers over a train: packets that differ only in nonce and text.
+//!
+//! The lanes take block 0 of all packets, then block 1 of all, and so on, so that what a lane needs of its packet is
+//! found by an offset into arrays that repeat the packets: nothing has to be arranged block by block. Most of the first
+//! round is made once for all blocks: before columns are mixed, the number of the block has reached only one of four.
+
+use super::super::Job;
+use super::super::lanes::{Packet, first};
+use super::super::scalar::CONSTANTS;
+use super::chacha::{States, quarter_rounds, transpose_parts, transpose_words};
+use core::arch::x86_64::*;
+use core::hint::black_box;
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use core::ptr;
+
+type V = __m512i;
+
+/// The most packets of a train, and the least that are worth it.
+const MOST: usize = 32;
+const LEAST: usize = 13;
+/// Fewer packets than fill a register are a train only with as many bytes: opening makes their keys by themselves.
+const LEAST_BYTES: usize = 8 << 10;
+/// Trains of more than 16 packets stay below this number of bytes, for the first-level cache.
+const BYTES: usize = 48 << 10;
+/// The lanes of a register.
+const WIDTH: usize = 16;
+/// As many elements are read from any packet on.
+const SPAN: usize = MOST + WIDTH;
+
+/// How many of the jobs come next, and whether they make a train.
+pub(super) fn next<'a>(mut jobs: impl Iterator<Item = &'a Job<'a>> + Clone) -> (usize, bool) {
+    let mut before = 0;
+    while let Some(shape) = jobs.clone().next() {
+        let most = (BYTES / shape.out.len().max(1)).clamp(WIDTH, MOST) & !7;
+        let alike = jobs
+            .clone()
+            .take(most)
+            .take_while(|job| job.is_like(shape))
+            .count();
+        if alike >= LEAST && (alike > WIDTH || alike * shape.out.len() >= LEAST_BYTES) {
+            return if before == 0 {
+                (alike, true)
+            } else {
+                (before, false)
+            };
+        }
+        before += alike;
+        jobs.nth(alike - 1);
+    }
+    (before, false)
+}
+
+/// Up to [`MOST`] packets. Element `i` of the arrays is of packet `i % count`, `i / count` blocks further on.
+#[repr(C, align(64))]
+pub(super) struct Train {
+    count: usize,
+    /// The first packet, which all are like.
+    shape: Packet,
+    keys: *mut [u8; 32],
+    /// The last three rows of the initial state.
+    nonces: [[i32; SPAN]; 3],
+    /// How many blocks further on.
+    ahead: [u32; SPAN],
+    /// Where block 0 would begin if it were text.
+    src: [*const u8; SPAN],
+    dst: [*mut u8; SPAN],
+}
+
+impl Train {
+    /// Writes the Poly1305 keys of the packets to `keys` when it runs block 0.
+    pub(super) fn new(packets: impl Iterator<Item = Packet>, keys: &mut [[u8; 32]]) -> Self {
+        let mut packets = packets.peekable();
+        let mut train = Self {
+            count: 0,
+            shape: *packets.peek().expect("a train has packets"),
+            keys: keys.as_mut_ptr(),
+            nonces: [[0; SPAN]; 3],
+            ahead: [0; SPAN],
+            src: [ptr::null(); SPAN],
+            dst: [ptr::null_mut(); SPAN],
+        };
+        for packet in packets {
+            let i = train.count;
+            let [_, nonces @ ..] = packet.row_words();
+            for (row, nonce) in train.nonces.iter_mut().zip(nonces) {
+                row[i] = nonce;
+            }
+            train.src[i] = packet.src.wrapping_sub(64);
+            train.dst[i] = packet.dst.wrapping_sub(64);
+            train.count += 1;
+        }
+        for i in train.count..train.count + WIDTH {
+            let same = i - train.count;
+            for row in &mut train.nonces {
+                row[i] = row[same];
+            }
+            train.ahead[i] = train.ahead[same] + 1;
+            train.src[i] = train.src[same].wrapping_add(64);
+            train.dst[i] = train.dst[same].wrapping_add(64);
+        }
+        train
+    }
+
+    /// The number of blocks of a packet, with that of its key.
+    pub(super) fn blocks(&self) -> u32 {
+        1 + u32::try_from(self.shape.len.div_ceil(64)).expect("ChaCha20 has no more")
+    }
+
+    /// Makes these blocks of all packets: writes the keys, and XORs the keystream into the texts.
+    ///
+    /// # Safety
+    /// The packets' texts can be read and written, the keys written, and the processor has the features.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+    pub(super) unsafe fn run(&self, blocks: Range<u32>, states: &mut MaybeUninit<States>) {
+        // SAFETY: the states have 64 vectors, exclusive; 48 are written by `prepare` before they are read.
+        unsafe {
+            let columns = states.as_mut_ptr().cast::<V>();
+            let ends = columns.add(48);
+            self.prepare(columns);
+            let mut next = Half {
+                train: self,
+                columns,
+                block: blocks.start,
+                from: 0,
+                end: blocks.end,
+            };
+            next.begin(0);
+            next.next().begin(1);
+            while next.block < blocks.end {
+                let x = next;
+                let y = x.next();
+                next = y.next();
+                pair(&x, &y, &next, ends);
+            }
+        }
+    }
+
+    /// Makes what all blocks of a packet share.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+    unsafe fn prepare(&self, columns: *mut V) {
+        // SAFETY: the key has 8 words; `columns` has room for 16 rows.
+        unsafe {
+            let key = self.shape.key.cast::<i32>();
+            let word = |i: usize| _mm512_set1_epi32(key.add(i).read_unaligned());
+            for (i, constant) in CONSTANTS.into_iter().enumerate().skip(1) {
+                for part in 0..SPAN / WIDTH {
+                    let nonce = self.nonces[i - 1].as_ptr().add(WIDTH * part);
+                    let constant = _mm512_set1_epi32(constant.cast_signed());
+                    let nonce = _mm512_loadu_si512(nonce.cast());
+                    let mut x = [constant, word(i), word(i + 4), nonce];
+                    let column = &mut x;
+                    quarter_rounds!(column; (0 1 2 3));
+                    for (j, row) in x.into_iter().enumerate() {
+                        columns.add(SPAN / WIDTH * (4 * j + i) + part).write(row);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The next sixteen lanes: from packet `from` and `block` on.
+#[derive(Clone, Copy)]
+struct Half<'a> {
+    train: &'a Train,
+    columns: *mut V,
+    block: u32,
+    from: usize,
+    /// The block at which all ends.
+    end: u32,
+}
+
+impl Half<'_> {
+    fn next(mut self) -> Self {
+        self.from += WIDTH;
+        while self.from >= self.train.count {
+            self.from -= self.train.count;
+            self.block += 1;
+        }
+        self
+    }
+
+    /// The numbers of the blocks.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+    unsafe fn counters(&self) -> V {
+        // SAFETY: there are 16 elements from any packet on.
+        unsafe {
+            let ahead = _mm512_loadu_si512(self.train.ahead.as_ptr().add(self.from).cast());
+            _mm512_add_epi32(ahead, _mm512_set1_epi32(self.block.cast_signed()))
+        }
+    }
+
+    /// Row `i` of the initial state.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+    unsafe fn initial(&self, i: usize) -> V {
+        // SAFETY: the key has 8 words; there are 16 elements from any packet on.
+        unsafe {
+            let key = self.train.shape.key.cast::<i32>();
+            match i {
+                0..4 => _mm512_set1_epi32(CONSTANTS[i].cast_signed()),
+                4..12 => _mm512_set1_epi32(key.add(i - 4).read_unaligned()),
+                12 => self.counters(),
+                _ => _mm512_loadu_si512(self.train.nonces[i - 13].as_ptr().add(self.from).cast()),
+            }
+        }
+    }
+
+    /// Makes the first round of the first column: its rows come before those of the others.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+    unsafe fn begin(&self, side: usize) {
+        // SAFETY: `columns` has room for 16 rows of 3 vectors, of which every fourth row is for this.
+        unsafe {
+            let mut x = [
+                self.initial(0),
+                self.initial(4),
+                self.initial(8),
+                self.initial(12),
+            ];
+            let column = &mut x;
+            quarter_rounds!(column; (0 1 2 3));
+            for (j, row) in x.into_iter().enumerate() {
+                self.columns.add(SPAN / WIDTH * 4 * j + side).write(row);
+            }
+        }
+    }
+
+    /// The state after the first round of columns.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+    unsafe fn start(&self, side: usize) -> [V; 16] {
+        // SAFETY: `prepare` and `begin` have written the columns; there are 16 words from any packet on.
+        unsafe {
+            core::array::from_fn(|i| {
+                let row = self.columns.add(SPAN / WIDTH * i);
+                match i % 4 {
+                    0 => row.add(side).read(),
+                    _ => _mm512_loadu_si512(row.cast::<i32>().add(self.from).cast()),
+                }
+            })
+        }
+    }
+
+    /// Adds the initial state, turns rows into blocks and XORs them into the texts.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+    unsafe fn finish(&self, end: impl Fn(usize) -> V) {
+        // SAFETY: the packets are within the arrays and their bytes in the masks.
+        unsafe {
+            let x = |i: usize| _mm512_add_epi32(self.initial(i), end(i));
+            let q0 = transpose_words([x(0), x(1), x(2), x(3)]);
+            let q1 = transpose_words([x(4), x(5), x(6), x(7)]);
+            let q2 = transpose_words([x(8), x(9), x(10), x(11)]);
+            let q3 = transpose_words([x(12), x(13), x(14), x(15)]);
+            if let Some((src, dst)) = self.whole() {
+                let at = 64 * self.block as usize;
+                for j in 0..4 {
+                    let blocks = transpose_parts([q0[j], q1[j], q2[j], q3[j]]);
+                    for (i, block) in blocks.into_iter().enumerate() {
+                        let src = src.add(4 * i + j).read().wrapping_add(at);
+                        let dst = dst.add(4 * i + j).read().wrapping_add(at);
+                        let text = _mm512_xor_si512(_mm512_loadu_si512(src.cast()), block);
+                        _mm512_storeu_si512(dst.cast(), text);
+                    }
+                }
+            } else {
+                // Read again, or compilers would take a number that they have in a vector out of it, which nothing that looks
+                // at the machine code could tell from a secret.
+                let this = black_box(self);
+                for j in 0..4 {
+                    let blocks = transpose_parts([q0[j], q1[j], q2[j], q3[j]]);
+                    for (i, block) in blocks.into_iter().enumerate() {
+                        let (src, load, dst, store) = this.part(4 * i + j);
+                        let text = _mm512_maskz_loadu_epi8(load, src.cast());
+                        let text = _mm512_xor_si512(text, block);
+                        _mm512_mask_storeu_epi8(dst.cast(), store, text);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where the pointers stand if all lanes have whole blocks of text from the same side.
+    #[inline]
+    fn whole(&self) -> Option<(*const *const u8, *const *mut u8)> {
+        let (train, shape) = (self.train, &self.train.shape);
+        let dst = train.dst[self.from..].as_ptr();
+        let last = self.block + train.ahead[self.from + WIDTH - 1];
+        let (at, end) = (64 * self.block as usize, 64 * last as usize);
+        if self.block == 0 || last >= self.end || end > shape.len {
+            None
+        } else if end <= shape.in_place {
+            Some((dst.cast(), dst))
+        } else if at >= shape.in_place + 64 && end <= shape.src_end {
+            Some((train.src[self.from..].as_ptr(), dst))
+        } else {
+            None
+        }
+    }
+
+    /// What a lane reads and what it writes, with masks.
+    #[inline(always)]
+    fn part(&self, lane: usize) -> (*const u8, u64, *mut u8, u64) {
+        let (train, shape) = (self.train, &self.train.shape);
+        let i = self.from + lane;
+        let block = self.block + train.ahead[i];
+        if block == 0 {
+            let key = train.keys.wrapping_add(i).cast::<u8>();
+            return (key, 0, key, first(32));
+        }
+        let at = 64 * (block - 1) as usize;
+        let dst = train.dst[i].wrapping_add(64 * self.block as usize);
+        if block >= self.end {
+            return (dst, 0, dst, 0);
+        }
+        let store = first(shape.len - at);
+        if at < shape.in_place {
+            (dst, store, dst, store)
+        } else {
+            let src = train.src[i].wrapping_add(64 * self.block as usize);
+            (src, first(shape.src_end.saturating_sub(at)), dst, store)
+        }
+    }
+}
+
+/// XORs the keystream into both halves. `ends` has room for 16 rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+unsafe fn pair(first: &Half<'_>, second: &Half<'_>, next: &Half<'_>, ends: *mut V) {
+    // SAFETY: passed on.
+    unsafe {
+        let mut x = first.start(0);
+        let mut y = second.start(1);
+        quarter_rounds!(x y; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
+        for _ in 0..9 {
+            quarter_rounds!(x y; (0 4 8 12) (1 5 9 13) (2 6 10 14) (3 7 11 15));
+            quarter_rounds!(x y; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
+        }
+        for (i, row) in y.into_iter().enumerate() {
+            ends.add(i).write(row);
+        }
+        // Early, for each step of it waits for the one before, and what follows does not wait for it.
+        next.begin(0);
+        next.next().begin(1);
+        // Compilers would rather copy than read again what has not changed.
+        let (first, second, ends) = black_box((first, second, ends));
+        first.finish(|i| x[i]);
+        second.finish(|i| ends.add(i).read());
+    }
+}
