@@ -191,7 +191,10 @@ impl Stage {
 fn estimate(steps: &[Step], contenders: usize) -> Duration {
     const START: Duration = Duration::from_millis(600);
     const OVERHEAD: Duration = Duration::from_millis(350);
-    let loaded: u32 = steps.iter().map(|step| step.seconds()).sum();
+    let loaded: u32 = steps
+        .iter()
+        .map(|step| step.warm_up() + step.seconds())
+        .sum();
     let stages = Stage::ALL
         .iter()
         .filter(|&&stage| steps.iter().any(|&step| Stage::of(step) == stage));

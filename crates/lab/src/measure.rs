@@ -19,7 +19,10 @@ pub(crate) fn step(step: Step, pair: &Pair) -> Result<Values, Failure> {
     let seconds = step.seconds();
     let time = Duration::from_secs(seconds.into());
     let b = pair.address(Family::V4, 1);
-    let tcp = |streams| Iperf::tcp(streams, seconds);
+    let tcp = |streams| Iperf {
+        warm_up: step.warm_up(),
+        ..Iperf::tcp(streams, seconds)
+    };
     let own = |count| Streams {
         count,
         bidirectional: false,

@@ -18,6 +18,8 @@ pub(crate) struct Iperf {
     /// Datagrams of this payload as fast as they go, instead of TCP.
     pub(crate) datagram: Option<usize>,
     pub(crate) seconds: u32,
+    /// Seconds before that which do not count.
+    pub(crate) warm_up: u32,
 }
 
 impl Iperf {
@@ -28,6 +30,7 @@ impl Iperf {
             bidirectional: false,
             datagram: None,
             seconds,
+            warm_up: 0,
         }
     }
 }
@@ -71,6 +74,8 @@ impl Iperf {
             self.seconds.to_string(),
             "-P".to_owned(),
             self.streams.to_string(),
+            "-O".to_owned(),
+            self.warm_up.to_string(),
             "--connect-timeout".to_owned(),
             "3000".to_owned(),
         ];
@@ -85,7 +90,7 @@ impl Iperf {
             server,
             client: pair.a.spawn(process::command("iperf3", &args))?,
             // An overloaded tunnel delays the exchange of results.
-            limit: Duration::from_secs(u64::from(self.seconds) + 15),
+            limit: Duration::from_secs(u64::from(self.warm_up + self.seconds) + 15),
         })
     }
 
