@@ -131,7 +131,7 @@ impl Peer {
     }
 
     /// Something asks for a new session: starts a handshake unless one is under way, as soon as the last one is
-    /// Rekey-Timeout ago ("never … more than one [initiation] per Rekey-Timeout", 6.1).
+    /// Rekey-Timeout ago ("never … more than one \[initiation\] per Rekey-Timeout", 6.1).
     pub(super) fn handshake_wanted(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
         self.tunnel.take_wanted();
         self.attempts_since = now;
