@@ -1,6 +1,8 @@
 //! Every kernel against the reference and two independent libraries, tampering, and guard pages.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use adit_aead::{Kernel, Key, OpenJob, SealJob, TAG_LEN};
 use chacha20poly1305::aead::{Aead, KeyInit};
 use proptest::prelude::*;
@@ -33,11 +35,7 @@ impl Packet {
     }
 
     fn key_bytes(&self) -> [u8; 32] {
-        core::array::from_fn(|i| {
-            self.key
-                .wrapping_mul(31)
-                .wrapping_add(u8::try_from(i).unwrap())
-        })
+        key_bytes(self.key)
     }
 
     fn nonce(&self) -> [u8; 12] {
@@ -45,6 +43,10 @@ impl Packet {
         nonce[4..].copy_from_slice(&self.counter.to_le_bytes());
         nonce
     }
+}
+
+fn key_bytes(key: u8) -> [u8; 32] {
+    core::array::from_fn(|i| key.wrapping_mul(31).wrapping_add(u8::try_from(i).unwrap()))
 }
 
 fn lens() -> impl Strategy<Value = usize> {
@@ -90,8 +92,15 @@ fn packet(lens: impl Strategy<Value = usize>) -> impl Strategy<Value = Packet> {
 
 fn batch() -> impl Strategy<Value = Vec<Packet>> {
     let mixed = prop::collection::vec(packet(lens()), 1..40);
-    // A train: equal lengths, consecutive counters, one key.
-    let train = (packet(lens()), 1..70_usize).prop_map(|(first, n)| {
+    prop_oneof![mixed, train(packet(lens()), 1..70)]
+}
+
+/// Equal lengths, consecutive counters, one key.
+fn train(
+    first: impl Strategy<Value = Packet>,
+    count: Range<usize>,
+) -> impl Strategy<Value = Vec<Packet>> {
+    (first, count).prop_map(|(first, n)| {
         let n = n.min(200_000 / (first.len + 1) + 1);
         (0..n)
             .map(|i| Packet {
@@ -99,8 +108,7 @@ fn batch() -> impl Strategy<Value = Vec<Packet>> {
                 ..first.clone()
             })
             .collect()
-    });
-    prop_oneof![mixed, train]
+    })
 }
 
 /// Copies of the bytes at the wanted distance from a multiple of 64, with room around.
@@ -140,17 +148,7 @@ fn sealed_by_libraries(packet: &Packet) -> Vec<u8> {
 
 /// Seals and opens a batch with every kernel.
 fn check(packets: &[Packet]) {
-    let keys: Vec<_> = (0..4_u8)
-        .map(|key| {
-            Key::new(
-                &Packet {
-                    key,
-                    ..packets[0].clone()
-                }
-                .key_bytes(),
-            )
-        })
-        .collect();
+    let keys: Vec<_> = (0..4).map(|key| Key::new(&key_bytes(key))).collect();
     let expected: Vec<_> = packets.iter().map(sealed_by_libraries).collect();
     let plaintexts: Vec<_> = packets.iter().map(Packet::plaintext).collect();
     for kernel in kernels() {
@@ -251,7 +249,10 @@ proptest! {
     /// others open.
     #[test]
     fn tampering_is_found_per_packet(
-        packets in prop::collection::vec(packet(0..400_usize), 1..20),
+        packets in prop_oneof![
+            prop::collection::vec(packet(0..400_usize), 1..20),
+            train(packet(0..400_usize), 13..40),
+        ],
         victim: prop::sample::Index,
         what in 0..4,
         bit: prop::sample::Index,
@@ -278,7 +279,7 @@ fn tamper(
     apart: bool,
 ) {
     let mut texts: Vec<_> = packets.iter().map(sealed_by_libraries).collect();
-    let mut keys: Vec<_> = packets.iter().map(Packet::key_bytes).collect();
+    let mut wrong_key = packets[victim].key_bytes();
     let mut counters: Vec<_> = packets.iter().map(|p| p.counter).collect();
     let flip = |bytes: &mut [u8]| {
         let bit = bit.index(8 * bytes.len());
@@ -288,21 +289,27 @@ fn tamper(
     match what {
         0 if len > 0 => flip(&mut texts[victim][..len]),
         1 => counters[victim] ^= 1 << bit.index(64),
-        2 => flip(&mut keys[victim]),
+        2 => flip(&mut wrong_key),
         _ => flip(&mut texts[victim][len..]),
     }
     let before = texts.clone();
     let mut dsts: Vec<_> = packets.iter().map(|p| vec![0x77; p.len]).collect();
-    let keys: Vec<_> = keys.iter().map(Key::new).collect();
+    // Packets of one key share it, as those of a session do.
+    let wrong_key = Key::new(&wrong_key);
+    let keys: Vec<_> = (0..4).map(|key| Key::new(&key_bytes(key))).collect();
     let mut jobs: Vec<_> = texts
         .iter_mut()
         .zip(&mut dsts)
         .enumerate()
         .map(|(i, (text, dst))| {
+            let key = match what {
+                2 if i == victim => &wrong_key,
+                _ => &keys[usize::from(packets[i].key)],
+            };
             if apart {
-                OpenJob::apart(&keys[i], counters[i], text, dst)
+                OpenJob::apart(key, counters[i], text, dst)
             } else {
-                OpenJob::in_place(&keys[i], counters[i], text)
+                OpenJob::in_place(key, counters[i], text)
             }
         })
         .collect();
@@ -336,7 +343,7 @@ fn tamper(
     }
 }
 
-/// Every single byte, of one packet among eight.
+/// Every single byte, of one packet among few and among many.
 #[test]
 fn each_byte_counts() {
     let len = 200;
@@ -349,13 +356,14 @@ fn each_byte_counts() {
         src_skew: 0,
         out_skew: 0,
     };
-    let packets: Vec<_> = (0..9).map(packet).collect();
-    let sealed: Vec<_> = packets.iter().map(sealed_by_libraries).collect();
-    let key = Key::new(&packets[0].key_bytes());
-    for kernel in kernels() {
+    let key = Key::new(&key_bytes(0));
+    for (kernel, count) in kernels().flat_map(|kernel| [(kernel, 9), (kernel, 19)]) {
+        let packets: Vec<_> = (0..count).map(packet).collect();
+        let sealed: Vec<_> = packets.iter().map(sealed_by_libraries).collect();
         for at in 0..len + TAG_LEN {
+            let victim = at % packets.len();
             let mut texts = sealed.clone();
-            texts[at % 9][at] ^= 0x80;
+            texts[victim][at] ^= 0x80;
             let mut jobs: Vec<_> = (0..)
                 .zip(&mut texts)
                 .map(|(counter, text)| OpenJob::in_place(&key, counter, text))
@@ -364,10 +372,20 @@ fn each_byte_counts() {
             for (i, job) in jobs.iter().enumerate() {
                 assert_eq!(
                     job.is_authentic(),
-                    i != at % 9,
+                    i != victim,
                     "{} byte {at}",
                     kernel.name()
                 );
+            }
+            drop(jobs);
+            for (i, packet) in packets.iter().enumerate() {
+                if i != victim {
+                    assert!(
+                        texts[i][..len] == packet.plaintext(),
+                        "{} packet {i} beside byte {at}",
+                        kernel.name()
+                    );
+                }
             }
         }
     }
@@ -387,6 +405,17 @@ fn what_is_shorter_than_a_tag_is_not_authentic() {
             assert!(
                 !jobs.iter().any(OpenJob::is_authentic),
                 "{} {len}",
+                kernel.name()
+            );
+            let mut texts = vec![vec![0; len]; 40];
+            let mut jobs: Vec<_> = texts
+                .iter_mut()
+                .map(|text| OpenJob::in_place(&key, 0, text))
+                .collect();
+            kernel.open(&mut jobs);
+            assert!(
+                !jobs.iter().any(OpenJob::is_authentic),
+                "{} 40 of {len}",
                 kernel.name()
             );
         }
@@ -415,7 +444,7 @@ fn no_kernel_touches_a_byte_outside_its_slices() {
             let (expected, plaintext) = (sealed_by_libraries(&p), p.plaintext());
             let key = Key::new(&p.key_bytes());
             for kernel in kernels() {
-                for batch in [1, 2, 9] {
+                for batch in [1, 2, 9, 19] {
                     for at_end in [true, false] {
                         let mut srcs: Vec<_> = (0..batch)
                             .map(|_| Guarded::new(&plaintext[in_place..], at_end))
