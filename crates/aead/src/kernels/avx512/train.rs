@@ -51,7 +51,8 @@ pub(super) fn next<'a>(mut jobs: impl Iterator<Item = &'a Job<'a>> + Clone) -> (
     (before, false)
 }
 
-/// Up to [`MOST`] packets. Element `i` of the arrays is of packet `i % count`, `i / count` blocks further on.
+/// Up to [`MOST`] packets. Element `i` of the arrays is of packet `i % count`, `i / count` blocks further on; `new` fills
+/// all up to `count + WIDTH`, so that 16 can be read from any packet on.
 #[repr(C, align(64))]
 pub(super) struct Train {
     count: usize,
@@ -137,10 +138,14 @@ impl Train {
     }
 
     /// Makes what all blocks of a packet share.
+    ///
+    /// # Safety
+    /// `columns` has room for 16 rows of `SPAN / WIDTH` vectors, and the processor has the features.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     unsafe fn prepare(&self, columns: *mut V) {
-        // SAFETY: the key has 8 words; `columns` has room for 16 rows.
+        // SAFETY: a packet's key is borrowed by its job and has 8 words; a row of nonces has `SPAN` of them; the room is the
+        // caller's promise.
         unsafe {
             let key = self.shape.key.cast::<i32>();
             let word = |i: usize| _mm512_set1_epi32(key.add(i).read_unaligned());
@@ -162,6 +167,9 @@ impl Train {
 }
 
 /// The next sixteen lanes: from packet `from` and `block` on.
+///
+/// All its unsafe functions rely on the same: `from` is a packet of the train (`next` keeps it below `count`), `columns`
+/// are those that `Train::run` prepared, and the processor has the features.
 #[derive(Clone, Copy)]
 struct Half<'a> {
     train: &'a Train,
@@ -186,7 +194,7 @@ impl Half<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     unsafe fn counters(&self) -> V {
-        // SAFETY: there are 16 elements from any packet on.
+        // SAFETY: there are 16 elements from packet `from` on.
         unsafe {
             let ahead = _mm512_loadu_si512(self.train.ahead.as_ptr().add(self.from).cast());
             _mm512_add_epi32(ahead, _mm512_set1_epi32(self.block.cast_signed()))
@@ -197,7 +205,7 @@ impl Half<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     unsafe fn initial(&self, i: usize) -> V {
-        // SAFETY: the key has 8 words; there are 16 elements from any packet on.
+        // SAFETY: the key, borrowed by its job, has 8 words; there are 16 elements from packet `from` on.
         unsafe {
             let key = self.train.shape.key.cast::<i32>();
             match i {
@@ -249,7 +257,8 @@ impl Half<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     unsafe fn finish(&self, end: impl Fn(usize) -> V) {
-        // SAFETY: the packets are within the arrays and their bytes in the masks.
+        // SAFETY: `whole` says yes only if all 64 bytes of each lane are text on one side; `part` masks what is not. The
+        // texts are those of jobs, as `Train::run` demands.
         unsafe {
             let x = |i: usize| _mm512_add_epi32(self.initial(i), end(i));
             let q0 = transpose_words([x(0), x(1), x(2), x(3)]);
@@ -327,10 +336,13 @@ impl Half<'_> {
     }
 }
 
-/// XORs the keystream into both halves. `ends` has room for 16 rows.
+/// XORs the keystream into both halves, and begins the next two.
+///
+/// # Safety
+/// As for the halves; `ends` has room for 16 vectors, of which nobody else knows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 unsafe fn pair(first: &Half<'_>, second: &Half<'_>, next: &Half<'_>, ends: *mut V) {
-    // SAFETY: passed on.
+    // SAFETY: what the halves rely on and the room in `ends` are passed on from the caller.
     unsafe {
         let mut x = first.start(0);
         let mut y = second.start(1);
