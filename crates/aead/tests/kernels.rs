@@ -251,7 +251,7 @@ proptest! {
     fn tampering_is_found_per_packet(
         packets in prop_oneof![
             prop::collection::vec(packet(0..400_usize), 1..20),
-            train(packet(0..400_usize), 13..40),
+            train(packet(0..2000_usize), 6..40),
         ],
         victim: prop::sample::Index,
         what in 0..4,
@@ -325,7 +325,7 @@ fn tamper(
     drop(jobs);
     for (i, packet) in packets.iter().enumerate() {
         let (text, was) = if apart {
-            (&dsts[i][..], &[0x77; 400][..])
+            (&dsts[i][..], &[0x77; 2000][..])
         } else {
             (&texts[i][..packet.len], &before[i][..])
         };

@@ -43,7 +43,7 @@ pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
     {
         // Sealed.
     } else if jobs.len() <= 8 {
-        Batch::<8>::new().seal_apart(jobs);
+        Batch::<8>::new().seal(jobs);
     } else {
         Batch::<CHUNK>::new().seal(jobs);
     }
@@ -64,7 +64,7 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
     {
         Batch::<8>::new().open_few(jobs);
     } else {
-        Batch::<8>::new().open_apart(jobs);
+        Batch::<8>::new().open(jobs);
     }
 }
 
@@ -176,7 +176,7 @@ impl<const N: usize> Batch<N> {
     fn seal(&mut self, jobs: &mut [SealJob<'_>]) {
         let mut rest = jobs;
         while !rest.is_empty() {
-            let (count, is_train) = train::next(rest.iter().map(|job| &job.0));
+            let (count, is_train) = train::next(rest.iter().map(|job| &job.0), N);
             let (now, later) = rest.split_at_mut(count);
             if is_train {
                 self.seal_train(now);
@@ -227,7 +227,7 @@ impl<const N: usize> Batch<N> {
     fn open(&mut self, jobs: &mut [OpenJob<'_>]) {
         let mut rest = jobs;
         while !rest.is_empty() {
-            let (count, is_train) = train::next(rest.iter().map(|job| &job.0));
+            let (count, is_train) = train::next(rest.iter().map(|job| &job.0), N);
             let (now, later) = rest.split_at_mut(count);
             if is_train {
                 self.open_train(now);
@@ -332,7 +332,7 @@ impl<const N: usize> Batch<N> {
         let mut at = 0;
         while at < count {
             at += match count - at {
-                0..=8 => self.together::<1>(at, count),
+                0..=11 => self.together::<1>(at, count),
                 25.. if self.texts[at].len <= 256 => self.together::<4>(at, count),
                 _ => self.together::<2>(at, count),
             };

@@ -2,7 +2,11 @@
 //!
 //! The lanes take block 0 of all packets, then block 1 of all, and so on, so that what a lane needs of its packet is
 //! found by an offset into arrays that repeat the packets: nothing has to be arranged block by block. Most of the first
-//! round is made once for all blocks: before columns are mixed, the number of the block has reached only one of four.
+//! round is made once for all blocks: before columns are mixed, the number of the block has reached only one of four,
+//! and that one is the same for all packets.
+//!
+//! Sixteen lanes are in the first half of their rounds while the sixteen before them are in the second. So there are
+//! always rounds for the processor to make while others start or finish, which alone would leave it waiting.
 
 use super::super::Job;
 use super::super::lanes::{Packet, first};
@@ -16,29 +20,51 @@ use core::ptr;
 
 type V = __m512i;
 
-/// The most packets of a train, and the least that are worth it.
+/// The first diagonals, of which `Train::columns` has begun two.
+macro_rules! first_diagonals {
+    ($x:ident) => {
+        quarter_rounds!(@one 16 $x [(0 5 15) (3 4 14)]);
+        $x[12] = _mm512_rol_epi32::<16>(_mm512_xor_si512($x[12], $x[1]));
+        quarter_rounds!(@one 12 $x [(10 15 5) (11 12 6) (8 13 7) (9 14 4)]);
+        quarter_rounds!(@one 8 $x [(0 5 15) (1 6 12) (2 7 13) (3 4 14)]);
+        quarter_rounds!(@one 7 $x [(10 15 5) (11 12 6) (8 13 7) (9 14 4)]);
+    };
+}
+
+/// Columns, then diagonals.
+macro_rules! double_round {
+    ($($x:ident)+) => {
+        quarter_rounds!($($x)+; (0 4 8 12) (1 5 9 13) (2 6 10 14) (3 7 11 15));
+        quarter_rounds!($($x)+; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
+    };
+}
+
+/// The most packets of a train.
 const MOST: usize = 32;
-const LEAST: usize = 13;
-/// Fewer packets than fill a register are a train only with as many bytes: opening makes their keys by themselves.
-const LEAST_BYTES: usize = 8 << 10;
 /// Trains of more than 16 packets stay below this number of bytes, for the first-level cache.
 const BYTES: usize = 48 << 10;
+/// Up to 16 packets are a train only if they have as many blocks.
+const LEAST_BLOCKS: usize = 128;
 /// The lanes of a register.
 const WIDTH: usize = 16;
 /// As many elements are read from any packet on.
 const SPAN: usize = MOST + WIDTH;
 
-/// How many of the jobs come next, and whether they make a train.
-pub(super) fn next<'a>(mut jobs: impl Iterator<Item = &'a Job<'a>> + Clone) -> (usize, bool) {
+/// How many of the jobs come next, and whether they make a train, of `most` packets or less.
+pub(super) fn next<'a>(
+    mut jobs: impl Iterator<Item = &'a Job<'a>> + Clone,
+    most: usize,
+) -> (usize, bool) {
     let mut before = 0;
     while let Some(shape) = jobs.clone().next() {
-        let most = (BYTES / shape.out.len().max(1)).clamp(WIDTH, MOST) & !7;
+        let len = shape.out.len();
+        let fitting = (BYTES / len.max(1)).clamp(WIDTH, MOST) & !7;
         let alike = jobs
             .clone()
-            .take(most)
+            .take(fitting.min(most))
             .take_while(|job| job.is_like(shape))
             .count();
-        if alike >= LEAST && (alike > WIDTH || alike * shape.out.len() >= LEAST_BYTES) {
+        if alike > WIDTH || alike * (1 + len / 64) >= LEAST_BLOCKS {
             return if before == 0 {
                 (alike, true)
             } else {
@@ -114,36 +140,50 @@ impl Train {
     /// The packets' texts can be read and written, the keys written, and the processor has the features.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     pub(super) unsafe fn run(&self, blocks: Range<u32>, states: &mut MaybeUninit<States>) {
-        // SAFETY: the states have 64 vectors, exclusive; 48 are written by `prepare` before they are read.
+        // SAFETY: the states have 64 vectors, exclusive, which are more than the columns need; the rest is passed on.
         unsafe {
-            let columns = states.as_mut_ptr().cast::<V>();
-            let ends = columns.add(48);
-            self.prepare(columns);
-            let mut next = Half {
+            let mut columns = self.columns(states.as_mut_ptr().cast(), blocks.start);
+            let mut older = Sixteen {
                 train: self,
-                columns,
                 block: blocks.start,
                 from: 0,
                 end: blocks.end,
             };
-            next.begin(0);
-            next.next().begin(1);
-            while next.block < blocks.end {
-                let x = next;
-                let y = x.next();
-                next = y.next();
-                pair(&x, &y, &next, ends);
+            let mut x = older.start(&mut columns);
+            first_diagonals!(x);
+            // Of nine double rounds, four are made beside older lanes, one beside their end, four beside younger lanes.
+            for _ in 0..5 {
+                double_round!(x);
             }
+            loop {
+                let younger = older.next();
+                if younger.block >= blocks.end {
+                    break;
+                }
+                let mut y = younger.start(&mut columns);
+                first_diagonals!(y);
+                for _ in 0..4 {
+                    double_round!(x y);
+                }
+                double_round!(y);
+                older.finish(|i| x[i]);
+                x = y;
+                older = younger;
+            }
+            for _ in 0..4 {
+                double_round!(x);
+            }
+            older.finish(|i| x[i]);
         }
     }
 
-    /// Makes what all blocks of a packet share.
+    /// Makes what all blocks of a packet share; of the first column nothing yet before block `end`.
     ///
     /// # Safety
-    /// `columns` has room for 16 rows of `SPAN / WIDTH` vectors, and the processor has the features.
+    /// `rows` has room for 16 rows of `SPAN / WIDTH` vectors, and the processor has the features.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-    unsafe fn prepare(&self, columns: *mut V) {
+    unsafe fn columns(&self, rows: *mut V, end: u32) -> Columns {
         // SAFETY: a packet's key is borrowed by its job and has 8 words; a row of nonces has `SPAN` of them; the room is the
         // caller's promise.
         unsafe {
@@ -155,32 +195,48 @@ impl Train {
                     let constant = _mm512_set1_epi32(constant.cast_signed());
                     let nonce = _mm512_loadu_si512(nonce.cast());
                     let mut x = [constant, word(i), word(i + 4), nonce];
-                    let column = &mut x;
-                    quarter_rounds!(column; (0 1 2 3));
+                    quarter_rounds!(x; (0 1 2 3));
                     for (j, row) in x.into_iter().enumerate() {
-                        columns.add(SPAN / WIDTH * (4 * j + i) + part).write(row);
+                        rows.add(SPAN / WIDTH * (4 * j + i) + part).write(row);
                     }
                 }
             }
+            // What the first diagonals can do without the first column.
+            for part in 0..SPAN / WIDTH {
+                let row = |i: usize| rows.add(SPAN / WIDTH * i + part);
+                row(1).write(_mm512_add_epi32(row(1).read(), row(6).read()));
+                row(2).write(_mm512_add_epi32(row(2).read(), row(7).read()));
+                let mixed = _mm512_xor_si512(row(13).read(), row(2).read());
+                row(13).write(_mm512_rol_epi32::<16>(mixed));
+            }
         }
+        Columns { rows, end }
     }
+}
+
+/// The states after the first round of columns, and some of the first diagonals.
+struct Columns {
+    /// Sixteen rows of 3 vectors: of the first column, in which packets do not differ, a word for each of 16 blocks; of the
+    /// others a word for each packet.
+    rows: *mut V,
+    /// Where the 16 blocks end.
+    end: u32,
 }
 
 /// The next sixteen lanes: from packet `from` and `block` on.
 ///
-/// All its unsafe functions rely on the same: `from` is a packet of the train (`next` keeps it below `count`), `columns`
-/// are those that `Train::run` prepared, and the processor has the features.
+/// All its unsafe functions rely on the same: `from` is a packet of the train (`next` keeps it below `count`), the columns
+/// are those of the train, and the processor has the features.
 #[derive(Clone, Copy)]
-struct Half<'a> {
+struct Sixteen<'a> {
     train: &'a Train,
-    columns: *mut V,
     block: u32,
     from: usize,
     /// The block at which all ends.
     end: u32,
 }
 
-impl Half<'_> {
+impl Sixteen<'_> {
     fn next(mut self) -> Self {
         self.from += WIDTH;
         while self.from >= self.train.count {
@@ -188,17 +244,6 @@ impl Half<'_> {
             self.block += 1;
         }
         self
-    }
-
-    /// The numbers of the blocks.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-    unsafe fn counters(&self) -> V {
-        // SAFETY: there are 16 elements from packet `from` on.
-        unsafe {
-            let ahead = _mm512_loadu_si512(self.train.ahead.as_ptr().add(self.from).cast());
-            _mm512_add_epi32(ahead, _mm512_set1_epi32(self.block.cast_signed()))
-        }
     }
 
     /// Row `i` of the initial state.
@@ -211,49 +256,61 @@ impl Half<'_> {
             match i {
                 0..4 => _mm512_set1_epi32(CONSTANTS[i].cast_signed()),
                 4..12 => _mm512_set1_epi32(key.add(i - 4).read_unaligned()),
-                12 => self.counters(),
+                12 => {
+                    let ahead = _mm512_loadu_si512(self.train.ahead.as_ptr().add(self.from).cast());
+                    _mm512_add_epi32(ahead, _mm512_set1_epi32(self.block.cast_signed()))
+                }
                 _ => _mm512_loadu_si512(self.train.nonces[i - 13].as_ptr().add(self.from).cast()),
             }
         }
     }
 
-    /// Makes the first round of the first column: its rows come before those of the others.
+    /// The state, in which the first diagonals are to go on.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-    unsafe fn begin(&self, side: usize) {
-        // SAFETY: `columns` has room for 16 rows of 3 vectors, of which every fourth row is for this.
+    unsafe fn start(&self, columns: &mut Columns) -> [V; 16] {
+        // SAFETY: there are 3 vectors in each of 16 rows, and 16 words from any packet on.
         unsafe {
-            let mut x = [
-                self.initial(0),
-                self.initial(4),
-                self.initial(8),
-                self.initial(12),
-            ];
-            let column = &mut x;
-            quarter_rounds!(column; (0 1 2 3));
-            for (j, row) in x.into_iter().enumerate() {
-                self.columns.add(SPAN / WIDTH * 4 * j + side).write(row);
+            // Sixteen blocks of all packets fill a register for each packet: no lane is beyond when the first is not.
+            if self.block == columns.end {
+                self.first_column(columns);
             }
-        }
-    }
-
-    /// The state after the first round of columns.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-    unsafe fn start(&self, side: usize) -> [V; 16] {
-        // SAFETY: `prepare` and `begin` have written the columns; there are 16 words from any packet on.
-        unsafe {
+            let before = _mm512_set1_epi32((columns.end - 16).cast_signed());
+            let number = _mm512_sub_epi32(self.initial(12), before);
             core::array::from_fn(|i| {
-                let row = self.columns.add(SPAN / WIDTH * i);
+                let row = columns.rows.add(SPAN / WIDTH * i);
                 match i % 4 {
-                    0 => row.add(side).read(),
+                    0 => _mm512_permutexvar_epi32(number, row.read()),
                     _ => _mm512_loadu_si512(row.cast::<i32>().add(self.from).cast()),
                 }
             })
         }
     }
 
-    /// Adds the initial state, turns rows into blocks and XORs them into the texts.
+    /// Makes the first round of the first column for the next 16 blocks.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+    unsafe fn first_column(&self, columns: &mut Columns) {
+        // SAFETY: there are 3 vectors in each of 16 rows.
+        unsafe {
+            let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let from = _mm512_set1_epi32(columns.end.cast_signed());
+            let mut x = [
+                self.initial(0),
+                self.initial(4),
+                self.initial(8),
+                _mm512_add_epi32(from, numbers),
+            ];
+            quarter_rounds!(x; (0 1 2 3));
+            for (j, row) in x.into_iter().enumerate() {
+                columns.rows.add(SPAN / WIDTH * 4 * j).write(row);
+            }
+            columns.end += 16;
+        }
+    }
+
+    /// Adds the initial state, turns rows into blocks and XORs them into the texts. (Compilers inline a function with two
+    /// callers only if each has its own `end`.)
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     unsafe fn finish(&self, end: impl Fn(usize) -> V) {
@@ -333,33 +390,5 @@ impl Half<'_> {
             let src = train.src[i].wrapping_add(64 * self.block as usize);
             (src, first(shape.src_end.saturating_sub(at)), dst, store)
         }
-    }
-}
-
-/// XORs the keystream into both halves, and begins the next two.
-///
-/// # Safety
-/// As for the halves; `ends` has room for 16 vectors, of which nobody else knows.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-unsafe fn pair(first: &Half<'_>, second: &Half<'_>, next: &Half<'_>, ends: *mut V) {
-    // SAFETY: what the halves rely on and the room in `ends` are passed on from the caller.
-    unsafe {
-        let mut x = first.start(0);
-        let mut y = second.start(1);
-        quarter_rounds!(x y; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
-        for _ in 0..9 {
-            quarter_rounds!(x y; (0 4 8 12) (1 5 9 13) (2 6 10 14) (3 7 11 15));
-            quarter_rounds!(x y; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
-        }
-        for (i, row) in y.into_iter().enumerate() {
-            ends.add(i).write(row);
-        }
-        // Early, for each step of it waits for the one before, and what follows does not wait for it.
-        next.begin(0);
-        next.next().begin(1);
-        // Compilers would rather copy than read again what has not changed.
-        let (first, second, ends) = black_box((first, second, ends));
-        first.finish(|i| x[i]);
-        second.finish(|i| ends.add(i).read());
     }
 }
