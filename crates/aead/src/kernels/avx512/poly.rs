@@ -154,6 +154,9 @@ fn powers(keys: &[[u8; 32]; 8]) -> [Power; 4] {
     [p1, p2, p3, power(multiply(p2.r, &p2))]
 }
 
+/// The limbs of four blocks of each packet.
+type Blocks = [[V; 3]; 4];
+
 /// Eight packets, one in each lane.
 struct Eight<'a> {
     texts: &'a [Text; 8],
@@ -172,51 +175,59 @@ impl<'a> Eight<'a> {
         }
     }
 
-    /// Absorbs 4 blocks of each packet, given as 64 bytes of each.
+    /// The limbs of 4 blocks of each packet, given as 64 bytes of each.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-    fn absorb(h: [V; 3], powers: &[Power; 4], text: [V; 8], pads: [V; 4], lengths: V) -> [V; 3] {
+    fn arrange(text: [V; 8], pads: [V; 4], lengths: V) -> Blocks {
         // Words to low and high halves of blocks: first within pairs of packets, then across the four pairs.
         let pair = |i: usize| _mm512_unpacklo_epi64(text[i], text[i + 1]);
         let low = transpose_parts([pair(0), pair(2), pair(4), pair(6)]);
         let pair = |i: usize| _mm512_unpackhi_epi64(text[i], text[i + 1]);
         let mut high = transpose_parts([pair(0), pair(2), pair(4), pair(6)]);
         high[3] = _mm512_or_si512(high[3], lengths);
-
-        // h = (h + m0) r^4 + m1 r^3 + m2 r^2 + m3 r, with one carry; two sums, for shorter chains of additions.
-        let m = |i: usize| {
+        core::array::from_fn(|i| {
             let [m0, m1, m2] = limbs(low[i], high[i]);
             [m0, m1, _mm512_or_si512(m2, pads[i])]
-        };
-        let (mut even, mut odd) = (zero(), zero());
-        multiply_add(&mut odd, m(1), &powers[2]);
-        multiply_add(&mut even, m(2), &powers[1]);
-        multiply_add(&mut odd, m(3), &powers[0]);
-        multiply_add(&mut even, add(m(0), h), &powers[3]);
-        carry(&Product {
-            low: add(even.low, odd.low),
-            high: add(even.high, odd.high),
         })
     }
 
-    /// Absorbs 64 bytes of each packet that all have 64, the last of them ending `left` steps before the end.
+    /// Absorbs 4 blocks of each packet, `now`, and arranges the 4 after them, all text: without that, the multiplications of
+    /// one step would be done before those of the next could begin.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-    unsafe fn step(&self, h: [V; 3], powers: &[Power; 4], left: usize) -> [V; 3] {
+    fn absorb(h: [V; 3], powers: &[Power; 4], now: Blocks, next: [V; 8]) -> ([V; 3], Blocks) {
+        // h = (h + m0) r^4 + m1 r^3 + m2 r^2 + m3 r, with one carry; two sums, for shorter chains of additions.
+        let (mut even, mut odd) = (zero(), zero());
+        let pads = [_mm512_set1_epi64(PAD); 4];
+        let next = Self::arrange(next, pads, _mm512_setzero_si512());
+        multiply_add(&mut odd, now[1], &powers[2]);
+        multiply_add(&mut even, now[2], &powers[1]);
+        multiply_add(&mut odd, now[3], &powers[0]);
+        multiply_add(&mut even, add(now[0], h), &powers[3]);
+        let h = carry(&Product {
+            low: add(even.low, odd.low),
+            high: add(even.high, odd.high),
+        });
+        (h, next)
+    }
+
+    /// The next 64 bytes of each packet that all have 64, the last of them ending `left` steps before the end.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
+    unsafe fn load(&self, left: usize) -> [V; 8] {
         let mut text = [_mm512_setzero_si512(); 8];
         for (v, end) in text.iter_mut().zip(self.ends) {
             // SAFETY: the caller says that these 64 bytes are within the text.
             *v = unsafe { _mm512_loadu_si512(end.wrapping_sub(64 * left).cast()) };
         }
-        let pad = _mm512_set1_epi64(PAD);
-        Self::absorb(h, powers, text, [pad; 4], _mm512_setzero_si512())
+        text
     }
 
     /// The same at the ends: before its first block a packet has nothing to add (h is still 0 and stays so), and the
     /// very last block is that of the lengths.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
-    unsafe fn step_at_ends(&self, h: [V; 3], powers: &[Power; 4], left: usize) -> [V; 3] {
+    unsafe fn arrange_ends(&self, left: usize) -> Blocks {
         let mut text = [_mm512_setzero_si512(); 8];
         let (missing, lengths) = if self.alike {
             let (mask, _, missing) = window(&self.texts[0], 64 * left);
@@ -253,7 +264,7 @@ impl<'a> Eight<'a> {
         let last = if left == 1 { 0xff } else { 0 };
         let lengths = _mm512_maskz_mov_epi64(last, lengths);
         let pads = [pad(0), pad(1), pad(2), pad(3)];
-        Self::absorb(h, powers, text, pads, lengths)
+        Self::arrange(text, pads, lengths)
     }
 }
 
@@ -279,15 +290,29 @@ pub(super) unsafe fn packets<const G: usize>(
         let zero = _mm512_setzero_si512();
         let all_powers: [[Power; 4]; G] = core::array::from_fn(|g| powers(&keys[g]));
         let mut h = [[zero; 3]; G];
-        for left in (1..=steps).rev() {
+        let pads = [_mm512_set1_epi64(PAD); 4];
+        let mut left = steps;
+        while left > 0 {
             if left <= whole && left > 1 {
-                for g in 0..G {
-                    h[g] = groups[g].step(h[g], &all_powers[g], left);
+                let mut now = Eight::arrange(groups[0].load(left), pads, zero);
+                while left > 1 {
+                    for g in 0..G {
+                        // After the last come the last once more, in vain.
+                        let next = if g + 1 < G {
+                            groups[g + 1].load(left)
+                        } else {
+                            groups[0].load(2.max(left - 1))
+                        };
+                        (h[g], now) = Eight::absorb(h[g], &all_powers[g], now, next);
+                    }
+                    left -= 1;
                 }
             } else {
                 for g in 0..G {
-                    h[g] = groups[g].step_at_ends(h[g], &all_powers[g], left);
+                    let now = groups[g].arrange_ends(left);
+                    (h[g], _) = Eight::absorb(h[g], &all_powers[g], now, [zero; 8]);
                 }
+                left -= 1;
             }
         }
         for g in 0..G {
