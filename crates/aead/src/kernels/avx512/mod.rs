@@ -332,6 +332,7 @@ impl<const N: usize> Batch<N> {
         let mut at = 0;
         while at < count {
             at += match count - at {
+                // Up to three beyond eight cost less by themselves than a second group.
                 0..=11 => self.together::<1>(at, count),
                 25.. if self.texts[at].len <= 256 => self.together::<4>(at, count),
                 _ => self.together::<2>(at, count),

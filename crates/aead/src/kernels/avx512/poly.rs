@@ -211,7 +211,7 @@ impl<'a> Eight<'a> {
         (h, next)
     }
 
-    /// The next 64 bytes of each packet that all have 64, the last of them ending `left` steps before the end.
+    /// The 64 bytes of each packet that begin `left` steps before the end: all of them text.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
     unsafe fn load(&self, left: usize) -> [V; 8] {
@@ -223,8 +223,8 @@ impl<'a> Eight<'a> {
         text
     }
 
-    /// The same at the ends: before its first block a packet has nothing to add (h is still 0 and stays so), and the
-    /// very last block is that of the lengths.
+    /// The limbs of the next 64 bytes at the ends: before its first block a packet has nothing to add (h is still 0 and
+    /// stays so), and the very last block is that of the lengths.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
     unsafe fn arrange_ends(&self, left: usize) -> Blocks {
@@ -283,8 +283,8 @@ pub(super) unsafe fn packets<const G: usize>(
     let steps = all().max().unwrap_or(0).div_ceil(4);
     // From this many steps before the end on, no packet has blocks missing.
     let whole = all().min().unwrap_or(0) / 4;
-    // SAFETY: the texts are readable; with `left` at most `whole`, no packet begins after these 64 bytes, and
-    // with `left` above 1 none ends before theirs.
+    // SAFETY: the texts are readable. `load` is given 2 to `whole` steps: with `whole` or fewer no packet begins after
+    // these 64 bytes, and with 2 or more none ends before theirs. `arrange_ends` masks what is not text.
     unsafe {
         let groups: [Eight<'_>; G] = core::array::from_fn(|g| Eight::new(&texts[g]));
         let zero = _mm512_setzero_si512();
