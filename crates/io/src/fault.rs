@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use adit_proto::Endpoint;
 use rustix::io::Errno;
 
-use crate::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::{Origin, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 /// Which faults, each as a probability between 0 and 1, and the seed of the dice.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -173,6 +173,10 @@ impl<T: TunQueue> TunQueue for Faulty<T> {
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }
+
+    fn last_origin(&self) -> Option<Origin> {
+        self.inner.last_origin()
+    }
 }
 
 impl<T: UdpSocket> UdpSocket for Faulty<T> {
@@ -219,5 +223,9 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
+    }
+
+    fn last_origin(&self) -> Option<Origin> {
+        self.inner.last_origin()
     }
 }

@@ -23,7 +23,7 @@ pub mod udp;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
-use adit_proto::Endpoint;
+use adit_proto::{Endpoint, Time};
 
 pub use batch::{Received, RecvBatch};
 pub use offloads::{Offloads, UnknownOffload};
@@ -34,8 +34,17 @@ pub const VNET_HDR_LEN: usize = 10;
 /// The longest frame of a TUN queue: a virtio header and 65,535 bytes of IP packet.
 pub const MAX_FRAME: usize = VNET_HDR_LEN + 65_535;
 
+/// Where and when a packet came out of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The CPU that it was sent on, or that received it.
+    pub cpu: usize,
+    /// CLOCK_BOOTTIME then.
+    pub at: Time,
+}
+
 /// One queue of a TUN device.
-pub trait TunQueue: Send {
+pub trait TunQueue: Send + Sync {
     /// Reads one frame: a virtio header and an IP packet of up to 65,535 bytes. `WouldBlock` when none waits.
     ///
     /// [`tun::Trouble::of`] says what any other error means.
@@ -48,6 +57,11 @@ pub trait TunQueue: Send {
 
     /// Readable when a frame waits.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Where the last frame came from, on kernels and with rights that tell.
+    fn last_origin(&self) -> Option<Origin> {
+        None
+    }
 }
 
 /// A UDP socket of one address family.
@@ -66,6 +80,11 @@ pub trait UdpSocket: Send + Sync {
 
     /// Readable when a datagram waits.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Where the last datagram arrived, on kernels and with rights that tell.
+    fn last_origin(&self) -> Option<Origin> {
+        None
+    }
 }
 
 impl<T: TunQueue + ?Sized> TunQueue for Box<T> {
@@ -80,6 +99,10 @@ impl<T: TunQueue + ?Sized> TunQueue for Box<T> {
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
     }
+
+    fn last_origin(&self) -> Option<Origin> {
+        (**self).last_origin()
+    }
 }
 
 impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
@@ -93,6 +116,10 @@ impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
+    }
+
+    fn last_origin(&self) -> Option<Origin> {
+        (**self).last_origin()
     }
 }
 
@@ -124,7 +151,7 @@ pub struct SendReport {
     pub resume_at: usize,
 }
 
-impl<T: TunQueue + Sync + ?Sized> TunQueue for std::sync::Arc<T> {
+impl<T: TunQueue + ?Sized> TunQueue for std::sync::Arc<T> {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         (**self).read(buf)
     }
@@ -135,5 +162,9 @@ impl<T: TunQueue + Sync + ?Sized> TunQueue for std::sync::Arc<T> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
+    }
+
+    fn last_origin(&self) -> Option<Origin> {
+        (**self).last_origin()
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN};
+use crate::{Origin, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN};
 
 /// A packet begins with its IP header.
 const LINKTYPE_RAW: u32 = 101;
@@ -137,6 +137,10 @@ impl<T: TunQueue> TunQueue for Recorded<T> {
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }
+
+    fn last_origin(&self) -> Option<Origin> {
+        self.inner.last_origin()
+    }
 }
 
 impl<T: UdpSocket> UdpSocket for Recorded<T> {
@@ -169,5 +173,9 @@ impl<T: UdpSocket> UdpSocket for Recorded<T> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
+    }
+
+    fn last_origin(&self) -> Option<Origin> {
+        self.inner.last_origin()
     }
 }

@@ -13,8 +13,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netns::Netns;
+use crate::sys::bpf::LastOrigin;
 use crate::sys::os::{self, IfReq};
-use crate::{Offloads, TunQueue, VNET_HDR_LEN};
+use crate::{Offloads, Origin, TunQueue, VNET_HDR_LEN};
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,8 @@ const USO: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 pub struct Tun {
     fd: OwnedFd,
     offloads: Offloads,
+    /// Where frames come from, if the device has one queue only and the kernel lets us know.
+    last_origin: Option<LastOrigin>,
 }
 
 impl Tun {
@@ -77,9 +80,16 @@ impl Tun {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         rustix::io::ioctl_fionbio(&fd, true)?;
-        let flags = rustix::io::fcntl_getfd(&fd)? | rustix::io::FdFlags::CLOEXEC;
-        rustix::io::fcntl_setfd(&fd, flags)?;
-        let mut tun = Self { fd, offloads };
+        let close = rustix::io::fcntl_getfd(&fd)? | rustix::io::FdFlags::CLOEXEC;
+        rustix::io::fcntl_setfd(&fd, close)?;
+        let last_origin = (flags & libc::IFF_MULTI_QUEUE == 0)
+            .then(|| LastOrigin::of_tun(fd.as_fd()).ok())
+            .flatten();
+        let mut tun = Self {
+            fd,
+            offloads,
+            last_origin,
+        };
         os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, 10)
             .map_err(|error| context(error, "setting the length of the virtio header"))?;
         tun.negotiate()?;
@@ -201,6 +211,10 @@ impl TunQueue for Tun {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    fn last_origin(&self) -> Option<Origin> {
+        self.last_origin.as_ref()?.get().ok()
     }
 }
 

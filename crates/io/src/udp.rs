@@ -11,14 +11,15 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::sys::bpf::LastOrigin;
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
-use crate::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
+use crate::{Offloads, Origin, RecvBatch, SendReport, Transmit, UdpSocket};
 
 mod refusals;
 mod room;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use refusals::Refusals;
 pub(crate) use room::Room;
@@ -42,6 +43,8 @@ pub struct Udp {
     gso: bool,
     gro: bool,
     refusals: Refusals,
+    /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
+    last_origin: Option<LastOrigin>,
 }
 
 /// The sockets of one shard.
@@ -96,7 +99,8 @@ fn try_bind_group(
     let mut pairs = Vec::with_capacity(shards);
     for shard in 0..shards {
         let mut bind = |ip: IpAddr| -> io::Result<Option<Udp>> {
-            let socket = match Udp::bind(SocketAddr::new(ip, port), fwmark, offloads, shard > 0) {
+            let mut socket = match Udp::bind(SocketAddr::new(ip, port), fwmark, offloads, shard > 0)
+            {
                 Err(error) if is_missing(&error) => return Ok(None),
                 result => result?,
             };
@@ -104,6 +108,8 @@ fn try_bind_group(
             if shards > 1 {
                 // Only after the first bind, which so finds out whether somebody else has the port.
                 sockopt::set_socket_reuseport(&socket.fd, true)?;
+            } else {
+                socket.last_origin = LastOrigin::of_socket(socket.fd.as_fd()).ok();
             }
             Ok(Some(socket))
         };
@@ -175,6 +181,7 @@ impl Udp {
                 && on(libc::SOL_UDP, libc::UDP_GRO).is_ok()
                 && os::option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|on| on == 1),
             refusals: Refusals::default(),
+            last_origin: None,
             fd,
         };
         if !udp.gro {
@@ -234,6 +241,10 @@ impl UdpSocket for Udp {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    fn last_origin(&self) -> Option<Origin> {
+        self.last_origin.as_ref()?.get().ok()
     }
 }
 

@@ -73,7 +73,7 @@ pub(crate) fn ioctl_value(
 
 /// An ioctl that reads one `int`.
 pub(crate) fn ioctl_int(fd: BorrowedFd<'_>, request: libc::Ioctl, value: i32) -> io::Result<()> {
-    // SAFETY: callers pass TUNSETVNETHDRSZ, which reads one int.
+    // SAFETY: callers pass TUNSETVNETHDRSZ or TUNSETFILTEREBPF, which read one int.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw const value) }).map(drop)
 }
 

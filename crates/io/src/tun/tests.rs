@@ -7,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
 use crate::netlink::{LinkChange, Netlink};
+use crate::udp::tests::{boottime, on_each_cpu};
 use crate::udp::{self, Udp};
 use crate::{MAX_FRAME, RecvBatch, SendReport, Transmit, UdpSocket};
 
@@ -347,5 +348,34 @@ fn kernels_that_lose_merged_datagrams_are_known_by_their_release() {
     ] {
         let parsed = os::parse_release(release);
         assert_eq!(loses_merged_datagrams(parsed), loses, "{release}");
+    }
+}
+
+#[test]
+fn a_device_with_one_queue_knows_where_and_when_a_packet_was_sent() {
+    let net = Netns::new().unwrap();
+    let tun = device(&net, "tun", &["10.8.0.1"], Offloads::ALL);
+    let sender = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+    let mut frame = vec![0; MAX_FRAME];
+    on_each_cpu(|cpu| {
+        for len in [0, 1, 1400] {
+            let before = boottime();
+            sender.send_to(&vec![7; len], "10.8.0.2:9").unwrap();
+            // The kernel sends packets of its own, too.
+            let read = loop {
+                let read = tun.read(&mut frame).unwrap();
+                if frame[VNET_HDR_LEN] == 0x45 {
+                    break read;
+                }
+            };
+            assert_eq!(read, VNET_HDR_LEN + 28 + len, "the whole packet");
+            let origin = tun.last_origin().unwrap();
+            assert_eq!(origin.cpu, cpu);
+            assert!(before <= origin.at && origin.at <= boottime());
+        }
+    });
+    let queues = net.run(|| Tun::open("many", 2, Offloads::ALL)).unwrap();
+    for queue in queues.unwrap() {
+        assert_eq!(queue.last_origin(), None, "of which queue would it be?");
     }
 }

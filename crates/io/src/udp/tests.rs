@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-use adit_proto::{Endpoint, Source};
+use adit_proto::{Endpoint, Source, Time};
 
 use super::*;
 use crate::netlink::{Family, LinkChange, Netlink, Route, Rule};
@@ -720,4 +720,62 @@ fn receive_buffer_grows_for_a_fast_receiver() {
     assert_eq!(from.send(&trains, &mut SendReport::default()), 1);
     to.recv(&mut batch).unwrap();
     assert!(size() > before, "{} bytes, {before} before", size());
+}
+
+pub(crate) fn boottime() -> Time {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Time::default() + Duration::try_from(now).unwrap()
+}
+
+/// Runs `work` on each CPU that this process may use.
+pub(crate) fn on_each_cpu(mut work: impl FnMut(usize) + Send) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = sched_getaffinity(None).unwrap();
+    // On a thread of its own, which ends with its affinity.
+    let walk = || {
+        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
+            let mut only = CpuSet::new();
+            only.set(cpu);
+            sched_setaffinity(None, &only).unwrap();
+            work(cpu);
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(walk).join()).unwrap();
+}
+
+#[test]
+fn a_socket_knows_where_and_when_a_datagram_arrived() {
+    let net = Netns::new().unwrap();
+    let (group, port) = net
+        .run(|| {
+            let netlink = Netlink::open().unwrap();
+            let up = LinkChange {
+                up: Some(true),
+                ..LinkChange::default()
+            };
+            netlink.set_link(1, &up).unwrap();
+            bind_group(0, 0, Offloads::default(), 1)
+        })
+        .unwrap()
+        .unwrap();
+    let socket = group[0].v4.as_ref().unwrap();
+    let sender = net
+        .run(|| std::net::UdpSocket::bind("127.0.0.1:0"))
+        .unwrap()
+        .unwrap();
+    on_each_cpu(|cpu| {
+        // What arrives is whole, however long.
+        for len in [0, 1, 1400, 65_507] {
+            let sent = numbered(len);
+            let before = boottime();
+            sender.send_to(&sent, ("127.0.0.1", port)).unwrap();
+            let [(_, received)] = &receive(socket, len)[..] else {
+                panic!("one datagram was sent")
+            };
+            assert!(*received == sent, "{len} bytes");
+            let origin = socket.last_origin().unwrap();
+            assert_eq!(origin.cpu, cpu);
+            assert!(before <= origin.at && origin.at <= boottime());
+        }
+    });
 }
