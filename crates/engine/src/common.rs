@@ -60,6 +60,8 @@ pub(crate) struct ShardFace<U> {
     pub(crate) sockets: ArcSwap<Sockets<U>>,
     pub(crate) drops: Arc<Drops>,
     pub(crate) waker: Waker,
+    /// Of the thread that the way in has while little moves.
+    pub(crate) way_in: Waker,
     messages: Mutex<Vec<Message>>,
 }
 
@@ -77,6 +79,7 @@ impl<U: UdpSocket> ShardFace<U> {
             sockets: ArcSwap::from_pointee(Sockets::unbound()),
             drops: Arc::default(),
             waker: Waker::new()?,
+            way_in: Waker::new()?,
             messages: Mutex::default(),
         })
     }
@@ -141,6 +144,7 @@ impl<U> Common<U> {
         self.control.waker.wake();
         for shard in &self.shards {
             shard.waker.wake();
+            shard.way_in.wake();
         }
     }
 

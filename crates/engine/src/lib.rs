@@ -17,10 +17,12 @@ mod inbound;
 mod inbox;
 mod kernel;
 mod outbound;
+mod placement;
 mod shard;
 mod staged;
 mod train;
 mod wake;
+mod way_in;
 
 use std::fmt;
 use std::io;
@@ -132,11 +134,16 @@ impl Engine {
         engine.spawn("adit-control".into(), Arc::clone(&common), move || {
             control.run()
         })?;
-        for (number, shard) in shards.into_iter().enumerate() {
+        for (number, (shard, way_in)) in shards.into_iter().enumerate() {
             engine.spawn(
                 format!("adit-shard-{number}"),
                 Arc::clone(&common),
                 move || shard.run(),
+            )?;
+            engine.spawn(
+                format!("adit-inbound-{number}"),
+                Arc::clone(&common),
+                move || way_in.run(),
             )?;
         }
         Ok(engine)

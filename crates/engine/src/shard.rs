@@ -1,48 +1,52 @@
-//! One thread that carries packets all the way, in both directions.
+//! One thread that carries packets all the way, in both directions. While little moves, another one does the way in.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use adit_io::tun::Trouble;
 use adit_io::{Offloads, TunQueue, UdpSocket};
-use rustix::event::epoll::{self, EventData, EventFlags};
+use adit_proto::Time;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::process::setpriority_process;
 
 use crate::clock;
 use crate::common::{Common, Message, ShardFace, Sockets};
-use crate::inbound::Inbound;
 use crate::outbound::{Outbound, Turn};
+use crate::placement::Placement;
+use crate::way_in::WayIn;
 
 /// The nice value of a shard. The kernel forwards packets before any process runs; if the processes whose packets the
 /// tunnel carries ran as readily as it, they would fill its queues faster than it empties them.
 const PRIORITY: i32 = -10;
 
-const WAKER: u64 = 0;
+pub(crate) const WAKER: u64 = 0;
 const TUN: u64 = 1;
 const V4: u64 = 2;
-const V6: u64 = 3;
+pub(crate) const V6: u64 = 3;
 
 /// A shard and what it alone owns.
 pub(crate) struct Shard<T, U> {
     number: usize,
-    tun: T,
-    common: Arc<Common<U>>,
+    way_in: Arc<WayIn<T, U>>,
     sockets: Arc<Sockets<U>>,
     epoll: OwnedFd,
     outbound: Outbound,
-    inbound: Inbound,
     /// The socket was full: the TUN waits until it is writable.
     blocked: bool,
+    placement: Placement,
+    /// Little moves: the way in's own thread has the sockets.
+    lent: bool,
 }
 
 impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
+    /// A shard, and its way in, which is to have a thread of its own.
     pub(crate) fn new(
         number: usize,
         tun: T,
         common: Arc<Common<U>>,
         offloads: Offloads,
-    ) -> io::Result<Self> {
+    ) -> io::Result<(Self, Arc<WayIn<T, U>>)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let face = &common.shards[number];
         epoll::add(
@@ -52,69 +56,66 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             EventFlags::IN,
         )?;
         epoll::add(&epoll, tun.fd(), EventData::new_u64(TUN), EventFlags::IN)?;
-        let drops = Arc::clone(&face.drops);
-        Ok(Self {
+        let outbound = Outbound::new(Arc::clone(&face.drops));
+        let way_in = Arc::new(WayIn::new(number, tun, common, offloads)?);
+        let shard = Self {
             number,
-            tun,
+            way_in: Arc::clone(&way_in),
             sockets: Arc::new(Sockets::unbound()),
             epoll,
-            outbound: Outbound::new(Arc::clone(&drops)),
-            inbound: Inbound::new(offloads, drops),
-            common,
+            outbound,
             blocked: false,
-        })
+            placement: Placement::new(),
+            lent: false,
+        };
+        Ok((shard, way_in))
     }
 
     /// Carries packets until the engine stops; an error is the TUN's and final.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        // Without the right to it the shard runs as everyone else does.
-        let _ = setpriority_process(None, PRIORITY);
+        give_priority();
         let mut events = Vec::with_capacity(8);
-        while !self.common.is_stopping() {
-            events.clear();
-            match epoll::wait(
-                &self.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                None,
-            ) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
+        while !self.way_in.common.is_stopping() {
+            wait(&self.epoll, &mut events)?;
+            let now = clock::now();
+            let rested = self.placement.turn(now);
             let mut outbound = false;
+            let mut from = None;
             for event in &events {
                 let flags = event.flags;
                 match event.data.u64() {
-                    WAKER => self.woken()?,
+                    WAKER => self.woken(now)?,
                     TUN => outbound = true,
-                    socket => {
+                    family => {
                         outbound |= flags.contains(EventFlags::OUT);
-                        if flags.intersects(EventFlags::IN | EventFlags::ERR) {
-                            self.receive(socket == V6)?;
+                        if flags.intersects(EventFlags::IN | EventFlags::ERR)
+                            && let Some(socket) = self.sockets.family(family == V6)
+                        {
+                            self.way_in.turn(socket, now)?;
+                            if rested {
+                                from = from.or_else(|| socket.last_origin());
+                            }
                         }
                     }
                 }
             }
             if outbound {
-                self.send()?;
+                self.send(now)?;
+                if rested {
+                    from = from.or_else(|| self.way_in.tun.last_origin());
+                }
             }
+            if let Some(origin) = from {
+                self.placement.came_from(origin);
+            }
+            self.set_lent(self.placement.is_bound())?;
         }
         Ok(())
     }
 
-    fn receive(&mut self, v6: bool) -> io::Result<()> {
-        match self.sockets.family(v6) {
-            Some(socket) => self
-                .inbound
-                .turn(&self.common, socket, &self.tun, clock::now()),
-            None => Ok(()),
-        }
-    }
-
-    fn send(&mut self) -> io::Result<()> {
-        match self
-            .outbound
-            .turn(&self.common, &self.sockets, &self.tun, clock::now())
-        {
+    fn send(&mut self, now: Time) -> io::Result<()> {
+        let WayIn { tun, common, .. } = &*self.way_in;
+        match self.outbound.turn(common, &self.sockets, tun, now) {
             Ok(turn) => self.set_blocked(turn == Turn::Blocked),
             Err(e) if Trouble::of(&e) == Trouble::Gone => Err(e),
             // Anything else concerns what was to be read and passes.
@@ -126,60 +127,74 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     fn set_blocked(&mut self, blocked: bool) -> io::Result<()> {
         if blocked != self.blocked {
             self.blocked = blocked;
-            let tun = if blocked {
+            let events = if blocked {
                 EventFlags::empty()
             } else {
                 EventFlags::IN
             };
-            epoll::modify(&self.epoll, self.tun.fd(), EventData::new_u64(TUN), tun)?;
-            for (socket, token) in tokens(&self.sockets) {
-                epoll::modify(
-                    &self.epoll,
-                    socket.fd(),
-                    EventData::new_u64(token),
-                    self.socket_events(),
-                )?;
-            }
+            let tun = &self.way_in.tun;
+            epoll::modify(&self.epoll, tun.fd(), EventData::new_u64(TUN), events)?;
+            self.change_socket_events()?;
+        }
+        Ok(())
+    }
+
+    /// Lends the sockets to the way in's own thread, or takes them back.
+    fn set_lent(&mut self, lent: bool) -> io::Result<()> {
+        if lent == self.lent {
+            return Ok(());
+        }
+        if lent {
+            self.lent = self.way_in.lend(&self.sockets);
+        } else {
+            self.way_in.take_back(&self.sockets);
+            self.lent = false;
+        }
+        self.change_socket_events()
+    }
+
+    fn change_socket_events(&self) -> io::Result<()> {
+        for (socket, token) in tokens(&self.sockets) {
+            let data = EventData::new_u64(token);
+            epoll::modify(&self.epoll, socket.fd(), data, self.socket_events())?;
         }
         Ok(())
     }
 
     fn socket_events(&self) -> EventFlags {
-        if self.blocked {
-            EventFlags::IN | EventFlags::OUT
-        } else {
-            EventFlags::IN
-        }
+        let mut events = EventFlags::empty();
+        events.set(EventFlags::IN, !self.lent);
+        events.set(EventFlags::OUT, self.blocked);
+        events
     }
 
-    fn woken(&mut self) -> io::Result<()> {
-        let common = Arc::clone(&self.common);
+    fn woken(&mut self, now: Time) -> io::Result<()> {
+        let way_in = Arc::clone(&self.way_in);
+        let common = &way_in.common;
         let face: &ShardFace<U> = &common.shards[self.number];
         face.waker.clear();
+        if way_in.was_overtaxed() {
+            self.placement.leave();
+        }
         let sockets = face.sockets.load_full();
         if !Arc::ptr_eq(&sockets, &self.sockets) {
+            self.set_lent(false)?;
             for socket in self.sockets.both() {
                 epoll::delete(&self.epoll, socket.fd())?;
             }
             self.sockets = sockets;
             for (socket, token) in tokens(&self.sockets) {
-                epoll::add(
-                    &self.epoll,
-                    socket.fd().as_fd(),
-                    EventData::new_u64(token),
-                    self.socket_events(),
-                )?;
+                let data = EventData::new_u64(token);
+                epoll::add(&self.epoll, socket.fd(), data, self.socket_events())?;
             }
         }
         for message in face.take_messages() {
             match message {
                 Message::SessionReady(tunnel) => {
-                    let now = clock::now();
-                    if self
+                    let sent = self
                         .outbound
-                        .send_staged(&common, &self.sockets, &tunnel, now)
-                        == Turn::Blocked
-                    {
+                        .send_staged(common, &self.sockets, &tunnel, now);
+                    if sent == Turn::Blocked {
                         self.set_blocked(true)?;
                     }
                 }
@@ -190,7 +205,21 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     }
 }
 
-fn tokens<U>(sockets: &Sockets<U>) -> impl Iterator<Item = (&U, u64)> {
+/// Raises the priority of the calling thread. Without the right to it, it runs as everyone else does.
+pub(crate) fn give_priority() {
+    let _ = setpriority_process(None, PRIORITY);
+}
+
+/// Sleeps until something happens, and tells what.
+pub(crate) fn wait(epoll: &OwnedFd, events: &mut Vec<Event>) -> io::Result<()> {
+    events.clear();
+    match epoll::wait(epoll, rustix::buffer::spare_capacity(events), None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+pub(crate) fn tokens<U>(sockets: &Sockets<U>) -> impl Iterator<Item = (&U, u64)> {
     sockets
         .v4
         .iter()

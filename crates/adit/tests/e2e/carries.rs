@@ -236,3 +236,74 @@ fn a_flooding_peer_leaves_another_its_share() {
         "{received} of {sent} datagrams of the quiet peer arrived"
     );
 }
+
+/// The CPUs that a thread of the process may run on, as a list.
+fn cpus_of(daemon: &Daemon, thread: &str) -> String {
+    let tasks = format!("/proc/{}/task", daemon.pid());
+    let status = std::fs::read_dir(tasks)
+        .expect("its threads")
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
+        .find(|status| status.lines().next() == Some(&format!("Name:\t{thread}")))
+        .unwrap_or_else(|| panic!("no thread {thread}"));
+    allowed_cpus(&status).to_owned()
+}
+
+fn allowed_cpus(status: &str) -> &str {
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+    list.expect("a list of CPUs")
+}
+
+#[test]
+fn lone_packets_are_carried_where_they_come_from_and_a_load_wherever_the_scheduler_likes() {
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("our own status");
+    let everywhere = allowed_cpus(&status);
+    let cpus = listed(everywhere);
+    let [first, second, ..] = &cpus[..] else {
+        println!("there is one CPU only: nowhere to go");
+        return;
+    };
+    for cpu in [second, first] {
+        let mut there = None;
+        wait_for(&format!("both ends go to CPU {cpu}"), seconds(30), || {
+            // One that found the CPU too busy, with other tests perhaps, would be slow to come again.
+            let net = Pair::new();
+            let tunnel = Tunnel::new(&net, Setup::default());
+            tunnel.connect();
+            let (left, right) = (&tunnel.left, &tunnel.right);
+            let lone = format!("taskset -c {cpu} ping -n -q -c 20 -i 0.01 -W 1");
+            left.host.sh(&format!("{lone} {}", right.v4));
+            let found = cpus_of(&left.daemon, "adit-shard-0") == *cpu
+                && cpus_of(&right.daemon, "adit-inbound-0") == *cpu;
+            there = found.then_some((net, tunnel));
+            found
+        });
+        let (_net, tunnel) = there.expect("just seen");
+        let (left, right) = (&tunnel.left, &tunnel.right);
+        let free = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !free.load(Ordering::Relaxed) {
+                    tcp(&left.host, &right.host, &right.v4, 16 * MIB);
+                }
+            });
+            wait_for("both ends are free under load", seconds(20), || {
+                let both = [&left.daemon, &right.daemon].into_iter();
+                both.map(|daemon| cpus_of(daemon, "adit-shard-0"))
+                    .all(|cpus| cpus == everywhere)
+            });
+            free.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// The CPUs of a list like `0-3,8`.
+fn listed(list: &str) -> Vec<String> {
+    let cpus = list.split(',').flat_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| -> usize { text.parse().expect("a CPU") };
+        number(first)..=number(last)
+    });
+    cpus.map(|cpu| cpu.to_string()).collect()
+}

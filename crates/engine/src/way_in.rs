@@ -1,0 +1,120 @@
+//! A shard's way in, which has a thread of its own while little moves.
+//!
+//! A lone packet waits longest for CPUs to wake up. What comes from the TUN comes from the CPU of whoever sent it, and
+//! what comes from the socket from the one that serves the network card: two threads can each be where theirs comes
+//! from, one cannot. Under load that is no help, and the shard does both. Whoever takes a turn holds the lock for all
+//! of it, so packets keep their order whatever thread that is.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use adit_io::{Offloads, TunQueue, UdpSocket};
+use adit_proto::Time;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::clock;
+use crate::common::{Common, Sockets, lock};
+use crate::inbound::Inbound;
+use crate::placement::Placement;
+use crate::shard::{V6, WAKER, give_priority, tokens, wait};
+
+/// What the two threads of a shard share.
+pub(crate) struct WayIn<T, U> {
+    number: usize,
+    pub(crate) tun: T,
+    pub(crate) common: Arc<Common<U>>,
+    inbound: Mutex<Inbound>,
+    /// What the way in's own thread sleeps on: its waker, and the sockets while they are lent.
+    epoll: OwnedFd,
+    /// That thread has met load: it asks the shard to take the sockets back.
+    overtaxed: AtomicBool,
+}
+
+impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
+    pub(crate) fn new(
+        number: usize,
+        tun: T,
+        common: Arc<Common<U>>,
+        offloads: Offloads,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let face = &common.shards[number];
+        let waker = EventData::new_u64(WAKER);
+        epoll::add(&epoll, &face.way_in, waker, EventFlags::IN)?;
+        Ok(Self {
+            number,
+            tun,
+            inbound: Mutex::new(Inbound::new(offloads, Arc::clone(&face.drops))),
+            common,
+            epoll,
+            overtaxed: AtomicBool::new(false),
+        })
+    }
+
+    /// Carries what waits in `socket`, up to a batch. Errors are the TUN's.
+    pub(crate) fn turn(&self, socket: &U, now: Time) -> io::Result<()> {
+        lock(&self.inbound).turn(&self.common, socket, &self.tun, now)
+    }
+
+    /// Lends the sockets to the way in's own thread: all of them, or none if there is no memory for that.
+    pub(crate) fn lend(&self, sockets: &Sockets<U>) -> bool {
+        let lent = tokens(sockets).all(|(socket, token)| {
+            let data = EventData::new_u64(token);
+            epoll::add(&self.epoll, socket.fd(), data, EventFlags::IN).is_ok()
+        });
+        if !lent {
+            self.take_back(sockets);
+        }
+        lent
+    }
+
+    /// Takes them back.
+    pub(crate) fn take_back(&self, sockets: &Sockets<U>) {
+        for socket in sockets.both() {
+            // Fails for one that is not lent only.
+            let _ = epoll::delete(&self.epoll, socket.fd());
+        }
+    }
+
+    /// Whether the way in's own thread has met load since this was last asked.
+    pub(crate) fn was_overtaxed(&self) -> bool {
+        self.overtaxed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Carries packets from the sockets that are lent, until the engine stops.
+    pub(crate) fn run(&self) -> io::Result<()> {
+        give_priority();
+        let face = &self.common.shards[self.number];
+        let mut placement = Placement::new();
+        let mut events = Vec::with_capacity(8);
+        while !self.common.is_stopping() {
+            wait(&self.epoll, &mut events)?;
+            let now = clock::now();
+            let rested = placement.turn(now);
+            let sockets = face.sockets.load();
+            let mut from = None;
+            for event in &events {
+                match event.data.u64() {
+                    WAKER => face.way_in.clear(),
+                    family => {
+                        if let Some(socket) = sockets.family(family == V6) {
+                            self.turn(socket, now)?;
+                            if rested {
+                                from = from.or_else(|| socket.last_origin());
+                            }
+                        }
+                    }
+                }
+            }
+            if let Some(origin) = from {
+                placement.came_from(origin);
+            }
+            if placement.is_loaded() && !self.overtaxed.swap(true, Ordering::AcqRel) {
+                face.waker.wake();
+            }
+        }
+        Ok(())
+    }
+}
