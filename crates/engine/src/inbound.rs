@@ -80,18 +80,20 @@ impl Inbound {
         }
     }
 
-    /// Receives what waits in the socket, up to a batch, and delivers it. Errors are the TUN's.
+    /// Receives what waits in the socket, up to a batch, and delivers it. Returns how many data messages that were;
+    /// errors are the TUN's.
     pub(crate) fn turn<U: UdpSocket>(
         &mut self,
         common: &Common<U>,
         socket: &U,
         tun: &impl TunQueue,
         now: Time,
-    ) -> io::Result<()> {
+    ) -> io::Result<usize> {
         // An error other than "nothing waits" concerns one datagram that is gone: the next wake-up goes on.
         if socket.recv(&mut self.batch).is_err() {
-            return Ok(());
+            return Ok(0);
         }
+        let mut carried = 0;
         let mut cursor = Cursor {
             message: 0,
             offset: 0,
@@ -99,6 +101,7 @@ impl Inbound {
         let mut waiting = 0;
         while cursor.message < self.batch.len() {
             cursor = self.classify(common, cursor, now);
+            carried += self.packets.len();
             self.open();
             self.commit(common, now);
             waiting += self.coalesce(common, tun)?;
@@ -107,7 +110,8 @@ impl Inbound {
                 waiting = 0;
             }
         }
-        self.deliver(common, tun)
+        self.deliver(common, tun)?;
+        Ok(carried)
     }
 
     /// Stages 2 and 3, for datagrams from `cursor` on until a group is full.

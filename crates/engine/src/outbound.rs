@@ -52,6 +52,8 @@ pub(crate) struct Outbound {
     frames: VecDeque<(usize, usize)>,
     sender: Sender,
     staged: Staged,
+    /// Packets that the last turn carried.
+    carried: usize,
     /// Turns since the TUN was last read empty.
     behind: u32,
     /// When the control thread was last told that the TUN is behind.
@@ -70,6 +72,7 @@ impl Outbound {
                 drops,
             },
             staged: Staged::default(),
+            carried: 0,
             behind: 0,
             told: Time::default(),
         }
@@ -83,6 +86,7 @@ impl Outbound {
         tun: &impl TunQueue,
         now: Time,
     ) -> io::Result<Turn> {
+        self.carried = 0;
         if !self.sender.flush(common, sockets, now) {
             return Ok(Turn::Blocked);
         }
@@ -114,6 +118,7 @@ impl Outbound {
                 self.sender.drops.count(DropReason::MalformedFrame, 1);
                 continue;
             };
+            self.carried += frame.segments();
             let Some(tunnel) = routes.lookup(frame.destination()) else {
                 self.sender
                     .drops
@@ -139,6 +144,11 @@ impl Outbound {
             turn = Turn::Blocked;
         }
         Ok(turn)
+    }
+
+    /// How many packets the last turn carried.
+    pub(crate) fn carried(&self) -> usize {
+        self.carried
     }
 
     /// A session exists now: sends what waited for it.

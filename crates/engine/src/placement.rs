@@ -14,10 +14,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 #[path = "placement_tests.rs"]
 mod tests;
 
-/// A pause between turns after which a packet is no part of a load.
+/// A pause between turns after which a packet may be a lone one.
 const REST: Duration = Duration::from_millis(1);
-/// Turns without a rest between them that are load. A request and its answer are two.
-const LOAD: u32 = 16;
+/// Packets without a rest between them that are load. A request and its answer are two. A thread that had to wait for
+/// a CPU seems to have rested, but finds more than that.
+const LOAD: usize = 16;
 /// Packets from the same CPU, each after a rest, that make a pattern at first.
 const PATTERN: u32 = 4;
 /// The longest pattern to be asked for, once CPUs were too busy.
@@ -34,8 +35,8 @@ const TOO_LATE: u32 = 4;
 pub(crate) struct Placement {
     /// When the last turn began.
     last: Time,
-    /// Turns since the last rest.
-    turns: u32,
+    /// Packets since the last rest.
+    packets: usize,
     /// The CPU that the last packet after a rest came from, and how many in a row did.
     from: (usize, u32),
     /// How many it takes to follow them.
@@ -50,7 +51,7 @@ impl Placement {
     pub(crate) fn new() -> Self {
         Self {
             last: Time::default(),
-            turns: 0,
+            packets: 0,
             from: (0, 0),
             pattern: PATTERN,
             late: 0,
@@ -63,17 +64,24 @@ impl Placement {
         let rested = now.since(self.last) >= REST;
         self.last = now;
         if rested {
-            self.turns = 0;
-        }
-        self.turns = self.turns.saturating_add(1);
-        if self.turns == LOAD {
-            self.leave();
+            self.packets = 0;
         }
         rested
     }
 
-    /// The first packet of this turn, after a rest.
+    /// So many packets were carried in this turn.
+    pub(crate) fn carried(&mut self, packets: usize) {
+        self.packets = self.packets.saturating_add(packets);
+        if self.is_loaded() {
+            self.leave();
+        }
+    }
+
+    /// The packets of this turn, after a rest.
     pub(crate) fn came_from(&mut self, origin: Origin) {
+        if self.is_loaded() {
+            return;
+        }
         let Origin { cpu, at } = origin;
         self.from = if self.from.0 == cpu {
             (cpu, self.from.1.saturating_add(1))
@@ -117,9 +125,9 @@ impl Placement {
         self.bound.is_some()
     }
 
-    /// Whether turn comes after turn.
+    /// Whether packet comes after packet.
     pub(crate) fn is_loaded(&self) -> bool {
-        self.turns >= LOAD
+        self.packets >= LOAD
     }
 
     /// Binds the thread to `cpu`, if that is among several CPUs that it may run on.

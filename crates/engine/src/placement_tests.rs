@@ -14,7 +14,9 @@ impl Walk {
         self.now = self.now + pause;
         let at = self.now;
         self.now = self.now + wait;
-        if self.placement.turn(self.now) {
+        let rested = self.placement.turn(self.now);
+        self.placement.carried(1);
+        if rested {
             self.placement.came_from(Origin { cpu, at });
         }
     }
@@ -104,6 +106,15 @@ fn under_load_the_scheduler_decides_until_there_is_a_pattern_again() {
         }
         assert_eq!(walk.follow(cpus[1]), PATTERN);
         assert!(!walk.placement.is_loaded());
+        // A thread that had no CPU for a while is loaded, too.
+        for _ in 0..100 {
+            walk.now = walk.now + PAUSE;
+            assert!(walk.placement.turn(walk.now));
+            walk.placement.carried(LOAD);
+            let at = walk.now;
+            walk.placement.came_from(Origin { cpu: cpus[1], at });
+            assert!(affinity() == allowed);
+        }
     });
 }
 

@@ -91,7 +91,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                         if flags.intersects(EventFlags::IN | EventFlags::ERR)
                             && let Some(socket) = self.sockets.family(family == V6)
                         {
-                            self.way_in.turn(socket, now)?;
+                            self.placement.carried(self.way_in.turn(socket, now)?);
                             if rested {
                                 from = from.or_else(|| socket.last_origin());
                             }
@@ -101,6 +101,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             }
             if outbound {
                 self.send(now)?;
+                self.placement.carried(self.outbound.carried());
                 if rested {
                     from = from.or_else(|| self.way_in.tun.last_origin());
                 }

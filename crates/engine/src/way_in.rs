@@ -53,8 +53,8 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
         })
     }
 
-    /// Carries what waits in `socket`, up to a batch. Errors are the TUN's.
-    pub(crate) fn turn(&self, socket: &U, now: Time) -> io::Result<()> {
+    /// Carries what waits in `socket`, up to a batch, and returns how many packets. Errors are the TUN's.
+    pub(crate) fn turn(&self, socket: &U, now: Time) -> io::Result<usize> {
         lock(&self.inbound).turn(&self.common, socket, &self.tun, now)
     }
 
@@ -100,7 +100,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
                     WAKER => face.way_in.clear(),
                     family => {
                         if let Some(socket) = sockets.family(family == V6) {
-                            self.turn(socket, now)?;
+                            placement.carried(self.turn(socket, now)?);
                             if rested {
                                 from = from.or_else(|| socket.last_origin());
                             }
