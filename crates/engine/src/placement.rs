@@ -69,9 +69,9 @@ impl Placement {
         rested
     }
 
-    /// So many packets were carried in this turn.
+    /// So many packets were carried in this turn. It counts as one at least: a flood of datagrams that are none is load.
     pub(crate) fn carried(&mut self, packets: usize) {
-        self.packets = self.packets.saturating_add(packets);
+        self.packets = self.packets.saturating_add(packets.max(1));
         if self.is_loaded() {
             self.leave();
         }

@@ -106,6 +106,13 @@ fn under_load_the_scheduler_decides_until_there_is_a_pattern_again() {
         }
         assert_eq!(walk.follow(cpus[1]), PATTERN);
         assert!(!walk.placement.is_loaded());
+        // So it is with datagrams that carry nothing.
+        for _ in 1..LOAD {
+            walk.now = walk.now + NONE;
+            assert!(!walk.placement.turn(walk.now));
+            walk.placement.carried(0);
+        }
+        assert!(walk.placement.is_loaded() && affinity() == allowed);
         // A thread that had no CPU for a while is loaded, too.
         for _ in 0..100 {
             walk.now = walk.now + PAUSE;
