@@ -7,7 +7,7 @@
 //! 5. `commit`: the replay window moves over what is authentic, the tunnel learns of it;
 //! 6. `check source`: the inner packet's source must be routed to the tunnel that it came from;
 //! 7. `coalesce`: packets of one flow become super-frames again;
-//! 8. `deliver`: one write each.
+//! 8. `deliver`: one write each, for the whole batch at once: its flows' super-frames are as long as they can be.
 
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
@@ -27,11 +27,8 @@ use crate::drops::{DropReason, Drops};
 
 /// Packets opened together: enough to fill the lanes of any kernel with small packets.
 const MAX_GROUP: usize = 256;
-/// A group ends with the message that makes it this long: its bytes stay in the cache until they are delivered.
+/// A group ends with the message that makes it this long.
 const GROUP_BYTES: usize = 32 << 10;
-/// Opened bytes that may wait for more of their flow before they are delivered: full trains go on at once, while
-/// their bytes are in the cache, and short ones are joined.
-const DELIVER_BYTES: usize = 48 << 10;
 /// Pieces of one gathering write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
@@ -98,17 +95,12 @@ impl Inbound {
             message: 0,
             offset: 0,
         };
-        let mut waiting = 0;
         while cursor.message < self.batch.len() {
             cursor = self.classify(common, cursor, now);
             carried += self.packets.len();
             self.open();
             self.commit(common, now);
-            waiting += self.coalesce(common, tun)?;
-            if waiting >= DELIVER_BYTES {
-                self.deliver(common, tun)?;
-                waiting = 0;
-            }
+            self.coalesce(common, tun)?;
         }
         self.deliver(common, tun)?;
         Ok(carried)
@@ -230,14 +222,13 @@ impl Inbound {
         }
     }
 
-    /// Stages 6 and 7. Returns how many bytes now wait to be delivered.
+    /// Stages 6 and 7.
     fn coalesce<U: UdpSocket>(
         &mut self,
         common: &Common<U>,
         tun: &impl TunQueue,
-    ) -> io::Result<usize> {
+    ) -> io::Result<()> {
         let routes = common.proto.routes();
-        let mut waiting = 0;
         for at in 0..self.runs.len() {
             let run = &self.runs[at];
             let (message, tunnel, packets) = (run.message, run.tunnel.id(), run.packets.clone());
@@ -284,10 +275,9 @@ impl Inbound {
                     let pushed = self.coalescer.push(packet, span);
                     debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
                 }
-                waiting += len;
             }
         }
-        Ok(waiting)
+        Ok(())
     }
 
     /// Stage 8. A super-frame that the kernel refuses is delivered packet by packet, and coalescing ends.
