@@ -88,10 +88,10 @@ impl<H: Host> Control<H> {
                 tv_nsec: wait.subsec_nanos().into(),
             }
         });
-        let timeout = if self.common.control.has_handshakes() {
-            Some(Timespec::default())
-        } else {
+        let timeout = if self.common.control.is_empty() {
             timeout
+        } else {
+            Some(Timespec::default())
         };
         let host_events = {
             let mut fds = vec![PollFd::new(&common.control.waker, PollFlags::IN)];

@@ -106,8 +106,10 @@ impl Inbox {
         )
     }
 
-    pub(crate) fn has_handshakes(&self) -> bool {
-        !lock(&self.waiting).handshakes.is_empty()
+    /// Whether anything waits. To be asked before sleeping: only what finds nothing waiting wakes the thread, and
+    /// handshakes may have waited until now.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.waiting).is_empty()
     }
 
     /// The oldest handshake message, and how many wait behind it.
@@ -136,5 +138,27 @@ impl Inbox {
             self.waker.wake();
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Invariant 6.
+    #[test]
+    fn what_comes_while_handshakes_wait_is_not_slept_over() {
+        let inbox = Inbox::new().expect("an eventfd");
+        let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
+        assert!(inbox.is_empty());
+        assert!(inbox.handshake(from, &[1]));
+        inbox.take_all();
+        // Wakes nobody: the control thread is at work on the handshake.
+        inbox.tun_is_behind();
+        assert!(inbox.next_handshake().is_some());
+        assert!(inbox.next_handshake().is_none());
+        assert!(!inbox.is_empty(), "the control thread would sleep now");
+        assert!(inbox.take_all().2);
+        assert!(inbox.is_empty());
     }
 }
