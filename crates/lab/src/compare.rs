@@ -191,7 +191,8 @@ impl Stage {
 fn estimate(steps: &[Step], contenders: usize) -> Duration {
     const START: Duration = Duration::from_millis(600);
     const OVERHEAD: Duration = Duration::from_millis(350);
-    let loaded: u32 = steps
+    let in_turns = Step::in_turns(steps);
+    let loaded: u32 = in_turns
         .iter()
         .map(|step| step.warm_up() + step.seconds())
         .sum();
@@ -199,7 +200,7 @@ fn estimate(steps: &[Step], contenders: usize) -> Duration {
         .iter()
         .filter(|&&stage| steps.iter().any(|&step| Stage::of(step) == stage));
     let one = Duration::from_secs(loaded.into())
-        + OVERHEAD.mul_f64(to_f64(steps.len()))
+        + OVERHEAD.mul_f64(to_f64(in_turns.len()))
         + START.mul_f64(to_f64(stages.count()));
     one.mul_f64(to_f64(contenders))
 }
@@ -264,7 +265,8 @@ fn one_stage(
     if memory {
         record(report, round, entry.who, measure::idle_memory(&pair)?);
     }
-    for &step in steps.iter().filter(|&&step| step != Step::Memory) {
+    let in_turns = Step::in_turns(steps).into_iter();
+    for step in in_turns.filter(|&step| step != Step::Memory) {
         sandbox::check()?;
         let done = measure::step(step, &pair).and_then(|values| {
             pair.check()?;

@@ -2,14 +2,16 @@
 //!
 //! iperf3 spends a clock call, a `select` and a bookkeeping step on each datagram, and cannot hand the kernel a train
 //! of them. The flood here is one `send` a datagram, or one `send` a train with `UDP_SEGMENT`, and the receiver takes
-//! merged datagrams where the kernel offers them (`UDP_GRO`). The streams are blocking reads and writes, one thread
-//! each.
+//! merged datagrams where the kernel offers them (`UDP_GRO`). Of many streams iperf3 asks in turn which are ready
+//! (`select`); here the kernel tells (`epoll`).
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::framing::Family;
@@ -26,6 +28,8 @@ const MAX_SEGMENTS: usize = 64;
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// A receiver that hears nothing for so long has heard everything.
 const SILENCE: Duration = Duration::from_millis(300);
+/// Milliseconds after which streams that do not move are given up.
+const STANDSTILL: u16 = 3000;
 
 /// A flood of datagrams.
 #[derive(Clone, Copy, Debug)]
@@ -126,12 +130,13 @@ fn receiver(at: SocketAddr) -> Result<UdpSocket, Failure> {
     Ok(socket)
 }
 
-/// TCP streams from a to b, each with a thread at both ends, in both directions if asked.
+/// TCP streams from a to b, all of one end served by one thread, as event-driven servers do it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams {
     pub(crate) count: u32,
-    pub(crate) bidirectional: bool,
     pub(crate) time: Duration,
+    /// Time before that which does not count.
+    pub(crate) warm_up: Duration,
 }
 
 impl Streams {
@@ -140,79 +145,93 @@ impl Streams {
         let at = SocketAddr::new(to, PORT);
         let listener = pair.b.run(move || Ok(TcpListener::bind(at)?))?;
         let before = retransmits(pair)?;
-        let accepting = pair.b.thread(move || self.accept(&listener))?;
-        let connecting = pair.a.thread(move || self.connect(at))?;
-        let begun = Instant::now();
-        let back = join(connecting)?;
-        let seconds = begun.elapsed().as_secs_f64();
-        let forth = join(accepting)?;
+        let receiving = pair.b.thread(move || self.receive(&listener))?;
+        let sending = pair.a.thread(move || self.send(at))?;
+        join(sending)?;
+        let (bytes, seconds) = join(receiving)?;
+        if seconds <= 0.0 {
+            return Err("the streams ended before they were measured".into());
+        }
         Ok(Flow {
-            bytes: to_f64(forth + back),
+            bytes: to_f64(bytes),
             seconds,
             retransmits: Some(retransmits(pair)? - before),
             datagrams: None,
         })
     }
 
-    /// The end that listens; returns the bytes it received.
-    fn accept(self, listener: &TcpListener) -> Result<usize, Failure> {
-        let streams: Result<Vec<_>, _> = listener.incoming().take(self.count.try_into()?).collect();
-        self.drive(streams?, true, self.bidirectional)
-    }
-
-    /// The end that connects; returns the bytes it received.
-    fn connect(self, to: SocketAddr) -> Result<usize, Failure> {
+    fn send(self, to: SocketAddr) -> Result<(), Failure> {
         let limit = Duration::from_secs(5);
-        let streams: Result<Vec<_>, _> = (0..self.count)
+        let mut streams = (0..self.count)
             .map(|_| TcpStream::connect_timeout(&to, limit))
-            .collect();
-        self.drive(streams?, self.bidirectional, true)
-    }
-
-    /// One thread for each direction of each stream.
-    fn drive(self, streams: Vec<TcpStream>, reads: bool, writes: bool) -> Result<usize, Failure> {
-        let until = Instant::now() + self.time;
-        let mut threads = Vec::new();
-        for stream in streams {
-            stream.set_read_timeout(Some(Duration::from_secs(3)))?;
-            stream.set_write_timeout(Some(Duration::from_secs(3)))?;
-            if writes {
-                let stream = stream.try_clone()?;
-                threads.push(std::thread::spawn(move || write_until(stream, until)));
-            }
-            if reads {
-                threads.push(std::thread::spawn(move || read_to_end(stream)));
+            .collect::<Result<Vec<_>, _>>()?;
+        let epoll = watch(&streams, EpollFlags::EPOLLOUT)?;
+        let block = vec![0; 128 << 10];
+        let until = Instant::now() + self.warm_up + self.time;
+        while Instant::now() < until && !sandbox::interrupted() {
+            for index in ready(&epoll)? {
+                match streams[index].write(&block) {
+                    Err(e) if e.kind() != ErrorKind::WouldBlock => return Err(e.into()),
+                    _ => {}
+                }
             }
         }
-        threads.into_iter().map(join).sum()
+        Ok(())
+    }
+
+    /// Returns the bytes that came in the time that counts, and that time in seconds.
+    fn receive(self, listener: &TcpListener) -> Result<(usize, f64), Failure> {
+        let mut streams = listener
+            .incoming()
+            .take(self.count.try_into()?)
+            .collect::<Result<Vec<_>, _>>()?;
+        let epoll = watch(&streams, EpollFlags::EPOLLIN)?;
+        let mut block = vec![0; 256 << 10];
+        let begin = Instant::now() + self.warm_up;
+        let end = begin + self.time;
+        let (mut bytes, mut seconds, mut open) = (0, 0.0, streams.len());
+        while open > 0 && !sandbox::interrupted() {
+            for index in ready(&epoll)? {
+                let now = Instant::now();
+                match streams[index].read(&mut block) {
+                    Ok(0) => {
+                        epoll.delete(&streams[index])?;
+                        open -= 1;
+                    }
+                    Ok(len) if (begin..end).contains(&now) => {
+                        bytes += len;
+                        seconds = (now - begin).as_secs_f64();
+                    }
+                    Err(e) if e.kind() != ErrorKind::WouldBlock => return Err(e.into()),
+                    _ => {}
+                }
+            }
+        }
+        Ok((bytes, seconds))
     }
 }
 
-fn write_until(mut stream: TcpStream, until: Instant) -> Result<usize, Failure> {
-    let block = vec![0; 128 << 10];
-    while Instant::now() < until && !sandbox::interrupted() {
-        match stream.write(&block) {
-            Ok(_) => {}
-            // With hundreds of streams one may wait long for its turn.
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            Err(e) => return Err(e.into()),
-        }
+/// Tells when something can be done with one of the streams, by its index.
+fn watch(streams: &[TcpStream], what: EpollFlags) -> Result<Epoll, Failure> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    for (index, stream) in streams.iter().enumerate() {
+        stream.set_nonblocking(true)?;
+        epoll.add(stream, EpollEvent::new(what, u64::try_from(index)?))?;
     }
-    stream.shutdown(std::net::Shutdown::Write)?;
-    Ok(0)
+    Ok(epoll)
 }
 
-fn read_to_end(mut stream: TcpStream) -> Result<usize, Failure> {
-    let mut block = vec![0; 256 << 10];
-    let mut total = 0;
-    loop {
-        match stream.read(&mut block) {
-            Ok(0) => return Ok(total),
-            Ok(len) => total += len,
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
+/// The streams with which something can be done now.
+fn ready(epoll: &Epoll) -> Result<impl Iterator<Item = usize> + use<>, Failure> {
+    let mut events = [EpollEvent::empty(); 256];
+    let found = match epoll.wait(&mut events, STANDSTILL) {
+        Ok(0) => return Err("the streams stood still for three seconds".into()),
+        Ok(found) => found,
+        Err(Errno::EINTR) => 0,
+        Err(e) => return Err(e.into()),
+    };
+    let indices = events.into_iter().take(found).map(|event| event.data());
+    Ok(indices.filter_map(|index| usize::try_from(index).ok()))
 }
 
 /// Segments that both hosts have sent again so far.

@@ -25,8 +25,8 @@ pub(crate) fn step(step: Step, pair: &Pair) -> Result<Values, Failure> {
     };
     let own = |count| Streams {
         count,
-        bidirectional: false,
         time,
+        warm_up: Duration::from_secs(step.warm_up().into()),
     };
     let flood = |len, trains| Flood { len, trains, time };
     match step {

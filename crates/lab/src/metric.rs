@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::framing::{Family, Load};
+use crate::stats::to_f64;
 
 /// A measurement that can be asked for by name. One step gives one or more metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -49,7 +50,7 @@ pub(crate) enum Step {
     /// One TCP stream from the lab's own generator, to check on iperf3.
     #[value(name = "tcp1-own")]
     Tcp1Own,
-    /// 128 TCP streams from the lab's own generator: iperf3 serves them all from one thread.
+    /// 128 TCP streams from the lab's own generator: iperf3 asks 128 sockets in turn which is ready.
     #[value(name = "tcp128-own")]
     Tcp128Own,
 }
@@ -59,8 +60,8 @@ impl Step {
     pub(crate) const DEFAULT: [Self; 18] = [
         Self::Memory,
         Self::Ping,
-        Self::Tcp1,
         Self::PingLoad,
+        Self::Tcp1,
         Self::Tcp8,
         Self::Tcp128,
         Self::Tcp128Own,
@@ -81,8 +82,8 @@ impl Step {
     pub(crate) const QUICK: [Self; 7] = [
         Self::Memory,
         Self::Ping,
-        Self::Tcp1,
         Self::PingLoad,
+        Self::Tcp1,
         Self::Udp64,
         Self::Udp1368,
         Self::Tcp1Pinned,
@@ -93,11 +94,11 @@ impl Step {
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// How long it loads the tunnel, and measures.
+    /// Seconds for which it loads the tunnel and measures, each time.
     pub(crate) const fn seconds(self) -> u32 {
         match self {
             Self::Memory => 0,
-            Self::Tcp1 | Self::Tcp1Pinned | Self::Tcp8 | Self::Tcp128 | Self::Tcp128Own => 4,
+            Self::Tcp1Pinned => 4,
             Self::PingLoad => 3,
             _ => 2,
         }
@@ -107,9 +108,28 @@ impl Step {
     /// machine has to get the memory (128 streams: 170 MB, and 8, 11, then 12 Gb/s).
     pub(crate) const fn warm_up(self) -> u32 {
         match self {
-            Self::Tcp8 | Self::Tcp128 => 2,
+            Self::Tcp8 | Self::Tcp128 | Self::Tcp128Own => 2,
             _ => 0,
         }
+    }
+
+    /// Whether Adit's results of these steps are compared with each other. They take turns, twice.
+    pub(crate) const fn takes_turns(self) -> bool {
+        matches!(
+            self,
+            Self::Tcp1 | Self::Tcp8 | Self::Tcp128 | Self::Tcp128Own | Self::Bidir
+        )
+    }
+
+    /// The order in which these steps run. Those that take turns run once forth and once back: what a machine's speed
+    /// does meanwhile, it does to all of them alike.
+    pub(crate) fn in_turns(steps: &[Self]) -> Vec<Self> {
+        let mut order = Vec::new();
+        for some in steps.chunk_by(|a, b| a.takes_turns() && b.takes_turns()) {
+            order.extend(some);
+            order.extend(some.iter().rev().filter(|step| step.takes_turns()));
+        }
+        order
     }
 
     /// Which tool makes the load.
@@ -193,6 +213,7 @@ const TCP: Load = Load::Tcp(Family::V4);
 const V4: Family = Family::V4;
 const GBPS: &str = "Gb/s";
 const KPPS: &str = "kpps";
+const SEGMENTS: &str = "segments";
 const PER_GB: &str = "CPU-s/GB";
 
 /// Every metric, in the order of the tables.
@@ -201,7 +222,7 @@ pub(crate) const METRICS: &[Metric] = &[
     whole(lower(
         "tcp1.retransmits",
         "  retransmits",
-        "segments",
+        SEGMENTS,
         Step::Tcp1,
     )),
     lower(
@@ -236,7 +257,7 @@ pub(crate) const METRICS: &[Metric] = &[
     whole(lower(
         "tcp1-pinned.retransmits",
         "  retransmits",
-        "segments",
+        SEGMENTS,
         Step::Tcp1Pinned,
     )),
     lower(
@@ -259,7 +280,7 @@ pub(crate) const METRICS: &[Metric] = &[
     whole(lower(
         "tcp8.retransmits",
         "  retransmits",
-        "segments",
+        SEGMENTS,
         Step::Tcp8,
     )),
     framed(
@@ -270,7 +291,7 @@ pub(crate) const METRICS: &[Metric] = &[
     whole(lower(
         "tcp128.retransmits",
         "  retransmits",
-        "segments",
+        SEGMENTS,
         Step::Tcp128,
     )),
     framed(
@@ -291,7 +312,7 @@ pub(crate) const METRICS: &[Metric] = &[
     whole(lower(
         "bidir.retransmits",
         "  retransmits",
-        "segments",
+        SEGMENTS,
         Step::Bidir,
     )),
     framed(
@@ -302,7 +323,7 @@ pub(crate) const METRICS: &[Metric] = &[
     whole(lower(
         "vxlan.retransmits",
         "  retransmits",
-        "segments",
+        SEGMENTS,
         Step::Vxlan,
     )),
     framed(
@@ -412,6 +433,18 @@ pub(crate) const METRICS: &[Metric] = &[
         ..lower("rss.peak", "  peak", "MiB", Step::Memory)
     },
 ];
+
+impl Metric {
+    /// A round's value of what its turns gave: counts add up, anything else is their mean.
+    pub(crate) fn of_turns(&self, turns: &[f64]) -> f64 {
+        let sum: f64 = turns.iter().sum();
+        if self.unit == SEGMENTS {
+            sum
+        } else {
+            sum / to_f64(turns.len().max(1))
+        }
+    }
+}
 
 /// The metric of this name.
 pub(crate) fn metric(id: &str) -> Option<&'static Metric> {

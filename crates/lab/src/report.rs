@@ -1,5 +1,6 @@
 //! What a run found, and the questions that tables, targets and JSON ask of it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -9,7 +10,7 @@ use crate::metric::{Better, Metric, Step, metric};
 use crate::stats::{Ratio, Summary, ratio, summary};
 use crate::{procfs, tools};
 
-/// One value of one round.
+/// One value of one round, or of one of its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Sample {
     pub(crate) round: u32,
@@ -89,15 +90,17 @@ impl Report {
     }
 
     /// (round, value), in the order of the rounds.
-    pub(crate) fn values(&self, who: Contender, metric: &str) -> Vec<(u32, f64)> {
-        let mut values: Vec<_> = self
-            .samples
-            .iter()
-            .filter(|sample| sample.contender == who && sample.metric == metric)
-            .map(|sample| (sample.round, sample.value))
-            .collect();
-        values.sort_by_key(|(round, _)| *round);
-        values
+    pub(crate) fn values(&self, who: Contender, id: &str) -> Vec<(u32, f64)> {
+        let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        let samples = self.samples.iter();
+        for sample in samples.filter(|sample| sample.contender == who && sample.metric == id) {
+            rounds.entry(sample.round).or_default().push(sample.value);
+        }
+        let metric = metric(id);
+        rounds
+            .into_iter()
+            .filter_map(|(round, turns)| Some((round, metric?.of_turns(&turns))))
+            .collect()
     }
 
     /// Median and range over the rounds.

@@ -41,6 +41,26 @@ fn ratios_pair_the_rounds_that_have_both() {
 }
 
 #[test]
+fn the_turns_of_a_round_are_averaged_and_counts_added() {
+    let report = report(&[
+        (1, Adit, "tcp1", 10.0),
+        (1, Adit, "tcp1", 12.0),
+        (2, Adit, "tcp1", 9.0),
+        (1, Adit, "tcp1.retransmits", 1.0),
+        (1, Adit, "tcp1.retransmits", 2.0),
+    ]);
+    assert_eq!(report.values(Adit, "tcp1"), [(1, 11.0), (2, 9.0)]);
+    assert_eq!(report.values(Adit, "tcp1.retransmits"), [(1, 3.0)]);
+}
+
+#[test]
+fn steps_that_are_compared_run_forth_and_back() {
+    use Step::{Bidir, Ping, Tcp1, Tcp8, Vxlan};
+    let order = Step::in_turns(&[Ping, Tcp1, Tcp8, Bidir, Vxlan]);
+    assert_eq!(order, [Ping, Tcp1, Tcp8, Bidir, Bidir, Tcp8, Tcp1, Vxlan]);
+}
+
+#[test]
 fn the_best_peer_is_the_fastest_or_the_cheapest() {
     let report = report(&[
         (1, Tailscale, "tcp1", 4.0),

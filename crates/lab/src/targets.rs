@@ -81,6 +81,7 @@ const RATIOS: &[(&str, Against, Goal)] = &[
     ("tcp1", One(Ceiling), AtLeast(0.75)),
     ("tcp8", Own("tcp1"), AtLeast(0.95)),
     ("tcp128", Own("tcp1"), AtLeast(0.95)),
+    ("tcp128-own", Own("tcp1"), AtLeast(0.95)),
     ("bidir", Own("tcp1"), AtLeast(0.95)),
     ("udp64", BestPeer, AtLeast(2.5)),
     ("udp64-own", BestPeer, AtLeast(2.5)),
