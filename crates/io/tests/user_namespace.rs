@@ -10,6 +10,9 @@ use adit_io::netlink::{LinkChange, Netlink};
 use adit_io::netns::{self, Netns};
 use adit_io::tun::Tun;
 use adit_io::{Offloads, udp};
+use rustix::fs::{CWD, FileType, Mode, chmod, makedev, mknodat};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::UnshareFlags;
 
 const NAME: &str = "everything_works_without_privileges_in_a_user_namespace";
 
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         .and_then(|_| {
             let mut command = Command::new(&copy);
             if rustix::process::getuid().is_root() {
+                open_tun_to_all()?;
                 command.uid(UID).gid(UID);
             }
             command.env("INSIDE", "1").status()
@@ -51,6 +55,22 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Some systems leave `/dev/net/tun` to root. This process and its children see one that anybody may open.
+#[expect(
+    deprecated,
+    reason = "safe with these flags: the mounts of a process with one thread"
+)]
+fn open_tun_to_all() -> std::io::Result<()> {
+    rustix::thread::unshare(UnshareFlags::NEWNS)?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private)?;
+    mount("none", "/dev/net", "tmpfs", MountFlags::empty(), None)?;
+    let (tun, mode) = ("/dev/net/tun", Mode::from_raw_mode(0o666));
+    mknodat(CWD, tun, FileType::CharacterDevice, mode, makedev(10, 200))?;
+    // Whatever the umask says.
+    Ok(chmod(tun, mode)?)
 }
 
 fn inside() -> ExitCode {
