@@ -24,7 +24,8 @@ use crate::{procfs, tools};
 ///
 /// Builds two hosts in network namespaces joined by a veth link and measures, in alternating rounds of one run, the
 /// bare link, wireguard-go, Tailscale's fork of it, boringtun, gotatun and Adit. Missing implementations are built
-/// first, from the package registries. Needs root, iperf3, ping, ip and wg. Leaves nothing behind.
+/// first, from the package registries. Streams that are compared with each other (one, 8, 128, both directions) run
+/// once forth and once back in each round. Needs root, iperf3, ping, ip and wg. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompareArgs {
     /// A first impression in two minutes: one round of the main measures.

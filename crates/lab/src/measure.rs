@@ -59,7 +59,11 @@ pub(crate) fn step(step: Step, pair: &Pair) -> Result<Values, Failure> {
         }
         Step::Ipv6Outside => Ok(vec![("ipv6-outside", tcp(1).run(pair, b)?.gbps())]),
         Step::Tcp1Own => Ok(vec![("tcp1-own", own(1).run(pair, b)?.gbps())]),
-        Step::Tcp128Own => Ok(vec![("tcp128-own", own(128).run(pair, b)?.gbps())]),
+        Step::Tcp128Own => Ok(rated(
+            own(128).run(pair, b)?,
+            "tcp128-own",
+            "tcp128-own.retransmits",
+        )),
         Step::Udp64 => datagrams(tcp(1), 64, pair, ["udp64", "udp64.lost"]),
         Step::Udp512 => datagrams(tcp(1), 512, pair, ["udp512", "udp512.lost"]),
         Step::Udp1368 => datagrams(tcp(1), 1368, pair, ["udp1368", "udp1368.lost"]),

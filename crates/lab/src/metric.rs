@@ -50,7 +50,7 @@ pub(crate) enum Step {
     /// One TCP stream from the lab's own generator, to check on iperf3.
     #[value(name = "tcp1-own")]
     Tcp1Own,
-    /// 128 TCP streams from the lab's own generator: iperf3 asks 128 sockets in turn which is ready.
+    /// 128 TCP streams from the lab's own generator: iperf3 leaves what they bring waiting in its sockets.
     #[value(name = "tcp128-own")]
     Tcp128Own,
 }
@@ -304,6 +304,12 @@ pub(crate) const METRICS: &[Metric] = &[
         TCP,
         V4,
     ),
+    whole(lower(
+        "tcp128-own.retransmits",
+        "  retransmits",
+        SEGMENTS,
+        Step::Tcp128Own,
+    )),
     framed(
         higher("bidir", "TCP, both directions, sum", GBPS, Step::Bidir),
         TCP,

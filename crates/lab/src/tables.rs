@@ -95,7 +95,7 @@ fn medians(report: &Report) -> String {
         put(
             &mut text,
             "Loads are made by iperf3 and ping; \"lab's generator\" and GSO trains by this command, because iperf3 sends\n\
-             no trains, spends more on each datagram, and asks 128 sockets in turn which is ready.",
+             no trains, spends more on each datagram, and leaves what 128 streams bring waiting in its sockets.",
         );
     }
     text
