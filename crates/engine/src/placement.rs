@@ -1,14 +1,18 @@
-//! Where a thread runs while little moves: on the CPU that its packets come from.
+//! Where a thread runs: while little moves, on the CPU that its packets come from; under load, on the one where it is.
 //!
 //! The scheduler wakes a sleeper on an idle CPU if there is one. For a lone packet that is the slower choice: an
 //! interrupt to a CPU that is halted, and the time it takes to get going, where the CPU that the packet is on could
-//! go on with it. Under load the scheduler knows better, and decides; and where that CPU is too busy with other things.
+//! go on with it. Under load it moves a thread about that finds its keys, buffers and code in the caches of one CPU.
+//! Where that CPU is too busy with other things the scheduler knows better, and decides.
 
+use std::cell::OnceCell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use adit_io::Origin;
 use adit_proto::Time;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 #[cfg(test)]
 #[path = "placement_tests.rs"]
@@ -29,6 +33,16 @@ const PROMPT: Duration = Duration::from_micros(200);
 const LATE: u32 = 8;
 /// So many more than that in a row, and the CPU is too busy.
 const TOO_LATE: u32 = 4;
+/// How often a loaded thread asks how long it waited for its CPU.
+const WINDOW: Duration = Duration::from_millis(4);
+/// It stays where it is if it waited for less than one part of the time in this many.
+const EASY: u32 = 6;
+/// It lets go if it waited for more than one part in this many.
+const CROWDED: u32 = 3;
+/// The longest that it stays. What it cannot see (interrupts, faster CPUs that are idle) the scheduler can.
+const STAY: Duration = Duration::from_millis(500);
+/// The shortest that the scheduler then decides.
+const FREE: Duration = Duration::from_millis(12);
 
 /// What the calling thread has seen, and where it runs.
 #[derive(Debug)]
@@ -43,8 +57,22 @@ pub(crate) struct Placement {
     pattern: u32,
     /// Packets that waited for too long, times [`LATE`], less those that did not.
     late: u32,
-    /// The CPU that the thread is bound to, and those it was allowed before.
-    bound: Option<(usize, CpuSet)>,
+    /// Under load: when it was last asked how long the thread had waited for CPUs in its life, and the answer.
+    asked: Option<(Time, Duration)>,
+    /// Under load: until when the thread stays where it is at most, or moves about at least.
+    until: Time,
+    bound: Option<Bound>,
+    schedstat: OnceCell<Option<File>>,
+}
+
+/// That a thread is bound to a CPU.
+#[derive(Debug)]
+struct Bound {
+    cpu: usize,
+    /// What it was allowed before.
+    before: CpuSet,
+    /// To carry a load, not lone packets.
+    load: bool,
 }
 
 impl Placement {
@@ -55,15 +83,26 @@ impl Placement {
             from: (0, 0),
             pattern: PATTERN,
             late: 0,
+            asked: None,
+            until: Time::default(),
             bound: None,
+            schedstat: OnceCell::new(),
         }
     }
 
     /// A turn begins. Whether the thread rested before it: then [`Self::came_from`] wants to know more.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
-        let rested = now.since(self.last) >= REST;
+        let pause = now.since(self.last);
         self.last = now;
+        let rested = pause >= REST;
         if rested {
+            // A load may pause, but not for long.
+            if pause >= WINDOW || !self.is_loaded() {
+                self.asked = None;
+                if self.stays() {
+                    self.leave();
+                }
+            }
             self.packets = 0;
         }
         rested
@@ -73,7 +112,10 @@ impl Placement {
     pub(crate) fn carried(&mut self, packets: usize) {
         self.packets = self.packets.saturating_add(packets.max(1));
         if self.is_loaded() {
-            self.leave();
+            self.from.1 = 0;
+            if self.follows() {
+                self.leave();
+            }
         }
     }
 
@@ -88,7 +130,7 @@ impl Placement {
         } else {
             (cpu, 1)
         };
-        if self.is_bound() && self.last.since(at) > PROMPT {
+        if self.follows() && self.last.since(at) > PROMPT {
             self.late += LATE;
             if self.late >= TOO_LATE * LATE {
                 // Other things are done on that CPU, and interrupts come before any thread.
@@ -98,19 +140,59 @@ impl Placement {
         } else {
             self.late = self.late.saturating_sub(1);
         }
-        if self.is_bound() && self.from.1 >= 16 * self.pattern {
+        if self.follows() && self.from.1 >= 16 * self.pattern {
             // It was well here for long enough.
             self.pattern = PATTERN;
         }
-        if self.from.1 >= self.pattern && self.bound.as_ref().is_none_or(|(bound, _)| *bound != cpu)
-        {
-            self.bind(cpu);
+        if self.from.1 >= self.pattern && self.bound.as_ref().is_none_or(|bound| bound.cpu != cpu) {
+            self.bind(cpu, false);
         }
+    }
+
+    /// The calling thread's turn is over. Under load it stays where it is, unless it has to wait for that CPU.
+    pub(crate) fn turned(&mut self, now: Time) {
+        let is_due = self.asked.is_none_or(|(at, _)| now.since(at) >= WINDOW);
+        if self.is_loaded()
+            && is_due
+            && let Some(waited) = self.waited()
+        {
+            self.weigh(now, waited);
+        }
+    }
+
+    /// So long had the thread waited for CPUs in its life at `now`.
+    fn weigh(&mut self, now: Time, waited: Duration) {
+        let Some((then, before)) = self.asked.replace((now, waited)) else {
+            return;
+        };
+        let (window, waited) = (now.since(then), waited.saturating_sub(before));
+        if self.stays() {
+            if CROWDED * waited > window || now >= self.until {
+                self.leave();
+                self.until = now + FREE;
+            }
+        } else if EASY * waited < window && now >= self.until {
+            self.bind(sched_getcpu(), true);
+            self.until = now + STAY;
+        }
+    }
+
+    /// How long the calling thread was ready to run and had no CPU, in its life. The kernel may not tell.
+    fn waited(&self) -> Option<Duration> {
+        let open = || File::open("/proc/thread-self/schedstat").ok();
+        let file = self.schedstat.get_or_init(open).as_ref()?;
+        let mut text = [0; 64];
+        let len = file.read_at(&mut text, 0).ok()?;
+        // Nanoseconds that it ran, nanoseconds that it waited, and how many times it ran.
+        let waited = text[..len].split(|byte| *byte == b' ').nth(1)?;
+        Some(Duration::from_nanos(
+            str::from_utf8(waited).ok()?.parse().ok()?,
+        ))
     }
 
     /// Runs wherever the scheduler thinks best again.
     pub(crate) fn leave(&mut self) {
-        if self.is_bound() {
+        if self.bound.is_some() {
             if let Some(allowed) = self.allowed() {
                 let _ = sched_setaffinity(None, &allowed);
             }
@@ -120,9 +202,14 @@ impl Placement {
         self.late = 0;
     }
 
-    /// Whether the thread is where its packets come from: little moves.
-    pub(crate) fn is_bound(&self) -> bool {
-        self.bound.is_some()
+    /// Whether the thread is where its lone packets come from.
+    pub(crate) fn follows(&self) -> bool {
+        self.bound.as_ref().is_some_and(|bound| !bound.load)
+    }
+
+    /// Whether the thread stays where it was under load.
+    fn stays(&self) -> bool {
+        self.bound.as_ref().is_some_and(|bound| bound.load)
     }
 
     /// Whether packet comes after packet.
@@ -131,16 +218,16 @@ impl Placement {
     }
 
     /// Binds the thread to `cpu`, if that is among several CPUs that it may run on.
-    fn bind(&mut self, cpu: usize) {
-        let Some(allowed) = self.allowed() else {
+    fn bind(&mut self, cpu: usize, load: bool) {
+        let Some(before) = self.allowed() else {
             return;
         };
         if cpu < CpuSet::MAX_CPU
-            && allowed.is_set(cpu)
-            && allowed.count() > 1
+            && before.is_set(cpu)
+            && before.count() > 1
             && sched_setaffinity(None, &only(cpu)).is_ok()
         {
-            self.bound = Some((cpu, allowed));
+            self.bound = Some(Bound { cpu, before, load });
         }
     }
 
@@ -148,7 +235,7 @@ impl Placement {
     fn allowed(&self) -> Option<CpuSet> {
         let now = sched_getaffinity(None).ok()?;
         match self.bound {
-            Some((cpu, before)) if now == only(cpu) => Some(before),
+            Some(Bound { cpu, before, .. }) if now == only(cpu) => Some(before),
             _ => Some(now),
         }
     }

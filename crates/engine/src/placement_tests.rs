@@ -1,4 +1,8 @@
-use rustix::thread::sched_getcpu;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
 
@@ -6,9 +10,23 @@ use super::*;
 struct Walk {
     placement: Placement,
     now: Time,
+    /// How long it had no CPU, for all that the kernel says.
+    waited: Duration,
 }
 
 impl Walk {
+    fn new() -> Self {
+        let walk = Self {
+            placement: Placement::new(),
+            now: Time::default(),
+            waited: Duration::ZERO,
+        };
+        let file = memfd_create("schedstat", MemfdFlags::CLOEXEC).expect("a file in memory");
+        let set = walk.placement.schedstat.set(Some(file.into()));
+        set.expect("nothing was open");
+        walk
+    }
+
     /// A turn after `pause`, for a packet that waited for `wait` on `cpu`.
     fn late_turn(&mut self, pause: Duration, cpu: usize, wait: Duration) {
         self.now = self.now + pause;
@@ -18,6 +36,27 @@ impl Walk {
         self.placement.carried(1);
         if rested {
             self.placement.came_from(Origin { cpu, at });
+        }
+        self.turned();
+    }
+
+    fn turned(&mut self) {
+        if let Some(Some(file)) = self.placement.schedstat.get() {
+            let line = format!("123456789 {} 42\n", self.waited.as_nanos());
+            file.write_all_at(line.as_bytes(), 0).expect("written");
+        }
+        self.placement.turned(self.now);
+    }
+
+    /// A load for so long, with one part of the time in `one_in` spent waiting for a CPU.
+    fn load(&mut self, time: Duration, one_in: u32) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = self.now + NONE;
+            self.waited += NONE / one_in;
+            self.placement.turn(self.now);
+            self.placement.carried(1);
+            self.turned();
         }
     }
 
@@ -45,12 +84,8 @@ fn walk(test: impl FnOnce(Walk, CpuSet, [usize; 2]) + Send) {
         println!("there is one CPU only: nowhere to go");
         return;
     };
-    let walk = Walk {
-        placement: Placement::new(),
-        now: Time::default(),
-    };
     std::thread::scope(|scope| {
-        let test = scope.spawn(|| test(walk, allowed, [first, second]));
+        let test = scope.spawn(|| test(Walk::new(), allowed, [first, second]));
         test.join().expect("the test passes");
     });
 }
@@ -61,6 +96,8 @@ fn affinity() -> CpuSet {
 
 const PAUSE: Duration = Duration::from_millis(2);
 const NONE: Duration = Duration::from_micros(20);
+/// A thread that waits for no CPU at all.
+const NEVER: u32 = u32::MAX;
 
 #[test]
 fn a_thread_goes_where_lone_packets_come_from_once_that_is_a_pattern() {
@@ -74,7 +111,7 @@ fn a_thread_goes_where_lone_packets_come_from_once_that_is_a_pattern() {
             }
             assert!(affinity() == only(cpu));
             assert_eq!(sched_getcpu(), cpu);
-            assert!(walk.placement.is_bound());
+            assert!(walk.placement.follows());
         }
         walk.placement.leave();
         assert!(affinity() == allowed);
@@ -92,16 +129,16 @@ fn packets_from_everywhere_are_no_reason_to_go_anywhere() {
 }
 
 #[test]
-fn under_load_the_scheduler_decides_until_there_is_a_pattern_again() {
+fn under_load_no_packet_is_followed_until_there_is_a_pattern_again() {
     walk(|mut walk, allowed, cpus| {
         assert_eq!(walk.follow(cpus[1]), PATTERN);
         for n in 2..LOAD {
             walk.turn(NONE, cpus[1]);
-            assert!(walk.placement.is_bound(), "turn {n}");
+            assert!(walk.placement.follows(), "turn {n}");
         }
         for _ in 0..100 {
             walk.turn(NONE, cpus[1]);
-            assert!(walk.placement.is_loaded() && !walk.placement.is_bound());
+            assert!(walk.placement.is_loaded() && !walk.placement.follows());
             assert!(affinity() == allowed);
         }
         assert_eq!(walk.follow(cpus[1]), PATTERN);
@@ -120,6 +157,8 @@ fn under_load_the_scheduler_decides_until_there_is_a_pattern_again() {
             walk.placement.carried(LOAD);
             let at = walk.now;
             walk.placement.came_from(Origin { cpu: cpus[1], at });
+            walk.waited += PAUSE;
+            walk.turned();
             assert!(affinity() == allowed);
         }
     });
@@ -163,13 +202,22 @@ fn what_somebody_else_decides_about_the_thread_holds() {
             walk.turn(PAUSE, cpus[1]);
         }
         assert!(affinity() == only(cpus[0]));
-        assert!(!walk.placement.is_bound());
+        assert!(!walk.placement.follows());
+        walk.load(2 * STAY, NEVER);
+        assert!(affinity() == only(cpus[0]));
         // 2. while it is bound
         sched_setaffinity(None, &allowed).expect("as before");
         walk.follow(cpus[1]);
         sched_setaffinity(None, &only(cpus[0])).expect("one of the CPUs");
         walk.placement.leave();
         assert!(affinity() == only(cpus[0]));
+        // 3. while it stays
+        sched_setaffinity(None, &allowed).expect("as before");
+        walk.load(STAY / 2, NEVER);
+        let other = cpus[usize::from(affinity() == only(cpus[0]))];
+        sched_setaffinity(None, &only(other)).expect("one of the CPUs");
+        walk.load(2 * STAY, NEVER);
+        assert!(affinity() == only(other));
     });
 }
 
@@ -182,5 +230,142 @@ fn a_cpu_that_does_not_exist_is_ignored() {
             }
             assert!(affinity() == allowed);
         }
+    });
+}
+
+#[test]
+fn under_load_a_thread_stays_unless_it_has_to_wait() {
+    walk(|mut walk, allowed, _| {
+        for _ in 0..3 {
+            // It waits too often to begin with, but not too often to go on.
+            walk.load(STAY, EASY - 1);
+            assert!(affinity() == allowed);
+            walk.load(2 * WINDOW, NEVER);
+            assert_eq!(affinity().count(), 1);
+            assert!(affinity() == only(sched_getcpu()) && !walk.placement.follows());
+            walk.load(STAY / 4, EASY - 1);
+            assert_eq!(affinity().count(), 1);
+            walk.load(2 * WINDOW, CROWDED - 1);
+            assert!(affinity() == allowed);
+            // The scheduler has some time to find it another place.
+            walk.load(FREE / 4, NEVER);
+            assert!(affinity() == allowed);
+        }
+    });
+}
+
+#[test]
+fn however_well_it_is_the_scheduler_gets_its_chance() {
+    walk(|mut walk, allowed, _| {
+        let until = |walk: &mut Walk, free: bool| {
+            let start = walk.now;
+            while (affinity() == allowed) != free {
+                assert!(walk.now.since(start) <= 2 * STAY);
+                walk.load(NONE, NEVER);
+            }
+            walk.now.since(start)
+        };
+        until(&mut walk, false);
+        for _ in 0..5 {
+            let stayed = until(&mut walk, true);
+            assert!(stayed >= STAY && stayed < STAY + 2 * WINDOW, "{stayed:?}");
+            let free = until(&mut walk, false);
+            assert!(free >= FREE && free < FREE + 2 * WINDOW, "{free:?}");
+        }
+    });
+}
+
+#[test]
+fn after_the_load_lone_packets_are_followed_as_ever() {
+    walk(|mut walk, allowed, cpus| {
+        for cpu in [cpus[0], cpus[1], cpus[0]] {
+            walk.load(4 * WINDOW, NEVER);
+            assert_eq!(affinity().count(), 1);
+            walk.turn(WINDOW, cpu);
+            assert!(affinity() == allowed, "the load is over");
+            assert_eq!(walk.follow(cpu), PATTERN - 1);
+            // So it is where it stayed on the very CPU, and the pause is shorter.
+            walk.load(4 * WINDOW, NEVER);
+            let Some(stayed) = cpus.into_iter().find(|cpu| affinity() == only(*cpu)) else {
+                return;
+            };
+            for _ in 0..PATTERN {
+                assert!(!walk.placement.follows());
+                walk.turn(PAUSE, stayed);
+            }
+            assert!(walk.placement.follows() && affinity() == only(stayed));
+        }
+    });
+}
+
+#[test]
+fn a_load_may_pause_but_not_become_a_trickle() {
+    walk(|mut walk, allowed, cpus| {
+        walk.load(4 * WINDOW, NEVER);
+        for _ in 0..10 {
+            walk.turn(PAUSE, cpus[0]);
+            for _ in 0..LOAD {
+                walk.load(NONE, NEVER);
+            }
+            assert_eq!(affinity().count(), 1);
+        }
+        for cpu in cpus {
+            walk.turn(PAUSE, cpu);
+        }
+        assert!(affinity() == allowed);
+    });
+}
+
+#[test]
+fn a_kernel_that_does_not_tell_is_left_to_decide() {
+    for tells in ["", "1234", "1234 ", "1234 x 1\n"] {
+        walk(|mut walk, allowed, _| {
+            let file = memfd_create("schedstat", MemfdFlags::CLOEXEC).expect("a file in memory");
+            let file = File::from(file);
+            file.write_all_at(tells.as_bytes(), 0).expect("written");
+            walk.placement = Placement::new();
+            let set = walk.placement.schedstat.set(Some(file));
+            set.expect("nothing was open");
+            assert_eq!(walk.placement.waited(), None);
+            walk.placement = Placement::new();
+            walk.placement
+                .schedstat
+                .set(None)
+                .expect("nothing was open");
+            walk.load(2 * STAY, NEVER);
+            assert!(affinity() == allowed);
+        });
+    }
+}
+
+#[test]
+fn the_kernel_tells_a_thread_how_long_it_waited() {
+    walk(|walk, _, cpus| {
+        if Placement::new().waited().is_none() {
+            println!("this kernel does not tell");
+            return;
+        }
+        let (both, done) = (Barrier::new(2), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sched_setaffinity(None, &only(cpus[1])).expect("one of the CPUs");
+                both.wait();
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            sched_setaffinity(None, &only(cpus[1])).expect("one of the CPUs");
+            let placement = Placement::new();
+            let before = placement.waited().expect("it just did");
+            both.wait();
+            let start = Instant::now();
+            let mut waited = Duration::ZERO;
+            while waited < Duration::from_millis(5) && start.elapsed() < Duration::from_secs(20) {
+                waited = placement.waited().expect("it just did") - before;
+            }
+            done.store(true, Ordering::Relaxed);
+            assert!(waited >= Duration::from_millis(5), "{waited:?}");
+        });
+        drop(walk);
     });
 }

@@ -109,7 +109,8 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             if let Some(origin) = from {
                 self.placement.came_from(origin);
             }
-            self.set_lent(self.placement.is_bound())?;
+            self.placement.turned(now);
+            self.set_lent(self.placement.follows())?;
         }
         Ok(())
     }

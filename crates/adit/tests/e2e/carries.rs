@@ -256,7 +256,7 @@ fn allowed_cpus(status: &str) -> &str {
 }
 
 #[test]
-fn lone_packets_are_carried_where_they_come_from_and_a_load_wherever_the_scheduler_likes() {
+fn lone_packets_are_carried_where_they_come_from_and_a_load_is_not() {
     let status = std::fs::read_to_string("/proc/thread-self/status").expect("our own status");
     let everywhere = allowed_cpus(&status);
     let cpus = listed(everywhere);
@@ -288,10 +288,10 @@ fn lone_packets_are_carried_where_they_come_from_and_a_load_wherever_the_schedul
                     tcp(&left.host, &right.host, &right.v4, 16 * MIB);
                 }
             });
-            wait_for("both ends are free under load", seconds(20), || {
-                let both = [&left.daemon, &right.daemon].into_iter();
-                both.map(|daemon| cpus_of(daemon, "adit-shard-0"))
-                    .all(|cpus| cpus == everywhere)
+            wait_for("the load is followed by nobody", seconds(20), || {
+                // The shard may stay anywhere for a while; its way in has nothing to do then.
+                cpus_of(&left.daemon, "adit-shard-0") != *cpu
+                    && cpus_of(&right.daemon, "adit-inbound-0") == everywhere
             });
             free.store(true, Ordering::Relaxed);
         });
