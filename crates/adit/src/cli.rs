@@ -8,6 +8,10 @@ use clap_complete::Shell;
 
 use crate::failure::{Context, Result};
 
+#[cfg(test)]
+#[path = "cli_tests.rs"]
+mod tests;
+
 const LONG_ABOUT: &str = "\
 Adit is a userspace WireGuard for Linux. `adit INTERFACE` creates the interface and returns when it exists and its \
 control socket answers; `wg` configures it then as it would the kernel's. `adit up` and `adit down` read wg-quick \
@@ -160,6 +164,15 @@ pub(crate) struct DemoArgs {
     /// Seconds of TCP through each path
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=600))]
     pub(crate) seconds: u16,
+}
+
+/// The command that is meant, perhaps, by the name of an interface that is one slip away from it.
+pub(crate) fn misspelt(interface: &str) -> Option<String> {
+    let command = Cli::command();
+    // Short ones are a letter away from names that people do use.
+    let mut names = command.get_subcommands().map(clap::Command::get_name);
+    let meant = names.find(|name| name.len() > 3 && strsim::osa_distance(name, interface) == 1)?;
+    Some(meant.to_owned())
 }
 
 fn interface_name(name: &str) -> std::result::Result<String, String> {

@@ -42,7 +42,16 @@ fn main() -> ExitCode {
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
     match (cli.command, cli.run) {
-        (None, Some(args)) | (Some(Command::Run(args)), _) => run::run(&args).map(done),
+        (None, Some(args)) => {
+            let name = &args.interface;
+            if let Some(meant) = cli::misspelt(name) {
+                eprintln!(
+                    "adit: {name} is to be an interface; for the command, type `adit {meant}`"
+                );
+            }
+            run::run(&args).map(done)
+        }
+        (Some(Command::Run(args)), _) => run::run(&args).map(done),
         (None, None) => failure::bail!("nothing to do: see `adit --help`"),
         (Some(Command::Up(args)), _) => quick::up(&args).map(done),
         (Some(Command::Down(args)), _) => quick::down(&args).map(done),
