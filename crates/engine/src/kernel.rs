@@ -92,17 +92,20 @@ impl Kernel {
 
     /// Has the kernel make TCP super-frames that fit one train, instead of one and a stub (9.2 → 11 Gb/s).
     ///
-    /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole segments.
+    /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole segments. Super-frames in
+    /// a UDP tunnel are sized by the device that makes them, and cut before the TUN unless its limit is as high as can be
+    /// (VXLAN: 3.7 instead of 8.0 Gb/s; TCP as such is as fast, for up to 2 % more CPU).
     fn size_frames(&self) {
         let Some(place) = &self.place else { return };
         let mtu = self.last.mtu;
         let segments = train::packets_per_train(mtu);
         // 52 bytes of IPv4 and TCP headers with timestamps: the usual segment.
-        let Ok(size) = u32::try_from(segments * mtu.saturating_sub(52) + 400) else {
-            return;
+        let size = match u32::try_from(segments * mtu.saturating_sub(52) + 400) {
+            Ok(size) if !self.tun.offloads().tun_tunnel => size.min(65_536),
+            _ => 65_536,
         };
         let change = LinkChange {
-            gso_max_size: Some(size.min(65_536)),
+            gso_max_size: Some(size),
             ..LinkChange::default()
         };
         let sized = self

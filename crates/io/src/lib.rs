@@ -28,8 +28,9 @@ use adit_proto::{Endpoint, Time};
 pub use batch::{Received, RecvBatch};
 pub use offloads::{Offloads, UnknownOffload};
 
-/// `struct virtio_net_hdr`, which precedes every frame read from and written to a TUN queue.
-pub const VNET_HDR_LEN: usize = 10;
+/// `struct virtio_net_hdr_v1_hash_tunnel`, which precedes every frame read from and written to a TUN queue. Kernels that
+/// know only the first 10 bytes of it leave the others alone.
+pub const VNET_HDR_LEN: usize = 24;
 
 /// The longest frame of a TUN queue: a virtio header and 65,535 bytes of IP packet.
 pub const MAX_FRAME: usize = VNET_HDR_LEN + 65_535;

@@ -9,6 +9,8 @@ pub struct Offloads {
     pub tun_tso: bool,
     /// The kernel hands over UDP super-frames (Linux 6.2).
     pub tun_uso: bool,
+    /// The kernel hands over super-frames inside UDP tunnels like VXLAN (Linux 6.17).
+    pub tun_tunnel: bool,
     /// TCP packets are merged before they are written to the TUN.
     pub tun_gro_tcp: bool,
     /// UDP packets are merged before they are written to the TUN.
@@ -32,9 +34,10 @@ impl Offloads {
     pub const NONE: Self = Self::every(false);
 
     /// The names by which users switch offloads, in the order of the fields.
-    pub const NAMES: [&'static str; 6] = [
+    pub const NAMES: [&'static str; 7] = [
         "tun-tso",
         "tun-uso",
+        "tun-tunnel",
         "tun-gro-tcp",
         "tun-gro-udp",
         "udp-gso",
@@ -45,6 +48,7 @@ impl Offloads {
         Self {
             tun_tso: on,
             tun_uso: on,
+            tun_tunnel: on,
             tun_gro_tcp: on,
             tun_gro_udp: on,
             udp_gso: on,
@@ -76,10 +80,11 @@ impl Offloads {
         self
     }
 
-    fn switches(&mut self) -> [&mut bool; 6] {
+    fn switches(&mut self) -> [&mut bool; 7] {
         [
             &mut self.tun_tso,
             &mut self.tun_uso,
+            &mut self.tun_tunnel,
             &mut self.tun_gro_tcp,
             &mut self.tun_gro_udp,
             &mut self.udp_gso,

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netns::Netns;
+use crate::offload::{GSO_TCPV4, GSO_UDP_L4, NEEDS_CSUM, VnetHdr};
 use crate::sys::bpf::LastOrigin;
 use crate::sys::os::{self, IfReq};
 use crate::{Offloads, Origin, TunQueue, VNET_HDR_LEN};
@@ -24,6 +25,8 @@ mod tests;
 const BASE: u32 = libc::TUN_F_CSUM;
 const TSO: u32 = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 const USO: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+/// `TUN_F_UDP_TUNNEL_GSO` and `TUN_F_UDP_TUNNEL_GSO_CSUM` (Linux 6.17).
+const TUNNEL: u32 = 0x80 | 0x100;
 
 /// One queue of a TUN device.
 pub struct Tun {
@@ -90,7 +93,9 @@ impl Tun {
             offloads,
             last_origin,
         };
-        os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, 10)
+        // Any length from 10 on does for any kernel. It comes before the features that need it.
+        let header = libc::c_int::try_from(VNET_HDR_LEN).unwrap_or(libc::c_int::MAX);
+        os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, header)
             .map_err(|error| context(error, "setting the length of the virtio header"))?;
         tun.negotiate()?;
         tun.offloads.tun_gro_udp &= !loses_merged_datagrams(os::kernel_release());
@@ -103,12 +108,20 @@ impl Tun {
     fn negotiate(&mut self) -> io::Result<()> {
         let tso = if self.offloads.tun_tso { TSO } else { 0 };
         let uso = if self.offloads.tun_uso { USO } else { 0 };
+        let tunnel = if self.offloads.tun_tunnel { TUNNEL } else { 0 };
         let mut result = Ok(());
-        for features in [BASE | tso | uso, BASE | tso, BASE, 0] {
+        for features in [
+            BASE | tso | uso | tunnel,
+            BASE | tso | uso,
+            BASE | tso,
+            BASE,
+            0,
+        ] {
             result = os::ioctl_value(self.fd.as_fd(), libc::TUNSETOFFLOAD, features.into());
             if result.is_ok() {
                 self.offloads.tun_tso &= features & TSO != 0;
                 self.offloads.tun_uso &= features & USO != 0;
+                self.offloads.tun_tunnel &= features & TUNNEL != 0;
                 return Ok(());
             }
         }
@@ -255,14 +268,23 @@ fn loses_merged_datagrams(release: (u32, u32, u32)) -> bool {
 
 /// A super-frame of two segments of 4 bytes, from and to 0.0.0.0.
 fn probe_frame(protocol: u8) -> Vec<u8> {
-    // 1. virtio header: NEEDS_CSUM, GSO type, hdr_len, gso_size, csum_start, csum_offset
+    // 1. virtio header
     let tcp = protocol == 6;
-    let (gso_type, transport, csum_offset) = if tcp { (1, 20, 16) } else { (5, 8, 6) };
-    let mut frame = vec![1, gso_type];
-    for field in [20 + transport, 4, 20, csum_offset] {
-        frame.extend(u16::to_ne_bytes(field));
-    }
-    debug_assert_eq!(frame.len(), VNET_HDR_LEN);
+    let (gso_type, transport, csum_offset) = if tcp {
+        (GSO_TCPV4, 20, 16)
+    } else {
+        (GSO_UDP_L4, 8, 6)
+    };
+    let vnet = VnetHdr {
+        flags: NEEDS_CSUM,
+        gso_type,
+        hdr_len: 20 + transport,
+        gso_size: 4,
+        csum_start: 20,
+        csum_offset,
+        ..VnetHdr::default()
+    };
+    let mut frame = vnet.write().to_vec();
     // 2. IPv4 header
     let len = 20 + transport + 8;
     frame.extend([0x45, 0]);

@@ -11,7 +11,7 @@ use crate::fault::{Faults, Faulty};
 use crate::mem::{self, Network};
 use crate::pcap::{Recorded, Recorder};
 use crate::tun::Trouble;
-use crate::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN};
 
 fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -259,9 +259,9 @@ fn a_recording_holds_every_packet() {
     let recorder = Recorder::new(file.clone()).unwrap();
     let (tun, end) = mem::tun().unwrap();
     let tun = Recorded::tun(tun, recorder.clone());
-    end.inject([&[0; 10][..], b"inner"].concat());
+    end.inject([&[0; VNET_HDR_LEN][..], b"inner"].concat());
     tun.read(&mut [0; 64]).unwrap();
-    tun.write(&[IoSlice::new(&[0; 10]), IoSlice::new(b"out")])
+    tun.write(&[IoSlice::new(&[0; VNET_HDR_LEN]), IoSlice::new(b"out")])
         .unwrap();
 
     let network = Network::new();

@@ -3,9 +3,10 @@
 use crate::harness::*;
 
 const MIB: u64 = 1 << 20;
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "tun-tso",
     "tun-uso",
+    "tun-tunnel",
     "tun-gro-tcp",
     "tun-gro-udp",
     "udp-gso",
@@ -70,7 +71,13 @@ fn the_bytes_are_the_same_with_all_offloads_off() {
 
 #[test]
 fn the_bytes_are_the_same_with_one_side_of_the_daemon_offloaded() {
-    the_bytes_are_the_same_without(&["tun-tso", "tun-uso", "tun-gro-tcp", "tun-gro-udp"]);
+    the_bytes_are_the_same_without(&[
+        "tun-tso",
+        "tun-uso",
+        "tun-tunnel",
+        "tun-gro-tcp",
+        "tun-gro-udp",
+    ]);
     the_bytes_are_the_same_without(&["udp-gso", "udp-gro"]);
 }
 
@@ -141,27 +148,47 @@ fn a_path_that_shrinks_below_the_segment_size_slows_but_does_not_stop_traffic() 
 }
 
 #[test]
-fn vxlan_with_zero_checksums_inside_the_tunnel_arrives_whole() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
-    tunnel.connect();
-    for (host, number, local, remote) in [
-        (&net.left, 1, &tunnel.left.v4, &tunnel.right.v4),
-        (&net.right, 2, &tunnel.right.v4, &tunnel.left.v4),
+fn vxlan_inside_the_tunnel_arrives_whole() {
+    // What is not merged again has its checksums verified by the kernel.
+    for (sums, without) in [
+        ("noudpcsum", None),
+        ("udpcsum", None),
+        ("udpcsum", Some("tun-gro-udp")),
+        ("noudpcsum", Some("tun-gro-udp")),
+        ("udpcsum", Some("tun-tunnel")),
     ] {
-        host.sh(&format!(
-            "set -e; ip link add vx0 type vxlan id 7 local {local} remote {remote} dstport 4789 dev wg0 noudpcsum
-            ip addr add 192.168.66.{number}/24 dev vx0; ip link set vx0 mtu 1370 up"
-        ));
+        println!("{sums}, without {without:?}");
+        let start = without.map_or_else(Start::default, |name| {
+            Start::default().env("ADIT_DISABLE_OFFLOADS", name)
+        });
+        let net = Pair::new();
+        let tunnel = Tunnel::new(
+            &net,
+            Setup {
+                start_left: start.clone(),
+                start_right: start,
+                ..Setup::default()
+            },
+        );
+        tunnel.connect();
+        for (host, number, local, remote) in [
+            (&net.left, 1, &tunnel.left.v4, &tunnel.right.v4),
+            (&net.right, 2, &tunnel.right.v4, &tunnel.left.v4),
+        ] {
+            host.sh(&format!(
+                "set -e; ip link add vx0 type vxlan id 7 local {local} remote {remote} dstport 4789 dev wg0 {sums}
+                ip addr add 192.168.66.{number}/24 dev vx0; ip link set vx0 mtu 1370 up"
+            ));
+        }
+        ping(&net.left, "192.168.66.2", 3);
+        tcp(&net.left, &net.right, "192.168.66.2", 8 * MIB);
+        tcp(&net.right, &net.left, "192.168.66.1", 8 * MIB);
+        udp(
+            &net.left,
+            &net.right,
+            "192.168.66.2",
+            &[1342, 1342, 64, 64],
+            20,
+        );
     }
-    ping(&net.left, "192.168.66.2", 3);
-    tcp(&net.left, &net.right, "192.168.66.2", 8 * MIB);
-    tcp(&net.right, &net.left, "192.168.66.1", 8 * MIB);
-    udp(
-        &net.left,
-        &net.right,
-        "192.168.66.2",
-        &[1342, 1342, 64, 64],
-        20,
-    );
 }

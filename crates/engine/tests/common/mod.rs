@@ -319,6 +319,7 @@ pub(crate) fn tcp_frame(src: IpAddr, dst: IpAddr, seq: u32, mss: u16, payload: &
     for field in [40, mss, 20, 16u16] {
         frame.extend(field.to_ne_bytes());
     }
+    frame.resize(VNET_HDR_LEN, 0);
     frame.extend(packet);
     frame
 }

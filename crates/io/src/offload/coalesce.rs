@@ -449,6 +449,7 @@ impl Run {
                 gso_size: low16(self.size),
                 csum_start: low16(transport),
                 csum_offset: low16(csum_offset),
+                ..VnetHdr::default()
             }
             .write(),
         );

@@ -235,7 +235,7 @@ fn a_wrong_ipv4_header_checksum_is_not_mended() {
     wire[1][10] ^= 1;
     let frames = coalesce(&mut Coalescer::new(true, true), &wire);
     assert_eq!(frames.len(), 3);
-    assert_eq!(frames[1][10..], wire[1]);
+    assert_eq!(frames[1][VNET_HDR_LEN..], wire[1]);
 }
 
 #[test]
@@ -262,7 +262,10 @@ fn options_extensions_and_fragments_are_never_merged_nor_passed() {
         };
         let wire = [v4.wire(), fragment, v4.next().wire()];
         let frames = coalesce(&mut Coalescer::new(true, true), &wire);
-        let packets: Vec<_> = frames.iter().map(|frame| frame[10..].to_vec()).collect();
+        let packets: Vec<_> = frames
+            .iter()
+            .map(|frame| frame[VNET_HDR_LEN..].to_vec())
+            .collect();
         assert_eq!(packets, wire);
     }
 }
@@ -297,7 +300,7 @@ fn other_flows_do_not_end_a_run() {
         &[a.wire(), icmp.clone(), a.next().wire()],
     );
     assert_eq!(frame_counts(&frames), [2, 1]);
-    assert_eq!(frames[1][10..], icmp);
+    assert_eq!(frames[1][VNET_HDR_LEN..], icmp);
 }
 
 #[test]
@@ -340,7 +343,10 @@ fn datagrams_whose_length_is_not_the_packets_stand_alone() {
         write16(&mut wire[1], 24, wrong);
         let frames = coalesce(&mut Coalescer::new(true, true), &wire);
         assert_eq!(
-            frames.iter().map(|f| f[10..].to_vec()).collect::<Vec<_>>(),
+            frames
+                .iter()
+                .map(|f| f[VNET_HDR_LEN..].to_vec())
+                .collect::<Vec<_>>(),
             wire
         );
     }
@@ -391,7 +397,7 @@ fn merged_frames_say_what_the_kernel_has_to_know() {
         &[first.wire(), last.wire()],
     );
     assert_eq!(frames[0][1], GSO_TCPV4 | GSO_ECN);
-    assert_eq!(frames[0][10 + 33], ACK | CWR | PSH | FIN);
+    assert_eq!(frames[0][VNET_HDR_LEN + 33], ACK | CWR | PSH | FIN);
 }
 
 #[test]
@@ -417,7 +423,7 @@ fn a_full_coalescer_takes_nothing_until_it_is_drained() {
     coalescer.drain(|_, _| panic!("nothing is left"));
     // Nothing joins a run that has left.
     assert_eq!(coalescer.push(&packet.wire(), at), Ok(()));
-    coalescer.drain(|head, spans| assert_eq!((head, spans), (&[0; 10][..], &[at][..])));
+    coalescer.drain(|head, spans| assert_eq!((head, spans), (&[0; VNET_HDR_LEN][..], &[at][..])));
 }
 
 #[test]

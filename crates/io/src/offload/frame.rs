@@ -1,14 +1,16 @@
 //! Segmentation: a frame from the TUN, and the packets that stand in it.
 //!
-//! Parse: virtio header → IP header and extensions → transport header → sums of what all segments share.
-//! Lay, per segment: copy the headers → patch lengths, IP identification, sequence, flags → add the payload's sum.
+//! Parse: virtio header → IP header and extensions, a tunnel's first → transport header → sums of what all segments share.
+//! Lay, per segment: copy the headers → patch lengths, IP identification, sequence, flags → add the payload's sum →
+//! patch a tunnel's IP and UDP headers.
 
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
 
 use super::ip::{self, Ip, TCP, UDP, V6_HEADER};
-use super::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHdr};
+use super::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, GSO_UDP_L4};
+use super::{NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
 use super::{low16, low32, read16, read32, write16};
 use crate::VNET_HDR_LEN;
 use crate::checksum::Sum;
@@ -62,6 +64,26 @@ enum Kind {
     Udp { summed: bool },
 }
 
+/// An IP header, and what of it all segments share.
+#[derive(Clone, Copy, Debug)]
+struct Network {
+    /// Where it begins.
+    at: usize,
+    v6: bool,
+    /// Where the transport header begins.
+    transport: usize,
+    /// Sum of an IPv4 header without the fields that differ between segments.
+    sum: Sum,
+}
+
+/// The headers that a UDP tunnel puts before every segment. All but IP and UDP are repeated as they are.
+#[derive(Clone, Copy, Debug)]
+struct Tunnel {
+    network: Network,
+    /// The pseudo-headers' sums without lengths, outside and inside, if the UDP headers have checksums.
+    summed: Option<(Sum, Sum)>,
+}
+
 /// A frame read from the TUN, validated once; nothing after that can panic.
 ///
 /// `hdr_len` is recomputed from the packet. The kernel's GSO is imitated: IPv4 identifications count up from the
@@ -69,17 +91,15 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     packet: &'a [u8],
-    v6: bool,
     kind: Kind,
-    /// Where the transport header begins.
-    transport: usize,
+    /// The IP header before the payload, inside a tunnel if there is one.
+    network: Network,
+    tunnel: Option<Tunnel>,
     /// Length of the headers that every segment repeats.
     header: usize,
     /// Payload bytes of every segment but the last.
     size: usize,
     segments: usize,
-    /// Sum of the IPv4 header without the fields that differ between segments.
-    network: Sum,
     /// Sum of pseudo-header and transport header without the fields that differ between segments.
     base: Sum,
 }
@@ -100,13 +120,12 @@ impl<'a> Frame<'a> {
         }
         let mut frame = Frame {
             packet,
-            v6: ip.v6,
             kind: Kind::Whole,
-            transport: ip.header,
+            network: Network::new(packet, 0, ip, ip.header),
+            tunnel: None,
             header: 0,
             size: packet.len(),
             segments: 1,
-            network: Sum::default(),
             base: Sum::default(),
         };
         if vnet.flags & NEEDS_CSUM != 0 {
@@ -123,14 +142,34 @@ impl<'a> Frame<'a> {
     }
 
     fn parse_super(vnet: VnetHdr, ip: Ip, packet: &'a [u8]) -> Result<Frame<'a>, Malformed> {
-        // 1. The kind of segmentation must fit the packet, which must not be a fragment.
-        let (protocol, transport) = ip.transport(packet).ok_or(Malformed::Segmentation)?;
-        let field = match (vnet.gso_type & !GSO_ECN, ip.v6, protocol) {
+        let partial = vnet.flags & NEEDS_CSUM != 0;
+        // 1. Inside a UDP tunnel stands another packet, to the end.
+        let outer = vnet.gso_type & (GSO_TUNNEL_V4 | GSO_TUNNEL_V6);
+        let (at, inner, tunnel) = if outer == 0 {
+            (0, ip, None)
+        } else {
+            let at = usize::from(vnet.inner_network);
+            let kind = if ip.v6 { GSO_TUNNEL_V6 } else { GSO_TUNNEL_V4 };
+            let udp = match ip.transport(packet) {
+                // What is between UDP and the inner packet is of even length in every tunnel there is.
+                Some((UDP, udp)) if outer == kind && at >= udp + 8 && (at - udp) % 2 == 0 => udp,
+                _ => return Err(Malformed::Segmentation),
+            };
+            let inner = packet.get(at..).and_then(Ip::parse);
+            let inner = inner.filter(|inner| at + inner.len == packet.len());
+            (at, inner.ok_or(Malformed::Ip)?, Some(udp))
+        };
+        // 2. The kind of segmentation must fit the packet, which must not be a fragment.
+        let (protocol, transport) = inner
+            .transport(&packet[at..])
+            .map(|(protocol, transport)| (protocol, at + transport))
+            .ok_or(Malformed::Segmentation)?;
+        let field = match (vnet.gso_type & !(GSO_ECN | outer), inner.v6, protocol) {
             (GSO_TCPV4, false, TCP) | (GSO_TCPV6, true, TCP) => 16,
             (GSO_UDP_L4, _, UDP) => 6,
             _ => return Err(Malformed::Segmentation),
         };
-        // 2. The transport header must be there, and the checksum where it has its own.
+        // 3. The transport header must be there, and the checksum where it has its own.
         let l4 = &packet[transport..];
         let length = match protocol {
             TCP if l4.len() >= 20 => usize::from(l4[12] >> 4) * 4,
@@ -140,27 +179,22 @@ impl<'a> Frame<'a> {
         if length < 8 || (protocol == TCP && length < 20) || length > l4.len() {
             return Err(Malformed::Transport);
         }
-        let partial = vnet.flags & NEEDS_CSUM != 0;
-        if partial && (usize::from(vnet.csum_start), vnet.csum_offset) != (transport, field) {
+        let right = (usize::from(vnet.csum_start), vnet.csum_offset) == (transport, field);
+        // The sum of a tunnel's UDP header is made of the one inside, which must be one.
+        if if partial { !right } else { tunnel.is_some() } {
             return Err(Malformed::Checksum);
         }
         let size = usize::from(vnet.gso_size);
         if size == 0 {
             return Err(Malformed::Segmentation);
         }
-        // 3. Sum once what all segments share.
+        // 4. Sum once what all segments share.
         let kind = match protocol {
             TCP => Kind::Tcp,
             _ => Kind::Udp {
-                summed: partial || ip.v6 || read16(l4, 6) != 0,
+                summed: partial || inner.v6 || read16(l4, 6) != 0,
             },
         };
-        let mut network = Sum::default();
-        if !ip.v6 {
-            // Without total length and identification (2..6) and checksum (10..12).
-            network =
-                Sum::of(&packet[..2]) + Sum::of(&packet[6..10]) + Sum::of(&packet[12..ip.header]);
-        }
         let shared = match kind {
             // Without sequence (4..8), flags (12..14) and checksum (16..18).
             Kind::Tcp => {
@@ -172,24 +206,25 @@ impl<'a> Frame<'a> {
             // Without length and checksum.
             _ => Sum::of(&l4[..4]),
         };
-        // A source route or a home address changes the addresses that are summed, and the kernel has put the right
-        // ones into its partial sum; it counts the whole super-frame's length, which comes off again.
-        let plain = if ip.v6 { V6_HEADER } else { 20 };
-        let pseudo = if partial && transport != plain {
-            Sum::word(read16(l4, usize::from(field))) + Sum::word(!low16(l4.len()))
-        } else {
-            pseudo_header(packet, ip.v6, protocol)
-        };
+        let network = Network::new(packet, at, inner, transport);
+        let pseudo = network.pseudo_header(packet, protocol, partial.then_some(field));
+        let tunnel = tunnel.map(|udp| {
+            let network = Network::new(packet, 0, ip, udp);
+            let summed = vnet.flags & TUNNEL_CSUM != 0;
+            Tunnel {
+                network,
+                summed: summed.then(|| (network.pseudo_header(packet, UDP, Some(6)), pseudo)),
+            }
+        });
         let header = transport + length;
         Ok(Frame {
             packet,
-            v6: ip.v6,
             kind,
-            transport,
+            network,
+            tunnel,
             header,
             size,
             segments: (packet.len() - header).div_ceil(size).max(1),
-            network,
             base: pseudo + shared,
         })
     }
@@ -292,13 +327,16 @@ impl<'a> Frame<'a> {
             Kind::Tcp => self.write_tcp(i, out),
             Kind::Udp { summed } => self.write_udp(i, out, summed),
         }
+        if let Some(tunnel) = &self.tunnel {
+            self.write_tunnel(tunnel, i, out);
+        }
     }
 
     fn write_tcp(&self, i: usize, out: &mut [u8]) {
         // All headers are of even length, so that the payload begins at an even offset.
         let payload = self.payload(i);
-        let length = self.write_ip(i, payload.len(), out);
-        let tcp = &mut out[self.transport..];
+        let length = self.write_ip(&self.network, i, out);
+        let tcp = &mut out[self.network.transport..];
         let sequence = read32(tcp, 4).wrapping_add(low32(i.wrapping_mul(self.size)));
         let mut flags = read16(tcp, 12);
         if i > 0 {
@@ -319,8 +357,8 @@ impl<'a> Frame<'a> {
 
     fn write_udp(&self, i: usize, out: &mut [u8], summed: bool) {
         let payload = self.payload(i);
-        let length = self.write_ip(i, payload.len(), out);
-        let udp = &mut out[self.transport..];
+        let length = self.write_ip(&self.network, i, out);
+        let udp = &mut out[self.network.transport..];
         write16(udp, 4, length);
         if summed {
             // The length counts twice: in the header and in the pseudo-header.
@@ -331,11 +369,28 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Patches the IP header of packet `i` and returns the length of what it carries from the transport header on.
-    fn write_ip(&self, i: usize, payload: usize, out: &mut [u8]) -> u16 {
-        let total = low16(self.header + payload);
-        if self.v6 {
-            write16(out, 4, low16(self.header + payload - V6_HEADER));
+    /// Patches the headers of a tunnel around the finished packet `i`.
+    fn write_tunnel(&self, tunnel: &Tunnel, i: usize, out: &mut [u8]) {
+        let length = self.write_ip(&tunnel.network, i, out);
+        let (udp, inside) = (tunnel.network.transport, self.network.transport);
+        write16(out, udp + 4, length);
+        if let Some((pseudo, inner)) = tunnel.summed {
+            // With its pseudo-header, what has a right checksum sums to all ones: without it, to its complement.
+            let rest = inner + Sum::word(low16(self.segment_len(i) - inside));
+            write16(out, udp + 6, 0);
+            let sum = pseudo + Sum::word(length) + Sum::of(&out[udp..inside]);
+            let checksum = (sum + Sum::word(rest.checksum())).checksum();
+            write16(out, udp + 6, if checksum == 0 { 0xffff } else { checksum });
+        }
+    }
+
+    /// Patches an IP header of packet `i` and returns the length of what it carries from the transport header on.
+    fn write_ip(&self, network: &Network, i: usize, out: &mut [u8]) -> u16 {
+        let end = self.segment_len(i);
+        let out = &mut out[network.at..];
+        let total = low16(end - network.at);
+        if network.v6 {
+            write16(out, 4, low16(end - network.at - V6_HEADER));
         } else {
             let id = read16(out, 4).wrapping_add(low16(i));
             write16(out, 2, total);
@@ -343,22 +398,56 @@ impl<'a> Frame<'a> {
             write16(
                 out,
                 10,
-                (self.network + Sum::word(total) + Sum::word(id)).checksum(),
+                (network.sum + Sum::word(total) + Sum::word(id)).checksum(),
             );
         }
-        low16(self.header + payload - self.transport)
+        low16(end - network.transport)
     }
 
     fn ip(&self) -> Ip {
-        let header = if self.v6 {
+        let v6 = self.packet[0] >> 4 == 6;
+        let header = if v6 {
             V6_HEADER
         } else {
             usize::from(self.packet[0] & 15) * 4
         };
         Ip {
-            v6: self.v6,
+            v6,
             header,
             len: self.packet.len(),
+        }
+    }
+}
+
+impl Network {
+    /// The header of `ip`, which stands at `at` and is followed by a transport header at `transport`.
+    fn new(packet: &[u8], at: usize, ip: Ip, transport: usize) -> Network {
+        let header = &packet[at..at + ip.header];
+        let sum = if ip.v6 {
+            Sum::default()
+        } else {
+            // Without total length and identification (2..6) and checksum (10..12).
+            Sum::of(&header[..2]) + Sum::of(&header[6..10]) + Sum::of(&header[12..])
+        };
+        Network {
+            at,
+            v6: ip.v6,
+            transport,
+            sum,
+        }
+    }
+
+    /// The pseudo-header's sum without length. `partial` says where in the transport header the kernel has put its own:
+    /// a source route or a home address changes the addresses that are summed, and there the right ones are. It counts
+    /// the whole super-frame's length, which comes off again.
+    fn pseudo_header(&self, packet: &[u8], protocol: u8, partial: Option<u16>) -> Sum {
+        let plain = self.at + if self.v6 { V6_HEADER } else { 20 };
+        match partial {
+            Some(field) if self.transport != plain => {
+                let l4 = &packet[self.transport..];
+                Sum::word(read16(l4, usize::from(field))) + Sum::word(!low16(l4.len()))
+            }
+            _ => pseudo_header(&packet[self.at..], self.v6, protocol),
         }
     }
 }

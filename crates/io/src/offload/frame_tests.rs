@@ -86,7 +86,7 @@ fn behind_a_routing_header_the_partial_sum_of_the_kernel_counts() {
     )];
     let whole = Packet::tcp(true, 2500).with(|p| p.extensions = route);
     let mut bytes = whole.frame(1000);
-    bytes[10 + 24..10 + 40].copy_from_slice(&[0x42; 16]);
+    bytes[VNET_HDR_LEN + 24..VNET_HDR_LEN + 40].copy_from_slice(&[0x42; 16]);
     let segments = lay(&Frame::parse(&bytes).unwrap());
     for (segment, expected) in segments.iter().zip(whole.split(1000)) {
         let mut expected = expected.wire();
@@ -210,7 +210,7 @@ fn single_packets_pass_untouched_or_get_their_checksum() {
             Packet::udp(v6, 0),
             Packet::tcp(v6, 0),
         ] {
-            let bytes = [&[0; 10][..], &packet.wire()].concat();
+            let bytes = [&[0; VNET_HDR_LEN][..], &packet.wire()].concat();
             let frame = Frame::parse(&bytes).unwrap();
             assert_eq!(
                 (frame.segments(), frame.header_len(), frame.stride()),
@@ -231,7 +231,7 @@ fn single_packets_pass_untouched_or_get_their_checksum() {
 #[test]
 fn bytes_behind_the_packet_are_cut_off() {
     let packet = Packet::udp(false, 100);
-    let bytes = [&[0; 10][..], &packet.wire(), &[7; 9]].concat();
+    let bytes = [&[0; VNET_HDR_LEN][..], &packet.wire(), &[7; 9]].concat();
     assert_eq!(lay(&Frame::parse(&bytes).unwrap()), [packet.wire()]);
 }
 
@@ -404,8 +404,11 @@ fn broken_packets_are_malformed() {
     for len in 0..good.len() {
         assert_eq!(parse_error(tcp.vnet(1000), &good[..len]), Malformed::Ip);
     }
-    for len in 0..10 {
-        assert_eq!(Frame::parse(&[0; 10][..len]).unwrap_err(), Malformed::Short);
+    for len in 0..VNET_HDR_LEN {
+        assert_eq!(
+            Frame::parse(&[0; VNET_HDR_LEN][..len]).unwrap_err(),
+            Malformed::Short
+        );
     }
     // Complete by the IP header, too short for what is above it.
     for packet in [
@@ -447,7 +450,7 @@ fn a_flow_has_one_hash_however_its_packets_come() {
         let whole = Packet::tcp(v6, 3000);
         let (big, small) = (
             whole.frame(1000),
-            [&[0; 10][..], &whole.split(1000)[1].wire()].concat(),
+            [&[0; VNET_HDR_LEN][..], &whole.split(1000)[1].wire()].concat(),
         );
         let hash = |bytes: &[u8]| Frame::parse(bytes).unwrap().flow_hash();
         assert_eq!(hash(&big), hash(&small));
@@ -486,14 +489,19 @@ fn addresses_and_ecn_are_read_from_the_header() {
 
 #[test]
 fn virtio_header_is_in_machine_order() {
-    let bytes = [1, 5, 1, 2, 3, 4, 5, 6, 7, 8];
+    let mut bytes = [0; VNET_HDR_LEN];
+    bytes[..10].copy_from_slice(&[1, 5, 1, 2, 3, 4, 5, 6, 7, 8]);
+    bytes[20..].copy_from_slice(&[9, 10, 11, 12]);
     let vnet = VnetHdr::parse(&bytes);
     assert_eq!(vnet.gso_size, u16::from_ne_bytes([3, 4]));
+    // But for what tunnels added.
+    assert_eq!(vnet.outer_transport, 0x0a09);
+    assert_eq!(vnet.inner_network, 0x0c0b);
     assert_eq!(vnet.write(), bytes);
 }
 
 /// Uses everything that a frame offers.
-fn exercise(bytes: &[u8]) {
+pub(super) fn exercise(bytes: &[u8]) {
     if let Ok(frame) = Frame::parse(bytes) {
         let mut out = vec![0; frame.header_len()];
         let mut total = 0;

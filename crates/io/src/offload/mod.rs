@@ -14,6 +14,8 @@ mod ip;
 mod ip_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tunnel_tests;
 
 pub use coalesce::{Coalescer, Full, Span};
 pub use frame::{Frame, Malformed};
@@ -23,6 +25,8 @@ use crate::VNET_HDR_LEN;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum at `csum_start + csum_offset` holds only the pseudo-header's sum.
 pub const NEEDS_CSUM: u8 = 1;
+/// `VIRTIO_NET_HDR_F_UDP_TUNNEL_CSUM`: the tunnel's UDP headers have checksums.
+pub const TUNNEL_CSUM: u8 = 8;
 /// `VIRTIO_NET_HDR_GSO_NONE`: not a super-frame.
 pub const GSO_NONE: u8 = 0;
 /// `VIRTIO_NET_HDR_GSO_TCPV4`.
@@ -31,15 +35,19 @@ pub const GSO_TCPV4: u8 = 1;
 pub const GSO_TCPV6: u8 = 4;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`: datagrams of equal length, the last of which may be shorter.
 pub const GSO_UDP_L4: u8 = 5;
+/// `VIRTIO_NET_HDR_GSO_UDP_TUNNEL_IPV4`: what is segmented stands in a UDP tunnel over IPv4, like VXLAN.
+pub const GSO_TUNNEL_V4: u8 = 0x20;
+/// `VIRTIO_NET_HDR_GSO_UDP_TUNNEL_IPV6`.
+pub const GSO_TUNNEL_V6: u8 = 0x40;
 /// `VIRTIO_NET_HDR_GSO_ECN`: the first TCP segment carries CWR, the others do not.
 pub const GSO_ECN: u8 = 0x80;
 
-/// `struct virtio_net_hdr`, in machine byte order.
+/// `struct virtio_net_hdr_v1_hash_tunnel`: in machine byte order, but for what tunnels added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHdr {
-    /// [`NEEDS_CSUM`] or nothing.
+    /// [`NEEDS_CSUM`], with [`TUNNEL_CSUM`] perhaps, or nothing.
     pub flags: u8,
-    /// One of the `GSO_` values, with [`GSO_ECN`] perhaps.
+    /// One of the `GSO_` values, with [`GSO_ECN`] and a tunnel's perhaps.
     pub gso_type: u8,
     /// Length of all headers. The kernel gives the length of its linear buffer here: never trust it.
     pub hdr_len: u16,
@@ -49,6 +57,10 @@ pub struct VnetHdr {
     pub csum_start: u16,
     /// Where the checksum stands, from `csum_start`.
     pub csum_offset: u16,
+    /// Where a tunnel's UDP header begins. The kernel means it for devices with Ethernet headers: never trust it.
+    pub outer_transport: u16,
+    /// Where the IP header inside a tunnel begins.
+    pub inner_network: u16,
 }
 
 impl VnetHdr {
@@ -62,6 +74,9 @@ impl VnetHdr {
             gso_size: word(4),
             csum_start: word(6),
             csum_offset: word(8),
+            // 10..20 are the number of buffers and what a hash would need.
+            outer_transport: u16::from_le_bytes([bytes[20], bytes[21]]),
+            inner_network: u16::from_le_bytes([bytes[22], bytes[23]]),
         }
     }
 
@@ -78,6 +93,8 @@ impl VnetHdr {
         ] {
             bytes[at..at + 2].copy_from_slice(&word.to_ne_bytes());
         }
+        bytes[20..22].copy_from_slice(&self.outer_transport.to_le_bytes());
+        bytes[22..24].copy_from_slice(&self.inner_network.to_le_bytes());
         bytes
     }
 }

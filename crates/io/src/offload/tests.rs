@@ -253,6 +253,7 @@ impl Packet {
             gso_size: size,
             csum_start: self.transport() as u16,
             csum_offset: if self.tcp { 16 } else { 6 },
+            ..VnetHdr::default()
         }
     }
 
@@ -334,7 +335,7 @@ fn split(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         .iter()
         .flat_map(|frame| {
             if frame[1] == GSO_NONE {
-                vec![frame[10..].to_vec()]
+                vec![frame[VNET_HDR_LEN..].to_vec()]
             } else {
                 lay(&Frame::parse(frame).unwrap())
             }
@@ -502,7 +503,7 @@ proptest! {
         let mut expected = bytes.clone();
         let mut vnet = whole.vnet(size);
         vnet.hdr_len = whole.headers() as u16;
-        expected[..10].copy_from_slice(&vnet.write());
+        expected[..VNET_HDR_LEN].copy_from_slice(&vnet.write());
         prop_assert_eq!(frames.len(), 1);
         prop_assert_eq!(&frames[0], &expected);
     }

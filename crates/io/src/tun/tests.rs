@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
 use crate::netlink::{LinkChange, Netlink};
+use crate::offload::{Frame, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6};
 use crate::udp::tests::{boottime, on_each_cpu};
 use crate::udp::{self, Udp};
 use crate::{MAX_FRAME, RecvBatch, SendReport, Transmit, UdpSocket};
@@ -34,7 +36,8 @@ fn device(netns: &Netns, name: &str, addresses: &[&str], offloads: Offloads) -> 
     tuns.pop().unwrap()
 }
 
-/// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is. Counts super-frames.
+/// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is, or but for super-frames in
+/// tunnels, which it cuts. Counts super-frames.
 ///
 ///     a: 10.8.0.1/24, fd08::1/64  -- thread --  b: 10.8.0.2/24, fd08::2/64
 struct Joined {
@@ -92,6 +95,10 @@ fn carry(tuns: &[Tun; 2], stop: &AtomicBool, super_frames: &[AtomicUsize; 256]) 
         for (from, to) in [(0, 1), (1, 0)] {
             while let Ok(len) = tuns[from].read(&mut buffer) {
                 super_frames[usize::from(buffer[1])].fetch_add(1, Ordering::Relaxed);
+                if buffer[1] & (GSO_TUNNEL_V4 | GSO_TUNNEL_V6) != 0 {
+                    cut(&tuns[to], &Frame::parse(&buffer[..len]).unwrap());
+                    continue;
+                }
                 let (header, packet) = buffer[..len].split_at(VNET_HDR_LEN);
                 tuns[to]
                     .write(&[IoSlice::new(header), IoSlice::new(packet)])
@@ -101,33 +108,96 @@ fn carry(tuns: &[Tun; 2], stop: &AtomicBool, super_frames: &[AtomicUsize; 256]) 
     }
 }
 
+/// Writes the packets of a frame one by one, with no word on their checksums: the receiver verifies them.
+fn cut(tun: &Tun, frame: &Frame<'_>) {
+    let mut headers = vec![0; frame.header_len()];
+    for i in 0..frame.segments() {
+        frame.write_header(i, &mut headers);
+        let pieces = [&[0; VNET_HDR_LEN][..], &headers, frame.payload(i)].map(IoSlice::new);
+        tun.write(&pieces).unwrap();
+    }
+}
+
+/// Sends a few megabytes over TCP and compares what arrives.
+fn stream(from: &Netns, to: &Netns, address: &str) {
+    let data: Vec<u8> = (0..4_000_000_u32)
+        .map(|i| (i >> 3).to_le_bytes()[0])
+        .collect();
+    let listen = || TcpListener::bind(SocketAddr::new(ip(address), 7)).unwrap();
+    let listener = to.run(listen).unwrap();
+    let connect = || {
+        let address = SocketAddr::new(ip(address), 7);
+        TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap()
+    };
+    let mut client = from.run(connect).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let limit = Some(Duration::from_secs(10));
+    client.set_write_timeout(limit).unwrap();
+    server.set_read_timeout(limit).unwrap();
+    let received = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            client.write_all(&data).unwrap();
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).unwrap();
+        received
+    });
+    assert!(received == data);
+}
+
+#[test]
+fn super_frames_in_udp_tunnels_are_cut_into_packets_that_the_kernel_takes() {
+    let joined = Joined::new(Offloads::ALL);
+    for (v6, sums) in [
+        (false, "udpcsum"),
+        (false, "noudpcsum"),
+        (true, "udpcsum"),
+        (true, "udp6zerocsumtx udp6zerocsumrx"),
+    ] {
+        let outside = if v6 { "fd08::" } else { "10.8.0." };
+        for (host, us, them) in [(&joined.a, 1, 2), (&joined.b, 2, 1)] {
+            let script = format!(
+                "set -e; ip link set tun gso_max_size 65536
+                ip link add over mtu 1400 type vxlan id 7 dstport 4789 local {outside}{us} remote {outside}{them} {sums}
+                ip addr add 10.9.0.{us}/24 dev over; ip addr add fd09::{us}/64 dev over nodad
+                ip link set over up"
+            );
+            let status = host
+                .run(|| Command::new("sh").args(["-c", &script]).status())
+                .unwrap();
+            assert!(status.unwrap().success(), "{sums}");
+        }
+        for (inside, tcp_type) in [("10.9.0.", GSO_TCPV4), ("fd09::", GSO_TCPV6)] {
+            let tunnel = if v6 { GSO_TUNNEL_V6 } else { GSO_TUNNEL_V4 };
+            let before = joined.count(usize::from(tunnel | tcp_type));
+            stream(&joined.a, &joined.b, &format!("{inside}2"));
+            stream(&joined.b, &joined.a, &format!("{inside}1"));
+            let carried = joined.count(usize::from(tunnel | tcp_type)) - before;
+            assert_eq!(
+                carried > 50,
+                joined.offloads.tun_tunnel,
+                "{sums}: {carried}"
+            );
+        }
+        for host in [&joined.a, &joined.b] {
+            let netlink = Netlink::open_in(host).unwrap();
+            netlink
+                .delete_link(netlink.link("over").unwrap().index)
+                .unwrap();
+        }
+    }
+}
+
 #[test]
 fn tcp_and_udp_super_frames_pass_from_one_device_to_the_other() {
     let joined = Joined::new(Offloads::ALL);
     let super_frames = |gso_type| joined.count(gso_type);
     for (b, tcp_type) in [("10.8.0.2", 1), ("fd08::2", 4)] {
-        // TCP
-        let data: Vec<u8> = (0..4_000_000_u32)
-            .map(|i| (i >> 3).to_le_bytes()[0])
-            .collect();
-        let listen = || TcpListener::bind(SocketAddr::new(ip(b), 7)).unwrap();
-        let listener = joined.b.run(listen).unwrap();
-        let connect = || TcpStream::connect(SocketAddr::new(ip(b), 7)).unwrap();
-        let mut client = joined.a.run(connect).unwrap();
-        let (mut server, _) = listener.accept().unwrap();
-        let received = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                client.write_all(&data).unwrap();
-                client.shutdown(std::net::Shutdown::Write).unwrap();
-            });
-            let mut received = Vec::new();
-            server.read_to_end(&mut received).unwrap();
-            received
-        });
-        assert!(received == data);
+        stream(&joined.a, &joined.b, b);
         assert!(super_frames(tcp_type) > 0);
 
-        // UDP
+        let data: Vec<u8> = (0..20_500_u32).map(|i| (i >> 3).to_le_bytes()[0]).collect();
         let bind = || udp::bind_pair(0, 0, Offloads::ALL).unwrap();
         let pick = |(v4, v6, port): (Option<Udp>, Option<Udp>, u16)| {
             (if ip(b).is_ipv4() { v4 } else { v6 }.unwrap(), port)
@@ -190,6 +260,9 @@ fn this_kernel_takes_what_it_says_it_takes() {
     assert!(offloads.tun_tso && offloads.tun_gro_tcp, "{offloads:?}");
     // USO came with Linux 6.2
     assert_eq!(offloads.tun_uso, os::kernel_release() >= (6, 2, 0));
+
+    // Super-frames in UDP tunnels with Linux 6.17.
+    assert_eq!(offloads.tun_tunnel, os::kernel_release() >= (6, 17, 0));
 
     // The probe's answers: down for a good header, refused for a bad one.
     let error = tun.write(&[IoSlice::new(&probe_frame(6))]).unwrap_err();
