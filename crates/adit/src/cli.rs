@@ -101,7 +101,8 @@ pub(crate) struct RunArgs {
     /// Stay in the foreground and log to standard error
     #[arg(short, long)]
     pub(crate) foreground: bool,
-    /// Never use this offload: tun-tso, tun-uso, tun-tunnel, tun-gro-tcp, tun-gro-udp, udp-gso or udp-gro; repeatable
+    /// Never use this offload: tun-tso, tun-uso, tun-tunnel, tun-gro-tcp, tun-gro-udp, tun-gro-tunnel, udp-gso or
+    /// udp-gro; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) disable_offload: Vec<String>,
     /// Threads that carry packets, each with its own TUN queue and socket [default: 1]

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use adit_io::offload::TunnelEnds;
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Tunnel;
 use arc_swap::ArcSwap;
@@ -49,6 +50,8 @@ pub(crate) struct Common<U> {
     pub(crate) proto: Arc<adit_proto::Shared>,
     pub(crate) control: Inbox,
     pub(crate) shards: Vec<ShardFace<U>>,
+    /// Where tunnels' devices are, unless what is for them is not merged.
+    pub(crate) tunnels: Option<TunnelEnds>,
     mtu: AtomicUsize,
     tun_gro: AtomicBool,
     refused_trains: AtomicU64,
@@ -105,6 +108,7 @@ impl<U> Common<U> {
             proto,
             control: Inbox::new()?,
             shards,
+            tunnels: offloads.tun_gro_tunnel.then(TunnelEnds::default),
             mtu: AtomicUsize::new(1420),
             tun_gro: AtomicBool::new(offloads.tun_gro_tcp || offloads.tun_gro_udp),
             refused_trains: AtomicU64::new(0),

@@ -100,7 +100,7 @@ impl Inbound {
             carried += self.packets.len();
             self.open();
             self.commit(common, now);
-            self.coalesce(common, tun)?;
+            self.coalesce(common, tun, now)?;
         }
         self.deliver(common, tun)?;
         Ok(carried)
@@ -227,8 +227,11 @@ impl Inbound {
         &mut self,
         common: &Common<U>,
         tun: &impl TunQueue,
+        now: Time,
     ) -> io::Result<()> {
         let routes = common.proto.routes();
+        let tunnels = common.tunnels.as_ref();
+        let is_end = |end| tunnels.is_some_and(|tunnels| tunnels.know(end, now));
         for at in 0..self.runs.len() {
             let run = &self.runs[at];
             let (message, tunnel, packets) = (run.message, run.tunnel.id(), run.packets.clone());
@@ -269,10 +272,10 @@ impl Inbound {
                     len: narrow(len),
                 };
                 let packet = &self.batch.bytes(message)[start..start + len];
-                if self.coalescer.push(packet, span).is_err() {
+                if self.coalescer.push(packet, span, is_end).is_err() {
                     self.deliver(common, tun)?;
                     let packet = &self.batch.bytes(message)[start..start + len];
-                    let pushed = self.coalescer.push(packet, span);
+                    let pushed = self.coalescer.push(packet, span, is_end);
                     debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
                 }
             }

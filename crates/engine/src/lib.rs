@@ -259,6 +259,7 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
         let mut offloads = self.offloads.and(sockets);
         offloads.tun_gro_tcp &= common.tun_gro_works();
         offloads.tun_gro_udp &= common.tun_gro_works();
+        offloads.tun_gro_tunnel &= common.tun_gro_works();
         Report {
             offloads,
             refused_trains: common.refused_trains(),

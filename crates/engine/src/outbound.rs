@@ -119,6 +119,9 @@ impl Outbound {
                 continue;
             };
             self.carried += frame.segments();
+            if let (Some(tunnels), Some(end)) = (&common.tunnels, frame.tunnel_end()) {
+                tunnels.saw(end, now);
+            }
             let Some(tunnel) = routes.lookup(frame.destination()) else {
                 self.sender
                     .drops

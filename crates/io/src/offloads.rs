@@ -15,6 +15,8 @@ pub struct Offloads {
     pub tun_gro_tcp: bool,
     /// UDP packets are merged before they are written to the TUN.
     pub tun_gro_udp: bool,
+    /// TCP packets in VXLAN are merged where `tun_tunnel` is in force, too.
+    pub tun_gro_tunnel: bool,
     /// A train leaves with one `sendmsg` (UDP_SEGMENT).
     pub udp_gso: bool,
     /// Trains arrive merged (UDP_GRO).
@@ -34,12 +36,13 @@ impl Offloads {
     pub const NONE: Self = Self::every(false);
 
     /// The names by which users switch offloads, in the order of the fields.
-    pub const NAMES: [&'static str; 7] = [
+    pub const NAMES: [&'static str; 8] = [
         "tun-tso",
         "tun-uso",
         "tun-tunnel",
         "tun-gro-tcp",
         "tun-gro-udp",
+        "tun-gro-tunnel",
         "udp-gso",
         "udp-gro",
     ];
@@ -51,6 +54,7 @@ impl Offloads {
             tun_tunnel: on,
             tun_gro_tcp: on,
             tun_gro_udp: on,
+            tun_gro_tunnel: on,
             udp_gso: on,
             udp_gro: on,
         }
@@ -80,13 +84,14 @@ impl Offloads {
         self
     }
 
-    fn switches(&mut self) -> [&mut bool; 7] {
+    fn switches(&mut self) -> [&mut bool; 8] {
         [
             &mut self.tun_tso,
             &mut self.tun_uso,
             &mut self.tun_tunnel,
             &mut self.tun_gro_tcp,
             &mut self.tun_gro_udp,
+            &mut self.tun_gro_tunnel,
             &mut self.udp_gso,
             &mut self.udp_gro,
         ]

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netns::Netns;
-use crate::offload::{GSO_TCPV4, GSO_UDP_L4, NEEDS_CSUM, VnetHdr};
+use crate::offload::{GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
 use crate::sys::bpf::LastOrigin;
 use crate::sys::os::{self, IfReq};
 use crate::{Offloads, Origin, TunQueue, VNET_HDR_LEN};
@@ -98,6 +98,7 @@ impl Tun {
         os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, header)
             .map_err(|error| context(error, "setting the length of the virtio header"))?;
         tun.negotiate()?;
+        tun.offloads.tun_gro_tunnel &= tun.offloads.tun_tunnel;
         tun.offloads.tun_gro_udp &= !loses_merged_datagrams(os::kernel_release());
         tun.probe_writes();
         Ok(tun)
@@ -138,9 +139,11 @@ impl Tun {
             self.write(&[IoSlice::new(frame)])
                 .is_err_and(|error| Trouble::of(&error) == Trouble::Refused)
         };
-        let (tcp, udp) = (refused(&probe_frame(6)), refused(&probe_frame(17)));
+        let [tcp, udp, tunnel] =
+            [probe_frame(6), probe_frame(17), probe_tunnel()].map(|frame| refused(&frame));
         self.offloads.tun_gro_tcp &= !tcp;
         self.offloads.tun_gro_udp &= !udp;
+        self.offloads.tun_gro_tunnel &= !tunnel;
     }
 
     /// The device's name at this moment.
@@ -302,6 +305,21 @@ fn probe_frame(protocol: u8) -> Vec<u8> {
     // 4. payload
     frame.extend([0; 8]);
     frame
+}
+
+/// The same of two TCP segments in VXLAN. Of the packet, nothing but length and version are looked at.
+fn probe_tunnel() -> Vec<u8> {
+    let vnet = VnetHdr {
+        flags: NEEDS_CSUM | TUNNEL_CSUM,
+        gso_type: GSO_TCPV4 | GSO_TUNNEL_V4,
+        hdr_len: 90,
+        gso_size: 4,
+        csum_start: 70,
+        csum_offset: 16,
+        outer_transport: 34,
+        inner_network: 50,
+    };
+    [&vnet.write()[..], &[0x45], &[0; 97]].concat()
 }
 
 fn explain_open(error: io::Error) -> io::Error {

@@ -1,17 +1,34 @@
 //! Turning any offload off changes speed, never bytes (invariant 8).
 
+use std::net::UdpSocket;
+use std::sync::mpsc;
+
 use crate::harness::*;
 
 const MIB: u64 = 1 << 20;
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "tun-tso",
     "tun-uso",
     "tun-tunnel",
     "tun-gro-tcp",
     "tun-gro-udp",
+    "tun-gro-tunnel",
     "udp-gso",
     "udp-gro",
 ];
+
+/// Whether an offload is in force at a side, which is Adit.
+fn in_force(side: &Side, name: &str) -> bool {
+    let report = side.host.sh(&format!(
+        "{} show wg0 --json",
+        Program::Adit.path().display()
+    ));
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let state = &report["interfaces"][0]["engine"]["offloads"][name];
+    state
+        .as_bool()
+        .unwrap_or_else(|| panic!("{name} in {report}"))
+}
 
 /// The left side without these offloads, the right one with all of them, traffic of every kind both ways.
 fn the_bytes_are_the_same_without(names: &[&str]) {
@@ -26,18 +43,8 @@ fn the_bytes_are_the_same_without(names: &[&str]) {
     );
     let (left, right) = (&tunnel.left, &tunnel.right);
     if left.daemon.program == Program::Adit {
-        let report = left.host.sh(&format!(
-            "{} show wg0 --json",
-            Program::Adit.path().display()
-        ));
-        let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
-        let offloads = &report["interfaces"][0]["engine"]["offloads"];
         for name in names {
-            assert_eq!(
-                offloads[name],
-                serde_json::Value::Bool(false),
-                "{name} in {report}"
-            );
+            assert!(!in_force(left, name), "{name}");
         }
     }
     tunnel.connect();
@@ -153,8 +160,9 @@ fn vxlan_inside_the_tunnel_arrives_whole() {
     for (sums, without) in [
         ("noudpcsum", None),
         ("udpcsum", None),
+        ("udpcsum", Some("tun-gro-udp,tun-gro-tunnel")),
+        ("noudpcsum", Some("tun-gro-udp,tun-gro-tunnel")),
         ("udpcsum", Some("tun-gro-udp")),
-        ("noudpcsum", Some("tun-gro-udp")),
         ("udpcsum", Some("tun-tunnel")),
     ] {
         println!("{sums}, without {without:?}");
@@ -182,6 +190,11 @@ fn vxlan_inside_the_tunnel_arrives_whole() {
         }
         ping(&net.left, "192.168.66.2", 3);
         tcp(&net.left, &net.right, "192.168.66.2", 8 * MIB);
+        if Program::Adit.is_adit() && in_force(&tunnel.right, "tun-gro-tunnel") {
+            let received = net.right.sh("cat /sys/class/net/vx0/statistics/rx_packets");
+            let received: u64 = received.trim().parse().expect("a number");
+            assert!(received < 8 * MIB / 1318 / 2, "{received} packets");
+        }
         tcp(&net.right, &net.left, "192.168.66.1", 8 * MIB);
         udp(
             &net.left,
@@ -191,4 +204,69 @@ fn vxlan_inside_the_tunnel_arrives_whole() {
             20,
         );
     }
+}
+
+/// Linux hands a tunnel's super-frame to an application as one datagram: none must be made where no tunnel's device is.
+#[test]
+fn an_application_on_the_port_of_vxlan_gets_every_datagram_as_it_was_sent() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let (tell, told) = mpsc::channel();
+    let address = format!("{}:4789", tunnel.right.v4);
+    let (datagrams, port) = (64_u16, address.clone());
+    let application = net.right.spawn(move || {
+        let socket = UdpSocket::bind(port).expect("VXLAN's port");
+        socket
+            .set_read_timeout(Some(seconds(10)))
+            .expect("a timeout");
+        tell.send(()).expect("the test waits");
+        let mut buffer = vec![0; 65_536];
+        let received = (0..5 * datagrams).map(|_| {
+            let len = socket.recv(&mut buffer).expect("a datagram");
+            buffer[..len].to_vec()
+        });
+        received.collect::<Vec<_>>()
+    });
+    told.recv().expect("the application has bound the port");
+    let sent = net.left.within(move || {
+        let socket = UdpSocket::bind("0.0.0.0:40000").expect("a UDP socket");
+        let mut sent = Vec::new();
+        for round in 0..5 {
+            for n in 0..datagrams {
+                sent.push(segment_in_vxlan(round * datagrams + n));
+                socket
+                    .send_to(&sent[sent.len() - 1], &address)
+                    .expect("a route");
+            }
+            std::thread::sleep(seconds(1) / 50);
+        }
+        sent
+    });
+    let received = application.join().expect("every datagram came");
+    assert!(received == sent);
+}
+
+/// The n-th segment of a TCP stream, in VXLAN.
+fn segment_in_vxlan(n: u16) -> Vec<u8> {
+    const LEN: u16 = 1000;
+    let mut ip = vec![0x45, 0];
+    ip.extend((40 + LEN).to_be_bytes());
+    ip.extend(n.to_be_bytes());
+    ip.extend([0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    let words = ip
+        .chunks(2)
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    let checksum = !((sum & 0xffff) + (sum >> 16));
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes()[2..]);
+    let mut datagram = vec![
+        8, 0, 0, 0, 0, 0, 7, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0,
+    ];
+    datagram.extend(ip);
+    datagram.extend([0x13, 0x88, 0x17, 0x70]);
+    datagram.extend((1 + u32::from(n) * u32::from(LEN)).to_be_bytes());
+    datagram.extend([0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    datagram.extend(vec![n.to_be_bytes()[1]; LEN.into()]);
+    datagram
 }

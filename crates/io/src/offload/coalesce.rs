@@ -4,6 +4,8 @@
 //! Push: classify the packet → find its flow → merge it into the flow's open run, or close that and begin another.
 //! Drain: per run, finish the headers → hand out head and payload spans.
 //!
+//! TCP in VXLAN is merged where a tunnel's device takes it (`ends.rs`), and is the flow of its tunnel's datagrams.
+//!
 //! A flow has at most one open run, and whatever of a flow does not fit its open run closes it: later packets never
 //! get before it (invariant 2). Packets that could belong to any flow, such as fragments, close all runs.
 //!
@@ -12,9 +14,13 @@
 //! its sender already got wrong leaves with a right checksum, a datagram without checksum leaves with one, and fixed
 //! IPv4 identifications under DF (which mean nothing, RFC 6864 §4.1) count up.
 
+use std::net::IpAddr;
+use std::ops::Range;
+
 use super::frame::{mix, pseudo_header};
 use super::ip::{Ip, TCP, UDP};
-use super::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHdr};
+use super::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, GSO_UDP_L4};
+use super::{NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
 use super::{low16, low32, read16, read32, write16};
 use crate::VNET_HDR_LEN;
 use crate::checksum::Sum;
@@ -29,8 +35,10 @@ const MAX_SEGMENTS: u32 = 256;
 const MAX_DATAGRAMS: u32 = 64;
 /// Longest IP packet.
 const MAX_PACKET: usize = 65_535;
-/// Longest headers that are merged: IPv6 and TCP with all options.
-const MAX_HEADERS: usize = 40 + 60;
+/// What VXLAN puts before an IP packet: headers of UDP, its own and Ethernet's.
+const VXLAN: usize = 8 + 8 + 14;
+/// Longest headers that are merged: VXLAN over IPv6, in it IPv6 and TCP with all options.
+const MAX_HEADERS: usize = 40 + VXLAN + 40 + 60;
 
 const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
@@ -99,19 +107,30 @@ struct Run {
     size: usize,
     /// Payload of all packets.
     payload: usize,
-    /// The IPv4 identification does not count up.
-    fixed_id: bool,
+    /// The IPv4 identification does not count up: that of what is merged, and that of the tunnel around it.
+    fixed_id: [bool; 2],
 }
 
 /// Where things are in a TCP or UDP packet whose headers are the plainest possible.
 #[derive(Clone, Copy, Debug, Default)]
 struct Layout {
+    /// Of the flow: outside a tunnel.
+    flow: Place,
+    /// Of what is merged: the same, or TCP inside VXLAN.
+    merged: Place,
+    /// Length of all headers.
+    headers: usize,
+}
+
+/// An IP header without options or extensions, and the transport header behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// Where the IP header begins.
+    at: usize,
     v6: bool,
     tcp: bool,
     /// Where the transport header begins.
     transport: usize,
-    /// Length of all headers.
-    headers: usize,
 }
 
 /// What a packet means for the runs that are open.
@@ -148,11 +167,17 @@ impl Coalescer {
         self.items.is_empty()
     }
 
-    /// Takes a complete IP packet, cut to its own length, that stands at `at` in the caller's buffers.
+    /// Takes a complete IP packet, cut to its own length, that stands at `at` in the caller's buffers. `is_end` says
+    /// whether the device of a UDP tunnel listens at an address and port.
     ///
     /// # Errors
     /// [`Full`] after 4096 packets: nothing is taken until [`drain`](Self::drain).
-    pub fn push(&mut self, packet: &[u8], at: Span) -> Result<(), Full> {
+    pub fn push(
+        &mut self,
+        packet: &[u8],
+        at: Span,
+        is_end: impl Fn((IpAddr, u16)) -> bool,
+    ) -> Result<(), Full> {
         if self.items.len() == CAPACITY {
             return Err(Full);
         }
@@ -161,7 +186,7 @@ impl Coalescer {
             span: at,
             next: item,
         });
-        match self.classify(packet) {
+        match self.classify(packet, is_end) {
             Class::Alone => self.begin(item, Layout::default(), packet),
             Class::Fence => {
                 self.generation += 1;
@@ -228,7 +253,7 @@ impl Coalescer {
         self.generation += 1;
     }
 
-    fn classify(&self, packet: &[u8]) -> Class {
+    fn classify(&self, packet: &[u8], is_end: impl Fn((IpAddr, u16)) -> bool) -> Class {
         let Some(ip) = Ip::parse(packet) else {
             return Class::Fence;
         };
@@ -241,29 +266,42 @@ impl Coalescer {
             _ => return Class::Fence,
         };
         let l4 = &packet[ip.header..];
+        if self.tcp
+            && protocol == UDP
+            && let Some(class) = in_vxlan(packet, ip)
+            && is_end((ip.destination(packet), read16(packet, ip.header + 2)))
+        {
+            return class;
+        }
         let (tcp, length) = match protocol {
             TCP if !self.tcp => return Class::Alone,
-            UDP if !self.udp => return Class::Alone,
+            // What is in a tunnel may belong to what was merged of it.
+            UDP if !self.udp && !self.tcp => return Class::Alone,
             TCP if l4.len() >= 20 => (true, usize::from(l4[12] >> 4) * 4),
             UDP if l4.len() >= 8 => (false, 8),
             TCP | UDP => return Class::Fence,
             _ => return Class::Alone,
         };
-        let layout = Layout {
+        let place = Place {
+            at: 0,
             v6: ip.v6,
             tcp,
             transport: ip.header,
+        };
+        let layout = Layout {
+            flow: place,
+            merged: place,
             headers: ip.header + length,
         };
-        // A wrong IPv4 checksum would leave as a right one. A header with a right one sums to all ones.
-        let sound = ip.v6 || Sum::of(&packet[..20]).fold() == 0xffff;
+        let sound = place.is_sound(packet);
         let (merges, leads) = if tcp {
             let flags = l4[13];
             let merges = length >= 20 && l4.len() > length && flags & (SYN | RST | URG) == 0;
             (merges, flags & (FIN | PSH) == 0)
         } else {
             // IPv6 does not know datagrams without checksum (RFC 8200 §8.1).
-            let merges = l4.len() > 8
+            let merges = self.udp
+                && l4.len() > 8
                 && usize::from(read16(l4, 4)) == l4.len()
                 && !(ip.v6 && read16(l4, 6) == 0);
             (merges, true)
@@ -278,14 +316,9 @@ impl Coalescer {
     /// The slot of the packet's flow.
     fn slot(&mut self, packet: &[u8], layout: Layout) -> usize {
         if self.open(self.recent, packet, layout).is_none() {
-            let addresses = if layout.v6 {
-                &packet[8..40]
-            } else {
-                &packet[12..20]
-            };
-            let ports = u64::from(read32(packet, layout.transport));
-            let mut hash = mix(0, ports << 1 | u64::from(layout.tcp));
-            for word in addresses.chunks_exact(8) {
+            let ports = u64::from(read32(packet, layout.flow.transport));
+            let mut hash = mix(0, ports << 1 | u64::from(layout.flow.tcp));
+            for word in packet[layout.flow.addresses()].chunks_exact(8) {
                 hash = mix(
                     hash,
                     u64::from(read32(word, 0)) << 32 | u64::from(read32(word, 4)),
@@ -314,7 +347,7 @@ impl Coalescer {
             count: 1,
             size: packet.len() - layout.headers.min(packet.len()),
             payload: packet.len() - layout.headers.min(packet.len()),
-            fixed_id: false,
+            fixed_id: [false; 2],
         };
         if let Some(headers) = packet.get(..layout.headers) {
             run.head[VNET_HDR_LEN..VNET_HDR_LEN + headers.len()].copy_from_slice(headers);
@@ -330,26 +363,23 @@ impl Run {
 
     /// Same addresses, protocol and ports.
     fn same_flow(&self, packet: &[u8], layout: Layout) -> bool {
-        let head = &self.head[VNET_HDR_LEN..];
-        let addresses = if layout.v6 { 8..40 } else { 12..20 };
-        let ports = layout.transport..layout.transport + 4;
-        (self.layout.v6, self.layout.tcp) == (layout.v6, layout.tcp)
-            && head[addresses.clone()] == packet[addresses]
-            && head[ports.clone()] == packet[ports]
+        self.layout.flow == layout.flow && layout.flow.same_ends(&self.head[VNET_HDR_LEN..], packet)
     }
 
     /// Whether a packet of the same flow, of a kind that merges, may follow those that the run has.
     fn accepts(&mut self, packet: &[u8], layout: Layout) -> bool {
         let head = self.headers();
         let payload = packet.len() - layout.headers;
-        let l4 = layout.transport;
+        let Place {
+            tcp, transport: l4, ..
+        } = layout.merged;
         if payload > self.size
             || head.len() != layout.headers
             || head.len() + self.payload + payload > MAX_PACKET
         {
             return false;
         }
-        let transport = if layout.tcp {
+        let transport = if tcp {
             let (flags, ours) = (read16(packet, l4 + 12), read16(head, l4 + 12));
             let may_differ = u16::from(CWR | FIN | PSH);
             // CWR begins a run: the segments after the first lose it when the kernel segments again.
@@ -362,12 +392,24 @@ impl Run {
         } else {
             (read16(packet, l4 + 6) == 0) == (read16(head, l4 + 6) == 0)
         };
-        transport && self.accepts_ip(packet)
+        let Layout { flow, merged, .. } = layout;
+        if merged.at > 0 {
+            // The tunnel's headers but for its UDP header's length and checksum, of which there is one or none.
+            let udp = flow.transport;
+            return transport
+                && merged.same_ends(head, packet)
+                && packet[udp + 8..merged.at] == head[udp + 8..merged.at]
+                && (read16(packet, udp + 6) == 0) == (read16(head, udp + 6) == 0)
+                && self.accepts_ip(flow, packet)
+                && self.accepts_ip(merged, packet);
+        }
+        transport && self.accepts_ip(flow, packet)
     }
 
-    fn accepts_ip(&mut self, packet: &[u8]) -> bool {
-        let head = &self.head[VNET_HDR_LEN..];
-        if self.layout.v6 {
+    fn accepts_ip(&mut self, place: Place, packet: &[u8]) -> bool {
+        let (head, packet) = (&self.head[VNET_HDR_LEN + place.at..], &packet[place.at..]);
+        let fixed_id = &mut self.fixed_id[usize::from(place.at > 0)];
+        if place.v6 {
             // Traffic class, flow label, hop limit.
             return packet[..4] == head[..4] && packet[7] == head[7];
         }
@@ -378,17 +420,17 @@ impl Run {
         // The identification counts up, or, where it means nothing, stays: the second packet decides.
         let distance = read16(packet, 4).wrapping_sub(read16(head, 4));
         if self.count == 1 && distance == 0 && head[6] & 0x40 != 0 {
-            self.fixed_id = true;
+            *fixed_id = true;
         }
-        u32::from(distance) == if self.fixed_id { 0 } else { self.count }
+        u32::from(distance) == if *fixed_id { 0 } else { self.count }
     }
 
     /// Adds a packet that was accepted, and returns the one before it.
     fn append(&mut self, item: u32, packet: &[u8]) -> u32 {
         self.count += 1;
         self.payload += packet.len() - self.layout.headers;
-        if self.layout.tcp {
-            let flags = self.layout.transport + 13;
+        if self.layout.merged.tcp {
+            let flags = self.layout.merged.transport + 13;
             self.head[VNET_HDR_LEN + flags] |= packet[flags] & (FIN | PSH);
         }
         std::mem::replace(&mut self.last, item)
@@ -396,63 +438,156 @@ impl Run {
 
     /// Whether nothing may follow the packet that was appended.
     fn ends(&self, packet: &[u8], layout: Layout) -> bool {
-        let most = if layout.tcp {
-            MAX_SEGMENTS
-        } else {
-            MAX_DATAGRAMS
-        };
+        let Place { tcp, transport, .. } = layout.merged;
+        let most = if tcp { MAX_SEGMENTS } else { MAX_DATAGRAMS };
         packet.len() - layout.headers < self.size
             || self.count == most
-            || (layout.tcp && packet[layout.transport + 13] & (FIN | PSH) != 0)
+            || (tcp && packet[transport + 13] & (FIN | PSH) != 0)
     }
 
     /// Turns the first packet's headers into those of the super-frame: virtio header, lengths, partial checksum.
     fn finish(&mut self) -> &[u8] {
         let Layout {
-            v6,
-            tcp,
-            transport,
+            flow,
+            merged,
             headers,
         } = self.layout;
+        let Place {
+            v6, tcp, transport, ..
+        } = merged;
         let (vnet, head) = self.head.split_at_mut(VNET_HDR_LEN);
         let total = headers + self.payload;
-        // 1. Lengths, and the sum of the IPv4 header.
-        if v6 {
-            write16(head, 4, low16(total - transport));
-        } else {
-            write16(head, 2, low16(total));
-            write16(head, 10, 0);
-            let sum = Sum::of(&head[..20]);
-            write16(head, 10, sum.checksum());
-        }
-        let length = low16(total - transport);
-        // 2. The pseudo-header's sum where the checksum belongs.
-        let protocol = if tcp { TCP } else { UDP };
-        let partial = (pseudo_header(head, v6, protocol) + Sum::word(length)).fold();
+        // 1. Lengths, and the sum of the IPv4 header; the pseudo-header's sum where the checksum belongs.
+        let csum_offset = if tcp { 16 } else { 6 };
+        merged.finish(head, total);
+        let mut flags = NEEDS_CSUM;
         let mut gso_type = GSO_UDP_L4;
         if tcp {
             gso_type = if v6 { GSO_TCPV6 } else { GSO_TCPV4 };
             if head[transport + 13] & CWR != 0 {
                 gso_type |= GSO_ECN;
             }
-        } else {
-            write16(head, transport + 4, length);
         }
-        let csum_offset = if tcp { 16 } else { 6 };
-        write16(head, transport + csum_offset, partial);
+        // 2. The same for a tunnel.
+        let mut outer_transport = 0;
+        if merged.at > 0 {
+            gso_type |= if flow.v6 {
+                GSO_TUNNEL_V6
+            } else {
+                GSO_TUNNEL_V4
+            };
+            let summed = read16(head, flow.transport + 6) != 0;
+            flow.finish(head, total);
+            if summed {
+                flags |= TUNNEL_CSUM;
+            } else {
+                write16(head, flow.transport + 6, 0);
+            }
+            // Linux checks this as if an Ethernet header came first, and finds out itself where the header is.
+            outer_transport = low16(14 + flow.transport);
+        }
         // 3. What the kernel has to do.
         vnet.copy_from_slice(
             &VnetHdr {
-                flags: NEEDS_CSUM,
+                flags,
                 gso_type,
                 hdr_len: low16(headers),
                 gso_size: low16(self.size),
                 csum_start: low16(transport),
-                csum_offset: low16(csum_offset),
-                ..VnetHdr::default()
+                csum_offset,
+                outer_transport,
+                inner_network: low16(merged.at),
             }
             .write(),
         );
         &self.head[..VNET_HDR_LEN + headers]
     }
+}
+
+impl Place {
+    fn addresses(&self) -> Range<usize> {
+        if self.v6 {
+            self.at + 8..self.at + 40
+        } else {
+            self.at + 12..self.at + 20
+        }
+    }
+
+    /// Same addresses and ports.
+    fn same_ends(&self, head: &[u8], packet: &[u8]) -> bool {
+        let ports = self.transport..self.transport + 4;
+        head[self.addresses()] == packet[self.addresses()] && head[ports.clone()] == packet[ports]
+    }
+
+    /// A wrong IPv4 checksum would leave as a right one. A header with a right one sums to all ones.
+    fn is_sound(&self, packet: &[u8]) -> bool {
+        self.v6 || Sum::of(&packet[self.at..self.at + 20]).fold() == 0xffff
+    }
+
+    /// Sets the lengths for a packet that ends at `end`, the IPv4 header's sum, and the pseudo-header's sum in place of
+    /// the checksum.
+    fn finish(&self, head: &mut [u8], end: usize) {
+        let length = low16(end - self.transport);
+        let ip = &mut head[self.at..];
+        if self.v6 {
+            write16(ip, 4, length);
+        } else {
+            write16(ip, 2, low16(end - self.at));
+            write16(ip, 10, 0);
+            let sum = Sum::of(&ip[..20]);
+            write16(ip, 10, sum.checksum());
+        }
+        let protocol = if self.tcp { TCP } else { UDP };
+        let partial = (pseudo_header(ip, self.v6, protocol) + Sum::word(length)).fold();
+        let field = if self.tcp { 16 } else { 6 };
+        if !self.tcp {
+            write16(head, self.transport + 4, length);
+        }
+        write16(head, self.transport + field, partial);
+    }
+}
+
+/// A TCP packet in VXLAN (RFC 7348 §5) whose headers are the plainest possible. `ip` is what stands around it.
+fn in_vxlan(packet: &[u8], ip: Ip) -> Option<Class> {
+    let udp = packet.get(ip.header..)?;
+    let at = ip.header + VXLAN;
+    let inner = Ip::parse(packet.get(at..)?)?;
+    let ether_type = if inner.v6 { 0x86dd } else { 0x0800 };
+    let plain = usize::from(read16(udp, 4)) == udp.len()
+        && read32(udp, 8) == 0x0800_0000
+        && udp[15] == 0
+        && read16(udp, VXLAN - 2) == ether_type
+        && at + inner.len == packet.len()
+        && (inner.v6 || inner.header == 20)
+        && inner.transport(&packet[at..]) == Some((TCP, inner.header));
+    let transport = at + inner.header;
+    let tcp = packet
+        .get(transport..)
+        .filter(|tcp| plain && tcp.len() >= 20)?;
+    let length = usize::from(tcp[12] >> 4) * 4;
+    if length < 20 || tcp.len() <= length || tcp[13] & (SYN | RST | URG) != 0 {
+        return None;
+    }
+    let flow = Place {
+        at: 0,
+        v6: ip.v6,
+        tcp: false,
+        transport: ip.header,
+    };
+    let merged = Place {
+        at,
+        v6: inner.v6,
+        tcp: true,
+        transport,
+    };
+    let sound = flow.is_sound(packet) && merged.is_sound(packet);
+    Some(Class::Flow {
+        layout: Layout {
+            flow,
+            merged,
+            headers: transport + length,
+        },
+        merges: sound,
+        leads: sound && tcp[13] & (FIN | PSH) == 0,
+    })
 }

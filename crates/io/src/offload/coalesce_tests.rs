@@ -410,10 +410,10 @@ fn a_full_coalescer_takes_nothing_until_it_is_drained() {
         len: 38,
     };
     for _ in 0..4096 {
-        assert_eq!(coalescer.push(&packet.wire(), at), Ok(()));
+        assert_eq!(coalescer.push(&packet.wire(), at, |_| true), Ok(()));
         packet = packet.next();
     }
-    assert_eq!(coalescer.push(&packet.wire(), at), Err(Full));
+    assert_eq!(coalescer.push(&packet.wire(), at, |_| true), Err(Full));
     let mut frames = 0;
     coalescer.drain(|_, spans| {
         assert_eq!(spans.len(), 64);
@@ -422,7 +422,7 @@ fn a_full_coalescer_takes_nothing_until_it_is_drained() {
     assert_eq!(frames, 64);
     coalescer.drain(|_, _| panic!("nothing is left"));
     // Nothing joins a run that has left.
-    assert_eq!(coalescer.push(&packet.wire(), at), Ok(()));
+    assert_eq!(coalescer.push(&packet.wire(), at, |_| true), Ok(()));
     coalescer.drain(|head, spans| assert_eq!((head, spans), (&[0; VNET_HDR_LEN][..], &[at][..])));
 }
 

@@ -277,6 +277,19 @@ impl<'a> Frame<'a> {
         Some((read16(ports, 0), read16(ports, 2)))
     }
 
+    /// Where the device of a UDP tunnel on this side listens, if this is one's packet: nothing else leaves to us what has
+    /// to be done to a packet inside a datagram.
+    pub fn tunnel_end(&self) -> Option<(IpAddr, u16)> {
+        let inside = match self.kind {
+            Kind::Partial { start, .. } => start,
+            _ => self.network.transport,
+        };
+        let (protocol, udp) = self.ip().transport(self.packet)?;
+        // An IP header, at least, is between the tunnel's UDP header and the inner transport header.
+        (protocol == UDP && inside >= udp + 8 + 20)
+            .then(|| (self.source(), read16(self.packet, udp + 2)))
+    }
+
     /// How many packets the frame holds: 1 unless it is a super-frame, at most 65,535.
     pub fn segments(&self) -> usize {
         self.segments

@@ -6,6 +6,7 @@
 mod coalesce;
 #[cfg(test)]
 mod coalesce_tests;
+mod ends;
 mod frame;
 #[cfg(test)]
 mod frame_tests;
@@ -18,6 +19,7 @@ mod tests;
 mod tunnel_tests;
 
 pub use coalesce::{Coalescer, Full, Span};
+pub use ends::TunnelEnds;
 pub use frame::{Frame, Malformed};
 pub use ip::{Dropped, Inner, decap_ecn, inner_packet};
 

@@ -314,7 +314,7 @@ pub(super) fn coalesce(coalescer: &mut Coalescer, packets: &[Vec<u8>]) -> Vec<Ve
             start,
             len: packet.len() as u32,
         };
-        coalescer.push(packet, at).unwrap();
+        coalescer.push(packet, at, |_| true).unwrap();
     }
     let mut frames = Vec::new();
     coalescer.drain(|head, spans| {

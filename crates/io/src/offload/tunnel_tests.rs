@@ -132,6 +132,241 @@ proptest! {
     }
 }
 
+/// Packets of two flows in one tunnel, as a network might deliver them: all of one flow outside, in one order.
+fn stream() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let whole = (tunnelled(), any::<bool>(), 20usize..1400, any::<bool>());
+    let steps = proptest::collection::vec((any::<bool>(), 0u8..45, 1u8..255), 1..80);
+    (whole, steps).prop_map(|((mut whole, nested, payload, df), steps)| {
+        whole.between.truncate(22);
+        whole.outer.df = df;
+        let inner = &mut whole.inner;
+        (inner.tcp, inner.flags, inner.payload) = (true, ACK, bytes(payload, 5));
+        let mut flows = [inner.clone(), inner.with(|p| p.ports[0] += 1)];
+        let mut packets = Vec::new();
+        for (second, quirk, byte) in steps {
+            let flow = &mut flows[usize::from(second && nested)];
+            let mut packet = flow.clone();
+            let mut around = whole.clone();
+            match quirk {
+                0 => packet.payload.truncate(byte.into()),
+                1 => packet.flags = byte,
+                2 => packet.flags |= PSH,
+                3 => packet.flags |= CWR,
+                4 => packet.tos ^= byte,
+                5 => packet.ttl ^= byte,
+                6 => packet.id = packet.id.wrapping_add(byte.into()),
+                7 => packet.ack += 1,
+                8 => packet.window ^= 1,
+                9 => packet.options.clear(),
+                10 => packet.tcp = false,
+                11 => packet.payload.clear(),
+                12 => packet.host ^= byte,
+                13 => packet.ports[1] ^= 1,
+                14 => around.outer.tos ^= byte,
+                15 => around.outer.ttl ^= byte,
+                16 => around.outer.id = around.outer.id.wrapping_add(byte.into()),
+                17 => around.outer.unsummed ^= true,
+                18 => around.outer.df ^= true,
+                19 => around.between[usize::from(byte) % 22] ^= byte,
+                20 => packet.ip_options = vec![1, 1, 1, 0],
+                21 => packet.sequence ^= u32::from(byte),
+                _ => {}
+            }
+            let mut wire = around.around(&packet.wire()).wire();
+            match quirk {
+                // A sum that the sender got wrong stays wrong; bytes that belong to nothing stay.
+                22 if !around.outer.v6 => wire[10] ^= byte,
+                23 if !packet.v6 => wire[whole.inner_at() + 10] ^= byte,
+                24 => {
+                    wire = around
+                        .around(&[packet.wire(), vec![byte; 3]].concat())
+                        .wire()
+                }
+                _ => {}
+            }
+            *flow = packet
+                .with(|p| p.ip_options.clear())
+                .next()
+                .with(|p| (p.tcp, p.flags, p.payload) = (true, ACK, bytes(payload, byte)));
+            whole.outer.id = around.outer.id.wrapping_add(1);
+            packets.push(wire);
+        }
+        packets
+    })
+}
+
+/// The packets that a receiver makes of super-frames.
+fn split(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let frames = frames.iter().map(|frame| Frame::parse(frame).unwrap());
+    frames.flat_map(|frame| lay(&frame)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn every_stream_leaves_as_it_came(arrived in stream()) {
+        let frames = coalesce(&mut Coalescer::new(true, false), &arrived);
+        prop_assert_eq!(split(&frames), arrived.clone());
+        // What is merged as datagrams gets a checksum where there was none.
+        let unsummed = |packets: &[Vec<u8>]| {
+            let field = if arrived[0][0] >> 4 == 6 { 46 } else { 26 };
+            let mut packets = packets.to_vec();
+            packets.iter_mut().for_each(|packet| packet[field..field + 2].fill(0));
+            packets
+        };
+        let frames = coalesce(&mut Coalescer::new(true, true), &arrived);
+        prop_assert_eq!(unsummed(&split(&frames)), unsummed(&arrived));
+    }
+
+    #[test]
+    fn damaged_streams_leave_in_order_and_as_long_as_they_came(
+        mut arrived in stream(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), 0usize..140, any::<u8>()), 0..20),
+    ) {
+        for (which, at, value) in damage {
+            let packet = which.get_mut(&mut arrived);
+            let at = at % packet.len();
+            packet[at] = value;
+        }
+        let frames = coalesce(&mut Coalescer::new(true, true), &arrived);
+        let lengths = |packets: &[Vec<u8>]| {
+            let mut lengths: Vec<_> = packets.iter().map(Vec::len).collect();
+            lengths.sort_unstable();
+            lengths
+        };
+        let left: Vec<_> = frames
+            .iter()
+            .flat_map(|frame| match frame[1] {
+                GSO_NONE => vec![frame[VNET_HDR_LEN..].to_vec()],
+                _ => lay(&Frame::parse(frame).unwrap()),
+            })
+            .collect();
+        prop_assert_eq!(lengths(&left), lengths(&arrived));
+    }
+
+    #[test]
+    fn a_super_frame_comes_back_from_its_segments(
+        mut whole in tunnelled(), size in 1u16..1400, payload in 1usize..60_000,
+        flags in prop::sample::select(vec![ACK, ACK | PSH, ACK | FIN, ACK | CWR | PSH]),
+    ) {
+        whole.between.truncate(22);
+        let payload = payload.min(usize::from(size) * 256).max(usize::from(size) + 1);
+        (whole.inner.tcp, whole.inner.flags, whole.inner.payload) = (true, flags, bytes(payload, 3));
+        let segments = whole.split(size);
+        let frames = coalesce(&mut Coalescer::new(true, true), &segments);
+        let mut expected = whole.frame(size);
+        let vnet = VnetHdr {
+            hdr_len: (whole.inner_at() + whole.inner.headers()) as u16,
+            outer_transport: whole.outer.transport() as u16 + 14,
+            ..whole.vnet(size)
+        };
+        expected[..VNET_HDR_LEN].copy_from_slice(&vnet.write());
+        prop_assert_eq!(frames, [expected]);
+        // Without merged TCP, or where an application may listen, no tunnel's super-frame.
+        for (tcp, is_end) in [(true, false), (false, true)] {
+            let mut coalescer = Coalescer::new(tcp, true);
+            for packet in &segments {
+                let span = Span { buffer: 0, start: 0, len: packet.len() as u32 };
+                coalescer.push(packet, span, |_| is_end).unwrap();
+            }
+            coalescer.drain(|head, _| assert!([GSO_NONE, GSO_UDP_L4].contains(&head[1])));
+        }
+    }
+}
+
+#[test]
+fn what_is_no_plain_segment_in_vxlan_is_not_merged_as_one() {
+    let first = Tunnelled::new(false, Packet::tcp(false, 1000));
+    let merges = |first: &Tunnelled, change: fn(&mut Tunnelled, &mut Vec<u8>)| {
+        let mut second = first.clone();
+        second.inner = second.inner.next();
+        second.outer.id += 1;
+        let packets = [first.clone(), second].map(|mut packet| {
+            let mut behind = Vec::new();
+            change(&mut packet, &mut behind);
+            let inner = [packet.inner.wire(), behind].concat();
+            packet.around(&inner).wire()
+        });
+        let frames = coalesce(&mut Coalescer::new(true, false), &packets);
+        assert_eq!(split(&frames), packets);
+        frames.len() == 1
+    };
+    assert!(merges(&first, |_, _| {}));
+    let table: [fn(&mut Tunnelled, &mut Vec<u8>); 12] = [
+        |p, _| p.inner.flags |= SYN,
+        |p, _| p.inner.flags |= RST,
+        |p, _| p.inner.flags |= URG,
+        |p, _| p.inner.payload.clear(),
+        |p, _| p.inner.ip_options = vec![1, 1, 1, 0],
+        |p, _| p.outer.ip_options = vec![1, 1, 1, 0],
+        // other flags of VXLAN, of GPE, reserved bits
+        |p, _| p.between[0] = 0x88,
+        |p, _| p.between[0] = 0x0c,
+        |p, _| p.between[7] = 1,
+        // another type, a VLAN tag
+        |p, _| p.between[21] = 6,
+        |p, _| {
+            p.between[20] = 0x81;
+            p.between.extend([0, 9, 8, 0]);
+        },
+        // The datagram goes on behind the packet, and the sequence with it.
+        |p, behind| {
+            behind.extend([7; 4]);
+            p.inner.sequence += if p.inner.id == 101 { 4 } else { 0 };
+        },
+    ];
+    for (i, change) in table.into_iter().enumerate() {
+        assert!(!merges(&first, change), "{i}");
+    }
+}
+
+#[test]
+fn a_tunnels_device_is_known_by_what_it_sends_and_not_for_long() {
+    let ends = TunnelEnds::default();
+    let second = |n: u64| adit_proto::Time(n << 30);
+    for v6 in [false, true] {
+        let whole = Tunnelled::new(v6, Packet::tcp(false, 3000));
+        let frame = whole.frame(1000);
+        let end = Frame::parse(&frame).unwrap().tunnel_end().unwrap();
+        let address = if v6 { "fd00:9::ffee:1" } else { "10.255.254.1" };
+        assert_eq!(end, (address.parse().unwrap(), 4789));
+        // A lone packet, the inner checksum of which is left to us, is a device's, too.
+        let lone = VnetHdr {
+            gso_type: GSO_NONE,
+            ..whole.vnet(0)
+        };
+        let lone = [&lone.write()[..], &whole.partial()].concat();
+        assert_eq!(Frame::parse(&lone).unwrap().tunnel_end(), Some(end));
+
+        assert!(!ends.know(end, second(100)));
+        ends.saw(end, second(100));
+        assert!(ends.know(end, second(100)) && ends.know(end, second(101)));
+        assert!(!ends.know(end, second(102)) && !ends.know(end, second(99)));
+        assert!(!ends.know((end.0, 8472), second(100)));
+        assert!(!ends.know(("10.255.254.2".parse().unwrap(), 4789), second(100)));
+
+        // An application's datagrams look the same but for that.
+        let datagram = whole.around(&whole.inner.wire());
+        for bytes in [
+            [&[0; VNET_HDR_LEN][..], &datagram.wire()].concat(),
+            datagram.frame(1000),
+            [
+                &VnetHdr {
+                    gso_type: GSO_NONE,
+                    ..datagram.vnet(0)
+                }
+                .write()[..],
+                &datagram.partial(),
+            ]
+            .concat(),
+            whole.inner.frame(1000),
+        ] {
+            assert_eq!(Frame::parse(&bytes).unwrap().tunnel_end(), None);
+        }
+    }
+}
+
 #[test]
 fn hostile_tunnels_are_malformed() {
     let whole = Tunnelled::new(false, Packet::tcp(false, 3000));

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
 use crate::netlink::{LinkChange, Netlink};
-use crate::offload::{Frame, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6};
+use crate::offload::{Coalescer, Frame, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, Span};
 use crate::udp::tests::{boottime, on_each_cpu};
 use crate::udp::{self, Udp};
 use crate::{MAX_FRAME, RecvBatch, SendReport, Transmit, UdpSocket};
@@ -36,8 +36,8 @@ fn device(netns: &Netns, name: &str, addresses: &[&str], offloads: Offloads) -> 
     tuns.pop().unwrap()
 }
 
-/// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is, or but for super-frames in
-/// tunnels, which it cuts. Counts super-frames.
+/// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is, but for super-frames in
+/// tunnels, which it cuts, and merges again if asked to. Counts super-frames.
 ///
 ///     a: 10.8.0.1/24, fd08::1/64  -- thread --  b: 10.8.0.2/24, fd08::2/64
 struct Joined {
@@ -51,6 +51,10 @@ struct Joined {
 
 impl Joined {
     fn new(offloads: Offloads) -> Self {
+        Self::merging(offloads, false)
+    }
+
+    fn merging(offloads: Offloads, merge: bool) -> Self {
         let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
         let tuns = [
             device(&a, "tun", &["10.8.0.1", "fd08::1"], offloads),
@@ -61,7 +65,7 @@ impl Joined {
         let super_frames = std::sync::Arc::new([const { AtomicUsize::new(0) }; 256]);
         let thread = std::thread::spawn({
             let (stop, super_frames) = (stop.clone(), super_frames.clone());
-            move || carry(&tuns, &stop, &super_frames)
+            move || carry(&tuns, &stop, &super_frames, merge)
         });
         Self {
             a,
@@ -86,7 +90,7 @@ impl Drop for Joined {
     }
 }
 
-fn carry(tuns: &[Tun; 2], stop: &AtomicBool, super_frames: &[AtomicUsize; 256]) {
+fn carry(tuns: &[Tun; 2], stop: &AtomicBool, super_frames: &[AtomicUsize; 256], merge: bool) {
     let mut buffer = vec![0; MAX_FRAME];
     while !stop.load(Ordering::Relaxed) {
         let mut fds = [0, 1].map(|i| PollFd::from_borrowed_fd(tuns[i].fd(), PollFlags::IN));
@@ -96,7 +100,7 @@ fn carry(tuns: &[Tun; 2], stop: &AtomicBool, super_frames: &[AtomicUsize; 256]) 
             while let Ok(len) = tuns[from].read(&mut buffer) {
                 super_frames[usize::from(buffer[1])].fetch_add(1, Ordering::Relaxed);
                 if buffer[1] & (GSO_TUNNEL_V4 | GSO_TUNNEL_V6) != 0 {
-                    cut(&tuns[to], &Frame::parse(&buffer[..len]).unwrap());
+                    cut(&tuns[to], &Frame::parse(&buffer[..len]).unwrap(), merge);
                     continue;
                 }
                 let (header, packet) = buffer[..len].split_at(VNET_HDR_LEN);
@@ -108,14 +112,33 @@ fn carry(tuns: &[Tun; 2], stop: &AtomicBool, super_frames: &[AtomicUsize; 256]) 
     }
 }
 
-/// Writes the packets of a frame one by one, with no word on their checksums: the receiver verifies them.
-fn cut(tun: &Tun, frame: &Frame<'_>) {
-    let mut headers = vec![0; frame.header_len()];
+/// Writes the packets of a frame one by one, with no word on their checksums, which the receiver verifies then; or
+/// merged again.
+fn cut(tun: &Tun, frame: &Frame<'_>, merge: bool) {
+    let mut coalescer = Coalescer::new(merge, false);
+    let mut packets = Vec::new();
     for i in 0..frame.segments() {
-        frame.write_header(i, &mut headers);
-        let pieces = [&[0; VNET_HDR_LEN][..], &headers, frame.payload(i)].map(IoSlice::new);
-        tun.write(&pieces).unwrap();
+        let mut packet = vec![0; frame.header_len()];
+        frame.write_header(i, &mut packet);
+        packet.extend(frame.payload(i));
+        let (buffer, len) = (i.try_into().unwrap(), packet.len().try_into().unwrap());
+        let span = Span {
+            buffer,
+            start: 0,
+            len,
+        };
+        coalescer.push(&packet, span, |_| true).unwrap();
+        packets.push(packet);
     }
+    coalescer.drain(|head, spans| {
+        assert!(!merge || frame.segments() == 1 || spans.len() > 1);
+        let mut pieces = vec![IoSlice::new(head)];
+        pieces.extend(
+            (spans.iter())
+                .map(|span| IoSlice::new(&packets[span.buffer as usize][span.start as usize..])),
+        );
+        tun.write(&pieces).unwrap();
+    });
 }
 
 /// Sends a few megabytes over TCP and compares what arrives.
@@ -148,7 +171,16 @@ fn stream(from: &Netns, to: &Netns, address: &str) {
 
 #[test]
 fn super_frames_in_udp_tunnels_are_cut_into_packets_that_the_kernel_takes() {
-    let joined = Joined::new(Offloads::ALL);
+    tcp_in_vxlan(&Joined::new(Offloads::ALL));
+}
+
+#[test]
+fn super_frames_in_udp_tunnels_are_merged_again_for_the_kernel() {
+    tcp_in_vxlan(&Joined::merging(Offloads::ALL, true));
+}
+
+/// Streams over both kinds of IP in VXLAN over both, with and without checksums.
+fn tcp_in_vxlan(joined: &Joined) {
     for (v6, sums) in [
         (false, "udpcsum"),
         (false, "noudpcsum"),
@@ -263,6 +295,7 @@ fn this_kernel_takes_what_it_says_it_takes() {
 
     // Super-frames in UDP tunnels with Linux 6.17.
     assert_eq!(offloads.tun_tunnel, os::kernel_release() >= (6, 17, 0));
+    assert_eq!(offloads.tun_gro_tunnel, offloads.tun_tunnel);
 
     // The probe's answers: down for a good header, refused for a bad one.
     let error = tun.write(&[IoSlice::new(&probe_frame(6))]).unwrap_err();
