@@ -445,3 +445,19 @@ fn hostile_tunnels_are_malformed() {
     let bytes = [&good.write()[..], &packet].concat();
     assert_eq!(Frame::parse(&bytes).unwrap_err(), Malformed::Ip);
 }
+
+#[test]
+fn a_computed_checksum_of_zero_outside_is_sent_as_all_ones() {
+    for v6 in [false, true] {
+        let mut whole = Tunnelled::new(v6, Packet::tcp(false, 3000));
+        let field = whole.outer.transport() + 6;
+        // The source port that makes the sum of the first segment come out as zero.
+        whole.outer.ports[0] = 0;
+        let first = &whole.split(1000)[0];
+        whole.outer.ports[0] = u16::from_be_bytes([first[field], first[field + 1]]);
+        let bytes = whole.frame(1000);
+        let laid = lay(&Frame::parse(&bytes).unwrap());
+        assert_eq!(laid[0][field..field + 2], [0xff, 0xff]);
+        assert_eq!(laid, whole.split(1000));
+    }
+}
