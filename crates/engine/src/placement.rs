@@ -25,6 +25,11 @@ const REST: Duration = Duration::from_millis(1);
 const LOAD: usize = 16;
 /// Packets from the same CPU, each after a rest, that make a pattern at first.
 const PATTERN: u32 = 4;
+/// Fewer patterns than this more, by chance, to go from one CPU to another: threads that follow each other would change
+/// places for ever.
+const CHANGE: u32 = 4;
+/// Patterns of packets that come from either of two CPUs in turns: it is where this thread is woken that drives them.
+const SWINGS: u32 = 2;
 /// The longest pattern to be asked for, once CPUs were too busy.
 const MAX_PATTERN: u32 = 1 << 14;
 /// What a packet may wait for its turn on the CPU that it came from.
@@ -53,8 +58,12 @@ pub(crate) struct Placement {
     packets: usize,
     /// The CPU that the last packet after a rest came from, and how many in a row did.
     from: (usize, u32),
+    /// The CPU that the packet before that one came from, and how many in a row did not come from the same as the last.
+    swing: (usize, u32),
     /// How many it takes to follow them.
     pattern: u32,
+    /// What the clock showed when the thread last went somewhere.
+    chance: u32,
     /// Packets that waited for too long, times [`LATE`], less those that did not.
     late: u32,
     /// Under load: when it was last asked how long the thread had waited for CPUs in its life, and the answer.
@@ -81,7 +90,9 @@ impl Placement {
             last: Time::default(),
             packets: 0,
             from: (0, 0),
+            swing: (0, 0),
             pattern: PATTERN,
+            chance: 0,
             late: 0,
             asked: None,
             until: Time::default(),
@@ -125,8 +136,14 @@ impl Placement {
             return;
         }
         let Origin { cpu, at } = origin;
-        self.from = if self.from.0 == cpu {
-            (cpu, self.from.1.saturating_add(1))
+        let (last, in_a_row) = self.from;
+        self.swing = if cpu == self.swing.0 && cpu != last {
+            (last, self.swing.1.saturating_add(1))
+        } else {
+            (last, 0)
+        };
+        self.from = if last == cpu {
+            (cpu, in_a_row.saturating_add(1))
         } else {
             (cpu, 1)
         };
@@ -144,7 +161,14 @@ impl Placement {
             // It was well here for long enough.
             self.pattern = PATTERN;
         }
-        if self.from.1 >= self.pattern && self.bound.as_ref().is_none_or(|bound| bound.cpu != cpu) {
+        let more = self.chance % (CHANGE * self.pattern);
+        let follow = match &self.bound {
+            Some(bound) => bound.cpu != cpu && self.from.1 >= self.pattern + more,
+            None => self.from.1 >= self.pattern || self.swing.1 >= SWINGS * self.pattern,
+        };
+        if follow {
+            self.swing.1 = 0;
+            self.chance = self.last.since(Time::default()).subsec_nanos();
             self.bind(cpu, false);
         }
     }

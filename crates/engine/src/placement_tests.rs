@@ -103,6 +103,7 @@ const NEVER: u32 = u32::MAX;
 fn a_thread_goes_where_lone_packets_come_from_once_that_is_a_pattern() {
     walk(|mut walk, allowed, cpus| {
         for cpu in [cpus[1], cpus[0], cpus[1]] {
+            walk.placement.leave();
             for n in 1..=PATTERN {
                 assert!(affinity() != only(cpu), "after {n} packets");
                 walk.turn(PAUSE, cpu);
@@ -115,6 +116,41 @@ fn a_thread_goes_where_lone_packets_come_from_once_that_is_a_pattern() {
         }
         walk.placement.leave();
         assert!(affinity() == allowed);
+    });
+}
+
+#[test]
+fn to_change_its_mind_a_thread_takes_longer_and_not_always_the_same() {
+    walk(|mut walk, _, cpus| {
+        walk.follow(cpus[0]);
+        let took: Vec<u32> = (1..200)
+            .map(|n| {
+                walk.now =
+                    walk.now + Duration::from_nanos(u64::try_from(n).expect("a number") * 7919);
+                walk.follow(cpus[n % 2])
+            })
+            .collect();
+        assert_eq!(took.iter().min(), Some(&PATTERN));
+        assert_eq!(took.iter().max(), Some(&(PATTERN + CHANGE * PATTERN - 1)));
+    });
+}
+
+#[test]
+fn a_thread_stays_somewhere_if_packets_come_from_either_of_two_cpus_in_turns() {
+    walk(|mut walk, allowed, cpus| {
+        let swings = (SWINGS * PATTERN) as usize;
+        // The first two are no swing yet.
+        for n in 0..swings + 2 {
+            assert!(affinity() == allowed, "after {n} packets");
+            walk.turn(PAUSE, cpus[n % 2]);
+        }
+        let cpu = cpus[(swings + 1) % 2];
+        assert!(affinity() == only(cpu) && walk.placement.follows());
+        // They may be two applications' after all: one place is as good as the other.
+        for n in 0..10 * swings {
+            walk.turn(PAUSE, cpus[n % 2]);
+            assert!(affinity() == only(cpu));
+        }
     });
 }
 
@@ -189,6 +225,7 @@ fn a_cpu_that_is_too_busy_is_left_and_followed_less_easily_until_it_proves_well(
         for _ in 0..16 * MAX_PATTERN {
             walk.turn(PAUSE, cpus[1]);
         }
+        walk.placement.leave();
         assert_eq!(walk.follow(cpus[0]), PATTERN);
     });
 }
