@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netns::Netns;
 use crate::offload::{GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
-use crate::sys::bpf::LastOrigin;
+use crate::sys::bpf::Gate;
 use crate::sys::os::{self, IfReq};
 use crate::{Offloads, Origin, TunQueue, VNET_HDR_LEN};
 
@@ -32,8 +32,8 @@ const TUNNEL: u32 = 0x80 | 0x100;
 pub struct Tun {
     fd: OwnedFd,
     offloads: Offloads,
-    /// Where frames come from, if the device has one queue only and the kernel lets us know.
-    last_origin: Option<LastOrigin>,
+    /// What frames pass to get into the queue, if the device has that one only and the kernel lets us.
+    gate: Option<Gate>,
 }
 
 impl Tun {
@@ -85,14 +85,10 @@ impl Tun {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let close = rustix::io::fcntl_getfd(&fd)? | rustix::io::FdFlags::CLOEXEC;
         rustix::io::fcntl_setfd(&fd, close)?;
-        let last_origin = (flags & libc::IFF_MULTI_QUEUE == 0)
-            .then(|| LastOrigin::of_tun(fd.as_fd()).ok())
+        let gate = (flags & libc::IFF_MULTI_QUEUE == 0)
+            .then(|| Gate::of_tun(fd.as_fd()).ok())
             .flatten();
-        let mut tun = Self {
-            fd,
-            offloads,
-            last_origin,
-        };
+        let mut tun = Self { fd, offloads, gate };
         // Any length from 10 on does for any kernel. It comes before the features that need it.
         let header = libc::c_int::try_from(VNET_HDR_LEN).unwrap_or(libc::c_int::MAX);
         os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, header)
@@ -208,6 +204,16 @@ impl Tun {
         }
     }
 
+    /// From now on at most `least` bytes of super-frames wait to be read, and one, where the kernel lets us say so: more
+    /// while they are short, up to eight times that.
+    ///
+    /// What comes too many is dropped, as where the queue is full.
+    pub fn limit_queue(&self, least: u64) {
+        if let Some(gate) = &self.gate {
+            gate.limit(least);
+        }
+    }
+
     /// What is in force of the TUN's offloads; those of the socket are as they were given.
     pub fn offloads(&self) -> Offloads {
         self.offloads
@@ -216,7 +222,15 @@ impl Tun {
 
 impl TunQueue for Tun {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::io::read(&self.fd, buf)?)
+        let read = rustix::io::read(&self.fd, buf);
+        if let Some(gate) = &self.gate {
+            match read {
+                Ok(len) => gate.took(Some(len.saturating_sub(VNET_HDR_LEN))),
+                Err(Errno::AGAIN) => gate.took(None),
+                Err(_) => {}
+            }
+        }
+        Ok(read?)
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
@@ -230,7 +244,7 @@ impl TunQueue for Tun {
     }
 
     fn last_origin(&self) -> Option<Origin> {
-        self.last_origin.as_ref()?.get().ok()
+        self.gate.as_ref().map(Gate::last_origin)
     }
 }
 

@@ -485,3 +485,143 @@ fn a_device_with_one_queue_knows_where_and_when_a_packet_was_sent() {
         assert_eq!(queue.last_origin(), None, "of which queue would it be?");
     }
 }
+
+/// A device whose queue is limited to 40,000 bytes of long packets, and who sends through it.
+fn limited() -> (Netns, Tun, impl Fn(usize)) {
+    let net = Netns::new().unwrap();
+    let tun = device(&net, "tun", &["10.8.0.1"], Offloads::ALL);
+    let change = LinkChange {
+        mtu: Some(9000),
+        txqueuelen: Some(20),
+        ..LinkChange::default()
+    };
+    let netlink = Netlink::open_in(&net).unwrap();
+    netlink.set_link(tun.ifindex().unwrap(), &change).unwrap();
+    assert!(netlink.set_noqueue(tun.ifindex().unwrap()).unwrap());
+    let sender = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+    let send = move |len: usize| {
+        // What the device drops is an error for whoever sends, behind `noqueue`.
+        let _ = sender.send_to(&vec![7; len - 28], "10.8.0.2:9");
+    };
+    tun.limit_queue(40_000);
+    (net, tun, send)
+}
+
+/// The length of the next IPv4 packet. The kernel sends packets of its own, too.
+fn next(tun: &Tun) -> Option<usize> {
+    let mut frame = vec![0; MAX_FRAME];
+    while let Ok(read) = tun.read(&mut frame) {
+        if frame[VNET_HDR_LEN] == 0x45 {
+            return Some(read - VNET_HDR_LEN);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_limited_queue_takes_no_long_packet_behind_too_many_bytes() {
+    let (_net, tun, send) = limited();
+    let drain = || std::iter::from_fn(|| next(&tun)).collect::<Vec<_>>();
+    for _ in 0..3 {
+        // 1. until more than the limit waits
+        for _ in 0..10 {
+            send(9000);
+        }
+        // 2. while short ones pass
+        send(1500);
+        send(4095);
+        send(4096);
+        assert_eq!(drain(), [9000, 9000, 9000, 9000, 9000, 1500, 4095]);
+        // 3. and again as soon as less waits
+        for _ in 0..10 {
+            send(9000);
+        }
+        assert_eq!(next(&tun), Some(9000));
+        send(4096);
+        send(9000);
+        assert_eq!(drain(), [9000, 9000, 9000, 9000, 4096]);
+    }
+}
+
+#[test]
+fn what_a_limited_queue_lost_does_not_count_for_ever() {
+    let (_net, tun, send) = limited();
+    let drain = || std::iter::from_fn(|| next(&tun)).collect::<Vec<_>>();
+    // Long packets that are let through find the queue full of short ones.
+    let lose = || {
+        for _ in 0..20 {
+            send(100);
+        }
+        for _ in 0..20 {
+            send(4096);
+        }
+    };
+    // 1. It is read to its end.
+    lose();
+    assert!(drain().iter().all(|len| *len == 100));
+    for _ in 0..20 {
+        send(4096);
+    }
+    assert_eq!(drain(), [4096; 10]);
+    // 2. It is never empty.
+    lose();
+    let mut long = 0;
+    for _ in 0..4000 {
+        let len = next(&tun).expect("there is always one");
+        long += usize::from(len == 4096);
+        for len in [4096, 100] {
+            send(len);
+        }
+    }
+    assert!(long >= 100, "{long} of 4000 packets were long");
+}
+
+#[test]
+fn a_limited_queue_is_longer_where_super_frames_are_short() {
+    let (net, tun, send) = limited();
+    let change = LinkChange {
+        mtu: Some(65_000),
+        txqueuelen: Some(200),
+        ..LinkChange::default()
+    };
+    let netlink = Netlink::open_in(&net).unwrap();
+    netlink.set_link(tun.ifindex().unwrap(), &change).unwrap();
+    // What the queue takes after it has carried packets of that length for a while.
+    let room = |len: usize| {
+        let mut carried = 0;
+        while carried < 10_000 {
+            for _ in 0..20 {
+                send(len);
+            }
+            while next(&tun).is_some() {
+                carried += 1;
+            }
+        }
+        for _ in 0..200 {
+            send(4096);
+        }
+        std::iter::from_fn(|| next(&tun)).count()
+    };
+    for _ in 0..2 {
+        assert_eq!(room(50_000), 10);
+        assert_eq!(room(20_000), 8 * 40_000 / 4096 + 1);
+    }
+}
+
+#[test]
+fn a_queue_that_nobody_reads_is_limited_no_more() {
+    let (_net, tun, send) = limited();
+    for _ in 0..12 {
+        send(9000);
+    }
+    // Whoever gets the device next may be no program of ours.
+    std::thread::sleep(Duration::from_millis(4400));
+    for _ in 0..3 {
+        send(9000);
+    }
+    assert_eq!(std::iter::from_fn(|| next(&tun)).count(), 5 + 3);
+    for _ in 0..12 {
+        send(9000);
+    }
+    assert_eq!(std::iter::from_fn(|| next(&tun)).count(), 5);
+}
