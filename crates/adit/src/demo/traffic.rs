@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 
 use super::hosts::Host;
@@ -35,9 +36,7 @@ impl Stream {
         let receiver = to.run(move || thread::spawn(move || drain(listener, &count)));
 
         let address = SocketAddr::from((at, port));
-        let socket = from
-            .run(move || TcpStream::connect_timeout(&address, Duration::from_secs(3)))
-            .context(failed)?;
+        let socket = from.run(move || connect(address)).context(failed)?;
         let sending = socket.try_clone().context(failed)?;
         let sender = thread::spawn(move || flood(sending));
         Ok(Self {
@@ -61,6 +60,19 @@ impl Drop for Stream {
             let _ = thread.join();
         }
     }
+}
+
+/// Connects with cubic, the default on most machines, whatever it is on this one: BBR paces a stream, which is a timer for
+/// every super-frame and takes a third of its throughput. It has to be chosen before.
+fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    // A kernel without it measures with what it has.
+    let _ = sockopt::set_tcp_congestion(&fd, "cubic");
+    let deadline = Some(Duration::from_secs(3));
+    sockopt::set_socket_timeout(&fd, Timeout::Send, deadline)?;
+    rustix::net::connect(&fd, &to)?;
+    sockopt::set_socket_timeout(&fd, Timeout::Send, None)?;
+    Ok(TcpStream::from(fd))
 }
 
 fn flood(mut socket: TcpStream) {
