@@ -223,6 +223,7 @@ impl Placement {
             self.bound = None;
         }
         self.from.1 = 0;
+        self.swing.1 = 0;
         self.late = 0;
     }
 

@@ -151,6 +151,15 @@ fn a_thread_stays_somewhere_if_packets_come_from_either_of_two_cpus_in_turns() {
             walk.turn(PAUSE, cpus[n % 2]);
             assert!(affinity() == only(cpu));
         }
+        // Where they wait for too long they are not followed at once again.
+        for n in 0..TOO_LATE as usize {
+            assert!(affinity() == only(cpu), "after {n} in a row");
+            walk.late_turn(PAUSE, cpus[n % 2], PROMPT + NONE);
+        }
+        for n in 0..3 * swings {
+            assert!(affinity() == allowed, "after {n} packets");
+            walk.turn(PAUSE, cpus[n % 2]);
+        }
     });
 }
 
