@@ -85,7 +85,7 @@ unsafe impl Sync for Gate {}
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's alone, of this length, and nobody uses it after.
+        // SAFETY: `load` made the mapping for this one alone, of this length; `shared` lends it for no longer than this lives.
         let _ = unsafe { munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
     }
 }
@@ -108,8 +108,8 @@ impl Gate {
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: the mapping is long enough, aligned to a page and lives as long as this; the kernel writes to it as
-        // to atomics.
+        // SAFETY: `load` made the mapping, which begins with a page, is long enough and ends with this only (`drop`);
+        // what the program writes there are whole fields, which are atomics here.
         unsafe { self.shared.as_ref() }
     }
 
@@ -146,14 +146,13 @@ impl Gate {
             told.at.store(now(), Relaxed);
             return;
         };
-        // There is one reader, so nothing comes in between.
-        let add = |to: &AtomicU64, n: u64| to.store(to.load(Relaxed) + n, Relaxed);
         if bytes >= usize::from(LONG) {
             let bytes = bytes as u64;
-            add(&told.taken, bytes);
-            add(&self.bytes, bytes);
-            add(&self.long, 1);
+            told.taken.fetch_add(bytes, Relaxed);
+            self.bytes.fetch_add(bytes, Relaxed);
+            self.long.fetch_add(1, Relaxed);
         }
+        // There is one reader.
         let packets = self.packets.load(Relaxed) + 1;
         self.packets.store(packets % AGE, Relaxed);
         if packets < AGE {

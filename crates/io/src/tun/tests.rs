@@ -486,13 +486,13 @@ fn a_device_with_one_queue_knows_where_and_when_a_packet_was_sent() {
     }
 }
 
-/// A device whose queue is limited to 40,000 bytes of long packets, and who sends through it.
-fn limited() -> (Netns, Tun, impl Fn(usize)) {
+/// A device whose queue is limited to 40,000 bytes of long packets and so many in all, and who sends through it.
+fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     let net = Netns::new().unwrap();
     let tun = device(&net, "tun", &["10.8.0.1"], Offloads::ALL);
     let change = LinkChange {
-        mtu: Some(9000),
-        txqueuelen: Some(20),
+        mtu: Some(mtu),
+        txqueuelen: Some(packets),
         ..LinkChange::default()
     };
     let netlink = Netlink::open_in(&net).unwrap();
@@ -520,7 +520,7 @@ fn next(tun: &Tun) -> Option<usize> {
 
 #[test]
 fn a_limited_queue_takes_no_long_packet_behind_too_many_bytes() {
-    let (_net, tun, send) = limited();
+    let (_net, tun, send) = limited(9000, 20);
     let drain = || std::iter::from_fn(|| next(&tun)).collect::<Vec<_>>();
     for _ in 0..3 {
         // 1. until more than the limit waits
@@ -545,7 +545,7 @@ fn a_limited_queue_takes_no_long_packet_behind_too_many_bytes() {
 
 #[test]
 fn what_a_limited_queue_lost_does_not_count_for_ever() {
-    let (_net, tun, send) = limited();
+    let (_net, tun, send) = limited(9000, 20);
     let drain = || std::iter::from_fn(|| next(&tun)).collect::<Vec<_>>();
     // Long packets that are let through find the queue full of short ones.
     let lose = || {
@@ -578,14 +578,7 @@ fn what_a_limited_queue_lost_does_not_count_for_ever() {
 
 #[test]
 fn a_limited_queue_is_longer_where_super_frames_are_short() {
-    let (net, tun, send) = limited();
-    let change = LinkChange {
-        mtu: Some(65_000),
-        txqueuelen: Some(200),
-        ..LinkChange::default()
-    };
-    let netlink = Netlink::open_in(&net).unwrap();
-    netlink.set_link(tun.ifindex().unwrap(), &change).unwrap();
+    let (_net, tun, send) = limited(65_000, 200);
     // What the queue takes after it has carried packets of that length for a while.
     let room = |len: usize| {
         let mut carried = 0;
@@ -610,7 +603,7 @@ fn a_limited_queue_is_longer_where_super_frames_are_short() {
 
 #[test]
 fn a_queue_that_nobody_reads_is_limited_no_more() {
-    let (_net, tun, send) = limited();
+    let (_net, tun, send) = limited(9000, 20);
     for _ in 0..12 {
         send(9000);
     }
