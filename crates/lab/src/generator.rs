@@ -32,6 +32,8 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 const SILENCE: Duration = Duration::from_millis(300);
 /// What connecting may take, in milliseconds.
 const CONNECT: u16 = 5000;
+/// Milliseconds within which the next request comes, as long as any does.
+const ANSWERED: u16 = 15_000;
 /// Milliseconds after which streams that do not move are given up.
 const STANDSTILL: u16 = 3000;
 
@@ -221,6 +223,75 @@ impl Streams {
         }
         Ok((bytes, seconds))
     }
+}
+
+/// Short transfers from a to b, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answers {
+    /// Bytes of each.
+    pub(crate) len: usize,
+    pub(crate) time: Duration,
+}
+
+/// Between an answer and the next request.
+const PAUSE: Duration = Duration::from_millis(5);
+/// An answer that takes longer counts as one that took so long.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Answers {
+    /// What each took through the tunnel, in milliseconds, from the first step of its connection to its last byte.
+    pub(crate) fn run(self, pair: &Pair) -> Result<Vec<f64>, Failure> {
+        let at = SocketAddr::new(pair.address(Family::V4, 0), PORT);
+        let listener = pair.a.run(move || Ok(TcpListener::bind(at)?))?;
+        let answering = pair.a.thread(move || self.answer(&listener))?;
+        let asking = pair.b.thread(move || self.ask(at))?;
+        let times = join(asking)?;
+        join(answering)?;
+        Ok(times)
+    }
+
+    /// Until somebody connects and asks for nothing.
+    fn answer(self, listener: &TcpListener) -> Result<(), Failure> {
+        let coming = watch([listener], EpollFlags::EPOLLIN)?;
+        let answer = vec![0; self.len];
+        while !sandbox::interrupted() {
+            ready(&coming, ANSWERED)?.next();
+            let (mut stream, _) = listener.accept()?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            if stream.read(&mut [0])? == 0 {
+                break;
+            }
+            // Whoever asked may have lost patience.
+            let _ = stream.write_all(&answer);
+        }
+        Ok(())
+    }
+
+    fn ask(self, to: SocketAddr) -> Result<Vec<f64>, Failure> {
+        let mut times = Vec::new();
+        let mut answer = vec![0; self.len];
+        let until = Instant::now() + self.time;
+        while Instant::now() < until && !sandbox::interrupted() {
+            let begin = Instant::now();
+            let asked = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.write_all(&[1])?;
+                stream.read_exact(&mut answer)
+            });
+            match asked {
+                Err(e) if !is_late(&e) => return Err(e.into()),
+                _ => times.push(begin.elapsed().min(PATIENCE).as_secs_f64() * 1e3),
+            }
+            std::thread::sleep(PAUSE);
+        }
+        TcpStream::connect_timeout(&to, PATIENCE)?;
+        Ok(times)
+    }
+}
+
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 /// Tells when something can be done with one of the sockets, by its index.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::framing::Family;
-use crate::generator::{Flood, Streams};
+use crate::generator::{Answers, Flood, Streams};
 use crate::metric::Step;
 use crate::pair::Pair;
 use crate::procfs;
@@ -33,6 +33,7 @@ pub(crate) fn step(step: Step, pair: &Pair) -> Result<Values, Failure> {
         Step::Memory => Ok(Vec::new()),
         Step::Ping => idle_ping(pair, seconds),
         Step::PingLoad => loaded_ping(pair, seconds),
+        Step::Answers => answers(pair, seconds, step.warm_up()),
         Step::Tcp1 => with_cpu(pair, tcp(1), TCP1),
         Step::Tcp1Pinned => with_cpu(pair, tcp(1), TCP1_PINNED),
         Step::Tcp8 => Ok(rated(tcp(8).run(pair, b)?, "tcp8", "tcp8.retransmits")),
@@ -199,6 +200,25 @@ fn loaded_ping(pair: &Pair, seconds: u32) -> Result<Values, Failure> {
     let mut values = percentiles(&times, names)?;
     values.push(("ping-load.tcp", flow.gbps()));
     Ok(values)
+}
+
+fn answers(pair: &Pair, seconds: u32, warm_up: u32) -> Result<Values, Failure> {
+    let load = Iperf::tcp(8, warm_up + seconds + 1);
+    let running = load.start(pair, pair.address(Family::V4, 1))?;
+    wait(Duration::from_secs(warm_up.into()))?;
+    let times = Answers {
+        len: 200_000,
+        time: Duration::from_secs(seconds.into()),
+    }
+    .run(pair)?;
+    let flow = running.finish()?;
+    let at = |q| quantile(&times, q).ok_or("no answer came");
+    Ok(vec![
+        ("answers.p50", at(0.5)?),
+        ("answers.p99", at(0.99)?),
+        ("answers.max", at(1.0)?),
+        ("answers.tcp", flow.gbps()),
+    ])
 }
 
 fn percentiles(times: &[f64], names: [&'static str; 3]) -> Result<Values, Failure> {

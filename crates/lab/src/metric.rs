@@ -19,6 +19,8 @@ pub(crate) enum Step {
     Tcp1,
     /// Round trips beside one TCP stream.
     PingLoad,
+    /// Answers of 200 KB, each over a connection of its own, beside eight TCP streams that go the same way.
+    Answers,
     /// Eight TCP streams.
     Tcp8,
     /// 128 TCP streams.
@@ -57,10 +59,11 @@ pub(crate) enum Step {
 
 impl Step {
     /// In the order in which they run.
-    pub(crate) const DEFAULT: [Self; 18] = [
+    pub(crate) const DEFAULT: [Self; 19] = [
         Self::Memory,
         Self::Ping,
         Self::PingLoad,
+        Self::Answers,
         Self::Tcp1,
         Self::Tcp8,
         Self::Tcp128,
@@ -98,7 +101,7 @@ impl Step {
     pub(crate) const fn seconds(self) -> u32 {
         match self {
             Self::Memory => 0,
-            Self::Tcp1Pinned => 4,
+            Self::Tcp1Pinned | Self::Answers => 4,
             Self::PingLoad => 3,
             _ => 2,
         }
@@ -108,7 +111,7 @@ impl Step {
     /// machine has to get the memory (128 streams: 170 MB, and 8, 11, then 12 Gb/s).
     pub(crate) const fn warm_up(self) -> u32 {
         match self {
-            Self::Tcp8 | Self::Tcp128 | Self::Tcp128Own => 2,
+            Self::Tcp8 | Self::Tcp128 | Self::Tcp128Own | Self::Answers => 2,
             _ => 0,
         }
     }
@@ -138,6 +141,7 @@ impl Step {
             Self::Memory => "none",
             Self::Ping => "ping",
             Self::PingLoad => "iperf3 and ping",
+            Self::Answers => "iperf3 and adit-lab",
             Self::Udp64Own | Self::Udp1368Own | Self::UdpGso | Self::Tcp1Own | Self::Tcp128Own => {
                 "adit-lab"
             }
@@ -429,6 +433,20 @@ pub(crate) const METRICS: &[Metric] = &[
         "  the stream meanwhile",
         GBPS,
         Step::PingLoad,
+    ),
+    lower(
+        "answers.p50",
+        "200 KB beside 8 TCP streams p50",
+        "ms",
+        Step::Answers,
+    ),
+    lower("answers.p99", "  p99", "ms", Step::Answers),
+    lower("answers.max", "  the longest", "ms", Step::Answers),
+    higher(
+        "answers.tcp",
+        "  the streams meanwhile",
+        GBPS,
+        Step::Answers,
     ),
     Metric {
         places: 1,
