@@ -14,8 +14,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netns::Netns;
 use crate::offload::{GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
-use crate::sys::bpf::Gate;
+use crate::sys::bpf::LastOrigin;
 use crate::sys::os::{self, IfReq};
+use crate::sys::queue_limit::QueueLimit;
 use crate::{Offloads, Origin, TunQueue, VNET_HDR_LEN};
 
 #[cfg(test)]
@@ -28,12 +29,17 @@ const USO: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 /// `TUN_F_UDP_TUNNEL_GSO` and `TUN_F_UDP_TUNNEL_GSO_CSUM` (Linux 6.17).
 const TUNNEL: u32 = 0x80 | 0x100;
 
+/// Bytes of super-frames that may wait to be read, as long as they are long: 3 ms at 11 Gb/s. In the 500 packets that the
+/// kernel allows there may be 30 MB.
+const QUEUE_BYTES: u64 = 4 << 20;
+
 /// One queue of a TUN device.
 pub struct Tun {
     fd: OwnedFd,
     offloads: Offloads,
-    /// What frames pass to get into the queue, if the device has that one only and the kernel lets us.
-    gate: Option<Gate>,
+    /// Both if the device has this queue only and the kernel lets us.
+    origin: Option<LastOrigin>,
+    limit: Option<QueueLimit>,
 }
 
 impl Tun {
@@ -85,10 +91,16 @@ impl Tun {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let close = rustix::io::fcntl_getfd(&fd)? | rustix::io::FdFlags::CLOEXEC;
         rustix::io::fcntl_setfd(&fd, close)?;
-        let gate = (flags & libc::IFF_MULTI_QUEUE == 0)
-            .then(|| Gate::of_tun(fd.as_fd()).ok())
-            .flatten();
-        let mut tun = Self { fd, offloads, gate };
+        let mut tun = Self {
+            fd,
+            offloads,
+            origin: None,
+            limit: None,
+        };
+        if flags & libc::IFF_MULTI_QUEUE == 0 {
+            tun.origin = LastOrigin::of_tun(tun.fd.as_fd()).ok();
+            tun.limit = tun.limited(QUEUE_BYTES).ok();
+        }
         // Any length from 10 on does for any kernel. It comes before the features that need it.
         let header = libc::c_int::try_from(VNET_HDR_LEN).unwrap_or(libc::c_int::MAX);
         os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, header)
@@ -204,13 +216,14 @@ impl Tun {
         }
     }
 
-    /// From now on at most `least` bytes of super-frames wait to be read, and one, where the kernel lets us say so: more
-    /// while they are short, up to eight times that.
-    ///
-    /// What comes too many is dropped, as where the queue is full.
-    pub fn limit_queue(&self, least: u64) {
-        if let Some(gate) = &self.gate {
-            gate.limit(least);
+    /// Attaches a limit to the device, where it is.
+    fn limited(&self, least: u64) -> io::Result<QueueLimit> {
+        let attach = || QueueLimit::attach(self.ifindex()?, least);
+        let netns = self.netns()?;
+        if netns.is_current()? {
+            attach()
+        } else {
+            netns.run(attach)?
         }
     }
 
@@ -223,10 +236,10 @@ impl Tun {
 impl TunQueue for Tun {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let read = rustix::io::read(&self.fd, buf);
-        if let Some(gate) = &self.gate {
+        if let Some(limit) = &self.limit {
             match read {
-                Ok(len) => gate.took(Some(len.saturating_sub(VNET_HDR_LEN))),
-                Err(Errno::AGAIN) => gate.took(None),
+                Ok(len) => limit.took(Some(len.saturating_sub(VNET_HDR_LEN))),
+                Err(Errno::AGAIN) => limit.took(None),
                 Err(_) => {}
             }
         }
@@ -244,7 +257,7 @@ impl TunQueue for Tun {
     }
 
     fn last_origin(&self) -> Option<Origin> {
-        self.gate.as_ref().map(Gate::last_origin)
+        self.origin.as_ref().map(LastOrigin::get)
     }
 }
 

@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::sys::bpf::Gate;
+use crate::sys::bpf::LastOrigin;
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
 use crate::{Offloads, Origin, RecvBatch, SendReport, Transmit, UdpSocket};
@@ -44,7 +44,7 @@ pub struct Udp {
     gro: bool,
     refusals: Refusals,
     /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
-    gate: Option<Gate>,
+    origin: Option<LastOrigin>,
 }
 
 /// The sockets of one shard.
@@ -109,7 +109,7 @@ fn try_bind_group(
                 // Only after the first bind, which so finds out whether somebody else has the port.
                 sockopt::set_socket_reuseport(&socket.fd, true)?;
             } else {
-                socket.gate = Gate::of_socket(socket.fd.as_fd()).ok();
+                socket.origin = LastOrigin::of_socket(socket.fd.as_fd()).ok();
             }
             Ok(Some(socket))
         };
@@ -181,7 +181,7 @@ impl Udp {
                 && on(libc::SOL_UDP, libc::UDP_GRO).is_ok()
                 && os::option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|on| on == 1),
             refusals: Refusals::default(),
-            gate: None,
+            origin: None,
             fd,
         };
         if !udp.gro {
@@ -244,7 +244,7 @@ impl UdpSocket for Udp {
     }
 
     fn last_origin(&self) -> Option<Origin> {
-        self.gate.as_ref().map(Gate::last_origin)
+        self.origin.as_ref().map(LastOrigin::get)
     }
 }
 

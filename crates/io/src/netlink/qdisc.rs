@@ -7,33 +7,29 @@ use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use super::{Netlink, Result};
 
 impl Netlink {
-    /// Gives an interface the root qdisc `noqueue`, unless somebody has chosen another: true if it has it now.
+    /// Gives an interface the root qdisc `noqueue`, unless somebody has chosen one: true if it was still the default.
     ///
     /// What a driver drops then counts as not sent: TCP on this host keeps it and slows down. Behind any other qdisc
     /// it is lost. `tc qdisc add` with a handle replaces the default only, so this is not done before it is needed.
     pub fn set_noqueue(&self, index: u32) -> Result<bool> {
         let what = format!("setting the qdisc of interface {index} to noqueue");
-        let noqueue = TcAttribute::Kind("noqueue".to_owned());
         let answers = self.dump(&what, Message::GetQueueDiscipline(root(index)))?;
-        let qdisc = answers.iter().find_map(|answer| match answer {
-            Message::NewQueueDiscipline(qdisc)
-                if qdisc.header.index == index.cast_signed()
-                    && qdisc.header.parent == TcHandle::ROOT =>
-            {
-                Some(qdisc)
-            }
-            _ => None,
-        });
-        let Some(qdisc) = qdisc else { return Ok(false) };
         // The default has no handle; one of a device with many queues has children, which have parents.
-        if qdisc.header.handle == TcHandle::UNSPEC {
+        let default = answers.iter().any(|answer| {
+            matches!(answer, Message::NewQueueDiscipline(TcMessage { header, .. })
+                if header.index == index.cast_signed()
+                    && header.parent == TcHandle::ROOT
+                    && header.handle == TcHandle::UNSPEC)
+        });
+        if default {
             let mut message = root(index);
-            message.attributes.push(noqueue);
+            message
+                .attributes
+                .push(TcAttribute::Kind("noqueue".to_owned()));
             let flags = NLM_F_CREATE | NLM_F_REPLACE;
             self.change(what, Message::NewQueueDiscipline(message), flags)?;
-            return Ok(true);
         }
-        Ok(qdisc.attributes.contains(&noqueue))
+        Ok(default)
     }
 }
 

@@ -1,21 +1,18 @@
-//! A BPF program that notes where and when packets pass, and holds back what would make a queue too long.
+//! BPF programs: one that notes where and when packets pass, and what every program needs to get into the kernel.
 //!
-//! Sockets have SO_INCOMING_CPU for the former, which the kernel keeps for connected ones only, and TUN devices nothing.
-//! The queue of a TUN device is measured in frames, which may be a thousand times as long as others.
+//! Sockets have SO_INCOMING_CPU for that, which the kernel keeps for connected ones only, and TUN devices nothing.
 
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use adit_proto::Time;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::{CapabilitySet, capabilities};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::os;
 use crate::Origin;
@@ -23,282 +20,181 @@ use crate::Origin;
 // linux/bpf.h
 const BPF_MAP_CREATE: libc::c_long = 0;
 const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 const BPF_PROG_TYPE_SOCKET_FILTER: u32 = 1;
+const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
+const BPF_TCX_EGRESS: u32 = 47;
 
-/// Bytes of a packet that counts: shorter ones are limited by their number.
-const LONG: u16 = 4096;
-/// Packets that are read before what was let through before them is taken for read, too, or lost. No fewer than the queue
-/// has room for.
-const AGE: u32 = 512;
-/// Bytes that long packets have on average where the queue is long enough. TCP makes none longer than a third of its
-/// window, so where many connections share the queue a short one costs them more than it saves.
-const MEAN: u64 = 48_000;
-/// So many times the least limit is the most.
-const RANGE: u64 = 8;
-
-/// A program on a TUN queue, for what the kernel sends through it, or on a socket, for what arrives.
+/// Where the last packet came to a TUN queue from the kernel, or to a socket from the network.
 ///
-/// It lives as long as what it is attached to.
+/// The program that notes it lives as long as what it is attached to.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    shared: NonNull<Shared>,
-    /// What the limit is at least; 0 if there is none.
-    least: AtomicU64,
-    /// Packets read since what had been let through was `mark` bytes.
-    packets: AtomicU32,
-    mark: AtomicU64,
-    /// How many of them were long, and their bytes.
-    long: AtomicU64,
-    bytes: AtomicU64,
-}
+pub(crate) struct LastOrigin(Numbers);
 
-/// The value of the program's map.
-#[repr(C)]
-#[derive(Debug)]
-struct Shared {
-    /// The CPU that the last packet passed on, and when: nanoseconds of CLOCK_BOOTTIME.
-    cpu: AtomicU64,
-    nanos: AtomicU64,
-    /// Bytes of long packets that were let through.
-    passed: AtomicU64,
-    told: Told,
-}
+const CPU: usize = 0;
+/// Nanoseconds of CLOCK_BOOTTIME.
+const NANOS: usize = 1;
 
-/// What this process writes, on a cache line of its own.
-#[repr(C, align(64))]
-#[derive(Debug)]
-struct Told {
-    /// How many of the bytes that passed were read.
-    taken: AtomicU64,
-    /// How many there may be between the two before the next packet.
-    limit: AtomicU64,
-    /// When it last looked, like `nanos`. A limit is none 2^32 ns later: the device may have another reader by then.
-    at: AtomicU64,
-}
-
-// SAFETY: it owns the mapping, in which there are but atomics.
-unsafe impl Send for Gate {}
-// SAFETY: as above.
-unsafe impl Sync for Gate {}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        // SAFETY: `load` made the mapping for this one alone, of this length; `shared` lends it for no longer than this lives.
-        let _ = unsafe { munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
-    }
-}
-
-impl Gate {
-    /// For a device with one queue; several would share the value.
+impl LastOrigin {
+    /// Of a device with one queue; several would share the numbers.
     ///
     /// Needs Linux 5.8 and CAP_BPF, as does [`Self::of_socket`].
     pub(crate) fn of_tun(tun: BorrowedFd<'_>) -> io::Result<Self> {
-        let (gate, program) = load()?;
+        let (numbers, program) = note_origin()?;
         os::ioctl_int(tun, libc::TUNSETFILTEREBPF, program.as_raw_fd())?;
-        Ok(gate)
+        Ok(Self(numbers))
     }
 
     pub(crate) fn of_socket(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        let (gate, program) = load()?;
+        let (numbers, program) = note_origin()?;
         let program = program.as_raw_fd();
         os::set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program)?;
-        Ok(gate)
+        Ok(Self(numbers))
     }
 
-    fn shared(&self) -> &Shared {
-        // SAFETY: `load` made the mapping, which begins with a page, is long enough and ends with this only (`drop`);
-        // what the program writes there are whole fields, which are atomics here.
-        unsafe { self.shared.as_ref() }
-    }
-
-    /// Where the last packet came from: CPU 0 at the beginning of time if none came yet.
-    pub(crate) fn last_origin(&self) -> Origin {
-        let shared = self.shared();
+    /// CPU 0 at the beginning of time if no packet came yet.
+    pub(crate) fn get(&self) -> Origin {
+        let number = |at: usize| self.0.get()[at].load(Relaxed);
         Origin {
-            cpu: usize::try_from(shared.cpu.load(Relaxed)).unwrap_or(usize::MAX),
-            at: Time::default() + Duration::from_nanos(shared.nanos.load(Relaxed)),
-        }
-    }
-
-    /// From now on the queue takes no long packet while more than `least` bytes of them wait in it, or more than up to
-    /// [`RANGE`] times that as long as they are short of [`MEAN`].
-    pub(crate) fn limit(&self, least: u64) {
-        self.least.store(least, Relaxed);
-        self.shared().told.limit.store(least, Relaxed);
-        self.took(None);
-    }
-
-    /// A packet of so many bytes was read from the queue, or it was empty.
-    pub(crate) fn took(&self, bytes: Option<usize>) {
-        let Shared { passed, told, .. } = self.shared();
-        let least = self.least.load(Relaxed);
-        if least == 0 {
-            return;
-        }
-        let now = || {
-            let now = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default();
-            u64::try_from(now.as_nanos()).unwrap_or_default()
-        };
-        let Some(bytes) = bytes else {
-            told.taken.store(passed.load(Relaxed), Relaxed);
-            told.at.store(now(), Relaxed);
-            return;
-        };
-        if bytes >= usize::from(LONG) {
-            let bytes = bytes as u64;
-            told.taken.fetch_add(bytes, Relaxed);
-            self.bytes.fetch_add(bytes, Relaxed);
-            self.long.fetch_add(1, Relaxed);
-        }
-        // There is one reader.
-        let packets = self.packets.load(Relaxed) + 1;
-        self.packets.store(packets % AGE, Relaxed);
-        if packets < AGE {
-            return;
-        }
-        told.at.store(now(), Relaxed);
-        // What was let through may be lost where the queue is full of packets, and must not count for ever.
-        let mark = self.mark.swap(passed.load(Relaxed), Relaxed);
-        told.taken.fetch_max(mark, Relaxed);
-        let (bytes, long) = (self.bytes.swap(0, Relaxed), self.long.swap(0, Relaxed));
-        if let Some(mean) = bytes.checked_div(long) {
-            let limit = told.limit.load(Relaxed);
-            let step = limit / 8;
-            let limit = if mean < MEAN {
-                limit + step
-            } else {
-                limit - step
-            };
-            told.limit.store(limit.clamp(least, RANGE * least), Relaxed);
+            cpu: usize::try_from(number(CPU)).unwrap_or(usize::MAX),
+            at: Time::default() + Duration::from_nanos(number(NANOS)),
         }
     }
 }
 
-/// The map, and the program that writes to it.
-fn load() -> io::Result<(Gate, OwnedFd)> {
-    // Asked for first: a sandbox may end a process that makes a system call which it is not meant to need.
-    if !capabilities(None)?.effective.contains(CapabilitySet::BPF) {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    let mut attributes = MapCreate {
-        map_type: BPF_MAP_TYPE_ARRAY,
-        key_size: 4,
-        value_size: VALUE_LEN,
-        max_entries: 1,
-        map_flags: BPF_F_MMAPABLE,
+/// A program that stores the number of the CPU and the time, and lets the packet pass.
+fn note_origin() -> io::Result<(Numbers, OwnedFd)> {
+    let (numbers, map) = Numbers::new()?;
+    let program = [
+        // r6 = bpf_ktime_get_boot_ns()
+        op(0x85, 0, 0, 125),
+        op(0xbf, 0x06, 0, 0),
+        // r0 = bpf_get_smp_processor_id()
+        op(0x85, 0, 0, 8),
+        // r1 = address of the numbers, in two instructions
+        op(0x18, 0x21, 0, map.as_raw_fd()),
+        op(0, 0, 0, 0),
+        op(0x7b, 0x01, offset(CPU), 0),
+        op(0x7b, 0x61, offset(NANOS), 0),
+        // return the length to keep: all of it
+        op(0xb7, 0, 0, -1),
+        op(0x95, 0, 0, 0),
+    ];
+    Ok((numbers, load(BPF_PROG_TYPE_SOCKET_FILTER, &program)?))
+}
+
+/// Attaches a program to what leaves through an interface of the calling thread's network namespace, until the
+/// descriptor that it returns is closed. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
+///
+/// The program returns -1 to let a packet go on, 2 to drop it.
+pub(super) fn attach_to_egress(ifindex: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
+    let program = load(BPF_PROG_TYPE_SCHED_CLS, program)?;
+    let mut attributes = LinkCreate {
+        prog_fd: u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX),
+        target_ifindex: ifindex,
+        attach_type: BPF_TCX_EGRESS,
+        flags: 0,
+        relative: 0,
+        expected_revision: 0,
     };
     // SAFETY: the attributes are as long as stated and hold no pointers.
-    let map = owned(unsafe { bpf(BPF_MAP_CREATE, &mut attributes) }?);
-    let (len, protection) = (size_of::<Shared>(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping, where the kernel likes.
-    let shared = unsafe {
-        mmap(
-            std::ptr::null_mut(),
-            len,
-            protection,
-            MapFlags::SHARED,
-            &map,
-            0,
-        )
-    }?;
-    let gate = Gate {
-        shared: NonNull::new(shared.cast()).ok_or(io::ErrorKind::InvalidData)?,
-        least: AtomicU64::new(0),
-        packets: AtomicU32::new(0),
-        mark: AtomicU64::new(0),
-        long: AtomicU64::new(0),
-        bytes: AtomicU64::new(0),
-    };
-    let unlimited = i64::MAX.unsigned_abs();
-    gate.shared().told.limit.store(unlimited, Relaxed);
-    let instructions = program(map.as_raw_fd());
-    let mut attributes = ProgLoad {
-        prog_type: BPF_PROG_TYPE_SOCKET_FILTER,
-        insn_cnt: PROGRAM_LEN,
-        insns: instructions.as_ptr(),
-        license: c"".as_ptr(),
-    };
-    // SAFETY: the attributes are as long as stated; `insns` points to that many instructions, `license` to a C string,
-    // and the kernel only reads them.
-    let program = owned(unsafe { bpf(BPF_PROG_LOAD, &mut attributes) }?);
-    Ok((gate, program))
+    Ok(owned(unsafe { bpf(BPF_LINK_CREATE, &mut attributes) }?))
 }
 
-/// Bytes of [`Shared`], whose fields are where the program expects them.
-const VALUE_LEN: u32 = 128;
-const PASSED: i16 = 16;
-const TAKEN: i16 = 64;
-const LIMIT: i16 = 72;
-const AT: i16 = 80;
-const _: () = {
-    assert!(size_of::<Shared>() == VALUE_LEN as usize);
-    assert!(offset_of!(Shared, passed) == PASSED as usize);
-    assert!(offset_of!(Shared, told.taken) == TAKEN as usize);
-    assert!(offset_of!(Shared, told.limit) == LIMIT as usize);
-    assert!(offset_of!(Shared, told.at) == AT as usize);
-};
+const NUMBERS: usize = 16;
 
-/// Instructions of the program.
-const PROGRAM_LEN: u32 = 24;
+/// Numbers that a program and this process share: the value of an array map that has one.
+#[derive(Debug)]
+pub(super) struct Numbers(NonNull<[AtomicU64; NUMBERS]>);
 
-/// The program: stores the number of the CPU and the time, and lets the packet pass unless it is long and has to wait
-/// behind too much.
-fn program(map: RawFd) -> [Instruction; PROGRAM_LEN as usize] {
-    let instruction = |code, registers, off, imm| Instruction {
-        code,
-        registers,
-        off,
-        imm,
-    };
-    [
-        // r6 = the packet
-        instruction(0xbf, 0x16, 0, 0),
-        // r7 = bpf_ktime_get_boot_ns()
-        instruction(0x85, 0, 0, 125),
-        instruction(0xbf, 0x07, 0, 0),
-        // r0 = bpf_get_smp_processor_id()
-        instruction(0x85, 0, 0, 8),
-        // r1 = address of the map's value, in two instructions
-        instruction(0x18, 0x21, 0, map),
-        instruction(0, 0, 0, 0),
-        // cpu = r0, nanos = r7
-        instruction(0x7b, 0x01, 0, 0),
-        instruction(0x7b, 0x71, 8, 0),
-        // r2 = its length; if it is short, it passes
-        instruction(0x61, 0x62, 0, 0),
-        instruction(0xa5, 0x02, 10, i32::from(LONG)),
-        // r3 = passed - taken; up to the limit, it passes and is counted
-        instruction(0x79, 0x13, PASSED, 0),
-        instruction(0x79, 0x14, TAKEN, 0),
-        instruction(0x1f, 0x43, 0, 0),
-        instruction(0x79, 0x14, LIMIT, 0),
-        instruction(0xdd, 0x43, 4, 0),
-        // r7 = (r7 - at) >> 32: zero, and it does not pass
-        instruction(0x79, 0x14, AT, 0),
-        instruction(0x1f, 0x47, 0, 0),
-        instruction(0x77, 0x07, 0, 32),
-        instruction(0x15, 0x07, 3, 0),
-        // passed += r2, atomically
-        instruction(0xdb, 0x21, PASSED, 0),
-        // return the length to keep: all of it
-        instruction(0xb7, 0, 0, -1),
-        instruction(0x95, 0, 0, 0),
-        // or nothing
-        instruction(0xb7, 0, 0, 0),
-        instruction(0x95, 0, 0, 0),
-    ]
+// SAFETY: it owns the mapping, in which there are but atomics.
+unsafe impl Send for Numbers {}
+// SAFETY: as above.
+unsafe impl Sync for Numbers {}
+
+impl Drop for Numbers {
+    fn drop(&mut self) {
+        // SAFETY: `new` made the mapping for this one alone, of this length; `get` lends it for no longer than this lives.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<[AtomicU64; NUMBERS]>()) };
+    }
+}
+
+impl Numbers {
+    /// They are zero. The descriptor is the map's, for a program to name.
+    pub(super) fn new() -> io::Result<(Self, OwnedFd)> {
+        // Asked for first: a sandbox may end a process that makes a system call which it is not meant to need.
+        if !capabilities(None)?.effective.contains(CapabilitySet::BPF) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let len = size_of::<[AtomicU64; NUMBERS]>();
+        let mut attributes = MapCreate {
+            map_type: BPF_MAP_TYPE_ARRAY,
+            key_size: 4,
+            value_size: u32::try_from(len).unwrap_or(u32::MAX),
+            max_entries: 1,
+            map_flags: BPF_F_MMAPABLE,
+        };
+        // SAFETY: the attributes are as long as stated and hold no pointers.
+        let map = owned(unsafe { bpf(BPF_MAP_CREATE, &mut attributes) }?);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, where the kernel likes.
+        let address = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                MapFlags::SHARED,
+                &map,
+                0,
+            )
+        }?;
+        let numbers = NonNull::new(address.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok((Self(numbers), map))
+    }
+
+    pub(super) fn get(&self) -> &[AtomicU64; NUMBERS] {
+        // SAFETY: `new` made the mapping, which begins with a page, is long enough and ends with this only (`drop`);
+        // what programs write there are whole numbers, which are atomics here.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+/// Where a program finds the number that is `at` this place.
+pub(super) fn offset(at: usize) -> i16 {
+    i16::try_from(8 * at).unwrap_or(i16::MAX)
 }
 
 /// `struct bpf_insn`
 #[repr(C)]
-struct Instruction {
+pub(super) struct Instruction {
     code: u8,
     /// Source and destination, four bits each: these are where little-endian machines have them.
     registers: u8,
     off: i16,
     imm: i32,
+}
+
+pub(super) const fn op(code: u8, registers: u8, off: i16, imm: i32) -> Instruction {
+    Instruction {
+        code,
+        registers,
+        off,
+        imm,
+    }
+}
+
+fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
+    let mut attributes = ProgLoad {
+        prog_type: kind,
+        insn_cnt: u32::try_from(program.len()).unwrap_or(u32::MAX),
+        insns: program.as_ptr(),
+        license: c"".as_ptr(),
+    };
+    // SAFETY: the attributes are as long as stated; `insns` points to that many instructions, `license` to a C string,
+    // and the kernel only reads them.
+    Ok(owned(unsafe { bpf(BPF_PROG_LOAD, &mut attributes) }?))
 }
 
 /// `union bpf_attr` of BPF_MAP_CREATE
@@ -318,6 +214,17 @@ struct ProgLoad {
     insn_cnt: u32,
     insns: *const Instruction,
     license: *const libc::c_char,
+}
+
+/// `union bpf_attr` of BPF_LINK_CREATE, for tcx
+#[repr(C)]
+struct LinkCreate {
+    prog_fd: u32,
+    target_ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+    relative: u64,
+    expected_revision: u64,
 }
 
 /// `bpf(2)`.
@@ -343,6 +250,6 @@ unsafe fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<RawFd>
 
 /// Takes a descriptor that a BPF command made.
 fn owned(fd: RawFd) -> OwnedFd {
-    // SAFETY: callers pass what BPF_MAP_CREATE or BPF_PROG_LOAD just returned, which nobody else knows.
+    // SAFETY: callers pass what a command just returned, which nobody else knows.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }

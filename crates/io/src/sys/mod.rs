@@ -3,3 +3,4 @@
 pub(crate) mod bpf;
 pub(crate) mod mmsg;
 pub(crate) mod os;
+pub(crate) mod queue_limit;

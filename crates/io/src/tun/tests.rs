@@ -489,7 +489,7 @@ fn a_device_with_one_queue_knows_where_and_when_a_packet_was_sent() {
 /// A device whose queue is limited to 40,000 bytes of long packets and so many in all, and who sends through it.
 fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     let net = Netns::new().unwrap();
-    let tun = device(&net, "tun", &["10.8.0.1"], Offloads::ALL);
+    let mut tun = device(&net, "tun", &["10.8.0.1"], Offloads::ALL);
     let change = LinkChange {
         mtu: Some(mtu),
         txqueuelen: Some(packets),
@@ -497,13 +497,14 @@ fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     };
     let netlink = Netlink::open_in(&net).unwrap();
     netlink.set_link(tun.ifindex().unwrap(), &change).unwrap();
-    assert!(netlink.set_noqueue(tun.ifindex().unwrap()).unwrap());
     let sender = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
     let send = move |len: usize| {
-        // What the device drops is an error for whoever sends, behind `noqueue`.
+        // What is held back is an error for some who send.
         let _ = sender.send_to(&vec![7; len - 28], "10.8.0.2:9");
     };
-    tun.limit_queue(40_000);
+    // In place of the one that every device has.
+    tun.limit = None;
+    tun.limit = Some(tun.limited(40_000).unwrap());
     (net, tun, send)
 }
 
@@ -544,11 +545,24 @@ fn a_limited_queue_takes_no_long_packet_behind_too_many_bytes() {
 }
 
 #[test]
+fn every_queue_is_limited_to_a_few_megabytes() {
+    let (_net, mut tun, send) = limited(65_000, 200);
+    tun.limit = None;
+    let wait = |tun: &Tun| {
+        for _ in 0..150 {
+            send(60_000);
+        }
+        std::iter::from_fn(|| next(tun)).count()
+    };
+    assert_eq!(wait(&tun), 150);
+    let tun = Tun::from_fd(tun.fd.try_clone().unwrap(), Offloads::ALL).unwrap();
+    assert_eq!(wait(&tun), 70);
+}
+
+#[test]
 fn what_a_limited_queue_lost_does_not_count_for_ever() {
-    let (_net, tun, send) = limited(9000, 20);
-    let drain = || std::iter::from_fn(|| next(&tun)).collect::<Vec<_>>();
     // Long packets that are let through find the queue full of short ones.
-    let lose = || {
+    let lose = |send: &dyn Fn(usize)| {
         for _ in 0..20 {
             send(100);
         }
@@ -557,14 +571,17 @@ fn what_a_limited_queue_lost_does_not_count_for_ever() {
         }
     };
     // 1. It is read to its end.
-    lose();
+    let (_net, tun, send) = limited(9000, 20);
+    let drain = || std::iter::from_fn(|| next(&tun)).collect::<Vec<_>>();
+    lose(&send);
     assert!(drain().iter().all(|len| *len == 100));
     for _ in 0..20 {
         send(4096);
     }
     assert_eq!(drain(), [4096; 10]);
     // 2. It is never empty.
-    lose();
+    let (_net, tun, send) = limited(9000, 20);
+    lose(&send);
     let mut long = 0;
     for _ in 0..4000 {
         let len = next(&tun).expect("there is always one");
@@ -602,19 +619,100 @@ fn a_limited_queue_is_longer_where_super_frames_are_short() {
 }
 
 #[test]
-fn a_queue_that_nobody_reads_is_limited_no_more() {
-    let (_net, tun, send) = limited(9000, 20);
-    for _ in 0..12 {
-        send(9000);
+fn the_limit_of_a_queue_goes_where_its_device_goes_and_ends_with_its_reader() {
+    let (first, mut tun, _) = limited(9000, 20);
+    // 1. to another namespace
+    let second = Netns::new().unwrap();
+    let to_second = LinkChange {
+        netns: Some(&second),
+        ..LinkChange::default()
+    };
+    let netlink = Netlink::open_in(&first).unwrap();
+    netlink
+        .set_link(tun.ifindex().unwrap(), &to_second)
+        .unwrap();
+    let (netlink, index) = (Netlink::open_in(&second).unwrap(), tun.ifindex().unwrap());
+    let up = LinkChange {
+        up: Some(true),
+        ..LinkChange::default()
+    };
+    netlink.set_link(index, &up).unwrap();
+    netlink
+        .add_address(index, ip("10.8.0.1"), 24, true)
+        .unwrap();
+    let sender = second.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+    let wait = |tun: &Tun| {
+        for _ in 0..10 {
+            let _ = sender.send_to(&[7; 8972], "10.8.0.2:9");
+        }
+        std::iter::from_fn(|| next(tun)).count()
+    };
+    assert_eq!(wait(&tun), 5);
+    // 2. until whoever set it is gone
+    tun.limit = None;
+    assert_eq!(wait(&tun), 10);
+}
+
+#[test]
+fn a_limited_queue_takes_what_a_connection_sends_that_has_nothing_in_flight() {
+    let (net, tun, send) = limited(9000, 20);
+    let other = Netns::new().unwrap();
+    let peer = device(&other, "tun", &["10.8.0.2"], Offloads::ALL);
+    // Carries what waits to the peer, and back; the lengths of what is long.
+    let mut frame = vec![0; MAX_FRAME];
+    let mut carry = |from: &Tun, to: &Tun| {
+        let mut long = Vec::new();
+        while let Ok(len) = from.read(&mut frame) {
+            let _ = to.write(&[IoSlice::new(&frame[..len])]);
+            long.extend((len >= 4096).then_some(len - VNET_HDR_LEN));
+        }
+        long
+    };
+    let listener = other.run(|| TcpListener::bind("10.8.0.2:0")).unwrap();
+    let listener = listener.unwrap();
+    let to = listener.local_addr().unwrap();
+    let mut stream = std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| net.run(|| TcpStream::connect(to)).unwrap().unwrap());
+        while !connecting.is_finished() {
+            carry(&tun, &peer);
+            carry(&peer, &tun);
+        }
+        connecting.join().unwrap()
+    });
+    carry(&tun, &peer);
+    stream.set_nodelay(true).unwrap();
+    let (mut accepted, _) = listener.accept().unwrap();
+    accepted
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+
+    for round in 0..3 {
+        // 1. Behind too much, the first of two packets passes, and the second does not.
+        for _ in 0..10 {
+            send(9000);
+        }
+        for _ in 0..2 {
+            stream.write_all(&[round; 5000]).unwrap();
+        }
+        assert_eq!(carry(&tun, &peer), [9000, 9000, 9000, 9000, 9000, 5052]);
+        // 2. TCP kept it, and sends it, once, when the first was acknowledged.
+        let received = AtomicBool::new(false);
+        let mut rest = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut bytes = [0; 10_000];
+                accepted.read_exact(&mut bytes).unwrap();
+                assert_eq!(bytes, [round; 10_000]);
+                received.store(true, Ordering::Relaxed);
+            });
+            let begin = Instant::now();
+            while !received.load(Ordering::Relaxed) && begin.elapsed() < Duration::from_secs(10) {
+                carry(&peer, &tun);
+                rest.extend(carry(&tun, &peer));
+            }
+        });
+        assert_eq!(rest, [5052]);
+        // 3. Nothing is in flight any more.
+        carry(&peer, &tun);
     }
-    // Whoever gets the device next may be no program of ours.
-    std::thread::sleep(Duration::from_millis(4400));
-    for _ in 0..3 {
-        send(9000);
-    }
-    assert_eq!(std::iter::from_fn(|| next(&tun)).count(), 5 + 3);
-    for _ in 0..12 {
-        send(9000);
-    }
-    assert_eq!(std::iter::from_fn(|| next(&tun)).count(), 5);
 }
