@@ -1,5 +1,6 @@
 //! The implementations that can stand at either end, started the way their users start them.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -112,7 +113,9 @@ impl Daemon {
                         daemon.log()
                     );
                 }
-                host.path(&socket).exists() && host.try_sh(&format!("wg show {interface}")).ok()
+                // `wg` removes a socket on which nobody listens: perhaps not the one of a killed run any more, but a new one.
+                UnixStream::connect(host.path(&socket)).is_ok()
+                    && host.try_sh(&format!("wg show {interface}")).ok()
             },
         );
         daemon
