@@ -250,20 +250,25 @@ impl Answers {
         Ok(times)
     }
 
-    /// Until somebody connects and asks for nothing.
+    /// Until the time is over and somebody connects and asks for nothing.
     fn answer(self, listener: &TcpListener) -> Result<(), Failure> {
         let coming = watch([listener], EpollFlags::EPOLLIN)?;
         let answer = vec![0; self.len];
+        let begun = Instant::now();
         while !sandbox::interrupted() {
             ready(&coming, ANSWERED)?.next();
             let (mut stream, _) = listener.accept()?;
             stream.set_write_timeout(Some(PATIENCE))?;
             stream.set_read_timeout(Some(PATIENCE))?;
-            if stream.read(&mut [0])? == 0 {
-                break;
+            match stream.read(&mut [0]) {
+                Ok(1) => {
+                    // Whoever asked may have lost patience.
+                    let _ = stream.write_all(&answer);
+                }
+                _ if begun.elapsed() >= self.time => break,
+                // Connected after the other end had given up.
+                _ => {}
             }
-            // Whoever asked may have lost patience.
-            let _ = stream.write_all(&answer);
         }
         Ok(())
     }
