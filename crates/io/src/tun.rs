@@ -38,7 +38,7 @@ pub struct Tun {
     fd: OwnedFd,
     offloads: Offloads,
     /// Both if the device has this queue only and the kernel lets us.
-    origin: Option<LastOrigin>,
+    last_origin: Option<LastOrigin>,
     limit: Option<QueueLimit>,
 }
 
@@ -94,11 +94,11 @@ impl Tun {
         let mut tun = Self {
             fd,
             offloads,
-            origin: None,
+            last_origin: None,
             limit: None,
         };
         if flags & libc::IFF_MULTI_QUEUE == 0 {
-            tun.origin = LastOrigin::of_tun(tun.fd.as_fd()).ok();
+            tun.last_origin = LastOrigin::of_tun(tun.fd.as_fd()).ok();
             tun.limit = tun.limited(QUEUE_BYTES).ok();
         }
         // Any length from 10 on does for any kernel. It comes before the features that need it.
@@ -257,7 +257,7 @@ impl TunQueue for Tun {
     }
 
     fn last_origin(&self) -> Option<Origin> {
-        self.origin.as_ref().map(LastOrigin::get)
+        self.last_origin.as_ref().map(LastOrigin::get)
     }
 }
 

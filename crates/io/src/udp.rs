@@ -44,7 +44,7 @@ pub struct Udp {
     gro: bool,
     refusals: Refusals,
     /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
-    origin: Option<LastOrigin>,
+    last_origin: Option<LastOrigin>,
 }
 
 /// The sockets of one shard.
@@ -109,7 +109,7 @@ fn try_bind_group(
                 // Only after the first bind, which so finds out whether somebody else has the port.
                 sockopt::set_socket_reuseport(&socket.fd, true)?;
             } else {
-                socket.origin = LastOrigin::of_socket(socket.fd.as_fd()).ok();
+                socket.last_origin = LastOrigin::of_socket(socket.fd.as_fd()).ok();
             }
             Ok(Some(socket))
         };
@@ -181,7 +181,7 @@ impl Udp {
                 && on(libc::SOL_UDP, libc::UDP_GRO).is_ok()
                 && os::option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|on| on == 1),
             refusals: Refusals::default(),
-            origin: None,
+            last_origin: None,
             fd,
         };
         if !udp.gro {
@@ -244,7 +244,7 @@ impl UdpSocket for Udp {
     }
 
     fn last_origin(&self) -> Option<Origin> {
-        self.origin.as_ref().map(LastOrigin::get)
+        self.last_origin.as_ref().map(LastOrigin::get)
     }
 }
 
