@@ -211,6 +211,8 @@ fn a_flooding_peer_leaves_another_its_share() {
     let stopped = Arc::clone(&stop);
     let flood = third.spawn(move || {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        let limit = Some(seconds(20));
+        socket.set_write_timeout(limit).expect("a timeout");
         let start = Instant::now();
         while !stopped.load(Ordering::Relaxed) && start.elapsed() < seconds(120) {
             // Refusals by the far port and full queues are part of it.
@@ -237,22 +239,25 @@ fn a_flooding_peer_leaves_another_its_share() {
     );
 }
 
-/// The CPUs that a thread of the process may run on, as a list.
-fn cpus_of(daemon: &Daemon, thread: &str) -> String {
+/// What the kernel tells of a thread of the process.
+fn status_of(daemon: &Daemon, thread: &str) -> String {
     let tasks = format!("/proc/{}/task", daemon.pid());
-    let status = std::fs::read_dir(tasks)
+    std::fs::read_dir(tasks)
         .expect("its threads")
         .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
         .find(|status| status.lines().next() == Some(&format!("Name:\t{thread}")))
-        .unwrap_or_else(|| panic!("no thread {thread}"));
-    allowed_cpus(&status).to_owned()
+        .unwrap_or_else(|| panic!("no thread {thread}"))
 }
 
+/// The CPUs that a thread may run on, as a list.
 fn allowed_cpus(status: &str) -> &str {
-    let list = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
-    list.expect("a list of CPUs")
+    field_of(status, "Cpus_allowed_list")
+}
+
+fn field_of<'a>(status: &'a str, name: &str) -> &'a str {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.strip_prefix(":\t"))
+        .unwrap_or_else(|| panic!("no {name}"))
 }
 
 #[test]
@@ -274,8 +279,8 @@ fn lone_packets_are_carried_where_they_come_from_and_a_load_is_not() {
             let (left, right) = (&tunnel.left, &tunnel.right);
             let lone = format!("taskset -c {cpu} ping -n -q -c 20 -i 0.01 -W 1");
             left.host.sh(&format!("{lone} {}", right.v4));
-            let found = cpus_of(&left.daemon, "adit-shard-0") == *cpu
-                && cpus_of(&right.daemon, "adit-inbound-0") == *cpu;
+            let found = allowed_cpus(&status_of(&left.daemon, "adit-shard-0")) == *cpu
+                && allowed_cpus(&status_of(&right.daemon, "adit-inbound-0")) == *cpu;
             there = found.then_some((net, tunnel));
             found
         });
@@ -283,18 +288,34 @@ fn lone_packets_are_carried_where_they_come_from_and_a_load_is_not() {
         let (left, right) = (&tunnel.left, &tunnel.right);
         let free = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _freed = SetWhenDropped(&free);
             scope.spawn(|| {
                 while !free.load(Ordering::Relaxed) {
                     tcp(&left.host, &right.host, &right.v4, 16 * MIB);
                 }
             });
+            let mut before = (0, String::new());
             wait_for("the load is followed by nobody", seconds(20), || {
-                // The shard may stay anywhere for a while; its way in has nothing to do then.
-                cpus_of(&left.daemon, "adit-shard-0") != *cpu
-                    && cpus_of(&right.daemon, "adit-inbound-0") == everywhere
+                std::thread::sleep(Duration::from_millis(100));
+                let shard = status_of(&left.daemon, "adit-shard-0");
+                let inbound = status_of(&right.daemon, "adit-inbound-0");
+                let slept = field_of(&inbound, "voluntary_ctxt_switches");
+                let after = (right.received(), slept.to_owned());
+                // The shard may stay anywhere for a while. Its way in has nothing to do then, wherever it was left.
+                let is_idle = after.1 == before.1 && after.0 > before.0 + MIB;
+                before = after;
+                is_idle && allowed_cpus(&shard) != *cpu
             });
-            free.store(true, Ordering::Relaxed);
         });
+    }
+}
+
+/// Sets a flag however its scope ends.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

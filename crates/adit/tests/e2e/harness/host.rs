@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::watchdog;
+
 /// Equal interface names do not collide: every host has its own /run (UAPI sockets), /sys (its interfaces) and
 /// /etc/wireguard. The holder reads its standard input, a pipe from the test: when the test process is gone, however
 /// it went, the holder ends; it is PID 1 of its namespace, so that everything in the host ends with it.
@@ -70,6 +72,7 @@ impl Host {
             rustix::process::geteuid().is_root(),
             "the end-to-end tests make network namespaces and need root: run them as root"
         );
+        watchdog::watch_this_test();
         let mut holder = Command::new("unshare")
             .args(["--net", "--mount", "--pid", "--fork", "--kill-child"])
             .args(["--propagation", "private", "--mount-proc"])

@@ -11,6 +11,7 @@ mod implementation;
 mod topology;
 mod traffic;
 mod tunnel;
+mod watchdog;
 
 pub use capture::Capture;
 pub use guest::Guest;

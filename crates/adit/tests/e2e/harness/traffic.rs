@@ -212,6 +212,7 @@ pub fn udp(from: &Host, to: &Host, address: &str, sizes: &[usize], rounds: usize
         to.spawn(move || {
             let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).expect("a UDP socket");
             socket.set_read_timeout(Some(STALL)).expect("a timeout");
+            socket.set_write_timeout(Some(STALL)).expect("a timeout");
             tell.send(socket.local_addr().expect("an address").port())
                 .expect("the test waits");
             let mut buffer = vec![0; 65_536];
@@ -239,6 +240,7 @@ pub fn udp(from: &Host, to: &Host, address: &str, sizes: &[usize], rounds: usize
             let socket = UdpSocket::bind(SocketAddr::new(any, 0)).expect("a UDP socket");
             socket.connect(SocketAddr::new(ip, port)).expect("a route");
             socket.set_read_timeout(Some(STALL)).expect("a timeout");
+            socket.set_write_timeout(Some(STALL)).expect("a timeout");
             let mut buffer = vec![0; 65_536];
             let mut seen = vec![false; total];
             let mut next = 0;
@@ -463,6 +465,7 @@ impl UdpTicker {
                     [0; 16].into()
                 };
                 let socket = UdpSocket::bind(SocketAddr::new(any, 0)).expect("a UDP socket");
+                socket.set_write_timeout(Some(STALL)).expect("a timeout");
                 let mut id = 0_u32;
                 let mut buffer = [0; 204];
                 while !stop.load(Ordering::Relaxed) {
