@@ -169,10 +169,15 @@ pub(crate) struct DemoArgs {
 
 /// The command that is meant, perhaps, by the name of an interface that is one slip away from it.
 pub(crate) fn misspelt(interface: &str) -> Option<String> {
-    let command = Cli::command();
     // Short ones are a letter away from names that people do use.
+    command_near(interface).filter(|meant| meant.len() > 3)
+}
+
+/// The command that is one slip away from `word`.
+pub(crate) fn command_near(word: &str) -> Option<String> {
+    let command = Cli::command();
     let mut names = command.get_subcommands().map(clap::Command::get_name);
-    let meant = names.find(|name| name.len() > 3 && strsim::osa_distance(name, interface) == 1)?;
+    let meant = names.find(|name| strsim::osa_distance(name, word) == 1)?;
     Some(meant.to_owned())
 }
 

@@ -23,6 +23,13 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help and version come this way, too; any other is wrong usage, for which wireguard-go ends with 1.
             let _ = error.print();
+            // `adit shwo wg0` is an interface shwo to clap, and wg0 too much.
+            if let Some(word) = std::env::args().nth(1)
+                && error.use_stderr()
+                && let Some(meant) = cli::command_near(&word)
+            {
+                eprintln!("\nThere is no command {word}; perhaps `adit {meant}` is meant.");
+            }
             return if error.use_stderr() {
                 ExitCode::FAILURE
             } else {
