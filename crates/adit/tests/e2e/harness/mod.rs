@@ -22,6 +22,7 @@ pub use traffic::{
     Flow, Stream, UdpTicker, marker, ping, ping_fails, tcp, tcp_many, udp, within_bytes,
 };
 pub use tunnel::{Keys, Setup, Side, Tunnel, setconf};
+pub use watchdog::watch_this_test;
 
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The longest tests wait three minutes, for timers of the protocol.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
-/// When each of the tests that run now began.
+/// When each of the tests that run now began, or was heard of last.
 static RUNNING: LazyLock<Mutex<BTreeMap<String, Instant>>> = LazyLock::new(|| {
     std::thread::spawn(watch);
     Mutex::default()
@@ -27,15 +27,13 @@ impl Drop for Test {
 thread_local! {
     static TEST: Test = {
         // Every test has a thread of its name.
-        let name = std::thread::current().name().unwrap_or_default().to_owned();
-        running().insert(name.clone(), Instant::now());
-        Test(name)
+        Test(std::thread::current().name().unwrap_or_default().to_owned())
     };
 }
 
-/// Watches the calling thread's test from now on.
+/// Watches the calling thread's test from now on, for the limit.
 pub fn watch_this_test() {
-    TEST.with(|_| {});
+    TEST.with(|Test(name)| running().insert(name.clone(), Instant::now()));
 }
 
 fn running() -> MutexGuard<'static, BTreeMap<String, Instant>> {

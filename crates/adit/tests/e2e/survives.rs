@@ -1,0 +1,271 @@
+//! Disturbances two at a time, in an order that nobody chose, while connections go on.
+//!
+//! `ADIT_SOAK=3600 cargo test -p adit --test e2e -- --nocapture survives` goes on for an hour, in an order of its own that
+//! it prints; `ADIT_SOAK_ORDER` repeats one.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::*;
+
+/// Rounds of a usual test.
+const ROUNDS: usize = 8;
+/// The order of a usual test.
+const ORDER: u64 = 20_261_122;
+
+/// What is done to a host, and how it is undone: scripts that find PEER, V6, PID and NET (1 on the left, 2 on the
+/// right) in their environment, and the tunnel's configuration on their standard input.
+struct Disturbance {
+    name: &'static str,
+    on: On,
+    begin: &'static str,
+    end: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum On {
+    Side,
+    /// With the interface on the side's way as CARD.
+    Router,
+}
+
+const fn side(name: &'static str, begin: &'static str, end: &'static str) -> Disturbance {
+    Disturbance {
+        name,
+        on: On::Side,
+        begin,
+        end,
+    }
+}
+
+const fn router(name: &'static str, begin: &'static str, end: &'static str) -> Disturbance {
+    Disturbance {
+        name,
+        on: On::Router,
+        begin,
+        end,
+    }
+}
+
+const RESTORE: &str = "wg syncconf wg0 /dev/stdin";
+
+const DISTURBANCES: [Disturbance; 17] = [
+    side(
+        "the interface is down",
+        "ip link set wg0 down",
+        "ip link set wg0 up; ip addr replace $V6/64 dev wg0 nodad",
+    ),
+    side(
+        "a small MTU",
+        "ip link set wg0 mtu 1280",
+        "ip link set wg0 mtu 1420",
+    ),
+    side(
+        "a large MTU",
+        "ip link set wg0 mtu 9000",
+        "ip link set wg0 mtu 1420",
+    ),
+    side("another port", "wg set wg0 listen-port 0", RESTORE),
+    side("a mark", "wg set wg0 fwmark 7", "wg set wg0 fwmark 0"),
+    side("no peer", "wg set wg0 peer $PEER remove", RESTORE),
+    side(
+        "other allowed IPs",
+        "wg set wg0 peer $PEER allowed-ips 203.0.113.0/24",
+        RESTORE,
+    ),
+    side(
+        "another preshared key",
+        "wg genpsk | wg set wg0 peer $PEER preshared-key /dev/stdin",
+        RESTORE,
+    ),
+    side(
+        "another private key",
+        "wg genkey | wg set wg0 private-key /dev/stdin",
+        RESTORE,
+    ),
+    side(
+        "another endpoint",
+        "wg set wg0 peer $PEER endpoint 203.0.113.1:9",
+        RESTORE,
+    ),
+    side("the same configuration", RESTORE, RESTORE),
+    side(
+        "no cable",
+        "ip link set eth0 down",
+        "ip link set eth0 up; ip addr replace fd0$NET::100/64 dev eth0 nodad
+         ip route replace default via 10.$NET.0.1; ip -6 route replace default via fd0$NET::1",
+    ),
+    side(
+        "a card without segmentation",
+        "ethtool -K eth0 tx off",
+        "ethtool -K eth0 tx on tso on gso on tx-udp-segmentation on",
+    ),
+    side(
+        "a slow card",
+        "tc qdisc replace dev eth0 root tbf rate 10mbit burst 64k limit 500k",
+        "tc qdisc del dev eth0 root",
+    ),
+    side("a process that stands still", "kill -STOP $PID", "kill -CONT $PID"),
+    router(
+        "a narrow path",
+        "ip link set $CARD mtu 1300",
+        "ip link set $CARD mtu 1500",
+    ),
+    router(
+        "loss",
+        "nft \"add table inet $CARD; add chain inet $CARD lose { type filter hook forward priority 0; }
+          add rule inet $CARD lose oifname $CARD numgen random mod 100 < 20 drop\"",
+        "nft delete table inet $CARD",
+    ),
+];
+
+/// Numbers in an order that depends on the first alone.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).expect("31 bits") % end
+    }
+}
+
+/// A disturbance at one of the two sides.
+struct Event<'a> {
+    what: &'static Disturbance,
+    left: bool,
+    net: &'a Routed,
+    tunnel: &'a Tunnel,
+}
+
+impl Event<'_> {
+    fn is_same(&self, other: &Self) -> bool {
+        self.what.name == other.what.name && self.left == other.left
+    }
+
+    #[track_caller]
+    fn run(&self, script: &str) {
+        let Tunnel { left, right, .. } = self.tunnel;
+        let (own, other, number) = if self.left {
+            (left, right, 1)
+        } else {
+            (right, left, 2)
+        };
+        let host = match self.what.on {
+            On::Side => &own.host,
+            On::Router => &self.net.router,
+        };
+        let environment = format!(
+            "PEER={} V6={} PID={} NET={number} CARD=eth{}",
+            other.keys.public,
+            own.v6,
+            own.daemon.pid_in_host(),
+            number - 1
+        );
+        host.sh_with_input(&format!("set -e; {environment}; {script}"), &own.config);
+    }
+}
+
+/// What a daemon holds at most: descriptors, threads and KiB of memory.
+const MOST: [usize; 3] = [30, 8, 32 << 10];
+
+/// What it holds.
+fn holdings(side: &Side) -> [usize; 3] {
+    let of_process = format!("/proc/{}", side.daemon.pid());
+    let count = |what| {
+        std::fs::read_dir(format!("{of_process}/{what}"))
+            .expect("the daemon runs")
+            .count()
+    };
+    let status = std::fs::read_to_string(format!("{of_process}/status")).expect("the daemon runs");
+    let peak = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let peak = peak.and_then(|line| line.split_whitespace().nth(1));
+    [
+        count("fd"),
+        count("task"),
+        peak.expect("VmHWM").parse().expect("a number"),
+    ]
+}
+
+#[test]
+fn connections_survive_whatever_happens_around_them() {
+    let number = |name| {
+        let text = std::env::var(name).ok()?;
+        Some(
+            text.parse()
+                .unwrap_or_else(|_| panic!("{name} is a number")),
+        )
+    };
+    let soak = number("ADIT_SOAK").map(Duration::from_secs);
+    let order = number("ADIT_SOAK_ORDER").unwrap_or_else(|| match soak {
+        Some(_) => std::process::id().into(),
+        None => ORDER,
+    });
+    println!("order {order}");
+    let mut numbers = Numbers(order.max(1));
+
+    let net = Routed::new();
+    let setup = Setup {
+        psk: true,
+        keepalive: Some(1),
+        ..Setup::default()
+    };
+    let addresses = (
+        net.address_of_left(setup.outer),
+        net.address_of_right(setup.outer),
+    );
+    let tunnel = Tunnel::between((&net.left, addresses.0), (&net.right, addresses.1), setup);
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    tunnel.connect();
+    let there = Flow::start(&left.host, &right.host, &right.v4);
+    let back = Flow::start(&right.host, &left.host, &left.v6);
+    let ticks = UdpTicker::start(&left.host, &right.host, &right.v6, Duration::from_millis(5));
+    let carry_on = || {
+        there.advances(1 << 18);
+        back.advances(1 << 18);
+        ticks.advances(20);
+    };
+    carry_on();
+    let (start, mut round) = (Instant::now(), 0);
+    while soak.map_or(round < ROUNDS, |time| start.elapsed() < time) {
+        watch_this_test();
+        round += 1;
+        let mut event = || Event {
+            what: &DISTURBANCES[numbers.below(DISTURBANCES.len())],
+            left: numbers.below(2) == 0,
+            net: &net,
+            tunnel: &tunnel,
+        };
+        let mut events = vec![event(), event()];
+        if events[0].is_same(&events[1]) {
+            events.pop();
+        }
+        // Who stands still answers nobody.
+        events.sort_by_key(|event| event.what.begin.starts_with("kill"));
+        // Shown if the test fails, and while it soaks.
+        for Event { what, left, .. } in &events {
+            let name = if *left { "left" } else { "right" };
+            println!("round {round}, {name}: {}", what.name);
+        }
+        let mut pause = || std::thread::sleep(Duration::from_millis(numbers.below(1500) as u64));
+        for event in &events {
+            event.run(event.what.begin);
+            pause();
+        }
+        for event in events.iter().rev() {
+            event.run(event.what.end);
+            pause();
+        }
+        carry_on();
+    }
+
+    there.stop();
+    back.stop();
+    let (sent, received) = ticks.stop();
+    assert!(received <= sent, "{received} of {sent} datagrams arrived");
+    for side in [left, right] {
+        let holds = holdings(side);
+        let bounded = holds.iter().zip(MOST).all(|(holds, most)| *holds <= most);
+        assert!(bounded, "{}: {holds:?} of {MOST:?}", side.host.name());
+    }
+}
