@@ -1,4 +1,4 @@
-//! Adit against the Linux kernel's own WireGuard, and Adit on that kernel: 6.1 knows no USO.
+//! Adit against the Linux kernel's own WireGuard, and Adit on that kernel: 6.1 knows no USO, 6.12 no tunnels in a TUN.
 //!
 //! ```text
 //!   host-of-guest                    guest (QEMU, software emulation)
@@ -242,22 +242,37 @@ fn sessions_with_the_kernel_are_renewed_under_traffic_whoever_began() {
 }
 
 #[test]
-fn it_runs_on_linux_6_1_which_has_no_uso() {
+fn it_runs_on_debians_kernel_with_what_that_offers() {
     let Some(world) = World::new(Inside::Adit) else {
         return;
     };
-    assert!(world.guest.sh("uname -r").starts_with("6.1."));
+    let release = world.guest.sh("uname -r");
+    let mut numbers = release.split('.').map(|part| part.parse::<u32>().ok());
+    let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
+        panic!("no release: {release}");
+    };
+    let since = |first| (major, minor) >= first;
     exchanges(&world, MIB);
     roams(&world);
     if Program::Adit.is_adit() {
         let report = world.guest.sh("/bin/adit show wg0 --json");
         let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
         let offloads = &report["interfaces"][0]["engine"]["offloads"];
-        println!("{offloads}");
-        assert_eq!(
-            offloads["tun-uso"],
-            serde_json::Value::Bool(false),
-            "{report}"
-        );
+        println!("{release}{offloads}");
+        for (name, offered) in [
+            ("tun-tso", true),
+            ("tun-uso", since((6, 2))),
+            ("tun-tunnel", since((6, 17))),
+            ("udp-gso", true),
+            ("udp-gro", true),
+        ] {
+            assert_eq!(offloads[name], serde_json::Value::Bool(offered), "{report}");
+        }
+        // One for what comes from the TUN, one for each socket, one for the limit of the queue.
+        let maps = world
+            .guest
+            .sh("grep -c bpf-map /proc/$(pidof adit | cut -d ' ' -f 1)/maps || true");
+        let programs = 3 + u8::from(since((6, 6)));
+        assert_eq!(maps.trim(), programs.to_string(), "BPF programs that run");
     }
 }
