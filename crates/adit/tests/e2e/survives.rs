@@ -21,7 +21,7 @@ struct Disturbance {
     end: &'static str,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum On {
     Side,
     /// With the interface on the side's way as CARD.
@@ -226,6 +226,7 @@ fn connections_survive_whatever_happens_around_them() {
         ticks.advances(20);
     };
     carry_on();
+
     let (start, mut round) = (Instant::now(), 0);
     while soak.map_or(round < ROUNDS, |time| start.elapsed() < time) {
         watch_this_test();
