@@ -4,7 +4,8 @@ use crate::harness::*;
 
 const MIB: u64 = 1 << 20;
 
-fn routed_tunnel(net: &Routed, setup: Setup) -> Tunnel {
+/// A tunnel between the two ends of a routed network.
+pub fn routed_tunnel(net: &Routed, setup: Setup) -> Tunnel {
     let (left, right) = (
         net.address_of_left(setup.outer),
         net.address_of_right(setup.outer),

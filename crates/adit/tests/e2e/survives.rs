@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::harness::*;
+use crate::paths::routed_tunnel;
 
 /// Rounds of a usual test.
 const ROUNDS: usize = 8;
@@ -210,11 +211,7 @@ fn connections_survive_whatever_happens_around_them() {
         keepalive: Some(1),
         ..Setup::default()
     };
-    let addresses = (
-        net.address_of_left(setup.outer),
-        net.address_of_right(setup.outer),
-    );
-    let tunnel = Tunnel::between((&net.left, addresses.0), (&net.right, addresses.1), setup);
+    let tunnel = routed_tunnel(&net, setup);
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     let there = Flow::start(&left.host, &right.host, &right.v4);
