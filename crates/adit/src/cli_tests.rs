@@ -18,7 +18,9 @@ fn a_slip_in_a_command_is_noticed_and_a_name_of_an_interface_is_none() {
 #[test]
 fn a_slip_before_an_argument_is_noticed_in_short_commands_too() {
     for (slip, meant) in [("upp", "up"), ("rnu", "run"), ("donw", "down")] {
-        assert!(Cli::try_parse_from(["adit", slip, "wg0"]).is_err());
+        let error = Cli::try_parse_from(["adit", slip, "wg0"]).err();
+        let kind = error.map(|error| error.kind());
+        assert_eq!(kind, Some(clap::error::ErrorKind::ArgumentConflict));
         assert_eq!(command_near(slip).as_deref(), Some(meant));
     }
     for word in ["up", "show", "wg0", "--help", "-f", ""] {

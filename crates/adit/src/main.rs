@@ -13,6 +13,7 @@ mod show;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use cli::{Cli, Command};
 use failure::Result;
@@ -22,13 +23,19 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come this way, too; any other is wrong usage, for which wireguard-go ends with 1.
-            let _ = error.print();
-            // `adit shwo wg0` is an interface shwo to clap, and wg0 too much.
-            if let Some(word) = std::env::args().nth(1)
-                && error.use_stderr()
+            let word = std::env::args().nth(1).unwrap_or_default();
+            if error.kind() == ErrorKind::ArgumentConflict && !word.starts_with('-') {
+                // clap would speak of a subcommand that nobody typed.
+                eprintln!(
+                    "adit: nothing may follow {word}, the interface to create: see `adit --help`"
+                );
+            } else {
+                let _ = error.print();
+            }
+            if error.use_stderr()
                 && let Some(meant) = cli::command_near(&word)
             {
-                eprintln!("\nThere is no command {word}; perhaps `adit {meant}` is meant.");
+                eprintln!("There is no command {word}; perhaps `adit {meant}` is meant.");
             }
             return if error.use_stderr() {
                 ExitCode::FAILURE
