@@ -71,6 +71,8 @@ pub(crate) struct Placement {
     /// Under load: until when the thread stays where it is at most, or moves about at least.
     until: Time,
     bound: Option<Bound>,
+    /// When it was let go last: what it got, and what it was allowed, which is more while CPUs are offline.
+    left: Option<(CpuSet, CpuSet)>,
     schedstat: OnceCell<Option<File>>,
 }
 
@@ -78,7 +80,7 @@ pub(crate) struct Placement {
 #[derive(Debug)]
 struct Bound {
     cpu: usize,
-    /// What it was allowed before.
+    /// What it is to be allowed again.
     before: CpuSet,
     /// To carry a load, not lone packets.
     load: bool,
@@ -97,6 +99,7 @@ impl Placement {
             asked: None,
             until: Time::default(),
             bound: None,
+            left: None,
             schedstat: OnceCell::new(),
         }
     }
@@ -216,11 +219,12 @@ impl Placement {
 
     /// Runs wherever the scheduler thinks best again.
     pub(crate) fn leave(&mut self) {
-        if self.bound.is_some() {
-            if let Some(allowed) = self.allowed() {
-                let _ = sched_setaffinity(None, &allowed);
-            }
-            self.bound = None;
+        // If somebody else bound it since, or its CPU is gone, that holds.
+        if let Some(Bound { cpu, before, .. }) = self.bound.take()
+            && sched_getaffinity(None).is_ok_and(|now| now == only(cpu))
+        {
+            let _ = sched_setaffinity(None, &before);
+            self.left = sched_getaffinity(None).ok().map(|got| (got, before));
         }
         self.from.1 = 0;
         self.swing.1 = 0;
@@ -244,26 +248,35 @@ impl Placement {
 
     /// Binds the thread to `cpu`, if that is among several CPUs that it may run on.
     fn bind(&mut self, cpu: usize, load: bool) {
-        let Some(before) = self.allowed() else {
+        let Ok(now) = sched_getaffinity(None) else {
             return;
+        };
+        let before = match (&self.bound, &self.left) {
+            (Some(bound), _) if now == only(bound.cpu) => bound.before,
+            _ if now.count() <= 1 => return,
+            (_, Some((got, allowed))) if now == *got => *allowed,
+            _ => unbound(now),
         };
         if cpu < CpuSet::MAX_CPU
             && before.is_set(cpu)
-            && before.count() > 1
             && sched_setaffinity(None, &only(cpu)).is_ok()
         {
             self.bound = Some(Bound { cpu, before, load });
         }
     }
+}
 
-    /// The CPUs that the thread may run on, but for this binding. If somebody else bound it since, that holds.
-    fn allowed(&self) -> Option<CpuSet> {
-        let now = sched_getaffinity(None).ok()?;
-        match self.bound {
-            Some(Bound { cpu, before, .. }) if now == only(cpu) => Some(before),
-            _ => Some(now),
-        }
+/// What the calling thread, which may run on `now`, is to be allowed again: these CPUs if somebody chose them, or else any,
+/// so that CPUs count that the machine or the control group gets while the thread is bound.
+fn unbound(now: CpuSet) -> CpuSet {
+    let mut any = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| any.set(cpu));
+    // The kernel takes what there is.
+    if sched_setaffinity(None, &any).is_ok() && sched_getaffinity(None) == Ok(now) {
+        return any;
     }
+    let _ = sched_setaffinity(None, &now);
+    now
 }
 
 fn only(cpu: usize) -> CpuSet {

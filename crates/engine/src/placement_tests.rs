@@ -268,6 +268,46 @@ fn what_somebody_else_decides_about_the_thread_holds() {
 }
 
 #[test]
+fn cpus_that_somebody_chose_are_all_that_a_thread_gets_again() {
+    walk(|mut walk, allowed, cpus| {
+        let mut chosen = only(cpus[0]);
+        chosen.set(cpus[1]);
+        if chosen == allowed {
+            println!("there are two CPUs only: nothing to choose from");
+            return;
+        }
+        sched_setaffinity(None, &chosen).expect("two of the CPUs");
+        walk.follow(cpus[1]);
+        walk.placement.leave();
+        assert!(affinity() == chosen);
+        walk.load(2 * WINDOW, NEVER);
+        assert_eq!(affinity().count(), 1);
+        walk.load(2 * WINDOW, 1);
+        assert!(affinity() == chosen);
+    });
+}
+
+#[test]
+fn cpus_that_come_while_a_thread_is_bound_are_among_those_that_it_gets() {
+    walk(|mut walk, allowed, cpus| {
+        let mut any = CpuSet::new();
+        (0..CpuSet::MAX_CPU).for_each(|cpu| any.set(cpu));
+        sched_setaffinity(None, &any).expect("some of them exist");
+        if affinity() != allowed {
+            println!("somebody chose the CPUs of these tests");
+            return;
+        }
+        for _ in 0..2 {
+            walk.follow(cpus[1]);
+            let bound = walk.placement.bound.as_ref().expect("it follows");
+            assert!(bound.before == any);
+            walk.placement.leave();
+            assert!(affinity() == allowed);
+        }
+    });
+}
+
+#[test]
 fn a_cpu_that_does_not_exist_is_ignored() {
     walk(|mut walk, allowed, _| {
         for cpu in [CpuSet::MAX_CPU - 1, CpuSet::MAX_CPU, usize::MAX] {
