@@ -344,24 +344,29 @@ fn unknown(section: Section, key: &str) -> String {
         return format!("{name} belongs in {that}, not in {this}");
     }
     let close = (own.iter().map(|name| (distance(name, key), name))).min();
-    let key = quote(key);
+    let has_no = match is_long_or_secret(key) {
+        false => format!("{this} has no key {key:?}"),
+        true => format!("{this} has no key of {} characters", key.chars().count()),
+    };
     match close {
         Some((distance, name)) if distance <= 1 + name.len() / 5 => {
-            format!("{this} has no key {key}: did you mean {name}?")
+            format!("{has_no}: did you mean {name}?")
         }
-        _ => format!(
-            "{this} has no key {key}: expected one of {}",
-            own.join(", ")
-        ),
+        _ => format!("{has_no}: expected one of {}", own.join(", ")),
     }
 }
 
-/// A word of the file for an error. What is longer than any word that belongs there might be part of a secret.
+/// A word of the file for an error.
 fn quote(word: &str) -> String {
-    match word.chars().count() {
-        0..=24 => format!("{word:?}"),
-        length => format!("a word of {length} characters"),
+    match is_long_or_secret(word) {
+        false => format!("{word:?}"),
+        true => format!("a word of {} characters", word.chars().count()),
     }
+}
+
+/// What is longer than any word that belongs there might be part of a secret, too.
+fn is_long_or_secret(word: &str) -> bool {
+    word.chars().count() > 24 || values::is_maybe_secret(word)
 }
 
 /// How many letters to add, drop or change to make one word of the other, whatever their case.

@@ -626,6 +626,64 @@ fn saving_into_an_empty_file_writes_it_all() {
     assert_eq!(config.peers[0].allowed_ips.len(), 2);
 }
 
+#[test]
+fn no_error_repeats_a_key_wherever_it_stands() {
+    let mut seed = 1_u64;
+    for cut in (14..30).cycle().take(320) {
+        // About one key in two has a '/', which addresses and names may have as well.
+        let bytes = std::array::from_fn(|_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed.to_be_bytes()[0]
+        });
+        let key = keys::to_base64(&bytes);
+        let (begin, end) = key.split_at(cut);
+        let mut texts = vec![
+            format!("[Interface]\nPrivateKey {}\n", *key),
+            format!("[Interface]\nPrivateKey: {}\n", *key),
+            format!("[Interface]\nPrivateKey = {begin}\n{end}\n"),
+            format!(
+                "[Interface]\nPrivateKey = {begin}\n{}\n",
+                end.trim_end_matches('=')
+            ),
+            format!("{}\n[Interface]\n", *key),
+            format!("[{}]\n", *key),
+        ];
+        for value in [
+            key.to_string(),
+            key[..43].to_owned(),
+            format!("{}:51820", *key),
+            format!("{}/32", *key),
+            keys::to_hex(&bytes).to_string(),
+        ] {
+            for name in [
+                "ListenPort",
+                "Address",
+                "Table",
+                "MTU",
+                "FwMark",
+                "SaveConfig",
+            ] {
+                texts.push(format!("[Interface]\n{name} = {value}\n"));
+            }
+            for name in ["Endpoint", "AllowedIPs", "PersistentKeepalive"] {
+                texts.push(format!("[Peer]\nPublicKey = {ONE}\n{name} = {value}\n"));
+            }
+        }
+        for text in texts {
+            // What is a host and a port for all that one can see is no mistake.
+            let Err(error) = parse(&text) else {
+                assert!(
+                    text.contains("Endpoint") && text.contains(":51820"),
+                    "{text}"
+                );
+                continue;
+            };
+            let says = |from| error.contains(&key[from..from + 16]);
+            assert!(!(0..=28).any(says), "{error}\nsays too much of\n{text}");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn no_text_panics(text in "(\\[(Interface|Peer)\\]|PublicKey|Endpoint|AllowedIPs|DNS|Table|[ =,#\n/:.%\\[\\]+-]|[a-f0-9x]|\\PC){0,80}") {

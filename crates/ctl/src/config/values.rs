@@ -30,12 +30,28 @@ pub(super) fn key(value: &str) -> Result<Secret, String> {
 
 fn got<T>(value: &str, expected: &str) -> Result<T, String> {
     // In the wrong place, too, a key stays secret.
-    Err(
-        match value.len() >= keys::BASE64_LEN && !value.contains([':', '/', '.']) {
-            true => format!("expected {expected}, got {} characters", value.len()),
-            false => format!("expected {expected}, got {value:?}"),
-        },
-    )
+    Err(match is_maybe_secret(value) {
+        true => format!(
+            "expected {expected}, got {} characters",
+            value.chars().count()
+        ),
+        false => format!("expected {expected}, got {value:?}"),
+    })
+}
+
+/// Whether `text` could have a key in it, or a good part of one: characters of base64 that are no words, or many of them.
+pub(super) fn is_maybe_secret(text: &str) -> bool {
+    let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+    text.split(|c| !is_base64(c)).any(|run| {
+        let count = |is: fn(&char) -> bool| run.chars().filter(is).count();
+        let (capitals, small) = (
+            count(char::is_ascii_uppercase),
+            count(char::is_ascii_lowercase),
+        );
+        // A word, or SeveralLikeThis.
+        let words = capitals + small == run.len() && 8 * capitals <= run.len() + 8;
+        run.len() >= 32 || run.len() >= 12 && capitals > 0 && small > 0 && !words
+    })
 }
 
 pub(super) fn port(value: &str) -> Result<u16, String> {
@@ -111,7 +127,8 @@ pub(super) fn table(value: &str) -> Result<Table, String> {
             Some(0) => Ok(Table::Number(254)),
             Some(number) => Ok(Table::Number(number)),
             None if value.starts_with(|c: char| c.is_ascii_alphabetic())
-                && value.bytes().all(named) =>
+                && value.bytes().all(named)
+                && !is_maybe_secret(value) =>
             {
                 Ok(Table::Name(value.to_owned()))
             }
@@ -227,7 +244,7 @@ pub(super) fn endpoint(value: &str) -> Result<Endpoint, String> {
             None => got(value, "[IPv6 address]:port, with the brackets"),
         };
     }
-    let named = |c: char| !c.is_control() && !"/\\,;'\"[]".contains(c);
+    let named = |c: char| !c.is_control() && !"/\\,;'\"[]+=".contains(c);
     if host.is_empty() || host.len() > 253 || !host.chars().all(named) {
         return got(value, EXPECTED);
     }
