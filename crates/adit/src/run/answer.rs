@@ -27,6 +27,7 @@ fn uapi_error(error: SetError) -> UapiError {
     let number = match error.errno {
         Errno::Invalid => Number::INVAL,
         Errno::AddressInUse => Number::ADDRINUSE,
+        Errno::Denied => Number::ACCESS,
         Errno::Io => Number::IO,
     };
     UapiError::new(number.raw_os_error(), error.message)

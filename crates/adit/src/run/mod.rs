@@ -15,6 +15,7 @@ use std::sync::{Arc, mpsc};
 use adit_ctl::{BindError, Notice, Serving, status, uapi};
 use adit_engine::{Engine, Kernel, Settings, StopReason};
 use adit_io::Offloads;
+use adit_io::netlink::{LinkChange, Netlink};
 use adit_io::tun::Tun;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -95,6 +96,12 @@ fn begin(args: &RunArgs) -> Result<()> {
     }
     if args.background {
         background::leave_session();
+        let given = [
+            inherited_number("WG_TUN_FD")?,
+            inherited_number("WG_UAPI_FD")?,
+        ];
+        let given: Vec<i32> = given.into_iter().flatten().collect();
+        adit_io::close_inherited(&given).context(|| "cannot close what others have open".into())?;
     }
     serve(args)
 }
@@ -237,7 +244,19 @@ fn open_tun(name: &str, shards: usize, offloads: Offloads) -> Result<Vec<Tun>> {
         Some(fd) => Ok(vec![
             Tun::from_fd(fd, offloads).context(|| "cannot use WG_TUN_FD".into())?,
         ]),
-        None => Tun::open(name, shards, offloads).context(|| format!("cannot create {name}")),
+        None => {
+            let tuns =
+                Tun::open(name, shards, offloads).context(|| format!("cannot create {name}"))?;
+            // As the kernel's own WireGuard: nothing is sent through a tunnel that nobody asked for. There may be no IPv6.
+            let quiet = LinkChange {
+                no_link_local: true,
+                ..LinkChange::default()
+            };
+            if let (Ok(netlink), Ok(index)) = (Netlink::open(), tuns[0].ifindex()) {
+                let _ = netlink.set_link(index, &quiet);
+            }
+            Ok(tuns)
+        }
     }
 }
 

@@ -83,6 +83,19 @@ fn in_the_background_too_it_ends_on_sigterm() {
 }
 
 #[test]
+fn in_the_background_it_keeps_nothing_open_that_its_caller_had() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    let adit = subject();
+    host.sh(&format!(
+        "set -e; exec 9> /run/lock-of-caller; flock 9; {adit} wg0; exec 9>&-; flock -n /run/lock-of-caller true"
+    ));
+    assert!(host.has_interface("wg0"));
+}
+
+#[test]
 fn it_ends_when_its_socket_is_removed() {
     let host = Host::new("left");
     let mut daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());

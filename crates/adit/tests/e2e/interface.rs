@@ -34,6 +34,21 @@ fn an_interface_moved_to_another_namespace_keeps_its_sockets_where_it_was_born()
 }
 
 #[test]
+fn as_with_the_kernels_own_an_interface_has_no_address_that_nobody_gave_it() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
+    for _ in 0..2 {
+        host.sh("ip link set wg0 up");
+        assert_eq!(host.sh("ip -br addr show dev wg0 | cut -c 30-").trim(), "");
+        host.sh("ip link set wg0 down");
+    }
+    assert!(host.sh("ip -d link show wg0").contains("addrgenmode none"));
+}
+
+#[test]
 fn an_interface_moved_while_traffic_flows_goes_on_there() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());

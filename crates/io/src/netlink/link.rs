@@ -3,7 +3,8 @@
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
+    LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
 };
 
 use super::{Netlink, Result, netns_fd};
@@ -47,6 +48,8 @@ pub struct LinkChange<'a> {
     pub txqueuelen: Option<u32>,
     /// Longest super-frame that the kernel makes for it, of either family.
     pub gso_max_size: Option<u32>,
+    /// Without an IPv6 link-local address that the kernel gives it.
+    pub no_link_local: bool,
     /// The namespace to move it to.
     pub netns: Option<&'a Netns>,
 }
@@ -141,6 +144,13 @@ impl Netlink {
             // Sets that of IPv4 too, up to the 64 KiB at which the two part (Linux 6.3).
             message.attributes.push(LinkAttribute::GsoMaxSize(size));
         }
+        if change.no_link_local {
+            let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+            let families = vec![AfSpecUnspec::Inet6(vec![mode])];
+            message
+                .attributes
+                .push(LinkAttribute::AfSpecUnspec(families));
+        }
         let what = format!("setting {} of interface {index}", change.describe());
         self.change(what, Message::SetLink(message), 0)
     }
@@ -155,6 +165,8 @@ impl LinkChange<'_> {
             self.mtu.map(|mtu| format!("MTU {mtu}")),
             self.txqueuelen.map(|len| format!("txqueuelen {len}")),
             self.gso_max_size.map(|size| format!("gso_max_size {size}")),
+            self.no_link_local
+                .then(|| String::from("no link-local address")),
             self.netns.map(|_| String::from("network namespace")),
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")

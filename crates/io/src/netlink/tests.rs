@@ -65,6 +65,7 @@ fn a_veth_pair_spans_two_namespaces_and_takes_every_change() {
             mtu: Some(1400),
             txqueuelen: Some(321),
             gso_max_size: Some(61_000),
+            no_link_local: true,
             netns: None,
         };
         netlink.set_link(here.index, &change).unwrap();

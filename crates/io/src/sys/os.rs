@@ -147,6 +147,22 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
 
 const INT_LEN: libc::socklen_t = 4;
 
+/// Closes what this process was started with, but the standard streams and `except`: somebody may wait for the end of a
+/// pipe or a lock. What it opened itself it does not pass on, which is how the two are told apart.
+pub fn close_inherited(except: &[i32]) -> io::Result<()> {
+    let open = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    for fd in open.collect::<Vec<i32>>() {
+        // SAFETY: a number and a flag: no memory is read or written.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+        if fd > 2 && flags >= 0 && flags & libc::FD_CLOEXEC == 0 && !except.contains(&fd) {
+            // SAFETY: without FD_CLOEXEC it came through execve(2), so that nothing in this process owns it.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+    }
+    Ok(())
+}
+
 /// Moves the calling thread into new namespaces (`CLONE_NEW*`).
 pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: namespaces of a thread, unlike its memory or descriptors, are nothing that Rust relies on; callers
