@@ -370,10 +370,10 @@ impl<H: Host> Drop for Control<H> {
 }
 
 fn bind_error(port: u16, error: &io::Error) -> SetError {
-    let errno = if error.kind() == io::ErrorKind::AddrInUse {
-        Errno::AddressInUse
-    } else {
-        Errno::Io
+    let errno = match error.kind() {
+        io::ErrorKind::AddrInUse => Errno::AddressInUse,
+        io::ErrorKind::PermissionDenied => Errno::Denied,
+        _ => Errno::Io,
     };
     SetError {
         errno,

@@ -65,6 +65,8 @@ pub enum Errno {
     Invalid,
     /// EADDRINUSE
     AddressInUse,
+    /// EACCES
+    Denied,
     /// EIO
     Io,
 }

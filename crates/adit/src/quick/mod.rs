@@ -32,6 +32,7 @@ use adit_ctl::uapi::{self, Client, ClientError};
 use adit_io::netlink::{Family, LinkChange, Netlink};
 use adit_io::netns;
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{ConfArgs, RunArgs, UpArgs};
@@ -282,16 +283,20 @@ impl Quick {
     }
 
     fn set(&self, change: &DeviceChange) -> Result<()> {
-        let refused = |error: ClientError| match (error, change.listen_port) {
-            (ClientError::Refused(errno), Some(port))
-                if errno == rustix::io::Errno::ADDRINUSE.raw_os_error() =>
-            {
-                Failure::new(format!(
-                    "cannot configure {}: UDP port {port} is in use",
-                    self.name
-                ))
-            }
-            (error, _) => Failure::new(format!("cannot configure {}: {error}", self.name)),
+        let refused = |error: ClientError| {
+            let why = match (&error, change.listen_port) {
+                (ClientError::Refused(errno), Some(port)) => match Errno::from_raw_os_error(*errno)
+                {
+                    Errno::ADDRINUSE => Some(format!("UDP port {port} is in use")),
+                    Errno::ACCESS => Some(format!(
+                        "UDP port {port} is refused to this process: below 1024 it needs CAP_NET_BIND_SERVICE"
+                    )),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let why = why.unwrap_or_else(|| error.to_string());
+            Failure::new(format!("cannot configure {}: {why}", self.name))
         };
         let client = Client::connect(&self.name).map_err(ClientError::Io);
         client

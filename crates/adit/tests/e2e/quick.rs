@@ -770,6 +770,36 @@ fn adit_up_that_fails_half_way_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_port_that_the_process_may_not_have_is_named_with_what_is_missing() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("ListenPort = 443", "192.168.77.0/24"));
+    let with = |capabilities: &str| {
+        let bounded = format!("setpriv --bounding-set -all,{capabilities}");
+        left.try_sh(&format!("timeout 50 {bounded} {} up wg0", adit()))
+    };
+    let refused = with("+net_admin,+net_raw,+dac_override");
+    assert!(!refused.ok());
+    let why = "UDP port 443 is refused to this process: below 1024 it needs CAP_NET_BIND_SERVICE";
+    assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    // What the unit for systemd allows.
+    let unit = include_str!("../../../../packaging/adit@.service");
+    let allowed = (unit.lines())
+        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
+        .expect("capabilities")
+        .to_lowercase()
+        .replace("cap_", "+")
+        .replace(' ', ",");
+    let output = with(&allowed);
+    assert!(output.ok(), "{}", output.stderr);
+    ping(left, "192.168.77.2", 1);
+    left.sh(&format!("{} down wg0", adit()));
+}
+
+#[test]
 fn mistakes_in_a_file_are_named_with_file_and_line() {
     if !only_adit() {
         return;
