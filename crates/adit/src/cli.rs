@@ -66,7 +66,10 @@ pub(crate) enum Command {
     Down(ConfArgs),
     /// Write a running tunnel's configuration back to its file
     Save(ConfArgs),
-    /// Apply a changed configuration file to a running tunnel without disturbing peers that stay as they are
+    /// Apply changed keys, peers, port and mark of a file to a running tunnel; peers that stay as they are notice nothing
+    ///
+    /// As `wg syncconf` with the file's keys that `wg` knows. Addresses, MTU, DNS, routes (those of new AllowedIPs, too) and
+    /// hooks stay as they are until `adit down` and `adit up`.
     Sync(ConfArgs),
     /// Print a configuration file without the keys that only `adit up` and wg-quick understand
     Strip(ConfArgs),

@@ -62,7 +62,8 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
     routing::table_number(&quick.config.interface.table)?;
     let netlink = open_netlink()?;
     if netlink.link(name).is_ok() {
-        bail!("`{name}` already exists: `adit down {name}` takes it down if Adit runs it");
+        let conf = &args.conf.conf;
+        bail!("`{name}` already exists: `adit down {conf}` takes it down if Adit runs it");
     }
     run::start_in_background(&RunArgs {
         disable_offload: args.disable_offload.clone(),
@@ -101,7 +102,9 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
             // Its process may have died; what it cannot have taken along goes now.
             quick.undo_surroundings(&netlink, None);
             quick.remove_dead_files();
-            return Err(failure);
+            bail!(
+                "{failure}; if a process was killed, what it left (rules, firewall, DNS) is removed now, but no hook was run"
+            );
         }
     };
     quick.hooks(&interface.pre_down)?;
