@@ -190,7 +190,7 @@ pub(crate) fn adit(given: Option<&Path>, flavour: Flavour) -> Result<Entry, Fail
         (None, None) => return Err("the repository is not here to build from".into()),
     };
     let binary = fs::canonicalize(&binary).map_err(|e| format!("{}: {e}", binary.display()))?;
-    let version = adit_version(&binary);
+    let version = adit_version(&binary, given.is_some());
     Ok(Entry {
         who,
         version,
@@ -228,11 +228,15 @@ fn build_adit(repository: &Path, flavour: Flavour) -> Result<PathBuf, Failure> {
     Ok(target.join("release/adit"))
 }
 
-/// What the binary says of itself, and the commit of the repository it was built from if that is here.
-fn adit_version(binary: &Path) -> String {
+/// What the binary says of itself, and where it comes from: the commit if the lab built it from the repository that is
+/// here, or else its path.
+fn adit_version(binary: &Path, given: bool) -> String {
     let path = binary.to_string_lossy();
     let said = process::run(&path, &["--version"], Duration::from_secs(5)).unwrap_or_default();
     let said = said.lines().next().unwrap_or("unknown").trim().to_owned();
+    if given {
+        return format!("{said} ({path})");
+    }
     let commit = repository().and_then(|repository| {
         let at = repository.to_string_lossy().into_owned();
         let git = |args: &[&str]| {
