@@ -21,7 +21,7 @@ const AFTER_HELP: &str = "\
 An interface that has the name of a subcommand is reached with `adit run NAME` or `adit -f NAME`.
 
 Environment of the daemon:
-  LOG_LEVEL              verbose (or debug), error, silent; error if unset
+  LOG_LEVEL              verbose (or debug: handshakes, too), error, silent; error if unset
   ADIT_DISABLE_OFFLOADS  like --disable-offload, names separated by commas
   WG_TUN_FD              use this open TUN file descriptor
   WG_UAPI_FD             use this listening UNIX socket as the control socket

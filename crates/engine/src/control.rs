@@ -6,7 +6,7 @@ use std::sync::Arc;
 use adit_aead::{SealJob, TAG_LEN};
 use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus};
-use adit_proto::wire::DataHeader;
+use adit_proto::wire::{DataHeader, INITIATION_LEN};
 use adit_proto::{Device, Endpoint, Output, Time, Tunnel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -144,19 +144,37 @@ impl<H: Host> Control<H> {
                     datagram,
                     tunnel,
                 } => {
-                    if self.send(to, &datagram, tunnel.as_ref())
-                        && let Some(tunnel) = tunnel
-                    {
+                    let sent = self.send(to, &datagram, tunnel.as_ref());
+                    let Some(tunnel) = tunnel else { continue };
+                    let what = match datagram.len() {
+                        INITIATION_LEN => "initiation",
+                        _ => "response",
+                    };
+                    let sent = if sent {
                         tunnel.handshake_sent(datagram.len() as u64);
-                    }
+                        "sent"
+                    } else {
+                        "could not be sent"
+                    };
+                    self.host.log_peer(
+                        tunnel.public_key(),
+                        format_args!("handshake {what} {sent} to {}", to.addr),
+                    );
                 }
                 Output::Keepalive { tunnel } => self.send_keepalive(&tunnel),
                 Output::SessionReady { tunnel } => {
+                    let peer = tunnel.public_key();
+                    self.host
+                        .log_peer(peer, format_args!("session established"));
                     for shard in &self.common.shards {
                         shard.tell(Message::SessionReady(Arc::clone(&tunnel)));
                     }
                 }
                 Output::DropStaged { tunnel } => {
+                    let message = format_args!(
+                        "no answer, or removed: packets that waited for a session are dropped"
+                    );
+                    self.host.log_peer(tunnel.public_key(), message);
                     for shard in &self.common.shards {
                         shard.tell(Message::DropStaged(tunnel.id()));
                     }

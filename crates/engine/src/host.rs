@@ -1,10 +1,12 @@
 //! What the control thread needs of the host: sockets, and word of changes to the interface and to routes.
 
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
+use adit_proto::config::PublicKey;
 
 use crate::common::Sockets;
 
@@ -40,6 +42,9 @@ pub trait Host: Send + 'static {
 
     /// Something failed that no caller waits for.
     fn log_error(&self, message: &str);
+
+    /// How it goes with a peer, for whoever looks for a fault.
+    fn log_peer(&self, peer: PublicKey, message: fmt::Arguments<'_>);
 }
 
 /// How the host's side of the tunnel stands.

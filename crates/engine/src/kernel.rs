@@ -1,5 +1,6 @@
 //! The Linux kernel as the host: real sockets, and netlink for what happens around them.
 
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use adit_io::netns::Netns;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_proto::Endpoint;
+use adit_proto::config::PublicKey;
 
 use crate::common::Sockets;
 use crate::host::{Host, HostEvent};
@@ -21,6 +23,8 @@ pub struct Settings {
     pub offloads: Offloads,
     /// Called with what went wrong where no caller waits for an answer.
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Called with how handshakes go.
+    pub log_peer: Arc<dyn Fn(PublicKey, fmt::Arguments<'_>) + Send + Sync>,
 }
 
 /// Sockets of the network namespace that the process is in, and a TUN device that may be moved to any other.
@@ -209,6 +213,10 @@ impl Host for Kernel {
 
     fn log_error(&self, message: &str) {
         (self.settings.log)(message);
+    }
+
+    fn log_peer(&self, peer: PublicKey, message: fmt::Arguments<'_>) {
+        (self.settings.log_peer)(peer, message);
     }
 }
 

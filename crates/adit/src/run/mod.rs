@@ -12,11 +12,12 @@ mod background;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
-use adit_ctl::{BindError, Notice, Serving, status, uapi};
+use adit_ctl::{BindError, Notice, Serving, keys, status, uapi};
 use adit_engine::{Engine, Kernel, Settings, StopReason};
 use adit_io::Offloads;
 use adit_io::netlink::{LinkChange, Netlink};
 use adit_io::tun::Tun;
+use adit_proto::config::PublicKey;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -124,7 +125,21 @@ fn serve(args: &RunArgs) -> Result<()> {
     };
     let offloads = first.offloads();
     let log: Arc<dyn Fn(&str) + Send + Sync> = Arc::new(move |message: &str| level.error(message));
-    let kernel = Kernel::new(first, Settings { offloads, log });
+    let log_peer: Arc<dyn Fn(PublicKey, std::fmt::Arguments<'_>) + Send + Sync> =
+        Arc::new(move |peer, message| {
+            if level == LogLevel::Verbose {
+                level.verbose(format_args!(
+                    "peer {}: {message}",
+                    *keys::to_base64(&peer.0)
+                ));
+            }
+        });
+    let settings = Settings {
+        offloads,
+        log,
+        log_peer,
+    };
+    let kernel = Kernel::new(first, settings);
     let engine =
         Engine::start(tuns, kernel, offloads).context(|| format!("cannot start {name}"))?;
     let engine = Arc::new(engine);

@@ -83,6 +83,37 @@ fn in_the_background_too_it_ends_on_sigterm() {
 }
 
 #[test]
+fn a_verbose_log_tells_how_handshakes_go_and_another_does_not() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    let (keys, peer) = (Keys::new(), Keys::new());
+    for level in ["verbose", "error"] {
+        host.sh(&format!(
+            "set -e; LOG_LEVEL={level} {adit} wg0 2> /run/log-{level}; echo {own} > /run/own; \
+             wg set wg0 private-key /run/own peer {public} endpoint 127.0.0.1:9 allowed-ips 10.0.0.2/32; \
+             ip addr add 10.0.0.1/24 dev wg0; ip link set wg0 up; ping -c 1 -W 1 10.0.0.2 || true",
+            adit = subject(),
+            own = keys.private,
+            public = peer.public,
+        ));
+        let said = format!(
+            "peer {}: handshake initiation sent to 127.0.0.1:9",
+            peer.public
+        );
+        let log = || host.sh(&format!("cat /run/log-{level}"));
+        if level == "verbose" {
+            wait_for("the log tells", seconds(10), || log().contains(&said));
+        }
+        host.sh("ip link delete wg0");
+        wait_for("the process ends", seconds(10), || gone(&host));
+        assert_eq!(log().contains(&said), level == "verbose", "{}", log());
+        assert!(!log().contains(&*keys.private));
+    }
+}
+
+#[test]
 fn in_the_background_it_keeps_nothing_open_that_its_caller_had() {
     if !Program::Adit.is_adit() {
         return;

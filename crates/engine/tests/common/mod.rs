@@ -4,6 +4,7 @@
 //!   TunEnd a ⇄ engine a ⇄ socket a ⇄ network ⇄ socket b ⇄ engine b ⇄ TunEnd b
 //! ```
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -97,6 +98,8 @@ where
     }
 
     fn tun_is_behind(&mut self) {}
+
+    fn log_peer(&self, _peer: PublicKey, _message: fmt::Arguments<'_>) {}
 
     fn log_error(&self, message: &str) {
         eprintln!("{message}");
