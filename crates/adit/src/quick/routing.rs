@@ -244,8 +244,15 @@ pub(super) fn remove_default(netlink: &Netlink, table: u32) {
 /// Removes the rules of tunnels whose process was killed: they lead to `stated`, or to tables from 51820 on, that have
 /// no route left.
 pub(super) fn remove_orphans(netlink: &Netlink, stated: Option<u32>) {
+    let mut routes = Vec::new();
+    for family in Family::BOTH {
+        let Ok(more) = netlink.routes(family) else {
+            return;
+        };
+        routes.extend(more);
+    }
     let orphans = |family| {
-        let routes = netlink.routes(family).ok()?;
+        let routes = &routes;
         let dead = move |rule: &Rule| {
             (rule.table >= FIRST_TABLE || stated == Some(rule.table))
                 && is_unmarked(rule, rule.table)

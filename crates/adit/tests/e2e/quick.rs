@@ -472,6 +472,32 @@ fn what_a_killed_process_left_goes_with_down_and_with_the_next_run() {
 }
 
 #[test]
+fn a_tunnel_that_comes_up_leaves_the_rules_of_another_one_that_lost_ipv6_alone() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    left.sh(&format!("{} up wg0", adit()));
+    left.sh("sysctl -q -w net.ipv6.conf.wg0.disable_ipv6=1");
+    left.sh_with_input(
+        "umask 077; cat > /etc/wireguard/other.conf",
+        &format!(
+            "[Interface]\nPrivateKey = {}\nAddress = 10.2.0.1/24\n",
+            Keys::new().private
+        ),
+    );
+    let goes_through = || left.sh("ip route get 8.8.8.8").contains("dev wg0");
+    assert!(goes_through());
+    for command in ["up", "down"] {
+        left.sh(&format!("{} {command} other", adit()));
+        assert!(goes_through(), "after {command}");
+    }
+    left.sh(&format!("{} down wg0", adit()));
+}
+
+#[test]
 fn down_leaves_an_interface_that_no_process_serves_alone() {
     if !only_adit() {
         return;
