@@ -149,6 +149,14 @@ impl Outbound {
         Ok(turn)
     }
 
+    /// The address family of what waits for room in a socket: true for IPv6.
+    pub(crate) fn waits_for(&self) -> Option<bool> {
+        self.sender
+            .ready
+            .front()
+            .map(|train| train.to.addr.is_ipv6())
+    }
+
     /// How many packets the last turn carried.
     pub(crate) fn carried(&self) -> usize {
         self.carried

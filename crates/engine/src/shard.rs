@@ -32,8 +32,8 @@ pub(crate) struct Shard<T, U> {
     sockets: Arc<Sockets<U>>,
     epoll: OwnedFd,
     outbound: Outbound,
-    /// The socket was full: the TUN waits until it is writable.
-    blocked: bool,
+    /// A socket was full, that of IPv6 if true: the TUN waits until it is writable.
+    blocked: Option<bool>,
     placement: Placement,
     /// Little moves: the way in's own thread has the sockets.
     lent: bool,
@@ -64,7 +64,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             sockets: Arc::new(Sockets::unbound()),
             epoll,
             outbound,
-            blocked: false,
+            blocked: None,
             placement: Placement::new(),
             lent: false,
         };
@@ -118,7 +118,8 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     fn send(&mut self, now: Time) -> io::Result<()> {
         let WayIn { tun, common, .. } = &*self.way_in;
         match self.outbound.turn(common, &self.sockets, tun, now) {
-            Ok(turn) => self.set_blocked(turn == Turn::Blocked),
+            Ok(Turn::Blocked) => self.set_blocked(self.outbound.waits_for()),
+            Ok(_) => self.set_blocked(None),
             Err(e) if Trouble::of(&e) == Trouble::Gone => Err(e),
             // Anything else concerns what was to be read and passes.
             Err(_) => Ok(()),
@@ -126,10 +127,10 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     }
 
     /// While a socket is full the TUN is left alone: the kernel's queues fill, and their owners notice.
-    fn set_blocked(&mut self, blocked: bool) -> io::Result<()> {
+    fn set_blocked(&mut self, blocked: Option<bool>) -> io::Result<()> {
         if blocked != self.blocked {
             self.blocked = blocked;
-            let events = if blocked {
+            let events = if blocked.is_some() {
                 EventFlags::empty()
             } else {
                 EventFlags::IN
@@ -158,15 +159,15 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     fn change_socket_events(&self) -> io::Result<()> {
         for (socket, token) in tokens(&self.sockets) {
             let data = EventData::new_u64(token);
-            epoll::modify(&self.epoll, socket.fd(), data, self.socket_events())?;
+            epoll::modify(&self.epoll, socket.fd(), data, self.socket_events(token))?;
         }
         Ok(())
     }
 
-    fn socket_events(&self) -> EventFlags {
+    fn socket_events(&self, token: u64) -> EventFlags {
         let mut events = EventFlags::empty();
         events.set(EventFlags::IN, !self.lent);
-        events.set(EventFlags::OUT, self.blocked);
+        events.set(EventFlags::OUT, self.blocked == Some(token == V6));
         events
     }
 
@@ -179,7 +180,8 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             self.placement.leave();
         }
         let sockets = face.sockets.load_full();
-        if !Arc::ptr_eq(&sockets, &self.sockets) {
+        let replaced = !Arc::ptr_eq(&sockets, &self.sockets);
+        if replaced {
             self.set_lent(false)?;
             for socket in self.sockets.both() {
                 epoll::delete(&self.epoll, socket.fd())?;
@@ -187,7 +189,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             self.sockets = sockets;
             for (socket, token) in tokens(&self.sockets) {
                 let data = EventData::new_u64(token);
-                epoll::add(&self.epoll, socket.fd(), data, self.socket_events())?;
+                epoll::add(&self.epoll, socket.fd(), data, self.socket_events(token))?;
             }
         }
         for message in face.take_messages() {
@@ -197,11 +199,15 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                         .outbound
                         .send_staged(common, &self.sockets, &tunnel, now);
                     if sent == Turn::Blocked {
-                        self.set_blocked(true)?;
+                        self.set_blocked(self.outbound.waits_for())?;
                     }
                 }
                 Message::DropStaged(tunnel) => self.outbound.drop_staged(tunnel),
             }
+        }
+        // The socket that had no room is gone, and there may be none of its family.
+        if replaced && self.blocked.is_some() {
+            self.send(now)?;
         }
         Ok(())
     }

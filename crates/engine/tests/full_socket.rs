@@ -85,7 +85,7 @@ impl UdpSocket for OnLine {
     }
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
-        if self.side == A {
+        if self.side == A && self.socket.local_addr().is_ipv4() {
             while (&self.line.near).read(&mut [0; 64]).is_ok() {}
         }
         self.socket.recv(batch)
@@ -93,7 +93,7 @@ impl UdpSocket for OnLine {
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self.side {
-            A => self.line.near.as_fd(),
+            A if self.socket.local_addr().is_ipv4() => self.line.near.as_fd(),
             _ => self.socket.fd(),
         }
     }

@@ -62,9 +62,14 @@ where
             // The network has no groups: all shards but the first send from a port of their own.
             let offset = u16::try_from(shard).expect("few shards") * 1000;
             let addr = SocketAddr::new(self.addr.ip(), port + offset);
+            let IpAddr::V4(v4) = addr.ip() else {
+                panic!("an IPv4 address")
+            };
+            let other = SocketAddr::new(v4.to_ipv6_mapped().into(), addr.port());
             sockets.push(Sockets {
                 v4: Some((self.wrap)(self.network.bind(addr, self.gso)?)),
-                v6: None,
+                // Nothing is ever sent to it: what it does to the other one is the question.
+                v6: Some((self.wrap)(self.network.bind(other, self.gso)?)),
                 port,
             });
         }
