@@ -272,6 +272,18 @@ impl<'a> Trains<'a> {
     ) -> bool {
         let mtu = common.mtu();
         let ecn = frame.ecn();
+        // The port first: it takes no lock.
+        let is_own = |to: Endpoint| is_own_datagram(frame, &to, sockets.port);
+        if frame
+            .udp_ports()
+            .is_some_and(|ports| ports.0 == sockets.port)
+            && tunnel.endpoint().is_some_and(is_own)
+        {
+            sender
+                .drops
+                .count(DropReason::RoutingLoop, frame.segments() as u64);
+            return true;
+        }
         for i in 0..frame.segments() {
             let len = datagram_len(frame.segment_len(i), mtu);
             let at = match self
@@ -299,10 +311,6 @@ impl<'a> Trains<'a> {
                         sender
                             .drops
                             .count(DropReason::TooBig, (frame.segments() - i) as u64);
-                        return true;
-                    }
-                    if is_own_datagram(frame, &to, sockets.port) {
-                        sender.drops.count(DropReason::RoutingLoop, 1);
                         return true;
                     }
                     let Some(buffer) = sender.buffer() else {

@@ -485,3 +485,29 @@ fn stopping_answers_callers_and_ends_all_threads() {
     assert!(engine.get().peers.is_empty());
     std::thread::sleep(Duration::from_millis(1));
 }
+
+#[test]
+fn our_own_datagrams_are_no_cargo_beside_other_packets_either() {
+    let pair = Pair::new(Options::default());
+    let to_itself = AllowedIpChange::Add(Cidr::new(pair.sides[B].addr.ip(), 32).expect("a block"));
+    let change = DeviceChange {
+        peers: vec![PeerChange {
+            allowed_ips: vec![to_itself],
+            ..PeerChange::new(common::public(B))
+        }],
+        ..DeviceChange::default()
+    };
+    pair.sides[A].engine.set(change).expect("valid");
+    let other = udp_frame(inner_ip(A), inner_ip(B), (1, 2), 1, &[9; 1300]);
+    pair.inject(A, other.clone());
+    assert_eq!(pair.delivered(B, 1).len(), 1);
+    let (from, to) = (pair.sides[A].addr, pair.sides[B].addr);
+    let own = udp_frame(from.ip(), to.ip(), (from.port(), to.port()), 1, &[4; 300]);
+    for _ in 0..100 {
+        pair.inject(A, other.clone());
+        pair.inject(A, own.clone());
+    }
+    assert_eq!(pair.delivered(B, 100).len(), 100);
+    assert_eq!(pair.drops(A, "routing_loop"), 100);
+    assert_eq!(pair.drops(B, "wrong_source"), 0);
+}

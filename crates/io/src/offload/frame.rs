@@ -270,9 +270,9 @@ impl<'a> Frame<'a> {
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// Source and destination port of a UDP datagram; None for anything else and for later fragments.
+    /// Source and destination port of a UDP datagram, or of its first fragment; None for anything else.
     pub fn udp_ports(&self) -> Option<(u16, u16)> {
-        let (protocol, at) = self.ip().transport(self.packet)?;
+        let (protocol, at) = self.ip().first_transport(self.packet)?;
         let ports = self.packet.get(at..at + 4).filter(|_| protocol == UDP)?;
         Some((read16(ports, 0), read16(ports, 2)))
     }

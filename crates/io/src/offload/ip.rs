@@ -67,6 +67,20 @@ impl Ip {
         (next != 44 && at <= packet.len()).then_some((next, at))
     }
 
+    /// The same, of a first fragment too.
+    pub(super) fn first_transport(self, packet: &[u8]) -> Option<(u8, usize)> {
+        if !self.v6 {
+            return (read16(packet, 6) & 0x1fff == 0).then_some((packet[9], self.header));
+        }
+        // As the kernel makes them: nothing before the fragment header.
+        let first = packet[6] == 44 && packet.len() >= 48 && read16(packet, 42) & 0xfff8 == 0;
+        if first {
+            Some((packet[40], 48))
+        } else {
+            self.transport(packet)
+        }
+    }
+
     pub(super) fn source(self, packet: &[u8]) -> IpAddr {
         if self.v6 {
             address16(packet, 8)
