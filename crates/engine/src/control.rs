@@ -245,7 +245,11 @@ impl<H: Host> Control<H> {
     fn set(&mut self, now: Time, change: &DeviceChange) -> Result<(), SetError> {
         let port = change.listen_port.unwrap_or(self.listen_port);
         let fwmark = change.fwmark.unwrap_or(self.fwmark);
-        let rebound = if port == self.listen_port {
+        let bound = self.common.shards[0].sockets.load().port;
+        // The port that the kernel chose is no other port; one that could not be had at first may be free now.
+        let is_bound = bound != 0 && port == bound;
+        let failed = self.up && bound == 0 && change.listen_port.is_some();
+        let rebound = if is_bound || port == self.listen_port && !failed {
             None
         } else {
             Some(
@@ -352,7 +356,10 @@ impl<H: Host> Control<H> {
             self.up = up;
             if up {
                 match self.bind() {
-                    Ok(sockets) => self.publish(sockets),
+                    Ok(sockets) => {
+                        self.publish(sockets);
+                        self.device.came_up(clock::now(), clock::wall());
+                    }
                     Err(e) => self
                         .host
                         .log_error(&bind_error(self.listen_port, &e).message),

@@ -2,6 +2,7 @@
 
 mod common;
 
+use adit_proto::config::PeerChange;
 use common::*;
 
 #[test]
@@ -285,6 +286,41 @@ fn turning_persistent_keepalive_on_sends_one_at_once_and_zero_turns_it_off() {
     net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(0)));
     net.run_for(secs(400));
     assert_eq!(net.sent(A, "keepalive", start).len(), 4);
+}
+
+#[test]
+fn what_was_sent_before_there_was_a_socket_is_sent_again_at_once() {
+    let mut net = Net::pair(12);
+    let to = net.hosts[B].addr;
+    let keepalive = |peer: &mut PeerChange| {
+        peer.endpoint = Some(to);
+        peer.persistent_keepalive = Some(25);
+    };
+    // Configured while the interface is down: the initiation goes nowhere.
+    net.weather.loss = 100;
+    net.apply(A, &peer(B, keepalive));
+    net.run_for(secs(1));
+    net.weather.loss = 0;
+    let come_up = |net: &mut Net| {
+        let (start, wall) = (net.now, net.wall(A));
+        net.hosts[A].device.came_up(start, wall);
+        net.drain(A);
+        net.run_for(millis(100));
+        start
+    };
+    let start = come_up(&mut net);
+    assert_eq!(net.sent(A, "initiation", start).len(), 1);
+    assert!(net.tunnel(A, B).current().is_some());
+    // With a session it is a keepalive, for the peer may have forgotten the path.
+    net.run_for(secs(5));
+    let start = come_up(&mut net);
+    assert_eq!(net.sent(A, "initiation", start).len(), 0);
+    assert_eq!(net.sent(A, "keepalive", start).len(), 1);
+    // Who keeps nothing alive and waits for nothing says nothing.
+    net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(0)));
+    net.run_for(secs(30));
+    let start = come_up(&mut net);
+    assert!(net.log.iter().all(|sent| sent.at < start));
 }
 
 #[test]

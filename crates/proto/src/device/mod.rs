@@ -248,6 +248,17 @@ impl Device {
         }
     }
 
+    /// What was sent while there was no socket went nowhere.
+    pub fn came_up(&mut self, now: Time, wall: Tai64N) {
+        let ids: Vec<u32> = self.peers.keys().copied().collect();
+        for id in ids {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.came_up(&mut self.core, now, wall);
+                self.reschedule(id);
+            }
+        }
+    }
+
     /// When to call [`Device::handle_timeout`] at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(time, _)| *time)

@@ -290,6 +290,15 @@ impl Peer {
         core.drop_session(self.keypairs.next.take());
     }
 
+    pub(super) fn came_up(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        self.last_sent_handshake = None;
+        if self.timers.is_armed(Timer::Retransmit) {
+            self.send_initiation(core, now, wall);
+        } else if self.persistent_keepalive != 0 {
+            self.send_keepalive(core, now, wall);
+        }
+    }
+
     /// Keeps the peer, and the path to it, alive: an empty packet, or a handshake where no session can send it.
     pub(super) fn send_keepalive(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
         if self.can_send(now) {
