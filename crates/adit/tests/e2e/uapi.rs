@@ -261,6 +261,32 @@ fn the_listening_port_that_was_not_asked_for_is_reported() {
     wait_for("a port is chosen", seconds(5), || {
         device.host.sh("wg show wg0 listen-port").trim() != "0"
     });
+    // And may be set as if it had been asked for.
+    let host = &device.host;
+    host.sh("set -e; wg showconf wg0 > /run/shown; wg setconf wg0 /run/shown; wg syncconf wg0 /run/shown");
+    let port = host.sh("wg show wg0 listen-port");
+    host.sh(&format!("wg set wg0 listen-port {}", port.trim()));
+    assert_eq!(host.sh("wg show wg0 listen-port"), port);
+}
+
+#[test]
+fn a_port_that_was_taken_when_the_interface_came_up_can_be_had_later() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let device = Device::new();
+    let host = &device.host;
+    let take = || host.within(|| std::net::UdpSocket::bind("0.0.0.0:5001"));
+    host.sh("wg set wg0 listen-port 5001");
+    let other = take().expect("it is free while the interface is down");
+    host.sh("ip link set wg0 up");
+    let set = || host.try_sh("wg set wg0 listen-port 5001").ok();
+    wait_for("it is refused", seconds(5), || !set());
+    // What has nothing to do with it can be set.
+    host.sh(&format!("wg set wg0 peer {}", Keys::new().public));
+    drop(other);
+    assert!(set());
+    assert!(take().is_err(), "it is the tunnel's now");
 }
 
 #[test]
