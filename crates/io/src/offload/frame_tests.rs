@@ -55,6 +55,46 @@ fn sequence_and_identification_wrap() {
     assert_segments(&Packet::udp(false, 5000).with(|p| p.id = 65_534), 1000);
 }
 
+/// Of a datagram that left in fragments, the ports are in the first.
+#[test]
+fn ports_are_found_in_whole_datagrams_and_first_fragments_only() {
+    let ports = |packet: &[u8]| {
+        let bytes = [&[0; VNET_HDR_LEN], packet].concat();
+        Frame::parse(&bytes).unwrap().udp_ports()
+    };
+    for v6 in [false, true] {
+        let whole = Packet::udp(v6, 100).wire();
+        let at = if v6 { 40 } else { 20 };
+        let expected = Some((read16(&whole, at), read16(&whole, at + 2)));
+        assert_eq!(ports(&whole), expected);
+        assert_eq!(ports(&Packet::tcp(v6, 100).wire()), None);
+
+        // More fragments follow; and one that lies 8 bytes further.
+        for (offset_and_flags, found) in [(0x2000, true), (0x2001, false), (1, false)] {
+            let mut fragment = whole.clone();
+            if v6 {
+                let offset_and_more = (offset_and_flags & 0x1fff) << 3 | offset_and_flags >> 13;
+                let header = [[17, 0], u16::to_be_bytes(offset_and_more), [0; 2], [7; 2]];
+                fragment.splice(40..40, header.concat());
+                fragment[6] = 44;
+                write16(&mut fragment, 4, read16(&whole, 4) + 8);
+            } else {
+                write16(&mut fragment, 6, offset_and_flags);
+            }
+            assert_eq!(ports(&fragment), expected.filter(|_| found));
+        }
+        // A header that ends before the ports, or before it has ended itself.
+        let mut short = whole[..at + 3].to_vec();
+        let (field, len) = if v6 { (4, 3) } else { (2, 23) };
+        write16(&mut short, field, len);
+        assert_eq!(ports(&short), None);
+    }
+    let mut short = Packet::udp(true, 100).wire()[..44].to_vec();
+    short[6] = 44;
+    write16(&mut short, 4, 4);
+    assert_eq!(ports(&short), None);
+}
+
 #[test]
 fn ip_options_and_extensions_are_repeated_in_every_segment() {
     let options = Packet::tcp(false, 3000).with(|p| p.ip_options = vec![148, 4, 0, 0, 1, 1, 1, 0]);
