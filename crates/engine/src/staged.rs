@@ -13,7 +13,14 @@ const MAX_BYTES: usize = 4 << 20;
 /// Frames as they were read from the TUN, by the number of the tunnel that they wait for.
 #[derive(Default)]
 pub(crate) struct Staged {
-    queues: HashMap<u32, VecDeque<Zeroizing<Box<[u8]>>>>,
+    queues: HashMap<u32, Queue>,
+    bytes: usize,
+}
+
+/// What waits for one tunnel, oldest first.
+#[derive(Default)]
+struct Queue {
+    frames: VecDeque<Zeroizing<Box<[u8]>>>,
     bytes: usize,
 }
 
@@ -23,34 +30,47 @@ impl Staged {
         self.bytes > 0 && self.queues.contains_key(&tunnel)
     }
 
-    /// Puts a frame last in its tunnel's queue; returns how many packets had to go for it (its own perhaps).
+    /// Puts a frame last in its tunnel's queue; returns how many packets had to go for it.
+    ///
+    /// Where all peers have too much, the one that has most gives up its oldest: a peer that cannot be reached does not
+    /// take the room of those that can.
     pub(crate) fn push(&mut self, tunnel: u32, frame: &[u8]) -> u64 {
         let mut dropped = 0;
+        let queue = self.queues.get(&tunnel);
+        if queue.is_some_and(|queue| queue.frames.len() >= MAX_FRAMES) {
+            dropped += self.drop_oldest(tunnel);
+        }
+        while self.bytes + frame.len() > MAX_BYTES {
+            let most = self.queues.iter().max_by_key(|(_, queue)| queue.bytes);
+            let Some((&most, _)) = most else { break };
+            dropped += self.drop_oldest(most);
+        }
         let queue = self.queues.entry(tunnel).or_default();
-        while queue.len() >= MAX_FRAMES || self.bytes + frame.len() > MAX_BYTES {
-            let Some(old) = queue.pop_front() else {
-                break;
-            };
-            self.bytes -= old.len();
-            dropped += packets(&old);
-        }
-        if self.bytes + frame.len() > MAX_BYTES {
-            dropped += packets(frame);
-        } else {
-            self.bytes += frame.len();
-            queue.push_back(Zeroizing::new(frame.into()));
-        }
-        if queue.is_empty() {
+        queue.frames.push_back(Zeroizing::new(frame.into()));
+        queue.bytes += frame.len();
+        self.bytes += frame.len();
+        dropped
+    }
+
+    /// Drops the oldest frame of a queue, and the queue with its last; returns how many packets it was.
+    fn drop_oldest(&mut self, tunnel: u32) -> u64 {
+        let Some(queue) = self.queues.get_mut(&tunnel) else {
+            return 0;
+        };
+        let oldest = queue.frames.pop_front().unwrap_or_default();
+        queue.bytes -= oldest.len();
+        self.bytes -= oldest.len();
+        if queue.frames.is_empty() {
             self.queues.remove(&tunnel);
         }
-        dropped
+        packets(&oldest)
     }
 
     /// Takes all frames that wait for a tunnel, oldest first.
     pub(crate) fn take(&mut self, tunnel: u32) -> VecDeque<Zeroizing<Box<[u8]>>> {
         let queue = self.queues.remove(&tunnel).unwrap_or_default();
-        self.bytes -= queue.iter().map(|frame| frame.len()).sum::<usize>();
-        queue
+        self.bytes -= queue.bytes;
+        queue.frames
     }
 
     /// Drops all frames that wait for a tunnel; returns how many packets they were.
