@@ -207,7 +207,9 @@ fn read(
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+            Err(e) if frames.is_empty() => return Err(e),
+            // What was read comes first. What is wrong with the TUN is still wrong at the next read.
+            Err(_) => return Ok(true),
         }
     }
     Ok(false)
@@ -299,7 +301,14 @@ impl<'a> Trains<'a> {
                         sender.seal(self.open.remove(0), common, sockets, now);
                     }
                     let Some(session) = tunnel.session(now) else {
-                        return false;
+                        if i == 0 {
+                            return false;
+                        }
+                        // What is laid may have left: the rest alone is none of the frames that may be staged.
+                        sender
+                            .drops
+                            .count(DropReason::SessionEnded, (frame.segments() - i) as u64);
+                        return true;
                     };
                     let Some(to) = tunnel.endpoint() else {
                         sender

@@ -1,7 +1,11 @@
 //! The way out on a clock of the test's, with every datagram on the wire looked at.
 
 use std::collections::HashSet;
+use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use adit_io::mem::{self, MemTun, MemUdp, Network, TunEnd};
@@ -45,13 +49,13 @@ fn wall(now: Time) -> Tai64N {
 }
 
 /// A shard's way out to a peer that is a bare [`Device`]; the control thread's part is done by the test.
-struct Way {
+struct Way<U = MemUdp> {
     outbound: Outbound,
-    common: Common<MemUdp>,
-    sockets: Sockets<MemUdp>,
+    common: Common<U>,
+    sockets: Sockets<U>,
     tun: MemTun,
     tun_end: TunEnd,
-    ours: Device,
+    ours: Arc<Mutex<Device>>,
     theirs: Device,
     /// The peer's socket: it gets all that leaves.
     wire: MemUdp,
@@ -63,6 +67,13 @@ struct Way {
 
 impl Way {
     fn new() -> Self {
+        Self::over(|socket, _| socket)
+    }
+}
+
+impl<U: UdpSocket> Way<U> {
+    /// Sends over what is made of a socket and of our device.
+    fn over(make: impl FnOnce(MemUdp, Arc<Mutex<Device>>) -> U) -> Self {
         let (our_secret, their_secret) = (
             StaticSecret::from([0x11; 32]),
             StaticSecret::from([0x22; 32]),
@@ -78,18 +89,19 @@ impl Way {
             allowed_ips: vec![AllowedIpChange::Add(block)],
             ..PeerChange::new(public(&their_secret))
         };
-        let ours = device(&our_secret, them, now);
+        let ours = Arc::new(Mutex::new(device(&our_secret, them, now)));
         let theirs = device(&their_secret, PeerChange::new(public(&our_secret)), now);
 
         let network = Network::new();
         let bind = |addr, gso| network.bind(addr, gso).expect("a free address");
         let faces = vec![ShardFace::new().expect("an eventfd")];
-        let common = Common::new(ours.shared(), faces, Offloads::ALL).expect("an eventfd");
+        let shared = ours.lock().expect("not poisoned").shared();
+        let common = Common::new(shared, faces, Offloads::ALL).expect("an eventfd");
         let (tun, tun_end) = mem::tun().expect("an in-memory TUN");
         Self {
             outbound: Outbound::new(Arc::clone(&common.shards[0].drops)),
             sockets: Sockets {
-                v4: Some(bind(our_addr, true)),
+                v4: Some(make(bind(our_addr, true), Arc::clone(&ours))),
                 v6: None,
                 port: our_addr.port(),
             },
@@ -152,12 +164,14 @@ impl Way {
 
     /// Sends the initiation that staged frames asked for; the peer's response to it.
     fn initiate(&mut self) -> Vec<u8> {
+        let mut ours = self.ours.lock().expect("not poisoned");
         for tunnel in self.common.control.take_all().0 {
-            self.ours.handle_notice(self.now, wall(self.now), &tunnel);
+            ours.handle_notice(self.now, wall(self.now), &tunnel);
         }
-        let Some(Output::Handshake { to, datagram, .. }) = self.ours.poll_output() else {
+        let Some(Output::Handshake { to, datagram, .. }) = ours.poll_output() else {
             panic!("no initiation")
         };
+        drop(ours);
         let initiation = Transmit {
             to,
             ecn: 0,
@@ -166,7 +180,7 @@ impl Way {
         };
         let socket = self.sockets.family(false).expect("bound");
         socket.send(&[initiation], &mut SendReport::default());
-        let from = Endpoint::from(socket.local_addr());
+        let from = SocketAddr::from(([192, 0, 2, 1], self.sockets.port)).into();
         self.theirs
             .handle_handshake(self.now, wall(self.now), from, &datagram, false);
         match self.theirs.poll_output() {
@@ -178,9 +192,15 @@ impl Way {
     /// Takes the response; what was staged leaves.
     fn complete(&mut self, response: &[u8]) {
         let from = Endpoint::from(self.wire.local_addr());
-        self.ours
-            .handle_handshake(self.now, wall(self.now), from, response, false);
-        while let Some(output) = self.ours.poll_output() {
+        let next = || self.ours.lock().expect("not poisoned").poll_output();
+        self.ours.lock().expect("not poisoned").handle_handshake(
+            self.now,
+            wall(self.now),
+            from,
+            response,
+            false,
+        );
+        while let Some(output) = next() {
             if let Output::SessionReady { tunnel } = output {
                 let turn =
                     self.outbound
@@ -232,6 +252,122 @@ fn nothing_but_handshakes_leaves_without_a_session_and_no_plaintext_ever() {
     assert_eq!(receivers.len(), 3, "a session of its own for each round");
     let drops = &way.common.shards[0].drops;
     assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
+}
+
+/// A UDP super-frame to the peer, of so many datagrams with so many bytes each.
+fn udp_super_frame(datagrams: u16, size: u16) -> Vec<u8> {
+    let udp_len = 8 + datagrams * size;
+    // NEEDS_CSUM, GSO_UDP_L4; the checksum begins behind 20 bytes, its field 6 further.
+    let mut frame = vec![1, 5, 28, 0];
+    frame.extend([size.to_le_bytes(), [20, 0], [6, 0]].concat());
+    frame.resize(VNET_HDR_LEN, 0);
+    frame.extend([0x45, 0]);
+    frame.extend((20 + udp_len).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend([0x30, 0x39, 0x30, 0x39]);
+    frame.extend(udp_len.to_be_bytes());
+    frame.resize(frame.len() + 2 + usize::from(datagrams * size), 0);
+    frame
+}
+
+/// A socket that ends all sessions when it has sent, as a new private key does.
+struct LastTrain {
+    inner: MemUdp,
+    device: Arc<Mutex<Device>>,
+    armed: Arc<AtomicBool>,
+}
+
+impl UdpSocket for LastTrain {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        let sent = self.inner.send(trains, report);
+        if self.armed.load(Ordering::Relaxed) {
+            let change = DeviceChange {
+                private_key: Some(Secret([0x33; 32])),
+                ..DeviceChange::default()
+            };
+            let mut device = self.device.lock().expect("not poisoned");
+            device
+                .apply(Time::default(), wall(Time::default()), &change)
+                .expect("a right configuration");
+        }
+        sent
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        self.inner.recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+}
+
+#[test]
+fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let mut way = Way::over(|inner, device| LastTrain {
+        inner,
+        device,
+        armed: Arc::clone(&armed),
+    });
+    way.frames();
+    way.turn();
+    let response = way.initiate();
+    way.complete(&response);
+    way.wire();
+    armed.store(true, Ordering::Relaxed);
+
+    // 200 datagrams of 300 bytes: more than a train, each long enough to leave at once.
+    assert!(way.tun_end.inject(udp_super_frame(200, 300)));
+    way.turn();
+    let left = way.wire().len();
+    assert!((1..200).contains(&left), "{left} have left");
+    let ended = way.common.shards[0].drops.of(DropReason::SessionEnded);
+    assert_eq!(left as u64 + ended, 200);
+    assert_eq!(way.outbound.staged.drop_all(0), 0, "it would leave twice");
+}
+
+/// A TUN that hands out frames and then an error, as one does whose device is removed.
+struct Failing(Mutex<VecDeque<Vec<u8>>>, MemTun);
+
+impl TunQueue for Failing {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let Some(frame) = self.0.lock().expect("not poisoned").pop_front() else {
+            return Err(rustix::io::Errno::BADFD.into());
+        };
+        buf[..frame.len()].copy_from_slice(&frame);
+        Ok(frame.len())
+    }
+
+    fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
+        self.1.write(frame)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.1.fd()
+    }
+}
+
+#[test]
+fn what_was_read_before_an_error_leaves() {
+    let mut way = Way::new();
+    way.frames();
+    way.turn();
+    let response = way.initiate();
+    way.complete(&response);
+    way.wire();
+    let (tun, _end) = mem::tun().expect("an in-memory TUN");
+    let frames = [udp_super_frame(3, 100), udp_super_frame(2, 50)].into();
+    let failing = Failing(Mutex::new(frames), tun);
+    let turn = way
+        .outbound
+        .turn(&way.common, &way.sockets, &failing, way.now);
+    assert_eq!(turn.expect("frames were read"), Turn::Done);
+    assert_eq!(way.wire().len(), 5);
+    let turn = way
+        .outbound
+        .turn(&way.common, &way.sockets, &failing, way.now);
+    assert!(turn.is_err(), "nothing but the error is left");
 }
 
 #[test]
