@@ -26,12 +26,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_ctl::config::{self, Config, Table};
+use adit_ctl::config::{self, Config, Interface, Table};
 use adit_ctl::status;
 use adit_ctl::uapi::{self, Client, ClientError};
 use adit_io::netlink::{Family, LinkChange, Netlink};
 use adit_io::netns;
+use adit_proto::ConfigError;
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus};
+use adit_proto::limits::MAX_PEERS;
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -41,6 +43,8 @@ use crate::run;
 use endpoint::Retries;
 use routing::Planned;
 
+/// The kernel has no IPv6 on an interface with less.
+const MIN_V6_MTU: u32 = 1280;
 /// How long `down` waits for the process to be gone; for one that did not answer, it has waited already.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PATIENCE_WITH_SILENCE: Duration = Duration::from_secs(1);
@@ -59,7 +63,8 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
     let quick = Quick::load(&args.conf)?;
     let name = &quick.name;
     // What can be found wrong is, before anything is started.
-    routing::table_number(&quick.config.interface.table)?;
+    routing::table_number(&quick.config.interface.table)
+        .context(|| quick.path.display().to_string())?;
     let netlink = open_netlink()?;
     if netlink.link(name).is_ok() {
         let conf = &args.conf.conf;
@@ -255,6 +260,7 @@ impl Quick {
             ..LinkChange::default()
         };
         netlink.set_link(index, &change).context(about)?;
+        self.warn(&status, mtu);
         self.check_interrupted()?;
 
         if !interface.dns.is_empty() {
@@ -262,6 +268,24 @@ impl Quick {
         }
         self.add_routes(netlink, index, &status)?;
         self.hooks(&interface.post_up)
+    }
+
+    /// Says what is missing where the interface comes up all the same.
+    fn warn(&self, status: &DeviceStatus, mtu: u32) {
+        let Self { name, .. } = self;
+        let Interface {
+            addresses, post_up, ..
+        } = &self.config.interface;
+        // A hook may set it.
+        if status.private_key.is_none() && post_up.is_empty() {
+            eprintln!("Warning: {name} has no PrivateKey: no peer will answer it");
+        }
+        let v6 = addresses.iter().find(|address| address.ip.is_ipv6());
+        if let (Some(address), true) = (v6, mtu < MIN_V6_MTU) {
+            eprintln!(
+                "Warning: {name} has no IPv6, not even {address}: its MTU is {mtu}, and IPv6 needs {MIN_V6_MTU}"
+            );
+        }
     }
 
     fn hooks(&self, hooks: &[String]) -> Result<()> {
@@ -287,15 +311,18 @@ impl Quick {
 
     fn set(&self, change: &DeviceChange) -> Result<()> {
         let refused = |error: ClientError| {
-            let why = match (&error, change.listen_port) {
-                (ClientError::Refused(errno), Some(port)) => match Errno::from_raw_os_error(*errno)
-                {
-                    Errno::ADDRINUSE => Some(format!("UDP port {port} is in use")),
-                    Errno::ACCESS => Some(format!(
-                        "UDP port {port} is refused to this process: below 1024 it needs CAP_NET_BIND_SERVICE"
-                    )),
-                    _ => None,
-                },
+            let errno = match error {
+                ClientError::Refused(errno) => Some(Errno::from_raw_os_error(errno)),
+                _ => None,
+            };
+            let why = match (errno, change.listen_port) {
+                (Some(Errno::ADDRINUSE), Some(port)) => Some(format!("UDP port {port} is in use")),
+                (Some(Errno::ACCESS), Some(port)) => Some(format!(
+                    "UDP port {port} is refused to this process: below 1024 it needs CAP_NET_BIND_SERVICE"
+                )),
+                (Some(Errno::INVAL), _) if change.peers.len() > MAX_PEERS => {
+                    Some(ConfigError::TooManyPeers.to_string())
+                }
                 _ => None,
             };
             let why = why.unwrap_or_else(|| error.to_string());

@@ -693,6 +693,73 @@ fn a_file_that_everyone_can_read_is_warned_of() {
 }
 
 #[test]
+fn an_interface_that_comes_up_with_less_than_its_file_wants_is_warned_of() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let good = world.config("", "192.168.77.0/24");
+    let key = format!("PrivateKey = {}\n", world.left_keys.private);
+    let no_key = "wg0 has no PrivateKey";
+    let no_v6 = "wg0 has no IPv6, not even fd77::1/64: its MTU is 1279, and IPv6 needs 1280";
+    for (config, warned) in [
+        (good.clone(), vec![]),
+        (world.config("MTU = 1280", "192.168.77.0/24"), vec![]),
+        (world.config("MTU = 1279", "192.168.77.0/24"), vec![no_v6]),
+        (good.replace(&key, ""), vec![no_key]),
+        // As wg-quick's manual does it.
+        (good.replace(&key, "PostUp = true\n"), vec![]),
+    ] {
+        world.write(&config);
+        let output = left.try_sh(&format!("{} up wg0", adit()));
+        assert!(output.ok(), "{}", output.stderr);
+        for warning in [no_key, no_v6] {
+            assert_eq!(
+                output.stderr.contains(warning),
+                warned.contains(&warning),
+                "{warning}: {}",
+                output.stderr
+            );
+        }
+        left.sh(&format!("{} down wg0", adit()));
+    }
+}
+
+#[test]
+fn what_the_kernel_or_the_process_refuses_is_named() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    // Digits are base64, too.
+    let too_many: String = (0..=65_536)
+        .map(|n| format!("[Peer]\nPublicKey = {n:0>42}A=\n"))
+        .collect();
+    let good = world.config("", "192.168.77.0/24");
+    for (config, what) in [
+        (
+            world.config("Table = nowhere", "192.168.77.0/24"),
+            "/etc/wireguard/wg0.conf: there is no routing table `nowhere`",
+        ),
+        (
+            world.config("Address = 10.9.0.1/24\nAddress = 10.9.0.1/24", "10.0.0.0/8"),
+            "cannot set up wg0: adding address 10.9.0.1/24: File exists",
+        ),
+        (
+            format!("{good}{too_many}"),
+            "cannot configure wg0: a device has at most 65536 peers",
+        ),
+    ] {
+        world.write(&config);
+        let output = left.try_sh(&format!("timeout 50 {} up wg0", adit()));
+        assert!(!output.ok(), "{what}");
+        assert!(output.stderr.contains(what), "{what}: {}", output.stderr);
+    }
+}
+
+#[test]
 fn table_off_and_a_table_number_are_respected() {
     if !only_adit() {
         return;

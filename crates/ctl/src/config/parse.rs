@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use adit_proto::config::{AllowedIpChange, Cidr, PublicKey};
+use adit_proto::config::{AllowedIpChange, PublicKey};
 
 use super::values;
 use super::{Config, Errors, Peer, Remark};
@@ -103,8 +103,10 @@ struct Reader {
     has_key: bool,
     interface_line: usize,
     unknown_section: bool,
+    /// The last section of each peer.
     peer_lines: HashMap<PublicKey, usize>,
-    block_lines: HashMap<Cidr, (PublicKey, usize)>,
+    /// Where each of the configuration's peers begins.
+    lines: Vec<usize>,
     errors: Vec<(usize, String)>,
     warnings: Vec<(usize, String)>,
 }
@@ -122,6 +124,7 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
         reader.warnings.push((0, missing.to_owned()));
     }
     reader.check_own_key();
+    reader.check_blocks();
     let remark = |(line, text)| Remark {
         file: file.to_owned(),
         line,
@@ -180,6 +183,7 @@ impl Reader {
                 Ok(())
             }
             Some(Section::Peer) => {
+                self.lines.push(number);
                 self.config.peers.push(Peer {
                     public_key: PublicKey([0; 32]),
                     preshared_key: None,
@@ -210,15 +214,6 @@ impl Reader {
                 );
                 self.warnings.push((line, twice));
             }
-            for change in &peer.allowed_ips {
-                if let AllowedIpChange::Add(block) = change
-                    && let Some((owner, first)) = self.block_lines.insert(*block, (key, line))
-                    && owner != key
-                {
-                    let moved = format!("{block} moves to this peer from the one on line {first}");
-                    self.warnings.push((line, moved));
-                }
-            }
         }
         self.section = None;
         self.has_key = false;
@@ -230,6 +225,26 @@ impl Reader {
         if let Some(line) = own.and_then(|own| self.peer_lines.get(&own)) {
             let own = "this peer has the interface's own key and will be ignored";
             self.warnings.push((*line, own.to_owned()));
+        }
+    }
+
+    fn check_blocks(&mut self) {
+        let own = self.config.interface.private_key.as_ref().map(keys::public);
+        let mut owners = HashMap::new();
+        for (peer, line) in self.config.peers.iter().zip(&self.lines) {
+            let key = peer.public_key;
+            if own == Some(key) || !self.peer_lines.contains_key(&key) {
+                continue;
+            }
+            for change in &peer.allowed_ips {
+                if let AllowedIpChange::Add(block) = change
+                    && let Some((owner, first)) = owners.insert(*block, (key, line))
+                    && owner != key
+                {
+                    let moved = format!("{block} moves to this peer from the one on line {first}");
+                    self.warnings.push((*line, moved));
+                }
+            }
         }
     }
 

@@ -437,7 +437,7 @@ fn what_is_probably_not_meant_is_warned_of() {
     let own = keys::to_base64(&keys::public(&keys::from_base64(PRIVATE).unwrap()).0);
     let text = format!(
         "[Interface]\nPrivateKey={PRIVATE}\n[Peer]\nPublicKey={ONE}\nAllowedIPs=10.0.0.0/8\n\
-         [Peer]\nPublicKey={TWO}\nAllowedIPs=10.0.0.0/8\n[Peer]\nPublicKey={}\n",
+         [Peer]\nPublicKey={TWO}\nAllowedIPs=10.0.0.0/8\n[Peer]\nPublicKey={}\nAllowedIPs=10.0.0.0/8\n",
         *own
     );
     let warnings: Vec<String> = parse(&text)

@@ -39,7 +39,7 @@ impl Netlink {
                 .attributes
                 .push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
-        let what = format!("adding address {ip}/{prefix_len} to interface {ifindex}");
+        let what = format!("adding address {ip}/{prefix_len}");
         self.change(
             what,
             Message::NewAddress(message),
@@ -49,7 +49,7 @@ impl Netlink {
 
     /// Takes an address from an interface.
     pub fn delete_address(&self, ifindex: u32, ip: IpAddr, prefix_len: u8) -> Result<()> {
-        let what = format!("removing address {ip}/{prefix_len} from interface {ifindex}");
+        let what = format!("removing address {ip}/{prefix_len}");
         self.change(
             what,
             Message::DelAddress(address(ifindex, ip, prefix_len)),

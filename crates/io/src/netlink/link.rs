@@ -111,11 +111,7 @@ impl Netlink {
 
     /// Deletes an interface.
     pub fn delete_link(&self, index: u32) -> Result<()> {
-        self.change(
-            format!("deleting interface {index}"),
-            Message::DelLink(about(index)),
-            0,
-        )
+        self.change("deleting the interface", Message::DelLink(about(index)), 0)
     }
 
     /// Changes an interface. The kernel may have made some of the changes when it refuses others.
@@ -151,7 +147,7 @@ impl Netlink {
                 .attributes
                 .push(LinkAttribute::AfSpecUnspec(families));
         }
-        let what = format!("setting {} of interface {index}", change.describe());
+        let what = format!("setting {}", change.describe());
         self.change(what, Message::SetLink(message), 0)
     }
 }

@@ -72,7 +72,8 @@ impl From<Family> for netlink_packet_route::AddressFamily {
     }
 }
 
-/// A request that failed: what was attempted, and what the kernel said.
+/// A request that failed: what was attempted, and what the kernel said. Which interface it was about, the caller knows:
+/// it has a name there.
 #[derive(Debug)]
 pub struct Error {
     /// What was attempted.

@@ -12,8 +12,8 @@ impl Netlink {
     /// What a driver drops then counts as not sent: TCP on this host keeps it and slows down. Behind any other qdisc
     /// it is lost. `tc qdisc add` with a handle replaces the default only, so this is not done before it is needed.
     pub fn set_noqueue(&self, index: u32) -> Result<bool> {
-        let what = format!("setting the qdisc of interface {index} to noqueue");
-        let answers = self.dump(&what, Message::GetQueueDiscipline(root(index)))?;
+        let what = "setting the qdisc to noqueue";
+        let answers = self.dump(what, Message::GetQueueDiscipline(root(index)))?;
         // The default has no handle; one of a device with many queues has children, which have parents.
         let default = answers.iter().any(|answer| {
             matches!(answer, Message::NewQueueDiscipline(TcMessage { header, .. })

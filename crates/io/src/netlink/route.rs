@@ -156,9 +156,6 @@ impl Route {
         if let Some(gateway) = self.gateway {
             text += &format!(" via {gateway}");
         }
-        if let Some(oif) = self.oif {
-            text += &format!(" through interface {oif}");
-        }
         if self.table != Self::MAIN {
             text += &format!(" in table {}", self.table);
         }
