@@ -264,7 +264,7 @@ impl<H: Host> Control<H> {
             self.set_mark(fwmark)
         };
         let applied = marked.and_then(|()| {
-            let applied = self.device.apply(now, clock::wall(), change);
+            let applied = self.device.apply(now, change);
             applied.map_err(|e| SetError {
                 errno: Errno::Invalid,
                 message: e.to_string(),
@@ -358,7 +358,7 @@ impl<H: Host> Control<H> {
                 match self.bind() {
                     Ok(sockets) => {
                         self.publish(sockets);
-                        self.device.came_up(clock::now(), clock::wall());
+                        self.device.came_up(clock::now());
                     }
                     Err(e) => self
                         .host

@@ -38,9 +38,7 @@ fn device(secret: &StaticSecret, peer: PeerChange, now: Time) -> Device {
         peers: vec![peer],
         ..DeviceChange::default()
     };
-    device
-        .apply(now, wall(now), &change)
-        .expect("a right configuration");
+    device.apply(now, &change).expect("a right configuration");
     device
 }
 
@@ -168,6 +166,7 @@ impl<U: UdpSocket> Way<U> {
         for tunnel in self.common.control.take_all().0 {
             ours.handle_notice(self.now, wall(self.now), &tunnel);
         }
+        ours.handle_timeout(self.now, wall(self.now));
         let Some(Output::Handshake { to, datagram, .. }) = ours.poll_output() else {
             panic!("no initiation")
         };
@@ -287,7 +286,7 @@ impl UdpSocket for LastTrain {
             };
             let mut device = self.device.lock().expect("not poisoned");
             device
-                .apply(Time::default(), wall(Time::default()), &change)
+                .apply(Time::default(), &change)
                 .expect("a right configuration");
         }
         sent

@@ -77,9 +77,7 @@ impl Stranger {
             }],
             ..DeviceChange::default()
         };
-        device
-            .apply(now, Self::wall(now), &change)
-            .expect("a right configuration");
+        device.apply(now, &change).expect("a right configuration");
         let socket = pair
             .network
             .bind(SocketAddr::from(([192, 0, 2, 3], 51820)), true)
@@ -118,6 +116,7 @@ impl Stranger {
         assert!(tunnel.want_session());
         self.device
             .handle_notice(self.now, Self::wall(self.now), &tunnel);
+        self.device.handle_timeout(self.now, Self::wall(self.now));
         self.output()
     }
 

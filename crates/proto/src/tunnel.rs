@@ -286,8 +286,8 @@ impl Tunnel {
         self.current.store(session);
     }
 
-    pub(crate) fn set_endpoint(&self, endpoint: Endpoint) {
-        self.endpoint.store(Some(Arc::new(endpoint)));
+    pub(crate) fn set_endpoint(&self, endpoint: Option<Endpoint>) {
+        self.endpoint.store(endpoint.map(Arc::new));
     }
 }
 

@@ -329,10 +329,25 @@ fn a_change_that_fails_changes_nothing() {
     change.private_key = Some(private_key(3));
     change.replace_peers = true;
     let before = net.hosts[A].device.status();
-    let (now, wall) = (net.now, net.wall(A));
-    let refused = net.hosts[A].device.apply(now, wall, &change);
+    let now = net.now;
+    let refused = net.hosts[A].device.apply(now, &change);
     assert_eq!(refused, Err(ConfigError::TooManyPeers));
     assert_eq!(net.hosts[A].device.status(), before);
+}
+
+#[test]
+fn an_endpoint_that_a_whole_configuration_leaves_out_stays_only_where_the_peer_was_heard() {
+    for heard in [false, true] {
+        let mut net = Net::pair(17);
+        if heard {
+            net.connect();
+        }
+        let mut change = peer(B, |_| {});
+        change.replace_peers = true;
+        net.apply(A, &change);
+        let expected = heard.then(|| net.hosts[B].addr);
+        assert_eq!(net.status(A, B).endpoint, expected);
+    }
 }
 
 #[test]

@@ -340,7 +340,8 @@ fn under_load_a_source_is_limited_and_others_are_not() {
                 ..DeviceChange::default()
             },
         );
-        device.apply(net.now, net.wall(A), &change).unwrap();
+        device.apply(net.now, &change).unwrap();
+        device.handle_timeout(net.now, net.wall(A));
         clients.push(device);
     }
     let from = net.hosts[A].addr;
@@ -375,6 +376,61 @@ fn under_load_a_source_is_limited_and_others_are_not() {
     }
     assert_eq!(net.stats(B).responses_sent, 5, "the burst");
     assert_eq!(net.stats(B).rate_limited, 35);
+}
+
+/// A hub with many peers that are away starts anew: those that it spoke with must still hear it.
+#[test]
+fn initiations_to_many_peers_do_not_run_ahead_of_the_clock() {
+    let mut net = Net::pair(15);
+    let away: Vec<PeerChange> = (0..400u64)
+        .map(|n| {
+            let mut secret = private_key(100);
+            secret.0[1..9].copy_from_slice(&n.to_le_bytes());
+            let mut section = PeerChange::new(public_of(&secret));
+            section.endpoint = Some("192.0.2.9:9".parse().unwrap());
+            section.persistent_keepalive = Some(25);
+            section
+        })
+        .collect();
+    net.apply(
+        A,
+        &DeviceChange {
+            peers: away,
+            ..DeviceChange::default()
+        },
+    );
+    net.run_for(secs(60));
+    assert!(net.stats(A).initiations_sent >= 4000);
+    net.connect();
+
+    net.run_for(secs(1));
+    let to = net.hosts[B].addr;
+    net.hosts[A].device = device(77);
+    let mut change = peer(B, |peer| {
+        peer.endpoint = Some(to);
+        peer.allowed_ips = vec![add("10.0.0.2/32")];
+    });
+    change.private_key = Some(private_key(A));
+    net.apply(A, &change);
+    net.connect();
+    assert_eq!(net.stats(B).replayed_timestamp, 0);
+}
+
+#[test]
+fn a_peer_that_is_removed_and_added_again_is_no_replay() {
+    let mut net = Net::pair(16);
+    net.connect();
+    for _ in 0..3 {
+        net.apply(A, &peer(B, |peer| peer.remove = true));
+        let to = net.hosts[B].addr;
+        let again = |peer: &mut PeerChange| {
+            peer.endpoint = Some(to);
+            peer.persistent_keepalive = Some(25);
+        };
+        net.apply(A, &peer(B, again));
+    }
+    net.run_for(millis(100));
+    assert_eq!(net.stats(B).replayed_timestamp, 0);
 }
 
 #[test]

@@ -84,7 +84,8 @@ fn how_many_handshakes_a_responder_answers() {
             peer.persistent_keepalive = Some(1);
         });
         change.private_key = Some(secret);
-        client.apply(net.now, net.wall(A), &change).unwrap();
+        client.apply(net.now, &change).unwrap();
+        client.handle_timeout(net.now, net.wall(A));
         while let Some(output) = client.poll_output() {
             if let Output::Handshake { datagram, .. } = output {
                 initiations.push(datagram);

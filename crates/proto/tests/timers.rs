@@ -2,7 +2,7 @@
 
 mod common;
 
-use adit_proto::config::PeerChange;
+use adit_proto::config::{DeviceChange, PeerChange};
 use common::*;
 
 #[test]
@@ -302,8 +302,8 @@ fn what_was_sent_before_there_was_a_socket_is_sent_again_at_once() {
     net.run_for(secs(1));
     net.weather.loss = 0;
     let come_up = |net: &mut Net| {
-        let (start, wall) = (net.now, net.wall(A));
-        net.hosts[A].device.came_up(start, wall);
+        let start = net.now;
+        net.hosts[A].device.came_up(start);
         net.drain(A);
         net.run_for(millis(100));
         start
@@ -321,6 +321,37 @@ fn what_was_sent_before_there_was_a_socket_is_sent_again_at_once() {
     net.run_for(secs(30));
     let start = come_up(&mut net);
     assert!(net.log.iter().all(|sent| sent.at < start));
+}
+
+#[test]
+fn many_peers_that_are_due_at_once_take_turns_with_the_rest() {
+    let mut net = Net::of(1, 11);
+    let sections = (0..1000u64).map(|n| {
+        let mut secret = private_key(100);
+        secret.0[1..9].copy_from_slice(&n.to_le_bytes());
+        let mut section = PeerChange::new(public_of(&secret));
+        section.endpoint = Some("192.0.2.9:9".parse().unwrap());
+        section.persistent_keepalive = Some(25);
+        section
+    });
+    let change = DeviceChange {
+        peers: sections.collect(),
+        ..DeviceChange::default()
+    };
+    let (now, wall) = (net.now, net.wall(A));
+    let device = &mut net.hosts[A].device;
+    device.apply(now, &change).unwrap();
+    device.came_up(now);
+    let sent = |device: &adit_proto::Device| device.handshake_stats().initiations_sent;
+    assert_eq!(sent(device), 0, "a change of configuration sends nothing");
+    let mut turns = 0;
+    while device.next_deadline().unwrap() <= now {
+        let before = sent(device);
+        device.handle_timeout(now, wall);
+        assert!((1..=64).contains(&(sent(device) - before)));
+        turns += 1;
+    }
+    assert_eq!((sent(device), turns), (1000, 1000_u32.div_ceil(64)));
 }
 
 #[test]

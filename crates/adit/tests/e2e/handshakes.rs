@@ -35,13 +35,14 @@ fn initiation(number: u64, responder: PublicKey, at: Tai64N) -> (PublicKey, Vec<
         ..DeviceChange::default()
     };
     let now = Time::default();
-    device.apply(now, at, &change).expect("a configuration");
+    device.apply(now, &change).expect("a configuration");
     let tunnel = device
         .tunnel(&responder)
         .expect("the peer just added")
         .clone();
     tunnel.want_session();
     device.handle_notice(now, at, &tunnel);
+    device.handle_timeout(now, at);
     let public = device.status().public_key.expect("derived");
     while let Some(output) = device.poll_output() {
         if let Output::Handshake { datagram, .. } = output {

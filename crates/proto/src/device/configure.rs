@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::peer::Peer;
 use super::timers::Timer;
 use super::{ConfigError, Core, Device, Output};
+use crate::Time;
 use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use crate::cookie::Checker;
 use crate::limits::{MAX_PEERS, REJECT_AFTER_TIME};
 use crate::noise::{Identity, Remote};
-use crate::{Tai64N, Time};
 
 impl Device {
     /// Changes the configuration, whole or not at all. What is set to what it was disturbs nothing: no session, no
@@ -19,18 +19,13 @@ impl Device {
     ///
     /// An endpoint equal to the one that was last configured leaves one that the peer has roamed to alone, unless a
     /// handshake is being tried there in vain and nothing authentic came for Reject-After-Time. With `replace_peers`, a peer that the change names
-    /// keeps its sessions, counters and roamed endpoint; what the change does not say about it is reset.
-    pub fn apply(
-        &mut self,
-        now: Time,
-        wall: Tai64N,
-        change: &DeviceChange,
-    ) -> Result<(), ConfigError> {
+    /// keeps its sessions, counters and the endpoint that it was heard from; what the change does not say about it is reset.
+    pub fn apply(&mut self, now: Time, change: &DeviceChange) -> Result<(), ConfigError> {
         let own_key = self.own_key_after(change);
         self.check_size(change, own_key)?;
 
         if let Some(key) = &change.private_key {
-            self.set_private_key(now, wall, key);
+            self.set_private_key(now, key);
         }
         self.listen_port = change.listen_port.unwrap_or(self.listen_port);
         self.fwmark = change.fwmark.unwrap_or(self.fwmark);
@@ -55,7 +50,7 @@ impl Device {
             }
             let id = known.unwrap_or_else(|| self.add_peer(section.public_key));
             kept.insert(id);
-            routes_changed |= self.change_peer(now, wall, id, section, named.is_none());
+            routes_changed |= self.change_peer(now, id, section, named.is_none());
         }
         if change.replace_peers {
             let unnamed = self.peers.keys().filter(|id| !kept.contains(id));
@@ -103,7 +98,7 @@ impl Device {
         Ok(())
     }
 
-    fn set_private_key(&mut self, now: Time, wall: Tai64N, key: &Secret) {
+    fn set_private_key(&mut self, now: Time, key: &Secret) {
         let identity = clamped(key).map(|key| Identity::new(&key));
         let before = self.core.identity.as_ref().map(|own| own.secret.as_bytes());
         if before == identity.as_ref().map(|own| own.secret.as_bytes()) {
@@ -122,7 +117,7 @@ impl Device {
         let ids: Vec<u32> = self.peers.keys().copied().collect();
         for id in ids {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.own_key_changed(&mut self.core, now, wall);
+                peer.own_key_changed(&mut self.core, now);
                 self.reschedule(id);
             }
         }
@@ -153,6 +148,7 @@ impl Device {
         for block in &peer.allowed_ips {
             self.routes.remove(*block);
         }
+        core.least_timestamp = core.least_timestamp.max(peer.sent_timestamp.next_grain());
         core.push(Output::DropStaged {
             tunnel: Arc::clone(&peer.tunnel),
         });
@@ -160,17 +156,10 @@ impl Device {
     }
 
     /// Does what a section asks; `anew` also resets what it does not name. True if that changed the routes.
-    fn change_peer(
-        &mut self,
-        now: Time,
-        wall: Tai64N,
-        id: u32,
-        section: &PeerChange,
-        anew: bool,
-    ) -> bool {
+    fn change_peer(&mut self, now: Time, id: u32, section: &PeerChange, anew: bool) -> bool {
         let routes_changed = self.change_allowed_ips(id, section, anew);
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.change(&mut self.core, now, wall, section, anew);
+            peer.change(&mut self.core, now, section, anew);
             self.reschedule(id);
         }
         routes_changed
@@ -214,50 +203,38 @@ impl Device {
 }
 
 impl Peer {
-    fn own_key_changed(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    fn own_key_changed(&mut self, core: &mut Core, now: Time) {
         let preshared_key = self.remote.preshared_key.clone();
         self.remote = Remote::new(core.identity.as_ref(), self.public_key());
         self.remote.preshared_key = preshared_key;
         self.expire_sessions(core);
         self.forget_initiation(core);
         self.last_sent_handshake = None;
-        if self.timers.is_armed(Timer::Retransmit) {
-            self.send_initiation(core, now, wall);
-        }
+        self.restart_handshake(now);
     }
 
-    fn change(
-        &mut self,
-        core: &mut Core,
-        now: Time,
-        wall: Tai64N,
-        section: &PeerChange,
-        anew: bool,
-    ) {
+    fn change(&mut self, core: &mut Core, now: Time, section: &PeerChange, anew: bool) {
         if let Some(key) = &section.preshared_key {
             // Takes effect with the next handshake; sessions live on.
             self.remote.preshared_key = key.clone();
         } else if anew {
             self.remote.preshared_key = Secret([0; 32]);
         }
-        self.change_endpoint(core, now, wall, section, anew);
+        self.change_endpoint(now, section, anew);
         let keepalive = section.persistent_keepalive;
         if let Some(interval) = keepalive.or(anew.then_some(0)) {
-            self.change_persistent_keepalive(core, now, wall, interval);
+            self.change_persistent_keepalive(core, now, interval);
         }
     }
 
-    fn change_endpoint(
-        &mut self,
-        core: &mut Core,
-        now: Time,
-        wall: Tai64N,
-        section: &PeerChange,
-        anew: bool,
-    ) {
+    fn change_endpoint(&mut self, now: Time, section: &PeerChange, anew: bool) {
         let Some(addr) = section.endpoint else {
             if anew {
                 self.configured_endpoint = None;
+                if self.tunnel.last_received().is_none() {
+                    // No peer was ever there.
+                    self.tunnel.set_endpoint(None);
+                }
             }
             return;
         };
@@ -269,19 +246,11 @@ impl Peer {
         if here == Some(addr) || here.is_some() && same && !dead {
             return;
         }
-        self.tunnel.set_endpoint(addr.into());
-        if self.timers.is_armed(Timer::Retransmit) {
-            self.send_initiation(core, now, wall);
-        }
+        self.tunnel.set_endpoint(Some(addr.into()));
+        self.restart_handshake(now);
     }
 
-    fn change_persistent_keepalive(
-        &mut self,
-        core: &mut Core,
-        now: Time,
-        wall: Tai64N,
-        seconds: u16,
-    ) {
+    fn change_persistent_keepalive(&mut self, core: &mut Core, now: Time, seconds: u16) {
         let before = std::mem::replace(&mut self.persistent_keepalive, seconds);
         if before == seconds {
             return;
@@ -292,7 +261,7 @@ impl Peer {
         let interval = Duration::from_secs(seconds.into());
         self.timers.arm(Timer::PersistentKeepalive, now + interval);
         if before == 0 {
-            self.send_keepalive(core, now, wall);
+            self.send_keepalive(core, now);
         }
     }
 }

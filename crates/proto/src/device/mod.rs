@@ -30,6 +30,9 @@ use crate::{AllowedIps, Endpoint, Tai64N, Time};
 
 use peer::Peer;
 
+/// Peers that one call lets do what is due: each may cost a Diffie-Hellman, and what they send is answered.
+const MAX_DUE: usize = 64;
+
 /// Fills a buffer with random bytes.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
@@ -60,8 +63,8 @@ struct Core {
     random: Random,
     outputs: VecDeque<Queued>,
     stats: HandshakeStats,
-    /// The greatest timestamp that was sent, so that a clock that is set back locks nobody out.
-    last_timestamp: Tai64N,
+    /// No timestamp is less: a clock that is set back, or a peer that is removed and added again, locks nobody out.
+    least_timestamp: Tai64N,
 }
 
 /// An output, or one that is decided on when it is taken out.
@@ -176,7 +179,7 @@ impl Device {
                 random,
                 outputs: VecDeque::new(),
                 stats: HandshakeStats::default(),
-                last_timestamp: Tai64N::default(),
+                least_timestamp: Tai64N::default(),
             },
             peers: BTreeMap::new(),
             by_key: HashMap::new(),
@@ -234,12 +237,14 @@ impl Device {
     }
 
     /// [`Device::next_deadline`] has passed. Harmless at any other time.
+    ///
+    /// Where many peers are due at once, some may still be afterwards: the caller sends and hears others in between.
     pub fn handle_timeout(&mut self, now: Time, wall: Tai64N) {
-        // Each due peer is looked at once, so that no timer that is armed anew can hold the caller here.
-        let later = self
-            .deadlines
-            .split_off(&(now + std::time::Duration::from_nanos(1), 0));
-        for (_, id) in std::mem::replace(&mut self.deadlines, later) {
+        for _ in 0..MAX_DUE {
+            let Some(&(at, id)) = self.deadlines.first().filter(|(at, _)| *at <= now) else {
+                break;
+            };
+            self.deadlines.remove(&(at, id));
             if let Some(peer) = self.peers.get_mut(&id) {
                 peer.scheduled = None;
                 peer.time_passed(&mut self.core, now, wall);
@@ -249,11 +254,11 @@ impl Device {
     }
 
     /// What was sent while there was no socket went nowhere.
-    pub fn came_up(&mut self, now: Time, wall: Tai64N) {
+    pub fn came_up(&mut self, now: Time) {
         let ids: Vec<u32> = self.peers.keys().copied().collect();
         for id in ids {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.came_up(&mut self.core, now, wall);
+                peer.came_up(&mut self.core, now);
                 self.reschedule(id);
             }
         }
@@ -320,14 +325,14 @@ impl Core {
         StaticSecret::from(*bytes)
     }
 
-    /// A timestamp for an initiation, greater than all before it.
-    fn new_timestamp(&mut self, wall: Tai64N) -> Tai64N {
-        let coarse = wall.coarse();
-        self.last_timestamp = if coarse > self.last_timestamp {
-            coarse
+    /// A timestamp for an initiation, greater than the last one to the same peer. What is sent to others does not matter:
+    /// those of a device with many peers would be ahead of the clock, and be taken for replays after a restart.
+    fn new_timestamp(&mut self, wall: Tai64N, last: Tai64N) -> Tai64N {
+        self.least_timestamp = self.least_timestamp.max(wall.coarse());
+        if self.least_timestamp > last {
+            self.least_timestamp
         } else {
-            self.last_timestamp.next_grain()
-        };
-        self.last_timestamp
+            last.next_grain()
+        }
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Peer {
     pub(super) greatest_timestamp: Tai64N,
     pub(super) last_consumed_initiation: Option<Time>,
     pub(super) last_handshake: Option<Duration>,
+    /// The timestamp of our last initiation.
+    pub(super) sent_timestamp: Tai64N,
     /// When an initiation or response was last sent.
     pub(super) last_sent_handshake: Option<Time>,
     /// When a packet last asked for the handshake that is under way.
@@ -65,6 +67,7 @@ impl Peer {
             greatest_timestamp: Tai64N::default(),
             last_consumed_initiation: None,
             last_handshake: None,
+            sent_timestamp: Tai64N::default(),
             last_sent_handshake: None,
             attempts_since: Time::default(),
             jitter: Duration::ZERO,
@@ -97,25 +100,25 @@ impl Peer {
             self.session_confirmed(core, wall);
         }
         if notices & notice::WANT_SESSION != 0 {
-            self.session_wanted(core, now, wall);
+            self.session_wanted(core, now);
         }
         if notices & notice::REKEY != 0 {
             // A new session may have come while the notice was on its way.
             let current = self.keypairs.current.as_ref();
             if current.is_none_or(|current| current.is_stale_for_sending(now)) {
-                self.handshake_wanted(core, now, wall);
+                self.handshake_wanted(now);
             }
         }
         self.arm_for_activity(now, notices);
     }
 
     /// Frames are staged.
-    fn session_wanted(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    fn session_wanted(&mut self, core: &mut Core, now: Time) {
         if self.can_send(now) {
             self.tunnel.take_wanted();
             core.push(self.session_ready());
         } else {
-            self.handshake_wanted(core, now, wall);
+            self.handshake_wanted(now);
         }
     }
 
@@ -132,18 +135,25 @@ impl Peer {
 
     /// Something asks for a new session: starts a handshake unless one is under way, as soon as the last one is
     /// Rekey-Timeout ago ("never … more than one \[initiation\] per Rekey-Timeout", 6.1).
-    pub(super) fn handshake_wanted(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    ///
+    /// The initiation is always the timer's to send, at once perhaps: thousands of peers may want one at the same time, and
+    /// [`Device::handle_timeout`](super::Device::handle_timeout) takes turns with what they answer.
+    pub(super) fn handshake_wanted(&mut self, now: Time) {
         self.tunnel.take_wanted();
         self.attempts_since = now;
         if self.timers.is_armed(Timer::Retransmit) {
             return;
         }
         self.tunnel.set_handshaking(true);
-        match self.last_sent_handshake {
-            Some(last) if now.since(last) < REKEY_TIMEOUT => {
-                self.timers.arm(Timer::Retransmit, last + REKEY_TIMEOUT);
-            }
-            _ => self.send_initiation(core, now, wall),
+        let allowed = self.last_sent_handshake.map(|last| last + REKEY_TIMEOUT);
+        let at = allowed.map_or(now, |allowed| allowed.max(now));
+        self.timers.arm(Timer::Retransmit, at);
+    }
+
+    /// The handshake that is under way, if one is, begins anew: its initiation went nowhere, or is not right any more.
+    pub(super) fn restart_handshake(&mut self, now: Time) {
+        if self.timers.is_armed(Timer::Retransmit) {
+            self.timers.arm(Timer::Retransmit, now);
         }
     }
 
@@ -161,7 +171,8 @@ impl Peer {
         };
         let index = core.new_index(self.tunnel.id());
         let ephemeral = core.new_ephemeral();
-        let timestamp = core.new_timestamp(wall);
+        let timestamp = core.new_timestamp(wall, self.sent_timestamp);
+        self.sent_timestamp = timestamp;
         let created = core.identity.as_ref().and_then(|identity| {
             create_initiation(identity, &self.remote, index, timestamp, ephemeral)
         });
@@ -266,13 +277,23 @@ impl Peer {
         }
     }
 
+    fn retire_sessions(&self) {
+        self.tunnel.set_current(None);
+        let Keypairs {
+            previous,
+            current,
+            next,
+        } = &self.keypairs;
+        // A shard may be about to make one current that the peer has just confirmed: the next, or one that was next
+        // when our own handshake ended.
+        for session in [previous, current, next].into_iter().flatten() {
+            session.retire();
+        }
+    }
+
     /// Drops every session; the keys are wiped when the last shard lets go of them.
     pub(super) fn drop_keypairs(&mut self, core: &mut Core) {
-        self.tunnel.set_current(None);
-        if let Some(next) = &self.keypairs.next {
-            // A shard may be about to make it current.
-            next.retire();
-        }
+        self.retire_sessions();
         let keypairs = std::mem::take(&mut self.keypairs);
         core.drop_session(keypairs.previous);
         core.drop_session(keypairs.current);
@@ -282,31 +303,26 @@ impl Peer {
     /// Sends nothing more on the present sessions, because our own key is another now. What is under way to us on
     /// those in use is still received.
     pub(super) fn expire_sessions(&mut self, core: &mut Core) {
-        self.tunnel.set_current(None);
-        // A shard may be about to make the next one current.
-        for session in self.keypairs.current.iter().chain(&self.keypairs.next) {
-            session.retire();
-        }
+        self.retire_sessions();
         core.drop_session(self.keypairs.next.take());
     }
 
-    pub(super) fn came_up(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    pub(super) fn came_up(&mut self, core: &mut Core, now: Time) {
         self.last_sent_handshake = None;
-        if self.timers.is_armed(Timer::Retransmit) {
-            self.send_initiation(core, now, wall);
-        } else if self.persistent_keepalive != 0 {
-            self.send_keepalive(core, now, wall);
+        self.restart_handshake(now);
+        if self.persistent_keepalive != 0 {
+            self.send_keepalive(core, now);
         }
     }
 
     /// Keeps the peer, and the path to it, alive: an empty packet, or a handshake where no session can send it.
-    pub(super) fn send_keepalive(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    pub(super) fn send_keepalive(&mut self, core: &mut Core, now: Time) {
         if self.can_send(now) {
             core.push(Output::Keepalive {
                 tunnel: Arc::clone(&self.tunnel),
             });
         } else {
-            self.handshake_wanted(core, now, wall);
+            self.handshake_wanted(now);
         }
     }
 }

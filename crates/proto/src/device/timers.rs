@@ -15,7 +15,7 @@ use crate::{Tai64N, Time};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Timer {
-    /// The initiation was not answered, or the next may be sent.
+    /// An initiation may be sent, or was not answered.
     Retransmit,
     /// We sent data and nothing came back.
     NoAnswer,
@@ -71,10 +71,10 @@ impl Peer {
                 continue;
             }
             match timer {
-                Timer::Retransmit => self.initiation_unanswered(core, now, wall),
-                Timer::NoAnswer => self.data_unanswered(core, now, wall),
-                Timer::Keepalive => self.keepalive_due(core, now, wall),
-                Timer::PersistentKeepalive => self.persistent_keepalive_due(core, now, wall),
+                Timer::Retransmit => self.initiation_due(core, now, wall),
+                Timer::NoAnswer => self.data_unanswered(now),
+                Timer::Keepalive => self.keepalive_due(core, now),
+                Timer::PersistentKeepalive => self.persistent_keepalive_due(core, now),
                 Timer::ZeroKeys => self.drop_keypairs(core),
             }
         }
@@ -108,13 +108,15 @@ impl Peer {
 
     /// "…retries … for … Rekey-Attempt-Time before giving up. If a packet is explicitly queued up to be sent, then
     /// this timer is reset" (6.4).
-    fn initiation_unanswered(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    fn initiation_due(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
         if self.tunnel.take_wanted() {
             self.attempts_since = now;
         }
         if now.since(self.attempts_since) < REKEY_ATTEMPT_TIME {
-            // The path may be what broke: let the kernel choose the source anew.
-            self.tunnel.clear_source();
+            if self.initiation.is_some() {
+                // The path may be what broke: let the kernel choose the source anew.
+                self.tunnel.clear_source();
+            }
             return self.send_initiation(core, now, wall);
         }
         core.stats.given_up += 1;
@@ -130,7 +132,7 @@ impl Peer {
 
     /// "If … no packets have been received for Keepalive-Timeout + Rekey-Timeout" after data was sent, "a handshake
     /// initiation is sent" (6.5).
-    fn data_unanswered(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    fn data_unanswered(&mut self, now: Time) {
         self.tunnel.set_armed(notice::NO_ANSWER, false);
         let Some(since) = self.tunnel.unanswered() else {
             return;
@@ -140,12 +142,12 @@ impl Peer {
         }
         self.tunnel.clear_unanswered();
         self.tunnel.clear_source();
-        self.handshake_wanted(core, now, wall);
+        self.handshake_wanted(now);
     }
 
     /// "If a peer has received a validly-authenticated transport data message …, but does not have any packets itself
     /// to send back for Keepalive-Timeout seconds, it sends a keepalive message" (6.5).
-    fn keepalive_due(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    fn keepalive_due(&mut self, core: &mut Core, now: Time) {
         self.tunnel.set_armed(notice::KEEPALIVE, false);
         let Some(since) = self.tunnel.owed() else {
             return;
@@ -154,10 +156,10 @@ impl Peer {
             return self.arm_activity(Timer::Keepalive, since + KEEPALIVE_TIMEOUT);
         }
         self.tunnel.clear_owed();
-        self.send_keepalive(core, now, wall);
+        self.send_keepalive(core, now);
     }
 
-    fn persistent_keepalive_due(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    fn persistent_keepalive_due(&mut self, core: &mut Core, now: Time) {
         let interval = Duration::from_secs(self.persistent_keepalive.into());
         if interval.is_zero() {
             return;
@@ -167,7 +169,7 @@ impl Peer {
             return self.timers.arm(Timer::PersistentKeepalive, due);
         }
         self.timers.arm(Timer::PersistentKeepalive, now + interval);
-        self.send_keepalive(core, now, wall);
+        self.send_keepalive(core, now);
     }
 }
 

@@ -229,8 +229,7 @@ impl Net {
     }
 
     pub fn apply(&mut self, host: usize, change: &DeviceChange) {
-        let (now, wall) = (self.now, self.wall(host));
-        self.hosts[host].device.apply(now, wall, change).unwrap();
+        self.hosts[host].device.apply(self.now, change).unwrap();
         self.drain(host);
     }
 
@@ -311,6 +310,15 @@ impl Net {
     }
 
     pub fn drain(&mut self, host: usize) {
+        let (now, wall) = (self.now, self.wall(host));
+        let device = &mut self.hosts[host].device;
+        for turn in 0.. {
+            if device.next_deadline().is_none_or(|at| at > now) {
+                break;
+            }
+            assert!(turn < 10_000, "a deadline that never passes");
+            device.handle_timeout(now, wall);
+        }
         while let Some(output) = self.hosts[host].device.poll_output() {
             match output {
                 Output::Handshake {
@@ -445,20 +453,7 @@ impl Net {
                 }
             }
             for host in 0..self.hosts.len() {
-                let (now, wall) = (self.now, self.wall(host));
-                let device = &mut self.hosts[host].device;
-                if device
-                    .next_deadline()
-                    .is_some_and(|deadline| deadline <= now)
-                {
-                    device.handle_timeout(now, wall);
-                    let next = device.next_deadline();
-                    assert!(
-                        next.is_none_or(|next| next > now),
-                        "a deadline that never passes"
-                    );
-                    self.drain(host);
-                }
+                self.drain(host);
             }
         }
         self.now = end;
