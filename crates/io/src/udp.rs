@@ -286,6 +286,8 @@ fn send_trains(
     };
     // The train that goes on datagram by datagram, and the one that goes on without its source address.
     let (mut plain, mut sourceless) = (None, None);
+    // Where segmentation seems to be refused, until a datagram alone has been taken: else it is not what was wrong.
+    let mut suspect = None;
     loop {
         // 1. messages of the trains from `at` on, and where each of them ends
         let mut messages = ArrayVec::<Message<'_>, SEND_BATCH>::new();
@@ -316,6 +318,10 @@ fn send_trains(
         // 2. as many as the kernel takes: after a part of them, the next round meets what stopped it
         let errno = match kernel(&messages) {
             Ok(sent) => {
+                if let Some((gso, to)) = gso.zip(suspect.take()) {
+                    gso.insert(to);
+                    report.refused += 1;
+                }
                 at = ends[sent.clamp(1, ends.len()) - 1];
                 continue;
             }
@@ -341,14 +347,12 @@ fn send_trains(
         }
         // 4. the path may not take segmentation: try without
         if head.is_segmented() && blames_gso(errno) {
-            if let Some(gso) = gso {
-                gso.insert(head.train.to.addr.ip());
-            }
-            report.refused += 1;
+            suspect = Some(head.train.to.addr.ip());
             plain = Some(at.train);
             continue;
         }
         // 5. lost, as UDP loses it
+        suspect = None;
         report.lost += head.datagrams() as u64;
         at = end;
     }

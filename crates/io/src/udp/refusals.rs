@@ -3,7 +3,7 @@
 //! What is refused depends on the path (its MTU, its device), so it is remembered per destination and tried again
 //! after a while: one bad path does not cost the others their speed.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +13,14 @@ const CAPACITY: usize = 256;
 
 /// How long a refusal is believed.
 const LIFETIME: Duration = Duration::from_secs(60);
+
+/// An IPv4 address, or the network of an IPv6 one: a peer may have as many addresses there as it likes.
+fn path(to: IpAddr) -> IpAddr {
+    match to {
+        IpAddr::V4(_) => to,
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Refusals {
@@ -29,15 +37,17 @@ impl Refusals {
             CAPACITY.. => return !self.still_full(),
             _ => {}
         }
+        let to = path(to);
         let refused = self.lock();
         !refused
             .iter()
-            .any(|(ip, since)| *ip == to && since.elapsed() < LIFETIME)
+            .any(|(path, since)| *path == to && since.elapsed() < LIFETIME)
     }
 
     pub(super) fn insert(&self, to: IpAddr) {
+        let to = path(to);
         let mut refused = self.lock();
-        refused.retain(|(ip, since)| *ip != to && since.elapsed() < LIFETIME);
+        refused.retain(|(path, since)| *path != to && since.elapsed() < LIFETIME);
         refused.truncate(CAPACITY - 1);
         refused.push((to, Instant::now()));
         self.len.store(refused.len(), Ordering::Relaxed);

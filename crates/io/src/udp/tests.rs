@@ -263,6 +263,31 @@ fn what_cannot_be_sent_at_all_is_counted_by_datagram_and_the_rest_goes_on() {
     }
 }
 
+/// As to port 0, which a peer may claim to send from.
+#[test]
+fn what_is_refused_as_datagrams_too_says_nothing_of_segmentation() {
+    let refusals = Refusals::default();
+    let bytes = numbered(2500);
+    for i in 0..1000_u32 {
+        let to = SocketAddr::from((Ipv4Addr::from_bits(i), 0));
+        let mut script = Script::new([Err(Errno::INVAL); 4]);
+        let (taken, report) = run(&mut script, Some(&refusals), &[train(to, 1000, &bytes)]);
+        assert_eq!((taken, report.refused, report.lost), (1, 0, 3));
+    }
+    assert!(!refusals.everywhere() && refusals.allow(Ipv4Addr::from_bits(0).into()));
+}
+
+#[test]
+fn a_peer_with_many_addresses_is_one_path() {
+    let refusals = Refusals::default();
+    for i in 0..1000_u128 {
+        refusals.insert(Ipv6Addr::from_bits(0xfd09 << 112 | i).into());
+    }
+    assert!(!refusals.everywhere());
+    assert!(!refusals.allow(ip("fd09::ffff:1")));
+    assert!(refusals.allow(ip("fd09:0:0:1::1")) && refusals.allow(ip("192.0.2.1")));
+}
+
 #[test]
 fn the_table_of_refusals_stays_bounded() {
     let refusals = Refusals::default();
