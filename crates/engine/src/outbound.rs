@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 
 use crate::common::{Common, Sockets};
 use crate::drops::{DropReason, Drops};
-use crate::staged::Staged;
+use crate::staged::{Staged, packets};
 use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, datagram_len, max_bytes};
 
 /// Room for frames read at once: four super-frames or thousands of small packets. More would leave the second-level
@@ -250,6 +250,10 @@ fn stage<U>(
     tunnel: &Arc<Tunnel>,
     bytes: &[u8],
 ) {
+    if tunnel.endpoint().is_none() {
+        // Nothing can be asked for a session. Its own first packet may bring both, and what waited would be old by then.
+        return drops.count(DropReason::NoEndpoint, packets(bytes));
+    }
     drops.count(DropReason::Staged, staged.push(tunnel.id(), bytes));
     if tunnel.want_session() {
         common.control.notice(tunnel);

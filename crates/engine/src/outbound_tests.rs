@@ -253,6 +253,32 @@ fn nothing_but_handshakes_leaves_without_a_session_and_no_plaintext_ever() {
     assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
 }
 
+#[test]
+fn nothing_waits_for_a_peer_that_is_nowhere() {
+    let mut way = Way::new();
+    let their_key = public(&StaticSecret::from([0x22; 32]));
+    let block = Cidr::new([10, 0, 0, 2].into(), 32).expect("a right prefix");
+    // Without the endpoint.
+    let change = DeviceChange {
+        replace_peers: true,
+        peers: vec![PeerChange {
+            allowed_ips: vec![AllowedIpChange::Add(block)],
+            ..PeerChange::new(their_key)
+        }],
+        ..DeviceChange::default()
+    };
+    let mut ours = way.ours.lock().expect("not poisoned");
+    ours.apply(way.now, &change).expect("a right configuration");
+    drop(ours);
+    let frames = way.frames();
+    assert!(way.tun_end.inject(udp_super_frame(5, 100)));
+    way.turn();
+    let dropped = way.common.shards[0].drops.of(DropReason::NoEndpoint);
+    assert_eq!(dropped, frames as u64 + 5);
+    assert!(!way.outbound.staged.holds(0));
+    assert!(way.common.control.take_all().0.is_empty());
+}
+
 /// A UDP super-frame to the peer, of so many datagrams with so many bytes each.
 fn udp_super_frame(datagrams: u16, size: u16) -> Vec<u8> {
     let udp_len = 8 + datagrams * size;

@@ -1,6 +1,6 @@
 //! Frames that wait for a session.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use adit_io::offload::Frame;
 use zeroize::Zeroizing;
@@ -14,6 +14,8 @@ const MAX_BYTES: usize = 4 << 20;
 #[derive(Default)]
 pub(crate) struct Staged {
     queues: HashMap<u32, Queue>,
+    /// The bytes of each queue and whose it is: the longest is last.
+    by_bytes: BTreeSet<(usize, u32)>,
     bytes: usize,
 }
 
@@ -41,14 +43,17 @@ impl Staged {
             dropped += self.drop_oldest(tunnel);
         }
         while self.bytes + frame.len() > MAX_BYTES {
-            let most = self.queues.iter().max_by_key(|(_, queue)| queue.bytes);
-            let Some((&most, _)) = most else { break };
+            let Some(&(_, most)) = self.by_bytes.last() else {
+                break;
+            };
             dropped += self.drop_oldest(most);
         }
         let queue = self.queues.entry(tunnel).or_default();
+        self.by_bytes.remove(&(queue.bytes, tunnel));
         queue.frames.push_back(Zeroizing::new(frame.into()));
         queue.bytes += frame.len();
         self.bytes += frame.len();
+        self.by_bytes.insert((queue.bytes, tunnel));
         dropped
     }
 
@@ -57,11 +62,14 @@ impl Staged {
         let Some(queue) = self.queues.get_mut(&tunnel) else {
             return 0;
         };
+        self.by_bytes.remove(&(queue.bytes, tunnel));
         let oldest = queue.frames.pop_front().unwrap_or_default();
         queue.bytes -= oldest.len();
         self.bytes -= oldest.len();
         if queue.frames.is_empty() {
             self.queues.remove(&tunnel);
+        } else {
+            self.by_bytes.insert((queue.bytes, tunnel));
         }
         packets(&oldest)
     }
@@ -69,6 +77,7 @@ impl Staged {
     /// Takes all frames that wait for a tunnel, oldest first.
     pub(crate) fn take(&mut self, tunnel: u32) -> VecDeque<Zeroizing<Box<[u8]>>> {
         let queue = self.queues.remove(&tunnel).unwrap_or_default();
+        self.by_bytes.remove(&(queue.bytes, tunnel));
         self.bytes -= queue.bytes;
         queue.frames
     }
@@ -80,7 +89,7 @@ impl Staged {
 }
 
 /// How many packets a frame is: a super-frame is several.
-fn packets(frame: &[u8]) -> u64 {
+pub(crate) fn packets(frame: &[u8]) -> u64 {
     Frame::parse(frame).map_or(1, |frame| frame.segments() as u64)
 }
 

@@ -39,6 +39,7 @@ fn many_peers_with_big_frames_stay_within_the_bytes_of_a_shard() {
         assert!(!staged.holds(tunnel));
     }
     assert_eq!((staged.bytes, staged.queues.len()), (0, 0));
+    assert!(staged.by_bytes.is_empty());
     assert_eq!(staged.push(0, &vec![0; LEN]), 0, "what was taken is free");
 }
 
@@ -52,7 +53,7 @@ fn a_peer_that_has_taken_all_makes_room_for_others() {
     assert!(held(&staged) <= PER_SHARD && staged.bytes == held(&staged));
     let free = PER_SHARD % LEN;
     assert_eq!(dropped, (999 * 1400 - free).div_ceil(LEN) as u64);
-    assert_eq!(staged.queues.len(), 1000);
+    assert_eq!((staged.queues.len(), staged.by_bytes.len()), (1000, 1000));
 
     // It may come back, at no cost to those that have less.
     staged.push(0, &vec![0; LEN]);
