@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_aead::{SealJob, TAG_LEN};
 use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
@@ -18,6 +19,9 @@ use crate::{Errno, SetError};
 
 /// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
 const LOADED_QUEUE: usize = 512;
+/// How long shards may take to let go of a socket, and how often to try meanwhile.
+const RELEASE: Duration = Duration::from_secs(1);
+const RELEASE_POLL: Duration = Duration::from_millis(1);
 /// Handshake messages between two looks at timers and commands.
 const HANDSHAKE_BATCH: usize = 64;
 
@@ -30,6 +34,8 @@ pub(crate) struct Control<H: Host> {
     listen_port: u16,
     /// The port last bound: one that the kernel chose is asked for again.
     bound_port: u16,
+    /// The port last left, and when: shards may still have its sockets open.
+    left: Option<(u16, Time)>,
     fwmark: u32,
     up: bool,
 }
@@ -42,6 +48,7 @@ impl<H: Host> Control<H> {
             common,
             listen_port: 0,
             bound_port: 0,
+            left: None,
             fwmark: 0,
             up: false,
         }
@@ -49,7 +56,7 @@ impl<H: Host> Control<H> {
 
     /// Runs until the engine stops.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        self.host_changed();
+        self.host_changed()?;
         while !self.common.is_stopping() {
             self.sleep()?;
             let (notices, commands, behind) = self.common.control.take_all();
@@ -111,7 +118,7 @@ impl<H: Host> Control<H> {
             fds[1..].iter().any(|fd| !fd.revents().is_empty())
         };
         if host_events {
-            self.host_changed();
+            self.host_changed()?;
         }
         Ok(())
     }
@@ -253,8 +260,7 @@ impl<H: Host> Control<H> {
             None
         } else {
             Some(
-                self.host
-                    .bind(port, fwmark, self.common.shards.len())
+                self.bind_port(port, fwmark)
                     .map_err(|e| bind_error(port, &e))?,
             )
         };
@@ -318,11 +324,26 @@ impl<H: Host> Control<H> {
 
     /// Binds the configured port; without one, that of the last time if it is still free, as peers know it.
     fn bind(&self) -> io::Result<Vec<Sockets<H::Socket>>> {
-        let bind = |port| self.host.bind(port, self.fwmark, self.common.shards.len());
+        let bind = |port| self.bind_port(port, self.fwmark);
         if self.listen_port == 0 && self.bound_port != 0 {
             bind(self.bound_port).or_else(|_| bind(0))
         } else {
             bind(self.listen_port)
+        }
+    }
+
+    /// Binds a port, once our own shards have let go of it.
+    fn bind_port(&self, port: u16, fwmark: u32) -> io::Result<Vec<Sockets<H::Socket>>> {
+        let is_ours = || {
+            (self.left).is_some_and(|(left, at)| left == port && clock::now().since(at) < RELEASE)
+        };
+        loop {
+            match self.host.bind(port, fwmark, self.common.shards.len()) {
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_ours() => {
+                    std::thread::sleep(RELEASE_POLL);
+                }
+                result => return result,
+            }
         }
     }
 
@@ -332,6 +353,10 @@ impl<H: Host> Control<H> {
     }
 
     fn publish(&mut self, sockets: Vec<Sockets<H::Socket>>) {
+        let before = self.common.shards[0].sockets.load().port;
+        if before != 0 {
+            self.left = Some((before, clock::now()));
+        }
         if let Some(&Sockets {
             port: port @ 1.., ..
         }) = sockets.first()
@@ -344,13 +369,13 @@ impl<H: Host> Control<H> {
         }
     }
 
-    /// The interface, a route or an address changed, or may have.
-    fn host_changed(&mut self) {
+    /// The interface, a route or an address changed, or may have. An error is the interface's and final.
+    fn host_changed(&mut self) -> io::Result<()> {
         let HostEvent {
             up,
             mtu,
             routes_changed,
-        } = self.host.handle_events();
+        } = self.host.handle_events()?;
         self.common.set_mtu(mtu);
         if up != self.up {
             self.up = up;
@@ -383,6 +408,7 @@ impl<H: Host> Control<H> {
                 }
             }
         }
+        Ok(())
     }
 }
 

@@ -30,8 +30,8 @@ pub trait Host: Send + 'static {
     /// Readable when something changed.
     fn events(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Consumes what happened and tells how things are now.
-    fn handle_events(&mut self) -> HostEvent;
+    /// Consumes what happened and tells how things are now. An error says that the interface is gone.
+    fn handle_events(&mut self) -> io::Result<HostEvent>;
 
     /// Whether the source kept with an endpoint is no longer what routing would use.
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool;

@@ -12,6 +12,7 @@ use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_proto::Endpoint;
 use adit_proto::config::PublicKey;
+use rustix::io::Errno;
 
 use crate::common::Sockets;
 use crate::host::{Host, HostEvent};
@@ -159,22 +160,27 @@ impl Host for Kernel {
         self.routes.iter().chain(link).map(Monitor::fd).collect()
     }
 
-    fn handle_events(&mut self) -> HostEvent {
+    fn handle_events(&mut self) -> io::Result<HostEvent> {
         let routes_changed = self.routes.as_mut().is_some_and(drain);
         if let Some(place) = &mut self.place {
             drain(&mut place.monitor);
         }
         self.follow();
         let before = self.last.mtu;
+        let up = match self.tun.is_up() {
+            // The device was deleted. Shards that leave the TUN alone, since their socket is full, do not hear of it.
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::BADFD) => return Err(e),
+            up => up.unwrap_or(self.last.up),
+        };
         self.last = HostEvent {
-            up: self.tun.is_up().unwrap_or(self.last.up),
+            up,
             mtu: self.tun.mtu().map_or(self.last.mtu, |mtu| mtu as usize),
             routes_changed,
         };
         if self.last.mtu != before {
             self.size_frames();
         }
-        self.last
+        Ok(self.last)
     }
 
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool {

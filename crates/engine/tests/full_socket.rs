@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -12,7 +13,53 @@ use std::time::{Duration, Instant};
 
 use adit_io::mem::MemUdp;
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
+use adit_proto::config::DeviceChange;
 use common::{A, B, Options, Pair, inner_ip, segments, udp_frame};
+
+/// A socket that is not closed at once, as one whose shard is busy.
+struct SlowToClose(MemUdp);
+
+impl Drop for SlowToClose {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+impl UdpSocket for SlowToClose {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        self.0.send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        self.0.recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+#[test]
+fn a_port_that_shards_still_have_open_is_waited_for() {
+    let pair = Pair::with_sockets(Options::default(), |_, socket| SlowToClose(socket));
+    let port = pair.sides[A].addr.port();
+    for port in [port + 1, port, port + 1, port] {
+        let change = DeviceChange {
+            listen_port: Some(port),
+            ..DeviceChange::default()
+        };
+        pair.sides[A].engine.set(change).expect("nobody else's");
+        assert_eq!(pair.sides[A].engine.get().listen_port, port);
+    }
+    // Somebody else's is not.
+    let other = SocketAddr::new(pair.sides[A].addr.ip(), port + 2);
+    let _theirs = pair.network.bind(other, false).expect("a free port");
+    let change = DeviceChange {
+        listen_port: Some(port + 2),
+        ..DeviceChange::default()
+    };
+    assert!(pair.sides[A].engine.set(change).is_err());
+}
 
 /// Frames that an in-memory TUN holds.
 const RING: usize = 1024;

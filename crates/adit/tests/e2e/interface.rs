@@ -136,6 +136,46 @@ fn an_interface_taken_down_and_up_again_carries_traffic_again() {
     tcp(&left.host, &right.host, &right.v4, 4 * MIB);
 }
 
+/// Its shards may still have the port open when it comes up again.
+#[test]
+fn an_interface_that_flaps_under_traffic_finds_its_port_free() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    tunnel.connect();
+    let flow = Flow::start(&right.host, &left.host, &left.v4);
+    for _ in 0..20 {
+        left.host
+            .sh_with_input("ip -batch -", "link set wg0 down\nlink set wg0 up\n");
+        flow.advances(2 * MIB);
+    }
+    flow.stop();
+}
+
+#[test]
+fn an_interface_deleted_while_its_socket_is_full_takes_its_process_along() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let left = &tunnel.left.host;
+    left.sh("tc qdisc replace dev eth0 root tbf rate 100kbit burst 64k limit 200m");
+    // Nothing comes back.
+    let right = &tunnel.right.host;
+    let _sink = right.within(|| std::net::UdpSocket::bind("0.0.0.0:9").expect("a port"));
+    let to = tunnel.right.v4.clone();
+    left.within(move || {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a port");
+        let end = std::time::Instant::now() + seconds(2);
+        while std::time::Instant::now() < end {
+            // What is full refuses some of it.
+            let _ = socket.send_to(&[0; 1300], (to.as_str(), 9));
+        }
+    });
+    left.sh("ip link del wg0");
+    let mut left = tunnel.left;
+    assert!(left.daemon.wait().success());
+}
+
 #[test]
 fn a_port_that_the_kernel_chose_stays_while_the_interface_is_down() {
     let net = Pair::new();

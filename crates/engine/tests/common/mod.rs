@@ -90,12 +90,12 @@ where
         Vec::new()
     }
 
-    fn handle_events(&mut self) -> HostEvent {
-        HostEvent {
+    fn handle_events(&mut self) -> io::Result<HostEvent> {
+        Ok(HostEvent {
             up: true,
             mtu: 1420,
             routes_changed: false,
-        }
+        })
     }
 
     fn source_is_stale(&mut self, _to: Endpoint, _fwmark: u32) -> bool {
