@@ -106,7 +106,7 @@ impl Peer {
             // A new session may have come while the notice was on its way.
             let current = self.keypairs.current.as_ref();
             if current.is_none_or(|current| current.is_stale_for_sending(now)) {
-                self.handshake_wanted(now);
+                self.handshake_wanted(now, false);
             }
         }
         self.arm_for_activity(now, notices);
@@ -118,7 +118,7 @@ impl Peer {
             self.tunnel.take_wanted();
             core.push(self.session_ready());
         } else {
-            self.handshake_wanted(now);
+            self.handshake_wanted(now, true);
         }
     }
 
@@ -136,17 +136,24 @@ impl Peer {
     /// Something asks for a new session: starts a handshake unless one is under way, as soon as the last one is
     /// Rekey-Timeout ago ("never … more than one \[initiation\] per Rekey-Timeout", 6.1).
     ///
-    /// The initiation is always the timer's to send, at once perhaps: thousands of peers may want one at the same time, and
-    /// [`Device::handle_timeout`](super::Device::handle_timeout) takes turns with what they answer.
-    pub(super) fn handshake_wanted(&mut self, now: Time) {
+    /// The initiation is always the timer's to send: thousands of peers may want one at the same time, and
+    /// [`Device::handle_timeout`](super::Device::handle_timeout) takes turns with what they answer. Those that frames wait
+    /// for come first.
+    pub(super) fn handshake_wanted(&mut self, now: Time, frames_wait: bool) {
         self.tunnel.take_wanted();
         self.attempts_since = now;
-        if self.timers.is_armed(Timer::Retransmit) {
+        let armed = self.timers.deadline(Timer::Retransmit);
+        if armed.is_some_and(|at| at > now) {
             return;
         }
-        self.tunnel.set_handshaking(true);
         let allowed = self.last_sent_handshake.map(|last| last + REKEY_TIMEOUT);
-        let at = allowed.map_or(now, |allowed| allowed.max(now));
+        let at = match allowed {
+            Some(allowed) if allowed > now => allowed,
+            _ if frames_wait => Time::default(),
+            _ => armed.unwrap_or(now),
+        };
+        // One that only waits for its turn is still to hear of frames.
+        self.tunnel.set_handshaking(at > now);
         self.timers.arm(Timer::Retransmit, at);
     }
 
@@ -165,6 +172,7 @@ impl Peer {
         self.jitter = core.new_jitter();
         let retry = now + REKEY_TIMEOUT + self.jitter;
         self.timers.arm(Timer::Retransmit, retry);
+        self.tunnel.set_handshaking(true);
 
         let Some(to) = self.tunnel.endpoint() else {
             return;
@@ -322,7 +330,7 @@ impl Peer {
                 tunnel: Arc::clone(&self.tunnel),
             });
         } else {
-            self.handshake_wanted(now);
+            self.handshake_wanted(now, false);
         }
     }
 }

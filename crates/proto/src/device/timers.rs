@@ -46,8 +46,12 @@ impl Timers {
         self.0.iter().flatten().min().copied()
     }
 
+    pub(super) fn deadline(&self, timer: Timer) -> Option<Time> {
+        self.0[timer as usize]
+    }
+
     pub(super) fn is_armed(&self, timer: Timer) -> bool {
-        self.0[timer as usize].is_some()
+        self.deadline(timer).is_some()
     }
 
     pub(super) fn arm(&mut self, timer: Timer, at: Time) {
@@ -142,7 +146,7 @@ impl Peer {
         }
         self.tunnel.clear_unanswered();
         self.tunnel.clear_source();
-        self.handshake_wanted(now);
+        self.handshake_wanted(now, false);
     }
 
     /// "If a peer has received a validly-authenticated transport data message …, but does not have any packets itself
