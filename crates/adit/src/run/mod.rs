@@ -11,6 +11,7 @@ mod background;
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 
 use adit_ctl::{BindError, Notice, Serving, keys, status, uapi};
 use adit_engine::{Engine, Kernel, Settings, StopReason};
@@ -146,7 +147,7 @@ fn serve(args: &RunArgs) -> Result<()> {
 
     let (end, ended) = mpsc::channel();
     let serving = sockets.serve(&engine, name, offloads, level, &end)?;
-    watch(&engine, signals, end);
+    let stopped = watch(&engine, signals, end);
     background::report_ready(args, level)?;
     level.verbose(format_args!("{name} is ready"));
 
@@ -164,7 +165,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     };
     // The interface goes first: when the sockets are gone, so is everything, and the name is free.
     engine.stop();
-    engine.wait();
+    let _ = stopped.join();
     drop(serving);
     result
 }
@@ -240,15 +241,18 @@ impl Sockets {
     }
 }
 
-/// Threads that sleep until something happens that ends the process.
-fn watch(engine: &Arc<Engine>, mut signals: Signals, end: mpsc::Sender<End>) {
+/// Threads that sleep until something happens that ends the process. The result is the one that waits for the engine:
+/// it ends when the interface is closed.
+fn watch(engine: &Arc<Engine>, mut signals: Signals, end: mpsc::Sender<End>) -> JoinHandle<()> {
     let (engine, stopped) = (engine.clone(), end.clone());
-    std::thread::spawn(move || stopped.send(End::Stopped(engine.wait())));
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             let _ = end.send(End::Signal(signal));
         }
     });
+    std::thread::spawn(move || {
+        let _ = stopped.send(End::Stopped(engine.wait()));
+    })
 }
 
 fn open_tun(name: &str, shards: usize, offloads: Offloads) -> Result<Vec<Tun>> {

@@ -1,6 +1,6 @@
 //! The process: when it returns, when it ends, what it refuses, what it leaves behind.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::harness::*;
 
@@ -67,6 +67,30 @@ fn it_ends_cleanly_on_sigterm_and_sigint() {
             !host.path("/run/wireguard/wg0.sock").exists(),
             "the socket is gone"
         );
+    }
+}
+
+#[test]
+fn when_the_control_socket_is_gone_the_interface_is_gone_and_its_name_is_free() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    let (socket, interface) = ("/run/wireguard/wg0.sock", "/sys/class/net/wg0");
+    // It may go first by luck.
+    for round in 0..40 {
+        let mut daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
+        assert!(host.path(interface).exists());
+        let pid = daemon.pid().to_string();
+        let killed = std::process::Command::new("kill").arg(&pid).status();
+        assert!(killed.expect("kill starts").success());
+        // Without a pause, which may be longer than what this looks for.
+        let deadline = Instant::now() + seconds(20);
+        while host.path(socket).exists() {
+            assert!(Instant::now() < deadline, "round {round}: it stays");
+        }
+        assert!(!host.path(interface).exists(), "round {round}");
+        assert!(daemon.wait().success());
     }
 }
 
