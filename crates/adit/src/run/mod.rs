@@ -96,6 +96,8 @@ fn begin(args: &RunArgs) -> Result<()> {
     if !args.foreground && std::env::var("WG_PROCESS_FOREGROUND").as_deref() != Ok("1") {
         return start_in_background(args);
     }
+    // Started as /proc/self/exe, it would be `exe` for top, pgrep and killall.
+    let _ = rustix::thread::set_name(c"adit");
     if args.background {
         background::leave_session();
         let given = [

@@ -95,6 +95,20 @@ fn when_the_control_socket_is_gone_the_interface_is_gone_and_its_name_is_free() 
 }
 
 #[test]
+fn in_the_background_it_is_found_by_its_name() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    host.sh(&format!("LOG_LEVEL=silent {} wg0", subject()));
+    let found = host.sh("pgrep -x adit");
+    assert_eq!(found.trim(), processes(&host)[0].to_string());
+    let arguments = host.sh(&format!("ps -o args= -p {found}"));
+    assert!(arguments.starts_with("adit run "), "{arguments}");
+    assert!(arguments.trim().ends_with(" wg0"), "{arguments}");
+}
+
+#[test]
 fn in_the_background_too_it_ends_on_sigterm() {
     let host = Host::new("left");
     host.sh(&format!("LOG_LEVEL=silent {} wg0", subject()));
