@@ -256,6 +256,26 @@ fn names_that_no_interface_can_have_are_refused_with_the_reason() {
 }
 
 #[test]
+fn arguments_that_are_no_text_are_wrong_usage() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    for arguments in ["", "-f", "show", "up"] {
+        let output = host.try_sh(&format!(
+            "timeout 10 {} {arguments} \"$(printf '\\377')\"",
+            subject()
+        ));
+        assert_eq!(output.status.code(), Some(1), "{arguments}");
+        assert!(
+            output.stderr.starts_with("error: ") && output.stderr.contains("Usage: "),
+            "{arguments}: {}",
+            output.stderr
+        );
+    }
+}
+
+#[test]
 fn without_the_rights_it_says_so_and_leaves_nothing() {
     let host = Host::new("left");
     // The program's own directory need not be open to everybody.
