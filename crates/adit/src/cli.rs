@@ -1,6 +1,6 @@
 //! The command line: `--help`, the man page and the completions all come from these definitions.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -188,20 +188,31 @@ fn interface_name(name: &str) -> std::result::Result<String, String> {
     adit_ctl::config::check_name(name).map(|()| name.to_owned())
 }
 
+/// Prints what somebody wants to read. Whoever closed the pipe has seen enough.
+pub(crate) fn print(text: &[u8]) -> Result<()> {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(text).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result.context(|| "cannot write to standard output".into()),
+    }
+}
+
 pub(crate) fn print_completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "adit", &mut script);
-    std::io::stdout()
-        .write_all(&script)
-        .context(|| "cannot write to standard output".into())
+    print(&script)
 }
 
 pub(crate) fn man(dir: Option<PathBuf>) -> Result<()> {
     match dir {
         Some(dir) => clap_mangen::generate_to(Cli::command(), &dir)
             .context(|| format!("cannot write to {}", dir.display())),
-        None => clap_mangen::Man::new(Cli::command())
-            .render(&mut std::io::stdout())
-            .context(|| "cannot write to standard output".into()),
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command())
+                .render(&mut page)
+                .context(|| "cannot make the manual page".into())?;
+            print(&page)
+        }
     }
 }

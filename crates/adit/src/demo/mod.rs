@@ -16,13 +16,13 @@ mod tunnel;
 
 pub(crate) use tunnel::status_directory;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cli::DemoArgs;
-use crate::failure::{Context, Result, bail};
+use crate::cli::{self, DemoArgs};
+use crate::failure::{Result, bail};
 use hosts::{Host, Pair};
 use progress::Progress;
 use report::{Path, Report};
@@ -48,9 +48,7 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<()> {
         }
         Err(_) => String::new(),
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context(|| "cannot write to standard output".into())?;
+    cli::print(text.as_bytes())?;
     report.map(|_| ())
 }
 

@@ -37,7 +37,7 @@ use adit_proto::limits::MAX_PEERS;
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::cli::{ConfArgs, RunArgs, UpArgs};
+use crate::cli::{self, ConfArgs, RunArgs, UpArgs};
 use crate::failure::{Context, Failure, Result, bail};
 use crate::run;
 use endpoint::Retries;
@@ -142,9 +142,7 @@ pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
     let (path, _) = config::locate(&args.conf).map_err(Failure::new)?;
     Config::read(&path).map_err(|errors| Failure::new(errors.to_string()))?;
     let text = read(&path)?;
-    std::io::stdout()
-        .write_all(config::strip(&text).as_bytes())
-        .context(|| "cannot write to standard output".into())
+    cli::print(config::strip(&text).as_bytes())
 }
 
 /// As wg-quick does, starts anew with sudo where that is needed.

@@ -1157,6 +1157,26 @@ fn adit_show_tells_what_wg_show_tells_and_more() {
 }
 
 #[test]
+fn whoever_closes_the_pipe_has_seen_enough() {
+    if !only_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    host.sh("printf '[Interface]\n' > /etc/wireguard/wg0.conf");
+    for command in ["man", "completions bash", "strip wg0", "show --json"] {
+        // Nobody reads what is written once `true` has ended.
+        let script = format!(
+            "({{ sleep 0.3; {} {command}; echo $? >&2; }} | true)",
+            adit()
+        );
+        let output = host.try_sh(&script);
+        assert_eq!(output.stderr, "0\n", "{command}");
+        let full = host.try_sh(&format!("{} {command} > /dev/full", adit()));
+        assert!(!full.ok(), "{command}");
+    }
+}
+
+#[test]
 fn keys_are_those_that_wg_makes() {
     if !only_adit() {
         return;
