@@ -155,7 +155,7 @@ pub(crate) struct ShowArgs {
     /// Only this interface
     #[arg(value_name = "INTERFACE", value_parser = interface_name)]
     pub(crate) interface: Option<String>,
-    /// Print JSON
+    /// Print JSON; `errors` names the interfaces that could not be asked
     #[arg(long)]
     pub(crate) json: bool,
 }

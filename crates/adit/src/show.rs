@@ -1,66 +1,72 @@
 //! `adit show`: every userspace WireGuard interface, and what only Adit knows of its own.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::SystemTime;
 
-use adit_ctl::status::{self, Colour, Interface, Report};
+use adit_ctl::status::{self, Colour, Interface, NoAnswer, Report};
 use adit_ctl::uapi::{self, Client, ClientError};
 
-use crate::cli::ShowArgs;
+use crate::cli::{self, ShowArgs};
 use crate::failure::{Context, Failure, Result};
+use crate::quick::is_nobody;
+
+/// What the interface of this name answered.
+type Answer = (String, std::result::Result<Interface, ClientError>);
 
 pub(crate) fn show(args: &ShowArgs) -> Result<()> {
-    let (interfaces, complete) = match &args.interface {
-        Some(name) => (vec![interface(name)?], true),
+    let report = report(match &args.interface {
+        Some(name) => vec![ask(name.clone())],
         None => all(),
-    };
+    });
+    for unanswered in &report.errors {
+        Failure::new(&unanswered.error).report();
+    }
     let text = if args.json {
-        let report = Report::new(interfaces);
         serde_json::to_string_pretty(&report).context(|| "cannot write JSON".into())? + "\n"
     } else {
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |d| d.as_secs());
         let colour = Colour::from_env();
-        let texts: Vec<String> = interfaces
-            .iter()
+        let texts: Vec<String> = (report.interfaces.iter())
             .map(|i| status::render(i, now, colour))
             .collect();
         texts.join("\n")
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever closed the pipe has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result.context(|| "cannot write to standard output".into()),
-    }?;
-    match complete {
+    cli::print(text.as_bytes())?;
+    match report.errors.is_empty() {
         true => Ok(()),
         false => Err(Failure::already_said()),
     }
 }
 
-/// Those that answer, and whether all did. Interfaces that end while we look, and sockets that nobody serves, are no
-/// failure.
-fn all() -> (Vec<Interface>, bool) {
-    let mut found = Vec::new();
-    let mut complete = true;
-    for name in uapi::interfaces(Path::new(uapi::DIR)) {
-        match interface_status(&name) {
-            Ok(interface) => found.push(interface),
-            Err(ClientError::Io(e))
-                if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
-            Err(error) => {
-                explain(&name, error).report();
-                complete = false;
-            }
+fn report(answers: Vec<Answer>) -> Report {
+    let mut report = Report::new(Vec::new());
+    for (interface, answer) in answers {
+        match answer {
+            Ok(status) => report.interfaces.push(status),
+            Err(error) => report.errors.push(NoAnswer {
+                error: explain(&interface, error).to_string(),
+                interface,
+            }),
         }
     }
-    (found, complete)
+    report
 }
 
-fn interface(name: &str) -> Result<Interface> {
-    interface_status(name).map_err(|error| explain(name, error))
+/// Interfaces that end while we look, and sockets that nobody serves, are no failure.
+fn all() -> Vec<Answer> {
+    let names = uapi::interfaces(Path::new(uapi::DIR));
+    let answers = names.into_iter().map(ask);
+    answers
+        .filter(|(_, answer)| !answer.as_ref().is_err_and(is_nobody))
+        .collect()
+}
+
+fn ask(name: String) -> Answer {
+    let answer = interface_status(&name);
+    (name, answer)
 }
 
 /// From the status socket if the interface is Adit's, else from the socket that every implementation has.

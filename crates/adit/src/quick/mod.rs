@@ -171,7 +171,7 @@ fn read(path: &Path) -> Result<zeroize::Zeroizing<String>> {
 }
 
 /// Whether no process serves the interface.
-fn is_nobody(error: &ClientError) -> bool {
+pub(crate) fn is_nobody(error: &ClientError) -> bool {
     matches!(error, ClientError::Io(e)
         if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused))
 }

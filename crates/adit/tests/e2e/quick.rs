@@ -1152,8 +1152,35 @@ fn adit_show_tells_what_wg_show_tells_and_more() {
             "{key} in {interface}"
         );
     }
-    let output = net.left.try_sh(&format!("{} show doesnotexist", adit()));
-    assert!(!output.ok() && output.stderr.contains("doesnotexist"));
+    assert_eq!(json["errors"], serde_json::json!([]));
+}
+
+#[test]
+fn adit_show_tells_people_and_machines_what_it_could_not_ask() {
+    if !only_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
+    host.sh(&format!("cp {} /run/adit-for-all", adit()));
+    // Not root, and no capabilities: neither of wg0's sockets is for such.
+    let anybody = "setpriv --reuid 65534 --regid 65534 --clear-groups /run/adit-for-all show";
+    for (show, name) in [
+        (format!("{} show nope", adit()), "nope"),
+        (anybody.to_owned(), "wg0"),
+    ] {
+        let text = host.try_sh(&show);
+        assert!(text.stderr.contains(name), "{}", text.stderr);
+        assert_eq!((text.status.code(), text.stdout.as_str()), (Some(1), ""));
+        let json = host.try_sh(&format!("{show} --json"));
+        assert_eq!(json.status.code(), Some(1));
+        assert!(json.stderr.contains(name), "{}", json.stderr);
+        let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+        assert_eq!(json["interfaces"], serde_json::json!([]));
+        assert_eq!(json["errors"][0]["interface"], name);
+        let error = json["errors"][0]["error"].as_str().expect("a message");
+        assert!(error.contains(name), "{error}");
+    }
 }
 
 #[test]

@@ -29,6 +29,9 @@ pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
     pub interfaces: Vec<Interface>,
+    /// Those that should be above but could not be asked: without these, not allowed to ask looks like nothing there.
+    #[serde(default)]
+    pub errors: Vec<NoAnswer>,
 }
 
 impl Report {
@@ -36,8 +39,17 @@ impl Report {
         Self {
             schema: SCHEMA,
             interfaces,
+            errors: Vec::new(),
         }
     }
+}
+
+/// An interface that could not be asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NoAnswer {
+    pub interface: String,
+    /// For people.
+    pub error: String,
 }
 
 /// One WireGuard interface.

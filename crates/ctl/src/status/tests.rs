@@ -119,6 +119,7 @@ fn colours_are_for_terminals_unless_somebody_says_otherwise() {
 fn json_is_versioned_and_holds_keys_only_when_asked() {
     let json = serde_json::to_value(Report::new(vec![interface()])).unwrap();
     assert_eq!(json["schema"], 1);
+    assert_eq!(json["errors"], serde_json::json!([]));
     let wg0 = &json["interfaces"][0];
     assert_eq!(wg0["name"], "wg0");
     assert!(wg0.get("private_key").is_none());
