@@ -84,6 +84,7 @@ fn measure(args: &DemoArgs) -> Result<Report> {
         tunnel: tunnelled.rounded(),
         aead,
         offloads,
+        placement: tunnel.placement,
     })
 }
 
@@ -131,6 +132,7 @@ fn measure_way(
 
     Ok(Path {
         tcp_gbps: gbps(bytes, elapsed),
+        pings_lost: PINGS as usize - round_trips.len(),
         rtt_us_p50: percentile_us(&mut round_trips, 50),
         rtt_us_p99: percentile_us(&mut round_trips, 99),
         cpu_s_per_gb: cpu_time.map(|time| time.as_secs_f64() / (bytes as f64 / 1e9)),

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::PINGS;
+
 /// Rates and round trips of one path. Fields are named as in the JSON that `--json` prints.
 #[derive(Serialize, Clone, Copy, Debug, Default)]
 pub(super) struct Path {
     /// Payload bits of one TCP stream, in 10^9 a second.
     pub(super) tcp_gbps: f64,
+    /// Of the pings that were answered.
     pub(super) rtt_us_p50: f64,
     pub(super) rtt_us_p99: f64,
+    pub(super) pings_lost: usize,
     /// CPU time of both tunnel processes for 10^9 payload bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cpu_s_per_gb: Option<f64>,
@@ -22,6 +26,7 @@ impl Path {
             tcp_gbps: round(self.tcp_gbps, 3),
             rtt_us_p50: round(self.rtt_us_p50, 1),
             rtt_us_p99: round(self.rtt_us_p99, 1),
+            pings_lost: self.pings_lost,
             cpu_s_per_gb: self.cpu_s_per_gb.map(|s| round(s, 3)),
         }
     }
@@ -41,6 +46,8 @@ pub(super) struct Report {
     pub(super) tunnel: Path,
     pub(super) aead: String,
     pub(super) offloads: BTreeMap<String, bool>,
+    /// Whether lone packets are carried on the CPU that they come from.
+    pub(super) placement: bool,
 }
 
 // Octets of one full-sized TCP segment over IPv4, outermost first.
@@ -99,11 +106,19 @@ impl Report {
         let mut table = format!("\n{on}{}{off}", row("", "bare cable", "through Adit"));
         table += &row("TCP, one stream", &gbps(&self.direct), &gbps(&self.tunnel));
         table += &row("ping p50 / p99", &rtt(&self.direct), &rtt(&self.tunnel));
+        if self.direct.pings_lost + self.tunnel.pings_lost > 0 {
+            let lost = |path: &Path| format!("{} of {PINGS}", path.pings_lost);
+            table += &row("pings lost", &lost(&self.direct), &lost(&self.tunnel));
+        }
         table += &row("CPU, both ends", "–", &cpu);
         table += &row("share of framing limit", "–", &format!("{percent:.0} %"));
         table += &format!("\n  AEAD       {}\n  offloads   {in_force}\n", self.aead);
         if !missing.is_empty() {
             table += &format!("  not here   {missing}\n");
+        }
+        if !self.placement {
+            table += "  pings      slower than need be: without CAP_BPF, lone packets are not carried on the CPU that they \
+                      come from\n";
         }
         table += &format!(
             "\n  Framing limit: {limit:.2} Gb/s, the bare rate x (1368/1518) / (1448/1538), payload octets per octet on\n  \

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use adit_ctl::keys::public;
 use adit_ctl::status;
 use adit_ctl::uapi::Client;
-use adit_io::Offloads;
 use adit_io::tun::Tun;
+use adit_io::{Offloads, TunQueue as _};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use rustix::process::{Pid, Signal};
 
@@ -33,6 +33,8 @@ pub(super) struct Tunnel {
     left: End,
     right: End,
     _sockets: Directory,
+    /// Whether lone packets are carried on the CPU that they come from.
+    pub(super) placement: bool,
 }
 
 /// One process of the tunnel.
@@ -45,10 +47,10 @@ struct End {
 impl Tunnel {
     pub(super) fn start(pair: &Pair) -> Result<Self> {
         // What is missing is said once, here, and not by two processes at a time.
-        let tun = pair
-            .left
-            .run(|| Tun::open("adit-try", 1, Offloads::default()).map(drop));
-        tun.context(|| "cannot make a tunnel interface".into())?;
+        let tuns = (pair.left).run(|| Tun::open("adit-try", 1, Offloads::default()));
+        let tuns = tuns.context(|| "cannot make a tunnel interface".into())?;
+        let placement = tuns.iter().all(|tun| tun.last_origin().is_some());
+        drop(tuns);
         let sockets = Directory::new()?;
         let (left_key, right_key) = (private_key()?, private_key()?);
         let (left_public, right_public) = (public(&left_key), public(&right_key));
@@ -64,6 +66,7 @@ impl Tunnel {
             left,
             right,
             _sockets: sockets,
+            placement,
         })
     }
 
