@@ -140,8 +140,10 @@ pub(crate) fn sync(args: &ConfArgs) -> Result<()> {
 
 pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
     let (path, _) = config::locate(&args.conf).map_err(Failure::new)?;
-    Config::read(&path).map_err(|errors| Failure::new(errors.to_string()))?;
+    // Once: it may be a pipe.
     let text = read(&path)?;
+    Config::parse(&text, &path.display().to_string())
+        .map_err(|errors| Failure::new(errors.to_string()))?;
     cli::print(config::strip(&text).as_bytes())
 }
 

@@ -1184,6 +1184,22 @@ fn adit_show_tells_people_and_machines_what_it_could_not_ask() {
 }
 
 #[test]
+fn a_file_may_be_a_pipe_as_for_wg_quick() {
+    if !only_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    host.sh("mkfifo -m 600 /run/wg0.conf");
+    for program in ["wg-quick".to_owned(), adit()] {
+        let stripped = host.sh(&format!(
+            "printf '[Interface]\nListenPort = 9\nMTU = 1400\n' > /run/wg0.conf & \
+             timeout 10 {program} strip /run/wg0.conf"
+        ));
+        assert_eq!(stripped.trim(), "[Interface]\nListenPort = 9", "{program}");
+    }
+}
+
+#[test]
 fn whoever_closes_the_pipe_has_seen_enough() {
     if !only_adit() {
         return;

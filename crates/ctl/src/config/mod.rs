@@ -167,12 +167,8 @@ impl Errors {
 
 impl Config {
     /// Reads and parses a file; also warns if others may read it.
-    pub fn read(path: &Path) -> Result<Self, Errors> {
-        let (config, errors) = Self::salvage(path)?;
-        errors.none_or(config)
-    }
-
-    /// What a file says apart from its mistakes, and those: enough to take down what it brought up before it had them.
+    ///
+    /// Returns what it says apart from its mistakes, and those: enough to take down what it brought up before it had them.
     pub fn salvage(path: &Path) -> Result<(Self, Errors), Errors> {
         let file = path.display().to_string();
         let about = |text: String| Remark {

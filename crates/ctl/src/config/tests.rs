@@ -460,26 +460,26 @@ fn files_that_cannot_be_read_are_named_and_open_ones_are_warned_of() {
     let path = std::env::temp_dir().join(format!("adit-ctl-{}.conf", std::process::id()));
     _ = std::fs::remove_file(&path);
     let file = path.display();
-    let missing = Config::read(&path).unwrap_err().to_string();
+    let missing = Config::salvage(&path).unwrap_err().to_string();
     assert_eq!(
         missing,
         format!("{file}: No such file or directory (os error 2)")
     );
     // From before UTF-8.
     std::fs::write(&path, b"[Interface] # B\xfcro\n").unwrap();
-    assert!(Config::read(&path).is_ok());
+    assert!(Config::salvage(&path).is_ok());
     assert_eq!(*read(&path).unwrap().0, "[Interface] # B\u{fc}ro\n");
     std::fs::write(&path, "[Interface]\n").unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
-    let warnings = Config::read(&path).unwrap().warnings;
+    let warnings = Config::salvage(&path).unwrap().0.warnings;
     assert!(
         warnings[0].to_string().ends_with("chmod 600 it"),
         "{warnings:?}"
     );
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    assert!(Config::read(&path).unwrap().warnings.is_empty());
+    assert!(Config::salvage(&path).unwrap().0.warnings.is_empty());
     std::fs::remove_file(&path).unwrap();
-    assert!(Config::read(Path::new("/dev/zero")).is_err());
+    assert!(Config::salvage(Path::new("/dev/zero")).is_err());
 }
 
 #[test]
