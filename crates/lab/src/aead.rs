@@ -17,6 +17,8 @@ use clap::Args;
 use ring::aead as ring_aead;
 use serde::Serialize;
 
+use crate::output;
+
 const LENS: [usize; 8] = [64, 128, 256, 512, 1024, 1420, 8920, 16384];
 const BATCHES: [usize; 5] = [1, 8, 16, 45, 64];
 const KEY: [u8; 32] = [0x42; 32];
@@ -117,12 +119,12 @@ pub(crate) fn run(args: AeadArgs) -> Result<(), Box<dyn Error>> {
         }
     }
     eprintln!("\r{:40}", "");
-    if args.json {
-        println!("{}", serde_json::to_string(&table)?);
+    let text = if args.json {
+        serde_json::to_string(&table)? + "\n"
     } else {
-        print!("{}", text(&table));
-    }
-    Ok(())
+        text(&table)
+    };
+    Ok(output::print(&text)?)
 }
 
 fn name(op: Op) -> &'static str {

@@ -6,11 +6,12 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::hint::black_box;
-use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use adit_io::checksum::Sum;
 use serde::Serialize;
+
+use crate::output;
 
 /// From the smallest packet to a jumbo frame; 1368 is the payload of a TCP segment in the tunnel.
 const SIZES: [usize; 12] = [
@@ -96,8 +97,7 @@ pub(crate) fn run(args: ChecksumArgs) -> Result<(), Box<dyn Error>> {
     } else {
         table(&report)?
     };
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(())
+    Ok(output::print(&text)?)
 }
 
 /// A fast sum that is wrong is worth nothing.

@@ -3,6 +3,7 @@
 //! Stages: find the contenders → print the estimate → rounds (each contender: free placement, over IPv6, one end per
 //! core) → tables, targets, JSON.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use crate::framing::Family;
 use crate::install::{self, Flavour};
 use crate::measure::{self, Values};
 use crate::metric::{Step, metric};
+use crate::output;
 use crate::pair::{Pair, Placement};
 use crate::report::{Note, Report, Sample};
 use crate::sandbox::{self, Failure};
@@ -62,6 +64,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         ("ip", "-V", "iproute2"),
         ("wg", "--version", "wireguard-tools"),
     ])?;
+    let json = Json::open(args.json.as_deref())?;
     let steps = steps(args);
     let mut report = Report::new(args.congestion.clone(), steps.clone());
     let entries = find(args, &mut report)?;
@@ -84,7 +87,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         }
     }
     report.finish();
-    publish(args, &report)?;
+    publish(json, &report)?;
     if report.stopped.is_some() {
         return Err("the run is incomplete".into());
     }
@@ -314,22 +317,53 @@ fn record(report: &mut Report, round: u32, contender: Contender, values: Values)
         }));
 }
 
-/// Tables for people; JSON where it was asked for.
-fn publish(args: &CompareArgs, report: &Report) -> Result<(), Failure> {
+/// Where the JSON goes.
+enum Json {
+    Nowhere,
+    StandardOutput,
+    File(String, File),
+}
+
+impl Json {
+    /// Opens the file before anything is measured: a run of an hour must not end with a path that cannot be written.
+    /// What the file holds stays until there is something better.
+    fn open(asked: Option<&str>) -> Result<Self, Failure> {
+        Ok(match asked {
+            None => Self::Nowhere,
+            Some("-") => Self::StandardOutput,
+            Some(path) => {
+                let mut options = File::options();
+                let file = options.write(true).create(true).truncate(false).open(path);
+                Self::File(path.to_owned(), file.map_err(|e| format!("{path}: {e}"))?)
+            }
+        })
+    }
+}
+
+/// Tables for people; JSON where it was asked for. One that cannot be written does not keep the other back.
+fn publish(json: Json, report: &Report) -> Result<(), Failure> {
     let tables = crate::tables::render(report);
-    match args.json.as_deref() {
-        None => print!("{tables}"),
-        Some("-") => {
+    match json {
+        Json::Nowhere => output::print(&tables)?,
+        Json::StandardOutput => {
             eprint!("{tables}");
-            println!("{}", crate::document::render(report)?);
+            output::print(&(crate::document::render(report)? + "\n"))?;
         }
-        Some(path) => {
-            std::fs::write(path, crate::document::render(report)?)
-                .map_err(|e| format!("{path}: {e}"))?;
-            print!("{tables}");
+        Json::File(path, file) => {
+            let printed = output::print(&tables);
+            replace(file, &crate::document::render(report)?).map_err(|e| format!("{path}: {e}"))?;
+            printed?;
         }
     }
     Ok(())
+}
+
+fn replace(mut file: File, text: &str) -> std::io::Result<()> {
+    // A pipe has no length to set.
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(text.as_bytes())
 }
 
 impl Report {

@@ -13,6 +13,7 @@ mod host;
 mod install;
 mod measure;
 mod metric;
+mod output;
 mod pair;
 mod process;
 mod procfs;
@@ -71,7 +72,8 @@ fn peers() -> Result<(), Box<dyn Error>> {
     for who in Contender::PEERS {
         let peer = install::peer(who).map_err(plain)?;
         let binary = peer.binary.unwrap_or_default();
-        println!("{}\t{}\t{}", who.name(), peer.version, binary.display());
+        let (name, binary) = (who.name(), binary.display());
+        output::print(&format!("{name}\t{}\t{binary}\n", peer.version))?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use crate::framing::Family;
 use crate::generator::Flood;
 use crate::install::{self, Flavour};
 use crate::measure::wait;
+use crate::output;
 use crate::pair::{Pair, Placement};
 use crate::process::{self, Process};
 use crate::sandbox::Failure;
@@ -91,8 +92,8 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
         let _ = std::fs::remove_file(&data);
         let svg = args.out.join(format!("{end}.svg"));
         draw(&format!("{} {end}", entry.who.name()), &folded, &svg)?;
-        println!("{end}: {}", svg.display());
-        print!("{}", hottest(&folded, args.top));
+        let hottest = hottest(&folded, args.top);
+        output::print(&format!("{end}: {}\n{hottest}", svg.display()))?;
     }
     Ok(())
 }
@@ -164,7 +165,8 @@ fn record(args: &ProfileArgs, entry: &Entry) -> Result<[PathBuf; 2], Failure> {
     let packets = reached.datagrams.map_or_else(String::new, |(_, received)| {
         format!(", {:.0} kpps", received / reached.seconds / 1000.0)
     });
-    println!("the load reached {:.2} Gb/s{packets}", reached.gbps());
+    let rate = reached.gbps();
+    output::print(&format!("the load reached {rate:.2} Gb/s{packets}\n"))?;
     Ok(files)
 }
 
