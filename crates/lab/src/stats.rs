@@ -19,14 +19,29 @@ pub(crate) struct Summary {
 pub(crate) struct Ratio {
     /// Median over median.
     pub(crate) value: f64,
-    /// The 95 % interval of `value` when the rounds are drawn again (percentile bootstrap over the pairs).
+    /// The ends of the interval.
     pub(crate) low: f64,
     pub(crate) high: f64,
+    pub(crate) interval_kind: IntervalKind,
     /// The least and the greatest ratio within one round.
     pub(crate) min: f64,
     pub(crate) max: f64,
     pub(crate) rounds: usize,
 }
+
+/// What an interval says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum IntervalKind {
+    /// 95 % of the ratios of medians when the rounds are drawn again (percentile bootstrap over the pairs).
+    #[serde(rename = "95%")]
+    Bootstrap,
+    /// The least and the greatest round, where there are too few to draw from.
+    #[serde(rename = "range")]
+    Range,
+}
+
+/// Even the whole range of four rounds holds what it is to hold 87.5 % of the time only (1 - 2^(1 - 4)).
+const ENOUGH: usize = 5;
 
 /// The value below which the share `q` of `values` lies, interpolated between neighbours; `None` of nothing.
 pub(crate) fn quantile(values: &[f64], q: f64) -> Option<f64> {
@@ -67,7 +82,28 @@ pub(crate) fn summary(values: &[f64]) -> Option<Summary> {
 /// `pairs` holds (ours, theirs) of each round that both finished; `None` without one or when theirs is zero.
 pub(crate) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let value = ratio_of_medians(pairs)?;
-    let within: Vec<f64> = pairs.iter().map(|(ours, theirs)| ours / theirs).collect();
+    let within = pairs.iter().map(|(ours, theirs)| ours / theirs);
+    let within: Vec<f64> = within.filter(|ratio| ratio.is_finite()).collect();
+    let (min, max) = (quantile(&within, 0.0)?, quantile(&within, 1.0)?);
+    let (low, high, interval_kind) = if pairs.len() < ENOUGH {
+        (min, max, IntervalKind::Range)
+    } else {
+        let (low, high) = drawn_again(pairs)?;
+        (low, high, IntervalKind::Bootstrap)
+    };
+    Some(Ratio {
+        value,
+        low,
+        high,
+        interval_kind,
+        min,
+        max,
+        rounds: pairs.len(),
+    })
+}
+
+/// Where 95 % of the ratios lie when the rounds are drawn again.
+fn drawn_again(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
     let mut random = Random::new();
     let drawn: Vec<f64> = (0..RESAMPLES)
         .filter_map(|_| {
@@ -78,14 +114,7 @@ pub(crate) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
             ratio_of_medians(&again)
         })
         .collect();
-    Some(Ratio {
-        value,
-        low: quantile(&drawn, 0.025)?,
-        high: quantile(&drawn, 0.975)?,
-        min: quantile(&within, 0.0)?,
-        max: quantile(&within, 1.0)?,
-        rounds: pairs.len(),
-    })
+    Some((quantile(&drawn, 0.025)?, quantile(&drawn, 0.975)?))
 }
 
 const RESAMPLES: usize = 2000;
