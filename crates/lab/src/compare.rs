@@ -91,7 +91,10 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     if report.stopped.is_some() {
         return Err("the run is incomplete".into());
     }
-    Ok(())
+    match report.failures() {
+        0 => Ok(()),
+        count => Err(format!("what failed is listed above ({count})").into()),
+    }
 }
 
 fn steps(args: &CompareArgs) -> Vec<Step> {
@@ -209,7 +212,7 @@ fn estimate(steps: &[Step], contenders: usize) -> Duration {
     one.mul_f64(to_f64(contenders))
 }
 
-/// Every contender once. Each round starts with another one, so that no place in the order favours anybody.
+/// Every contender once.
 fn one_round(
     args: &CompareArgs,
     round: u32,
@@ -222,10 +225,7 @@ fn one_round(
         "round {round} of {rounds} (load average {})",
         procfs::load_average()
     );
-    let mut order = report.contenders.clone();
-    let first = usize::try_from(round - 1)? % order.len();
-    order.rotate_left(first);
-    for entry in order {
+    for entry in order(&report.contenders, round) {
         eprint!("  {:<14}", entry.who.name());
         for stage in Stage::ALL {
             let now: Vec<Step> = steps
@@ -245,6 +245,18 @@ fn one_round(
     Ok(())
 }
 
+/// The contenders (one at least). Each round starts with another, and every second round goes the other way round, so
+/// that neither a place in the order nor a predecessor favours anybody.
+fn order(contenders: &[Entry], round: u32) -> Vec<Entry> {
+    let mut order = contenders.to_vec();
+    let first = usize::try_from(round - 1).map_or(0, |first| first % order.len());
+    order.rotate_left(first);
+    if round.is_multiple_of(2) {
+        order[1..].reverse();
+    }
+    order
+}
+
 /// One contender on one pair of hosts. What fails is noted, and the rest goes on.
 fn one_stage(
     args: &CompareArgs,
@@ -256,19 +268,19 @@ fn one_stage(
 ) -> Result<(), Failure> {
     let (placement, outer) = stage.placement();
     let build = || Pair::new(entry, placement, outer, &args.congestion);
-    let mut pair = match build() {
-        Ok(pair) => pair,
-        Err(why) => {
-            sandbox::check()?;
-            eprint!(" failed: {why}");
-            report.note(round, entry.who, None, why.to_string());
-            return Ok(());
-        }
+    let mut turn = Turn {
+        report,
+        round,
+        who: entry.who,
+    };
+    let Some(mut pair) = turn.attempt(None, build())? else {
+        return Ok(());
     };
     let memory = steps.contains(&Step::Memory);
     if memory {
-        record(report, round, entry.who, measure::idle_memory(&pair)?);
+        turn.record(Step::Memory, measure::idle_memory(&pair))?;
     }
+    let mut restarted = false;
     let in_turns = Step::in_turns(steps).into_iter();
     for step in in_turns.filter(|&step| step != Step::Memory) {
         sandbox::check()?;
@@ -276,25 +288,67 @@ fn one_stage(
             pair.check()?;
             Ok(values)
         });
-        match done {
-            Ok(values) => {
-                show(step, &values);
-                record(report, round, entry.who, values);
-            }
-            Err(why) => {
-                sandbox::check()?;
-                eprint!(" {}: failed", step.name());
-                report.note(round, entry.who, Some(step), why.to_string());
-                if pair.check().is_err() {
-                    pair = build()?;
-                }
-            }
+        turn.record(step, done)?;
+        if pair.check().is_err() {
+            restarted = true;
+            let Some(again) = turn.attempt(None, build())? else {
+                return Ok(());
+            };
+            pair = again;
         }
     }
     if memory {
-        record(report, round, entry.who, measure::peak_memory(&pair)?);
+        let peak = match restarted {
+            true => Err("a daemon had to be started again: its peak is not the round's".into()),
+            false => measure::peak_memory(&pair),
+        };
+        turn.record(Step::Memory, peak)?;
     }
     Ok(())
+}
+
+/// One contender's part of a round.
+struct Turn<'a> {
+    report: &'a mut Report,
+    round: u32,
+    who: Contender,
+}
+
+impl Turn<'_> {
+    /// What was done, or a note of why it failed; an error only if the user wants to stop.
+    fn attempt<T>(
+        &mut self,
+        step: Option<Step>,
+        done: Result<T, Failure>,
+    ) -> Result<Option<T>, Failure> {
+        let why = match done {
+            Ok(done) => return Ok(Some(done)),
+            Err(why) => why.to_string(),
+        };
+        sandbox::check()?;
+        match step {
+            Some(step) => eprint!(" {}: failed ·", step.name()),
+            None => eprint!(" failed: {why} ·"),
+        }
+        self.report.note(self.round, self.who, step, why);
+        Ok(None)
+    }
+
+    fn record(&mut self, step: Step, done: Result<Values, Failure>) -> Result<(), Failure> {
+        let Some(values) = self.attempt(Some(step), done)? else {
+            return Ok(());
+        };
+        show(step, &values);
+        let (round, contender) = (self.round, self.who);
+        let samples = values.into_iter().map(|(metric, value)| Sample {
+            round,
+            contender,
+            metric,
+            value,
+        });
+        self.report.samples.extend(samples);
+        Ok(())
+    }
 }
 
 /// Progress: the step's first value.
@@ -304,17 +358,6 @@ fn show(step: Step, values: &Values) {
         eprint!(" {} {value:.places$} {unit} ·", step.name());
         let _ = std::io::stderr().flush();
     }
-}
-
-fn record(report: &mut Report, round: u32, contender: Contender, values: Values) {
-    report
-        .samples
-        .extend(values.into_iter().map(|(metric, value)| Sample {
-            round,
-            contender,
-            metric,
-            value,
-        }));
 }
 
 /// Where the JSON goes.
@@ -374,5 +417,26 @@ impl Report {
             step,
             text,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_begin_with_everybody_and_nobody_always_follows_the_same() {
+        let all = Contender::ALL.map(|who| plain(who, String::new()));
+        let names = |round| -> Vec<Contender> {
+            let order = order(&all[..4], round);
+            order.into_iter().map(|entry| entry.who).collect()
+        };
+        let [a, b, c, d] = [0, 1, 2, 3].map(|at| Contender::ALL[at]);
+        assert_eq!(names(1), [a, b, c, d]);
+        assert_eq!(names(2), [b, a, d, c]);
+        assert_eq!(names(3), [c, d, a, b]);
+        assert_eq!(names(4), [d, c, b, a]);
+        assert_eq!(names(5), names(1));
+        assert_eq!(order(&all[..1], 2)[0].who, a);
     }
 }

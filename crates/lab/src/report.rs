@@ -103,6 +103,28 @@ impl Report {
             .collect()
     }
 
+    /// How much went wrong in the rounds. Who was left out before them is not among it.
+    pub(crate) fn failures(&self) -> usize {
+        self.notes.iter().filter(|note| note.round > 0).count()
+    }
+
+    /// Whether the measurement of a metric that was asked for went wrong, in any round. A note without a step is about
+    /// every one that the round then does not have.
+    pub(crate) fn failed(&self, who: Contender, id: &str) -> bool {
+        let Some(step) = metric(id).map(|metric| metric.step) else {
+            return false;
+        };
+        let values = self.values(who, id);
+        let missing = |round| !values.iter().any(|&(measured, _)| measured == round);
+        self.steps.contains(&step)
+            && self.notes.iter().any(|note| {
+                let concerned = note
+                    .step
+                    .map_or_else(|| missing(note.round), |of| of == step);
+                note.contender == who && concerned
+            })
+    }
+
     /// Median and range over the rounds.
     pub(crate) fn summary(&self, who: Contender, metric: &str) -> Option<Summary> {
         let values: Vec<f64> = self

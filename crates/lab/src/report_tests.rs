@@ -105,6 +105,91 @@ fn targets_pass_miss_or_are_not_measured() {
     assert_eq!(verdict("peak memory", "–"), Verdict::NotMeasured);
 }
 
+fn verdict_of(report: &Report, measure: &str, against: &str) -> Verdict {
+    let targets = targets::judge(report).into_iter();
+    let mut found = targets.filter(|target| target.measure == measure);
+    let found = found.find(|target| target.against.starts_with(against));
+    found.unwrap().verdict
+}
+
+fn note(round: u32, contender: Contender, step: Option<Step>) -> Note {
+    Note {
+        round,
+        contender,
+        step,
+        text: "it did not work".to_owned(),
+    }
+}
+
+#[test]
+fn a_goal_whose_measurement_failed_is_not_called_unmeasured() {
+    let mut report = report(&[(1, Tailscale, "tcp1", 6.0)]);
+    report.steps = vec![Step::Tcp1, Step::Udp64];
+    report.notes.push(note(1, Adit, Some(Step::Tcp1)));
+    let verdict = |report: &Report, measure| verdict_of(report, measure, "");
+    assert_eq!(verdict(&report, "TCP, 1 stream"), Verdict::Failed);
+    assert_eq!(
+        verdict(&report, "retransmits, TCP, 1 stream"),
+        Verdict::Failed
+    );
+    assert_eq!(verdict(&report, "UDP 64 B delivered"), Verdict::NotMeasured);
+    report.notes.push(note(1, Gotatun, Some(Step::Udp64)));
+    assert_eq!(verdict(&report, "UDP 64 B delivered"), Verdict::Failed);
+    assert_eq!(report.failures(), 2);
+}
+
+#[test]
+fn a_note_without_a_step_is_about_what_was_asked_for_and_is_missing() {
+    let mut report = report(&[(1, Adit, "tcp1", 12.0), (1, Tailscale, "tcp1", 4.0)]);
+    report.steps = vec![Step::Tcp1, Step::Tcp8];
+    report.notes.push(note(1, Adit, None));
+    report.notes.push(note(0, WireguardGo, None));
+    let tcp1 = "TCP, 1 stream";
+    assert_eq!(verdict_of(&report, tcp1, "tailscale"), Verdict::Pass);
+    assert_eq!(verdict_of(&report, tcp1, "wireguard-go"), Verdict::Failed);
+    assert_eq!(verdict_of(&report, "TCP, 8 streams", ""), Verdict::Failed);
+    let pinned = "TCP, 1 stream, one end per core";
+    assert_eq!(verdict_of(&report, pinned, ""), Verdict::NotMeasured);
+    assert_eq!(report.failures(), 1);
+}
+
+#[test]
+fn peak_memory_is_judged_beside_a_stream_only() {
+    let idle = report(&[(1, Adit, "rss.peak", 9.0)]);
+    assert_eq!(verdict_of(&idle, "peak memory", ""), Verdict::NotMeasured);
+    let loaded = report(&[(1, Adit, "rss.peak", 9.0), (1, Adit, "tcp1", 12.0)]);
+    assert_eq!(verdict_of(&loaded, "peak memory", ""), Verdict::Pass);
+}
+
+#[test]
+fn the_goals_are_shown_when_one_is_judged_and_ranges_are_called_so() {
+    let nothing = report(&[(1, Adit, "udp512", 1.0)]);
+    assert!(!crate::tables::render(&nothing).contains("verdict"));
+    let vxlan = report(&[
+        (1, Adit, "vxlan", 10.0),
+        (1, Gotatun, "vxlan", 1.0),
+        (2, Adit, "vxlan", 12.0),
+        (2, Gotatun, "vxlan", 1.0),
+    ]);
+    let tables = crate::tables::render(&vxlan);
+    assert!(tables.contains("11.00 (range 10.00–12.00)"), "{tables}");
+    assert!(tables.contains("  pass"), "{tables}");
+}
+
+#[test]
+fn retransmits_are_judged_by_the_median_and_shown_with_the_most() {
+    let samples = [0.0, 0.0, 3.0].map(|count| ("tcp1.retransmits", count));
+    let rounds = (1..).zip(samples);
+    let samples: Vec<_> = rounds
+        .map(|(n, (id, count))| (n, Adit, id, count))
+        .collect();
+    let report = report(&samples);
+    let id = "retransmits, TCP, 1 stream";
+    assert_eq!(verdict_of(&report, id, ""), Verdict::Pass);
+    let tables = crate::tables::render(&report);
+    assert!(tables.contains("0.00 (range 0.00–3.00)"), "{tables}");
+}
+
 #[test]
 fn the_document_holds_every_raw_value_and_the_tables_render() {
     let report = report(&[

@@ -6,7 +6,8 @@ use crate::contender::Contender;
 use crate::framing::{LINK_MTU, TUNNEL_MTU};
 use crate::metric::{METRICS, Metric, Step};
 use crate::report::Report;
-use crate::targets::{self, Target};
+use crate::stats::IntervalKind;
+use crate::targets::{self, Target, Verdict};
 
 /// Width of the first column and of the others.
 const FIRST: usize = 34;
@@ -62,7 +63,10 @@ fn medians(report: &Report) -> String {
     for who in &columns {
         line += &right(who.name(), OTHER);
     }
-    put(&mut text, &format!("{line}  Adit / best peer (95 %)"));
+    put(
+        &mut text,
+        &format!("{line}  Adit / best peer (95 % interval, or range)"),
+    );
     for metric in METRICS {
         let cells: Vec<String> = columns
             .iter()
@@ -126,12 +130,21 @@ fn against_best(report: &Report, metric: &Metric) -> String {
     let Some((best, ratio)) = ratio else {
         return String::new();
     };
-    let interval = if ratio.rounds > 1 {
-        format!(" ({:.2}–{:.2})", ratio.low, ratio.high)
-    } else {
-        String::new()
-    };
+    let interval = interval(ratio.low, ratio.high, Some(ratio.interval_kind));
     format!("  {:.2} × {}{interval}", ratio.value, best.name())
+}
+
+/// In brackets; nothing where one round was all.
+fn interval(low: f64, high: f64, kind: Option<IntervalKind>) -> String {
+    let range = match kind {
+        Some(IntervalKind::Range) => "range ",
+        _ => "",
+    };
+    if low == high {
+        String::new()
+    } else {
+        format!(" ({range}{low:.2}–{high:.2})")
+    }
 }
 
 /// Percent of what framing leaves of the direct path.
@@ -178,11 +191,11 @@ fn streams(report: &Report) -> String {
         let sent_again =
             sent_again.map_or_else(|| "–".to_owned(), |segments| format!("{segments:.0}"));
         let name = match entry.who {
-            Contender::Direct => "no tunnel",
-            who => who.name(),
+            Contender::Direct => format!("no tunnel, MTU {LINK_MTU}"),
+            who => who.name().to_owned(),
         };
         let line =
-            pad(name, FIRST) + &right(&format!("{rate:.2}"), OTHER) + &right(&sent_again, OTHER);
+            pad(&name, FIRST) + &right(&format!("{rate:.2}"), OTHER) + &right(&sent_again, OTHER);
         put(&mut rows, &line);
     }
     if rows.is_empty() {
@@ -194,9 +207,10 @@ fn streams(report: &Report) -> String {
 }
 
 fn verdicts(report: &Report) -> String {
-    if report.median(Contender::Adit, "tcp1").is_none()
-        && report.median(Contender::Adit, "ping.p50").is_none()
-        && report.median(Contender::Adit, "udp64").is_none()
+    let targets = targets::judge(report);
+    if targets
+        .iter()
+        .all(|target| target.verdict == Verdict::NotMeasured)
     {
         return String::new();
     }
@@ -204,27 +218,25 @@ fn verdicts(report: &Report) -> String {
     let line = pad("target", 52)
         + &pad("against", 32)
         + &right("goal", 10)
-        + &right("measured", 22)
+        + &right("measured", 26)
         + "  verdict";
     put(&mut text, &line);
-    for target in targets::judge(report) {
-        put(&mut text, &verdict(&target));
+    for target in &targets {
+        put(&mut text, &verdict(target));
     }
     text
 }
 
 fn verdict(target: &Target) -> String {
     let measured = target.measured.map_or_else(String::new, |value| {
-        let interval = target.interval.filter(|(low, high)| low != high);
-        interval.map_or_else(
-            || format!("{value:.2}"),
-            |(low, high)| format!("{value:.2} ({low:.2}–{high:.2})"),
-        )
+        let (low, high) = target.interval.unwrap_or_default();
+        let interval = interval(low, high, target.interval_kind);
+        format!("{value:.2}{interval}")
     });
     pad(&target.measure, 52)
         + &pad(&target.against, 32)
         + &right(&target.goal, 10)
-        + &right(&measured, 22)
+        + &right(&measured, 26)
         + "  "
         + target.verdict.word()
 }

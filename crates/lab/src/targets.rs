@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::contender::Contender::{self, Adit, Ceiling, Tailscale, WireguardGo};
 use crate::metric::metric;
 use crate::report::Report;
+use crate::stats::IntervalKind;
 
 /// How a run stands to one goal.
 #[derive(Clone, Debug, Serialize)]
@@ -13,8 +14,9 @@ pub(crate) struct Target {
     pub(crate) against: String,
     pub(crate) goal: String,
     pub(crate) measured: Option<f64>,
-    /// The 95 % interval of a ratio.
     pub(crate) interval: Option<(f64, f64)>,
+    /// What the interval is.
+    pub(crate) interval_kind: Option<IntervalKind>,
     pub(crate) verdict: Verdict,
 }
 
@@ -23,6 +25,8 @@ pub(crate) struct Target {
 pub(crate) enum Verdict {
     Pass,
     Miss,
+    /// It was asked for, and a measurement that it is judged by went wrong.
+    Failed,
     NotMeasured,
 }
 
@@ -31,6 +35,7 @@ impl Verdict {
         match self {
             Self::Pass => "pass",
             Self::Miss => "MISS",
+            Self::Failed => "FAILED",
             Self::NotMeasured => "not measured",
         }
     }
@@ -99,54 +104,81 @@ pub(crate) fn judge(report: &Report) -> Vec<Target> {
     let ratios = RATIOS
         .iter()
         .map(|&(id, against, goal)| judge_ratio(report, id, against, goal));
-    let retransmits = report.median(Adit, "tcp1.retransmits");
-    let memory = report.summary(Adit, "rss.peak").map(|peak| peak.max);
     ratios
-        .chain([
-            absolute("retransmits, TCP, 1 stream", retransmits, AtMost(0.0), ""),
-            absolute("peak memory", memory, AtMost(32.0), " MiB"),
-        ])
+        .chain([retransmits(report), memory(report)])
         .collect()
 }
 
 fn judge_ratio(report: &Report, id: &str, against: Against, goal: Goal) -> Target {
-    let (theirs, name) = match against {
-        One(who) => (Some((who, id)), who.name().to_owned()),
-        BetterGo => {
-            let best = report.best(&[WireguardGo, Tailscale], id);
-            (best.map(|who| (who, id)), named("better of the two", best))
-        }
-        BestPeer => {
-            let best = report.best(&Contender::PEERS, id);
-            (best.map(|who| (who, id)), named("best peer", best))
-        }
-        Own(other) => (Some((Adit, other)), format!("Adit's {}", title(other))),
+    // Of several opponents the best, or all of them while nobody knows.
+    let best_of = |what: &str, all: &[Contender]| {
+        let best = report.best(all, id);
+        let opponents = best.map_or_else(|| all.to_vec(), |who| vec![who]);
+        (opponents, id, named(what, best))
     };
-    let ratio = theirs.and_then(|theirs| report.ratio((Adit, id), theirs));
+    let (opponents, of, name) = match against {
+        One(who) => (vec![who], id, who.name().to_owned()),
+        BetterGo => best_of("better of the two", &[WireguardGo, Tailscale]),
+        BestPeer => best_of("best peer", &Contender::PEERS),
+        Own(other) => (vec![Adit], other, format!("Adit's {}", title(other))),
+    };
+    let ratio = match opponents[..] {
+        [opponent] => report.ratio((Adit, id), (opponent, of)),
+        _ => None,
+    };
     let measured = ratio.map(|ratio| ratio.value);
+    let failed = report.failed(Adit, id) || opponents.iter().any(|&who| report.failed(who, of));
     Target {
         measure: title(id),
         against: name,
         goal: goal.text(" ×"),
         measured,
         interval: ratio.map(|ratio| (ratio.low, ratio.high)),
-        verdict: verdict(goal, measured),
+        interval_kind: ratio.map(|ratio| ratio.interval_kind),
+        verdict: verdict(goal, measured, failed),
     }
 }
 
-fn absolute(measure: &str, measured: Option<f64>, goal: Goal, unit: &str) -> Target {
+/// Judged by the median, as every goal, and shown with the range, because one round with retransmits is worth knowing.
+fn retransmits(report: &Report) -> Target {
+    let id = "tcp1.retransmits";
+    let summary = report.summary(Adit, id);
+    let median = summary.map(|summary| summary.median);
+    let goal = AtMost(0.0);
     Target {
-        measure: measure.to_owned(),
+        measure: "retransmits, TCP, 1 stream".to_owned(),
         against: "–".to_owned(),
-        goal: goal.text(unit),
-        measured,
-        interval: None,
-        verdict: verdict(goal, measured),
+        goal: goal.text(""),
+        measured: median,
+        interval: summary.map(|summary| (summary.min, summary.max)),
+        interval_kind: summary.map(|_| IntervalKind::Range),
+        verdict: verdict(goal, median, report.failed(Adit, id)),
     }
 }
 
-fn verdict(goal: Goal, measured: Option<f64>) -> Verdict {
+/// Judged by the greatest of the rounds in which the single stream ran: nobody's peak is high without a load.
+fn memory(report: &Report) -> Target {
+    let loaded = report.values(Adit, "tcp1");
+    let ran = |round| loaded.iter().any(|&(other, _)| other == round);
+    let peaks = report.values(Adit, "rss.peak").into_iter();
+    let peaks = peaks.filter(|&(round, _)| ran(round));
+    let peak = peaks.map(|(_, peak)| peak).reduce(f64::max);
+    let goal = AtMost(32.0);
+    let failed = report.failed(Adit, "rss.peak") || report.failed(Adit, "tcp1");
+    Target {
+        measure: "peak memory".to_owned(),
+        against: "–".to_owned(),
+        goal: goal.text(" MiB"),
+        measured: peak,
+        interval: None,
+        interval_kind: None,
+        verdict: verdict(goal, peak, failed),
+    }
+}
+
+fn verdict(goal: Goal, measured: Option<f64>, failed: bool) -> Verdict {
     match measured {
+        _ if failed => Verdict::Failed,
         None => Verdict::NotMeasured,
         Some(value) if goal.is_met(value) => Verdict::Pass,
         Some(_) => Verdict::Miss,
