@@ -9,7 +9,7 @@ use crate::pair::Pair;
 use crate::procfs;
 use crate::sandbox::{self, Failure};
 use crate::stats::quantile;
-use crate::tools::{Flow, Iperf, ping};
+use crate::tools::{Flow, Iperf, Pings, ping};
 
 /// A value of the metric of that name.
 pub(crate) type Values = Vec<(&'static str, f64)>;
@@ -185,46 +185,65 @@ fn delivered(flow: Flow, [rate, lost]: [&'static str; 2]) -> Result<Values, Fail
 
 fn idle_ping(pair: &Pair, seconds: u32) -> Result<Values, Failure> {
     let interval = Duration::from_millis(2);
-    let times = ping(pair, interval, seconds.into(), Family::V4)?;
-    percentiles(&times, ["ping.p50", "ping.p99", "ping.p99.9"])
+    // With a second to spare: no load ends meanwhile, and the p99.9 needs every answer.
+    let pings = ping(pair, interval, seconds * 500, seconds + 1)?;
+    let mut values = round_trips(&pings, ["ping.p50", "ping.p99", "ping.lost"])?;
+    if pings.times.len() >= ENOUGH_FOR_P99_9 {
+        let value = quantile(&pings.times, 0.999);
+        values.extend(value.map(|value| ("ping.p99.9", value)));
+    }
+    Ok(values)
 }
 
+/// Of fewer round trips the p99.9 is the longest.
+const ENOUGH_FOR_P99_9: usize = 1000;
+
 fn loaded_ping(pair: &Pair, seconds: u32) -> Result<Values, Failure> {
-    let load = Iperf::tcp(1, seconds + 1);
-    let running = load.start(pair, pair.address(Family::V4, 1))?;
+    let running = beside(1, seconds + 1).start(pair, pair.address(Family::V4, 1))?;
     wait(Duration::from_millis(700))?;
+    let begun = Instant::now();
     let interval = Duration::from_millis(5);
-    let times = ping(pair, interval, f64::from(seconds) - 0.2, Family::V4)?;
-    let flow = running.finish()?;
-    let names = ["ping-load.p50", "ping-load.p99", "ping-load.p99.9"];
-    let mut values = percentiles(&times, names)?;
-    values.push(("ping-load.tcp", flow.gbps()));
+    let pings = ping(pair, interval, seconds * 200 - 40, seconds)?;
+    let rate = running.rate_within(begun..Instant::now())?;
+    let names = ["ping-load.p50", "ping-load.p99", "ping-load.lost"];
+    let mut values = round_trips(&pings, names)?;
+    values.push(("ping-load.tcp", rate));
     Ok(values)
 }
 
 fn answers(pair: &Pair, seconds: u32, warm_up: u32) -> Result<Values, Failure> {
-    let load = Iperf::tcp(8, warm_up + seconds + 1);
+    let load = beside(8, warm_up + seconds + 1);
     let running = load.start(pair, pair.address(Family::V4, 1))?;
     wait(Duration::from_secs(warm_up.into()))?;
+    let begun = Instant::now();
     let times = Answers {
         len: 200_000,
         time: Duration::from_secs(seconds.into()),
     }
     .run(pair)?;
-    let flow = running.finish()?;
+    let rate = running.rate_within(begun..Instant::now())?;
     let at = |q| quantile(&times, q).ok_or("no answer came");
     Ok(vec![
         ("answers.p50", at(0.5)?),
         ("answers.p99", at(0.99)?),
         ("answers.max", at(1.0)?),
-        ("answers.tcp", flow.gbps()),
+        ("answers.tcp", rate),
     ])
 }
 
-fn percentiles(times: &[f64], names: [&'static str; 3]) -> Result<Values, Failure> {
-    let at = |q| quantile(times, q).ok_or("no round trip was measured");
-    let values = [at(0.5)?, at(0.99)?, at(0.999)?];
-    Ok(names.into_iter().zip(values).collect())
+/// Streams beside which something else is measured. They begin before it and end after it, and only what they did
+/// meanwhile counts.
+fn beside(streams: u32, seconds: u32) -> Iperf {
+    Iperf {
+        by_tenths: true,
+        ..Iperf::tcp(streams, seconds)
+    }
+}
+
+/// Median, 99th percentile, and percent lost.
+fn round_trips(pings: &Pings, [p50, p99, lost]: [&'static str; 3]) -> Result<Values, Failure> {
+    let at = |q| quantile(&pings.times, q).ok_or("no ping was answered");
+    Ok(vec![(p50, at(0.5)?), (p99, at(0.99)?), (lost, pings.lost)])
 }
 
 /// Sleeps unless the user wants to stop.

@@ -420,6 +420,7 @@ pub(crate) const METRICS: &[Metric] = &[
     whole(lower("ping.p50", "ping idle p50", "µs", Step::Ping)),
     whole(lower("ping.p99", "  p99", "µs", Step::Ping)),
     whole(lower("ping.p99.9", "  p99.9", "µs", Step::Ping)),
+    lower("ping.lost", "  lost", "%", Step::Ping),
     whole(lower(
         "ping-load.p50",
         "ping beside a TCP stream p50",
@@ -427,7 +428,7 @@ pub(crate) const METRICS: &[Metric] = &[
         Step::PingLoad,
     )),
     whole(lower("ping-load.p99", "  p99", "µs", Step::PingLoad)),
-    whole(lower("ping-load.p99.9", "  p99.9", "µs", Step::PingLoad)),
+    lower("ping-load.lost", "  lost", "%", Step::PingLoad),
     higher(
         "ping-load.tcp",
         "  the stream meanwhile",

@@ -1,7 +1,8 @@
 //! iperf3 and ping: how they are called, and what their output says.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
@@ -9,6 +10,7 @@ use crate::framing::Family;
 use crate::pair::Pair;
 use crate::process::{self, Process};
 use crate::sandbox::Failure;
+use crate::stats::to_f64;
 
 /// What an iperf3 run sends.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,8 @@ pub(crate) struct Iperf {
     pub(crate) seconds: u32,
     /// Seconds before that which do not count.
     pub(crate) warm_up: u32,
+    /// Account for every tenth of a second, for [`Running::rate_within`].
+    pub(crate) by_tenths: bool,
 }
 
 impl Iperf {
@@ -31,6 +35,7 @@ impl Iperf {
             datagram: None,
             seconds,
             warm_up: 0,
+            by_tenths: false,
         }
     }
 }
@@ -57,6 +62,7 @@ impl Flow {
 pub(crate) struct Running {
     server: Process,
     client: std::process::Child,
+    begun: Instant,
     limit: Duration,
 }
 
@@ -85,10 +91,14 @@ impl Iperf {
         if let Some(len) = self.datagram {
             args.extend(["-u", "-b", "0", "-l", &len.to_string()].map(str::to_owned));
         }
+        if self.by_tenths {
+            args.extend(["-i", "0.1"].map(str::to_owned));
+        }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         Ok(Running {
             server,
             client: pair.a.spawn(process::command("iperf3", &args))?,
+            begun: Instant::now(),
             // An overloaded tunnel delays the exchange of results.
             limit: Duration::from_secs(u64::from(self.warm_up + self.seconds) + 15),
         })
@@ -102,18 +112,45 @@ impl Iperf {
 
 impl Running {
     /// Waits for the end and reads the result.
-    pub(crate) fn finish(mut self) -> Result<Flow, Failure> {
+    pub(crate) fn finish(self) -> Result<Flow, Failure> {
+        parse_iperf(&self.output()?)
+    }
+
+    /// Waits for the end and returns the Gb/s that were sent within `part` of the run: what the streams reached while
+    /// something else was measured beside them. Needs [`Iperf::by_tenths`].
+    pub(crate) fn rate_within(self, part: Range<Instant>) -> Result<f64, Failure> {
+        let since = |at: Instant| at.saturating_duration_since(self.begun).as_secs_f64();
+        let part = since(part.start)..since(part.end);
+        parse_rate_within(&self.output()?, part)
+    }
+
+    fn output(mut self) -> Result<String, Failure> {
         let said = process::output("iperf3", self.client, self.limit)?;
         // The server has said all it has to say.
         self.server.stop(nix::sys::signal::Signal::SIGTERM);
-        parse_iperf(&said)
+        Ok(said)
     }
 }
 
 #[derive(Deserialize)]
 struct Report {
     error: Option<String>,
+    #[serde(default)]
+    intervals: Vec<Interval>,
     end: Option<End>,
+}
+
+#[derive(Deserialize)]
+struct Interval {
+    sum: Tenth,
+}
+
+/// Seconds since the beginning, and the bytes sent between them.
+#[derive(Deserialize)]
+struct Tenth {
+    start: f64,
+    end: f64,
+    bytes: f64,
 }
 
 #[derive(Deserialize)]
@@ -134,12 +171,30 @@ struct Sum {
 }
 
 /// Reads iperf3's JSON (3.9 and later).
-fn parse_iperf(json: &str) -> Result<Flow, Failure> {
+fn parse_report(json: &str) -> Result<Report, Failure> {
     let report: Report =
         serde_json::from_str(json).map_err(|e| format!("iperf3's report is not readable: {e}"))?;
-    if let Some(error) = report.error {
-        return Err(format!("iperf3: {error}").into());
+    match report.error {
+        Some(error) => Err(format!("iperf3: {error}").into()),
+        None => Ok(report),
     }
+}
+
+fn parse_rate_within(json: &str, part: Range<f64>) -> Result<f64, Failure> {
+    let intervals = parse_report(json)?.intervals.into_iter();
+    let sums = intervals.map(|interval| interval.sum);
+    let within = sums.filter(|sum| sum.start >= part.start && sum.end <= part.end);
+    let (bytes, seconds) = within.fold((0.0, 0.0), |(bytes, seconds), sum| {
+        (bytes + sum.bytes, seconds + sum.end - sum.start)
+    });
+    if seconds <= 0.0 {
+        return Err("iperf3 did not run meanwhile".into());
+    }
+    Ok(bytes * 8.0 / 1e9 / seconds)
+}
+
+fn parse_iperf(json: &str) -> Result<Flow, Failure> {
+    let report = parse_report(json)?;
     let end = report.end.ok_or("iperf3's report has no end")?;
     let sent = end.sum_sent.ok_or("iperf3's report has no sum")?;
     let received = end.sum_received.ok_or("iperf3's report has no sum")?;
@@ -162,37 +217,57 @@ fn parse_iperf(json: &str) -> Result<Flow, Failure> {
     })
 }
 
-/// Round trips in microseconds, one for each answer.
+/// What pings found.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Pings {
+    /// Round trips in microseconds, one for each answer.
+    pub(crate) times: Vec<f64>,
+    /// Percent of them that were not answered.
+    pub(crate) lost: f64,
+}
+
+/// Sends `count` pings through the tunnel, or as many as fit `limit` seconds.
 pub(crate) fn ping(
     pair: &Pair,
     interval: Duration,
-    seconds: f64,
-    family: Family,
-) -> Result<Vec<f64>, Failure> {
-    let count = (seconds / interval.as_secs_f64()).ceil();
-    let interval = format!("{}", interval.as_secs_f64());
-    let count = format!("{count}");
-    let to = pair.address(family, 1).to_string();
+    count: u32,
+    limit: u32,
+) -> Result<Pings, Failure> {
+    let to = pair.address(Family::V4, 1).to_string();
+    let (seconds, count) = (interval.as_secs_f64().to_string(), count.to_string());
     // The deadline keeps a slow path from stretching the run beyond the load beside it; ping fails when it strikes.
-    let deadline = format!("{}", seconds.ceil());
-    let args = ["-n", "-i", &interval, "-c", &count, "-w", &deadline, &to];
-    let limit = Duration::from_secs_f64(seconds + 5.0);
+    let deadline = limit.to_string();
+    let args = ["-n", "-i", &seconds, "-c", &count, "-w", &deadline, &to];
     let child = pair.a.spawn(process::command("ping", &args))?;
+    let limit = Duration::from_secs(u64::from(limit) + 5);
     let (_, said, _) = process::ended("ping", child, limit)?;
-    let times = parse_ping(&said);
-    if times.is_empty() {
-        return Err("no ping was answered".into());
-    }
-    Ok(times)
+    parse_ping(&said, interval)
 }
 
-/// The `time=` of every answer, in microseconds.
-fn parse_ping(said: &str) -> Vec<f64> {
-    said.lines()
-        .filter_map(|line| line.split_once(" time="))
-        .filter_map(|(_, time)| time.split_whitespace().next()?.parse::<f64>().ok())
-        .map(|milliseconds| milliseconds * 1000.0)
-        .collect()
+fn parse_ping(said: &str, interval: Duration) -> Result<Pings, Failure> {
+    let answers = said.lines().filter(|line| !line.ends_with("(DUP!)"));
+    let (numbers, times): (Vec<u32>, Vec<f64>) = answers.filter_map(parse_answer).unzip();
+    let last = numbers.into_iter().max().ok_or("no ping was answered")?;
+    let sent = said.lines().find_map(|line| {
+        let (sent, _) = line.split_once(" packets transmitted")?;
+        sent.parse::<u32>().ok()
+    });
+    let sent = sent.ok_or("ping does not say how many it sent")?;
+    // At the deadline some are still on their way: of those behind the last that was answered, as many as fit the
+    // longest round trip.
+    let longest = times.iter().copied().fold(0.0, f64::max) / 1e6;
+    let on_their_way = (longest / interval.as_secs_f64()).ceil();
+    let on_their_way = on_their_way.min(f64::from(sent.saturating_sub(last)));
+    let counted = f64::from(sent) - on_their_way;
+    let lost = (1.0 - to_f64(times.len()) / counted).max(0.0) * 100.0;
+    Ok(Pings { times, lost })
+}
+
+/// The number and the round trip in microseconds of one line of ping's.
+fn parse_answer(line: &str) -> Option<(u32, f64)> {
+    let value = |key: &str| line.split_once(key)?.1.split_whitespace().next();
+    let milliseconds: f64 = value(" time=")?.parse().ok()?;
+    Some((value("icmp_seq=")?.parse().ok()?, milliseconds * 1000.0))
 }
 
 /// Name and version of the tools that make the load.

@@ -40,13 +40,61 @@ fn an_error_in_the_report_is_an_error() {
 }
 
 #[test]
+fn the_rate_of_a_part_is_of_the_tenths_that_lie_within() {
+    let tenth = |at: u32, bytes: u32| {
+        let (start, end) = (f64::from(at) / 10.0, f64::from(at + 1) / 10.0);
+        format!(r#"{{"streams":[],"sum":{{"start":{start},"end":{end},"bytes":{bytes}}}}}"#)
+    };
+    let tenths = [(0, 7), (1, 25_000_000), (2, 50_000_000), (3, 7)].map(|(at, n)| tenth(at, n));
+    let json = format!(r#"{{"intervals":[{}]}}"#, tenths.join(","));
+    let rate = parse_rate_within(&json, 0.05..0.35).unwrap();
+    assert!((rate - 3.0).abs() < 1e-9, "{rate}");
+    assert!(parse_rate_within(&json, 0.5..0.9).is_err());
+    assert!(parse_rate_within(r#"{"error":"the server is busy"}"#, 0.0..1.0).is_err());
+}
+
+/// What ping says of answers with these numbers and round trips in milliseconds.
+fn said(answers: &[(u32, f64)], sent: u32) -> String {
+    let lines = answers.iter().map(|(number, time)| {
+        format!("64 bytes from 10.0.0.2: icmp_seq={number} ttl=64 time={time} ms\n")
+    });
+    let end = format!("\n--- statistics ---\n{sent} packets transmitted, 2 received, time 1ms\n");
+    lines.chain([end]).collect()
+}
+
+const INTERVAL: Duration = Duration::from_millis(5);
+
+#[test]
 fn round_trips_are_read_in_microseconds() {
-    let said = "PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.\n\
-        64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.069 ms\n\
-        64 bytes from 10.0.0.2: icmp_seq=2 ttl=64 time=3.51 ms\n\
-        \n--- 10.0.0.2 ping statistics ---\n\
-        2 packets transmitted, 2 received, 0% packet loss, time 1ms\n";
-    let times = parse_ping(said);
-    assert_eq!(times.len(), 2);
-    assert!((times[0] - 69.0).abs() < 1e-6 && (times[1] - 3510.0).abs() < 1e-6);
+    let pings = parse_ping(&said(&[(1, 0.069), (2, 3.51)], 2), INTERVAL).unwrap();
+    let [a, b] = pings.times[..] else {
+        panic!("{pings:?}")
+    };
+    assert!((a - 69.0).abs() < 1e-6 && (b - 3510.0).abs() < 1e-6);
+    assert_eq!(pings.lost, 0.0);
+}
+
+#[test]
+fn pings_without_an_answer_are_lost() {
+    let answered = [(1, 0.1), (2, 0.1), (4, 0.1), (10, 0.1)];
+    let lost = |sent| parse_ping(&said(&answered, sent), INTERVAL).unwrap().lost;
+    assert_eq!(lost(10), 60.0);
+    // One may still be on its way when the deadline strikes; four of them are not.
+    assert_eq!(lost(11), 60.0);
+    assert!((lost(14) - 100.0 * 9.0 / 13.0).abs() < 1e-9);
+    assert!(parse_ping(&said(&[], 10), INTERVAL).is_err());
+}
+
+#[test]
+fn an_answer_that_comes_twice_makes_up_for_none_that_is_lost() {
+    let once = said(&[(1, 0.1), (3, 0.1)], 3);
+    let twice = once.replacen(
+        "0.1 ms\n",
+        "0.1 ms\n64 bytes: icmp_seq=1 time=0.2 ms (DUP!)\n",
+        1,
+    );
+    assert_eq!(
+        parse_ping(&twice, INTERVAL).unwrap(),
+        parse_ping(&once, INTERVAL).unwrap()
+    );
 }
