@@ -42,7 +42,7 @@ pub(crate) struct CompareArgs {
     /// Run only these.
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     contenders: Vec<Contender>,
-    /// The Adit to measure, instead of building the one in the repository.
+    /// The Adit to measure (the binary itself, no script), instead of building the one in the repository.
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
     /// Also build Adit without its AEAD, and tell how near Adit comes to that.

@@ -18,6 +18,7 @@ use crate::contender::{Contender, Entry};
 use crate::framing::{Family, LINK_MTU, TUNNEL_MTU};
 use crate::host::Host;
 use crate::process::{self, Process};
+use crate::procfs;
 use crate::sandbox::{self, Failure};
 
 /// Where the processes of the hosts may run.
@@ -42,6 +43,8 @@ pub(crate) struct Pair {
 
 /// The interface of every tunnel.
 const TUNNEL: &str = "wg0";
+/// What a daemon, and only the daemon, has open.
+const TUN: &str = "/dev/net/tun";
 const LOG: &str = "/run/daemon.log";
 const READY: Duration = Duration::from_secs(10);
 
@@ -263,6 +266,14 @@ fn daemon(
             Ok(socket.is_ok_and(|socket| socket.file_type().is_socket()))
         })?;
         if there {
+            // What a script starts would be stopped by nobody, and the CPU time and memory read would be the script's.
+            if !procfs::has_open(daemon.id(), TUN)? {
+                let binary = binary.display();
+                return Err(format!(
+                    "{binary} has to be the daemon itself, not a script that starts it"
+                )
+                .into());
+            }
             return Ok(daemon);
         }
         sandbox::check()?;

@@ -20,6 +20,13 @@ pub(crate) fn machine_cpu_seconds() -> Result<f64, Failure> {
     Ok(ticks / ticks_per_second())
 }
 
+/// Whether the process has the file open.
+pub(crate) fn has_open(pid: u32, path: &str) -> Result<bool, Failure> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?;
+    let mut targets = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    Ok(targets.any(|target| target.as_os_str() == path))
+}
+
 /// Resident memory now and at its peak, in MiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Memory {
@@ -132,6 +139,14 @@ mod tests {
         let memory = memory_of(status).unwrap();
         assert_eq!((memory.now, memory.peak), (2.0, 4.0));
         assert_eq!(memory_of("Name:\tzombie\n"), None);
+    }
+
+    #[test]
+    fn open_files_are_those_that_a_process_has() {
+        let _null = fs::File::open("/dev/null").unwrap();
+        assert!(has_open(std::process::id(), "/dev/null").unwrap());
+        assert!(!has_open(std::process::id(), "/dev/net/tun").unwrap());
+        assert!(has_open(u32::MAX, "/dev/null").is_err());
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) struct ProfileArgs {
     /// All of one host on one core, all of the other on the other.
     #[arg(long)]
     pinned: bool,
-    /// The Adit to profile, instead of building the one in the repository.
+    /// The Adit to profile (the binary itself, no script), instead of building the one in the repository.
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
     /// How many functions to list.
