@@ -58,12 +58,7 @@ pub(crate) struct CompareArgs {
 
 /// Runs the comparison.
 pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
-    tools::require(&[
-        ("iperf3", "--version", "iperf3"),
-        ("ping", "-V", "iputils-ping"),
-        ("ip", "-V", "iproute2"),
-        ("wg", "--version", "wireguard-tools"),
-    ])?;
+    tools::require(&tools::LOAD)?;
     let json = Json::open(args.json.as_deref())?;
     let steps = steps(args);
     let mut report = Report::new(args.congestion.clone(), steps.clone());

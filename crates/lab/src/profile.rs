@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -20,7 +21,7 @@ use crate::install::{self, Flavour};
 use crate::measure::wait;
 use crate::output;
 use crate::pair::{Pair, Placement};
-use crate::process::{self, Process};
+use crate::process;
 use crate::sandbox::Failure;
 use crate::tools::{self, Iperf};
 
@@ -73,10 +74,8 @@ enum Load {
 
 /// Records, draws and lists.
 pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
-    tools::require(&[
-        ("perf", "--version", "linux-perf"),
-        ("iperf3", "--version", "iperf3"),
-    ])?;
+    let perf = ("perf", "--version", "linux-perf");
+    tools::require(&[&tools::LOAD[..], &[perf]].concat())?;
     let entry = match args.contender {
         Contender::Adit => install::adit(args.adit.as_deref(), Flavour::FramePointers)?,
         Contender::Ceiling => install::adit(None, Flavour::WithoutAead)?,
@@ -86,10 +85,11 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
         peer => install::peer(peer)?,
     };
     std::fs::create_dir_all(&args.out)?;
-    let [sender, receiver] = record(args, &entry)?;
-    for (end, data) in [("sender", sender), ("receiver", receiver)] {
-        let folded = collapse(&data)?;
-        let _ = std::fs::remove_file(&data);
+    let recordings = ENDS.map(|end| Recording(args.out.join(format!("{end}.perf"))));
+    record(args, &entry, &recordings)?;
+    for (end, recording) in ENDS.into_iter().zip(recordings) {
+        let folded = collapse(&recording.0)?;
+        drop(recording);
         let svg = args.out.join(format!("{end}.svg"));
         draw(&format!("{} {end}", entry.who.name()), &folded, &svg)?;
         let hottest = hottest(&folded, args.top);
@@ -98,8 +98,19 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Loads the tunnel and records both daemons meanwhile; returns the recordings.
-fn record(args: &ProfileArgs, entry: &Entry) -> Result<[PathBuf; 2], Failure> {
+const ENDS: [&str; 2] = ["sender", "receiver"];
+
+/// What perf writes, hundreds of megabytes perhaps: removed when it has been read, or will not be.
+struct Recording(PathBuf);
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Loads the tunnel and records both daemons meanwhile.
+fn record(args: &ProfileArgs, entry: &Entry, files: &[Recording; 2]) -> Result<(), Failure> {
     let placement = if args.pinned {
         Placement::OnePerCore
     } else {
@@ -107,7 +118,6 @@ fn record(args: &ProfileArgs, entry: &Entry) -> Result<[PathBuf; 2], Failure> {
     };
     let pair = Pair::new(entry, placement, Family::V4, &args.congestion)?;
     let daemons = pair.daemons().ok_or("there is no daemon to profile")?;
-    let files = ["sender", "receiver"].map(|end| args.out.join(format!("{end}.perf")));
     let loaded = args.seconds + 2;
     eprintln!(
         "{} {}: recording {} s",
@@ -117,9 +127,9 @@ fn record(args: &ProfileArgs, entry: &Entry) -> Result<[PathBuf; 2], Failure> {
     );
     let recording = || -> Result<(), Failure> {
         wait(Duration::from_secs(1))?;
-        let start = |pid: u32, file: &Path| -> Result<Process, Failure> {
+        let start = |pid: u32, file: &Recording| -> Result<Child, Failure> {
             let (pid, frequency) = (pid.to_string(), args.frequency.to_string());
-            let (seconds, file) = (args.seconds.to_string(), file.to_string_lossy());
+            let (seconds, file) = (args.seconds.to_string(), file.0.to_string_lossy());
             let words = [
                 "record",
                 "-q",
@@ -136,17 +146,12 @@ fn record(args: &ProfileArgs, entry: &Entry) -> Result<[PathBuf; 2], Failure> {
                 "sleep",
                 &seconds,
             ];
-            Ok(Process::new(
-                "perf",
-                process::command("perf", &words).spawn()?,
-            ))
+            Ok(process::command("perf", &words).spawn()?)
         };
         let both = [start(daemons[0], &files[0])?, start(daemons[1], &files[1])?];
-        for mut perf in both {
+        for perf in both {
             let limit = Duration::from_secs(u64::from(args.seconds) + 30);
-            if !perf.wait(limit)?.success() {
-                return Err("perf record failed".into());
-            }
+            process::output("perf record", perf, limit)?;
         }
         Ok(())
     };
@@ -166,8 +171,9 @@ fn record(args: &ProfileArgs, entry: &Entry) -> Result<[PathBuf; 2], Failure> {
         format!(", {:.0} kpps", received / reached.seconds / 1000.0)
     });
     let rate = reached.gbps();
-    output::print(&format!("the load reached {rate:.2} Gb/s{packets}\n"))?;
-    Ok(files)
+    Ok(output::print(&format!(
+        "the load reached {rate:.2} Gb/s{packets}\n"
+    ))?)
 }
 
 /// Floods from another thread while `work` is done.

@@ -286,8 +286,19 @@ pub(crate) fn versions() -> Vec<(String, String)> {
     ]
 }
 
+/// A program, the flag that makes it tell its version, and the package that Debian has it in.
+pub(crate) type Tool = (&'static str, &'static str, &'static str);
+
+/// What a pair of hosts and a load between them need.
+pub(crate) const LOAD: [Tool; 4] = [
+    ("iperf3", "--version", "iperf3"),
+    ("ping", "-V", "iputils-ping"),
+    ("ip", "-V", "iproute2"),
+    ("wg", "--version", "wireguard-tools"),
+];
+
 /// An error that names the tools that are missing and where Debian has them.
-pub(crate) fn require(tools: &[(&str, &str, &str)]) -> Result<(), Failure> {
+pub(crate) fn require(tools: &[Tool]) -> Result<(), Failure> {
     let missing: Vec<String> = tools
         .iter()
         .filter(|(tool, flag, _)| process::run(tool, &[flag], Duration::from_secs(5)).is_err())
