@@ -155,8 +155,8 @@ impl Streams {
         let sending = pair.a.thread(move || self.send(at))?;
         join(sending)?;
         let (bytes, seconds) = join(receiving)?;
-        if seconds <= 0.0 {
-            return Err("the streams ended before they were measured".into());
+        if bytes == 0 || seconds <= 0.0 {
+            return Err("no byte came in the time that counts".into());
         }
         Ok(Flow {
             bytes: to_f64(bytes),
@@ -188,7 +188,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Returns the bytes that came in the time that counts, and that time in seconds.
+    /// Returns the bytes that came in the time that counts, and that time in seconds: to its end, whether or not
+    /// anything came so late, unless all streams had ended before.
     fn receive(self, listener: &TcpListener) -> Result<(usize, f64), Failure> {
         let coming = watch([listener], EpollFlags::EPOLLIN)?;
         let mut streams = Vec::new();
@@ -203,7 +204,7 @@ impl Streams {
         let mut block = vec![0; 256 << 10];
         let begin = Instant::now() + self.warm_up;
         let end = begin + self.time;
-        let (mut bytes, mut seconds, mut open) = (0, 0.0, streams.len());
+        let (mut bytes, mut open) = (0, streams.len());
         while open > 0 && !sandbox::interrupted() {
             for index in ready(&epoll, STANDSTILL)? {
                 let now = Instant::now();
@@ -212,16 +213,14 @@ impl Streams {
                         epoll.delete(&streams[index])?;
                         open -= 1;
                     }
-                    Ok(len) if (begin..end).contains(&now) => {
-                        bytes += len;
-                        seconds = (now - begin).as_secs_f64();
-                    }
+                    Ok(len) if (begin..end).contains(&now) => bytes += len,
                     Err(e) if e.kind() != ErrorKind::WouldBlock => return Err(e.into()),
                     _ => {}
                 }
             }
         }
-        Ok((bytes, seconds))
+        let counted = Instant::now().min(end).saturating_duration_since(begin);
+        Ok((bytes, counted.as_secs_f64()))
     }
 }
 
