@@ -32,6 +32,10 @@ const KEY: [u8; 32] = [0x42; 32];
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AeadArgs {
     /// Print JSON instead of a table.
+    ///
+    /// One object with `schema`, `command`, `cpu`, `adit` (the kernel that Adit uses here) and `results`: one for each
+    /// `impl`, `op` (seal or open), `len` (bytes) and `batch` (packets), with `gbytes_per_s` (10^9 bytes), `ns_per_packet`
+    /// and `cycles_per_byte` (null without a byte). Fields are only ever added under the same schema number.
     #[arg(long)]
     json: bool,
     /// A first impression in seconds: fewer rounds.
@@ -65,6 +69,7 @@ enum Implementation {
 #[derive(Serialize)]
 struct Table {
     schema: u32,
+    command: &'static str,
     cpu: String,
     /// What adit-aead uses by itself on this processor.
     adit: &'static str,
@@ -80,7 +85,8 @@ struct Cell {
     batch: usize,
     gbytes_per_s: f64,
     ns_per_packet: f64,
-    cycles_per_byte: f64,
+    /// None for packets without a byte.
+    cycles_per_byte: Option<f64>,
 }
 
 pub(crate) fn run(args: AeadArgs) -> Result<(), Box<dyn Error>> {
@@ -103,6 +109,7 @@ pub(crate) fn run(args: AeadArgs) -> Result<(), Box<dyn Error>> {
     }
     let mut table = Table {
         schema: 1,
+        command: "aead",
         cpu: cpu(),
         adit: adit_aead::implementation(),
         results: Vec::new(),
@@ -316,7 +323,7 @@ fn measure(
                 batch,
                 gbytes_per_s: rounded(to_f64(len) / ns),
                 ns_per_packet: rounded(ns),
-                cycles_per_byte: rounded(ns / cycle / to_f64(len.max(1))),
+                cycles_per_byte: (len > 0).then(|| rounded(ns / cycle / to_f64(len))),
             }
         })
         .collect())
@@ -401,14 +408,10 @@ fn text(table: &Table) -> String {
             let _ = write!(out, "{:16}", first.implementation);
             for cells in &columns {
                 let c = &cells[row];
-                let _ = write!(
-                    out,
-                    "{:>22}",
-                    format!(
-                        "{:.2} ({:.0}; {:.2})",
-                        c.gbytes_per_s, c.ns_per_packet, c.cycles_per_byte
-                    )
-                );
+                let cycles = c.cycles_per_byte;
+                let cycles = cycles.map_or_else(|| "–".to_owned(), |c| format!("{c:.2}"));
+                let cell = format!("{:.2} ({:.0}; {cycles})", c.gbytes_per_s, c.ns_per_packet);
+                let _ = write!(out, "{cell:>22}");
             }
             out.push('\n');
         }
