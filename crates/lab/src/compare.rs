@@ -52,6 +52,13 @@ pub(crate) struct CompareArgs {
     #[arg(long, default_value = "cubic")]
     congestion: String,
     /// Write everything as JSON to FILE, or to standard output (the tables then go to standard error).
+    ///
+    /// One object with `schema`, `command`, `machine`, `tools`, `settings` and `contenders`. Each of the `metrics` has for
+    /// each contender the value of every round, `median`, `min`, `max` and `spread` (half the range as a share of the
+    /// median), and in `adit_to` Adit's ratio to the others (`low` to `high` is its 95 % interval, with fewer than five
+    /// rounds the range: `interval_kind`). Each of the `targets` has a `verdict`: pass, miss, failed or not_measured.
+    /// `notes` say what did not work, `stopped` why the run ended early. Fields are only ever added under the same schema
+    /// number.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<String>,
 }
@@ -279,11 +286,9 @@ fn one_stage(
     let in_turns = Step::in_turns(steps).into_iter();
     for step in in_turns.filter(|&step| step != Step::Memory) {
         sandbox::check()?;
-        let done = measure::step(step, &pair).and_then(|values| {
-            pair.check()?;
-            Ok(values)
-        });
-        turn.record(step, done)?;
+        let done = measure::step(step, &pair);
+        // That a daemon has ended tells more than what the tools make of it.
+        turn.record(step, pair.check().and(done))?;
         if pair.check().is_err() {
             restarted = true;
             let Some(again) = turn.attempt(None, build())? else {

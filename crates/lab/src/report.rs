@@ -108,21 +108,26 @@ impl Report {
         self.notes.iter().filter(|note| note.round > 0).count()
     }
 
-    /// Whether the measurement of a metric that was asked for went wrong, in any round. A note without a step is about
-    /// every one that the round then does not have.
+    /// Whether somebody wants to know, be it of a contender that had to be left out.
+    pub(crate) fn asked(&self, who: Contender, id: &str) -> bool {
+        let step = metric(id).map(|metric| metric.step);
+        let there = self.contenders.iter().any(|entry| entry.who == who);
+        (there || self.notes.iter().any(|note| note.contender == who))
+            && step.is_some_and(|step| self.steps.contains(&step))
+    }
+
+    /// Whether a measurement that was asked for went wrong, in any round. A note without a step is about every one that
+    /// the round then does not have.
     pub(crate) fn failed(&self, who: Contender, id: &str) -> bool {
-        let Some(step) = metric(id).map(|metric| metric.step) else {
-            return false;
-        };
+        let step = metric(id).map(|metric| metric.step);
         let values = self.values(who, id);
         let missing = |round| !values.iter().any(|&(measured, _)| measured == round);
-        self.steps.contains(&step)
-            && self.notes.iter().any(|note| {
-                let concerned = note
-                    .step
-                    .map_or_else(|| missing(note.round), |of| of == step);
-                note.contender == who && concerned
-            })
+        let concerned = |note: &Note| match note.step {
+            None => missing(note.round),
+            failed => failed == step,
+        };
+        let mut notes = self.notes.iter();
+        self.asked(who, id) && notes.any(|note| note.contender == who && concerned(note))
     }
 
     /// Median and range over the rounds.

@@ -127,7 +127,13 @@ fn a_goal_whose_measurement_failed_is_not_called_unmeasured() {
     report.steps = vec![Step::Tcp1, Step::Udp64];
     report.notes.push(note(1, Adit, Some(Step::Tcp1)));
     let verdict = |report: &Report, measure| verdict_of(report, measure, "");
-    assert_eq!(verdict(&report, "TCP, 1 stream"), Verdict::Failed);
+    let tcp1 = "TCP, 1 stream";
+    assert_eq!(verdict_of(&report, tcp1, "tailscale"), Verdict::Failed);
+    assert_eq!(
+        verdict_of(&report, tcp1, "wireguard-go"),
+        Verdict::NotMeasured
+    );
+    assert_eq!(verdict(&report, "TCP, 8 streams"), Verdict::NotMeasured);
     assert_eq!(
         verdict(&report, "retransmits, TCP, 1 stream"),
         Verdict::Failed

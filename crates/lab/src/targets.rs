@@ -127,6 +127,7 @@ fn judge_ratio(report: &Report, id: &str, against: Against, goal: Goal) -> Targe
         _ => None,
     };
     let measured = ratio.map(|ratio| ratio.value);
+    let asked = report.asked(Adit, id) && opponents.iter().any(|&who| report.asked(who, of));
     let failed = report.failed(Adit, id) || opponents.iter().any(|&who| report.failed(who, of));
     Target {
         measure: title(id),
@@ -135,7 +136,7 @@ fn judge_ratio(report: &Report, id: &str, against: Against, goal: Goal) -> Targe
         measured,
         interval: ratio.map(|ratio| (ratio.low, ratio.high)),
         interval_kind: ratio.map(|ratio| ratio.interval_kind),
-        verdict: verdict(goal, measured, failed),
+        verdict: verdict(goal, measured, asked && failed),
     }
 }
 
@@ -164,6 +165,7 @@ fn memory(report: &Report) -> Target {
     let peaks = peaks.filter(|&(round, _)| ran(round));
     let peak = peaks.map(|(_, peak)| peak).reduce(f64::max);
     let goal = AtMost(32.0);
+    let asked = report.asked(Adit, "rss.peak") && report.asked(Adit, "tcp1");
     let failed = report.failed(Adit, "rss.peak") || report.failed(Adit, "tcp1");
     Target {
         measure: "peak memory".to_owned(),
@@ -172,7 +174,7 @@ fn memory(report: &Report) -> Target {
         measured: peak,
         interval: None,
         interval_kind: None,
-        verdict: verdict(goal, peak, failed),
+        verdict: verdict(goal, peak, asked && failed),
     }
 }
 
