@@ -74,7 +74,7 @@ fn an_identical_set_disturbs_nothing() {
 }
 
 #[test]
-fn another_endpoint_is_applied_and_the_same_one_if_the_peer_is_dead() {
+fn another_endpoint_is_applied_and_the_same_one_if_the_peer_is_dead_or_nothing_else_is_named() {
     let mut net = Net::pair(2);
     net.connect();
     let home = net.hosts[B].addr;
@@ -94,9 +94,19 @@ fn another_endpoint_is_applied_and_the_same_one_if_the_peer_is_dead() {
     net.send(A, B, b"where are you");
     net.run_for(secs(10));
     assert!(net.hosts[B].delivered.is_empty());
-    net.apply(A, &peer(B, |peer| peer.endpoint = Some(home)));
+    let reloaded = as_configured(&net);
+    net.apply(A, &reloaded);
     net.run_for(secs(1));
     assert_eq!(net.hosts[B].delivered, [b"where are you"]);
+    // B is heard from elsewhere again. A reload leaves it there, `wg set` takes it home.
+    net.hosts[B].addr = addr("198.51.100.1:1");
+    net.send(B, A, b"roamed");
+    net.run_for(secs(1));
+    let away = net.hosts[B].addr;
+    net.apply(A, &reloaded);
+    assert_eq!(net.status(A, B).endpoint, Some(away));
+    net.apply(A, &peer(B, |peer| peer.endpoint = Some(home)));
+    assert_eq!(net.status(A, B).endpoint, Some(home));
 }
 
 #[test]

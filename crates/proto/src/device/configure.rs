@@ -238,12 +238,14 @@ impl Peer {
             }
             return;
         };
+        // Whoever loads a file again sends whole peers. One who names nothing but the endpoint means to move it.
+        let whole = anew || section.replace_allowed_ips;
         let here = self.tunnel.endpoint().map(|endpoint| endpoint.addr);
         let same = self.configured_endpoint.replace(addr) == Some(addr);
         let silent = |at| now.since(at) >= REJECT_AFTER_TIME;
         let dead = self.timers.is_armed(Timer::Retransmit)
             && self.tunnel.last_received().is_none_or(silent);
-        if here == Some(addr) || here.is_some() && same && !dead {
+        if here == Some(addr) || here.is_some() && whole && same && !dead {
             return;
         }
         self.tunnel.set_endpoint(Some(addr.into()));
