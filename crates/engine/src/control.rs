@@ -1,6 +1,7 @@
 //! The control thread: handshakes, timers and configuration. It never touches a data packet but keepalives.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,9 @@ use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::wire::{DataHeader, INITIATION_LEN};
 use adit_proto::{Device, Endpoint, Output, Time, Tunnel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::clock;
 use crate::common::{Common, Message, Sockets};
@@ -22,6 +26,8 @@ const LOADED_QUEUE: usize = 512;
 /// How long shards may take to let go of a socket, and how often to try meanwhile.
 const RELEASE: Duration = Duration::from_secs(1);
 const RELEASE_POLL: Duration = Duration::from_millis(1);
+/// How often to try to bind a port that somebody else has.
+const REBIND: Duration = Duration::from_secs(1);
 /// Handshake messages between two looks at timers and commands.
 const HANDSHAKE_BATCH: usize = 64;
 
@@ -36,22 +42,33 @@ pub(crate) struct Control<H: Host> {
     bound_port: u16,
     /// The port last left, and when: shards may still have its sockets open.
     left: Option<(u16, Time)>,
+    /// When to try again to bind it.
+    rebind_at: Option<Time>,
     fwmark: u32,
     up: bool,
+    /// It counts the time for which the machine is suspended, as poll's timeout does not.
+    timer: OwnedFd,
 }
 
 impl<H: Host> Control<H> {
-    pub(crate) fn new(device: Device, host: H, common: Arc<Common<H::Socket>>) -> Self {
-        Self {
+    pub(crate) fn new(
+        mut device: Device,
+        host: H,
+        common: Arc<Common<H::Socket>>,
+    ) -> io::Result<Self> {
+        device.went_down();
+        Ok(Self {
             device,
             host,
             common,
             listen_port: 0,
             bound_port: 0,
             left: None,
+            rebind_at: None,
             fwmark: 0,
             up: false,
-        }
+            timer: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?,
+        })
     }
 
     /// Runs until the engine stops.
@@ -72,12 +89,11 @@ impl<H: Host> Control<H> {
             }
             self.handshakes();
             let now = clock::now();
-            if self
-                .device
-                .next_deadline()
-                .is_some_and(|deadline| deadline <= now)
-            {
+            if self.device.next_deadline().is_some_and(|at| at <= now) {
                 self.device.handle_timeout(now, clock::wall());
+            }
+            if self.rebind_at.is_some_and(|at| at <= now) {
+                self.come_up();
             }
             self.put_out();
         }
@@ -87,21 +103,24 @@ impl<H: Host> Control<H> {
     /// Sleeps until a timer is due, a thread left something in the inbox, or the host changed.
     fn sleep(&mut self) -> io::Result<()> {
         let common = Arc::clone(&self.common);
-        let timeout = self.device.next_deadline().map(|deadline| {
-            let wait = deadline.since(clock::now());
-            // Rounded up: a timer that fires early would only be looked at twice.
-            Timespec {
-                tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: wait.subsec_nanos().into(),
-            }
-        });
-        let timeout = if self.common.control.is_empty() {
-            timeout
-        } else {
-            Some(Timespec::default())
+        let due = self.device.next_deadline().into_iter();
+        // 0 is never.
+        let due = due.chain(self.rebind_at).min().map_or(0, |at| at.0.max(1));
+        let due = Duration::from_nanos(due);
+        let due = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec {
+                tv_sec: i64::try_from(due.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: due.subsec_nanos().into(),
+            },
         };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &due)?;
+        let timeout = (!common.control.is_empty()).then(Timespec::default);
         let host_events = {
-            let mut fds = vec![PollFd::new(&common.control.waker, PollFlags::IN)];
+            let mut fds = vec![
+                PollFd::new(&common.control.waker, PollFlags::IN),
+                PollFd::new(&self.timer, PollFlags::IN),
+            ];
             fds.extend(
                 self.host
                     .events()
@@ -115,7 +134,7 @@ impl<H: Host> Control<H> {
             if !fds[0].revents().is_empty() {
                 common.control.waker.clear();
             }
-            fds[1..].iter().any(|fd| !fd.revents().is_empty())
+            fds[2..].iter().any(|fd| !fd.revents().is_empty())
         };
         if host_events {
             self.host_changed()?;
@@ -281,6 +300,12 @@ impl<H: Host> Control<H> {
             let _ = self.set_mark(self.fwmark);
             return Err(error);
         }
+        if fwmark != self.fwmark || rebound.is_some() {
+            // They may leave by another uplink now.
+            self.device
+                .tunnels()
+                .for_each(|tunnel| tunnel.clear_source());
+        }
         (self.listen_port, self.fwmark) = (port, fwmark);
         // While the interface is down the port was only tried: sockets are bound when it comes up.
         match rebound {
@@ -357,15 +382,33 @@ impl<H: Host> Control<H> {
         if before != 0 {
             self.left = Some((before, clock::now()));
         }
-        if let Some(&Sockets {
-            port: port @ 1.., ..
-        }) = sockets.first()
-        {
-            self.bound_port = port;
-        }
+        let port = sockets.first().map_or(0, |sockets| sockets.port);
         for (shard, sockets) in self.common.shards.iter().zip(sockets) {
             shard.sockets.store(Arc::new(sockets));
             shard.waker.wake();
+        }
+        self.rebind_at = None;
+        if port == 0 {
+            self.device.went_down();
+        } else {
+            self.bound_port = port;
+            if before == 0 {
+                self.device.came_up(clock::now());
+            }
+        }
+    }
+
+    /// Binds the sockets, or tries again soon: whoever has the port may let go of it.
+    fn come_up(&mut self) {
+        match self.bind() {
+            Ok(sockets) => self.publish(sockets),
+            Err(e) => {
+                if self.rebind_at.is_none() {
+                    let message = bind_error(self.listen_port, &e).message;
+                    self.host.log_error(&message);
+                }
+                self.rebind_at = Some(clock::now() + REBIND);
+            }
         }
     }
 
@@ -380,15 +423,7 @@ impl<H: Host> Control<H> {
         if up != self.up {
             self.up = up;
             if up {
-                match self.bind() {
-                    Ok(sockets) => {
-                        self.publish(sockets);
-                        self.device.came_up(clock::now());
-                    }
-                    Err(e) => self
-                        .host
-                        .log_error(&bind_error(self.listen_port, &e).message),
-                }
+                self.come_up();
             } else {
                 self.publish(self.unbound());
             }

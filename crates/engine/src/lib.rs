@@ -58,6 +58,15 @@ pub struct SetError {
     pub message: String,
 }
 
+impl SetError {
+    fn stopping() -> Self {
+        Self {
+            errno: Errno::Io,
+            message: "the tunnel is shutting down".into(),
+        }
+    }
+}
+
 /// The kinds of error that the UAPI knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errno {
@@ -125,7 +134,7 @@ impl Engine {
         for (number, tun) in tuns.into_iter().enumerate() {
             shards.push(Shard::new(number, tun, Arc::clone(&common), offloads)?);
         }
-        let control = Control::new(device, host, Arc::clone(&common));
+        let control = Control::new(device, host, Arc::clone(&common))?;
         let engine = Self {
             face: Arc::new(Running {
                 common: Arc::clone(&common),
@@ -176,19 +185,14 @@ impl Engine {
     pub fn set(&self, change: DeviceChange) -> Result<(), SetError> {
         let (answer, result) = sync_channel(1);
         self.face.command(Command::Set(change, answer));
-        result.recv().unwrap_or_else(|_| {
-            Err(SetError {
-                errno: Errno::Io,
-                message: "the tunnel is shutting down".into(),
-            })
-        })
+        result.recv().unwrap_or_else(|_| Err(SetError::stopping()))
     }
 
-    /// Configuration and status as of now; the default once the engine stops.
-    pub fn get(&self) -> DeviceStatus {
+    /// Configuration and status as of now; an error once the engine stops.
+    pub fn get(&self) -> Result<DeviceStatus, SetError> {
         let (answer, result) = sync_channel(1);
         self.face.command(Command::Get(answer));
-        result.recv().unwrap_or_default()
+        result.recv().map_err(|_| SetError::stopping())
     }
 
     /// What happened so far and what is in force.

@@ -49,7 +49,7 @@ fn a_port_that_shards_still_have_open_is_waited_for() {
             ..DeviceChange::default()
         };
         pair.sides[A].engine.set(change).expect("nobody else's");
-        assert_eq!(pair.sides[A].engine.get().listen_port, port);
+        assert_eq!(pair.sides[A].engine.get().unwrap().listen_port, port);
     }
     // Somebody else's is not.
     let other = SocketAddr::new(pair.sides[A].addr.ip(), port + 2);

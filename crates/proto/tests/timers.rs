@@ -292,18 +292,18 @@ fn turning_persistent_keepalive_on_sends_one_at_once_and_zero_turns_it_off() {
 }
 
 #[test]
-fn what_was_sent_before_there_was_a_socket_is_sent_again_at_once() {
+fn while_down_nothing_is_sent_and_when_up_what_waits_is_sent_at_once() {
     let mut net = Net::pair(12);
     let to = net.hosts[B].addr;
     let keepalive = |peer: &mut PeerChange| {
         peer.endpoint = Some(to);
         peer.persistent_keepalive = Some(25);
     };
-    // Configured while the interface is down: the initiation goes nowhere.
-    net.weather.loss = 100;
+    net.hosts[A].device.went_down();
     net.apply(A, &peer(B, keepalive));
-    net.run_for(secs(1));
-    net.weather.loss = 0;
+    net.run_for(secs(300));
+    assert!(net.log.is_empty());
+    assert_eq!(net.hosts[A].device.handshake_stats().initiations_sent, 0);
     let come_up = |net: &mut Net| {
         let start = net.now;
         net.hosts[A].device.came_up(start);
@@ -319,6 +319,11 @@ fn what_was_sent_before_there_was_a_socket_is_sent_again_at_once() {
     let start = come_up(&mut net);
     assert_eq!(net.sent(A, "initiation", start).len(), 0);
     assert_eq!(net.sent(A, "keepalive", start).len(), 1);
+    net.hosts[A].device.went_down();
+    let start = net.now;
+    net.run_for(secs(100));
+    assert!(net.sent(A, "keepalive", start).is_empty());
+    come_up(&mut net);
     // Who keeps nothing alive and waits for nothing says nothing.
     net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(0)));
     net.run_for(secs(30));

@@ -15,12 +15,10 @@ use rustix::io::Errno as Number;
 /// On the control socket.
 pub(super) fn request(engine: &Engine, request: Request) -> Response {
     match request {
-        Request::Get => Response::Status(engine.get()),
-        Request::Set(change) => match engine.set(change) {
-            Ok(()) => Response::Done,
-            Err(error) => Response::Refused(uapi_error(error)),
-        },
+        Request::Get => engine.get().map(Response::Status),
+        Request::Set(change) => engine.set(change).map(|()| Response::Done),
     }
+    .unwrap_or_else(|error| Response::Refused(uapi_error(error)))
 }
 
 fn uapi_error(error: SetError) -> UapiError {
@@ -35,7 +33,7 @@ fn uapi_error(error: SetError) -> UapiError {
 
 /// On the status socket. `tun` is what is in force of the TUN's offloads.
 pub(super) fn status(engine: &Engine, name: &str, tun: Offloads) -> Interface {
-    let device = engine.get();
+    let device = engine.get().unwrap_or_default();
     let report = engine.report();
     let offloads = report.offloads.and(Offloads {
         udp_gso: true,

@@ -448,13 +448,19 @@ fn a_port_in_use_fails_the_set_and_the_old_port_goes_on() {
     let tunnel = Tunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
-    let (release, held) = std::sync::mpsc::channel::<()>();
-    let holder = net.left.spawn(move || {
-        let sockets = ["0.0.0.0:5555", "[::]:5555"].map(std::net::UdpSocket::bind);
-        let _ = held.recv();
-        drop(sockets);
-    });
-    std::thread::sleep(Duration::from_millis(200));
+    let hold = || {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let (bound, is_bound) = std::sync::mpsc::channel();
+        let holder = net.left.spawn(move || {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:5555").expect("a free port");
+            bound.send(()).expect("somebody waits");
+            let _ = held.recv();
+            drop(socket);
+        });
+        is_bound.recv().expect("it is bound");
+        (release, holder)
+    };
+    let (release, holder) = hold();
     let output = left.host.try_sh(&format!(
         "wg set wg0 listen-port 5555 peer {} persistent-keepalive 7",
         right.keys.public
@@ -469,6 +475,20 @@ fn a_port_in_use_fails_the_set_and_the_old_port_goes_on() {
     left.wg("set {} listen-port 5555");
     ping(&left.host, &right.v4, 2);
     assert_eq!(right.endpoint(), "10.0.0.1:5555");
+
+    // Taken while the interface is down, it is bound soon after whoever took it lets go.
+    left.host.sh("ip link set wg0 down");
+    let (release, holder) = hold();
+    left.host.sh("ip link set wg0 up");
+    ping_fails(&right.host, &left.v4);
+    release.send(()).expect("the holder waits");
+    holder.join().expect("no panic");
+    wait_for("the port is bound", Duration::from_secs(10), || {
+        right
+            .host
+            .try_sh(&format!("ping -n -q -c 1 -W 1 {}", left.v4))
+            .ok()
+    });
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub struct Device {
 
 /// What a peer's actions need besides the peer.
 struct Core {
+    /// False while nothing can be sent.
+    up: bool,
     identity: Option<Identity>,
     /// Peers by every index that was given out, of handshakes and of sessions.
     indices: HashMap<u32, u32>,
@@ -173,6 +175,7 @@ impl Device {
     pub fn new(random: Random) -> Self {
         Self {
             core: Core {
+                up: true,
                 identity: None,
                 indices: HashMap::new(),
                 shared: Arc::new(Shared::new()),
@@ -253,8 +256,14 @@ impl Device {
         }
     }
 
+    /// Nothing can be sent from now on: handshakes and keepalives wait until the interface comes up.
+    pub fn went_down(&mut self) {
+        self.core.up = false;
+    }
+
     /// What was sent while there was no socket went nowhere.
     pub fn came_up(&mut self, now: Time) {
+        self.core.up = true;
         let ids: Vec<u32> = self.peers.keys().copied().collect();
         for id in ids {
             if let Some(peer) = self.peers.get_mut(&id) {

@@ -174,7 +174,7 @@ impl Peer {
         self.timers.arm(Timer::Retransmit, retry);
         self.tunnel.set_handshaking(true);
 
-        let Some(to) = self.tunnel.endpoint() else {
+        let Some(to) = self.tunnel.endpoint().filter(|_| core.up) else {
             return;
         };
         let index = core.new_index(self.tunnel.id());
@@ -325,6 +325,9 @@ impl Peer {
 
     /// Keeps the peer, and the path to it, alive: an empty packet, or a handshake where no session can send it.
     pub(super) fn send_keepalive(&mut self, core: &mut Core, now: Time) {
+        if !core.up {
+            return;
+        }
         if self.can_send(now) {
             core.push(Output::Keepalive {
                 tunnel: Arc::clone(&self.tunnel),
