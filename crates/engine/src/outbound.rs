@@ -440,6 +440,7 @@ impl Sender {
             let taken = match sockets.family(v6) {
                 Some(socket) => socket.send(&batch, &mut report),
                 None => {
+                    report.lossy = u64::MAX;
                     report.lost = self
                         .ready
                         .iter()
@@ -457,11 +458,10 @@ impl Sender {
                 self.drops.count(DropReason::SendFailed, report.lost);
                 common.count_refused_trains(report.refused);
             }
-            for train in self.ready.drain(..taken) {
-                if train
-                    .tunnel
-                    .data_sent(now, &train.session, train.len as u64)
-                {
+            for (index, train) in self.ready.drain(..taken).enumerate() {
+                let lossy = report.lossy >> index & 1 == 1;
+                let bytes = if lossy { 0 } else { train.len as u64 };
+                if train.tunnel.data_sent(now, &train.session, bytes) {
                     common.control.notice(&train.tunnel);
                 }
                 self.pool.push(train.buffer);

@@ -143,6 +143,8 @@ pub struct Transmit<'a> {
 pub struct SendReport {
     /// Datagrams that could not be sent at all.
     pub lost: u64,
+    /// The trains of this call that lost some, a bit each from the lowest on. Set anew by each call.
+    pub lossy: u64,
     /// Trains that the kernel refused to segment and that went out datagram by datagram.
     pub refused: u64,
     /// A train of this call whose source address or interface is gone: it went out from another address, and the

@@ -278,7 +278,7 @@ fn send_trains(
     trains: &[Transmit<'_>],
     report: &mut SendReport,
 ) -> usize {
-    report.stale_source = None;
+    (report.stale_source, report.lossy) = (None, 0);
     report.resume_at = 0;
     let mut at = Cursor {
         train: 0,
@@ -354,6 +354,7 @@ fn send_trains(
         // 5. lost, as UDP loses it
         suspect = None;
         report.lost += head.datagrams() as u64;
+        report.lossy |= 1 << at.train.min(63);
         at = end;
     }
 }

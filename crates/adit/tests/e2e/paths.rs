@@ -185,6 +185,21 @@ fn the_source_sticks(outer: Family) {
         outer.with_port(stuck, 51820),
         "bulk traffic comes from it too"
     );
+    // With another mark or port routing is asked again. Named alone, an endpoint that is configured already is gone back
+    // to.
+    for (change, port) in [("fwmark 7", 51820), ("listen-port 51821", 51821)] {
+        right.wg(&format!("set {{}} {change}"));
+        ping(&right.host, &left.v4, 2);
+        assert_eq!(left.endpoint(), outer.with_port(other, port), "{change}");
+        right.wg("set {} listen-port 51820");
+        let stuck = outer.with_port(stuck, 51820);
+        left.wg(&format!(
+            "set {{}} peer {} endpoint {stuck}",
+            right.keys.public
+        ));
+        ping(&left.host, &right.v4, 2);
+        assert_eq!(left.endpoint(), stuck, "after {change}");
+    }
 
     right
         .host
@@ -220,6 +235,21 @@ fn the_source_address_sticks_over_ipv4_and_falls_over_when_it_goes_away() {
 #[test]
 fn the_source_address_sticks_over_ipv6_and_falls_over_when_it_goes_away() {
     the_source_sticks(Family::V6);
+}
+
+#[test]
+fn what_cannot_leave_is_not_counted_as_sent() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    tunnel.connect();
+    left.host.sh("ip route add prohibit 10.0.0.2/32");
+    let sent = left.sent();
+    ping_fails(&left.host, &right.v4);
+    assert_eq!(left.sent(), sent);
+    left.host.sh("ip route del prohibit 10.0.0.2/32");
+    ping(&left.host, &right.v4, 2);
+    assert!(left.sent() > sent);
 }
 
 #[test]

@@ -258,7 +258,7 @@ fn what_cannot_be_sent_at_all_is_counted_by_datagram_and_the_rest_goes_on() {
         let trains = [train(addr("192.0.2.1:1"), 1000, &bytes); 3];
         let mut script = Script::new([Ok(1), Err(errno)]);
         let (taken, report) = run(&mut script, Some(&refusals), &trains);
-        assert_eq!((taken, report.lost), (3, 3));
+        assert_eq!((taken, report.lost, report.lossy), (3, 3, 0b010));
         assert_eq!(script.taken.len(), 2);
     }
 }
