@@ -23,7 +23,8 @@ An interface that has the name of a subcommand is reached with `adit run NAME` o
 Environment of the daemon:
   LOG_LEVEL              verbose (or debug: handshakes, too), error, silent; error if unset
   ADIT_DISABLE_OFFLOADS  like --disable-offload, names separated by commas
-  WG_TUN_FD              use this open TUN file descriptor
+  ADIT_AEAD              avx512, avx2, portable or ring, instead of the fastest for this processor
+  WG_TUN_FD              use this open TUN file descriptor, with IFF_VNET_HDR
   WG_UAPI_FD             use this listening UNIX socket as the control socket
   WG_PROCESS_FOREGROUND  1 is like --foreground
 
@@ -68,7 +69,8 @@ pub(crate) enum Command {
     Save(ConfArgs),
     /// Apply changed keys, peers, port and mark of a file to a running tunnel; peers that stay as they are notice nothing
     ///
-    /// As `wg syncconf` with the file's keys that `wg` knows. Addresses, MTU, DNS, routes (those of new AllowedIPs, too) and
+    /// As `wg syncconf` with the file's keys that `wg` knows, but a PrivateKey, ListenPort or FwMark that the file no longer
+    /// has stays. Addresses, MTU, DNS, routes (those of new AllowedIPs, too) and
     /// hooks stay as they are until `adit down` and `adit up`.
     Sync(ConfArgs),
     /// Print a configuration file without the keys that only `adit up` and wg-quick understand

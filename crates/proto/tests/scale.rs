@@ -42,14 +42,6 @@ fn ten_thousand_peers_keep_their_timers() {
         (4000..6000).contains(&first_half.count()),
         "spread by jitter"
     );
-    let device = &net.hosts[A].device;
-    let begin = Instant::now();
-    let deadlines = (0..100_000).map(|_| device.next_deadline());
-    assert!(deadlines.max().is_some());
-    assert!(
-        begin.elapsed().as_millis() < 1000,
-        "the next deadline is at hand"
-    );
     net.apply(
         A,
         &DeviceChange {

@@ -309,6 +309,7 @@ fn inherited(variable: &str) -> Result<Option<OwnedFd>> {
 fn inherited_number(variable: &str) -> Result<Option<i32>> {
     match std::env::var(variable) {
         Err(_) => Ok(None),
+        Ok(value) if value.is_empty() => Ok(None),
         Ok(value) => match value.parse() {
             Ok(number) if number >= 0 => Ok(Some(number)),
             _ => bail!("{variable} is `{value}`; expected the number of an open file descriptor"),

@@ -260,7 +260,7 @@ fn connections_survive_whatever_happens_around_them() {
     there.stop();
     back.stop();
     let (sent, received) = ticks.stop();
-    assert!(received <= sent, "{received} of {sent} datagrams arrived");
+    assert!(received > 0, "none of {sent} datagrams arrived");
     for side in [left, right] {
         let holds = holdings(side);
         let bounded = holds.iter().zip(MOST).all(|(holds, most)| *holds <= most);

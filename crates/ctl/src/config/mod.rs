@@ -197,7 +197,8 @@ impl Config {
     }
 
     /// The transaction that brings a device to this configuration: peers that the file does not name go, and each
-    /// peer has the file's allowed IPs afterwards. What the file says nothing about stays.
+    /// peer has the file's allowed IPs afterwards. What the file says nothing about stays, but for
+    /// the preshared key and keepalive of a peer.
     ///
     /// `endpoints[i]` is the resolved endpoint of `peers[i]`; a peer without one keeps the one it has.
     pub fn to_change(&self, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
