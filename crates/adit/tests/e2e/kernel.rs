@@ -276,3 +276,47 @@ fn it_runs_on_debians_kernel_with_what_that_offers() {
         assert_eq!(maps.trim(), programs.to_string(), "BPF programs that run");
     }
 }
+
+/// In a namespace of its own, where no device that is resumed wakes the process.
+#[test]
+fn what_falls_due_while_the_machine_is_suspended_is_done_when_it_wakes() {
+    let program = Program::Adit.path();
+    let Some(guest) = Guest::boot(&[&program]) else {
+        return;
+    };
+    let name = program.file_name().expect("a name").to_string_lossy();
+    guest.sh("set -e; ip netns add sleeper; ip -n sleeper link set lo up");
+    let keys = [Keys::new(), Keys::new()];
+    for (own, other) in [(0, 1), (1, 0)] {
+        guest.sh(&format!(
+            "set -e; ip netns exec sleeper /bin/{name} wg{own}; umask 077; cat > /tmp/conf <<'END'
+[Interface]
+PrivateKey = {}
+ListenPort = 5182{own}
+[Peer]
+PublicKey = {}
+AllowedIPs = 0.0.0.0/0
+Endpoint = 127.0.0.1:5182{other}
+END
+wg setconf wg{own} /tmp/conf; ip -n sleeper link set wg{own} up",
+            keys[own].private, keys[other].public
+        ));
+    }
+    guest.sh(&format!(
+        "wg set wg0 peer {} persistent-keepalive 25",
+        keys[1].public
+    ));
+    wait_for("a session", seconds(10), || {
+        guest
+            .sh("wg show wg0 latest-handshakes; wg show wg1 latest-handshakes")
+            .matches("\t0\n")
+            .count()
+            == 0
+    });
+    // Not by `wg show`, which wakes the process.
+    let packets = || guest.sh("ip netns exec sleeper grep lo: /proc/net/dev");
+    let before = packets();
+    guest.sh("set -e; echo +30 > /sys/class/rtc/rtc0/wakealarm; echo mem > /sys/power/state");
+    // Of the 25 seconds most are left to a clock that stood still.
+    wait_for("the keepalive leaves", seconds(10), || packets() != before);
+}
