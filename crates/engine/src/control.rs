@@ -28,6 +28,8 @@ const RELEASE: Duration = Duration::from_secs(1);
 const RELEASE_POLL: Duration = Duration::from_millis(1);
 /// How often to try to bind a port that somebody else has.
 const REBIND: Duration = Duration::from_secs(1);
+/// How often to ask again, at most, which way each peer is reached. Routers learn of hundreds of routes a second.
+const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
 /// Handshake messages between two looks at timers and commands.
 const HANDSHAKE_BATCH: usize = 64;
 
@@ -44,6 +46,9 @@ pub(crate) struct Control<H: Host> {
     left: Option<(u16, Time)>,
     /// When to try again to bind it.
     rebind_at: Option<Time>,
+    /// When to look at the paths to peers, since routes changed, and when that was done last.
+    paths_at: Option<Time>,
+    paths_seen: Time,
     fwmark: u32,
     up: bool,
     /// It counts the time for which the machine is suspended, as poll's timeout does not.
@@ -65,6 +70,8 @@ impl<H: Host> Control<H> {
             bound_port: 0,
             left: None,
             rebind_at: None,
+            paths_at: None,
+            paths_seen: Time::default(),
             fwmark: 0,
             up: false,
             timer: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?,
@@ -95,6 +102,9 @@ impl<H: Host> Control<H> {
             if self.rebind_at.is_some_and(|at| at <= now) {
                 self.come_up();
             }
+            if self.paths_at.is_some_and(|at| at <= now) {
+                self.look_at_paths(now);
+            }
             self.put_out();
         }
         Ok(())
@@ -105,7 +115,11 @@ impl<H: Host> Control<H> {
         let common = Arc::clone(&self.common);
         let due = self.device.next_deadline().into_iter();
         // 0 is never.
-        let due = due.chain(self.rebind_at).min().map_or(0, |at| at.0.max(1));
+        let due = due
+            .chain(self.rebind_at)
+            .chain(self.paths_at)
+            .min()
+            .map_or(0, |at| at.0.max(1));
         let due = Duration::from_nanos(due);
         let due = Itimerspec {
             it_interval: Timespec::default(),
@@ -429,21 +443,28 @@ impl<H: Host> Control<H> {
             }
         }
         if routes_changed {
-            for shard in &self.common.shards {
-                for socket in shard.sockets.load().both() {
-                    self.host.forget_paths(socket);
-                }
-            }
-            for tunnel in self.device.tunnels() {
-                if tunnel
-                    .endpoint()
-                    .is_some_and(|to| self.host.source_is_stale(to, self.fwmark))
-                {
-                    tunnel.clear_source();
-                }
-            }
+            let at = self.paths_seen + LOOK_AT_PATHS;
+            self.paths_at.get_or_insert(at);
         }
         Ok(())
+    }
+
+    /// Routes changed: what is known of the paths to peers may be wrong.
+    fn look_at_paths(&mut self, now: Time) {
+        (self.paths_at, self.paths_seen) = (None, now);
+        for shard in &self.common.shards {
+            for socket in shard.sockets.load().both() {
+                self.host.forget_paths(socket);
+            }
+        }
+        for tunnel in self.device.tunnels() {
+            if tunnel
+                .endpoint()
+                .is_some_and(|to| self.host.source_is_stale(to, self.fwmark))
+            {
+                tunnel.clear_source();
+            }
+        }
     }
 }
 
