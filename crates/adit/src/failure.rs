@@ -4,6 +4,16 @@ use std::fmt;
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
+/// Writes a line to standard error. `eprintln!` panics where that fails, and a terminal may have gone, a pipe's reader
+/// have ended and a disk be full: no reason for a tunnel to end, or to stay half taken down.
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+pub(crate) use say;
+
 /// A message that is complete in itself.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
@@ -21,7 +31,7 @@ impl Failure {
     /// Tells the user.
     pub(crate) fn report(&self) {
         if !self.0.is_empty() {
-            eprintln!("adit: {}", self.0);
+            say!("adit: {}", self.0);
         }
     }
 }

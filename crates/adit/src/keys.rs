@@ -7,7 +7,7 @@ use adit_proto::config::Secret;
 use rustix::fs::{FileType, fstat};
 use zeroize::Zeroizing;
 
-use crate::failure::{Context, Result, bail};
+use crate::failure::{Context, Result, bail, say};
 
 /// Fills `bytes` from the kernel's generator.
 pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<()> {
@@ -63,7 +63,7 @@ fn print_secret(key: &Secret) -> Result<()> {
         && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
         && stat.st_mode & 0o007 != 0
     {
-        eprintln!(
+        say!(
             "Warning: writing to world accessible file.\nConsider setting the umask to 077 and trying again."
         );
     }

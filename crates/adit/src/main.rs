@@ -1,6 +1,8 @@
 //! The `adit` command.
 
 #![forbid(unsafe_code)]
+// They panic where nobody listens any more.
+#![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod cli;
 mod demo;
@@ -16,7 +18,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use cli::{Cli, Command};
-use failure::Result;
+use failure::{Result, say};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -27,16 +29,14 @@ fn main() -> ExitCode {
             let word = word.to_string_lossy();
             if error.kind() == ErrorKind::ArgumentConflict && !word.starts_with('-') {
                 // clap would speak of a subcommand that nobody typed.
-                eprintln!(
-                    "adit: nothing may follow {word}, the interface to create: see `adit --help`"
-                );
+                say!("adit: nothing may follow {word}, the interface to create: see `adit --help`");
             } else {
                 let _ = error.print();
             }
             if error.use_stderr()
                 && let Some(meant) = cli::command_near(&word)
             {
-                eprintln!("There is no command {word}; perhaps `adit {meant}` is meant.");
+                say!("There is no command {word}; perhaps `adit {meant}` is meant.");
             }
             return if error.use_stderr() {
                 ExitCode::FAILURE
@@ -60,9 +60,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (None, Some(args)) => {
             let name = &args.interface;
             if let Some(meant) = cli::misspelt(name) {
-                eprintln!(
-                    "adit: {name} is to be an interface; for the command, type `adit {meant}`"
-                );
+                say!("adit: {name} is to be an interface; for the command, type `adit {meant}`");
             }
             run::run(&args).map(done)
         }

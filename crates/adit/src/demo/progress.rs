@@ -2,6 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
+use crate::failure::say;
+
 const BAR: usize = 30;
 
 pub(super) struct Progress {
@@ -21,7 +23,7 @@ impl Progress {
     /// A step that has begun.
     pub(super) fn say(&mut self, text: &str) {
         self.clear();
-        eprintln!("{text}");
+        say!("{text}");
     }
 
     pub(super) fn pings(&mut self, path: &str, sent: u32, of: u32) {
@@ -36,8 +38,11 @@ impl Progress {
 
     fn show(&mut self, path: &str, done: f64, what: String) {
         if self.terminal {
-            eprint!("\r\x1b[K  {path:<11}{} {what}", bar(done));
-            let _ = std::io::stderr().flush();
+            let _ = write!(
+                std::io::stderr(),
+                "\r\x1b[K  {path:<11}{} {what}",
+                bar(done)
+            );
             self.moving = true;
         }
     }
@@ -45,7 +50,7 @@ impl Progress {
     /// Takes the moving line off the screen.
     pub(super) fn clear(&mut self) {
         if std::mem::take(&mut self.moving) {
-            eprint!("\r\x1b[K");
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use crate::failure::{Result, bail};
+use crate::failure::{Result, bail, say};
 
 /// How often a failing look-up is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(crate) fn resolve(
         if exhausted || is_permanent(&error) {
             bail!("cannot look up endpoint `{endpoint}`: {error}");
         }
-        eprintln!(
+        say!(
             "adit: `{endpoint}`: {error}. Trying again in {:.2} seconds...",
             pause.as_secs_f32()
         );

@@ -38,7 +38,7 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{self, ConfArgs, RunArgs, UpArgs};
-use crate::failure::{Context, Failure, Result, bail};
+use crate::failure::{Context, Failure, Result, bail, say};
 use crate::run;
 use endpoint::Retries;
 use routing::Planned;
@@ -76,10 +76,10 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
         ..RunArgs::new(name)
     })?;
     quick.bring_up(&netlink).inspect_err(|_| {
-        eprintln!("adit: taking {name} down again");
+        say!("adit: taking {name} down again");
         quick
             .take_down(&netlink, quick.ask().ok().as_ref())
-            .unwrap_or_else(|failure| eprintln!("adit: {failure}"));
+            .unwrap_or_else(|failure| say!("adit: {failure}"));
     })
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
     let status = match quick.ask() {
         Ok(status) => Some(status),
         Err(error) if error.is_silence() => {
-            eprintln!("adit: {}; going on without", quick.explain(error));
+            say!("adit: {}; going on without", quick.explain(error));
             None
         }
         Err(error) => {
@@ -117,7 +117,7 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
         match status {
             // The hooks may have changed it.
             Some(_) => quick.save(&netlink, &quick.status()?)?,
-            None => eprintln!("adit: the configuration is not saved"),
+            None => say!("adit: the configuration is not saved"),
         }
     }
     quick.take_down(&netlink, status.as_ref())?;
@@ -191,7 +191,7 @@ impl Quick {
     fn load_with_mistakes(args: &ConfArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
         for mistake in mistakes.0 {
-            eprintln!("Warning: {mistake}");
+            say!("Warning: {mistake}");
         }
         Ok(quick)
     }
@@ -201,7 +201,7 @@ impl Quick {
         let (config, mistakes) =
             Config::salvage(&path).map_err(|errors| Failure::new(errors.to_string()))?;
         for warning in &config.warnings {
-            eprintln!("Warning: {warning}");
+            say!("Warning: {warning}");
         }
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -278,11 +278,11 @@ impl Quick {
         } = &self.config.interface;
         // A hook may set it.
         if status.private_key.is_none() && post_up.is_empty() {
-            eprintln!("Warning: {name} has no PrivateKey: no peer will answer it");
+            say!("Warning: {name} has no PrivateKey: no peer will answer it");
         }
         let v6 = addresses.iter().find(|address| address.ip.is_ipv6());
         if let (Some(address), true) = (v6, mtu < MIN_V6_MTU) {
-            eprintln!(
+            say!(
                 "Warning: {name} has no IPv6, not even {address}: its MTU is {mtu}, and IPv6 needs {MIN_V6_MTU}"
             );
         }
@@ -442,7 +442,7 @@ impl Quick {
             if Instant::now() > deadline {
                 // The next one may come; this one ends when it notices.
                 self.remove_files();
-                eprintln!(
+                say!(
                     "adit: {} is down, but its process does not end: it is stopped or hangs, and stays with its keys \
                      and its UDP port until it goes on or is killed (`pgrep -af adit` finds it)",
                     self.name

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use adit_ctl::config;
 
-use crate::failure::{Context, Failure, Result, bail};
+use crate::failure::{Context, Failure, Result, bail, say};
 
 /// Runs wg-quick's script snippets in order, `%i` standing for the interface. They are written for bash(1), so it
 /// is taken where it exists, with the options and variables that wg-quick has set: a hook ends at the first command
@@ -23,7 +23,7 @@ pub(super) fn run_hooks(hooks: &[String], interface: &str, config_file: &Path) -
     };
     for hook in hooks {
         let script = config::hook(hook, interface);
-        eprintln!("[#] {script}");
+        say!("[#] {script}");
         let mut bash = Command::new("bash");
         bash.args(["-O", "extglob", "-e", "-o", "pipefail", "-c", &script]);
         let status = match run(&mut bash) {
@@ -42,7 +42,7 @@ pub(super) fn run_hooks(hooks: &[String], interface: &str, config_file: &Path) -
 
 /// Runs a program, shown as wg-quick shows it, with `input` on its standard input.
 fn run(program: &str, args: &[&str], input: &str) -> Result<()> {
-    eprintln!("[#] {program} {}", args.join(" "));
+    say!("[#] {program} {}", args.join(" "));
     let mut child = Command::new(program)
         .args(args)
         .stdin(Stdio::piped())
@@ -106,7 +106,7 @@ pub(super) fn unset_dns(interface: &str) {
             "",
         )
     {
-        eprintln!("adit: {failure}");
+        say!("adit: {failure}");
     }
 }
 

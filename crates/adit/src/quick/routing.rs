@@ -8,7 +8,7 @@ use adit_ctl::config::{Address, Table};
 use adit_io::netlink::{Family, Firewall, Netlink, Route, Rule};
 use adit_proto::config::Cidr;
 
-use crate::failure::{Context, Result, bail};
+use crate::failure::{Context, Result, bail, say};
 
 /// Where the tables that serve default routes begin, and the mark that goes with each.
 const FIRST_TABLE: u32 = 51820;
@@ -234,7 +234,7 @@ pub(super) fn remove_default(netlink: &Netlink, table: u32) {
                 match netlink.delete_rule(rule) {
                     Ok(()) => {}
                     Err(e) if e.kind() == ErrorKind::NotFound => {}
-                    Err(e) => eprintln!("adit: {e}"),
+                    Err(e) => say!("adit: {e}"),
                 }
             }
         }
@@ -330,7 +330,7 @@ pub(super) fn set_firewall(
 pub(super) fn unset_firewall(interface: &str) {
     for family in Family::BOTH {
         if let Err(e) = Firewall::remove(family, &firewall_table(interface)) {
-            eprintln!("adit: {e}");
+            say!("adit: {e}");
         }
     }
 }

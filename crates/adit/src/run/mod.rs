@@ -26,7 +26,7 @@ pub(crate) use background::start as start_in_background;
 
 use crate::cli::RunArgs;
 use crate::demo::status_directory;
-use crate::failure::{Context, Failure, Result, bail};
+use crate::failure::{Context, Failure, Result, bail, say};
 
 /// `LOG_LEVEL`, as wireguard-go reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +50,13 @@ impl LogLevel {
 
     fn error(self, message: impl std::fmt::Display) {
         if self != Self::Silent {
-            eprintln!("adit: {message}");
+            say!("adit: {message}");
         }
     }
 
     fn verbose(self, message: impl std::fmt::Display) {
         if self == Self::Verbose {
-            eprintln!("adit: {message}");
+            say!("adit: {message}");
         }
     }
 }

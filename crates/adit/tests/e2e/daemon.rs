@@ -1,5 +1,7 @@
 //! The process: when it returns, when it ends, what it refuses, what it leaves behind.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::harness::*;
@@ -148,6 +150,40 @@ fn a_verbose_log_tells_how_handshakes_go_and_another_does_not() {
         wait_for("the process ends", seconds(10), || gone(&host));
         assert_eq!(log().contains(&said), level == "verbose", "{}", log());
         assert!(!log().contains(&*keys.private));
+    }
+}
+
+/// As after the end of the session that started it: `ssh host LOG_LEVEL=verbose adit wg0`.
+#[test]
+fn a_log_that_nobody_can_take_any_more_ends_nothing() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    let peer = Keys::new();
+    for to in ["2>&1 > /dev/null | true", "2> /dev/full"] {
+        // The pipe's reader has ended for sure when the interface is configured.
+        host.sh(&format!(
+            "set -e; LOG_LEVEL=verbose {adit} wg0 {to}; wg genkey > /run/own; \
+             wg set wg0 private-key /run/own peer {public} endpoint 127.0.0.1:9 allowed-ips 10.0.0.2/32; \
+             ip addr add 10.0.0.1/24 dev wg0; ip link set wg0 up; ping -c 1 -W 1 10.0.0.2 || true",
+            adit = subject(),
+            public = peer.public,
+        ));
+        let sent = host.sh("wg show wg0 transfer");
+        assert!(
+            sent.trim().ends_with("\t148"),
+            "{to}: an initiation, {sent}"
+        );
+        let mut client = UnixStream::connect(host.path("/run/wireguard/wg0.sock")).expect(to);
+        client.write_all(b"set=1\nnonsense=1\n\n").expect(to);
+        let mut answer = String::new();
+        client.shutdown(std::net::Shutdown::Write).expect(to);
+        client.read_to_string(&mut answer).expect(to);
+        assert_eq!(answer, "errno=22\n\n", "{to}: a refusal is logged");
+        host.sh("wg show wg0");
+        host.sh("ip link delete wg0");
+        wait_for("the process ends", seconds(10), || gone(&host));
     }
 }
 

@@ -346,6 +346,11 @@ fn an_interrupted_up_leaves_nothing() {
             comes_back(left, &before, &hook);
         }
     }
+    // SIGHUP says that the terminal is gone: nothing can be told any more.
+    world.write(&world.config("PostUp = kill -HUP $PPID", "0.0.0.0/0, ::/0"));
+    let output = left.try_sh(&format!("{} up wg0 2> /dev/full", adit()));
+    assert!(!output.ok());
+    comes_back(left, &before, "a hang-up");
 }
 
 #[test]
