@@ -477,11 +477,18 @@ impl Quick {
             programs::unset_dns(&self.name);
         }
         if interface.table == Table::Auto {
-            match status.map(|status| status.fwmark).or(interface.fwmark) {
-                Some(0) => {}
-                Some(mark) => routing::remove_default(netlink, mark),
+            let has_default = |status: &DeviceStatus| {
+                let mut allowed = status.peers.iter().flat_map(|peer| &peer.allowed_ips);
+                allowed.any(|block| block.prefix_len() == 0)
+            };
+            match status {
+                // The rules that lead to its mark's table are somebody else's otherwise.
+                Some(status) if has_default(status) => {
+                    routing::remove_default(netlink, status.fwmark);
+                }
+                Some(_) => {}
                 // The process took the mark that it chose with it.
-                None => routing::remove_orphans(netlink, None),
+                None => routing::remove_orphans(netlink, interface.fwmark),
             }
         }
         routing::unset_firewall(&self.name);

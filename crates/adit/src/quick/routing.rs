@@ -27,9 +27,9 @@ pub(super) fn automatic_mtu(netlink: &Netlink, endpoints: &[SocketAddr]) -> u32 
         let routes = Family::BOTH
             .into_iter()
             .flat_map(|family| netlink.routes(family).unwrap_or_default());
-        let default =
-            |route: &Route| route.destination.1 == 0 && route.table == Route::MAIN && route.unicast;
-        let route = routes.into_iter().find(default)?;
+        let route = routes
+            .into_iter()
+            .find(|route| is_default(route, Route::MAIN))?;
         route.mtu.or_else(|| device_mtu(route.oif?))
     };
     smallest
@@ -37,6 +37,10 @@ pub(super) fn automatic_mtu(netlink: &Netlink, endpoints: &[SocketAddr]) -> u32 
         .filter(|mtu| *mtu > OVERHEAD)
         .unwrap_or(1500)
         - OVERHEAD
+}
+
+fn is_default(route: &Route, table: u32) -> bool {
+    route.destination.1 == 0 && route.table == table && route.unicast
 }
 
 /// A route to some of a peer's allowed IPs.
@@ -220,11 +224,15 @@ fn specific(family: Family, priority: Option<u32>) -> Rule {
     }
 }
 
-/// Removes what [`add_default`] added, in both families; the route goes with the interface. Other tunnels keep their
-/// rules.
+/// Removes what [`add_default`] added, in both families; the route has gone with the interface. Other tunnels keep
+/// their rules: one with the same mark has its default route in the table.
 pub(super) fn remove_default(netlink: &Netlink, table: u32) {
     for family in Family::BOTH {
         let rules = netlink.rules(family).unwrap_or_default();
+        let routes = netlink.routes(family).unwrap_or_default();
+        if routes.iter().any(|route| is_default(route, table)) {
+            continue;
+        }
         for rule in rules.iter().filter(|rule| is_unmarked(rule, table)) {
             let companion = specific(
                 family,

@@ -503,6 +503,46 @@ fn a_tunnel_that_comes_up_leaves_the_rules_of_another_one_that_lost_ipv6_alone()
 }
 
 #[test]
+fn the_rules_of_another_tunnel_with_the_same_mark_stay() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let untouched = state(left);
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    let other = |mark: u32, allowed: &str| {
+        let (own, peer) = (Keys::new().private, Keys::new().public);
+        let config = format!(
+            "[Interface]\nPrivateKey = {own}\nFwMark = {mark}\n[Peer]\nPublicKey = {peer}\nAllowedIPs = {allowed}\n"
+        );
+        left.sh_with_input("umask 077; cat > /etc/wireguard/wg1.conf", &config);
+    };
+    let up = |name: &str| left.try_sh(&format!("{} up {name}", adit())).ok();
+    let down = |name: &str| left.sh(&format!("{} down {name}", adit()));
+    assert!(up("wg0"));
+    let before = state(left);
+    other(51820, "10.20.0.0/16");
+    assert!(up("wg1"));
+    down("wg1");
+    comes_back(left, &before, "a split tunnel");
+    other(51820, "0.0.0.0/0");
+    assert!(!up("wg1"), "the table has a default route");
+    comes_back(left, &before, "one that fails");
+    ping(left, "172.31.0.1", 1);
+    down("wg0");
+    comes_back(left, &untouched, "the tunnel itself");
+
+    // What somebody made for a tunnel without a default route is theirs.
+    left.sh("ip rule add not fwmark 77 table 77; ip route add 0.0.0.0/1 dev lo table 77");
+    let before = state(left);
+    other(77, "10.20.0.0/16");
+    assert!(up("wg1"));
+    down("wg1");
+    comes_back(left, &before, "one whose mark has rules");
+}
+
+#[test]
 fn down_leaves_an_interface_that_no_process_serves_alone() {
     if !only_adit() {
         return;
