@@ -95,7 +95,9 @@ impl Error {
             // What deleting a route, an address or a link that is not there gives.
             Some(libc::ESRCH | libc::EADDRNOTAVAIL | libc::ENODEV) => io::ErrorKind::NotFound,
             // A part that the kernel was built without.
-            Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => io::ErrorKind::Unsupported,
+            Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT) => {
+                io::ErrorKind::Unsupported
+            }
             _ => self.source.kind(),
         }
     }
@@ -181,7 +183,8 @@ impl Netlink {
         }
     }
 
-    /// Asks for all objects of a kind.
+    /// Asks for all objects of a kind: none if the kernel has nothing of the kind for the family, as with
+    /// `ipv6.disable=1`.
     fn dump(
         &self,
         what: impl fmt::Display,
@@ -194,7 +197,11 @@ impl Netlink {
                 Ok(false) => return Ok(answers),
                 // It changed meanwhile: what we have may be neither the old nor the new state.
                 Ok(true) => {}
-                Err(failure) => return Err(failure.while_trying(what)),
+                Err(failure) => {
+                    let error = failure.while_trying(what);
+                    let unsupported = error.kind() == io::ErrorKind::Unsupported;
+                    return if unsupported { Ok(answers) } else { Err(error) };
+                }
             }
         }
         Ok(answers)

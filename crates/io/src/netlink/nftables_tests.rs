@@ -136,7 +136,7 @@ fn a_kernel_without_nf_tables_gives_an_error_of_its_own_kind() {
         reason: None,
         source: std::io::Error::from_raw_os_error(errno),
     };
-    for errno in [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT] {
+    for errno in [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::EAFNOSUPPORT] {
         assert_eq!(error(errno).kind(), ErrorKind::Unsupported);
     }
     assert_eq!(error(libc::EPERM).kind(), ErrorKind::PermissionDenied);

@@ -368,3 +368,14 @@ fn noqueue_replaces_the_default_qdisc_only() {
         assert!(!netlink.set_noqueue(default).unwrap());
     });
 }
+
+#[test]
+fn a_family_that_the_kernel_lacks_has_no_rules() {
+    inside(|| {
+        let mut message = netlink_packet_route::rule::RuleMessage::default();
+        message.header.family = netlink_packet_route::AddressFamily::Appletalk;
+        let message = RouteNetlinkMessage::GetRule(message);
+        let rules = Netlink::open().unwrap().dump("listing rules", message);
+        assert_eq!(rules.unwrap(), []);
+    });
+}
