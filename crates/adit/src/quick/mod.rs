@@ -362,9 +362,12 @@ impl Quick {
             .flat_map(|peer| peer.allowed_ips.iter().copied())
             .collect();
         let mut table = Some(status.fwmark).filter(|mark| *mark != 0);
-        // Rules that a killed run left would be in the way, or stay for good.
-        routing::remove_orphans(netlink, table);
-        for planned in routing::plan(&addresses, &allowed, &interface.table)? {
+        let plan = routing::plan(&addresses, &allowed, &interface.table)?;
+        if (plan.iter()).any(|planned| matches!(planned, Planned::Default(_))) {
+            // Rules that a killed run left would be in the way, or stay for good.
+            routing::remove_orphans(netlink, table);
+        }
+        for planned in plan {
             self.check_interrupted()?;
             match planned {
                 Planned::Plain(block, table) => routing::add_route(netlink, index, block, table)?,

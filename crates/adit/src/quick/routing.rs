@@ -185,14 +185,8 @@ pub(super) fn add_default(netlink: &Netlink, ifindex: u32, block: Cidr, table: u
     // The kernel chose the place; the other rule goes right before it. Its place is stated because the kernel would
     // take the same rule of another tunnel, which may stand behind this one, for it.
     let rules = netlink.rules(family).context(failed)?;
-    let place = rules
-        .iter()
-        .find(|rule| is_unmarked(rule, table))
-        .and_then(|rule| rule.priority);
-    let before = place
-        .and_then(|priority| priority.checked_sub(1))
-        .filter(|priority| *priority > 0);
-    match netlink.add_rule(&specific(family, before)) {
+    let own = rules.into_iter().find(|rule| is_unmarked(rule, table));
+    match netlink.add_rule(&specific(&own.unwrap_or(unmarked(family, table)))) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
         result => result.context(failed),
     }
@@ -213,10 +207,11 @@ fn is_unmarked(rule: &Rule, table: u32) -> bool {
     rule.not && rule.table == table && rule.fwmark == Some(table)
 }
 
-fn specific(family: Family, priority: Option<u32>) -> Rule {
+/// What goes right before the unmarked rule.
+fn specific(unmarked: &Rule) -> Rule {
     Rule {
-        family,
-        priority,
+        family: unmarked.family,
+        priority: unmarked.priority.map(|place| place.saturating_sub(1)),
         fwmark: None,
         not: false,
         table: Route::MAIN,
@@ -234,11 +229,7 @@ pub(super) fn remove_default(netlink: &Netlink, table: u32) {
             continue;
         }
         for rule in rules.iter().filter(|rule| is_unmarked(rule, table)) {
-            let companion = specific(
-                family,
-                rule.priority.and_then(|priority| priority.checked_sub(1)),
-            );
-            for rule in [rule, &companion] {
+            for rule in [rule, &specific(rule)] {
                 match netlink.delete_rule(rule) {
                     Ok(()) => {}
                     Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -249,37 +240,23 @@ pub(super) fn remove_default(netlink: &Netlink, table: u32) {
     }
 }
 
-/// Removes the rules of tunnels whose process was killed: they lead to `stated`, or to tables from 51820 on, that have
-/// no route left.
+/// Removes the rules of tunnels whose process was killed: pairs, as [`add_default`] and wg-quick make them, that lead to
+/// `stated`, or to tables from 51820 on, that have no route left.
 pub(super) fn remove_orphans(netlink: &Netlink, stated: Option<u32>) {
-    let mut routes = Vec::new();
+    // Rules before routes: of a tunnel that comes up meanwhile, the route is there first.
+    let rules = Family::BOTH.map(|family| netlink.rules(family).unwrap_or_default());
+    let mut tables: HashSet<u32> = (rules.iter().flatten())
+        .filter(|rule| rule.table >= FIRST_TABLE || stated == Some(rule.table))
+        .filter(|rule| is_unmarked(rule, rule.table))
+        .filter(|rule| rules.iter().flatten().any(|other| *other == specific(rule)))
+        .map(|rule| rule.table)
+        .collect();
     for family in Family::BOTH {
-        let Ok(more) = netlink.routes(family) else {
+        let Ok(routes) = netlink.routes(family) else {
             return;
         };
-        routes.extend(more);
+        tables.retain(|table| routes.iter().all(|route| route.table != *table));
     }
-    let orphans = |family| {
-        let routes = &routes;
-        let dead = move |rule: &Rule| {
-            (rule.table >= FIRST_TABLE || stated == Some(rule.table))
-                && is_unmarked(rule, rule.table)
-                && !routes.iter().any(|route| route.table == rule.table)
-        };
-        let rules = netlink.rules(family).ok()?;
-        Some(
-            rules
-                .into_iter()
-                .filter(dead)
-                .map(|rule| rule.table)
-                .collect::<Vec<_>>(),
-        )
-    };
-    let tables: HashSet<u32> = Family::BOTH
-        .into_iter()
-        .filter_map(orphans)
-        .flatten()
-        .collect();
     tables
         .into_iter()
         .for_each(|table| remove_default(netlink, table));

@@ -543,6 +543,30 @@ fn the_rules_of_another_tunnel_with_the_same_mark_stay() {
 }
 
 #[test]
+fn only_what_a_killed_full_tunnel_left_is_taken_for_it() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    // Somebody's rule whose table has no route at the moment; a pair as of a tunnel whose process was killed.
+    left.sh("ip rule add pref 90 not fwmark 51822 table 51822");
+    left.sh(
+        "ip rule add not fwmark 51821 table 51821; ip rule add table main suppress_prefixlength 0",
+    );
+    let up_and_down = |allowed: &str| {
+        world.write(&world.config("", allowed));
+        left.sh(&format!("{adit} up wg0; {adit} down wg0", adit = adit()));
+        let rules = left.sh("ip rule");
+        let theirs = rules.contains("90:") && rules.contains("lookup 51822");
+        assert!(theirs, "AllowedIPs = {allowed}: {rules}");
+        rules.contains("lookup 51821") && rules.contains("suppress_prefixlength 0")
+    };
+    assert!(up_and_down("192.168.77.0/24"), "it is in nobody's way");
+    assert!(!up_and_down("0.0.0.0/0"));
+}
+
+#[test]
 fn down_leaves_an_interface_that_no_process_serves_alone() {
     if !only_adit() {
         return;
