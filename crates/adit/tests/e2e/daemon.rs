@@ -339,6 +339,24 @@ fn without_the_rights_it_says_so_and_leaves_nothing() {
 }
 
 #[test]
+fn without_inotify_it_names_the_limit_and_leaves_nothing() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    let output = host.try_sh(&format!(
+        "unshare -U -r sh -c 'echo 0 > /proc/sys/user/max_inotify_instances; exec timeout 10 {} -f wg0'",
+        subject()
+    ));
+    assert!(
+        !output.ok() && output.stderr.contains("fs.inotify.max_user_instances"),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(host.sh("ls -A /run/wireguard"), "");
+}
+
+#[test]
 fn a_name_that_another_kind_of_interface_has_is_refused() {
     let host = Host::new("left");
     host.sh("ip link add wg0 type veth peer name other");

@@ -64,7 +64,8 @@ pub(crate) struct Bound {
     path: PathBuf,
     /// Device and inode of the socket file. `None` once somebody removed it.
     file: Option<(u64, u64)>,
-    watch: OwnedFd,
+    /// Tells of changes to the file, if somebody has to know of its removal.
+    watch: Option<OwnedFd>,
     /// Goes with the socket.
     companion: Option<PathBuf>,
 }
@@ -140,16 +141,35 @@ fn clear(path: &Path) -> Result<(), BindError> {
     }
 }
 
+/// What gets readable when the file loses its name.
+fn watch(path: &Path) -> io::Result<OwnedFd> {
+    let exhausted = |errno, limit| match errno {
+        Errno::MFILE | Errno::NOSPC => io::Error::other(format!(
+            "{}: there are too many inotify watchers; `sysctl fs.inotify.{limit}` says how many there may be",
+            io::Error::from(errno)
+        )),
+        _ => errno.into(),
+    };
+    let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
+        .map_err(|errno| exhausted(errno, "max_user_instances"))?;
+    // Losing its last name is a change of the inode's attributes; the inode itself lives as long as we listen.
+    let signs = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
+    inotify::add_watch(&watch, path, signs)
+        .map_err(|errno| exhausted(errno, "max_user_watches"))?;
+    Ok(watch)
+}
+
 impl Bound {
-    /// Binds `dir/name.sock` with mode 0600, making `dir` with mode `dir_mode` if it is missing.
-    pub(crate) fn bind(dir: &Path, name: &str, dir_mode: u32) -> Result<Self, BindError> {
+    /// Binds `dir/name.sock` with mode 0600, making `dir` with mode 0755 if it is missing. The file's removal is noticed
+    /// if it is `watched`.
+    pub(crate) fn bind(dir: &Path, name: &str, watched: bool) -> Result<Self, BindError> {
         crate::config::check_name(name).map_err(BindError::Name)?;
         if !dir.is_dir() {
             let failed = |error| BindError::Io("make", dir.to_owned(), error);
             let mut builder = std::fs::DirBuilder::new();
-            let made = builder.recursive(true).mode(dir_mode).create(dir);
+            let made = builder.recursive(true).mode(0o755).create(dir);
             // The umask may have taken bits away.
-            made.and_then(|()| std::fs::set_permissions(dir, PermissionsExt::from_mode(dir_mode)))
+            made.and_then(|()| std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)))
                 .map_err(failed)?;
         }
         let _lock = lock(dir)?;
@@ -159,18 +179,16 @@ impl Bound {
         // which removes sockets that refuse connections, never sees it refuse.
         let nest = dir.join(format!(".{name}.new"));
         let egg = nest.join("s");
-        let hatch = || -> io::Result<UnixListener> {
+        let hatch = || -> io::Result<Self> {
             _ = std::fs::remove_dir_all(&nest);
             std::fs::DirBuilder::new().mode(0o700).create(&nest)?;
             let listener = UnixListener::bind(&egg)?;
             std::fs::set_permissions(&egg, PermissionsExt::from_mode(0o600))?;
-            std::fs::rename(&egg, &path)?;
-            Ok(listener)
+            Self::guard(listener, &egg, &path, watched)
         };
-        let listener = hatch();
+        let bound = hatch();
         _ = std::fs::remove_dir_all(&nest);
-        let failed = |error| BindError::Io("bind", path.clone(), error);
-        Self::guard(listener.map_err(failed)?, path.clone()).map_err(failed)
+        bound.map_err(|error| BindError::Io("bind", path, error))
     }
 
     /// Takes a socket that the parent process bound at `dir/name.sock`.
@@ -186,19 +204,20 @@ impl Bound {
         let failed = |error| BindError::Io("take over", path.clone(), error);
         rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
             .map_err(|error| failed(error.into()))?;
-        Self::guard(UnixListener::from(fd), path.clone()).map_err(failed)
+        Self::guard(UnixListener::from(fd), &path, &path, true).map_err(failed)
     }
 
-    fn guard(listener: UnixListener, path: PathBuf) -> io::Result<Self> {
+    /// Moves the socket from `egg` to `path` when nothing else can fail.
+    fn guard(listener: UnixListener, egg: &Path, path: &Path, watched: bool) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let file = identity(&path)?;
-        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        // Losing its last name is a change of the inode's attributes; the inode itself lives as long as we listen.
-        let signs = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
-        inotify::add_watch(&watch, &path, signs)?;
+        let file = identity(egg)?;
+        let watch = watched.then(|| watch(egg)).transpose()?;
+        if egg != path {
+            std::fs::rename(egg, path)?;
+        }
         Ok(Self {
             listener: Some(listener),
-            path,
+            path: path.to_owned(),
             file: Some(file),
             watch,
             companion: None,
@@ -232,7 +251,9 @@ impl Bound {
     /// Whether somebody removed or replaced the socket's file since the last call; says so once.
     fn was_removed(&mut self) -> bool {
         let mut events = [0; 4096];
-        while rustix::io::read(&self.watch, &mut events).is_ok() {}
+        if let Some(watch) = &self.watch {
+            while rustix::io::read(watch, &mut events).is_ok() {}
+        }
         let gone = self.file.is_some() && identity(&self.path).ok() != self.file;
         if gone {
             self.file = None;

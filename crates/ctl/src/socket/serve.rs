@@ -6,7 +6,7 @@
 //! it, or the earliest of those deadlines.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -136,7 +136,8 @@ fn run<T: Talk>(
         let listener = bound.listener();
         let mut fds = vec![
             PollFd::new(wake, PollFlags::IN),
-            PollFd::from_borrowed_fd(bound.watch.as_fd(), PollFlags::IN),
+            // Without a watch there is nothing else to wait for here.
+            PollFd::new(bound.watch.as_ref().unwrap_or(wake), PollFlags::IN),
             PollFd::from_borrowed_fd(listener, listen),
         ];
         fds.extend((clients.iter()).map(|client| PollFd::new(&client.socket, client.interest())));

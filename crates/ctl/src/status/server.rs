@@ -28,10 +28,10 @@ impl Server {
 
     /// Binds `dir/NAME.sock`.
     pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
-        Bound::bind(dir, name, 0o755).map(Self)
+        Bound::bind(dir, name, false).map(Self)
     }
 
-    /// Answers every client with what `report` returns at that moment.
+    /// Answers every client with what `report` returns at that moment. Removal of the file is not noticed.
     pub fn serve(
         self,
         report: impl Fn() -> Interface + Send + 'static,

@@ -23,7 +23,7 @@ impl Server {
 
     /// Binds `dir/NAME.sock`.
     pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
-        let bound = Bound::bind(dir, name, 0o755)?;
+        let bound = Bound::bind(dir, name, true)?;
         Ok(Self::accompanied(bound, dir, name))
     }
 
