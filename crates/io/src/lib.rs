@@ -27,7 +27,7 @@ use adit_proto::{Endpoint, Time};
 
 pub use batch::{Received, RecvBatch};
 pub use offloads::{Offloads, UnknownOffload};
-pub use sys::os::close_inherited;
+pub use sys::os::{close_inherited, duplicate};
 
 /// `struct virtio_net_hdr_v1_hash_tunnel`, which precedes every frame read from and written to a TUN queue. Kernels that
 /// know only the first 10 bytes of it leave the others alone.

@@ -1,7 +1,6 @@
 //! Going to the background without fork(2): the command starts itself anew and waits for the word.
 
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
@@ -117,22 +116,4 @@ pub(super) fn die_with(parent: i32) -> Result<()> {
         bail!("the parent process {parent} has ended");
     }
     Ok(())
-}
-
-/// The open descriptor `number` of this process, as its own.
-///
-/// A number alone says nothing about who else uses it, so that taking it over would not be safe; a duplicate is.
-pub(super) fn inherited(number: i32) -> std::io::Result<std::os::fd::OwnedFd> {
-    if number == 0 {
-        return std::io::stdin().as_fd().try_clone_to_owned();
-    }
-    let this = rustix::process::pidfd_open(
-        rustix::process::getpid(),
-        rustix::process::PidfdFlags::empty(),
-    )?;
-    Ok(rustix::process::pidfd_getfd(
-        this,
-        number,
-        rustix::process::PidfdGetfdFlags::empty(),
-    )?)
 }

@@ -300,9 +300,8 @@ pub(crate) fn allowed_offloads(disabled: &[String]) -> Result<Offloads> {
 /// The descriptor that the variable names, if it is set.
 fn inherited(variable: &str) -> Result<Option<OwnedFd>> {
     let number = inherited_number(variable)?;
-    let take = |number| {
-        background::inherited(number).context(|| format!("cannot use {variable}={number}"))
-    };
+    let take =
+        |number| adit_io::duplicate(number).context(|| format!("cannot use {variable}={number}"));
     number.map(take).transpose()
 }
 

@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -438,6 +439,21 @@ fn only_a_tun_device_is_taken_over_by_descriptor() {
             }
         })
         .unwrap();
+}
+
+#[test]
+fn a_descriptor_that_is_given_by_number_gets_an_owner_of_its_own() {
+    let (given, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let own = crate::duplicate(given.as_raw_fd()).unwrap();
+    assert_ne!(own.as_raw_fd(), given.as_raw_fd());
+    let flags = rustix::io::fcntl_getfd(&own).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    drop(given);
+    rustix::io::write(&own, b"?").unwrap();
+    other.read_exact(&mut [0]).unwrap();
+    // Limits of processes are lower.
+    let closed = crate::duplicate(i32::MAX).unwrap_err();
+    assert_eq!(closed.raw_os_error(), Some(libc::EBADF));
 }
 
 #[test]
