@@ -197,11 +197,8 @@ impl Netlink {
                 Ok(false) => return Ok(answers),
                 // It changed meanwhile: what we have may be neither the old nor the new state.
                 Ok(true) => {}
-                Err(failure) => {
-                    let error = failure.while_trying(what);
-                    let unsupported = error.kind() == io::ErrorKind::Unsupported;
-                    return if unsupported { Ok(answers) } else { Err(error) };
-                }
+                Err(failure) if failure.source.raw_os_error() == Some(libc::EAFNOSUPPORT) => break,
+                Err(failure) => return Err(failure.while_trying(what)),
             }
         }
         Ok(answers)
