@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use adit_aead::{OpenJob, TAG_LEN};
-use adit_io::offload::{self, Coalescer, Frame, Span};
+use adit_io::offload::{self, Coalescer, Span};
 use adit_io::tun::Trouble;
 use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket, VNET_HDR_LEN};
 use adit_proto::wire::{self, DataHeader, Kind};
@@ -302,7 +302,17 @@ impl Inbound {
                 Trouble::Gone => gone = Err(error),
                 Trouble::Refused if spans.len() > 1 => {
                     refused = true;
-                    deliver_apart(tun, &pieces, drops);
+                    // They still stand in the batch as they came: each has its headers before its span.
+                    let headers = head.len() - VNET_HDR_LEN;
+                    for span in spans {
+                        let (start, len) = (span.start as usize, span.len as usize);
+                        let packet =
+                            &batch.bytes(span.buffer as usize)[start - headers..start + len];
+                        let pieces = [IoSlice::new(&[0; VNET_HDR_LEN]), IoSlice::new(packet)];
+                        if tun.write(&pieces).is_err() {
+                            drops.count(DropReason::DeliverFailed, 1);
+                        }
+                    }
                 }
                 _ => drops.count(DropReason::DeliverFailed, spans.len() as u64),
             }
@@ -321,26 +331,6 @@ fn classify_other<U>(common: &Common<U>, drops: &Drops, from: Endpoint, datagram
         drops.count(DropReason::MalformedDatagram, 1);
     } else if !common.control.handshake(from, datagram) {
         drops.count(DropReason::HandshakeQueueFull, 1);
-    }
-}
-
-/// Writes a super-frame as the packets that it was made of.
-fn deliver_apart(tun: &impl TunQueue, pieces: &[IoSlice<'_>], drops: &Drops) {
-    let whole: Vec<u8> = pieces
-        .iter()
-        .flat_map(|piece| piece.iter().copied())
-        .collect();
-    let Ok(frame) = Frame::parse(&whole) else {
-        return drops.count(DropReason::DeliverFailed, 1);
-    };
-    for i in 0..frame.segments() {
-        let mut packet = vec![0; VNET_HDR_LEN + frame.segment_len(i)];
-        let header = VNET_HDR_LEN + frame.header_len();
-        frame.write_header(i, &mut packet[VNET_HDR_LEN..header]);
-        packet[header..].copy_from_slice(frame.payload(i));
-        if tun.write(&[IoSlice::new(&packet)]).is_err() {
-            drops.count(DropReason::DeliverFailed, 1);
-        }
     }
 }
 

@@ -5,6 +5,7 @@ mod common;
 use std::net::{IpAddr, SocketAddr};
 
 use adit_engine::Errno;
+use adit_io::fault::{Faults, Faulty};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket, VNET_HDR_LEN};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use common::{A, B, Options, Pair, inner_ip, segments, tcp_frame, udp_frame};
@@ -110,6 +111,95 @@ fn bytes_are_the_same_with_each_offload_off() {
                 delivered.len()
             );
         }
+    }
+}
+
+/// A datagram that merging would change: without checksum, its identification fixed under DF.
+fn plain(number: usize, len: usize) -> Vec<u8> {
+    let mut frame = datagram(A, (1, 2), number, len);
+    let packet = &mut frame[VNET_HDR_LEN..];
+    packet[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
+    packet[10..12].fill(0);
+    let sum = common::checksum(0, &packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet[26..28].fill(0);
+    frame
+}
+
+/// Invariant 8, where the kernel takes super-frames of no kind.
+#[test]
+fn super_frames_that_the_tun_refuses_arrive_as_what_they_were_made_of() {
+    let refusing = |fails| {
+        let faults = Faults {
+            refusal: 1.0,
+            error: f64::from(u8::from(fails)),
+            ..Faults::default()
+        };
+        let faults = [Faults::default(), faults];
+        let wrap_tun = move |side: usize, tun| Faulty::new(tun, faults[side]);
+        Pair::with(Options::default(), wrap_tun, |_, socket| socket)
+    };
+    // As many as may wait for the session, then as one batch.
+    let mut frames: Vec<_> = (0..100).map(|n| plain(n, 700)).collect();
+    frames.push(tcp_frame(
+        inner_ip(A),
+        inner_ip(B),
+        1,
+        1380,
+        &pattern(30_000, 1),
+    ));
+    let pair = refusing(false);
+    let merges = || pair.sides[B].engine.report().offloads.tun_gro_udp;
+    assert!(merges());
+    expect_delivery(&pair, A, &frames);
+    assert!(!merges(), "nothing was refused");
+    expect_delivery(&pair, A, &frames);
+    assert_eq!(pair.drops(B, "deliver_failed"), 0);
+
+    let pair = refusing(true);
+    for frame in &frames {
+        pair.inject(A, frame.clone());
+    }
+    // Each packet counts.
+    pair.wait_for_drops(B, "deliver_failed", 100 + 22);
+    assert_eq!(pair.drops(B, "deliver_failed"), 100 + 22);
+}
+
+/// Invariants 2 and 3, on a network that loses, doubles and cuts, and on one that delays, too.
+#[test]
+fn on_a_bad_network_no_packet_arrives_twice_and_only_the_network_changes_their_order() {
+    for reordering in [0.0, 0.1] {
+        let faults = Faults {
+            // The handshake gets through.
+            seed: 1,
+            loss: 0.05,
+            duplication: 0.1,
+            split: 0.2,
+            reordering,
+            ..Faults::default()
+        };
+        let bad = move |_, socket| Faulty::new(socket, faults);
+        let pair = Pair::with_sockets(Options::default(), bad);
+        expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
+        let count = 1000;
+        for n in 0..count {
+            pair.inject(A, datagram(A, (1, 2), n, 100 + n % 3));
+        }
+        let delivered = pair.delivered(B, count * 4 / 5);
+        assert!(delivered.len() >= count * 4 / 5, "{}", delivered.len());
+        let number = |packet: &Vec<u8>| u16::from_be_bytes([packet[4], packet[5]]);
+        let mut numbers: Vec<_> = delivered.iter().map(number).collect();
+        for (packet, n) in delivered.iter().zip(&numbers) {
+            let n = usize::from(*n);
+            assert_eq!(*packet, datagram(A, (1, 2), n, 100 + n % 3)[VNET_HDR_LEN..]);
+        }
+        if reordering > 0.0 {
+            assert!(!numbers.is_sorted());
+            numbers.sort_unstable();
+        }
+        assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+        assert!(pair.drops(B, "replayed") > 0);
+        assert_eq!(pair.drops(B, "not_authentic"), 0);
     }
 }
 

@@ -11,9 +11,9 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, Host, HostEvent, Sockets};
-use adit_io::mem::{MemUdp, Network, TunEnd};
+use adit_io::mem::{MemTun, MemUdp, Network, TunEnd};
 use adit_io::offload::Frame;
-use adit_io::{Offloads, UdpSocket, VNET_HDR_LEN, mem};
+use adit_io::{Offloads, TunQueue, UdpSocket, VNET_HDR_LEN, mem};
 use adit_proto::Endpoint;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use x25519_dalek::StaticSecret;
@@ -148,11 +148,28 @@ impl Pair {
         U: UdpSocket + 'static,
         W: Fn(usize, MemUdp) -> U + Send + Clone + 'static,
     {
+        Self::with(options, |_, tun| tun, wrap)
+    }
+
+    /// The same, with TUNs wrapped, too.
+    pub(crate) fn with<T, U, W>(
+        options: Options,
+        wrap_tun: impl Fn(usize, MemTun) -> T,
+        wrap: W,
+    ) -> Self
+    where
+        T: TunQueue + 'static,
+        U: UdpSocket + 'static,
+        W: Fn(usize, MemUdp) -> U + Send + Clone + 'static,
+    {
         let network = Network::new();
         let sides = [A, B].map(|number| {
             let addr = SocketAddr::from(([192, 0, 2, if number == A { 1 } else { 2 }], 51820));
             let (queues, tuns): (Vec<_>, Vec<_>) = (0..options.shards)
-                .map(|_| mem::tun().expect("an in-memory TUN"))
+                .map(|_| {
+                    let (tun, end) = mem::tun().expect("an in-memory TUN");
+                    (wrap_tun(number, tun), end)
+                })
                 .unzip();
             let wrap = wrap.clone();
             let host = MemHost {
@@ -251,7 +268,7 @@ pub(crate) fn segments(frame: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn checksum(mut sum: u32, bytes: &[u8]) -> u16 {
+pub(crate) fn checksum(mut sum: u32, bytes: &[u8]) -> u16 {
     for pair in bytes.chunks(2) {
         sum += u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
     }
