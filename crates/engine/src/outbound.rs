@@ -128,7 +128,12 @@ impl Outbound {
                     .count(DropReason::NoRoute, frame.segments() as u64);
                 continue;
             };
-            if self.staged.holds(tunnel.id()) && tunnel.session(now).is_some() {
+            if self.staged.holds(tunnel.id()) {
+                // Asked once: a session that comes after this frame has to wait for it.
+                if tunnel.session(now).is_none() {
+                    stage(&mut self.staged, &self.sender.drops, common, tunnel, bytes);
+                    continue;
+                }
                 send_staged(
                     &mut self.sender,
                     &mut self.staged,

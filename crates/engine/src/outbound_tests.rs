@@ -5,7 +5,6 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use adit_io::mem::{self, MemTun, MemUdp, Network, TunEnd};
@@ -295,25 +294,20 @@ fn udp_super_frame(datagrams: u16, size: u16) -> Vec<u8> {
     frame
 }
 
-/// A socket that ends all sessions when it has sent, as a new private key does.
-struct LastTrain {
+/// What happens next.
+type Event = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// A socket that lets something happen when it has sent.
+struct Eventful {
     inner: MemUdp,
-    device: Arc<Mutex<Device>>,
-    armed: Arc<AtomicBool>,
+    next: Event,
 }
 
-impl UdpSocket for LastTrain {
+impl UdpSocket for Eventful {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
         let sent = self.inner.send(trains, report);
-        if self.armed.load(Ordering::Relaxed) {
-            let change = DeviceChange {
-                private_key: Some(Secret([0x33; 32])),
-                ..DeviceChange::default()
-            };
-            let mut device = self.device.lock().expect("not poisoned");
-            device
-                .apply(Time::default(), &change)
-                .expect("a right configuration");
+        if let Some(event) = self.next.lock().expect("not poisoned").take() {
+            event();
         }
         sent
     }
@@ -329,18 +323,28 @@ impl UdpSocket for LastTrain {
 
 #[test]
 fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
-    let armed = Arc::new(AtomicBool::new(false));
-    let mut way = Way::over(|inner, device| LastTrain {
+    let next = Event::default();
+    let mut way = Way::over(|inner, _| Eventful {
         inner,
-        device,
-        armed: Arc::clone(&armed),
+        next: Arc::clone(&next),
     });
     way.frames();
     way.turn();
     let response = way.initiate();
     way.complete(&response);
     way.wire();
-    armed.store(true, Ordering::Relaxed);
+    // A new private key ends all sessions.
+    let device = Arc::clone(&way.ours);
+    *next.lock().expect("not poisoned") = Some(Box::new(move || {
+        let change = DeviceChange {
+            private_key: Some(Secret([0x33; 32])),
+            ..DeviceChange::default()
+        };
+        let mut device = device.lock().expect("not poisoned");
+        device
+            .apply(Time::default(), &change)
+            .expect("a right configuration");
+    }));
 
     // 200 datagrams of 300 bytes: more than a train, each long enough to leave at once.
     assert!(way.tun_end.inject(udp_super_frame(200, 300)));
@@ -350,6 +354,73 @@ fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
     let ended = way.common.shards[0].drops.of(DropReason::SessionEnded);
     assert_eq!(left as u64 + ended, 200);
     assert_eq!(way.outbound.staged.drop_all(0), 0, "it would leave twice");
+}
+
+/// Invariant 2.
+#[test]
+fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
+    let next = Event::default();
+    let mut way = Way::over(|inner, _| Eventful {
+        inner,
+        next: Arc::clone(&next),
+    });
+    // 1. Sessions with as many other peers as trains may be open.
+    let others = 0..u8::try_from(MAX_OPEN).expect("few");
+    let to_other = |n, mut frame: Vec<u8>| {
+        frame[VNET_HDR_LEN + 16..VNET_HDR_LEN + 20].copy_from_slice(&[10, 0, 1, n]);
+        frame
+    };
+    let us = public(&StaticSecret::from([0x11; 32]));
+    for n in others.clone() {
+        let secret = StaticSecret::from([0x40 + n; 32]);
+        let block = Cidr::new([10, 0, 1, n].into(), 32).expect("a right prefix");
+        let change = DeviceChange {
+            peers: vec![PeerChange {
+                endpoint: Some(way.wire.local_addr()),
+                allowed_ips: vec![AllowedIpChange::Add(block)],
+                ..PeerChange::new(public(&secret))
+            }],
+            ..DeviceChange::default()
+        };
+        let mut ours = way.ours.lock().expect("not poisoned");
+        ours.apply(way.now, &change).expect("a right configuration");
+        drop(ours);
+        let mut other = device(&secret, PeerChange::new(us), way.now);
+        assert!(way.tun_end.inject(to_other(n, udp_super_frame(1, 9))));
+        way.turn();
+        std::mem::swap(&mut way.theirs, &mut other);
+        let response = way.initiate();
+        std::mem::swap(&mut way.theirs, &mut other);
+        way.complete(&response);
+    }
+    // 2. A frame waits for a session, and the next for the train of another peer to leave. Then the session comes.
+    assert!(way.tun_end.inject(udp_super_frame(1, 100)));
+    way.turn();
+    let response = way.initiate();
+    way.wire();
+    let (device, now, answer) = (Arc::clone(&way.ours), way.now, response.clone());
+    let from = Endpoint::from(way.wire.local_addr());
+    *next.lock().expect("not poisoned") = Some(Box::new(move || {
+        let mut device = device.lock().expect("not poisoned");
+        device.handle_handshake(now, wall(now), from, &answer, false);
+    }));
+    for n in others {
+        let datagrams = if n == 0 { 60 } else { 1 };
+        let frame = udp_super_frame(datagrams, 300);
+        assert!(way.tun_end.inject(to_other(n, frame)));
+    }
+    assert!(way.tun_end.inject(udp_super_frame(1, 200)));
+    way.turn();
+    way.complete(&response);
+    // By the lengths of their datagrams.
+    let mut left: Vec<_> = way.wire().iter().map(Vec::len).collect();
+    left.retain(|len| *len < 300);
+    assert_eq!(
+        left,
+        [100, 200]
+            .map(|len| 32 + 28_usize + len)
+            .map(|len| len.next_multiple_of(16))
+    );
 }
 
 /// A TUN that hands out frames and then an error, as one does whose device is removed.
