@@ -32,7 +32,6 @@ pub struct RecvBatch {
     slots: usize,
     /// Messages to ask for next, by what came last.
     wanted: usize,
-    truncated: u64,
     /// What its sockets may keep waiting.
     pub(crate) room: Room,
     pub(crate) headers: RecvHeaders,
@@ -70,7 +69,6 @@ impl RecvBatch {
             received: Vec::with_capacity(slots),
             slots,
             wanted: FEW_MESSAGES.min(slots),
-            truncated: 0,
             room: Room::default(),
             headers: RecvHeaders::new(slots),
         }
@@ -116,11 +114,6 @@ impl RecvBatch {
             .map(|(received, slot)| (received, &mut slot[..received.len]))
     }
 
-    /// Messages so far that were longer than a slot, or arrived cut off, and were dropped for it.
-    pub fn truncated(&self) -> u64 {
-        self.truncated
-    }
-
     /// Empties it.
     pub fn clear(&mut self) {
         self.received.clear();
@@ -163,10 +156,7 @@ impl RecvBatch {
             let (addr, len) = match arrived.addr {
                 Some(addr) if !arrived.truncated => (addr, arrived.len.min(SLOT_LEN)),
                 // Its slot stays, empty: no datagram that anybody acts on is.
-                _ => {
-                    self.truncated += 1;
-                    (SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), 0)
-                }
+                _ => (SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), 0),
             };
             self.received.push(Received {
                 from: Endpoint {

@@ -37,13 +37,6 @@ impl Sum {
         Sum(u64::from(field.to_be()))
     }
 
-    /// Adds the sum of bytes that follow an odd number of others: theirs are the other halves of the words (RFC 1071
-    /// §2(B)).
-    #[inline]
-    pub fn add_odd(self, after: Sum) -> Sum {
-        self + Sum(u64::from(after.fold().swap_bytes().to_be()))
-    }
-
     /// The sum in 16 bits: what a header carries that someone else completes (a pseudo-header's partial sum).
     #[inline]
     #[expect(

@@ -162,11 +162,6 @@ impl Coalescer {
         }
     }
 
-    /// Nothing waits to be drained.
-    pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
-    }
-
     /// Takes a complete IP packet, cut to its own length, that stands at `at` in the caller's buffers. `is_end` says
     /// whether the device of a UDP tunnel listens at an address and port.
     ///

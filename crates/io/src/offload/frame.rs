@@ -4,8 +4,6 @@
 //! Lay, per segment: copy the headers → patch lengths, IP identification, sequence, flags → add the payload's sum →
 //! patch a tunnel's IP and UDP headers.
 
-use std::error::Error;
-use std::fmt;
 use std::net::IpAddr;
 
 use super::ip::{self, Ip, TCP, UDP, V6_HEADER};
@@ -36,20 +34,6 @@ pub enum Malformed {
     /// The virtio header points to a checksum where none can be.
     Checksum,
 }
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Malformed::Short => "shorter than a virtio header",
-            Malformed::Ip => "IP header broken or longer than the frame",
-            Malformed::Segmentation => "segmentation does not fit the packet",
-            Malformed::Transport => "transport header broken",
-            Malformed::Checksum => "checksum outside the packet",
-        })
-    }
-}
-
-impl Error for Malformed {}
 
 /// What has to be done to the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,32 +228,6 @@ impl<'a> Frame<'a> {
         ip::ecn(self.packet)
     }
 
-    /// A hash of addresses, protocol and ports; of the addresses alone where there are no ports to be seen.
-    pub fn flow_hash(&self) -> u32 {
-        let ip = self.ip();
-        let addresses = if ip.v6 {
-            &self.packet[8..40]
-        } else {
-            &self.packet[12..20]
-        };
-        let mut hash = mix(0, 0);
-        for word in addresses.chunks_exact(8) {
-            hash = mix(
-                hash,
-                u64::from(read32(word, 0)) << 32 | u64::from(read32(word, 4)),
-            );
-        }
-        if let Some((protocol, at)) = ip.transport(self.packet) {
-            let ports = match protocol {
-                TCP | UDP if self.packet.len() >= at + 4 => read32(self.packet, at),
-                _ => 0,
-            };
-            hash = mix(hash, u64::from(protocol) << 32 | u64::from(ports));
-        }
-        let [a, b, c, d, ..] = hash.to_be_bytes();
-        u32::from_be_bytes([a, b, c, d])
-    }
-
     /// Source and destination port of a UDP datagram, or of its first fragment; None for anything else.
     pub fn udp_ports(&self) -> Option<(u16, u16)> {
         let (protocol, at) = self.ip().first_transport(self.packet)?;
@@ -293,15 +251,6 @@ impl<'a> Frame<'a> {
     /// How many packets the frame holds: 1 unless it is a super-frame, at most 65,535.
     pub fn segments(&self) -> usize {
         self.segments
-    }
-
-    /// Length of every packet but the last.
-    pub fn stride(&self) -> usize {
-        if self.segments == 1 {
-            self.packet.len()
-        } else {
-            self.header + self.size
-        }
     }
 
     /// Length of packet `i`.

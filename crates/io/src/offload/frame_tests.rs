@@ -253,7 +253,7 @@ fn single_packets_pass_untouched_or_get_their_checksum() {
             let bytes = [&[0; VNET_HDR_LEN][..], &packet.wire()].concat();
             let frame = Frame::parse(&bytes).unwrap();
             assert_eq!(
-                (frame.segments(), frame.header_len(), frame.stride()),
+                (frame.segments(), frame.header_len(), frame.segment_len(0)),
                 (1, 0, packet.wire().len())
             );
             assert_eq!(lay(&frame), [packet.wire()]);
@@ -485,31 +485,6 @@ fn broken_packets_are_malformed() {
 }
 
 #[test]
-fn a_flow_has_one_hash_however_its_packets_come() {
-    for v6 in [false, true] {
-        let whole = Packet::tcp(v6, 3000);
-        let (big, small) = (
-            whole.frame(1000),
-            [&[0; VNET_HDR_LEN][..], &whole.split(1000)[1].wire()].concat(),
-        );
-        let hash = |bytes: &[u8]| Frame::parse(bytes).unwrap().flow_hash();
-        assert_eq!(hash(&big), hash(&small));
-        assert_ne!(hash(&big), hash(&whole.with(|p| p.host = 2).frame(1000)));
-        assert_ne!(
-            hash(&big),
-            hash(&whole.with(|p| p.ports[1] = 80).frame(1000))
-        );
-        assert_ne!(hash(&big), hash(&Packet::udp(v6, 3000).frame(1000)));
-        // Like flows must spread over a handful of shards.
-        let mut seen = [0; 8];
-        for port in 0..800 {
-            seen[hash(&whole.with(|p| p.ports[0] = 30_000 + port).frame(1000)) as usize % 8] += 1;
-        }
-        assert!(seen.iter().all(|n| (60..140).contains(n)), "{seen:?}");
-    }
-}
-
-#[test]
 fn addresses_and_ecn_are_read_from_the_header() {
     let bytes = Packet::tcp(false, 3000).with(|p| p.tos = 0xbb).frame(1000);
     let frame = Frame::parse(&bytes).unwrap();
@@ -547,7 +522,7 @@ pub(super) fn exercise(bytes: &[u8]) {
         let mut total = 0;
         for i in 0..frame.segments() {
             frame.write_header(i, &mut out);
-            assert!(frame.segment_len(i) <= frame.stride());
+            assert!(frame.segment_len(i) <= frame.segment_len(0));
             total += frame.payload(i).len();
         }
         assert!(total + frame.header_len() <= bytes.len() - VNET_HDR_LEN);
@@ -555,7 +530,6 @@ pub(super) fn exercise(bytes: &[u8]) {
             frame.source(),
             frame.destination(),
             frame.ecn(),
-            frame.flow_hash(),
             frame.payload(usize::MAX),
         );
     }
