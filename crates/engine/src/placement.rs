@@ -172,7 +172,11 @@ impl Placement {
         if follow {
             self.swing.1 = 0;
             self.chance = self.last.since(Time::default()).subsec_nanos();
-            self.bind(cpu, false);
+            if !self.bind(cpu, false) {
+                // It may not run there. To ask again for each packet would cost more than it can bring.
+                self.pattern = (4 * self.pattern).min(MAX_PATTERN);
+                self.from.1 = 0;
+            }
         }
     }
 
@@ -246,23 +250,24 @@ impl Placement {
         self.packets >= LOAD
     }
 
-    /// Binds the thread to `cpu`, if that is among several CPUs that it may run on.
-    fn bind(&mut self, cpu: usize, load: bool) {
+    /// Binds the thread to `cpu`; false if that is not among several CPUs that it may run on.
+    fn bind(&mut self, cpu: usize, load: bool) -> bool {
         let Ok(now) = sched_getaffinity(None) else {
-            return;
+            return false;
         };
         let before = match (&self.bound, &self.left) {
             (Some(bound), _) if now == only(bound.cpu) => bound.before,
-            _ if now.count() <= 1 => return,
+            _ if now.count() <= 1 => return false,
             (_, Some((got, allowed))) if now == *got => *allowed,
             _ => unbound(now),
         };
-        if cpu < CpuSet::MAX_CPU
+        let binds = cpu < CpuSet::MAX_CPU
             && before.is_set(cpu)
-            && sched_setaffinity(None, &only(cpu)).is_ok()
-        {
+            && sched_setaffinity(None, &only(cpu)).is_ok();
+        if binds {
             self.bound = Some(Bound { cpu, before, load });
         }
+        binds
     }
 }
 

@@ -320,6 +320,24 @@ fn a_cpu_that_does_not_exist_is_ignored() {
 }
 
 #[test]
+fn a_cpu_where_a_thread_may_not_run_is_tried_less_and_less() {
+    walk(|mut walk, allowed, cpus| {
+        let mut pattern = PATTERN;
+        while pattern < MAX_PATTERN {
+            for n in 0..pattern {
+                assert_eq!(walk.placement.from.1, n);
+                walk.turn(PAUSE, CpuSet::MAX_CPU - 1);
+            }
+            assert!(affinity() == allowed);
+            pattern = (4 * pattern).min(MAX_PATTERN);
+            assert_eq!(walk.placement.pattern, pattern);
+        }
+        // So it is with what comes from others, as after a CPU that was too busy.
+        assert_eq!(walk.follow(cpus[1]), pattern);
+    });
+}
+
+#[test]
 fn under_load_a_thread_stays_unless_it_has_to_wait() {
     walk(|mut walk, allowed, _| {
         for _ in 0..3 {
