@@ -37,13 +37,14 @@ pub struct Kernel {
     /// For looking up routes, once they change.
     lookups: Option<Netlink>,
     /// Where the device is now: another namespace, perhaps.
+    netns: Option<Netns>,
+    /// What can be done there, with the right to.
     place: Option<Place>,
     last: HostEvent,
 }
 
-/// The namespace of the device, and the sockets to watch and change it there.
+/// Sockets to watch and change the device, in its namespace.
 struct Place {
-    netns: Netns,
     monitor: Monitor,
     netlink: Netlink,
     /// Nothing is left to be done about what the device drops.
@@ -51,11 +52,10 @@ struct Place {
 }
 
 impl Place {
-    fn open(netns: Netns) -> io::Result<Self> {
+    fn open(netns: &Netns) -> io::Result<Self> {
         Ok(Self {
-            monitor: Monitor::open_in(&netns)?,
-            netlink: Netlink::open_in(&netns)?,
-            netns,
+            monitor: Monitor::open_in(netns)?,
+            netlink: Netlink::open_in(netns)?,
             noqueue: false,
         })
     }
@@ -70,6 +70,7 @@ impl Kernel {
             settings,
             routes: routes.ok(),
             lookups: None,
+            netns: None,
             place: None,
             last: HostEvent {
                 up: false,
@@ -84,14 +85,13 @@ impl Kernel {
     /// Watches the device in the namespace where it is, and sizes its super-frames there.
     fn follow(&mut self) {
         let Ok(netns) = self.tun.netns() else { return };
-        let stayed = self
-            .place
-            .as_ref()
-            .is_some_and(|place| place.netns.is(&netns).unwrap_or(false));
-        if stayed {
+        let stayed = |last: &Netns| last.is(&netns).unwrap_or(false);
+        if self.netns.as_ref().is_some_and(stayed) {
             return;
         }
-        self.place = Place::open(netns).ok();
+        let log = |e: &_| (self.settings.log)(&format!("the interface is not tuned: {e}"));
+        self.place = Place::open(&netns).inspect_err(log).ok();
+        self.netns = Some(netns);
         self.size_frames();
     }
 
@@ -234,3 +234,7 @@ fn drain(monitor: &mut Monitor) -> bool {
     }
     routing
 }
+
+#[cfg(test)]
+#[path = "kernel_tests.rs"]
+mod tests;

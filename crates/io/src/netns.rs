@@ -81,8 +81,14 @@ impl Netns {
             })
     }
 
-    /// Runs `work` inside it, on a thread of its own, and waits for the result.
+    /// Runs `work` inside it, on a thread of its own unless the calling one is there, and waits for the result.
+    ///
+    /// # Errors
+    /// Entering another namespace takes CAP_SYS_ADMIN.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        if self.is_current().unwrap_or(false) {
+            return Ok(work());
+        }
         on_a_thread(|| {
             self.enter()?;
             Ok(work())

@@ -16,6 +16,24 @@ fn what_runs_inside_stays_inside() {
 }
 
 #[test]
+fn where_a_thread_is_it_may_run_things_without_the_right_to_enter() {
+    let (one, two) = (Netns::new().unwrap(), Netns::new().unwrap());
+    one.run(|| {
+        // Of this thread only.
+        let none = rustix::thread::CapabilitySets {
+            effective: rustix::thread::CapabilitySet::empty(),
+            permitted: rustix::thread::CapabilitySet::empty(),
+            inheritable: rustix::thread::CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, none).unwrap();
+        assert!(one.run(|| one.is_current().unwrap()).unwrap());
+        let error = two.run(|| ()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    })
+    .unwrap();
+}
+
+#[test]
 fn sysctls_are_those_of_the_namespace() {
     let (one, two) = (Netns::new().unwrap(), Netns::new().unwrap());
     one.run(|| set_sysctl("net.ipv4.ip_forward", "1").unwrap())

@@ -210,21 +210,16 @@ impl Tun {
             socket.map_err(io::Error::from)
         };
         match self.netns() {
-            Ok(netns) if !netns.is_current()? => netns.run(open)?,
+            Ok(netns) => netns.run(open)?,
             // Without the right to ask (or on a kernel that cannot say), it is here as far as we know.
-            _ => open(),
+            Err(_) => open(),
         }
     }
 
     /// Attaches a limit to the device, where it is.
     fn limited(&self, least: u64) -> io::Result<QueueLimit> {
         let attach = || QueueLimit::attach(self.ifindex()?, least);
-        let netns = self.netns()?;
-        if netns.is_current()? {
-            attach()
-        } else {
-            netns.run(attach)?
-        }
+        self.netns()?.run(attach)?
     }
 
     /// What is in force of the TUN's offloads; those of the socket are as they were given.

@@ -1,0 +1,55 @@
+use std::sync::Mutex;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+use super::*;
+
+/// The one right that a container or a unit gives.
+fn keep_net_admin_only() {
+    let net_admin = CapabilitySets {
+        effective: CapabilitySet::NET_ADMIN,
+        permitted: CapabilitySet::NET_ADMIN,
+        inheritable: CapabilitySet::empty(),
+    };
+    // Of this thread only.
+    set_capabilities(None, net_admin).expect("fewer than before");
+}
+
+#[test]
+fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
+    let (here, there) = (
+        Netns::new().expect("a namespace"),
+        Netns::new().expect("a namespace"),
+    );
+    let test = || {
+        let mut tuns = Tun::open("tuned", 1, Offloads::ALL).expect("a TUN device");
+        let tun = Arc::new(tuns.remove(0));
+        let outside = Netlink::open().expect("a socket");
+        keep_net_admin_only();
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let log = Arc::clone(&said);
+        let settings = Settings {
+            offloads: Offloads::ALL,
+            log: Arc::new(move |line| log.lock().expect("not poisoned").push(line.into())),
+            log_peer: Arc::new(|_, _| {}),
+        };
+        let mut kernel = Kernel::new(Arc::clone(&tun), settings);
+        assert!(kernel.place.is_some());
+        assert!(said.lock().expect("not poisoned").is_empty());
+
+        // Elsewhere it is not, which is said once.
+        let change = LinkChange {
+            netns: Some(&there),
+            ..LinkChange::default()
+        };
+        let index = tun.ifindex().expect("it is here");
+        outside.set_link(index, &change).expect("moved");
+        kernel.follow();
+        kernel.follow();
+        assert!(kernel.place.is_none());
+        let said = said.lock().expect("not poisoned");
+        assert!(said[0].contains("entering"), "{said:?}");
+        assert_eq!(said.len(), 1, "{said:?}");
+    };
+    here.run(test).expect("the right to enter");
+}
