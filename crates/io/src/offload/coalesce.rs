@@ -377,8 +377,8 @@ impl Run {
         let transport = if tcp {
             let (flags, ours) = (read16(packet, l4 + 12), read16(head, l4 + 12));
             let may_differ = u16::from(CWR | FIN | PSH);
-            // CWR begins a run: the segments after the first lose it when the kernel segments again. Since Linux 6.15 GRO
-            // wants it equal within a run; ours is the older rule, and the bytes are the same.
+            // CWR begins a run: the segments after the first lose it when the kernel segments again. Since Linux 6.15
+            // GRO wants it equal within a run; ours is the older rule, and the bytes are the same.
             packet[l4 + 13] & CWR == 0
                 && (flags ^ ours) & !may_differ == 0
                 && read32(packet, l4 + 4) == read32(head, l4 + 4).wrapping_add(low32(self.payload))
