@@ -85,12 +85,16 @@ impl Kernel {
     /// Watches the device in the namespace where it is, and sizes its super-frames there.
     fn follow(&mut self) {
         let Ok(netns) = self.tun.netns() else { return };
-        let stayed = |last: &Netns| last.is(&netns).unwrap_or(false);
-        if self.netns.as_ref().is_some_and(stayed) {
+        let same = |last: &Netns| last.is(&netns).unwrap_or(false);
+        let stayed = self.netns.as_ref().is_some_and(same);
+        if stayed && self.place.is_some() {
             return;
         }
-        let log = |e: &_| (self.settings.log)(&format!("the interface is not tuned: {e}"));
-        self.place = Place::open(&netns).inspect_err(log).ok();
+        let opened = Place::open(&netns);
+        if let (Err(e), false) = (&opened, stayed) {
+            (self.settings.log)(&format!("the interface is not tuned: {e}"));
+        }
+        self.place = opened.ok();
         self.netns = Some(netns);
         self.size_frames();
     }
