@@ -15,6 +15,19 @@ fn keys_go_to_text_and_back() {
 }
 
 #[test]
+fn a_public_key_prints_itself_in_base64() {
+    let mut dice = 1_u64;
+    for _ in 0..1000 {
+        let mut key = PublicKey([0; 32]);
+        for byte in &mut key.0 {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = dice.to_be_bytes()[0];
+        }
+        assert_eq!(key.to_string(), *to_base64(&key.0));
+    }
+}
+
+#[test]
 fn what_is_no_key_is_refused() {
     let base64 = to_base64(&[0x77; 32]);
     for wrong in [

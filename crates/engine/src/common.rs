@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_io::offload::TunnelEnds;
-use adit_io::{Offloads, UdpSocket};
-use adit_proto::Tunnel;
+use adit_io::{IcmpKind, Offloads, UdpSocket};
+use adit_proto::{Time, Tunnel};
 use arc_swap::ArcSwap;
 
 use crate::drops::Drops;
 use crate::inbox::Inbox;
+use crate::journal::{Incident, Journal};
 use crate::wake::Waker;
 
 /// The sockets of one shard: one per address family that the host has, both on one port.
@@ -55,6 +56,8 @@ pub(crate) struct Common<U> {
     mtu: AtomicUsize,
     tun_gro: AtomicBool,
     refused_trains: AtomicU64,
+    icmp_errors: [AtomicU64; IcmpKind::ALL.len()],
+    pub(crate) journal: Journal,
     stopping: AtomicBool,
 }
 
@@ -103,6 +106,7 @@ impl<U> Common<U> {
         proto: Arc<adit_proto::Shared>,
         shards: Vec<ShardFace<U>>,
         offloads: Offloads,
+        is_verbose: bool,
     ) -> std::io::Result<Self> {
         Ok(Self {
             proto,
@@ -112,6 +116,8 @@ impl<U> Common<U> {
             mtu: AtomicUsize::new(1420),
             tun_gro: AtomicBool::new(offloads.tun_gro_tcp || offloads.tun_gro_udp),
             refused_trains: AtomicU64::new(0),
+            icmp_errors: Default::default(),
+            journal: Journal::new(is_verbose),
             stopping: AtomicBool::new(false),
         })
     }
@@ -141,6 +147,26 @@ impl<U> Common<U> {
 
     pub(crate) fn refused_trains(&self) -> u64 {
         self.refused_trains.load(Ordering::Relaxed)
+    }
+
+    /// Counts the ICMP errors that came back to a socket, and notes them. Nobody authenticates ICMP, so nothing else
+    /// follows from it.
+    pub(crate) fn take_errors(&self, socket: &impl UdpSocket, now: Time) {
+        socket.take_errors(&mut |error, times| {
+            self.icmp_errors[error.kind as usize].fetch_add(times, Ordering::Relaxed);
+            self.note(now, times, || Incident::Icmp { peer: None, error });
+        });
+    }
+
+    pub(crate) fn icmp_errors(&self, kind: IcmpKind) -> u64 {
+        self.icmp_errors[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Something went wrong, so many `times`: the control thread tells of it, if anybody reads that.
+    pub(crate) fn note(&self, now: Time, times: u64, incident: impl FnOnce() -> Incident) {
+        if self.journal.note(now, times, incident) {
+            self.control.waker.wake();
+        }
     }
 
     pub(crate) fn stop(&self) {

@@ -8,8 +8,9 @@ use std::time::Duration;
 use adit_aead::{SealJob, TAG_LEN};
 use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus};
-use adit_proto::wire::{DataHeader, INITIATION_LEN};
-use adit_proto::{Device, Endpoint, Output, Time, Tunnel};
+use adit_proto::limits::REKEY_ATTEMPT_TIME;
+use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN};
+use adit_proto::{Device, Endpoint, HandshakeKind, Output, Time, Tunnel};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
@@ -19,6 +20,7 @@ use crate::clock;
 use crate::common::{Common, Message, Sockets};
 use crate::host::{Host, HostEvent};
 use crate::inbox::Command;
+use crate::journal::{Incident, Line};
 use crate::{Errno, SetError};
 
 /// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
@@ -106,6 +108,7 @@ impl<H: Host> Control<H> {
                 self.look_at_paths(now);
             }
             self.put_out();
+            self.tell();
         }
         Ok(())
     }
@@ -118,6 +121,7 @@ impl<H: Host> Control<H> {
         let due = due
             .chain(self.rebind_at)
             .chain(self.paths_at)
+            .chain(common.journal.deadline())
             .min()
             .map_or(0, |at| at.0.max(1));
         let due = Duration::from_nanos(due);
@@ -164,13 +168,16 @@ impl<H: Host> Control<H> {
             };
             let now = clock::now();
             let loaded = behind >= LOADED_QUEUE;
-            self.device.handle_handshake(
+            let outcome = self.device.handle_handshake(
                 now,
                 clock::wall(),
                 message.from,
                 &message.datagram,
                 loaded,
             );
+            if outcome.refusal.is_some() {
+                self.note(|| Incident::Handshake(outcome));
+            }
             self.put_out();
         }
     }
@@ -183,38 +190,29 @@ impl<H: Host> Control<H> {
                     to,
                     datagram,
                     tunnel,
-                } => {
-                    let sent = self.send(to, &datagram, tunnel.as_ref());
-                    let Some(tunnel) = tunnel else { continue };
-                    let what = match datagram.len() {
-                        INITIATION_LEN => "initiation",
-                        _ => "response",
-                    };
-                    let sent = if sent {
-                        tunnel.handshake_sent(datagram.len() as u64);
-                        "sent"
-                    } else {
-                        "could not be sent"
-                    };
-                    self.host.log_peer(
-                        tunnel.public_key(),
-                        format_args!("handshake {what} {sent} to {}", to.addr),
-                    );
-                }
+                    in_vain,
+                } => self.send_handshake(to, &datagram, tunnel.as_ref(), in_vain),
                 Output::Keepalive { tunnel } => self.send_keepalive(&tunnel),
                 Output::SessionReady { tunnel } => {
                     let peer = tunnel.public_key();
                     self.host
-                        .log_peer(peer, format_args!("session established"));
+                        .log_verbose(format_args!("peer {peer}: session established"));
                     for shard in &self.common.shards {
                         shard.tell(Message::SessionReady(Arc::clone(&tunnel)));
                     }
                 }
-                Output::DropStaged { tunnel } => {
-                    let message = format_args!(
-                        "no answer, or removed: packets that waited for a session are dropped"
-                    );
-                    self.host.log_peer(tunnel.public_key(), message);
+                Output::DropStaged {
+                    tunnel,
+                    given_up_after,
+                } => {
+                    let peer = tunnel.public_key();
+                    match given_up_after {
+                        Some(count) => self.host.log_verbose(format_args!(
+                            "peer {peer}: handshake given up after {} s and {count} initiations without an answer",
+                            REKEY_ATTEMPT_TIME.as_secs()
+                        )),
+                        None => self.host.log_verbose(format_args!("peer {peer}: removed")),
+                    }
                     for shard in &self.common.shards {
                         shard.tell(Message::DropStaged(tunnel.id()));
                     }
@@ -223,11 +221,84 @@ impl<H: Host> Control<H> {
         }
     }
 
-    /// True if it left. What did not is tried again by its timer, as if the network had lost it.
-    fn send(&self, to: Endpoint, datagram: &[u8], tunnel: Option<&Arc<Tunnel>>) -> bool {
+    /// What could not be sent is tried again by its timer, as if the network had lost it.
+    fn send_handshake(
+        &mut self,
+        to: Endpoint,
+        datagram: &[u8],
+        tunnel: Option<&Arc<Tunnel>>,
+        in_vain: u32,
+    ) {
+        let kind = match datagram.len() {
+            INITIATION_LEN => HandshakeKind::Initiation,
+            RESPONSE_LEN => HandshakeKind::Response,
+            _ => HandshakeKind::CookieReply,
+        };
+        let sent = self.send(to, datagram, tunnel, Some(kind));
+        self.device.handle_sent(datagram, tunnel, sent);
+        // A cookie reply answers somebody who is not known yet, and is told with what it answers.
+        let Some(tunnel) = tunnel.filter(|_| sent) else {
+            return;
+        };
+        let (peer, to) = (tunnel.public_key(), to.addr);
+        if in_vain == 0 {
+            self.host
+                .log_verbose(format_args!("peer {peer}: {kind} sent to {to}"));
+        } else {
+            self.note(|| Incident::InVain {
+                peer,
+                kind,
+                to,
+                before: in_vain,
+            });
+        }
+    }
+
+    /// Something went wrong, which is told at once if its turn has come.
+    fn note(&self, incident: impl FnOnce() -> Incident) {
+        if self.common.journal.note(clock::now(), 1, incident) {
+            self.tell();
+        }
+    }
+
+    /// Writes what is due of the journal.
+    fn tell(&self) {
+        for line in self.common.journal.take_due(clock::now()) {
+            match line {
+                Line::Of(Incident::Icmp { error, .. }, times) => {
+                    let named = |tunnel: &&Arc<Tunnel>| {
+                        tunnel.endpoint().is_some_and(|to| to.addr == error.to)
+                    };
+                    let peer = self.device.tunnels().find(named);
+                    let peer = peer.map(|tunnel| tunnel.public_key());
+                    let line = Line::Of(Incident::Icmp { peer, error }, times);
+                    self.host.log_verbose(format_args!("{line}"));
+                }
+                line => self.host.log_verbose(format_args!("{line}")),
+            }
+        }
+    }
+
+    /// True if it left. `kind` is that of a message of a handshake.
+    fn send(
+        &self,
+        to: Endpoint,
+        datagram: &[u8],
+        tunnel: Option<&Arc<Tunnel>>,
+        kind: Option<HandshakeKind>,
+    ) -> bool {
+        let not_sent = |error| {
+            self.note(|| Incident::NotSent {
+                peer: tunnel.map(|tunnel| tunnel.public_key()),
+                kind,
+                to: to.addr,
+                error,
+            });
+            false
+        };
         let sockets = self.common.shards[0].sockets.load();
         let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
-            return false;
+            return not_sent(None);
         };
         let mut report = SendReport::default();
         let taken = socket.send(
@@ -242,7 +313,13 @@ impl<H: Host> Control<H> {
         if let (Some(tunnel), Some(_)) = (tunnel, report.stale_source) {
             tunnel.clear_source();
         }
-        taken == 1 && report.lost == 0
+        if report.icmp {
+            self.common.take_errors(socket, clock::now());
+        }
+        if taken == 1 && report.lost == 0 {
+            return true;
+        }
+        not_sent(report.error.or(Some(rustix::io::Errno::AGAIN)))
     }
 
     fn send_keepalive(&self, tunnel: &Arc<Tunnel>) {
@@ -263,7 +340,7 @@ impl<H: Host> Control<H> {
         }
         .write(header);
         adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, text)]);
-        if self.send(to, &datagram, Some(tunnel))
+        if self.send(to, &datagram, Some(tunnel), None)
             && tunnel.keepalive_sent(now, &session, datagram.len() as u64)
         {
             self.common.control.notice(tunnel);

@@ -1,74 +1,135 @@
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-macro_rules! drop_reasons {
-    ($($(#[doc = $doc:literal])* $variant:ident => $name:literal,)*) => {
-        /// Why a packet was dropped. Every drop on either path counts under exactly one reason.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum DropReason {
-            $($(#[doc = $doc])* $variant,)*
-        }
+use adit_proto::explained_enum;
 
-        impl DropReason {
-            /// Every reason, in the order of the two paths.
-            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)*];
-
-            /// The name in reports: stable, in snake case.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(DropReason::$variant => $name,)*
-                }
-            }
-        }
-    };
+explained_enum! {
+    /// Why a packet was dropped. Every drop on either path counts under exactly one reason.
+    pub enum DropReason {
+        /// Outbound: the frame from the TUN is no IP packet, or its virtio header contradicts it.
+        MalformedFrame => "malformed_frame",
+        /// Outbound: no peer's allowed IPs contain the destination.
+        NoRoute => "no_route",
+        /// Outbound: the peer has no endpoint yet.
+        NoEndpoint => "no_endpoint",
+        /// Outbound: our own datagram to this peer came back to be sent to this peer.
+        RoutingLoop => "routing_loop",
+        /// Outbound: the packet does not fit a UDP datagram.
+        TooBig => "too_big",
+        /// Outbound: waited for a handshake, and the queue was full or the handshake given up.
+        Staged => "staged",
+        /// Outbound: the session ended between choosing it and sealing.
+        SessionEnded => "session_ended",
+        /// Outbound: the kernel refused to send: no route, a firewall on this host, or a full queue (qdisc) of the
+        /// outgoing interface. A queue that cuts a train into packets does not tell which of them it drops, nor does one
+        /// that drops later, as CoDel.
+        SendFailed => "send_failed",
+        /// Inbound: neither a handshake message nor a data message.
+        MalformedDatagram => "malformed_datagram",
+        /// Inbound: the queue of handshake messages was full.
+        HandshakeQueueFull => "handshake_queue_full",
+        /// Inbound: no session has this receiver index, or it ended.
+        UnknownSession => "unknown_session",
+        /// Inbound: the tag is wrong.
+        NotAuthentic => "not_authentic",
+        /// Inbound: the counter was seen before or is too old.
+        Replayed => "replayed",
+        /// Inbound: what was sealed is no IP packet.
+        MalformedPacket => "malformed_packet",
+        /// Inbound: the source of the inner packet is not among the allowed IPs of the peer that sent it.
+        WrongSource => "wrong_source",
+        /// Inbound: congestion was marked on the way of a packet that cannot carry the mark (RFC 6040).
+        EcnNotCapable => "ecn_not_capable",
+        /// Inbound: the TUN did not take it, as when the interface is down.
+        DeliverFailed => "deliver_failed",
+    }
 }
 
-drop_reasons! {
-    /// Outbound: the frame from the TUN is no IP packet, or its virtio header contradicts it.
-    MalformedFrame => "malformed_frame",
-    /// Outbound: no peer's allowed IPs contain the destination.
-    NoRoute => "no_route",
-    /// Outbound: the peer has no endpoint yet.
-    NoEndpoint => "no_endpoint",
-    /// Outbound: our own datagram to this peer came back to be sent to this peer.
-    RoutingLoop => "routing_loop",
-    /// Outbound: the packet does not fit a UDP datagram.
-    TooBig => "too_big",
-    /// Outbound: waited for a handshake, and the queue was full or the handshake given up.
-    Staged => "staged",
-    /// Outbound: the session ended between choosing it and sealing.
-    SessionEnded => "session_ended",
-    /// Outbound: the kernel refused to send.
-    SendFailed => "send_failed",
-    /// Inbound: neither a handshake message nor a data message.
-    MalformedDatagram => "malformed_datagram",
-    /// Inbound: the queue of handshake messages was full.
-    HandshakeQueueFull => "handshake_queue_full",
-    /// Inbound: no session has this receiver index, or it ended.
-    UnknownSession => "unknown_session",
-    /// Inbound: the tag is wrong.
-    NotAuthentic => "not_authentic",
-    /// Inbound: the counter was seen before or is too old.
-    Replayed => "replayed",
-    /// Inbound: what was sealed is no IP packet.
-    MalformedPacket => "malformed_packet",
-    /// Inbound: the source is not among the sender's allowed IPs.
-    WrongSource => "wrong_source",
-    /// Inbound: congestion was marked on the way of a packet that cannot carry the mark (RFC 6040).
-    EcnNotCapable => "ecn_not_capable",
-    /// Inbound: the TUN did not take it, as when the interface is down.
-    DeliverFailed => "deliver_failed",
+explained_enum! {
+    /// What a packet was that is no drop though no peer got it: the kernel sends such of its own accord through any
+    /// interface. Each counts here or under one [`DropReason`].
+    pub enum IgnoredKind {
+        /// Outbound: to a multicast or broadcast address that no peer's allowed IPs contain. The kernel sends MLD, IGMP
+        /// and router solicitations, and services like mDNS theirs.
+        Multicast => "multicast",
+        /// Outbound: to an address of link-local scope (fe80::/10, 169.254.0.0/16) that no peer's allowed IPs contain.
+        LinkLocal => "link_local",
+    }
 }
 
-/// One counter per [`DropReason`], written by one shard and read by anyone.
+impl IgnoredKind {
+    /// What a packet is that no peer's allowed IPs contain; `None` if it was meant for somebody.
+    fn of(destination: IpAddr) -> Option<Self> {
+        let (everybody, link) = match destination {
+            IpAddr::V4(ip) => (ip.is_multicast() || ip.is_broadcast(), ip.is_link_local()),
+            IpAddr::V6(ip) => (ip.is_multicast(), ip.is_unicast_link_local()),
+        };
+        match (everybody, link) {
+            (true, _) => Some(Self::Multicast),
+            (_, true) => Some(Self::LinkLocal),
+            _ => None,
+        }
+    }
+}
+
+/// One counter per [`DropReason`] and [`IgnoredKind`], written by one shard and read by anyone.
 #[derive(Default, Debug)]
-pub(crate) struct Drops([AtomicU64; DropReason::ALL.len()]);
+pub(crate) struct Drops {
+    dropped: [AtomicU64; DropReason::ALL.len()],
+    ignored: [AtomicU64; IgnoredKind::ALL.len()],
+}
 
 impl Drops {
     pub(crate) fn count(&self, reason: DropReason, packets: u64) {
-        self.0[reason as usize].fetch_add(packets, Ordering::Relaxed);
+        self.dropped[reason as usize].fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// Outbound: no peer's allowed IPs contain the destination.
+    pub(crate) fn count_unrouted(&self, destination: IpAddr, packets: u64) {
+        match IgnoredKind::of(destination) {
+            Some(kind) => {
+                self.ignored[kind as usize].fetch_add(packets, Ordering::Relaxed);
+            }
+            None => self.count(DropReason::NoRoute, packets),
+        }
     }
 
     pub(crate) fn of(&self, reason: DropReason) -> u64 {
-        self.0[reason as usize].load(Ordering::Relaxed)
+        self.dropped[reason as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn ignored(&self, kind: IgnoredKind) -> u64 {
+        self.ignored[kind as usize].load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_sends_by_itself_is_known() {
+        for (to, expected) in [
+            ("224.0.0.22", Some(IgnoredKind::Multicast)),
+            ("239.255.255.250", Some(IgnoredKind::Multicast)),
+            ("255.255.255.255", Some(IgnoredKind::Multicast)),
+            ("ff02::16", Some(IgnoredKind::Multicast)),
+            ("169.254.3.4", Some(IgnoredKind::LinkLocal)),
+            ("fe80::1", Some(IgnoredKind::LinkLocal)),
+            ("10.0.0.9", None),
+            ("fd00::1", None),
+            ("2001:db8::1", None),
+        ] {
+            let drops = Drops::default();
+            drops.count_unrouted(to.parse().expect("an address"), 3);
+            assert_eq!(
+                IgnoredKind::of(to.parse().expect("an address")),
+                expected,
+                "{to}"
+            );
+            let ignored = IgnoredKind::ALL.iter().map(|kind| drops.ignored(*kind));
+            let counted = (ignored.sum(), drops.of(DropReason::NoRoute));
+            assert_eq!(counted, if expected.is_some() { (3, 0) } else { (0, 3) });
+        }
     }
 }

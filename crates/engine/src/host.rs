@@ -6,7 +6,6 @@ use std::os::fd::BorrowedFd;
 
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
-use adit_proto::config::PublicKey;
 
 use crate::common::Sockets;
 
@@ -43,8 +42,11 @@ pub trait Host: Send + 'static {
     /// Something failed that no caller waits for.
     fn log_error(&self, message: &str);
 
-    /// How it goes with a peer, for whoever looks for a fault.
-    fn log_peer(&self, peer: PublicKey, message: fmt::Arguments<'_>);
+    /// Whether anybody reads what [`Host::log_verbose`] is given; it is asked once.
+    fn is_verbose(&self) -> bool;
+
+    /// How it goes, for whoever looks for a fault: one line.
+    fn log_verbose(&self, line: fmt::Arguments<'_>);
 }
 
 /// How the host's side of the tunnel stands.

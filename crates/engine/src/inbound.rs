@@ -24,6 +24,7 @@ use arrayvec::ArrayVec;
 
 use crate::common::Common;
 use crate::drops::{DropReason, Drops};
+use crate::journal::Incident;
 
 /// Packets opened together: enough to fill the lanes of any kernel with small packets.
 const MAX_GROUP: usize = 256;
@@ -237,6 +238,7 @@ impl Inbound {
             let (message, tunnel, packets) = (run.message, run.tunnel.id(), run.packets.clone());
             let ecn = self.batch.received()[message].ecn;
             let mut checked: Option<IpAddr> = None;
+            let mut wrong: Option<(IpAddr, u64)> = None;
             for index in packets {
                 let packet = &self.packets[index];
                 if !packet.accepted || packet.len == TAG_LEN {
@@ -254,6 +256,8 @@ impl Inbound {
                         .is_none_or(|owner| owner.id() != tunnel)
                     {
                         self.drops.count(DropReason::WrongSource, 1);
+                        let before = wrong.map_or(0, |(_, times)| times);
+                        wrong = Some((inner.source, before + 1));
                         continue;
                     }
                     checked = Some(inner.source);
@@ -278,6 +282,13 @@ impl Inbound {
                     let pushed = self.coalescer.push(packet, span, is_end);
                     debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
                 }
+            }
+            if let Some((source, times)) = wrong {
+                common.note(now, times, || Incident::WrongSource {
+                    peer: self.runs[at].tunnel.public_key(),
+                    from: self.batch.received()[message].from.addr,
+                    source,
+                });
             }
         }
         Ok(())

@@ -11,12 +11,14 @@ use adit_io::netns::Netns;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_proto::Endpoint;
-use adit_proto::config::PublicKey;
 use rustix::io::Errno;
 
 use crate::common::Sockets;
 use crate::host::{Host, HostEvent};
 use crate::train;
+
+/// Takes lines of the log that tell how it goes.
+pub type VerboseLog = Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 
 /// What a user decides about sockets and devices.
 #[derive(Clone)]
@@ -24,8 +26,8 @@ pub struct Settings {
     pub offloads: Offloads,
     /// Called with what went wrong where no caller waits for an answer.
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
-    /// Called with how handshakes go.
-    pub log_peer: Arc<dyn Fn(PublicKey, fmt::Arguments<'_>) + Send + Sync>,
+    /// Called with how it goes, line by line; without it nothing of that is even noted.
+    pub log_verbose: Option<VerboseLog>,
 }
 
 /// Sockets of the network namespace that the process is in, and a TUN device that may be moved to any other.
@@ -225,8 +227,14 @@ impl Host for Kernel {
         (self.settings.log)(message);
     }
 
-    fn log_peer(&self, peer: PublicKey, message: fmt::Arguments<'_>) {
-        (self.settings.log_peer)(peer, message);
+    fn is_verbose(&self) -> bool {
+        self.settings.log_verbose.is_some()
+    }
+
+    fn log_verbose(&self, line: fmt::Arguments<'_>) {
+        if let Some(log) = &self.settings.log_verbose {
+            log(line);
+        }
     }
 }
 

@@ -31,7 +31,7 @@ fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
         let settings = Settings {
             offloads: Offloads::ALL,
             log: Arc::new(move |line| log.lock().expect("not poisoned").push(line.into())),
-            log_peer: Arc::new(|_, _| {}),
+            log_verbose: None,
         };
         let mut kernel = Kernel::new(Arc::clone(&tun), settings);
         assert!(kernel.place.is_some());

@@ -15,6 +15,7 @@ mod drops;
 mod host;
 mod inbound;
 mod inbox;
+mod journal;
 mod kernel;
 mod outbound;
 mod placement;
@@ -31,17 +32,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use adit_io::tun::Trouble;
-use adit_io::{Offloads, TunQueue};
+use adit_io::{IcmpKind, Offloads, TunQueue};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::{Device, HandshakeStats};
 
 pub use common::Sockets;
-pub use drops::DropReason;
+pub use drops::{DropReason, IgnoredKind};
 pub use host::{Host, HostEvent};
-pub use kernel::{Kernel, Settings};
+pub use journal::Incident;
+pub use kernel::{Kernel, Settings, VerboseLog};
 
 use common::{Common, ShardFace, lock};
 use control::Control;
+use drops::Drops;
 use inbox::Command;
 use shard::Shard;
 
@@ -110,6 +113,10 @@ pub struct Report {
     pub aead: &'static str,
     /// Packets dropped, by the name of the reason; zeros included.
     pub drops: Vec<(&'static str, u64)>,
+    /// Packets that are no drops though no peer got them, by the name of what they are; zeros included.
+    pub ignored: Vec<(&'static str, u64)>,
+    /// ICMP errors that came back, by the name of what they say; zeros included.
+    pub icmp_errors: Vec<(&'static str, u64)>,
     pub handshakes: HandshakeStats,
     pub shards: usize,
 }
@@ -129,7 +136,9 @@ impl Engine {
             .iter()
             .map(|_| ShardFace::new())
             .collect::<io::Result<Vec<_>>>()?;
-        let common = Arc::new(Common::new(device.shared(), faces, offloads)?);
+        let is_verbose = host.is_verbose();
+        let common = Common::new(device.shared(), faces, offloads, is_verbose)?;
+        let common = Arc::new(common);
         let mut shards = Vec::new();
         for (number, tun) in tuns.into_iter().enumerate() {
             shards.push(Shard::new(number, tun, Arc::clone(&common), offloads)?);
@@ -255,12 +264,9 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
 
     fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> Report {
         let common = &self.common;
-        let dropped = |reason| {
-            common
-                .shards
-                .iter()
-                .map(|shard| shard.drops.of(reason))
-                .sum()
+        let sum = |count: &dyn Fn(&Drops) -> u64| {
+            let shards = common.shards.iter();
+            shards.map(|shard| count(&shard.drops)).sum()
         };
         let mut offloads = self.offloads.and(sockets);
         offloads.tun_gro_tcp &= common.tun_gro_works();
@@ -272,7 +278,15 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
             aead: adit_aead::implementation(),
             drops: DropReason::ALL
                 .iter()
-                .map(|reason| (reason.name(), dropped(*reason)))
+                .map(|reason| (reason.name(), sum(&|drops| drops.of(*reason))))
+                .collect(),
+            ignored: IgnoredKind::ALL
+                .iter()
+                .map(|kind| (kind.name(), sum(&|drops| drops.ignored(*kind))))
+                .collect(),
+            icmp_errors: IcmpKind::ALL
+                .iter()
+                .map(|kind| (kind.name(), common.icmp_errors(*kind)))
                 .collect(),
             handshakes,
             shards: common.shards.len(),

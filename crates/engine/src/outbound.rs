@@ -18,6 +18,7 @@ use arrayvec::ArrayVec;
 
 use crate::common::{Common, Sockets};
 use crate::drops::{DropReason, Drops};
+use crate::journal::Incident;
 use crate::staged::{Staged, packets};
 use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, datagram_len, max_bytes};
 
@@ -123,9 +124,10 @@ impl Outbound {
                 tunnels.saw(end, now);
             }
             let Some(tunnel) = routes.lookup(frame.destination()) else {
+                let packets = frame.segments() as u64;
                 self.sender
                     .drops
-                    .count(DropReason::NoRoute, frame.segments() as u64);
+                    .count_unrouted(frame.destination(), packets);
                 continue;
             };
             if self.staged.holds(tunnel.id()) {
@@ -462,9 +464,20 @@ impl Sender {
             if report != SendReport::default() {
                 self.drops.count(DropReason::SendFailed, report.lost);
                 common.count_refused_trains(report.refused);
+                if let (Some(socket), true) = (sockets.family(v6), report.icmp) {
+                    common.take_errors(socket, now);
+                }
             }
             for (index, train) in self.ready.drain(..taken).enumerate() {
                 let lossy = report.lossy >> index & 1 == 1;
+                if lossy {
+                    common.note(now, 1, || Incident::NotSent {
+                        peer: Some(train.tunnel.public_key()),
+                        kind: None,
+                        to: train.to.addr,
+                        error: report.error,
+                    });
+                }
                 let bytes = if lossy { 0 } else { train.len as u64 };
                 if train.tunnel.data_sent(now, &train.session, bytes) {
                     common.control.notice(&train.tunnel);

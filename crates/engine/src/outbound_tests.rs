@@ -93,7 +93,7 @@ impl<U: UdpSocket> Way<U> {
         let bind = |addr, gso| network.bind(addr, gso).expect("a free address");
         let faces = vec![ShardFace::new().expect("an eventfd")];
         let shared = ours.lock().expect("not poisoned").shared();
-        let common = Common::new(shared, faces, Offloads::ALL).expect("an eventfd");
+        let common = Common::new(shared, faces, Offloads::ALL, false).expect("an eventfd");
         let (tun, tun_end) = mem::tun().expect("an in-memory TUN");
         Self {
             outbound: Outbound::new(Arc::clone(&common.shards[0].drops)),

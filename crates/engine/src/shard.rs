@@ -91,6 +91,9 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                         if flags.intersects(EventFlags::IN | EventFlags::ERR)
                             && let Some(socket) = self.sockets.family(family == V6)
                         {
+                            if flags.contains(EventFlags::ERR) {
+                                self.way_in.common.take_errors(socket, now);
+                            }
                             self.placement.carried(self.way_in.turn(socket, now)?);
                             if rested {
                                 from = from.or_else(|| socket.last_origin());

@@ -100,6 +100,10 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
                     WAKER => face.way_in.clear(),
                     family => {
                         if let Some(socket) = sockets.family(family == V6) {
+                            let flags = event.flags;
+                            if flags.contains(EventFlags::ERR) {
+                                self.common.take_errors(socket, now);
+                            }
                             placement.carried(self.turn(socket, now)?);
                             if rested {
                                 from = from.or_else(|| socket.last_origin());

@@ -86,7 +86,7 @@ fn bytes_are_the_same_with_each_offload_off() {
             let pair = Pair::new(Options {
                 offloads,
                 gso,
-                shards: 1,
+                ..Options::default()
             });
             let mut frames: Vec<_> = (0..60).map(|n| datagram(A, (1, 2), n, 500)).collect();
             frames.push(tcp_frame(
@@ -304,6 +304,28 @@ fn a_source_outside_the_allowed_ips_is_dropped() {
     pair.wait_for_drops(B, "wrong_source", 1);
 }
 
+/// Invariant 6: a shard's note wakes the control thread, and so does its first repeat.
+#[test]
+fn what_a_shard_notes_is_told_without_waiting_for_a_timer() {
+    let pair = established(Options {
+        verbose: true,
+        ..Options::default()
+    });
+    let spoofed: IpAddr = [10, 0, 0, 99].into();
+    let spoof = || pair.inject(A, udp_frame(spoofed, inner_ip(B), (1, 2), 1, b"spoofed"));
+    spoof();
+    let from = pair.sides[A].addr.to_string();
+    let peer = common::public(A).to_string();
+    pair.wait_for_line(
+        B,
+        &[&peer, &from, "its inner source 10.0.0.99 is not among"],
+    );
+    for _ in 0..5 {
+        spoof();
+    }
+    pair.wait_for_line(B, &["inner source 10.0.0.99", "times)"]);
+}
+
 #[test]
 fn a_destination_that_no_peer_owns_is_dropped_and_counted() {
     let pair = Pair::new(Options::default());
@@ -314,6 +336,31 @@ fn a_destination_that_no_peer_owns_is_dropped_and_counted() {
     pair.wait_for_drops(A, "no_route", 1);
     pair.inject(A, vec![0; VNET_HDR_LEN + 3]);
     pair.wait_for_drops(A, "malformed_frame", 1);
+}
+
+/// Invariant 10: each counts once, and what nobody meant for a peer is no drop.
+#[test]
+fn multicast_that_no_peer_takes_is_ignored_and_no_drop() {
+    let pair = Pair::new(Options::default());
+    let unrouted = [
+        "224.0.0.251",
+        "255.255.255.255",
+        "169.254.1.1",
+        "10.0.0.99",
+        "10.0.0.98",
+    ];
+    for to in unrouted {
+        let to = to.parse().expect("an address");
+        pair.inject(
+            A,
+            udp_frame(inner_ip(A), to, (5353, 5353), 1, b"who is there?"),
+        );
+    }
+    pair.wait_for_drops(A, "no_route", 2);
+    let report = pair.sides[A].engine.report();
+    assert_eq!(report.ignored, [("multicast", 2), ("link_local", 1)]);
+    let dropped: u64 = report.drops.iter().map(|(_, count)| count).sum();
+    assert_eq!(dropped, 2);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use adit_proto::Endpoint;
 use rustix::io::Errno;
 
-use crate::{Origin, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::{IcmpError, Origin, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 /// Which faults, each as a probability between 0 and 1, and the seed of the dice.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -219,6 +219,10 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
             return Err(Errno::CONNREFUSED.into());
         }
         self.inner.recv(batch)
+    }
+
+    fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
+        self.inner.take_errors(each);
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -24,10 +24,12 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
 use adit_proto::{Endpoint, Time};
+use rustix::io::Errno;
 
 pub use batch::{Received, RecvBatch};
 pub use offloads::{Offloads, UnknownOffload};
 pub use sys::os::{close_inherited, duplicate};
+pub use udp::{IcmpError, IcmpKind};
 
 /// `struct virtio_net_hdr_v1_hash_tunnel`, which precedes every frame read from and written to a TUN queue. Kernels that
 /// know only the first 10 bytes of it leave the others alone.
@@ -76,9 +78,14 @@ pub trait UdpSocket: Send + Sync {
 
     /// Clears `batch` and fills it with what waits. `WouldBlock` when nothing does.
     ///
-    /// Errors other than `WouldBlock` concern one datagram (an ICMP message came back, memory was short): call
-    /// again, a bounded number of times.
+    /// Errors other than `WouldBlock` concern one datagram (memory was short): call again, a bounded number of times.
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()>;
+
+    /// Takes the ICMP errors that came back, each with how often it did. To be called whenever the descriptor reports an
+    /// error (`EPOLLERR`), which it does until they are taken, and when [`SendReport::icmp`] says so.
+    fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
+        let _ = each;
+    }
 
     /// Readable when a datagram waits.
     fn fd(&self) -> BorrowedFd<'_>;
@@ -116,6 +123,10 @@ impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
         (**self).recv(batch)
     }
 
+    fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
+        (**self).take_errors(each)
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
     }
@@ -143,6 +154,8 @@ pub struct Transmit<'a> {
 pub struct SendReport {
     /// Datagrams that could not be sent at all.
     pub lost: u64,
+    /// Why the last of them could not.
+    pub error: Option<Errno>,
     /// The trains of this call that lost some, a bit each from the lowest on. Set anew by each call.
     pub lossy: u64,
     /// Trains that the kernel refused to segment and that went out datagram by datagram.
@@ -153,6 +166,8 @@ pub struct SendReport {
     /// Bytes at the start of the first train *not* taken that nevertheless left, because the socket's buffer became
     /// full in the middle of it. The caller cuts them off before it offers that train again. Set anew by each call.
     pub resume_at: usize,
+    /// ICMP errors came meanwhile: [`UdpSocket::take_errors`] has them, and the descriptor may not say so any more.
+    pub icmp: bool,
 }
 
 impl<T: TunQueue + ?Sized> TunQueue for std::sync::Arc<T> {

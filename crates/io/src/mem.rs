@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_proto::{Endpoint, Source};
 use rustix::event::EventfdFlags;
+use rustix::io::Errno;
 
 use crate::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
@@ -209,6 +210,7 @@ impl UdpSocket for MemUdp {
             let datagrams = train.bytes.len().div_ceil(stride).max(1) as u64;
             let Some(to) = self.network.lock().get(&train.to.addr).cloned() else {
                 report.lost += datagrams;
+                report.error = Some(Errno::HOSTUNREACH);
                 continue;
             };
             let unit = if self.gso && to.gro {

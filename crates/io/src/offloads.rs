@@ -2,25 +2,53 @@
 
 use std::fmt;
 
-/// One switch per offload: as a setting what is allowed, as a status what is in force. All on by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offloads {
+/// Defines the switches. Their documentation is what users read of them, too.
+macro_rules! offloads {
+    ($($(#[doc = $doc:literal])+ $field:ident => $name:literal,)+) => {
+        /// One switch per offload: as a setting what is allowed, as a status what is in force. All on by default.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Offloads {
+            $($(#[doc = $doc])+ pub $field: bool,)+
+        }
+
+        impl Offloads {
+            /// Every offload on.
+            pub const ALL: Self = Self { $($field: true,)+ };
+            /// Every offload off.
+            pub const NONE: Self = Self { $($field: false,)+ };
+
+            /// The names by which users switch offloads, in the order of the fields.
+            pub const NAMES: [&'static str; COUNT] = [$($name,)+];
+            /// What each of these is.
+            pub const EXPLANATIONS: [&'static str; COUNT] =
+                [$(concat!($($doc),+).trim_ascii(),)+];
+
+            fn switches(&mut self) -> [&mut bool; COUNT] {
+                [$(&mut self.$field,)+]
+            }
+        }
+
+        const COUNT: usize = [$($name,)+].len();
+    };
+}
+
+offloads! {
     /// The kernel hands over TCP super-frames of up to 64 KiB.
-    pub tun_tso: bool,
+    tun_tso => "tun-tso",
     /// The kernel hands over UDP super-frames (Linux 6.2).
-    pub tun_uso: bool,
+    tun_uso => "tun-uso",
     /// The kernel hands over super-frames inside UDP tunnels like VXLAN (Linux 6.17).
-    pub tun_tunnel: bool,
+    tun_tunnel => "tun-tunnel",
     /// TCP packets are merged before they are written to the TUN.
-    pub tun_gro_tcp: bool,
+    tun_gro_tcp => "tun-gro-tcp",
     /// UDP packets are merged before they are written to the TUN.
-    pub tun_gro_udp: bool,
-    /// TCP packets in VXLAN are merged where `tun_tunnel` is in force, too.
-    pub tun_gro_tunnel: bool,
+    tun_gro_udp => "tun-gro-udp",
+    /// TCP packets in VXLAN are merged where `tun-tunnel` is in force, too.
+    tun_gro_tunnel => "tun-gro-tunnel",
     /// A train leaves with one `sendmsg` (UDP_SEGMENT).
-    pub udp_gso: bool,
+    udp_gso => "udp-gso",
     /// Trains arrive merged (UDP_GRO).
-    pub udp_gro: bool,
+    udp_gro => "udp-gro",
 }
 
 impl Default for Offloads {
@@ -30,36 +58,6 @@ impl Default for Offloads {
 }
 
 impl Offloads {
-    /// Every offload on.
-    pub const ALL: Self = Self::every(true);
-    /// Every offload off.
-    pub const NONE: Self = Self::every(false);
-
-    /// The names by which users switch offloads, in the order of the fields.
-    pub const NAMES: [&'static str; 8] = [
-        "tun-tso",
-        "tun-uso",
-        "tun-tunnel",
-        "tun-gro-tcp",
-        "tun-gro-udp",
-        "tun-gro-tunnel",
-        "udp-gso",
-        "udp-gro",
-    ];
-
-    const fn every(on: bool) -> Self {
-        Self {
-            tun_tso: on,
-            tun_uso: on,
-            tun_tunnel: on,
-            tun_gro_tcp: on,
-            tun_gro_udp: on,
-            tun_gro_tunnel: on,
-            udp_gso: on,
-            udp_gro: on,
-        }
-    }
-
     /// Turns off the offload called `name`, one of [`Self::NAMES`].
     pub fn disable(&mut self, name: &str) -> Result<(), UnknownOffload> {
         let index = Self::NAMES
@@ -82,19 +80,6 @@ impl Offloads {
             *mine &= *theirs;
         }
         self
-    }
-
-    fn switches(&mut self) -> [&mut bool; 8] {
-        [
-            &mut self.tun_tso,
-            &mut self.tun_uso,
-            &mut self.tun_tunnel,
-            &mut self.tun_gro_tcp,
-            &mut self.tun_gro_udp,
-            &mut self.tun_gro_tunnel,
-            &mut self.udp_gso,
-            &mut self.udp_gro,
-        ]
     }
 }
 

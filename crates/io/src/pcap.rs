@@ -6,7 +6,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::{Origin, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN};
+use crate::{
+    IcmpError, Origin, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN,
+};
 
 /// A packet begins with its IP header.
 const LINKTYPE_RAW: u32 = 101;
@@ -169,6 +171,10 @@ impl<T: UdpSocket> UdpSocket for Recorded<T> {
             );
         }
         Ok(())
+    }
+
+    fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
+        self.inner.take_errors(each);
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

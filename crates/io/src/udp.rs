@@ -1,7 +1,7 @@
 //! UDP sockets that send and receive trains.
 //!
 //! Sending: split trains into messages → `sendmmsg` → see what the kernel refused, and why → send that again without
-//! what it refused. Receiving: `recvmmsg` → control messages → batch.
+//! what it refused. Receiving: `recvmmsg` → control messages → batch. What ICMP says comes a third way (`icmp`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,11 +16,14 @@ use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
 use crate::{Offloads, Origin, RecvBatch, SendReport, Transmit, UdpSocket};
 
+mod icmp;
 mod refusals;
 mod room;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use icmp::{IcmpError, IcmpKind};
+use icmp::{IcmpErrors, past_errors};
 use refusals::Refusals;
 pub(crate) use room::Room;
 
@@ -43,6 +46,7 @@ pub struct Udp {
     gso: bool,
     gro: bool,
     refusals: Refusals,
+    icmp: IcmpErrors,
     /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
     last_origin: Option<LastOrigin>,
 }
@@ -157,6 +161,9 @@ impl Udp {
             SocketAddr::V4(_) => {
                 on(libc::IPPROTO_IP, libc::IP_PKTINFO)?;
                 on(libc::IPPROTO_IP, libc::IP_RECVTOS)?;
+                // ICMP errors come back, and a send that a full queue of the device drops fails with ENOBUFS
+                // (udp_send_skb hides it otherwise): what is lost on this host is counted.
+                on(libc::IPPROTO_IP, libc::IP_RECVERR)?;
                 // As the kernel's WireGuard: no DF, for a tunnel whose MTU is too large works if fragments do.
                 let never = libc::IP_PMTUDISC_DONT;
                 os::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, never)?;
@@ -165,6 +172,7 @@ impl Udp {
                 sockopt::set_ipv6_v6only(&fd, true)?;
                 on(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?;
                 on(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)?;
+                on(libc::IPPROTO_IPV6, libc::IPV6_RECVERR)?;
             }
         }
         set_receive_buffer(fd.as_fd(), SOCKET_BUFFER);
@@ -181,6 +189,7 @@ impl Udp {
                 && on(libc::SOL_UDP, libc::UDP_GRO).is_ok()
                 && os::option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|on| on == 1),
             refusals: Refusals::default(),
+            icmp: IcmpErrors::default(),
             last_origin: None,
             fd,
         };
@@ -227,16 +236,33 @@ impl Udp {
 impl UdpSocket for Udp {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
         let gso = self.gso.then_some(&self.refusals);
-        send_trains(
-            |messages| mmsg::send(self.fd.as_fd(), messages),
-            gso,
-            trains,
-            report,
-        )
+        let fd = self.fd.as_fd();
+        let mut icmp = false;
+        let kernel = |messages: &[Message<'_>]| {
+            let collect = || {
+                icmp = true;
+                self.icmp.collect(fd)
+            };
+            past_errors(|| mmsg::send(fd, messages), collect)
+        };
+        let taken = send_trains(kernel, gso, trains, report);
+        report.icmp |= icmp;
+        taken
     }
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
-        batch.receive(self.fd.as_fd())
+        // What an ICMP error left at the socket concerns nothing that waits. The error itself stays in its queue, and
+        // the descriptor says so.
+        match batch.receive(self.fd.as_fd()) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                batch.receive(self.fd.as_fd())
+            }
+            result => result,
+        }
+    }
+
+    fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
+        self.icmp.take(self.fd.as_fd(), each);
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -354,6 +380,7 @@ fn send_trains(
         // 5. lost, as UDP loses it
         suspect = None;
         report.lost += head.datagrams() as u64;
+        report.error = Some(errno);
         report.lossy |= 1 << at.train.min(63);
         at = end;
     }

@@ -26,6 +26,24 @@ impl Secret {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey(pub [u8; 32]);
 
+/// In base64, as WireGuard's tools write keys. Public as the key is, this takes no care of how long it takes.
+impl std::fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const DIGITS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let mut text = [b'='; 44];
+        for (three, four) in self.0.chunks(3).zip(text.chunks_mut(4)) {
+            let mut bits = [0; 4];
+            bits[1..=three.len()].copy_from_slice(three);
+            let bits = u32::from_be_bytes(bits);
+            for (place, digit) in four.iter_mut().take(three.len() + 1).enumerate() {
+                *digit = DIGITS[(bits >> (18 - 6 * place)) as usize & 63];
+            }
+        }
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
 /// An address block, host bits zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cidr {

@@ -3,7 +3,7 @@
 //! [`Device`] is the core that one control thread owns. It has four families of methods:
 //!
 //! - getters look at it: [`Device::status`], [`Device::tunnel`], [`Device::handshake_stats`];
-//! - `handle_*` tell it what happened: a datagram came in, a shard raised a notice, a deadline passed;
+//! - `handle_*` tell it what happened: a datagram came in or left, a shard raised a notice, a deadline passed;
 //! - commands change it: [`Device::apply`];
 //! - `poll_*` take out what it wants: [`Device::poll_output`], [`Device::next_deadline`].
 //!
@@ -22,6 +22,7 @@ mod cookie;
 mod crypto;
 mod device;
 mod endpoint;
+mod explained;
 mod limiter;
 pub mod limits;
 mod noise;
@@ -33,7 +34,9 @@ mod tunnel;
 pub mod wire;
 
 pub use allowed_ips::AllowedIps;
-pub use device::{ConfigError, Device, HandshakeStats, Output, Random};
+pub use device::{
+    ConfigError, Device, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Random, Refusal,
+};
 pub use endpoint::{Endpoint, Source};
 pub use replay::ReplayWindow;
 pub use session::{Expired, Session};

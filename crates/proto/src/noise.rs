@@ -82,7 +82,8 @@ pub(crate) struct ConsumedInitiation {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reject {
     NotAuthentic,
-    UnknownPeer,
+    /// No peer has the static key that the sender shows.
+    UnknownPeer(PublicKey),
 }
 
 /// `None` if a public key of low order makes the secret no secret: then nothing may be sent.
@@ -135,7 +136,7 @@ pub(crate) fn consume_initiation<'a>(
         .open(&key, message.static_key())
         .ok_or(Reject::NotAuthentic)?;
     let public = PublicKey(public);
-    let remote = find(&public).ok_or(Reject::UnknownPeer)?;
+    let remote = find(&public).ok_or(Reject::UnknownPeer(public))?;
     // ss
     let shared = remote.static_static.as_ref().ok_or(Reject::NotAuthentic)?;
     let key = handshake.mix_key(&**shared);

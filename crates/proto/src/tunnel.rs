@@ -133,11 +133,6 @@ impl Tunnel {
         self.raise(notices)
     }
 
-    /// A handshake message to this peer was sent: `bytes` of UDP payload.
-    pub fn handshake_sent(&self, bytes: u64) {
-        self.tx_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
     /// A train was opened and at least one packet of it was authentic and fresh: `bytes` of UDP payload of those.
     /// `data` is false if all were keepalives.
     pub fn received(&self, now: Time, session: &Arc<Session>, bytes: u64, data: bool) -> bool {
@@ -224,6 +219,11 @@ impl Tunnel {
         if self.owed.load(Ordering::Relaxed) != 0 {
             self.owed.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// A handshake message to this peer was sent: `bytes` of UDP payload.
+    pub(crate) fn handshake_sent(&self, bytes: u64) {
+        self.tx_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn note_received(&self, now: Time, bytes: u64) {

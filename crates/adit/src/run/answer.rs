@@ -8,7 +8,6 @@ use adit_engine::{Engine, Errno, SetError};
 use adit_io::Offloads;
 use adit_io::ethtool::tx_udp_segmentation;
 use adit_io::netlink::Netlink;
-use adit_proto::HandshakeStats;
 use adit_proto::config::DeviceStatus;
 use rustix::io::Errno as Number;
 
@@ -50,14 +49,24 @@ pub(super) fn status(engine: &Engine, name: &str, tun: Offloads) -> Interface {
             .map(|(name, on)| (name.to_owned(), on))
             .collect(),
         tx_udp_segmentation: egress_segments(&device),
-        drops: report
-            .drops
-            .into_iter()
-            .map(|(reason, count)| (reason.to_owned(), count))
-            .collect(),
-        handshakes: handshakes(&report.handshakes),
+        drops: named(report.drops),
+        ignored: named(report.ignored),
+        icmp_errors: named(report.icmp_errors),
+        handshakes: named(
+            report
+                .handshakes
+                .counters()
+                .map(|(name, count, _)| (name, count)),
+        ),
     });
     interface
+}
+
+fn named(counters: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
+    let counters = counters.into_iter();
+    counters
+        .map(|(name, count)| (name.to_owned(), count))
+        .collect()
 }
 
 /// Whether the devices that lead to the peers segment UDP in hardware: false if one of them does not.
@@ -78,32 +87,4 @@ fn egress_segments(device: &DeviceStatus) -> Option<bool> {
         .map(segments)
         .reduce(|all, one| Some(all? && one?))
         .flatten()
-}
-
-fn handshakes(stats: &HandshakeStats) -> BTreeMap<String, u64> {
-    let named = [
-        ("initiations_sent", stats.initiations_sent),
-        ("initiations_received", stats.initiations_received),
-        ("initiations_accepted", stats.initiations_accepted),
-        ("responses_sent", stats.responses_sent),
-        ("responses_received", stats.responses_received),
-        ("responses_accepted", stats.responses_accepted),
-        ("confirmed", stats.confirmed),
-        ("cookies_sent", stats.cookies_sent),
-        ("cookies_received", stats.cookies_received),
-        ("cookies_accepted", stats.cookies_accepted),
-        ("given_up", stats.given_up),
-        ("invalid", stats.invalid),
-        ("bad_mac1", stats.bad_mac1),
-        ("rate_limited", stats.rate_limited),
-        ("unknown_peer", stats.unknown_peer),
-        ("replayed_timestamp", stats.replayed_timestamp),
-        ("flooded", stats.flooded),
-        ("not_authentic", stats.not_authentic),
-        ("unexpected", stats.unexpected),
-    ];
-    named
-        .into_iter()
-        .map(|(name, count)| (name.to_owned(), count))
-        .collect()
 }

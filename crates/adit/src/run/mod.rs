@@ -13,12 +13,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use adit_ctl::{BindError, Notice, Serving, keys, status, uapi};
-use adit_engine::{Engine, Kernel, Settings, StopReason};
+use adit_ctl::{BindError, Notice, Serving, status, uapi};
+use adit_engine::{Engine, Kernel, Settings, StopReason, VerboseLog};
 use adit_io::Offloads;
 use adit_io::netlink::{LinkChange, Netlink};
 use adit_io::tun::Tun;
-use adit_proto::config::PublicKey;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -128,19 +127,11 @@ fn serve(args: &RunArgs) -> Result<()> {
     };
     let offloads = first.offloads();
     let log: Arc<dyn Fn(&str) + Send + Sync> = Arc::new(move |message: &str| level.error(message));
-    let log_peer: Arc<dyn Fn(PublicKey, std::fmt::Arguments<'_>) + Send + Sync> =
-        Arc::new(move |peer, message| {
-            if level == LogLevel::Verbose {
-                level.verbose(format_args!(
-                    "peer {}: {message}",
-                    *keys::to_base64(&peer.0)
-                ));
-            }
-        });
+    let log_verbose: VerboseLog = Arc::new(move |line| level.verbose(line));
     let settings = Settings {
         offloads,
         log,
-        log_peer,
+        log_verbose: (level == LogLevel::Verbose).then_some(log_verbose),
     };
     let kernel = Kernel::new(first, settings);
     let engine =

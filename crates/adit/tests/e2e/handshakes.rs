@@ -22,7 +22,7 @@ fn random(mut state: u64) -> impl FnMut(&mut [u8]) + Send {
 }
 
 /// An initiator's public key and its first message to `responder`.
-fn initiation(number: u64, responder: PublicKey, at: Tai64N) -> (PublicKey, Vec<u8>) {
+pub fn initiation(number: u64, responder: PublicKey, at: Tai64N) -> (PublicKey, Vec<u8>) {
     let mut fill = random(0x9e37_79b9_7f4a_7c15 ^ (number + 1) << 20);
     let mut private = [0; 32];
     fill(&mut private);
@@ -155,10 +155,10 @@ fn converse(messages: &[Vec<u8>]) -> (u32, u32, Duration) {
     (responses, cookies, start.elapsed())
 }
 
-fn encode(key: &PublicKey) -> String {
+pub fn encode(key: &PublicKey) -> String {
     adit_ctl::keys::to_base64(&key.0).to_string()
 }
 
-fn decode(text: &str) -> PublicKey {
+pub fn decode(text: &str) -> PublicKey {
     adit_ctl::keys::public_from_base64(text).expect("a key")
 }

@@ -17,6 +17,7 @@ mod handshakes;
 mod interface;
 mod interop;
 mod kernel;
+mod mistakes;
 mod offloads;
 mod paths;
 mod quick;

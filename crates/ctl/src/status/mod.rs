@@ -23,15 +23,126 @@ use crate::keys;
 /// Version of the JSON.
 pub const SCHEMA: u32 = 1;
 
-/// The document that `adit show --json` prints and that the status socket sends.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: u32,
-    pub interfaces: Vec<Interface>,
-    /// Those that should be above but could not be asked: without these, not allowed to ask looks like nothing there.
-    #[serde(default)]
-    pub errors: Vec<NoAnswer>,
+/// Defines the structures of the document. What their fields are documented by is what the manual page says of them.
+macro_rules! documented {
+    ($(
+        $(#[doc = $doc:literal])+
+        $(#[derive($($derive:ident),+)])?
+        pub struct $name:ident {$(
+            $(#[doc = $field_doc:literal])+
+            $(#[serde($($serde:tt)+)])?
+            pub $field:ident: $type:ty,
+        )+}
+    )+) => {$(
+        $(#[doc = $doc])+
+        $(#[derive($($derive),+)])?
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $name {$(
+            $(#[doc = $field_doc])+
+            $(#[serde($($serde)+)])?
+            pub $field: $type,
+        )+}
+
+        impl $name {
+            /// The name of every field, and what it says.
+            const FIELDS: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($field), concat!($($field_doc),+).trim_ascii()),)+];
+        }
+    )+};
+}
+
+documented! {
+    /// The document that `adit show --json` prints and that the status socket sends.
+    pub struct Report {
+        /// Version of the document. Fields may be added under the same version.
+        pub schema: u32,
+        /// Every userspace WireGuard interface, or the one that was asked for.
+        pub interfaces: Vec<Interface>,
+        /// Interfaces that should be among these but could not be asked.
+        #[serde(default)]
+        pub errors: Vec<NoAnswer>,
+    }
+
+    /// An interface that could not be asked.
+    pub struct NoAnswer {
+        /// Its name.
+        pub interface: String,
+        /// Why, in words for people.
+        pub error: String,
+    }
+
+    /// One WireGuard interface.
+    #[derive(Default)]
+    pub struct Interface {
+        /// Its name.
+        pub name: String,
+        /// Its public key, in base64. Absent while it has no private key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub public_key: Option<String>,
+        /// Its private key, in base64. Never on the status socket, and so never in `adit show`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub private_key: Option<String>,
+        /// UDP port that it listens on; 0 while no socket is bound.
+        pub listen_port: u16,
+        /// Firewall mark of what it sends; 0 is none.
+        pub fwmark: u32,
+        /// What only Adit tells. Absent for other implementations.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub engine: Option<Engine>,
+        /// Its peers, in the order in which they were added.
+        pub peers: Vec<Peer>,
+    }
+
+    /// The data path of one interface.
+    #[derive(Default)]
+    pub struct Engine {
+        /// Version of the program that runs the interface.
+        pub version: String,
+        /// Implementation of ChaCha20-Poly1305 that seals and opens packets: `avx512`, `avx2`, `portable` or `ring`.
+        pub aead: String,
+        /// Threads that carry packets in both directions.
+        pub shards: u32,
+        /// Offloads, by the name of their switch: true for those in force.
+        pub offloads: BTreeMap<String, bool>,
+        /// Whether the devices that lead to the peers cut UDP trains in hardware; `null` when that is not known.
+        pub tx_udp_segmentation: Option<bool>,
+        /// Packets dropped, by reason. Each dropped packet counts under one.
+        pub drops: BTreeMap<String, u64>,
+        /// Packets that are no drops though no peer got them, by what they are: what the kernel sends through any
+        /// interface of its own accord. Each counts once, here or among the drops.
+        #[serde(default)]
+        pub ignored: BTreeMap<String, u64>,
+        /// ICMP errors that came back for what was sent, by what they say. They may be forged, and nothing follows from
+        /// them.
+        #[serde(default)]
+        pub icmp_errors: BTreeMap<String, u64>,
+        /// Handshake messages, by what came of them.
+        pub handshakes: BTreeMap<String, u64>,
+    }
+
+    /// One peer.
+    #[derive(Default)]
+    pub struct Peer {
+        /// Its public key, in base64.
+        pub public_key: String,
+        /// Whether a preshared key is set.
+        pub has_preshared_key: bool,
+        /// Its preshared key, in base64. Never on the status socket, and so never in `adit show`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub preshared_key: Option<String>,
+        /// Address and port that it is reached at now; `null` while that is not known.
+        pub endpoint: Option<String>,
+        /// Blocks of addresses that are routed to it and that it may send from.
+        pub allowed_ips: Vec<String>,
+        /// Seconds since the Unix epoch; `null` before the first.
+        pub latest_handshake: Option<u64>,
+        /// Bytes of UDP payload received and found authentic, handshakes included.
+        pub transfer_rx: u64,
+        /// Bytes of UDP payload sent, handshakes included.
+        pub transfer_tx: u64,
+        /// Seconds between two persistent keepalives; 0 is off.
+        pub persistent_keepalive: u16,
+    }
 }
 
 impl Report {
@@ -44,68 +155,20 @@ impl Report {
     }
 }
 
-/// An interface that could not be asked.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NoAnswer {
-    pub interface: String,
-    /// For people.
-    pub error: String,
-}
-
-/// One WireGuard interface.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Interface {
-    pub name: String,
-    /// Absent while there is no private key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub public_key: Option<String>,
-    /// Only when asked for; never on the status socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub private_key: Option<String>,
-    /// 0 while no socket is bound.
-    pub listen_port: u16,
-    /// 0 is none.
-    pub fwmark: u32,
-    /// What only Adit tells; absent for other implementations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub engine: Option<Engine>,
-    pub peers: Vec<Peer>,
-}
-
-/// The data path of one interface.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Engine {
-    /// Of the program that runs the interface.
-    pub version: String,
-    /// Implementation that seals and opens packets.
-    pub aead: String,
-    pub shards: u32,
-    /// Offloads in force, by the name of their switch (`tun-tso`, `udp-gso`, …).
-    pub offloads: BTreeMap<String, bool>,
-    /// Whether the egress device cuts UDP super-datagrams in hardware; `null` when that is not known.
-    pub tx_udp_segmentation: Option<bool>,
-    /// Packets dropped, by reason. Reasons that never occurred may be missing.
-    pub drops: BTreeMap<String, u64>,
-    /// Handshake messages, by outcome.
-    pub handshakes: BTreeMap<String, u64>,
-}
-
-/// One peer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Peer {
-    pub public_key: String,
-    pub has_preshared_key: bool,
-    /// Only when asked for; never on the status socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preshared_key: Option<String>,
-    pub endpoint: Option<String>,
-    pub allowed_ips: Vec<String>,
-    /// Seconds since the Unix epoch; `null` before the first.
-    pub latest_handshake: Option<u64>,
-    pub transfer_rx: u64,
-    pub transfer_tx: u64,
-    /// Seconds; 0 is off.
-    pub persistent_keepalive: u16,
+/// Every field of the document, as a path with `[]` for the elements of an array, and what it says.
+pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
+    [
+        ("", Report::FIELDS),
+        ("interfaces[].", Interface::FIELDS),
+        ("interfaces[].engine.", Engine::FIELDS),
+        ("interfaces[].peers[].", Peer::FIELDS),
+        ("errors[].", NoAnswer::FIELDS),
+    ]
+    .into_iter()
+    .flat_map(|(prefix, fields)| {
+        let path = move |(name, text): &(&str, &'static str)| (format!("{prefix}{name}"), *text);
+        fields.iter().map(path)
+    })
 }
 
 impl Interface {

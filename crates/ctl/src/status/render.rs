@@ -126,7 +126,11 @@ impl Page {
         if engine.shards > 1 {
             self.line("shards", &engine.shards.to_string())?;
         }
-        for (what, counters) in [("drops", &engine.drops), ("handshakes", &engine.handshakes)] {
+        for (what, counters) in [
+            ("drops", &engine.drops),
+            ("icmp errors", &engine.icmp_errors),
+            ("handshakes", &engine.handshakes),
+        ] {
             let counted = counters.iter().filter(|(_, count)| **count > 0);
             let counted: Vec<String> = counted
                 .map(|(name, count)| format!("{count} {}", name.replace('_', " ")))

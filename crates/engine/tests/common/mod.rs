@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, Host, HostEvent, Sockets};
@@ -28,6 +29,8 @@ pub(crate) struct Options {
     /// Trains travel as trains.
     pub(crate) gso: bool,
     pub(crate) shards: usize,
+    /// Whether somebody reads the verbose log, which is then in [`Side::log`].
+    pub(crate) verbose: bool,
 }
 
 impl Default for Options {
@@ -36,6 +39,7 @@ impl Default for Options {
             offloads: Offloads::ALL,
             gso: true,
             shards: 1,
+            verbose: false,
         }
     }
 }
@@ -45,6 +49,8 @@ struct MemHost<W> {
     network: Network,
     addr: SocketAddr,
     gso: bool,
+    verbose: bool,
+    log: Arc<Mutex<Vec<String>>>,
     wrap: W,
 }
 
@@ -104,7 +110,16 @@ where
 
     fn tun_is_behind(&mut self) {}
 
-    fn log_peer(&self, _peer: PublicKey, _message: fmt::Arguments<'_>) {}
+    fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
+    fn log_verbose(&self, line: fmt::Arguments<'_>) {
+        self.log
+            .lock()
+            .expect("not poisoned")
+            .push(line.to_string());
+    }
 
     fn log_error(&self, message: &str) {
         eprintln!("{message}");
@@ -117,6 +132,7 @@ pub(crate) struct Side {
     /// One per shard.
     pub(crate) tuns: Vec<TunEnd>,
     pub(crate) addr: SocketAddr,
+    pub(crate) log: Arc<Mutex<Vec<String>>>,
 }
 
 pub(crate) struct Pair {
@@ -172,14 +188,22 @@ impl Pair {
                 })
                 .unzip();
             let wrap = wrap.clone();
+            let log = Arc::<Mutex<Vec<String>>>::default();
             let host = MemHost {
                 network: network.clone(),
                 addr,
                 gso: options.gso,
+                verbose: options.verbose,
+                log: Arc::clone(&log),
                 wrap: move |socket| wrap(number, socket),
             };
             let engine = Engine::start(queues, host, options.offloads).expect("an engine");
-            Side { engine, tuns, addr }
+            Side {
+                engine,
+                tuns,
+                addr,
+                log,
+            }
         });
         let pair = Self { network, sides };
         for side in [A, B] {
@@ -239,6 +263,26 @@ impl Pair {
         let report = self.sides[side].engine.report();
         let found = report.drops.iter().find(|(name, _)| *name == reason);
         found.unwrap_or_else(|| panic!("no drop reason {reason}")).1
+    }
+
+    /// Waits for a line of a side's log that holds all `words`; less long than for any timer of the protocol.
+    pub(crate) fn wait_for_line(&self, side: usize, words: &[&str]) {
+        let start = Instant::now();
+        let is_there = |log: &[String]| {
+            log.iter()
+                .any(|line| words.iter().all(|word| line.contains(word)))
+        };
+        loop {
+            let log = self.sides[side].log.lock().expect("not poisoned").clone();
+            if is_there(&log) {
+                return;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "{words:?}: {log:?}"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits until a side has dropped `count` packets for a reason.

@@ -55,6 +55,11 @@ struct Control<const N: usize>([u8; N]);
 const SEND_CONTROL: usize = cmsg_space(20) + cmsg_space(4) + cmsg_space(2);
 const RECV_CONTROL: usize = 128;
 
+/// Entries of an error queue that one call takes.
+pub(crate) const ERROR_BATCH: usize = 16;
+/// Room for PKTINFO, TOS or TCLASS, and `struct sock_extended_err` with an address behind it.
+const ERROR_CONTROL: usize = 256;
+
 /// `struct cmsghdr`: the length of header and payload in the kernel's `size_t`, level, type.
 const CMSG_HEADER: usize = size_of::<usize>() + 8;
 
@@ -288,8 +293,154 @@ impl RecvHeaders {
     }
 }
 
-/// Walks over control messages; stops at the first that does not fit.
-fn decode_control(mut control: &[u8]) -> Arrived {
+/// An entry of a socket's error queue: `struct sock_extended_err`, and the addresses that come with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QueuedError {
+    /// Where the datagram went that it is about.
+    pub(crate) to: Option<SocketAddr>,
+    /// Who tells it: the kernel itself, ICMP or ICMPv6 (SO_EE_ORIGIN_*).
+    pub(crate) origin: u8,
+    /// The type of the ICMP message.
+    pub(crate) kind: u8,
+    /// The code of the ICMP message.
+    pub(crate) code: u8,
+    /// What else the message says: a link's MTU.
+    pub(crate) info: u32,
+    /// Where the ICMP message came from.
+    pub(crate) reporter: Option<IpAddr>,
+}
+
+/// Takes up to [`ERROR_BATCH`] entries out of a socket's error queue; returns how many.
+#[cold]
+pub(crate) fn receive_errors(
+    fd: BorrowedFd<'_>,
+    mut each: impl FnMut(&QueuedError),
+) -> Result<usize, Errno> {
+    let mut names = [Name([0; 28]); ERROR_BATCH];
+    let mut controls = [Control([0; ERROR_CONTROL]); ERROR_BATCH];
+    // SAFETY: mmsghdr consists of integers and pointers, for all of which zero is a value.
+    let mut headers: [libc::mmsghdr; ERROR_BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
+    for ((header, name), control) in headers.iter_mut().zip(&mut names).zip(&mut controls) {
+        header.msg_hdr.msg_name = (&raw mut *name).cast();
+        header.msg_hdr.msg_namelen = 28;
+        header.msg_hdr.msg_control = (&raw mut *control).cast();
+        header.msg_hdr.msg_controllen = ERROR_CONTROL as _;
+    }
+    // SAFETY: the loop above pointed the headers to distinct memory of the stated lengths that this frame owns; without
+    // buffers for it, what the datagrams held is left out.
+    let received = unsafe {
+        libc::recvmmsg(
+            fd.as_raw_fd(),
+            headers.as_mut_ptr(),
+            u32::try_from(ERROR_BATCH).unwrap_or(0),
+            libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT,
+            std::ptr::null_mut(),
+        )
+    };
+    let received = usize::try_from(received).map_err(|_| last_errno())?;
+    let places = names.iter().zip(&controls);
+    for (header, (name, control)) in headers.iter().take(received).zip(places) {
+        // Other C libraries say u32.
+        #[allow(clippy::unnecessary_cast)]
+        let control_len = (header.msg_hdr.msg_controllen as usize).min(ERROR_CONTROL);
+        let mut error = decode_error(&control.0[..control_len]);
+        error.to = decode_name(&name.0, header.msg_hdr.msg_namelen as usize);
+        each(&error);
+    }
+    Ok(received)
+}
+
+/// The control message that says what an entry of the error queue is.
+fn decode_error(control: &[u8]) -> QueuedError {
+    let mut error = QueuedError::default();
+    for (level, kind, payload) in control_messages(control) {
+        match (level, kind, payload) {
+            // struct sock_extended_err: errno, origin, type, code, padding, info, data; the reporter's address
+            (
+                libc::IPPROTO_IP,
+                libc::IP_RECVERR,
+                [
+                    _,
+                    _,
+                    _,
+                    _,
+                    origin,
+                    kind,
+                    code,
+                    _,
+                    i0,
+                    i1,
+                    i2,
+                    i3,
+                    _,
+                    _,
+                    _,
+                    _,
+                    reporter @ ..,
+                ],
+            )
+            | (
+                libc::IPPROTO_IPV6,
+                libc::IPV6_RECVERR,
+                [
+                    _,
+                    _,
+                    _,
+                    _,
+                    origin,
+                    kind,
+                    code,
+                    _,
+                    i0,
+                    i1,
+                    i2,
+                    i3,
+                    _,
+                    _,
+                    _,
+                    _,
+                    reporter @ ..,
+                ],
+            ) => {
+                let mut name = [0; 28];
+                let len = reporter.len().min(name.len());
+                name[..len].copy_from_slice(&reporter[..len]);
+                error = QueuedError {
+                    to: None,
+                    origin: *origin,
+                    kind: *kind,
+                    code: *code,
+                    info: u32::from_ne_bytes([*i0, *i1, *i2, *i3]),
+                    reporter: decode_name(&name, len).map(|addr| addr.ip()),
+                };
+            }
+            _ => {}
+        }
+    }
+    error
+}
+
+/// Walks over control messages (level, type, payload); stops at the first that does not fit.
+fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
+    let word = size_of::<usize>();
+    std::iter::from_fn(move || {
+        let (header, _) = control.split_at_checked(CMSG_HEADER)?;
+        let int = |at: usize| {
+            i32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let mut len = [0; size_of::<usize>()];
+        len.copy_from_slice(&header[..word]);
+        let len = usize::from_ne_bytes(len);
+        let payload = control.get(CMSG_HEADER..len)?;
+        control = control
+            .get(len.next_multiple_of(word)..)
+            .unwrap_or_default();
+        Some((int(word), int(word + 4), payload))
+    })
+}
+
+/// What the control messages of a datagram say.
+fn decode_control(control: &[u8]) -> Arrived {
     let mut arrived = Arrived {
         addr: None,
         src: None,
@@ -298,21 +449,11 @@ fn decode_control(mut control: &[u8]) -> Arrived {
         len: 0,
         truncated: false,
     };
-    let word = size_of::<usize>();
-    while let Some((header, _)) = control.split_at_checked(CMSG_HEADER) {
-        let int = |at: usize| {
-            i32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        let mut len = [0; size_of::<usize>()];
-        len.copy_from_slice(&header[..word]);
-        let len = usize::from_ne_bytes(len);
-        let Some(payload) = control.get(CMSG_HEADER..len) else {
-            break;
-        };
+    for message in control_messages(control) {
         let mut source = |ip: IpAddr, ifindex: u32| {
             arrived.src = Some(Source { ip, ifindex });
         };
-        match (int(word), int(word + 4), payload) {
+        match message {
             // struct in_pktinfo: interface, the local address to answer from, destination in the header
             (libc::IPPROTO_IP, libc::IP_PKTINFO, [i0, i1, i2, i3, a, b, c, d, ..]) => {
                 source(
@@ -337,10 +478,6 @@ fn decode_control(mut control: &[u8]) -> Arrived {
             }
             _ => {}
         }
-        let Some(rest) = control.get(len.next_multiple_of(word)..) else {
-            break;
-        };
-        control = rest;
     }
     arrived
 }

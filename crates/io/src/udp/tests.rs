@@ -3,6 +3,7 @@ use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
 use adit_proto::{Endpoint, Source, Time};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
 use crate::netlink::{Family, LinkChange, Netlink, Route, Rule};
@@ -703,6 +704,160 @@ fn icmp_errors_and_an_empty_queue_do_not_stop_the_loop() {
         assert_eq!(joined(&receive(&at_b, 4)), b"fine");
         assert_eq!(report.lost, 0);
     }
+}
+
+/// What a socket has heard of by ICMP, waiting for the first.
+fn errors(socket: &Udp) -> Vec<(IcmpError, u64)> {
+    let mut errors = Vec::new();
+    let start = Instant::now();
+    while errors.is_empty() && start.elapsed() < Duration::from_secs(3) {
+        socket.take_errors(&mut |error, times| errors.push((error, times)));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    errors
+}
+
+#[test]
+fn an_icmp_error_says_who_refused_what() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        let (at_a, _, to) = hosts.sockets(b, Offloads::ALL);
+        let closed = SocketAddr::new(to.ip(), 9);
+        at_a.send(&[train(closed, 4, b"lost")], &mut SendReport::default());
+        let errors = errors(&at_a);
+        let [(error, 1)] = &errors[..] else {
+            panic!("{errors:?}")
+        };
+        assert_eq!((error.to, error.reporter), (closed, Some(ip(b))));
+        assert_eq!(error.kind, IcmpKind::PortUnreachable);
+        at_a.take_errors(&mut |error, _| panic!("{error:?} is taken twice"));
+    }
+}
+
+/// Lets a host answer everything with ICMP, which is a few messages a second otherwise.
+fn unlimited_icmp(netns: &Netns) {
+    let set = || {
+        for name in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+            std::fs::write(format!("/proc/sys/net/{name}"), "0").unwrap();
+        }
+        for name in ["icmp_msgs_per_sec", "icmp_msgs_burst"] {
+            // Before Linux 6.13 only the machine has these.
+            let _ = std::fs::write(format!("/proc/sys/net/ipv4/{name}"), "1000000");
+        }
+    };
+    netns.run(set).unwrap();
+}
+
+#[test]
+fn an_icmp_error_costs_no_other_destination_a_train() {
+    let hosts = Hosts::new();
+    unlimited_icmp(&hosts.b);
+    for (_, second, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let mut good = Endpoint::from(to);
+        good.src = Some(Source {
+            ip: ip(second),
+            ifindex: 0,
+        });
+        let closed = SocketAddr::new(to.ip(), 9);
+        let mut report = SendReport::default();
+        let (mut came, mut arrived) = (0, 0);
+        for round in 0..200 {
+            at_a.send(&[train(closed, 4, b"lost")], &mut report);
+            let bytes = numbered(3000 + round);
+            let transmit = Transmit {
+                to: good,
+                ..train(to, 1000, &bytes)
+            };
+            assert_eq!(at_a.send(&[transmit], &mut report), 1);
+            let (stale, lossy) = (report.stale_source, report.lossy);
+            assert_eq!((stale, lossy, report.lost, report.refused), (None, 0, 0, 0));
+            let messages = receive(&at_b, bytes.len());
+            assert!(joined(&messages) == bytes, "round {round}");
+            arrived += 1;
+            if round % 7 == 0 {
+                at_a.take_errors(&mut |_, times| came += times);
+            }
+        }
+        at_a.take_errors(&mut |_, times| came += times);
+        println!("{came} ICMP errors came while {arrived} trains arrived");
+        assert!(came > 0 && report.icmp && at_a.gso());
+    }
+}
+
+#[test]
+fn an_icmp_error_hides_no_datagram_that_waits() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let from = SocketAddr::new(
+            ip(if to.is_ipv4() { "10.9.0.1" } else { "fd09::1" }),
+            at_a.local_addr().unwrap().port(),
+        );
+        at_b.send(&[train(from, 4, b"data")], &mut SendReport::default());
+        let closed = SocketAddr::new(to.ip(), 9);
+        at_a.send(&[train(closed, 4, b"lost")], &mut SendReport::default());
+        let mut fds = [PollFd::new(&at_a.fd, PollFlags::empty())];
+        let patience = Timespec {
+            tv_sec: 3,
+            tv_nsec: 0,
+        };
+        let ready = rustix::event::poll(&mut fds, Some(&patience)).unwrap();
+        assert_eq!(ready, 1, "an error waits");
+        let mut batch = RecvBatch::new(4);
+        at_a.recv(&mut batch).unwrap();
+        assert_eq!(batch.bytes(0), b"data");
+        assert_eq!(errors(&at_a).len(), 1);
+    }
+}
+
+/// Without IP_RECVERR udp_send_skb turns what a full queue says into success.
+#[test]
+fn what_a_full_queue_of_the_device_drops_is_reported_as_lost() {
+    let hosts = Hosts::new();
+    // A burst as long as a train: longer ones would be cut, and the queue would say nothing of the parts it drops.
+    let shape = "qdisc add dev a root tbf rate 50mbit burst 100kb limit 200kb";
+    let shaped = hosts.a.run(|| {
+        let mut tc = std::process::Command::new("tc");
+        tc.args(shape.split(' ')).status()
+    });
+    assert!(shaped.unwrap().unwrap().success(), "tc {shape}");
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let reader = std::thread::spawn(move || receive_for(&at_b, Duration::from_secs(1)));
+        let (mut sent, mut report) = (0, SendReport::default());
+        for (stride, bytes) in [(1000, numbered(45_000)), (1000, numbered(1000))] {
+            for _ in 0..100 {
+                assert_eq!(at_a.send(&[train(to, stride, &bytes)], &mut report), 1);
+                sent += (bytes.len() / stride) as u64;
+            }
+        }
+        let arrived = reader.join().unwrap() / 1000;
+        println!("{sent} sent, {arrived} arrived, {} lost", report.lost);
+        assert!(report.lost > 0 && report.error == Some(Errno::NOBUFS));
+        assert_eq!(arrived + report.lost, sent);
+        assert_eq!(report.refused, 0, "segmentation is not to blame");
+    }
+}
+
+/// How many bytes arrive until none have for a while.
+fn receive_for(socket: &Udp, patience: Duration) -> u64 {
+    let mut batch = RecvBatch::default();
+    let (mut len, mut last) = (0, Instant::now());
+    while last.elapsed() < patience {
+        match socket.recv(&mut batch) {
+            Ok(()) => {
+                len += batch
+                    .received()
+                    .iter()
+                    .map(|one| one.len as u64)
+                    .sum::<u64>();
+                last = Instant::now();
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    len
 }
 
 #[test]

@@ -151,6 +151,7 @@ impl Device {
         core.least_timestamp = core.least_timestamp.max(peer.sent_timestamp.next_grain());
         core.push(Output::DropStaged {
             tunnel: Arc::clone(&peer.tunnel),
+            given_up_after: None,
         });
         !peer.allowed_ips.is_empty()
     }
@@ -249,6 +250,7 @@ impl Peer {
             return;
         }
         self.tunnel.set_endpoint(Some(addr.into()));
+        self.initiations_in_vain = 0;
         self.restart_handshake(now);
     }
 

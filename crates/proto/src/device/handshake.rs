@@ -1,10 +1,14 @@
 //! What happens to a handshake message, in this order: parse → mac1 → mac2 and limiter under load → consume → act.
 
-use super::{Core, Device, HandshakeStats, Output};
+use super::{Device, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Refusal};
+use crate::config::PublicKey;
 use crate::limits::*;
 use crate::noise::{Reject, consume_initiation, consume_response, create_response};
 use crate::wire::{CookieReply, Initiation, Message, Response};
 use crate::{Endpoint, Tai64N, Time};
+
+/// Why a message is refused, and the static key that it shows or that its handshake is with.
+type Refused = (Refusal, Option<PublicKey>);
 
 impl Device {
     /// A datagram of type 1, 2 or 3 came in. `wall` is the time of day; `under_load` says that the engine's queue of
@@ -16,44 +20,74 @@ impl Device {
         from: Endpoint,
         datagram: &[u8],
         under_load: bool,
-    ) {
+    ) -> HandshakeOutcome {
         if under_load {
             self.under_load_until = now + UNDER_LOAD_TIME;
         }
-        let stats = &mut self.core.stats;
-        let (Some(message), true) = (Message::parse(datagram), self.core.identity.is_some()) else {
-            stats.invalid += 1;
-            return;
+        let message = Message::parse(datagram);
+        let kind = message.as_ref().map(HandshakeKind::of);
+        let handled = match message {
+            None => Err((Refusal::Invalid, None)),
+            Some(_) if self.core.identity.is_none() => Err((Refusal::NoPrivateKey, None)),
+            Some(message) => self.handle_message(now, wall, from, datagram, message),
         };
+        let (refusal, peer) = match handled {
+            Ok(peer) => (None, Some(peer)),
+            Err((refusal, peer)) => (Some(refusal), peer),
+        };
+        if let Some(refusal) = refusal {
+            self.core.stats.count(refusal);
+        }
+        HandshakeOutcome {
+            kind,
+            from: from.addr,
+            peer,
+            refusal,
+        }
+    }
+
+    /// The peer that the message was of, if it was accepted.
+    fn handle_message(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        from: Endpoint,
+        datagram: &[u8],
+        message: Message<'_>,
+    ) -> Result<PublicKey, Refused> {
+        let stats = &mut self.core.stats;
         match message {
             Message::Initiation(initiation) => {
                 stats.initiations_received += 1;
-                if self.admit(now, from, datagram, initiation.sender()) {
-                    self.handle_initiation(now, from, initiation);
-                }
+                self.admit(now, from, datagram, initiation.sender())?;
+                self.handle_initiation(now, from, initiation)
             }
             Message::Response(response) => {
                 stats.responses_received += 1;
-                if self.admit(now, from, datagram, response.sender()) {
-                    self.handle_response(now, wall, from, response);
-                }
+                self.admit(now, from, datagram, response.sender())?;
+                self.handle_response(now, wall, from, response)
             }
             Message::CookieReply(reply) => {
                 stats.cookies_received += 1;
-                self.handle_cookie_reply(now, reply);
+                self.handle_cookie_reply(now, reply)
             }
         }
     }
 
     /// Whether a message is worth the computation that follows (5.3).
-    fn admit(&mut self, now: Time, from: Endpoint, datagram: &[u8], sender: u32) -> bool {
-        let Core { random, stats, .. } = &mut self.core;
+    fn admit(
+        &mut self,
+        now: Time,
+        from: Endpoint,
+        datagram: &[u8],
+        sender: u32,
+    ) -> Result<(), Refused> {
+        let random = &mut self.core.random;
         if !self.checker.mac1_is_valid(datagram) {
-            stats.bad_mac1 += 1;
-            return false;
+            return Err((Refusal::BadMac1, None));
         }
         if now >= self.under_load_until {
-            return true;
+            return Ok(());
         }
         // "If the responder is under load, … it may … respond with a cookie reply message" (5.3) to whoever has not
         // shown that it receives at its address, and then limits by that address.
@@ -65,22 +99,26 @@ impl Device {
             let reply = self
                 .checker
                 .create_reply(now, addr, datagram, sender, &mut *random);
-            stats.cookies_sent += 1;
             self.core.push(Output::Handshake {
                 to: from,
                 datagram: reply.into_iter().collect(),
                 tunnel: None,
+                in_vain: 0,
             });
-            return false;
+            return Err((Refusal::CookieRequired, None));
         }
         if !self.limiter.allow(now, addr.ip()) {
-            stats.rate_limited += 1;
-            return false;
+            return Err((Refusal::RateLimited, None));
         }
-        true
+        Ok(())
     }
 
-    fn handle_initiation(&mut self, now: Time, from: Endpoint, message: Initiation<'_>) {
+    fn handle_initiation(
+        &mut self,
+        now: Time,
+        from: Endpoint,
+        message: Initiation<'_>,
+    ) -> Result<PublicKey, Refused> {
         let Self {
             core,
             peers,
@@ -88,27 +126,26 @@ impl Device {
             ..
         } = self;
         let Some(identity) = &core.identity else {
-            return;
+            return Err((Refusal::NoPrivateKey, None));
         };
         let consumed = consume_initiation(identity, message, |public| {
             peers.get(by_key.get(public)?).map(|peer| &peer.remote)
         });
-        let (public, consumed) = match consumed {
-            Ok(consumed) => consumed,
-            Err(reject) => return core.stats.count(reject),
-        };
+        let (public, consumed) = consumed.map_err(|reject| match reject {
+            Reject::NotAuthentic => (Refusal::NotAuthentic, None),
+            Reject::UnknownPeer(public) => (Refusal::UnknownPeer, Some(public)),
+        })?;
+        let refused = |refusal| Err((refusal, Some(public)));
         let Some(peer) = by_key.get(&public).and_then(|id| peers.get_mut(id)) else {
-            return;
+            return refused(Refusal::UnknownPeer);
         };
         // "…discards packets containing timestamps less than or equal to it" (5.1).
         if consumed.timestamp <= peer.greatest_timestamp {
-            core.stats.replayed_timestamp += 1;
-            return;
+            return refused(Refusal::ReplayedTimestamp);
         }
         let too_soon = |last| now.since(last) < INITIATION_INTERVAL;
         if peer.last_consumed_initiation.is_some_and(too_soon) {
-            core.stats.flooded += 1;
-            return;
+            return refused(Refusal::Flooded);
         }
         peer.greatest_timestamp = consumed.timestamp;
         peer.last_consumed_initiation = Some(now);
@@ -120,38 +157,42 @@ impl Device {
             create_response(consumed, &peer.remote, index, &ephemeral, now)
         else {
             core.indices.remove(&index);
-            return core.stats.count(Reject::NotAuthentic);
+            return refused(Refusal::NotAuthentic);
         };
         core.stats.initiations_accepted += 1;
-        core.stats.responses_sent += 1;
         peer.tunnel.roam(from);
         peer.tunnel.note_received(now, INITIATION_BYTES);
         peer.session_responded(core, now, session);
         peer.last_sent_handshake = Some(now);
         peer.stamper.stamp(now, &mut response);
-        peer.send_handshake(core, now, from, &response);
+        peer.send_handshake(core, now, from, &response, peer.responses_in_vain);
         self.reschedule(id);
+        Ok(public)
     }
 
-    fn handle_response(&mut self, now: Time, wall: Tai64N, from: Endpoint, message: Response<'_>) {
+    fn handle_response(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        from: Endpoint,
+        message: Response<'_>,
+    ) -> Result<PublicKey, Refused> {
         let Self { core, peers, .. } = self;
         let index = message.receiver();
-        let peer = core.indices.get(&index).and_then(|id| peers.get_mut(id));
+        let Some(peer) = core.indices.get(&index).and_then(|id| peers.get_mut(id)) else {
+            return Err((Refusal::Unexpected, None));
+        };
+        let public = peer.public_key();
         // A response is consumed at most once: the index then names a session, no initiation.
-        let waiting = peer.and_then(|peer| {
-            let initiation = peer.initiation.take_if(|created| created.index == index)?;
-            Some((peer, initiation))
-        });
-        let Some((peer, initiation)) = waiting else {
-            core.stats.unexpected += 1;
-            return;
+        let Some(initiation) = peer.initiation.take_if(|created| created.index == index) else {
+            return Err((Refusal::Unexpected, Some(public)));
         };
         let session = core.identity.as_ref().and_then(|identity| {
             consume_response(identity, &peer.remote, &initiation, message, now)
         });
         let Some(session) = session else {
             peer.initiation = Some(initiation);
-            return core.stats.count(Reject::NotAuthentic);
+            return Err((Refusal::NotAuthentic, Some(public)));
         };
         core.stats.responses_accepted += 1;
         peer.tunnel.roam(from);
@@ -159,21 +200,26 @@ impl Device {
         peer.session_initiated(core, now, wall, session);
         let id = peer.tunnel.id();
         self.reschedule(id);
+        Ok(public)
     }
 
     /// A cookie reply moves no endpoint and no timer: anyone who saw our message can make one (invariant 3).
-    fn handle_cookie_reply(&mut self, now: Time, reply: CookieReply<'_>) {
+    fn handle_cookie_reply(
+        &mut self,
+        now: Time,
+        reply: CookieReply<'_>,
+    ) -> Result<PublicKey, Refused> {
         let Self { core, peers, .. } = self;
         let id = core.indices.get(&reply.receiver());
         let Some(peer) = id.and_then(|id| peers.get_mut(id)) else {
-            core.stats.unexpected += 1;
-            return;
+            return Err((Refusal::Unexpected, None));
         };
-        if peer.stamper.consume_reply(now, reply) {
-            core.stats.cookies_accepted += 1;
-        } else {
-            core.stats.count(Reject::NotAuthentic);
+        let public = peer.public_key();
+        if !peer.stamper.consume_reply(now, reply) {
+            return Err((Refusal::NotAuthentic, Some(public)));
         }
+        core.stats.cookies_accepted += 1;
+        Ok(public)
     }
 }
 
@@ -181,10 +227,19 @@ const INITIATION_BYTES: u64 = crate::wire::INITIATION_LEN as u64;
 const RESPONSE_BYTES: u64 = crate::wire::RESPONSE_LEN as u64;
 
 impl HandshakeStats {
-    fn count(&mut self, reject: Reject) {
-        match reject {
-            Reject::NotAuthentic => self.not_authentic += 1,
-            Reject::UnknownPeer => self.unknown_peer += 1,
-        }
+    fn count(&mut self, refusal: Refusal) {
+        let counter = match refusal {
+            Refusal::Invalid | Refusal::NoPrivateKey => &mut self.invalid,
+            Refusal::BadMac1 => &mut self.bad_mac1,
+            // It is counted as a cookie reply when that has left.
+            Refusal::CookieRequired => return,
+            Refusal::RateLimited => &mut self.rate_limited,
+            Refusal::UnknownPeer => &mut self.unknown_peer,
+            Refusal::ReplayedTimestamp => &mut self.replayed_timestamp,
+            Refusal::Flooded => &mut self.flooded,
+            Refusal::NotAuthentic => &mut self.not_authentic,
+            Refusal::Unexpected => &mut self.unexpected,
+        };
+        *counter += 1;
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! - this file: the four families of methods, and who owns what;
 //! - `handshake`: what happens to a message of type 1, 2 or 3;
+//! - `outcome`: what is told of that;
 //! - `peer`: keypairs, starting and finishing handshakes;
 //! - `timers`: the timers of a peer and what they do;
 //! - `configure`: a change of configuration.
 
 mod configure;
 mod handshake;
+mod outcome;
 mod peer;
 mod timers;
 
@@ -25,9 +27,10 @@ use crate::noise::Identity;
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::tunnel::Tunnel;
-use crate::wire::INITIATION_LEN;
+use crate::wire::{INITIATION_LEN, RESPONSE_LEN};
 use crate::{AllowedIps, Endpoint, Tai64N, Time};
 
+pub use outcome::{HandshakeKind, HandshakeOutcome, Refusal};
 use peer::Peer;
 
 /// Peers that one call lets do what is due: each may cost a Diffie-Hellman, and what they send is answered.
@@ -70,6 +73,10 @@ struct Core {
 }
 
 /// An output, or one that is decided on when it is taken out.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are handshakes, and none is kept"
+)]
 enum Queued {
     Output(Output),
     /// The responder cannot send until it hears from us: a keepalive, unless staged frames went out by now.
@@ -82,7 +89,7 @@ enum Queued {
     reason = "most are handshakes, and none is kept"
 )]
 pub enum Output {
-    /// Send the datagram on the UDP socket.
+    /// Send the datagram on the UDP socket, then call [`Device::handle_sent`].
     Handshake {
         /// Where to.
         to: Endpoint,
@@ -90,6 +97,9 @@ pub enum Output {
         datagram: ArrayVec<u8, INITIATION_LEN>,
         /// The peer it is for; `None` for a cookie reply, which answers before the peer is known.
         tunnel: Option<Arc<Tunnel>>,
+        /// How many of its kind left before it in vain: initiations without an answer, or responses that led to no
+        /// session.
+        in_vain: u32,
     },
     /// Seal and send an empty packet on [`Tunnel::current`], then call [`Tunnel::keepalive_sent`].
     Keepalive {
@@ -105,50 +115,70 @@ pub enum Output {
     DropStaged {
         /// The peer that does not answer or was removed.
         tunnel: Arc<Tunnel>,
+        /// How many initiations left until the handshake was given up; `None` if the peer was removed.
+        given_up_after: Option<u32>,
     },
 }
 
-/// How handshakes went, counted since the device was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HandshakeStats {
-    /// Initiations sent, retries included.
-    pub initiations_sent: u64,
+macro_rules! handshake_counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// How handshakes went, counted since the device was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct HandshakeStats {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl HandshakeStats {
+            /// Every counter: its name, its value and what it counts, which is its documentation.
+            pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+                [$((stringify!($name), self.$name, concat!($($doc),+).trim_ascii()),)+].into_iter()
+            }
+        }
+    };
+}
+
+handshake_counters! {
+    /// Initiations that left, retries included.
+    initiations_sent,
     /// Initiations received, good or bad.
-    pub initiations_received: u64,
+    initiations_received,
     /// Initiations that were accepted and answered.
-    pub initiations_accepted: u64,
-    /// Responses sent.
-    pub responses_sent: u64,
+    initiations_accepted,
+    /// Responses that left.
+    responses_sent,
     /// Responses received, good or bad.
-    pub responses_received: u64,
+    responses_received,
     /// Responses that completed a handshake.
-    pub responses_accepted: u64,
+    responses_accepted,
     /// Responder's sessions that the peer confirmed.
-    pub confirmed: u64,
-    /// Cookie replies sent, under load.
-    pub cookies_sent: u64,
+    confirmed,
+    /// Cookie replies that left, under load.
+    cookies_sent,
     /// Cookie replies received, good or bad.
-    pub cookies_received: u64,
+    cookies_received,
     /// Cookie replies that were authentic.
-    pub cookies_accepted: u64,
-    /// Handshakes given up after REKEY_ATTEMPT_TIME.
-    pub given_up: u64,
-    /// Dropped: neither type nor length of a handshake message, or nobody here to talk to.
-    pub invalid: u64,
-    /// Dropped: mac1 does not show that the sender knows our public key.
-    pub bad_mac1: u64,
+    cookies_accepted,
+    /// Messages of all three kinds that could not leave: no socket, no route, or a firewall on this host.
+    send_failed,
+    /// Handshakes given up after 90 seconds without an answer (REKEY_ATTEMPT_TIME).
+    given_up,
+    /// Dropped: neither type nor length of a handshake message, or the interface has no private key.
+    invalid,
+    /// Dropped: mac1 does not show that the sender knows our public key. It has another one for this interface.
+    bad_mac1,
     /// Dropped: the source sends too much while we are under load.
-    pub rate_limited: u64,
+    rate_limited,
     /// Dropped: the initiation decrypts, but its static key is no peer's.
-    pub unknown_peer: u64,
-    /// Dropped: the timestamp is not greater than the greatest one received from the peer.
-    pub replayed_timestamp: u64,
+    unknown_peer,
+    /// Dropped: the timestamp is not greater than the greatest one received from the peer. The sender's clock was set
+    /// back, another host has the same private key, or the message is a replay.
+    replayed_timestamp,
     /// Dropped: too soon after the peer's last initiation.
-    pub flooded: u64,
-    /// Dropped: a tag or Diffie-Hellman result is wrong.
-    pub not_authentic: u64,
-    /// Dropped: a response or cookie reply for no handshake that is under way.
-    pub unexpected: u64,
+    flooded,
+    /// Dropped: a tag or Diffie-Hellman result is wrong. Of a response: the preshared keys differ.
+    not_authentic,
+    /// Dropped: a response or cookie reply for no handshake that is under way. It comes too late or twice.
+    unexpected,
 }
 
 /// Why a change was refused; nothing was changed.
@@ -228,6 +258,35 @@ impl Device {
     /// How handshakes went so far.
     pub fn handshake_stats(&self) -> HandshakeStats {
         self.core.stats
+    }
+
+    /// What became of the datagram of an [`Output::Handshake`] for this tunnel: whether it left. One that could not is
+    /// tried again by its timer, as if the network had lost it.
+    pub fn handle_sent(&mut self, datagram: &[u8], tunnel: Option<&Arc<Tunnel>>, left: bool) {
+        let stats = &mut self.core.stats;
+        if !left {
+            stats.send_failed += 1;
+            return;
+        }
+        if let Some(tunnel) = tunnel {
+            tunnel.handshake_sent(datagram.len() as u64);
+        }
+        let peer = tunnel.and_then(|tunnel| self.peers.get_mut(&tunnel.id()));
+        match (datagram.len(), peer) {
+            (INITIATION_LEN, peer) => {
+                stats.initiations_sent += 1;
+                if let Some(peer) = peer {
+                    peer.initiations_in_vain += 1;
+                }
+            }
+            (RESPONSE_LEN, peer) => {
+                stats.responses_sent += 1;
+                if let Some(peer) = peer {
+                    peer.responses_in_vain += 1;
+                }
+            }
+            _ => stats.cookies_sent += 1,
+        }
     }
 
     /// A shard raised a notice for this tunnel: one of its methods returned true.

@@ -36,6 +36,10 @@ pub(super) struct Peer {
     pub(super) sent_timestamp: Tai64N,
     /// When an initiation or response was last sent.
     pub(super) last_sent_handshake: Option<Time>,
+    /// Initiations that left since the last session, and were not answered.
+    pub(super) initiations_in_vain: u32,
+    /// Responses that left since the last session, and that the peer did not confirm.
+    pub(super) responses_in_vain: u32,
     /// When a packet last asked for the handshake that is under way.
     pub(super) attempts_since: Time,
     pub(super) jitter: Duration,
@@ -69,6 +73,8 @@ impl Peer {
             last_handshake: None,
             sent_timestamp: Tai64N::default(),
             last_sent_handshake: None,
+            initiations_in_vain: 0,
+            responses_in_vain: 0,
             attempts_since: Time::default(),
             jitter: Duration::ZERO,
             timers: Timers::default(),
@@ -190,8 +196,7 @@ impl Peer {
         };
         self.initiation = Some(initiation);
         self.stamper.stamp(now, &mut message);
-        core.stats.initiations_sent += 1;
-        self.send_handshake(core, now, to, &message);
+        self.send_handshake(core, now, to, &message, self.initiations_in_vain);
     }
 
     /// Queues an initiation or response.
@@ -201,13 +206,15 @@ impl Peer {
         now: Time,
         to: Endpoint,
         message: &[u8],
+        in_vain: u32,
     ) {
-        // Whoever sends it counts its bytes.
+        // Device::handle_sent counts its bytes.
         self.tunnel.note_sent(now, 0);
         core.push(Output::Handshake {
             to,
             datagram: message.iter().copied().collect::<ArrayVec<u8, _>>(),
             tunnel: Some(Arc::clone(&self.tunnel)),
+            in_vain,
         });
     }
 
@@ -266,6 +273,7 @@ impl Peer {
         self.keypairs.current = Some(Arc::clone(&session));
         self.tunnel.set_current(Some(session));
         self.last_handshake = Some(wall.to_unix());
+        self.responses_in_vain = 0;
         self.end_handshake(core);
         core.push(self.session_ready());
     }
@@ -273,6 +281,7 @@ impl Peer {
     /// No handshake is under way any more, for good or ill.
     pub(super) fn end_handshake(&mut self, core: &mut Core) {
         self.forget_initiation(core);
+        self.initiations_in_vain = 0;
         self.timers.disarm(Timer::Retransmit);
         self.tunnel.set_handshaking(false);
         self.tunnel.take_wanted();

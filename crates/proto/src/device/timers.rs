@@ -124,6 +124,7 @@ impl Peer {
             return self.send_initiation(core, now, wall);
         }
         core.stats.given_up += 1;
+        let given_up_after = Some(self.initiations_in_vain);
         self.end_handshake(core);
         self.tunnel.clear_owed();
         if !self.timers.is_armed(Timer::ZeroKeys) {
@@ -131,6 +132,7 @@ impl Peer {
         }
         core.push(Output::DropStaged {
             tunnel: Arc::clone(&self.tunnel),
+            given_up_after,
         });
     }
 

@@ -325,10 +325,10 @@ impl Net {
                     to,
                     datagram,
                     tunnel,
+                    ..
                 } => {
-                    if let Some(tunnel) = tunnel {
-                        tunnel.handshake_sent(datagram.len() as u64);
-                    }
+                    let device = &mut self.hosts[host].device;
+                    device.handle_sent(&datagram, tunnel.as_ref(), true);
                     self.transmit(host, to.addr, datagram.to_vec());
                 }
                 Output::SessionReady { tunnel } => self.flush(host, &tunnel),
@@ -346,7 +346,7 @@ impl Net {
                         self.notice(host, &tunnel);
                     }
                 }
-                Output::DropStaged { tunnel } => {
+                Output::DropStaged { tunnel, .. } => {
                     self.hosts[host].staged.remove(&tunnel.id());
                     self.hosts[host].staged_drops += 1;
                 }

@@ -1,0 +1,123 @@
+//! What became of a handshake message: the reasons, and how they are told.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::config::PublicKey;
+use crate::explained_enum;
+use crate::wire::Message;
+
+/// What became of one handshake message that came in.
+///
+/// Only a message that was accepted is proven to come from where it came from and from whom it says. Of a message that
+/// was refused everything may be forged: it is for people to read, and nothing may follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeOutcome {
+    /// What came; `None` if it is no handshake message.
+    pub kind: Option<HandshakeKind>,
+    /// The address and port that it came from.
+    pub from: SocketAddr,
+    /// The static key of the peer that it is of, as far as the message says so: by its static key, or by the handshake
+    /// that it answers. With [`Refusal::UnknownPeer`] it is the key that no peer has.
+    pub peer: Option<PublicKey>,
+    /// Why it was refused; `None` if it was accepted.
+    pub refusal: Option<Refusal>,
+}
+
+/// The three messages of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HandshakeKind {
+    /// The first message, type 1.
+    Initiation,
+    /// The answer to an initiation, type 2.
+    Response,
+    /// What a responder under load answers, type 3.
+    CookieReply,
+}
+
+explained_enum! {
+    /// Why a handshake message was refused.
+    pub enum Refusal {
+        /// Neither type nor length of a handshake message.
+        Invalid => "invalid",
+        /// The interface has no private key, so that nobody can talk to it.
+        NoPrivateKey => "no_private_key",
+        /// mac1 does not show that the sender knows our public key: it has another one for this interface.
+        BadMac1 => "bad_mac1",
+        /// We are under load and the sender has not shown that it receives at its address: it is sent a cookie.
+        CookieRequired => "cookie_required",
+        /// We are under load and the source sends too much.
+        RateLimited => "rate_limited",
+        /// The initiation decrypts, but its static key is no peer's.
+        UnknownPeer => "unknown_peer",
+        /// The timestamp is not greater than the greatest one received from the peer: the sender's clock was set back,
+        /// another host has the same private key, or the message is a replay.
+        ReplayedTimestamp => "replayed_timestamp",
+        /// The initiation comes too soon after the peer's last one.
+        Flooded => "flooded",
+        /// A tag or Diffie-Hellman result is wrong: of a response, since the preshared keys differ; of anything else,
+        /// since the message is damaged or forged.
+        NotAuthentic => "not_authentic",
+        /// A response or cookie reply for no handshake that is under way: it comes too late or twice.
+        Unexpected => "unexpected",
+    }
+}
+
+impl HandshakeKind {
+    pub(super) fn of(message: &Message<'_>) -> Self {
+        match message {
+            Message::Initiation(_) => Self::Initiation,
+            Message::Response(_) => Self::Response,
+            Message::CookieReply(_) => Self::CookieReply,
+        }
+    }
+}
+
+impl fmt::Display for HandshakeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Initiation => "handshake initiation",
+            Self::Response => "handshake response",
+            Self::CookieReply => "cookie reply",
+        })
+    }
+}
+
+/// One line for the log, without the peer: what came, from where, and what is most likely wrong.
+impl fmt::Display for HandshakeOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Some(kind) => write!(f, "{kind} from {}", self.from)?,
+            None => write!(f, "datagram from {}", self.from)?,
+        }
+        let Some(refusal) = self.refusal else {
+            return f.write_str(" accepted");
+        };
+        f.write_str(" refused: ")?;
+        if let (Refusal::UnknownPeer, Some(key)) = (refusal, self.peer) {
+            return write!(f, "its static key {key} is no peer of this interface");
+        }
+        f.write_str(match (refusal, self.kind) {
+            (Refusal::Invalid, _) => "it has neither type nor length of a handshake message",
+            (Refusal::NoPrivateKey, _) => "this interface has no private key",
+            (Refusal::BadMac1, _) => {
+                "mac1 is wrong: the sender has another public key for this interface"
+            }
+            (Refusal::CookieRequired, _) => {
+                "we are under load, and a cookie reply asks the sender to prove its address"
+            }
+            (Refusal::RateLimited, _) => "we are under load, and this source sends too much",
+            (Refusal::UnknownPeer, _) => "its static key is no peer of this interface",
+            (Refusal::ReplayedTimestamp, _) => {
+                "its timestamp is not newer than the last one: the sender's clock was set back, another host has the \
+                 same private key, or it is a replay"
+            }
+            (Refusal::Flooded, _) => "it comes too soon after the last one",
+            (Refusal::NotAuthentic, Some(HandshakeKind::Response)) => {
+                "it does not decrypt: the peer's preshared key differs from ours, or it is forged"
+            }
+            (Refusal::NotAuthentic, _) => "it does not decrypt: it is damaged or forged",
+            (Refusal::Unexpected, _) => "no handshake waits for it: it comes too late or twice",
+        })
+    }
+}
