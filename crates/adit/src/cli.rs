@@ -21,7 +21,7 @@ const AFTER_HELP: &str = "\
 An interface that has the name of a subcommand is reached with `adit run NAME` or `adit -f NAME`.
 
 Environment of the daemon:
-  LOG_LEVEL              verbose (or debug: handshakes, too), error, silent; error if unset
+  LOG_LEVEL              verbose (or debug: why peers do not connect), error, silent; error if unset
   ADIT_DISABLE_OFFLOADS  like --disable-offload, names separated by commas
   ADIT_AEAD              avx512, avx2, portable or ring, instead of the fastest for this processor
   WG_TUN_FD              use this open TUN file descriptor, with IFF_VNET_HDR
@@ -90,9 +90,12 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Print the manual page, or write those of all subcommands to a directory
+    /// Print a manual page, or write all of them to a directory
     Man {
-        /// Write one page per subcommand there instead of printing adit(1)
+        /// The command whose page to print instead of adit(1): `show` for adit-show(1)
+        #[arg(value_name = "COMMAND", conflicts_with = "dir")]
+        command: Option<String>,
+        /// Write one page per command there instead of printing one
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -203,18 +206,4 @@ pub(crate) fn print_completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "adit", &mut script);
     print(&script)
-}
-
-pub(crate) fn man(dir: Option<PathBuf>) -> Result<()> {
-    match dir {
-        Some(dir) => clap_mangen::generate_to(Cli::command(), &dir)
-            .context(|| format!("cannot write to {}", dir.display())),
-        None => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Cli::command())
-                .render(&mut page)
-                .context(|| "cannot make the manual page".into())?;
-            print(&page)
-        }
-    }
 }

@@ -8,6 +8,7 @@ mod cli;
 mod demo;
 mod failure;
 mod keys;
+mod man;
 mod quick;
 mod run;
 mod show;
@@ -77,6 +78,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (Some(Command::Pubkey), _) => keys::pubkey().map(done),
         (Some(Command::Demo(args)), _) => demo::demo(&args).map(done),
         (Some(Command::Completions { shell }), _) => cli::print_completions(shell).map(done),
-        (Some(Command::Man { dir }), _) => cli::man(dir).map(done),
+        (Some(Command::Man { dir: Some(dir), .. }), _) => man::write_to(dir).map(done),
+        (Some(Command::Man { command, .. }), _) => man::print(command.as_deref()).map(done),
     }
 }

@@ -1,0 +1,143 @@
+use std::collections::BTreeMap;
+
+use adit_ctl::status::{Engine, Interface, NoAnswer, Peer, Report};
+use serde_json::Value;
+
+use super::*;
+
+fn page(name: &str) -> String {
+    let page = pages().into_iter().find(|(known, _)| known == name);
+    page.expect("a page").1.replace("\\-", "-")
+}
+
+/// A document in which every field and every counter stands. Who adds a field has to add it here.
+fn full_document() -> Report {
+    let some = || Some("text".to_owned());
+    let counters = |names: Vec<&str>| -> BTreeMap<String, u64> {
+        names.into_iter().map(|name| (name.to_owned(), 1)).collect()
+    };
+    let engine = Engine {
+        version: String::new(),
+        aead: String::new(),
+        shards: 1,
+        offloads: Offloads::NAMES.map(|name| (name.to_owned(), true)).into(),
+        tx_udp_segmentation: Some(true),
+        drops: counters(DropReason::ALL.iter().map(|one| one.name()).collect()),
+        ignored: counters(IgnoredKind::ALL.iter().map(|one| one.name()).collect()),
+        icmp_errors: counters(IcmpKind::ALL.iter().map(|one| one.name()).collect()),
+        handshakes: counters(
+            HandshakeStats::default()
+                .counters()
+                .map(|(name, ..)| name)
+                .collect(),
+        ),
+    };
+    let peer = Peer {
+        public_key: String::new(),
+        has_preshared_key: true,
+        preshared_key: some(),
+        endpoint: some(),
+        allowed_ips: vec![String::new()],
+        latest_handshake: Some(1),
+        transfer_rx: 1,
+        transfer_tx: 1,
+        persistent_keepalive: 1,
+    };
+    let interface = Interface {
+        name: String::new(),
+        public_key: some(),
+        private_key: some(),
+        listen_port: 1,
+        fwmark: 1,
+        engine: Some(engine),
+        peers: vec![peer],
+    };
+    let mut report = Report::new(vec![interface]);
+    report.errors.push(NoAnswer {
+        interface: String::new(),
+        error: String::new(),
+    });
+    report
+}
+
+/// The path of every field, and the name of every entry of a map whose field is documented.
+fn names(value: &Value, path: &str, documented: &[String], into: &mut Vec<String>) {
+    match value {
+        Value::Object(object) => {
+            let is_map = documented.iter().any(|field| field == path) && !path.ends_with("engine");
+            for (name, value) in object {
+                match (is_map, path) {
+                    (true, _) => into.push(name.clone()),
+                    (_, "") => names_of_field(value, name.clone(), documented, into),
+                    _ => names_of_field(value, format!("{path}.{name}"), documented, into),
+                }
+            }
+        }
+        Value::Array(array) => {
+            for value in array {
+                names(value, &format!("{path}[]"), documented, into);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn names_of_field(value: &Value, path: String, documented: &[String], into: &mut Vec<String>) {
+    into.push(path.clone());
+    names(value, &path, documented, into);
+}
+
+#[test]
+fn every_field_and_counter_of_the_json_stands_in_the_page() {
+    let page = page("adit-show");
+    let documented: Vec<String> = status::fields().map(|(path, _)| path).collect();
+    let json = serde_json::to_value(full_document()).expect("JSON");
+    let mut all = Vec::new();
+    names(&json, "", &documented, &mut all);
+    let counters = DropReason::ALL.len() + IgnoredKind::ALL.len() + IcmpKind::ALL.len();
+    assert!(all.len() > counters + 40, "{all:?}");
+    for name in &all {
+        assert!(
+            page.contains(&format!(".TP\n\\fB{name}\\fR\n")),
+            "{name} is missing"
+        );
+    }
+    // And nothing stands there that is not in the document.
+    for path in documented {
+        assert!(all.contains(&path), "there is no {path}");
+    }
+}
+
+#[test]
+fn every_reason_for_a_refused_handshake_stands_in_the_page() {
+    let page = page("adit");
+    for refusal in Refusal::ALL {
+        assert!(
+            page.contains(&format!("\\fB{}\\fR\n", refusal.name())),
+            "{refusal:?}"
+        );
+    }
+}
+
+#[test]
+fn each_command_has_a_page_with_a_name_and_what_to_see_also() {
+    let pages = pages();
+    assert!(pages.iter().any(|(name, _)| name == "adit-up"));
+    for (name, page) in pages {
+        assert!(
+            page.contains(".SH NAME") && page.contains(".SH \"SEE ALSO\""),
+            "{name}"
+        );
+        assert_eq!(page.matches(".TH ").count(), 1, "{name}");
+    }
+}
+
+#[test]
+fn pages_are_written_to_a_directory_that_is_made() {
+    let dir = std::env::temp_dir().join(format!("adit-man-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    write_to(dir.join("man1")).expect("written");
+    let written = std::fs::read_to_string(dir.join("man1/adit-show.1")).expect("a page");
+    assert!(written.contains("no_route"));
+    std::fs::remove_dir_all(&dir).expect("removed");
+}
