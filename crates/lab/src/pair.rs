@@ -104,8 +104,7 @@ impl Pair {
         for (daemon, host) in daemons.iter_mut().zip([&self.a, &self.b]) {
             if !daemon.is_alive() {
                 let log = host.run(|| Ok(std::fs::read_to_string(LOG)?))?;
-                let last: Vec<&str> = log.trim().lines().rev().take(3).collect();
-                return Err(format!("the daemon ended: {}", last.join(" | ")).into());
+                return Err(format!("the daemon ended: {}", last_lines(&log)).into());
             }
         }
         Ok(())
@@ -285,6 +284,12 @@ fn daemon(
     }
 }
 
+/// The last three lines of a log, in their order.
+fn last_lines(log: &str) -> String {
+    let lines: Vec<&str> = log.trim().lines().collect();
+    lines[lines.len().saturating_sub(3)..].join(" | ")
+}
+
 /// A private key and its public key.
 fn keys() -> Result<(String, String), Failure> {
     let script = "key=$(wg genkey) && echo $key && echo $key | wg pubkey";
@@ -292,4 +297,16 @@ fn keys() -> Result<(String, String), Failure> {
     let mut lines = both.lines().map(str::to_owned);
     let pair = lines.next().zip(lines.next());
     pair.ok_or_else(|| "wg made no key".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_lines;
+
+    #[test]
+    fn a_daemons_last_lines_stand_in_their_order() {
+        assert_eq!(last_lines("a\nb\nc\nd\n"), "b | c | d");
+        assert_eq!(last_lines("a\n"), "a");
+        assert_eq!(last_lines(""), "");
+    }
 }
