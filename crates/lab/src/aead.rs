@@ -98,14 +98,14 @@ pub(crate) fn run(args: AeadArgs) -> Result<(), Box<dyn Error>> {
     };
     let lens = chosen(&args.len, &LENS)?;
     let batches = chosen(&args.batch, &BATCHES)?;
-    let mut contenders = implementations()?;
+    let mut implementations = implementations()?;
     if !args.implementations.is_empty() {
         for name in &args.implementations {
-            if !contenders.iter().any(|(known, _)| known == name) {
+            if !implementations.iter().any(|(known, _)| known == name) {
                 return Err(format!("there is no implementation {name} here").into());
             }
         }
-        contenders.retain(|(name, _)| args.implementations.contains(name));
+        implementations.retain(|(name, _)| args.implementations.contains(name));
     }
     let mut table = Table {
         schema: 1,
@@ -121,7 +121,7 @@ pub(crate) fn run(args: AeadArgs) -> Result<(), Box<dyn Error>> {
                 let rounds = if args.quick { 8 } else { 20 };
                 table
                     .results
-                    .extend(measure(op, len, batch, rounds, &contenders)?);
+                    .extend(measure(op, len, batch, rounds, &implementations)?);
             }
         }
     }
@@ -275,7 +275,7 @@ fn measure(
     len: usize,
     batch: usize,
     rounds: u32,
-    contenders: &[(String, Implementation)],
+    implementations: &[(String, Implementation)],
 ) -> Result<Vec<Cell>, Box<dyn Error>> {
     // Every packet begins a cache line, as a careful caller lays them.
     let stride = (len + TAG_LEN).next_multiple_of(64);
@@ -289,29 +289,29 @@ fn measure(
     let memory = &mut memory[skew..][..size * copies];
     let mut fresh = memory.to_vec();
     if op == Op::Open {
-        let reference = &contenders[0].1;
+        let reference = &implementations[0].1;
         for copy in fresh.chunks_exact_mut(size) {
             reference.work(Op::Seal, &key, len, stride, copy)?;
         }
     }
-    let mut best = vec![Duration::MAX; contenders.len()];
+    let mut best = vec![Duration::MAX; implementations.len()];
     let mut cycle = f64::MAX;
     for _ in 0..rounds {
         cycle = cycle.min(cycle_ns());
-        for ((_, contender), best) in contenders.iter().zip(&mut best) {
+        for ((_, implementation), best) in implementations.iter().zip(&mut best) {
             // The first run of a turn is for the caches and branch predictors, which the others left cold.
             for _ in 0..3 {
                 memory.copy_from_slice(&fresh);
                 let start = Instant::now();
                 for copy in memory.chunks_exact_mut(size) {
-                    contender.work(op, &key, len, stride, black_box(copy))?;
+                    implementation.work(op, &key, len, stride, black_box(copy))?;
                 }
                 *best = (*best).min(start.elapsed());
             }
         }
     }
     let packets = to_f64(copies * batch);
-    Ok(contenders
+    Ok(implementations
         .iter()
         .zip(best)
         .map(|((name, _), time)| {

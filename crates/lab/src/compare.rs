@@ -1,7 +1,7 @@
 //! `adit-lab compare`: every implementation in alternating rounds of one run.
 //!
-//! Stages: find the contenders → print the estimate → rounds (each contender: free placement, over IPv6, one end per
-//! core) → tables, targets, JSON.
+//! Stages: find the implementations → print the estimate → rounds (each implementation: free placement, over IPv6, one
+//! end per core) → tables, targets, JSON.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use crate::contender::{Contender, Entry};
 use crate::framing::Family;
+use crate::implementation::{Entry, Implementation};
 use crate::install::{self, Flavour};
 use crate::measure::{self, Values};
 use crate::metric::{Step, metric};
@@ -41,7 +41,7 @@ pub(crate) struct CompareArgs {
     only: Vec<Step>,
     /// Run only these.
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    contenders: Vec<Contender>,
+    implementations: Vec<Implementation>,
     /// The Adit to measure (the binary itself, no script), instead of building the one in the repository.
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
@@ -53,12 +53,12 @@ pub(crate) struct CompareArgs {
     congestion: String,
     /// Write everything as JSON to FILE, or to standard output (the tables then go to standard error).
     ///
-    /// One object with `schema`, `command`, `machine`, `tools`, `settings` and `contenders`. Each of the `metrics` has for
-    /// each contender the value of every round, `median`, `min`, `max` and `spread` (half the range as a share of the
-    /// median), and in `adit_to` Adit's ratio to the others (`low` to `high` is its 95 % interval, with fewer than five
-    /// rounds the range: `interval_kind`). Each of the `targets` has a `verdict`: pass, miss, failed or not_measured.
-    /// `notes` say what did not work, `stopped` why the run ended early. Fields are only ever added under the same schema
-    /// number.
+    /// One object with `schema` (2; schema 1 said `contenders` for `implementations`), `command`, `machine`, `tools`,
+    /// `settings` and `implementations`. Each of the `metrics` has for each implementation the value of every round,
+    /// `median`, `min`, `max` and `spread` (half the range as a share of the median), and in `adit_to` Adit's ratio to
+    /// the others (`low` to `high` is its 95 % interval, with fewer than five rounds the range: `interval_kind`). Each of
+    /// the `targets` has a `verdict`: pass, miss, failed or not_measured. `notes` say what did not work, `stopped` why
+    /// the run ended early. Fields are only ever added under the same schema number.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<String>,
 }
@@ -70,11 +70,11 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let steps = steps(args);
     let mut report = Report::new(args.congestion.clone(), steps.clone());
     let entries = find(args, &mut report)?;
-    report.contenders.clone_from(&entries);
+    report.implementations.clone_from(&entries);
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 5 });
     let estimate = estimate(&steps, entries.len()) * rounds;
     eprintln!(
-        "{} contenders, {} measures, {rounds} rounds: about {} min {} s",
+        "{} implementations, {} measures, {rounds} rounds: about {} min {} s",
         entries.len(),
         steps.len(),
         estimate.as_secs() / 60,
@@ -117,22 +117,22 @@ fn steps(args: &CompareArgs) -> Vec<Step> {
     steps
 }
 
-/// The contenders that are there or can be built. One that cannot is left out, with a note.
+/// The implementations that are there or can be built. One that cannot is left out, with a note.
 fn find(args: &CompareArgs, report: &mut Report) -> Result<Vec<Entry>, Failure> {
-    let wanted = |who: Contender| {
-        if who == Contender::Ceiling {
-            return args.ceiling || args.contenders.contains(&who);
+    let wanted = |who: Implementation| {
+        if who == Implementation::Ceiling {
+            return args.ceiling || args.implementations.contains(&who);
         }
-        args.contenders.is_empty() || args.contenders.contains(&who)
+        args.implementations.is_empty() || args.implementations.contains(&who)
     };
     let mut entries = Vec::new();
-    for who in Contender::ALL.into_iter().filter(|&who| wanted(who)) {
+    for who in Implementation::ALL.into_iter().filter(|&who| wanted(who)) {
         sandbox::check()?;
         let found = match who {
-            Contender::Direct => Ok(plain(who, "no tunnel".to_owned())),
-            Contender::Kernel => kernel(),
-            Contender::Adit => install::adit(args.adit.as_deref(), Flavour::Release),
-            Contender::Ceiling => install::adit(None, Flavour::WithoutAead),
+            Implementation::Direct => Ok(plain(who, "no tunnel".to_owned())),
+            Implementation::Kernel => kernel(),
+            Implementation::Adit => install::adit(args.adit.as_deref(), Flavour::Release),
+            Implementation::Ceiling => install::adit(None, Flavour::WithoutAead),
             peer => install::peer(peer),
         };
         match found {
@@ -152,7 +152,7 @@ fn find(args: &CompareArgs, report: &mut Report) -> Result<Vec<Entry>, Failure> 
     Ok(entries)
 }
 
-const fn plain(who: Contender, version: String) -> Entry {
+const fn plain(who: Implementation, version: String) -> Entry {
     Entry {
         who,
         version,
@@ -165,7 +165,7 @@ fn kernel() -> Result<Entry, Failure> {
     host.ip("link add name wg0 type wireguard")
         .map_err(|_| "this kernel has no WireGuard")?;
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    Ok(plain(Contender::Kernel, release.trim().to_owned()))
+    Ok(plain(Implementation::Kernel, release.trim().to_owned()))
 }
 
 /// The steps that share a pair of hosts.
@@ -197,7 +197,7 @@ impl Stage {
 }
 
 /// How long one round takes.
-fn estimate(steps: &[Step], contenders: usize) -> Duration {
+fn estimate(steps: &[Step], implementations: usize) -> Duration {
     const START: Duration = Duration::from_millis(600);
     const OVERHEAD: Duration = Duration::from_millis(350);
     let in_turns = Step::in_turns(steps);
@@ -211,10 +211,10 @@ fn estimate(steps: &[Step], contenders: usize) -> Duration {
     let one = Duration::from_secs(loaded.into())
         + OVERHEAD.mul_f64(to_f64(in_turns.len()))
         + START.mul_f64(to_f64(stages.count()));
-    one.mul_f64(to_f64(contenders))
+    one.mul_f64(to_f64(implementations))
 }
 
-/// Every contender once.
+/// Every implementation once.
 fn one_round(
     args: &CompareArgs,
     round: u32,
@@ -227,7 +227,7 @@ fn one_round(
         "round {round} of {rounds} (load average {})",
         procfs::load_average()
     );
-    for entry in order(&report.contenders, round) {
+    for entry in order(&report.implementations, round) {
         eprint!("  {:<14}", entry.who.name());
         for stage in Stage::ALL {
             let now: Vec<Step> = steps
@@ -247,10 +247,10 @@ fn one_round(
     Ok(())
 }
 
-/// The contenders (one at least). Each round starts with another, and every second round goes the other way round, so
-/// that neither a place in the order nor a predecessor favours anybody.
-fn order(contenders: &[Entry], round: u32) -> Vec<Entry> {
-    let mut order = contenders.to_vec();
+/// The implementations (one at least). Each round starts with another, and every second round goes the other way round,
+/// so that neither a place in the order nor a predecessor favours any of them.
+fn order(implementations: &[Entry], round: u32) -> Vec<Entry> {
+    let mut order = implementations.to_vec();
     let first = usize::try_from(round - 1).map_or(0, |first| first % order.len());
     order.rotate_left(first);
     if round.is_multiple_of(2) {
@@ -259,7 +259,7 @@ fn order(contenders: &[Entry], round: u32) -> Vec<Entry> {
     order
 }
 
-/// One contender on one pair of hosts. What fails is noted, and the rest goes on.
+/// One implementation on one pair of hosts. What fails is noted, and the rest goes on.
 fn one_stage(
     args: &CompareArgs,
     round: u32,
@@ -307,11 +307,11 @@ fn one_stage(
     Ok(())
 }
 
-/// One contender's part of a round.
+/// One implementation's part of a round.
 struct Turn<'a> {
     report: &'a mut Report,
     round: u32,
-    who: Contender,
+    who: Implementation,
 }
 
 impl Turn<'_> {
@@ -339,10 +339,10 @@ impl Turn<'_> {
             return Ok(());
         };
         show(step, &values);
-        let (round, contender) = (self.round, self.who);
+        let (round, implementation) = (self.round, self.who);
         let samples = values.into_iter().map(|(metric, value)| Sample {
             round,
-            contender,
+            implementation,
             metric,
             value,
         });
@@ -410,10 +410,16 @@ fn replace(mut file: File, text: &str) -> std::io::Result<()> {
 }
 
 impl Report {
-    fn note(&mut self, round: u32, contender: Contender, step: Option<Step>, text: String) {
+    fn note(
+        &mut self,
+        round: u32,
+        implementation: Implementation,
+        step: Option<Step>,
+        text: String,
+    ) {
         self.notes.push(Note {
             round,
-            contender,
+            implementation,
             step,
             text,
         });
@@ -426,12 +432,12 @@ mod tests {
 
     #[test]
     fn rounds_begin_with_everybody_and_nobody_always_follows_the_same() {
-        let all = Contender::ALL.map(|who| plain(who, String::new()));
-        let names = |round| -> Vec<Contender> {
+        let all = Implementation::ALL.map(|who| plain(who, String::new()));
+        let names = |round| -> Vec<Implementation> {
             let order = order(&all[..4], round);
             order.into_iter().map(|entry| entry.who).collect()
         };
-        let [a, b, c, d] = [0, 1, 2, 3].map(|at| Contender::ALL[at]);
+        let [a, b, c, d] = [0, 1, 2, 3].map(|at| Implementation::ALL[at]);
         assert_eq!(names(1), [a, b, c, d]);
         assert_eq!(names(2), [b, a, d, c]);
         assert_eq!(names(3), [c, d, a, b]);

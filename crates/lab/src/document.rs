@@ -1,4 +1,4 @@
-//! A run as JSON, for machines: schema 1.
+//! A run as JSON, for machines: schema 2. Schema 1 said `contenders` for `implementations`.
 //!
 //! Fields are only ever added under the same schema number.
 
@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::contender::{Contender, Entry};
 use crate::framing::{LINK_MTU, TUNNEL_MTU};
+use crate::implementation::{Entry, Implementation};
 use crate::metric::{METRICS, Metric, Step};
 use crate::report::{Machine, Note, Report};
 use crate::sandbox::Failure;
@@ -25,7 +25,7 @@ struct Document<'a> {
     machine: &'a Machine,
     tools: BTreeMap<&'a str, &'a str>,
     settings: Settings<'a>,
-    contenders: &'a [Entry],
+    implementations: &'a [Entry],
     metrics: Vec<Measured>,
     targets: Vec<Target>,
     notes: &'a [Note],
@@ -46,7 +46,7 @@ struct Measured {
     tool: &'static str,
     /// The direct path's median times what framing leaves of it.
     maximum: Option<f64>,
-    contenders: BTreeMap<&'static str, Values>,
+    implementations: BTreeMap<&'static str, Values>,
     /// Adit's ratio to each of the others.
     adit_to: BTreeMap<&'static str, Ratio>,
 }
@@ -71,7 +71,7 @@ struct Round {
 pub(crate) fn render(report: &Report) -> Result<String, Failure> {
     let tools = report.tools.iter();
     let document = Document {
-        schema: 1,
+        schema: 2,
         command: "compare",
         started: report.started,
         seconds: report.took.as_secs_f64(),
@@ -84,11 +84,11 @@ pub(crate) fn render(report: &Report) -> Result<String, Failure> {
             tunnel_mtu: TUNNEL_MTU,
             steps: &report.steps,
         },
-        contenders: &report.contenders,
+        implementations: &report.implementations,
         metrics: METRICS
             .iter()
             .map(|metric| measured(report, metric))
-            .filter(|measured| !measured.contenders.is_empty())
+            .filter(|measured| !measured.implementations.is_empty())
             .collect(),
         targets: targets::judge(report),
         notes: &report.notes,
@@ -97,7 +97,7 @@ pub(crate) fn render(report: &Report) -> Result<String, Failure> {
 }
 
 fn measured(report: &Report, metric: &Metric) -> Measured {
-    let there = || report.contenders.iter().map(|entry| entry.who);
+    let there = || report.implementations.iter().map(|entry| entry.who);
     let values = |who| {
         let rounds = report.values(who, metric.id).into_iter();
         Some(Values {
@@ -109,16 +109,16 @@ fn measured(report: &Report, metric: &Metric) -> Measured {
             tool_bound: report.is_tool_bound(who, metric.id),
         })
     };
-    let adit = (Contender::Adit, metric.id);
+    let adit = (Implementation::Adit, metric.id);
     Measured {
         metric: *metric,
         tool: metric.step.tool(),
         maximum: report.maximum(metric),
-        contenders: there()
+        implementations: there()
             .filter_map(|who| Some((who.name(), values(who)?)))
             .collect(),
         adit_to: there()
-            .filter(|&who| who != Contender::Adit)
+            .filter(|&who| who != Implementation::Adit)
             .filter_map(|who| Some((who.name(), report.ratio(adit, (who, metric.id))?)))
             .collect(),
     }

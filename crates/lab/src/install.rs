@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::contender::{Contender, Entry};
+use crate::implementation::{Entry, Implementation};
 use crate::process::{self, Process};
 use crate::sandbox::Failure;
 
@@ -41,12 +41,12 @@ pub(crate) fn peers_dir() -> PathBuf {
 }
 
 /// The peer's binary and version, built now if it is not there.
-pub(crate) fn peer(who: Contender) -> Result<Entry, Failure> {
+pub(crate) fn peer(who: Implementation) -> Result<Entry, Failure> {
     let name = match who {
-        Contender::WireguardGo => "wireguard-go",
-        Contender::Tailscale => "tailscale-wireguard-go",
-        Contender::Boringtun => "boringtun-cli",
-        Contender::Gotatun => "gotatun-cli",
+        Implementation::WireguardGo => "wireguard-go",
+        Implementation::Tailscale => "tailscale-wireguard-go",
+        Implementation::Boringtun => "boringtun-cli",
+        Implementation::Gotatun => "gotatun-cli",
         _ => return Err("not a peer".into()),
     };
     let dir = peers_dir();
@@ -78,21 +78,21 @@ pub(crate) fn peer(who: Contender) -> Result<Entry, Failure> {
 }
 
 /// The newest version in the registry. Tailscale's fork has no releases: the newest tailscale.com says which to use.
-fn newest(who: Contender) -> Result<String, Failure> {
+fn newest(who: Implementation) -> Result<String, Failure> {
     let list = |module: &str, what: &str| -> Result<String, Failure> {
         let found = process::run("go", &["list", "-m", "-f", what, module], LOOK_UP)?;
         Ok(found.trim().to_owned())
     };
     match who {
-        Contender::WireguardGo => list("golang.zx2c4.com/wireguard@latest", "{{.Version}}"),
-        Contender::Tailscale => {
+        Implementation::WireguardGo => list("golang.zx2c4.com/wireguard@latest", "{{.Version}}"),
+        Implementation::Tailscale => {
             let go_mod = fs::read_to_string(list("tailscale.com@latest", "{{.GoMod}}")?)?;
             Ok(required_version(&go_mod, TAILSCALE)
                 .ok_or("tailscale.com does not require its fork any more")?
                 .to_owned())
         }
-        Contender::Boringtun => crate_version("boringtun-cli"),
-        Contender::Gotatun => crate_version("gotatun-cli"),
+        Implementation::Boringtun => crate_version("boringtun-cli"),
+        Implementation::Gotatun => crate_version("gotatun-cli"),
         _ => Err("not a peer".into()),
     }
 }
@@ -119,11 +119,11 @@ fn crate_version(name: &str) -> Result<String, Failure> {
 }
 
 /// Builds into `stage` and returns the binary's path.
-fn build(who: Contender, name: &str, version: &str, stage: &Path) -> Result<PathBuf, Failure> {
+fn build(who: Implementation, name: &str, version: &str, stage: &Path) -> Result<PathBuf, Failure> {
     let mut command;
     let made = match who {
-        Contender::WireguardGo | Contender::Tailscale => {
-            let (module, made) = if who == Contender::Tailscale {
+        Implementation::WireguardGo | Implementation::Tailscale => {
+            let (module, made) = if who == Implementation::Tailscale {
                 (TAILSCALE, "wireguard-go")
             } else {
                 ("golang.zx2c4.com/wireguard", "wireguard")
@@ -180,8 +180,8 @@ pub(crate) enum Flavour {
 /// Adit: the binary given, or built in the repository, or the one beside this command.
 pub(crate) fn adit(given: Option<&Path>, flavour: Flavour) -> Result<Entry, Failure> {
     let who = match flavour {
-        Flavour::WithoutAead => Contender::Ceiling,
-        Flavour::Release | Flavour::FramePointers => Contender::Adit,
+        Flavour::WithoutAead => Implementation::Ceiling,
+        Flavour::Release | Flavour::FramePointers => Implementation::Adit,
     };
     let binary = match (given, repository()) {
         (Some(given), _) => given.to_owned(),

@@ -5,11 +5,11 @@
 mod aead;
 mod checksum;
 mod compare;
-mod contender;
 mod document;
 mod framing;
 mod generator;
 mod host;
+mod implementation;
 mod install;
 mod measure;
 mod metric;
@@ -29,7 +29,7 @@ use std::error::Error;
 
 use clap::{Parser, Subcommand};
 
-use contender::Contender;
+use implementation::Implementation;
 use sandbox::Failure;
 
 /// The evidence: benchmarks of Adit against everything else, in one command each.
@@ -69,7 +69,7 @@ fn plain(failure: Failure) -> Box<dyn Error> {
 }
 
 fn peers() -> Result<(), Box<dyn Error>> {
-    for who in Contender::PEERS {
+    for who in Implementation::PEERS {
         let peer = install::peer(who).map_err(plain)?;
         let binary = peer.binary.unwrap_or_default();
         let (name, binary) = (who.name(), binary.display());

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::contender::{Contender, Entry};
 use crate::framing::{Family, LINK_MTU, TUNNEL_MTU};
 use crate::host::Host;
+use crate::implementation::{Entry, Implementation};
 use crate::process::{self, Process};
 use crate::procfs;
 use crate::sandbox::{self, Failure};
@@ -36,7 +36,7 @@ pub(crate) struct Pair {
     daemons: Option<[Process; 2]>,
     pub(crate) a: Host,
     pub(crate) b: Host,
-    who: Contender,
+    who: Implementation,
     outer: Family,
     congestion: String,
 }
@@ -76,7 +76,7 @@ impl Pair {
 
     /// The address of host b (1) or a (0) that a load goes to: through the tunnel if there is one.
     pub(crate) fn address(&self, family: Family, host: u8) -> IpAddr {
-        let net = if self.who == Contender::Direct {
+        let net = if self.who == Implementation::Direct {
             76
         } else {
             77
@@ -112,7 +112,7 @@ impl Pair {
 
     /// Lays a VXLAN device over the tunnel (or the link) and returns b's address on it.
     pub(crate) fn vxlan(&self) -> Result<IpAddr, Failure> {
-        let (device, mtu) = if self.who == Contender::Direct {
+        let (device, mtu) = if self.who == Implementation::Direct {
             ("ve0", LINK_MTU - 50)
         } else {
             (TUNNEL, TUNNEL_MTU - 50)
@@ -156,8 +156,8 @@ impl Pair {
 
     fn tunnel(&mut self, entry: &Entry) -> Result<(), Failure> {
         match (entry.who, &entry.binary) {
-            (Contender::Direct, _) => return self.wait_for(self.address(Family::V4, 1)),
-            (Contender::Kernel, _) => {
+            (Implementation::Direct, _) => return self.wait_for(self.address(Family::V4, 1)),
+            (Implementation::Kernel, _) => {
                 for host in [&self.a, &self.b] {
                     host.ip(&format!("link add name {TUNNEL} type wireguard"))?;
                 }
@@ -244,7 +244,7 @@ impl Drop for Pair {
 /// Starts a daemon and waits for its control socket.
 fn daemon(
     host: &Host,
-    who: Contender,
+    who: Implementation,
     binary: &Path,
     arguments: &[&str],
 ) -> Result<Process, Failure> {

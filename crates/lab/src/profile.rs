@@ -14,9 +14,9 @@ use inferno::collapse::Collapse;
 use inferno::collapse::perf::Folder;
 use inferno::flamegraph;
 
-use crate::contender::{Contender, Entry};
 use crate::framing::Family;
 use crate::generator::Flood;
+use crate::implementation::{Entry, Implementation};
 use crate::install::{self, Flavour};
 use crate::measure::wait;
 use crate::output;
@@ -33,7 +33,7 @@ use crate::tools::{self, Iperf};
 pub(crate) struct ProfileArgs {
     /// Whom to profile.
     #[arg(long, default_value = "adit")]
-    contender: Contender,
+    implementation: Implementation,
     /// What to load the tunnel with.
     #[arg(long, default_value = "tcp")]
     load: Load,
@@ -76,10 +76,10 @@ enum Load {
 pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
     let perf = ("perf", "--version", "linux-perf");
     tools::require(&[&tools::LOAD[..], &[perf]].concat())?;
-    let entry = match args.contender {
-        Contender::Adit => install::adit(args.adit.as_deref(), Flavour::FramePointers)?,
-        Contender::Ceiling => install::adit(None, Flavour::WithoutAead)?,
-        Contender::Direct | Contender::Kernel => {
+    let entry = match args.implementation {
+        Implementation::Adit => install::adit(args.adit.as_deref(), Flavour::FramePointers)?,
+        Implementation::Ceiling => install::adit(None, Flavour::WithoutAead)?,
+        Implementation::Direct | Implementation::Kernel => {
             return Err("there is no daemon to profile".into());
         }
         peer => install::peer(peer)?,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::contender::{Contender, Entry};
+use crate::implementation::{Entry, Implementation};
 use crate::metric::{Better, Metric, Step, metric};
 use crate::stats::{Ratio, Summary, ratio, summary};
 use crate::{procfs, tools};
@@ -14,7 +14,7 @@ use crate::{procfs, tools};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Sample {
     pub(crate) round: u32,
-    pub(crate) contender: Contender,
+    pub(crate) implementation: Implementation,
     pub(crate) metric: &'static str,
     pub(crate) value: f64,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Sample {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Note {
     pub(crate) round: u32,
-    pub(crate) contender: Contender,
+    pub(crate) implementation: Implementation,
     pub(crate) step: Option<Step>,
     pub(crate) text: String,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Machine {
 /// A run.
 #[derive(Debug)]
 pub(crate) struct Report {
-    pub(crate) contenders: Vec<Entry>,
+    pub(crate) implementations: Vec<Entry>,
     pub(crate) steps: Vec<Step>,
     pub(crate) samples: Vec<Sample>,
     pub(crate) notes: Vec<Note>,
@@ -63,7 +63,7 @@ impl Report {
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let started = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
-            contenders: Vec::new(),
+            implementations: Vec::new(),
             steps,
             samples: Vec::new(),
             notes: Vec::new(),
@@ -90,10 +90,10 @@ impl Report {
     }
 
     /// (round, value), in the order of the rounds.
-    pub(crate) fn values(&self, who: Contender, id: &str) -> Vec<(u32, f64)> {
+    pub(crate) fn values(&self, who: Implementation, id: &str) -> Vec<(u32, f64)> {
         let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         let samples = self.samples.iter();
-        for sample in samples.filter(|sample| sample.contender == who && sample.metric == id) {
+        for sample in samples.filter(|sample| sample.implementation == who && sample.metric == id) {
             rounds.entry(sample.round).or_default().push(sample.value);
         }
         let metric = metric(id);
@@ -108,17 +108,17 @@ impl Report {
         self.notes.iter().filter(|note| note.round > 0).count()
     }
 
-    /// Whether somebody wants to know, be it of a contender that had to be left out.
-    pub(crate) fn asked(&self, who: Contender, id: &str) -> bool {
+    /// Whether somebody wants to know, be it of an implementation that had to be left out.
+    pub(crate) fn asked(&self, who: Implementation, id: &str) -> bool {
         let step = metric(id).map(|metric| metric.step);
-        let there = self.contenders.iter().any(|entry| entry.who == who);
-        (there || self.notes.iter().any(|note| note.contender == who))
+        let there = self.implementations.iter().any(|entry| entry.who == who);
+        (there || self.notes.iter().any(|note| note.implementation == who))
             && step.is_some_and(|step| self.steps.contains(&step))
     }
 
     /// Whether a measurement that was asked for went wrong, in any round. A note without a step is about every one that
     /// the round then does not have.
-    pub(crate) fn failed(&self, who: Contender, id: &str) -> bool {
+    pub(crate) fn failed(&self, who: Implementation, id: &str) -> bool {
         let step = metric(id).map(|metric| metric.step);
         let values = self.values(who, id);
         let missing = |round| !values.iter().any(|&(measured, _)| measured == round);
@@ -127,11 +127,11 @@ impl Report {
             failed => failed == step,
         };
         let mut notes = self.notes.iter();
-        self.asked(who, id) && notes.any(|note| note.contender == who && concerned(note))
+        self.asked(who, id) && notes.any(|note| note.implementation == who && concerned(note))
     }
 
     /// Median and range over the rounds.
-    pub(crate) fn summary(&self, who: Contender, metric: &str) -> Option<Summary> {
+    pub(crate) fn summary(&self, who: Implementation, metric: &str) -> Option<Summary> {
         let values: Vec<f64> = self
             .values(who, metric)
             .into_iter()
@@ -140,15 +140,15 @@ impl Report {
         summary(&values)
     }
 
-    pub(crate) fn median(&self, who: Contender, metric: &str) -> Option<f64> {
+    pub(crate) fn median(&self, who: Implementation, metric: &str) -> Option<f64> {
         self.summary(who, metric).map(|summary| summary.median)
     }
 
     /// Ours over theirs, from the rounds that have both.
     pub(crate) fn ratio(
         &self,
-        ours: (Contender, &str),
-        theirs: (Contender, &str),
+        ours: (Implementation, &str),
+        theirs: (Implementation, &str),
     ) -> Option<Ratio> {
         let theirs = self.values(theirs.0, theirs.1);
         let pairs: Vec<(f64, f64)> = self
@@ -162,8 +162,8 @@ impl Report {
         ratio(&pairs)
     }
 
-    /// The best of these contenders by its median.
-    pub(crate) fn best(&self, of: &[Contender], id: &str) -> Option<Contender> {
+    /// The best of these implementations by its median.
+    pub(crate) fn best(&self, of: &[Implementation], id: &str) -> Option<Implementation> {
         let better = metric(id)?.better;
         let medians = of
             .iter()
@@ -178,19 +178,19 @@ impl Report {
     /// What a tunnel could reach at most: the direct path's median times what framing leaves of it.
     pub(crate) fn maximum(&self, metric: &Metric) -> Option<f64> {
         let (load, outer) = metric.framing?;
-        Some(self.median(Contender::Direct, metric.id)? * load.share(outer))
+        Some(self.median(Implementation::Direct, metric.id)? * load.share(outer))
     }
 
-    /// A contender's median as a share of [`Report::maximum`].
-    pub(crate) fn share_of_maximum(&self, who: Contender, metric: &Metric) -> Option<f64> {
-        if who == Contender::Direct {
+    /// An implementation's median as a share of [`Report::maximum`].
+    pub(crate) fn share_of_maximum(&self, who: Implementation, metric: &Metric) -> Option<f64> {
+        if who == Implementation::Direct {
             return None;
         }
         Some(self.median(who, metric.id)? / self.maximum(metric)?)
     }
 
     /// Whether a flood's result was limited by the tool that sent it: hardly anything was lost.
-    pub(crate) fn is_tool_bound(&self, who: Contender, id: &str) -> bool {
+    pub(crate) fn is_tool_bound(&self, who: Implementation, id: &str) -> bool {
         const LITTLE: f64 = 2.0;
         self.median(who, &format!("{id}.lost"))
             .is_some_and(|lost| lost < LITTLE)

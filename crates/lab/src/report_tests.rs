@@ -1,21 +1,21 @@
 use super::*;
 use crate::targets::{self, Verdict};
 
-fn report(samples: &[(u32, Contender, &'static str, f64)]) -> Report {
+fn report(samples: &[(u32, Implementation, &'static str, f64)]) -> Report {
     let mut report = Report::new("cubic".to_owned(), vec![Step::Tcp1]);
     report.samples.extend(
         samples
             .iter()
-            .map(|&(round, contender, metric, value)| Sample {
+            .map(|&(round, implementation, metric, value)| Sample {
                 round,
-                contender,
+                implementation,
                 metric,
                 value,
             }),
     );
-    for who in Contender::ALL {
+    for who in Implementation::ALL {
         if samples.iter().any(|sample| sample.1 == who) {
-            report.contenders.push(Entry {
+            report.implementations.push(Entry {
                 who,
                 version: "1".to_owned(),
                 binary: None,
@@ -25,7 +25,7 @@ fn report(samples: &[(u32, Contender, &'static str, f64)]) -> Report {
     report
 }
 
-use Contender::{Adit, Direct, Gotatun, Tailscale, WireguardGo};
+use Implementation::{Adit, Direct, Gotatun, Tailscale, WireguardGo};
 
 #[test]
 fn ratios_pair_the_rounds_that_have_both() {
@@ -69,9 +69,12 @@ fn the_best_peer_is_the_fastest_or_the_cheapest() {
         (1, Gotatun, "ping.p50", 80.0),
         (1, Adit, "ping.p50", 1.0),
     ]);
-    assert_eq!(report.best(&Contender::PEERS, "tcp1"), Some(Tailscale));
-    assert_eq!(report.best(&Contender::PEERS, "ping.p50"), Some(Gotatun));
-    assert_eq!(report.best(&Contender::PEERS, "vxlan"), None);
+    assert_eq!(report.best(&Implementation::PEERS, "tcp1"), Some(Tailscale));
+    assert_eq!(
+        report.best(&Implementation::PEERS, "ping.p50"),
+        Some(Gotatun)
+    );
+    assert_eq!(report.best(&Implementation::PEERS, "vxlan"), None);
 }
 
 #[test]
@@ -112,10 +115,10 @@ fn verdict_of(report: &Report, measure: &str, against: &str) -> Verdict {
     found.unwrap().verdict
 }
 
-fn note(round: u32, contender: Contender, step: Option<Step>) -> Note {
+fn note(round: u32, implementation: Implementation, step: Option<Step>) -> Note {
     Note {
         round,
-        contender,
+        implementation,
         step,
         text: "it did not work".to_owned(),
     }
@@ -206,8 +209,8 @@ fn the_document_holds_every_raw_value_and_the_tables_render() {
     ]);
     let json: serde_json::Value =
         serde_json::from_str(&crate::document::render(&report).unwrap()).unwrap();
-    assert_eq!(json["schema"], 1);
-    let adit = &json["metrics"][0]["contenders"]["adit"];
+    assert_eq!(json["schema"], 2);
+    let adit = &json["metrics"][0]["implementations"]["adit"];
     assert_eq!(adit["rounds"][1]["value"], 11.0);
     assert_eq!(adit["median"], 10.5);
     let tables = crate::tables::render(&report);

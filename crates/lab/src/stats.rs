@@ -1,4 +1,4 @@
-//! Medians, spreads and the ratio of two contenders over paired rounds.
+//! Medians, spreads and the ratio of two implementations over paired rounds.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ pub(crate) struct Summary {
     pub(crate) rounds: usize,
 }
 
-/// How one contender stands to another, from rounds in which both ran.
+/// How one implementation stands to another, from rounds in which both ran.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Ratio {
     /// Median over median.
@@ -32,10 +32,10 @@ pub(crate) struct Ratio {
 /// What an interval says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum IntervalKind {
-    /// 95 % of the ratios of medians when the rounds are drawn again (percentile bootstrap over the pairs).
+    /// 95 % of the ratios of medians under bootstrap resampling of the rounds (percentile method, over the pairs).
     #[serde(rename = "95%")]
     Bootstrap,
-    /// The least and the greatest round, where there are too few to draw from.
+    /// The least and the greatest round, where there are too few to resample.
     #[serde(rename = "range")]
     Range,
 }
@@ -88,7 +88,7 @@ pub(crate) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let (low, high, interval_kind) = if pairs.len() < ENOUGH {
         (min, max, IntervalKind::Range)
     } else {
-        let (low, high) = drawn_again(pairs)?;
+        let (low, high) = bootstrap(pairs)?;
         (low, high, IntervalKind::Bootstrap)
     };
     Some(Ratio {
@@ -102,10 +102,10 @@ pub(crate) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     })
 }
 
-/// Where 95 % of the ratios lie when the rounds are drawn again.
-fn drawn_again(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
+/// Where 95 % of the ratios lie when the rounds are resampled with replacement.
+fn bootstrap(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
     let mut random = Random::new();
-    let drawn: Vec<f64> = (0..RESAMPLES)
+    let resampled: Vec<f64> = (0..RESAMPLES)
         .filter_map(|_| {
             let again: Vec<_> = pairs
                 .iter()
@@ -114,7 +114,7 @@ fn drawn_again(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
             ratio_of_medians(&again)
         })
         .collect();
-    Some((quantile(&drawn, 0.025)?, quantile(&drawn, 0.975)?))
+    Some((quantile(&resampled, 0.025)?, quantile(&resampled, 0.975)?))
 }
 
 const RESAMPLES: usize = 2000;

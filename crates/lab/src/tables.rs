@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::contender::Contender;
 use crate::framing::{LINK_MTU, TUNNEL_MTU};
+use crate::implementation::Implementation;
 use crate::metric::{METRICS, Metric, Step};
 use crate::report::Report;
 use crate::stats::IntervalKind;
@@ -43,7 +43,7 @@ fn head(report: &Report) -> String {
     );
     let tools = report.tools.iter().map(|(_, version)| version.as_str());
     put(&mut text, &tools.take(2).collect::<Vec<_>>().join("; "));
-    for entry in &report.contenders {
+    for entry in &report.implementations {
         put(
             &mut text,
             &format!("  {:<14}{}", entry.who.name(), entry.version),
@@ -55,9 +55,13 @@ fn head(report: &Report) -> String {
     text
 }
 
-/// The contenders as columns, the metrics as rows; the last column compares Adit with the best peer.
+/// The implementations as columns, the metrics as rows; the last column compares Adit with the best peer.
 fn medians(report: &Report) -> String {
-    let columns: Vec<Contender> = report.contenders.iter().map(|entry| entry.who).collect();
+    let columns: Vec<Implementation> = report
+        .implementations
+        .iter()
+        .map(|entry| entry.who)
+        .collect();
     let mut text = String::new();
     let mut line = pad("median ± half the range", FIRST);
     for who in &columns {
@@ -105,7 +109,7 @@ fn medians(report: &Report) -> String {
     text
 }
 
-fn cell(report: &Report, who: Contender, metric: &Metric) -> String {
+fn cell(report: &Report, who: Implementation, metric: &Metric) -> String {
     let Some(summary) = report.summary(who, metric.id) else {
         return String::new();
     };
@@ -122,9 +126,9 @@ fn cell(report: &Report, who: Contender, metric: &Metric) -> String {
 }
 
 fn against_best(report: &Report, metric: &Metric) -> String {
-    let best = report.best(&Contender::PEERS, metric.id);
+    let best = report.best(&Implementation::PEERS, metric.id);
     let ratio = best.and_then(|best| {
-        let ratio = report.ratio((Contender::Adit, metric.id), (best, metric.id))?;
+        let ratio = report.ratio((Implementation::Adit, metric.id), (best, metric.id))?;
         Some((best, ratio))
     });
     let Some((best, ratio)) = ratio else {
@@ -149,7 +153,11 @@ fn interval(low: f64, high: f64, kind: Option<IntervalKind>) -> String {
 
 /// Percent of what framing leaves of the direct path.
 fn shares(report: &Report) -> String {
-    let columns: Vec<Contender> = report.contenders.iter().map(|entry| entry.who).collect();
+    let columns: Vec<Implementation> = report
+        .implementations
+        .iter()
+        .map(|entry| entry.who)
+        .collect();
     let mut rows = String::new();
     for metric in METRICS {
         let Some(maximum) = report.maximum(metric) else {
@@ -157,7 +165,7 @@ fn shares(report: &Report) -> String {
         };
         let mut line = pad(metric.title, FIRST);
         line += &right(&format!("{maximum:.2} {}", metric.unit), OTHER);
-        for &who in columns.iter().filter(|&&who| who != Contender::Direct) {
+        for &who in columns.iter().filter(|&&who| who != Implementation::Direct) {
             let share = report.share_of_maximum(who, metric);
             line += &right(
                 &share.map_or_else(String::new, |share| format!("{:.0} %", share * 100.0)),
@@ -170,7 +178,7 @@ fn shares(report: &Report) -> String {
         return rows;
     }
     let mut line = pad("percent of the maximum", FIRST) + &right("maximum", OTHER);
-    for &who in columns.iter().filter(|&&who| who != Contender::Direct) {
+    for &who in columns.iter().filter(|&&who| who != Implementation::Direct) {
         line += &right(who.name(), OTHER);
     }
     format!(
@@ -183,7 +191,7 @@ fn shares(report: &Report) -> String {
 /// The table of "Userspace isn't slow, some kernel interfaces are!".
 fn streams(report: &Report) -> String {
     let mut rows = String::new();
-    for entry in &report.contenders {
+    for entry in &report.implementations {
         let Some(rate) = report.median(entry.who, "tcp1") else {
             continue;
         };
@@ -191,7 +199,7 @@ fn streams(report: &Report) -> String {
         let sent_again =
             sent_again.map_or_else(|| "–".to_owned(), |segments| format!("{segments:.0}"));
         let name = match entry.who {
-            Contender::Direct => format!("no tunnel, MTU {LINK_MTU}"),
+            Implementation::Direct => format!("no tunnel, MTU {LINK_MTU}"),
             who => who.name().to_owned(),
         };
         let line =
@@ -250,7 +258,7 @@ fn notes(report: &Report) -> String {
         let line = format!(
             "round {} {}{step}: {}",
             note.round,
-            note.contender.name(),
+            note.implementation.name(),
             note.text
         );
         put(&mut text, &line);

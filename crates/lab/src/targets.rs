@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::contender::Contender::{self, Adit, Ceiling, Tailscale, WireguardGo};
+use crate::implementation::Implementation::{self, Adit, Ceiling, Tailscale, WireguardGo};
 use crate::metric::metric;
 use crate::report::Report;
 use crate::stats::IntervalKind;
@@ -44,7 +44,7 @@ impl Verdict {
 /// Whom a ratio is taken to.
 #[derive(Clone, Copy)]
 enum Against {
-    One(Contender),
+    One(Implementation),
     /// The better of the two Go implementations.
     BetterGo,
     BestPeer,
@@ -111,7 +111,7 @@ pub(crate) fn judge(report: &Report) -> Vec<Target> {
 
 fn judge_ratio(report: &Report, id: &str, against: Against, goal: Goal) -> Target {
     // Of several opponents the best, or all of them while nobody knows.
-    let best_of = |what: &str, all: &[Contender]| {
+    let best_of = |what: &str, all: &[Implementation]| {
         let best = report.best(all, id);
         let opponents = best.map_or_else(|| all.to_vec(), |who| vec![who]);
         (opponents, id, named(what, best))
@@ -119,7 +119,7 @@ fn judge_ratio(report: &Report, id: &str, against: Against, goal: Goal) -> Targe
     let (opponents, of, name) = match against {
         One(who) => (vec![who], id, who.name().to_owned()),
         BetterGo => best_of("better of the two", &[WireguardGo, Tailscale]),
-        BestPeer => best_of("best peer", &Contender::PEERS),
+        BestPeer => best_of("best peer", &Implementation::PEERS),
         Own(other) => (vec![Adit], other, format!("Adit's {}", title(other))),
     };
     let ratio = match opponents[..] {
@@ -187,7 +187,7 @@ fn verdict(goal: Goal, measured: Option<f64>, failed: bool) -> Verdict {
     }
 }
 
-fn named(what: &str, who: Option<Contender>) -> String {
+fn named(what: &str, who: Option<Implementation>) -> String {
     who.map_or_else(|| what.to_owned(), |who| format!("{what}: {}", who.name()))
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// One line of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum Contender {
+pub(crate) enum Implementation {
     /// The link between the hosts, without a tunnel.
     Direct,
     /// The kernel's own WireGuard, where the kernel has it.
@@ -26,7 +26,7 @@ pub(crate) enum Contender {
     Ceiling,
 }
 
-impl Contender {
+impl Implementation {
     /// In the order of the tables.
     pub(crate) const ALL: [Self; 8] = [
         Self::Direct,
@@ -72,17 +72,17 @@ impl Contender {
     }
 }
 
-impl Serialize for Contender {
+impl Serialize for Implementation {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(self.name())
     }
 }
 
-/// A contender that is there.
+/// An implementation that is there.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Entry {
     #[serde(rename = "name")]
-    pub(crate) who: Contender,
+    pub(crate) who: Implementation,
     pub(crate) version: String,
     /// None for the direct path and the kernel.
     #[serde(skip)]
