@@ -7,8 +7,19 @@ use std::process::Command;
 
 use adit_aead::{Kernel, Key, OpenJob, SealJob, TAG_LEN};
 
+/// The two checks.
+const VALGRIND: &str = "valgrind_sees_no_branch_or_address_that_depends_on_secrets";
+const OBJDUMP: &str = "the_machine_code_of_the_kernels_has_no_instruction_that_tests_data";
+
 /// Set for the process that runs under valgrind.
 const UNDER_VALGRIND: &str = "ADIT_AEAD_UNDER_VALGRIND";
+
+/// A check without its tool checks nothing. That is good enough on somebody's desk, but not where `CI` is set.
+fn skipped(tool: &str) {
+    let ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false");
+    assert!(!ci, "there is no {tool} here");
+    eprintln!("skipped: no {tool} here");
+}
 
 /// Tells valgrind's memcheck that these bytes are undefined (or defined): its client request, which does nothing on
 /// a real processor.
@@ -70,14 +81,12 @@ fn valgrind_sees_no_branch_or_address_that_depends_on_secrets() {
         return;
     }
     if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: no valgrind here");
-        return;
+        return skipped("valgrind");
     }
-    let test = "valgrind_sees_no_branch_or_address_that_depends_on_secrets";
     let output = Command::new("valgrind")
         .args(["--error-exitcode=99", "--track-origins=no", "-q"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--test-threads=1", "--nocapture"])
+        .args(["--exact", VALGRIND, "--test-threads=1", "--nocapture"])
         .env(UNDER_VALGRIND, "1")
         .output()
         .unwrap();
@@ -129,8 +138,7 @@ fn the_machine_code_of_the_kernels_has_no_instruction_that_tests_data() {
         .arg(exe)
         .output()
     else {
-        eprintln!("skipped: no objdump here");
-        return;
+        return skipped("objdump");
     };
     let listing = String::from_utf8_lossy(&output.stdout);
     let everywhere = [
@@ -197,5 +205,22 @@ fn the_machine_code_of_the_kernels_has_no_instruction_that_tests_data() {
             seen.iter().any(|name| name.contains(kernel)),
             "{kernel} is not in the listing: {seen:?}"
         );
+    }
+}
+
+#[test]
+fn a_check_without_its_tool_fails_where_ci_is_set() {
+    for (check, tool) in [(VALGRIND, "valgrind"), (OBJDUMP, "objdump")] {
+        for ci in ["true", "false"] {
+            let output = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", check, "--nocapture"])
+                .env("PATH", "/nonexistent")
+                .env("CI", ci)
+                .output()
+                .unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(errors.contains(&format!("no {tool} here")), "{errors}");
+            assert_eq!(output.status.success(), ci == "false", "{check}: {errors}");
+        }
     }
 }
