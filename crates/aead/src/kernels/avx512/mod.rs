@@ -21,7 +21,7 @@ use core::arch::x86_64::_mm256_zeroall;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 use core::ops::Range;
-use core::ptr;
+use core::{ptr, slice};
 use train::Train;
 
 /// The most packets that are worked on together.
@@ -43,9 +43,9 @@ pub(super) fn seal(jobs: &mut [SealJob<'_>]) {
     {
         // Sealed.
     } else if jobs.len() <= 8 {
-        Batch::<8>::new().seal(jobs);
+        Batch::<8>::new().work().seal(jobs);
     } else {
-        Batch::<CHUNK>::new().seal(jobs);
+        Batch::<CHUNK>::new().work().seal(jobs);
     }
 }
 
@@ -55,16 +55,16 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
     {
         job.1 = authentic;
     } else if jobs.len() > 8 {
-        Batch::<CHUNK>::new().open(jobs);
+        Batch::<CHUNK>::new().work().open(jobs);
     } else if jobs
         .iter()
         .map(|job| 1 + job.0.sealed().len() / 64)
         .sum::<usize>()
         <= FEW_LANES
     {
-        Batch::<8>::new().open_few(jobs);
+        Batch::<8>::new().work().open_few(jobs);
     } else {
-        Batch::<8>::new().open(jobs);
+        Batch::<8>::new().work().open(jobs);
     }
 }
 
@@ -81,12 +81,21 @@ fn seal_or_open_alone(job: &mut Job<'_>, sealing: bool) -> Option<bool> {
     }
 }
 
-/// A batch at work, in chunks of up to `N` packets, a multiple of eight.
+/// A batch in chunks of up to `N` packets, a multiple of eight.
 #[repr(C, align(64))]
 struct Batch<const N: usize> {
+    keys: [[u8; 32]; N],
+    work: Work<N>,
+}
+
+/// A batch at work. Lanes keep pointers to its keys, so that it has no more than a pointer to them itself: a reference
+/// to all of it would end those.
+#[repr(C, align(64))]
+struct Work<const N: usize> {
     lanes: Lanes,
     cipher: Cipher,
-    keys: [[u8; 32]; N],
+    /// To `N` keys, by which alone they are written and read.
+    keys: *mut [u8; 32],
     texts: [Text; N],
     tags: [[u8; TAG_LEN]; N],
 }
@@ -105,7 +114,7 @@ impl Cipher {
     /// Makes these blocks of the packets of a train.
     fn run_train(&mut self, train: &Train, blocks: Range<u32>) {
         self.states_of = MIXED;
-        // SAFETY: the packets are those of jobs, borrowed until the batch is done; this module is entered only if
+        // SAFETY: the packets and keys are those of a batch, borrowed until it is done; this module is entered only if
         // `available`.
         unsafe { train.run(blocks, &mut self.states) };
     }
@@ -142,25 +151,36 @@ impl Cipher {
 impl<const N: usize> Batch<N> {
     fn new() -> Self {
         Self {
-            lanes: Lanes::new(),
-            cipher: Cipher {
-                states: MaybeUninit::uninit(),
-                states_of: ptr::null(),
-            },
             keys: [[0; 32]; N],
-            texts: [Text::NONE; N],
-            tags: [[0; TAG_LEN]; N],
+            work: Work {
+                lanes: Lanes::new(),
+                cipher: Cipher {
+                    states: MaybeUninit::uninit(),
+                    states_of: ptr::null(),
+                },
+                keys: ptr::null_mut(),
+                texts: [Text::NONE; N],
+                tags: [[0; TAG_LEN]; N],
+            },
         }
     }
 
+    fn work(&mut self) -> &mut Work<N> {
+        self.work.keys = self.keys.as_mut_ptr();
+        &mut self.work
+    }
+}
+
+impl<const N: usize> Work<N> {
     fn push_key(&mut self, i: usize, packet: &Packet) {
+        assert!(i < N, "a chunk has more packets than keys");
         let Self {
             lanes,
             cipher,
             keys,
             ..
         } = self;
-        lanes.push_key(packet, &mut keys[i], &mut |lanes| cipher.run(lanes));
+        lanes.push_key(packet, keys.wrapping_add(i), &mut |lanes| cipher.run(lanes));
     }
 
     fn push_text(&mut self, packet: &Packet) {
@@ -189,7 +209,7 @@ impl<const N: usize> Batch<N> {
 
     fn seal_train(&mut self, jobs: &mut [SealJob<'_>]) {
         let packets = jobs.iter_mut().map(|job| job.0.sealing());
-        let train = Train::new(packets, &mut self.keys);
+        let train = Train::new(packets, self.keys);
         self.cipher.run_train(&train, 0..train.blocks());
         for (text, job) in self.texts.iter_mut().zip(&*jobs) {
             *text = Text::new(job.0.out.as_ptr(), job.0.out.len() - TAG_LEN, job.0.aad);
@@ -240,7 +260,7 @@ impl<const N: usize> Batch<N> {
 
     fn open_train(&mut self, jobs: &mut [OpenJob<'_>]) {
         let packets = jobs.iter_mut().map(|job| job.0.opening());
-        let train = Train::new(packets, &mut self.keys);
+        let train = Train::new(packets, self.keys);
         self.cipher.run_train(&train, 0..1);
         self.verify(jobs);
         if jobs.iter().all(|job| job.1) {
@@ -344,7 +364,8 @@ impl<const N: usize> Batch<N> {
     fn together<const G: usize>(&mut self, at: usize, count: usize) -> usize {
         let n = (count - at).min(8 * G);
         let texts = &mut self.texts[at..at + 8 * G];
-        let keys = &self.keys[at..at + 8 * G];
+        // SAFETY: there are as many keys as texts, and nobody writes to them while this reads them.
+        let keys = unsafe { slice::from_raw_parts(self.keys.wrapping_add(at), 8 * G) };
         let tags = &mut self.tags[at..at + 8 * G];
         let (mut alone, mut longest, mut plain) = (0, 0, true);
         for text in &texts[..n] {
@@ -377,9 +398,10 @@ impl<const N: usize> Drop for Batch<N> {
     /// Wipes what is secret: the Poly1305 keys, the ChaCha20 states if there were any, and the registers.
     fn drop(&mut self) {
         self.keys = [[0; 32]; N];
-        if !self.cipher.states_of.is_null() {
+        let cipher = &mut self.work.cipher;
+        if !cipher.states_of.is_null() {
             // SAFETY: the memory is exclusive, and nobody reads it as states again.
-            unsafe { self.cipher.states.as_mut_ptr().write_bytes(0, 1) };
+            unsafe { cipher.states.as_mut_ptr().write_bytes(0, 1) };
         }
         // Whoever might read it now must find it wiped: the compiler cannot leave the stores out.
         black_box(self);

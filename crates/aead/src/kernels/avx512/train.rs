@@ -96,12 +96,12 @@ pub(super) struct Train {
 
 impl Train {
     /// Writes the Poly1305 keys of the packets to `keys` when it runs block 0.
-    pub(super) fn new(packets: impl Iterator<Item = Packet>, keys: &mut [[u8; 32]]) -> Self {
+    pub(super) fn new(packets: impl Iterator<Item = Packet>, keys: *mut [u8; 32]) -> Self {
         let mut packets = packets.peekable();
         let mut train = Self {
             count: 0,
             shape: *packets.peek().expect("a train has packets"),
-            keys: keys.as_mut_ptr(),
+            keys,
             nonces: [[0; SPAN]; 3],
             ahead: [0; SPAN],
             src: [ptr::null(); SPAN],
