@@ -42,7 +42,7 @@ const TELL_EVERY: Duration = Duration::from_millis(20);
 pub(crate) enum Turn {
     /// All frames that were read are sent.
     Done,
-    /// The socket is full: call again when it is writable.
+    /// The socket is full, and sealed trains wait for it: call again when it is writable.
     Blocked,
 }
 
@@ -103,14 +103,27 @@ impl Outbound {
                 common.control.tun_is_behind();
             }
         }
+        loop {
+            self.forward(common, sockets, now);
+            if !self.sender.flush(common, sockets, now) {
+                return Ok(Turn::Blocked);
+            }
+            // A socket that had no room may have some by now. Then nobody wakes this shard for the frames that are left:
+            // they go at once (invariant 6).
+            if self.frames.is_empty() {
+                return Ok(Turn::Done);
+            }
+        }
+    }
+
+    /// Stages 2 to 4 for the frames that were read, until none is left or a full socket leaves no room for the next.
+    fn forward<U: UdpSocket>(&mut self, common: &Common<U>, sockets: &Sockets<U>, now: Time) {
         let mut trains = Trains {
             open: ArrayVec::new(),
         };
         let routes = common.proto.routes();
-        let mut turn = Turn::Done;
         while let Some(&(start, len)) = self.frames.front() {
             if !self.sender.has_room(common, sockets, now) {
-                turn = Turn::Blocked;
                 break;
             }
             self.frames.pop_front();
@@ -150,10 +163,6 @@ impl Outbound {
             }
         }
         trains.close_all(&mut self.sender, common, sockets, now);
-        if !self.sender.flush(common, sockets, now) {
-            turn = Turn::Blocked;
-        }
-        Ok(turn)
     }
 
     /// The address family of what waits for room in a socket: true for IPv6.

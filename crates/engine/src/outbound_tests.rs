@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use adit_io::mem::{self, MemTun, MemUdp, Network, TunEnd};
@@ -491,4 +492,65 @@ fn a_queue_that_stands_is_reported_now_and_then() {
     way.now = way.now + TELL_EVERY;
     turns(&mut way, 1);
     assert!(behind(&way), "it may not have overflowed before");
+}
+
+/// A socket that has no room for as many calls as the number says.
+struct Refusing {
+    inner: MemUdp,
+    calls: Arc<AtomicUsize>,
+}
+
+impl UdpSocket for Refusing {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        let less = |calls: usize| calls.checked_sub(1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        if self.calls.fetch_update(set, fetch, less).is_ok() {
+            return 0;
+        }
+        self.inner.send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        self.inner.recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+}
+
+/// Invariant 6.
+#[test]
+fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut way = Way::over(|inner, _| Refusing {
+        inner,
+        calls: Arc::clone(&calls),
+    });
+    way.frames();
+    way.turn();
+    let response = way.initiate();
+    way.complete(&response);
+    way.wire();
+    // One refusal for the first batch of trains, and one for the next frame, which finds no room. Then the socket drains.
+    for refused in 0..4 {
+        calls.store(refused, Ordering::Relaxed);
+        let frames = MAX_SEND + 8;
+        for n in 0..frames {
+            // ECN marks that differ end a train.
+            let mut frame = udp_super_frame(1, 100);
+            frame[VNET_HDR_LEN + 1] = u8::from(n % 2 == 0);
+            assert!(way.tun_end.inject(frame));
+        }
+        let turn = way
+            .outbound
+            .turn(&way.common, &way.sockets, &way.tun, way.now);
+        let turn = turn.expect("a TUN without faults");
+        assert_eq!(turn == Turn::Blocked, way.outbound.waits_for().is_some());
+        if turn == Turn::Blocked {
+            assert_eq!(calls.load(Ordering::Relaxed), 0, "it has room");
+            way.turn();
+        }
+        assert_eq!(way.wire().len(), frames, "{refused} refusals");
+    }
 }
