@@ -437,7 +437,11 @@ impl Sender {
 
     /// Stage 5: sends what is ready, in order. False if the socket is full.
     fn flush<U: UdpSocket>(&mut self, common: &Common<U>, sockets: &Sockets<U>, now: Time) -> bool {
-        while let Some(first) = self.ready.front() {
+        while !self.ready.is_empty() {
+            self.renew(now);
+            let Some(first) = self.ready.front() else {
+                break;
+            };
             let v6 = first.to.addr.is_ipv6();
             let same_family = self
                 .ready
@@ -501,6 +505,21 @@ impl Sender {
             }
         }
         true
+    }
+
+    /// No train of the next batch leaves with counters that the peer may take for replays.
+    fn renew(&mut self, now: Time) {
+        let mut index = 0;
+        while let Some(train) = self.ready.get_mut(index).filter(|_| index < MAX_SEND) {
+            match train.renew(now) {
+                Ok(()) => index += 1,
+                Err(packets) => {
+                    self.drops.count(DropReason::SessionEnded, packets as u64);
+                    let train = self.ready.remove(index);
+                    self.pool.extend(train.map(|train| train.buffer));
+                }
+            }
+        }
     }
 }
 

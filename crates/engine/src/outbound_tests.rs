@@ -8,9 +8,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use adit_aead::OpenJob;
 use adit_io::mem::{self, MemTun, MemUdp, Network, TunEnd};
 use adit_io::{Offloads, RecvBatch, VNET_HDR_LEN};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::wire::DataHeader;
 use adit_proto::{Device, Output, Tai64N};
 use x25519_dalek::StaticSecret;
 
@@ -494,7 +496,7 @@ fn a_queue_that_stands_is_reported_now_and_then() {
     assert!(behind(&way), "it may not have overflowed before");
 }
 
-/// A socket that has no room for as many calls as the number says.
+/// A socket that has no room for as many calls as the number says, but for the first datagram of each.
 struct Refusing {
     inner: MemUdp,
     calls: Arc<AtomicUsize>,
@@ -505,6 +507,15 @@ impl UdpSocket for Refusing {
         let less = |calls: usize| calls.checked_sub(1);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         if self.calls.fetch_update(set, fetch, less).is_ok() {
+            let Transmit { stride, bytes, .. } = trains[0];
+            if bytes.len() > stride {
+                let first = Transmit {
+                    bytes: &bytes[..stride],
+                    ..trains[0]
+                };
+                self.inner.send(&[first], report);
+                report.resume_at = stride;
+            }
             return 0;
         }
         self.inner.send(trains, report)
@@ -552,5 +563,63 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
             way.turn();
         }
         assert_eq!(way.wire().len(), frames, "{refused} refusals");
+    }
+}
+
+/// A shard whose socket is full keeps sealed trains, while others go on with the counters of the session.
+#[test]
+fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut way = Way::over(|inner, _| Refusing {
+        inner,
+        calls: Arc::clone(&calls),
+    });
+    way.frames();
+    way.turn();
+    let response = way.initiate();
+    way.wire();
+    way.complete(&response);
+    let mut wire = way.wire();
+    // 1. The first shard seals 150 packets, of which one leaves.
+    let frames = |way: &Way<Refusing>, count| {
+        for _ in 0..count {
+            assert!(way.tun_end.inject(udp_super_frame(50, 100)));
+        }
+    };
+    frames(&way, 3);
+    calls.store(usize::MAX, Ordering::Relaxed);
+    let turn = way
+        .outbound
+        .turn(&way.common, &way.sockets, &way.tun, way.now);
+    assert_eq!(turn.expect("a TUN without faults"), Turn::Blocked);
+    calls.store(0, Ordering::Relaxed);
+    // 2. The second one sends more than two replay windows.
+    let drops = Arc::clone(&way.common.shards[0].drops);
+    let first = std::mem::replace(&mut way.outbound, Outbound::new(drops));
+    for _ in 0..50 {
+        frames(&way, 7);
+        way.turn();
+        wire.extend(way.wire());
+    }
+    // 3. What the first one held leaves.
+    way.outbound = first;
+    way.turn();
+    wire.extend(way.wire());
+
+    assert_eq!(wire.len(), 10 + 150 + 50 * 350);
+    let sessions = way.theirs.shared();
+    for (number, datagram) in wire.iter_mut().enumerate() {
+        let header = DataHeader::parse(datagram).expect("data");
+        let found = sessions.session(header.receiver).expect("their session");
+        let text = &mut datagram[DataHeader::LEN..];
+        let mut jobs = [OpenJob::in_place(
+            found.session.receive_key(),
+            header.counter,
+            text,
+        )];
+        adit_aead::open(&mut jobs);
+        assert!(jobs[0].is_authentic(), "datagram {number}");
+        let fresh = found.session.window().commit(header.counter);
+        assert!(fresh, "datagram {number} is a replay: {}", header.counter);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use adit_aead::{SealJob, TAG_LEN};
+use adit_aead::{OpenJob, SealJob, TAG_LEN};
 use adit_io::offload::Frame;
+use adit_proto::limits::WINDOW_PACKETS;
 use adit_proto::wire::{self, DataHeader};
 use adit_proto::{Endpoint, Session, Time, Tunnel};
 use arrayvec::ArrayVec;
@@ -17,6 +18,9 @@ const OVERHEAD: usize = DataHeader::LEN + TAG_LEN;
 /// ChaCha20's block. The part of a packet that is written before sealing is a multiple of it, so that the rest can be
 /// sealed straight from where the TUN put it.
 const BLOCK: usize = 64;
+/// A train is not sent with counters that are so far behind the newest of its session: others may leave meanwhile, and
+/// the network may reorder, before the peer's replay window refuses it.
+const MAX_BEHIND: u64 = WINDOW_PACKETS / 2;
 
 /// The most bytes that one send to this endpoint can carry: 65,535 less the headers below.
 pub(crate) fn max_bytes(to: &Endpoint) -> usize {
@@ -54,6 +58,8 @@ pub(crate) struct SealedTrain {
     pub(crate) ecn: u8,
     pub(crate) buffer: Box<[u8]>,
     pub(crate) stride: usize,
+    /// The counter of its first packet.
+    first: u64,
     /// Bytes at the start that already left.
     pub(crate) sent: usize,
     pub(crate) len: usize,
@@ -161,10 +167,58 @@ impl<'a> OpenTrain<'a> {
             ecn: self.ecn,
             buffer: self.buffer,
             stride: self.stride,
+            first,
             sent: 0,
             len: self.len,
             packets,
         })
+    }
+}
+
+impl SealedTrain {
+    /// Seals what has not left with new counters if the old ones are far behind: the socket was full, and other shards
+    /// went on with the session. `Err` gives the number of packets back if the session may not be used any more.
+    pub(crate) fn renew(&mut self, now: Time) -> Result<(), usize> {
+        if self.session.sent() - self.first <= MAX_BEHIND {
+            return Ok(());
+        }
+        let key = self.session.send_key();
+        let slots = || self.sent..self.len;
+        let packets = slots().len().div_ceil(self.stride);
+        let count = u32::try_from(packets).expect("at most 64");
+        let Ok(first) = self.session.reserve(now, count) else {
+            return Err(packets);
+        };
+        // 1. the plaintext, where the ciphertext stands
+        let mut jobs: ArrayVec<OpenJob<'_>, MAX_PACKETS> = ArrayVec::new();
+        for slot in self.buffer[slots()].chunks_mut(self.stride) {
+            let counter = DataHeader::parse(slot).map_or(0, |header| header.counter);
+            jobs.push(OpenJob::in_place(
+                key,
+                counter,
+                &mut slot[DataHeader::LEN..],
+            ));
+        }
+        adit_aead::open(&mut jobs);
+        // They were sealed with this key.
+        if !jobs.iter().all(OpenJob::is_authentic) {
+            return Err(packets);
+        }
+        drop(jobs);
+        // 2. sealed again: no datagram with an old counter leaves
+        let receiver = self.session.remote_index();
+        let mut jobs: ArrayVec<SealJob<'_>, MAX_PACKETS> = ArrayVec::new();
+        for (slot, counter) in self.buffer[slots()].chunks_mut(self.stride).zip(first..) {
+            let (header, text) = slot
+                .split_first_chunk_mut()
+                .expect("a slot holds header and tag");
+            DataHeader { receiver, counter }.write(header);
+            jobs.push(SealJob::in_place(key, counter, text));
+        }
+        adit_aead::seal(&mut jobs);
+        drop(jobs);
+        self.first = first;
+        Ok(())
     }
 }
 

@@ -121,7 +121,7 @@ impl Session {
     }
 
     /// How many counters were handed out.
-    pub(crate) fn sent(&self) -> u64 {
+    pub fn sent(&self) -> u64 {
         self.counter.load(Ordering::Relaxed)
     }
 
