@@ -433,6 +433,43 @@ fn a_peer_that_is_removed_and_added_again_is_no_replay() {
     assert_eq!(net.stats(B).replayed_timestamp, 0);
 }
 
+/// The clock is a month ahead when A speaks with X, and right when it speaks with B.
+#[test]
+fn a_clock_that_was_wrong_for_one_peer_locks_out_no_other() {
+    const X: usize = 2;
+    let mut net = Net::of(3, 19);
+    let [to_b, to_x] = [B, X].map(|n| net.hosts[n].addr);
+    for n in [B, X] {
+        net.apply(n, &peer(A, |_| {}));
+    }
+    let meet = |net: &mut Net, n, to| {
+        net.apply(A, &peer(n, |peer| peer.endpoint = Some(to)));
+        net.send(A, n, b"hello");
+        net.run_for(secs(1));
+        let tunnel = net.tunnel(A, n);
+        assert!(tunnel.session(net.now).is_some(), "A reaches host {n}");
+    };
+    net.hosts[A].skew = 30 * 86_400;
+    meet(&mut net, X, to_x);
+    net.hosts[A].skew = 0;
+    meet(&mut net, B, to_b);
+
+    // A forgets nothing when its peers are removed and added again: X has seen the wrong clock.
+    for (n, to) in [(B, to_b), (X, to_x)] {
+        net.apply(A, &peer(n, |peer| peer.remove = true));
+        meet(&mut net, n, to);
+    }
+    // A starts anew, and B has never seen the wrong clock.
+    net.hosts[A].device = device(77);
+    let change = DeviceChange {
+        private_key: Some(private_key(A)),
+        ..DeviceChange::default()
+    };
+    net.apply(A, &change);
+    meet(&mut net, B, to_b);
+    assert_eq!(net.stats(B).replayed_timestamp, 0);
+}
+
 #[test]
 fn a_new_private_key_ends_the_sessions_and_a_new_handshake_works_at_once() {
     let mut net = Net::pair(13);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::peer::Peer;
 use super::timers::Timer;
 use super::{ConfigError, Core, Device, Output};
-use crate::Time;
 use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use crate::cookie::Checker;
 use crate::limits::{MAX_PEERS, REJECT_AFTER_TIME};
 use crate::noise::{Identity, Remote};
+use crate::{Tai64N, Time};
 
 impl Device {
     /// Changes the configuration, whole or not at all. What is set to what it was disturbs nothing: no session, no
@@ -127,7 +127,9 @@ impl Device {
         let id = self.next_id;
         self.next_id += 1;
         let remote = Remote::new(self.core.identity.as_ref(), key);
-        self.peers.insert(id, Peer::new(id, remote));
+        let mut peer = Peer::new(id, remote);
+        peer.sent_timestamp = self.removed.remove(&key).unwrap_or_default();
+        self.peers.insert(id, peer);
         self.by_key.insert(key, id);
         id
     }
@@ -148,7 +150,13 @@ impl Device {
         for block in &peer.allowed_ips {
             self.routes.remove(*block);
         }
-        core.least_timestamp = core.least_timestamp.max(peer.sent_timestamp.next_grain());
+        if peer.sent_timestamp != Tai64N::default() {
+            if self.removed.len() >= MAX_PEERS {
+                // Without it only a clock that is set back locks a peer out that comes again.
+                self.removed.clear();
+            }
+            self.removed.insert(peer.public_key(), peer.sent_timestamp);
+        }
         core.push(Output::DropStaged {
             tunnel: Arc::clone(&peer.tunnel),
             given_up_after: None,

@@ -46,6 +46,8 @@ pub struct Device {
     peers: BTreeMap<u32, Peer>,
     by_key: HashMap<PublicKey, u32>,
     next_id: u32,
+    /// The last timestamp that each removed peer was sent, for the case that it is added again. At most MAX_PEERS.
+    removed: HashMap<PublicKey, Tai64N>,
     /// What the next change starts from; clones of it are published.
     routes: AllowedIps<Arc<Tunnel>>,
     /// The earliest deadline of each peer that has one.
@@ -68,8 +70,6 @@ struct Core {
     random: Random,
     outputs: VecDeque<Queued>,
     stats: HandshakeStats,
-    /// No timestamp is less: a clock that is set back, or a peer that is removed and added again, locks nobody out.
-    least_timestamp: Tai64N,
 }
 
 /// An output, or one that is decided on when it is taken out.
@@ -212,11 +212,11 @@ impl Device {
                 random,
                 outputs: VecDeque::new(),
                 stats: HandshakeStats::default(),
-                least_timestamp: Tai64N::default(),
             },
             peers: BTreeMap::new(),
             by_key: HashMap::new(),
             next_id: 0,
+            removed: HashMap::new(),
             routes: AllowedIps::default(),
             deadlines: BTreeSet::new(),
             listen_port: 0,
@@ -391,16 +391,5 @@ impl Core {
         let mut bytes = Zeroizing::new([0; 32]);
         (self.random)(&mut *bytes);
         StaticSecret::from(*bytes)
-    }
-
-    /// A timestamp for an initiation, greater than the last one to the same peer. What is sent to others does not matter:
-    /// those of a device with many peers would be ahead of the clock, and be taken for replays after a restart.
-    fn new_timestamp(&mut self, wall: Tai64N, last: Tai64N) -> Tai64N {
-        self.least_timestamp = self.least_timestamp.max(wall.coarse());
-        if self.least_timestamp > last {
-            self.least_timestamp
-        } else {
-            last.next_grain()
-        }
     }
 }

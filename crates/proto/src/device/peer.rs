@@ -185,7 +185,9 @@ impl Peer {
         };
         let index = core.new_index(self.tunnel.id());
         let ephemeral = core.new_ephemeral();
-        let timestamp = core.new_timestamp(wall, self.sent_timestamp);
+        // Each is greater than the last one to this peer, also when the clock is set back. What others were sent does
+        // not matter: a clock that was ahead once must not make us ahead of the clock for everybody.
+        let timestamp = wall.coarse().max(self.sent_timestamp.next_grain());
         self.sent_timestamp = timestamp;
         let created = core.identity.as_ref().and_then(|identity| {
             create_initiation(identity, &self.remote, index, timestamp, ephemeral)
