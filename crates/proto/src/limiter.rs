@@ -14,7 +14,9 @@ const _: () = assert!(FULL <= 1_000_000_000);
 
 /// A token bucket for each source address, so that one source cannot use up what others need (whitepaper 5.3).
 ///
-/// Two generations of at most LIMITER_SOURCES buckets each bound the memory (invariant 5); forgetting is one swap.
+/// Two generations of at most LIMITER_SOURCES buckets each bound the memory (invariant 5); forgetting is one swap. A
+/// full generation ends early: the limiter then forgets sources that were silent for long, and refuses none for being
+/// new.
 #[derive(Default)]
 pub(crate) struct Limiter {
     young: HashMap<Source, Bucket>,
@@ -39,22 +41,21 @@ struct Bucket {
 impl Limiter {
     /// Takes a token of the source's bucket; false if it has none.
     pub(crate) fn allow(&mut self, now: Time, ip: IpAddr) -> bool {
-        if now.since(self.young_since) >= GENERATION {
-            self.old = std::mem::take(&mut self.young);
-            if now.since(self.young_since) >= 2 * GENERATION {
-                self.old.clear();
-            }
-            self.young_since = now;
-        }
         let source = match ip {
             IpAddr::V4(ip) => Source::V4(ip.into()),
             IpAddr::V6(ip) => Source::V6(u128::from(ip) >> 64),
         };
         let known = self.young.get(&source).or_else(|| self.old.get(&source));
-        if !self.young.contains_key(&source) && self.young.len() >= LIMITER_SOURCES {
-            return false;
-        }
         let (tokens, at) = known.map_or((FULL, now), |bucket| (bucket.tokens, bucket.at));
+        let age = now.since(self.young_since);
+        let full = self.young.len() >= LIMITER_SOURCES && !self.young.contains_key(&source);
+        if full || age >= GENERATION {
+            self.old = std::mem::take(&mut self.young);
+            if age >= 2 * GENERATION {
+                self.old.clear();
+            }
+            self.young_since = now;
+        }
         let earned = u64::try_from(now.since(at).as_nanos()).unwrap_or(FULL);
         let tokens = tokens.saturating_add(earned).min(FULL);
         let left = tokens.checked_sub(COST);

@@ -50,3 +50,21 @@ fn a_million_sources_take_no_more_memory_than_the_bound() {
         assert!(limiter.old.len() <= LIMITER_SOURCES);
     }
 }
+
+#[test]
+fn a_full_limiter_admits_known_sources_and_new_ones() {
+    let mut limiter = Limiter::default();
+    let [known, spent, new] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(ip);
+    assert!(limiter.allow(at(0), known));
+    while limiter.allow(at(0), spent) {}
+    // From one routed /48.
+    for i in 2..u128::try_from(LIMITER_SOURCES).unwrap() {
+        let source = 0x2001_0db8 << 96 | i << 64;
+        assert!(limiter.allow(at(0), std::net::Ipv6Addr::from_bits(source).into()));
+    }
+    assert_eq!(limiter.young.len(), LIMITER_SOURCES);
+    assert!(limiter.allow(at(0), new));
+    assert!(limiter.allow(at(0), known));
+    assert!(!limiter.allow(at(0), spent), "who is remembered is limited");
+    assert!(limiter.young.len() <= LIMITER_SOURCES && limiter.old.len() <= LIMITER_SOURCES);
+}

@@ -40,7 +40,7 @@ pub const TIMESTAMP_GRAIN: u32 = 1 << 24;
 pub const LIMITER_RATE: u32 = 20;
 /// Handshake messages that a source may send at once under load.
 pub const LIMITER_BURST: u32 = 5;
-/// Sources that the limiter remembers in one second; more are refused (invariant 5).
+/// Sources that the limiter remembers for a second; where there are more, it forgets earlier (invariant 5).
 pub const LIMITER_SOURCES: usize = 16_384;
 /// The device stays under load for this long after the engine last said so.
 pub const UNDER_LOAD_TIME: Duration = Duration::from_secs(1);
