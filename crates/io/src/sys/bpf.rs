@@ -26,6 +26,10 @@ const BPF_F_MMAPABLE: u32 = 1 << 10;
 const BPF_PROG_TYPE_SOCKET_FILTER: u32 = 1;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_TCX_EGRESS: u32 = 47;
+/// `TCX_NEXT`: other programs and the qdisc decide.
+pub(super) const PASS: i32 = -1;
+/// `TCX_DROP`
+pub(super) const DROP: i32 = 2;
 
 /// Where the last packet came to a TUN queue from the kernel, or to a socket from the network.
 ///
@@ -67,20 +71,18 @@ impl LastOrigin {
 /// A program that stores the number of the CPU and the time, and lets the packet pass.
 fn note_origin() -> io::Result<(Numbers, OwnedFd)> {
     let (numbers, map) = Numbers::new()?;
+    let [numbers_low, numbers_high] = Instruction::numbers(R1, &map);
     let program = [
-        // r6 = bpf_ktime_get_boot_ns()
-        op(0x85, 0, 0, 125),
-        op(0xbf, 0x06, 0, 0),
-        // r0 = bpf_get_smp_processor_id()
-        op(0x85, 0, 0, 8),
-        // r1 = address of the numbers, in two instructions
-        op(0x18, 0x21, 0, map.as_raw_fd()),
-        op(0, 0, 0, 0),
-        op(0x7b, 0x01, offset(CPU), 0),
-        op(0x7b, 0x61, offset(NANOS), 0),
-        // return the length to keep: all of it
-        op(0xb7, 0, 0, -1),
-        op(0x95, 0, 0, 0),
+        Instruction::call(KTIME_GET_BOOT_NS),
+        Instruction::copy(R6, R0),
+        Instruction::call(GET_SMP_PROCESSOR_ID),
+        numbers_low,
+        numbers_high,
+        Instruction::store64(R1, offset(CPU), R0),
+        Instruction::store64(R1, offset(NANOS), R6),
+        // The length to keep: all of it.
+        Instruction::set(R0, -1),
+        Instruction::exit(),
     ];
     Ok((numbers, load(BPF_PROG_TYPE_SOCKET_FILTER, &program)?))
 }
@@ -88,7 +90,7 @@ fn note_origin() -> io::Result<(Numbers, OwnedFd)> {
 /// Attaches a program to what leaves through an interface of the calling thread's network namespace, until the
 /// descriptor that it returns is closed. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
 ///
-/// The program returns -1 to let a packet go on, 2 to drop it.
+/// The program returns [`PASS`] or [`DROP`].
 pub(super) fn attach_to_egress(ifindex: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
     let program = load(BPF_PROG_TYPE_SCHED_CLS, program)?;
     let mut attributes = LinkCreate {
@@ -166,7 +168,26 @@ pub(super) fn offset(at: usize) -> i16 {
     i16::try_from(8 * at).unwrap_or(i16::MAX)
 }
 
-/// `struct bpf_insn`
+/// A register. R0 holds what a call returns and what the program does; calls take R1 to R5 and leave R6 to R9 alone.
+#[derive(Clone, Copy)]
+pub(super) struct Register(u8);
+
+pub(super) const R0: Register = Register(0);
+pub(super) const R1: Register = Register(1);
+pub(super) const R2: Register = Register(2);
+pub(super) const R6: Register = Register(6);
+pub(super) const R7: Register = Register(7);
+pub(super) const R8: Register = Register(8);
+
+/// The number of a helper function of the kernel, without its `BPF_FUNC_`.
+#[derive(Clone, Copy)]
+pub(super) struct Function(i32);
+
+const GET_SMP_PROCESSOR_ID: Function = Function(8);
+pub(super) const TCP_SOCK: Function = Function(96);
+const KTIME_GET_BOOT_NS: Function = Function(125);
+
+/// `struct bpf_insn`. The kernel documents the codes in Documentation/bpf/standardization/instruction-set.rst.
 #[repr(C)]
 pub(super) struct Instruction {
     code: u8,
@@ -176,12 +197,89 @@ pub(super) struct Instruction {
     imm: i32,
 }
 
-pub(super) const fn op(code: u8, registers: u8, off: i16, imm: i32) -> Instruction {
-    Instruction {
-        code,
-        registers,
-        off,
-        imm,
+impl Instruction {
+    const fn new(code: u8, to: Register, from: Register, off: i16, imm: i32) -> Self {
+        Self {
+            code,
+            registers: from.0 << 4 | to.0,
+            off,
+            imm,
+        }
+    }
+
+    /// `to = from`
+    pub(super) const fn copy(to: Register, from: Register) -> Self {
+        Self::new(0xbf, to, from, 0, 0)
+    }
+
+    /// `to = value`
+    pub(super) const fn set(to: Register, value: i32) -> Self {
+        Self::new(0xb7, to, R0, 0, value)
+    }
+
+    /// `to` = the address of the numbers. It takes two instructions.
+    pub(super) fn numbers(to: Register, map: &OwnedFd) -> [Self; 2] {
+        // BPF_PSEUDO_MAP_VALUE stands where others have a register.
+        let value_of_map = Register(2);
+        [
+            Self::new(0x18, to, value_of_map, 0, map.as_raw_fd()),
+            Self::new(0, R0, R0, 0, 0),
+        ]
+    }
+
+    /// `to` = the 32 bits at `base + off`
+    pub(super) const fn load32(to: Register, base: Register, off: i16) -> Self {
+        Self::new(0x61, to, base, off, 0)
+    }
+
+    /// `to` = the 64 bits at `base + off`
+    pub(super) const fn load64(to: Register, base: Register, off: i16) -> Self {
+        Self::new(0x79, to, base, off, 0)
+    }
+
+    /// The 64 bits at `base + off` = `from`
+    pub(super) const fn store64(base: Register, off: i16, from: Register) -> Self {
+        Self::new(0x7b, base, from, off, 0)
+    }
+
+    /// The 64 bits at `base + off` += `from`, atomically
+    pub(super) const fn add64(base: Register, off: i16, from: Register) -> Self {
+        Self::new(0xdb, base, from, off, 0)
+    }
+
+    /// `to -= from`
+    pub(super) const fn subtract(to: Register, from: Register) -> Self {
+        Self::new(0x1f, to, from, 0, 0)
+    }
+
+    /// Skips `skip` instructions if `register == value`.
+    pub(super) const fn skip_if_equal(register: Register, value: i32, skip: i16) -> Self {
+        Self::new(0x15, register, R0, skip, value)
+    }
+
+    /// Skips `skip` instructions if `register != value`.
+    pub(super) const fn skip_if_not_equal(register: Register, value: i32, skip: i16) -> Self {
+        Self::new(0x55, register, R0, skip, value)
+    }
+
+    /// Skips `skip` instructions if `register < value`, without sign.
+    pub(super) const fn skip_if_less(register: Register, value: i32, skip: i16) -> Self {
+        Self::new(0xa5, register, R0, skip, value)
+    }
+
+    /// Skips `skip` instructions if `left <= right`, with sign.
+    pub(super) const fn skip_if_at_most(left: Register, right: Register, skip: i16) -> Self {
+        Self::new(0xdd, left, right, skip, 0)
+    }
+
+    /// `R0 = function(R1, R2, ...)`
+    pub(super) const fn call(function: Function) -> Self {
+        Self::new(0x85, R0, R0, 0, function.0)
+    }
+
+    /// Ends the program; R0 says what becomes of the packet.
+    pub(super) const fn exit() -> Self {
+        Self::new(0x95, R0, R0, 0, 0)
     }
 }
 

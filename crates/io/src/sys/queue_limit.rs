@@ -3,10 +3,10 @@
 //! The kernel measures that queue in packets, which may be a thousand times as long as others.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::bpf::{self, Instruction, Numbers, offset, op};
+use super::bpf::{self, Instruction, Numbers, R0, R1, R2, R6, R7, R8, TCP_SOCK, offset};
 
 /// Bytes of a packet that counts: shorter ones are limited by their number.
 const LONG: u16 = 4096;
@@ -26,10 +26,21 @@ const TAKEN: usize = 8;
 /// How many there may be between the two before the next packet.
 const LIMIT: usize = 9;
 
-/// Drops long packets that are sent through an interface while too many bytes of them wait, as long as it lives.
+// Where a program finds what it asks for.
+/// `struct __sk_buff`
+const LEN: i16 = 0;
+const SOCKET: i16 = 168;
+const GSO_SIZE: i16 = 176;
+/// `struct bpf_tcp_sock`
+const PACKETS_OUT: i16 = 44;
+
+/// Drops long GSO packets that are sent through an interface while too many bytes of long packets wait, as long as it
+/// lives.
 ///
-/// TCP on this host keeps what is dropped here, and slows down. A connection that has nothing in flight would only try
-/// again after 200 ms or more: what it sends always passes.
+/// TCP on this host keeps what is dropped here, and slows down. It tries again when an acknowledgement comes; where none
+/// is to come, only after 200 ms or more. So a connection that has nothing in flight passes. A packet that is no GSO packet
+/// passes, too: with an MTU of 4096 or more a retransmission is as long as that. Of such packets the kernel's limit
+/// lets no more bytes wait than the MTU times the number of packets.
 #[derive(Debug)]
 pub(crate) struct QueueLimit {
     numbers: Numbers,
@@ -98,34 +109,39 @@ impl QueueLimit {
     }
 }
 
-fn program(map: &OwnedFd) -> [Instruction; 21] {
+fn program(map: &OwnedFd) -> [Instruction; 23] {
+    let [numbers_low, numbers_high] = Instruction::numbers(R7, map);
+    let (count, pass, drop) = (18, 19, 21);
+    // How far it is from one instruction to another.
+    let skip = |from: i16, to: i16| to - from - 1;
     [
-        // r6 = the packet, r7 = address of the numbers, in two instructions
-        op(0xbf, 0x16, 0, 0),
-        op(0x18, 0x27, 0, map.as_raw_fd()),
-        op(0, 0, 0, 0),
-        // r8 = its length; if it is short, it goes on
-        op(0x61, 0x68, 0, 0),
-        op(0xa5, 0x08, 12, i32::from(LONG)),
-        // r1 = passed - taken; up to the limit, it is counted and goes on
-        op(0x79, 0x71, offset(PASSED), 0),
-        op(0x79, 0x72, offset(TAKEN), 0),
-        op(0x1f, 0x21, 0, 0),
-        op(0x79, 0x72, offset(LIMIT), 0),
-        op(0xdd, 0x21, 6, 0),
-        // r1 = its socket, r0 = bpf_tcp_sock(r1): without either, it is dropped
-        op(0x79, 0x61, 168, 0),
-        op(0x15, 0x01, 7, 0),
-        op(0x85, 0, 0, 96),
-        op(0x15, 0x00, 5, 0),
-        // and if packets_out is not 0
-        op(0x61, 0x01, 44, 0),
-        op(0x55, 0x01, 3, 0),
-        // passed += r8, atomically
-        op(0xdb, 0x87, offset(PASSED), 0),
-        op(0xb7, 0, 0, -1),
-        op(0x95, 0, 0, 0),
-        op(0xb7, 0, 0, 2),
-        op(0x95, 0, 0, 0),
+        // 0. A short packet passes.
+        Instruction::copy(R6, R1),
+        numbers_low,
+        numbers_high,
+        Instruction::load32(R8, R6, LEN),
+        Instruction::skip_if_less(R8, i32::from(LONG), skip(4, pass)),
+        // 5. As long as passed - taken is within the limit, every packet is counted and passes.
+        Instruction::load64(R1, R7, offset(PASSED)),
+        Instruction::load64(R2, R7, offset(TAKEN)),
+        Instruction::subtract(R1, R2),
+        Instruction::load64(R2, R7, offset(LIMIT)),
+        Instruction::skip_if_at_most(R1, R2, skip(9, count)),
+        // 10. So does, beyond it, what is no GSO packet.
+        Instruction::load32(R1, R6, GSO_SIZE),
+        Instruction::skip_if_equal(R1, 0, skip(11, count)),
+        // 12. And what a TCP socket sends that has nothing in flight.
+        Instruction::load64(R1, R6, SOCKET),
+        Instruction::skip_if_equal(R1, 0, skip(13, drop)),
+        Instruction::call(TCP_SOCK),
+        Instruction::skip_if_equal(R0, 0, skip(15, drop)),
+        Instruction::load32(R1, R0, PACKETS_OUT),
+        Instruction::skip_if_not_equal(R1, 0, skip(17, drop)),
+        // 18. count, 19. pass, 21. drop
+        Instruction::add64(R7, offset(PASSED), R8),
+        Instruction::set(R0, bpf::PASS),
+        Instruction::exit(),
+        Instruction::set(R0, bpf::DROP),
+        Instruction::exit(),
     ]
 }

@@ -502,7 +502,8 @@ fn a_device_with_one_queue_knows_where_and_when_a_packet_was_sent() {
     }
 }
 
-/// A device whose queue is limited to 40,000 bytes of long packets and so many in all, and who sends through it.
+/// A device whose queue is limited to 40,000 bytes of long packets and so many in all, and who sends GSO packets through
+/// it.
 fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     let net = Netns::new().unwrap();
     let mut tun = device(&net, "tun", &["10.8.0.1"], Offloads::ALL);
@@ -513,7 +514,7 @@ fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     };
     let netlink = Netlink::open_in(&net).unwrap();
     netlink.set_link(tun.ifindex().unwrap(), &change).unwrap();
-    let sender = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+    let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
     let send = move |len: usize| {
         // What is held back is an error for some who send.
         let _ = sender.send_to(&vec![7; len - 28], "10.8.0.2:9");
@@ -522,6 +523,13 @@ fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     tun.limit = None;
     tun.limit = Some(tun.limited(40_000).unwrap());
     (net, tun, send)
+}
+
+/// A socket whose datagrams leave as GSO packets, if they are longer than 1,400 bytes.
+fn segmenting(addr: &str) -> StdUdp {
+    let socket = StdUdp::bind(addr).unwrap();
+    os::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 1400).unwrap();
+    socket
 }
 
 /// The length of the next IPv4 packet. The kernel sends packets of its own, too.
@@ -558,6 +566,19 @@ fn a_limited_queue_takes_no_long_packet_behind_too_many_bytes() {
         send(9000);
         assert_eq!(drain(), [9000, 9000, 9000, 9000, 4096]);
     }
+}
+
+#[test]
+fn a_limited_queue_takes_every_packet_that_is_no_gso_packet() {
+    let (net, tun, send) = limited(9000, 20);
+    let sender = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+    for _ in 0..10 {
+        send(9000);
+    }
+    sender.send_to(&[7; 8972], "10.8.0.2:9").unwrap();
+    send(9000);
+    let waiting: Vec<_> = std::iter::from_fn(|| next(&tun)).collect();
+    assert_eq!(waiting, [9000; 6]);
 }
 
 #[test]
@@ -656,7 +677,7 @@ fn the_limit_of_a_queue_goes_where_its_device_goes_and_ends_with_its_reader() {
     netlink
         .add_address(index, ip("10.8.0.1"), 24, true)
         .unwrap();
-    let sender = second.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+    let sender = second.run(|| segmenting("10.8.0.1:0")).unwrap();
     let wait = |tun: &Tun| {
         for _ in 0..10 {
             let _ = sender.send_to(&[7; 8972], "10.8.0.2:9");
@@ -674,9 +695,9 @@ fn a_limited_queue_takes_what_a_connection_sends_that_has_nothing_in_flight() {
     let (net, tun, send) = limited(9000, 20);
     let other = Netns::new().unwrap();
     let peer = device(&other, "tun", &["10.8.0.2"], Offloads::ALL);
-    // What is written at once is one segment, however slowly answers come.
+    // What is written at once is one packet of two segments, however slowly answers come.
     let change = LinkChange {
-        mtu: Some(9000),
+        mtu: Some(4040),
         ..LinkChange::default()
     };
     let netlink = Netlink::open_in(&other).unwrap();
