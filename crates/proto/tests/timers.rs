@@ -331,21 +331,26 @@ fn while_down_nothing_is_sent_and_when_up_what_waits_is_sent_at_once() {
     assert!(net.log.iter().all(|sent| sent.at < start));
 }
 
-#[test]
-fn many_peers_that_are_due_at_once_take_turns_with_the_rest() {
-    let mut net = Net::of(1, 11);
-    let sections = (0..1000u64).map(|n| {
+/// That many peers that never answer, each with a persistent keepalive or none.
+fn strangers(count: u64, persistent_keepalive: Option<u16>) -> DeviceChange {
+    let sections = (0..count).map(|n| {
         let mut secret = private_key(100);
         secret.0[1..9].copy_from_slice(&n.to_le_bytes());
         let mut section = PeerChange::new(public_of(&secret));
         section.endpoint = Some("192.0.2.9:9".parse().unwrap());
-        section.persistent_keepalive = Some(25);
+        section.persistent_keepalive = persistent_keepalive;
         section
     });
-    let change = DeviceChange {
+    DeviceChange {
         peers: sections.collect(),
         ..DeviceChange::default()
-    };
+    }
+}
+
+#[test]
+fn many_peers_that_are_due_at_once_take_turns_with_the_rest() {
+    let mut net = Net::of(1, 11);
+    let change = strangers(1000, Some(25));
     let (now, wall) = (net.now, net.wall(A));
     let device = &mut net.hosts[A].device;
     device.apply(now, &change).unwrap();
@@ -375,6 +380,42 @@ fn many_peers_that_are_due_at_once_take_turns_with_the_rest() {
         turns += 1;
     }
     assert_eq!((sent, turns), (1000, 1000_u32.div_ceil(64)));
+}
+
+#[test]
+fn peers_that_frames_wait_for_hold_up_no_other_timer() {
+    let mut net = Net::pair(14);
+    net.connect();
+    net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(25)));
+    net.run_for(secs(60));
+    net.apply(A, &strangers(200, None));
+    let mut tunnels: Vec<_> = net.hosts[A].device.tunnels().cloned().collect();
+    tunnels.retain(|tunnel| tunnel.public_key() != public_key(B));
+    let wall = net.wall(A);
+    let device = &mut net.hosts[A].device;
+    let now = device.next_deadline().expect("the keepalive's");
+    for tunnel in &tunnels {
+        assert!(tunnel.want_session());
+        device.handle_notice(now, wall, tunnel);
+    }
+    device.handle_timeout(now, wall);
+    let first: Vec<_> = std::iter::from_fn(|| device.poll_output()).collect();
+    let keepalive = |output: &Output| matches!(output, Output::Keepalive { .. });
+    assert!(first.iter().any(keepalive), "the live peer's leaves");
+    assert_eq!(first.len(), 64, "and the others take the other turns");
+    // Peers that wait longer come first, also if others are wanted again and again.
+    let waiting = &tunnels[63..];
+    for tunnel in &tunnels[..63] {
+        tunnel.want_session();
+        device.handle_notice(now + secs(6), wall, tunnel);
+    }
+    device.handle_timeout(now + secs(6), wall);
+    let second = std::iter::from_fn(|| device.poll_output()).filter_map(|output| match output {
+        Output::Handshake { tunnel, .. } => tunnel,
+        _ => None,
+    });
+    let second = second.filter(|tunnel| waiting.iter().any(|other| Arc::ptr_eq(tunnel, other)));
+    assert!(second.count() >= 32, "they have at least half of the turns");
 }
 
 #[test]

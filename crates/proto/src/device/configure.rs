@@ -141,8 +141,8 @@ impl Device {
         };
         let core = &mut self.core;
         self.by_key.remove(&peer.public_key());
-        if let Some(scheduled) = peer.scheduled {
-            self.deadlines.remove(&(scheduled, id));
+        if let Some((order, at)) = peer.scheduled {
+            self.deadlines[order].remove(&(at, id));
         }
         peer.end_handshake(core);
         peer.expire_sessions(core);

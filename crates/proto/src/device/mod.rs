@@ -36,6 +36,10 @@ use peer::Peer;
 /// Peers that one call lets do what is due: each may cost a Diffie-Hellman, and what they send is answered.
 const MAX_DUE: usize = 64;
 
+/// The two orders of [`Device::deadlines`].
+const URGENT: usize = 0;
+const ORDINARY: usize = 1;
+
 /// Fills a buffer with random bytes.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
@@ -50,8 +54,9 @@ pub struct Device {
     removed: HashMap<PublicKey, Tai64N>,
     /// What the next change starts from; clones of it are published.
     routes: AllowedIps<Arc<Tunnel>>,
-    /// The earliest deadline of each peer that has one.
-    deadlines: BTreeSet<(Time, u32)>,
+    /// The earliest deadline of each peer that has one. Those that frames wait for stand in [`URGENT`], the others in
+    /// [`ORDINARY`].
+    deadlines: [BTreeSet<(Time, u32)>; 2],
     listen_port: u16,
     fwmark: u32,
     checker: Checker,
@@ -218,7 +223,7 @@ impl Device {
             next_id: 0,
             removed: HashMap::new(),
             routes: AllowedIps::default(),
-            deadlines: BTreeSet::new(),
+            deadlines: Default::default(),
             listen_port: 0,
             fwmark: 0,
             checker: Checker::new(&PublicKey([0; 32])),
@@ -301,12 +306,16 @@ impl Device {
     /// [`Device::next_deadline`] has passed. Harmless at any other time.
     ///
     /// Where many peers are due at once, some may still be afterwards: the caller sends and hears others in between.
+    /// Peers that frames wait for and the others alternate, so that neither can hold the other up.
     pub fn handle_timeout(&mut self, now: Time, wall: Tai64N) {
-        for _ in 0..MAX_DUE {
-            let Some(&(at, id)) = self.deadlines.first().filter(|(at, _)| *at <= now) else {
+        let orders = [[URGENT, ORDINARY], [ORDINARY, URGENT]].into_iter().cycle();
+        for [first, second] in orders.take(MAX_DUE) {
+            let Some(id) = self
+                .take_due(first, now)
+                .or_else(|| self.take_due(second, now))
+            else {
                 break;
             };
-            self.deadlines.remove(&(at, id));
             if let Some(peer) = self.peers.get_mut(&id) {
                 peer.scheduled = None;
                 peer.time_passed(&mut self.core, now, wall);
@@ -332,9 +341,16 @@ impl Device {
         }
     }
 
+    /// The peer that is first in an order, if it is due. It leaves the order.
+    fn take_due(&mut self, order: usize, now: Time) -> Option<u32> {
+        let &(at, id) = self.deadlines[order].first()?;
+        (at <= now && self.deadlines[order].remove(&(at, id))).then_some(id)
+    }
+
     /// When to call [`Device::handle_timeout`] at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.first().map(|(time, _)| *time)
+        let first = self.deadlines.iter().filter_map(BTreeSet::first);
+        first.map(|(time, _)| *time).min()
     }
 
     /// The next thing that the device wants done: call until `None`.
@@ -355,15 +371,16 @@ impl Device {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let next = peer.timers.next_deadline();
+        let order = if peer.frames_wait { URGENT } else { ORDINARY };
+        let next = peer.timers.next_deadline().map(|at| (order, at));
         if next == peer.scheduled {
             return;
         }
-        if let Some(before) = peer.scheduled {
-            self.deadlines.remove(&(before, id));
+        if let Some((order, at)) = peer.scheduled {
+            self.deadlines[order].remove(&(at, id));
         }
-        if let Some(next) = next {
-            self.deadlines.insert((next, id));
+        if let Some((order, at)) = next {
+            self.deadlines[order].insert((at, id));
         }
         peer.scheduled = next;
     }

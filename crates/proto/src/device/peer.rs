@@ -44,8 +44,10 @@ pub(super) struct Peer {
     pub(super) attempts_since: Time,
     pub(super) jitter: Duration,
     pub(super) timers: Timers,
-    /// The deadline under which the device has the peer in its order.
-    pub(super) scheduled: Option<Time>,
+    /// Frames wait for an initiation that is due.
+    pub(super) frames_wait: bool,
+    /// The order of the device's deadlines in which the peer stands, and the deadline under which it does.
+    pub(super) scheduled: Option<(usize, Time)>,
 }
 
 /// The sessions that a peer's packets may come in on. Packets go out on `current`.
@@ -78,6 +80,7 @@ impl Peer {
             attempts_since: Time::default(),
             jitter: Duration::ZERO,
             timers: Timers::default(),
+            frames_wait: false,
             scheduled: None,
         }
     }
@@ -143,8 +146,8 @@ impl Peer {
     /// Rekey-Timeout ago ("never … more than one \[initiation\] per Rekey-Timeout", 6.1).
     ///
     /// The initiation is always the timer's to send: thousands of peers may want one at the same time, and
-    /// [`Device::handle_timeout`](super::Device::handle_timeout) takes turns with what they answer. Those that frames wait
-    /// for come first.
+    /// [`Device::handle_timeout`](super::Device::handle_timeout) takes turns with what they answer, and between those
+    /// that frames wait for and the others.
     pub(super) fn handshake_wanted(&mut self, now: Time, frames_wait: bool) {
         self.tunnel.take_wanted();
         self.attempts_since = now;
@@ -155,9 +158,9 @@ impl Peer {
         let allowed = self.last_sent_handshake.map(|last| last + REKEY_TIMEOUT);
         let at = match allowed {
             Some(allowed) if allowed > now => allowed,
-            _ if frames_wait => Time::default(),
             _ => armed.unwrap_or(now),
         };
+        self.frames_wait = at <= now && (self.frames_wait || frames_wait);
         // One that only waits for its turn is still to hear of frames.
         self.tunnel.set_handshaking(at > now);
         self.timers.arm(Timer::Retransmit, at);
@@ -284,6 +287,7 @@ impl Peer {
     pub(super) fn end_handshake(&mut self, core: &mut Core) {
         self.forget_initiation(core);
         self.initiations_in_vain = 0;
+        self.frames_wait = false;
         self.timers.disarm(Timer::Retransmit);
         self.tunnel.set_handshaking(false);
         self.tunnel.take_wanted();

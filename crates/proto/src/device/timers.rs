@@ -113,6 +113,7 @@ impl Peer {
     /// "…retries … for … Rekey-Attempt-Time before giving up. If a packet is explicitly queued up to be sent, then
     /// this timer is reset" (6.4).
     fn initiation_due(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        self.frames_wait = false;
         if self.tunnel.take_wanted() {
             self.attempts_since = now;
         }
