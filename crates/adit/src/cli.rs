@@ -113,8 +113,8 @@ pub(crate) struct RunArgs {
     /// udp-gro; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) disable_offload: Vec<String>,
-    /// Threads that carry packets, each with its own TUN queue and socket [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// More than one is refused: see [`one_shard`]
+    #[arg(long, hide = true, value_name = "N", value_parser = one_shard)]
     pub(crate) shards: Option<u16>,
     /// Report readiness on standard output and leave the terminal then: what the background process is started with
     #[arg(long, hide = true)]
@@ -150,8 +150,8 @@ pub(crate) struct UpArgs {
     /// Never use this offload (see `adit --help`); repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) disable_offload: Vec<String>,
-    /// Threads that carry packets [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// More than one is refused: see [`one_shard`]
+    #[arg(long, hide = true, value_name = "N", value_parser = one_shard)]
     pub(crate) shards: Option<u16>,
 }
 
@@ -191,6 +191,19 @@ pub(crate) fn command_near(word: &str) -> Option<String> {
 
 fn interface_name(name: &str) -> std::result::Result<String, String> {
     adit_ctl::config::check_name(name).map(|()| name.to_owned())
+}
+
+/// A TUN with several queues sends a flow to the queue on which userspace last wrote a packet of that flow
+/// (`tun_flow_update`). With a socket each, the answers of a peer move its flows to another queue and shard, where they
+/// overtake what waits. It takes a steering program to prevent that, and there is none yet.
+fn one_shard(number: &str) -> std::result::Result<u16, String> {
+    match number.parse() {
+        Ok(1) => Ok(1),
+        Ok(0) | Err(_) => Err("expected 1".into()),
+        Ok(_) => Err("several shards reorder packets, because the kernel moves flows between the queues of a TUN: \
+                      only 1 is possible"
+            .into()),
+    }
 }
 
 /// Prints what somebody wants to read. Whoever closed the pipe has seen enough.

@@ -27,3 +27,17 @@ fn a_slip_before_an_argument_is_noticed_in_short_commands_too() {
         assert_eq!(command_near(word), None, "{word}");
     }
 }
+
+#[test]
+fn several_shards_are_refused_with_the_reason() {
+    for command in ["run", "up"] {
+        let parse =
+            |number| Cli::try_parse_from(["adit", command, "--shards", number, "wg0"]).map(drop);
+        assert!(parse("1").is_ok(), "{command}");
+        for number in ["2", "256", "65535"] {
+            let error = parse(number).expect_err(number).to_string();
+            assert!(error.contains("reorder packets"), "{error}");
+        }
+        assert!(parse("0").is_err() && parse("two").is_err());
+    }
+}

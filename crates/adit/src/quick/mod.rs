@@ -72,7 +72,6 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
     }
     run::start_in_background(&RunArgs {
         disable_offload: args.disable_offload.clone(),
-        shards: args.shards,
         ..RunArgs::new(name)
     })?;
     quick.bring_up(&netlink).inspect_err(|_| {

@@ -24,9 +24,6 @@ pub(crate) fn start(args: &RunArgs) -> Result<()> {
     for name in &args.disable_offload {
         command.args(["--disable-offload", name]);
     }
-    if let Some(shards) = args.shards {
-        command.args(["--shards", &shards.to_string()]);
-    }
     command.args(["--", &args.interface]);
     let stdin = if super::inherited_number("WG_UAPI_FD")? == Some(0) {
         Stdio::inherit()

@@ -112,20 +112,13 @@ fn begin(args: &RunArgs) -> Result<()> {
 fn serve(args: &RunArgs) -> Result<()> {
     let name = args.interface.as_str();
     let level = LogLevel::parse(&std::env::var("LOG_LEVEL").unwrap_or_default());
-    let shards = usize::from(args.shards.unwrap_or(1));
     let allowed = allowed_offloads(&args.disable_offload)?;
     // Caught from here on, so that an early one still removes the sockets' files.
     let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot catch signals".into())?;
 
     let sockets = Sockets::bind(args, level)?;
-    let tuns: Vec<Arc<Tun>> = open_tun(name, shards, allowed)?
-        .into_iter()
-        .map(Arc::new)
-        .collect();
-    let Some(first) = tuns.first().cloned() else {
-        bail!("cannot create {name}: no TUN queue")
-    };
-    let offloads = first.offloads();
+    let tun = Arc::new(open_tun(name, allowed)?);
+    let offloads = tun.offloads();
     let log: Arc<dyn Fn(&str) + Send + Sync> = Arc::new(move |message: &str| level.error(message));
     let log_verbose: VerboseLog = Arc::new(move |line| level.verbose(line));
     let settings = Settings {
@@ -133,9 +126,9 @@ fn serve(args: &RunArgs) -> Result<()> {
         log,
         log_verbose: (level == LogLevel::Verbose).then_some(log_verbose),
     };
-    let kernel = Kernel::new(first, settings);
+    let kernel = Kernel::new(Arc::clone(&tun), settings);
     let engine =
-        Engine::start(tuns, kernel, offloads).context(|| format!("cannot start {name}"))?;
+        Engine::start(vec![tun], kernel, offloads).context(|| format!("cannot start {name}"))?;
     let engine = Arc::new(engine);
 
     let (end, ended) = mpsc::channel();
@@ -248,28 +241,23 @@ fn watch(engine: &Arc<Engine>, mut signals: Signals, end: mpsc::Sender<End>) -> 
     })
 }
 
-fn open_tun(name: &str, shards: usize, offloads: Offloads) -> Result<Vec<Tun>> {
-    match inherited("WG_TUN_FD")? {
-        Some(_) if shards > 1 => {
-            bail!("WG_TUN_FD is one queue, and --shards {shards} needs {shards}")
-        }
-        Some(fd) => Ok(vec![
-            Tun::from_fd(fd, offloads).context(|| "cannot use WG_TUN_FD".into())?,
-        ]),
-        None => {
-            let tuns =
-                Tun::open(name, shards, offloads).context(|| format!("cannot create {name}"))?;
-            // As the kernel's own WireGuard: nothing is sent through a tunnel that nobody asked for. There may be no IPv6.
-            let quiet = LinkChange {
-                no_link_local: true,
-                ..LinkChange::default()
-            };
-            if let (Ok(netlink), Ok(index)) = (Netlink::open(), tuns[0].ifindex()) {
-                let _ = netlink.set_link(index, &quiet);
-            }
-            Ok(tuns)
-        }
+fn open_tun(name: &str, offloads: Offloads) -> Result<Tun> {
+    if let Some(fd) = inherited("WG_TUN_FD")? {
+        return Tun::from_fd(fd, offloads).context(|| "cannot use WG_TUN_FD".into());
     }
+    let tun = Tun::open(name, 1, offloads).context(|| format!("cannot create {name}"))?;
+    let Some(tun) = tun.into_iter().next() else {
+        bail!("cannot create {name}: no TUN queue")
+    };
+    // As the kernel's own WireGuard: nothing is sent through a tunnel that nobody asked for. There may be no IPv6.
+    let quiet = LinkChange {
+        no_link_local: true,
+        ..LinkChange::default()
+    };
+    if let (Ok(netlink), Ok(index)) = (Netlink::open(), tun.ifindex()) {
+        let _ = netlink.set_link(index, &quiet);
+    }
+    Ok(tun)
 }
 
 /// What remains after `--disable-offload` and ADIT_DISABLE_OFFLOADS.
