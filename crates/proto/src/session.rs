@@ -19,8 +19,6 @@ pub struct Session {
     receive_key: Key,
     /// The next counter to hand out.
     counter: AtomicU64,
-    /// Sending was forbidden by a change of configuration.
-    retired: AtomicBool,
     /// The peer has proven that it derived the same keys; an initiator knows from the start.
     confirmed: AtomicBool,
     /// The handshake for the last minute of the session was asked for.
@@ -57,7 +55,6 @@ impl Session {
             send_key,
             receive_key,
             counter: AtomicU64::new(0),
-            retired: AtomicBool::new(false),
             confirmed: AtomicBool::new(initiator),
             last_minute: AtomicBool::new(false),
             window: Mutex::new(ReplayWindow::new()),
@@ -115,9 +112,7 @@ impl Session {
 
     /// Whether a packet could be sent now.
     pub fn may_send(&self, now: Time) -> bool {
-        !self.retired.load(Ordering::Relaxed)
-            && now.since(self.born) < REJECT_AFTER_TIME
-            && self.sent() < REJECT_AFTER_MESSAGES
+        now.since(self.born) < REJECT_AFTER_TIME && self.sent() < REJECT_AFTER_MESSAGES
     }
 
     /// How many counters were handed out.
@@ -151,8 +146,10 @@ impl Session {
     }
 
     /// Forbids sending; what the peer still sends is received.
+    ///
+    /// It uses all counters up: no thread reserves one after this, whatever it has looked at before.
     pub(crate) fn retire(&self) {
-        self.retired.store(true, Ordering::Relaxed);
+        self.counter.store(REJECT_AFTER_MESSAGES, Ordering::Relaxed);
     }
 }
 

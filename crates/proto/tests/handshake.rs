@@ -527,6 +527,57 @@ fn a_new_private_key_in_the_middle_of_a_handshake_starts_it_anew() {
 }
 
 #[test]
+fn a_cloned_machine_sends_with_new_sessions_only() {
+    let mut net = Net::pair(20);
+    net.connect();
+    let old = net.session(A, B);
+    let now = net.now;
+    net.hosts[A].device.was_cloned(now);
+    net.drain(A);
+    let other_thread = std::thread::spawn(move || old.reserve(now, 1));
+    assert!(other_thread.join().unwrap().is_err());
+
+    // What is under way to A arrives, and A's next packet makes a session.
+    net.send(B, A, b"old");
+    net.run_for(millis(10));
+    assert_eq!(net.hosts[A].delivered.pop().unwrap(), b"old");
+    let start = net.now;
+    net.send(A, B, b"new");
+    net.run_for(millis(100));
+    assert_eq!(net.hosts[B].delivered, [b"new"]);
+    assert_eq!(net.sent(A, "initiation", start).len(), 1);
+}
+
+#[test]
+fn a_cloned_machine_forgets_handshakes_under_way() {
+    let mut net = Net::pair(21);
+    net.send(A, B, b"x");
+    // As initiator: the response would give both copies the same session.
+    net.run_for(millis(6));
+    let response = net.sent(B, "response", START).remove(0);
+    net.hosts[A].device.was_cloned(net.now);
+    let from = net.hosts[B].addr;
+    net.deliver(A, from, &response.bytes);
+    assert_eq!(net.stats(A).unexpected, 1);
+    assert_eq!(net.stats(A).responses_accepted, 0);
+    // The new initiation comes too soon for B and is repeated.
+    net.run_for(secs(6));
+    assert_eq!(net.hosts[B].delivered, [b"x"]);
+    // As responder: the initiator confirms a session that both copies made.
+    net.run_for(secs(200));
+    net.send(A, B, b"y");
+    net.run_for(millis(6));
+    let before = net.stats(B).confirmed;
+    net.hosts[B].device.was_cloned(net.now);
+    net.run_for(millis(50));
+    assert_eq!(net.stats(B).confirmed, before);
+    net.run_for(secs(20));
+    net.send(A, B, b"z");
+    net.run_for(secs(10));
+    assert_eq!(net.hosts[B].delivered.last().unwrap(), b"z");
+}
+
+#[test]
 fn without_a_private_key_nothing_is_sent_or_answered() {
     let mut net = Net::pair(14);
     net.connect();

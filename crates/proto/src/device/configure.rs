@@ -216,10 +216,7 @@ impl Peer {
         let preshared_key = self.remote.preshared_key.clone();
         self.remote = Remote::new(core.identity.as_ref(), self.public_key());
         self.remote.preshared_key = preshared_key;
-        self.expire_sessions(core);
-        self.forget_initiation(core);
-        self.last_sent_handshake = None;
-        self.restart_handshake(now);
+        self.start_anew(core, now);
     }
 
     fn change(&mut self, core: &mut Core, now: Time, section: &PeerChange, anew: bool) {

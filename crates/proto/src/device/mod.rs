@@ -206,7 +206,8 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Device {
-    /// `random` fills a buffer with random bytes: the operating system's in production, seeded in tests.
+    /// `random` fills a buffer with random bytes: the operating system's in production, seeded in tests. It keeps none
+    /// for later: a machine that is cloned would use them twice.
     pub fn new(random: Random) -> Self {
         Self {
             core: Core {
@@ -336,6 +337,26 @@ impl Device {
         for id in ids {
             if let Some(peer) = self.peers.get_mut(&id) {
                 peer.came_up(&mut self.core, now);
+                self.reschedule(id);
+            }
+        }
+    }
+
+    /// The machine is a clone, or was reset to a snapshot: another copy of it, or this one before the reset, has these
+    /// sessions, too. Both would seal different packets with the same counters (invariant 1), and the response to a
+    /// handshake that is under way would give both the same session.
+    ///
+    /// So no session sends any more, on no thread, and handshakes under way are forgotten. The next packet to a peer
+    /// starts a new one; until then what the peer sends is received.
+    pub fn was_cloned(&mut self, now: Time) {
+        if let Some(identity) = &self.core.identity {
+            // The other copy knows the secret behind the cookies.
+            self.checker = Checker::new(&identity.public);
+        }
+        let ids: Vec<u32> = self.peers.keys().copied().collect();
+        for id in ids {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.start_anew(&mut self.core, now);
                 self.reschedule(id);
             }
         }

@@ -323,8 +323,15 @@ impl Peer {
         core.drop_session(keypairs.next);
     }
 
-    /// Sends nothing more on the present sessions, because our own key is another now. What is under way to us on
-    /// those in use is still received.
+    /// Our own key is another now, or may be used twice: only a new handshake leads to a session to send with.
+    pub(super) fn start_anew(&mut self, core: &mut Core, now: Time) {
+        self.expire_sessions(core);
+        self.forget_initiation(core);
+        self.last_sent_handshake = None;
+        self.restart_handshake(now);
+    }
+
+    /// Sends nothing more on the present sessions. What is under way to us on those in use is still received.
     pub(super) fn expire_sessions(&mut self, core: &mut Core) {
         self.retire_sessions();
         core.drop_session(self.keypairs.next.take());
