@@ -276,10 +276,10 @@ impl Inbound {
                     len: narrow(len),
                 };
                 let packet = &self.batch.bytes(message)[start..start + len];
-                if self.coalescer.push(packet, span, is_end).is_err() {
+                if self.coalescer.push(tunnel, packet, span, is_end).is_err() {
                     self.deliver(common, tun)?;
                     let packet = &self.batch.bytes(message)[start..start + len];
-                    let pushed = self.coalescer.push(packet, span, is_end);
+                    let pushed = self.coalescer.push(tunnel, packet, span, is_end);
                     debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
                 }
             }

@@ -7,13 +7,17 @@
 //! TCP in VXLAN is merged where a tunnel's device takes it (`ends.rs`), and is the flow of its tunnel's datagrams.
 //!
 //! A flow has at most one open run, and whatever of a flow does not fit its open run closes it: later packets never
-//! get before it (invariant 2). Packets that could belong to any flow, such as fragments, close all runs.
+//! get before it (invariant 2). Packets that could belong to any flow, such as fragments, close all runs of their peer.
+//! What one peer sends closes no run of another: a flow is one of one peer, every flow has an entry of its own, and no
+//! peer can foresee in which bucket of the hash table that is.
 //!
 //! Checksums of TCP and UDP are not verified: the tag has authenticated the packet, and a super-frame carries
 //! NEEDS_CSUM, so that the kernel takes them as right and makes new ones if it has to segment again. So a segment that
 //! its sender already got wrong leaves with a right checksum, a datagram without checksum leaves with one, and fixed
 //! IPv4 identifications under DF (which mean nothing, RFC 6864 §4.1) count up.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -27,8 +31,12 @@ use crate::checksum::Sum;
 
 /// Packets that a coalescer takes between two drains.
 const CAPACITY: usize = 4096;
-/// Slots for flows with an open run; two flows that fall into one close each other's runs.
-const SLOTS: usize = 1 << 10;
+/// Buckets of the hash table of flows.
+const BUCKETS: usize = 1 << 10;
+/// Flows of a bucket that are looked at: with as many flows as packets, a bucket has four on average.
+const LONGEST_CHAIN: usize = 32;
+/// No flow follows in its bucket.
+const NONE: u32 = u32::MAX;
 /// Most packets in a TCP super-frame: each is one element of a `writev`, which takes 1024.
 const MAX_SEGMENTS: u32 = 256;
 /// Most packets in a UDP super-frame (the kernel's `UDP_MAX_SEGMENTS`, before it was raised to 128).
@@ -72,11 +80,19 @@ pub struct Coalescer {
     udp: bool,
     items: Vec<Item>,
     runs: Vec<Run>,
-    slots: Box<[Slot]>,
-    /// Slots of older generations are closed.
+    flows: Vec<Flow>,
+    buckets: Box<[Bucket]>,
+    /// Buckets of older generations are empty.
     generation: u64,
-    /// The slot of the last packet that had a flow.
+    /// Makes the hash one that nobody outside can foresee.
+    seed: u64,
+    /// The flow of the last packet that had one.
     recent: usize,
+    /// Peers that sent a packet which might belong to any of their flows: how many runs there were before the last such.
+    fences: HashMap<u32, u32>,
+    /// The peer of the last packet, and what `fences` says of it.
+    peer: u32,
+    fence: u32,
     spans: Vec<Span>,
 }
 
@@ -87,16 +103,26 @@ struct Item {
     next: u32,
 }
 
-/// The open run of a flow.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    generation: u64,
+/// A flow, which is that of its last run, and the next one of its bucket.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
     run: u32,
+    next: u32,
+}
+
+/// Flows of equal hash.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    generation: u64,
+    first: u32,
 }
 
 /// Packets that leave as one frame.
 #[derive(Debug)]
 struct Run {
+    peer: u32,
+    /// More may join, unless its peer sent something that must not be passed.
+    open: bool,
     /// Room for the virtio header, then the headers of the first packet.
     head: [u8; VNET_HDR_LEN + MAX_HEADERS],
     layout: Layout,
@@ -137,7 +163,7 @@ struct Place {
 enum Class {
     /// No flow of ours: it may pass and be passed.
     Alone,
-    /// Might belong to any flow: nothing may pass it.
+    /// Might belong to any flow of its peer: none of them may pass it.
     Fence,
     /// Belongs to a flow.
     Flow {
@@ -155,20 +181,26 @@ impl Coalescer {
             udp,
             items: Vec::with_capacity(CAPACITY),
             runs: Vec::with_capacity(CAPACITY),
-            slots: vec![Slot::default(); SLOTS].into_boxed_slice(),
+            flows: Vec::with_capacity(CAPACITY),
+            buckets: vec![Bucket::default(); BUCKETS].into_boxed_slice(),
             generation: 1,
+            seed: RandomState::new().build_hasher().finish(),
             recent: 0,
+            fences: HashMap::with_capacity(CAPACITY),
+            peer: 0,
+            fence: 0,
             spans: Vec::with_capacity(MAX_SEGMENTS as usize),
         }
     }
 
-    /// Takes a complete IP packet, cut to its own length, that stands at `at` in the caller's buffers. `is_end` says
-    /// whether the device of a UDP tunnel listens at an address and port.
+    /// Takes a complete IP packet from `peer`, cut to its own length, that stands at `at` in the caller's buffers. `is_end`
+    /// says whether the device of a UDP tunnel listens at an address and port.
     ///
     /// # Errors
     /// [`Full`] after 4096 packets: nothing is taken until [`drain`](Self::drain).
     pub fn push(
         &mut self,
+        peer: u32,
         packet: &[u8],
         at: Span,
         is_end: impl Fn((IpAddr, u16)) -> bool,
@@ -181,39 +213,38 @@ impl Coalescer {
             span: at,
             next: item,
         });
+        if peer != self.peer {
+            self.peer = peer;
+            self.fence = self.fences.get(&peer).copied().unwrap_or(0);
+        }
         match self.classify(packet, is_end) {
-            Class::Alone => self.begin(item, Layout::default(), packet),
+            Class::Alone => self.begin(item, Layout::default(), packet, false),
             Class::Fence => {
-                self.generation += 1;
-                self.begin(item, Layout::default(), packet);
+                self.fence = low32(self.runs.len());
+                self.fences.insert(peer, self.fence);
+                self.begin(item, Layout::default(), packet, false);
             }
             Class::Flow {
                 layout,
                 merges,
                 leads,
             } => {
-                let slot = self.slot(packet, layout);
-                let open = self.open(slot, packet, layout);
-                if let Some(run) = open
+                let flow = self.find(packet, layout);
+                if let Some(run) = flow.ok().and_then(|flow| self.open(flow))
                     && merges
                     && self.runs[run].accepts(packet, layout)
                 {
                     let last = self.runs[run].append(item, packet);
                     self.items[last as usize].next = item;
-                    if self.runs[run].ends(packet, layout) {
-                        self.slots[slot].generation = 0;
-                    }
+                    self.runs[run].open = !self.runs[run].ends(packet, layout);
                     return Ok(());
                 }
-                if leads {
-                    self.slots[slot] = Slot {
-                        generation: self.generation,
-                        run: low32(self.runs.len()),
-                    };
-                } else if open.is_some() {
-                    self.slots[slot].generation = 0;
+                let run = low32(self.runs.len());
+                match flow {
+                    Ok(flow) => self.flows[flow].run = run,
+                    Err(bucket) => self.add(bucket, run),
                 }
-                self.begin(item, layout, packet);
+                self.begin(item, layout, packet, leads);
             }
         }
         Ok(())
@@ -245,7 +276,10 @@ impl Coalescer {
         }
         self.runs.clear();
         self.items.clear();
+        self.flows.clear();
         self.generation += 1;
+        self.fences.clear();
+        self.fence = 0;
     }
 
     fn classify(&self, packet: &[u8], is_end: impl Fn((IpAddr, u16)) -> bool) -> Class {
@@ -308,33 +342,75 @@ impl Coalescer {
         }
     }
 
-    /// The slot of the packet's flow.
-    fn slot(&mut self, packet: &[u8], layout: Layout) -> usize {
-        if self.open(self.recent, packet, layout).is_none() {
-            let ports = u64::from(read32(packet, layout.flow.transport));
-            let mut hash = mix(0, ports << 1 | u64::from(layout.flow.tcp));
-            for word in packet[layout.flow.addresses()].chunks_exact(8) {
-                hash = mix(
-                    hash,
-                    u64::from(read32(word, 0)) << 32 | u64::from(read32(word, 4)),
-                );
-            }
-            let [a, b, ..] = hash.to_be_bytes();
-            self.recent = usize::from(u16::from_be_bytes([a, b])) % SLOTS;
+    /// The flow of the packet, or else the bucket in which it would be.
+    fn find(&mut self, packet: &[u8], layout: Layout) -> Result<usize, usize> {
+        if self.is_of(self.recent, packet, layout) {
+            return Ok(self.recent);
         }
-        self.recent
+        let ends = u64::from(self.peer) << 32 | u64::from(read32(packet, layout.flow.transport));
+        let mut hash = mix(self.seed ^ u64::from(layout.flow.tcp), ends);
+        for word in packet[layout.flow.addresses()].chunks_exact(8) {
+            hash = mix(
+                hash,
+                u64::from(read32(word, 0)) << 32 | u64::from(read32(word, 4)),
+            );
+        }
+        let [a, b, ..] = hash.to_be_bytes();
+        let bucket = usize::from(u16::from_be_bytes([a, b])) % BUCKETS;
+        let mut next = self.first(bucket);
+        for _ in 0..LONGEST_CHAIN {
+            let Some(flow) = self.flows.get(next as usize) else {
+                break;
+            };
+            if self.is_of(next as usize, packet, layout) {
+                self.recent = next as usize;
+                return Ok(self.recent);
+            }
+            next = flow.next;
+        }
+        Err(bucket)
     }
 
-    /// The open run in `slot`, if it is one of the packet's flow.
-    fn open(&self, slot: usize, packet: &[u8], layout: Layout) -> Option<usize> {
-        let Slot { generation, run } = self.slots[slot];
-        let run = run as usize;
-        (generation == self.generation && self.runs[run].same_flow(packet, layout)).then_some(run)
+    /// The first flow of a bucket.
+    fn first(&self, bucket: usize) -> u32 {
+        let Bucket { generation, first } = self.buckets[bucket];
+        if generation == self.generation {
+            first
+        } else {
+            NONE
+        }
     }
 
-    /// Begins a run with a packet. Nothing but its flow's slot can make others join it.
-    fn begin(&mut self, item: u32, layout: Layout, packet: &[u8]) {
+    /// Adds the flow of `run` to a bucket, in front: nobody finds an older one of the same flow any more.
+    fn add(&mut self, bucket: usize, run: u32) {
+        let next = self.first(bucket);
+        self.recent = self.flows.len();
+        self.buckets[bucket] = Bucket {
+            generation: self.generation,
+            first: low32(self.flows.len()),
+        };
+        self.flows.push(Flow { run, next });
+    }
+
+    /// Whether the packet, of the present peer, is one of the flow.
+    fn is_of(&self, flow: usize, packet: &[u8], layout: Layout) -> bool {
+        self.flows.get(flow).is_some_and(|flow| {
+            let run = &self.runs[flow.run as usize];
+            run.peer == self.peer && run.same_flow(packet, layout)
+        })
+    }
+
+    /// The open run of a flow of the present peer.
+    fn open(&self, flow: usize) -> Option<usize> {
+        let run = self.flows[flow].run;
+        (run >= self.fence && self.runs[run as usize].open).then_some(run as usize)
+    }
+
+    /// Begins a run with a packet of the present peer. Nothing but its flow can make others join it.
+    fn begin(&mut self, item: u32, layout: Layout, packet: &[u8], open: bool) {
         let mut run = Run {
+            peer: self.peer,
+            open,
             head: [0; VNET_HDR_LEN + MAX_HEADERS],
             layout,
             first: item,

@@ -410,10 +410,10 @@ fn a_full_coalescer_takes_nothing_until_it_is_drained() {
         len: 38,
     };
     for _ in 0..4096 {
-        assert_eq!(coalescer.push(&packet.wire(), at, |_| true), Ok(()));
+        assert_eq!(coalescer.push(0, &packet.wire(), at, |_| true), Ok(()));
         packet = packet.next();
     }
-    assert_eq!(coalescer.push(&packet.wire(), at, |_| true), Err(Full));
+    assert_eq!(coalescer.push(0, &packet.wire(), at, |_| true), Err(Full));
     let mut frames = 0;
     coalescer.drain(|_, spans| {
         assert_eq!(spans.len(), 64);
@@ -422,12 +422,12 @@ fn a_full_coalescer_takes_nothing_until_it_is_drained() {
     assert_eq!(frames, 64);
     coalescer.drain(|_, _| panic!("nothing is left"));
     // Nothing joins a run that has left.
-    assert_eq!(coalescer.push(&packet.wire(), at, |_| true), Ok(()));
+    assert_eq!(coalescer.push(0, &packet.wire(), at, |_| true), Ok(()));
     coalescer.drain(|head, spans| assert_eq!((head, spans), (&[0; VNET_HDR_LEN][..], &[at][..])));
 }
 
 #[test]
-fn more_flows_than_slots_only_merge_less() {
+fn flows_merge_however_many_there_are() {
     let firsts: Vec<_> = (0..2000u16)
         .map(|i| Packet::udp(i % 2 == 0, 50).with(|p| p.ports[0] = i))
         .collect();
@@ -436,16 +436,68 @@ fn more_flows_than_slots_only_merge_less() {
         .cloned()
         .chain(firsts.iter().map(Packet::next))
         .collect();
-    let wire: Vec<_> = packets.iter().map(Packet::wire).collect();
-    let frames = coalesce(&mut Coalescer::new(true, true), &wire);
-    assert_eq!(frame_counts(&frames).iter().sum::<usize>(), 4000);
-    // Sixty-four flows at once are no trouble.
-    let few: Vec<_> = firsts[..32]
-        .iter()
-        .cloned()
-        .chain(firsts[..32].iter().map(Packet::next))
-        .collect();
-    assert!(counts(&few).len() < 48);
+    assert_eq!(counts(&packets), [2; 2000]);
+}
+
+const X: u32 = 1;
+const Y: u32 = 2;
+
+/// How many packets stand in the frames of Y's flow of 64 segments, when X sends `between` any two of them.
+fn with_x_between(between: impl Fn(u16) -> Vec<Vec<u8>>) -> Vec<usize> {
+    let mut segment = Packet::tcp(false, 100);
+    let mut packets = Vec::new();
+    for i in 0..64 {
+        packets.push((Y, segment.wire()));
+        packets.extend(between(i).into_iter().map(|packet| (X, packet)));
+        segment = segment.next();
+    }
+    let frames = coalesce_of_peers(&mut Coalescer::new(true, true), &packets);
+    let of_y = |frame: &&Vec<u8>| frame[VNET_HDR_LEN..][..20][15] == 1;
+    let of_y: Vec<_> = frames.iter().filter(of_y).cloned().collect();
+    assert!(frames.len() > of_y.len());
+    frame_counts(&of_y)
+}
+
+#[test]
+fn what_a_peer_sends_ends_no_run_of_another() {
+    let tcp = |v6| Packet::tcp(v6, 100).with(|p| p.host = 9);
+    let mut fragment = tcp(false).wire();
+    fragment[6] = 0x20;
+    let options = tcp(false).with(|p| p.ip_options = vec![1, 1, 1, 0]);
+    let extension = tcp(true).with(|p| p.extensions = vec![(60, vec![0, 0, 1, 4, 0, 0, 0, 0])]);
+    for packet in [fragment, options.wire(), extension.wire(), vec![0x45; 20]] {
+        assert_eq!(with_x_between(|_| vec![packet.clone()]), [64]);
+    }
+}
+
+#[test]
+fn flows_of_a_peer_end_no_run_of_another() {
+    let flow = |port| Packet::tcp(false, 100).with(|p| (p.host, p.ports[0]) = (9, port));
+    let sixty = |i: u16| (0..60).map(|j| flow(i * 60 + j).wire()).collect();
+    assert_eq!(with_x_between(sixty), [64]);
+    // Two peers have no flow in common.
+    let first = Packet::tcp(false, 100);
+    let packets = [(X, first.wire()), (Y, first.next().wire())];
+    let frames = coalesce_of_peers(&mut Coalescer::new(true, true), &packets);
+    assert_eq!(frame_counts(&frames), [1, 1]);
+}
+
+#[test]
+fn a_fragment_ends_the_runs_of_its_peer_though_others_send_between() {
+    let segment = Packet::tcp(false, 100);
+    let mut fragment = segment.with(|p| p.host = 9).wire();
+    fragment[6] = 0x20;
+    let other = segment.with(|p| p.host = 2);
+    let packets = [
+        (X, segment.wire()),
+        (Y, other.wire()),
+        (X, fragment),
+        (Y, other.next().wire()),
+        (X, segment.next().wire()),
+        (X, segment.next().next().wire()),
+    ];
+    let frames = coalesce_of_peers(&mut Coalescer::new(true, true), &packets);
+    assert_eq!(frame_counts(&frames), [1, 2, 1, 2]);
 }
 
 proptest! {

@@ -303,10 +303,19 @@ pub(super) fn lay(frame: &Frame<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Pushes packets and returns the frames that come out.
+/// Pushes packets of one peer and returns the frames that come out.
 pub(super) fn coalesce(coalescer: &mut Coalescer, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let packets: Vec<_> = packets.iter().map(|packet| (7, packet.clone())).collect();
+    coalesce_of_peers(coalescer, &packets)
+}
+
+/// Pushes packets, each of a peer, and returns the frames that come out.
+pub(super) fn coalesce_of_peers(
+    coalescer: &mut Coalescer,
+    packets: &[(u32, Vec<u8>)],
+) -> Vec<Vec<u8>> {
     let mut slab = Vec::new();
-    for (i, packet) in packets.iter().enumerate() {
+    for (i, (peer, packet)) in packets.iter().enumerate() {
         let start = slab.len() as u32;
         slab.extend(packet);
         let at = Span {
@@ -314,7 +323,7 @@ pub(super) fn coalesce(coalescer: &mut Coalescer, packets: &[Vec<u8>]) -> Vec<Ve
             start,
             len: packet.len() as u32,
         };
-        coalescer.push(packet, at, |_| true).unwrap();
+        coalescer.push(*peer, packet, at, |_| true).unwrap();
     }
     let mut frames = Vec::new();
     coalescer.drain(|head, spans| {

@@ -285,7 +285,7 @@ proptest! {
             let mut coalescer = Coalescer::new(tcp, true);
             for packet in &segments {
                 let span = Span { buffer: 0, start: 0, len: packet.len() as u32 };
-                coalescer.push(packet, span, |_| is_end).unwrap();
+                coalescer.push(0, packet, span, |_| is_end).unwrap();
             }
             coalescer.drain(|head, _| assert!([GSO_NONE, GSO_UDP_L4].contains(&head[1])));
         }

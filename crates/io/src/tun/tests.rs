@@ -128,7 +128,7 @@ fn cut(tun: &Tun, frame: &Frame<'_>, merge: bool) {
             start: 0,
             len,
         };
-        coalescer.push(&packet, span, |_| true).unwrap();
+        coalescer.push(0, &packet, span, |_| true).unwrap();
         packets.push(packet);
     }
     coalescer.drain(|head, spans| {
