@@ -27,6 +27,10 @@ use crate::cli::RunArgs;
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail, say};
 
+/// The MTU of an interface that this process makes, as of wireguard-go's: what fits 1500 bytes behind IPv6, UDP and
+/// WireGuard's own header and tag. The TUN driver's 1500 would make two fragments of each full packet.
+const MTU: u32 = 1420;
+
 /// `LOG_LEVEL`, as wireguard-go reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogLevel {
@@ -245,17 +249,28 @@ fn open_tun(name: &str, offloads: Offloads) -> Result<Tun> {
     if let Some(fd) = inherited("WG_TUN_FD")? {
         return Tun::from_fd(fd, offloads).context(|| "cannot use WG_TUN_FD".into());
     }
+    let netlink = Netlink::open();
+    let existed = (netlink.as_ref()).is_ok_and(|netlink| netlink.link(name).is_ok());
     let tun = Tun::open(name, 1, offloads).context(|| format!("cannot create {name}"))?;
     let Some(tun) = tun.into_iter().next() else {
         bail!("cannot create {name}: no TUN queue")
+    };
+    let (Ok(netlink), Ok(index)) = (netlink, tun.ifindex()) else {
+        return Ok(tun);
     };
     // As the kernel's own WireGuard: nothing is sent through a tunnel that nobody asked for. There may be no IPv6.
     let quiet = LinkChange {
         no_link_local: true,
         ..LinkChange::default()
     };
-    if let (Ok(netlink), Ok(index)) = (Netlink::open(), tun.ifindex()) {
-        let _ = netlink.set_link(index, &quiet);
+    let _ = netlink.set_link(index, &quiet);
+    if !existed {
+        let mtu = LinkChange {
+            mtu: Some(MTU),
+            ..LinkChange::default()
+        };
+        let set = netlink.set_link(index, &mtu);
+        set.context(|| format!("cannot create {name}"))?;
     }
     Ok(tun)
 }

@@ -48,6 +48,48 @@ fn as_with_the_kernels_own_an_interface_has_no_address_that_nobody_gave_it() {
     assert!(host.sh("ip -d link show wg0").contains("addrgenmode none"));
 }
 
+/// As wireguard-go has it: what is inside then fits a packet of 1500 bytes outside.
+#[test]
+fn an_interface_begins_with_mtu_1420_unless_it_was_there_before() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    host.sh("ip tuntap add dev wg1 mode tun; ip link set wg1 mtu 1333");
+    for (name, mtu) in [("wg0", 1420), ("wg1", 1333)] {
+        let _daemon = Daemon::start(&host, Program::Adit, name, &Start::default());
+        let link = host.sh(&format!("ip link show {name}"));
+        assert!(link.contains(&format!("mtu {mtu} ")), "{link}");
+    }
+}
+
+#[test]
+fn an_mtu_of_65535_or_1280_is_the_users_to_choose() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    // The longest datagram of UDP over IPv4 holds 65,475 bytes; what is shorter than the MTU is padded to 16.
+    for (mtu, longest) in [(65_535, 65_472), (65_475, 65_475), (1280, 1280)] {
+        for side in [left, right] {
+            side.host.sh(&format!("ip link set wg0 mtu {mtu}"));
+        }
+        for (v, address, headers) in [(4, &right.v4, 28), (6, &right.v6, 48)] {
+            left.host.sh(&format!(
+                "ping -{v} -n -q -c 2 -i 0.05 -s {} -M do -W 5 {address}",
+                longest - headers
+            ));
+        }
+        // Of a TCP segment that fills 65,535 bytes nobody tells its sender that it is too long.
+        if mtu == longest {
+            tcp(&left.host, &right.host, &right.v4, 16 * MIB);
+            tcp(&right.host, &left.host, &left.v6, 16 * MIB);
+        }
+        let link = left.host.sh("ip link show wg0");
+        assert!(link.contains(&format!("mtu {mtu} ")), "{link}");
+    }
+}
+
 #[test]
 fn an_interface_moved_while_traffic_flows_goes_on_there() {
     let net = Pair::new();
@@ -274,6 +316,8 @@ fn open_descriptors_for_the_interface_and_the_socket_are_taken_over() {
     wait_for("the socket that was passed answers", seconds(10), || {
         host.try_sh("timeout 2 wg show wg0").ok()
     });
+    let link = host.sh("ip link show wg0");
+    assert!(link.contains("mtu 1500 "), "as whoever made it: {link}");
     drop(command);
 
     let right = Daemon::start(&net.right, Program::Adit, "wg0", &Start::default());
