@@ -139,12 +139,7 @@ impl<H: Host> Control<H> {
                 PollFd::new(&common.control.waker, PollFlags::IN),
                 PollFd::new(&self.timer, PollFlags::IN),
             ];
-            fds.extend(
-                self.host
-                    .events()
-                    .into_iter()
-                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
-            );
+            fds.extend(self.host.events());
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),

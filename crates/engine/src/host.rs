@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
+use rustix::event::PollFd;
 
 use crate::common::Sockets;
 
@@ -26,8 +26,8 @@ pub trait Host: Send + 'static {
     /// Routes changed: what a socket learned about paths may be wrong.
     fn forget_paths(&self, socket: &Self::Socket);
 
-    /// Readable when something changed.
-    fn events(&self) -> Vec<BorrowedFd<'_>>;
+    /// What to poll: it is ready when something changed.
+    fn events(&self) -> Vec<PollFd<'_>>;
 
     /// Consumes what happened and tells how things are now. An error says that the interface is gone.
     fn handle_events(&mut self) -> io::Result<HostEvent>;

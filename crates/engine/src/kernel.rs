@@ -2,20 +2,30 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use adit_io::Offloads;
 use adit_io::netlink::{Event, LinkChange, Monitor, Netlink};
 use adit_io::netns::Netns;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
+use adit_io::{Offloads, TunQueue};
 use adit_proto::Endpoint;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::common::Sockets;
 use crate::host::{Host, HostEvent};
 use crate::train;
+
+/// How soon a device that nothing can watch is looked at again.
+const LOOK_AGAIN: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// Takes lines of the log that tell how it goes.
 pub type VerboseLog = Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
@@ -43,6 +53,9 @@ pub struct Kernel {
     /// What can be done there, with the right to.
     place: Option<Place>,
     last: HostEvent,
+    /// Says when to look again whether the device, which is up, went down: nothing else does where this process may not
+    /// watch it.
+    tick: Option<OwnedFd>,
 }
 
 /// Sockets to watch and change the device, in its namespace.
@@ -79,6 +92,7 @@ impl Kernel {
                 mtu: 1420,
                 routes_changed: false,
             },
+            tick: None,
         };
         kernel.follow();
         kernel
@@ -161,9 +175,15 @@ impl Host for Kernel {
         socket.forget_refusals();
     }
 
-    fn events(&self) -> Vec<BorrowedFd<'_>> {
+    fn events(&self) -> Vec<PollFd<'_>> {
         let link = self.place.as_ref().map(|place| &place.monitor);
-        self.routes.iter().chain(link).map(Monitor::fd).collect()
+        let monitors = self.routes.iter().chain(link).map(Monitor::fd);
+        let readable = monitors.chain(self.tick.as_ref().map(AsFd::as_fd));
+        let readable = readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        // A device that comes up becomes writable, in whatever namespace it is.
+        let down = (!self.last.up).then(|| self.tun.fd());
+        let writable = down.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT));
+        readable.chain(writable).collect()
     }
 
     fn handle_events(&mut self) -> io::Result<HostEvent> {
@@ -186,6 +206,8 @@ impl Host for Kernel {
         if self.last.mtu != before {
             self.size_frames();
         }
+        let unwatched = up && self.place.is_none();
+        self.tick = unwatched.then(tick).and_then(Result::ok);
         Ok(self.last)
     }
 
@@ -236,6 +258,17 @@ impl Host for Kernel {
             log(line);
         }
     }
+}
+
+/// A timer that goes off once.
+fn tick() -> io::Result<OwnedFd> {
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+    let once = Itimerspec {
+        it_interval: Timespec::default(),
+        it_value: LOOK_AGAIN,
+    };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once)?;
+    Ok(timer)
 }
 
 /// Takes everything that happened; whether it concerned routing or addresses.

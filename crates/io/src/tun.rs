@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -173,10 +174,18 @@ impl Tun {
         u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
-    /// Whether the device is administratively up.
+    /// Whether the device is administratively up, wherever it is: that takes no right to enter its namespace.
+    ///
+    /// The kernel says that a queue can be written to while the device is up, and only then (`tun_sock_writeable`).
     pub fn is_up(&self) -> io::Result<bool> {
-        let flags = self.query(libc::SIOCGIFFLAGS)?.flags();
-        Ok(i32::from(flags) & libc::IFF_UP != 0)
+        let mut queue = [PollFd::new(&self.fd, PollFlags::OUT)];
+        poll(&mut queue, Some(&Timespec::default()))?;
+        let flags = queue[0].revents();
+        if flags.contains(PollFlags::ERR) {
+            // The device was deleted, as this will say.
+            self.name()?;
+        }
+        Ok(flags.contains(PollFlags::OUT))
     }
 
     /// The network namespace that the device is in.

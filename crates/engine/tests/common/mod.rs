@@ -7,7 +7,6 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use adit_io::offload::Frame;
 use adit_io::{Offloads, TunQueue, UdpSocket, VNET_HDR_LEN, mem};
 use adit_proto::Endpoint;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use rustix::event::PollFd;
 use x25519_dalek::StaticSecret;
 
 pub(crate) const A: usize = 0;
@@ -92,7 +92,7 @@ where
 
     fn forget_paths(&self, _socket: &U) {}
 
-    fn events(&self) -> Vec<BorrowedFd<'_>> {
+    fn events(&self) -> Vec<PollFd<'_>> {
         Vec::new()
     }
 

@@ -56,7 +56,7 @@ pub(crate) fn ioctl_ifreq(
     request: libc::Ioctl,
     ifreq: &mut IfReq,
 ) -> io::Result<()> {
-    // SAFETY: callers pass TUNSETIFF, TUNGETIFF, SIOCGIFMTU, SIOCGIFINDEX or SIOCGIFFLAGS, which access one ifreq,
+    // SAFETY: callers pass TUNSETIFF, TUNGETIFF, SIOCGIFMTU or SIOCGIFINDEX, which access one ifreq,
     // exclusively borrowed here and as large as the kernel's.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut *ifreq) }).map(drop)
 }

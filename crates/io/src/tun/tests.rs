@@ -5,8 +5,6 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-
 use super::*;
 use crate::netlink::{LinkChange, Netlink};
 use crate::offload::{Coalescer, Frame, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, Span};
