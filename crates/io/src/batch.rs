@@ -3,12 +3,10 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
 
 use adit_proto::Endpoint;
 
 use crate::sys::mmsg::RecvHeaders;
-use crate::udp::{self, Room};
 
 /// Bytes of one slot that a message may fill: more than any UDP datagram or GRO train.
 pub(crate) const SLOT_LEN: usize = 65_536;
@@ -32,8 +30,6 @@ pub struct RecvBatch {
     slots: usize,
     /// Messages to ask for next, by what came last.
     wanted: usize,
-    /// What its sockets may keep waiting.
-    pub(crate) room: Room,
     pub(crate) headers: RecvHeaders,
 }
 
@@ -69,7 +65,6 @@ impl RecvBatch {
             received: Vec::with_capacity(slots),
             slots,
             wanted: FEW_MESSAGES.min(slots),
-            room: Room::default(),
             headers: RecvHeaders::new(slots),
         }
     }
@@ -142,8 +137,8 @@ impl RecvBatch {
 }
 
 impl RecvBatch {
-    /// Fills it from a socket.
-    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Fills it from a socket, and returns how many bytes that were.
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         self.received.clear();
         let slots = self
             .slab
@@ -169,12 +164,9 @@ impl RecvBatch {
             });
         }
         let bytes: usize = self.received.iter().map(|received| received.len).sum();
-        if let Some(room) = self.room.received(Instant::now(), bytes) {
-            udp::set_receive_buffer(fd, room);
-        }
         self.wanted = (BATCH_BYTES * count / bytes.max(1))
             .min(FEW_MESSAGES.max(2 * count))
             .clamp(FEW_MESSAGES / 2, self.slots.max(FEW_MESSAGES / 2));
-        Ok(())
+        Ok(bytes)
     }
 }

@@ -6,6 +6,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
@@ -25,7 +27,7 @@ pub(crate) mod tests;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
 use refusals::Refusals;
-pub(crate) use room::Room;
+use room::Room;
 
 /// Segments of one UDP_SEGMENT send: UDP_MAX_SEGMENTS of every kernel that has it.
 pub const MAX_SEGMENTS: usize = 64;
@@ -47,6 +49,8 @@ pub struct Udp {
     gro: bool,
     refusals: Refusals,
     icmp: IcmpErrors,
+    /// What may wait to be received, by the rate of this socket. One thread at a time receives.
+    room: Mutex<Room>,
     /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
     last_origin: Option<LastOrigin>,
 }
@@ -190,6 +194,7 @@ impl Udp {
                 && os::option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|on| on == 1),
             refusals: Refusals::default(),
             icmp: IcmpErrors::default(),
+            room: Mutex::default(),
             last_origin: None,
             fd,
         };
@@ -227,6 +232,10 @@ impl Udp {
         self.gro
     }
 
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A route changed: what was refused on the old one may work on the new one.
     pub fn forget_refusals(&self) {
         self.refusals.clear();
@@ -253,12 +262,17 @@ impl UdpSocket for Udp {
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
         // What an ICMP error left at the socket concerns nothing that waits. The error itself stays in its queue, and
         // the descriptor says so.
-        match batch.receive(self.fd.as_fd()) {
+        let bytes = match batch.receive(self.fd.as_fd()) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 batch.receive(self.fd.as_fd())
             }
             result => result,
+        }?;
+        let room = self.room().received(Instant::now(), bytes);
+        if let Some(room) = room {
+            set_receive_buffer(self.fd.as_fd(), room);
         }
+        Ok(())
     }
 
     fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
@@ -275,7 +289,7 @@ impl UdpSocket for Udp {
 }
 
 /// Lets `bytes` wait to be received. Best effort: beyond the system's limit with CAP_NET_ADMIN, else up to it.
-pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) {
+fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) {
     let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(fd, bytes));
 }

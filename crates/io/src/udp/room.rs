@@ -13,7 +13,7 @@ const SPAN: Duration = Duration::from_millis(20);
 const MAX_RECEIVE_BUFFER: usize = 32 << 20;
 
 /// Follows the rate at which a socket is read.
-pub(crate) struct Room {
+pub(super) struct Room {
     /// Start of the present span: the first message, then the end of the span before.
     since: Option<Instant>,
     /// Received in it.
@@ -36,7 +36,7 @@ impl Room {
     /// now on, unless that is and was the least.
     ///
     /// It grows at once and shrinks by an eighth a span.
-    pub(crate) fn received(&mut self, now: Instant, bytes: usize) -> Option<usize> {
+    pub(super) fn received(&mut self, now: Instant, bytes: usize) -> Option<usize> {
         let Some(since) = self.since else {
             self.since = Some(now);
             return None;
