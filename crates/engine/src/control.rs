@@ -18,7 +18,8 @@ use rustix::time::{
 
 use crate::clock;
 use crate::common::{Common, Message, Sockets};
-use crate::host::{Host, HostEvent};
+use crate::drops::DropReason;
+use crate::host::{Host, HostEvent, TunDrops};
 use crate::inbox::Command;
 use crate::journal::{Incident, Line};
 use crate::{Errno, SetError};
@@ -348,6 +349,10 @@ impl<H: Host> Control<H> {
             Command::Set(change, answer) => drop(answer.send(self.set(now, &change))),
             Command::Get(answer) => drop(answer.send(self.status())),
             Command::Report(answer) => {
+                let TunDrops { full, limit } = self.host.tun_drops();
+                let drops = &self.common.shards[0].drops;
+                drops.count(DropReason::TunFull, full);
+                drops.count(DropReason::TunLimit, limit);
                 let _ = answer.send((self.device.handshake_stats(), self.offloads()));
             }
         }

@@ -6,6 +6,12 @@ use adit_proto::explained_enum;
 explained_enum! {
     /// Why a packet was dropped. Every drop on either path counts under exactly one reason.
     pub enum DropReason {
+        /// Outbound: the queue of the TUN was full before Adit read it, because this process had no CPU or its socket was
+        /// full. The kernel counts a GSO packet as one, whatever it holds.
+        TunFull => "tun_full",
+        /// Outbound: a long GSO packet found too many bytes in the queue of the TUN, and no TCP on this host keeps it: it was
+        /// forwarded, or UDP. Each packet that it holds counts.
+        TunLimit => "tun_limit",
         /// Outbound: the frame from the TUN is no IP packet, or its virtio header contradicts it.
         MalformedFrame => "malformed_frame",
         /// Outbound: no peer's allowed IPs contain the destination.
@@ -24,6 +30,9 @@ explained_enum! {
         /// outgoing interface. A queue that cuts a train into packets does not tell which of them it drops, nor does one
         /// that drops later, as CoDel.
         SendFailed => "send_failed",
+        /// Inbound: the receive buffer of the socket was full, because this process had no CPU. The kernel counts a train of
+        /// datagrams that it merged as one, and tells with the next one that arrives.
+        ReceiveBufferFull => "receive_buffer_full",
         /// Inbound: neither a handshake message nor a data message.
         MalformedDatagram => "malformed_datagram",
         /// Inbound: the queue of handshake messages was full.

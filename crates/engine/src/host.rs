@@ -39,6 +39,11 @@ pub trait Host: Send + 'static {
     /// had better hear of that.
     fn tun_is_behind(&mut self);
 
+    /// Packets that were lost before anybody could read them from the TUN, since this was last asked.
+    fn tun_drops(&mut self) -> TunDrops {
+        TunDrops::default()
+    }
+
     /// Something failed that no caller waits for.
     fn log_error(&self, message: &str);
 
@@ -47,6 +52,15 @@ pub trait Host: Send + 'static {
 
     /// How it goes, for whoever looks for a fault: one line.
     fn log_verbose(&self, line: fmt::Arguments<'_>);
+}
+
+/// Packets that were to leave through the TUN and that its queue did not take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunDrops {
+    /// It was full.
+    pub full: u64,
+    /// It held too many bytes, and nobody keeps what it refused.
+    pub limit: u64,
 }
 
 /// How the host's side of the tunnel stands.

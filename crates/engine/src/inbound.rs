@@ -91,6 +91,8 @@ impl Inbound {
         if socket.recv(&mut self.batch).is_err() {
             return Ok(0);
         }
+        self.drops
+            .count(DropReason::ReceiveBufferFull, self.batch.lost());
         let mut carried = 0;
         let mut cursor = Cursor {
             message: 0,

@@ -18,7 +18,7 @@ use rustix::time::{
 };
 
 use crate::common::Sockets;
-use crate::host::{Host, HostEvent};
+use crate::host::{Host, HostEvent, TunDrops};
 use crate::train;
 
 /// How soon a device that nothing can watch is looked at again.
@@ -56,6 +56,8 @@ pub struct Kernel {
     /// Says when to look again whether the device, which is up, went down: nothing else does where this process may not
     /// watch it.
     tick: Option<OwnedFd>,
+    /// What the TUN had lost when that was last asked.
+    lost: TunDrops,
 }
 
 /// Sockets to watch and change the device, in its namespace.
@@ -93,8 +95,11 @@ impl Kernel {
                 routes_changed: false,
             },
             tick: None,
+            lost: TunDrops::default(),
         };
         kernel.follow();
+        // What a device lost before it was ours.
+        kernel.tun_drops();
         kernel
     }
 
@@ -243,6 +248,24 @@ impl Host for Kernel {
             (self.settings.log)(&format!("what a full interface drops is lost: {e}"));
             true
         });
+    }
+
+    fn tun_drops(&mut self) -> TunDrops {
+        let before = self.lost;
+        let link = self.place.as_ref().and_then(|place| {
+            let index = self.tun.ifindex().ok()?;
+            place.netlink.link_by_index(index).ok()
+        });
+        // The device's own number goes where the device goes, and never back.
+        let full = link.map_or(before.full, |link| link.tx_dropped);
+        self.lost = TunDrops {
+            full: full.max(before.full),
+            limit: self.tun.lost_to_limit(),
+        };
+        TunDrops {
+            full: self.lost.full - before.full,
+            limit: self.lost.limit - before.limit,
+        }
     }
 
     fn log_error(&self, message: &str) {

@@ -38,7 +38,7 @@ use adit_proto::{Device, HandshakeStats};
 
 pub use common::Sockets;
 pub use drops::{DropReason, IgnoredKind};
-pub use host::{Host, HostEvent};
+pub use host::{Host, HostEvent, TunDrops};
 pub use journal::Incident;
 pub use kernel::{Kernel, Settings, VerboseLog};
 

@@ -28,6 +28,10 @@ pub struct RecvBatch {
     /// The message in each used slot.
     received: Vec<Received>,
     slots: usize,
+    /// Messages that the socket had no room for, since the batch before.
+    lost: u64,
+    /// How many the kernel says were, in the life of the socket; `None` while there were none.
+    pub(crate) dropped: Option<u32>,
     /// Messages to ask for next, by what came last.
     wanted: usize,
     pub(crate) headers: RecvHeaders,
@@ -64,6 +68,8 @@ impl RecvBatch {
             slab: vec![0; slots * SLOT_STRIDE],
             received: Vec::with_capacity(slots),
             slots,
+            lost: 0,
+            dropped: None,
             wanted: FEW_MESSAGES.min(slots),
             headers: RecvHeaders::new(slots),
         }
@@ -112,6 +118,18 @@ impl RecvBatch {
     /// Empties it.
     pub fn clear(&mut self) {
         self.received.clear();
+        self.lost = 0;
+    }
+
+    /// Messages that the socket had no room for, since the batch before this one. The kernel counts a train that it had
+    /// merged as one, and tells with the next message that comes.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// So many more were.
+    pub fn add_lost(&mut self, messages: u64) {
+        self.lost += messages;
     }
 
     /// Appends a message, as twins of the socket do; false when it is full or the message too long.
@@ -139,7 +157,8 @@ impl RecvBatch {
 impl RecvBatch {
     /// Fills it from a socket, and returns how many bytes that were.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        self.received.clear();
+        self.clear();
+        self.dropped = None;
         let slots = self
             .slab
             .chunks_mut(SLOT_STRIDE)
@@ -148,6 +167,7 @@ impl RecvBatch {
         let count = self.headers.receive(fd, slots)?;
         for index in 0..count.min(self.slots) {
             let arrived = self.headers.arrived(index);
+            self.dropped = arrived.dropped.or(self.dropped);
             let (addr, len) = match arrived.addr {
                 Some(addr) if !arrived.truncated => (addr, arrived.len.min(SLOT_LEN)),
                 // Its slot stays, empty: no datagram that anybody acts on is.

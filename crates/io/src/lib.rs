@@ -76,7 +76,7 @@ pub trait UdpSocket: Send + Sync {
     /// as taken and is lost, as UDP loses it. Everything but that number is added to `report`.
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize;
 
-    /// Clears `batch` and fills it with what waits. `WouldBlock` when nothing does.
+    /// Clears `batch` and fills it with what waits, and with how much was lost before. `WouldBlock` when nothing waits.
     ///
     /// Errors other than `WouldBlock` concern one datagram (memory was short): call again, a bounded number of times.
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()>;

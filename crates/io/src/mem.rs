@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_proto::{Endpoint, Source};
@@ -19,6 +20,8 @@ const QUEUE: usize = 1024;
 struct Queue<T> {
     items: Mutex<VecDeque<T>>,
     ready: OwnedFd,
+    /// Items that found it full.
+    lost: AtomicU64,
 }
 
 impl<T> Queue<T> {
@@ -26,6 +29,7 @@ impl<T> Queue<T> {
         Ok(Self {
             items: Mutex::new(VecDeque::new()),
             ready: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            lost: AtomicU64::new(0),
         })
     }
 
@@ -33,6 +37,7 @@ impl<T> Queue<T> {
     fn push(&self, item: T) -> bool {
         let mut items = self.lock();
         if items.len() >= QUEUE {
+            self.lost.fetch_add(1, Relaxed);
             return false;
         }
         items.push_back(item);
@@ -91,6 +96,11 @@ impl TunEnd {
     /// Puts a frame where the queue's owner reads it; false if its ring is full.
     pub fn inject(&self, frame: Vec<u8>) -> bool {
         self.to_queue.push(frame)
+    }
+
+    /// Frames that found the ring full so far.
+    pub fn refused(&self) -> u64 {
+        self.to_queue.lost.load(Relaxed)
     }
 
     /// The next frame that the queue's owner wrote.
@@ -254,6 +264,7 @@ impl UdpSocket for MemUdp {
         if batch.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
+        batch.add_lost(self.queue.lost.swap(0, Relaxed));
         Ok(())
     }
 

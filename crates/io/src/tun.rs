@@ -231,6 +231,11 @@ impl Tun {
         self.netns()?.run(attach)?
     }
 
+    /// Packets that the limit of the queue's length has dropped so far and that no TCP of this host keeps.
+    pub fn lost_to_limit(&self) -> u64 {
+        self.limit.as_ref().map_or(0, QueueLimit::lost)
+    }
+
     /// What is in force of the TUN's offloads; those of the socket are as they were given.
     pub fn offloads(&self) -> Offloads {
         self.offloads

@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -51,6 +52,8 @@ pub struct Udp {
     icmp: IcmpErrors,
     /// What may wait to be received, by the rate of this socket. One thread at a time receives.
     room: Mutex<Room>,
+    /// Messages that it had no room for, as the kernel counts them: the lower 32 bits.
+    dropped: AtomicU32,
     /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
     last_origin: Option<LastOrigin>,
 }
@@ -179,6 +182,7 @@ impl Udp {
                 on(libc::IPPROTO_IPV6, libc::IPV6_RECVERR)?;
             }
         }
+        on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
         set_receive_buffer(fd.as_fd(), SOCKET_BUFFER);
         // Best effort, as for receiving.
         let _ = sockopt::set_socket_send_buffer_size_force(&fd, SOCKET_BUFFER)
@@ -195,6 +199,7 @@ impl Udp {
             refusals: Refusals::default(),
             icmp: IcmpErrors::default(),
             room: Mutex::default(),
+            dropped: AtomicU32::new(0),
             last_origin: None,
             fd,
         };
@@ -272,6 +277,13 @@ impl UdpSocket for Udp {
         if let Some(room) = room {
             set_receive_buffer(self.fd.as_fd(), room);
         }
+        if let Some(now) = batch.dropped {
+            let more = newer(self.dropped.load(Relaxed), now);
+            if more > 0 {
+                self.dropped.store(now, Relaxed);
+                batch.add_lost(more.into());
+            }
+        }
         Ok(())
     }
 
@@ -285,6 +297,14 @@ impl UdpSocket for Udp {
 
     fn last_origin(&self) -> Option<Origin> {
         self.last_origin.as_ref().map(LastOrigin::get)
+    }
+}
+
+/// How far a counter of 32 bits, which wraps, has gone on. Messages that several CPUs queued may tell it out of order.
+fn newer(before: u32, now: u32) -> u32 {
+    match now.wrapping_sub(before) {
+        more if more <= u32::MAX / 2 => more,
+        _ => 0,
     }
 }
 

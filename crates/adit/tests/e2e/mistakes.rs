@@ -4,9 +4,13 @@
 //!   left ─────────────── right      each with an Adit at LOG_LEVEL=verbose; the mistake is on one side
 //! ```
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use adit_io::udp::Udp;
+use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket as _};
 use adit_proto::Tai64N;
 use serde_json::Value;
 
@@ -464,13 +468,11 @@ fn an_idle_healthy_tunnel_shows_no_drops() {
     }
 }
 
-/// Packets that an interface dropped before Adit read them.
-fn dropped_before_the_tun(side: &Side) -> u64 {
-    let dropped = format!(
-        "cat /sys/class/net/{}/statistics/tx_dropped",
-        side.interface
-    );
-    side.host.sh(&dropped).trim().parse().expect("a number")
+/// Packets that a side dropped, for whatever reason.
+fn dropped(side: &Side) -> u64 {
+    let engine = engine(side);
+    let drops = engine["drops"].as_object().expect("a map");
+    drops.values().filter_map(Value::as_u64).sum()
 }
 
 /// Invariant 10, where a queue behind the tunnel is full.
@@ -488,25 +490,113 @@ fn what_the_outer_queue_drops_is_counted() {
         counter(left, "drops", "send_failed") >= 1000
     });
     let (sent, arrived) = flood.stop();
-    let drops = [left, right].map(|side| {
-        let engine = engine(side);
-        let drops = engine["drops"].as_object().expect("a map");
-        drops.values().filter_map(Value::as_u64).sum::<u64>()
-    });
-    let before = dropped_before_the_tun(left);
+    let drops = [left, right].map(dropped);
     // Trains arrive all at once, and the receiver's own socket holds 212 KB.
     let overflowed = right
         .host
         .sh("awk '/^Udp: [0-9]/ { print $6 }' /proc/net/snmp");
     let after: u64 = overflowed.trim().parse().expect("a number");
-    println!(
-        "{sent} sent, {arrived} arrived; dropped: {before} before, {drops:?} by Adit, {after} after"
-    );
-    assert_eq!(sent, arrived + before + drops[0] + drops[1] + after);
+    println!("{sent} sent, {arrived} arrived; dropped: {drops:?} by Adit, {after} after");
+    assert_eq!(sent, arrived + drops[0] + drops[1] + after);
     // Nobody takes what is full for a path that does not like trains.
     assert_eq!(engine(left)["offloads"]["udp-gso"], true);
     let full = "No buffer space available (the queue of the outgoing interface is full)";
     says(left, &["data could not be sent", full]);
+}
+
+/// Sends so many trains of [`DATAGRAMS`] datagrams each.
+fn send_trains(from: &Host, to: SocketAddr, trains: u64) -> u64 {
+    const DATAGRAMS: usize = 40;
+    let send = move || {
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        let socket = Udp::bind(any, 0, Offloads::ALL, false).expect("a socket");
+        let train = Transmit {
+            to: to.into(),
+            ecn: 0,
+            stride: 1000,
+            bytes: &[7; 1000 * DATAGRAMS],
+        };
+        let mut report = SendReport::default();
+        for _ in 0..trains {
+            while socket.send(&[train], &mut report) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        assert_eq!((report.lost, report.refused), (0, 0));
+    };
+    from.within(send);
+    trains * DATAGRAMS as u64
+}
+
+/// Invariant 10, where a process does not run while packets come.
+///
+/// ```text
+///   client ───── left ══════ right      trains from the client stay trains until left's TUN
+/// ```
+#[test]
+fn what_a_stopped_process_does_not_take_is_counted() {
+    let net = Pair::new();
+    let setup = Setup {
+        // Each datagram has a place of its own in the receive buffer.
+        start_right: Start::default().env("ADIT_DISABLE_OFFLOADS", "udp-gro"),
+        ..Setup::default()
+    };
+    let tunnel = Tunnel::new(&net, setup);
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    tunnel.connect();
+    let client = Host::new("client");
+    let (at_left, at_client) = (&["10.2.0.1/24"], &["10.2.0.2/24"]);
+    link(&net.left, "eth2", at_left, &client, "eth0", at_client);
+    net.left.forwards();
+    client.sh("ip route add default via 10.2.0.1");
+    right.host.sh("ip route add 10.2.0.0/24 dev wg0");
+    right.wg(&format!(
+        "set {{}} peer {} allowed-ips 192.168.77.1/32,10.2.0.0/24",
+        left.keys.public
+    ));
+    let to = SocketAddr::from(([192, 168, 77, 2], 5000));
+    let (arrived, stop) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let reader = right.host.spawn({
+        let (arrived, stop) = (Arc::clone(&arrived), Arc::clone(&stop));
+        let socket = right
+            .host
+            .within(move || Udp::bind(to, 0, Offloads::NONE, false).expect("a socket"));
+        move || {
+            let mut batch = RecvBatch::default();
+            while !stop.load(Ordering::Relaxed) {
+                if socket.recv(&mut batch).is_err() {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                // What this socket has no room for has arrived.
+                arrived.fetch_add(batch.len() as u64 + batch.lost(), Ordering::Relaxed);
+            }
+        }
+    });
+    let mut sent = 0;
+    for stopped in [left, right] {
+        stopped.daemon.signal("STOP");
+        sent += send_trains(&client, to, 300);
+        // The last ones are to be on their way before the process goes on.
+        std::thread::sleep(Duration::from_millis(200));
+        stopped.daemon.signal("CONT");
+        wait_for("every datagram is in the books", seconds(20), || {
+            // The next datagram tells what was lost before.
+            ping(&client, "192.168.77.2", 1);
+            let arrived = arrived.load(Ordering::Relaxed);
+            let drops = [left, right].map(dropped);
+            println!("{sent} sent, {arrived} arrived, {drops:?} dropped");
+            arrived + drops[0] + drops[1] == sent
+        });
+    }
+    stop.store(true, Ordering::Relaxed);
+    reader.join().expect("no panic");
+    let before_left = ["tun_full", "tun_limit"].map(|reason| counter(left, "drops", reason));
+    assert!(before_left.iter().sum::<u64>() > 0);
+    assert!(counter(right, "drops", "receive_buffer_full") > 0);
 }
 
 /// ```text
@@ -584,7 +674,7 @@ fn a_peer_that_answers_with_icmp_costs_another_no_packet() {
             "{outer:?}: {flooded} datagrams gave {errors} ICMP errors; {arrived} of {sent} ticks arrived"
         );
         // On a machine that stands still the interface's own queue overflows, which is counted for both peers.
-        assert!(sent - arrived <= dropped_before_the_tun(left));
+        assert!(sent - arrived <= counter(left, "drops", "tun_full"));
         assert!(errors > 100, "{errors}");
         // Nothing follows from them.
         assert_eq!(counter(left, "drops", "send_failed"), 0);

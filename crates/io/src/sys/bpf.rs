@@ -178,6 +178,7 @@ pub(super) const R2: Register = Register(2);
 pub(super) const R6: Register = Register(6);
 pub(super) const R7: Register = Register(7);
 pub(super) const R8: Register = Register(8);
+pub(super) const R9: Register = Register(9);
 
 /// The number of a helper function of the kernel, without its `BPF_FUNC_`.
 #[derive(Clone, Copy)]
@@ -245,6 +246,21 @@ impl Instruction {
     /// The 64 bits at `base + off` += `from`, atomically
     pub(super) const fn add64(base: Register, off: i16, from: Register) -> Self {
         Self::new(0xdb, base, from, off, 0)
+    }
+
+    /// `to += from`
+    pub(super) const fn add(to: Register, from: Register) -> Self {
+        Self::new(0x0f, to, from, 0, 0)
+    }
+
+    /// `to += value`
+    pub(super) const fn add_value(to: Register, value: i32) -> Self {
+        Self::new(0x07, to, R0, 0, value)
+    }
+
+    /// `to /= from`, without sign
+    pub(super) const fn divide(to: Register, from: Register) -> Self {
+        Self::new(0x3f, to, from, 0, 0)
     }
 
     /// `to -= from`

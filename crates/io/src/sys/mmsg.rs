@@ -46,7 +46,7 @@ const FAMILY_V6: u16 = 10;
 #[repr(C, align(4))]
 struct Name([u8; 28]);
 
-/// Control messages: room for what is asked for (PKTINFO, TOS or TCLASS, UDP_SEGMENT or UDP_GRO) and more.
+/// Control messages: room for what is asked for (PKTINFO, TOS or TCLASS, UDP_SEGMENT or UDP_GRO, SO_RXQ_OVFL) and more.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control<const N: usize>([u8; N]);
@@ -224,6 +224,8 @@ pub(crate) struct Arrived {
     pub(crate) stride: Option<usize>,
     pub(crate) len: usize,
     pub(crate) truncated: bool,
+    /// From SO_RXQ_OVFL: messages that the socket had no room for, since it was made and before this one.
+    pub(crate) dropped: Option<u32>,
 }
 
 impl RecvHeaders {
@@ -448,6 +450,7 @@ fn decode_control(control: &[u8]) -> Arrived {
         stride: None,
         len: 0,
         truncated: false,
+        dropped: None,
     };
     for message in control_messages(control) {
         let mut source = |ip: IpAddr, ifindex: u32| {
@@ -472,6 +475,9 @@ fn decode_control(control: &[u8]) -> Arrived {
             (libc::IPPROTO_IP, libc::IP_TOS, [tos, ..]) => arrived.ecn = tos & 3,
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, [a, b, c, d, ..]) => {
                 arrived.ecn = i32::from_ne_bytes([*a, *b, *c, *d]).to_le_bytes()[0] & 3;
+            }
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, [a, b, c, d, ..]) => {
+                arrived.dropped = Some(u32::from_ne_bytes([*a, *b, *c, *d]));
             }
             (libc::SOL_UDP, libc::UDP_GRO, [a, b, c, d, ..]) => {
                 arrived.stride = usize::try_from(i32::from_ne_bytes([*a, *b, *c, *d])).ok();

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::bpf::{self, Instruction, Numbers, R0, R1, R2, R6, R7, R8, TCP_SOCK, offset};
+use super::bpf::{self, Instruction, Numbers, R0, R1, R2, R6, R7, R8, R9, TCP_SOCK, offset};
 
 /// Bytes of a packet that counts: shorter ones are limited by their number.
 const LONG: u16 = 4096;
@@ -21,6 +21,8 @@ const RANGE: u64 = 8;
 
 /// Bytes of long packets that were let through: what the program writes.
 const PASSED: usize = 0;
+/// Packets that were in the GSO packets which it dropped and nobody keeps. The program writes that, too.
+const LOST: usize = 1;
 /// How many of them were read. It begins a cache line, of what this process writes.
 const TAKEN: usize = 8;
 /// How many there may be between the two before the next packet.
@@ -29,10 +31,14 @@ const LIMIT: usize = 9;
 // Where a program finds what it asks for.
 /// `struct __sk_buff`
 const LEN: i16 = 0;
+const GSO_SEGS: i16 = 164;
 const SOCKET: i16 = 168;
 const GSO_SIZE: i16 = 176;
 /// `struct bpf_tcp_sock`
 const PACKETS_OUT: i16 = 44;
+
+/// Headers of IPv6 and TCP with timestamps.
+const HEADERS: i32 = 40 + 32;
 
 /// Drops long GSO packets that are sent through an interface while too many bytes of long packets wait, as long as it
 /// lives.
@@ -72,6 +78,11 @@ impl QueueLimit {
         })
     }
 
+    /// Packets dropped so far that no TCP of this host keeps: those in GSO packets that are forwarded, or UDP.
+    pub(crate) fn lost(&self) -> u64 {
+        self.numbers.get()[LOST].load(Relaxed)
+    }
+
     /// A packet of so many bytes was read from the queue, or it was empty.
     pub(crate) fn took(&self, bytes: Option<usize>) {
         let numbers = self.numbers.get();
@@ -109,9 +120,9 @@ impl QueueLimit {
     }
 }
 
-fn program(map: &OwnedFd) -> [Instruction; 23] {
+fn program(map: &OwnedFd) -> [Instruction; 30] {
     let [numbers_low, numbers_high] = Instruction::numbers(R7, map);
-    let (count, pass, drop) = (18, 19, 21);
+    let (count, pass, lost, add, drop) = (18, 19, 21, 27, 28);
     // How far it is from one instruction to another.
     let skip = |from: i16, to: i16| to - from - 1;
     [
@@ -128,19 +139,29 @@ fn program(map: &OwnedFd) -> [Instruction; 23] {
         Instruction::load64(R2, R7, offset(LIMIT)),
         Instruction::skip_if_at_most(R1, R2, skip(9, count)),
         // 10. So does, beyond it, what is no GSO packet.
-        Instruction::load32(R1, R6, GSO_SIZE),
-        Instruction::skip_if_equal(R1, 0, skip(11, count)),
-        // 12. And what a TCP socket sends that has nothing in flight.
+        Instruction::load32(R9, R6, GSO_SIZE),
+        Instruction::skip_if_equal(R9, 0, skip(11, count)),
+        // 12. And what a TCP socket sends that has nothing in flight. What another one sends, TCP keeps.
         Instruction::load64(R1, R6, SOCKET),
-        Instruction::skip_if_equal(R1, 0, skip(13, drop)),
+        Instruction::skip_if_equal(R1, 0, skip(13, lost)),
         Instruction::call(TCP_SOCK),
-        Instruction::skip_if_equal(R0, 0, skip(15, drop)),
+        Instruction::skip_if_equal(R0, 0, skip(15, lost)),
         Instruction::load32(R1, R0, PACKETS_OUT),
         Instruction::skip_if_not_equal(R1, 0, skip(17, drop)),
-        // 18. count, 19. pass, 21. drop
+        // 18. count, 19. pass
         Instruction::add64(R7, offset(PASSED), R8),
         Instruction::set(R0, bpf::PASS),
         Instruction::exit(),
+        // 21. lost: how many packets it holds. What a virtual machine or another TUN sent does not say. Then it is what is
+        // left without headers, divided by the GSO size and rounded up: one less than it holds if the last is tiny.
+        Instruction::load32(R1, R6, GSO_SEGS),
+        Instruction::skip_if_not_equal(R1, 0, skip(22, add)),
+        Instruction::copy(R1, R8),
+        Instruction::add(R1, R9),
+        Instruction::add_value(R1, -HEADERS - 1),
+        Instruction::divide(R1, R9),
+        // 27. add, 28. drop
+        Instruction::add64(R7, offset(LOST), R1),
         Instruction::set(R0, bpf::DROP),
         Instruction::exit(),
     ]

@@ -580,6 +580,40 @@ fn a_limited_queue_takes_every_packet_that_is_no_gso_packet() {
 }
 
 #[test]
+fn packets_that_a_limited_queue_drops_are_counted() {
+    let (net, tun, send) = limited(9000, 20);
+    let forward = || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1");
+    net.run(forward).unwrap().unwrap();
+    let inner = device(&net, "inner", &["10.7.0.1"], Offloads::ALL);
+    // 1. From a socket here: 5 of 10 packets find no room, each of 7 datagrams, as do the 5 of the next round.
+    let mut frame = Vec::new();
+    for lost in [35, 70] {
+        for _ in 0..10 {
+            send(9000);
+        }
+        assert_eq!(tun.lost_to_limit(), lost);
+        frame = vec![0; MAX_FRAME];
+        while frame[VNET_HDR_LEN] != 0x45 {
+            frame.resize(MAX_FRAME, 0);
+            let len = tun.read(&mut frame).unwrap();
+            frame.truncate(len);
+        }
+        while next(&tun).is_some() {}
+    }
+    // 2. Forwarded, from a TUN that does not say of how many: the same packets from a host behind it.
+    let header = &mut frame[VNET_HDR_LEN..][..20];
+    header[10..12].fill(0);
+    header[12..16].copy_from_slice(&[10, 7, 0, 2]);
+    let sum = crate::checksum::Sum::of(header).checksum();
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    for _ in 0..10 {
+        inner.write(&[IoSlice::new(&frame)]).unwrap();
+    }
+    assert_eq!(std::iter::from_fn(|| next(&tun)).count(), 5);
+    assert_eq!(tun.lost_to_limit(), 105);
+}
+
+#[test]
 fn every_queue_is_limited_to_a_few_megabytes() {
     let (_net, mut tun, send) = limited(65_000, 200);
     tun.limit = None;
@@ -743,11 +777,12 @@ fn a_limited_queue_takes_what_a_connection_sends_that_has_nothing_in_flight() {
         for _ in 0..10 {
             send(9000);
         }
-        let begin = Instant::now();
+        let (begin, lost) = (Instant::now(), tun.lost_to_limit());
         for _ in 0..2 {
             stream.write_all(&[rounds; 5000]).unwrap();
         }
         let mut passed = carry(&tun, &peer);
+        assert_eq!(tun.lost_to_limit(), lost, "TCP keeps it");
         let early = passed.split_off(passed.len().min(6));
         assert_eq!(passed, [9000, 9000, 9000, 9000, 9000, 5052]);
         // 2. TCP kept it, and sends it, once, when the first was acknowledged.

@@ -914,6 +914,48 @@ fn receive_buffer_grows_for_a_fast_receiver_only() {
     assert_eq!(size(&slow), before[1]);
 }
 
+#[test]
+fn a_full_receive_buffer_tells_how_many_datagrams_it_lost() {
+    let bind = || Udp::bind(addr("127.0.0.1:0"), 0, Offloads::NONE, false).unwrap();
+    let (from, to) = (bind(), bind());
+    let payload = numbered(100);
+    let datagram = train(to.local_addr().unwrap(), payload.len(), &payload);
+    sockopt::set_socket_recv_buffer_size(&to.fd, 10_000).unwrap();
+    let mut batch = RecvBatch::default();
+    let (mut arrived, mut lost) = (0, 0);
+    for round in 1..=3 {
+        for _ in 0..1000 {
+            assert_eq!(from.send(&[datagram], &mut SendReport::default()), 1);
+        }
+        while to.recv(&mut batch).is_ok() {
+            arrived += batch.len() as u64;
+            lost += batch.lost();
+        }
+        // The next one tells what was lost behind the last.
+        assert_eq!(from.send(&[datagram], &mut SendReport::default()), 1);
+        to.recv(&mut batch).unwrap();
+        arrived += batch.len() as u64;
+        lost += batch.lost();
+        assert!(arrived < 500, "{arrived} arrived");
+        assert_eq!(arrived + lost, round * 1001);
+    }
+    to.recv(&mut batch).unwrap_err();
+    assert_eq!(batch.lost(), 0, "nothing more");
+}
+
+#[test]
+fn a_counter_that_wraps_goes_on() {
+    for (before, now, more) in [
+        (0, 0, 0),
+        (0, 7, 7),
+        (u32::MAX, 2, 3),
+        (7, 5, 0),
+        (2, u32::MAX, 0),
+    ] {
+        assert_eq!(newer(before, now), more);
+    }
+}
+
 pub(crate) fn boottime() -> Time {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Time::default() + Duration::try_from(now).unwrap()
