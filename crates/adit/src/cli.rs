@@ -33,6 +33,10 @@ Exit status: 0 success, 1 failure.";
 const AFTER_UP_HELP: &str = "\
 Hooks run with INTERFACE and CONFIG_FILE in their environment, and LC_ALL=C, as wg-quick's do.
 
+When the process or the interface of a tunnel with a default route (AllowedIPs = 0.0.0.0/0 or ::/0, no Table) is gone, what \
+would go through it stays blocked, where wg-quick lets it leave in clear. `adit up NAME` brings the tunnel back without a \
+gap, and `adit down NAME` goes back to the clear network.
+
 Environment:
   WG_ENDPOINT_RESOLUTION_RETRIES  how often to look up an endpoint's name again, or infinity; 15 if unset
 
@@ -63,7 +67,7 @@ pub(crate) enum Command {
     /// Bring up a tunnel from a wg-quick configuration file
     #[command(after_help = AFTER_UP_HELP)]
     Up(UpArgs),
-    /// Take down a tunnel that `adit up` brought up
+    /// Take down a tunnel that `adit up` brought up, or unblock what its killed process left blocked
     Down(ConfArgs),
     /// Write a running tunnel's configuration back to its file
     Save(ConfArgs),

@@ -3,7 +3,7 @@
 //! `up`, in wg-quick's order, each step undone when a later one fails:
 //! 1. start the interface's process;
 //! 2. PreUp hooks;
-//! 3. keys, peers and endpoints, names looked up with patience, as one transaction;
+//! 3. keys, peers and endpoints, names looked up with patience, as one transaction; a mark if it takes the default route;
 //! 4. addresses, MTU, up;
 //! 5. DNS;
 //! 6. routes to the allowed IPs that are in force, policy routing and firewall for default routes;
@@ -13,6 +13,8 @@ mod endpoint;
 mod programs;
 mod routing;
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -32,7 +34,7 @@ use adit_ctl::uapi::{self, Client, ClientError};
 use adit_io::netlink::{Family, LinkChange, Netlink};
 use adit_io::netns;
 use adit_proto::ConfigError;
-use adit_proto::config::{Cidr, DeviceChange, DeviceStatus};
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
 use adit_proto::limits::MAX_PEERS;
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -56,6 +58,8 @@ struct Quick {
     config: Config,
     /// Set by SIGINT, SIGTERM and SIGHUP.
     interrupted: Arc<AtomicBool>,
+    /// A killed run left everything blocked that would go through its tunnel: this one must not unblock it by failing.
+    blocked: Cell<bool>,
 }
 
 pub(crate) fn up(args: &UpArgs) -> Result<()> {
@@ -107,7 +111,7 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
             quick.undo_surroundings(&netlink, None);
             quick.remove_dead_files();
             bail!(
-                "{failure}; if a process was killed, what it left (rules, firewall, DNS) is removed now, but no hook was run"
+                "{failure}; if a process was killed, what it left (routing rules, what they blocked, firewall, DNS) is removed now, but no hook was run"
             );
         }
     };
@@ -177,6 +181,15 @@ pub(crate) fn is_nobody(error: &ClientError) -> bool {
         if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused))
 }
 
+fn allowed_ips(status: &DeviceStatus) -> impl Iterator<Item = Cidr> + '_ {
+    let peers = status.peers.iter();
+    peers.flat_map(|peer| peer.allowed_ips.iter().copied())
+}
+
+fn has_default(status: &DeviceStatus) -> bool {
+    allowed_ips(status).any(|block| block.prefix_len() == 0)
+}
+
 impl Quick {
     fn load(args: &ConfArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
@@ -212,6 +225,7 @@ impl Quick {
             path,
             config,
             interrupted,
+            blocked: Cell::new(false),
         };
         Ok((quick, mistakes))
     }
@@ -230,13 +244,25 @@ impl Quick {
 
     fn bring_up(&self, netlink: &Netlink) -> Result<()> {
         let interface = &self.config.interface;
+        let orphans = self.orphans(netlink);
+        self.blocked.set(self.may_be_full() && !orphans.is_empty());
         self.hooks(&interface.pre_up)?;
+        if self.blocked.get() && self.has_names() {
+            say!(
+                "adit: a tunnel whose process was killed blocks what would go through it, name look-ups perhaps; \
+                 `adit down {}` ends that",
+                self.name
+            );
+        }
         let endpoints = self.endpoints()?;
         // What the hooks have set stays: a key that is in no file, for one.
         self.set(&DeviceChange {
             replace_peers: false,
             ..self.config.to_change(&endpoints)
         })?;
+        // A hook may have set more than the file.
+        let status = self.status()?;
+        let mark = self.mark(netlink, &status, &orphans)?;
 
         let about = || format!("cannot set up {}", self.name);
         let index = netlink.link(&self.name).context(about)?.index;
@@ -245,14 +271,12 @@ impl Quick {
                 .add_address(index, address.ip, address.prefix_len, false)
                 .context(about)?;
         }
-        // A hook may have set more than the file.
-        let status = self.status()?;
         let known: Vec<SocketAddr> = (status.peers.iter())
             .filter_map(|peer| peer.endpoint)
             .collect();
         let mtu = interface
             .mtu
-            .map_or_else(|| routing::automatic_mtu(netlink, &known), u32::from);
+            .map_or_else(|| routing::automatic_mtu(netlink, &known, mark), u32::from);
         let change = LinkChange {
             mtu: Some(mtu),
             up: Some(true),
@@ -265,8 +289,10 @@ impl Quick {
         if !interface.dns.is_empty() {
             programs::set_dns(&self.name, &interface.dns, &interface.dns_search)?;
         }
-        self.add_routes(netlink, index, &status)?;
-        self.hooks(&interface.post_up)
+        self.add_routes(netlink, index, &status, mark, &orphans)?;
+        self.hooks(&interface.post_up)?;
+        self.blocked.set(false);
+        Ok(())
     }
 
     /// Says what is missing where the interface comes up all the same.
@@ -353,44 +379,97 @@ impl Quick {
         })
     }
 
-    /// Routes to the allowed IPs of all peers: those of the file, and those that a hook has added.
-    fn add_routes(&self, netlink: &Netlink, index: u32, status: &DeviceStatus) -> Result<()> {
+    /// Routes to the allowed IPs of all peers: those of the file, and those that a hook has added. What killed runs left
+    /// goes once there is something in its place.
+    fn add_routes(
+        &self,
+        netlink: &Netlink,
+        index: u32,
+        status: &DeviceStatus,
+        mark: u32,
+        orphans: &BTreeSet<u32>,
+    ) -> Result<()> {
         let interface = &self.config.interface;
         let addresses = routing::addresses(netlink, index, &interface.addresses)?;
-        let allowed: Vec<Cidr> = (status.peers.iter())
-            .flat_map(|peer| peer.allowed_ips.iter().copied())
-            .collect();
-        let mut table = Some(status.fwmark).filter(|mark| *mark != 0);
-        let plan = routing::plan(&addresses, &allowed, &interface.table)?;
-        if (plan.iter()).any(|planned| matches!(planned, Planned::Default(_))) {
-            // Rules that a killed run left would be in the way, or stay for good.
-            routing::remove_orphans(netlink, table);
-        }
-        for planned in plan {
+        let allowed: Vec<Cidr> = allowed_ips(status).collect();
+        let mut full = false;
+        for planned in routing::plan(&addresses, &allowed, &interface.table)? {
             self.check_interrupted()?;
             match planned {
                 Planned::Plain(block, table) => routing::add_route(netlink, index, block, table)?,
                 Planned::Default(block) => {
-                    let mark = match table {
-                        Some(mark) => mark,
-                        None => self.mark_own_packets(netlink)?,
-                    };
-                    table = Some(mark);
                     self.add_default(netlink, index, block, mark)?;
+                    full = true;
                 }
             }
+        }
+        if full {
+            // Of the family that has no default route now.
+            routing::remove_default(netlink, mark);
+        }
+        // Its file may have had a default route when it was killed.
+        if full || !orphans.is_empty() && routing::unset_firewall(&self.name) {
+            self.remove_orphans(netlink);
         }
         Ok(())
     }
 
-    /// Chooses a table for the default route, and marks what the tunnel sends with its number.
-    fn mark_own_packets(&self, netlink: &Netlink) -> Result<u32> {
-        let table = routing::free_table(netlink)?;
-        self.set(&DeviceChange {
-            fwmark: Some(table),
-            ..DeviceChange::default()
-        })?;
-        Ok(table)
+    /// The tables of tunnels whose process was killed.
+    fn orphans(&self, netlink: &Netlink) -> BTreeSet<u32> {
+        let mut tables = routing::orphans(netlink, self.config.interface.fwmark);
+        if !tables.is_empty() {
+            let others = uapi::interfaces(Path::new(uapi::DIR));
+            for other in others.iter().filter(|other| **other != self.name) {
+                // Its routes may have gone with `ip link set down`, or are about to come.
+                let status = Client::connect(other).ok().map(|mut client| client.get());
+                tables.retain(|table| !matches!(&status, Some(Ok(s)) if s.fwmark == *table));
+            }
+        }
+        tables
+    }
+
+    /// Whether it takes a default route, by the file or perhaps by a hook.
+    fn may_be_full(&self) -> bool {
+        let mut allowed = self.config.peers.iter().flat_map(|p| &p.allowed_ips);
+        let full = allowed
+            .any(|change| matches!(change, AllowedIpChange::Add(block) if block.prefix_len() == 0));
+        full || !self.config.interface.pre_up.is_empty()
+    }
+
+    fn remove_orphans(&self, netlink: &Netlink) {
+        let orphans = self.orphans(netlink);
+        (orphans.iter()).for_each(|table| routing::remove_default(netlink, *table));
+    }
+
+    /// Whether there are endpoints to look up.
+    fn has_names(&self) -> bool {
+        let mut endpoints = self.config.peers.iter().filter_map(|p| p.endpoint.as_ref());
+        endpoints.any(|endpoint| endpoint.numeric().is_none())
+    }
+
+    /// The mark of what the tunnel sends and, if it is to have default routes, the number of their table, which is made to
+    /// end look-ups. It is set before the interface comes up: what a killed run left blocks what has no mark.
+    fn mark(
+        &self,
+        netlink: &Netlink,
+        status: &DeviceStatus,
+        orphans: &BTreeSet<u32>,
+    ) -> Result<u32> {
+        let mut mark = status.fwmark;
+        if self.config.interface.table != Table::Auto || !has_default(status) {
+            return Ok(mark);
+        }
+        if mark == 0 {
+            mark = routing::free_table(netlink, orphans)?;
+            self.set(&DeviceChange {
+                fwmark: Some(mark),
+                ..DeviceChange::default()
+            })?;
+        }
+        for block in allowed_ips(status).filter(|block| block.prefix_len() == 0) {
+            routing::add_block(netlink, Family::of(block.addr()), mark)?;
+        }
+        Ok(mark)
     }
 
     fn add_default(&self, netlink: &Netlink, index: u32, block: Cidr, mark: u32) -> Result<()> {
@@ -478,22 +557,26 @@ impl Quick {
         if !interface.dns.is_empty() {
             programs::unset_dns(&self.name);
         }
+        if self.blocked.get() {
+            say!(
+                "adit: what would go through {name} stays blocked, as the killed process left it; `adit down {name}` ends \
+                 that",
+                name = self.name
+            );
+            return;
+        }
+        let firewall = routing::unset_firewall(&self.name);
         if interface.table == Table::Auto {
-            let has_default = |status: &DeviceStatus| {
-                let mut allowed = status.peers.iter().flat_map(|peer| &peer.allowed_ips);
-                allowed.any(|block| block.prefix_len() == 0)
-            };
             match status {
                 // The rules that lead to its mark's table are somebody else's otherwise.
                 Some(status) if has_default(status) => {
                     routing::remove_default(netlink, status.fwmark);
                 }
-                Some(_) => {}
                 // The process took the mark that it chose with it.
-                None => routing::remove_orphans(netlink, interface.fwmark),
+                None if self.may_be_full() || firewall => self.remove_orphans(netlink),
+                _ => {}
             }
         }
-        routing::unset_firewall(&self.name);
     }
 
     /// Writes the running configuration to the file, all at once.

@@ -1,8 +1,8 @@
 //! MTU, routes, policy routing and packet filter of a tunnel, over netlink.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use adit_ctl::config::{Address, Table};
 use adit_io::netlink::{Family, Firewall, Netlink, Route, Rule};
@@ -15,11 +15,12 @@ const FIRST_TABLE: u32 = 51820;
 /// Outer IPv6, UDP, data header and tag.
 const OVERHEAD: u32 = 80;
 
-/// The largest MTU that fits the way to every endpoint; that of the default route if there is no endpoint yet.
-pub(super) fn automatic_mtu(netlink: &Netlink, endpoints: &[SocketAddr]) -> u32 {
+/// The largest MTU that fits the way to every endpoint for packets with this mark; that of the default route if there is
+/// no endpoint yet.
+pub(super) fn automatic_mtu(netlink: &Netlink, endpoints: &[SocketAddr], mark: u32) -> u32 {
     let device_mtu = |oif: u32| netlink.link_by_index(oif).ok().map(|link| link.mtu);
     let path_mtu = |endpoint: &SocketAddr| {
-        let path = netlink.route_get(endpoint.ip(), None, 0, None).ok()?;
+        let path = netlink.route_get(endpoint.ip(), None, mark, None).ok()?;
         path.mtu.or_else(|| device_mtu(path.oif))
     };
     let smallest = endpoints.iter().filter_map(path_mtu).min();
@@ -41,6 +42,27 @@ pub(super) fn automatic_mtu(netlink: &Netlink, endpoints: &[SocketAddr]) -> u32 
 
 fn is_default(route: &Route, table: u32) -> bool {
     route.destination.1 == 0 && route.table == table && route.unicast
+}
+
+/// Where look-ups end when the tunnel's default route is gone, as with its process: without it they would go on to the
+/// main table, and packets leave in clear.
+fn block(family: Family, table: u32) -> Route {
+    let all = match family {
+        Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    Route {
+        oif: None,
+        table,
+        // Whatever else is there comes first.
+        metric: Some(u32::MAX),
+        unicast: false,
+        ..Route::through(0, all, 0)
+    }
+}
+
+fn is_block(route: &Route) -> bool {
+    route.destination.1 == 0 && !route.unicast && route.metric == Some(u32::MAX)
 }
 
 /// A route to some of a peer's allowed IPs.
@@ -150,8 +172,11 @@ fn leads_to(netlink: &Netlink, ifindex: u32, wanted: &Route) -> bool {
         .any(|route| same(route) && route.oif == Some(ifindex))
 }
 
-/// The first table from 51820 on that nobody uses.
-pub(super) fn free_table(netlink: &Netlink) -> Result<u32> {
+/// A table for default routes: the first of those that killed runs left, or from 51820 on the first that nobody uses.
+pub(super) fn free_table(netlink: &Netlink, orphans: &BTreeSet<u32>) -> Result<u32> {
+    if let Some(table) = orphans.first() {
+        return Ok(*table);
+    }
     let mut used = HashSet::new();
     for family in Family::BOTH {
         let failed = || "cannot choose a routing table".to_owned();
@@ -175,21 +200,35 @@ pub(super) fn free_table(netlink: &Netlink) -> Result<u32> {
         .unwrap_or(FIRST_TABLE))
 }
 
+/// Makes look-ups of this family that get to the table, and find no default route there, end there.
+pub(super) fn add_block(netlink: &Netlink, family: Family, table: u32) -> Result<()> {
+    match netlink.add_route(&block(family, table)) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        result => result.context(|| "cannot route everything through the tunnel".into()),
+    }
+}
+
 /// Sends everything through the tunnel but what the tunnel itself sends (marked `table`), and what the main table
-/// has a more specific route for.
+/// has a more specific route for. Whatever leads to the table, [`add_block`] comes before it: when this ends half way,
+/// nothing leaves in clear.
 pub(super) fn add_default(netlink: &Netlink, ifindex: u32, block: Cidr, table: u32) -> Result<()> {
     let family = Family::of(block.addr());
     let failed = || "cannot route everything through the tunnel".to_owned();
     add_route(netlink, ifindex, block, table)?;
-    netlink.add_rule(&unmarked(family, table)).context(failed)?;
+    let orphans = netlink.rules(family).context(failed)?;
+    let orphans = orphans.iter().filter(|rule| is_unmarked(rule, table));
+    let new = unmarked(family, table);
+    netlink.insert_rule(&new).context(failed)?;
     // The kernel chose the place; the other rule goes right before it. Its place is stated because the kernel would
     // take the same rule of another tunnel, which may stand behind this one, for it.
     let rules = netlink.rules(family).context(failed)?;
     let own = rules.into_iter().find(|rule| is_unmarked(rule, table));
-    match netlink.add_rule(&specific(&own.unwrap_or(unmarked(family, table)))) {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-        result => result.context(failed),
+    match netlink.add_rule(&specific(&own.unwrap_or(new))) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        result => result.context(failed)?,
     }
+    orphans.for_each(|rule| delete_rules(netlink, rule));
+    Ok(())
 }
 
 fn unmarked(family: Family, table: u32) -> Rule {
@@ -219,8 +258,8 @@ fn specific(unmarked: &Rule) -> Rule {
     }
 }
 
-/// Removes what [`add_default`] added, in both families; the route has gone with the interface. Other tunnels keep
-/// their rules: one with the same mark has its default route in the table.
+/// Removes what [`add_default`] and [`add_block`] added, in the families whose default route has gone with the
+/// interface. Other tunnels keep their rules: one with the same mark has its default route in the table.
 pub(super) fn remove_default(netlink: &Netlink, table: u32) {
     for family in Family::BOTH {
         let rules = netlink.rules(family).unwrap_or_default();
@@ -228,38 +267,54 @@ pub(super) fn remove_default(netlink: &Netlink, table: u32) {
         if routes.iter().any(|route| is_default(route, table)) {
             continue;
         }
-        for rule in rules.iter().filter(|rule| is_unmarked(rule, table)) {
-            for rule in [rule, &specific(rule)] {
-                match netlink.delete_rule(rule) {
-                    Ok(()) => {}
-                    Err(e) if e.kind() == ErrorKind::NotFound => {}
-                    Err(e) => say!("adit: {e}"),
-                }
-            }
+        let rules = rules.iter().filter(|rule| is_unmarked(rule, table));
+        rules.for_each(|rule| delete_rules(netlink, rule));
+        if (routes.iter()).any(|route| route.table == table && is_block(route)) {
+            tolerate(netlink.delete_route(&block(family, table)));
         }
     }
 }
 
-/// Removes the rules of tunnels whose process was killed: pairs, as [`add_default`] and wg-quick make them, that lead to
-/// `stated`, or to tables from 51820 on, that have no route left.
-pub(super) fn remove_orphans(netlink: &Netlink, stated: Option<u32>) {
+/// Deletes an unmarked rule and the one before it.
+fn delete_rules(netlink: &Netlink, unmarked: &Rule) {
+    tolerate(netlink.delete_rule(unmarked));
+    tolerate(netlink.delete_rule(&specific(unmarked)));
+}
+
+/// What is to go may have gone.
+fn tolerate(deleted: adit_io::netlink::Result<()>) {
+    if let Err(e) = deleted
+        && e.kind() != ErrorKind::NotFound
+    {
+        say!("adit: {e}");
+    }
+}
+
+/// The tables of tunnels whose process was killed: `stated` and those from 51820 on that hold [`add_block`]'s route, or
+/// that a pair of rules leads to, as [`add_default`] and wg-quick make them, and that have no other route left.
+pub(super) fn orphans(netlink: &Netlink, stated: Option<u32>) -> BTreeSet<u32> {
     // Rules before routes: of a tunnel that comes up meanwhile, the route is there first.
     let rules = Family::BOTH.map(|family| netlink.rules(family).unwrap_or_default());
-    let mut tables: HashSet<u32> = (rules.iter().flatten())
-        .filter(|rule| rule.table >= FIRST_TABLE || stated == Some(rule.table))
+    let mut tables: BTreeSet<u32> = (rules.iter().flatten())
         .filter(|rule| is_unmarked(rule, rule.table))
         .filter(|rule| rules.iter().flatten().any(|other| *other == specific(rule)))
         .map(|rule| rule.table)
         .collect();
+    let mut routes = Vec::new();
     for family in Family::BOTH {
-        let Ok(routes) = netlink.routes(family) else {
-            return;
-        };
-        tables.retain(|table| routes.iter().all(|route| route.table != *table));
+        match netlink.routes(family) {
+            Ok(of_family) => routes.extend(of_family),
+            Err(_) => return BTreeSet::new(),
+        }
     }
+    let blocked = routes.iter().filter(|route| is_block(route));
+    tables.extend(blocked.map(|route| route.table));
+    let others: HashSet<u32> = (routes.iter().filter(|route| !is_block(route)))
+        .map(|route| route.table)
+        .collect();
+    tables.retain(|table| *table >= FIRST_TABLE || stated == Some(*table));
+    tables.retain(|table| !others.contains(table));
     tables
-        .into_iter()
-        .for_each(|table| remove_default(netlink, table));
 }
 
 /// Addresses of an interface, in the order in which the kernel lists them. It makes link-local ones itself: those
@@ -311,13 +366,16 @@ pub(super) fn set_firewall(
     }
 }
 
-/// Removes what [`set_firewall`] set, in both families, now or before the process was killed.
-pub(super) fn unset_firewall(interface: &str) {
-    for family in Family::BOTH {
-        if let Err(e) = Firewall::remove(family, &firewall_table(interface)) {
+/// Removes what [`set_firewall`] set, in both families, now or before the process was killed; whether there was any.
+pub(super) fn unset_firewall(interface: &str) -> bool {
+    let remove = |family| {
+        let removed = Firewall::remove(family, &firewall_table(interface));
+        removed.unwrap_or_else(|e| {
             say!("adit: {e}");
-        }
-    }
+            true
+        })
+    };
+    Family::BOTH.map(remove).contains(&true)
 }
 
 fn firewall_table(interface: &str) -> String {

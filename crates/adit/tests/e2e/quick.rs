@@ -442,15 +442,181 @@ fn strict_reverse_path_filters_let_the_tunnels_answers_in() {
     ping_fails(left, "172.31.0.1");
 }
 
+/// Kills every process of Adit.
+fn kill_adit(host: &Host) {
+    host.sh(&format!(
+        "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = {} ]; then kill -9 ${{p#/proc/}}; fi; done",
+        adit()
+    ));
+    wait_for("interface and socket go with it", seconds(20), || {
+        let socket = host.path("/run/wireguard/wg0.sock");
+        !host.has_interface("wg0") && std::os::unix::net::UnixStream::connect(socket).is_err()
+    });
+}
+
+/// What the left side sends in clear to hosts behind the tunnel.
+fn leaks(world: &World) -> Capture {
+    let clear = "not udp port 51820 and (host 172.31.0.1 or host fd31::1)";
+    Capture::start(&world.net.router, "eth0", clear)
+}
+
+#[track_caller]
+fn leaked_nothing(uplink: &Capture, when: &str) {
+    // A file without packets is its header.
+    assert_eq!(uplink.bytes().len(), 24, "packets in clear {when}");
+}
+
+#[test]
+fn a_full_tunnel_whose_process_was_killed_leaks_nothing() {
+    if !only_adit() {
+        return;
+    }
+    for interface in ["", "FwMark = 77"] {
+        let world = World::new();
+        let left = world.left();
+        let before = state(left);
+        let up = format!("{} up wg0", adit());
+        let good = world.config(interface, "0.0.0.0/0, ::/0");
+        world.write(&good);
+        left.sh(&up);
+        ping(left, "172.31.0.1", 1);
+        let uplink = leaks(&world);
+        for host in ["172.31.0.1", "fd31::1"] {
+            left.sh(&format!(
+                "while [ ! -e /run/done ]; do ping -n -q -c 1 -W 1 {host}; sleep 0.01; done > /dev/null 2>&1 &"
+            ));
+        }
+        let blocked = |when: &str| {
+            for host in ["172.31.0.1", "fd31::1"] {
+                let route = left.try_sh(&format!("ip route get {host}"));
+                assert!(!route.ok(), "{when}: {}", route.stdout);
+            }
+            leaked_nothing(&uplink, when);
+        };
+        kill_adit(left);
+        blocked("once it is killed");
+
+        let failing = format!("PostUp = false\n{interface}");
+        world.write(&world.config(&failing, "0.0.0.0/0, ::/0"));
+        let output = left.try_sh(&up);
+        assert!(!output.ok());
+        for part in ["stays blocked", "adit down wg0"] {
+            assert!(output.stderr.contains(part), "{}", output.stderr);
+        }
+        blocked("after an `up` that fails");
+
+        world.write(&good);
+        left.sh(&up);
+        ping(left, "172.31.0.1", 1);
+        ping(left, "fd31::1", 1);
+        leaked_nothing(&uplink, "during the next `up`");
+
+        kill_adit(left);
+        blocked("once it is killed again");
+        let output = left.try_sh(&format!("{} down wg0", adit()));
+        assert!(output.stderr.contains("not up"), "{}", output.stderr);
+        wait_for("after `down` they leave in clear", seconds(20), || {
+            uplink.bytes().len() > 24
+        });
+        left.sh("touch /run/done; sleep 1.2; rm /run/done");
+        comes_back(left, &before, "down");
+    }
+}
+
+#[test]
+fn an_up_that_was_killed_half_way_leaks_nothing() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let up = format!("PATH=/run/fake:$PATH {} up wg0", adit());
+    let down = format!("{} down wg0", adit());
+    left.sh("mkdir /run/fake; printf '#!/bin/sh\\nkill -9 $PPID\\n' > /run/fake/resolvconf; chmod +x /run/fake/resolvconf");
+    let before = state(left);
+    for line in ["DNS = 192.168.77.2", "PostUp = kill -9 $PPID"] {
+        for process_too in [true, false] {
+            world.write(&world.config(line, "0.0.0.0/0, ::/0"));
+            assert!(!left.try_sh(&up).ok());
+            let uplink = leaks(&world);
+            let rules = left.sh("ip rule; ip -6 rule").contains("lookup 51820");
+            assert_eq!(rules, line.starts_with("PostUp"), "{line}");
+            for family in [4, 6] {
+                let routes = left.sh(&format!("ip -{family} route show table 51820"));
+                assert!(routes.contains("unreachable default"), "{line}: {routes}");
+            }
+            if process_too {
+                kill_adit(left);
+            }
+            if rules {
+                left.try_sh("ping -n -q -c 1 -W 1 172.31.0.1; ping -n -q -c 1 -W 1 fd31::1");
+                leaked_nothing(&uplink, line);
+            }
+            let output = left.try_sh(&down);
+            assert_eq!(output.ok(), !process_too, "{}", output.stderr);
+            comes_back(left, &before, line);
+        }
+        // The next `up` cleans it, too.
+        assert!(!left.try_sh(&up).ok());
+        kill_adit(left);
+        world.write(&world.config("", "0.0.0.0/0"));
+        left.sh(&up);
+        ping(left, "172.31.0.1", 1);
+        let rest = left.sh("ip -6 rule; ip -6 route show table all");
+        assert!(!rest.contains("51820"), "{rest}");
+        left.sh(&down);
+        comes_back(left, &before, "`up` and `down`");
+    }
+}
+
+#[test]
+fn no_rule_leads_to_a_table_in_which_look_ups_do_not_end() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    for family in [4, 6] {
+        let events = format!("/run/events{family}");
+        left.sh(&format!(
+            "ip -{family} -o monitor route rule > {events} 2>&1 & echo $! >> /run/monitors"
+        ));
+        wait_for("the kernel's events arrive", seconds(20), || {
+            left.sh(&format!(
+                "ip -{family} rule add pref 9 table 9; ip -{family} rule del pref 9; cat {events}"
+            ))
+            .contains("lookup 9")
+        });
+    }
+    left.sh(&format!("{0} up wg0; {0} down wg0", adit()));
+    for family in [4, 6] {
+        let find = |events: &str, parts: [&str; 2]| {
+            let line = |line: &str| parts.iter().all(|part| line.contains(part));
+            events.lines().position(line)
+        };
+        let mut order = Vec::new();
+        wait_for("what `down` removes", seconds(20), || {
+            let events = left.sh(&format!("cat /run/events{family}"));
+            let parts = [
+                ["unreachable default", "table 51820"],
+                ["not from all fwmark", "lookup 51820"],
+                ["Deleted", "lookup 51820"],
+                ["Deleted unreachable default", "table 51820"],
+            ];
+            order = parts.map(|parts| find(&events, parts)).to_vec();
+            !order.contains(&None)
+        });
+        assert!(order.is_sorted(), "IPv{family}: {order:?}");
+    }
+    left.sh("kill $(cat /run/monitors)");
+}
+
 #[test]
 fn what_a_killed_process_left_goes_with_down_and_with_the_next_run() {
     if !only_adit() {
         return;
     }
-    let kill = format!(
-        "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = {} ]; then kill -9 ${{p#/proc/}}; fi; done",
-        adit()
-    );
     for interface in ["", "FwMark = 77"] {
         let world = World::new();
         let left = world.left();
@@ -458,17 +624,14 @@ fn what_a_killed_process_left_goes_with_down_and_with_the_next_run() {
         world.write(&world.config(interface, "0.0.0.0/0, ::/0"));
         let up = format!("{} up wg0", adit());
         let down = format!("{} down wg0", adit());
-        let is_dead = || !left.has_interface("wg0");
         left.sh(&up);
-        left.sh(&kill);
-        wait_for("the interface goes with it", seconds(20), is_dead);
+        kill_adit(left);
         let output = left.try_sh(&down);
         assert!(!output.ok() && output.stderr.contains("not up"));
         comes_back(left, &before, "`down`");
 
         left.sh(&up);
-        left.sh(&kill);
-        wait_for("the interface goes with it", seconds(20), is_dead);
+        kill_adit(left);
         left.sh(&up);
         ping(left, "172.31.0.1", 1);
         left.sh(&down);

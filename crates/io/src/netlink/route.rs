@@ -28,7 +28,8 @@ pub struct Route {
     pub prefsrc: Option<IpAddr>,
     /// The MTU that it states.
     pub mtu: Option<u32>,
-    /// A route to hosts, not one that rejects, or is local to this host, or for broadcasts.
+    /// A route to hosts, not one that rejects, or is local to this host, or for broadcasts. One that is added and is none
+    /// is `unreachable`: look-ups end there.
     pub unicast: bool,
 }
 
@@ -170,8 +171,11 @@ impl Route {
         // The attribute says it; the header's byte cannot hold most tables.
         message.header.table = u8::try_from(self.table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC);
         message.header.protocol = RouteProtocol::Boot;
-        message.header.kind = RouteType::Unicast;
-        message.header.scope = if self.gateway.is_none() && ip.is_ipv4() {
+        message.header.kind = match self.unicast {
+            true => RouteType::Unicast,
+            false => RouteType::Unreachable,
+        };
+        message.header.scope = if self.unicast && self.gateway.is_none() && ip.is_ipv4() {
             RouteScope::Link
         } else {
             RouteScope::Universe

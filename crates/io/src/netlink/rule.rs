@@ -45,6 +45,12 @@ impl Netlink {
         )
     }
 
+    /// Adds a rule even if there is one like it: the kernel puts it before that one, too.
+    pub fn insert_rule(&self, rule: &Rule) -> Result<()> {
+        let what = format!("adding {}", rule.describe());
+        self.change(what, Message::NewRule(rule.message()), NLM_F_CREATE)
+    }
+
     /// Deletes a rule; an error of kind `NotFound` if there is none like it.
     pub fn delete_rule(&self, rule: &Rule) -> Result<()> {
         let what = format!("deleting {}", rule.describe());

@@ -242,6 +242,32 @@ fn routes_and_rules_do_what_wg_quick_needs() {
                 })
             };
             assert!(find(not_marked) && find(suppress), "{rules:?}");
+            let count = |wanted: Rule| {
+                let rules = netlink.rules(family).unwrap();
+                let same = |rule: &&Rule| (rule.table, rule.not) == (wanted.table, wanted.not);
+                rules.iter().filter(same).count()
+            };
+            netlink.insert_rule(&not_marked).unwrap();
+            assert_eq!(count(not_marked), 2);
+            netlink.delete_rule(&not_marked).unwrap();
+            assert_eq!(count(not_marked), 1);
+
+            // Where look-ups end when the other route goes.
+            let end = Route {
+                oif: None,
+                metric: Some(u32::MAX),
+                unicast: false,
+                ..all.clone()
+            };
+            let ends = || {
+                let routes = netlink.routes(family).unwrap();
+                let end = |route: &&Route| route.table == table && !route.unicast;
+                routes.iter().filter(end).count()
+            };
+            netlink.add_route(&end).unwrap();
+            assert_eq!(ends(), 1);
+            netlink.delete_route(&end).unwrap();
+            assert_eq!(ends(), 0);
 
             let path = netlink.route_get(ip(far), None, 0, None).unwrap();
             assert_eq!((path.oif, path.gateway), (tunnel, None));
