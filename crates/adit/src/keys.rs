@@ -55,7 +55,7 @@ pub(crate) fn pubkey() -> Result<()> {
             "standard input is no private key: expected 44 characters of base64, as `adit genkey` prints them"
         );
     };
-    print_line(&keys::to_base64(&keys::public(&private).0))
+    print_line(&keys::to_base64(&private.public_key().0))
 }
 
 fn print_secret(key: &Secret) -> Result<()> {
@@ -67,7 +67,7 @@ fn print_secret(key: &Secret) -> Result<()> {
             "Warning: writing to world accessible file.\nConsider setting the umask to 077 and trying again."
         );
     }
-    print_line(&keys::to_base64(&key.0))
+    print_line(&keys::to_base64(key.bytes()))
 }
 
 fn print_line(text: &str) -> Result<()> {

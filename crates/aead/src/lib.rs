@@ -38,10 +38,12 @@
 //! wiped when dropped, scratch memory and vector registers at the end of each batch.
 
 mod kernels;
+mod stack;
 
 pub use kernels::Kernel;
 use kernels::{Job, LibraryKey};
 use ring::aead::LessSafeKey;
+pub use stack::wiping_stack;
 use zeroize::Zeroizing;
 
 /// The length of the tag that follows every ciphertext.

@@ -22,13 +22,15 @@ pub fn to_base64(key: &[u8; 32]) -> Zeroizing<String> {
 
 /// A key from base64; `None` unless it is exactly 32 bytes in the canonical form.
 pub fn from_base64(text: &str) -> Option<Secret> {
-    let mut key = Secret([0; 32]);
-    (text.len() == BASE64_LEN && Base64::decode(text, &mut key.0).ok()?.len() == 32).then_some(key)
+    let mut key = Secret::zero();
+    let is_whole = text.len() == BASE64_LEN
+        && Base64::decode(text, key.bytes_mut()).is_ok_and(|bytes| bytes.len() == 32);
+    is_whole.then_some(key)
 }
 
 /// A public key from base64.
 pub fn public_from_base64(text: &str) -> Option<PublicKey> {
-    from_base64(text).map(|key| PublicKey(key.0))
+    from_base64(text).map(|key| PublicKey(*key.bytes()))
 }
 
 /// `key` as 64 lower-case hexadecimal digits.
@@ -40,8 +42,10 @@ pub fn to_hex(key: &[u8; 32]) -> Zeroizing<String> {
 
 /// A key from 64 hexadecimal digits of either case.
 pub fn from_hex(text: &[u8]) -> Option<Secret> {
-    let mut key = Secret([0; 32]);
-    (text.len() == 64 && base16ct::mixed::decode(text, &mut key.0).ok()?.len() == 32).then_some(key)
+    let mut key = Secret::zero();
+    let is_whole = text.len() == 64
+        && base16ct::mixed::decode(text, key.bytes_mut()).is_ok_and(|bytes| bytes.len() == 32);
+    is_whole.then_some(key)
 }
 
 /// A private key from random bytes, clamped as `wg genkey` clamps it.
@@ -53,21 +57,16 @@ pub fn generate_private(fill: impl FnOnce(&mut [u8])) -> Secret {
 
 /// A preshared key: 32 random bytes.
 pub fn generate_preshared(fill: impl FnOnce(&mut [u8])) -> Secret {
-    let mut key = Secret([0; 32]);
-    fill(&mut key.0);
+    let mut key = Secret::zero();
+    fill(key.bytes_mut());
     key
-}
-
-/// The public key of a private key.
-pub fn public(private: &Secret) -> PublicKey {
-    let private = x25519_dalek::StaticSecret::from(private.0);
-    PublicKey(x25519_dalek::PublicKey::from(&private).to_bytes())
 }
 
 /// Makes `key` a valid X25519 scalar (RFC 7748, section 5); an all-zero key, which means "none", stays zero.
 pub(crate) fn clamp(key: &mut Secret) {
     if !key.is_zero() {
-        key.0[0] &= 248;
-        key.0[31] = (key.0[31] & 127) | 64;
+        let bytes = key.bytes_mut();
+        bytes[0] &= 248;
+        bytes[31] = (bytes[31] & 127) | 64;
     }
 }

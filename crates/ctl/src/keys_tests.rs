@@ -3,10 +3,10 @@ use super::*;
 #[test]
 fn keys_go_to_text_and_back() {
     let key = generate_preshared(|bytes| bytes.fill(0x77));
-    let base64 = to_base64(&key.0);
+    let base64 = to_base64(key.bytes());
     assert_eq!(*base64, "d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3c=");
     assert_eq!(from_base64(&base64), Some(key.clone()));
-    assert_eq!(*to_hex(&key.0), "77".repeat(32));
+    assert_eq!(*to_hex(key.bytes()), "77".repeat(32));
     assert_eq!(from_hex("77".repeat(32).as_bytes()), Some(key));
     assert_eq!(
         from_hex("AbcdeF01".repeat(8).as_bytes()),
@@ -51,8 +51,8 @@ fn what_is_no_key_is_refused() {
 #[test]
 fn public_keys_are_those_of_wg() {
     let private = generate_private(|bytes| bytes.fill(0x77));
-    assert_eq!((private.0[0], private.0[31]), (0x70, 0x77));
+    assert_eq!((private.bytes()[0], private.bytes()[31]), (0x70, 0x77));
     let expected = public_from_base64("HPV5q6RaELodHvBtkfyiqp7QoRUFFWUxVUBdCxjLmmc=");
-    assert_eq!(Some(public(&private)), expected);
-    assert_eq!(Some(public(&Secret([0x77; 32]))), expected);
+    assert_eq!(Some(private.public_key()), expected);
+    assert_eq!(Some(Secret::new(&[0x77; 32]).public_key()), expected);
 }

@@ -36,7 +36,7 @@ fn device(secret: &StaticSecret, peer: PeerChange, now: Time) -> Device {
         }
     }));
     let change = DeviceChange {
-        private_key: Some(Secret(secret.to_bytes())),
+        private_key: Some(Secret::new(secret.as_bytes())),
         peers: vec![peer],
         ..DeviceChange::default()
     };
@@ -340,7 +340,7 @@ fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
     let device = Arc::clone(&way.ours);
     *next.lock().expect("not poisoned") = Some(Box::new(move || {
         let change = DeviceChange {
-            private_key: Some(Secret([0x33; 32])),
+            private_key: Some(Secret::new(&[0x33; 32])),
             ..DeviceChange::default()
         };
         let mut device = device.lock().expect("not poisoned");

@@ -70,7 +70,7 @@ impl Stranger {
         }));
         let now = Time::default() + Duration::from_secs(1000);
         let change = DeviceChange {
-            private_key: Some(Secret(Self::secret().to_bytes())),
+            private_key: Some(Secret::new(Self::secret().as_bytes())),
             peers: vec![PeerChange {
                 endpoint: Some(pair.sides[B].addr),
                 ..PeerChange::new(public(B))

@@ -5,20 +5,65 @@ use std::time::Duration;
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// A secret of 32 bytes, wiped when dropped and never printed.
-#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct Secret(pub [u8; 32]);
+use crate::crypto;
+
+/// A secret of 32 bytes, zeroized when dropped and never printed.
+///
+/// It is made on the heap and stays there: a value that moves leaves a copy where it was, and no destructor runs there.
+#[derive(PartialEq, Eq)]
+pub struct Secret(Box<[u8; 32]>);
+
+impl Secret {
+    /// 32 zero bytes, which the UAPI means by "no key", or to be filled in place.
+    pub fn zero() -> Self {
+        Self(Box::new([0; 32]))
+    }
+
+    /// A copy of `bytes`.
+    pub fn new(bytes: &[u8; 32]) -> Self {
+        let mut secret = Self::zero();
+        secret.0.copy_from_slice(bytes);
+        secret
+    }
+
+    /// The bytes, where they are.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The bytes, to be changed where they are.
+    pub fn bytes_mut(&mut self) -> &mut [u8; 32] {
+        &mut self.0
+    }
+
+    /// Whether this means "no key".
+    pub fn is_zero(&self) -> bool {
+        *self.0 == [0; 32]
+    }
+
+    /// The public key, if this is a private key.
+    pub fn public_key(&self) -> PublicKey {
+        crypto::wiping_stack(|| PublicKey(crypto::public_key(self.bytes())))
+    }
+}
+
+impl Clone for Secret {
+    fn clone(&self) -> Self {
+        Self::new(self.bytes())
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl ZeroizeOnDrop for Secret {}
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(..)")
-    }
-}
-
-impl Secret {
-    /// The UAPI writes "no key" as 32 zero bytes.
-    pub fn is_zero(&self) -> bool {
-        self.0 == [0; 32]
     }
 }
 

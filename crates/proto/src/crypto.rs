@@ -8,7 +8,10 @@ use chacha20poly1305::{ChaCha20Poly1305, Tag, XChaCha20Poly1305};
 use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
-/// 32 bytes that are wiped when dropped.
+use crate::config::Secret;
+
+/// 32 bytes that are wiped when dropped: for the length of a call of [`wiping_stack`], which also wipes what moving them
+/// leaves. What lives for longer is a [`Secret`].
 pub(crate) type Wiped = Zeroizing<[u8; 32]>;
 
 /// HASH: BLAKE2s with 32 bytes of output.
@@ -64,9 +67,24 @@ pub(crate) fn kdf<const N: usize>(key: &[u8; 32], input: &[u8]) -> [Wiped; N] {
     })
 }
 
+/// Runs `work` on keys, then overwrites the stack that it used: BLAKE2s, ChaCha20-Poly1305 and Curve25519 pass keys and
+/// what they make of them by value, so that copies stay in their frames. `work` returns no key that does not stand on
+/// the heap.
+pub(crate) fn wiping_stack<T>(work: impl FnOnce() -> T) -> T {
+    adit_aead::wiping_stack::<STACK_DEPTH, T>(work)
+}
+
+/// The deepest of them uses 6 KiB as a release is built, and 50 without any optimization.
+const STACK_DEPTH: usize = 16 << 10;
+
+/// The public key of a private key.
+pub(crate) fn public_key(secret: &[u8; 32]) -> [u8; 32] {
+    x25519_dalek::PublicKey::from(&StaticSecret::from(*secret)).to_bytes()
+}
+
 /// DH, unless the result is all zero: then the public key has low order and the result no secret.
-pub(crate) fn dh(secret: &StaticSecret, public: &[u8; 32]) -> Option<Wiped> {
-    let shared = secret.diffie_hellman(&(*public).into());
+pub(crate) fn dh(secret: &Secret, public: &[u8; 32]) -> Option<Wiped> {
+    let shared = StaticSecret::from(*secret.bytes()).diffie_hellman(&(*public).into());
     shared
         .was_contributory()
         .then(|| Zeroizing::new(shared.to_bytes()))

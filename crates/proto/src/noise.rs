@@ -9,13 +9,15 @@
 //! -> e, es, s, ss, {t}
 //! <- e, ee, se, psk, {}
 //! ```
+//!
+//! Each verb works in [`wiping_stack`]: what is left of it is what it returns, whose secrets stand on the heap.
+
+use std::sync::Arc;
 
 use adit_aead::Key;
-use x25519_dalek::StaticSecret;
-use zeroize::Zeroizing;
 
 use crate::config::{PublicKey, Secret};
-use crate::crypto::{Wiped, dh, hash, kdf, open, seal};
+use crate::crypto::{Wiped, dh, hash, kdf, open, public_key, seal, wiping_stack};
 use crate::session::Session;
 use crate::wire::{INITIATION_LEN, Initiation, RESPONSE_LEN, Response};
 use crate::{Tai64N, Time};
@@ -25,14 +27,13 @@ const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
 
 /// Our static keypair.
 pub(crate) struct Identity {
-    pub(crate) secret: StaticSecret,
+    pub(crate) secret: Secret,
     pub(crate) public: PublicKey,
 }
 
 impl Identity {
-    pub(crate) fn new(secret: &Secret) -> Self {
-        let secret = StaticSecret::from(secret.0);
-        let public = PublicKey(*x25519_dalek::PublicKey::from(&secret).as_bytes());
+    pub(crate) fn new(secret: Secret) -> Self {
+        let public = secret.public_key();
         Self { secret, public }
     }
 }
@@ -41,32 +42,35 @@ impl Identity {
 pub(crate) struct Remote {
     pub(crate) public: PublicKey,
     /// DH of both static keys; `None` without a key of our own and for a public key of low order.
-    pub(crate) static_static: Option<Wiped>,
+    pub(crate) static_static: Option<Secret>,
     /// Zero if there is none.
     pub(crate) preshared_key: Secret,
 }
 
 impl Remote {
     pub(crate) fn new(local: Option<&Identity>, public: PublicKey) -> Self {
+        let static_static = |local: &Identity| {
+            wiping_stack(|| dh(&local.secret, &public.0).map(|shared| Secret::new(&shared)))
+        };
         Self {
             public,
-            static_static: local.and_then(|local| dh(&local.secret, &public.0)),
-            preshared_key: Secret([0; 32]),
+            static_static: local.and_then(static_static),
+            preshared_key: Secret::zero(),
         }
     }
 }
 
-/// The chaining key and hash of a handshake under way; the chaining key is wiped.
+/// The chaining key and hash of a handshake under way.
 #[derive(Clone)]
 pub(crate) struct Handshake {
-    chaining_key: Wiped,
+    chaining_key: Secret,
     hash: [u8; 32],
 }
 
 /// An initiation that was sent and may be answered once.
 pub(crate) struct CreatedInitiation {
     pub(crate) index: u32,
-    ephemeral: StaticSecret,
+    ephemeral: Secret,
     handshake: Handshake,
 }
 
@@ -92,29 +96,31 @@ pub(crate) fn create_initiation(
     remote: &Remote,
     index: u32,
     timestamp: Tai64N,
-    ephemeral: StaticSecret,
+    ephemeral: Secret,
 ) -> Option<(CreatedInitiation, [u8; INITIATION_LEN])> {
-    let mut handshake = Handshake::with_responder(&remote.public);
+    wiping_stack(|| {
+        let mut handshake = Handshake::with_responder(&remote.public);
 
-    // e
-    let public = x25519_dalek::PublicKey::from(&ephemeral).to_bytes();
-    handshake.mix_ephemeral(&public);
-    // es
-    let key = handshake.mix_key(&*dh(&ephemeral, &remote.public.0)?);
-    // s
-    let static_key: [u8; 48] = handshake.seal(&key, &local.public.0);
-    // ss
-    let key = handshake.mix_key(&**remote.static_static.as_ref()?);
-    // {t}
-    let timestamp: [u8; 28] = handshake.seal(&key, &timestamp.0);
+        // e
+        let public = public_key(ephemeral.bytes());
+        handshake.mix_ephemeral(&public);
+        // es
+        let key = handshake.mix_key(&*dh(&ephemeral, &remote.public.0)?);
+        // s
+        let static_key: [u8; 48] = handshake.seal(&key, &local.public.0);
+        // ss
+        let key = handshake.mix_key(remote.static_static.as_ref()?.bytes());
+        // {t}
+        let timestamp: [u8; 28] = handshake.seal(&key, &timestamp.0);
 
-    let message = Initiation::write(index, &public, &static_key, &timestamp);
-    let created = CreatedInitiation {
-        index,
-        ephemeral,
-        handshake,
-    };
-    Some((created, message))
+        let message = Initiation::write(index, &public, &static_key, &timestamp);
+        let created = CreatedInitiation {
+            index,
+            ephemeral,
+            handshake,
+        };
+        Some((created, message))
+    })
 }
 
 /// `find` looks up the peer that the message claims to come from; the claim is proven when this returns `Ok`.
@@ -123,35 +129,37 @@ pub(crate) fn consume_initiation<'a>(
     message: Initiation<'_>,
     find: impl FnOnce(&PublicKey) -> Option<&'a Remote>,
 ) -> Result<(PublicKey, ConsumedInitiation), Reject> {
-    let mut handshake = Handshake::with_responder(&local.public);
-    let ephemeral = *message.ephemeral();
+    wiping_stack(|| {
+        let mut handshake = Handshake::with_responder(&local.public);
+        let ephemeral = *message.ephemeral();
 
-    // e
-    handshake.mix_ephemeral(&ephemeral);
-    // es
-    let shared = dh(&local.secret, &ephemeral).ok_or(Reject::NotAuthentic)?;
-    let key = handshake.mix_key(&*shared);
-    // s
-    let public = handshake
-        .open(&key, message.static_key())
-        .ok_or(Reject::NotAuthentic)?;
-    let public = PublicKey(public);
-    let remote = find(&public).ok_or(Reject::UnknownPeer(public))?;
-    // ss
-    let shared = remote.static_static.as_ref().ok_or(Reject::NotAuthentic)?;
-    let key = handshake.mix_key(&**shared);
-    // {t}
-    let timestamp = handshake
-        .open(&key, message.timestamp())
-        .ok_or(Reject::NotAuthentic)?;
+        // e
+        handshake.mix_ephemeral(&ephemeral);
+        // es
+        let shared = dh(&local.secret, &ephemeral).ok_or(Reject::NotAuthentic)?;
+        let key = handshake.mix_key(&*shared);
+        // s
+        let public = handshake
+            .open(&key, message.static_key())
+            .ok_or(Reject::NotAuthentic)?;
+        let public = PublicKey(public);
+        let remote = find(&public).ok_or(Reject::UnknownPeer(public))?;
+        // ss
+        let shared = remote.static_static.as_ref().ok_or(Reject::NotAuthentic)?;
+        let key = handshake.mix_key(shared.bytes());
+        // {t}
+        let timestamp = handshake
+            .open(&key, message.timestamp())
+            .ok_or(Reject::NotAuthentic)?;
 
-    let consumed = ConsumedInitiation {
-        timestamp: Tai64N(timestamp),
-        sender: message.sender(),
-        ephemeral,
-        handshake,
-    };
-    Ok((public, consumed))
+        let consumed = ConsumedInitiation {
+            timestamp: Tai64N(timestamp),
+            sender: message.sender(),
+            ephemeral,
+            handshake,
+        };
+        Ok((public, consumed))
+    })
 }
 
 /// The response, and the session that the initiator has yet to confirm; `None` for a public key of low order.
@@ -159,26 +167,28 @@ pub(crate) fn create_response(
     consumed: ConsumedInitiation,
     remote: &Remote,
     index: u32,
-    ephemeral: &StaticSecret,
+    ephemeral: &Secret,
     now: Time,
-) -> Option<(Session, [u8; RESPONSE_LEN])> {
-    let mut handshake = consumed.handshake;
+) -> Option<(Arc<Session>, [u8; RESPONSE_LEN])> {
+    wiping_stack(|| {
+        let mut handshake = consumed.handshake;
 
-    // e
-    let public = x25519_dalek::PublicKey::from(ephemeral).to_bytes();
-    handshake.mix_ephemeral(&public);
-    // ee
-    handshake.mix(&*dh(ephemeral, &consumed.ephemeral)?);
-    // se
-    handshake.mix(&*dh(ephemeral, &remote.public.0)?);
-    // psk
-    let key = handshake.mix_psk(&remote.preshared_key);
-    // {}
-    let empty: [u8; 16] = handshake.seal(&key, &[]);
+        // e
+        let public = public_key(ephemeral.bytes());
+        handshake.mix_ephemeral(&public);
+        // ee
+        handshake.mix(&*dh(ephemeral, &consumed.ephemeral)?);
+        // se
+        handshake.mix(&*dh(ephemeral, &remote.public.0)?);
+        // psk
+        let key = handshake.mix_psk(&remote.preshared_key);
+        // {}
+        let empty: [u8; 16] = handshake.seal(&key, &[]);
 
-    let message = Response::write(index, consumed.sender, &public, &empty);
-    let session = handshake.begin_session(index, consumed.sender, false, now);
-    Some((session, message))
+        let message = Response::write(index, consumed.sender, &public, &empty);
+        let session = handshake.begin_session(index, consumed.sender, false, now);
+        Some((session, message))
+    })
 }
 
 /// The session, if the response answers this initiation. The initiation stays as it was: the caller drops it, so that
@@ -189,21 +199,23 @@ pub(crate) fn consume_response(
     created: &CreatedInitiation,
     message: Response<'_>,
     now: Time,
-) -> Option<Session> {
-    let mut handshake = created.handshake.clone();
+) -> Option<Arc<Session>> {
+    wiping_stack(|| {
+        let mut handshake = created.handshake.clone();
 
-    // e
-    handshake.mix_ephemeral(message.ephemeral());
-    // ee
-    handshake.mix(&*dh(&created.ephemeral, message.ephemeral())?);
-    // se
-    handshake.mix(&*dh(&local.secret, message.ephemeral())?);
-    // psk
-    let key = handshake.mix_psk(&remote.preshared_key);
-    // {}
-    let _: [u8; 0] = handshake.open(&key, message.empty())?;
+        // e
+        handshake.mix_ephemeral(message.ephemeral());
+        // ee
+        handshake.mix(&*dh(&created.ephemeral, message.ephemeral())?);
+        // se
+        handshake.mix(&*dh(&local.secret, message.ephemeral())?);
+        // psk
+        let key = handshake.mix_psk(&remote.preshared_key);
+        // {}
+        let _: [u8; 0] = handshake.open(&key, message.empty())?;
 
-    Some(handshake.begin_session(created.index, message.sender(), true, now))
+        Some(handshake.begin_session(created.index, message.sender(), true, now))
+    })
 }
 
 impl Handshake {
@@ -212,7 +224,7 @@ impl Handshake {
         let chaining_key = hash(&[CONSTRUCTION]);
         let identified = hash(&[&chaining_key, IDENTIFIER]);
         Self {
-            chaining_key: Zeroizing::new(chaining_key),
+            chaining_key: Secret::new(&chaining_key),
             hash: hash(&[&identified, &public.0]),
         }
     }
@@ -228,20 +240,27 @@ impl Handshake {
 
     /// C := KDF1(C, input).
     fn mix(&mut self, input: &[u8]) {
-        [self.chaining_key] = kdf(&self.chaining_key, input);
+        let [chaining_key] = kdf(self.chaining_key.bytes(), input);
+        self.chaining_key
+            .bytes_mut()
+            .copy_from_slice(&*chaining_key);
     }
 
     /// (C, κ) := KDF2(C, input).
     fn mix_key(&mut self, input: &[u8]) -> Wiped {
-        let [chaining_key, key] = kdf(&self.chaining_key, input);
-        self.chaining_key = chaining_key;
+        let [chaining_key, key] = kdf(self.chaining_key.bytes(), input);
+        self.chaining_key
+            .bytes_mut()
+            .copy_from_slice(&*chaining_key);
         key
     }
 
     /// (C, τ, κ) := KDF3(C, Q); H := HASH(H ‖ τ). The preshared key itself is no AEAD key.
     fn mix_psk(&mut self, preshared_key: &Secret) -> Wiped {
-        let [chaining_key, hashed, key] = kdf(&self.chaining_key, &preshared_key.0);
-        self.chaining_key = chaining_key;
+        let [chaining_key, hashed, key] = kdf(self.chaining_key.bytes(), preshared_key.bytes());
+        self.chaining_key
+            .bytes_mut()
+            .copy_from_slice(&*chaining_key);
         self.mix_hash(&*hashed);
         key
     }
@@ -266,21 +285,15 @@ impl Handshake {
     }
 
     /// (T_initiator, T_responder) := KDF2(C, ε) (5.4.5).
-    fn begin_session(self, local: u32, remote: u32, initiator: bool, now: Time) -> Session {
-        let [of_initiator, of_responder] = kdf(&self.chaining_key, &[]);
+    fn begin_session(self, local: u32, remote: u32, initiator: bool, now: Time) -> Arc<Session> {
+        let [of_initiator, of_responder] = kdf(self.chaining_key.bytes(), &[]);
         let (send, receive) = if initiator {
             (of_initiator, of_responder)
         } else {
             (of_responder, of_initiator)
         };
-        Session::new(
-            local,
-            remote,
-            initiator,
-            now,
-            Key::new(&send),
-            Key::new(&receive),
-        )
+        let (send, receive) = (Key::new(&send), Key::new(&receive));
+        Arc::new(Session::new(local, remote, initiator, now, send, receive))
     }
 }
 

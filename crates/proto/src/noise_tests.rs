@@ -18,18 +18,18 @@ struct Side {
 
 /// Initiator and responder.
 fn sides() -> [Side; 2] {
-    let secrets = [Secret([0x11; 32]), Secret([0x22; 32])];
-    let [a, b] = secrets.each_ref().map(Identity::new);
+    let secrets = [Secret::new(&[0x11; 32]), Secret::new(&[0x22; 32])];
+    let [a, b] = secrets.map(Identity::new);
     let [to_b, to_a] = [(&a, b.public), (&b, a.public)].map(|(local, public)| {
         let mut remote = Remote::new(Some(local), public);
-        remote.preshared_key = Secret(PSK);
+        remote.preshared_key = Secret::new(&PSK);
         remote
     });
     [(a, to_b), (b, to_a)].map(|(identity, remote)| Side { identity, remote })
 }
 
 fn snow(side: &Side, initiator: bool) -> HandshakeState {
-    let secret = side.identity.secret.to_bytes();
+    let secret = *side.identity.secret.bytes();
     let builder = Builder::new(PATTERN.parse().unwrap())
         .prologue(IDENTIFIER)
         .unwrap()
@@ -78,7 +78,7 @@ fn agree(session: &Session, other: &mut TransportState) {
 #[test]
 fn another_implementation_answers_our_initiation() {
     let [a, b] = sides();
-    let ephemeral = StaticSecret::from([0x33; 32]);
+    let ephemeral = Secret::new(&[0x33; 32]);
     let (created, message) =
         create_initiation(&a.identity, &a.remote, 7, STAMP, ephemeral).unwrap();
 
@@ -112,7 +112,7 @@ fn we_answer_the_initiation_of_another_implementation() {
         consume_initiation(&b.identity, initiation(&bytes), |_| Some(&b.remote)).unwrap();
     assert_eq!(public, a.identity.public);
     assert_eq!(consumed.timestamp, STAMP);
-    let ephemeral = StaticSecret::from([0x44; 32]);
+    let ephemeral = Secret::new(&[0x44; 32]);
     let (session, message) = create_response(consumed, &b.remote, 9, &ephemeral, NOW).unwrap();
     assert_eq!((session.local_index(), session.remote_index()), (9, 7));
 
@@ -123,7 +123,7 @@ fn we_answer_the_initiation_of_another_implementation() {
 #[test]
 fn no_bit_of_a_message_may_change() {
     let [a, b] = sides();
-    let ephemeral = StaticSecret::from([0x33; 32]);
+    let ephemeral = Secret::new(&[0x33; 32]);
     let (created, message) =
         create_initiation(&a.identity, &a.remote, 7, STAMP, ephemeral).unwrap();
     let consume =
@@ -134,7 +134,7 @@ fn no_bit_of_a_message_may_change() {
         assert!(consume(&bad).is_err());
     }
     let (_, consumed) = consume(&message).unwrap();
-    let ephemeral = StaticSecret::from([0x44; 32]);
+    let ephemeral = Secret::new(&[0x44; 32]);
     let (_, message) = create_response(consumed, &b.remote, 9, &ephemeral, NOW).unwrap();
     let consume = |bytes: &[u8]| {
         consume_response(&a.identity, &a.remote, &created, response(bytes), NOW).is_some()
@@ -150,13 +150,13 @@ fn no_bit_of_a_message_may_change() {
 #[test]
 fn sides_with_different_preshared_keys_do_not_agree() {
     let [a, mut b] = sides();
-    b.remote.preshared_key = Secret([0; 32]);
-    let ephemeral = StaticSecret::from([0x33; 32]);
+    b.remote.preshared_key = Secret::zero();
+    let ephemeral = Secret::new(&[0x33; 32]);
     let (created, message) =
         create_initiation(&a.identity, &a.remote, 7, STAMP, ephemeral).unwrap();
     let (_, consumed) =
         consume_initiation(&b.identity, initiation(&message), |_| Some(&b.remote)).unwrap();
-    let ephemeral = StaticSecret::from([0x44; 32]);
+    let ephemeral = Secret::new(&[0x44; 32]);
     let (_, message) = create_response(consumed, &b.remote, 9, &ephemeral, NOW).unwrap();
     assert!(consume_response(&a.identity, &a.remote, &created, response(&message), NOW).is_none());
 }
@@ -198,7 +198,7 @@ fn a_public_key_of_low_order_gets_nothing_on_any_path() {
         // As a peer's static key: no initiation, and no static-static secret.
         let remote = Remote::new(Some(&a.identity), PublicKey(point));
         assert!(remote.static_static.is_none());
-        let ephemeral = StaticSecret::from([0x33; 32]);
+        let ephemeral = Secret::new(&[0x33; 32]);
         assert!(create_initiation(&a.identity, &remote, 7, STAMP, ephemeral).is_none());
 
         // As the ephemeral of an initiation.
@@ -208,12 +208,12 @@ fn a_public_key_of_low_order_gets_nothing_on_any_path() {
         assert_eq!(consumed, Err(Reject::NotAuthentic));
 
         // As the ephemeral that a response answers, and as the static key that it goes to.
-        let ephemeral = StaticSecret::from([0x33; 32]);
+        let ephemeral = Secret::new(&[0x33; 32]);
         let (created, message) =
             create_initiation(&a.identity, &a.remote, 7, STAMP, ephemeral).unwrap();
         let again =
             || consume_initiation(&b.identity, initiation(&message), |_| Some(&b.remote)).unwrap();
-        let ephemeral = StaticSecret::from([0x44; 32]);
+        let ephemeral = Secret::new(&[0x44; 32]);
         let mut consumed = again().1;
         consumed.ephemeral = point;
         assert!(create_response(consumed, &b.remote, 9, &ephemeral, NOW).is_none());

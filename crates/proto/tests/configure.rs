@@ -162,7 +162,7 @@ fn replace_peers_resets_what_it_does_not_mention() {
     net.apply(
         A,
         &peer(B, |peer| {
-            peer.preshared_key = Some(Secret([5; 32]));
+            peer.preshared_key = Some(Secret::new(&[5; 32]));
             peer.persistent_keepalive = Some(9);
         }),
     );
@@ -366,7 +366,7 @@ fn the_device_reports_what_was_set() {
     net.apply(
         A,
         &DeviceChange {
-            private_key: Some(Secret([0xff; 32])),
+            private_key: Some(Secret::new(&[0xff; 32])),
             listen_port: Some(51820),
             fwmark: Some(9),
             ..DeviceChange::default()
@@ -377,7 +377,7 @@ fn the_device_reports_what_was_set() {
     let mut clamped = [0xff; 32];
     clamped[0] = 0xf8;
     clamped[31] = 0x7f;
-    assert_eq!(status.private_key, Some(Secret(clamped)));
+    assert_eq!(status.private_key, Some(Secret::new(&clamped)));
     net.apply(
         A,
         &DeviceChange {

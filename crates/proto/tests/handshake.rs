@@ -326,7 +326,7 @@ fn under_load_a_source_is_limited_and_others_are_not() {
     let mut clients = Vec::new();
     for n in 0..40 {
         // Forty peers behind one address.
-        let private = Secret([100 + n; 32]);
+        let private = Secret::new(&[100 + n; 32]);
         let mut change = peer(B, |peer| {
             peer.endpoint = Some(to);
             peer.persistent_keepalive = Some(100);
@@ -385,7 +385,7 @@ fn initiations_to_many_peers_do_not_run_ahead_of_the_clock() {
     let away: Vec<PeerChange> = (0..400u64)
         .map(|n| {
             let mut secret = private_key(100);
-            secret.0[1..9].copy_from_slice(&n.to_le_bytes());
+            secret.bytes_mut()[1..9].copy_from_slice(&n.to_le_bytes());
             let mut section = PeerChange::new(public_of(&secret));
             section.endpoint = Some("192.0.2.9:9".parse().unwrap());
             section.persistent_keepalive = Some(25);
@@ -585,7 +585,7 @@ fn without_a_private_key_nothing_is_sent_or_answered() {
     net.apply(
         B,
         &DeviceChange {
-            private_key: Some(Secret([0; 32])),
+            private_key: Some(Secret::zero()),
             ..DeviceChange::default()
         },
     );
@@ -604,7 +604,8 @@ fn a_new_preshared_key_takes_effect_with_the_next_handshake_and_kills_no_session
     let mut net = Net::pair(15);
     net.connect();
     let session = net.session(A, B);
-    let psk = |key: u8| move |peer: &mut PeerChange| peer.preshared_key = Some(Secret([key; 32]));
+    let psk =
+        |key: u8| move |peer: &mut PeerChange| peer.preshared_key = Some(Secret::new(&[key; 32]));
     net.apply(A, &peer(B, psk(5)));
     net.send(A, B, b"still");
     net.run_for(millis(10));

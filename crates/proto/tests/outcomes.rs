@@ -89,7 +89,7 @@ fn a_preshared_key_that_differs_is_told() {
     let mut net = Net::pair(4);
     net.apply(
         B,
-        &peer(A, |peer| peer.preshared_key = Some(Secret([9; 32]))),
+        &peer(A, |peer| peer.preshared_key = Some(Secret::new(&[9; 32]))),
     );
     let response = message(&mut net, B, "response");
     let told = outcome(&mut net, A, &response);
@@ -140,7 +140,7 @@ fn a_missing_private_key_and_garbage_are_told() {
     let mut net = Net::pair(7);
     let mut initiation = message(&mut net, A, "initiation");
     let no_key = DeviceChange {
-        private_key: Some(Secret([0; 32])),
+        private_key: Some(Secret::zero()),
         ..DeviceChange::default()
     };
     net.apply(B, &no_key);
@@ -234,7 +234,7 @@ fn messages_tell_how_many_before_them_were_in_vain() {
     let mut net = Net::pair(10);
     net.apply(
         B,
-        &peer(A, |peer| peer.preshared_key = Some(Secret([9; 32]))),
+        &peer(A, |peer| peer.preshared_key = Some(Secret::new(&[9; 32]))),
     );
     // What could not leave was not in vain.
     for (left, in_vain) in [(true, 0), (false, 1), (true, 1), (true, 2)] {
@@ -245,7 +245,7 @@ fn messages_tell_how_many_before_them_were_in_vain() {
     // A session that works begins to count anew.
     net.apply(
         B,
-        &peer(A, |peer| peer.preshared_key = Some(Secret([0; 32]))),
+        &peer(A, |peer| peer.preshared_key = Some(Secret::zero())),
     );
     net.now = net.now + secs(6);
     net.connect();

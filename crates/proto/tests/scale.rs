@@ -62,7 +62,7 @@ fn how_many_handshakes_a_responder_answers() {
     let mut initiations = Vec::new();
     for n in 0..PEERS {
         let mut secret = private_key(100);
-        secret.0[1..9].copy_from_slice(&n.to_le_bytes());
+        secret.bytes_mut()[1..9].copy_from_slice(&n.to_le_bytes());
         net.apply(
             A,
             &DeviceChange {

@@ -335,7 +335,7 @@ fn while_down_nothing_is_sent_and_when_up_what_waits_is_sent_at_once() {
 fn strangers(count: u64, persistent_keepalive: Option<u16>) -> DeviceChange {
     let sections = (0..count).map(|n| {
         let mut secret = private_key(100);
-        secret.0[1..9].copy_from_slice(&n.to_le_bytes());
+        secret.bytes_mut()[1..9].copy_from_slice(&n.to_le_bytes());
         let mut section = PeerChange::new(public_of(&secret));
         section.endpoint = Some("192.0.2.9:9".parse().unwrap());
         section.persistent_keepalive = persistent_keepalive;

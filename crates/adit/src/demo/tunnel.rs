@@ -9,7 +9,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_ctl::keys::public;
 use adit_ctl::status;
 use adit_ctl::uapi::Client;
 use adit_io::tun::Tun;
@@ -53,7 +52,7 @@ impl Tunnel {
         drop(tuns);
         let sockets = Directory::new()?;
         let (left_key, right_key) = (private_key()?, private_key()?);
-        let (left_public, right_public) = (public(&left_key), public(&right_key));
+        let (left_public, right_public) = (left_key.public_key(), right_key.public_key());
         let left = End::start(&pair.left, "adit-left", &sockets.0)?;
         let right = End::start(&pair.right, "adit-right", &sockets.0)?;
         left.configure(&pair.left, LEFT, left_key, right_public, hosts::RIGHT)?;

@@ -30,7 +30,7 @@ pub fn initiation(number: u64, responder: PublicKey, at: Tai64N) -> (PublicKey, 
     let mut peer = PeerChange::new(responder);
     peer.endpoint = Some("10.0.0.1:51820".parse().expect("an address"));
     let change = DeviceChange {
-        private_key: Some(Secret(private)),
+        private_key: Some(Secret::new(&private)),
         peers: vec![peer],
         ..DeviceChange::default()
     };

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use adit_proto::config::{AllowedIpChange, PublicKey};
+use adit_proto::config::{AllowedIpChange, PublicKey, Secret};
 
 use super::values;
 use super::{Config, Errors, Peer, Remark};
-use crate::keys;
 
 const INTERFACE_KEYS: [&str; 12] = [
     "PrivateKey",
@@ -221,7 +220,12 @@ impl Reader {
     }
 
     fn check_own_key(&mut self) {
-        let own = self.config.interface.private_key.as_ref().map(keys::public);
+        let own = self
+            .config
+            .interface
+            .private_key
+            .as_ref()
+            .map(Secret::public_key);
         if let Some(line) = own.and_then(|own| self.peer_lines.get(&own)) {
             let own = "this peer has the interface's own key and will be ignored";
             self.warnings.push((*line, own.to_owned()));
@@ -229,7 +233,12 @@ impl Reader {
     }
 
     fn check_blocks(&mut self) {
-        let own = self.config.interface.private_key.as_ref().map(keys::public);
+        let own = self
+            .config
+            .interface
+            .private_key
+            .as_ref()
+            .map(Secret::public_key);
         let mut owners = HashMap::new();
         for (peer, line) in self.config.peers.iter().zip(&self.lines) {
             let key = peer.public_key;
@@ -317,7 +326,7 @@ impl Reader {
         };
         match name {
             "PublicKey" => {
-                peer.public_key = PublicKey(values::key(value)?.0);
+                peer.public_key = PublicKey(*values::key(value)?.bytes());
                 self.has_key = true;
             }
             "PresharedKey" => peer.preshared_key = Some(values::key(value)?),

@@ -434,7 +434,7 @@ fn keys_do_not_show_in_errors_wherever_they_stand() {
 
 #[test]
 fn what_is_probably_not_meant_is_warned_of() {
-    let own = keys::to_base64(&keys::public(&keys::from_base64(PRIVATE).unwrap()).0);
+    let own = keys::to_base64(&keys::from_base64(PRIVATE).unwrap().public_key().0);
     let text = format!(
         "[Interface]\nPrivateKey={PRIVATE}\n[Peer]\nPublicKey={ONE}\nAllowedIPs=10.0.0.0/8\n\
          [Peer]\nPublicKey={TWO}\nAllowedIPs=10.0.0.0/8\n[Peer]\nPublicKey={}\nAllowedIPs=10.0.0.0/8\n",
@@ -574,7 +574,7 @@ Endpoint = 192.0.2.1:1
         fwmark: 0,
         peers: vec![
             PeerStatus {
-                preshared_key: Some(Secret([1; 32])),
+                preshared_key: Some(Secret::new(&[1; 32])),
                 endpoint: Some("192.0.2.2:2".parse().unwrap()),
                 persistent_keepalive: 5,
                 ..peer(TWO, &[])
@@ -712,7 +712,7 @@ proptest! {
             fwmark: mark,
             peers: peers.into_iter().map(|(key, (psk, endpoint, keepalive, ips))| PeerStatus {
                 public_key: PublicKey(key),
-                preshared_key: Some(Secret(psk)).filter(|psk| !psk.is_zero()),
+                preshared_key: Some(Secret::new(&psk)).filter(|psk| !psk.is_zero()),
                 endpoint: Some(endpoint.into()).filter(|e: &SocketAddr| e.port() != 0),
                 persistent_keepalive: keepalive,
                 allowed_ips: ips.iter().map(|(ip, len)| Cidr::new((*ip).into(), len % 129).unwrap()).collect(),

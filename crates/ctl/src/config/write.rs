@@ -218,7 +218,7 @@ fn mark(value: u32) -> Option<Zeroizing<String>> {
 }
 
 fn secret(key: &Secret) -> Option<Zeroizing<String>> {
-    (!key.is_zero()).then(|| keys::to_base64(&key.0))
+    (!key.is_zero()).then(|| keys::to_base64(key.bytes()))
 }
 
 /// What the values that a section gives for a key say, in one form; `None` if they say what no line says, too.

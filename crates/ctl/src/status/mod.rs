@@ -178,7 +178,7 @@ impl Interface {
         Self {
             name: name.to_owned(),
             public_key: (status.public_key).map(|key| keys::to_base64(&key.0).to_string()),
-            private_key: private_key.map(|key| keys::to_base64(&key.0).to_string()),
+            private_key: private_key.map(|key| keys::to_base64(key.bytes()).to_string()),
             listen_port: status.listen_port,
             fwmark: status.fwmark,
             engine: None,
@@ -196,7 +196,7 @@ impl Peer {
             public_key: keys::to_base64(&peer.public_key.0).to_string(),
             has_preshared_key: preshared.is_some(),
             preshared_key: (preshared.filter(|_| reveal))
-                .map(|key| keys::to_base64(&key.0).to_string()),
+                .map(|key| keys::to_base64(key.bytes()).to_string()),
             endpoint: peer.endpoint.map(|addr| addr.to_string()),
             allowed_ips: peer.allowed_ips.iter().map(|ip| ip.to_string()).collect(),
             latest_handshake: peer.last_handshake.map(|at| at.as_secs()),

@@ -17,14 +17,14 @@ fn device() -> DeviceStatus {
         allowed_ips: Vec::new(),
     };
     DeviceStatus {
-        private_key: Some(Secret([2; 32])),
+        private_key: Some(Secret::new(&[2; 32])),
         public_key: Some(PublicKey([3; 32])),
         listen_port: 51820,
         fwmark: 0xca6c,
         peers: vec![
             peer(4),
             PeerStatus {
-                preshared_key: Some(Secret([5; 32])),
+                preshared_key: Some(Secret::new(&[5; 32])),
                 endpoint: Some("[2001:db8::1]:7".parse().unwrap()),
                 last_handshake: Some(Duration::new(1000, 5)),
                 rx_bytes: 1023,

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey};
+use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use zeroize::Zeroizing;
 
 use super::{DIR, MAX_LINE, format_set, parse};
@@ -104,7 +104,7 @@ impl Client {
         self.stream.write_all(b"get=1\n\n")?;
         let mut status = DeviceStatus::default();
         self.answer(|key, value| status_line(&mut status, key, value))?;
-        status.public_key = status.private_key.as_ref().map(keys::public);
+        status.public_key = status.private_key.as_ref().map(Secret::public_key);
         Ok(status)
     }
 
@@ -179,7 +179,7 @@ impl Client {
 fn status_line(status: &mut DeviceStatus, key: &str, value: &str) -> Option<()> {
     if key == "public_key" {
         status.peers.push(PeerStatus {
-            public_key: PublicKey(keys::from_hex(value.as_bytes())?.0),
+            public_key: PublicKey(*keys::from_hex(value.as_bytes())?.bytes()),
             preshared_key: None,
             endpoint: None,
             last_handshake: None,

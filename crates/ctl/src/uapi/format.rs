@@ -23,7 +23,7 @@ pub fn format_status(status: &DeviceStatus) -> Zeroizing<Vec<u8>> {
 
 pub(crate) fn write_status(out: &mut Wiped, status: &DeviceStatus) {
     if let Some(key) = status.private_key.as_ref().filter(|key| !key.is_zero()) {
-        line!(out, "private_key={}", *keys::to_hex(&key.0));
+        line!(out, "private_key={}", *keys::to_hex(key.bytes()));
     }
     if status.listen_port != 0 {
         line!(out, "listen_port={}", status.listen_port);
@@ -31,11 +31,11 @@ pub(crate) fn write_status(out: &mut Wiped, status: &DeviceStatus) {
     if status.fwmark != 0 {
         line!(out, "fwmark={}", status.fwmark);
     }
-    let none = Secret([0; 32]);
+    let none = Secret::zero();
     for peer in &status.peers {
         public_key(out, &peer.public_key);
         let preshared = peer.preshared_key.as_ref().unwrap_or(&none);
-        line!(out, "preshared_key={}", *keys::to_hex(&preshared.0));
+        line!(out, "preshared_key={}", *keys::to_hex(preshared.bytes()));
         line!(out, "protocol_version=1");
         if let Some(addr) = &peer.endpoint {
             endpoint(out, addr);
@@ -65,7 +65,7 @@ pub fn format_set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
     let mut out = Wiped::default();
     line!(out, "set=1");
     if let Some(key) = &change.private_key {
-        line!(out, "private_key={}", *keys::to_hex(&key.0));
+        line!(out, "private_key={}", *keys::to_hex(key.bytes()));
     }
     if let Some(port) = change.listen_port {
         line!(out, "listen_port={port}");
@@ -85,7 +85,7 @@ pub fn format_set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
             line!(out, "update_only=true");
         }
         if let Some(key) = &peer.preshared_key {
-            line!(out, "preshared_key={}", *keys::to_hex(&key.0));
+            line!(out, "preshared_key={}", *keys::to_hex(key.bytes()));
         }
         if let Some(addr) = &peer.endpoint {
             endpoint(&mut out, addr);

@@ -175,7 +175,9 @@ fn change_line(change: &mut DeviceChange, key: &str, value: &str) -> Result<(), 
                 "too many peers in one set",
             ));
         }
-        change.peers.push(PeerChange::new(PublicKey(public.0)));
+        change
+            .peers
+            .push(PeerChange::new(PublicKey(*public.bytes())));
         return Ok(());
     }
     if key == "protocol_version" {

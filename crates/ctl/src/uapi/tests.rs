@@ -151,7 +151,7 @@ fn good_values_are_taken_as_wireguard_go_takes_them() {
     crate::keys::clamp(&mut clamped);
     assert_eq!(upper.private_key, Some(clamped));
     let zero = set(&format!("private_key={}\n", "0".repeat(64))).unwrap();
-    assert_eq!(zero.private_key, Some(Secret([0; 32])));
+    assert_eq!(zero.private_key, Some(Secret::zero()));
     assert_eq!(set("").unwrap(), DeviceChange::default());
     assert_eq!(set("fwmark=4294967295\n").unwrap().fwmark, Some(u32::MAX));
     assert_eq!(
@@ -304,13 +304,13 @@ fn status() -> DeviceStatus {
         allowed_ips: Vec::new(),
     };
     DeviceStatus {
-        private_key: Some(Secret([0x40; 32])),
+        private_key: Some(Secret::new(&[0x40; 32])),
         public_key: None,
         listen_port: 51820,
         fwmark: 0xca6c,
         peers: vec![
             PeerStatus {
-                preshared_key: Some(Secret([7; 32])),
+                preshared_key: Some(Secret::new(&[7; 32])),
                 endpoint: Some("[fe80::1%3]:1".parse().unwrap()),
                 last_handshake: Some(Duration::from_secs(1_700_000_000)),
                 rx_bytes: 1,
@@ -394,7 +394,7 @@ prop_compose! {
             public_key: PublicKey(key),
             remove,
             update_only,
-            preshared_key: psk.map(Secret),
+            preshared_key: psk.map(|psk| Secret::new(&psk)),
             endpoint,
             persistent_keepalive,
             replace_allowed_ips,
@@ -412,7 +412,7 @@ prop_compose! {
         peers in proptest::collection::vec(any_peer(), 0..5),
     ) -> DeviceChange {
         let private_key = key.map(|key| {
-            let mut key = Secret(key);
+            let mut key = Secret::new(&key);
             crate::keys::clamp(&mut key);
             key
         });

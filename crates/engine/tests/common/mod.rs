@@ -220,7 +220,7 @@ impl Pair {
         let other = 1 - side;
         let block = Cidr::new(inner_ip(other), 32).expect("a right prefix");
         DeviceChange {
-            private_key: Some(Secret(secret(side).to_bytes())),
+            private_key: Some(Secret::new(secret(side).as_bytes())),
             peers: vec![PeerChange {
                 endpoint: Some(self.sides[other].addr),
                 allowed_ips: vec![AllowedIpChange::Add(block)],

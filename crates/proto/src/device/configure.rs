@@ -66,7 +66,7 @@ impl Device {
 
     fn own_key_after(&self, change: &DeviceChange) -> Option<PublicKey> {
         match &change.private_key {
-            Some(key) => clamped(key).map(|key| Identity::new(&key).public),
+            Some(key) => clamped(key).map(|key| key.public_key()),
             None => self.core.identity.as_ref().map(|own| own.public),
         }
     }
@@ -99,9 +99,9 @@ impl Device {
     }
 
     fn set_private_key(&mut self, now: Time, key: &Secret) {
-        let identity = clamped(key).map(|key| Identity::new(&key));
-        let before = self.core.identity.as_ref().map(|own| own.secret.as_bytes());
-        if before == identity.as_ref().map(|own| own.secret.as_bytes()) {
+        let identity = clamped(key).map(Identity::new);
+        let before = self.core.identity.as_ref().map(|own| &own.secret);
+        if before == identity.as_ref().map(|own| &own.secret) {
             return;
         }
         let public = identity.as_ref().map(|own| own.public);
@@ -224,7 +224,7 @@ impl Peer {
             // Takes effect with the next handshake; sessions live on.
             self.remote.preshared_key = key.clone();
         } else if anew {
-            self.remote.preshared_key = Secret([0; 32]);
+            self.remote.preshared_key = Secret::zero();
         }
         self.change_endpoint(now, section, anew);
         let keepalive = section.persistent_keepalive;
@@ -278,7 +278,8 @@ impl Peer {
 /// The private key as Curve25519 uses it; `None` for all zeros.
 fn clamped(key: &Secret) -> Option<Secret> {
     let mut clamped = key.clone();
-    clamped.0[0] &= 248;
-    clamped.0[31] = clamped.0[31] & 127 | 64;
+    let bytes = clamped.bytes_mut();
+    bytes[0] &= 248;
+    bytes[31] = bytes[31] & 127 | 64;
     (!key.is_zero()).then_some(clamped)
 }

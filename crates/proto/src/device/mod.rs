@@ -17,8 +17,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use x25519_dalek::StaticSecret;
-use zeroize::Zeroizing;
 
 use crate::config::{DeviceStatus, PublicKey, Secret};
 use crate::cookie::Checker;
@@ -237,7 +235,7 @@ impl Device {
     pub fn status(&self) -> DeviceStatus {
         let identity = self.core.identity.as_ref();
         DeviceStatus {
-            private_key: identity.map(|identity| Secret(identity.secret.to_bytes())),
+            private_key: identity.map(|identity| identity.secret.clone()),
             public_key: identity.map(|identity| identity.public),
             listen_port: self.listen_port,
             fwmark: self.fwmark,
@@ -425,9 +423,9 @@ impl Core {
         }
     }
 
-    fn new_ephemeral(&mut self) -> StaticSecret {
-        let mut bytes = Zeroizing::new([0; 32]);
-        (self.random)(&mut *bytes);
-        StaticSecret::from(*bytes)
+    fn new_ephemeral(&mut self) -> Secret {
+        let mut ephemeral = Secret::zero();
+        (self.random)(ephemeral.bytes_mut());
+        ephemeral
     }
 }

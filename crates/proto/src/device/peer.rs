@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 
 use super::timers::{Timer, Timers};
 use super::{Core, Output, Queued};
-use crate::config::{Cidr, PeerStatus, PublicKey, Secret};
+use crate::config::{Cidr, PeerStatus, PublicKey};
 use crate::cookie::Stamper;
 use crate::limits::*;
 use crate::noise::{CreatedInitiation, Remote, create_initiation};
@@ -93,7 +93,7 @@ impl Peer {
         let preshared_key = &self.remote.preshared_key;
         PeerStatus {
             public_key: self.public_key(),
-            preshared_key: (!preshared_key.is_zero()).then(|| Secret(preshared_key.0)),
+            preshared_key: (!preshared_key.is_zero()).then(|| preshared_key.clone()),
             endpoint: self.tunnel.endpoint().map(|endpoint| endpoint.addr),
             last_handshake: self.last_handshake,
             rx_bytes: self.tunnel.rx_bytes(),
@@ -229,11 +229,11 @@ impl Peer {
         core: &mut Core,
         now: Time,
         wall: Tai64N,
-        session: Session,
+        session: Arc<Session>,
     ) {
         // The index lives on in the session.
         self.initiation = None;
-        let session = self.publish(core, now, session);
+        self.publish(core, now, &session);
         // A session that the peer initiated meanwhile may be the one it uses: keep that one to receive.
         let (replaced, previous) = match self.keypairs.next.take() {
             Some(next) => (self.keypairs.current.take(), Some(next)),
@@ -247,8 +247,8 @@ impl Peer {
     }
 
     /// We answered an initiation: its session is used when the peer has used it.
-    pub(super) fn session_responded(&mut self, core: &mut Core, now: Time, session: Session) {
-        let session = self.publish(core, now, session);
+    pub(super) fn session_responded(&mut self, core: &mut Core, now: Time, session: Arc<Session>) {
+        self.publish(core, now, &session);
         core.drop_session(self.keypairs.next.replace(session));
         core.drop_session(self.keypairs.previous.take());
     }
@@ -266,12 +266,10 @@ impl Peer {
         self.make_current(core, wall, next);
     }
 
-    fn publish(&mut self, core: &mut Core, now: Time, session: Session) -> Arc<Session> {
-        let session = Arc::new(session);
-        core.shared.insert(&self.tunnel, &session);
+    fn publish(&mut self, core: &mut Core, now: Time, session: &Arc<Session>) {
+        core.shared.insert(&self.tunnel, session);
         // "…zeros out … all keys after … Reject-After-Time × 3 … if no new keys have been exchanged" (6.3).
         self.timers.arm(Timer::ZeroKeys, now + ZERO_KEYS_AFTER_TIME);
-        session
     }
 
     fn make_current(&mut self, core: &mut Core, wall: Tai64N, session: Arc<Session>) {

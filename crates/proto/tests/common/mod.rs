@@ -14,13 +14,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_aead::{OpenJob, SealJob, TAG_LEN};
+use adit_aead::{OpenJob, SealJob, TAG_LEN, wiping_stack};
 use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, PeerChange, PeerStatus, PublicKey, Secret,
 };
 use adit_proto::wire::{self, DataHeader, Kind};
 use adit_proto::{Device, Endpoint, HandshakeStats, Output, Session, Tai64N, Time, Tunnel};
 
+/// What the AEAD uses of the stack, at most. An engine need not overwrite that after each packet.
+const STACK_DEPTH: usize = 64 << 10;
 pub const A: usize = 0;
 pub const B: usize = 1;
 /// When the virtual clock starts.
@@ -71,7 +73,7 @@ pub fn private_key(n: usize) -> Secret {
     let mut bytes = [u8::try_from(n + 1).unwrap(); 32];
     bytes[0] &= 248;
     bytes[31] = bytes[31] & 127 | 64;
-    Secret(bytes)
+    Secret::new(&bytes)
 }
 
 pub fn public_key(n: usize) -> PublicKey {
@@ -80,7 +82,7 @@ pub fn public_key(n: usize) -> PublicKey {
 
 pub fn public_of(private: &Secret) -> PublicKey {
     PublicKey(x25519_dalek::x25519(
-        private.0,
+        *private.bytes(),
         x25519_dalek::X25519_BASEPOINT_BYTES,
     ))
 }
@@ -157,6 +159,8 @@ impl Weather {
 pub struct Net {
     pub now: Time,
     pub hosts: Vec<Host>,
+    /// By which they know each other, if not by those of [`private_key`].
+    pub publics: Vec<PublicKey>,
     pub weather: Weather,
     pub under_load: bool,
     /// Everything that was sent, lost or not.
@@ -199,6 +203,7 @@ impl Net {
         let mut net = Self {
             now: START,
             hosts: hosts.collect(),
+            publics: (0..count).map(public_key).collect(),
             weather: Weather::FAIR,
             under_load: false,
             log: Vec::new(),
@@ -233,8 +238,13 @@ impl Net {
         self.drain(host);
     }
 
+    fn public(&self, host: usize) -> PublicKey {
+        let known = self.publics.get(host).copied();
+        known.unwrap_or_else(|| public_key(host))
+    }
+
     pub fn tunnel(&self, host: usize, peer: usize) -> Arc<Tunnel> {
-        let key = public_key(peer);
+        let key = self.public(peer);
         Arc::clone(self.hosts[host].device.tunnel(&key).expect("a peer"))
     }
 
@@ -243,7 +253,7 @@ impl Net {
     }
 
     pub fn status(&self, host: usize, peer: usize) -> PeerStatus {
-        let key = public_key(peer);
+        let key = self.public(peer);
         let status = self.hosts[host].device.status();
         let mut peers = status.peers.into_iter();
         peers
@@ -406,7 +416,7 @@ impl Net {
             header.counter,
             &mut text,
         )];
-        adit_aead::open(&mut job);
+        wiping_stack::<STACK_DEPTH, _>(|| adit_aead::open(&mut job));
         if !job[0].is_authentic() || !session.window().commit(header.counter) {
             self.hosts[host].drops += 1;
             return;
@@ -477,6 +487,8 @@ pub fn seal(tunnel: &Tunnel, now: Time, text: &[u8]) -> Option<(Arc<Session>, Ve
     let receiver = session.remote_index();
     DataHeader { receiver, counter }.write(header);
     sealed[..text.len()].copy_from_slice(text);
-    adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, sealed)]);
+    wiping_stack::<STACK_DEPTH, _>(|| {
+        adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, sealed)]);
+    });
     Some((session, bytes))
 }

@@ -1,0 +1,25 @@
+//! What a computation with keys leaves on the stack.
+
+use std::hint::black_box;
+
+/// Runs `work`, then overwrites the first `DEPTH` bytes of the stack that it used.
+///
+/// A value that is moved or passed by value stays where it was, too: no destructor runs there, and a library's functions
+/// do so with keys. What `work` returns goes through the caller's own frames: it must own its keys by pointers.
+pub fn wiping_stack<const DEPTH: usize, T>(work: impl FnOnce() -> T) -> T {
+    let result = below(work);
+    overwrite::<DEPTH>();
+    result
+}
+
+/// Its frames begin where those of [`overwrite`] begin.
+#[inline(never)]
+fn below<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
+
+#[inline(never)]
+fn overwrite<const DEPTH: usize>() {
+    // Whoever might read it now must find it overwritten: the compiler cannot leave the stores out.
+    black_box(&mut [0_u8; DEPTH]);
+}
