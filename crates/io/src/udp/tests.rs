@@ -904,7 +904,7 @@ fn receive_buffer_grows_for_a_fast_receiver_only() {
     }
     // A shard receives from both families with one batch.
     let mut batch = RecvBatch::default();
-    for to in [&fast, &slow] {
+    for to in [&slow, &fast] {
         let payload = numbered(100);
         let trains = [train(to.local_addr().unwrap(), payload.len(), &payload)];
         assert_eq!(to.send(&trains, &mut SendReport::default()), 1);
