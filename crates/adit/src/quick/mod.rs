@@ -69,6 +69,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
     // What can be found wrong is, before anything is started.
     routing::table_number(&quick.config.interface.table)
         .context(|| quick.path.display().to_string())?;
+    quick.check_stated_mtu()?;
     let netlink = open_netlink()?;
     if netlink.link(name).is_ok() {
         let conf = &args.conf.conf;
@@ -282,6 +283,7 @@ impl Quick {
             up: Some(true),
             ..LinkChange::default()
         };
+        self.check_mtu(mtu, allowed_ips(&status))?;
         netlink.set_link(index, &change).context(about)?;
         self.warn(&status, mtu);
         self.check_interrupted()?;
@@ -292,6 +294,28 @@ impl Quick {
         self.add_routes(netlink, index, &status, mark, &orphans)?;
         self.hooks(&interface.post_up)?;
         self.blocked.set(false);
+        Ok(())
+    }
+
+    /// What can be known of [`Self::check_mtu`] from the file alone.
+    fn check_stated_mtu(&self) -> Result<()> {
+        let stated = self.config.interface.mtu.map(u32::from);
+        stated.map_or(Ok(()), |mtu| self.check_mtu(mtu, self.blocks()))
+    }
+
+    /// Refuses routes that the kernel would refuse with less of a reason.
+    fn check_mtu(&self, mtu: u32, mut allowed: impl Iterator<Item = Cidr>) -> Result<()> {
+        let v6 = allowed.find(|block| block.addr().is_ipv6());
+        if let Some(block) = v6
+            && mtu < MIN_V6_MTU
+            && self.config.interface.table != Table::Off
+        {
+            bail!(
+                "cannot route {block} through {}: its MTU is {mtu}, and IPv6 needs {MIN_V6_MTU}. Set MTU = {MIN_V6_MTU} \
+                 or more, or remove what is IPv6 from AllowedIPs",
+                self.name
+            );
+        }
         Ok(())
     }
 
@@ -428,11 +452,18 @@ impl Quick {
         tables
     }
 
+    /// The allowed IPs of the file.
+    fn blocks(&self) -> impl Iterator<Item = Cidr> + '_ {
+        let changes = self.config.peers.iter().flat_map(|peer| &peer.allowed_ips);
+        changes.filter_map(|change| match change {
+            AllowedIpChange::Add(block) => Some(*block),
+            AllowedIpChange::Remove(_) => None,
+        })
+    }
+
     /// Whether it takes a default route, by the file or perhaps by a hook.
     fn may_be_full(&self) -> bool {
-        let mut allowed = self.config.peers.iter().flat_map(|p| &p.allowed_ips);
-        let full = allowed
-            .any(|change| matches!(change, AllowedIpChange::Add(block) if block.prefix_len() == 0));
+        let full = self.blocks().any(|block| block.prefix_len() == 0);
         full || !self.config.interface.pre_up.is_empty()
     }
 

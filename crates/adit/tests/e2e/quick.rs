@@ -959,6 +959,36 @@ fn an_interface_that_comes_up_with_less_than_its_file_wants_is_warned_of() {
 }
 
 #[test]
+fn ipv6_routes_with_less_than_its_mtu_are_refused_with_the_reason() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    let why = "through wg0: its MTU is 1000, and IPv6 needs 1280";
+    for blocks in ["0.0.0.0/0, ::/0", "192.168.77.0/24, fd31::/64"] {
+        world.write(&world.config("MTU = 1000\nPreUp = touch /run/ran", blocks));
+        let output = left.try_sh(&format!("{} up wg0", adit()));
+        assert!(!output.ok());
+        assert!(output.stderr.contains(why), "{}", output.stderr);
+        assert!(!left.path("/run/ran").exists(), "nothing was done");
+        assert_eq!(state(left), before);
+    }
+    // Where the path decides, or a hook adds the block, it is known later.
+    let new = Keys::new().public;
+    let hook = format!("MTU = 1000\nPreUp = wg set %i peer {new} allowed-ips fd31::/64");
+    world.write(&world.config(&hook, "192.168.77.0/24"));
+    let output = left.try_sh(&format!("{} up wg0", adit()));
+    assert!(!output.ok());
+    assert!(output.stderr.contains(why), "{}", output.stderr);
+    comes_back(left, &before, "`up` that fails");
+    // Those who make their routes themselves know.
+    world.write(&world.config("MTU = 1000\nTable = off", "0.0.0.0/0, ::/0"));
+    left.sh(&format!("{} up wg0", adit()));
+}
+
+#[test]
 fn what_the_kernel_or_the_process_refuses_is_named() {
     if !only_adit() {
         return;
