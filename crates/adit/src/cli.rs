@@ -71,11 +71,16 @@ pub(crate) enum Command {
     Down(ConfArgs),
     /// Write a running tunnel's configuration back to its file
     Save(ConfArgs),
-    /// Apply changed keys, peers, port and mark of a file to a running tunnel; peers that stay as they are notice nothing
+    /// Apply a changed file to a running tunnel; peers that stay as they are notice nothing
     ///
-    /// As `wg syncconf` with the file's keys that `wg` knows, but a PrivateKey, ListenPort or FwMark that the file no longer
-    /// has stays. Addresses, MTU, DNS, routes (those of new AllowedIPs, too) and
-    /// hooks stay as they are until `adit down` and `adit up`.
+    /// Applies keys, peers, port and mark as `wg syncconf` does, then MTU, addresses and routes: AllowedIPs that are new get
+    /// routes (a default route with its policy routing), those that are gone lose them, and routes that others made
+    /// stay. A PrivateKey, ListenPort, FwMark or MTU that the file does not state any more stays as it is, and so do the
+    /// addresses of a file without Address.
+    ///
+    /// Prints a line for each address and MTU that it changes, and for what it leaves: DNS, hooks, another Table, addresses
+    /// that a hook may have set, and the addresses, MTU and routes of an interface that was renamed or moved. `adit down` and
+    /// `adit up` apply those.
     Sync(ConfArgs),
     /// Print a configuration file without the keys that only `adit up` and wg-quick understand
     Strip(ConfArgs),

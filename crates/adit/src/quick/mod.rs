@@ -12,6 +12,7 @@
 mod endpoint;
 mod programs;
 mod routing;
+mod sync;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -137,9 +138,7 @@ pub(crate) fn save(args: &ConfArgs) -> Result<()> {
 /// Applies a changed file to a running interface; peers that stay as they are notice nothing.
 pub(crate) fn sync(args: &ConfArgs) -> Result<()> {
     require_root()?;
-    let quick = Quick::load(args)?;
-    quick.status()?;
-    quick.set(&quick.config.to_change(&quick.endpoints()?))
+    Quick::load(args)?.sync(&open_netlink()?)
 }
 
 pub(crate) fn strip(args: &ConfArgs) -> Result<()> {

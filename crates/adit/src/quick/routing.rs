@@ -66,12 +66,23 @@ fn is_block(route: &Route) -> bool {
 }
 
 /// A route to some of a peer's allowed IPs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Planned {
     /// In this table.
     Plain(Cidr, u32),
     /// Everything, except what the tunnel itself sends: policy routing.
     Default(Cidr),
+}
+
+impl Planned {
+    /// Its destination and its table, which for a default route is `mark`.
+    pub(super) fn key(&self, mark: u32) -> ((IpAddr, u8), u32) {
+        let (block, table) = match self {
+            Self::Plain(block, table) => (block, *table),
+            Self::Default(block) => (block, mark),
+        };
+        ((block.addr(), block.prefix_len()), table)
+    }
 }
 
 /// The routes that wg-quick would add: longest prefixes first, none that an address of the interface or another of
@@ -158,6 +169,18 @@ pub(super) fn add_route(netlink: &Netlink, ifindex: u32, block: Cidr, table: u32
             Ok(())
         }
         result => result.context(|| "cannot route allowed IPs".into()),
+    }
+}
+
+/// Deletes a route that [`add_route`] added, if it is still there.
+pub(super) fn delete_route(netlink: &Netlink, ifindex: u32, block: Cidr, table: u32) -> Result<()> {
+    let route = Route {
+        table,
+        ..Route::through(ifindex, block.addr(), block.prefix_len())
+    };
+    match netlink.delete_route(&route) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        result => result.context(|| "cannot remove the route to allowed IPs".into()),
     }
 }
 
@@ -368,14 +391,16 @@ pub(super) fn set_firewall(
 
 /// Removes what [`set_firewall`] set, in both families, now or before the process was killed; whether there was any.
 pub(super) fn unset_firewall(interface: &str) -> bool {
-    let remove = |family| {
-        let removed = Firewall::remove(family, &firewall_table(interface));
-        removed.unwrap_or_else(|e| {
-            say!("adit: {e}");
-            true
-        })
-    };
+    let remove = |family| remove_firewall(interface, family);
     Family::BOTH.map(remove).contains(&true)
+}
+
+/// The same in one family.
+pub(super) fn remove_firewall(interface: &str, family: Family) -> bool {
+    Firewall::remove(family, &firewall_table(interface)).unwrap_or_else(|e| {
+        say!("adit: {e}");
+        true
+    })
 }
 
 fn firewall_table(interface: &str) -> String {

@@ -1340,6 +1340,150 @@ fn sync_applies_a_changed_file_without_disturbing_the_peers_that_stay() {
 }
 
 #[test]
+fn sync_applies_addresses_mtu_and_routes() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    let small = world.config("MTU = 1400", "192.168.77.0/24, fd77::/64");
+    world.write(&small);
+    left.sh(&format!(
+        "{} up wg0; ip route add 10.66.0.0/16 dev wg0",
+        adit()
+    ));
+    ping(left, "192.168.77.2", 1);
+    let at_first = state(left);
+    let sync = || {
+        let output = left.try_sh(&format!("{} sync wg0", adit()));
+        assert!(output.ok(), "{}", output.stderr);
+        output.stderr
+    };
+    let leads = |to: &str| {
+        let route = left.sh(&format!("ip route get {to}"));
+        route.contains("dev wg0")
+    };
+    assert_eq!(sync(), "", "nothing to apply and nothing left");
+
+    let more = "192.168.77.0/24, fd77::/64, 172.31.0.0/16, fd31::/64";
+    world.write(&world.config("MTU = 1380\nAddress = 10.9.0.1/32, fd09::1/64", more));
+    sync();
+    assert!(left.sh("ip link show wg0").contains("mtu 1380 "));
+    let addresses = left.sh("ip -br addr show wg0");
+    for address in ["192.168.77.1/24", "10.9.0.1/32", "fd77::1/64", "fd09::1/64"] {
+        assert!(addresses.contains(address), "{addresses}");
+    }
+    assert!(leads("172.31.0.1") && leads("fd31::1"));
+    ping(left, "172.31.0.1", 1);
+
+    world.write(&small);
+    sync();
+    assert!(!leads("172.31.0.1") && !leads("fd31::1"));
+    // The route that was added by hand is there, too.
+    assert_eq!(state(left), at_first);
+
+    // The same for another address of the same network.
+    world.write(&small.replace("192.168.77.1/24", "192.168.77.9/24"));
+    sync();
+    let addresses = left.sh("ip -br addr show wg0");
+    assert!(
+        addresses.contains("192.168.77.9/24") && !addresses.contains("192.168.77.1/24"),
+        "{addresses}"
+    );
+    assert!(leads("10.66.0.1") && leads("192.168.77.2"));
+    left.sh(&format!("{} down wg0", adit()));
+    comes_back(left, &before, "down");
+}
+
+#[test]
+fn sync_makes_a_tunnel_full_and_back() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    let split = world.config("", "192.168.77.0/24, fd77::/64");
+    world.write(&split);
+    left.sh(&format!("{} up wg0", adit()));
+    ping(left, "192.168.77.2", 1);
+    let at_first = state(left);
+    for (interface, allowed, table, v6) in [
+        ("", "0.0.0.0/0, ::/0", "51820", true),
+        ("FwMark = off", "0.0.0.0/0, ::/0", "51820", true),
+        ("FwMark = 77", "0.0.0.0/0, ::/0", "77", true),
+        ("FwMark = 77", "0.0.0.0/0, fd77::/64", "77", false),
+    ] {
+        world.write(&world.config(interface, allowed));
+        left.sh(&format!("{} sync wg0", adit()));
+        ping(left, "172.31.0.1", 1);
+        for (family, expected) in [(4, true), (6, v6)] {
+            let rules = left.sh(&format!("ip -{family} rule"));
+            let count = |part: &str| rules.matches(part).count();
+            assert_eq!(
+                count("suppress_prefixlength"),
+                usize::from(expected),
+                "{rules}"
+            );
+            assert_eq!(
+                count("not from all fwmark"),
+                usize::from(expected),
+                "{rules}"
+            );
+            let lookup = format!("lookup {table}\n");
+            assert_eq!(count(&lookup), usize::from(expected), "{rules}");
+            let routes = left.try_sh(&format!("ip -{family} route show table {table}"));
+            assert_eq!(routes.stdout.contains("unreachable"), expected);
+        }
+        let firewall = left.sh("nft list ruleset ip6");
+        assert_eq!(firewall.contains("wg-quick-wg0"), v6, "{firewall}");
+    }
+    world.write(&split);
+    left.sh(&format!("{} sync wg0", adit()));
+    comes_back(left, &at_first, "sync");
+    ping(left, "192.168.77.2", 1);
+    left.sh(&format!("{} down wg0", adit()));
+    comes_back(left, &before, "down");
+}
+
+#[test]
+fn sync_says_what_it_leaves() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    left.sh("mkdir /run/fake; printf '#!/bin/sh\\ncat > /dev/null\\n' > /run/fake/resolvconf; chmod +x /run/fake/resolvconf");
+    let run = |command: &str| {
+        let output = left.try_sh(&format!("PATH=/run/fake:$PATH {} {command} wg0", adit()));
+        assert!(output.ok(), "{}", output.stderr);
+        output.stderr
+    };
+    let hooked = "PostUp = ip addr add 10.7.0.1/32 dev wg0";
+    world.write(&world.config(hooked, "172.31.0.0/16"));
+    run("up");
+    for (interface, said) in [
+        (hooked, "not applied again: hooks"),
+        (hooked, "keeps the address 10.7.0.1/32"),
+        ("DNS = 192.168.77.2", "not applied again: DNS"),
+        ("Table = 1234", "its routes are in table 254"),
+        ("Table = off", "its routes are in table 254"),
+    ] {
+        world.write(&world.config(interface, "172.31.0.0/16"));
+        let lines = run("sync");
+        assert!(lines.contains(said), "{said}: {lines}");
+        assert!(left.sh("ip route get 172.31.0.1").contains("dev wg0"));
+    }
+    left.sh("ip link set wg0 mtu 1300");
+    world.write(&world.config("", "172.31.0.0/16"));
+    assert!(run("sync").contains("keeps its MTU of 1300"));
+    left.sh("ip link set wg0 down; ip link set wg0 name other");
+    assert!(run("sync").contains("another name"));
+    run("down");
+}
+
+#[test]
 fn endpoints_by_name_are_looked_up() {
     if !only_adit() {
         return;

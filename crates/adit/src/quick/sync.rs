@@ -1,0 +1,254 @@
+//! `adit sync`: brings a running tunnel to what its file says now, without taking it down, and says what it leaves.
+//!
+//! 1. keys, peers, port and mark, as one transaction;
+//! 2. the MTU, which IPv6 addresses need;
+//! 3. addresses, new ones first, so that the interface is never without;
+//! 4. routes: what is new in the allowed IPs gets them, what is gone loses them, and others are not touched.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+
+use adit_ctl::config::{Address, Table};
+use adit_io::netlink::{Family, Link, LinkChange, Netlink, Route};
+use adit_io::netns;
+use adit_proto::config::{Cidr, DeviceStatus};
+
+use super::routing::{self, Planned};
+use super::{MIN_V6_MTU, Quick, allowed_ips};
+use crate::failure::{Context, Result, say};
+
+/// The destinations of an interface's routes, and their tables.
+type Routes = HashSet<((IpAddr, u8), u32)>;
+
+/// An interface as it was before.
+struct Before {
+    status: DeviceStatus,
+    link: Link,
+    addresses: Vec<Address>,
+    routes: Routes,
+}
+
+impl Quick {
+    pub(super) fn sync(&self, netlink: &Netlink) -> Result<()> {
+        let Self { name, config, .. } = self;
+        self.check_stated_mtu()?;
+        let status = self.status()?;
+        let link = netlink.link(name).ok();
+        let mut change = config.to_change(&self.endpoints()?);
+        if change.fwmark == Some(0) && self.may_be_full() && config.interface.table == Table::Auto {
+            // No mark is stated: the one that was chosen stays.
+            change.fwmark = None;
+        }
+        // What cannot be had is found before anything is changed.
+        routing::table_number(&config.interface.table)?;
+        let before = match link {
+            Some(link) => Some(Before {
+                addresses: routing::addresses(netlink, link.index, &config.interface.addresses)?,
+                routes: routes(netlink, link.index)?,
+                status,
+                link,
+            }),
+            None => None,
+        };
+        self.set(&change)?;
+        match before {
+            Some(before) => {
+                let status = self.status()?;
+                self.sync_mtu(netlink, &before, &status)?;
+                self.sync_addresses(netlink, &before)?;
+                self.sync_routes(netlink, &before, &status)?;
+            }
+            None => say!(
+                "adit: {name} has another name or is in another network namespace: addresses, MTU and routes stay as \
+                 they are"
+            ),
+        }
+        let dns = (!config.interface.dns.is_empty()).then_some("DNS");
+        let hooks = self.has_hooks().then_some("hooks");
+        let left: Vec<&str> = dns.into_iter().chain(hooks).collect();
+        if !left.is_empty() {
+            say!(
+                "adit: {name}: not applied again: {}; if the file has others now, `adit down {name}` and `adit up {name}` \
+                 apply them",
+                left.join(", ")
+            );
+        }
+        Ok(())
+    }
+
+    fn has_hooks(&self) -> bool {
+        let interface = &self.config.interface;
+        [&interface.pre_up, &interface.post_up]
+            .iter()
+            .any(|hooks| !hooks.is_empty())
+    }
+
+    fn sync_mtu(&self, netlink: &Netlink, before: &Before, status: &DeviceStatus) -> Result<()> {
+        let Self { name, .. } = self;
+        let mtu = before.link.mtu;
+        match self.config.interface.mtu.map(u32::from) {
+            Some(stated) if stated != mtu => {
+                let change = LinkChange {
+                    mtu: Some(stated),
+                    ..LinkChange::default()
+                };
+                let set = netlink.set_link(before.link.index, &change);
+                set.context(|| format!("cannot set up {name}"))?;
+                say!("adit: {name}: MTU {stated} instead of {mtu}");
+            }
+            Some(_) => {}
+            None => {
+                let peers = status.peers.iter();
+                let known: Vec<SocketAddr> = peers.filter_map(|peer| peer.endpoint).collect();
+                let automatic = routing::automatic_mtu(netlink, &known, status.fwmark);
+                if automatic != mtu {
+                    say!(
+                        "adit: {name} keeps its MTU of {mtu}: the file states none, and `adit up` would choose \
+                         {automatic} now"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A file without addresses leaves them to others, and one with hooks may have got more from them.
+    fn sync_addresses(&self, netlink: &Netlink, before: &Before) -> Result<()> {
+        let Self { name, .. } = self;
+        let stated = &self.config.interface.addresses;
+        let about = || format!("cannot set up {name}");
+        let index = before.link.index;
+        if stated.is_empty() {
+            return Ok(());
+        }
+        // Those that a lower MTU took may be back, and those that it took now are gone.
+        let present = routing::addresses(netlink, index, stated)?;
+        let mtu = self.config.interface.mtu.map_or(before.link.mtu, u32::from);
+        let can_be = |address: &&Address| address.ip.is_ipv4() || mtu >= MIN_V6_MTU;
+        let missing = stated.iter().filter(|address| !present.contains(address));
+        for address in missing.filter(can_be) {
+            let added = netlink.add_address(index, address.ip, address.prefix_len, false);
+            added.context(about)?;
+            say!("adit: {name}: added address {address}");
+        }
+        for address in present.iter().filter(|address| !stated.contains(address)) {
+            if self.has_hooks() {
+                say!(
+                    "adit: {name} keeps the address {address}, which is not in the file: a hook may have set it; `ip \
+                     address del {address} dev {name}` removes it"
+                );
+                continue;
+            }
+            // Or else the kernel removes those of the same network, too.
+            let _ = netns::set_sysctl(&format!("net/ipv4/conf/{name}/promote_secondaries"), "1");
+            let removed = netlink.delete_address(index, address.ip, address.prefix_len);
+            removed.context(about)?;
+            say!("adit: {name}: removed address {address}");
+        }
+        Ok(())
+    }
+
+    fn sync_routes(&self, netlink: &Netlink, before: &Before, status: &DeviceStatus) -> Result<()> {
+        let Self { name, .. } = self;
+        let interface = &self.config.interface;
+        let index = before.link.index;
+        if let Some(table) = self.other_table(before) {
+            say!(
+                "adit: {name}: its routes are in table {table} and stay as they are, but the file's Table is another: \
+                 `adit down {name}` and `adit up {name}` apply it"
+            );
+            return Ok(());
+        }
+        if !before.link.up {
+            say!("adit: {name} is down: its routes stay as they are");
+            return Ok(());
+        }
+        let addresses = routing::addresses(netlink, index, &interface.addresses)?;
+        let plan = |addresses: &[Address], status: &DeviceStatus| {
+            let allowed: Vec<Cidr> = allowed_ips(status).collect();
+            routing::plan(addresses, &allowed, &interface.table)
+        };
+        let old: HashSet<Planned> = plan(&before.addresses, &before.status)?
+            .into_iter()
+            .collect();
+        let new = plan(&addresses, status)?;
+        let old_mark = before.status.fwmark;
+        let was_there = |planned: &Planned| before.routes.contains(&planned.key(old_mark));
+
+        // 1. What is new, and what went with an address. The firewall guards the addresses, and the rules know the mark.
+        let present = routes(netlink, index)?;
+        let changed = addresses != before.addresses || status.fwmark != old_mark;
+        let is_wanted = |planned: &&Planned| match planned {
+            Planned::Plain(..) => {
+                (!old.contains(planned) || was_there(planned)) && !present.contains(&planned.key(0))
+            }
+            Planned::Default(_) => !old.contains(planned) || was_there(planned) && changed,
+        };
+        let mut mark = status.fwmark;
+        let wanted: Vec<Planned> = new.iter().filter(is_wanted).copied().collect();
+        let is_default = |planned: &Planned| matches!(planned, Planned::Default(_));
+        if wanted.iter().any(is_default) {
+            mark = self.mark(netlink, status, &self.orphans(netlink))?;
+        }
+        for planned in &wanted {
+            match *planned {
+                Planned::Plain(block, table) => routing::add_route(netlink, index, block, table)?,
+                Planned::Default(block) => self.add_default(netlink, index, block, mark)?,
+            }
+        }
+        if wanted.iter().any(is_default) {
+            // What killed runs left, now that there is something in its place.
+            self.remove_orphans(netlink);
+        }
+        // 2. What is gone.
+        for planned in old.iter().filter(|planned| was_there(planned)) {
+            let is_gone = !new.contains(planned);
+            match *planned {
+                Planned::Plain(block, table) if is_gone => {
+                    routing::delete_route(netlink, index, block, table)?;
+                }
+                Planned::Default(block) if is_gone || mark != old_mark => {
+                    routing::delete_route(netlink, index, block, old_mark)?;
+                    routing::remove_default(netlink, old_mark);
+                    if is_gone {
+                        routing::remove_firewall(name, Family::of(block.addr()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The table of the routes to the allowed IPs, if it is none that the file says.
+    fn other_table(&self, before: &Before) -> Option<u32> {
+        let number = routing::table_number(&self.config.interface.table).ok()?;
+        let is_right = |table: u32| match (&self.config.interface.table, number) {
+            // Hooks make the routes then.
+            (Table::Off, _) => self.has_hooks(),
+            (_, Some(number)) => table == number,
+            (_, None) => table == Route::MAIN || table == before.status.fwmark,
+        };
+        let connected: HashSet<Cidr> = (before.addresses.iter())
+            .filter_map(|address| Cidr::new(address.ip, address.prefix_len))
+            .collect();
+        let allowed: HashSet<(IpAddr, u8)> = allowed_ips(&before.status)
+            .filter(|block| !connected.contains(block))
+            .map(|block| (block.addr(), block.prefix_len()))
+            .collect();
+        let other = |(to, table): &&((IpAddr, u8), u32)| allowed.contains(to) && !is_right(*table);
+        before.routes.iter().find(other).map(|(_, table)| *table)
+    }
+}
+
+/// Routes to hosts through an interface.
+fn routes(netlink: &Netlink, index: u32) -> Result<Routes> {
+    let mut found = Routes::new();
+    for family in Family::BOTH {
+        let routes = netlink.routes(family);
+        let routes = routes.context(|| "cannot list routes".into())?;
+        let ours = (routes.iter()).filter(|route| route.unicast && route.oif == Some(index));
+        found.extend(ours.map(|route| (route.destination, route.table)));
+    }
+    Ok(found)
+}
