@@ -193,13 +193,16 @@ fn has_default(status: &DeviceStatus) -> bool {
 impl Quick {
     fn load(args: &ConfArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
+        for warning in &quick.config.warnings {
+            say!("Warning: {warning}");
+        }
         match mistakes.0.is_empty() {
             true => Ok(quick),
             false => Err(Failure::new(mistakes.to_string())),
         }
     }
 
-    /// Of a file that has been edited since, too.
+    /// Of a file that has been edited since, too. What `up` warned of is known.
     fn load_with_mistakes(args: &ConfArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
         for mistake in mistakes.0 {
@@ -212,9 +215,6 @@ impl Quick {
         let (path, name) = config::locate(&args.conf).map_err(Failure::new)?;
         let (config, mistakes) =
             Config::salvage(&path).map_err(|errors| Failure::new(errors.to_string()))?;
-        for warning in &config.warnings {
-            say!("Warning: {warning}");
-        }
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, interrupted.clone())
@@ -539,10 +539,23 @@ impl Quick {
                 Ok(())
             }
         };
+        if deleted.is_ok() {
+            self.wait_for_end(bound, connection, Instant::now() + patience);
+        }
+        // An interface that was renamed or moved goes with its process only, and its routes with it.
         self.undo_surroundings(netlink, status);
-        deleted.context(|| format!("cannot delete {}", self.name))?;
+        deleted.context(|| format!("cannot delete {}", self.name))
+    }
+
+    /// Waits until the process that bound the socket has ended.
+    fn wait_for_end(
+        &self,
+        bound: Option<(u64, u64)>,
+        connection: std::io::Result<UnixStream>,
+        deadline: Instant,
+    ) {
+        let socket = self.socket();
         // 1. the process closes its connections when it has let go of the interface, 2. then it removes its socket
-        let deadline = Instant::now() + patience;
         match connection {
             Ok(mut connection) => drop(connection.read(&mut [0])),
             // It was killed.
@@ -562,7 +575,6 @@ impl Quick {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        Ok(())
     }
 
     /// Removes the files that a killed process left, unless the next one listens already.

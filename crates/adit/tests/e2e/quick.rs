@@ -854,6 +854,58 @@ fn a_file_that_got_a_mistake_meanwhile_still_takes_down() {
 }
 
 #[test]
+fn a_renamed_interface_leaves_nothing_when_it_is_taken_down() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    for allowed in ["0.0.0.0/0, ::/0", "192.168.77.0/24"] {
+        world.write(&world.config("", allowed));
+        left.sh(&format!("{} up wg0", adit()));
+        // Before Linux 6.2 it must be down.
+        left.sh(
+            "ip link set wg0 name home || { ip link set wg0 down; ip link set wg0 name home; }",
+        );
+        left.sh(&format!("{} down wg0", adit()));
+        comes_back(left, &before, allowed);
+    }
+}
+
+#[test]
+fn down_and_save_do_not_repeat_what_up_warned_of() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let twice = "ListenPort = 40000\nListenPort = 40001";
+    world.write(&world.config(twice, "192.168.77.0/24"));
+    for (command, warns) in [
+        ("up", true),
+        ("sync", true),
+        ("save", false),
+        ("down", false),
+    ] {
+        if command == "save" {
+            left.sh("cp /etc/wireguard/wg0.conf /run/wg0.conf");
+        }
+        let output = left.try_sh(&format!("{} {command} wg0", adit()));
+        assert!(output.ok(), "{command}: {}", output.stderr);
+        assert_eq!(
+            output.stderr.contains("Warning"),
+            warns,
+            "{command}: {}",
+            output.stderr
+        );
+        if command == "save" {
+            left.sh("cp /run/wg0.conf /etc/wireguard/wg0.conf");
+        }
+    }
+}
+
+#[test]
 fn who_is_not_root_is_asked_for_a_password() {
     if !only_adit() {
         return;
