@@ -4,6 +4,9 @@
 //! `inbound` back. One control thread does handshakes, timers and configuration, and publishes sessions and routes
 //! that the shards read.
 //!
+//! What is around the engine is a [`Host`]: [`Kernel`] is Linux, [`MemHost`] is one in memory, whose documentation shows
+//! how to embed the engine.
+//!
 //! A packet's way out: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in: the mirror.
 
 #![forbid(unsafe_code)]
@@ -17,6 +20,7 @@ mod inbound;
 mod inbox;
 mod journal;
 mod kernel;
+mod mem;
 mod outbound;
 mod placement;
 mod shard;
@@ -41,6 +45,7 @@ pub use drops::{DropReason, IgnoredKind};
 pub use host::{Host, HostEvent, TunDrops};
 pub use journal::Incident;
 pub use kernel::{Kernel, Settings, VerboseLog};
+pub use mem::{HostEnd, MemHost};
 
 use common::{Common, ShardFace, lock};
 use control::Control;

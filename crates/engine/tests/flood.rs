@@ -229,3 +229,43 @@ fn a_full_handshake_queue_drops_the_excess_and_neither_stops_data_nor_handshakes
     stranger.receive(2);
     expect_delivery(&pair, A, b"after the flood");
 }
+
+/// A socket that receives nothing while the gate is locked.
+struct Shut(MemUdp, Arc<Mutex<()>>);
+
+impl UdpSocket for Shut {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        self.0.send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        drop(self.1.lock());
+        self.0.recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+/// Invariant 10.
+#[test]
+fn datagrams_that_find_the_receive_buffer_full_are_counted() {
+    /// Datagrams that a socket in memory holds.
+    const ROOM: u64 = 1024;
+    const SENT: u64 = 3000;
+    let gate = Arc::<Mutex<()>>::default();
+    let of_sockets = Arc::clone(&gate);
+    let pair = Pair::with_sockets(Options::default(), move |_, socket| {
+        Shut(socket, Arc::clone(&of_sockets))
+    });
+    let stranger = Stranger::new(&pair);
+    let shut = gate.lock().expect("no panic while locked");
+    for _ in 0..SENT {
+        stranger.send(&pair, 5, b"hello");
+    }
+    drop(shut);
+    pair.wait_for_drops(B, "malformed_datagram", ROOM);
+    assert_eq!(pair.drops(B, "receive_buffer_full"), SENT - ROOM);
+    assert_eq!(pair.drops(B, "malformed_datagram"), ROOM);
+}

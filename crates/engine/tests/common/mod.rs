@@ -4,19 +4,14 @@
 //!   TunEnd a ⇄ engine a ⇄ socket a ⇄ network ⇄ socket b ⇄ engine b ⇄ TunEnd b
 //! ```
 
-use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use adit_engine::{Engine, Host, HostEvent, Sockets};
+use adit_engine::{Engine, HostEnd, MemHost};
 use adit_io::mem::{MemTun, MemUdp, Network, TunEnd};
 use adit_io::offload::Frame;
 use adit_io::{Offloads, TunQueue, UdpSocket, VNET_HDR_LEN, mem};
-use adit_proto::Endpoint;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
-use rustix::event::PollFd;
 use x25519_dalek::StaticSecret;
 
 pub(crate) const A: usize = 0;
@@ -29,7 +24,7 @@ pub(crate) struct Options {
     /// Trains travel as trains.
     pub(crate) gso: bool,
     pub(crate) shards: usize,
-    /// Whether somebody reads the verbose log, which is then in [`Side::log`].
+    /// Whether somebody reads the verbose log, which is then in [`HostEnd::log`].
     pub(crate) verbose: bool,
 }
 
@@ -44,95 +39,13 @@ impl Default for Options {
     }
 }
 
-/// Binds sockets of an in-memory network, each wrapped by `wrap`.
-struct MemHost<W> {
-    network: Network,
-    addr: SocketAddr,
-    gso: bool,
-    verbose: bool,
-    log: Arc<Mutex<Vec<String>>>,
-    wrap: W,
-}
-
-impl<U, W> Host for MemHost<W>
-where
-    U: UdpSocket + 'static,
-    W: Fn(MemUdp) -> U + Send + 'static,
-{
-    type Socket = U;
-
-    fn bind(&self, port: u16, _fwmark: u32, shards: usize) -> io::Result<Vec<Sockets<U>>> {
-        let port = if port == 0 { self.addr.port() } else { port };
-        let mut sockets = Vec::new();
-        for shard in 0..shards {
-            // The network has no groups: all shards but the first send from a port of their own.
-            let offset = u16::try_from(shard).expect("few shards") * 1000;
-            let addr = SocketAddr::new(self.addr.ip(), port + offset);
-            let IpAddr::V4(v4) = addr.ip() else {
-                panic!("an IPv4 address")
-            };
-            let other = SocketAddr::new(v4.to_ipv6_mapped().into(), addr.port());
-            sockets.push(Sockets {
-                v4: Some((self.wrap)(self.network.bind(addr, self.gso)?)),
-                // Nothing is ever sent to it: what it does to the other one is the question.
-                v6: Some((self.wrap)(self.network.bind(other, self.gso)?)),
-                port,
-            });
-        }
-        Ok(sockets)
-    }
-
-    fn set_mark(&self, _socket: &U, _fwmark: u32) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn offloads(&self, _socket: &U) -> Offloads {
-        Offloads::ALL
-    }
-
-    fn forget_paths(&self, _socket: &U) {}
-
-    fn events(&self) -> Vec<PollFd<'_>> {
-        Vec::new()
-    }
-
-    fn handle_events(&mut self) -> io::Result<HostEvent> {
-        Ok(HostEvent {
-            up: true,
-            mtu: 1420,
-            routes_changed: false,
-        })
-    }
-
-    fn source_is_stale(&mut self, _to: Endpoint, _fwmark: u32) -> bool {
-        false
-    }
-
-    fn tun_is_behind(&mut self) {}
-
-    fn is_verbose(&self) -> bool {
-        self.verbose
-    }
-
-    fn log_verbose(&self, line: fmt::Arguments<'_>) {
-        self.log
-            .lock()
-            .expect("not poisoned")
-            .push(line.to_string());
-    }
-
-    fn log_error(&self, message: &str) {
-        eprintln!("{message}");
-    }
-}
-
 /// One end.
 pub(crate) struct Side {
     pub(crate) engine: Engine,
     /// One per shard.
     pub(crate) tuns: Vec<TunEnd>,
     pub(crate) addr: SocketAddr,
-    pub(crate) log: Arc<Mutex<Vec<String>>>,
+    pub(crate) host: HostEnd,
 }
 
 pub(crate) struct Pair {
@@ -188,21 +101,19 @@ impl Pair {
                 })
                 .unzip();
             let wrap = wrap.clone();
-            let log = Arc::<Mutex<Vec<String>>>::default();
-            let host = MemHost {
-                network: network.clone(),
-                addr,
-                gso: options.gso,
-                verbose: options.verbose,
-                log: Arc::clone(&log),
-                wrap: move |socket| wrap(number, socket),
-            };
+            let host = MemHost::new(&network, addr)
+                .expect("a host")
+                .with_gso(options.gso)
+                .with_verbose_log(options.verbose)
+                .with_tuns(tuns.iter().cloned())
+                .with_sockets(move |socket| wrap(number, socket));
+            let end = host.end();
             let engine = Engine::start(queues, host, options.offloads).expect("an engine");
             Side {
                 engine,
                 tuns,
                 addr,
-                log,
+                host: end,
             }
         });
         let pair = Self { network, sides };
@@ -273,7 +184,7 @@ impl Pair {
                 .any(|line| words.iter().all(|word| line.contains(word)))
         };
         loop {
-            let log = self.sides[side].log.lock().expect("not poisoned").clone();
+            let log = self.sides[side].host.log();
             if is_there(&log) {
                 return;
             }

@@ -1,0 +1,248 @@
+//! A host in memory: the engine without the kernel's network and without rights, for tests and for programs that embed
+//! it.
+//!
+//! ```
+//! use adit_engine::{Engine, MemHost};
+//! use adit_io::{Offloads, mem};
+//!
+//! let network = mem::Network::new();
+//! let (tun, end) = mem::tun()?;
+//! let host = MemHost::new(&network, "192.0.2.1:51820".parse().unwrap())?.with_tuns([end.clone()]);
+//! let engine = Engine::start(vec![tun], host, Offloads::ALL)?;
+//! assert_eq!(engine.get().unwrap().listen_port, 51820);
+//! // Frames go in with `end.inject` and come out with `end.take`.
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use adit_io::mem::{MemUdp, Network, TunEnd};
+use adit_io::{Offloads, UdpSocket};
+use adit_proto::Endpoint;
+use rustix::event::{PollFd, PollFlags};
+
+use crate::common::{Sockets, lock};
+use crate::host::{Host, HostEvent, TunDrops};
+use crate::wake::Waker;
+
+/// A [`Host`] whose sockets are those of a [`Network`] in memory, each perhaps wrapped to have it misbehave.
+pub struct MemHost<U = MemUdp> {
+    network: Network,
+    addr: SocketAddr,
+    gso: bool,
+    verbose: bool,
+    tuns: Vec<TunEnd>,
+    /// Frames that the TUNs had refused when that was last asked.
+    refused: u64,
+    wrap: Box<dyn Fn(MemUdp) -> U + Send>,
+    end: HostEnd,
+}
+
+/// The other end of a [`MemHost`], at which a test changes what is around the engine. Clones are the same end.
+#[derive(Clone)]
+pub struct HostEnd(Arc<State>);
+
+struct State {
+    changed: Waker,
+    now: Mutex<HostEvent>,
+    is_stale: Mutex<IsStale>,
+    log: Mutex<VecDeque<String>>,
+}
+
+/// Lines of the log that are kept.
+const LOG: usize = 1000;
+
+/// Answers [`Host::source_is_stale`].
+type IsStale = Box<dyn FnMut(Endpoint) -> bool + Send>;
+
+impl MemHost {
+    /// A host at `addr`, whose port is the one that its sockets get if none is configured. Its interface is up, with an
+    /// MTU of 1420.
+    pub fn new(network: &Network, addr: SocketAddr) -> io::Result<Self> {
+        let state = State {
+            changed: Waker::new()?,
+            now: Mutex::new(HostEvent {
+                up: true,
+                mtu: 1420,
+                routes_changed: false,
+            }),
+            is_stale: Mutex::new(Box::new(|_| false)),
+            log: Mutex::default(),
+        };
+        Ok(Self {
+            network: network.clone(),
+            addr,
+            gso: true,
+            verbose: false,
+            tuns: Vec::new(),
+            refused: 0,
+            wrap: Box::new(|socket| socket),
+            end: HostEnd(Arc::new(state)),
+        })
+    }
+}
+
+impl<U> MemHost<U> {
+    /// Each socket becomes what `wrap` makes of it.
+    #[must_use]
+    pub fn with_sockets<V>(self, wrap: impl Fn(MemUdp) -> V + Send + 'static) -> MemHost<V> {
+        MemHost {
+            network: self.network,
+            addr: self.addr,
+            gso: self.gso,
+            verbose: self.verbose,
+            tuns: self.tuns,
+            refused: self.refused,
+            wrap: Box::new(wrap),
+            end: self.end,
+        }
+    }
+
+    /// Trains travel datagram by datagram unless `gso`.
+    #[must_use]
+    pub fn with_gso(mut self, gso: bool) -> Self {
+        self.gso = gso;
+        self
+    }
+
+    /// Whether somebody reads the verbose log, which is then in [`HostEnd::log`].
+    #[must_use]
+    pub fn with_verbose_log(mut self, verbose: bool) -> Self {
+        self.verbose = verbose;
+        self
+    }
+
+    /// Frames that find the rings of these TUNs full are counted as drops.
+    #[must_use]
+    pub fn with_tuns(mut self, tuns: impl IntoIterator<Item = TunEnd>) -> Self {
+        self.tuns.extend(tuns);
+        self
+    }
+
+    /// Its other end.
+    pub fn end(&self) -> HostEnd {
+        self.end.clone()
+    }
+}
+
+impl HostEnd {
+    /// The interface goes up or down.
+    pub fn set_up(&self, up: bool) {
+        self.change(|now| now.up = up);
+    }
+
+    /// The interface gets another MTU.
+    pub fn set_mtu(&self, mtu: usize) {
+        self.change(|now| now.mtu = mtu);
+    }
+
+    /// A route or an address changed.
+    pub fn change_routes(&self) {
+        self.change(|now| now.routes_changed = true);
+    }
+
+    /// From now on `is_stale` says whether routing would use another source than the one kept with an endpoint.
+    pub fn judge_sources(&self, is_stale: impl FnMut(Endpoint) -> bool + Send + 'static) {
+        *lock(&self.0.is_stale) = Box::new(is_stale);
+    }
+
+    /// What was logged last: errors, and the verbose log if somebody reads that.
+    pub fn log(&self) -> Vec<String> {
+        lock(&self.0.log).iter().cloned().collect()
+    }
+
+    fn write(&self, line: String) {
+        let mut log = lock(&self.0.log);
+        if log.len() == LOG {
+            log.pop_front();
+        }
+        log.push_back(line);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HostEvent)) {
+        change(&mut lock(&self.0.now));
+        self.0.changed.wake();
+    }
+}
+
+impl<U: UdpSocket + 'static> Host for MemHost<U> {
+    type Socket = U;
+
+    /// The network has no groups of sockets on one port: all shards but the first send from a port of their own.
+    fn bind(&self, port: u16, _fwmark: u32, shards: usize) -> io::Result<Vec<Sockets<U>>> {
+        let port = if port == 0 { self.addr.port() } else { port };
+        let bind = |ip, port| {
+            let socket = self.network.bind(SocketAddr::new(ip, port), self.gso)?;
+            Ok::<_, io::Error>(Some((self.wrap)(socket)))
+        };
+        let ports = (0..).map(|shard| port.checked_add(shard * 1000));
+        ports
+            .take(shards)
+            .map(|own| {
+                let own = own.ok_or(io::ErrorKind::AddrNotAvailable)?;
+                let (v4, v6) = match self.addr.ip() {
+                    // Nothing is ever sent to the other one: what it does to this one is the question.
+                    IpAddr::V4(ip) => (
+                        bind(ip.into(), own)?,
+                        bind(ip.to_ipv6_mapped().into(), own)?,
+                    ),
+                    IpAddr::V6(ip) => (None, bind(ip.into(), own)?),
+                };
+                Ok(Sockets { v4, v6, port })
+            })
+            .collect()
+    }
+
+    fn set_mark(&self, _socket: &U, _fwmark: u32) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn offloads(&self, _socket: &U) -> Offloads {
+        Offloads::ALL
+    }
+
+    fn forget_paths(&self, _socket: &U) {}
+
+    fn events(&self) -> Vec<PollFd<'_>> {
+        vec![PollFd::new(&self.end.0.changed, PollFlags::IN)]
+    }
+
+    fn handle_events(&mut self) -> io::Result<HostEvent> {
+        self.end.0.changed.clear();
+        let mut now = lock(&self.end.0.now);
+        let event = *now;
+        now.routes_changed = false;
+        Ok(event)
+    }
+
+    fn source_is_stale(&mut self, to: Endpoint, _fwmark: u32) -> bool {
+        lock(&self.end.0.is_stale)(to)
+    }
+
+    fn tun_is_behind(&mut self) {}
+
+    fn tun_drops(&mut self) -> TunDrops {
+        let refused = self.tuns.iter().map(TunEnd::refused).sum();
+        let before = std::mem::replace(&mut self.refused, refused);
+        TunDrops {
+            full: refused - before,
+            limit: 0,
+        }
+    }
+
+    fn log_error(&self, message: &str) {
+        self.end.write(message.to_owned());
+    }
+
+    fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
+    fn log_verbose(&self, line: fmt::Arguments<'_>) {
+        self.end.write(line.to_string());
+    }
+}
