@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_io::offload::TunnelEnds;
+use adit_io::offload::{Merged, TunnelEnds};
 use adit_io::{IcmpKind, Offloads, UdpSocket};
 use adit_proto::{Time, Tunnel};
 use arc_swap::ArcSwap;
@@ -54,7 +54,8 @@ pub(crate) struct Common<U> {
     /// Where tunnels' devices are, unless what is for them is not merged.
     pub(crate) tunnels: Option<TunnelEnds>,
     mtu: AtomicUsize,
-    tun_gro: AtomicBool,
+    /// What the TUN refused to take merged.
+    tun_refuses: [AtomicBool; Merged::COUNT],
     refused_trains: AtomicU64,
     icmp_errors: [AtomicU64; IcmpKind::ALL.len()],
     pub(crate) journal: Journal,
@@ -114,7 +115,7 @@ impl<U> Common<U> {
             shards,
             tunnels: offloads.tun_gro_tunnel.then(TunnelEnds::default),
             mtu: AtomicUsize::new(1420),
-            tun_gro: AtomicBool::new(offloads.tun_gro_tcp || offloads.tun_gro_udp),
+            tun_refuses: Default::default(),
             refused_trains: AtomicU64::new(0),
             icmp_errors: Default::default(),
             journal: Journal::new(is_verbose),
@@ -131,13 +132,13 @@ impl<U> Common<U> {
         self.mtu.store(mtu, Ordering::Relaxed);
     }
 
-    /// The TUN refused a super-frame: from now on packets are written one by one.
-    pub(crate) fn tun_gro_refused(&self) {
-        self.tun_gro.store(false, Ordering::Relaxed);
+    /// The TUN refused a super-frame: from now on the packets of such are written one by one.
+    pub(crate) fn tun_refused(&self, kind: Merged) {
+        self.tun_refuses[kind as usize].store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn tun_gro_works(&self) -> bool {
-        self.tun_gro.load(Ordering::Relaxed)
+    pub(crate) fn tun_takes(&self, kind: Merged) -> bool {
+        !self.tun_refuses[kind as usize].load(Ordering::Relaxed)
     }
 
     /// Trains that the kernel would not segment.

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use adit_aead::{OpenJob, TAG_LEN};
-use adit_io::offload::{self, Coalescer, Span};
+use adit_io::offload::{self, Coalescer, Merged, Span};
 use adit_io::tun::Trouble;
 use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket, VNET_HDR_LEN};
 use adit_proto::wire::{self, DataHeader, Kind};
@@ -296,10 +296,10 @@ impl Inbound {
         Ok(())
     }
 
-    /// Stage 8. A super-frame that the kernel refuses is delivered packet by packet, and coalescing ends.
+    /// Stage 8. A super-frame that the kernel refuses is delivered packet by packet, and no more of its kind are made.
     fn deliver<U>(&mut self, common: &Common<U>, tun: &impl TunQueue) -> io::Result<()> {
         let (batch, drops) = (&self.batch, &self.drops);
-        let mut refused = false;
+        let mut refused = ArrayVec::<Merged, { Merged::COUNT }>::new();
         let mut gone = Ok(());
         self.coalescer.drain(|head, spans| {
             let mut pieces: ArrayVec<IoSlice<'_>, MAX_PIECES> = ArrayVec::new();
@@ -314,7 +314,7 @@ impl Inbound {
             match Trouble::of(&error) {
                 Trouble::Gone => gone = Err(error),
                 Trouble::Refused if spans.len() > 1 => {
-                    refused = true;
+                    refused.extend(Merged::of(head).filter(|kind| !refused.contains(kind)));
                     // They still stand in the batch as they came: each has its headers before its span.
                     let headers = head.len() - VNET_HDR_LEN;
                     for span in spans {
@@ -330,9 +330,9 @@ impl Inbound {
                 _ => drops.count(DropReason::DeliverFailed, spans.len() as u64),
             }
         });
-        if refused {
-            self.coalescer = Coalescer::new(false, false);
-            common.tun_gro_refused();
+        for kind in refused {
+            self.coalescer.stop(kind);
+            common.tun_refused(kind);
         }
         gone
     }

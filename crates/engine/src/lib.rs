@@ -35,6 +35,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use adit_io::offload::Merged;
 use adit_io::tun::Trouble;
 use adit_io::{IcmpKind, Offloads, TunQueue};
 use adit_proto::config::{DeviceChange, DeviceStatus};
@@ -274,9 +275,10 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
             shards.map(|shard| count(&shard.drops)).sum()
         };
         let mut offloads = self.offloads.and(sockets);
-        offloads.tun_gro_tcp &= common.tun_gro_works();
-        offloads.tun_gro_udp &= common.tun_gro_works();
-        offloads.tun_gro_tunnel &= common.tun_gro_works();
+        // What is in tunnels is merged if TCP is at all.
+        offloads.tun_gro_tunnel &= offloads.tun_gro_tcp && common.tun_takes(Merged::Tunnel);
+        offloads.tun_gro_tcp &= common.tun_takes(Merged::Tcp);
+        offloads.tun_gro_udp &= common.tun_takes(Merged::Udp);
         Report {
             offloads,
             refused_trains: common.refused_trains(),

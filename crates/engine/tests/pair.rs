@@ -2,11 +2,15 @@
 
 mod common;
 
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use adit_engine::Errno;
 use adit_io::fault::{Faults, Faulty};
-use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket, VNET_HDR_LEN};
+use adit_io::offload::Merged;
+use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use common::{A, B, Options, Pair, inner_ip, segments, tcp_frame, udp_frame};
 
@@ -163,6 +167,50 @@ fn super_frames_that_the_tun_refuses_arrive_as_what_they_were_made_of() {
     // Each packet counts.
     pair.wait_for_drops(B, "deliver_failed", 100 + 22);
     assert_eq!(pair.drops(B, "deliver_failed"), 100 + 22);
+}
+
+/// Takes super-frames of TCP only.
+struct WithoutUdp<T>(T);
+
+impl<T: TunQueue> TunQueue for WithoutUdp<T> {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf)
+    }
+
+    fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
+        if Merged::of(&frame[0]) == Some(Merged::Udp) {
+            return Err(rustix::io::Errno::INVAL.into());
+        }
+        self.0.write(frame)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+#[test]
+fn a_tun_that_refuses_merged_udp_still_gets_merged_tcp() {
+    let wrap_tun = |_: usize, tun| WithoutUdp(tun);
+    let pair = Pair::with(Options::default(), wrap_tun, |_, socket| socket);
+    let datagrams: Vec<_> = (0..100).map(|n| plain(n, 700)).collect();
+    expect_delivery(&pair, A, &datagrams);
+    let offloads = pair.sides[B].engine.report().offloads;
+    assert!(!offloads.tun_gro_udp, "nothing was refused");
+    assert!(offloads.tun_gro_tcp && offloads.tun_gro_tunnel);
+
+    let stream = tcp_frame(inner_ip(A), inner_ip(B), 1, 1380, &pattern(30_000, 1));
+    pair.inject(A, stream.clone());
+    let start = Instant::now();
+    let frame = loop {
+        if let Some(frame) = pair.delivered_now(B).pop() {
+            break frame;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "nothing came");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(Merged::of(&frame), Some(Merged::Tcp));
+    assert_eq!(segments(&frame), segments(&stream));
 }
 
 /// Invariants 2 and 3, on a network that loses, doubles and cuts, and on one that delays, too.

@@ -24,7 +24,7 @@ use std::ops::Range;
 use super::frame::{mix, pseudo_header};
 use super::ip::{Ip, TCP, UDP};
 use super::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, GSO_UDP_L4};
-use super::{NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
+use super::{Merged, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
 use super::{low16, low32, read16, read32, write16};
 use crate::VNET_HDR_LEN;
 use crate::checksum::Sum;
@@ -78,6 +78,7 @@ pub struct Full;
 pub struct Coalescer {
     tcp: bool,
     udp: bool,
+    tunnels: bool,
     items: Vec<Item>,
     runs: Vec<Run>,
     flows: Vec<Flow>,
@@ -174,11 +175,12 @@ enum Class {
 }
 
 impl Coalescer {
-    /// A coalescer that merges TCP and UDP as asked and hands out everything else as it came.
+    /// A coalescer that merges TCP, also in tunnels, and UDP as asked, and hands out everything else as it came.
     pub fn new(tcp: bool, udp: bool) -> Self {
         Coalescer {
             tcp,
             udp,
+            tunnels: tcp,
             items: Vec::with_capacity(CAPACITY),
             runs: Vec::with_capacity(CAPACITY),
             flows: Vec::with_capacity(CAPACITY),
@@ -190,6 +192,15 @@ impl Coalescer {
             peer: 0,
             fence: 0,
             spans: Vec::with_capacity(MAX_SEGMENTS as usize),
+        }
+    }
+
+    /// Merges no more frames of that kind, of what is pushed from now on.
+    pub fn stop(&mut self, kind: Merged) {
+        match kind {
+            Merged::Tcp => self.tcp = false,
+            Merged::Udp => self.udp = false,
+            Merged::Tunnel => self.tunnels = false,
         }
     }
 
@@ -295,7 +306,7 @@ impl Coalescer {
             _ => return Class::Fence,
         };
         let l4 = &packet[ip.header..];
-        if self.tcp
+        if self.tunnels
             && protocol == UDP
             && let Some(class) = in_vxlan(packet, ip)
             && is_end((ip.destination(packet), read16(packet, ip.header + 2)))
@@ -305,7 +316,7 @@ impl Coalescer {
         let (tcp, length) = match protocol {
             TCP if !self.tcp => return Class::Alone,
             // What is in a tunnel may belong to what was merged of it.
-            UDP if !self.udp && !self.tcp => return Class::Alone,
+            UDP if !self.udp && !self.tunnels => return Class::Alone,
             TCP if l4.len() >= 20 => (true, usize::from(l4[12] >> 4) * 4),
             UDP if l4.len() >= 8 => (false, 8),
             TCP | UDP => return Class::Fence,

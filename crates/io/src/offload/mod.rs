@@ -44,6 +44,32 @@ pub const GSO_TUNNEL_V6: u8 = 0x40;
 /// `VIRTIO_NET_HDR_GSO_ECN`: the first TCP segment carries CWR, the others do not.
 pub const GSO_ECN: u8 = 0x80;
 
+/// What a frame was merged of. A kernel may take some of these and refuse others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merged {
+    /// TCP segments.
+    Tcp,
+    /// UDP datagrams.
+    Udp,
+    /// TCP segments in a UDP tunnel.
+    Tunnel,
+}
+
+impl Merged {
+    /// How many kinds there are.
+    pub const COUNT: usize = 3;
+
+    /// By the virtio header that leads the frame; `None` if it was not merged.
+    pub fn of(head: &[u8]) -> Option<Self> {
+        match *head.get(1)? {
+            GSO_NONE => None,
+            GSO_UDP_L4 => Some(Self::Udp),
+            kind if kind & (GSO_TUNNEL_V4 | GSO_TUNNEL_V6) != 0 => Some(Self::Tunnel),
+            _ => Some(Self::Tcp),
+        }
+    }
+}
+
 /// `struct virtio_net_hdr_v1_hash_tunnel`: in machine byte order, but for what tunnels added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHdr {
