@@ -1,5 +1,6 @@
 //! The command line: `--help`, the man page and the completions all come from these definitions.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
@@ -18,7 +19,8 @@ control socket answers; `wg` configures it then as it would the kernel's. `adit 
 configuration files and need neither `wg` nor `wg-quick`.";
 
 const AFTER_HELP: &str = "\
-An interface that has the name of a subcommand is reached with `adit run NAME` or `adit -f NAME`.
+An interface that has the name of a subcommand, or one that is a slip away from it, is made with `adit run NAME` or \
+`adit -f NAME`.
 
 Environment of the daemon:
   LOG_LEVEL              verbose (or debug: why peers do not connect), error, silent; error if unset
@@ -184,16 +186,22 @@ pub(crate) struct DemoArgs {
     pub(crate) seconds: u16,
 }
 
-/// The command that is meant, perhaps, by the name of an interface that is one slip away from it.
+/// The command that is meant by what looks like the name of an interface and is one slip away from it.
+///
+/// Names of interfaces often have a digit. Commands of three letters and less are a letter away from names that people do use
+/// (tun, wan, us): of those only a letter that is doubled or two that changed places count.
 pub(crate) fn misspelt(interface: &str) -> Option<String> {
-    // Short ones are a letter away from names that people do use.
-    command_near(interface).filter(|meant| meant.len() > 3)
+    let meant = command_near(interface)?;
+    let letters = |word: &str| word.bytes().collect::<BTreeSet<u8>>();
+    let slip = meant.len() > 3 || letters(&meant) == letters(interface);
+    let digit = interface.bytes().any(|byte| byte.is_ascii_digit());
+    (slip && !digit).then_some(meant)
 }
 
 /// The command that is one slip away from `word`.
 pub(crate) fn command_near(word: &str) -> Option<String> {
     let command = Cli::command();
-    let mut names = command.get_subcommands().map(clap::Command::get_name);
+    let mut names = (command.get_subcommands().map(clap::Command::get_name)).chain(["help"]);
     let meant = names.find(|name| strsim::osa_distance(name, word) == 1)?;
     Some(meant.to_owned())
 }

@@ -7,10 +7,17 @@ fn a_slip_in_a_command_is_noticed_and_a_name_of_an_interface_is_none() {
         ("shwo", "show"),
         ("stirp", "strip"),
         ("demos", "demo"),
+        ("upp", "up"),
+        ("rnu", "run"),
+        ("hlep", "help"),
     ] {
         assert_eq!(misspelt(slip).as_deref(), Some(meant));
     }
-    for name in ["wg0", "up0", "run1", "utun3", "home", "genkey", "dmz"] {
+    let names = [
+        "wg0", "up0", "run1", "show1", "utun", "utun3", "tun", "lan", "wan", "us", "uk", "home",
+        "genkey", "dmz",
+    ];
+    for name in names {
         assert_eq!(misspelt(name), None, "{name}");
     }
 }

@@ -60,8 +60,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match (cli.command, cli.run) {
         (None, Some(args)) => {
             let name = &args.interface;
-            if let Some(meant) = cli::misspelt(name) {
-                say!("adit: {name} is to be an interface; for the command, type `adit {meant}`");
+            if let Some(meant) = cli::misspelt(name)
+                && !run::is_meant(&args)
+            {
+                failure::bail!(
+                    "there is no command {name}; perhaps `adit {meant}` is meant. `adit run {name}` makes an interface of \
+                     that name"
+                );
             }
             run::run(&args).map(done)
         }

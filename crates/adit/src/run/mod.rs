@@ -10,10 +10,11 @@ mod answer;
 mod background;
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use adit_ctl::{BindError, Notice, Serving, status, uapi};
+use adit_ctl::{BindError, Notice, Serving, config, status, uapi};
 use adit_engine::{Engine, Kernel, Settings, StopReason, VerboseLog};
 use adit_io::Offloads;
 use adit_io::netlink::{LinkChange, Netlink};
@@ -80,6 +81,20 @@ impl std::fmt::Display for End {
             Self::SocketRemoved => f.write_str("the control socket was removed"),
         }
     }
+}
+
+/// Whether something besides its name says that an interface is meant: it exists, wg-quick has a file for it, or the
+/// process is started as no person types it.
+pub(crate) fn is_meant(args: &RunArgs) -> bool {
+    let name = &args.interface;
+    let files = [
+        format!("/sys/class/net/{name}"),
+        format!("{}/{name}.conf", config::DIR),
+    ];
+    let variables = ["WG_TUN_FD", "WG_UAPI_FD", "WG_PROCESS_FOREGROUND"];
+    args.foreground
+        || files.iter().any(|file| Path::new(file).exists())
+        || (variables.iter()).any(|variable| std::env::var_os(variable).is_some())
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {

@@ -292,6 +292,35 @@ fn names_that_no_interface_can_have_are_refused_with_the_reason() {
 }
 
 #[test]
+fn a_slip_in_a_command_makes_no_interface_unless_one_is_meant() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Host::new("left");
+    let adit = subject();
+    for (slip, meant) in [("upp", "adit up"), ("shwo", "adit show")] {
+        let output = host.try_sh(&format!("{adit} {slip}"));
+        assert!(!output.ok() && !host.has_interface(slip));
+        for part in [meant, &format!("adit run {slip}")] {
+            assert!(output.stderr.contains(part), "{}", output.stderr);
+        }
+    }
+    host.sh("touch /etc/wireguard/shop.conf; ip tuntap add dev dowm mode tun");
+    for (arguments, name) in [
+        ("tun", "tun"),
+        ("shop", "shop"),
+        ("dowm", "dowm"),
+        ("run upp", "upp"),
+        ("-f shwo > /dev/null 2>&1 &", "shwo"),
+    ] {
+        host.sh(&format!("{adit} {arguments}"));
+        wait_for("the interface exists", seconds(20), || {
+            host.path(&format!("/run/wireguard/{name}.sock")).exists()
+        });
+    }
+}
+
+#[test]
 fn arguments_that_are_no_text_are_wrong_usage() {
     if !Program::Adit.is_adit() {
         return;
