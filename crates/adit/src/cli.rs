@@ -33,6 +33,13 @@ Environment of the daemon:
 Exit status: 0 success, 1 failure.";
 
 const AFTER_UP_HELP: &str = "\
+With --foreground, and as PID 1 of a container, `adit up` stays. It tells systemd that it is ready (sd_notify) when the \
+tunnel is up, PostUp hooks included. On SIGTERM and SIGINT it does what `adit down` does; on SIGHUP, what `adit sync` \
+does, unless it runs in a terminal, whose end it is then. It exits with 0 after that, and when somebody else took the \
+tunnel down. When the tunnel's process fails or is killed, it runs the PreDown and PostDown hooks and exits with 1; the \
+routing rules and the firewall of a default route stay until `adit down` or the next `adit up`, to keep packets from \
+leaving in clear, and so does DNS, unless a peer's endpoint is a name.
+
 Hooks run with INTERFACE and CONFIG_FILE in their environment, and LC_ALL=C, as wg-quick's do.
 
 When the process or the interface of a tunnel with a default route (AllowedIPs = 0.0.0.0/0 or ::/0, no Table) is gone, what \
@@ -41,6 +48,7 @@ gap, and `adit down NAME` goes back to the clear network.
 
 Environment:
   WG_ENDPOINT_RESOLUTION_RETRIES  how often to look up an endpoint's name again, or infinity; 15 if unset
+  NOTIFY_SOCKET                   where systemd wants to be told
 
 The daemon's environment (see `adit --help`) is passed on to it.";
 
@@ -158,6 +166,9 @@ pub(crate) struct ConfArgs {
 pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) conf: ConfArgs,
+    /// Stay with the tunnel: end when it ends, and take it down on SIGTERM and SIGINT
+    #[arg(short, long)]
+    pub(crate) foreground: bool,
     /// Never use this offload (see `adit --help`); repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) disable_offload: Vec<String>,

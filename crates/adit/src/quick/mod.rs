@@ -10,6 +10,7 @@
 //! 7. PostUp hooks.
 
 mod endpoint;
+mod foreground;
 mod programs;
 mod routing;
 mod sync;
@@ -65,27 +66,13 @@ struct Quick {
 
 pub(crate) fn up(args: &UpArgs) -> Result<()> {
     require_root()?;
-    let quick = Quick::load(&args.conf)?;
-    let name = &quick.name;
-    // What can be found wrong is, before anything is started.
-    routing::table_number(&quick.config.interface.table)
-        .context(|| quick.path.display().to_string())?;
-    quick.check_stated_mtu()?;
-    let netlink = open_netlink()?;
-    if netlink.link(name).is_ok() {
-        let conf = &args.conf.conf;
-        bail!("`{name}` already exists: `adit down {conf}` takes it down if Adit runs it");
+    // When PID 1 of a container ends, so does all that it started.
+    if args.foreground || std::process::id() == 1 {
+        return foreground::up(args);
     }
-    run::start_in_background(&RunArgs {
-        disable_offload: args.disable_offload.clone(),
-        ..RunArgs::new(name)
-    })?;
-    quick.bring_up(&netlink).inspect_err(|_| {
-        say!("adit: taking {name} down again");
-        quick
-            .take_down(&netlink, quick.ask().ok().as_ref())
-            .unwrap_or_else(|failure| say!("adit: {failure}"));
-    })
+    let (quick, netlink) = Quick::prepare(args)?;
+    run::start_in_background(&quick.process(args))?;
+    quick.bring_up_or_undo(&netlink)
 }
 
 pub(crate) fn down(args: &ConfArgs) -> Result<()> {
@@ -191,6 +178,29 @@ fn has_default(status: &DeviceStatus) -> bool {
 }
 
 impl Quick {
+    /// Finds what can be found wrong before anything is started.
+    fn prepare(args: &UpArgs) -> Result<(Self, Netlink)> {
+        let quick = Self::load(&args.conf)?;
+        let name = &quick.name;
+        routing::table_number(&quick.config.interface.table)
+            .context(|| quick.path.display().to_string())?;
+        quick.check_stated_mtu()?;
+        let netlink = open_netlink()?;
+        if netlink.link(name).is_ok() {
+            let conf = &args.conf.conf;
+            bail!("`{name}` already exists: `adit down {conf}` takes it down if Adit runs it");
+        }
+        Ok((quick, netlink))
+    }
+
+    /// How to start the interface's process.
+    fn process(&self, args: &UpArgs) -> RunArgs {
+        RunArgs {
+            disable_offload: args.disable_offload.clone(),
+            ..RunArgs::new(&self.name)
+        }
+    }
+
     fn load(args: &ConfArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
         for warning in &quick.config.warnings {
@@ -240,6 +250,14 @@ impl Quick {
             bail!("interrupted");
         }
         Ok(())
+    }
+
+    fn bring_up_or_undo(&self, netlink: &Netlink) -> Result<()> {
+        self.bring_up(netlink).inspect_err(|_| {
+            say!("adit: taking {} down again", self.name);
+            self.take_down(netlink, self.ask().ok().as_ref())
+                .unwrap_or_else(|failure| say!("adit: {failure}"));
+        })
     }
 
     fn bring_up(&self, netlink: &Netlink) -> Result<()> {

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use adit_ctl::config;
+use rustix::fs::Mode;
+use rustix::process::umask;
 
 use crate::failure::{Context, Failure, Result, bail, say};
 
@@ -43,11 +45,14 @@ pub(super) fn run_hooks(hooks: &[String], interface: &str, config_file: &Path) -
 /// Runs a program, shown as wg-quick shows it, with `input` on its standard input.
 fn run(program: &str, args: &[&str], input: &str) -> Result<()> {
     say!("[#] {program} {}", args.join(" "));
-    let mut child = Command::new(program)
+    // What it writes is for everybody: /etc/resolv.conf.
+    let ours = umask(Mode::from_raw_mode(0o022));
+    let child = Command::new(program)
         .args(args)
         .stdin(Stdio::piped())
-        .spawn()
-        .context(|| format!("cannot run `{program}`"))?;
+        .spawn();
+    umask(ours);
+    let mut child = child.context(|| format!("cannot run `{program}`"))?;
     if let Some(mut stdin) = child.stdin.take() {
         // A program that ends without reading says so with its status.
         let _ = stdin.write_all(input.as_bytes());

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
@@ -14,8 +14,8 @@ use crate::failure::{Context, Failure, Result, bail};
 const READY: &[u8] = b"ready\n";
 
 /// Starts the background process and returns when it is ready. When it fails, it says why itself, on the standard
-/// error that both share until it is ready.
-pub(crate) fn start(args: &RunArgs) -> Result<()> {
+/// error that both share until it is ready; one that dies with its parent goes on to say there what goes wrong.
+pub(crate) fn start(args: &RunArgs) -> Result<Child> {
     // Not the path of the binary, which may have been replaced since.
     let mut command = Command::new("/proc/self/exe");
     command
@@ -23,6 +23,14 @@ pub(crate) fn start(args: &RunArgs) -> Result<()> {
         .args(["run", "--foreground", "--background"]);
     for name in &args.disable_offload {
         command.args(["--disable-offload", name]);
+    }
+    if let Some(parent) = args.die_with {
+        command.args(["--die-with", &parent.to_string()]);
+        // Readiness is the parent's to tell.
+        command.env_remove("NOTIFY_SOCKET");
+        if LogLevel::from_env() == LogLevel::Unset {
+            command.env("LOG_LEVEL", "error");
+        }
     }
     command.args(["--", &args.interface]);
     let stdin = if super::inherited_number("WG_UAPI_FD")? == Some(0) {
@@ -44,7 +52,7 @@ pub(crate) fn start(args: &RunArgs) -> Result<()> {
             .context(|| "cannot hear from the background process".into())?;
     }
     if word == READY {
-        return Ok(());
+        return Ok(child);
     }
     let status = child
         .wait()
@@ -58,9 +66,7 @@ pub(crate) fn start(args: &RunArgs) -> Result<()> {
 /// Tells whoever started this process that it is ready: systemd if it asks, and the waiting parent, whose terminal
 /// this process then leaves.
 pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
-    if let Some(path) = std::env::var_os("NOTIFY_SOCKET")
-        && let Err(error) = notify_systemd(&path)
-    {
+    if let Err(error) = notify_systemd("READY=1") {
         // It may be somebody else's, out of reach or of a kind that came later: no reason to go without a tunnel.
         level.error(format_args!("cannot notify the service manager: {error}"));
     }
@@ -91,16 +97,20 @@ pub(super) fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
-fn notify_systemd(path: &std::ffi::OsStr) -> std::io::Result<()> {
+/// sd_notify(3): tells the service manager, if it asked for that.
+pub(crate) fn notify_systemd(state: &str) -> std::io::Result<()> {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::net::SocketAddr;
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return Ok(());
+    };
     let address = match path.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
-        None => SocketAddr::from_pathname(path)?,
+        None => SocketAddr::from_pathname(&path)?,
     };
     UnixDatagram::unbound()?
-        .send_to_addr(b"READY=1", &address)
+        .send_to_addr(state.as_bytes(), &address)
         .map(drop)
 }
 

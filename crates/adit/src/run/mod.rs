@@ -22,7 +22,7 @@ use adit_io::tun::Tun;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-pub(crate) use background::start as start_in_background;
+pub(crate) use background::{notify_systemd, start as start_in_background};
 
 use crate::cli::RunArgs;
 use crate::demo::status_directory;
@@ -43,6 +43,10 @@ enum LogLevel {
 }
 
 impl LogLevel {
+    fn from_env() -> Self {
+        Self::parse(&std::env::var("LOG_LEVEL").unwrap_or_default())
+    }
+
     fn parse(value: &str) -> Self {
         match value {
             "verbose" | "debug" => Self::Verbose,
@@ -112,7 +116,7 @@ fn begin(args: &RunArgs) -> Result<()> {
         background::die_with(parent)?;
     }
     if !args.foreground && std::env::var("WG_PROCESS_FOREGROUND").as_deref() != Ok("1") {
-        return start_in_background(args);
+        return start_in_background(args).map(drop);
     }
     // Started as /proc/self/exe, it would be `exe` for top, pgrep and killall.
     let _ = rustix::thread::set_name(c"adit");
@@ -130,7 +134,7 @@ fn begin(args: &RunArgs) -> Result<()> {
 
 fn serve(args: &RunArgs) -> Result<()> {
     let name = args.interface.as_str();
-    let level = LogLevel::parse(&std::env::var("LOG_LEVEL").unwrap_or_default());
+    let level = LogLevel::from_env();
     let allowed = allowed_offloads(&args.disable_offload)?;
     // Caught from here on, so that an early one still removes the sockets' files.
     let signals = Signals::new([SIGTERM, SIGINT]).context(|| "cannot catch signals".into())?;

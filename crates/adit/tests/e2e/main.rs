@@ -21,6 +21,7 @@ mod mistakes;
 mod offloads;
 mod paths;
 mod quick;
+mod service;
 mod sessions;
 mod survives;
 mod uapi;

@@ -12,15 +12,15 @@ const MIB: u64 = 1 << 20;
 ///   fd01::100       fd01::1   fd02::1      fd02::100
 ///                                          172.31.0.1, fd31::1 behind it
 /// ```
-struct World {
-    net: Routed,
+pub struct World {
+    pub net: Routed,
     _right: Daemon,
     left_keys: Keys,
     right_keys: Keys,
 }
 
 impl World {
-    fn new() -> World {
+    pub fn new() -> World {
         let net = Routed::new();
         let (left_keys, right_keys) = (Keys::new(), Keys::new());
         let right = Daemon::start(&net.right, Program::Adit, "wg0", &Start::default());
@@ -45,7 +45,7 @@ impl World {
     }
 
     /// The left side's file; `interface` and `peer` are lines to add to the sections.
-    fn config(&self, interface: &str, allowed: &str) -> String {
+    pub fn config(&self, interface: &str, allowed: &str) -> String {
         format!(
             "# The left side\n[Interface]\nPrivateKey = {}\nAddress = 192.168.77.1/24, fd77::1/64\n{interface}\n\n\
              # friendly_name = right\n[Peer]\nPublicKey = {}\nAllowedIPs = {allowed}\nEndpoint = 10.2.0.100:51820\n",
@@ -53,19 +53,19 @@ impl World {
         )
     }
 
-    fn write(&self, config: &str) {
+    pub fn write(&self, config: &str) {
         self.net
             .left
             .sh_with_input("umask 077; cat > /etc/wireguard/wg0.conf", config);
     }
 
-    fn left(&self) -> &Host {
+    pub fn left(&self) -> &Host {
         &self.net.left
     }
 }
 
 /// All that bringing a tunnel up may touch.
-fn state(host: &Host) -> String {
+pub fn state(host: &Host) -> String {
     // Counters and the order of what is equal are not state.
     host.sh(
         "ip -o addr | sed 's/valid_lft.*//' ; ip -4 route show table all; ip -6 route show table all | sort; ip -4 rule; ip -6 rule; \
@@ -84,7 +84,7 @@ fn state(host: &Host) -> String {
 
 /// Waits until the host is as it was `before`; panics with what differs.
 #[track_caller]
-fn comes_back(host: &Host, before: &str, what: &str) {
+pub fn comes_back(host: &Host, before: &str, what: &str) {
     let start = std::time::Instant::now();
     while start.elapsed() < seconds(20) {
         if state(host) == before {
@@ -95,7 +95,7 @@ fn comes_back(host: &Host, before: &str, what: &str) {
     assert_eq!(state(host), before, "{what} leaves something behind");
 }
 
-fn adit() -> String {
+pub fn adit() -> String {
     Program::Adit.path().display().to_string()
 }
 
@@ -107,7 +107,7 @@ fn wg_quick() -> String {
 }
 
 /// Adit's own commands are tested with Adit only.
-fn only_adit() -> bool {
+pub fn only_adit() -> bool {
     let it_is = Program::Adit.is_adit();
     if !it_is {
         eprintln!("not run: the implementation under test is another one");

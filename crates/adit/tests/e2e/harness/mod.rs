@@ -8,6 +8,7 @@ mod capture;
 mod guest;
 mod host;
 mod implementation;
+mod systemd;
 mod topology;
 mod traffic;
 mod tunnel;
@@ -17,6 +18,7 @@ pub use capture::Capture;
 pub use guest::Guest;
 pub use host::{Host, link, move_link};
 pub use implementation::{Daemon, Program, Start, peer};
+pub use systemd::Systemd;
 pub use topology::{Family, Natted, Pair, Routed};
 pub use traffic::{
     Flow, Stream, UdpTicker, marker, ping, ping_fails, tcp, tcp_many, udp, within_bytes,

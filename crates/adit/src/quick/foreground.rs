@@ -1,0 +1,166 @@
+//! `adit up --foreground`: a process that stays with its tunnel, for systemd, containers and other supervisors.
+//!
+//! 1. bring the tunnel up; its process ends with this one, however that ends;
+//! 2. tell the service manager;
+//! 3. wait for a signal or for the end of the tunnel's process; as PID 1, bury what others leave;
+//! 4. take the tunnel down, or, after the process failed, leave what keeps traffic from leaving in clear.
+
+use std::io::IsTerminal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+
+use adit_ctl::config::Table;
+use adit_io::netlink::Netlink;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait, waitpid};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{Quick, down, programs, sync};
+use crate::cli::{RunArgs, UpArgs};
+use crate::failure::{Context, Failure, Result, say};
+use crate::run;
+
+pub(super) fn up(args: &UpArgs) -> Result<()> {
+    // Before there is anything that they could tell of.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD])
+        .context(|| "cannot catch signals".into())?;
+    let (mut quick, netlink) = Quick::prepare(args)?;
+    let name = quick.name.clone();
+    tell(&format!("STATUS=Bringing up {name}"));
+    let daemon = run::start_in_background(&RunArgs {
+        die_with: Some(rustix::process::getpid().as_raw_pid()),
+        ..quick.process(args)
+    })?;
+    let daemon = Pid::from_child(&daemon);
+    if let Err(failure) = quick.bring_up_or_undo(&netlink) {
+        let asked = |signal| [SIGTERM, SIGINT].contains(&signal);
+        if !signals.pending().any(asked) {
+            return Err(failure);
+        }
+        // Who asked for the end does not want what an earlier run left, either.
+        if quick.path.is_file() {
+            let _ = down(&args.conf);
+        }
+        return Ok(());
+    }
+    // Signals interrupt nothing from now on; they are heard here.
+    quick.interrupted = Arc::default();
+    let mut full = quick.routes_everything();
+    tell(&format!("READY=1\nSTATUS={name} is up"));
+
+    for signal in &mut signals {
+        match signal {
+            SIGCHLD => {
+                if let Some(status) = bury(daemon) {
+                    return quick.has_ended(&netlink, status, full);
+                }
+            }
+            // A pipe cannot be read again.
+            SIGHUP if !std::io::stdin().is_terminal() && quick.path.is_file() => {
+                match sync(&args.conf) {
+                    Ok(()) => say!("adit: applied {}", quick.path.display()),
+                    Err(failure) => failure.report(),
+                }
+                full = quick.routes_everything();
+            }
+            SIGHUP if !std::io::stdin().is_terminal() => {
+                say!("adit: {} is no file to read again", quick.path.display());
+            }
+            _ => break,
+        }
+    }
+    tell("STOPPING=1");
+    quick.end(&netlink, daemon)
+}
+
+/// Tells the service manager. The tunnel works without it.
+fn tell(state: &str) {
+    if let Err(error) = run::notify_systemd(state) {
+        say!("adit: cannot notify the service manager: {error}");
+    }
+}
+
+/// Takes note of every child that has ended, and says how the tunnel's process did.
+fn bury(daemon: Pid) -> Option<ExitStatus> {
+    let mut end = None;
+    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+        if pid == daemon {
+            end = Some(ExitStatus::from_raw(status.as_raw()));
+        }
+    }
+    end
+}
+
+impl Quick {
+    /// Whether a default route leads into the tunnel, with the rules and the firewall that belong to it.
+    fn routes_everything(&self) -> bool {
+        let has_default = |status: adit_proto::config::DeviceStatus| {
+            let mut allowed = status.peers.iter().flat_map(|peer| &peer.allowed_ips);
+            allowed.any(|block| block.prefix_len() == 0)
+        };
+        self.config.interface.table == Table::Auto && self.ask().is_ok_and(has_default)
+    }
+
+    /// Does what `down` does. This process ends in any case, so nothing that fails keeps the rest from being done.
+    fn end(&self, netlink: &Netlink, daemon: Pid) -> Result<()> {
+        let interface = &self.config.interface;
+        let mut results = vec![self.hooks(&interface.pre_down)];
+        let status = self.status();
+        match &status {
+            Ok(status) if interface.save_config => results.push(self.save(netlink, status)),
+            Ok(_) => {}
+            Err(failure) => {
+                say!("adit: {failure}; its process is killed");
+                let _ = kill_process(daemon, Signal::KILL);
+                let _ = waitpid(Some(daemon), WaitOptions::empty());
+            }
+        }
+        results.push(self.take_down(netlink, status.as_ref().ok()));
+        results.push(self.hooks(&interface.post_down));
+        let failures: Vec<Failure> = results.into_iter().filter_map(Result::err).collect();
+        failures.iter().for_each(Failure::report);
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::already_said()),
+        }
+    }
+
+    /// Cleans up after the tunnel's process, and says why it ended.
+    fn has_ended(&self, netlink: &Netlink, status: ExitStatus, full: bool) -> Result<()> {
+        let Self { name, .. } = self;
+        self.remove_dead_files();
+        if status.success() {
+            say!("adit: {name} was taken down by somebody else");
+            // Who used `adit down` runs the hooks there, and may have used `adit up` since.
+            if netlink.link(name).is_err() {
+                self.undo_surroundings(netlink, None);
+            }
+            return Ok(());
+        }
+        let why = match status.signal() {
+            Some(signal) => format!("its process was killed by signal {signal}"),
+            None => format!("its process failed ({status})"),
+        };
+        let mut message = format!("{name} is down: {why}");
+        let interface = &self.config.interface;
+        // PostUp hooks will run again.
+        for hooks in [&interface.pre_down, &interface.post_down] {
+            self.hooks(hooks).unwrap_or_else(|failure| failure.report());
+        }
+        if full {
+            message += &format!(
+                "; its routing rules and firewall stay, to keep packets from leaving in clear, until `adit down {name}` or \
+                 the next `adit up {name}`"
+            );
+        }
+        // The tunnel's servers cannot tell the next run where a peer is.
+        let mut endpoints = self.config.peers.iter().filter_map(|p| p.endpoint.as_ref());
+        let names = endpoints.any(|endpoint| endpoint.numeric().is_none());
+        if !interface.dns.is_empty() && (names || !full) {
+            programs::unset_dns(name);
+        }
+        tell(&format!("STATUS={message}"));
+        Err(Failure::new(message))
+    }
+}

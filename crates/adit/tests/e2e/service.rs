@@ -1,0 +1,333 @@
+//! A tunnel that somebody watches over: `adit up --foreground`, as PID 1, and the unit for systemd.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::Stdio;
+
+use crate::harness::*;
+use crate::quick::{World, adit, comes_back, only_adit, state};
+
+const HOOKS: &str = "PostUp = echo post-up >> /run/hooks\nPreDown = echo pre-down >> /run/hooks\n\
+                     PostDown = echo post-down >> /run/hooks";
+
+/// Starts `adit up --foreground wg0` with a log in /run/log, and waits for the word that it gives a service manager.
+#[track_caller]
+fn stay(host: &Host) -> Daemon {
+    let listener = host.within(|| {
+        let address = SocketAddr::from_abstract_name("manager").expect("an address");
+        UnixDatagram::bind_addr(&address).expect("a socket")
+    });
+    listener
+        .set_read_timeout(Some(seconds(30)))
+        .expect("a timeout");
+    let daemon = launch(
+        host,
+        "NOTIFY_SOCKET=@manager exec \"$0\" up --foreground wg0",
+    );
+    let mut said = String::new();
+    while !said.contains("READY=1") {
+        let mut buffer = [0; 1024];
+        let length = listener.recv(&mut buffer).expect("readiness");
+        said = String::from_utf8_lossy(&buffer[..length]).into_owned();
+    }
+    assert!(said.contains("STATUS=wg0 is up"), "{said}");
+    daemon
+}
+
+/// Runs a script of the shell, which has the program as $0.
+fn launch(host: &Host, script: &str) -> Daemon {
+    let mut command = host.command("sh");
+    command
+        .args(["-c", &format!("exec 2> /run/log; {script}"), &adit()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let child = command.spawn().expect("nsenter starts");
+    Daemon::adopt(host, Program::Adit, "wg0", child)
+}
+
+/// The process of the interface, in the host's numbers.
+#[track_caller]
+fn process(host: &Host) -> String {
+    host.sh("pgrep -f 'adit run .* wg0$'").trim().to_owned()
+}
+
+fn log(host: &Host) -> String {
+    host.sh("cat /run/log")
+}
+
+#[test]
+fn up_in_the_foreground_is_ready_when_the_tunnel_works() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    for signal in ["TERM", "INT"] {
+        world.write(&world.config(HOOKS, "0.0.0.0/0, ::/0"));
+        let mut up = stay(left);
+        assert_eq!(left.sh("cat /run/hooks"), "post-up\n");
+        ping(left, "172.31.0.1", 1);
+        // The signals of `up` interrupt nothing any more.
+        up.signal(signal);
+        let status = up.wait();
+        assert!(status.success(), "{status}: {}", log(left));
+        assert_eq!(left.sh("cat /run/hooks"), "post-up\npre-down\npost-down\n");
+        left.sh("rm /run/hooks /run/log");
+        comes_back(left, &before, signal);
+    }
+}
+
+#[test]
+fn up_in_the_foreground_ends_with_the_process_and_says_why() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    for (allowed, full) in [("192.168.77.0/24", false), ("0.0.0.0/0, ::/0", true)] {
+        world.write(&world.config(HOOKS, allowed));
+        let mut up = stay(left);
+        left.sh(&format!("kill -KILL {}", process(left)));
+        assert_eq!(up.wait().code(), Some(1));
+        let said = log(left);
+        let why = "wg0 is down: its process was killed by signal 9";
+        assert!(said.contains(why), "{said}");
+        assert_eq!(said.contains("leaving in clear"), full, "{said}");
+        assert_eq!(left.sh("cat /run/hooks"), "post-up\npre-down\npost-down\n");
+        assert_eq!(
+            left.sh("ls /run/wireguard /run/adit")
+                .matches("wg0")
+                .count(),
+            0
+        );
+        let surroundings = left.sh("ip rule; ip -6 rule; nft list ruleset");
+        for part in ["lookup 51820", "wg-quick-wg0"] {
+            assert_eq!(
+                surroundings.contains(part),
+                full,
+                "{part} in {surroundings}"
+            );
+        }
+        left.sh("rm /run/hooks /run/log");
+        if full {
+            // The next one takes over.
+            let mut up = stay(left);
+            ping(left, "172.31.0.1", 1);
+            up.signal("TERM");
+            assert!(up.wait().success());
+            left.sh("rm /run/hooks /run/log");
+        }
+        comes_back(left, &before, allowed);
+    }
+}
+
+#[test]
+fn up_in_the_foreground_ends_well_when_somebody_takes_it_down() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    for how in ["\"$0\" down wg0", "ip link delete wg0"] {
+        world.write(&world.config(HOOKS, "0.0.0.0/0, ::/0"));
+        let mut up = stay(left);
+        left.sh(&how.replace("\"$0\"", &adit()));
+        let status = up.wait();
+        assert!(status.success(), "{how}: {status}: {}", log(left));
+        // Nobody runs them twice.
+        let hooks = left.sh("cat /run/hooks");
+        assert!(hooks.matches("post-down").count() <= 1, "{how}: {hooks}");
+        left.sh("rm /run/hooks /run/log");
+        comes_back(left, &before, how);
+    }
+}
+
+#[test]
+fn up_in_the_foreground_leaves_no_process_that_hangs() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    let mut up = stay(left);
+    left.sh(&format!("kill -STOP {}", process(left)));
+    up.signal("TERM");
+    assert!(up.wait().success(), "{}", log(left));
+    left.sh("rm /run/log");
+    comes_back(left, &before, "the end");
+}
+
+#[test]
+fn a_tunnel_ends_with_who_stays_with_it() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "192.168.77.0/24"));
+    let mut up = stay(left);
+    up.signal("KILL");
+    up.wait();
+    wait_for("the interface goes", seconds(20), || {
+        !left.has_interface("wg0")
+    });
+}
+
+#[test]
+fn a_hang_up_applies_the_changed_file() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "192.168.77.0/24"));
+    let mut up = stay(left);
+    for (config, said) in [
+        (world.config("Colour = blue", "192.168.77.0/24"), "Colour"),
+        (world.config("", "192.168.77.0/24, 10.66.0.0/16"), "applied"),
+    ] {
+        world.write(&config);
+        up.signal("HUP");
+        wait_for(said, seconds(20), || log(left).contains(said));
+    }
+    assert!(left.sh("wg show wg0 allowed-ips").contains("10.66.0.0/16"));
+    ping(left, "192.168.77.2", 1);
+    up.signal("TERM");
+    assert!(up.wait().success());
+}
+
+#[test]
+fn an_up_that_is_asked_to_end_before_it_is_done_ends_well() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    world.write(&world.config("PreUp = kill -TERM $PPID", "0.0.0.0/0"));
+    let mut up = launch(left, "exec \"$0\" up -f wg0");
+    let status = up.wait();
+    assert!(status.success(), "{status}: {}", log(left));
+    left.sh("rm /run/log");
+    comes_back(left, &before, "the end");
+}
+
+/// As in a container whose only process it is.
+#[test]
+fn up_as_pid_1_stays_and_buries_what_hooks_leave() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    // The shell in the middle ends: who is left is PID 1's child.
+    world.write(&world.config(
+        "PostUp = sh -c 'sleep 0.1 & sleep 0.2 & echo up > /run/up'",
+        "0.0.0.0/0, ::/0",
+    ));
+    let mut up = launch(
+        left,
+        "exec unshare -p -f --kill-child --mount-proc \"$0\" up wg0",
+    );
+    wait_for("it is up", seconds(20), || left.path("/run/up").exists());
+    ping(left, "172.31.0.1", 1);
+    let children =
+        |state: &str| left.sh(&format!("ps -e -o stat=,args= | grep '^{state}' || true"));
+    wait_for("what hooks left is buried", seconds(20), || {
+        !children("[SZ]").contains("sleep") && !children("Z").contains("<defunct>")
+    });
+    let first = left.sh("pgrep -f 'adit up wg0$' | tail -n 1");
+    left.sh(&format!("kill -TERM {}", first.trim()));
+    let status = up.wait();
+    assert!(status.success(), "{status}: {}", log(left));
+    left.sh("rm /run/log /run/up");
+    comes_back(left, &before, "the end");
+}
+
+#[test]
+fn the_unit_is_ready_when_it_works_comes_back_and_says_why() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let Some(systemd) = Systemd::boot(left) else {
+        return;
+    };
+    let unit = "adit@wg0.service";
+    let packaged = include_str!("../../../../packaging/adit@.service");
+    systemd.install("adit@.service", packaged);
+    // It takes what it finds for its own: its file must be for everybody to read.
+    systemd.sh(
+        "printf '#!/bin/sh\\ncat > /run/resolv.$1\\n' > /usr/local/bin/resolvconf; chmod 755 /usr/local/bin/resolvconf",
+    );
+    let before = state(left);
+    let config = |allowed: &str| {
+        let hook = "PostUp = while [ ! -e /run/go ]; do sleep 0.05; done\nDNS = 192.168.77.2";
+        world.config(&format!("{hook}\n{HOOKS}"), allowed)
+    };
+    let is = |state: &str| systemd.property(unit, "ActiveState") == state;
+
+    world.write(&config("0.0.0.0/0, ::/0"));
+    systemd.sh(&format!("systemctl start --no-block {unit}"));
+    wait_for("the hook waits", seconds(30), || left.has_interface("wg0"));
+    assert!(is("activating"));
+    systemd.sh("touch /run/go");
+    wait_for("it is ready", seconds(30), || is("active"));
+    ping(left, "172.31.0.1", 1);
+    assert_eq!(systemd.property(unit, "StatusText"), "wg0 is up");
+    assert_eq!(systemd.sh("stat -c %a /run/resolv.-a").trim(), "644");
+
+    // The process dies: the tunnel is back.
+    systemd.sh("kill -KILL $(pgrep -f 'adit run .* wg0$')");
+    wait_for("it is started again", seconds(30), || {
+        systemd.property(unit, "NRestarts") == "1" && is("active")
+    });
+    ping(left, "172.31.0.1", 1);
+    let journal = systemd.journal(unit);
+    let why = "wg0 is down: its process was killed by signal 9";
+    assert!(journal.contains(why), "{journal}");
+
+    // Whoever stays with it dies: the same.
+    systemd.sh(&format!(
+        "kill -KILL $(systemctl show --value -p MainPID {unit})"
+    ));
+    wait_for("it is started again", seconds(30), || {
+        systemd.property(unit, "NRestarts") == "2" && is("active")
+    });
+    ping(left, "172.31.0.1", 1);
+
+    world.write(&config("192.168.77.0/24, 0.0.0.0/0, ::/0"));
+    systemd.sh(&format!("systemctl reload {unit}"));
+    assert!(
+        systemd
+            .sh("wg show wg0 allowed-ips")
+            .contains("192.168.77.0/24")
+    );
+
+    systemd.sh(&format!("systemctl stop {unit}"));
+    assert!(is("inactive"));
+    let hooks = systemd.sh("cat /run/hooks");
+    assert!(hooks.ends_with("pre-down\npost-down\n"), "{hooks}");
+    comes_back(left, &before, "systemctl stop");
+    assert_eq!(
+        systemd
+            .sh("ls -A /run/wireguard /run/adit")
+            .matches("wg0")
+            .count(),
+        0
+    );
+
+    // Who takes it down by hand means it.
+    systemd.sh(&format!("systemctl start {unit}; adit down wg0"));
+    wait_for("the unit ends", seconds(30), || is("inactive"));
+    assert_eq!(systemd.property(unit, "Result"), "success");
+    comes_back(left, &before, "adit down");
+}
