@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod aead;
+mod chart;
 mod checksum;
 mod compare;
 mod document;
@@ -43,6 +44,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Compare(compare::CompareArgs),
+    Chart(chart::ChartArgs),
     Profile(profile::ProfileArgs),
     Aead(aead::AeadArgs),
     Checksum(checksum::ChecksumArgs),
@@ -53,6 +55,7 @@ enum Command {
 fn main() {
     let done: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Compare(args) => sandbox::run(|| compare::run(&args)).map_err(plain),
+        Command::Chart(args) => chart::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),
         Command::Checksum(args) => checksum::run(args),
