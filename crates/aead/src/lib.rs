@@ -34,8 +34,9 @@
 //! `ADIT_AEAD` forces one (`avx512`, `avx2`, `portable`, `ring`); if this processor cannot run it, or there is none of
 //! that name, the choice is as without it. [`implementation`] tells what is in use.
 //!
-//! Nothing here allocates. Times do not depend on keys or data, only on lengths and on which tags are right. Keys are
-//! wiped when dropped, scratch memory and vector registers at the end of each batch.
+//! Nothing here allocates, but for the library's form of a key, once. Times do not depend on keys or data, only on
+//! lengths and on which tags are right. Keys are wiped when dropped, scratch memory and vector registers at the end of
+//! each batch.
 
 mod kernels;
 mod stack;
@@ -44,6 +45,7 @@ pub use kernels::Kernel;
 use kernels::{Job, LibraryKey};
 use ring::aead::LessSafeKey;
 pub use stack::wiping_stack;
+use std::sync::OnceLock;
 use zeroize::Zeroizing;
 
 /// The length of the tag that follows every ciphertext.
@@ -52,14 +54,15 @@ pub const TAG_LEN: usize = 16;
 /// A key of 32 bytes; wiped when dropped.
 pub struct Key {
     bytes: Zeroizing<[u8; 32]>,
-    library: LibraryKey,
+    /// Made when first needed: most processors never need it.
+    library: OnceLock<LibraryKey>,
 }
 
 impl Key {
     pub fn new(bytes: &[u8; 32]) -> Self {
         Self {
             bytes: Zeroizing::new(*bytes),
-            library: LibraryKey::new(bytes),
+            library: OnceLock::new(),
         }
     }
 
@@ -69,7 +72,7 @@ impl Key {
 
     /// The same for the library.
     fn library(&self) -> &LessSafeKey {
-        &self.library.0
+        &self.library.get_or_init(|| LibraryKey::new(&self.bytes)).0
     }
 }
 

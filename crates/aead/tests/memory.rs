@@ -12,8 +12,8 @@ fn no_key_is_left_that_was_dropped_on_a_wiped_stack() {
         let mut seed = 1;
         let mut wrong = Vec::new();
         for kernel in Kernel::available().flat_map(|kernel| [kernel, kernel.unmixed()]) {
-            for len in [0, 64, 300, 600, 1420, 9000] {
-                for batch in [1, 2, 5, 9, 17, 33, 64] {
+            for len in [64, 1420] {
+                for batch in [1, 9, 33] {
                     let needles = Needles::default();
                     wiping_stack::<{ 128 << 10 }, _>(|| {
                         work(kernel, len, batch, &needles, &mut seed);

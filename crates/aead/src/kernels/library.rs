@@ -1,7 +1,7 @@
 //! The library: ring.
 
 use super::Job;
-use crate::TAG_LEN;
+use crate::{TAG_LEN, wiping_stack};
 use core::mem::ManuallyDrop;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::hint::black_box;
@@ -12,8 +12,11 @@ pub(crate) struct LibraryKey(pub(crate) Box<ManuallyDrop<LessSafeKey>>);
 
 impl LibraryKey {
     pub(crate) fn new(bytes: &[u8; 32]) -> Self {
-        let key = UnboundKey::new(&CHACHA20_POLY1305, bytes).expect("32 bytes");
-        Self(Box::new(ManuallyDrop::new(LessSafeKey::new(key))))
+        // On its way to the box it leaves itself on the stack.
+        wiping_stack::<{ 8 << 10 }, _>(|| {
+            let key = UnboundKey::new(&CHACHA20_POLY1305, bytes).expect("32 bytes");
+            Self(Box::new(ManuallyDrop::new(LessSafeKey::new(key))))
+        })
     }
 }
 
@@ -54,3 +57,7 @@ pub(super) fn open(job: &mut Job<'_>) -> bool {
         .open_in_place_separate_tag(nonce, aad, tag, text, 0..)
         .is_ok()
 }
+
+#[cfg(test)]
+#[path = "library_tests.rs"]
+mod tests;
