@@ -35,6 +35,8 @@ const REBIND: Duration = Duration::from_secs(1);
 const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
 /// Handshake messages between two looks at timers and commands.
 const HANDSHAKE_BATCH: usize = 64;
+/// Paths that are looked at before handshakes are answered again: each may be a question to the kernel, of some 10 µs.
+const PATHS_BATCH: usize = 64;
 
 /// The control thread's state: the protocol and what connects it to the host.
 pub(crate) struct Control<H: Host> {
@@ -52,6 +54,8 @@ pub(crate) struct Control<H: Host> {
     /// When to look at the paths to peers, since routes changed, and when that was done last.
     paths_at: Option<Time>,
     paths_seen: Time,
+    /// While they are looked at, the peer to go on with.
+    paths_from: Option<u32>,
     fwmark: u32,
     up: bool,
     /// It counts the time for which the machine is suspended, as poll's timeout does not.
@@ -75,6 +79,7 @@ impl<H: Host> Control<H> {
             rebind_at: None,
             paths_at: None,
             paths_seen: Time::default(),
+            paths_from: None,
             fwmark: 0,
             up: false,
             timer: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?,
@@ -105,9 +110,7 @@ impl<H: Host> Control<H> {
             if self.rebind_at.is_some_and(|at| at <= now) {
                 self.come_up();
             }
-            if self.paths_at.is_some_and(|at| at <= now) {
-                self.look_at_paths(now);
-            }
+            self.look_at_paths(now);
             self.put_out();
             self.tell();
         }
@@ -134,7 +137,8 @@ impl<H: Host> Control<H> {
             },
         };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &due)?;
-        let timeout = (!common.control.is_empty()).then(Timespec::default);
+        let busy = self.paths_from.is_some() || !common.control.is_empty();
+        let timeout = busy.then(Timespec::default);
         let host_events = {
             let mut fds = vec![
                 PollFd::new(&common.control.waker, PollFlags::IN),
@@ -526,15 +530,22 @@ impl<H: Host> Control<H> {
         Ok(())
     }
 
-    /// Routes changed: what is known of the paths to peers may be wrong.
+    /// Routes changed: what is known of the paths to peers may be wrong. A few of them at a time, since handshakes wait
+    /// meanwhile; if routes change again, every peer has its turn before the first one has another.
     fn look_at_paths(&mut self, now: Time) {
-        (self.paths_at, self.paths_seen) = (None, now);
-        for shard in &self.common.shards {
-            for socket in shard.sockets.load().both() {
-                self.host.forget_paths(socket);
+        if self.paths_from.is_none() && self.paths_at.is_some_and(|at| at <= now) {
+            (self.paths_at, self.paths_seen, self.paths_from) = (None, now, Some(0));
+            for shard in &self.common.shards {
+                for socket in shard.sockets.load().both() {
+                    self.host.forget_paths(socket);
+                }
             }
         }
-        for tunnel in self.device.tunnels() {
+        let Some(from) = self.paths_from.take() else {
+            return;
+        };
+        let mut tunnels = self.device.tunnels_from(from);
+        for tunnel in tunnels.by_ref().take(PATHS_BATCH) {
             if tunnel
                 .endpoint()
                 .is_some_and(|to| self.host.source_is_stale(to, self.fwmark))
@@ -542,6 +553,7 @@ impl<H: Host> Control<H> {
                 tunnel.clear_source();
             }
         }
+        self.paths_from = tunnels.next().map(|tunnel| tunnel.id());
     }
 }
 

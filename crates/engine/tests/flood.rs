@@ -6,7 +6,7 @@ mod common;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -268,4 +268,100 @@ fn datagrams_that_find_the_receive_buffer_full_are_counted() {
     pair.wait_for_drops(B, "malformed_datagram", ROOM);
     assert_eq!(pair.drops(B, "receive_buffer_full"), SENT - ROOM);
     assert_eq!(pair.drops(B, "malformed_datagram"), ROOM);
+}
+
+/// What B's sockets have received and sent.
+#[derive(Default)]
+struct Seen {
+    received: AtomicUsize,
+    /// Paths that had been looked at.
+    lookups: AtomicUsize,
+    /// And when a response left, how many had then.
+    answered: AtomicUsize,
+}
+
+struct Watched(MemUdp, Option<Arc<Seen>>);
+
+impl UdpSocket for Watched {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        if let (Some(seen), 2) = (&self.1, trains[0].bytes[0]) {
+            let lookups = seen.lookups.load(Ordering::SeqCst);
+            seen.answered.store(lookups, Ordering::SeqCst);
+        }
+        self.0.send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        self.0.recv(batch)?;
+        if let Some(seen) = &self.1 {
+            seen.received.fetch_add(batch.len(), Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+/// Routes may change hundreds of times a second, and there may be tens of thousands of peers.
+#[test]
+fn handshakes_are_answered_between_looks_at_paths() {
+    const PEERS: u32 = 2000;
+    const ASKED: usize = 10;
+    let seen = Arc::<Seen>::default();
+    let of_b = Arc::clone(&seen);
+    let pair = Pair::with_sockets(Options::default(), move |side, socket| {
+        Watched(socket, (side == B).then(|| Arc::clone(&of_b)))
+    });
+    let peer = |number: u32| {
+        let mut key = [0x55; 32];
+        key[..4].copy_from_slice(&number.to_le_bytes());
+        PeerChange {
+            endpoint: Some(SocketAddr::from(([198, 51, 100, 1], 9))),
+            ..PeerChange::new(PublicKey(key))
+        }
+    };
+    let change = DeviceChange {
+        peers: (1..PEERS)
+            .map(peer)
+            .chain([PeerChange::new(Stranger::public())])
+            .collect(),
+        ..DeviceChange::default()
+    };
+    let engine = &pair.sides[B].engine;
+    engine.set(change).expect("a right configuration");
+
+    // In the middle of it an initiation comes, and the shard has it in the queue before the next look.
+    let mut stranger = Stranger::new(&pair);
+    let initiation = stranger.initiation();
+    let (to, noted) = (pair.sides[B].addr, Arc::clone(&seen));
+    pair.sides[B].host.judge_sources(move |_| {
+        if noted.lookups.fetch_add(1, Ordering::SeqCst) + 1 == ASKED {
+            // A datagram is received when the one before it is dealt with.
+            for datagram in [&initiation, &vec![0]] {
+                let before = noted.received.load(Ordering::SeqCst);
+                let train = Transmit {
+                    to: to.into(),
+                    ecn: 0,
+                    stride: datagram.len(),
+                    bytes: datagram,
+                };
+                stranger.socket.send(&[train], &mut SendReport::default());
+                wait_until("it is received", || {
+                    noted.received.load(Ordering::SeqCst) > before
+                });
+            }
+        }
+        false
+    });
+    pair.sides[B].host.change_routes();
+    wait_until("every path is looked at", || {
+        seen.lookups.load(Ordering::SeqCst) >= PEERS as usize
+    });
+    let answered = seen.answered.load(Ordering::SeqCst);
+    assert!(
+        (ASKED..ASKED + 100).contains(&answered),
+        "answered after {answered} look-ups"
+    );
 }

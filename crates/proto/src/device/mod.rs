@@ -248,6 +248,11 @@ impl Device {
         self.peers.values().map(|peer| &peer.tunnel)
     }
 
+    /// The peers from the one with this [`Tunnel::id`] on, in the order in which they were added.
+    pub fn tunnels_from(&self, id: u32) -> impl Iterator<Item = &Arc<Tunnel>> {
+        self.peers.range(id..).map(|(_, peer)| &peer.tunnel)
+    }
+
     /// The peer with this static key.
     pub fn tunnel(&self, key: &PublicKey) -> Option<&Arc<Tunnel>> {
         let id = self.by_key.get(key)?;
