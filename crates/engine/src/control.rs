@@ -296,30 +296,38 @@ impl<H: Host> Control<H> {
             });
             false
         };
-        let sockets = self.common.shards[0].sockets.load();
-        let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
-            return not_sent(None);
-        };
-        let mut report = SendReport::default();
-        let taken = socket.send(
-            &[Transmit {
-                to,
-                ecn: 0,
-                stride: datagram.len(),
-                bytes: datagram,
-            }],
-            &mut report,
-        );
-        if let (Some(tunnel), Some(_)) = (tunnel, report.stale_source) {
-            tunnel.clear_source();
+        // All have the same port: where one is full, the next may have room.
+        let mut failed = None;
+        for shard in &self.common.shards {
+            let sockets = shard.sockets.load();
+            let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
+                continue;
+            };
+            let mut report = SendReport::default();
+            let taken = socket.send(
+                &[Transmit {
+                    to,
+                    ecn: 0,
+                    stride: datagram.len(),
+                    bytes: datagram,
+                }],
+                &mut report,
+            );
+            if let (Some(tunnel), Some(_)) = (tunnel, report.stale_source) {
+                tunnel.clear_source();
+            }
+            if report.icmp {
+                self.common.take_errors(socket, clock::now());
+            }
+            if taken == 1 && report.lost == 0 {
+                return true;
+            }
+            failed = Some(report.error.unwrap_or(rustix::io::Errno::AGAIN));
+            if taken == 1 {
+                break;
+            }
         }
-        if report.icmp {
-            self.common.take_errors(socket, clock::now());
-        }
-        if taken == 1 && report.lost == 0 {
-            return true;
-        }
-        not_sent(report.error.or(Some(rustix::io::Errno::AGAIN)))
+        not_sent(failed)
     }
 
     fn send_keepalive(&self, tunnel: &Arc<Tunnel>) {

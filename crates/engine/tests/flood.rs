@@ -365,3 +365,35 @@ fn handshakes_are_answered_between_looks_at_paths() {
         "answered after {answered} look-ups"
     );
 }
+
+/// A shard's socket that has no room for handshakes.
+struct NoRoom(MemUdp);
+
+impl UdpSocket for NoRoom {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        let is_of_first = self.0.local_addr().port() == 51820;
+        if is_of_first && trains[0].bytes[0] != 4 {
+            return 0;
+        }
+        self.0.send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        self.0.recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+#[test]
+fn handshakes_leave_by_any_socket_that_has_room() {
+    let options = Options {
+        shards: 2,
+        ..Options::default()
+    };
+    let pair = Pair::with_sockets(options, |_, socket| NoRoom(socket));
+    expect_delivery(&pair, A, b"session");
+    assert_eq!(pair.sides[A].engine.report().handshakes.send_failed, 0);
+}
