@@ -22,6 +22,7 @@ fn full_document() -> Report {
         shards: 1,
         offloads: Offloads::NAMES.map(|name| (name.to_owned(), true)).into(),
         tx_udp_segmentation: Some(true),
+        refused: vec![String::new()],
         drops: counters(DropReason::ALL.iter().map(|one| one.name()).collect()),
         ignored: counters(IgnoredKind::ALL.iter().map(|one| one.name()).collect()),
         icmp_errors: counters(IcmpKind::ALL.iter().map(|one| one.name()).collect()),

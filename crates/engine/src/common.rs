@@ -56,6 +56,8 @@ pub(crate) struct Common<U> {
     mtu: AtomicUsize,
     /// What the TUN refused to take merged.
     tun_refuses: [AtomicBool; Merged::COUNT],
+    /// A thread that carries packets may not run at the priority that it should have.
+    priority_refused: AtomicBool,
     refused_trains: AtomicU64,
     icmp_errors: [AtomicU64; IcmpKind::ALL.len()],
     pub(crate) journal: Journal,
@@ -116,6 +118,7 @@ impl<U> Common<U> {
             tunnels: offloads.tun_gro_tunnel.then(TunnelEnds::default),
             mtu: AtomicUsize::new(1420),
             tun_refuses: Default::default(),
+            priority_refused: AtomicBool::new(false),
             refused_trains: AtomicU64::new(0),
             icmp_errors: Default::default(),
             journal: Journal::new(is_verbose),
@@ -139,6 +142,14 @@ impl<U> Common<U> {
 
     pub(crate) fn tun_takes(&self, kind: Merged) -> bool {
         !self.tun_refuses[kind as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn priority_was_refused(&self) {
+        self.priority_refused.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_priority_refused(&self) -> bool {
+        self.priority_refused.load(Ordering::Relaxed)
     }
 
     /// Trains that the kernel would not segment.

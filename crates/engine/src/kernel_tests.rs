@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::*;
@@ -104,4 +105,41 @@ fn a_device_out_of_reach_comes_up_and_goes_down() {
         }
     };
     here.run(test).expect("the right to enter");
+}
+
+#[test]
+fn what_the_kernel_refuses_is_reported() {
+    let netns = Netns::new().expect("a namespace");
+    let test = || {
+        let mut tuns = Tun::open("slow", 1, Offloads::ALL).expect("a TUN device");
+        let tun = Arc::new(tuns.remove(0));
+        let up = LinkChange {
+            up: Some(true),
+            ..LinkChange::default()
+        };
+        let index = tun.ifindex().expect("it is here");
+        let netlink = Netlink::open().expect("a socket");
+        netlink.set_link(index, &up).expect("up");
+        keep_net_admin_only();
+        // Enough for long buffers, but for priority only where RLIMIT_NICE gives it.
+        let limit = getrlimit(Resource::Nice).current;
+        let expected: &[&str] = match limit {
+            Some(limit) if limit < 30 => &["priority"],
+            _ => &[],
+        };
+        let settings = Settings {
+            offloads: Offloads::ALL,
+            log: Arc::new(|_| {}),
+            log_verbose: None,
+        };
+        let kernel = Kernel::new(Arc::clone(&tun), settings);
+        let engine = Engine::start(vec![tun], kernel, Offloads::ALL).expect("an engine");
+        let start = Instant::now();
+        while engine.report().refused != expected {
+            let refused = engine.report().refused;
+            assert!(start.elapsed() < Duration::from_secs(30), "{refused:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    netns.run(test).expect("the right to enter");
 }

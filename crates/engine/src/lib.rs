@@ -125,6 +125,8 @@ pub struct Report {
     pub icmp_errors: Vec<(&'static str, u64)>,
     pub handshakes: HandshakeStats,
     pub shards: usize,
+    /// What the kernel refused to this process, by the name that the status has for it.
+    pub refused: Vec<&'static str>,
 }
 
 impl Engine {
@@ -260,6 +262,29 @@ struct Running<U> {
     offloads: Offloads,
 }
 
+impl<U: adit_io::UdpSocket> Running<U> {
+    /// The names of what the kernel refused.
+    fn refused(&self) -> Vec<&'static str> {
+        let sockets = self.common.shards.iter().map(|shard| shard.sockets.load());
+        let (mut receive, mut send) = (false, false);
+        for sockets in sockets {
+            for socket in sockets.both() {
+                let short = socket.short_buffers();
+                receive |= short.receive;
+                send |= short.send;
+            }
+        }
+        let all = [
+            ("priority", self.common.is_priority_refused()),
+            ("receive_buffer", receive),
+            ("send_buffer", send),
+        ];
+        all.into_iter()
+            .filter_map(|(name, refused)| refused.then_some(name))
+            .collect()
+    }
+}
+
 impl<U: adit_io::UdpSocket> Face for Running<U> {
     fn command(&self, command: Command) {
         // Once the control thread has ended nobody takes commands: dropping this one answers the caller.
@@ -297,6 +322,7 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
                 .collect(),
             handshakes,
             shards: common.shards.len(),
+            refused: self.refused(),
         }
     }
 

@@ -73,7 +73,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
 
     /// Carries packets until the engine stops; an error is the TUN's and final.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        give_priority();
+        give_priority(&self.way_in.common);
         let mut events = Vec::with_capacity(8);
         while !self.way_in.common.is_stopping() {
             wait(&self.epoll, &mut events)?;
@@ -217,8 +217,10 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
 }
 
 /// Raises the priority of the calling thread. Without the right to it, it runs as everyone else does.
-pub(crate) fn give_priority() {
-    let _ = setpriority_process(None, PRIORITY);
+pub(crate) fn give_priority<U>(common: &Common<U>) {
+    if setpriority_process(None, PRIORITY).is_err() {
+        common.priority_was_refused();
+    }
 }
 
 /// Sleeps until something happens, and tells what.

@@ -85,7 +85,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
 
     /// Carries packets from the sockets that are lent, until the engine stops.
     pub(crate) fn run(&self) -> io::Result<()> {
-        give_priority();
+        give_priority(&self.common);
         let face = &self.common.shards[self.number];
         let mut placement = Placement::new();
         let mut events = Vec::with_capacity(8);

@@ -87,6 +87,11 @@ pub trait UdpSocket: Send + Sync {
         let _ = each;
     }
 
+    /// The buffers that the kernel made shorter than they should be.
+    fn short_buffers(&self) -> ShortBuffers {
+        ShortBuffers::default()
+    }
+
     /// Readable when a datagram waits.
     fn fd(&self) -> BorrowedFd<'_>;
 
@@ -127,6 +132,10 @@ impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
         (**self).take_errors(each)
     }
 
+    fn short_buffers(&self) -> ShortBuffers {
+        (**self).short_buffers()
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
     }
@@ -147,6 +156,15 @@ pub struct Transmit<'a> {
     pub stride: usize,
     /// The datagrams, one after the other.
     pub bytes: &'a [u8],
+}
+
+/// Which buffers of a socket are shorter than was asked for, as this process has no right to longer ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShortBuffers {
+    /// That of what waits to be received.
+    pub receive: bool,
+    /// That of what waits to leave.
+    pub send: bool,
 }
 
 /// What happened while sending, beyond the trains taken. Counters add up over calls.

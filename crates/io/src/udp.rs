@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use crate::sys::bpf::LastOrigin;
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
-use crate::{Offloads, Origin, RecvBatch, SendReport, Transmit, UdpSocket};
+use crate::{Offloads, Origin, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket};
 
 mod icmp;
 mod refusals;
@@ -289,6 +289,16 @@ impl UdpSocket for Udp {
 
     fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
         self.icmp.take(self.fd.as_fd(), each);
+    }
+
+    fn short_buffers(&self) -> ShortBuffers {
+        // The kernel doubles what it grants, for its own bookkeeping.
+        let is_short =
+            |size: rustix::io::Result<usize>| size.is_ok_and(|size| size / 2 < SOCKET_BUFFER);
+        ShortBuffers {
+            receive: is_short(sockopt::socket_recv_buffer_size(&self.fd)),
+            send: is_short(sockopt::socket_send_buffer_size(&self.fd)),
+        }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

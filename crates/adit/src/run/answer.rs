@@ -49,6 +49,7 @@ pub(super) fn status(engine: &Engine, name: &str, tun: Offloads) -> Interface {
             .map(|(name, on)| (name.to_owned(), on))
             .collect(),
         tx_udp_segmentation: egress_segments(&device),
+        refused: report.refused.into_iter().map(str::to_owned).collect(),
         drops: named(report.drops),
         ignored: named(report.ignored),
         icmp_errors: named(report.icmp_errors),

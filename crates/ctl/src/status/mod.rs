@@ -106,6 +106,11 @@ documented! {
         pub offloads: BTreeMap<String, bool>,
         /// Whether the devices that lead to the peers cut UDP trains in hardware; `null` when that is not known.
         pub tx_udp_segmentation: Option<bool>,
+        /// What the kernel refused to the program, which makes it slower, or lose more, under load: `priority` is nice -10
+        /// for the threads that carry packets (it takes CAP_SYS_NICE or RLIMIT_NICE), `receive_buffer` and `send_buffer`
+        /// are 7 MiB for each socket (CAP_NET_ADMIN, or the sysctls net.core.rmem_max and net.core.wmem_max).
+        #[serde(default)]
+        pub refused: Vec<String>,
         /// Packets dropped, by reason. Each dropped packet counts under one.
         pub drops: BTreeMap<String, u64>,
         /// Packets that are no drops though no peer got them, by what they are: what the kernel sends through any

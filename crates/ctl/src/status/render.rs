@@ -126,6 +126,10 @@ impl Page {
         if engine.shards > 1 {
             self.line("shards", &engine.shards.to_string())?;
         }
+        if !engine.refused.is_empty() {
+            let refused = engine.refused.join(", ").replace('_', " ");
+            self.line("refused by the kernel", &refused)?;
+        }
         for (what, counters) in [
             ("drops", &engine.drops),
             ("icmp errors", &engine.icmp_errors),

@@ -51,6 +51,7 @@ fn interface() -> Interface {
         shards: 1,
         offloads: BTreeMap::from([("tun-tso".into(), true), ("udp-gso".into(), false)]),
         tx_udp_segmentation: None,
+        refused: vec!["priority".into(), "receive_buffer".into()],
         drops: named(&[("no_route", 3), ("replayed", 0)]),
         ignored: named(&[("multicast", 9)]),
         icmp_errors: named(&[("port_unreachable", 4), ("too_big", 0)]),
@@ -67,6 +68,7 @@ const TEXT: &str = "interface: wg0
   aead: avx512
   offloads: tun-tso (off: udp-gso)
   outgoing segmentation: unknown
+  refused by the kernel: priority, receive buffer
   drops: 3 no route
   icmp errors: 4 port unreachable
   handshakes: 2 bad mac1
@@ -149,12 +151,13 @@ fn json_is_versioned_and_holds_keys_only_when_asked() {
 fn a_document_without_fields_that_were_added_is_understood() {
     let mut json = serde_json::to_value(Report::new(vec![interface()])).unwrap();
     let engine = json["interfaces"][0]["engine"].as_object_mut().unwrap();
-    for added in ["ignored", "icmp_errors"] {
+    for added in ["ignored", "icmp_errors", "refused"] {
         assert!(engine.remove(added).is_some());
     }
     let report: Report = serde_json::from_value(json).unwrap();
     let engine = report.interfaces[0].engine.as_ref().unwrap();
     assert!(engine.ignored.is_empty() && engine.icmp_errors.is_empty());
+    assert!(engine.refused.is_empty());
 }
 
 #[test]

@@ -892,6 +892,31 @@ fn kernels_that_mangle_trains_are_known_by_their_release() {
 }
 
 #[test]
+fn buffers_are_short_where_no_right_makes_them_longer() {
+    let bind = || Udp::bind(addr("127.0.0.1:0"), 0, Offloads::default(), false).unwrap();
+    assert_eq!(bind().short_buffers(), ShortBuffers::default());
+    let without_rights = std::thread::spawn(move || {
+        // Of this thread only.
+        let none = rustix::thread::CapabilitySets {
+            effective: rustix::thread::CapabilitySet::empty(),
+            permitted: rustix::thread::CapabilitySet::empty(),
+            inheritable: rustix::thread::CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, none).unwrap();
+        bind().short_buffers()
+    });
+    let is_short = |limit: &str| {
+        let limit = std::fs::read_to_string(format!("/proc/sys/net/core/{limit}")).unwrap();
+        limit.trim_end().parse::<usize>().unwrap() < SOCKET_BUFFER
+    };
+    let expected = ShortBuffers {
+        receive: is_short("rmem_max"),
+        send: is_short("wmem_max"),
+    };
+    assert_eq!(without_rights.join().unwrap(), expected);
+}
+
+#[test]
 fn receive_buffer_grows_for_a_fast_receiver_only() {
     let bind = |ip: &str| Udp::bind(addr(ip), 0, Offloads::default(), false).unwrap();
     let (fast, slow) = (bind("127.0.0.1:0"), bind("[::1]:0"));
