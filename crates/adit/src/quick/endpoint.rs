@@ -66,6 +66,14 @@ pub(crate) fn resolve(
     }
 }
 
+/// The address that `endpoint` had, by lines of `name:port address`.
+pub(crate) fn remembered(lines: &str, endpoint: &str) -> Option<SocketAddr> {
+    lines.lines().find_map(|line| {
+        let (name, address) = line.split_once(' ')?;
+        (name == endpoint).then(|| address.parse().ok())?
+    })
+}
+
 /// Sleeps for `pause`, or until `interrupted`: signals do not end a sleep of the standard library.
 fn wait(pause: Duration, interrupted: impl Fn() -> bool) {
     let until = Instant::now() + pause;

@@ -265,14 +265,8 @@ impl Quick {
         let orphans = self.orphans(netlink);
         self.blocked.set(self.may_be_full() && !orphans.is_empty());
         self.hooks(&interface.pre_up)?;
-        if self.blocked.get() && self.has_names() {
-            say!(
-                "adit: a tunnel whose process was killed blocks what would go through it, name look-ups perhaps; \
-                 `adit down {}` ends that",
-                self.name
-            );
-        }
         let endpoints = self.endpoints()?;
+        self.remember(&endpoints);
         // What the hooks have set stays: a key that is in no file, for one.
         self.set(&DeviceChange {
             replace_peers: false,
@@ -362,17 +356,63 @@ impl Quick {
     /// The address of each peer's endpoint.
     fn endpoints(&self) -> Result<Vec<Option<SocketAddr>>> {
         let retries = Retries::from_env()?;
-        let resolve = |endpoint: &config::Endpoint| match endpoint.numeric() {
-            Some(address) => Ok(address),
-            None => endpoint::resolve(&endpoint.to_string(), retries, || {
-                self.interrupted.load(Relaxed)
-            }),
+        let interrupted = || self.interrupted.load(Relaxed);
+        let before = match self.blocked.get() {
+            true => fs::read_to_string(self.memory()).unwrap_or_default(),
+            false => String::new(),
+        };
+        let resolve = |endpoint: &config::Endpoint| {
+            if let Some(address) = endpoint.numeric() {
+                return Ok(address);
+            }
+            let name = endpoint.to_string();
+            let Some(address) = endpoint::remembered(&before, &name) else {
+                if self.blocked.get() {
+                    say!(
+                        "adit: what a killed process left may block the look-up of `{name}`; `adit down {}` ends that",
+                        self.name
+                    );
+                }
+                return endpoint::resolve(&name, retries, interrupted);
+            };
+            endpoint::resolve(&name, Retries::Times(0), interrupted).or_else(|failure| {
+                say!("adit: {failure}; going on with {address}, where it was before");
+                Ok(address)
+            })
         };
         self.config
             .peers
             .iter()
             .map(|peer| peer.endpoint.as_ref().map(resolve).transpose())
             .collect()
+    }
+
+    /// Where the addresses are kept that names had when the tunnel came up, in case that its process is killed: what that
+    /// leaves may block look-ups, and the resolver may be set to ask through the tunnel.
+    fn memory(&self) -> PathBuf {
+        self.socket().with_extension("endpoints")
+    }
+
+    fn remember(&self, endpoints: &[Option<SocketAddr>]) {
+        let named = self
+            .config
+            .peers
+            .iter()
+            .zip(endpoints)
+            .filter_map(|(peer, address)| {
+                let name = peer.endpoint.as_ref()?;
+                (name.numeric().is_none()).then_some((name, (*address)?))
+            });
+        let lines: String = named
+            .map(|(name, address)| format!("{name} {address}\n"))
+            .collect();
+        if !lines.is_empty() && self.may_be_full() {
+            let mut options = fs::OpenOptions::new();
+            let file = options.write(true).create(true).truncate(true).mode(0o600);
+            // The tunnel works without it.
+            let _ =
+                (file.open(self.memory())).and_then(|mut file| file.write_all(lines.as_bytes()));
+        }
     }
 
     fn set(&self, change: &DeviceChange) -> Result<()> {
@@ -457,6 +497,10 @@ impl Quick {
 
     /// The tables of tunnels whose process was killed.
     fn orphans(&self, netlink: &Netlink) -> BTreeSet<u32> {
+        // There may be a million routes to look through.
+        if !self.may_be_full() && !routing::has_rules(netlink) {
+            return BTreeSet::new();
+        }
         let mut tables = routing::orphans(netlink, self.config.interface.fwmark);
         if !tables.is_empty() {
             let others = uapi::interfaces(Path::new(uapi::DIR));
@@ -487,12 +531,6 @@ impl Quick {
     fn remove_orphans(&self, netlink: &Netlink) {
         let orphans = self.orphans(netlink);
         (orphans.iter()).for_each(|table| routing::remove_default(netlink, *table));
-    }
-
-    /// Whether there are endpoints to look up.
-    fn has_names(&self) -> bool {
-        let mut endpoints = self.config.peers.iter().filter_map(|p| p.endpoint.as_ref());
-        endpoints.any(|endpoint| endpoint.numeric().is_none())
     }
 
     /// The mark of what the tunnel sends and, if it is to have default routes, the number of their table, which is made to
@@ -625,6 +663,7 @@ impl Quick {
             );
             return;
         }
+        let _ = fs::remove_file(self.memory());
         let firewall = routing::unset_firewall(&self.name);
         if interface.table == Table::Auto {
             match status {

@@ -313,6 +313,12 @@ fn tolerate(deleted: adit_io::netlink::Result<()>) {
     }
 }
 
+/// Whether there are rules as [`add_default`] and wg-quick make them.
+pub(super) fn has_rules(netlink: &Netlink) -> bool {
+    let rules = Family::BOTH.map(|family| netlink.rules(family).unwrap_or_default());
+    (rules.iter().flatten()).any(|rule| is_unmarked(rule, rule.table))
+}
+
 /// The tables of tunnels whose process was killed: `stated` and those from 51820 on that hold [`add_block`]'s route, or
 /// that a pair of rules leads to, as [`add_default`] and wg-quick make them, and that have no other route left.
 pub(super) fn orphans(netlink: &Netlink, stated: Option<u32>) -> BTreeSet<u32> {

@@ -34,7 +34,9 @@ impl Quick {
         self.check_stated_mtu()?;
         let status = self.status()?;
         let link = netlink.link(name).ok();
-        let mut change = config.to_change(&self.endpoints()?);
+        let endpoints = self.endpoints()?;
+        self.remember(&endpoints);
+        let mut change = config.to_change(&endpoints);
         if change.fwmark == Some(0) && self.may_be_full() && config.interface.table == Table::Auto {
             // No mark is stated: the one that was chosen stays.
             change.fwmark = None;

@@ -524,6 +524,40 @@ fn a_full_tunnel_whose_process_was_killed_leaks_nothing() {
 }
 
 #[test]
+fn a_killed_full_tunnel_comes_back_where_names_cannot_be_looked_up() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    left.sh("cp /etc/hosts /run/hosts-of-test; mount --bind /run/hosts-of-test /etc/hosts");
+    let before = state(left);
+    left.sh("echo '10.2.0.100 gateway.test' >> /run/hosts-of-test");
+    let config = world.config("", "0.0.0.0/0, ::/0");
+    world.write(&config.replace("10.2.0.100", "gateway.test"));
+    let up = format!(
+        "WG_ENDPOINT_RESOLUTION_RETRIES=0 timeout 50 {} up wg0",
+        adit()
+    );
+    left.sh(&up);
+    ping(left, "172.31.0.1", 1);
+    kill_adit(left);
+    left.sh("cat /dev/null > /run/hosts-of-test");
+    let output = left.try_sh(&up);
+    assert!(output.ok(), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("going on with 10.2.0.100:51820"),
+        "{}",
+        output.stderr
+    );
+    ping(left, "172.31.0.1", 1);
+    left.sh(&format!("{} down wg0", adit()));
+    comes_back(left, &before, "down");
+    // There was no killed run: it must be looked up.
+    assert!(!left.try_sh(&up).ok());
+}
+
+#[test]
 fn an_up_that_was_killed_half_way_leaks_nothing() {
     if !only_adit() {
         return;
