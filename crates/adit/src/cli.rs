@@ -83,10 +83,10 @@ pub(crate) enum Command {
     Save(ConfArgs),
     /// Apply a changed file to a running tunnel; peers that stay as they are notice nothing
     ///
-    /// Applies keys, peers, port and mark as `wg syncconf` does, then MTU, addresses and routes: AllowedIPs that are new get
-    /// routes (a default route with its policy routing), those that are gone lose them, and routes that others made
-    /// stay. A PrivateKey, ListenPort, FwMark or MTU that the file does not state any more stays as it is, and so do the
-    /// addresses of a file without Address.
+    /// Applies keys, peers, port and mark as `wg syncconf` does, then MTU, addresses and routes: AllowedIPs get the routes that
+    /// are missing (with hooks in the file, only those that are new do; a default route that is new, its policy routing too),
+    /// those that are gone lose them, and routes that others made stay. A PrivateKey, ListenPort, FwMark or MTU that the file
+    /// does not state any more stays as it is, and so do the addresses of a file without Address.
     ///
     /// Prints a line for each address and MTU that it changes, and for what it leaves: DNS, hooks, another Table, addresses
     /// that a hook may have set, and the addresses, MTU and routes of an interface that was renamed or moved. `adit down` and

@@ -3,7 +3,8 @@
 //! 1. keys, peers, port and mark, as one transaction;
 //! 2. the MTU, which IPv6 addresses need;
 //! 3. addresses, new ones first, so that the interface is never without;
-//! 4. routes: what is new in the allowed IPs gets them, what is gone loses them, and others are not touched.
+//! 4. routes: allowed IPs get those that are missing, unless a hook may have removed them or they are a default route that
+//!    was left to others before; those that are gone lose them, and others are not touched.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -182,9 +183,18 @@ impl Quick {
         let changed = addresses != before.addresses || status.fwmark != old_mark;
         let is_wanted = |planned: &&Planned| match planned {
             Planned::Plain(..) => {
-                (!old.contains(planned) || was_there(planned)) && !present.contains(&planned.key(0))
+                let wanted = !old.contains(planned) || was_there(planned) || !self.has_hooks();
+                wanted && !present.contains(&planned.key(0))
             }
-            Planned::Default(_) => !old.contains(planned) || was_there(planned) && changed,
+            Planned::Default(_) if !old.contains(planned) => true,
+            Planned::Default(_) if was_there(planned) => changed,
+            Planned::Default(block) => {
+                say!(
+                    "adit: {name}: {block} was among the allowed IPs without a route and gets none: `adit down {name}` and \
+                     `adit up {name}` route everything through the tunnel"
+                );
+                false
+            }
         };
         let mut mark = status.fwmark;
         let wanted: Vec<Planned> = new.iter().filter(is_wanted).copied().collect();

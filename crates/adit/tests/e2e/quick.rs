@@ -1462,6 +1462,9 @@ fn sync_applies_addresses_mtu_and_routes() {
     }
     assert!(leads("172.31.0.1") && leads("fd31::1"));
     ping(left, "172.31.0.1", 1);
+    left.sh("ip route del 172.31.0.0/16 dev wg0");
+    sync();
+    assert!(leads("172.31.0.1"), "a route that is missing");
 
     world.write(&small);
     sync();
@@ -1561,6 +1564,10 @@ fn sync_says_what_it_leaves() {
         assert!(lines.contains(said), "{said}: {lines}");
         assert!(left.sh("ip route get 172.31.0.1").contains("dev wg0"));
     }
+    left.sh("wg set wg0 peer $(wg show wg0 peers) allowed-ips 172.31.0.0/16,0.0.0.0/0");
+    world.write(&world.config("", "172.31.0.0/16, 0.0.0.0/0"));
+    assert!(run("sync").contains("0.0.0.0/0 was among the allowed IPs without a route"));
+    assert!(!left.sh("ip rule").contains("lookup 51820"));
     left.sh("ip link set wg0 mtu 1300");
     world.write(&world.config("", "172.31.0.0/16"));
     assert!(run("sync").contains("keeps its MTU of 1300"));
