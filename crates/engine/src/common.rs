@@ -1,5 +1,6 @@
 //! What the control thread and the shards share.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -72,6 +73,8 @@ pub(crate) struct ShardFace<U> {
     /// Of the thread that the way in has while little moves.
     pub(crate) way_in: Waker,
     messages: Mutex<Vec<Message>>,
+    /// The tunnels that it has frames staged for, or had.
+    waits_for: Mutex<HashSet<u32>>,
 }
 
 /// What the control thread tells a shard.
@@ -90,13 +93,26 @@ impl<U: UdpSocket> ShardFace<U> {
             waker: Waker::new()?,
             way_in: Waker::new()?,
             messages: Mutex::default(),
+            waits_for: Mutex::default(),
         })
     }
 
-    /// Leaves a message and wakes the shard.
+    /// The shard stages frames for a tunnel: it wants to hear what becomes of the handshake. To be called before it asks
+    /// for a session for the last time.
+    pub(crate) fn wait_for(&self, tunnel: u32) {
+        lock(&self.waits_for).insert(tunnel);
+    }
+
+    /// Leaves a message and wakes the shard, if it waits for what becomes of the tunnel's handshake.
     pub(crate) fn tell(&self, message: Message) {
-        lock(&self.messages).push(message);
-        self.waker.wake();
+        let tunnel = match &message {
+            Message::SessionReady(tunnel) => tunnel.id(),
+            Message::DropStaged(tunnel) => *tunnel,
+        };
+        if lock(&self.waits_for).remove(&tunnel) {
+            lock(&self.messages).push(message);
+            self.waker.wake();
+        }
     }
 
     pub(crate) fn take_messages(&self) -> Vec<Message> {

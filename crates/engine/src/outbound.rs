@@ -16,7 +16,7 @@ use adit_io::{MAX_FRAME, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_proto::{Endpoint, Time, Tunnel};
 use arrayvec::ArrayVec;
 
-use crate::common::{Common, Sockets};
+use crate::common::{Common, Message, Sockets};
 use crate::drops::{DropReason, Drops};
 use crate::journal::Incident;
 use crate::staged::{Staged, packets};
@@ -48,6 +48,7 @@ pub(crate) enum Turn {
 
 /// One shard's way out.
 pub(crate) struct Outbound {
+    shard: usize,
     arena: Vec<u8>,
     /// Where the frames of the arena that were not yet laid stand.
     frames: VecDeque<(usize, usize)>,
@@ -62,8 +63,10 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    pub(crate) fn new(drops: Arc<Drops>) -> Self {
+    /// That of this shard.
+    pub(crate) fn new(shard: usize, drops: Arc<Drops>) -> Self {
         Self {
+            shard,
             arena: vec![0; ARENA_BYTES],
             frames: VecDeque::with_capacity(ARENA_BYTES / 64),
             sender: Sender {
@@ -146,7 +149,7 @@ impl Outbound {
             if self.staged.holds(tunnel.id()) {
                 // Asked once: a session that comes after this frame has to wait for it.
                 if tunnel.session(now).is_none() {
-                    stage(&mut self.staged, &self.sender.drops, common, tunnel, bytes);
+                    stage(&mut self.staged, self.shard, common, tunnel, bytes, now);
                     continue;
                 }
                 send_staged(
@@ -159,7 +162,7 @@ impl Outbound {
                 );
             }
             if !trains.lay(&mut self.sender, common, sockets, tunnel, &frame, now) {
-                stage(&mut self.staged, &self.sender.drops, common, tunnel, bytes);
+                stage(&mut self.staged, self.shard, common, tunnel, bytes, now);
             }
         }
         trains.close_all(&mut self.sender, common, sockets, now);
@@ -259,18 +262,29 @@ fn send_staged<U: UdpSocket>(
     sender.flush(common, sockets, now);
 }
 
-fn stage<U>(
+fn stage<U: UdpSocket>(
     staged: &mut Staged,
-    drops: &Drops,
+    shard: usize,
     common: &Common<U>,
     tunnel: &Arc<Tunnel>,
     bytes: &[u8],
+    now: Time,
 ) {
+    let face = &common.shards[shard];
     if tunnel.endpoint().is_none() {
         // Nothing can be asked for a session. Its own first packet may bring both, and what waited would be old by then.
-        return drops.count(DropReason::NoEndpoint, packets(bytes));
+        return face.drops.count(DropReason::NoEndpoint, packets(bytes));
     }
-    drops.count(DropReason::Staged, staged.push(tunnel.id(), bytes));
+    let is_first = !staged.holds(tunnel.id());
+    face.drops
+        .count(DropReason::Staged, staged.push(tunnel.id(), bytes));
+    if is_first {
+        face.wait_for(tunnel.id());
+        // A session that came before that was told to nobody.
+        if tunnel.session(now).is_some() {
+            face.tell(Message::SessionReady(Arc::clone(tunnel)));
+        }
+    }
     if tunnel.want_session() {
         common.control.notice(tunnel);
     }

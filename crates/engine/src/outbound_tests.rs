@@ -99,7 +99,7 @@ impl<U: UdpSocket> Way<U> {
         let common = Common::new(shared, faces, Offloads::ALL, false).expect("an eventfd");
         let (tun, tun_end) = mem::tun().expect("an in-memory TUN");
         Self {
-            outbound: Outbound::new(Arc::clone(&common.shards[0].drops)),
+            outbound: Outbound::new(0, Arc::clone(&common.shards[0].drops)),
             sockets: Sockets {
                 v4: Some(make(bind(our_addr, true), Arc::clone(&ours))),
                 v6: None,
@@ -595,7 +595,7 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     calls.store(0, Ordering::Relaxed);
     // 2. The second one sends more than two replay windows.
     let drops = Arc::clone(&way.common.shards[0].drops);
-    let first = std::mem::replace(&mut way.outbound, Outbound::new(drops));
+    let first = std::mem::replace(&mut way.outbound, Outbound::new(0, drops));
     for _ in 0..50 {
         frames(&way, 7);
         way.turn();
@@ -622,4 +622,29 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
         let fresh = found.session.window().commit(header.counter);
         assert!(fresh, "datagram {number} is a replay: {}", header.counter);
     }
+}
+
+/// Where there are many peers, most handshakes are none of a shard's business.
+#[test]
+fn a_shard_hears_only_of_handshakes_that_its_frames_wait_for() {
+    let mut way = Way::new();
+    let tunnel = |way: &Way| {
+        let ours = way.ours.lock().expect("not poisoned");
+        Arc::clone(ours.tunnels().next().expect("the peer"))
+    };
+    let heard = |way: &Way| {
+        let face = &way.common.shards[0];
+        face.tell(Message::SessionReady(tunnel(way)));
+        face.tell(Message::DropStaged(tunnel(way).id()));
+        face.take_messages().len()
+    };
+    assert_eq!(heard(&way), 0, "nothing waits");
+    way.frames();
+    way.turn();
+    assert_eq!(heard(&way), 1, "once for all that waits");
+    let response = way.initiate();
+    way.complete(&response);
+    way.frames();
+    way.turn();
+    assert_eq!(heard(&way), 0, "all has left");
 }

@@ -56,7 +56,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             EventFlags::IN,
         )?;
         epoll::add(&epoll, tun.fd(), EventData::new_u64(TUN), EventFlags::IN)?;
-        let outbound = Outbound::new(Arc::clone(&face.drops));
+        let outbound = Outbound::new(number, Arc::clone(&face.drops));
         let way_in = Arc::new(WayIn::new(number, tun, common, offloads)?);
         let shard = Self {
             number,
