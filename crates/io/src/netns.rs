@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::thread::LinkNameSpaceType;
+use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, capabilities};
 
 use crate::sys::os;
 
@@ -88,6 +88,12 @@ impl Netns {
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         if self.is_current().unwrap_or(false) {
             return Ok(work());
+        }
+        let may_enter = |own: CapabilitySets| own.effective.contains(CapabilitySet::SYS_ADMIN);
+        if !capabilities(None).is_ok_and(may_enter) {
+            // No thread is needed to find that out.
+            let message = "entering a network namespace: CAP_SYS_ADMIN is missing";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
         on_a_thread(|| {
             self.enter()?;

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -41,6 +42,8 @@ pub struct Tun {
     /// Both if the device has this queue only and the kernel lets us.
     last_origin: Option<LastOrigin>,
     limit: Option<QueueLimit>,
+    /// A socket to ask for the device by, and the namespace that it is in: entering another one takes a thread.
+    control: Mutex<Option<(Netns, Arc<OwnedFd>)>>,
 }
 
 impl Tun {
@@ -97,6 +100,7 @@ impl Tun {
             offloads,
             last_origin: None,
             limit: None,
+            control: Mutex::default(),
         };
         if flags & libc::IFF_MULTI_QUEUE == 0 {
             tun.last_origin = LastOrigin::of_tun(tun.fd.as_fd()).ok();
@@ -211,18 +215,27 @@ impl Tun {
     }
 
     /// A socket in the namespace of the device.
-    fn control_socket(&self) -> io::Result<OwnedFd> {
+    fn control_socket(&self) -> io::Result<Arc<OwnedFd>> {
         let open = || {
             let flags = SocketFlags::CLOEXEC;
             let socket =
                 rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
-            socket.map_err(io::Error::from)
+            socket.map(Arc::new).map_err(io::Error::from)
         };
-        match self.netns() {
-            Ok(netns) => netns.run(open)?,
-            // Without the right to ask (or on a kernel that cannot say), it is here as far as we know.
-            Err(_) => open(),
+        // Without the right to ask (or on a kernel that cannot say), it is here as far as we know.
+        let Ok(netns) = self.netns() else {
+            return open();
+        };
+        let mut known = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((there, socket)) = &*known
+            && there.is(&netns)?
+        {
+            return Ok(Arc::clone(socket));
         }
+        *known = None;
+        let socket = netns.run(open)??;
+        *known = Some((netns, Arc::clone(&socket)));
+        Ok(socket)
     }
 
     /// Attaches a limit to the device, where it is.

@@ -5,6 +5,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
 use super::*;
 use crate::netlink::{LinkChange, Netlink};
 use crate::offload::{Coalescer, Frame, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, Span};
@@ -376,6 +378,40 @@ fn nothing_breaks_when_the_device_is_renamed_moved_changed_and_deleted() {
     ] {
         assert_eq!(Trouble::of(&error), Trouble::Gone, "{error:?}");
     }
+}
+
+/// Whenever something changes anywhere, a device is asked several questions.
+#[test]
+fn the_namespace_of_a_device_is_entered_once() {
+    let there = Netns::new().unwrap();
+    let tun = device(&there, "tun", &["10.8.0.1"], Offloads::ALL);
+    assert_eq!(tun.mtu().unwrap(), 1500);
+    let asks_without_the_right_to_enter = || {
+        let net_admin = CapabilitySets {
+            effective: CapabilitySet::NET_ADMIN,
+            permitted: CapabilitySet::NET_ADMIN,
+            inheritable: CapabilitySet::empty(),
+        };
+        set_capabilities(None, net_admin).unwrap();
+        assert!(there.run(|| ()).is_err());
+        assert_eq!(tun.mtu().unwrap(), 1500);
+        assert!(tun.is_up().unwrap());
+        assert!(tun.ifindex().unwrap() > 1);
+    };
+    // On a thread of its own, which ends without its rights.
+    std::thread::scope(|scope| {
+        scope.spawn(asks_without_the_right_to_enter).join().unwrap();
+    });
+    // Where it goes it is found.
+    let other = Netns::new().unwrap();
+    let move_it = LinkChange {
+        netns: Some(&other),
+        mtu: Some(1400),
+        ..LinkChange::default()
+    };
+    let netlink = Netlink::open_in(&there).unwrap();
+    netlink.set_link(tun.ifindex().unwrap(), &move_it).unwrap();
+    assert_eq!(tun.mtu().unwrap(), 1400);
 }
 
 #[test]
