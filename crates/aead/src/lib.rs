@@ -52,6 +52,8 @@ use zeroize::Zeroizing;
 pub const TAG_LEN: usize = 16;
 
 /// A key of 32 bytes; wiped when dropped.
+// In this order, so that tests that search the memory for keys know them.
+#[repr(C)]
 pub struct Key {
     bytes: Zeroizing<[u8; 32]>,
     /// Made when first needed: most processors never need it.

@@ -4,7 +4,6 @@ mod common;
 #[path = "common/memory.rs"]
 mod search;
 
-use adit_aead::Key;
 use adit_proto::config::{DeviceChange, PeerChange, Secret};
 use adit_proto::{Device, Session};
 use common::*;
@@ -78,8 +77,8 @@ impl Hosts {
             ("receiving key", session.receive_key()),
         ] {
             let at = std::ptr::from_ref(key).addr();
-            self.of_handshakes
-                .add_words(name, at as u64, size_of::<Key>());
+            // The bytes of a key come first.
+            self.of_handshakes.add_at(name, at as u64);
         }
     }
 

@@ -63,24 +63,19 @@ impl Needles {
         Self(Arc::new(Mutex::new(self.0.lock().unwrap().clone())))
     }
 
-    /// Words that stand somewhere in memory, one by one.
-    pub fn add_words(&self, name: &str, at: u64, len: usize) {
+    /// A secret that stands somewhere in memory: its bytes go to the needle one by one.
+    pub fn add_at(&self, name: &str, at: u64) {
         let memory = memory();
-        let words: Vec<u64> = (0..len as u64 / 8)
-            .map(|i| {
-                let mut word = [0; 8];
-                memory.read_exact_at(&mut word, at + 8 * i).unwrap();
-                !u64::from_ne_bytes(word)
-            })
-            .collect();
-        for four in words.windows(4) {
-            let bytes: Vec<u8> = four.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            let piece = |from: usize| std::array::from_fn(|i| bytes[from + i]);
-            self.0.lock().unwrap().push(Needle {
-                name: name.to_owned(),
-                complements: [piece(1), piece(1 + PIECE)],
-            });
-        }
+        let byte = |i: usize| {
+            let mut byte = [0];
+            memory.read_exact_at(&mut byte, at + i as u64).unwrap();
+            !byte[0]
+        };
+        let piece = |from: usize| std::array::from_fn(|i| byte(from + i));
+        self.0.lock().unwrap().push(Needle {
+            name: name.to_owned(),
+            complements: [piece(1), piece(1 + PIECE)],
+        });
     }
 
     /// The names of those that are somewhere in memory that can be written, and where.
