@@ -12,6 +12,7 @@
 //!
 //! Each verb works in [`wiping_stack`]: what is left of it is what it returns, whose secrets stand on the heap.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use adit_aead::Key;
@@ -41,22 +42,27 @@ impl Identity {
 /// What the handshake has to know of a peer.
 pub(crate) struct Remote {
     pub(crate) public: PublicKey,
-    /// DH of both static keys; `None` without a key of our own and for a public key of low order.
-    pub(crate) static_static: Option<Secret>,
+    /// DH of both static keys, made for the first handshake and kept for all others: a change of configuration with
+    /// tens of thousands of peers would take seconds with it. `None` for a public key of low order.
+    static_static: OnceCell<Option<Secret>>,
     /// Zero if there is none.
     pub(crate) preshared_key: Secret,
 }
 
 impl Remote {
-    pub(crate) fn new(local: Option<&Identity>, public: PublicKey) -> Self {
-        let static_static = |local: &Identity| {
-            wiping_stack(|| dh(&local.secret, &public.0).map(|shared| Secret::new(&shared)))
-        };
+    pub(crate) fn new(public: PublicKey) -> Self {
         Self {
             public,
-            static_static: local.and_then(static_static),
+            static_static: OnceCell::new(),
             preshared_key: Secret::zero(),
         }
+    }
+
+    /// `local` is the same each time: whoever has another key of its own makes this anew.
+    fn static_static(&self, local: &Identity) -> Option<&Secret> {
+        self.static_static
+            .get_or_init(|| dh(&local.secret, &self.public.0).map(|shared| Secret::new(&shared)))
+            .as_ref()
     }
 }
 
@@ -109,7 +115,7 @@ pub(crate) fn create_initiation(
         // s
         let static_key: [u8; 48] = handshake.seal(&key, &local.public.0);
         // ss
-        let key = handshake.mix_key(remote.static_static.as_ref()?.bytes());
+        let key = handshake.mix_key(remote.static_static(local)?.bytes());
         // {t}
         let timestamp: [u8; 28] = handshake.seal(&key, &timestamp.0);
 
@@ -145,7 +151,7 @@ pub(crate) fn consume_initiation<'a>(
         let public = PublicKey(public);
         let remote = find(&public).ok_or(Reject::UnknownPeer(public))?;
         // ss
-        let shared = remote.static_static.as_ref().ok_or(Reject::NotAuthentic)?;
+        let shared = remote.static_static(local).ok_or(Reject::NotAuthentic)?;
         let key = handshake.mix_key(shared.bytes());
         // {t}
         let timestamp = handshake

@@ -20,8 +20,8 @@ struct Side {
 fn sides() -> [Side; 2] {
     let secrets = [Secret::new(&[0x11; 32]), Secret::new(&[0x22; 32])];
     let [a, b] = secrets.map(Identity::new);
-    let [to_b, to_a] = [(&a, b.public), (&b, a.public)].map(|(local, public)| {
-        let mut remote = Remote::new(Some(local), public);
+    let [to_b, to_a] = [b.public, a.public].map(|public| {
+        let mut remote = Remote::new(public);
         remote.preshared_key = Secret::new(&PSK);
         remote
     });
@@ -121,6 +121,18 @@ fn we_answer_the_initiation_of_another_implementation() {
 }
 
 #[test]
+fn the_static_static_secret_is_made_for_the_first_handshake() {
+    let [a, b] = sides();
+    assert!(a.remote.static_static.get().is_none());
+    let ephemeral = Secret::new(&[0x33; 32]);
+    let (_, message) = create_initiation(&a.identity, &a.remote, 7, STAMP, ephemeral).unwrap();
+    assert!(b.remote.static_static.get().is_none());
+    consume_initiation(&b.identity, initiation(&message), |_| Some(&b.remote)).unwrap();
+    let [ours, theirs] = [&a, &b].map(|side| side.remote.static_static.get().unwrap());
+    assert!(ours.is_some() && ours == theirs);
+}
+
+#[test]
 fn no_bit_of_a_message_may_change() {
     let [a, b] = sides();
     let ephemeral = Secret::new(&[0x33; 32]);
@@ -196,8 +208,8 @@ fn a_public_key_of_low_order_gets_nothing_on_any_path() {
     let [a, b] = sides();
     for point in LOW_ORDER {
         // As a peer's static key: no initiation, and no static-static secret.
-        let remote = Remote::new(Some(&a.identity), PublicKey(point));
-        assert!(remote.static_static.is_none());
+        let remote = Remote::new(PublicKey(point));
+        assert!(remote.static_static(&a.identity).is_none());
         let ephemeral = Secret::new(&[0x33; 32]);
         assert!(create_initiation(&a.identity, &remote, 7, STAMP, ephemeral).is_none());
 
@@ -217,7 +229,7 @@ fn a_public_key_of_low_order_gets_nothing_on_any_path() {
         let mut consumed = again().1;
         consumed.ephemeral = point;
         assert!(create_response(consumed, &b.remote, 9, &ephemeral, NOW).is_none());
-        let remote = Remote::new(Some(&b.identity), PublicKey(point));
+        let remote = Remote::new(PublicKey(point));
         assert!(create_response(again().1, &remote, 9, &ephemeral, NOW).is_none());
 
         // As the ephemeral of a response.

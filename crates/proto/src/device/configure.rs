@@ -126,8 +126,7 @@ impl Device {
     fn add_peer(&mut self, key: PublicKey) -> u32 {
         let id = self.next_id;
         self.next_id += 1;
-        let remote = Remote::new(self.core.identity.as_ref(), key);
-        let mut peer = Peer::new(id, remote);
+        let mut peer = Peer::new(id, Remote::new(key));
         peer.sent_timestamp = self.removed.remove(&key).unwrap_or_default();
         self.peers.insert(id, peer);
         self.by_key.insert(key, id);
@@ -214,7 +213,7 @@ impl Device {
 impl Peer {
     fn own_key_changed(&mut self, core: &mut Core, now: Time) {
         let preshared_key = self.remote.preshared_key.clone();
-        self.remote = Remote::new(core.identity.as_ref(), self.public_key());
+        self.remote = Remote::new(self.public_key());
         self.remote.preshared_key = preshared_key;
         self.start_anew(core, now);
     }
