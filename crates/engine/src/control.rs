@@ -139,12 +139,15 @@ impl<H: Host> Control<H> {
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &due)?;
         let busy = self.paths_from.is_some() || !common.control.is_empty();
         let timeout = busy.then(Timespec::default);
-        let host_events = {
+        let (host_events, clones) = {
             let mut fds = vec![
                 PollFd::new(&common.control.waker, PollFlags::IN),
                 PollFd::new(&self.timer, PollFlags::IN),
             ];
             fds.extend(self.host.events());
+            let clones = fds.len();
+            let monitors = self.host.clones().into_iter();
+            fds.extend(monitors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
@@ -152,8 +155,15 @@ impl<H: Host> Control<H> {
             if !fds[0].revents().is_empty() {
                 common.control.waker.clear();
             }
-            fds[2..].iter().any(|fd| !fd.revents().is_empty())
+            let any = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
+            (any(&fds[2..clones]), any(&fds[clones..]))
         };
+        // Before anything else: shards still send with the old sessions.
+        if clones && self.host.was_cloned() {
+            self.device.was_cloned(clock::now());
+            let message = "this machine may have been cloned or reset to a snapshot: all sessions are made anew";
+            self.host.log_error(message);
+        }
         if host_events {
             self.host_changed()?;
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
@@ -31,6 +32,16 @@ pub trait Host: Send + 'static {
 
     /// Consumes what happened and tells how things are now. An error says that the interface is gone.
     fn handle_events(&mut self) -> io::Result<HostEvent>;
+
+    /// Readable when the virtual machine may have been cloned; none where nobody would tell.
+    fn clones(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// Whether the virtual machine was cloned, or reset to a snapshot, since the last call.
+    fn was_cloned(&mut self) -> bool {
+        false
+    }
 
     /// Whether the source kept with an endpoint is no longer what routing would use.
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool;

@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use adit_io::netlink::{Event, LinkChange, Monitor, Netlink};
+use adit_io::netlink::{CloneMonitor, Event, LinkChange, Monitor, Netlink};
 use adit_io::netns::Netns;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
@@ -46,6 +46,7 @@ pub struct Kernel {
     settings: Settings,
     /// Routes and addresses where the sockets are.
     routes: Option<Monitor>,
+    clones: Option<CloneMonitor>,
     /// For looking up routes, once they change.
     lookups: Option<Netlink>,
     /// Where the device is now: another namespace, perhaps.
@@ -82,10 +83,13 @@ impl Kernel {
     pub fn new(tun: Arc<Tun>, settings: Settings) -> Self {
         let routes = Monitor::open()
             .inspect_err(|e| (settings.log)(&format!("route changes go unnoticed: {e}")));
+        let clones = CloneMonitor::open()
+            .inspect_err(|e| (settings.log)(&format!("clones of this machine go unnoticed: {e}")));
         let mut kernel = Self {
             tun,
             settings,
             routes: routes.ok(),
+            clones: clones.ok(),
             lookups: None,
             netns: None,
             place: None,
@@ -214,6 +218,14 @@ impl Host for Kernel {
         let unwatched = up && self.place.is_none();
         self.tick = unwatched.then(tick).and_then(Result::ok);
         Ok(self.last)
+    }
+
+    fn clones(&self) -> Vec<BorrowedFd<'_>> {
+        self.clones.iter().flat_map(CloneMonitor::fds).collect()
+    }
+
+    fn was_cloned(&mut self) -> bool {
+        self.clones.as_mut().is_some_and(CloneMonitor::was_cloned)
     }
 
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool {

@@ -535,3 +535,39 @@ fn wake_ups(pid: u32) -> u64 {
         })
         .sum()
 }
+
+/// Only the kernel's word of it, made by hand: kernel.rs has a machine that is reset.
+#[test]
+fn word_of_a_new_vm_generation_ends_every_session() {
+    let net = Pair::new();
+    let tunnel = Tunnel::new(&net, Setup::default());
+    let left = &tunnel.left;
+    if !left.daemon.program.is_adit() {
+        return;
+    }
+    tunnel.connect();
+    let sessions = || left.daemon.log().matches("session established").count();
+    let before = sessions();
+    left.host.within(|| {
+        use rustix::net::*;
+        let text = b"change@/devices/x\0ACTION=change\0NEW_VMGENID=1\0";
+        let len = u32::try_from(16 + text.len()).expect("short");
+        // The header of a netlink message: type 16, and a request (1).
+        let header = [len, 16 | 1 << 16, 0, 0].map(u32::to_le_bytes).concat();
+        let socket = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            Some(netlink::KOBJECT_UEVENT),
+        )
+        .expect("a socket");
+        let kernel = netlink::SocketAddrNetlink::new(0, 0);
+        let bytes = [&header[..], text].concat();
+        sendto(&socket, &bytes, SendFlags::empty(), &kernel).expect("the right to");
+    });
+    wait_for("it is heard", seconds(20), || {
+        left.daemon.log().contains("reset to a snapshot")
+    });
+    ping(&left.host, &tunnel.right.v4, 2);
+    assert!(sessions() > before);
+}

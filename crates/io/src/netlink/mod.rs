@@ -4,6 +4,7 @@
 //! stays in the namespace of the thread that opened it, wherever it is used.
 
 mod address;
+mod clones;
 mod link;
 mod monitor;
 mod nftables;
@@ -30,6 +31,7 @@ use netlink_sys::Socket;
 use crate::netns::Netns;
 
 pub use address::Address;
+pub use clones::CloneMonitor;
 pub use link::{Link, LinkChange};
 pub use monitor::{Event, Monitor};
 pub use nftables::Firewall;

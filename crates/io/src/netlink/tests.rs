@@ -405,3 +405,47 @@ fn a_family_that_the_kernel_lacks_has_no_rules() {
         assert_eq!(rules.unwrap(), []);
     });
 }
+
+#[test]
+fn only_the_kernels_own_record_tells_of_a_clone() {
+    let of = |record: &str| super::clones::tells_of_clone(record.as_bytes());
+    assert!(of(
+        "5,812,5299186,-;random: crng reseeded due to virtual machine fork\n"
+    ));
+    assert!(!of(
+        "13,812,5299186,-;random: crng reseeded due to virtual machine fork\n"
+    ));
+    assert!(!of("5,401,1,-;random: crng init done\n"));
+    assert!(!of(""));
+}
+
+/// Has the kernel broadcast a uevent in the calling thread's namespace, as if it were its own.
+fn broadcast_uevent(text: &[u8]) {
+    let len = u32::try_from(HEADER + text.len()).unwrap();
+    let kind_and_flags = 16 | u32::from(NLM_F_REQUEST) << 16;
+    let mut bytes = [len, kind_and_flags, 0, 0].map(u32::to_le_bytes).concat();
+    bytes.extend(text);
+    let socket = open_socket(netlink_sys::protocols::NETLINK_KOBJECT_UEVENT, 0).unwrap();
+    socket.send(&bytes, 0).unwrap();
+}
+
+#[test]
+fn a_uevent_of_a_new_vm_generation_is_heard() {
+    inside(|| {
+        let mut monitor = CloneMonitor::open().unwrap();
+        assert!(!monitor.was_cloned());
+        let of = |field: &str| format!("change@/devices/x\0ACTION=change\0{field}\0SUBSYSTEM=x\0");
+        broadcast_uevent(of("NEW_VMGENID=0").as_bytes());
+        broadcast_uevent(of("X=NEW_VMGENID=1").as_bytes());
+        assert!(!monitor.was_cloned());
+        broadcast_uevent(of("NEW_VMGENID=1").as_bytes());
+        broadcast_uevent(of("NEW_VMGENID=0").as_bytes());
+        assert!(monitor.was_cloned());
+        assert!(!monitor.was_cloned(), "is told once");
+        // Where uevents were lost, it may have been one of them.
+        for _ in 0..20_000 {
+            broadcast_uevent(of("NEW_VMGENID=0").as_bytes());
+        }
+        assert!(monitor.was_cloned());
+    });
+}

@@ -17,8 +17,12 @@ pub struct Guest {
     pub host: Host,
     qemu: Child,
     shell: std::sync::Mutex<BufReader<UnixStream>>,
+    image: PathBuf,
     dir: PathBuf,
 }
+
+/// Where QEMU writes a snapshot, in the host's own file system.
+const SNAPSHOT: &str = "/run/snapshot";
 
 impl Guest {
     /// Boots it with `files` copied in. Where it is not built, says so and returns none; under CI that is a failure.
@@ -44,50 +48,12 @@ impl Guest {
         if !files.is_empty() {
             append(&initrd, files, &dir);
         }
-        let mut command = host.command("qemu-system-x86_64");
-        command
-            .args([
-                "-accel",
-                "tcg",
-                "-cpu",
-                "max",
-                "-m",
-                "512",
-                "-smp",
-                "1",
-                "-nographic",
-                "-nodefaults",
-            ])
-            .args(["-no-reboot", "-append", "console=ttyS0 quiet panic=-1"])
-            .arg("-kernel")
-            .arg(image.join("vmlinuz"))
-            .arg("-initrd")
-            .arg(&initrd)
-            .args(["-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no"])
-            .args(["-device", "virtio-net-pci,netdev=n0,mac=52:54:00:00:09:02"])
-            .arg("-serial")
-            .arg(format!("file:{}", dir.join("console").display()))
-            .arg("-serial")
-            .arg(format!(
-                "unix:{},server=on,wait=off",
-                dir.join("shell").display()
-            ))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(dir.join("qemu")).expect("a log file"));
-        let qemu = command.spawn().expect("qemu-system-x86_64 starts");
-
-        let mut shell = None;
-        wait_for("QEMU opens the guest's shell", seconds(20), || {
-            shell = UnixStream::connect(dir.join("shell")).ok();
-            shell.is_some()
-        });
-        let shell = shell.expect("just connected");
-        shell.set_read_timeout(Some(BOOT_LIMIT)).expect("a timeout");
+        let (qemu, shell) = start(&host, &image, &dir, &[]);
         let mut guest = Guest {
             host,
             qemu,
-            shell: std::sync::Mutex::new(BufReader::new(shell)),
+            shell: std::sync::Mutex::new(shell),
+            image,
             dir,
         };
         guest.wait_until_booted();
@@ -145,6 +111,61 @@ impl Guest {
         }
     }
 
+    /// Has QEMU do something, which is done when this returns, and returns what it printed.
+    fn monitor(&self, commands: &[&str]) -> String {
+        let monitor = UnixStream::connect(self.dir.join("monitor")).expect("QEMU's monitor");
+        monitor
+            .set_read_timeout(Some(COMMAND_LIMIT))
+            .expect("a timeout");
+        let mut monitor = BufReader::new(monitor);
+        for command in commands {
+            let line = format!("{command}\n");
+            let socket = monitor.get_mut();
+            socket.write_all(line.as_bytes()).expect("QEMU listens");
+        }
+        // One prompt at first, and one behind each command that is done.
+        let mut answer = String::new();
+        while answer.matches("(qemu) ").count() <= commands.len() {
+            let mut more = Vec::new();
+            let n = monitor.read_until(b' ', &mut more).expect("QEMU answers");
+            answer += &String::from_utf8_lossy(&more);
+            if n == 0 {
+                break;
+            }
+        }
+        assert!(!answer.contains("Error"), "QEMU: {answer}");
+        answer
+    }
+
+    /// Takes a snapshot of the running machine, which goes on.
+    pub fn take_snapshot(&self) {
+        let migrate = format!("migrate \"exec:cat > {SNAPSHOT}\"");
+        self.monitor(&[&migrate, "cont"]);
+    }
+
+    /// Resets the machine to its snapshot, as a hypervisor does: in a new QEMU, which gives it a new generation ID.
+    pub fn reset_to_snapshot(&mut self) {
+        self.monitor(&["quit"]);
+        wait_for("QEMU ends", seconds(20), || {
+            self.qemu.try_wait().expect("waiting for QEMU").is_some()
+        });
+        for socket in ["shell", "monitor"] {
+            let _ = std::fs::remove_file(self.dir.join(socket));
+        }
+        let incoming = format!("exec:cat {SNAPSHOT}");
+        let (qemu, shell) = start(
+            &self.host,
+            &self.image,
+            &self.dir,
+            &["-incoming", &incoming],
+        );
+        (self.qemu, self.shell) = (qemu, std::sync::Mutex::new(shell));
+        // What is written to the shell before is lost.
+        wait_for("the snapshot is loaded", seconds(60), || {
+            self.monitor(&["info status"]).contains("status: running")
+        });
+    }
+
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         let (ok, printed) = self.try_sh(script);
@@ -165,6 +186,58 @@ impl Drop for Guest {
         let _ = self.qemu.wait();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// Starts QEMU and connects to the guest's shell.
+fn start(host: &Host, image: &Path, dir: &Path, more: &[&str]) -> (Child, BufReader<UnixStream>) {
+    let mut command = host.command("qemu-system-x86_64");
+    command
+        .args([
+            "-accel",
+            "tcg",
+            "-cpu",
+            "max",
+            "-m",
+            "512",
+            "-smp",
+            "1",
+            "-nographic",
+            "-nodefaults",
+        ])
+        .args(["-no-reboot", "-append", "console=ttyS0 quiet panic=-1"])
+        .arg("-kernel")
+        .arg(image.join("vmlinuz"))
+        .arg("-initrd")
+        .arg(dir.join("initrd"))
+        .args(["-device", "vmgenid,guid=auto"])
+        .args(["-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no"])
+        .args(["-device", "virtio-net-pci,netdev=n0,mac=52:54:00:00:09:02"])
+        .arg("-serial")
+        .arg(format!("file:{}", dir.join("console").display()))
+        .arg("-serial")
+        .arg(format!(
+            "unix:{},server=on,wait=off",
+            dir.join("shell").display()
+        ))
+        .arg("-monitor")
+        .arg(format!(
+            "unix:{},server=on,wait=off",
+            dir.join("monitor").display()
+        ))
+        .args(more)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(dir.join("qemu")).expect("a log file"));
+    let qemu = command.spawn().expect("qemu-system-x86_64 starts");
+
+    let mut shell = None;
+    wait_for("QEMU opens the guest's shell", seconds(20), || {
+        shell = UnixStream::connect(dir.join("shell")).ok();
+        shell.is_some()
+    });
+    let shell = shell.expect("just connected");
+    shell.set_read_timeout(Some(BOOT_LIMIT)).expect("a timeout");
+    (qemu, BufReader::new(shell))
 }
 
 /// Adds files to an initramfs, at the paths they have here, with the shared libraries they need: a second archive

@@ -1,0 +1,116 @@
+//! Word that the virtual machine was cloned.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_sys::Socket;
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::net::sockopt;
+
+use super::{open_socket, receive};
+
+/// The group of the kernel's own uevents; udev has another one.
+const KERNEL: u32 = 1;
+/// In the uevent of some kernels.
+const NEW_ID: &[u8] = b"NEW_VMGENID=1";
+/// In the log of every kernel (random(4)).
+const RESEEDED: &[u8] = b"crng reseeded due to virtual machine fork";
+/// No record of the log is longer.
+const RECORD: usize = 8192;
+
+/// Hears when the virtual machine was cloned or reset to a snapshot. Its hypervisor then changes the VM generation ID, and
+/// the kernel tells what a process can hear in one or two places:
+///
+/// - the kernel's log, since Linux 5.18: reading it takes CAP_SYSLOG where `kernel.dmesg_restrict` is set;
+/// - a uevent, which Linux 6.8 sends and kernels of some clouds. It takes no right, but goes to network namespaces of the
+///   initial user namespace only, so that a rootless container does not hear it.
+pub struct CloneMonitor {
+    uevents: Socket,
+    log: Option<File>,
+    buffer: Vec<u8>,
+}
+
+impl CloneMonitor {
+    /// Listens from now on, to uevents in the calling thread's network namespace.
+    pub fn open() -> io::Result<Self> {
+        let uevents = open_socket(netlink_sys::protocols::NETLINK_KOBJECT_UEVENT, KERNEL)?;
+        uevents.set_non_blocking(true)?;
+        // Containers that start make hundreds of uevents, and any of them may be lost that does not fit.
+        let size = 1 << 20;
+        if sockopt::set_socket_recv_buffer_size_force(&uevents, size).is_err() {
+            let _ = sockopt::set_socket_recv_buffer_size(&uevents, size);
+        }
+        Ok(Self {
+            uevents,
+            log: open_log().ok(),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Readable when [`Self::was_cloned`] may be true.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let log = self.log.iter().map(AsFd::as_fd);
+        std::iter::once(self.uevents.as_fd()).chain(log)
+    }
+
+    /// Whether the machine was cloned since the last call, or may have been, because word of something was lost.
+    pub fn was_cloned(&mut self) -> bool {
+        let told = self.told_by_uevents();
+        self.told_by_log() || told
+    }
+
+    fn told_by_uevents(&mut self) -> bool {
+        let mut told = false;
+        loop {
+            match receive(&self.uevents, &mut self.buffer) {
+                // ACTION@DEVICE and then NAME=VALUE, each with a zero at its end.
+                Ok(()) => {
+                    told |= self
+                        .buffer
+                        .split(|byte| *byte == 0)
+                        .any(|field| field == NEW_ID)
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => told = true,
+                Err(_) => return told,
+            }
+        }
+    }
+
+    fn told_by_log(&mut self) -> bool {
+        let Some(log) = &mut self.log else {
+            return false;
+        };
+        let mut record = [0; RECORD];
+        let mut told = false;
+        loop {
+            match log.read(&mut record) {
+                Ok(0) => break,
+                Ok(len) => told |= tells_of_clone(&record[..len]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return told,
+                // Records were overwritten before they were read; the next one can be read.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => told = true,
+                Err(_) => break,
+            }
+        }
+        // It would be readable for ever.
+        self.log = None;
+        told
+    }
+}
+
+/// The kernel's log behind its last record.
+fn open_log() -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let log = rustix::fs::open("/dev/kmsg", flags, Mode::empty())?;
+    rustix::fs::seek(&log, SeekFrom::End(0))?;
+    Ok(log.into())
+}
+
+/// A record is "PRIORITY,SEQUENCE,TIME,FLAGS;TEXT". The kernel's own have a priority below 8, which no process can give to
+/// what it writes to the log.
+pub(super) fn tells_of_clone(record: &[u8]) -> bool {
+    let of_kernel = record.get(1) == Some(&b',');
+    of_kernel && record.windows(RESEEDED.len()).any(|text| text == RESEEDED)
+}
