@@ -314,6 +314,10 @@ impl Trouble {
 }
 
 /// Linux before 6.8.5 loses VXLAN and Geneve packets that come out of a merged UDP frame (tailscale issue 11026).
+///
+/// The release decides, though a distribution may have mended its kernel. To try it takes a VXLAN device in a namespace to
+/// hide it, which loads a module that the host may not want, with rights that a tunnel otherwise does without; and a tunnel
+/// may be made long after.
 fn loses_merged_datagrams(release: (u32, u32, u32)) -> bool {
     release < (6, 8, 5)
 }

@@ -327,6 +327,12 @@ fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) {
 /// Linux 7.0 to 7.1.4 corrupts a train whose datagrams are all equally long, as most are (tailscale issue 19777).
 ///
 /// A short datagram at the end avoids that but crashed the firmware of some network cards (their issue 20994).
+///
+/// The release decides, though a distribution may have mended its kernel: no probe can. Such a kernel leaves the length of
+/// the whole train in the UDP header, as the template of a network card that segments by one (GSO_PARTIAL). What a process
+/// can send to itself, over loopback, veth or a TUN, meets no such card and arrives right; the card may be out of sight,
+/// below a bridge or in another namespace. A good kernel that is taken for a bad one is slower; a bad one that is taken for
+/// a good one loses most of what it sends.
 fn mangles_trains(release: (u32, u32, u32)) -> bool {
     matches!(release, (7, 0, _) | (7, 1, 0..=4))
 }

@@ -51,6 +51,9 @@ impl LastOrigin {
         Ok(Self(numbers))
     }
 
+    /// A socket with a filter has the kernel verify the checksum of a datagram before it queues it, where neither the
+    /// network card nor GRO has done so; without one, the copy to this process does. For single datagrams of 1452 bytes
+    /// that nobody had verified, program and checksum took 155 ns more in the kernel and 30 ns less in the copy, of 2.2 µs.
     pub(crate) fn of_socket(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let (numbers, program) = note_origin()?;
         let program = program.as_raw_fd();
