@@ -397,7 +397,10 @@ fn explain_attach(error: io::Error, name: &str) -> io::Error {
         Some(Errno::BUSY) => context(error, format!("{name} is in use by another process")),
         Some(Errno::PERM) => context(
             error,
-            format!("no right to make the interface {name}: run as root or with CAP_NET_ADMIN"),
+            format!(
+                "no right to make the interface {name}: run as root or with CAP_NET_ADMIN (a container may need \
+                 --cap-add NET_ADMIN)"
+            ),
         ),
         Some(Errno::EXIST) => context(error, format!("the name {name} is taken")),
         Some(Errno::INVAL) => context(

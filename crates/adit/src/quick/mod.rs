@@ -39,6 +39,7 @@ use adit_proto::ConfigError;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
 use adit_proto::limits::MAX_PEERS;
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{self, ConfArgs, RunArgs, UpArgs};
@@ -65,7 +66,7 @@ struct Quick {
 }
 
 pub(crate) fn up(args: &UpArgs) -> Result<()> {
-    require_root()?;
+    require_rights()?;
     // When PID 1 of a container ends, so does all that it started.
     if args.foreground || std::process::id() == 1 {
         return foreground::up(args);
@@ -76,7 +77,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
 }
 
 pub(crate) fn down(args: &ConfArgs) -> Result<()> {
-    require_root()?;
+    require_rights()?;
     let quick = Quick::load_with_mistakes(args)?;
     let interface = &quick.config.interface;
     let netlink = open_netlink()?;
@@ -117,14 +118,14 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
 }
 
 pub(crate) fn save(args: &ConfArgs) -> Result<()> {
-    require_root()?;
+    require_rights()?;
     let quick = Quick::load_with_mistakes(args)?;
     quick.save(&open_netlink()?, &quick.status()?)
 }
 
 /// Applies a changed file to a running interface; peers that stay as they are notice nothing.
 pub(crate) fn sync(args: &ConfArgs) -> Result<()> {
-    require_root()?;
+    require_rights()?;
     Quick::load(args)?.sync(&open_netlink()?)
 }
 
@@ -137,12 +138,20 @@ pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
     cli::print(config::strip(&text).as_bytes())
 }
 
-/// As wg-quick does, starts anew with sudo where that is needed.
-fn require_root() -> Result<()> {
-    if rustix::process::geteuid().is_root() {
+/// What the kernel asks for is CAP_NET_ADMIN. As wg-quick does, starts anew with sudo where it is missing.
+fn require_rights() -> Result<()> {
+    let own = capabilities(None).context(|| "cannot tell this process's rights".into())?;
+    if own.effective.contains(CapabilitySet::NET_ADMIN) {
         return Ok(());
     }
-    let failed = || "must be root to do this, and cannot run sudo".to_owned();
+    if rustix::process::geteuid().is_root() {
+        bail!(
+            "root has no CAP_NET_ADMIN here: in a container, give it that (`--cap-add NET_ADMIN`) and the device \
+             (`--device /dev/net/tun`)"
+        );
+    }
+    let failed =
+        || "must be root, or have CAP_NET_ADMIN, to do this, and cannot run sudo".to_owned();
     let prompt = "adit must be run as root. Please enter the password for %u to continue: ";
     let this = std::env::current_exe().context(failed)?;
     let error = Command::new("sudo")
@@ -566,7 +575,12 @@ impl Quick {
             let name = "net.ipv4.conf.all.src_valid_mark";
             if netns::sysctl(name).ok().as_deref() != Some("1") {
                 let sysctl = netns::set_sysctl(name, "1");
-                sysctl.context(|| "cannot make reverse-path filtering respect marks".into())?;
+                sysctl.context(|| {
+                    format!(
+                        "cannot make reverse-path filtering respect marks (a container may need the option \
+                         `--sysctl {name}=1`)"
+                    )
+                })?;
             }
         }
         let own: Vec<IpAddr> =

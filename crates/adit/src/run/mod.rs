@@ -194,11 +194,16 @@ impl Sockets {
             (None, None) => uapi::Server::bind(name),
         };
         let control = control.map_err(|error| match &error {
-            BindError::AlreadyRunning(_) => Failure::new(format!(
+            BindError::AlreadyRunning(_) if is_here(name) => Failure::new(format!(
                 "{error}; end that one first (`adit down {name}`, or `ip link delete {name}`)"
             )),
+            BindError::AlreadyRunning(path) => Failure::new(format!(
+                "{error}, in another network namespace: end that one first (`pgrep -af adit` finds it, `nsenter -t PID -n \
+                 adit down {name}` ends it), choose another name, or give this namespace a {} of its own",
+                path.parent().unwrap_or(path).display()
+            )),
             BindError::Io(_, _, cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
-                Failure::new(format!("{error}; run as root"))
+                Failure::new(format!("{error}; run as root, or let this user write there"))
             }
             _ => Failure::new(error.to_string()),
         })?;
@@ -248,6 +253,11 @@ impl Sockets {
         }
         Ok(serving)
     }
+}
+
+/// Whether this network namespace has an interface of that name.
+fn is_here(name: &str) -> bool {
+    Netlink::open().is_ok_and(|netlink| netlink.link(name).is_ok())
 }
 
 /// Threads that sleep until something happens that ends the process. The result is the one that waits for the engine:

@@ -252,6 +252,82 @@ fn up_as_pid_1_stays_and_buries_what_hooks_leave() {
 }
 
 #[test]
+fn up_needs_the_capability_and_not_root() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    // Where that user may go.
+    left.sh(&format!(
+        "set -e; mkdir -m 755 /run/bin; cp {} /run/bin; chmod 755 /run/bin/*; mknod /run/tun c 10 200
+         chmod 666 /run/tun; mount --bind /run/tun /dev/net/tun; mkdir /run/wireguard /run/adit
+         chown -R 65534 /run/wireguard /run/adit /etc/wireguard",
+        adit()
+    ));
+    let user = "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps -all,+net_admin \
+                --ambient-caps -all,+net_admin /run/bin/adit";
+    let output = left.try_sh(&format!("{user} up wg0"));
+    assert!(output.ok(), "{}", output.stderr);
+    ping(left, "172.31.0.1", 1);
+    left.sh(&format!("{user} down wg0"));
+    assert!(!left.has_interface("wg0"));
+
+    let without = format!("setpriv --bounding-set -net_admin {} up wg0", adit());
+    let output = left.try_sh(&without);
+    assert!(
+        !output.ok() && output.stderr.contains("--cap-add NET_ADMIN"),
+        "{}",
+        output.stderr
+    );
+}
+
+#[test]
+fn a_container_that_may_not_set_what_is_needed_is_told_its_option() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "0.0.0.0/0"));
+    left.sh("echo 0 > /proc/sys/net/ipv4/conf/all/src_valid_mark
+         mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys");
+    let output = left.try_sh(&format!("{} up wg0", adit()));
+    let option = "`--sysctl net.ipv4.conf.all.src_valid_mark=1`";
+    assert!(
+        !output.ok() && output.stderr.contains(option),
+        "{}",
+        output.stderr
+    );
+    assert!(!left.has_interface("wg0"));
+}
+
+#[test]
+fn an_interface_in_another_namespace_is_told_of_as_such() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "192.168.77.0/24"));
+    left.sh(&format!("unshare -n {} wg0", adit()));
+    let output = left.try_sh(&format!("{} up wg0", adit()));
+    assert!(
+        !output.ok() && output.stderr.contains("in another network namespace"),
+        "{}",
+        output.stderr
+    );
+    // What it says helps.
+    left.sh(&format!(
+        "nsenter -t {} -n {adit} down wg0; {adit} up wg0",
+        process(left),
+        adit = adit()
+    ));
+    ping(left, "192.168.77.2", 1);
+}
+
+#[test]
 fn the_unit_is_ready_when_it_works_comes_back_and_says_why() {
     if !only_adit() {
         return;

@@ -125,6 +125,23 @@ fn answers(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Makes a directory, and those above it. A link among them may lead nowhere, as /var/run in an image without /run: what it
+/// leads to is made.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o755);
+    let made = builder.create(dir);
+    let dangling = |path: &&Path| path.is_symlink() && !path.exists();
+    match (made, dir.ancestors().find(dangling)) {
+        (Err(_), Some(link)) => {
+            let target = std::fs::read_link(link)?;
+            builder.create(link.parent().unwrap_or(link).join(target))?;
+            builder.create(dir)
+        }
+        (made, _) => made,
+    }
+}
+
 /// Removes what a dead process left at `path`.
 fn clear(path: &Path) -> Result<(), BindError> {
     let failed = |error| BindError::Io("take over", path.to_owned(), error);
@@ -166,8 +183,7 @@ impl Bound {
         crate::config::check_name(name).map_err(BindError::Name)?;
         if !dir.is_dir() {
             let failed = |error| BindError::Io("make", dir.to_owned(), error);
-            let mut builder = std::fs::DirBuilder::new();
-            let made = builder.recursive(true).mode(0o755).create(dir);
+            let made = make_dir(dir);
             // The umask may have taken bits away.
             made.and_then(|()| std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)))
                 .map_err(failed)?;

@@ -49,6 +49,16 @@ impl Drop for Dir {
     }
 }
 
+#[test]
+fn a_link_to_a_directory_that_is_missing_makes_it() {
+    let dir = Dir::new();
+    std::fs::create_dir(&dir.0).unwrap();
+    std::os::unix::fs::symlink("real/run", dir.0.join("run")).unwrap();
+    let server = Server::bind_in(&dir.0.join("run/wireguard"), "wg0").unwrap();
+    assert!(dir.0.join("real/run/wireguard/wg0.sock").exists());
+    drop(server);
+}
+
 /// A device that only remembers its mark.
 fn serve(dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
     let server = Server::bind_in(&dir.0, "wg0").unwrap();
