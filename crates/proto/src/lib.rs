@@ -7,11 +7,14 @@
 //! - commands change it: [`Device::apply`];
 //! - `poll_*` take out what it wants: [`Device::poll_output`], [`Device::next_deadline`].
 //!
-//! The drain rule: after every `handle_*` and every command, call [`Device::poll_output`] until it returns `None`,
-//! then wait for [`Device::next_deadline`] at most. Time and randomness are arguments.
+//! The drain rule: after every `handle_*` and every command, call [`Device::poll_output`] until it returns `None`. Then
+//! sleep until [`Device::next_deadline`] at most, and call [`Device::handle_timeout`]: at once if that has passed. It has
+//! passed whenever a handshake is wanted, because nothing else sends initiations. Time and randomness are arguments.
 //!
-//! Packets never pass through the device. Shards send and receive them with what the device publishes: a [`Tunnel`]
-//! for each peer, its [`Session`]s and the routes, all in [`Shared`].
+//! Packets need not pass through the device. Shards send and receive trains of them with what the device publishes: a
+//! [`Tunnel`] for each peer, its [`Session`]s and the routes, all in [`Shared`]. They check sources, move the replay
+//! window, trim the padding, and note what they did. An embedder that needs no trains has commands for one packet, which
+//! do all of that: [`Device::seal`], [`Device::open`] and [`Device::seal_keepalive`].
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -35,7 +38,8 @@ pub mod wire;
 
 pub use allowed_ips::AllowedIps;
 pub use device::{
-    ConfigError, Device, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Random, Refusal,
+    ConfigError, Device, HandshakeKind, HandshakeOutcome, HandshakeStats, NotOpened, NotSealed,
+    Output, Random, Refusal,
 };
 pub use endpoint::{Endpoint, Source};
 pub use replay::ReplayWindow;

@@ -5,11 +5,13 @@
 //! - `outcome`: what is told of that;
 //! - `peer`: keypairs, starting and finishing handshakes;
 //! - `timers`: the timers of a peer and what they do;
-//! - `configure`: a change of configuration.
+//! - `configure`: a change of configuration;
+//! - `packet`: one packet of data, where no shards carry trains.
 
 mod configure;
 mod handshake;
 mod outcome;
+mod packet;
 mod peer;
 mod timers;
 
@@ -29,6 +31,7 @@ use crate::wire::{INITIATION_LEN, RESPONSE_LEN};
 use crate::{AllowedIps, Endpoint, Tai64N, Time};
 
 pub use outcome::{HandshakeKind, HandshakeOutcome, Refusal};
+pub use packet::{NotOpened, NotSealed};
 use peer::Peer;
 
 /// Peers that one call lets do what is due: each may cost a Diffie-Hellman, and what they send is answered.
@@ -371,7 +374,8 @@ impl Device {
         (at <= now && self.deadlines[order].remove(&(at, id))).then_some(id)
     }
 
-    /// When to call [`Device::handle_timeout`] at the latest.
+    /// When to call [`Device::handle_timeout`] at the latest. That may have passed already: initiations are sent by it,
+    /// also the first one to a peer, a bounded number a call.
     pub fn next_deadline(&self) -> Option<Time> {
         let first = self.deadlines.iter().filter_map(BTreeSet::first);
         first.map(|(time, _)| *time).min()

@@ -1,0 +1,257 @@
+//! One packet at a time, with all that belongs to it, for an embedder that needs no trains.
+//!
+//! Out: route → session → reserve → pad → seal → note. In: look up → open → replay window → roam → note → trim padding →
+//! check source.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use adit_aead::{OpenJob, SealJob, TAG_LEN};
+
+use super::Device;
+use crate::session::Session;
+use crate::tunnel::Tunnel;
+use crate::wire::{DataHeader, padded_len};
+use crate::{Endpoint, Tai64N, Time};
+
+/// Why a packet was not sealed.
+#[derive(Clone)]
+pub enum NotSealed {
+    /// It is no whole IPv4 or IPv6 packet.
+    NotIp,
+    /// No peer's allowed IPs contain its destination.
+    NoRoute,
+    /// It is not known where the peer is.
+    NoEndpoint(Arc<Tunnel>),
+    /// There is no session yet, and a handshake is started. Keep the packet, a bounded number of them, until
+    /// [`Output::SessionReady`](super::Output::SessionReady) or [`Output::DropStaged`](super::Output::DropStaged) names the
+    /// peer.
+    NoSession(Arc<Tunnel>),
+}
+
+/// Why a datagram was not opened. Up to `Replayed` it has changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotOpened {
+    /// It is no transport data message.
+    Invalid,
+    /// No session has its receiver index, or the session is too old.
+    NoSession,
+    /// Its tag is wrong.
+    NotAuthentic,
+    /// It came before, or is older than the replay window.
+    Replayed,
+    /// What it carries is no whole IPv4 or IPv6 packet.
+    NotIp,
+    /// The source of what it carries is not in the peer's allowed IPs.
+    WrongSource,
+}
+
+impl Device {
+    /// Seals one IP packet for the peer whose allowed IPs contain its destination: where to send the datagram to, and the
+    /// datagram. `mtu` is the tunnel's, beyond which no padding goes.
+    ///
+    /// The drain rule of the [crate] applies. Here two devices are joined by function calls:
+    ///
+    /// ```
+    /// use std::io::Read;
+    /// use std::net::SocketAddr;
+    /// use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, Secret};
+    /// use adit_proto::{Device, NotSealed, Output, Tai64N, Time};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // A real program asks its clocks: boot time, and the time of day.
+    /// let (now, wall) = (Time(1), Tai64N::from_unix(std::time::Duration::from_secs(1_800_000_000)));
+    /// let addrs: [SocketAddr; 2] = ["192.0.2.1:51820".parse()?, "192.0.2.2:51820".parse()?];
+    /// let mut devices = [1, 2].map(|n| {
+    ///     let mut urandom = std::fs::File::open("/dev/urandom").expect("random bytes");
+    ///     let random = Box::new(move |bytes: &mut [u8]| urandom.read_exact(bytes).expect("enough"));
+    ///     let mut device = Device::new(random);
+    ///     let private_key = Some(Secret([n; 32]));
+    ///     device.apply(now, &DeviceChange { private_key, ..Default::default() }).expect("few peers");
+    ///     device
+    /// });
+    /// for n in [0, 1] {
+    ///     let mut peer = PeerChange::new(devices[1 - n].status().public_key.expect("just set"));
+    ///     peer.endpoint = Some(addrs[1 - n]);
+    ///     let block = if n == 0 { "10.0.0.2" } else { "10.0.0.1" };
+    ///     peer.allowed_ips = vec![AllowedIpChange::Add(Cidr::new(block.parse()?, 32).expect("a prefix"))];
+    ///     devices[n].apply(now, &DeviceChange { peers: vec![peer], ..Default::default() })?;
+    /// }
+    ///
+    /// // An IPv4 header without payload from 10.0.0.1 to 10.0.0.2: without a session it has to wait.
+    /// let mut packet = [0; 20];
+    /// (packet[0], packet[3]) = (0x45, 20);
+    /// packet[12..].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    /// let waits = devices[0].seal(now, wall, &packet, 1420);
+    /// assert!(matches!(waits, Err(NotSealed::NoSession(_))));
+    ///
+    /// // Lets both do what they want done, until nothing is left.
+    /// loop {
+    ///     let mut quiet = true;
+    ///     for n in [0, 1] {
+    ///         if devices[n].next_deadline().is_some_and(|at| at <= now) {
+    ///             devices[n].handle_timeout(now, wall);
+    ///         }
+    ///         while let Some(output) = devices[n].poll_output() {
+    ///             quiet = false;
+    ///             match output {
+    ///                 Output::Handshake { datagram, tunnel, .. } => {
+    ///                     devices[n].handle_sent(&datagram, tunnel.as_ref(), true);
+    ///                     devices[1 - n].handle_handshake(now, wall, addrs[n].into(), &datagram, false);
+    ///                 }
+    ///                 Output::Keepalive { tunnel } => {
+    ///                     if let Some((_, datagram)) = devices[n].seal_keepalive(now, wall, &tunnel) {
+    ///                         let empty = devices[1 - n].open(now, wall, addrs[n].into(), &datagram);
+    ///                         assert_eq!(empty, Ok(Vec::new()));
+    ///                     }
+    ///                 }
+    ///                 // What was kept is sealed now, or dropped.
+    ///                 Output::SessionReady { .. } | Output::DropStaged { .. } => {}
+    ///             }
+    ///         }
+    ///     }
+    ///     if quiet { break; }
+    /// }
+    ///
+    /// let Ok((to, datagram)) = devices[0].seal(now, wall, &packet, 1420) else { panic!("a session") };
+    /// assert_eq!(to.addr, addrs[1]);
+    /// assert_eq!(devices[1].open(now, wall, addrs[0].into(), &datagram).as_deref(), Ok(&packet[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn seal(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        packet: &[u8],
+        mtu: usize,
+    ) -> Result<(Endpoint, Vec<u8>), NotSealed> {
+        let inner = Inner::parse(packet).ok_or(NotSealed::NotIp)?;
+        let tunnel = self.routes.lookup(inner.destination).cloned();
+        let tunnel = tunnel.ok_or(NotSealed::NoRoute)?;
+        let to = tunnel.endpoint();
+        let to = to.ok_or_else(|| NotSealed::NoEndpoint(Arc::clone(&tunnel)))?;
+        let Some((session, datagram)) = seal(&tunnel, now, &packet[..inner.len], mtu) else {
+            if tunnel.want_session() {
+                self.handle_notice(now, wall, &tunnel);
+            }
+            return Err(NotSealed::NoSession(tunnel));
+        };
+        if tunnel.data_sent(now, &session, datagram.len() as u64) {
+            self.handle_notice(now, wall, &tunnel);
+        }
+        Ok((to, datagram))
+    }
+
+    /// The datagram that [`Output::Keepalive`](super::Output::Keepalive) asks for; `None` if it cannot be sent any more.
+    pub fn seal_keepalive(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        tunnel: &Arc<Tunnel>,
+    ) -> Option<(Endpoint, Vec<u8>)> {
+        let to = tunnel.endpoint()?;
+        let (session, datagram) = seal(tunnel, now, &[], 0)?;
+        if tunnel.keepalive_sent(now, &session, datagram.len() as u64) {
+            self.handle_notice(now, wall, tunnel);
+        }
+        Some((to, datagram))
+    }
+
+    /// Opens one transport data message that came from `from`: the IP packet in it, or nothing of a keepalive.
+    ///
+    /// The drain rule of the [crate] applies. What [`classify`](crate::wire::classify) calls a handshake goes to
+    /// [`Device::handle_handshake`].
+    pub fn open(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        from: Endpoint,
+        datagram: &[u8],
+    ) -> Result<Vec<u8>, NotOpened> {
+        let header = DataHeader::parse(datagram).ok_or(NotOpened::Invalid)?;
+        let inbound = self.core.shared.session(header.receiver);
+        let inbound = inbound.filter(|inbound| inbound.session.may_receive(now));
+        let inbound = inbound.ok_or(NotOpened::NoSession)?;
+        let (tunnel, session) = (&inbound.tunnel, &inbound.session);
+        let mut text = datagram[DataHeader::LEN..].to_vec();
+        let mut job = [OpenJob::in_place(
+            session.receive_key(),
+            header.counter,
+            &mut text,
+        )];
+        adit_aead::open(&mut job);
+        if !job[0].is_authentic() {
+            return Err(NotOpened::NotAuthentic);
+        }
+        if !session.window().commit(header.counter) {
+            return Err(NotOpened::Replayed);
+        }
+        text.truncate(text.len() - TAG_LEN);
+        tunnel.roam(from);
+        if tunnel.received(now, session, datagram.len() as u64, !text.is_empty()) {
+            self.handle_notice(now, wall, tunnel);
+        }
+        if text.is_empty() {
+            return Ok(text);
+        }
+        let inner = Inner::parse(&text).ok_or(NotOpened::NotIp)?;
+        let owner = self.routes.lookup(inner.source);
+        if !owner.is_some_and(|owner| Arc::ptr_eq(owner, tunnel)) {
+            return Err(NotOpened::WrongSource);
+        }
+        text.truncate(inner.len);
+        Ok(text)
+    }
+}
+
+fn seal(tunnel: &Tunnel, now: Time, packet: &[u8], mtu: usize) -> Option<(Arc<Session>, Vec<u8>)> {
+    let session = tunnel.session(now)?;
+    let counter = session.reserve(now, 1).ok()?;
+    let mut datagram = vec![0; DataHeader::LEN + padded_len(packet.len(), mtu) + TAG_LEN];
+    let (header, text) = datagram.split_first_chunk_mut()?;
+    let receiver = session.remote_index();
+    DataHeader { receiver, counter }.write(header);
+    text[..packet.len()].copy_from_slice(packet);
+    adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, text)]);
+    Some((session, datagram))
+}
+
+/// What routing has to know of an IP packet.
+struct Inner {
+    source: IpAddr,
+    destination: IpAddr,
+    /// Without the padding behind it.
+    len: usize,
+}
+
+impl Inner {
+    fn parse(packet: &[u8]) -> Option<Self> {
+        let u16_at = |at: usize| {
+            Some(usize::from(u16::from_be_bytes(
+                *packet.get(at..)?.first_chunk()?,
+            )))
+        };
+        let inner = match packet.first()? >> 4 {
+            4 => {
+                let at = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
+                let len = u16_at(2)?;
+                Self {
+                    source: at(12)?,
+                    destination: at(16)?,
+                    len: (len >= 20).then_some(len)?,
+                }
+            }
+            6 => {
+                let at = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
+                Self {
+                    source: at(8)?,
+                    destination: at(24)?,
+                    len: 40 + u16_at(4)?,
+                }
+            }
+            _ => return None,
+        };
+        (inner.len <= packet.len()).then_some(inner)
+    }
+}
