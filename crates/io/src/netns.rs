@@ -130,6 +130,15 @@ pub fn become_root_in_user_namespace() -> io::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
 }
 
+/// Gives the calling thread mounts of its own, a copy of those that it has. Changes may still propagate to where the
+/// originals are shared (mount_namespaces(7)) until they are made private.
+///
+/// # Errors
+/// It takes CAP_SYS_ADMIN.
+pub fn unshare_mounts() -> io::Result<()> {
+    os::unshare(libc::CLONE_NEWNS)
+}
+
 /// Sets a sysctl, such as `net.ipv4.ip_forward`; those of `net` in the calling thread's namespace.
 ///
 /// Names of interfaces may contain dots: as in sysctl(8), a `/` in the name makes it a path.

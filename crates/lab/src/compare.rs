@@ -8,9 +8,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use adit_testbed::framing::Family;
+use adit_testbed::stats::to_f64;
+use adit_testbed::{Host, interrupt, proc};
 use clap::Args;
 
-use crate::framing::Family;
 use crate::implementation::{Entry, Implementation};
 use crate::install::{self, Flavour};
 use crate::measure::{self, Values};
@@ -18,9 +20,8 @@ use crate::metric::{Step, metric};
 use crate::output;
 use crate::pair::{Pair, Placement};
 use crate::report::{Note, Report, Sample};
-use crate::sandbox::{self, Failure};
-use crate::stats::to_f64;
-use crate::{procfs, tools};
+use crate::sandbox::Failure;
+use crate::tools;
 
 /// Runs every implementation side by side and prints who is how fast.
 ///
@@ -127,7 +128,7 @@ fn find(args: &CompareArgs, report: &mut Report) -> Result<Vec<Entry>, Failure> 
     };
     let mut entries = Vec::new();
     for who in Implementation::ALL.into_iter().filter(|&who| wanted(who)) {
-        sandbox::check()?;
+        interrupt::check()?;
         let found = match who {
             Implementation::Direct => Ok(plain(who, "no tunnel".to_owned())),
             Implementation::Kernel => kernel(),
@@ -161,7 +162,7 @@ const fn plain(who: Implementation, version: String) -> Entry {
 }
 
 fn kernel() -> Result<Entry, Failure> {
-    let host = crate::host::Host::new(None)?;
+    let host = Host::new()?;
     host.ip("link add name wg0 type wireguard")
         .map_err(|_| "this kernel has no WireGuard")?;
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
@@ -225,7 +226,7 @@ fn one_round(
 ) -> Result<(), Failure> {
     eprintln!(
         "round {round} of {rounds} (load average {})",
-        procfs::load_average()
+        proc::load_average()
     );
     for entry in order(&report.implementations, round) {
         eprint!("  {:<14}", entry.who.name());
@@ -285,7 +286,7 @@ fn one_stage(
     let mut restarted = false;
     let in_turns = Step::in_turns(steps).into_iter();
     for step in in_turns.filter(|&step| step != Step::Memory) {
-        sandbox::check()?;
+        interrupt::check()?;
         let done = measure::step(step, &pair);
         // That a daemon has ended tells more than what the tools make of it.
         turn.record(step, pair.check().and(done))?;
@@ -325,7 +326,7 @@ impl Turn<'_> {
             Ok(done) => return Ok(Some(done)),
             Err(why) => why.to_string(),
         };
-        sandbox::check()?;
+        interrupt::check()?;
         match step {
             Some(step) => eprint!(" {}: failed ·", step.name()),
             None => eprint!(" failed: {why} ·"),

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use adit_testbed::framing::{LINK_MTU, TUNNEL_MTU};
 use serde::Serialize;
 
-use crate::framing::{LINK_MTU, TUNNEL_MTU};
 use crate::implementation::{Entry, Implementation};
 use crate::metric::{METRICS, Metric, Step};
 use crate::report::{Machine, Note, Report};

@@ -12,14 +12,16 @@ use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use adit_testbed::framing::Family;
+use adit_testbed::interrupt::interrupted;
+use adit_testbed::proc;
+use adit_testbed::stats::to_f64;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::framing::Family;
 use crate::pair::Pair;
-use crate::sandbox::{self, Failure};
-use crate::stats::to_f64;
+use crate::sandbox::Failure;
 use crate::tools::Flow;
 
 const PORT: u16 = 5301;
@@ -81,7 +83,7 @@ impl Flood {
         let train = vec![0; self.len * segments];
         let begun = Instant::now();
         let mut sent = 0;
-        while begun.elapsed() < self.time && !sandbox::interrupted() {
+        while begun.elapsed() < self.time && !interrupted() {
             // The clock is asked once in 16 sends: it must not be what limits the flood.
             for _ in 0..16 {
                 match socket.send(&train) {
@@ -99,7 +101,7 @@ impl Flood {
         let mut buffer = vec![0; 1 << 16];
         let deadline = Instant::now() + self.time * 2 + Duration::from_secs(3);
         let (mut bytes, mut first, mut last) = (0, None, Instant::now());
-        while Instant::now() < deadline && !sandbox::interrupted() {
+        while Instant::now() < deadline && !interrupted() {
             match socket.recv(&mut buffer) {
                 Ok(len) => {
                     bytes += len;
@@ -149,7 +151,7 @@ impl Streams {
     /// Runs to the end; `to` is b's address.
     pub(crate) fn run(self, pair: &Pair, to: IpAddr) -> Result<Flow, Failure> {
         let at = SocketAddr::new(to, PORT);
-        let listener = pair.b.run(move || Ok(TcpListener::bind(at)?))?;
+        let listener = pair.b.run(move || TcpListener::bind(at))?;
         let before = retransmits(pair)?;
         let receiving = pair.b.thread(move || self.receive(&listener))?;
         let sending = pair.a.thread(move || self.send(at))?;
@@ -177,7 +179,7 @@ impl Streams {
         let epoll = watch(&streams, EpollFlags::EPOLLOUT)?;
         let block = vec![0; 128 << 10];
         let until = Instant::now() + self.warm_up + self.time;
-        while Instant::now() < until && !sandbox::interrupted() {
+        while Instant::now() < until && !interrupted() {
             for index in ready(&epoll, STANDSTILL)? {
                 match streams[index].write(&block) {
                     Err(e) if e.kind() != ErrorKind::WouldBlock => return Err(e.into()),
@@ -205,7 +207,7 @@ impl Streams {
         let begin = Instant::now() + self.warm_up;
         let end = begin + self.time;
         let (mut bytes, mut open) = (0, streams.len());
-        while open > 0 && !sandbox::interrupted() {
+        while open > 0 && !interrupted() {
             for index in ready(&epoll, STANDSTILL)? {
                 let now = Instant::now();
                 match streams[index].read(&mut block) {
@@ -241,7 +243,7 @@ impl Answers {
     /// What each took through the tunnel, in milliseconds, from the first step of its connection to its last byte.
     pub(crate) fn run(self, pair: &Pair) -> Result<Vec<f64>, Failure> {
         let at = SocketAddr::new(pair.address(Family::V4, 0), PORT);
-        let listener = pair.a.run(move || Ok(TcpListener::bind(at)?))?;
+        let listener = pair.a.run(move || TcpListener::bind(at))?;
         let answering = pair.a.thread(move || self.answer(&listener))?;
         let asking = pair.b.thread(move || self.ask(at))?;
         let times = join(asking)?;
@@ -254,7 +256,7 @@ impl Answers {
         let coming = watch([listener], EpollFlags::EPOLLIN)?;
         let answer = vec![0; self.len];
         let begun = Instant::now();
-        while !sandbox::interrupted() {
+        while !interrupted() {
             ready(&coming, ANSWERED)?.next();
             let (mut stream, _) = listener.accept()?;
             stream.set_write_timeout(Some(PATIENCE))?;
@@ -276,7 +278,7 @@ impl Answers {
         let mut times = Vec::new();
         let mut answer = vec![0; self.len];
         let until = Instant::now() + self.time;
-        while Instant::now() < until && !sandbox::interrupted() {
+        while Instant::now() < until && !interrupted() {
             let begin = Instant::now();
             let asked = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
                 stream.set_read_timeout(Some(PATIENCE))?;
@@ -326,8 +328,8 @@ fn ready(epoll: &Epoll, limit: u16) -> Result<impl Iterator<Item = usize> + use<
 /// Segments that both hosts have sent again so far.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 pub(crate) fn retransmits(pair: &Pair) -> Result<f64, Failure> {
-    let a = pair.a.run(crate::procfs::retransmits)?;
-    let b = pair.b.run(crate::procfs::retransmits)?;
+    let a = pair.a.run(proc::retransmits)?;
+    let b = pair.b.run(proc::retransmits)?;
     Ok((a + b) as f64)
 }
 

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use adit_testbed::process::{self, Process};
+
 use crate::implementation::{Entry, Implementation};
-use crate::process::{self, Process};
 use crate::sandbox::Failure;
 
 /// A build of one implementation takes minutes on a small machine, not longer.
@@ -154,12 +155,8 @@ fn build(who: Implementation, name: &str, version: &str, stage: &Path) -> Result
 
 /// Runs a build whose own messages go to standard error.
 fn to_end(name: &str, mut command: Command) -> Result<(), Failure> {
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
-    let status = Process::new(name, child).wait(BUILD)?;
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let status = Process::spawn(command)?.wait(BUILD)?;
     if !status.success() {
         return Err(format!("building {name} failed: {status}").into());
     }

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::framing::Family;
+use adit_testbed::framing::Family;
+use adit_testbed::stats::quantile;
+use adit_testbed::{interrupt, proc};
+
 use crate::generator::{Answers, Flood, Streams};
 use crate::metric::Step;
 use crate::pair::Pair;
-use crate::procfs;
-use crate::sandbox::{self, Failure};
-use crate::stats::quantile;
+use crate::sandbox::Failure;
 use crate::tools::{Flow, Iperf, Pings, ping};
 
 /// A value of the metric of that name.
@@ -92,12 +93,12 @@ pub(crate) fn peak_memory(pair: &Pair) -> Result<Values, Failure> {
     Ok(larger(pair)?.map_or_else(Vec::new, |memory| vec![("rss.peak", memory.peak)]))
 }
 
-fn larger(pair: &Pair) -> Result<Option<procfs::Memory>, Failure> {
+fn larger(pair: &Pair) -> Result<Option<proc::Memory>, Failure> {
     let Some([a, b]) = pair.daemons() else {
         return Ok(None);
     };
-    let (a, b) = (procfs::memory(a)?, procfs::memory(b)?);
-    Ok(Some(procfs::Memory {
+    let (a, b) = (proc::memory(a)?, proc::memory(b)?);
+    Ok(Some(proc::Memory {
         now: a.now.max(b.now),
         peak: a.peak.max(b.peak),
     }))
@@ -131,10 +132,14 @@ const TCP1_PINNED: CpuNames = CpuNames {
 /// One stream, and the CPU time that the daemons used from its start to its end.
 fn with_cpu(pair: &Pair, load: Iperf, names: CpuNames) -> Result<Values, Failure> {
     let used = || -> Result<(Option<[f64; 2]>, f64), Failure> {
+        let seconds = |pid| proc::cpu_time(pid).map(|time| time.as_secs_f64());
         let daemons = pair
             .daemons()
-            .map(|[a, b]| Ok::<_, Failure>([procfs::cpu_seconds(a)?, procfs::cpu_seconds(b)?]));
-        Ok((daemons.transpose()?, procfs::machine_cpu_seconds()?))
+            .map(|[a, b]| Ok::<_, Failure>([seconds(a)?, seconds(b)?]));
+        Ok((
+            daemons.transpose()?,
+            proc::machine_cpu_time()?.as_secs_f64(),
+        ))
     };
     let (before, machine_before) = used()?;
     let flow = load.run(pair, pair.address(Family::V4, 1))?;
@@ -250,7 +255,7 @@ fn round_trips(pings: &Pings, [p50, p99, lost]: [&'static str; 3]) -> Result<Val
 pub(crate) fn wait(time: Duration) -> Result<(), Failure> {
     let until = Instant::now() + time;
     while Instant::now() < until {
-        sandbox::check()?;
+        interrupt::check()?;
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())

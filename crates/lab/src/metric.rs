@@ -3,8 +3,8 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::framing::{Family, Load};
-use crate::stats::to_f64;
+use adit_testbed::framing::{Family, Load};
+use adit_testbed::stats::to_f64;
 
 /// A measurement that can be asked for by name. One step gives one or more metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

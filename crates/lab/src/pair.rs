@@ -6,20 +6,18 @@
 //!        ve0 10.76.0.1, fd76::1  ──── veth 1500 ───  ve0 10.76.0.2, fd76::2
 //! ```
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use adit_testbed::framing::{Family, LINK_MTU, TUNNEL_MTU};
+use adit_testbed::process::{self, Process};
+use adit_testbed::{Host, interrupt, link, proc};
 
-use crate::framing::{Family, LINK_MTU, TUNNEL_MTU};
-use crate::host::Host;
 use crate::implementation::{Entry, Implementation};
-use crate::process::{self, Process};
-use crate::procfs;
-use crate::sandbox::{self, Failure};
+use crate::sandbox::Failure;
 
 /// Where the processes of the hosts may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +39,25 @@ pub(crate) struct Pair {
     congestion: String,
 }
 
+/// The addresses of an interface of both hosts: 10.NET.0.1 and 2, fdNET::1 and 2.
+#[derive(Clone, Copy)]
+struct Net(u8, u16);
+
+const LINK_NET: Net = Net(76, 0xfd76);
+const TUNNEL_NET: Net = Net(77, 0xfd77);
+const VXLAN_NET: Net = Net(78, 0xfd78);
+
+impl Net {
+    fn address(self, family: Family, host: u8) -> IpAddr {
+        match family {
+            Family::V4 => Ipv4Addr::new(10, self.0, 0, host + 1).into(),
+            Family::V6 => Ipv6Addr::new(self.1, 0, 0, 0, 0, 0, 0, u16::from(host) + 1).into(),
+        }
+    }
+}
+
+/// Both ends of the link between the hosts.
+const LINK: &str = "ve0";
 /// The interface of every tunnel.
 const TUNNEL: &str = "wg0";
 /// What a daemon, and only the daemon, has open.
@@ -62,8 +79,8 @@ impl Pair {
         };
         let mut pair = Self {
             daemons: None,
-            a: Host::new(core_a)?,
-            b: Host::new(core_b)?,
+            a: host(core_a)?,
+            b: host(core_b)?,
             who: entry.who,
             outer,
             congestion: congestion.to_owned(),
@@ -77,17 +94,11 @@ impl Pair {
     /// The address of host b (1) or a (0) that a load goes to: through the tunnel if there is one.
     pub(crate) fn address(&self, family: Family, host: u8) -> IpAddr {
         let net = if self.who == Implementation::Direct {
-            76
+            LINK_NET
         } else {
-            77
+            TUNNEL_NET
         };
-        match family {
-            Family::V4 => Ipv4Addr::new(10, net, 0, host + 1).into(),
-            Family::V6 => {
-                let net = if net == 76 { 0xfd76 } else { 0xfd77 };
-                Ipv6Addr::new(net, 0, 0, 0, 0, 0, 0, u16::from(host) + 1).into()
-            }
-        }
+        net.address(family, host)
     }
 
     /// The process numbers of the tunnel's daemons at a and b.
@@ -103,7 +114,7 @@ impl Pair {
         };
         for (daemon, host) in daemons.iter_mut().zip([&self.a, &self.b]) {
             if !daemon.is_alive() {
-                let log = host.run(|| Ok(std::fs::read_to_string(LOG)?))?;
+                let log = host.run(|| std::fs::read_to_string(LOG))?;
                 return Err(format!("the daemon ended: {}", last_lines(&log)).into());
             }
         }
@@ -123,11 +134,10 @@ impl Pair {
             host.ip(&format!(
                 "link add name vx0 mtu {mtu} type vxlan id 78 dstport 4789 dev {device} local {local} remote {remote}"
             ))?;
-            host.ip(&format!("addr add 10.78.0.{}/24 dev vx0", us + 1))?;
-            host.ip("link set vx0 up")?;
-            self.choose_congestion(host, &format!("10.78.0.{} dev vx0", them + 1))?;
+            host.bring_up("vx0", &[(VXLAN_NET.address(Family::V4, us), 24)], None)?;
+            self.choose_congestion(host, VXLAN_NET.address(Family::V4, them), "vx0")?;
         }
-        let b = Ipv4Addr::new(10, 78, 0, 2).into();
+        let b = VXLAN_NET.address(Family::V4, 1);
         self.wait_for(b)?;
         Ok(b)
     }
@@ -135,23 +145,34 @@ impl Pair {
     /// Takes the VXLAN device away again.
     pub(crate) fn drop_vxlan(&self) -> Result<(), Failure> {
         self.a.ip("link del vx0")?;
-        self.b.ip("link del vx0")
+        Ok(self.b.ip("link del vx0")?)
     }
 
     fn link(&self) -> Result<(), Failure> {
-        self.a.ip(&format!(
-            "link add name ve0 mtu {LINK_MTU} type veth peer name ve0 mtu {LINK_MTU} netns {}",
-            self.b.tid()
-        ))?;
-        for (host, n) in [(&self.a, 1), (&self.b, 2)] {
-            host.ip("link set lo up")?;
-            host.ip(&format!("addr add 10.76.0.{n}/24 dev ve0"))?;
-            host.ip(&format!("addr add fd76::{n}/64 dev ve0 nodad"))?;
-            host.ip("link set ve0 up")?;
-            self.choose_congestion(host, &format!("10.76.0.{} dev ve0", 3 - n))?;
-            self.choose_congestion(host, &format!("fd76::{} dev ve0", 3 - n))?;
+        link(&self.a, &self.b, LINK)?;
+        for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
+            host.bring_up("lo", &[], None)?;
+            self.join(host, LINK, LINK_NET, [us, them], LINK_MTU)?;
         }
         Ok(())
+    }
+
+    /// Gives an interface of host `us` its addresses in `net` and its MTU, and the routes to `them`.
+    fn join(
+        &self,
+        host: &Host,
+        interface: &str,
+        net: Net,
+        [us, them]: [u8; 2],
+        mtu: usize,
+    ) -> Result<(), Failure> {
+        let addresses = [
+            (net.address(Family::V4, us), 24),
+            (net.address(Family::V6, us), 64),
+        ];
+        host.bring_up(interface, &addresses, Some(u32::try_from(mtu)?))?;
+        self.choose_congestion(host, net.address(Family::V4, them), interface)?;
+        self.choose_congestion(host, net.address(Family::V6, them), interface)
     }
 
     fn tunnel(&mut self, entry: &Entry) -> Result<(), Failure> {
@@ -165,14 +186,15 @@ impl Pair {
             (who, Some(binary)) => {
                 let arguments = who.arguments(TUNNEL);
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-                let start = |host| daemon(host, who, binary, &arguments);
+                let start = |host| daemon(host, binary, &arguments);
                 self.daemons = Some([start(&self.a)?, start(&self.b)?]);
             }
             (_, None) => return Err("it has no binary".into()),
         }
         let keys = [keys()?, keys()?];
         for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
-            self.configure(host, &keys[us].0, &keys[them].1, us)?;
+            let (private, peer) = (&keys[usize::from(us)].0, &keys[usize::from(them)].1);
+            self.configure(host, private, peer, [us, them])?;
         }
         self.wait_for(self.address(Family::V4, 1))?;
         self.wait_for(self.address(Family::V6, 1))?;
@@ -185,34 +207,29 @@ impl Pair {
         host: &Host,
         private: &str,
         peer: &str,
-        index: usize,
+        [us, them]: [u8; 2],
     ) -> Result<(), Failure> {
-        let them = 2 - index;
-        let endpoint = match self.outer {
-            Family::V4 => format!("10.76.0.{them}:51820"),
-            Family::V6 => format!("[fd76::{them}]:51820"),
-        };
+        let endpoint = SocketAddr::new(LINK_NET.address(self.outer, them), 51820);
+        let inside = |family| TUNNEL_NET.address(family, them);
         let private = private.to_owned();
-        host.run(move || Ok(std::fs::write("/run/key", private)?))?;
+        host.run(move || std::fs::write("/run/key", private))?;
         let set = format!(
             "set {TUNNEL} private-key /run/key listen-port 51820 peer {peer} endpoint {endpoint} \
-             allowed-ips 10.77.0.{them}/32,fd77::{them}/128"
+             allowed-ips {}/32,{}/128",
+            inside(Family::V4),
+            inside(Family::V6)
         );
         let words: Vec<&str> = set.split_whitespace().collect();
         host.output("wg", &words, READY)?;
-        let us = index + 1;
-        host.ip(&format!("addr add 10.77.0.{us}/24 dev {TUNNEL}"))?;
-        host.ip(&format!("addr add fd77::{us}/64 dev {TUNNEL} nodad"))?;
-        host.ip(&format!("link set {TUNNEL} mtu {TUNNEL_MTU} up"))?;
-        self.choose_congestion(host, &format!("10.77.0.{them} dev {TUNNEL}"))?;
-        self.choose_congestion(host, &format!("fd77::{them} dev {TUNNEL}"))
+        self.join(host, TUNNEL, TUNNEL_NET, [us, them], TUNNEL_MTU)
     }
 
     /// Every TCP connection over the route begins with the congestion control asked for. A namespace may not choose it
     /// for all; and if a socket chooses when it is connected, as iperf3 does, BBR leaves it paced if that is the
     /// default of the machine: 12,000 timers a second, a third of the throughput.
-    fn choose_congestion(&self, host: &Host, route: &str) -> Result<(), Failure> {
-        host.ip(&format!("route add {route} congctl {}", self.congestion))
+    fn choose_congestion(&self, host: &Host, to: IpAddr, device: &str) -> Result<(), Failure> {
+        let control = &self.congestion;
+        Ok(host.ip(&format!("route add {to} dev {device} congctl {control}"))?)
     }
 
     /// Waits until `address` answers from a.
@@ -220,7 +237,7 @@ impl Pair {
         let address = address.to_string();
         let deadline = Instant::now() + READY;
         loop {
-            sandbox::check()?;
+            interrupt::check()?;
             let ping = ["-c1", "-W1", &address];
             match self.a.output("ping", &ping, READY) {
                 Ok(_) => return Ok(()),
@@ -231,42 +248,37 @@ impl Pair {
     }
 }
 
-impl Drop for Pair {
-    fn drop(&mut self) {
-        if let Some(daemons) = self.daemons.as_mut() {
-            for daemon in daemons {
-                daemon.stop(Signal::SIGTERM);
-            }
-        }
+/// A host whose processes and threads run on `core` only, or anywhere.
+fn host(core: Option<usize>) -> Result<Host, Failure> {
+    let host = Host::new()?;
+    host.own_run()?;
+    if let Some(core) = core {
+        host.pin(core)?;
     }
+    Ok(host)
 }
 
 /// Starts a daemon and waits for its control socket.
-fn daemon(
-    host: &Host,
-    who: Implementation,
-    binary: &Path,
-    arguments: &[&str],
-) -> Result<Process, Failure> {
+fn daemon(host: &Host, binary: &Path, arguments: &[&str]) -> Result<Process, Failure> {
     let mut command = process::command(&binary.to_string_lossy(), arguments);
     command
         .env("LOG_LEVEL", "error")
         .env("WG_LOG_LEVEL", "error")
         .env("WG_PROCESS_FOREGROUND", "1");
-    let log = host.run(|| Ok(std::fs::File::create(LOG)?))?;
+    let log = host.run(|| std::fs::File::create(LOG))?;
     command
         .stdout(Stdio::from(log.try_clone()?))
         .stderr(Stdio::from(log));
-    let mut daemon = Process::new(who.name(), host.spawn(command)?);
+    let mut daemon = host.spawn(command)?;
     let deadline = Instant::now() + READY;
     loop {
         let there = host.run(|| {
             let socket = std::fs::metadata(format!("/var/run/wireguard/{TUNNEL}.sock"));
-            Ok(socket.is_ok_and(|socket| socket.file_type().is_socket()))
-        })?;
+            socket.is_ok_and(|socket| socket.file_type().is_socket())
+        });
         if there {
             // What a script starts would be stopped by nobody, and the CPU time and memory read would be the script's.
-            if !procfs::has_open(daemon.id(), TUN)? {
+            if !proc::has_open(daemon.id(), Path::new(TUN))? {
                 let binary = binary.display();
                 return Err(format!(
                     "{binary} has to be the daemon itself, not a script that starts it"
@@ -275,9 +287,9 @@ fn daemon(
             }
             return Ok(daemon);
         }
-        sandbox::check()?;
+        interrupt::check()?;
         if !daemon.is_alive() || Instant::now() > deadline {
-            let log = host.run(|| Ok(std::fs::read_to_string(LOG)?))?;
+            let log = host.run(|| std::fs::read_to_string(LOG))?;
             return Err(format!("the daemon did not start: {}", log.trim()).into());
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -6,22 +6,21 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::Duration;
 
+use adit_testbed::framing::Family;
+use adit_testbed::process::{self, Process};
 use clap::{Args, ValueEnum};
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::Folder;
 use inferno::flamegraph;
 
-use crate::framing::Family;
 use crate::generator::Flood;
 use crate::implementation::{Entry, Implementation};
 use crate::install::{self, Flavour};
 use crate::measure::wait;
 use crate::output;
 use crate::pair::{Pair, Placement};
-use crate::process;
 use crate::sandbox::Failure;
 use crate::tools::{self, Iperf};
 
@@ -127,7 +126,7 @@ fn record(args: &ProfileArgs, entry: &Entry, files: &[Recording; 2]) -> Result<(
     );
     let recording = || -> Result<(), Failure> {
         wait(Duration::from_secs(1))?;
-        let start = |pid: u32, file: &Recording| -> Result<Child, Failure> {
+        let start = |pid: u32, file: &Recording| -> std::io::Result<Process> {
             let (pid, frequency) = (pid.to_string(), args.frequency.to_string());
             let (seconds, file) = (args.seconds.to_string(), file.0.to_string_lossy());
             let words = [
@@ -146,12 +145,12 @@ fn record(args: &ProfileArgs, entry: &Entry, files: &[Recording; 2]) -> Result<(
                 "sleep",
                 &seconds,
             ];
-            Ok(process::command("perf", &words).spawn()?)
+            Process::spawn(process::command("perf", &words))
         };
         let both = [start(daemons[0], &files[0])?, start(daemons[1], &files[1])?];
         for perf in both {
             let limit = Duration::from_secs(u64::from(args.seconds) + 30);
-            process::output("perf record", perf, limit)?;
+            perf.output(limit)?;
         }
         Ok(())
     };

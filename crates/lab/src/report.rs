@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use adit_testbed::proc;
 use serde::Serialize;
 
 use crate::implementation::{Entry, Implementation};
 use crate::metric::{Better, Metric, Step, metric};
 use crate::stats::{Ratio, Summary, ratio, summary};
-use crate::{procfs, tools};
+use crate::tools;
 
 /// One value of one round, or of one of its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -59,7 +60,7 @@ pub(crate) struct Report {
 impl Report {
     /// An empty run that starts now, on this machine.
     pub(crate) fn new(congestion: String, steps: Vec<Step>) -> Self {
-        let (cpu, cores) = procfs::processor();
+        let (cpu, cores) = proc::processor();
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let started = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
@@ -73,7 +74,7 @@ impl Report {
                 cpu,
                 cores,
                 kernel: kernel.trim().to_owned(),
-                load_before: procfs::load_average(),
+                load_before: proc::load_average(),
                 load_after: String::new(),
             },
             tools: tools::versions(),
@@ -85,7 +86,7 @@ impl Report {
 
     /// The run has ended.
     pub(crate) fn finish(&mut self) {
-        self.machine.load_after = procfs::load_average();
+        self.machine.load_after = proc::load_average();
         self.took = self.clock.elapsed();
     }
 

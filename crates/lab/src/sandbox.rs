@@ -8,16 +8,14 @@
 use std::env;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use adit_testbed::interrupt;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// What an experiment fails with.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -26,23 +24,6 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 const INSIDE: &str = "ADIT_LAB_INSIDE";
 /// How long the inner process may take to report and stop.
 const GRACE: Duration = Duration::from_secs(8);
-
-static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-
-/// Whether the user asked the run to end. Every loop and every wait looks here.
-pub(crate) fn interrupted() -> bool {
-    INTERRUPTED
-        .get()
-        .is_some_and(|flag| flag.load(Ordering::Relaxed))
-}
-
-/// An error if the user asked the run to end.
-pub(crate) fn check() -> Result<(), Failure> {
-    if interrupted() {
-        return Err("interrupted".into());
-    }
-    Ok(())
-}
 
 /// Runs `body` in the sandbox and ends the process.
 pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
@@ -57,7 +38,7 @@ pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Fail
 
 /// Starts the inner process, hands signals on to it and waits.
 fn outside() -> Result<ExitStatus, Failure> {
-    let flag = watch_signals()?;
+    interrupt::watch()?;
     unshare(CloneFlags::CLONE_NEWPID).map_err(|e| {
         format!("cannot make a PID namespace ({e}): the lab needs root (CAP_SYS_ADMIN)")
     })?;
@@ -70,7 +51,7 @@ fn outside() -> Result<ExitStatus, Failure> {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if asked.is_none() && flag.load(Ordering::Relaxed) {
+        if asked.is_none() && interrupt::interrupted() {
             signal(&child, Signal::SIGTERM);
             asked = Some(Instant::now());
         }
@@ -84,8 +65,7 @@ fn outside() -> Result<ExitStatus, Failure> {
 /// Makes the inner process's own view of processes and mounts.
 fn inside() -> Result<(), Failure> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
-    let flag = watch_signals()?;
-    INTERRUPTED.set(flag).map_err(|_| "entered twice")?;
+    interrupt::watch()?;
     unshare(CloneFlags::CLONE_NEWNS)?;
     let nothing: Option<&str> = None;
     mount(
@@ -105,16 +85,8 @@ fn inside() -> Result<(), Failure> {
     Ok(())
 }
 
-fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&flag))?;
-    }
-    Ok(flag)
-}
-
 /// Sends a signal to a child that has not been waited for yet, so its number is still its own.
-pub(crate) fn signal(child: &Child, signal: Signal) {
+fn signal(child: &Child, signal: Signal) {
     if let Ok(pid) = i32::try_from(child.id()) {
         let _ = kill(Pid::from_raw(pid), signal);
     }

@@ -1,5 +1,6 @@
 //! Medians, spreads and the ratio of two implementations over paired rounds.
 
+use adit_testbed::stats::{median, quantile};
 use serde::Serialize;
 
 /// Where the values of one metric lie.
@@ -42,23 +43,6 @@ pub(crate) enum IntervalKind {
 
 /// Even the whole range of four rounds holds what it is to hold 87.5 % of the time only (1 - 2^(1 - 4)).
 const ENOUGH: usize = 5;
-
-/// The value below which the share `q` of `values` lies, interpolated between neighbours; `None` of nothing.
-pub(crate) fn quantile(values: &[f64], q: f64) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
-    let at = q.clamp(0.0, 1.0) * to_f64(last);
-    let below = (0..=last).rev().find(|&i| to_f64(i) <= at).unwrap_or(0);
-    let above = (below + 1).min(last);
-    let share = at - to_f64(below);
-    Some(sorted[below] + (sorted[above] - sorted[below]) * share)
-}
-
-/// The middle value, or the mean of the middle two.
-pub(crate) fn median(values: &[f64]) -> Option<f64> {
-    quantile(values, 0.5)
-}
 
 /// Median and range; `None` of nothing.
 pub(crate) fn summary(values: &[f64]) -> Option<Summary> {
@@ -123,12 +107,6 @@ fn ratio_of_medians(pairs: &[(f64, f64)]) -> Option<f64> {
     let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let theirs = median(&theirs)?;
     (theirs != 0.0).then_some(median(&ours)? / theirs)
-}
-
-/// A count as a real number. Exact below 2^53, far above anything counted here.
-#[expect(clippy::cast_precision_loss, reason = "the point of this one function")]
-pub(crate) fn to_f64(count: usize) -> f64 {
-    count as f64
 }
 
 /// xorshift64*: the same rounds always give the same interval.

@@ -1,22 +1,6 @@
 use super::*;
 
 #[test]
-fn the_median_of_an_even_count_is_the_mean_of_the_middle_two() {
-    assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
-    assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-    assert_eq!(median(&[]), None);
-}
-
-#[test]
-fn quantiles_reach_from_the_least_to_the_greatest() {
-    let values: Vec<f64> = (1..=1000).map(f64::from).collect();
-    assert_eq!(quantile(&values, 0.0), Some(1.0));
-    assert_eq!(quantile(&values, 1.0), Some(1000.0));
-    let p99 = quantile(&values, 0.99).unwrap();
-    assert!((p99 - 990.01).abs() < 1e-6, "{p99}");
-}
-
-#[test]
 fn a_summary_tells_the_range_around_the_median() {
     let summary = summary(&[9.0, 10.0, 12.0]).unwrap();
     assert_eq!(

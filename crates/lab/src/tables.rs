@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::framing::{LINK_MTU, TUNNEL_MTU};
+use adit_testbed::framing::{LINK_MTU, TUNNEL_MTU};
+
 use crate::implementation::Implementation;
 use crate::metric::{METRICS, Metric, Step};
 use crate::report::Report;

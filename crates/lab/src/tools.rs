@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use adit_testbed::framing::Family;
+use adit_testbed::process::{self, Process};
+use adit_testbed::stats::to_f64;
 use serde::Deserialize;
 
-use crate::framing::Family;
 use crate::pair::Pair;
-use crate::process::{self, Process};
 use crate::sandbox::Failure;
-use crate::stats::to_f64;
 
 /// What an iperf3 run sends.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +60,9 @@ impl Flow {
 
 /// A running iperf3 client.
 pub(crate) struct Running {
-    server: Process,
-    client: std::process::Child,
+    /// Stopped last, when it has said all it has to say.
+    _server: Process,
+    client: Process,
     begun: Instant,
     limit: Duration,
 }
@@ -70,7 +71,7 @@ impl Iperf {
     /// Starts a server in b for one client, and the client in a.
     pub(crate) fn start(&self, pair: &Pair, to: IpAddr) -> Result<Running, Failure> {
         let server = process::command("iperf3", &["-s", "-1", "--forceflush"]);
-        let mut server = Process::new("iperf3 -s", pair.b.spawn(server)?);
+        let mut server = pair.b.spawn(server)?;
         server.wait_for_line("listening", Duration::from_secs(5))?;
         let mut args = vec![
             "-c".to_owned(),
@@ -96,7 +97,7 @@ impl Iperf {
         }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         Ok(Running {
-            server,
+            _server: server,
             client: pair.a.spawn(process::command("iperf3", &args))?,
             begun: Instant::now(),
             // An overloaded tunnel delays the exchange of results.
@@ -124,11 +125,8 @@ impl Running {
         parse_rate_within(&self.output()?, part)
     }
 
-    fn output(mut self) -> Result<String, Failure> {
-        let said = process::output("iperf3", self.client, self.limit)?;
-        // The server has said all it has to say.
-        self.server.stop(nix::sys::signal::Signal::SIGTERM);
-        Ok(said)
+    fn output(self) -> Result<String, Failure> {
+        Ok(self.client.output(self.limit)?)
     }
 }
 
@@ -240,7 +238,7 @@ pub(crate) fn ping(
     let args = ["-n", "-i", &seconds, "-c", &count, "-w", &deadline, &to];
     let child = pair.a.spawn(process::command("ping", &args))?;
     let limit = Duration::from_secs(u64::from(limit) + 5);
-    let (_, said, _) = process::ended("ping", child, limit)?;
+    let said = child.finish(limit)?.stdout;
     parse_ping(&said, interval)
 }
 

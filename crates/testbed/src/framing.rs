@@ -2,13 +2,17 @@
 //!
 //! WireGuard adds 60 octets to a packet over IPv4 and 80 over IPv6 (outer IP 20 or 40, UDP 8, type and reserved 4,
 //! receiver index 4, counter 8, tag 16) and pads what it seals to a multiple of 16 up to the MTU; Ethernet adds 38 on
-//! the wire (preamble 8, header 14, check sequence 4, gap 12). The veth link of the lab has no bit rate of its own: its
+//! the wire (preamble 8, header 14, check sequence 4, gap 12). A veth link has no bit rate of its own: its
 //! maximum is what the direct path reached in the same run, times the share that framing leaves.
+
+use crate::stats::to_f64;
 
 /// An IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub enum Family {
+    /// IPv4, without options.
     V4,
+    /// IPv6, without extension headers.
     V6,
 }
 
@@ -22,24 +26,24 @@ impl Family {
     }
 }
 
-/// Preamble, header, frame check sequence and the gap between two frames.
-pub(crate) const ETHERNET: usize = 8 + 14 + 4 + 12;
-/// Type, reserved bytes, receiver index, counter and tag of a transport message.
-pub(crate) const TRANSPORT: usize = 4 + 4 + 8 + 16;
+/// Octets of preamble, header, frame check sequence and the gap between two frames.
+pub const ETHERNET: usize = 8 + 14 + 4 + 12;
+/// Octets of type, reserved bytes, receiver index, counter and tag of a transport message.
+pub const TRANSPORT: usize = 4 + 4 + 8 + 16;
 const UDP: usize = 8;
 /// TCP's header with the timestamps that Linux puts into every segment.
 const TCP: usize = 20 + 12;
 /// Inner Ethernet header and VXLAN header; IP and UDP come on top.
 const VXLAN: usize = 14 + 8;
 
-/// The MTU of the link between the hosts.
-pub(crate) const LINK_MTU: usize = 1500;
-/// The MTU of every tunnel: the link's, less 80, as wg-quick sets it.
-pub(crate) const TUNNEL_MTU: usize = 1420;
+/// The MTU of the link between the hosts, in octets.
+pub const LINK_MTU: usize = 1500;
+/// The MTU of every tunnel, in octets: the link's, less 80, as wg-quick sets it.
+pub const TUNNEL_MTU: usize = 1420;
 
 /// How a measure's packets are framed inside the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Load {
+pub enum Load {
     /// Full TCP segments.
     Tcp(Family),
     /// UDP datagrams over IPv4 with this payload.
@@ -49,12 +53,12 @@ pub(crate) enum Load {
 }
 
 /// Octets that a packet of `len` octets takes on the wire without a tunnel.
-pub(crate) const fn plain_wire(len: usize) -> usize {
+pub const fn plain_wire(len: usize) -> usize {
     len + ETHERNET
 }
 
 /// Octets that a packet of `len` octets takes on the wire inside a tunnel with this MTU over `outer`.
-pub(crate) const fn tunnel_wire(len: usize, mtu: usize, outer: Family) -> usize {
+pub const fn tunnel_wire(len: usize, mtu: usize, outer: Family) -> usize {
     let padded = len.next_multiple_of(16);
     let padded = if padded > mtu { mtu } else { padded };
     padded + TRANSPORT + UDP + outer.header() + ETHERNET
@@ -75,7 +79,7 @@ impl Load {
 
     /// What share of the direct path's result the framing of a tunnel over `outer` leaves: payload octets per octet on
     /// the wire in the tunnel, over the same without it. For datagrams of one size that is the ratio of packet rates.
-    pub(crate) fn share(self, outer: Family) -> f64 {
+    pub fn share(self, outer: Family) -> f64 {
         let (plain_len, plain_payload) = self.packet(LINK_MTU);
         let (len, payload) = self.packet(TUNNEL_MTU);
         let plain = efficiency(plain_payload, plain_wire(plain_len));
@@ -84,7 +88,7 @@ impl Load {
 }
 
 fn efficiency(payload: usize, wire: usize) -> f64 {
-    crate::stats::to_f64(payload) / crate::stats::to_f64(wire)
+    to_f64(payload) / to_f64(wire)
 }
 
 #[cfg(test)]

@@ -1,0 +1,173 @@
+//! What the kernel counts: CPU time, memory, retransmissions.
+//!
+//! # Errors
+//! Every function fails where /proc cannot be read, as for a process that has gone, or says what the kernel of its time
+//! did not.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use procfs::process::{FDTarget, Process};
+use procfs::{
+    CpuInfo, Current as _, CurrentSI as _, KernelStats, LoadAverage, ProcError, ticks_per_second,
+};
+
+/// CPU time, user and system, that the process has used since it started, all its threads together.
+pub fn cpu_time(pid: u32) -> io::Result<Duration> {
+    let stat = process(pid)?.stat().map_err(error)?;
+    Ok(time(stat.utime + stat.stime))
+}
+
+/// CPU time that all cores together spent on anything but waiting (and guest time, which user time includes).
+pub fn machine_cpu_time() -> io::Result<Duration> {
+    let total = KernelStats::current().map_err(error)?.total;
+    let interrupts = total.irq.unwrap_or(0) + total.softirq.unwrap_or(0);
+    Ok(time(total.user + total.nice + total.system + interrupts))
+}
+
+/// Whether the process has the file open.
+pub fn has_open(pid: u32, path: &Path) -> io::Result<bool> {
+    let mut files = process(pid)?.fd().map_err(error)?;
+    Ok(files
+        .any(|file| file.is_ok_and(|file| matches!(file.target, FDTarget::Path(at) if at == path))))
+}
+
+/// Resident memory, in MiB.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// What there is now.
+    pub now: f64,
+    /// The most that there ever was.
+    pub peak: f64,
+}
+
+/// The memory of a process.
+pub fn memory(pid: u32) -> io::Result<Memory> {
+    let status = process(pid)?.status().map_err(error)?;
+    let kib = status.vmrss.zip(status.vmhwm);
+    // A zombie has none.
+    let (now, peak) = kib.ok_or_else(|| io::Error::other("the process has no memory"))?;
+    Ok(Memory {
+        now: mib(now),
+        peak: mib(peak),
+    })
+}
+
+/// TCP segments sent again in the network namespace of the calling thread.
+pub fn retransmits() -> io::Result<u64> {
+    let snmp = this_thread()?.snmp().map_err(error)?;
+    Ok(snmp.tcp_retrans_segs)
+}
+
+/// Whether a UDP socket over IPv4 is bound to the port in the network namespace of the calling thread.
+pub fn has_udp_port(port: u16) -> io::Result<bool> {
+    let sockets = this_thread()?.udp().map_err(error)?;
+    Ok(sockets
+        .iter()
+        .any(|socket| socket.local_address.port() == port))
+}
+
+/// The averages of the run queue's length over 1, 5 and 15 minutes, as text; nothing where they cannot be read.
+pub fn load_average() -> String {
+    LoadAverage::current().map_or_else(
+        |_| String::new(),
+        |load| format!("{:.2} {:.2} {:.2}", load.one, load.five, load.fifteen),
+    )
+}
+
+/// The processor's name, or "unknown", and its number of cores, one at least.
+pub fn processor() -> (String, usize) {
+    let info = CpuInfo::current().ok();
+    let name = info.as_ref().and_then(|info| info.model_name(0));
+    let cores = info.as_ref().map_or(1, CpuInfo::num_cores);
+    (name.unwrap_or("unknown").to_owned(), cores.max(1))
+}
+
+fn process(pid: u32) -> io::Result<Process> {
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    Process::new(pid).map_err(error)
+}
+
+/// The calling thread: `/proc/self` is the main one, which may be in another network namespace.
+fn this_thread() -> io::Result<Process> {
+    Process::new(rustix::thread::gettid().as_raw_nonzero().get()).map_err(error)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact below 2^53")]
+fn mib(kib: u64) -> f64 {
+    kib as f64 / 1024.0
+}
+
+/// Exact to the nanosecond: the kernel's clock ticks 100 times a second, or another divisor of 10^9.
+fn time(ticks: u64) -> Duration {
+    Duration::from_nanos(ticks * (1_000_000_000 / ticks_per_second().max(1)))
+}
+
+fn error(error: ProcError) -> io::Error {
+    match error {
+        ProcError::Io(error, _) => error,
+        error => io::Error::other(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn this_process() -> u32 {
+        std::process::id()
+    }
+
+    #[test]
+    fn work_costs_cpu_time() {
+        let (process, machine) = (
+            cpu_time(this_process()).unwrap(),
+            machine_cpu_time().unwrap(),
+        );
+        // Both clocks tick soon, but not at the same time.
+        let limit = Instant::now() + Duration::from_secs(60);
+        while cpu_time(this_process()).unwrap() == process || machine_cpu_time().unwrap() <= machine
+        {
+            assert!(Instant::now() < limit);
+        }
+    }
+
+    #[test]
+    fn the_peak_of_memory_is_no_less_than_what_there_is() {
+        let memory = memory(this_process()).unwrap();
+        assert!(memory.now > 0.5 && memory.now <= memory.peak, "{memory:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_numbers() {
+        assert!(cpu_time(u32::MAX).is_err());
+        assert!(memory(0).is_err());
+    }
+
+    #[test]
+    fn open_files_are_those_that_a_process_has() {
+        let path = std::env::temp_dir().join(format!("adit-testbed-open-{}", this_process()));
+        let file = std::fs::File::create_new(&path).unwrap();
+        let open = has_open(this_process(), &path);
+        std::fs::remove_file(&path).unwrap();
+        assert!(open.unwrap());
+        drop(file);
+        assert!(!has_open(this_process(), &path).unwrap());
+    }
+
+    #[test]
+    fn a_bound_udp_port_is_seen() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        assert!(has_udp_port(port).unwrap());
+        retransmits().unwrap();
+    }
+
+    #[test]
+    fn the_machine_has_a_load_and_cores() {
+        assert_eq!(load_average().split(' ').count(), 3);
+        assert!(processor().1 >= 1);
+    }
+}
