@@ -8,26 +8,31 @@
 //! ```
 //! use adit_aead::{Key, OpenJob, SealJob, TAG_LEN, open, seal};
 //!
+//! const LEN: usize = 1420;
 //! let key = Key::new(&[7; 32]);
-//! let mut packets = [[0x5a; 64 + TAG_LEN], [0xa5; 64 + TAG_LEN]];
+//! let mut train = vec![[0x5a; LEN + TAG_LEN]; 45];
 //!
-//! // Seal both where they stand, with counters 0 and 1.
-//! let mut jobs = Vec::new();
-//! for (counter, packet) in (0..).zip(&mut packets) {
-//!     jobs.push(SealJob::in_place(&key, counter, packet));
-//! }
+//! // Seal all where they stand, with counters from 1000. The last 16 bytes of each are for its tag.
+//! let mut jobs: Vec<_> = (1000..)
+//!     .zip(&mut train)
+//!     .map(|(counter, packet)| SealJob::in_place(&key, counter, packet))
+//!     .collect();
 //! seal(&mut jobs);
 //! drop(jobs);
 //!
-//! // One of them arrives damaged; the other is none the worse for it.
-//! packets[1][3] ^= 1;
-//! let [first, second] = &mut packets;
-//! let mut jobs = [OpenJob::in_place(&key, 0, first), OpenJob::in_place(&key, 1, second)];
+//! // One of them arrives damaged; the others are none the worse for it.
+//! train[7][3] ^= 1;
+//! let mut jobs: Vec<_> = (1000..)
+//!     .zip(&mut train)
+//!     .map(|(counter, packet)| OpenJob::in_place(&key, counter, packet))
+//!     .collect();
 //! open(&mut jobs);
-//! assert!(jobs[0].is_authentic());
-//! assert!(!jobs[1].is_authentic());
-//! assert_eq!(packets[0][..64], [0x5a; 64]);
+//! let bad: Vec<_> = (0..jobs.len()).filter(|&i| !jobs[i].is_authentic()).collect();
+//! assert_eq!(bad, [7]);
+//! assert_eq!(train[0][..LEN], [0x5a; LEN]);
 //! ```
+//!
+//! `examples/seal_train.rs` seals from one buffer to another and tells how long that takes.
 //!
 //! The implementation is chosen once, at run time, by what the processor has: AVX-512 (with IFMA), AVX2, or the library
 //! [ring](https://docs.rs/ring), which also does what it does faster on any processor. The environment variable
@@ -37,6 +42,8 @@
 //! Nothing here allocates, but for the library's form of a key, once. Times do not depend on keys or data, only on
 //! lengths and on which tags are right. Keys are wiped when dropped, scratch memory and vector registers at the end of
 //! each batch.
+
+#![deny(missing_docs)]
 
 mod kernels;
 mod stack;
@@ -61,6 +68,7 @@ pub struct Key {
 }
 
 impl Key {
+    /// The key in the form that the kernels and the library use. `bytes` are copied; the caller wipes its own.
     pub fn new(bytes: &[u8; 32]) -> Self {
         Self {
             bytes: Zeroizing::new(*bytes),
@@ -146,6 +154,9 @@ impl<'a> SealJob<'a> {
 /// Seals every job. Never seal two different packets with the same key and counter.
 ///
 /// Jobs may differ in key and length; those with the same are fastest side by side.
+///
+/// # Panics
+/// Perhaps, if a plaintext is longer than the cipher allows, 256 GiB (RFC 8439, section 2.8).
 pub fn seal(jobs: &mut [SealJob<'_>]) {
     if cfg!(adit_lab_no_aead) {
         return without_cipher::seal(jobs);
@@ -212,7 +223,8 @@ impl<'a> OpenJob<'a> {
     }
 }
 
-/// Opens every job; each tells with [`OpenJob::is_authentic`] how it went, and none depends on another.
+/// Opens every job; each tells with [`OpenJob::is_authentic`] how it went, and none depends on another. No
+/// content of a packet makes it panic.
 pub fn open(jobs: &mut [OpenJob<'_>]) {
     if cfg!(adit_lab_no_aead) {
         return without_cipher::open(jobs);

@@ -20,7 +20,7 @@ pub fn to_base64(key: &[u8; 32]) -> Zeroizing<String> {
     Zeroizing::new(text.to_owned())
 }
 
-/// A key from base64; `None` unless it is exactly 32 bytes in the canonical form.
+/// A key from 44 base64 digits; `None` unless they are exactly 32 bytes in the canonical form.
 pub fn from_base64(text: &str) -> Option<Secret> {
     let mut key = Secret::zero();
     let is_whole = text.len() == BASE64_LEN
@@ -28,7 +28,7 @@ pub fn from_base64(text: &str) -> Option<Secret> {
     is_whole.then_some(key)
 }
 
-/// A public key from base64.
+/// A public key from base64; `None` as of [`from_base64`].
 pub fn public_from_base64(text: &str) -> Option<PublicKey> {
     from_base64(text).map(|key| PublicKey(*key.bytes()))
 }
@@ -40,7 +40,7 @@ pub fn to_hex(key: &[u8; 32]) -> Zeroizing<String> {
     Zeroizing::new(text.to_owned())
 }
 
-/// A key from 64 hexadecimal digits of either case.
+/// A key from 64 hexadecimal digits of either case; `None` of anything else.
 pub fn from_hex(text: &[u8]) -> Option<Secret> {
     let mut key = Secret::zero();
     let is_whole = text.len() == 64
@@ -48,14 +48,14 @@ pub fn from_hex(text: &[u8]) -> Option<Secret> {
     is_whole.then_some(key)
 }
 
-/// A private key from random bytes, clamped as `wg genkey` clamps it.
+/// A private key from the 32 random bytes that `fill` writes, clamped as `wg genkey` clamps it.
 pub fn generate_private(fill: impl FnOnce(&mut [u8])) -> Secret {
     let mut key = generate_preshared(fill);
     clamp(&mut key);
     key
 }
 
-/// A preshared key: 32 random bytes.
+/// A preshared key: the 32 random bytes that `fill` writes.
 pub fn generate_preshared(fill: impl FnOnce(&mut [u8])) -> Secret {
     let mut key = Secret::zero();
     fill(key.bytes_mut());

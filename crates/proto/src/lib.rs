@@ -17,7 +17,7 @@
 //! do all of that: [`Device::seal`], [`Device::open`] and [`Device::seal_keepalive`].
 
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 
 mod allowed_ips;
 pub mod config;

@@ -31,7 +31,9 @@ const MAX_FILE: u64 = 64 << 20;
 /// A configuration file, understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
+    /// What is brought up.
     pub interface: Interface,
+    /// In the order of the file. A public key may stand twice: the later section changes the earlier.
     pub peers: Vec<Peer>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<Remark>,
@@ -40,29 +42,40 @@ pub struct Config {
 /// The `[Interface]` section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
+    /// `None` if the file has none.
     pub private_key: Option<Secret>,
+    /// A UDP port; 0 lets the system choose.
     pub listen_port: Option<u16>,
     /// 0 for `off`.
     pub fwmark: Option<u32>,
+    /// In the order of the file.
     pub addresses: Vec<Address>,
     /// Addresses, perhaps with `%scope`.
     pub dns: Vec<String>,
     /// Search domains, from `DNS`.
     pub dns_search: Vec<String>,
+    /// Bytes; `None` is for `up` to find out.
     pub mtu: Option<u16>,
+    /// Where the routes to the allowed IPs go.
     pub table: Table,
     /// Shell commands, `%i` standing for the interface; see [`hook`].
     pub pre_up: Vec<String>,
+    /// The same, run when everything is up.
     pub post_up: Vec<String>,
+    /// The same, run before anything is taken down.
     pub pre_down: Vec<String>,
+    /// The same, run when everything is down.
     pub post_down: Vec<String>,
+    /// Whether `down` writes the interface's state to the file: see [`save`].
     pub save_config: bool,
 }
 
 /// An address of the interface, host bits included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
+    /// The interface's own address.
     pub ip: IpAddr,
+    /// How many leading bits its network has: 0 to 32, or 128 of IPv6.
     pub prefix_len: u8,
 }
 
@@ -80,6 +93,7 @@ pub enum Table {
     Auto,
     /// No routes.
     Off,
+    /// The table of this number.
     Number(u32),
     /// To be looked up in `/etc/iproute2/rt_tables`.
     Name(String),
@@ -88,9 +102,13 @@ pub enum Table {
 /// A `[Peer]` section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
+    /// Names the peer.
     pub public_key: PublicKey,
+    /// `None` if the file has none.
     pub preshared_key: Option<Secret>,
+    /// Where the peer is at first; a name is not resolved here.
     pub endpoint: Option<Endpoint>,
+    /// In the order of the file.
     pub allowed_ips: Vec<AllowedIpChange>,
     /// A `+` or `-` stood before an allowed IP: they change those that the peer has instead of replacing them.
     pub incremental: bool,
@@ -101,7 +119,9 @@ pub struct Peer {
 /// `host:port`; the host may be an address (without brackets, perhaps with `%scope`) or a name to resolve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
+    /// An address without brackets, or a name.
     pub host: String,
+    /// A UDP port.
     pub port: u16,
 }
 
@@ -128,9 +148,11 @@ impl fmt::Display for Endpoint {
 /// Something about one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
+    /// The file that it is about, as it was named.
     pub file: String,
     /// From 1; 0 for the file as a whole.
     pub line: usize,
+    /// One line for people.
     pub text: String,
 }
 
@@ -169,6 +191,9 @@ impl Config {
     /// Reads and parses a file; also warns if others may read it.
     ///
     /// Returns what it says apart from its mistakes, and those: enough to take down what it brought up before it had them.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has more than 64 MiB.
     pub fn salvage(path: &Path) -> Result<(Self, Errors), Errors> {
         let file = path.display().to_string();
         let about = |text: String| Remark {
@@ -191,6 +216,9 @@ impl Config {
     }
 
     /// Parses the text of `file`, which is only named in errors and warnings.
+    ///
+    /// # Errors
+    /// Every mistake in the text.
     pub fn parse(text: &str, file: &str) -> Result<Self, Errors> {
         let (config, errors) = parse::parse(text, file);
         errors.none_or(config)
@@ -220,7 +248,10 @@ impl Config {
     }
 }
 
-/// The text of a configuration file, and its mode.
+/// The text of a configuration file, and its mode. Bytes that are not UTF-8 are taken for Latin-1.
+///
+/// # Errors
+/// The file cannot be read, or has more than 64 MiB.
 pub fn read(path: &Path) -> io::Result<(Zeroizing<String>, u32)> {
     let file = std::fs::File::open(path)?;
     let found = file.metadata()?;
@@ -247,6 +278,10 @@ pub fn hook(hook: &str, interface: &str) -> String {
 }
 
 /// What `adit up` was given: a file `…/NAME.conf`, or an interface name that stands for `/etc/wireguard/NAME.conf`.
+/// Returns the path and NAME. Whether the file is there is not looked at.
+///
+/// # Errors
+/// Words for people: the file has another name, or NAME cannot be an interface's.
 pub fn locate(argument: &str) -> Result<(PathBuf, String), String> {
     let path = match argument.contains('/') || argument.ends_with(".conf") {
         true => PathBuf::from(argument),
@@ -261,6 +296,9 @@ pub fn locate(argument: &str) -> Result<(PathBuf, String), String> {
 }
 
 /// Whether `name` can be an interface's: `[a-zA-Z0-9_=+.-]{1,15}`, and neither `.` nor `..`.
+///
+/// # Errors
+/// Words for people.
 pub fn check_name(name: &str) -> Result<(), String> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"_=+.-".contains(&byte);
     let length = (1..=15).contains(&name.len());

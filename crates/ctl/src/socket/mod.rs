@@ -34,6 +34,7 @@ pub enum BindError {
     NotListening,
     /// The interface name is not one.
     Name(String),
+    /// What was tried ("bind"), with which file, and why it failed.
     Io(&'static str, PathBuf, io::Error),
 }
 
@@ -86,7 +87,10 @@ fn lock(dir: &Path) -> Result<OwnedFd, BindError> {
     }
 }
 
-/// What tells a file from another that takes its place.
+/// What tells a file from another that takes its place: device and inode.
+///
+/// # Errors
+/// The file is not there, or a directory on the way to it may not be searched.
 pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = path.symlink_metadata()?;
     Ok((found.dev(), found.ino()))
@@ -103,6 +107,9 @@ fn stream(flags: net::SocketFlags) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Connects to the socket at `path`. The process behind it may take this long to accept, and over every read or write.
+///
+/// # Errors
+/// Nobody listens there, or not in time (`WouldBlock`), or the path is longer than a socket's may be (107 bytes).
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = stream(net::SocketFlags::empty())?;
     for direction in [Timeout::Send, Timeout::Recv] {

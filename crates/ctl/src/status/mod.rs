@@ -151,6 +151,7 @@ documented! {
 }
 
 impl Report {
+    /// A document of this version without errors.
     pub fn new(interfaces: Vec<Interface>) -> Self {
         Self {
             schema: SCHEMA,

@@ -7,7 +7,9 @@ use super::{Engine, Interface, Peer};
 /// Whether to colour the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
+    /// Plain text.
     Never,
+    /// ANSI escape sequences.
     Always,
 }
 

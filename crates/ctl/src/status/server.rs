@@ -22,16 +22,25 @@ pub struct Server(Bound);
 
 impl Server {
     /// Binds `/run/adit/NAME.sock`, taking over what a dead process left there.
+    ///
+    /// # Errors
+    /// See [`BindError`]; a name that is no interface's is one.
     pub fn bind(name: &str) -> Result<Self, BindError> {
         Self::bind_in(Path::new(DIR), name)
     }
 
     /// Binds `dir/NAME.sock`.
+    ///
+    /// # Errors
+    /// See [`BindError`]; a name that is no interface's is one.
     pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
         Bound::bind(dir, name, false).map(Self)
     }
 
     /// Answers every client with what `report` returns at that moment. Removal of the file is not noticed.
+    ///
+    /// # Errors
+    /// The system has no thread or descriptor left.
     pub fn serve(
         self,
         report: impl Fn() -> Interface + Send + 'static,
@@ -70,11 +79,18 @@ impl Talk for Greeting {
 }
 
 /// The report of the interface `name` from `/run/adit/NAME.sock`.
+///
+/// # Errors
+/// Nobody listens there, nothing comes within [`PATIENCE`] (`WouldBlock`), or it is no report of one interface
+/// (`InvalidData`).
 pub fn fetch(name: &str) -> io::Result<Interface> {
     fetch_in(Path::new(DIR), name)
 }
 
 /// The report of the interface `name` from `dir/NAME.sock`.
+///
+/// # Errors
+/// As of [`fetch`].
 pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
     let stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
     let mut json = Vec::new();

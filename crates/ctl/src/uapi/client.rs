@@ -88,11 +88,17 @@ pub struct Client {
 
 impl Client {
     /// Connects to `/var/run/wireguard/NAME.sock`.
+    ///
+    /// # Errors
+    /// Nobody listens there, or this user may not connect.
     pub fn connect(name: &str) -> io::Result<Self> {
         Self::connect_in(Path::new(DIR), name)
     }
 
     /// Connects to `dir/NAME.sock`.
+    ///
+    /// # Errors
+    /// As of [`Client::connect`].
     pub fn connect_in(dir: &Path, name: &str) -> io::Result<Self> {
         let stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
         let ahead = Wiped::default();
@@ -100,6 +106,9 @@ impl Client {
     }
 
     /// The whole state. Keys that this version does not know are skipped.
+    ///
+    /// # Errors
+    /// See [`ClientError`]: each read may take [`PATIENCE`].
     pub fn get(&mut self) -> Result<DeviceStatus, ClientError> {
         self.stream.write_all(b"get=1\n\n")?;
         let mut status = DeviceStatus::default();
@@ -108,7 +117,10 @@ impl Client {
         Ok(status)
     }
 
-    /// One transaction.
+    /// One transaction, which the daemon applies whole or not at all.
+    ///
+    /// # Errors
+    /// See [`ClientError`]: each read and write may take 30 s, because many peers take their time.
     pub fn set(&mut self, change: &DeviceChange) -> Result<(), ClientError> {
         let request = format_set(change);
         self.stream.set_read_timeout(Some(PATIENCE_TO_SET))?;

@@ -50,10 +50,12 @@ pub enum Response {
 pub struct UapiError {
     /// A value of `errno.h`, positive.
     pub errno: i32,
+    /// One line for the log.
     pub message: String,
 }
 
 impl UapiError {
+    /// `errno` is a value of `errno.h`, positive; `message` is for our log only and has no key in it.
     pub fn new(errno: i32, message: impl Into<String>) -> Self {
         Self {
             errno,

@@ -26,6 +26,7 @@ pub const MAX_PEERS: usize = 2 * 65_536;
 /// What the bytes amounted to.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
+    /// A whole request, to be answered.
     Request(Request),
     /// To be answered; the next request may follow.
     Refused(UapiError),

@@ -17,22 +17,34 @@ pub struct Server(Bound);
 
 impl Server {
     /// Binds `/var/run/wireguard/NAME.sock`, taking over what a dead process left there.
+    ///
+    /// # Errors
+    /// See [`BindError`]; a name that is no interface's is one.
     pub fn bind(name: &str) -> Result<Self, BindError> {
         Self::bind_in(Path::new(DIR), name)
     }
 
     /// Binds `dir/NAME.sock`.
+    ///
+    /// # Errors
+    /// See [`BindError`]; a name that is no interface's is one.
     pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
         let bound = Bound::bind(dir, name, true)?;
         Ok(Self::accompanied(bound, dir, name))
     }
 
     /// Takes a listening socket that another process bound for `name` (`WG_UAPI_FD`), its file included.
+    ///
+    /// # Errors
+    /// The descriptor is no listening UNIX socket, the name is no interface's, or the file is not there.
     pub fn adopt(name: &str, fd: OwnedFd) -> Result<Self, BindError> {
         Self::adopt_in(Path::new(DIR), name, fd)
     }
 
     /// Takes a listening socket that another process bound at `dir/NAME.sock`.
+    ///
+    /// # Errors
+    /// As of [`Server::adopt`].
     pub fn adopt_in(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
         let bound = Bound::adopt(dir, name, fd)?;
         Ok(Self::accompanied(bound, dir, name))
@@ -49,6 +61,9 @@ impl Server {
     }
 
     /// Answers clients on a thread of its own, one request at a time, until the result is stopped or dropped.
+    ///
+    /// # Errors
+    /// The system has no thread or descriptor left.
     pub fn serve(
         self,
         handler: impl Fn(Request) -> Response + Send + Sync + 'static,

@@ -20,6 +20,9 @@ impl Device {
     /// An endpoint equal to the one that was last configured leaves one that the peer has roamed to alone, unless a
     /// handshake is being tried there in vain and nothing authentic came for Reject-After-Time. With `replace_peers`, a peer that the change names
     /// keeps its sessions, counters and the endpoint that it was heard from; what the change does not say about it is reset.
+    ///
+    /// # Errors
+    /// There would be too many peers; nothing was changed.
     pub fn apply(&mut self, now: Time, change: &DeviceChange) -> Result<(), ConfigError> {
         let own_key = self.own_key_after(change);
         self.check_size(change, own_key)?;

@@ -1,0 +1,76 @@
+//! A WireGuard interface that is nothing but its configuration: serves the UAPI, and asks itself as `wg` would.
+//!
+//! `cargo run -p adit-ctl --example uapi`. The socket stands in a directory of its own. In [`adit_ctl::uapi::DIR`],
+//! where [`Server::bind`] puts it, `wg show` finds it.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use adit_ctl::keys;
+use adit_ctl::uapi::{Client, Request, Response, Server, UapiError};
+use adit_proto::config::{DeviceChange, DeviceStatus};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let dir = std::env::temp_dir().join(format!("adit-uapi-{}", std::process::id()));
+    let done = serve_and_ask(&dir);
+    // The socket went with its server.
+    std::fs::remove_dir(&dir)?;
+    done
+}
+
+fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
+    // The server: one request at a time, on a thread of its own, until `serving` is dropped.
+    let device = Arc::new(Mutex::new(DeviceStatus::default()));
+    let handler = move |request| {
+        let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+        match request {
+            Request::Get => Response::Status(device.clone()),
+            Request::Set(change) => match apply(&mut device, &change) {
+                Ok(()) => Response::Done,
+                Err(error) => Response::Refused(error),
+            },
+        }
+    };
+    let notify = |notice: adit_ctl::Notice<'_>| println!("server: {notice:?}");
+    let server = Server::bind_in(dir, "example0")?;
+    let serving = server.serve(handler, notify)?;
+
+    // The client.
+    let mut client = Client::connect_in(dir, "example0")?;
+    client.set(&DeviceChange {
+        private_key: Some(keys::generate_private(|bytes| bytes.fill(7))),
+        listen_port: Some(51820),
+        ..DeviceChange::default()
+    })?;
+    let status = client.get()?;
+    let public_key = status.public_key.ok_or("no key")?;
+    println!("client: {public_key} listens on {}", status.listen_port);
+
+    // What is refused changes nothing, and the client learns why by an errno.
+    let refused = client.set(&DeviceChange {
+        listen_port: Some(1),
+        ..DeviceChange::default()
+    });
+    println!("client: {}", refused.err().ok_or("port 1 is not refused")?);
+    assert_eq!(client.get()?.listen_port, 51820);
+
+    serving.stop();
+    Ok(())
+}
+
+/// Applies a transaction, whole or not at all: check everything first, then change.
+fn apply(device: &mut DeviceStatus, change: &DeviceChange) -> Result<(), UapiError> {
+    const EACCES: i32 = 13;
+    if change
+        .listen_port
+        .is_some_and(|port| (1..1024).contains(&port))
+    {
+        return Err(UapiError::new(EACCES, "ports below 1024 are not ours"));
+    }
+    if let Some(key) = &change.private_key {
+        device.private_key = Some(key.clone());
+    }
+    device.listen_port = change.listen_port.unwrap_or(device.listen_port);
+    device.fwmark = change.fwmark.unwrap_or(device.fwmark);
+    Ok(())
+}
