@@ -200,6 +200,11 @@ impl<U> Common<U> {
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.control.waker.wake();
+        self.wake_shards();
+    }
+
+    /// Both threads of each shard.
+    pub(crate) fn wake_shards(&self) {
         for shard in &self.shards {
             shard.waker.wake();
             shard.way_in.wake();

@@ -22,6 +22,7 @@ use crate::drops::DropReason;
 use crate::host::{Host, HostEvent, TunDrops};
 use crate::inbox::Command;
 use crate::journal::{Incident, Line};
+use crate::shard::overwrite_stack;
 use crate::{Errno, SetError};
 
 /// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
@@ -228,6 +229,10 @@ impl<H: Host> Control<H> {
                     }
                 }
             }
+        }
+        if self.device.poll_keys_dropped() {
+            overwrite_stack();
+            self.common.wake_shards();
         }
     }
 

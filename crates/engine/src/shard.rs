@@ -84,7 +84,10 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             for event in &events {
                 let flags = event.flags;
                 match event.data.u64() {
-                    WAKER => self.woken(now)?,
+                    WAKER => {
+                        overwrite_stack();
+                        self.woken(now)?;
+                    }
                     TUN => outbound = true,
                     family => {
                         outbound |= flags.contains(EventFlags::OUT);
@@ -221,6 +224,13 @@ pub(crate) fn give_priority<U>(common: &Common<U>) {
     if setpriority_process(None, PRIORITY).is_err() {
         common.priority_was_refused();
     }
+}
+
+/// Overwrites what sealing and opening left of keys on the stack of a thread, below its loop. A thread that has packets
+/// does that by itself; one that has none is woken for it when keys are dropped.
+#[inline]
+pub(crate) fn overwrite_stack() {
+    adit_aead::wiping_stack::<{ 64 << 10 }, _>(|| ());
 }
 
 /// Sleeps until something happens, and tells what.

@@ -18,7 +18,7 @@ use crate::clock;
 use crate::common::{Common, Sockets, lock};
 use crate::inbound::Inbound;
 use crate::placement::Placement;
-use crate::shard::{V6, WAKER, give_priority, tokens, wait};
+use crate::shard::{V6, WAKER, give_priority, overwrite_stack, tokens, wait};
 
 /// What the two threads of a shard share.
 pub(crate) struct WayIn<T, U> {
@@ -97,7 +97,10 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
             let mut from = None;
             for event in &events {
                 match event.data.u64() {
-                    WAKER => face.way_in.clear(),
+                    WAKER => {
+                        face.way_in.clear();
+                        overwrite_stack();
+                    }
                     family => {
                         if let Some(socket) = sockets.family(family == V6) {
                             let flags = event.flags;

@@ -91,6 +91,14 @@ impl Hosts {
         self.of_handshakes.expect("receiving key");
     }
 
+    /// As an engine does when keys were dropped.
+    fn overwrite_stack(&mut self) {
+        for host in &mut self.net.hosts {
+            assert!(host.device.poll_keys_dropped());
+        }
+        wipe_own_stack();
+    }
+
     fn remove_peers(&mut self) {
         for host in [A, B] {
             let mut section = PeerChange::new(self.net.publics[1 - host]);
@@ -112,6 +120,7 @@ fn no_key_of_a_session_is_left_after_541_seconds() {
         let mut hosts = Hosts::new();
         hosts.connect();
         hosts.net.run_for(secs(541));
+        hosts.overwrite_stack();
         hosts.of_handshakes.expect_none("after 541 s");
     });
 }
@@ -130,6 +139,7 @@ fn no_key_of_a_session_is_left_on_waking_after_541_seconds() {
         // A new handshake may begin, whose keys are there.
         let needles = hosts.of_handshakes.so_far();
         hosts.net.run_for(secs(0));
+        hosts.overwrite_stack();
         needles.expect_none("on waking");
     });
 }
@@ -142,6 +152,7 @@ fn no_key_of_a_peer_is_left_after_its_removal() {
         hosts.of_peer.expect("preshared key");
         hosts.of_peer.expect("static-static secret");
         hosts.remove_peers();
+        hosts.overwrite_stack();
         hosts.of_handshakes.expect_none("after the removal");
         hosts.of_peer.expect_none("after the removal");
 
@@ -180,6 +191,7 @@ fn no_key_of_a_handshake_is_left_that_came_to_nothing() {
         assert_eq!(net.stats(A).given_up, 1);
         assert!(net.stats(B).initiations_accepted > 0);
         net.run_for(secs(541));
+        hosts.overwrite_stack();
         hosts
             .of_handshakes
             .expect_none("after the handshake was given up");

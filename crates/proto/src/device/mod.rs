@@ -76,6 +76,7 @@ struct Core {
     random: Random,
     outputs: VecDeque<Queued>,
     stats: HandshakeStats,
+    keys_dropped: bool,
 }
 
 /// An output, or one that is decided on when it is taken out.
@@ -219,6 +220,7 @@ impl Device {
                 random,
                 outputs: VecDeque::new(),
                 stats: HandshakeStats::default(),
+                keys_dropped: false,
             },
             peers: BTreeMap::new(),
             by_key: HashMap::new(),
@@ -379,6 +381,13 @@ impl Device {
     pub fn next_deadline(&self) -> Option<Time> {
         let first = self.deadlines.iter().filter_map(BTreeSet::first);
         first.map(|(time, _)| *time).min()
+    }
+
+    /// Whether a peer's keys were dropped, all of them, since the last call: whoever sealed or opened with them then
+    /// overwrites what the AEAD left on the stack ([`adit_aead::wiping_stack`]). Keys that are replaced need no care:
+    /// packets with the new ones follow.
+    pub fn poll_keys_dropped(&mut self) -> bool {
+        std::mem::take(&mut self.core.keys_dropped)
     }
 
     /// The next thing that the device wants done: call until `None`.

@@ -315,6 +315,7 @@ impl Peer {
     /// Drops every session; the keys are wiped when the last shard lets go of them.
     pub(super) fn drop_keypairs(&mut self, core: &mut Core) {
         self.retire_sessions();
+        core.keys_dropped = true;
         let keypairs = std::mem::take(&mut self.keypairs);
         core.drop_session(keypairs.previous);
         core.drop_session(keypairs.current);

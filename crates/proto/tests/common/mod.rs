@@ -14,15 +14,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_aead::{OpenJob, SealJob, TAG_LEN, wiping_stack};
+use adit_aead::{OpenJob, SealJob, TAG_LEN};
 use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, PeerChange, PeerStatus, PublicKey, Secret,
 };
 use adit_proto::wire::{self, DataHeader, Kind};
 use adit_proto::{Device, Endpoint, HandshakeStats, Output, Session, Tai64N, Time, Tunnel};
 
-/// What the AEAD uses of the stack, at most. An engine need not overwrite that after each packet.
-const STACK_DEPTH: usize = 64 << 10;
 pub const A: usize = 0;
 pub const B: usize = 1;
 /// When the virtual clock starts.
@@ -416,7 +414,7 @@ impl Net {
             header.counter,
             &mut text,
         )];
-        wiping_stack::<STACK_DEPTH, _>(|| adit_aead::open(&mut job));
+        adit_aead::open(&mut job);
         if !job[0].is_authentic() || !session.window().commit(header.counter) {
             self.hosts[host].drops += 1;
             return;
@@ -487,8 +485,6 @@ pub fn seal(tunnel: &Tunnel, now: Time, text: &[u8]) -> Option<(Arc<Session>, Ve
     let receiver = session.remote_index();
     DataHeader { receiver, counter }.write(header);
     sealed[..text.len()].copy_from_slice(text);
-    wiping_stack::<STACK_DEPTH, _>(|| {
-        adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, sealed)]);
-    });
+    adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, sealed)]);
     Some((session, bytes))
 }
