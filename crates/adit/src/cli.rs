@@ -37,8 +37,8 @@ With --foreground, and as PID 1 of a container, `adit up` stays. It tells system
 tunnel is up, PostUp hooks included. On SIGTERM and SIGINT it does what `adit down` does; on SIGHUP, what `adit sync` \
 does, unless it runs in a terminal, whose end it is then. It exits with 0 after that, and when somebody else took the \
 tunnel down. When the tunnel's process fails or is killed, it runs the PreDown and PostDown hooks and exits with 1; the \
-routing rules and the firewall of a default route stay until `adit down` or the next `adit up`, to keep packets from \
-leaving in clear, and so does DNS, unless a peer's endpoint is a name.
+routing rules and the firewall of a default route, and DNS, stay until `adit down` or the next `adit up`, to keep packets \
+from leaving in clear.
 
 Hooks run with INTERFACE and CONFIG_FILE in their environment, and LC_ALL=C, as wg-quick's do.
 

@@ -153,11 +153,7 @@ impl Quick {
                 "; its routing rules and firewall stay, to keep packets from leaving in clear, until `adit down {name}` or \
                  the next `adit up {name}`"
             );
-        }
-        // The tunnel's servers cannot tell the next run where a peer is.
-        let mut endpoints = self.config.peers.iter().filter_map(|p| p.endpoint.as_ref());
-        let names = endpoints.any(|endpoint| endpoint.numeric().is_none());
-        if !interface.dns.is_empty() && (names || !full) {
+        } else if !interface.dns.is_empty() {
             programs::unset_dns(name);
         }
         tell(&format!("STATUS={message}"));

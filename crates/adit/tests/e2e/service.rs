@@ -22,7 +22,7 @@ fn stay(host: &Host) -> Daemon {
         .expect("a timeout");
     let daemon = launch(
         host,
-        "NOTIFY_SOCKET=@manager exec \"$0\" up --foreground wg0",
+        "PATH=/run/fake:$PATH NOTIFY_SOCKET=@manager exec \"$0\" up --foreground wg0",
     );
     let mut said = String::new();
     while !said.contains("READY=1") {
@@ -86,9 +86,14 @@ fn up_in_the_foreground_ends_with_the_process_and_says_why() {
     }
     let world = World::new();
     let left = world.left();
+    left.sh(
+        "mkdir /run/fake; printf '#!/bin/sh\\necho $1 >> /run/dns\\n' > /run/fake/resolvconf; chmod +x /run/fake/*
+         echo 10.2.0.100 right.test > /run/hosts; mount --bind /run/hosts /etc/hosts",
+    );
     let before = state(left);
     for (allowed, full) in [("192.168.77.0/24", false), ("0.0.0.0/0, ::/0", true)] {
-        world.write(&world.config(HOOKS, allowed));
+        let config = world.config(&format!("{HOOKS}\nDNS = 192.168.77.2"), allowed);
+        world.write(&config.replace("10.2.0.100:", "right.test:"));
         let mut up = stay(left);
         left.sh(&format!("kill -KILL {}", process(left)));
         assert_eq!(up.wait().code(), Some(1));
@@ -99,7 +104,7 @@ fn up_in_the_foreground_ends_with_the_process_and_says_why() {
         assert_eq!(left.sh("cat /run/hooks"), "post-up\npre-down\npost-down\n");
         assert_eq!(
             left.sh("ls /run/wireguard /run/adit")
-                .matches("wg0")
+                .matches("wg0.sock")
                 .count(),
             0
         );
@@ -111,14 +116,16 @@ fn up_in_the_foreground_ends_with_the_process_and_says_why() {
                 "{part} in {surroundings}"
             );
         }
-        left.sh("rm /run/hooks /run/log");
+        // The resolver of a full tunnel is not to ask anybody else meanwhile.
+        let dns = left.sh("cat /run/dns; rm /run/hooks /run/log /run/dns");
+        assert_eq!(dns, if full { "-a\n" } else { "-a\n-d\n" });
         if full {
             // The next one takes over.
             let mut up = stay(left);
             ping(left, "172.31.0.1", 1);
             up.signal("TERM");
             assert!(up.wait().success());
-            left.sh("rm /run/hooks /run/log");
+            left.sh("rm /run/hooks /run/log /run/dns");
         }
         comes_back(left, &before, allowed);
     }
