@@ -3,18 +3,22 @@
 # More tests at once than cores: many of them wait, for timers of the protocol or for an emulated machine.
 TEST_THREADS ?= 6
 
-.PHONY: build test unit e2e setup peers guest lint ci
+.PHONY: build test unit loom e2e setup peers guest lint ci
 
 build:
 	cargo build --release --locked
 
-test: setup peers guest
+test: setup peers guest loom
 	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --locked --no-fail-fast
 
 # Without the tests that need root, peers and a guest.
 unit:
 	cargo test --workspace --exclude adit --locked
 	cargo test -p adit --bins --locked
+
+# What shards and the control thread tell each other, in every interleaving. Nothing else is built with this flag.
+loom:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p adit-proto --release --test loom --locked
 
 e2e: setup peers guest
 	cargo test -p adit --test e2e --locked -- --test-threads $(TEST_THREADS)

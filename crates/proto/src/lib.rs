@@ -32,6 +32,7 @@ mod noise;
 mod replay;
 mod session;
 mod shared;
+mod sync;
 mod time;
 mod tunnel;
 pub mod wire;

@@ -1,25 +1,27 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{self, Ordering};
 
 use arc_swap::ArcSwapOption;
 
 use crate::config::PublicKey;
 use crate::session::Session;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64};
 use crate::{Endpoint, Time};
 
 /// The face of a peer that the shards share with the control thread; nothing here blocks.
 ///
 /// Shards note what happened as timestamps; the control thread looks at them when a timer runs out. A shard tells
-/// the control thread only when no timer is armed that will look, or when a handshake is due.
+/// the control thread only when no timer is armed that will look, or when a handshake is due. `tests/loom.rs` tries every
+/// interleaving of that; what it does not hang on are atomics of the standard library in that build, too.
 pub struct Tunnel {
     id: u32,
     public_key: PublicKey,
     current: ArcSwapOption<Session>,
     endpoint: ArcSwapOption<Endpoint>,
-    rx_bytes: AtomicU64,
-    tx_bytes: AtomicU64,
-    last_sent: AtomicU64,
-    last_received: AtomicU64,
+    rx_bytes: atomic::AtomicU64,
+    tx_bytes: atomic::AtomicU64,
+    last_sent: atomic::AtomicU64,
+    last_received: atomic::AtomicU64,
     /// When the first data was sent that nothing was received since; 0 if there is none.
     unanswered: AtomicU64,
     /// When the first data was received that nothing was sent since; 0 if there is none.
@@ -52,10 +54,10 @@ impl Tunnel {
             public_key,
             current: ArcSwapOption::empty(),
             endpoint: ArcSwapOption::empty(),
-            rx_bytes: AtomicU64::new(0),
-            tx_bytes: AtomicU64::new(0),
-            last_sent: AtomicU64::new(0),
-            last_received: AtomicU64::new(0),
+            rx_bytes: atomic::AtomicU64::new(0),
+            tx_bytes: atomic::AtomicU64::new(0),
+            last_sent: atomic::AtomicU64::new(0),
+            last_received: atomic::AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
             owed: AtomicU64::new(0),
             wanted: AtomicBool::new(false),

@@ -1,0 +1,241 @@
+//! What shards and the control thread tell each other through a [`Tunnel`], in every interleaving and with every value
+//! that an atomic may have: `make loom`.
+//!
+//! The control thread is a [`Device`], the shards are loom's threads. A call that returns true to a shard is a notice
+//! in the control thread's queue; here the queue is read when the shards have ended, the last moment there is.
+
+#![cfg(loom)]
+
+mod common;
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use adit_proto::config::DeviceChange;
+use adit_proto::limits::{KEEPALIVE_TIMEOUT, NO_ANSWER_TIMEOUT, REKEY_ATTEMPT_TIME, REKEY_TIMEOUT};
+use adit_proto::{Device, Output, Session, Tai64N, Time, Tunnel};
+use common::{A, B, START, add, device, peer, private_key, public_key, secs};
+use loom::thread;
+
+const WALL: Tai64N = Tai64N([7; 12]);
+const ADDRS: [&str; 2] = ["192.0.2.1:1", "192.0.2.2:2"];
+
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+/// A device with one peer.
+fn host(own: usize, other: usize) -> (Device, Arc<Tunnel>) {
+    let mut device = device(1 + own as u64);
+    let change = DeviceChange {
+        private_key: Some(private_key(own)),
+        ..peer(other, |peer| {
+            peer.endpoint = Some(ADDRS[other].parse().unwrap());
+            peer.allowed_ips = vec![add("10.0.0.0/8")];
+        })
+    };
+    device.apply(START, &change).unwrap();
+    let tunnel = Arc::clone(device.tunnel(&public_key(other)).unwrap());
+    (device, tunnel)
+}
+
+/// Frames that wait for a session, as a shard keeps them: it and the control thread's answers meet at a lock.
+type Staged = Arc<loom::sync::Mutex<u32>>;
+
+/// What the control thread does after each call. Returns the handshake messages.
+fn drain(device: &mut Device, staged: Option<&Staged>) -> Vec<Vec<u8>> {
+    let mut sent = Vec::new();
+    while let Some(output) = device.poll_output() {
+        match output {
+            Output::Handshake { datagram, .. } => sent.push(datagram.to_vec()),
+            Output::SessionReady { .. } | Output::DropStaged { .. } => {
+                if let Some(staged) = staged {
+                    *staged.lock().unwrap() = 0;
+                }
+            }
+            Output::Keepalive { .. } => {}
+        }
+    }
+    sent
+}
+
+/// A device whose initiation is under way, and its peer's response.
+fn handshake() -> (Device, Arc<Tunnel>, Vec<u8>) {
+    let (mut ours, tunnel) = host(A, B);
+    let (mut theirs, _) = host(B, A);
+    assert!(tunnel.want_session());
+    ours.handle_notice(START, WALL, &tunnel);
+    ours.handle_timeout(START, WALL);
+    let initiation = drain(&mut ours, None).pop().unwrap();
+    let from: std::net::SocketAddr = ADDRS[A].parse().unwrap();
+    theirs.handle_handshake(START, WALL, from.into(), &initiation, false);
+    let response = drain(&mut theirs, None).pop().unwrap();
+    (ours, tunnel, response)
+}
+
+fn answer(device: &mut Device, response: &[u8]) {
+    let from: std::net::SocketAddr = ADDRS[B].parse().unwrap();
+    device.handle_handshake(START, WALL, from.into(), response, false);
+}
+
+/// A young session to send and receive with. It has no part in what is explored.
+fn session() -> Arc<Session> {
+    static SESSION: OnceLock<Arc<Session>> = OnceLock::new();
+    static MADE: Mutex<Option<Arc<Session>>> = Mutex::new(None);
+    let made = SESSION.get_or_init(|| {
+        explore(|| {
+            let (mut device, tunnel, response) = handshake();
+            answer(&mut device, &response);
+            drain(&mut device, None);
+            *MADE.lock().unwrap() = tunnel.current();
+        });
+        MADE.lock().unwrap().take().unwrap()
+    });
+    Arc::clone(made)
+}
+
+/// A device none of whose timers runs.
+fn quiet() -> (Device, Arc<Tunnel>) {
+    let (device, tunnel) = host(A, B);
+    assert_eq!(device.next_deadline(), None);
+    (device, tunnel)
+}
+
+#[test]
+fn what_is_sent_while_its_timer_runs_out_is_looked_at() {
+    let session = session();
+    explore(move || {
+        let (mut device, tunnel) = quiet();
+        assert!(tunnel.data_sent(START, &session, 0));
+        device.handle_notice(START, WALL, &tunnel);
+        // It is answered, and the timer runs on.
+        tunnel.received(START, &session, 0, false);
+        let now = START + NO_ANSWER_TIMEOUT;
+        assert_eq!(device.next_deadline(), Some(now));
+        let shard = {
+            let (tunnel, session) = (Arc::clone(&tunnel), Arc::clone(&session));
+            thread::spawn(move || tunnel.data_sent(now, &session, 0))
+        };
+        device.handle_timeout(now, WALL);
+        if shard.join().unwrap() {
+            device.handle_notice(now, WALL, &tunnel);
+        }
+        assert_eq!(device.next_deadline(), Some(now + NO_ANSWER_TIMEOUT));
+    });
+}
+
+#[test]
+fn what_is_received_while_its_timer_runs_out_is_looked_at() {
+    let session = session();
+    explore(move || {
+        let (mut device, tunnel) = quiet();
+        assert!(tunnel.received(START, &session, 0, true));
+        device.handle_notice(START, WALL, &tunnel);
+        // It is answered, and the timer runs on.
+        tunnel.keepalive_sent(START, &session, 0);
+        let now = START + KEEPALIVE_TIMEOUT;
+        assert_eq!(device.next_deadline(), Some(now));
+        let shard = {
+            let (tunnel, session) = (Arc::clone(&tunnel), Arc::clone(&session));
+            thread::spawn(move || tunnel.received(now, &session, 0, true))
+        };
+        device.handle_timeout(now, WALL);
+        if shard.join().unwrap() {
+            device.handle_notice(now, WALL, &tunnel);
+        }
+        assert_eq!(device.next_deadline(), Some(now + KEEPALIVE_TIMEOUT));
+    });
+}
+
+#[test]
+fn one_of_several_shards_is_told_to_queue_the_peer() {
+    let session = session();
+    explore(move || {
+        let (_device, tunnel) = quiet();
+        let shard = |act: fn(&Tunnel, &Arc<Session>) -> bool| {
+            let (tunnel, session) = (Arc::clone(&tunnel), Arc::clone(&session));
+            thread::spawn(move || act(&tunnel, &session))
+        };
+        let sends = shard(|tunnel, session| tunnel.data_sent(START, session, 0));
+        let wants = shard(|tunnel, _| tunnel.want_session());
+        let receives = tunnel.received(START, &session, 0, true);
+        let told = [sends.join().unwrap(), wants.join().unwrap(), receives];
+        assert_eq!(told.iter().filter(|&&told| told).count(), 1, "{told:?}");
+    });
+}
+
+#[test]
+fn no_notice_is_lost_while_the_control_thread_takes_them() {
+    let session = session();
+    explore(move || {
+        let (mut device, tunnel) = quiet();
+        assert!(tunnel.want_session());
+        let shard = {
+            let (tunnel, session) = (Arc::clone(&tunnel), Arc::clone(&session));
+            thread::spawn(move || {
+                let sends = tunnel.data_sent(START, &session, 0);
+                let receives = tunnel.received(START, &session, 0, true);
+                u32::from(sends) + u32::from(receives)
+            })
+        };
+        device.handle_notice(START, WALL, &tunnel);
+        for _ in 0..shard.join().unwrap() {
+            device.handle_notice(START, WALL, &tunnel);
+        }
+        // Both timers run, so that there is nothing to tell, and the next notice is told.
+        assert!(!tunnel.data_sent(START, &session, 0));
+        assert!(!tunnel.received(START, &session, 0, true));
+        assert!(tunnel.want_session());
+    });
+}
+
+/// A shard that finds no session. Whether it was told to queue the peer.
+fn stage(tunnel: &Arc<Tunnel>, staged: &Staged, now: Time) -> thread::JoinHandle<bool> {
+    let (tunnel, staged) = (Arc::clone(tunnel), Arc::clone(staged));
+    thread::spawn(move || {
+        if tunnel.session(now).is_some() {
+            return false;
+        }
+        *staged.lock().unwrap() += 1;
+        tunnel.want_session()
+    })
+}
+
+#[test]
+fn a_frame_staged_while_a_session_begins_is_sent() {
+    explore(|| {
+        let (mut device, tunnel, response) = handshake();
+        let staged = Staged::default();
+        let shard = stage(&tunnel, &staged, START);
+        answer(&mut device, &response);
+        drain(&mut device, Some(&staged));
+        if shard.join().unwrap() {
+            device.handle_notice(START, WALL, &tunnel);
+            drain(&mut device, Some(&staged));
+        }
+        assert_eq!(*staged.lock().unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_frame_staged_while_a_handshake_is_given_up_starts_another() {
+    explore(|| {
+        let (mut device, tunnel) = quiet();
+        assert!(tunnel.want_session());
+        device.handle_notice(START, WALL, &tunnel);
+        device.handle_timeout(START, WALL);
+        let staged = Staged::default();
+        let now = START + REKEY_ATTEMPT_TIME;
+        let shard = stage(&tunnel, &staged, now);
+        device.handle_timeout(now, WALL);
+        drain(&mut device, Some(&staged));
+        if shard.join().unwrap() {
+            device.handle_notice(now, WALL, &tunnel);
+            drain(&mut device, Some(&staged));
+        }
+        // Or it was dropped with what had waited for the handshake.
+        let starts = |at| at <= now + REKEY_TIMEOUT + secs(1);
+        assert!(*staged.lock().unwrap() == 0 || device.next_deadline().is_some_and(starts));
+    });
+}
