@@ -18,13 +18,11 @@ mod modelled {
 
     use loom::sync::atomic::fence;
 
-    fn before(order: Ordering) {
+    fn order_with_others(order: Ordering) {
         if order == Ordering::SeqCst {
             fence(Ordering::SeqCst);
         }
     }
-
-    use before as after;
 
     macro_rules! atomic {
         ($name:ident, $value:ty) => {
@@ -36,7 +34,7 @@ mod modelled {
                 }
 
                 pub(crate) fn load(&self, order: Ordering) -> $value {
-                    before(order);
+                    order_with_others(order);
                     self.0.load(order)
                 }
             }
@@ -48,21 +46,18 @@ mod modelled {
             impl $name {
                 pub(crate) fn store(&self, value: $value, order: Ordering) {
                     self.0.store(value, order);
-                    after(order);
+                    order_with_others(order);
                 }
             }
         };
     }
 
-    /// What reads and writes at once is ordered on both sides.
+    /// These read the latest value, and what they are to be ordered with has a fence of its own.
     macro_rules! update {
         ($name:ident, $value:ty, $method:ident) => {
             impl $name {
                 pub(crate) fn $method(&self, value: $value, order: Ordering) -> $value {
-                    before(order);
-                    let old = self.0.$method(value, order);
-                    after(order);
-                    old
+                    self.0.$method(value, order)
                 }
             }
         };
