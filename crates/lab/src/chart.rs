@@ -485,7 +485,7 @@ fn put(body: &mut String, line: &str) {
 }
 
 fn as_pixels(n: usize) -> f64 {
-    crate::stats::to_f64(n)
+    adit_testbed::stats::to_f64(n)
 }
 
 /// Lines of at most [`PRINT_CHARS`] characters, which break at spaces. SVG breaks none itself.
