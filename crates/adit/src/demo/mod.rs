@@ -21,12 +21,15 @@ use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_testbed::Host;
+use adit_testbed::stats::quantile;
+
 use crate::cli::{self, DemoArgs};
 use crate::failure::{Result, bail};
-use hosts::{Host, Pair};
+use hosts::Pair;
 use progress::Progress;
 use report::{Path, Report};
-use traffic::{Pinger, Stream, percentile_us};
+use traffic::{Pinger, Stream};
 use tunnel::Tunnel;
 
 /// Echoes per path, and the pause between them: long enough for both ends to go idle, as between a user's packets.
@@ -104,7 +107,7 @@ fn measure_way(
     progress: &mut Progress,
 ) -> Result<Path> {
     let name = way.name;
-    let mut round_trips = ping(way, &pair.left, progress)?;
+    let round_trips = ping(way, &pair.left, progress)?;
     let stream = Stream::start(&pair.left, &pair.right, way.at)?;
     thread::sleep(WARM_UP);
 
@@ -133,13 +136,14 @@ fn measure_way(
     Ok(Path {
         tcp_gbps: gbps(bytes, elapsed),
         pings_lost: PINGS as usize - round_trips.len(),
-        rtt_us_p50: percentile_us(&mut round_trips, 50),
-        rtt_us_p99: percentile_us(&mut round_trips, 99),
+        rtt_us_p50: quantile(&round_trips, 0.5).unwrap_or(0.0),
+        rtt_us_p99: quantile(&round_trips, 0.99).unwrap_or(0.0),
         cpu_s_per_gb: cpu_time.map(|time| time.as_secs_f64() / (bytes as f64 / 1e9)),
     })
 }
 
-fn ping(way: &Way<'_>, from: &Host, progress: &mut Progress) -> Result<Vec<Duration>> {
+/// Round trips in microseconds.
+fn ping(way: &Way<'_>, from: &Host, progress: &mut Progress) -> Result<Vec<f64>> {
     let name = way.name;
     let mut pinger = Pinger::new(from, way.at)?;
     // The first one waits for ARP, or for the handshake, which is repeated after 5 s if it gets lost.
@@ -152,7 +156,8 @@ fn ping(way: &Way<'_>, from: &Host, progress: &mut Progress) -> Result<Vec<Durat
     let mut round_trips = Vec::new();
     for sent in 1..=PINGS {
         thread::sleep(PING_PAUSE);
-        round_trips.extend(pinger.ping(Duration::from_millis(200))?);
+        let answered = pinger.ping(Duration::from_millis(200))?;
+        round_trips.extend(answered.map(|time| time.as_secs_f64() * 1e6));
         progress.pings(name, sent, PINGS);
         let lost = sent as usize - round_trips.len();
         if lost > MAX_LOST_PINGS {

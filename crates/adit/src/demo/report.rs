@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use adit_testbed::framing::{Family, Load};
 use serde::Serialize;
 
 use super::PINGS;
@@ -50,26 +51,11 @@ pub(super) struct Report {
     pub(super) placement: bool,
 }
 
-// Octets of one full-sized TCP segment over IPv4, outermost first.
-const ETHERNET: f64 = 38.0; // preamble 8, header 14, FCS 4, gap 12
-const IP_AND_TCP: f64 = 52.0; // 20 + 20 + 12 of timestamps
-const TUNNEL: f64 = 60.0; // IPv4 20, UDP 8, data header 16, tag 16
-
-/// Payload octets per octet on an Ethernet wire, bare: 1448 of 1538 at an MTU of 1500.
-fn direct_efficiency(mtu: f64) -> f64 {
-    (mtu - IP_AND_TCP) / (mtu + ETHERNET)
-}
-
-/// The same through a tunnel of this inner MTU: 1368 of 1518 at 1420. (A packet of the MTU's size is not padded.)
-fn tunnel_efficiency(inner_mtu: f64) -> f64 {
-    (inner_mtu - IP_AND_TCP) / (inner_mtu + TUNNEL + ETHERNET)
-}
-
 impl Report {
     /// What the tunnel would carry if this cable were filled with its frames and nothing but framing cost anything:
     /// the bare path's rate times the ratio of the two efficiencies.
     pub(super) fn framing_limit_gbps(&self) -> f64 {
-        self.direct.tcp_gbps * tunnel_efficiency(1420.0) / direct_efficiency(1500.0)
+        self.direct.tcp_gbps * Load::Tcp(Family::V4).share(Family::V4)
     }
 
     pub(super) fn json(&self) -> String {

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use adit_testbed::Host;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket, socket_with};
 
-use super::hosts::Host;
 use crate::failure::{Context, Result};
 
 /// Large enough that system calls of the generator do not limit the bare path.
@@ -33,8 +33,7 @@ impl Stream {
         let listener = to.run(move || TcpListener::bind((at, 0))).context(failed)?;
         let port = listener.local_addr().context(failed)?.port();
         let count = received.clone();
-        // Threads inherit the namespace of the host's thread that spawns them.
-        let receiver = to.run(move || thread::spawn(move || drain(listener, &count)));
+        let receiver = to.thread(move || drain(listener, &count)).context(failed)?;
 
         let address = SocketAddr::from((at, port));
         let socket = from.run(move || connect(address)).context(failed)?;
@@ -176,13 +175,6 @@ fn answers(packet: &[u8], request: &[u8; ECHO_LEN]) -> bool {
         return false;
     };
     reply.len() == ECHO_LEN && reply[..2] == [0, 0] && reply[4..] == request[4..]
-}
-
-/// The nearest-rank percentile, in microseconds, of samples that it sorts.
-pub(super) fn percentile_us(samples: &mut [Duration], percent: usize) -> f64 {
-    samples.sort_unstable();
-    let rank = (samples.len() * percent).div_ceil(100).max(1);
-    samples.get(rank - 1).map_or(0.0, |d| d.as_secs_f64() * 1e6)
 }
 
 #[cfg(test)]

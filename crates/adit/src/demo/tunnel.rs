@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use adit_ctl::uapi::Client;
 use adit_io::tun::Tun;
 use adit_io::{Offloads, TunQueue as _};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
-use rustix::process::{Pid, Signal};
+use adit_testbed::{Host, Process, proc};
 
-use super::hosts::{self, Host, Pair};
+use super::hosts::{self, Pair};
 use crate::failure::{Context, Failure, Result, bail};
 use crate::keys::{fill_random, private_key};
 
@@ -39,7 +39,7 @@ pub(super) struct Tunnel {
 /// One process of the tunnel.
 struct End {
     name: &'static str,
-    process: Child,
+    process: Process,
     directory: PathBuf,
 }
 
@@ -116,7 +116,7 @@ impl End {
             command.env_remove(variable);
         }
         let failed = || format!("cannot start the tunnel process {name}");
-        let process = host.run(move || command.spawn()).context(failed)?;
+        let process = host.spawn(command).context(failed)?;
         let mut end = Self {
             name,
             process,
@@ -126,7 +126,7 @@ impl End {
         let answers =
             || Client::connect_in(directory, name).is_ok_and(|mut client| client.get().is_ok());
         while !answers() {
-            if let Some(status) = end.process.try_wait().context(failed)? {
+            if let Some(status) = end.process.ended().context(failed)? {
                 bail!(
                     "the tunnel process {name} could not start ({status}); its reason stands above"
                 );
@@ -162,19 +162,13 @@ impl End {
         };
         let mut client = Client::connect_in(&self.directory, self.name).context(failed)?;
         client.set(&change).context(failed)?;
-        let name = self.name;
-        host.run(move || hosts::bring_up(name, IpAddr::V4(at), PREFIX, Some(MTU)))
+        host.bring_up(self.name, &[(at.into(), PREFIX)], Some(MTU))
             .context(failed)
     }
 
     fn cpu_time(&self) -> Result<Duration> {
-        let path = format!("/proc/{}/stat", self.process.id());
-        let stat = std::fs::read_to_string(&path).context(|| format!("cannot read {path}"))?;
-        let ticks = cpu_ticks(&stat)
-            .ok_or_else(|| Failure::new(format!("{path} is not as proc(5) has it")))?;
-        Ok(Duration::from_secs_f64(
-            ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
-        ))
+        proc::cpu_time(self.process.id())
+            .context(|| format!("cannot read the CPU time of {}", self.name))
     }
 }
 
@@ -182,39 +176,12 @@ impl End {
 fn wait_for_socket() -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
-        let sockets = std::fs::read_to_string("/proc/thread-self/net/udp").unwrap_or_default();
-        if sockets.contains(&format!(":{PORT:04X} ")) {
+        if proc::has_udp_port(PORT).unwrap_or(false) {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(5));
     }
     bail!("a tunnel process did not open its UDP port within 5 s");
-}
-
-/// `utime` and `stime`: fields 14 and 15 of /proc/PID/stat. The second, in parentheses, may contain anything.
-fn cpu_ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.process.id())
-            .ok()
-            .and_then(Pid::from_raw)
-        {
-            let _ = rustix::process::kill_process(pid, Signal::TERM);
-        }
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while matches!(self.process.try_wait(), Ok(None)) {
-            if Instant::now() > deadline {
-                let _ = self.process.kill();
-                let _ = self.process.wait();
-                return;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
 }
 
 /// A directory for the sockets that only we can look into. The tunnel processes remove it, too, when they end, in
@@ -238,7 +205,3 @@ impl Drop for Directory {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
-
-#[cfg(test)]
-#[path = "tunnel_tests.rs"]
-mod tests;
