@@ -17,6 +17,9 @@ unit:
 	cargo test -p adit --bins --locked
 
 # What shards and the control thread tell each other, in every interleaving. Nothing else is built with this flag.
+loom: export CARGO_PROFILE_RELEASE_LTO = off
+loom: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 16
+loom: export CARGO_PROFILE_RELEASE_DEBUG = false
 loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p adit-proto --release --test loom --locked
 
