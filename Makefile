@@ -33,9 +33,10 @@ setup:
 peers: setup
 	scripts/peers
 
-# The kernel's own WireGuard in an emulated machine.
+# The kernel's own WireGuard in an emulated machine, and a newer kernel in another one.
 guest: setup
 	scripts/guest
+	scripts/guest --newer
 
 lint:
 	cargo fmt --all --check

@@ -24,11 +24,25 @@ pub struct Guest {
 /// Where QEMU writes a snapshot, in the host's own file system.
 const SNAPSHOT: &str = "/run/snapshot";
 
+/// Where scripts/guest built it.
+fn image() -> PathBuf {
+    std::env::var_os("ADIT_GUEST").map_or_else(|| repository().join("target/guest"), PathBuf::from)
+}
+
 impl Guest {
     /// Boots it with `files` copied in. Where it is not built, says so and returns none; under CI that is a failure.
     pub fn boot(files: &[&Path]) -> Option<Guest> {
-        let image = std::env::var_os("ADIT_GUEST")
-            .map_or_else(|| repository().join("target/guest"), PathBuf::from);
+        Self::boot_image(image(), files)
+    }
+
+    /// The same with Linux 6.12 or later.
+    pub fn boot_newer(files: &[&Path]) -> Option<Guest> {
+        let mut image = image().into_os_string();
+        image.push("-newer");
+        Self::boot_image(image.into(), files)
+    }
+
+    fn boot_image(image: PathBuf, files: &[&Path]) -> Option<Guest> {
         if !image.join("release").exists() {
             let message = format!("{} holds no guest: run scripts/guest", image.display());
             assert!(!under_ci(), "{message}");
