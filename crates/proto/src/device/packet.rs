@@ -66,7 +66,7 @@ impl Device {
     ///     let mut urandom = std::fs::File::open("/dev/urandom").expect("random bytes");
     ///     let random = Box::new(move |bytes: &mut [u8]| urandom.read_exact(bytes).expect("enough"));
     ///     let mut device = Device::new(random);
-    ///     let private_key = Some(Secret([n; 32]));
+    ///     let private_key = Some(Secret::new(&[n; 32]));
     ///     device.apply(now, &DeviceChange { private_key, ..Default::default() }).expect("few peers");
     ///     device
     /// });
