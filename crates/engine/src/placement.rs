@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use adit_io::Origin;
+use adit_io::Arrival;
 use adit_proto::Time;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
@@ -104,7 +104,7 @@ impl Placement {
         }
     }
 
-    /// A turn begins. Whether the thread rested before it: then [`Self::came_from`] wants to know more.
+    /// A turn begins. Whether the thread rested before it: then [`Self::arrived`] wants to know more.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         let pause = now.since(self.last);
         self.last = now;
@@ -134,11 +134,11 @@ impl Placement {
     }
 
     /// The packets of this turn, after a rest.
-    pub(crate) fn came_from(&mut self, origin: Origin) {
+    pub(crate) fn arrived(&mut self, arrival: Arrival) {
         if self.is_loaded() {
             return;
         }
-        let Origin { cpu, at } = origin;
+        let Arrival { cpu, at } = arrival;
         let (last, in_a_row) = self.from;
         self.swing = if cpu == self.swing.0 && cpu != last {
             (last, self.swing.1.saturating_add(1))

@@ -35,7 +35,7 @@ impl Walk {
         let rested = self.placement.turn(self.now);
         self.placement.carried(1);
         if rested {
-            self.placement.came_from(Origin { cpu, at });
+            self.placement.arrived(Arrival { cpu, at });
         }
         self.turned();
     }
@@ -201,7 +201,7 @@ fn under_load_no_packet_is_followed_until_there_is_a_pattern_again() {
             assert!(walk.placement.turn(walk.now));
             walk.placement.carried(LOAD);
             let at = walk.now;
-            walk.placement.came_from(Origin { cpu: cpus[1], at });
+            walk.placement.arrived(Arrival { cpu: cpus[1], at });
             walk.waited += PAUSE;
             walk.turned();
             assert!(affinity() == allowed);

@@ -99,7 +99,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                             }
                             self.placement.carried(self.way_in.turn(socket, now)?);
                             if rested {
-                                from = from.or_else(|| socket.last_origin());
+                                from = from.or_else(|| socket.last_arrival());
                             }
                         }
                     }
@@ -109,11 +109,11 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                 self.send(now)?;
                 self.placement.carried(self.outbound.carried());
                 if rested {
-                    from = from.or_else(|| self.way_in.tun.last_origin());
+                    from = from.or_else(|| self.way_in.tun.last_arrival());
                 }
             }
-            if let Some(origin) = from {
-                self.placement.came_from(origin);
+            if let Some(arrival) = from {
+                self.placement.arrived(arrival);
             }
             self.placement.turned(now);
             self.set_lent(self.placement.follows())?;

@@ -109,14 +109,14 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
                             }
                             placement.carried(self.turn(socket, now)?);
                             if rested {
-                                from = from.or_else(|| socket.last_origin());
+                                from = from.or_else(|| socket.last_arrival());
                             }
                         }
                     }
                 }
             }
-            if let Some(origin) = from {
-                placement.came_from(origin);
+            if let Some(arrival) = from {
+                placement.arrived(arrival);
             }
             if placement.is_loaded() && !self.overtaxed.swap(true, Ordering::AcqRel) {
                 face.waker.wake();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use adit_io::mem::MemUdp;
-use adit_io::{Origin, RecvBatch, SendReport, Transmit, UdpSocket};
+use adit_io::{Arrival, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::Time;
 use common::{A, B, Options, Pair, inner_ip, segments, udp_frame};
 
@@ -46,9 +46,9 @@ impl UdpSocket for Placed {
         self.socket.fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
+    fn last_arrival(&self) -> Option<Arrival> {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Some(Origin {
+        Some(Arrival {
             cpu: cpus().next()?,
             at: Time::default() + Duration::try_from(now).ok()?,
         })

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use adit_proto::Endpoint;
 use rustix::io::Errno;
 
-use crate::{IcmpError, Origin, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::{Arrival, IcmpError, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 /// Which faults, each as a probability between 0 and 1, and the seed of the dice.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -174,8 +174,8 @@ impl<T: TunQueue> TunQueue for Faulty<T> {
         self.inner.fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
-        self.inner.last_origin()
+    fn last_arrival(&self) -> Option<Arrival> {
+        self.inner.last_arrival()
     }
 }
 
@@ -229,7 +229,7 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
         self.inner.fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
-        self.inner.last_origin()
+    fn last_arrival(&self) -> Option<Arrival> {
+        self.inner.last_arrival()
     }
 }

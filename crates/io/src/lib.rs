@@ -40,7 +40,7 @@ pub const MAX_FRAME: usize = VNET_HDR_LEN + 65_535;
 
 /// Where and when a packet came out of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct Arrival {
     /// The CPU that it was sent on, or that received it.
     pub cpu: usize,
     /// CLOCK_BOOTTIME then.
@@ -63,7 +63,7 @@ pub trait TunQueue: Send + Sync {
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Where the last frame came from, on kernels and with rights that tell.
-    fn last_origin(&self) -> Option<Origin> {
+    fn last_arrival(&self) -> Option<Arrival> {
         None
     }
 }
@@ -96,7 +96,7 @@ pub trait UdpSocket: Send + Sync {
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Where the last datagram arrived, on kernels and with rights that tell.
-    fn last_origin(&self) -> Option<Origin> {
+    fn last_arrival(&self) -> Option<Arrival> {
         None
     }
 }
@@ -114,8 +114,8 @@ impl<T: TunQueue + ?Sized> TunQueue for Box<T> {
         (**self).fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
-        (**self).last_origin()
+    fn last_arrival(&self) -> Option<Arrival> {
+        (**self).last_arrival()
     }
 }
 
@@ -140,8 +140,8 @@ impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
         (**self).fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
-        (**self).last_origin()
+    fn last_arrival(&self) -> Option<Arrival> {
+        (**self).last_arrival()
     }
 }
 
@@ -201,7 +201,7 @@ impl<T: TunQueue + ?Sized> TunQueue for std::sync::Arc<T> {
         (**self).fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
-        (**self).last_origin()
+    fn last_arrival(&self) -> Option<Arrival> {
+        (**self).last_arrival()
     }
 }

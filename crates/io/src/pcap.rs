@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::{
-    IcmpError, Origin, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN,
+    Arrival, IcmpError, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN,
 };
 
 /// A packet begins with its IP header.
@@ -140,8 +140,8 @@ impl<T: TunQueue> TunQueue for Recorded<T> {
         self.inner.fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
-        self.inner.last_origin()
+    fn last_arrival(&self) -> Option<Arrival> {
+        self.inner.last_arrival()
     }
 }
 
@@ -181,7 +181,7 @@ impl<T: UdpSocket> UdpSocket for Recorded<T> {
         self.inner.fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
-        self.inner.last_origin()
+    fn last_arrival(&self) -> Option<Arrival> {
+        self.inner.last_arrival()
     }
 }

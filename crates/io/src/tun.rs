@@ -16,10 +16,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netns::Netns;
 use crate::offload::{GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
-use crate::sys::bpf::LastOrigin;
+use crate::sys::bpf::LastArrival;
 use crate::sys::os::{self, IfReq};
 use crate::sys::queue_limit::QueueLimit;
-use crate::{Offloads, Origin, TunQueue, VNET_HDR_LEN};
+use crate::{Arrival, Offloads, TunQueue, VNET_HDR_LEN};
 
 #[cfg(test)]
 mod tests;
@@ -40,7 +40,7 @@ pub struct Tun {
     fd: OwnedFd,
     offloads: Offloads,
     /// Both if the device has this queue only and the kernel lets us.
-    last_origin: Option<LastOrigin>,
+    last_arrival: Option<LastArrival>,
     limit: Option<QueueLimit>,
     /// A socket to ask for the device by, and the namespace that it is in: entering another one takes a thread.
     control: Mutex<Option<(Netns, Arc<OwnedFd>)>>,
@@ -98,12 +98,12 @@ impl Tun {
         let mut tun = Self {
             fd,
             offloads,
-            last_origin: None,
+            last_arrival: None,
             limit: None,
             control: Mutex::default(),
         };
         if flags & libc::IFF_MULTI_QUEUE == 0 {
-            tun.last_origin = LastOrigin::of_tun(tun.fd.as_fd()).ok();
+            tun.last_arrival = LastArrival::of_tun(tun.fd.as_fd()).ok();
             tun.limit = tun.limited(QUEUE_BYTES).ok();
         }
         // Any length from 10 on does for any kernel. It comes before the features that need it.
@@ -278,8 +278,8 @@ impl TunQueue for Tun {
         self.fd.as_fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
-        self.last_origin.as_ref().map(LastOrigin::get)
+    fn last_arrival(&self) -> Option<Arrival> {
+        self.last_arrival.as_ref().map(LastArrival::get)
     }
 }
 

@@ -14,10 +14,10 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::sys::bpf::LastOrigin;
+use crate::sys::bpf::LastArrival;
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
-use crate::{Offloads, Origin, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket};
+use crate::{Arrival, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket};
 
 mod icmp;
 mod refusals;
@@ -55,7 +55,7 @@ pub struct Udp {
     /// Messages that it had no room for, as the kernel counts them: the lower 32 bits.
     dropped: AtomicU32,
     /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
-    last_origin: Option<LastOrigin>,
+    last_arrival: Option<LastArrival>,
 }
 
 /// The sockets of one shard.
@@ -120,7 +120,7 @@ fn try_bind_group(
                 // Only after the first bind, which so finds out whether somebody else has the port.
                 sockopt::set_socket_reuseport(&socket.fd, true)?;
             } else {
-                socket.last_origin = LastOrigin::of_socket(socket.fd.as_fd()).ok();
+                socket.last_arrival = LastArrival::of_socket(socket.fd.as_fd()).ok();
             }
             Ok(Some(socket))
         };
@@ -200,7 +200,7 @@ impl Udp {
             icmp: IcmpErrors::default(),
             room: Mutex::default(),
             dropped: AtomicU32::new(0),
-            last_origin: None,
+            last_arrival: None,
             fd,
         };
         if !udp.gro {
@@ -305,8 +305,8 @@ impl UdpSocket for Udp {
         self.fd.as_fd()
     }
 
-    fn last_origin(&self) -> Option<Origin> {
-        self.last_origin.as_ref().map(LastOrigin::get)
+    fn last_arrival(&self) -> Option<Arrival> {
+        self.last_arrival.as_ref().map(LastArrival::get)
     }
 }
 

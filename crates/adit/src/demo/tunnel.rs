@@ -48,7 +48,7 @@ impl Tunnel {
         // What is missing is said once, here, and not by two processes at a time.
         let tuns = (pair.left).run(|| Tun::open("adit-try", 1, Offloads::default()));
         let tuns = tuns.context(|| "cannot make a tunnel interface".into())?;
-        let placement = tuns.iter().all(|tun| tun.last_origin().is_some());
+        let placement = tuns.iter().all(|tun| tun.last_arrival().is_some());
         drop(tuns);
         let sockets = Directory::new()?;
         let (left_key, right_key) = (private_key()?, private_key()?);

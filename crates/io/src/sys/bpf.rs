@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::os;
-use crate::Origin;
+use crate::Arrival;
 
 // linux/bpf.h
 const BPF_MAP_CREATE: libc::c_long = 0;
@@ -35,18 +35,18 @@ pub(super) const DROP: i32 = 2;
 ///
 /// The program that notes it lives as long as what it is attached to.
 #[derive(Debug)]
-pub(crate) struct LastOrigin(Numbers);
+pub(crate) struct LastArrival(Numbers);
 
 const CPU: usize = 0;
 /// Nanoseconds of CLOCK_BOOTTIME.
 const NANOS: usize = 1;
 
-impl LastOrigin {
+impl LastArrival {
     /// Of a device with one queue; several would share the numbers.
     ///
     /// Needs Linux 5.8 and CAP_BPF, as does [`Self::of_socket`].
     pub(crate) fn of_tun(tun: BorrowedFd<'_>) -> io::Result<Self> {
-        let (numbers, program) = note_origin()?;
+        let (numbers, program) = note_arrival()?;
         os::ioctl_int(tun, libc::TUNSETFILTEREBPF, program.as_raw_fd())?;
         Ok(Self(numbers))
     }
@@ -55,16 +55,16 @@ impl LastOrigin {
     /// network card nor GRO has done so; without one, the copy to this process does. For single datagrams of 1452 bytes
     /// that nobody had verified, program and checksum took 155 ns more in the kernel and 30 ns less in the copy, of 2.2 µs.
     pub(crate) fn of_socket(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        let (numbers, program) = note_origin()?;
+        let (numbers, program) = note_arrival()?;
         let program = program.as_raw_fd();
         os::set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program)?;
         Ok(Self(numbers))
     }
 
     /// CPU 0 at the beginning of time if no packet came yet.
-    pub(crate) fn get(&self) -> Origin {
+    pub(crate) fn get(&self) -> Arrival {
         let number = |at: usize| self.0.get()[at].load(Relaxed);
-        Origin {
+        Arrival {
             cpu: usize::try_from(number(CPU)).unwrap_or(usize::MAX),
             at: Time::default() + Duration::from_nanos(number(NANOS)),
         }
@@ -72,7 +72,7 @@ impl LastOrigin {
 }
 
 /// A program that stores the number of the CPU and the time, and lets the packet pass.
-fn note_origin() -> io::Result<(Numbers, OwnedFd)> {
+fn note_arrival() -> io::Result<(Numbers, OwnedFd)> {
     let (numbers, map) = Numbers::new()?;
     let [numbers_low, numbers_high] = Instruction::numbers(R1, &map);
     let program = [

@@ -525,14 +525,14 @@ fn a_device_with_one_queue_knows_where_and_when_a_packet_was_sent() {
                 }
             };
             assert_eq!(read, VNET_HDR_LEN + 28 + len, "the whole packet");
-            let origin = tun.last_origin().unwrap();
-            assert_eq!(origin.cpu, cpu);
-            assert!(before <= origin.at && origin.at <= boottime());
+            let arrival = tun.last_arrival().unwrap();
+            assert_eq!(arrival.cpu, cpu);
+            assert!(before <= arrival.at && arrival.at <= boottime());
         }
     });
     let queues = net.run(|| Tun::open("many", 2, Offloads::ALL)).unwrap();
     for queue in queues.unwrap() {
-        assert_eq!(queue.last_origin(), None, "of which queue would it be?");
+        assert_eq!(queue.last_arrival(), None, "of which queue would it be?");
     }
 }
 

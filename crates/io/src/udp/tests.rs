@@ -1032,9 +1032,9 @@ fn a_socket_knows_where_and_when_a_datagram_arrived() {
                 panic!("one datagram was sent")
             };
             assert!(*received == sent, "{len} bytes");
-            let origin = socket.last_origin().unwrap();
-            assert_eq!(origin.cpu, cpu);
-            assert!(before <= origin.at && origin.at <= boottime());
+            let arrival = socket.last_arrival().unwrap();
+            assert_eq!(arrival.cpu, cpu);
+            assert!(before <= arrival.at && arrival.at <= boottime());
         }
     });
 }
