@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use adit_aead::{OpenJob, TAG_LEN};
 use adit_io::offload::{self, Coalescer, Merged, Span};
-use adit_io::tun::Trouble;
+use adit_io::tun::TunErrorKind;
 use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket, VNET_HDR_LEN};
 use adit_proto::wire::{self, DataHeader, Kind};
 use adit_proto::{Endpoint, Session, Time, Tunnel};
@@ -311,9 +311,9 @@ impl Inbound {
             let Err(error) = tun.write(&pieces) else {
                 return;
             };
-            match Trouble::of(&error) {
-                Trouble::Gone => gone = Err(error),
-                Trouble::Refused if spans.len() > 1 => {
+            match TunErrorKind::of(&error) {
+                TunErrorKind::Gone => gone = Err(error),
+                TunErrorKind::Refused if spans.len() > 1 => {
                     refused.extend(Merged::of(head).filter(|kind| !refused.contains(kind)));
                     // They still stand in the batch as they came: each has its headers before its span.
                     let headers = head.len() - VNET_HDR_LEN;

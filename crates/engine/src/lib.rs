@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use adit_io::offload::Merged;
-use adit_io::tun::Trouble;
+use adit_io::tun::TunErrorKind;
 use adit_io::{IcmpKind, Offloads, TunQueue};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::{Device, HandshakeStats};
@@ -232,7 +232,7 @@ impl Engine {
         for thread in threads {
             match thread.join() {
                 Ok(Ok(())) => {}
-                Ok(Err(e)) if Trouble::of(&e) == Trouble::Gone => {
+                Ok(Err(e)) if TunErrorKind::of(&e) == TunErrorKind::Gone => {
                     reason = StopReason::InterfaceGone
                 }
                 Ok(Err(e)) => reason = StopReason::Failed(e),

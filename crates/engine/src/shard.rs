@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use adit_io::tun::Trouble;
+use adit_io::tun::TunErrorKind;
 use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_proto::Time;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -126,7 +126,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         match self.outbound.turn(common, &self.sockets, tun, now) {
             Ok(Turn::Blocked) => self.set_blocked(self.outbound.waits_for()),
             Ok(_) => self.set_blocked(None),
-            Err(e) if Trouble::of(&e) == Trouble::Gone => Err(e),
+            Err(e) if TunErrorKind::of(&e) == TunErrorKind::Gone => Err(e),
             // Anything else concerns what was to be read and passes.
             Err(_) => Ok(()),
         }

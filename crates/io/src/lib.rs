@@ -51,12 +51,12 @@ pub struct Arrival {
 pub trait TunQueue: Send + Sync {
     /// Reads one frame: a virtio header and an IP packet of up to 65,535 bytes. `WouldBlock` when none waits.
     ///
-    /// [`tun::Trouble::of`] says what any other error means.
+    /// [`tun::TunErrorKind::of`] says what any other error means.
     fn read(&self, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Writes one frame: a virtio header and an IP packet, gathered from `frame`.
     ///
-    /// [`tun::Trouble::of`] says what an error means.
+    /// [`tun::TunErrorKind::of`] says what an error means.
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()>;
 
     /// Readable when a frame waits.

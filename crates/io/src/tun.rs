@@ -150,7 +150,7 @@ impl Tun {
         }
         let refused = |frame: &[u8]| {
             self.write(&[IoSlice::new(frame)])
-                .is_err_and(|error| Trouble::of(&error) == Trouble::Refused)
+                .is_err_and(|error| TunErrorKind::of(&error) == TunErrorKind::Refused)
         };
         let [tcp, udp, tunnel] =
             [probe_frame(6), probe_frame(17), probe_tunnel()].map(|frame| refused(&frame));
@@ -285,7 +285,7 @@ impl TunQueue for Tun {
 
 /// What an error of a [`TunQueue`] means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum TunErrorKind {
     /// Nothing waits to be read, or no room to write: poll.
     WouldBlock,
     /// The device was deleted. Nothing will ever work on this queue again.
@@ -298,7 +298,7 @@ pub enum Trouble {
     Transient,
 }
 
-impl Trouble {
+impl TunErrorKind {
     /// Sorts `error`.
     pub fn of(error: &io::Error) -> Self {
         match Errno::from_io_error(error) {

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::fault::{Faults, Faulty};
 use crate::mem::{self, Network};
 use crate::pcap::{Recorded, Recorder};
-use crate::tun::Trouble;
+use crate::tun::TunErrorKind;
 use crate::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN};
 
 fn addr(text: &str) -> SocketAddr {
@@ -215,7 +215,7 @@ fn a_faulty_tun_fails_in_the_ways_that_kernels_do() {
     coalesced[1] = 1;
     tun.write(&[IoSlice::new(&lone)]).unwrap();
     let error = tun.write(&[IoSlice::new(&coalesced)]).unwrap_err();
-    assert_eq!(Trouble::of(&error), Trouble::Refused);
+    assert_eq!(TunErrorKind::of(&error), TunErrorKind::Refused);
     assert_eq!(
         (end.take().map(|frame| frame.len()), end.take()),
         (Some(30), None)
@@ -230,12 +230,12 @@ fn a_faulty_tun_fails_in_the_ways_that_kernels_do() {
         },
     );
     assert_eq!(
-        Trouble::of(&tun.read(&mut [0; 9]).unwrap_err()),
-        Trouble::Transient
+        TunErrorKind::of(&tun.read(&mut [0; 9]).unwrap_err()),
+        TunErrorKind::Transient
     );
     assert_eq!(
-        Trouble::of(&tun.write(&[IoSlice::new(&lone)]).unwrap_err()),
-        Trouble::Down
+        TunErrorKind::of(&tun.write(&[IoSlice::new(&lone)]).unwrap_err()),
+        TunErrorKind::Down
     );
 }
 

@@ -300,11 +300,11 @@ fn this_kernel_takes_what_it_says_it_takes() {
 
     // The probe's answers: down for a good header, refused for a bad one.
     let error = tun.write(&[IoSlice::new(&probe_frame(6))]).unwrap_err();
-    assert_eq!(Trouble::of(&error), Trouble::Down);
+    assert_eq!(TunErrorKind::of(&error), TunErrorKind::Down);
     let mut bad = probe_frame(6);
     bad[1] = 77;
     let error = tun.write(&[IoSlice::new(&bad)]).unwrap_err();
-    assert_eq!(Trouble::of(&error), Trouble::Refused);
+    assert_eq!(TunErrorKind::of(&error), TunErrorKind::Refused);
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn nothing_breaks_when_the_device_is_renamed_moved_changed_and_deleted() {
     let found = (0..100).any(|_| match tun.read(&mut buffer) {
         Ok(len) => buffer[..len].ends_with(b"through"),
         Err(error) => {
-            assert_eq!(Trouble::of(&error), Trouble::WouldBlock);
+            assert_eq!(TunErrorKind::of(&error), TunErrorKind::WouldBlock);
             std::thread::sleep(Duration::from_millis(1));
             false
         }
@@ -376,7 +376,7 @@ fn nothing_breaks_when_the_device_is_renamed_moved_changed_and_deleted() {
         tun.name().unwrap_err(),
         tun.mtu().unwrap_err(),
     ] {
-        assert_eq!(Trouble::of(&error), Trouble::Gone, "{error:?}");
+        assert_eq!(TunErrorKind::of(&error), TunErrorKind::Gone, "{error:?}");
     }
 }
 
