@@ -51,7 +51,7 @@ pub(crate) struct Common<U> {
     /// Routes and sessions, published by the control thread.
     pub(crate) proto: Arc<adit_proto::Shared>,
     pub(crate) control: Inbox,
-    pub(crate) shards: Vec<ShardFace<U>>,
+    pub(crate) shards: Vec<ShardHandle<U>>,
     /// Where tunnels' devices are, unless what is for them is not merged.
     pub(crate) tunnels: Option<TunnelEnds>,
     mtu: AtomicUsize,
@@ -66,7 +66,7 @@ pub(crate) struct Common<U> {
 }
 
 /// What other threads see of a shard.
-pub(crate) struct ShardFace<U> {
+pub(crate) struct ShardHandle<U> {
     pub(crate) sockets: ArcSwap<Sockets<U>>,
     pub(crate) drops: Arc<Drops>,
     pub(crate) waker: Waker,
@@ -85,7 +85,7 @@ pub(crate) enum Message {
     DropStaged(u32),
 }
 
-impl<U: UdpSocket> ShardFace<U> {
+impl<U: UdpSocket> ShardHandle<U> {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             sockets: ArcSwap::from_pointee(Sockets::unbound()),
@@ -123,7 +123,7 @@ impl<U: UdpSocket> ShardFace<U> {
 impl<U> Common<U> {
     pub(crate) fn new(
         proto: Arc<adit_proto::Shared>,
-        shards: Vec<ShardFace<U>>,
+        shards: Vec<ShardHandle<U>>,
         offloads: Offloads,
         is_verbose: bool,
     ) -> std::io::Result<Self> {

@@ -48,7 +48,7 @@ pub use journal::Incident;
 pub use kernel::{Kernel, Settings, VerboseLog};
 pub use mem::{HostEnd, MemHost};
 
-use common::{Common, ShardFace, lock};
+use common::{Common, ShardHandle, lock};
 use control::Control;
 use drops::Drops;
 use inbox::Command;
@@ -56,7 +56,7 @@ use shard::Shard;
 
 /// A running data path. Dropping it stops it.
 pub struct Engine {
-    face: Arc<dyn Face>,
+    handle: Arc<dyn Face>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
 }
 
@@ -140,12 +140,12 @@ impl Engine {
             rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
                 .expect("getrandom gives up to 256 bytes whole");
         }));
-        let faces = tuns
+        let handles = tuns
             .iter()
-            .map(|_| ShardFace::new())
+            .map(|_| ShardHandle::new())
             .collect::<io::Result<Vec<_>>>()?;
         let is_verbose = host.is_verbose();
-        let common = Common::new(device.shared(), faces, offloads, is_verbose)?;
+        let common = Common::new(device.shared(), handles, offloads, is_verbose)?;
         let common = Arc::new(common);
         let mut shards = Vec::new();
         for (number, tun) in tuns.into_iter().enumerate() {
@@ -153,7 +153,7 @@ impl Engine {
         }
         let control = Control::new(device, host, Arc::clone(&common))?;
         let engine = Self {
-            face: Arc::new(Running {
+            handle: Arc::new(Running {
                 common: Arc::clone(&common),
                 offloads,
             }),
@@ -201,28 +201,28 @@ impl Engine {
     /// Applies a transaction, whole or not at all. Blocks until it is in force.
     pub fn set(&self, change: DeviceChange) -> Result<(), SetError> {
         let (answer, result) = sync_channel(1);
-        self.face.command(Command::Set(change, answer));
+        self.handle.command(Command::Set(change, answer));
         result.recv().unwrap_or_else(|_| Err(SetError::stopping()))
     }
 
     /// Configuration and status as of now; an error once the engine stops.
     pub fn get(&self) -> Result<DeviceStatus, SetError> {
         let (answer, result) = sync_channel(1);
-        self.face.command(Command::Get(answer));
+        self.handle.command(Command::Get(answer));
         result.recv().map_err(|_| SetError::stopping())
     }
 
     /// What happened so far and what is in force.
     pub fn report(&self) -> Report {
         let (answer, result) = sync_channel(1);
-        self.face.command(Command::Report(answer));
+        self.handle.command(Command::Report(answer));
         let (handshakes, offloads) = result.recv().unwrap_or_default();
-        self.face.report(handshakes, offloads)
+        self.handle.report(handshakes, offloads)
     }
 
     /// Asks all threads to end.
     pub fn stop(&self) {
-        self.face.stop();
+        self.handle.stop();
     }
 
     /// Waits until all threads have ended, and says why.

@@ -270,19 +270,20 @@ fn stage<U: UdpSocket>(
     bytes: &[u8],
     now: Time,
 ) {
-    let face = &common.shards[shard];
+    let handle = &common.shards[shard];
     if tunnel.endpoint().is_none() {
         // Nothing can be asked for a session. Its own first packet may bring both, and what waited would be old by then.
-        return face.drops.count(DropReason::NoEndpoint, packets(bytes));
+        return handle.drops.count(DropReason::NoEndpoint, packets(bytes));
     }
     let is_first = !staged.holds(tunnel.id());
-    face.drops
+    handle
+        .drops
         .count(DropReason::Staged, staged.push(tunnel.id(), bytes));
     if is_first {
-        face.wait_for(tunnel.id());
+        handle.wait_for(tunnel.id());
         // A session that came before that was told to nobody.
         if tunnel.session(now).is_some() {
-            face.tell(Message::SessionReady(Arc::clone(tunnel)));
+            handle.tell(Message::SessionReady(Arc::clone(tunnel)));
         }
     }
     if tunnel.want_session() {

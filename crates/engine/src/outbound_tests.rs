@@ -17,7 +17,7 @@ use adit_proto::{Device, Output, Tai64N};
 use x25519_dalek::StaticSecret;
 
 use super::*;
-use crate::common::ShardFace;
+use crate::common::ShardHandle;
 
 const INITIATION_LEN: usize = 148;
 /// Plaintext is recognised by so many bytes of it.
@@ -94,9 +94,9 @@ impl<U: UdpSocket> Way<U> {
 
         let network = Network::new();
         let bind = |addr, gso| network.bind(addr, gso).expect("a free address");
-        let faces = vec![ShardFace::new().expect("an eventfd")];
+        let handles = vec![ShardHandle::new().expect("an eventfd")];
         let shared = ours.lock().expect("not poisoned").shared();
-        let common = Common::new(shared, faces, Offloads::ALL, false).expect("an eventfd");
+        let common = Common::new(shared, handles, Offloads::ALL, false).expect("an eventfd");
         let (tun, tun_end) = mem::tun().expect("an in-memory TUN");
         Self {
             outbound: Outbound::new(0, Arc::clone(&common.shards[0].drops)),
@@ -633,10 +633,10 @@ fn a_shard_hears_only_of_handshakes_that_its_frames_wait_for() {
         Arc::clone(ours.tunnels().next().expect("the peer"))
     };
     let heard = |way: &Way| {
-        let face = &way.common.shards[0];
-        face.tell(Message::SessionReady(tunnel(way)));
-        face.tell(Message::DropStaged(tunnel(way).id()));
-        face.take_messages().len()
+        let handle = &way.common.shards[0];
+        handle.tell(Message::SessionReady(tunnel(way)));
+        handle.tell(Message::DropStaged(tunnel(way).id()));
+        handle.take_messages().len()
     };
     assert_eq!(heard(&way), 0, "nothing waits");
     way.frames();

@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::process::setpriority_process;
 
 use crate::clock;
-use crate::common::{Common, Message, ShardFace, Sockets};
+use crate::common::{Common, Message, ShardHandle, Sockets};
 use crate::outbound::{Outbound, Turn};
 use crate::placement::Placement;
 use crate::way_in::WayIn;
@@ -48,15 +48,15 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         offloads: Offloads,
     ) -> io::Result<(Self, Arc<WayIn<T, U>>)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let face = &common.shards[number];
+        let handle = &common.shards[number];
         epoll::add(
             &epoll,
-            &face.waker,
+            &handle.waker,
             EventData::new_u64(WAKER),
             EventFlags::IN,
         )?;
         epoll::add(&epoll, tun.fd(), EventData::new_u64(TUN), EventFlags::IN)?;
-        let outbound = Outbound::new(number, Arc::clone(&face.drops));
+        let outbound = Outbound::new(number, Arc::clone(&handle.drops));
         let way_in = Arc::new(WayIn::new(number, tun, common, offloads)?);
         let shard = Self {
             number,
@@ -180,12 +180,12 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     fn woken(&mut self, now: Time) -> io::Result<()> {
         let way_in = Arc::clone(&self.way_in);
         let common = &way_in.common;
-        let face: &ShardFace<U> = &common.shards[self.number];
-        face.waker.clear();
+        let handle: &ShardHandle<U> = &common.shards[self.number];
+        handle.waker.clear();
         if way_in.was_overtaxed() {
             self.placement.leave();
         }
-        let sockets = face.sockets.load_full();
+        let sockets = handle.sockets.load_full();
         let replaced = !Arc::ptr_eq(&sockets, &self.sockets);
         if replaced {
             self.set_lent(false)?;
@@ -198,7 +198,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                 epoll::add(&self.epoll, socket.fd(), data, self.socket_events(token))?;
             }
         }
-        for message in face.take_messages() {
+        for message in handle.take_messages() {
             match message {
                 Message::SessionReady(tunnel) => {
                     let sent = self

@@ -40,13 +40,13 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
         offloads: Offloads,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let face = &common.shards[number];
+        let handle = &common.shards[number];
         let waker = EventData::new_u64(WAKER);
-        epoll::add(&epoll, &face.way_in, waker, EventFlags::IN)?;
+        epoll::add(&epoll, &handle.way_in, waker, EventFlags::IN)?;
         Ok(Self {
             number,
             tun,
-            inbound: Mutex::new(Inbound::new(offloads, Arc::clone(&face.drops))),
+            inbound: Mutex::new(Inbound::new(offloads, Arc::clone(&handle.drops))),
             common,
             epoll,
             overtaxed: AtomicBool::new(false),
@@ -86,19 +86,19 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
     /// Carries packets from the sockets that are lent, until the engine stops.
     pub(crate) fn run(&self) -> io::Result<()> {
         give_priority(&self.common);
-        let face = &self.common.shards[self.number];
+        let handle = &self.common.shards[self.number];
         let mut placement = Placement::new();
         let mut events = Vec::with_capacity(8);
         while !self.common.is_stopping() {
             wait(&self.epoll, &mut events)?;
             let now = clock::now();
             let rested = placement.turn(now);
-            let sockets = face.sockets.load();
+            let sockets = handle.sockets.load();
             let mut from = None;
             for event in &events {
                 match event.data.u64() {
                     WAKER => {
-                        face.way_in.clear();
+                        handle.way_in.clear();
                         overwrite_stack();
                     }
                     family => {
@@ -119,7 +119,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
                 placement.arrived(arrival);
             }
             if placement.is_loaded() && !self.overtaxed.swap(true, Ordering::AcqRel) {
-                face.waker.wake();
+                handle.waker.wake();
             }
         }
         Ok(())

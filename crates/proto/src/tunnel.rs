@@ -8,7 +8,7 @@ use crate::session::Session;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64};
 use crate::{Endpoint, Time};
 
-/// The face of a peer that the shards share with the control thread; nothing here blocks.
+/// What the shards share of a peer with the control thread; nothing here blocks.
 ///
 /// Shards note what happened as timestamps; the control thread looks at them when a timer runs out. A shard tells
 /// the control thread only when no timer is armed that will look, or when a handshake is due. `tests/loom.rs` tries every
