@@ -35,7 +35,7 @@ pub(super) const DROP: i32 = 2;
 ///
 /// The program that notes it lives as long as what it is attached to.
 #[derive(Debug)]
-pub(crate) struct LastArrival(Numbers);
+pub(crate) struct LastArrival(SharedMap);
 
 const CPU: usize = 0;
 /// Nanoseconds of CLOCK_BOOTTIME.
@@ -72,15 +72,15 @@ impl LastArrival {
 }
 
 /// A program that stores the number of the CPU and the time, and lets the packet pass.
-fn note_arrival() -> io::Result<(Numbers, OwnedFd)> {
-    let (numbers, map) = Numbers::new()?;
-    let [numbers_low, numbers_high] = Instruction::numbers(R1, &map);
+fn note_arrival() -> io::Result<(SharedMap, OwnedFd)> {
+    let (numbers, map) = SharedMap::new()?;
+    let [map_low, map_high] = Instruction::numbers(R1, &map);
     let program = [
         Instruction::call(KTIME_GET_BOOT_NS),
         Instruction::copy(R6, R0),
         Instruction::call(GET_SMP_PROCESSOR_ID),
-        numbers_low,
-        numbers_high,
+        map_low,
+        map_high,
         Instruction::store64(R1, offset(CPU), R0),
         Instruction::store64(R1, offset(NANOS), R6),
         // The length to keep: all of it.
@@ -112,21 +112,21 @@ const NUMBERS: usize = 16;
 
 /// Numbers that a program and this process share: the value of an array map that has one.
 #[derive(Debug)]
-pub(super) struct Numbers(NonNull<[AtomicU64; NUMBERS]>);
+pub(super) struct SharedMap(NonNull<[AtomicU64; NUMBERS]>);
 
 // SAFETY: it owns the mapping, in which there are but atomics.
-unsafe impl Send for Numbers {}
+unsafe impl Send for SharedMap {}
 // SAFETY: as above.
-unsafe impl Sync for Numbers {}
+unsafe impl Sync for SharedMap {}
 
-impl Drop for Numbers {
+impl Drop for SharedMap {
     fn drop(&mut self) {
         // SAFETY: `new` made the mapping for this one alone, of this length; `get` lends it for no longer than this lives.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<[AtomicU64; NUMBERS]>()) };
     }
 }
 
-impl Numbers {
+impl SharedMap {
     /// They are zero. The descriptor is the map's, for a program to name.
     pub(super) fn new() -> io::Result<(Self, OwnedFd)> {
         // Asked for first: a sandbox may end a process that makes a system call which it is not meant to need.

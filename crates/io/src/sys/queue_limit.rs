@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::bpf::{self, Instruction, Numbers, R0, R1, R2, R6, R7, R8, R9, TCP_SOCK, offset};
+use super::bpf::{self, Instruction, R0, R1, R2, R6, R7, R8, R9, SharedMap, TCP_SOCK, offset};
 
 /// Bytes of a packet that counts: shorter ones are limited by their number.
 const LONG: u16 = 4096;
@@ -49,7 +49,7 @@ const HEADERS: i32 = 40 + 32;
 /// lets no more bytes wait than the MTU times the number of packets.
 #[derive(Debug)]
 pub(crate) struct QueueLimit {
-    numbers: Numbers,
+    numbers: SharedMap,
     _attached: OwnedFd,
     least: u64,
     /// Packets read since what had been let through was `mark` bytes.
@@ -64,7 +64,7 @@ impl QueueLimit {
     /// For an interface of the calling thread's network namespace that has one queue: `least` bytes may wait, or up to
     /// [`RANGE`] times that as long as packets are short of [`MEAN`]. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
     pub(crate) fn attach(ifindex: u32, least: u64) -> io::Result<Self> {
-        let (numbers, map) = Numbers::new()?;
+        let (numbers, map) = SharedMap::new()?;
         numbers.get()[LIMIT].store(least, Relaxed);
         let attached = bpf::attach_to_egress(ifindex, &program(&map))?;
         Ok(Self {
@@ -121,15 +121,15 @@ impl QueueLimit {
 }
 
 fn program(map: &OwnedFd) -> [Instruction; 30] {
-    let [numbers_low, numbers_high] = Instruction::numbers(R7, map);
+    let [map_low, map_high] = Instruction::numbers(R7, map);
     let (count, pass, lost, add, drop) = (18, 19, 21, 27, 28);
     // How far it is from one instruction to another.
     let skip = |from: i16, to: i16| to - from - 1;
     [
         // 0. A short packet passes.
         Instruction::copy(R6, R1),
-        numbers_low,
-        numbers_high,
+        map_low,
+        map_high,
         Instruction::load32(R8, R6, LEN),
         Instruction::skip_if_less(R8, i32::from(LONG), skip(4, pass)),
         // 5. As long as passed - taken is within the limit, every packet is counted and passes.
