@@ -182,7 +182,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         let common = &way_in.common;
         let handle: &ShardHandle<U> = &common.shards[self.number];
         handle.waker.clear();
-        if way_in.was_overtaxed() {
+        if way_in.was_overloaded() {
             self.placement.leave();
         }
         let sockets = handle.sockets.load_full();

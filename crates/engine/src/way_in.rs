@@ -29,7 +29,7 @@ pub(crate) struct WayIn<T, U> {
     /// What the way in's own thread sleeps on: its waker, and the sockets while they are lent.
     epoll: OwnedFd,
     /// That thread has met load: it asks the shard to take the sockets back.
-    overtaxed: AtomicBool,
+    overloaded: AtomicBool,
 }
 
 impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
@@ -49,7 +49,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
             inbound: Mutex::new(Inbound::new(offloads, Arc::clone(&handle.drops))),
             common,
             epoll,
-            overtaxed: AtomicBool::new(false),
+            overloaded: AtomicBool::new(false),
         })
     }
 
@@ -79,8 +79,8 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
     }
 
     /// Whether the way in's own thread has met load since this was last asked.
-    pub(crate) fn was_overtaxed(&self) -> bool {
-        self.overtaxed.swap(false, Ordering::AcqRel)
+    pub(crate) fn was_overloaded(&self) -> bool {
+        self.overloaded.swap(false, Ordering::AcqRel)
     }
 
     /// Carries packets from the sockets that are lent, until the engine stops.
@@ -118,7 +118,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
             if let Some(arrival) = from {
                 placement.arrived(arrival);
             }
-            if placement.is_loaded() && !self.overtaxed.swap(true, Ordering::AcqRel) {
+            if placement.is_loaded() && !self.overloaded.swap(true, Ordering::AcqRel) {
                 handle.waker.wake();
             }
         }
