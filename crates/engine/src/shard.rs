@@ -36,7 +36,7 @@ pub(crate) struct Shard<T, U> {
     blocked: Option<bool>,
     placement: Placement,
     /// Little moves: the way in's own thread has the sockets.
-    lent: bool,
+    handed_over: bool,
 }
 
 impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
@@ -66,7 +66,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             outbound,
             blocked: None,
             placement: Placement::new(),
-            lent: false,
+            handed_over: false,
         };
         Ok((shard, way_in))
     }
@@ -116,7 +116,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                 self.placement.arrived(arrival);
             }
             self.placement.turned(now);
-            self.set_lent(self.placement.follows())?;
+            self.set_handed_over(self.placement.follows())?;
         }
         Ok(())
     }
@@ -148,16 +148,16 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         Ok(())
     }
 
-    /// Lends the sockets to the way in's own thread, or takes them back.
-    fn set_lent(&mut self, lent: bool) -> io::Result<()> {
-        if lent == self.lent {
+    /// Hands the sockets over to the way in's own thread, or reclaims them.
+    fn set_handed_over(&mut self, handed_over: bool) -> io::Result<()> {
+        if handed_over == self.handed_over {
             return Ok(());
         }
-        if lent {
-            self.lent = self.way_in.lend(&self.sockets);
+        if handed_over {
+            self.handed_over = self.way_in.hand_over(&self.sockets);
         } else {
-            self.way_in.take_back(&self.sockets);
-            self.lent = false;
+            self.way_in.reclaim(&self.sockets);
+            self.handed_over = false;
         }
         self.change_socket_events()
     }
@@ -172,7 +172,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
 
     fn socket_events(&self, token: u64) -> EventFlags {
         let mut events = EventFlags::empty();
-        events.set(EventFlags::IN, !self.lent);
+        events.set(EventFlags::IN, !self.handed_over);
         events.set(EventFlags::OUT, self.blocked == Some(token == V6));
         events
     }
@@ -188,7 +188,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         let sockets = handle.sockets.load_full();
         let replaced = !Arc::ptr_eq(&sockets, &self.sockets);
         if replaced {
-            self.set_lent(false)?;
+            self.set_handed_over(false)?;
             for socket in self.sockets.both() {
                 epoll::delete(&self.epoll, socket.fd())?;
             }

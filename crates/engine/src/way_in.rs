@@ -26,9 +26,9 @@ pub(crate) struct WayIn<T, U> {
     pub(crate) tun: T,
     pub(crate) common: Arc<Common<U>>,
     inbound: Mutex<Inbound>,
-    /// What the way in's own thread sleeps on: its waker, and the sockets while they are lent.
+    /// What the way in's own thread sleeps on: its waker, and the sockets while they are handed over.
     epoll: OwnedFd,
-    /// That thread has met load: it asks the shard to take the sockets back.
+    /// That thread has met load: it asks the shard to reclaim the sockets.
     overloaded: AtomicBool,
 }
 
@@ -58,22 +58,22 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
         lock(&self.inbound).turn(&self.common, socket, &self.tun, now)
     }
 
-    /// Lends the sockets to the way in's own thread: all of them, or none if there is no memory for that.
-    pub(crate) fn lend(&self, sockets: &Sockets<U>) -> bool {
-        let lent = tokens(sockets).all(|(socket, token)| {
+    /// Hands the sockets over to the way in's own thread: all of them, or none if there is no memory for that.
+    pub(crate) fn hand_over(&self, sockets: &Sockets<U>) -> bool {
+        let handed_over = tokens(sockets).all(|(socket, token)| {
             let data = EventData::new_u64(token);
             epoll::add(&self.epoll, socket.fd(), data, EventFlags::IN).is_ok()
         });
-        if !lent {
-            self.take_back(sockets);
+        if !handed_over {
+            self.reclaim(sockets);
         }
-        lent
+        handed_over
     }
 
-    /// Takes them back.
-    pub(crate) fn take_back(&self, sockets: &Sockets<U>) {
+    /// Reclaims them.
+    pub(crate) fn reclaim(&self, sockets: &Sockets<U>) {
         for socket in sockets.both() {
-            // Fails for one that is not lent only.
+            // Fails for one that was not handed over.
             let _ = epoll::delete(&self.epoll, socket.fd());
         }
     }
@@ -83,7 +83,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
         self.overloaded.swap(false, Ordering::AcqRel)
     }
 
-    /// Carries packets from the sockets that are lent, until the engine stops.
+    /// Carries packets from the sockets that are handed over, until the engine stops.
     pub(crate) fn run(&self) -> io::Result<()> {
         give_priority(&self.common);
         let handle = &self.common.shards[self.number];

@@ -123,9 +123,9 @@ fn packets_keep_their_order_while_the_way_in_changes_threads() {
     }
 }
 
-/// Sockets are lent and taken back also when they are replaced or nothing comes any more.
+/// Sockets are handed over and taken back also when they are replaced or nothing comes any more.
 #[test]
-fn a_lent_socket_can_be_replaced_and_the_engine_stopped() {
+fn a_handed_over_socket_can_be_replaced_and_the_engine_stopped() {
     if one_cpu_only() {
         return;
     }
