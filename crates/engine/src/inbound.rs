@@ -80,7 +80,7 @@ impl Inbound {
 
     /// Receives what waits in the socket, up to a batch, and delivers it. Returns how many data messages that were;
     /// errors are the TUN's.
-    pub(crate) fn turn<U: UdpSocket>(
+    pub(crate) fn poll<U: UdpSocket>(
         &mut self,
         common: &Common<U>,
         socket: &U,

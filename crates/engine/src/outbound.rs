@@ -37,9 +37,9 @@ const STANDING: u32 = 16;
 /// How often the control thread hears of that.
 const TELL_EVERY: Duration = Duration::from_millis(20);
 
-/// What a turn left behind.
+/// What a poll left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Progress {
     /// All frames that were read are sent.
     Done,
     /// The socket is full, and sealed trains wait for it: call again when it is writable.
@@ -54,7 +54,7 @@ pub(crate) struct Outbound {
     frames: VecDeque<(usize, usize)>,
     sender: Sender,
     staged: Staged,
-    /// Packets that the last turn carried.
+    /// Packets that the last poll carried.
     carried: usize,
     /// Turns since the TUN was last read empty.
     behind: u32,
@@ -83,16 +83,16 @@ impl Outbound {
     }
 
     /// Reads what waits in the TUN queue and sends it.
-    pub(crate) fn turn<U: UdpSocket>(
+    pub(crate) fn poll<U: UdpSocket>(
         &mut self,
         common: &Common<U>,
         sockets: &Sockets<U>,
         tun: &impl TunQueue,
         now: Time,
-    ) -> io::Result<Turn> {
+    ) -> io::Result<Progress> {
         self.carried = 0;
         if !self.sender.flush(common, sockets, now) {
-            return Ok(Turn::Blocked);
+            return Ok(Progress::Blocked);
         }
         if self.frames.is_empty() {
             let emptied = read(&mut self.arena, &mut self.frames, tun)?;
@@ -109,12 +109,12 @@ impl Outbound {
         loop {
             self.forward(common, sockets, now);
             if !self.sender.flush(common, sockets, now) {
-                return Ok(Turn::Blocked);
+                return Ok(Progress::Blocked);
             }
             // A socket that had no room may have some by now. Then nobody wakes this shard for the frames that are left:
             // they go at once (invariant 6).
             if self.frames.is_empty() {
-                return Ok(Turn::Done);
+                return Ok(Progress::Done);
             }
         }
     }
@@ -176,7 +176,7 @@ impl Outbound {
             .map(|train| train.to.addr.is_ipv6())
     }
 
-    /// How many packets the last turn carried.
+    /// How many packets the last poll carried.
     pub(crate) fn carried(&self) -> usize {
         self.carried
     }
@@ -188,7 +188,7 @@ impl Outbound {
         sockets: &Sockets<U>,
         tunnel: &Arc<Tunnel>,
         now: Time,
-    ) -> Turn {
+    ) -> Progress {
         send_staged(
             &mut self.sender,
             &mut self.staged,
@@ -198,9 +198,9 @@ impl Outbound {
             now,
         );
         if self.sender.ready.is_empty() {
-            Turn::Done
+            Progress::Done
         } else {
-            Turn::Blocked
+            Progress::Blocked
         }
     }
 
@@ -291,7 +291,7 @@ fn stage<U: UdpSocket>(
     }
 }
 
-/// The trains that frames of one turn are laid into. A tunnel has at most one of them: its packets stay in order.
+/// The trains that frames of one poll are laid into. A tunnel has at most one of them: its packets stay in order.
 struct Trains<'a> {
     open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
 }

@@ -137,11 +137,11 @@ impl<U: UdpSocket> Way<U> {
         lengths.len()
     }
 
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         let turn = self
             .outbound
-            .turn(&self.common, &self.sockets, &self.tun, self.now);
-        assert_eq!(turn.expect("a TUN without faults"), Turn::Done);
+            .poll(&self.common, &self.sockets, &self.tun, self.now);
+        assert_eq!(turn.expect("a TUN without faults"), Progress::Done);
     }
 
     /// Datagrams that have left since the last look, none with a piece of plaintext in it.
@@ -206,7 +206,7 @@ impl<U: UdpSocket> Way<U> {
                 let turn =
                     self.outbound
                         .send_staged(&self.common, &self.sockets, &tunnel, self.now);
-                assert_eq!(turn, Turn::Done);
+                assert_eq!(turn, Progress::Done);
             }
         }
     }
@@ -221,11 +221,11 @@ fn nothing_but_handshakes_leaves_without_a_session_and_no_plaintext_ever() {
     // Each round begins without a session: there is none yet, or the last one has expired.
     for round in 0..3 {
         let staged = way.frames() + way.frames();
-        way.turn();
+        way.poll();
         assert_eq!(way.wire().len(), 0, "round {round}: sent without a session");
         let response = way.initiate();
         let further = way.frames();
-        way.turn();
+        way.poll();
         let seen = way.wire();
         assert_eq!(seen.len(), 1, "round {round}: sent before the response");
         assert_eq!((seen[0][0], seen[0].len()), (1, INITIATION_LEN));
@@ -237,7 +237,7 @@ fn nothing_but_handshakes_leaves_without_a_session_and_no_plaintext_ever() {
         receivers.push(seen[0][4..8].to_vec());
 
         let traffic = way.frames();
-        way.turn();
+        way.poll();
         let seen = way.wire();
         assert_eq!(seen.len(), traffic);
         assert!(seen.iter().all(is_sealed));
@@ -274,7 +274,7 @@ fn nothing_waits_for_a_peer_that_is_nowhere() {
     drop(ours);
     let frames = way.frames();
     assert!(way.tun_end.inject(udp_super_frame(5, 100)));
-    way.turn();
+    way.poll();
     let dropped = way.common.shards[0].drops.of(DropReason::NoEndpoint);
     assert_eq!(dropped, frames as u64 + 5);
     assert!(!way.outbound.staged.holds(0));
@@ -332,7 +332,7 @@ fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
         next: Arc::clone(&next),
     });
     way.frames();
-    way.turn();
+    way.poll();
     let response = way.initiate();
     way.complete(&response);
     way.wire();
@@ -351,7 +351,7 @@ fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
 
     // 200 datagrams of 300 bytes: more than a train, each long enough to leave at once.
     assert!(way.tun_end.inject(udp_super_frame(200, 300)));
-    way.turn();
+    way.poll();
     let left = way.wire().len();
     assert!((1..200).contains(&left), "{left} have left");
     let ended = way.common.shards[0].drops.of(DropReason::SessionEnded);
@@ -390,7 +390,7 @@ fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
         drop(ours);
         let mut other = device(&secret, PeerChange::new(us), way.now);
         assert!(way.tun_end.inject(to_other(n, udp_super_frame(1, 9))));
-        way.turn();
+        way.poll();
         std::mem::swap(&mut way.theirs, &mut other);
         let response = way.initiate();
         std::mem::swap(&mut way.theirs, &mut other);
@@ -398,7 +398,7 @@ fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
     }
     // 2. A frame waits for a session, and the next for the train of another peer to leave. Then the session comes.
     assert!(way.tun_end.inject(udp_super_frame(1, 100)));
-    way.turn();
+    way.poll();
     let response = way.initiate();
     way.wire();
     let (device, now, answer) = (Arc::clone(&way.ours), way.now, response.clone());
@@ -413,7 +413,7 @@ fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
         assert!(way.tun_end.inject(to_other(n, frame)));
     }
     assert!(way.tun_end.inject(udp_super_frame(1, 200)));
-    way.turn();
+    way.poll();
     way.complete(&response);
     // By the lengths of their datagrams.
     let mut left: Vec<_> = way.wire().iter().map(Vec::len).collect();
@@ -451,7 +451,7 @@ impl TunQueue for Failing {
 fn what_was_read_before_an_error_leaves() {
     let mut way = Way::new();
     way.frames();
-    way.turn();
+    way.poll();
     let response = way.initiate();
     way.complete(&response);
     way.wire();
@@ -460,12 +460,12 @@ fn what_was_read_before_an_error_leaves() {
     let failing = Failing(Mutex::new(frames), tun);
     let turn = way
         .outbound
-        .turn(&way.common, &way.sockets, &failing, way.now);
-    assert_eq!(turn.expect("frames were read"), Turn::Done);
+        .poll(&way.common, &way.sockets, &failing, way.now);
+    assert_eq!(turn.expect("frames were read"), Progress::Done);
     assert_eq!(way.wire().len(), 5);
     let turn = way
         .outbound
-        .turn(&way.common, &way.sockets, &failing, way.now);
+        .poll(&way.common, &way.sockets, &failing, way.now);
     assert!(turn.is_err(), "nothing but the error is left");
 }
 
@@ -479,12 +479,12 @@ fn a_queue_that_stands_is_reported_now_and_then() {
             for _ in 0..4 {
                 assert!(way.tun_end.inject(vec![0; 50_000]));
             }
-            way.turn();
+            way.poll();
         }
     };
     turns(&mut way, 15);
     // Read empty once, it begins anew.
-    way.turn();
+    way.poll();
     turns(&mut way, 15);
     assert!(!behind(&way), "a burst is no standing queue");
     turns(&mut way, 1);
@@ -539,7 +539,7 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
         calls: Arc::clone(&calls),
     });
     way.frames();
-    way.turn();
+    way.poll();
     let response = way.initiate();
     way.complete(&response);
     way.wire();
@@ -555,12 +555,15 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
         }
         let turn = way
             .outbound
-            .turn(&way.common, &way.sockets, &way.tun, way.now);
+            .poll(&way.common, &way.sockets, &way.tun, way.now);
         let turn = turn.expect("a TUN without faults");
-        assert_eq!(turn == Turn::Blocked, way.outbound.waits_for().is_some());
-        if turn == Turn::Blocked {
+        assert_eq!(
+            turn == Progress::Blocked,
+            way.outbound.waits_for().is_some()
+        );
+        if turn == Progress::Blocked {
             assert_eq!(calls.load(Ordering::Relaxed), 0, "it has room");
-            way.turn();
+            way.poll();
         }
         assert_eq!(way.wire().len(), frames, "{refused} refusals");
     }
@@ -575,7 +578,7 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
         calls: Arc::clone(&calls),
     });
     way.frames();
-    way.turn();
+    way.poll();
     let response = way.initiate();
     way.wire();
     way.complete(&response);
@@ -590,20 +593,20 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     calls.store(usize::MAX, Ordering::Relaxed);
     let turn = way
         .outbound
-        .turn(&way.common, &way.sockets, &way.tun, way.now);
-    assert_eq!(turn.expect("a TUN without faults"), Turn::Blocked);
+        .poll(&way.common, &way.sockets, &way.tun, way.now);
+    assert_eq!(turn.expect("a TUN without faults"), Progress::Blocked);
     calls.store(0, Ordering::Relaxed);
     // 2. The second one sends more than two replay windows.
     let drops = Arc::clone(&way.common.shards[0].drops);
     let first = std::mem::replace(&mut way.outbound, Outbound::new(0, drops));
     for _ in 0..50 {
         frames(&way, 7);
-        way.turn();
+        way.poll();
         wire.extend(way.wire());
     }
     // 3. What the first one held leaves.
     way.outbound = first;
-    way.turn();
+    way.poll();
     wire.extend(way.wire());
 
     assert_eq!(wire.len(), 10 + 150 + 50 * 350);
@@ -640,11 +643,11 @@ fn a_shard_hears_only_of_handshakes_that_its_frames_wait_for() {
     };
     assert_eq!(heard(&way), 0, "nothing waits");
     way.frames();
-    way.turn();
+    way.poll();
     assert_eq!(heard(&way), 1, "once for all that waits");
     let response = way.initiate();
     way.complete(&response);
     way.frames();
-    way.turn();
+    way.poll();
     assert_eq!(heard(&way), 0, "all has left");
 }

@@ -18,7 +18,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 #[path = "placement_tests.rs"]
 mod tests;
 
-/// A pause between turns after which a packet may be a lone one.
+/// A pause between polls after which a packet may be a lone one.
 const REST: Duration = Duration::from_millis(1);
 /// Packets without a rest between them that are load. A request and its answer are two. A thread that had to wait for
 /// a CPU seems to have rested, but finds more than that.
@@ -52,7 +52,7 @@ const FREE: Duration = Duration::from_millis(12);
 /// What the calling thread has seen, and where it runs.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    /// When the last turn began.
+    /// When the last poll began.
     last: Time,
     /// Packets since the last rest.
     packets: usize,
@@ -104,8 +104,8 @@ impl Placement {
         }
     }
 
-    /// A turn begins. Whether the thread rested before it: then [`Self::arrived`] wants to know more.
-    pub(crate) fn turn(&mut self, now: Time) -> bool {
+    /// A poll begins. Whether the thread rested before it: then [`Self::arrived`] wants to know more.
+    pub(crate) fn poll_begins(&mut self, now: Time) -> bool {
         let pause = now.since(self.last);
         self.last = now;
         let rested = pause >= REST;
@@ -122,7 +122,7 @@ impl Placement {
         rested
     }
 
-    /// So many packets were carried in this turn. It counts as one at least: a flood of datagrams that are none is load.
+    /// So many packets were carried in this poll. It counts as one at least: a flood of datagrams that are none is load.
     pub(crate) fn carried(&mut self, packets: usize) {
         self.packets = self.packets.saturating_add(packets.max(1));
         if self.is_loaded() {
@@ -133,7 +133,7 @@ impl Placement {
         }
     }
 
-    /// The packets of this turn, after a rest.
+    /// The packets of this poll, after a rest.
     pub(crate) fn arrived(&mut self, arrival: Arrival) {
         if self.is_loaded() {
             return;
@@ -181,7 +181,7 @@ impl Placement {
     }
 
     /// The calling thread's turn is over. Under load it stays where it is, unless it has to wait for that CPU.
-    pub(crate) fn turned(&mut self, now: Time) {
+    pub(crate) fn poll_ended(&mut self, now: Time) {
         let is_due = self.asked.is_none_or(|(at, _)| now.since(at) >= WINDOW);
         if self.is_loaded()
             && is_due

@@ -27,25 +27,25 @@ impl Walk {
         walk
     }
 
-    /// A turn after `pause`, for a packet that waited for `wait` on `cpu`.
-    fn late_turn(&mut self, pause: Duration, cpu: usize, wait: Duration) {
+    /// A poll after `pause`, for a packet that waited for `wait` on `cpu`.
+    fn late_poll(&mut self, pause: Duration, cpu: usize, wait: Duration) {
         self.now = self.now + pause;
         let at = self.now;
         self.now = self.now + wait;
-        let rested = self.placement.turn(self.now);
+        let rested = self.placement.poll_begins(self.now);
         self.placement.carried(1);
         if rested {
             self.placement.arrived(Arrival { cpu, at });
         }
-        self.turned();
+        self.poll_ended();
     }
 
-    fn turned(&mut self) {
+    fn poll_ended(&mut self) {
         if let Some(Some(file)) = self.placement.schedstat.get() {
             let line = format!("123456789 {} 42\n", self.waited.as_nanos());
             file.write_all_at(line.as_bytes(), 0).expect("written");
         }
-        self.placement.turned(self.now);
+        self.placement.poll_ended(self.now);
     }
 
     /// A load for so long, with one part of the time in `one_in` spent waiting for a CPU.
@@ -54,14 +54,14 @@ impl Walk {
         while self.now < end {
             self.now = self.now + NONE;
             self.waited += NONE / one_in;
-            self.placement.turn(self.now);
+            self.placement.poll_begins(self.now);
             self.placement.carried(1);
-            self.turned();
+            self.poll_ended();
         }
     }
 
-    fn turn(&mut self, pause: Duration, cpu: usize) {
-        self.late_turn(pause, cpu, Duration::from_micros(10));
+    fn poll(&mut self, pause: Duration, cpu: usize) {
+        self.late_poll(pause, cpu, Duration::from_micros(10));
     }
 
     /// Lone packets from `cpu` until the thread is there, and how many it took.
@@ -69,7 +69,7 @@ impl Walk {
         let mut packets = 0;
         while affinity() != only(cpu) {
             assert!(packets <= MAX_PATTERN, "that is a pattern");
-            self.turn(PAUSE, cpu);
+            self.poll(PAUSE, cpu);
             packets += 1;
         }
         packets
@@ -106,9 +106,9 @@ fn a_thread_goes_where_lone_packets_come_from_once_that_is_a_pattern() {
             walk.placement.leave();
             for n in 1..=PATTERN {
                 assert!(affinity() != only(cpu), "after {n} packets");
-                walk.turn(PAUSE, cpu);
+                walk.poll(PAUSE, cpu);
                 // An answer is no packet after a rest.
-                walk.turn(NONE, cpus[n as usize % 2]);
+                walk.poll(NONE, cpus[n as usize % 2]);
             }
             assert!(affinity() == only(cpu));
             assert_eq!(sched_getcpu(), cpu);
@@ -142,23 +142,23 @@ fn a_thread_stays_somewhere_if_packets_come_from_either_of_two_cpus_in_turns() {
         // The first two are no swing yet.
         for n in 0..swings + 2 {
             assert!(affinity() == allowed, "after {n} packets");
-            walk.turn(PAUSE, cpus[n % 2]);
+            walk.poll(PAUSE, cpus[n % 2]);
         }
         let cpu = cpus[(swings + 1) % 2];
         assert!(affinity() == only(cpu) && walk.placement.follows());
         // They may be two applications' after all: one place is as good as the other.
         for n in 0..10 * swings {
-            walk.turn(PAUSE, cpus[n % 2]);
+            walk.poll(PAUSE, cpus[n % 2]);
             assert!(affinity() == only(cpu));
         }
         // Where they wait for too long they are not followed at once again.
         for n in 0..TOO_LATE as usize {
             assert!(affinity() == only(cpu), "after {n} in a row");
-            walk.late_turn(PAUSE, cpus[n % 2], PROMPT + NONE);
+            walk.late_poll(PAUSE, cpus[n % 2], PROMPT + NONE);
         }
         for n in 0..3 * swings {
             assert!(affinity() == allowed, "after {n} packets");
-            walk.turn(PAUSE, cpus[n % 2]);
+            walk.poll(PAUSE, cpus[n % 2]);
         }
     });
 }
@@ -167,7 +167,7 @@ fn a_thread_stays_somewhere_if_packets_come_from_either_of_two_cpus_in_turns() {
 fn packets_from_everywhere_are_no_reason_to_go_anywhere() {
     walk(|mut walk, allowed, cpus| {
         for n in 0..10 * PATTERN as usize {
-            walk.turn(PAUSE, cpus[n / 2 % 2]);
+            walk.poll(PAUSE, cpus[n / 2 % 2]);
         }
         assert!(affinity() == allowed);
     });
@@ -178,11 +178,11 @@ fn under_load_no_packet_is_followed_until_there_is_a_pattern_again() {
     walk(|mut walk, allowed, cpus| {
         assert_eq!(walk.follow(cpus[1]), PATTERN);
         for n in 2..LOAD {
-            walk.turn(NONE, cpus[1]);
+            walk.poll(NONE, cpus[1]);
             assert!(walk.placement.follows(), "turn {n}");
         }
         for _ in 0..100 {
-            walk.turn(NONE, cpus[1]);
+            walk.poll(NONE, cpus[1]);
             assert!(walk.placement.is_loaded() && !walk.placement.follows());
             assert!(affinity() == allowed);
         }
@@ -191,19 +191,19 @@ fn under_load_no_packet_is_followed_until_there_is_a_pattern_again() {
         // So it is with datagrams that carry nothing.
         for _ in 1..LOAD {
             walk.now = walk.now + NONE;
-            assert!(!walk.placement.turn(walk.now));
+            assert!(!walk.placement.poll_begins(walk.now));
             walk.placement.carried(0);
         }
         assert!(walk.placement.is_loaded() && affinity() == allowed);
         // A thread that had no CPU for a while is loaded, too.
         for _ in 0..100 {
             walk.now = walk.now + PAUSE;
-            assert!(walk.placement.turn(walk.now));
+            assert!(walk.placement.poll_begins(walk.now));
             walk.placement.carried(LOAD);
             let at = walk.now;
             walk.placement.arrived(Arrival { cpu: cpus[1], at });
             walk.waited += PAUSE;
-            walk.turned();
+            walk.poll_ended();
             assert!(affinity() == allowed);
         }
     });
@@ -218,21 +218,21 @@ fn a_cpu_that_is_too_busy_is_left_and_followed_less_easily_until_it_proves_well(
             assert_eq!(walk.follow(cpus[1]), pattern);
             // Now and then a packet may wait.
             for _ in 0..3 {
-                walk.late_turn(PAUSE, cpus[1], late);
+                walk.late_poll(PAUSE, cpus[1], late);
                 for _ in 0..LATE {
-                    walk.turn(PAUSE, cpus[1]);
+                    walk.poll(PAUSE, cpus[1]);
                 }
             }
             for n in 0..TOO_LATE {
                 assert!(affinity() == only(cpus[1]), "after {n} in a row");
-                walk.late_turn(PAUSE, cpus[1], late);
+                walk.late_poll(PAUSE, cpus[1], late);
             }
             assert!(affinity() == allowed);
             pattern = (4 * pattern).min(MAX_PATTERN);
         }
         assert_eq!(pattern, MAX_PATTERN);
         for _ in 0..16 * MAX_PATTERN {
-            walk.turn(PAUSE, cpus[1]);
+            walk.poll(PAUSE, cpus[1]);
         }
         walk.placement.leave();
         assert_eq!(walk.follow(cpus[0]), PATTERN);
@@ -245,7 +245,7 @@ fn what_somebody_else_decides_about_the_thread_holds() {
         // 1. before it goes anywhere
         sched_setaffinity(None, &only(cpus[0])).expect("one of the CPUs");
         for _ in 0..2 * PATTERN {
-            walk.turn(PAUSE, cpus[1]);
+            walk.poll(PAUSE, cpus[1]);
         }
         assert!(affinity() == only(cpus[0]));
         assert!(!walk.placement.follows());
@@ -312,7 +312,7 @@ fn a_cpu_that_does_not_exist_is_ignored() {
     walk(|mut walk, allowed, _| {
         for cpu in [CpuSet::MAX_CPU - 1, CpuSet::MAX_CPU, usize::MAX] {
             for _ in 0..2 * PATTERN {
-                walk.turn(PAUSE, cpu);
+                walk.poll(PAUSE, cpu);
             }
             assert!(affinity() == allowed);
         }
@@ -326,7 +326,7 @@ fn a_cpu_where_a_thread_may_not_run_is_tried_less_and_less() {
         while pattern < MAX_PATTERN {
             for n in 0..pattern {
                 assert_eq!(walk.placement.from.1, n);
-                walk.turn(PAUSE, CpuSet::MAX_CPU - 1);
+                walk.poll(PAUSE, CpuSet::MAX_CPU - 1);
             }
             assert!(affinity() == allowed);
             pattern = (4 * pattern).min(MAX_PATTERN);
@@ -385,7 +385,7 @@ fn after_the_load_lone_packets_are_followed_as_ever() {
         for cpu in [cpus[0], cpus[1], cpus[0]] {
             walk.load(4 * WINDOW, NEVER);
             assert_eq!(affinity().count(), 1);
-            walk.turn(WINDOW, cpu);
+            walk.poll(WINDOW, cpu);
             assert!(affinity() == allowed, "the load is over");
             assert_eq!(walk.follow(cpu), PATTERN - 1);
             // So it is where it stayed on the very CPU, and the pause is shorter.
@@ -395,7 +395,7 @@ fn after_the_load_lone_packets_are_followed_as_ever() {
             };
             for _ in 0..PATTERN {
                 assert!(!walk.placement.follows());
-                walk.turn(PAUSE, stayed);
+                walk.poll(PAUSE, stayed);
             }
             assert!(walk.placement.follows() && affinity() == only(stayed));
         }
@@ -407,14 +407,14 @@ fn a_load_may_pause_but_not_become_a_trickle() {
     walk(|mut walk, allowed, cpus| {
         walk.load(4 * WINDOW, NEVER);
         for _ in 0..10 {
-            walk.turn(PAUSE, cpus[0]);
+            walk.poll(PAUSE, cpus[0]);
             for _ in 0..LOAD {
                 walk.load(NONE, NEVER);
             }
             assert_eq!(affinity().count(), 1);
         }
         for cpu in cpus {
-            walk.turn(PAUSE, cpu);
+            walk.poll(PAUSE, cpu);
         }
         assert!(affinity() == allowed);
     });

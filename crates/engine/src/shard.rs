@@ -12,7 +12,7 @@ use rustix::process::setpriority_process;
 
 use crate::clock;
 use crate::common::{Common, Message, ShardHandle, Sockets};
-use crate::outbound::{Outbound, Turn};
+use crate::outbound::{Outbound, Progress};
 use crate::placement::Placement;
 use crate::way_in::WayIn;
 
@@ -78,7 +78,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         while !self.way_in.common.is_stopping() {
             wait(&self.epoll, &mut events)?;
             let now = clock::now();
-            let rested = self.placement.turn(now);
+            let rested = self.placement.poll_begins(now);
             let mut outbound = false;
             let mut from = None;
             for event in &events {
@@ -97,7 +97,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                             if flags.contains(EventFlags::ERR) {
                                 self.way_in.common.take_errors(socket, now);
                             }
-                            self.placement.carried(self.way_in.turn(socket, now)?);
+                            self.placement.carried(self.way_in.poll(socket, now)?);
                             if rested {
                                 from = from.or_else(|| socket.last_arrival());
                             }
@@ -115,7 +115,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             if let Some(arrival) = from {
                 self.placement.arrived(arrival);
             }
-            self.placement.turned(now);
+            self.placement.poll_ended(now);
             self.set_handed_over(self.placement.follows())?;
         }
         Ok(())
@@ -123,8 +123,8 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
 
     fn send(&mut self, now: Time) -> io::Result<()> {
         let WayIn { tun, common, .. } = &*self.way_in;
-        match self.outbound.turn(common, &self.sockets, tun, now) {
-            Ok(Turn::Blocked) => self.set_blocked(self.outbound.waits_for()),
+        match self.outbound.poll(common, &self.sockets, tun, now) {
+            Ok(Progress::Blocked) => self.set_blocked(self.outbound.waits_for()),
             Ok(_) => self.set_blocked(None),
             Err(e) if TunErrorKind::of(&e) == TunErrorKind::Gone => Err(e),
             // Anything else concerns what was to be read and passes.
@@ -204,7 +204,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                     let sent = self
                         .outbound
                         .send_staged(common, &self.sockets, &tunnel, now);
-                    if sent == Turn::Blocked {
+                    if sent == Progress::Blocked {
                         self.set_blocked(self.outbound.waits_for())?;
                     }
                 }

@@ -2,7 +2,7 @@
 //!
 //! A lone packet waits longest for CPUs to wake up. What comes from the TUN comes from the CPU of whoever sent it, and
 //! what comes from the socket from the one that serves the network card: two threads can each be where theirs comes
-//! from, one cannot. Under load that is no help, and the shard does both. Whoever takes a turn holds the lock for all
+//! from, one cannot. Under load that is no help, and the shard does both. Whoever takes a poll holds the lock for all
 //! of it, so packets keep their order whatever thread that is.
 
 use std::io;
@@ -54,8 +54,8 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
     }
 
     /// Carries what waits in `socket`, up to a batch, and returns how many packets. Errors are the TUN's.
-    pub(crate) fn turn(&self, socket: &U, now: Time) -> io::Result<usize> {
-        lock(&self.inbound).turn(&self.common, socket, &self.tun, now)
+    pub(crate) fn poll(&self, socket: &U, now: Time) -> io::Result<usize> {
+        lock(&self.inbound).poll(&self.common, socket, &self.tun, now)
     }
 
     /// Hands the sockets over to the way in's own thread: all of them, or none if there is no memory for that.
@@ -92,7 +92,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
         while !self.common.is_stopping() {
             wait(&self.epoll, &mut events)?;
             let now = clock::now();
-            let rested = placement.turn(now);
+            let rested = placement.poll_begins(now);
             let sockets = handle.sockets.load();
             let mut from = None;
             for event in &events {
@@ -107,7 +107,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
                             if flags.contains(EventFlags::ERR) {
                                 self.common.take_errors(socket, now);
                             }
-                            placement.carried(self.turn(socket, now)?);
+                            placement.carried(self.poll(socket, now)?);
                             if rested {
                                 from = from.or_else(|| socket.last_arrival());
                             }
