@@ -93,20 +93,20 @@ impl Inbound {
         }
         self.drops
             .count(DropReason::ReceiveBufferFull, self.batch.lost());
-        let mut carried = 0;
+        let mut processed = 0;
         let mut cursor = Cursor {
             message: 0,
             offset: 0,
         };
         while cursor.message < self.batch.len() {
             cursor = self.classify(common, cursor, now);
-            carried += self.packets.len();
+            processed += self.packets.len();
             self.open();
             self.commit(common, now);
             self.coalesce(common, tun, now)?;
         }
         self.deliver(common, tun)?;
-        Ok(carried)
+        Ok(processed)
     }
 
     /// Stages 2 and 3, for datagrams from `cursor` on until a group is full.

@@ -55,7 +55,7 @@ pub(crate) struct Outbound {
     sender: Sender,
     staged: Staged,
     /// Packets that the last poll carried.
-    carried: usize,
+    processed: usize,
     /// Turns since the TUN was last read empty.
     behind: u32,
     /// When the control thread was last told that the TUN is behind.
@@ -76,7 +76,7 @@ impl Outbound {
                 drops,
             },
             staged: Staged::default(),
-            carried: 0,
+            processed: 0,
             behind: 0,
             told: Time::default(),
         }
@@ -90,7 +90,7 @@ impl Outbound {
         tun: &impl TunQueue,
         now: Time,
     ) -> io::Result<Progress> {
-        self.carried = 0;
+        self.processed = 0;
         if !self.sender.flush(common, sockets, now) {
             return Ok(Progress::Blocked);
         }
@@ -135,7 +135,7 @@ impl Outbound {
                 self.sender.drops.count(DropReason::MalformedFrame, 1);
                 continue;
             };
-            self.carried += frame.segments();
+            self.processed += frame.segments();
             if let (Some(tunnels), Some(end)) = (&common.tunnels, frame.tunnel_end()) {
                 tunnels.saw(end, now);
             }
@@ -177,8 +177,8 @@ impl Outbound {
     }
 
     /// How many packets the last poll carried.
-    pub(crate) fn carried(&self) -> usize {
-        self.carried
+    pub(crate) fn processed(&self) -> usize {
+        self.processed
     }
 
     /// A session exists now: sends what waited for it.

@@ -123,7 +123,7 @@ impl Placement {
     }
 
     /// So many packets were carried in this poll. It counts as one at least: a flood of datagrams that are none is load.
-    pub(crate) fn carried(&mut self, packets: usize) {
+    pub(crate) fn processed(&mut self, packets: usize) {
         self.packets = self.packets.saturating_add(packets.max(1));
         if self.is_loaded() {
             self.from.1 = 0;

@@ -33,7 +33,7 @@ impl Walk {
         let at = self.now;
         self.now = self.now + wait;
         let rested = self.placement.poll_begins(self.now);
-        self.placement.carried(1);
+        self.placement.processed(1);
         if rested {
             self.placement.arrived(Arrival { cpu, at });
         }
@@ -55,7 +55,7 @@ impl Walk {
             self.now = self.now + NONE;
             self.waited += NONE / one_in;
             self.placement.poll_begins(self.now);
-            self.placement.carried(1);
+            self.placement.processed(1);
             self.poll_ended();
         }
     }
@@ -192,14 +192,14 @@ fn under_load_no_packet_is_followed_until_there_is_a_pattern_again() {
         for _ in 1..LOAD {
             walk.now = walk.now + NONE;
             assert!(!walk.placement.poll_begins(walk.now));
-            walk.placement.carried(0);
+            walk.placement.processed(0);
         }
         assert!(walk.placement.is_loaded() && affinity() == allowed);
         // A thread that had no CPU for a while is loaded, too.
         for _ in 0..100 {
             walk.now = walk.now + PAUSE;
             assert!(walk.placement.poll_begins(walk.now));
-            walk.placement.carried(LOAD);
+            walk.placement.processed(LOAD);
             let at = walk.now;
             walk.placement.arrived(Arrival { cpu: cpus[1], at });
             walk.waited += PAUSE;

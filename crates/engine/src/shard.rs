@@ -97,7 +97,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                             if flags.contains(EventFlags::ERR) {
                                 self.way_in.common.take_errors(socket, now);
                             }
-                            self.placement.carried(self.way_in.poll(socket, now)?);
+                            self.placement.processed(self.way_in.poll(socket, now)?);
                             if rested {
                                 from = from.or_else(|| socket.last_arrival());
                             }
@@ -107,7 +107,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             }
             if outbound {
                 self.send(now)?;
-                self.placement.carried(self.outbound.carried());
+                self.placement.processed(self.outbound.processed());
                 if rested {
                     from = from.or_else(|| self.way_in.tun.last_arrival());
                 }

@@ -107,7 +107,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
                             if flags.contains(EventFlags::ERR) {
                                 self.common.take_errors(socket, now);
                             }
-                            placement.carried(self.poll(socket, now)?);
+                            placement.processed(self.poll(socket, now)?);
                             if rested {
                                 from = from.or_else(|| socket.last_arrival());
                             }
