@@ -70,8 +70,8 @@ pub(crate) struct ShardHandle<U> {
     pub(crate) sockets: ArcSwap<Sockets<U>>,
     pub(crate) drops: Arc<Drops>,
     pub(crate) waker: Waker,
-    /// Of the thread that the way in has while little moves.
-    pub(crate) way_in: Waker,
+    /// Of the thread that the inbound path has while little moves.
+    pub(crate) inbound_path: Waker,
     messages: Mutex<Vec<Message>>,
     /// The tunnels that it has frames staged for, or had.
     waits_for: Mutex<HashSet<u32>>,
@@ -91,7 +91,7 @@ impl<U: UdpSocket> ShardHandle<U> {
             sockets: ArcSwap::from_pointee(Sockets::unbound()),
             drops: Arc::default(),
             waker: Waker::new()?,
-            way_in: Waker::new()?,
+            inbound_path: Waker::new()?,
             messages: Mutex::default(),
             waits_for: Mutex::default(),
         })
@@ -207,7 +207,7 @@ impl<U> Common<U> {
     pub(crate) fn wake_shards(&self) {
         for shard in &self.shards {
             shard.waker.wake();
-            shard.way_in.wake();
+            shard.inbound_path.wake();
         }
     }
 

@@ -33,7 +33,7 @@ const GROUP_BYTES: usize = 32 << 10;
 /// Pieces of one gathering write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
-/// One shard's way in.
+/// One shard's inbound path.
 pub(crate) struct Inbound {
     batch: RecvBatch,
     coalescer: Coalescer,

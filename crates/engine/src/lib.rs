@@ -7,7 +7,7 @@
 //! What is around the engine is a [`Host`]: [`Kernel`] is Linux, [`MemHost`] is one in memory, whose documentation shows
 //! how to embed the engine.
 //!
-//! A packet's way out: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in: the mirror.
+//! A packet's outbound path: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in: the mirror.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod control;
 mod drops;
 mod host;
 mod inbound;
+mod inbound_path;
 mod inbox;
 mod journal;
 mod kernel;
@@ -27,7 +28,6 @@ mod shard;
 mod staged;
 mod train;
 mod wake;
-mod way_in;
 
 use std::fmt;
 use std::io;
@@ -162,7 +162,7 @@ impl Engine {
         engine.spawn("adit-control".into(), Arc::clone(&common), move || {
             control.run()
         })?;
-        for (number, (shard, way_in)) in shards.into_iter().enumerate() {
+        for (number, (shard, inbound_path)) in shards.into_iter().enumerate() {
             engine.spawn(
                 format!("adit-shard-{number}"),
                 Arc::clone(&common),
@@ -171,7 +171,7 @@ impl Engine {
             engine.spawn(
                 format!("adit-inbound-{number}"),
                 Arc::clone(&common),
-                move || way_in.run(),
+                move || inbound_path.run(),
             )?;
         }
         Ok(engine)

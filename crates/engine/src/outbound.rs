@@ -46,7 +46,7 @@ pub(crate) enum Progress {
     Blocked,
 }
 
-/// One shard's way out.
+/// One shard's outbound path.
 pub(crate) struct Outbound {
     shard: usize,
     arena: Vec<u8>,
@@ -395,7 +395,7 @@ fn is_own_datagram(frame: &Frame<'_>, to: &Endpoint, own_port: u16) -> bool {
     frame.destination() == to.addr.ip() && frame.udp_ports() == Some((own_port, to.addr.port()))
 }
 
-/// Trains that exist at once: 16 open, the rest on their way out.
+/// Trains that exist at once: 16 open, the rest on their outbound path.
 const MAX_TRAINS: usize = 64;
 
 /// Stages 4 and 5, and the buffers of all trains.

@@ -1,4 +1,4 @@
-//! The way out on a clock of the test's, with every datagram on the wire looked at.
+//! The outbound path on a clock of the test's, with every datagram on the wire looked at.
 
 use std::collections::HashSet;
 use std::io::IoSlice;
@@ -48,8 +48,8 @@ fn wall(now: Time) -> Tai64N {
     Tai64N::from_unix(now.since(Time::default()))
 }
 
-/// A shard's way out to a peer that is a bare [`Device`]; the control thread's part is done by the test.
-struct Way<U = MemUdp> {
+/// A shard's outbound path to a peer that is a bare [`Device`]; the control thread's part is done by the test.
+struct Bench<U = MemUdp> {
     outbound: Outbound,
     common: Common<U>,
     sockets: Sockets<U>,
@@ -65,13 +65,13 @@ struct Way<U = MemUdp> {
     dice: u64,
 }
 
-impl Way {
+impl Bench {
     fn new() -> Self {
         Self::over(|socket, _| socket)
     }
 }
 
-impl<U: UdpSocket> Way<U> {
+impl<U: UdpSocket> Bench<U> {
     /// Sends over what is made of a socket and of our device.
     fn over(make: impl FnOnce(MemUdp, Arc<Mutex<Device>>) -> U) -> Self {
         let (our_secret, their_secret) = (
@@ -215,30 +215,34 @@ impl<U: UdpSocket> Way<U> {
 /// Invariant 4, from before the first session to after its end.
 #[test]
 fn nothing_but_handshakes_leaves_without_a_session_and_no_plaintext_ever() {
-    let mut way = Way::new();
+    let mut bench = Bench::new();
     let mut receivers = Vec::new();
     let is_sealed = |datagram: &Vec<u8>| datagram[..4] == [4, 0, 0, 0] && datagram.len() >= 32;
     // Each round begins without a session: there is none yet, or the last one has expired.
     for round in 0..3 {
-        let staged = way.frames() + way.frames();
-        way.poll();
-        assert_eq!(way.wire().len(), 0, "round {round}: sent without a session");
-        let response = way.initiate();
-        let further = way.frames();
-        way.poll();
-        let seen = way.wire();
+        let staged = bench.frames() + bench.frames();
+        bench.poll();
+        assert_eq!(
+            bench.wire().len(),
+            0,
+            "round {round}: sent without a session"
+        );
+        let response = bench.initiate();
+        let further = bench.frames();
+        bench.poll();
+        let seen = bench.wire();
         assert_eq!(seen.len(), 1, "round {round}: sent before the response");
         assert_eq!((seen[0][0], seen[0].len()), (1, INITIATION_LEN));
 
-        way.complete(&response);
-        let seen = way.wire();
+        bench.complete(&response);
+        let seen = bench.wire();
         assert_eq!(seen.len(), staged + further);
         assert!(seen.iter().all(is_sealed));
         receivers.push(seen[0][4..8].to_vec());
 
-        let traffic = way.frames();
-        way.poll();
-        let seen = way.wire();
+        let traffic = bench.frames();
+        bench.poll();
+        let seen = bench.wire();
         assert_eq!(seen.len(), traffic);
         assert!(seen.iter().all(is_sealed));
         assert!(
@@ -246,18 +250,18 @@ fn nothing_but_handshakes_leaves_without_a_session_and_no_plaintext_ever() {
                 .all(|datagram| datagram[4..8] == receivers[round])
         );
         // REJECT_AFTER_TIME.
-        way.now = way.now + Duration::from_secs(180);
+        bench.now = bench.now + Duration::from_secs(180);
     }
     receivers.sort();
     receivers.dedup();
     assert_eq!(receivers.len(), 3, "a session of its own for each round");
-    let drops = &way.common.shards[0].drops;
+    let drops = &bench.common.shards[0].drops;
     assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
 }
 
 #[test]
 fn nothing_waits_for_a_peer_that_is_nowhere() {
-    let mut way = Way::new();
+    let mut bench = Bench::new();
     let their_key = public(&StaticSecret::from([0x22; 32]));
     let block = Cidr::new([10, 0, 0, 2].into(), 32).expect("a right prefix");
     // Without the endpoint.
@@ -269,16 +273,17 @@ fn nothing_waits_for_a_peer_that_is_nowhere() {
         }],
         ..DeviceChange::default()
     };
-    let mut ours = way.ours.lock().expect("not poisoned");
-    ours.apply(way.now, &change).expect("a right configuration");
+    let mut ours = bench.ours.lock().expect("not poisoned");
+    ours.apply(bench.now, &change)
+        .expect("a right configuration");
     drop(ours);
-    let frames = way.frames();
-    assert!(way.tun_end.inject(udp_super_frame(5, 100)));
-    way.poll();
-    let dropped = way.common.shards[0].drops.of(DropReason::NoEndpoint);
+    let frames = bench.frames();
+    assert!(bench.tun_end.inject(udp_super_frame(5, 100)));
+    bench.poll();
+    let dropped = bench.common.shards[0].drops.of(DropReason::NoEndpoint);
     assert_eq!(dropped, frames as u64 + 5);
-    assert!(!way.outbound.staged.holds(0));
-    assert!(way.common.control.take_all().0.is_empty());
+    assert!(!bench.outbound.staged.holds(0));
+    assert!(bench.common.control.take_all().0.is_empty());
 }
 
 /// A UDP super-frame to the peer, of so many datagrams with so many bytes each.
@@ -327,17 +332,17 @@ impl UdpSocket for Eventful {
 #[test]
 fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
     let next = Event::default();
-    let mut way = Way::over(|inner, _| Eventful {
+    let mut bench = Bench::over(|inner, _| Eventful {
         inner,
         next: Arc::clone(&next),
     });
-    way.frames();
-    way.poll();
-    let response = way.initiate();
-    way.complete(&response);
-    way.wire();
+    bench.frames();
+    bench.poll();
+    let response = bench.initiate();
+    bench.complete(&response);
+    bench.wire();
     // A new private key ends all sessions.
-    let device = Arc::clone(&way.ours);
+    let device = Arc::clone(&bench.ours);
     *next.lock().expect("not poisoned") = Some(Box::new(move || {
         let change = DeviceChange {
             private_key: Some(Secret::new(&[0x33; 32])),
@@ -350,20 +355,20 @@ fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
     }));
 
     // 200 datagrams of 300 bytes: more than a train, each long enough to leave at once.
-    assert!(way.tun_end.inject(udp_super_frame(200, 300)));
-    way.poll();
-    let left = way.wire().len();
+    assert!(bench.tun_end.inject(udp_super_frame(200, 300)));
+    bench.poll();
+    let left = bench.wire().len();
     assert!((1..200).contains(&left), "{left} have left");
-    let ended = way.common.shards[0].drops.of(DropReason::SessionEnded);
+    let ended = bench.common.shards[0].drops.of(DropReason::SessionEnded);
     assert_eq!(left as u64 + ended, 200);
-    assert_eq!(way.outbound.staged.drop_all(0), 0, "it would leave twice");
+    assert_eq!(bench.outbound.staged.drop_all(0), 0, "it would leave twice");
 }
 
 /// Invariant 2.
 #[test]
 fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
     let next = Event::default();
-    let mut way = Way::over(|inner, _| Eventful {
+    let mut bench = Bench::over(|inner, _| Eventful {
         inner,
         next: Arc::clone(&next),
     });
@@ -379,30 +384,31 @@ fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
         let block = Cidr::new([10, 0, 1, n].into(), 32).expect("a right prefix");
         let change = DeviceChange {
             peers: vec![PeerChange {
-                endpoint: Some(way.wire.local_addr()),
+                endpoint: Some(bench.wire.local_addr()),
                 allowed_ips: vec![AllowedIpChange::Add(block)],
                 ..PeerChange::new(public(&secret))
             }],
             ..DeviceChange::default()
         };
-        let mut ours = way.ours.lock().expect("not poisoned");
-        ours.apply(way.now, &change).expect("a right configuration");
+        let mut ours = bench.ours.lock().expect("not poisoned");
+        ours.apply(bench.now, &change)
+            .expect("a right configuration");
         drop(ours);
-        let mut other = device(&secret, PeerChange::new(us), way.now);
-        assert!(way.tun_end.inject(to_other(n, udp_super_frame(1, 9))));
-        way.poll();
-        std::mem::swap(&mut way.theirs, &mut other);
-        let response = way.initiate();
-        std::mem::swap(&mut way.theirs, &mut other);
-        way.complete(&response);
+        let mut other = device(&secret, PeerChange::new(us), bench.now);
+        assert!(bench.tun_end.inject(to_other(n, udp_super_frame(1, 9))));
+        bench.poll();
+        std::mem::swap(&mut bench.theirs, &mut other);
+        let response = bench.initiate();
+        std::mem::swap(&mut bench.theirs, &mut other);
+        bench.complete(&response);
     }
     // 2. A frame waits for a session, and the next for the train of another peer to leave. Then the session comes.
-    assert!(way.tun_end.inject(udp_super_frame(1, 100)));
-    way.poll();
-    let response = way.initiate();
-    way.wire();
-    let (device, now, answer) = (Arc::clone(&way.ours), way.now, response.clone());
-    let from = Endpoint::from(way.wire.local_addr());
+    assert!(bench.tun_end.inject(udp_super_frame(1, 100)));
+    bench.poll();
+    let response = bench.initiate();
+    bench.wire();
+    let (device, now, answer) = (Arc::clone(&bench.ours), bench.now, response.clone());
+    let from = Endpoint::from(bench.wire.local_addr());
     *next.lock().expect("not poisoned") = Some(Box::new(move || {
         let mut device = device.lock().expect("not poisoned");
         device.handle_handshake(now, wall(now), from, &answer, false);
@@ -410,13 +416,13 @@ fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
     for n in others {
         let datagrams = if n == 0 { 60 } else { 1 };
         let frame = udp_super_frame(datagrams, 300);
-        assert!(way.tun_end.inject(to_other(n, frame)));
+        assert!(bench.tun_end.inject(to_other(n, frame)));
     }
-    assert!(way.tun_end.inject(udp_super_frame(1, 200)));
-    way.poll();
-    way.complete(&response);
+    assert!(bench.tun_end.inject(udp_super_frame(1, 200)));
+    bench.poll();
+    bench.complete(&response);
     // By the lengths of their datagrams.
-    let mut left: Vec<_> = way.wire().iter().map(Vec::len).collect();
+    let mut left: Vec<_> = bench.wire().iter().map(Vec::len).collect();
     left.retain(|len| *len < 300);
     assert_eq!(
         left,
@@ -449,51 +455,51 @@ impl TunQueue for Failing {
 
 #[test]
 fn what_was_read_before_an_error_leaves() {
-    let mut way = Way::new();
-    way.frames();
-    way.poll();
-    let response = way.initiate();
-    way.complete(&response);
-    way.wire();
+    let mut bench = Bench::new();
+    bench.frames();
+    bench.poll();
+    let response = bench.initiate();
+    bench.complete(&response);
+    bench.wire();
     let (tun, _end) = mem::tun().expect("an in-memory TUN");
     let frames = [udp_super_frame(3, 100), udp_super_frame(2, 50)].into();
     let failing = Failing(Mutex::new(frames), tun);
-    let turn = way
+    let turn = bench
         .outbound
-        .poll(&way.common, &way.sockets, &failing, way.now);
+        .poll(&bench.common, &bench.sockets, &failing, bench.now);
     assert_eq!(turn.expect("frames were read"), Progress::Done);
-    assert_eq!(way.wire().len(), 5);
-    let turn = way
+    assert_eq!(bench.wire().len(), 5);
+    let turn = bench
         .outbound
-        .poll(&way.common, &way.sockets, &failing, way.now);
+        .poll(&bench.common, &bench.sockets, &failing, bench.now);
     assert!(turn.is_err(), "nothing but the error is left");
 }
 
 #[test]
 fn a_queue_that_stands_is_reported_now_and_then() {
-    let mut way = Way::new();
-    let behind = |way: &Way| way.common.control.take_all().2;
-    let turns = |way: &mut Way, turns: usize| {
+    let mut bench = Bench::new();
+    let behind = |bench: &Bench| bench.common.control.take_all().2;
+    let turns = |bench: &mut Bench, turns: usize| {
         for _ in 0..turns {
             // Frames that fill the arena, though no packets.
             for _ in 0..4 {
-                assert!(way.tun_end.inject(vec![0; 50_000]));
+                assert!(bench.tun_end.inject(vec![0; 50_000]));
             }
-            way.poll();
+            bench.poll();
         }
     };
-    turns(&mut way, 15);
+    turns(&mut bench, 15);
     // Read empty once, it begins anew.
-    way.poll();
-    turns(&mut way, 15);
-    assert!(!behind(&way), "a burst is no standing queue");
-    turns(&mut way, 1);
-    assert!(behind(&way));
-    turns(&mut way, 100);
-    assert!(!behind(&way), "it was just told");
-    way.now = way.now + TELL_EVERY;
-    turns(&mut way, 1);
-    assert!(behind(&way), "it may not have overflowed before");
+    bench.poll();
+    turns(&mut bench, 15);
+    assert!(!behind(&bench), "a burst is no standing queue");
+    turns(&mut bench, 1);
+    assert!(behind(&bench));
+    turns(&mut bench, 100);
+    assert!(!behind(&bench), "it was just told");
+    bench.now = bench.now + TELL_EVERY;
+    turns(&mut bench, 1);
+    assert!(behind(&bench), "it may not have overflowed before");
 }
 
 /// A socket that has no room for as many calls as the number says, but for the first datagram of each.
@@ -534,15 +540,15 @@ impl UdpSocket for Refusing {
 #[test]
 fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
     let calls = Arc::new(AtomicUsize::new(0));
-    let mut way = Way::over(|inner, _| Refusing {
+    let mut bench = Bench::over(|inner, _| Refusing {
         inner,
         calls: Arc::clone(&calls),
     });
-    way.frames();
-    way.poll();
-    let response = way.initiate();
-    way.complete(&response);
-    way.wire();
+    bench.frames();
+    bench.poll();
+    let response = bench.initiate();
+    bench.complete(&response);
+    bench.wire();
     // One refusal for the first batch of trains, and one for the next frame, which finds no room. Then the socket drains.
     for refused in 0..4 {
         calls.store(refused, Ordering::Relaxed);
@@ -551,21 +557,21 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
             // ECN marks that differ end a train.
             let mut frame = udp_super_frame(1, 100);
             frame[VNET_HDR_LEN + 1] = u8::from(n % 2 == 0);
-            assert!(way.tun_end.inject(frame));
+            assert!(bench.tun_end.inject(frame));
         }
-        let turn = way
+        let turn = bench
             .outbound
-            .poll(&way.common, &way.sockets, &way.tun, way.now);
+            .poll(&bench.common, &bench.sockets, &bench.tun, bench.now);
         let turn = turn.expect("a TUN without faults");
         assert_eq!(
             turn == Progress::Blocked,
-            way.outbound.waits_for().is_some()
+            bench.outbound.waits_for().is_some()
         );
         if turn == Progress::Blocked {
             assert_eq!(calls.load(Ordering::Relaxed), 0, "it has room");
-            way.poll();
+            bench.poll();
         }
-        assert_eq!(way.wire().len(), frames, "{refused} refusals");
+        assert_eq!(bench.wire().len(), frames, "{refused} refusals");
     }
 }
 
@@ -573,44 +579,44 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
 #[test]
 fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     let calls = Arc::new(AtomicUsize::new(0));
-    let mut way = Way::over(|inner, _| Refusing {
+    let mut bench = Bench::over(|inner, _| Refusing {
         inner,
         calls: Arc::clone(&calls),
     });
-    way.frames();
-    way.poll();
-    let response = way.initiate();
-    way.wire();
-    way.complete(&response);
-    let mut wire = way.wire();
+    bench.frames();
+    bench.poll();
+    let response = bench.initiate();
+    bench.wire();
+    bench.complete(&response);
+    let mut wire = bench.wire();
     // 1. The first shard seals 150 packets, of which one leaves.
-    let frames = |way: &Way<Refusing>, count| {
+    let frames = |bench: &Bench<Refusing>, count| {
         for _ in 0..count {
-            assert!(way.tun_end.inject(udp_super_frame(50, 100)));
+            assert!(bench.tun_end.inject(udp_super_frame(50, 100)));
         }
     };
-    frames(&way, 3);
+    frames(&bench, 3);
     calls.store(usize::MAX, Ordering::Relaxed);
-    let turn = way
+    let turn = bench
         .outbound
-        .poll(&way.common, &way.sockets, &way.tun, way.now);
+        .poll(&bench.common, &bench.sockets, &bench.tun, bench.now);
     assert_eq!(turn.expect("a TUN without faults"), Progress::Blocked);
     calls.store(0, Ordering::Relaxed);
     // 2. The second one sends more than two replay windows.
-    let drops = Arc::clone(&way.common.shards[0].drops);
-    let first = std::mem::replace(&mut way.outbound, Outbound::new(0, drops));
+    let drops = Arc::clone(&bench.common.shards[0].drops);
+    let first = std::mem::replace(&mut bench.outbound, Outbound::new(0, drops));
     for _ in 0..50 {
-        frames(&way, 7);
-        way.poll();
-        wire.extend(way.wire());
+        frames(&bench, 7);
+        bench.poll();
+        wire.extend(bench.wire());
     }
     // 3. What the first one held leaves.
-    way.outbound = first;
-    way.poll();
-    wire.extend(way.wire());
+    bench.outbound = first;
+    bench.poll();
+    wire.extend(bench.wire());
 
     assert_eq!(wire.len(), 10 + 150 + 50 * 350);
-    let sessions = way.theirs.shared();
+    let sessions = bench.theirs.shared();
     for (number, datagram) in wire.iter_mut().enumerate() {
         let header = DataHeader::parse(datagram).expect("data");
         let found = sessions.session(header.receiver).expect("their session");
@@ -630,24 +636,24 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
 /// Where there are many peers, most handshakes are none of a shard's business.
 #[test]
 fn a_shard_hears_only_of_handshakes_that_its_frames_wait_for() {
-    let mut way = Way::new();
-    let tunnel = |way: &Way| {
-        let ours = way.ours.lock().expect("not poisoned");
+    let mut bench = Bench::new();
+    let tunnel = |bench: &Bench| {
+        let ours = bench.ours.lock().expect("not poisoned");
         Arc::clone(ours.tunnels().next().expect("the peer"))
     };
-    let heard = |way: &Way| {
-        let handle = &way.common.shards[0];
-        handle.tell(Message::SessionReady(tunnel(way)));
-        handle.tell(Message::DropStaged(tunnel(way).id()));
+    let heard = |bench: &Bench| {
+        let handle = &bench.common.shards[0];
+        handle.tell(Message::SessionReady(tunnel(bench)));
+        handle.tell(Message::DropStaged(tunnel(bench).id()));
         handle.take_messages().len()
     };
-    assert_eq!(heard(&way), 0, "nothing waits");
-    way.frames();
-    way.poll();
-    assert_eq!(heard(&way), 1, "once for all that waits");
-    let response = way.initiate();
-    way.complete(&response);
-    way.frames();
-    way.poll();
-    assert_eq!(heard(&way), 0, "all has left");
+    assert_eq!(heard(&bench), 0, "nothing waits");
+    bench.frames();
+    bench.poll();
+    assert_eq!(heard(&bench), 1, "once for all that waits");
+    let response = bench.initiate();
+    bench.complete(&response);
+    bench.frames();
+    bench.poll();
+    assert_eq!(heard(&bench), 0, "all has left");
 }

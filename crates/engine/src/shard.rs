@@ -1,4 +1,4 @@
-//! One thread that carries packets all the way, in both directions. While little moves, another one does the way in.
+//! One thread that carries packets all the way, in both directions. While little moves, another one does the inbound path.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,9 +12,9 @@ use rustix::process::setpriority_process;
 
 use crate::clock;
 use crate::common::{Common, Message, ShardHandle, Sockets};
+use crate::inbound_path::InboundPath;
 use crate::outbound::{Outbound, Progress};
 use crate::placement::Placement;
-use crate::way_in::WayIn;
 
 /// The nice value of a shard. The kernel forwards packets before any process runs; if the processes whose packets the
 /// tunnel carries ran as readily as it, they would fill its queues faster than it empties them.
@@ -28,25 +28,25 @@ pub(crate) const V6: u64 = 3;
 /// A shard and what it alone owns.
 pub(crate) struct Shard<T, U> {
     number: usize,
-    way_in: Arc<WayIn<T, U>>,
+    inbound_path: Arc<InboundPath<T, U>>,
     sockets: Arc<Sockets<U>>,
     epoll: OwnedFd,
     outbound: Outbound,
     /// A socket was full, that of IPv6 if true: the TUN waits until it is writable.
     blocked: Option<bool>,
     placement: Placement,
-    /// Little moves: the way in's own thread has the sockets.
+    /// Little moves: the inbound path's own thread has the sockets.
     handed_over: bool,
 }
 
 impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
-    /// A shard, and its way in, which is to have a thread of its own.
+    /// A shard, and its inbound path, which is to have a thread of its own.
     pub(crate) fn new(
         number: usize,
         tun: T,
         common: Arc<Common<U>>,
         offloads: Offloads,
-    ) -> io::Result<(Self, Arc<WayIn<T, U>>)> {
+    ) -> io::Result<(Self, Arc<InboundPath<T, U>>)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let handle = &common.shards[number];
         epoll::add(
@@ -57,10 +57,10 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         )?;
         epoll::add(&epoll, tun.fd(), EventData::new_u64(TUN), EventFlags::IN)?;
         let outbound = Outbound::new(number, Arc::clone(&handle.drops));
-        let way_in = Arc::new(WayIn::new(number, tun, common, offloads)?);
+        let inbound_path = Arc::new(InboundPath::new(number, tun, common, offloads)?);
         let shard = Self {
             number,
-            way_in: Arc::clone(&way_in),
+            inbound_path: Arc::clone(&inbound_path),
             sockets: Arc::new(Sockets::unbound()),
             epoll,
             outbound,
@@ -68,14 +68,14 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             placement: Placement::new(),
             handed_over: false,
         };
-        Ok((shard, way_in))
+        Ok((shard, inbound_path))
     }
 
     /// Carries packets until the engine stops; an error is the TUN's and final.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        give_priority(&self.way_in.common);
+        give_priority(&self.inbound_path.common);
         let mut events = Vec::with_capacity(8);
-        while !self.way_in.common.is_stopping() {
+        while !self.inbound_path.common.is_stopping() {
             wait(&self.epoll, &mut events)?;
             let now = clock::now();
             let rested = self.placement.poll_begins(now);
@@ -95,9 +95,10 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                             && let Some(socket) = self.sockets.family(family == V6)
                         {
                             if flags.contains(EventFlags::ERR) {
-                                self.way_in.common.take_errors(socket, now);
+                                self.inbound_path.common.take_errors(socket, now);
                             }
-                            self.placement.processed(self.way_in.poll(socket, now)?);
+                            self.placement
+                                .processed(self.inbound_path.poll(socket, now)?);
                             if rested {
                                 from = from.or_else(|| socket.last_arrival());
                             }
@@ -109,7 +110,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                 self.send(now)?;
                 self.placement.processed(self.outbound.processed());
                 if rested {
-                    from = from.or_else(|| self.way_in.tun.last_arrival());
+                    from = from.or_else(|| self.inbound_path.tun.last_arrival());
                 }
             }
             if let Some(arrival) = from {
@@ -122,7 +123,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     }
 
     fn send(&mut self, now: Time) -> io::Result<()> {
-        let WayIn { tun, common, .. } = &*self.way_in;
+        let InboundPath { tun, common, .. } = &*self.inbound_path;
         match self.outbound.poll(common, &self.sockets, tun, now) {
             Ok(Progress::Blocked) => self.set_blocked(self.outbound.waits_for()),
             Ok(_) => self.set_blocked(None),
@@ -141,22 +142,22 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             } else {
                 EventFlags::IN
             };
-            let tun = &self.way_in.tun;
+            let tun = &self.inbound_path.tun;
             epoll::modify(&self.epoll, tun.fd(), EventData::new_u64(TUN), events)?;
             self.change_socket_events()?;
         }
         Ok(())
     }
 
-    /// Hands the sockets over to the way in's own thread, or reclaims them.
+    /// Hands the sockets over to the inbound path's own thread, or reclaims them.
     fn set_handed_over(&mut self, handed_over: bool) -> io::Result<()> {
         if handed_over == self.handed_over {
             return Ok(());
         }
         if handed_over {
-            self.handed_over = self.way_in.hand_over(&self.sockets);
+            self.handed_over = self.inbound_path.hand_over(&self.sockets);
         } else {
-            self.way_in.reclaim(&self.sockets);
+            self.inbound_path.reclaim(&self.sockets);
             self.handed_over = false;
         }
         self.change_socket_events()
@@ -178,11 +179,11 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     }
 
     fn woken(&mut self, now: Time) -> io::Result<()> {
-        let way_in = Arc::clone(&self.way_in);
-        let common = &way_in.common;
+        let inbound_path = Arc::clone(&self.inbound_path);
+        let common = &inbound_path.common;
         let handle: &ShardHandle<U> = &common.shards[self.number];
         handle.waker.clear();
-        if way_in.was_overloaded() {
+        if inbound_path.was_overloaded() {
             self.placement.leave();
         }
         let sockets = handle.sockets.load_full();

@@ -1,4 +1,4 @@
-//! The unit of work on the way out: up to 64 packets of one session with one stride.
+//! The unit of work on the outbound path: up to 64 packets of one session with one stride.
 
 use std::sync::Arc;
 

@@ -178,7 +178,7 @@ fn wait_until_refused(line: &Line) {
 
 /// Invariant 6: who waits for room is woken by room, and does nothing until then.
 #[test]
-fn a_full_socket_stops_the_tun_but_not_the_way_in_and_loses_nothing() {
+fn a_full_socket_stops_the_tun_but_not_the_inbound_path_and_loses_nothing() {
     let (pair, line) = pair();
     expect_delivery(&pair, A, &datagram(A, 0));
 
@@ -190,7 +190,7 @@ fn a_full_socket_stops_the_tun_but_not_the_way_in_and_loses_nothing() {
     for frame in &frames[1..] {
         pair.inject(A, frame.clone());
     }
-    // Each packet on the way in is a poll of the shard's loop. The first one may end the poll that met the full socket.
+    // Each packet on the inbound path is a poll of the shard's loop. The first one may end the poll that met the full socket.
     expect_delivery(&pair, B, &datagram(B, 0));
     let refused = line.refused();
     for n in 1..50 {

@@ -116,7 +116,7 @@ impl Tunnel {
         }
     }
 
-    /// A train of data was sealed and sent: `bytes` of UDP payload, 0 if it was lost on the way out.
+    /// A train of data was sealed and sent: `bytes` of UDP payload, 0 if it was lost on the outbound path.
     ///
     /// True if the control thread must be told, here and below: queue this tunnel for
     /// [`Device::handle_notice`](crate::Device::handle_notice). It is true at most once until that was called.

@@ -1,4 +1,4 @@
-//! The way in changes threads: to one of its own while little moves, and back under load.
+//! The inbound path changes threads: to one of its own while little moves, and back under load.
 
 #[allow(dead_code, reason = "each test file uses a part of this")]
 mod common;
@@ -62,7 +62,7 @@ fn cpus() -> impl Iterator<Item = usize> {
     (0..CpuSet::MAX_CPU).filter(move |cpu| allowed.is_set(*cpu))
 }
 
-/// With one CPU there is nothing to be gained, and the way in stays with the shard.
+/// With one CPU there is nothing to be gained, and the inbound path stays with the shard.
 fn one_cpu_only() -> bool {
     let one = cpus().count() == 1;
     if one {
@@ -77,7 +77,7 @@ fn frame(number: usize) -> Vec<u8> {
 }
 
 #[test]
-fn packets_keep_their_order_while_the_way_in_changes_threads() {
+fn packets_keep_their_order_while_the_inbound_path_changes_threads() {
     if one_cpu_only() {
         return;
     }
@@ -88,7 +88,7 @@ fn packets_keep_their_order_while_the_way_in_changes_threads() {
         receiver: receivers[side].clone(),
     });
     let mut sent = 0;
-    // Until the way in is with that thread, sends `count` packets and expects them, then pauses.
+    // Until the inbound path is with that thread, sends `count` packets and expects them, then pauses.
     let mut send_until = |thread: &str, count: usize, pause: Duration| {
         let start = Instant::now();
         let mut apart = true;

@@ -1,4 +1,4 @@
-//! A shard's way in, which has a thread of its own while little moves.
+//! A shard's inbound path, which has a thread of its own while little moves.
 //!
 //! A lone packet waits longest for CPUs to wake up. What comes from the TUN comes from the CPU of whoever sent it, and
 //! what comes from the socket from the one that serves the network card: two threads can each be where theirs comes
@@ -21,18 +21,18 @@ use crate::placement::Placement;
 use crate::shard::{V6, WAKER, give_priority, overwrite_stack, tokens, wait};
 
 /// What the two threads of a shard share.
-pub(crate) struct WayIn<T, U> {
+pub(crate) struct InboundPath<T, U> {
     number: usize,
     pub(crate) tun: T,
     pub(crate) common: Arc<Common<U>>,
     inbound: Mutex<Inbound>,
-    /// What the way in's own thread sleeps on: its waker, and the sockets while they are handed over.
+    /// What the inbound path's own thread sleeps on: its waker, and the sockets while they are handed over.
     epoll: OwnedFd,
     /// That thread has met load: it asks the shard to reclaim the sockets.
     overloaded: AtomicBool,
 }
 
-impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
+impl<T: TunQueue, U: UdpSocket> InboundPath<T, U> {
     pub(crate) fn new(
         number: usize,
         tun: T,
@@ -42,7 +42,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let handle = &common.shards[number];
         let waker = EventData::new_u64(WAKER);
-        epoll::add(&epoll, &handle.way_in, waker, EventFlags::IN)?;
+        epoll::add(&epoll, &handle.inbound_path, waker, EventFlags::IN)?;
         Ok(Self {
             number,
             tun,
@@ -58,7 +58,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
         lock(&self.inbound).poll(&self.common, socket, &self.tun, now)
     }
 
-    /// Hands the sockets over to the way in's own thread: all of them, or none if there is no memory for that.
+    /// Hands the sockets over to the inbound path's own thread: all of them, or none if there is no memory for that.
     pub(crate) fn hand_over(&self, sockets: &Sockets<U>) -> bool {
         let handed_over = tokens(sockets).all(|(socket, token)| {
             let data = EventData::new_u64(token);
@@ -78,7 +78,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
         }
     }
 
-    /// Whether the way in's own thread has met load since this was last asked.
+    /// Whether the inbound path's own thread has met load since this was last asked.
     pub(crate) fn was_overloaded(&self) -> bool {
         self.overloaded.swap(false, Ordering::AcqRel)
     }
@@ -98,7 +98,7 @@ impl<T: TunQueue, U: UdpSocket> WayIn<T, U> {
             for event in &events {
                 match event.data.u64() {
                     WAKER => {
-                        handle.way_in.clear();
+                        handle.inbound_path.clear();
                         overwrite_stack();
                     }
                     family => {
