@@ -40,7 +40,7 @@
 //! that name, the choice is as without it. [`implementation`] tells what is in use.
 //!
 //! Nothing here allocates, but for the library's form of a key, once. Times do not depend on keys or data, only on
-//! lengths and on which tags are right. Keys are wiped when dropped, scratch memory and vector registers at the end of
+//! lengths and on which tags are right. Keys are zeroized when dropped, scratch memory and vector registers at the end of
 //! each batch.
 
 #![deny(missing_docs)]
@@ -58,7 +58,7 @@ use zeroize::Zeroizing;
 /// The length of the tag that follows every ciphertext.
 pub const TAG_LEN: usize = 16;
 
-/// A key of 32 bytes; wiped when dropped.
+/// A key of 32 bytes; zeroized when dropped.
 // In this order, so that tests that search the memory for keys know them.
 #[repr(C)]
 pub struct Key {
@@ -68,7 +68,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key in the form that the kernels and the library use. `bytes` are copied; the caller wipes its own.
+    /// The key in the form that the kernels and the library use. `bytes` are copied; the caller zeroizes its own.
     pub fn new(bytes: &[u8; 32]) -> Self {
         Self {
             bytes: Zeroizing::new(*bytes),

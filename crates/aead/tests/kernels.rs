@@ -330,7 +330,7 @@ fn tamper(
             (&texts[i][..packet.len], &before[i][..])
         };
         if i == victim {
-            // Nothing was written, or all wiped.
+            // Nothing was written, or all zeroized.
             let untouched = text == &was[..text.len()];
             assert!(
                 untouched || text.iter().all(|byte| *byte == 0),

@@ -7,7 +7,7 @@ use adit_aead::{Kernel, Key, OpenJob, SealJob, TAG_LEN, wiping_stack};
 use search::{Needles, alone, fill};
 
 #[test]
-fn no_key_is_left_that_was_dropped_on_a_wiped_stack() {
+fn no_key_is_left_that_was_dropped_on_a_zeroized_stack() {
     alone("no_key_is_left_that_was_dropped_on_a_wiped_stack", || {
         let mut seed = 1;
         let mut wrong = Vec::new();

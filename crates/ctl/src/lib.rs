@@ -45,6 +45,6 @@ pub mod keys;
 mod socket;
 pub mod status;
 pub mod uapi;
-mod wiped;
+mod zeroized;
 
 pub use socket::{BindError, Notice, Serving, connect, identity};

@@ -10,9 +10,9 @@ use zeroize::Zeroizing;
 
 use crate::config::Secret;
 
-/// 32 bytes that are wiped when dropped: for the length of a call of [`wiping_stack`], which also wipes what moving them
+/// 32 bytes that are zeroized when dropped: for the length of a call of [`wiping_stack`], which also zeroizes what moving them
 /// leaves. What lives for longer is a [`Secret`].
-pub(crate) type Wiped = Zeroizing<[u8; 32]>;
+pub(crate) type Zeroized = Zeroizing<[u8; 32]>;
 
 /// HASH: BLAKE2s with 32 bytes of output.
 pub(crate) fn hash(parts: &[&[u8]]) -> [u8; 32] {
@@ -33,7 +33,7 @@ pub(crate) fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 16] {
 }
 
 /// HMAC: BLAKE2s in RFC 2104's construction. Not keyed BLAKE2s.
-fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Wiped {
+fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Zeroized {
     const BLOCK: usize = 64;
     let mut pad = Zeroizing::new([0x36; BLOCK]);
     for (byte, key) in pad.iter_mut().zip(key) {
@@ -52,9 +52,9 @@ fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Wiped {
 }
 
 /// KDF_N: τ0 = HMAC(key, input), τ1 = HMAC(τ0, 1), τi = HMAC(τ0, τi-1 ‖ i).
-pub(crate) fn kdf<const N: usize>(key: &[u8; 32], input: &[u8]) -> [Wiped; N] {
+pub(crate) fn kdf<const N: usize>(key: &[u8; 32], input: &[u8]) -> [Zeroized; N] {
     let secret = hmac(key, &[input]);
-    let mut before: Option<Wiped> = None;
+    let mut before: Option<Zeroized> = None;
     let mut number = 0;
     std::array::from_fn(|_| {
         number += 1;
@@ -83,7 +83,7 @@ pub(crate) fn public_key(secret: &[u8; 32]) -> [u8; 32] {
 }
 
 /// DH, unless the result is all zero: then the public key has low order and the result no secret.
-pub(crate) fn dh(secret: &Secret, public: &[u8; 32]) -> Option<Wiped> {
+pub(crate) fn dh(secret: &Secret, public: &[u8; 32]) -> Option<Zeroized> {
     let shared = StaticSecret::from(*secret.bytes()).diffie_hellman(&(*public).into());
     shared
         .was_contributory()

@@ -25,7 +25,7 @@ pub const NO_ANSWER_TIMEOUT: Duration =
 pub const REKEY_ON_RECEIVE_TIME: Duration = Duration::from_secs(
     REJECT_AFTER_TIME.as_secs() - KEEPALIVE_TIMEOUT.as_secs() - REKEY_TIMEOUT.as_secs(),
 );
-/// Keys are wiped when no new session replaced them for this long (6.3).
+/// Keys are zeroized when no new session replaced them for this long (6.3).
 pub const ZERO_KEYS_AFTER_TIME: Duration = Duration::from_secs(3 * REJECT_AFTER_TIME.as_secs());
 /// The secret behind the cookies changes this often, and a received cookie is used for this long (5.4.7, 6.6).
 pub const COOKIE_REFRESH_TIME: Duration = Duration::from_secs(120);

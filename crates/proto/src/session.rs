@@ -9,7 +9,7 @@ use crate::replay::ReplayWindow;
 
 /// A keypair with its two indices, send counter and replay window: what a handshake leaves behind (whitepaper 5.4.5).
 ///
-/// Its keys are wiped when the last reference goes.
+/// Its keys are zeroized when the last reference goes.
 pub struct Session {
     local_index: u32,
     remote_index: u32,

@@ -249,7 +249,7 @@ fn nothing_is_sent_or_received_on_a_session_of_180_seconds() {
 }
 
 #[test]
-fn keys_are_wiped_after_540_seconds_without_a_new_session() {
+fn keys_are_zeroized_after_540_seconds_without_a_new_session() {
     let mut net = Net::pair(10);
     net.connect();
     let index = net.session(A, B).local_index();

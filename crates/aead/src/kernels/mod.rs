@@ -11,7 +11,7 @@ mod library;
 mod portable;
 mod scalar;
 #[cfg(all(test, target_arch = "x86_64"))]
-mod wiped_tests;
+mod zeroized_tests;
 
 use crate::{Key, OpenJob, SealJob, TAG_LEN};
 pub(crate) use library::LibraryKey;
@@ -128,7 +128,7 @@ fn differs(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
 }
 
 /// Clears the vector registers that the compiler may use for plain Rust.
-fn wipe_baseline_registers() {
+fn zeroize_baseline_registers() {
     #[cfg(target_arch = "x86_64")]
     macro_rules! clear {
         ($($register:tt)+) => {
@@ -246,7 +246,7 @@ impl Kernel {
             Choice::Avx2 => avx2::seal(jobs),
             Choice::Portable => {
                 jobs.iter_mut().for_each(|job| portable::seal(&mut job.0));
-                wipe_baseline_registers();
+                zeroize_baseline_registers();
             }
             Choice::Library => jobs.iter_mut().for_each(|job| library::seal(&mut job.0)),
         }
@@ -264,7 +264,7 @@ impl Kernel {
             Choice::Avx2 => avx2::open(jobs),
             Choice::Portable => {
                 each(jobs, portable::open);
-                wipe_baseline_registers();
+                zeroize_baseline_registers();
             }
             Choice::Library => each(jobs, library::open),
         }

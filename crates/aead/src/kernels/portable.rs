@@ -1,6 +1,6 @@
 //! The reference: RFC 8439 as it is written, one packet at a time.
 
-use super::scalar::{Poly, chacha20_block, chacha20_xor, wipe};
+use super::scalar::{Poly, chacha20_block, chacha20_xor, zeroize};
 use super::{Job, differs};
 use crate::TAG_LEN;
 
@@ -8,7 +8,7 @@ fn poly(job: &Job<'_>) -> Poly {
     let [n0, n1, n2] = job.nonce_words();
     let mut block = chacha20_block(job.key.bytes(), [0, n0, n1, n2]);
     let poly = Poly::new(block.first_chunk().expect("a block is longer"));
-    wipe(&mut block);
+    zeroize(&mut block);
     poly
 }
 

@@ -64,7 +64,7 @@ pub(super) fn chacha20_block(key: &[u8; 32], row: [u32; 4]) -> [u8; BLOCK] {
 
 /// Clears a block of keystream for good: whoever might read it now must find it so.
 #[inline(always)]
-pub(super) fn wipe(block: &mut [u8; BLOCK]) {
+pub(super) fn zeroize(block: &mut [u8; BLOCK]) {
     *block = [0; BLOCK];
     black_box(block);
 }
@@ -76,7 +76,7 @@ pub(super) fn chacha20_xor(key: &[u8; 32], nonce: [u32; 3], text: &mut [u8]) {
         for (byte, stream) in chunk.iter_mut().zip(block) {
             *byte ^= stream;
         }
-        wipe(&mut block);
+        zeroize(&mut block);
     }
 }
 

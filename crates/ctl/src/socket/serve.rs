@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net;
 
 use super::Bound;
-use crate::wiped::Wiped;
+use crate::zeroized::Zeroized;
 
 /// Clients at a time.
 pub(super) const MAX_CLIENTS: usize = 32;
@@ -49,10 +49,10 @@ pub(crate) trait Talk {
     /// when the answer has been taken.
     ///
     /// The present request may grow to `room` bytes.
-    fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Wiped) -> bool;
+    fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Zeroized) -> bool;
 
     /// The client has stopped writing, or stalled. Whatever is in `out` afterwards is the last it gets.
-    fn end(&mut self, out: &mut Wiped);
+    fn end(&mut self, out: &mut Zeroized);
 
     /// Bytes of an unfinished request.
     fn held(&self) -> usize;
@@ -82,7 +82,7 @@ impl Drop for Serving {
 /// Serves `bound` on a thread of its own; `open` says what a new client is greeted with and who talks to it.
 pub(crate) fn serve<T: Talk>(
     bound: Bound,
-    open: impl Fn(&mut Wiped) -> T + Send + 'static,
+    open: impl Fn(&mut Zeroized) -> T + Send + 'static,
     notify: impl Fn(Notice<'_>) + Send + 'static,
 ) -> io::Result<Serving> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -98,8 +98,8 @@ struct Client<T> {
     socket: OwnedFd,
     talk: T,
     /// Read but not heard yet, because an answer has to be taken first.
-    unheard: Wiped,
-    out: Wiped,
+    unheard: Zeroized,
+    out: Zeroized,
     sent: usize,
     /// Nothing more is heard; what is in `out` is the end.
     ending: bool,
@@ -110,7 +110,7 @@ struct Client<T> {
 fn run<T: Talk>(
     mut bound: Bound,
     wake: &OwnedFd,
-    open: impl Fn(&mut Wiped) -> T,
+    open: impl Fn(&mut Zeroized) -> T,
     notify: impl Fn(Notice<'_>),
 ) {
     let mut clients: Vec<Client<T>> = Vec::new();
@@ -208,13 +208,13 @@ fn make_room<T>(clients: &mut Vec<Client<T>>) {
 }
 
 impl<T: Talk> Client<T> {
-    fn new(socket: OwnedFd, now: Instant, open: impl Fn(&mut Wiped) -> T) -> Self {
-        let mut out = Wiped::default();
+    fn new(socket: OwnedFd, now: Instant, open: impl Fn(&mut Zeroized) -> T) -> Self {
+        let mut out = Zeroized::default();
         let talk = open(&mut out);
         Self {
             socket,
             talk,
-            unheard: Wiped::default(),
+            unheard: Zeroized::default(),
             out,
             sent: 0,
             ending: !T::LISTENS,

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{Interface, Report};
 use crate::socket::{self, BindError, Bound, Notice, Serving, Talk};
 use crate::uapi::PATIENCE;
-use crate::wiped::Wiped;
+use crate::zeroized::Zeroized;
 
 /// Where the status sockets `IF.sock` are.
 pub const DIR: &str = "/run/adit";
@@ -46,7 +46,7 @@ impl Server {
         report: impl Fn() -> Interface + Send + 'static,
         notify: impl Fn(Notice<'_>) + Send + 'static,
     ) -> io::Result<Serving> {
-        let open = move |out: &mut Wiped| {
+        let open = move |out: &mut Zeroized| {
             let mut interface = report();
             interface.private_key = None;
             for peer in &mut interface.peers {
@@ -67,11 +67,11 @@ struct Greeting;
 impl Talk for Greeting {
     const LISTENS: bool = false;
 
-    fn hear(&mut self, _: &mut &[u8], _: usize, _: &mut Wiped) -> bool {
+    fn hear(&mut self, _: &mut &[u8], _: usize, _: &mut Zeroized) -> bool {
         false
     }
 
-    fn end(&mut self, _: &mut Wiped) {}
+    fn end(&mut self, _: &mut Zeroized) {}
 
     fn held(&self) -> usize {
         0

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use super::{DIR, MAX_LINE, format_set, parse};
 use crate::keys;
 use crate::socket;
-use crate::wiped::Wiped;
+use crate::zeroized::Zeroized;
 
 /// How long the other side may take over one read or write of what it is asked.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -83,7 +83,7 @@ pub fn interfaces(dir: &Path) -> Vec<String> {
 pub struct Client {
     stream: UnixStream,
     /// Read, and not looked at yet.
-    ahead: Wiped,
+    ahead: Zeroized,
 }
 
 impl Client {
@@ -101,7 +101,7 @@ impl Client {
     /// As of [`Client::connect`].
     pub fn connect_in(dir: &Path, name: &str) -> io::Result<Self> {
         let stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
-        let ahead = Wiped::default();
+        let ahead = Zeroized::default();
         Ok(Self { stream, ahead })
     }
 

@@ -7,7 +7,7 @@ use adit_proto::config::{AllowedIpChange, DeviceChange, DeviceStatus, PublicKey,
 use zeroize::Zeroizing;
 
 use crate::keys;
-use crate::wiped::Wiped;
+use crate::zeroized::Zeroized;
 
 /// Writes to memory, which cannot fail.
 macro_rules! line {
@@ -16,12 +16,12 @@ macro_rules! line {
 
 /// The answer to `get=1`, its `errno=0` and blank line included.
 pub fn format_status(status: &DeviceStatus) -> Zeroizing<Vec<u8>> {
-    let mut out = Wiped::default();
+    let mut out = Zeroized::default();
     write_status(&mut out, status);
     Zeroizing::new(out.to_vec())
 }
 
-pub(crate) fn write_status(out: &mut Wiped, status: &DeviceStatus) {
+pub(crate) fn write_status(out: &mut Zeroized, status: &DeviceStatus) {
     if let Some(key) = status.private_key.as_ref().filter(|key| !key.is_zero()) {
         line!(out, "private_key={}", *keys::to_hex(key.bytes()));
     }
@@ -56,13 +56,13 @@ pub(crate) fn write_status(out: &mut Wiped, status: &DeviceStatus) {
     write_errno(out, 0);
 }
 
-pub(crate) fn write_errno(out: &mut Wiped, errno: i32) {
+pub(crate) fn write_errno(out: &mut Zeroized, errno: i32) {
     line!(out, "errno={errno}\n");
 }
 
 /// A whole `set=1` request, its blank line included.
 pub fn format_set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
-    let mut out = Wiped::default();
+    let mut out = Zeroized::default();
     line!(out, "set=1");
     if let Some(key) = &change.private_key {
         line!(out, "private_key={}", *keys::to_hex(key.bytes()));
@@ -107,14 +107,14 @@ pub fn format_set(change: &DeviceChange) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(out.to_vec())
 }
 
-fn public_key(out: &mut Wiped, key: &PublicKey) {
+fn public_key(out: &mut Zeroized, key: &PublicKey) {
     line!(out, "public_key={}", *keys::to_hex(&key.0));
 }
 
-fn endpoint(out: &mut Wiped, addr: &SocketAddr) {
+fn endpoint(out: &mut Zeroized, addr: &SocketAddr) {
     line!(out, "endpoint={addr}");
 }
 
-fn keepalive(out: &mut Wiped, seconds: u16) {
+fn keepalive(out: &mut Zeroized, seconds: u16) {
     line!(out, "persistent_keepalive_interval={seconds}");
 }

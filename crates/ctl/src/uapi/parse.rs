@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::{Request, UapiError};
 use crate::keys;
-use crate::wiped::Wiped;
+use crate::zeroized::Zeroized;
 
 /// Longest line that is looked at, in bytes. The longest that makes sense is shorter than 100.
 pub const MAX_LINE: usize = 4096;
@@ -37,7 +37,7 @@ pub enum Heard {
 /// Reads requests from a byte stream.
 #[derive(Default)]
 pub struct Parser {
-    line: Wiped,
+    line: Zeroized,
     /// The line passed [`MAX_LINE`]; its rest is skipped.
     overlong: bool,
     /// Bytes of the present request so far.
@@ -150,7 +150,7 @@ impl Parser {
                 }
             }
         }
-        // Keeps the line's memory, wiped, for the next one.
+        // Keeps the line's memory, zeroized, for the next one.
         self.line = line;
         self.line.clear();
         None

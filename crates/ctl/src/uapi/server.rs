@@ -6,7 +6,7 @@ use std::{io, sync::Arc};
 
 use super::{DIR, Heard, Parser, Request, Response, UapiError, format};
 use crate::socket::{self, BindError, Bound, Notice, Serving, Talk};
-use crate::wiped::Wiped;
+use crate::zeroized::Zeroized;
 
 /// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the socket's file.
 ///
@@ -72,7 +72,7 @@ impl Server {
         let handler = Arc::new(handler);
         let notify = Arc::new(notify);
         let tell = Arc::clone(&notify);
-        let open = move |_: &mut Wiped| Conversation {
+        let open = move |_: &mut Zeroized| Conversation {
             parser: Parser::default(),
             handler: Arc::clone(&handler),
             notify: Arc::clone(&tell),
@@ -88,7 +88,7 @@ struct Conversation<H, N> {
 }
 
 impl<H: Fn(Request) -> Response, N: Fn(Notice<'_>)> Conversation<H, N> {
-    fn refuse(&self, error: &UapiError, out: &mut Wiped) {
+    fn refuse(&self, error: &UapiError, out: &mut Zeroized) {
         (self.notify)(Notice::Refused(error));
         // 0 would say that all is well.
         format::write_errno(
@@ -103,7 +103,7 @@ impl<H: Fn(Request) -> Response, N: Fn(Notice<'_>)> Conversation<H, N> {
 }
 
 impl<H: Fn(Request) -> Response, N: Fn(Notice<'_>)> Talk for Conversation<H, N> {
-    fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Wiped) -> bool {
+    fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Zeroized) -> bool {
         match self.parser.push(input, room) {
             None => true,
             Some(Heard::Request(request)) => {
@@ -125,7 +125,7 @@ impl<H: Fn(Request) -> Response, N: Fn(Notice<'_>)> Talk for Conversation<H, N> 
         }
     }
 
-    fn end(&mut self, out: &mut Wiped) {
+    fn end(&mut self, out: &mut Zeroized) {
         if let Some(Heard::Refused(error) | Heard::Hopeless(error)) = self.parser.end() {
             self.refuse(&error, out);
         }

@@ -312,7 +312,7 @@ impl Peer {
         }
     }
 
-    /// Drops every session; the keys are wiped when the last shard lets go of them.
+    /// Drops every session; the keys are zeroized when the last shard lets go of them.
     pub(super) fn drop_keypairs(&mut self, core: &mut Core) {
         self.retire_sessions();
         core.keys_dropped = true;

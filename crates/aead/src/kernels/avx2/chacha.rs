@@ -13,7 +13,7 @@ type V = __m256i;
 /// The lanes that are worked on together.
 pub(super) const WIDTH: usize = 16;
 
-/// Memory to work in, wiped at the end.
+/// Memory to work in, zeroized at the end.
 pub(super) struct Scratch {
     /// The key in `start`, if it is only one. Never read through: a key does not move or change while a batch is at work.
     key: *const [u8; 32],

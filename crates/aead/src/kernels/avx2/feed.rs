@@ -137,7 +137,7 @@ impl Feed {
         }
     }
 
-    pub(super) fn wipe(&mut self) {
+    pub(super) fn zeroize(&mut self) {
         self.poly.zeroize();
     }
 }

@@ -159,13 +159,13 @@ impl Batch {
 }
 
 impl Drop for Batch {
-    /// Wipes what is secret: the Poly1305 keys and states, the ChaCha20 states, and the registers.
+    /// Zeroizes what is secret: the Poly1305 keys and states, the ChaCha20 states, and the registers.
     fn drop(&mut self) {
         self.keys = [[0; 32]; SLOTS];
-        self.cipher.feed.wipe();
+        self.cipher.feed.zeroize();
         // SAFETY: this module is entered only if `available`.
         self.cipher.scratch = unsafe { Scratch::new() };
-        // Whoever might read it now must find it wiped: the compiler cannot leave the stores out.
+        // Whoever might read it now must find it zeroized: the compiler cannot leave the stores out.
         black_box(self);
         // SAFETY: as above; the compiler keeps nothing in vector registers across the instruction.
         unsafe { _mm256_zeroall() };

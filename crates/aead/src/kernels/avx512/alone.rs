@@ -52,6 +52,6 @@ pub(super) unsafe fn work<const Q: usize>(job: &mut Job<'_>, sealing: bool) -> b
     }
     key = [0; 32];
     black_box(&mut key);
-    super::wipe_registers();
+    super::zeroize_registers();
     authentic
 }

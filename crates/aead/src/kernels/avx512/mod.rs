@@ -395,7 +395,7 @@ impl<const N: usize> Work<N> {
 }
 
 impl<const N: usize> Drop for Batch<N> {
-    /// Wipes what is secret: the Poly1305 keys, the ChaCha20 states if there were any, and the registers.
+    /// Zeroizes what is secret: the Poly1305 keys, the ChaCha20 states if there were any, and the registers.
     fn drop(&mut self) {
         self.keys = [[0; 32]; N];
         let cipher = &mut self.work.cipher;
@@ -403,17 +403,17 @@ impl<const N: usize> Drop for Batch<N> {
             // SAFETY: the memory is exclusive, and nobody reads it as states again.
             unsafe { cipher.states.as_mut_ptr().write_bytes(0, 1) };
         }
-        // Whoever might read it now must find it wiped: the compiler cannot leave the stores out.
+        // Whoever might read it now must find it zeroized: the compiler cannot leave the stores out.
         black_box(self);
         // SAFETY: this module is entered only if `available`.
-        unsafe { wipe_registers() };
+        unsafe { zeroize_registers() };
     }
 }
 
 /// Clears all vector registers: `vzeroall` leaves the upper sixteen.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn wipe_registers() {
+fn zeroize_registers() {
     _mm256_zeroall();
     macro_rules! clear {
         ($($register:tt)+) => {

@@ -7,11 +7,11 @@ use zeroize::Zeroize;
 /// Capacity that a cleared buffer may keep.
 const KEEP: usize = 64 << 10;
 
-/// Bytes that may hold keys. Growing moves them and wipes where they stood, dropping wipes them.
+/// Bytes that may hold keys. Growing moves them and zeroizes where they stood, dropping zeroizes them.
 #[derive(Default)]
-pub(crate) struct Wiped(Vec<u8>);
+pub(crate) struct Zeroized(Vec<u8>);
 
-impl Wiped {
+impl Zeroized {
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         let needed = self.0.len() + bytes.len();
         if needed > self.0.capacity() {
@@ -23,7 +23,7 @@ impl Wiped {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Wipes the content, and keeps the memory if it is little.
+    /// Zeroizes the content, and keeps the memory if it is little.
     pub(crate) fn clear(&mut self) {
         self.0.as_mut_slice().zeroize();
         self.0.clear();
@@ -32,7 +32,7 @@ impl Wiped {
         }
     }
 
-    /// Wipes the first `n` bytes and moves the rest to the front.
+    /// Zeroizes the first `n` bytes and moves the rest to the front.
     pub(crate) fn consume(&mut self, n: usize) {
         let rest = self.0.len() - n;
         self.0.copy_within(n.., 0);
@@ -41,7 +41,7 @@ impl Wiped {
     }
 }
 
-impl std::ops::Deref for Wiped {
+impl std::ops::Deref for Zeroized {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -49,14 +49,14 @@ impl std::ops::Deref for Wiped {
     }
 }
 
-impl fmt::Write for Wiped {
+impl fmt::Write for Zeroized {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.extend(text.as_bytes());
         Ok(())
     }
 }
 
-impl Drop for Wiped {
+impl Drop for Zeroized {
     fn drop(&mut self) {
         self.0.zeroize();
     }
