@@ -132,7 +132,7 @@ impl RecvBatch {
         self.lost += messages;
     }
 
-    /// Appends a message, as twins of the socket do; false when it is full or the message too long.
+    /// Appends a message, as fakes of the socket do; false when it is full or the message too long.
     pub fn push(&mut self, from: Endpoint, ecn: u8, stride: usize, bytes: &[u8]) -> bool {
         let index = self.received.len();
         if index == self.slots || bytes.len() > SLOT_LEN {

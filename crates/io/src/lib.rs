@@ -7,6 +7,8 @@
 mod batch;
 pub mod checksum;
 pub mod ethtool;
+#[cfg(test)]
+mod fake_tests;
 pub mod fault;
 pub mod mem;
 pub mod netlink;
@@ -16,8 +18,6 @@ mod offloads;
 pub mod pcap;
 mod sys;
 pub mod tun;
-#[cfg(test)]
-mod twin_tests;
 pub mod udp;
 
 use std::io::{self, IoSlice};

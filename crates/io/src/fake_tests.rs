@@ -1,4 +1,4 @@
-//! Tests of the twins: in memory, with faults, recorded; and of batches and switches.
+//! Tests of the fakes: in memory, with faults, recorded; and of batches and switches.
 
 use std::io::{self, IoSlice, Write};
 use std::net::SocketAddr;
