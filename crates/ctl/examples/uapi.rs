@@ -31,7 +31,7 @@ fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
             },
         }
     };
-    let notify = |notice: adit_ctl::Notice<'_>| println!("server: {notice:?}");
+    let notify = |event: adit_ctl::ServerEvent<'_>| println!("server: {event:?}");
     let server = Server::bind_in(dir, "example0")?;
     let serving = server.serve(handler, notify)?;
 

@@ -47,4 +47,4 @@ pub mod status;
 pub mod uapi;
 mod zeroized;
 
-pub use socket::{BindError, Notice, Serving, connect, identity};
+pub use socket::{BindError, ServerEvent, Serving, connect, identity};

@@ -92,13 +92,13 @@ impl<H: Host> Control<H> {
         self.host_changed()?;
         while !self.common.is_stopping() {
             self.sleep()?;
-            let (notices, commands, behind) = self.common.control.take_all();
+            let (events, commands, behind) = self.common.control.take_all();
             if behind {
                 self.host.tun_is_behind();
             }
             let now = clock::now();
-            for tunnel in notices {
-                self.device.handle_notice(now, clock::wall(), &tunnel);
+            for tunnel in events {
+                self.device.handle_event(now, clock::wall(), &tunnel);
             }
             for command in commands {
                 self.execute(now, command);
@@ -366,7 +366,7 @@ impl<H: Host> Control<H> {
         if self.send(to, &datagram, Some(tunnel), None)
             && tunnel.keepalive_sent(now, &session, datagram.len() as u64)
         {
-            self.common.control.notice(tunnel);
+            self.common.control.event(tunnel);
         }
     }
 

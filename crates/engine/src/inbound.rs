@@ -219,7 +219,7 @@ impl Inbound {
             if any {
                 run.tunnel.roam(self.batch.received()[run.message].from);
                 if run.tunnel.received(now, &run.session, bytes, data) {
-                    common.control.notice(&run.tunnel);
+                    common.control.event(&run.tunnel);
                 }
             }
         }

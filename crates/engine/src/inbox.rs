@@ -40,8 +40,8 @@ pub(crate) struct Inbox {
 pub(crate) struct Waiting {
     /// Bounded: a flood of initiations costs no memory beyond it.
     pub(crate) handshakes: VecDeque<HandshakeMessage>,
-    /// Bounded by the number of peers: a tunnel with a notice raises no second one.
-    pub(crate) notices: Vec<Arc<Tunnel>>,
+    /// Bounded by the number of peers: a tunnel with an event raises no second one.
+    pub(crate) events: Vec<Arc<Tunnel>>,
     pub(crate) commands: Vec<Command>,
     /// The TUN of a shard is behind.
     pub(crate) behind: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Waiting {
 impl Waiting {
     fn is_empty(&self) -> bool {
         self.handshakes.is_empty()
-            && self.notices.is_empty()
+            && self.events.is_empty()
             && self.commands.is_empty()
             && !self.behind
     }
@@ -67,8 +67,8 @@ impl Inbox {
     }
 
     /// A shard has something to tell of this tunnel.
-    pub(crate) fn notice(&self, tunnel: &Arc<Tunnel>) {
-        self.leave(|waiting| waiting.notices.push(Arc::clone(tunnel)));
+    pub(crate) fn event(&self, tunnel: &Arc<Tunnel>) {
+        self.leave(|waiting| waiting.events.push(Arc::clone(tunnel)));
     }
 
     pub(crate) fn command(&self, command: Command) {
@@ -100,7 +100,7 @@ impl Inbox {
     pub(crate) fn take_all(&self) -> (Vec<Arc<Tunnel>>, Vec<Command>, bool) {
         let mut waiting = lock(&self.waiting);
         (
-            std::mem::take(&mut waiting.notices),
+            std::mem::take(&mut waiting.events),
             std::mem::take(&mut waiting.commands),
             std::mem::take(&mut waiting.behind),
         )
@@ -130,7 +130,7 @@ impl Inbox {
         let result = put(&mut waiting);
         if waiting.closed {
             waiting.commands.clear();
-            waiting.notices.clear();
+            waiting.events.clear();
             waiting.handshakes.clear();
         }
         drop(waiting);

@@ -287,7 +287,7 @@ fn stage<U: UdpSocket>(
         }
     }
     if tunnel.want_session() {
-        common.control.notice(tunnel);
+        common.control.event(tunnel);
     }
 }
 
@@ -508,7 +508,7 @@ impl Sender {
                 }
                 let bytes = if lossy { 0 } else { train.len as u64 };
                 if train.tunnel.data_sent(now, &train.session, bytes) {
-                    common.control.notice(&train.tunnel);
+                    common.control.event(&train.tunnel);
                 }
                 self.pool.push(train.buffer);
             }

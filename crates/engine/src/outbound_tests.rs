@@ -166,7 +166,7 @@ impl<U: UdpSocket> Bench<U> {
     fn initiate(&mut self) -> Vec<u8> {
         let mut ours = self.ours.lock().expect("not poisoned");
         for tunnel in self.common.control.take_all().0 {
-            ours.handle_notice(self.now, wall(self.now), &tunnel);
+            ours.handle_event(self.now, wall(self.now), &tunnel);
         }
         ours.handle_timeout(self.now, wall(self.now));
         let Some(Output::Handshake { to, datagram, .. }) = ours.poll_output() else {

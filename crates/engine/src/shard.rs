@@ -133,7 +133,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         }
     }
 
-    /// While a socket is full the TUN is left alone: the kernel's queues fill, and their owners notice.
+    /// While a socket is full the TUN is left alone: the kernel's queues fill, and their owners event.
     fn set_blocked(&mut self, blocked: Option<bool>) -> io::Result<()> {
         if blocked != self.blocked {
             self.blocked = blocked;

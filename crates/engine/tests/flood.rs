@@ -115,7 +115,7 @@ impl Stranger {
         let tunnel = Arc::clone(self.device.tunnel(&public(B)).expect("configured"));
         assert!(tunnel.want_session());
         self.device
-            .handle_notice(self.now, Self::wall(self.now), &tunnel);
+            .handle_event(self.now, Self::wall(self.now), &tunnel);
         self.device.handle_timeout(self.now, Self::wall(self.now));
         self.output()
     }

@@ -3,7 +3,7 @@
 //! [`Device`] is the core that one control thread owns. It has four families of methods:
 //!
 //! - getters look at it: [`Device::status`], [`Device::tunnel`], [`Device::handshake_stats`];
-//! - `handle_*` tell it what happened: a datagram came in or left, a shard raised a notice, a deadline passed;
+//! - `handle_*` tell it what happened: a datagram came in or left, a shard raised an event, a deadline passed;
 //! - commands change it: [`Device::apply`];
 //! - `poll_*` take out what it wants: [`Device::poll_output`], [`Device::next_deadline`].
 //!

@@ -30,14 +30,14 @@ pub struct Tunnel {
     wanted: AtomicBool,
     /// A handshake is under way, or paused until the next one may start.
     handshaking: AtomicBool,
-    /// Of NO_ANSWER and KEEPALIVE in [`notice`], those whose timer runs: the control thread will look by itself.
+    /// Of NO_ANSWER and KEEPALIVE in [`event`], those whose timer runs: the control thread will look by itself.
     armed: AtomicU8,
-    /// The bits of [`notice`] that the control thread has not read yet.
+    /// The bits of [`event`] that the control thread has not read yet.
     pending: AtomicU8,
 }
 
 /// What a shard has to tell the control thread.
-pub(crate) mod notice {
+pub(crate) mod event {
     pub(crate) const WANT_SESSION: u8 = 1;
     pub(crate) const REKEY: u8 = 2;
     pub(crate) const CONFIRMED: u8 = 4;
@@ -119,49 +119,49 @@ impl Tunnel {
     /// A train of data was sealed and sent: `bytes` of UDP payload, 0 if it was lost on the outbound path.
     ///
     /// True if the control thread must be told, here and below: queue this tunnel for
-    /// [`Device::handle_notice`](crate::Device::handle_notice). It is true at most once until that was called.
+    /// [`Device::handle_event`](crate::Device::handle_event). It is true at most once until that was called.
     pub fn data_sent(&self, now: Time, session: &Session, bytes: u64) -> bool {
-        let mut notices = self.sent(now, session, bytes);
+        let mut events = self.sent(now, session, bytes);
         if self.unanswered.load(Ordering::Relaxed) == 0 {
             self.unanswered.store(stamp(now), Ordering::SeqCst);
         }
-        notices |= self.arm(notice::NO_ANSWER);
-        self.raise(notices)
+        events |= self.arm(event::NO_ANSWER);
+        self.raise(events)
     }
 
     /// A keepalive was sealed and sent: `bytes` of UDP payload.
     pub fn keepalive_sent(&self, now: Time, session: &Session, bytes: u64) -> bool {
-        let notices = self.sent(now, session, bytes);
-        self.raise(notices)
+        let events = self.sent(now, session, bytes);
+        self.raise(events)
     }
 
     /// A train was opened and at least one packet of it was authentic and fresh: `bytes` of UDP payload of those.
     /// `data` is false if all were keepalives.
     pub fn received(&self, now: Time, session: &Arc<Session>, bytes: u64, data: bool) -> bool {
-        let mut notices = 0;
+        let mut events = 0;
         self.note_received(now, bytes);
         if data {
             if self.owed.load(Ordering::Relaxed) == 0 {
                 self.owed.store(stamp(now), Ordering::SeqCst);
             }
-            notices |= self.arm(notice::KEEPALIVE);
+            events |= self.arm(event::KEEPALIVE);
         }
         if session.confirm() {
             // At once: the answer to this packet may leave before the control thread runs, and a peer that restarted
             // knows no other session.
             self.current.store(Some(Arc::clone(session)));
-            notices |= notice::CONFIRMED;
+            events |= event::CONFIRMED;
         }
         if session.enters_last_minute(now) && self.is_current(session) {
-            notices |= self.rekey();
+            events |= self.rekey();
         }
-        self.raise(notices)
+        self.raise(events)
     }
 
     /// Frames wait for this peer and no session can send them: a handshake must start.
     pub fn want_session(&self) -> bool {
         self.wanted.store(true, Ordering::SeqCst);
-        !self.is_handshaking() && self.raise(notice::WANT_SESSION)
+        !self.is_handshaking() && self.raise(event::WANT_SESSION)
     }
 
     /// Bytes of UDP payload received and found authentic, handshakes included.
@@ -187,7 +187,7 @@ impl Tunnel {
         if self.is_handshaking() {
             0
         } else {
-            notice::REKEY
+            event::REKEY
         }
     }
 
@@ -204,8 +204,8 @@ impl Tunnel {
         bit & !self.armed.load(Ordering::SeqCst)
     }
 
-    fn raise(&self, notices: u8) -> bool {
-        notices != 0 && self.pending.fetch_or(notices, Ordering::SeqCst) == 0
+    fn raise(&self, events: u8) -> bool {
+        events != 0 && self.pending.fetch_or(events, Ordering::SeqCst) == 0
     }
 
     fn is_handshaking(&self) -> bool {
@@ -236,7 +236,7 @@ impl Tunnel {
         }
     }
 
-    pub(crate) fn take_notices(&self) -> u8 {
+    pub(crate) fn take_events(&self) -> u8 {
         self.pending.swap(0, Ordering::SeqCst)
     }
 

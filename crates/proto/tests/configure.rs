@@ -241,7 +241,7 @@ fn a_removed_peer_is_forgotten_and_a_new_one_with_its_key_is_new() {
     assert_eq!((new.rx_bytes(), new.tx_bytes()), (0, 0));
     // What is left of the old one is harmless.
     old.want_session();
-    net.notice(A, &old);
+    net.event(A, &old);
     assert!(new.current().is_none());
     net.run_for(secs(1));
     net.send(A, B, b"x");

@@ -1,7 +1,7 @@
 //! What shards and the control thread tell each other through a [`Tunnel`], in every interleaving and with every value
 //! that an atomic may have: `make loom`.
 //!
-//! The control thread is a [`Device`], the shards are loom's threads. A call that returns true to a shard is a notice
+//! The control thread is a [`Device`], the shards are loom's threads. A call that returns true to a shard is an event
 //! in the control thread's queue; here the queue is read when the shards have ended, the last moment there is.
 
 #![cfg(loom)]
@@ -65,7 +65,7 @@ fn handshake() -> (Device, Arc<Tunnel>, Vec<u8>) {
     let (mut ours, tunnel) = host(A, B);
     let (mut theirs, _) = host(B, A);
     assert!(tunnel.want_session());
-    ours.handle_notice(START, WALL, &tunnel);
+    ours.handle_event(START, WALL, &tunnel);
     ours.handle_timeout(START, WALL);
     let initiation = drain(&mut ours, None).pop().unwrap();
     let from: std::net::SocketAddr = ADDRS[A].parse().unwrap();
@@ -108,7 +108,7 @@ fn what_is_sent_while_its_timer_runs_out_is_looked_at() {
     explore(move || {
         let (mut device, tunnel) = quiet();
         assert!(tunnel.data_sent(START, &session, 0));
-        device.handle_notice(START, WALL, &tunnel);
+        device.handle_event(START, WALL, &tunnel);
         // It is answered, and the timer runs on.
         tunnel.received(START, &session, 0, false);
         let now = START + NO_ANSWER_TIMEOUT;
@@ -119,7 +119,7 @@ fn what_is_sent_while_its_timer_runs_out_is_looked_at() {
         };
         device.handle_timeout(now, WALL);
         if shard.join().unwrap() {
-            device.handle_notice(now, WALL, &tunnel);
+            device.handle_event(now, WALL, &tunnel);
         }
         assert_eq!(device.next_deadline(), Some(now + NO_ANSWER_TIMEOUT));
     });
@@ -131,7 +131,7 @@ fn what_is_received_while_its_timer_runs_out_is_looked_at() {
     explore(move || {
         let (mut device, tunnel) = quiet();
         assert!(tunnel.received(START, &session, 0, true));
-        device.handle_notice(START, WALL, &tunnel);
+        device.handle_event(START, WALL, &tunnel);
         // It is answered, and the timer runs on.
         tunnel.keepalive_sent(START, &session, 0);
         let now = START + KEEPALIVE_TIMEOUT;
@@ -142,7 +142,7 @@ fn what_is_received_while_its_timer_runs_out_is_looked_at() {
         };
         device.handle_timeout(now, WALL);
         if shard.join().unwrap() {
-            device.handle_notice(now, WALL, &tunnel);
+            device.handle_event(now, WALL, &tunnel);
         }
         assert_eq!(device.next_deadline(), Some(now + KEEPALIVE_TIMEOUT));
     });
@@ -179,11 +179,11 @@ fn no_notice_is_lost_while_the_control_thread_takes_them() {
                 u32::from(sends) + u32::from(receives)
             })
         };
-        device.handle_notice(START, WALL, &tunnel);
+        device.handle_event(START, WALL, &tunnel);
         for _ in 0..shard.join().unwrap() {
-            device.handle_notice(START, WALL, &tunnel);
+            device.handle_event(START, WALL, &tunnel);
         }
-        // Both timers run, so that there is nothing to tell, and the next notice is told.
+        // Both timers run, so that there is nothing to tell, and the next event is told.
         assert!(!tunnel.data_sent(START, &session, 0));
         assert!(!tunnel.received(START, &session, 0, true));
         assert!(tunnel.want_session());
@@ -210,7 +210,7 @@ fn a_frame_staged_while_a_session_begins_is_sent() {
         answer(&mut device, &response);
         drain(&mut device, Some(&staged));
         if shard.join().unwrap() {
-            device.handle_notice(START, WALL, &tunnel);
+            device.handle_event(START, WALL, &tunnel);
             drain(&mut device, Some(&staged));
         }
         assert_eq!(*staged.lock().unwrap(), 0);
@@ -222,7 +222,7 @@ fn a_frame_staged_while_a_handshake_is_given_up_starts_another() {
     explore(|| {
         let (mut device, tunnel) = quiet();
         assert!(tunnel.want_session());
-        device.handle_notice(START, WALL, &tunnel);
+        device.handle_event(START, WALL, &tunnel);
         device.handle_timeout(START, WALL);
         let staged = Staged::default();
         let now = START + REKEY_ATTEMPT_TIME;
@@ -230,7 +230,7 @@ fn a_frame_staged_while_a_handshake_is_given_up_starts_another() {
         device.handle_timeout(now, WALL);
         drain(&mut device, Some(&staged));
         if shard.join().unwrap() {
-            device.handle_notice(now, WALL, &tunnel);
+            device.handle_event(now, WALL, &tunnel);
             drain(&mut device, Some(&staged));
         }
         // Or it was dropped with what had waited for the handshake.

@@ -197,7 +197,7 @@ fn initiate(net: &mut Net, left: bool) -> (Vec<u8>, u32) {
     let (now, wall) = (net.now, net.wall(A));
     let tunnel = net.tunnel(A, B);
     tunnel.want_session();
-    net.hosts[A].device.handle_notice(now, wall, &tunnel);
+    net.hosts[A].device.handle_event(now, wall, &tunnel);
     net.hosts[A].device.handle_timeout(now, wall);
     send_all(net, A, left).pop().unwrap()
 }

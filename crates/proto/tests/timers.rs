@@ -362,7 +362,7 @@ fn many_peers_that_are_due_at_once_take_turns_with_the_rest() {
     // Whom frames wait for comes first, though it was the last to be asked for.
     let last = Arc::clone(device.tunnels().last().unwrap());
     assert!(last.want_session());
-    device.handle_notice(now, wall, &last);
+    device.handle_event(now, wall, &last);
     device.handle_timeout(now, wall);
     let outputs: Vec<_> = std::iter::from_fn(|| device.poll_output()).collect();
     assert_eq!(outputs.len(), 64);
@@ -396,7 +396,7 @@ fn peers_that_frames_wait_for_hold_up_no_other_timer() {
     let now = device.next_deadline().expect("the keepalive's");
     for tunnel in &tunnels {
         assert!(tunnel.want_session());
-        device.handle_notice(now, wall, tunnel);
+        device.handle_event(now, wall, tunnel);
     }
     device.handle_timeout(now, wall);
     let first: Vec<_> = std::iter::from_fn(|| device.poll_output()).collect();
@@ -407,7 +407,7 @@ fn peers_that_frames_wait_for_hold_up_no_other_timer() {
     let waiting = &tunnels[63..];
     for tunnel in &tunnels[..63] {
         tunnel.want_session();
-        device.handle_notice(now + secs(6), wall, tunnel);
+        device.handle_event(now + secs(6), wall, tunnel);
     }
     device.handle_timeout(now + secs(6), wall);
     let second = std::iter::from_fn(|| device.poll_output()).filter_map(|output| match output {
@@ -455,7 +455,7 @@ fn a_busy_tunnel_wakes_the_control_thread_a_few_times_per_ten_seconds() {
     let mut net = Net::pair(14);
     net.connect();
     let tunnel = net.tunnel(A, B);
-    let mut notices = 0;
+    let mut events = 0;
     let mut timeouts = 0;
     for _ in 0..100_000 {
         net.now = net.now + millis(1);
@@ -465,8 +465,8 @@ fn a_busy_tunnel_wakes_the_control_thread_a_few_times_per_ten_seconds() {
             tunnel.received(net.now, &session, 100, true),
         ] {
             if told {
-                notices += 1;
-                net.notice(A, &tunnel);
+                events += 1;
+                net.event(A, &tunnel);
             }
         }
         let (now, wall) = (net.now, net.wall(A));
@@ -481,7 +481,7 @@ fn a_busy_tunnel_wakes_the_control_thread_a_few_times_per_ten_seconds() {
     }
     // 100 seconds: each timer at most once per its 10 or 15 seconds.
     assert!(
-        notices + timeouts <= 35,
-        "{notices} notices, {timeouts} timeouts"
+        events + timeouts <= 35,
+        "{events} notices, {timeouts} timeouts"
     );
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use adit_ctl::{BindError, Notice, Serving, config, status, uapi};
+use adit_ctl::{BindError, ServerEvent, Serving, config, status, uapi};
 use adit_engine::{Engine, Kernel, Settings, StopReason, VerboseLog};
 use adit_io::Offloads;
 use adit_io::netlink::{LinkChange, Netlink};
@@ -231,14 +231,16 @@ impl Sockets {
     ) -> Result<Vec<Serving>> {
         let failed = || "cannot serve a socket".to_owned();
         let (handle, removed) = (engine.clone(), end.clone());
-        let noticed = move |notice: Notice<'_>| match notice {
-            Notice::Refused(error) => level.error(format_args!("refused a request: {error}")),
-            Notice::Failed(error) => level.error(format_args!("cannot accept clients: {error}")),
-            Notice::Removed => drop(removed.send(End::SocketRemoved)),
+        let on_event = move |event: ServerEvent<'_>| match event {
+            ServerEvent::Refused(error) => level.error(format_args!("refused a request: {error}")),
+            ServerEvent::Failed(error) => {
+                level.error(format_args!("cannot accept clients: {error}"))
+            }
+            ServerEvent::Removed => drop(removed.send(End::SocketRemoved)),
         };
         let control = self
             .control
-            .serve(move |request| answer::request(&handle, request), noticed);
+            .serve(move |request| answer::request(&handle, request), on_event);
         let mut serving = vec![control.context(failed)?];
         if let Some(status) = self.status {
             let (handle, name) = (engine.clone(), name.to_owned());

@@ -41,7 +41,7 @@ pub fn initiation(number: u64, responder: PublicKey, at: Tai64N) -> (PublicKey, 
         .expect("the peer just added")
         .clone();
     tunnel.want_session();
-    device.handle_notice(now, at, &tunnel);
+    device.handle_event(now, at, &tunnel);
     device.handle_timeout(now, at);
     let public = device.status().public_key.expect("derived");
     while let Some(output) = device.poll_output() {

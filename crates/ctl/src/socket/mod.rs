@@ -5,7 +5,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
-pub use serve::{Notice, Serving};
+pub use serve::{ServerEvent, Serving};
 pub(crate) use serve::{Talk, serve};
 
 use std::fmt;

@@ -31,7 +31,7 @@ const READ_SIZE: usize = 16 << 10;
 
 /// What the owner of a socket has to know.
 #[derive(Debug)]
-pub enum Notice<'a> {
+pub enum ServerEvent<'a> {
     /// A client got this error: a line for the log.
     Refused(&'a crate::uapi::UapiError),
     /// Somebody removed the socket's file: nobody can reach this process any more, so it should end.
@@ -83,7 +83,7 @@ impl Drop for Serving {
 pub(crate) fn serve<T: Talk>(
     bound: Bound,
     open: impl Fn(&mut Zeroized) -> T + Send + 'static,
-    notify: impl Fn(Notice<'_>) + Send + 'static,
+    notify: impl Fn(ServerEvent<'_>) + Send + 'static,
 ) -> io::Result<Serving> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let stop = Arc::clone(&wake);
@@ -111,7 +111,7 @@ fn run<T: Talk>(
     mut bound: Bound,
     wake: &OwnedFd,
     open: impl Fn(&mut Zeroized) -> T,
-    notify: impl Fn(Notice<'_>),
+    notify: impl Fn(ServerEvent<'_>),
 ) {
     let mut clients: Vec<Client<T>> = Vec::new();
     let mut accept_after: Option<Instant> = None;
@@ -144,7 +144,7 @@ fn run<T: Talk>(
         match poll(&mut fds, wait.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
-                notify(Notice::Failed(&error.into()));
+                notify(ServerEvent::Failed(&error.into()));
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             }
@@ -155,7 +155,7 @@ fn run<T: Talk>(
             return;
         }
         if woken[1] && bound.was_removed() {
-            notify(Notice::Removed);
+            notify(ServerEvent::Removed);
         }
         let now = Instant::now();
         let mut held: usize = clients.iter().map(|client| client.talk.held()).sum();
@@ -182,7 +182,7 @@ fn run<T: Talk>(
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    notify(Notice::Failed(&error));
+                    notify(ServerEvent::Failed(&error));
                     accept_after = Some(now + ACCEPT_PAUSE);
                 }
             }

@@ -77,10 +77,10 @@ fn serve(dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
         }
     };
     let (tell, told) = mpsc::channel();
-    let notify = move |notice: Notice<'_>| tell.send(format!("{notice:?}")).unwrap();
+    let notify = move |event: ServerEvent<'_>| tell.send(format!("{event:?}")).unwrap();
     let tell = std::sync::Mutex::new(notify);
     let serving = server
-        .serve(handler, move |notice| tell.lock().unwrap()(notice))
+        .serve(handler, move |event| tell.lock().unwrap()(event))
         .unwrap();
     (serving, told)
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::{Interface, Report};
-use crate::socket::{self, BindError, Bound, Notice, Serving, Talk};
+use crate::socket::{self, BindError, Bound, ServerEvent, Serving, Talk};
 use crate::uapi::PATIENCE;
 use crate::zeroized::Zeroized;
 
@@ -44,7 +44,7 @@ impl Server {
     pub fn serve(
         self,
         report: impl Fn() -> Interface + Send + 'static,
-        notify: impl Fn(Notice<'_>) + Send + 'static,
+        notify: impl Fn(ServerEvent<'_>) + Send + 'static,
     ) -> io::Result<Serving> {
         let open = move |out: &mut Zeroized| {
             let mut interface = report();

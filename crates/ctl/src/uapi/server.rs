@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{io, sync::Arc};
 
 use super::{DIR, Heard, Parser, Request, Response, UapiError, format};
-use crate::socket::{self, BindError, Bound, Notice, Serving, Talk};
+use crate::socket::{self, BindError, Bound, ServerEvent, Serving, Talk};
 use crate::zeroized::Zeroized;
 
 /// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the socket's file.
@@ -67,7 +67,7 @@ impl Server {
     pub fn serve(
         self,
         handler: impl Fn(Request) -> Response + Send + Sync + 'static,
-        notify: impl Fn(Notice<'_>) + Send + Sync + 'static,
+        notify: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
     ) -> io::Result<Serving> {
         let handler = Arc::new(handler);
         let notify = Arc::new(notify);
@@ -77,7 +77,7 @@ impl Server {
             handler: Arc::clone(&handler),
             notify: Arc::clone(&tell),
         };
-        socket::serve(self.0, open, move |notice| notify(notice))
+        socket::serve(self.0, open, move |event| notify(event))
     }
 }
 
@@ -87,9 +87,9 @@ struct Conversation<H, N> {
     notify: Arc<N>,
 }
 
-impl<H: Fn(Request) -> Response, N: Fn(Notice<'_>)> Conversation<H, N> {
+impl<H: Fn(Request) -> Response, N: Fn(ServerEvent<'_>)> Conversation<H, N> {
     fn refuse(&self, error: &UapiError, out: &mut Zeroized) {
-        (self.notify)(Notice::Refused(error));
+        (self.notify)(ServerEvent::Refused(error));
         // 0 would say that all is well.
         format::write_errno(
             out,
@@ -102,7 +102,7 @@ impl<H: Fn(Request) -> Response, N: Fn(Notice<'_>)> Conversation<H, N> {
     }
 }
 
-impl<H: Fn(Request) -> Response, N: Fn(Notice<'_>)> Talk for Conversation<H, N> {
+impl<H: Fn(Request) -> Response, N: Fn(ServerEvent<'_>)> Talk for Conversation<H, N> {
     fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Zeroized) -> bool {
         match self.parser.push(input, room) {
             None => true,

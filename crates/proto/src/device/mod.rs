@@ -303,11 +303,11 @@ impl Device {
         }
     }
 
-    /// A shard raised a notice for this tunnel: one of its methods returned true.
-    pub fn handle_notice(&mut self, now: Time, wall: Tai64N, tunnel: &Arc<Tunnel>) {
-        let notices = tunnel.take_notices();
+    /// A shard raised an event for this tunnel: one of its methods returned true.
+    pub fn handle_event(&mut self, now: Time, wall: Tai64N, tunnel: &Arc<Tunnel>) {
+        let events = tunnel.take_events();
         if let Some(peer) = self.peers.get_mut(&tunnel.id()) {
-            peer.notices_raised(&mut self.core, now, wall, notices);
+            peer.events_raised(&mut self.core, now, wall, events);
             self.reschedule(tunnel.id());
         }
     }

@@ -133,12 +133,12 @@ impl Device {
         let to = to.ok_or_else(|| NotSealed::NoEndpoint(Arc::clone(&tunnel)))?;
         let Some((session, datagram)) = seal(&tunnel, now, &packet[..inner.len], mtu) else {
             if tunnel.want_session() {
-                self.handle_notice(now, wall, &tunnel);
+                self.handle_event(now, wall, &tunnel);
             }
             return Err(NotSealed::NoSession(tunnel));
         };
         if tunnel.data_sent(now, &session, datagram.len() as u64) {
-            self.handle_notice(now, wall, &tunnel);
+            self.handle_event(now, wall, &tunnel);
         }
         Ok((to, datagram))
     }
@@ -153,7 +153,7 @@ impl Device {
         let to = tunnel.endpoint()?;
         let (session, datagram) = seal(tunnel, now, &[], 0)?;
         if tunnel.keepalive_sent(now, &session, datagram.len() as u64) {
-            self.handle_notice(now, wall, tunnel);
+            self.handle_event(now, wall, tunnel);
         }
         Some((to, datagram))
     }
@@ -190,7 +190,7 @@ impl Device {
         text.truncate(text.len() - TAG_LEN);
         tunnel.roam(from);
         if tunnel.received(now, session, datagram.len() as u64, !text.is_empty()) {
-            self.handle_notice(now, wall, tunnel);
+            self.handle_event(now, wall, tunnel);
         }
         if text.is_empty() {
             return Ok(text);

@@ -14,7 +14,7 @@ use crate::cookie::Stamper;
 use crate::limits::*;
 use crate::noise::{CreatedInitiation, Remote, create_initiation};
 use crate::session::Session;
-use crate::tunnel::{Tunnel, notice};
+use crate::tunnel::{Tunnel, event};
 use crate::{Endpoint, Tai64N, Time};
 
 pub(super) struct Peer {
@@ -103,22 +103,22 @@ impl Peer {
         }
     }
 
-    /// Shards told what happened, by the bits of [`notice`].
-    pub(super) fn notices_raised(&mut self, core: &mut Core, now: Time, wall: Tai64N, notices: u8) {
-        if notices & notice::CONFIRMED != 0 {
+    /// Shards told what happened, by the bits of [`event`].
+    pub(super) fn events_raised(&mut self, core: &mut Core, now: Time, wall: Tai64N, events: u8) {
+        if events & event::CONFIRMED != 0 {
             self.session_confirmed(core, wall);
         }
-        if notices & notice::WANT_SESSION != 0 {
+        if events & event::WANT_SESSION != 0 {
             self.session_wanted(core, now);
         }
-        if notices & notice::REKEY != 0 {
-            // A new session may have come while the notice was on its way.
+        if events & event::REKEY != 0 {
+            // A new session may have come while the event was on its way.
             let current = self.keypairs.current.as_ref();
             if current.is_none_or(|current| current.is_stale_for_sending(now)) {
                 self.handshake_wanted(now, false);
             }
         }
-        self.arm_for_activity(now, notices);
+        self.arm_for_activity(now, events);
     }
 
     /// Frames are staged.

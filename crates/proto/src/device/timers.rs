@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::peer::Peer;
 use super::{Core, Output};
 use crate::limits::*;
-use crate::tunnel::notice;
+use crate::tunnel::event;
 use crate::{Tai64N, Time};
 
 #[derive(Clone, Copy, Debug)]
@@ -84,16 +84,16 @@ impl Peer {
         }
     }
 
-    /// A shard sent or received while the timer that looks at it did not run, by the bits of [`notice`].
+    /// A shard sent or received while the timer that looks at it did not run, by the bits of [`event`].
     ///
-    /// Even if that is answered by now, the timer runs: a busy tunnel then costs one notice per timeout, not one per
-    /// packet that is answered before its notice arrives.
-    pub(super) fn arm_for_activity(&mut self, now: Time, notices: u8) {
-        if notices & notice::NO_ANSWER != 0 {
+    /// Even if that is answered by now, the timer runs: a busy tunnel then costs one event per timeout, not one per
+    /// packet that is answered before its event arrives.
+    pub(super) fn arm_for_activity(&mut self, now: Time, events: u8) {
+        if events & event::NO_ANSWER != 0 {
             let since = self.tunnel.unanswered().unwrap_or(now);
             self.arm_activity(Timer::NoAnswer, self.answer_due(since));
         }
-        if notices & notice::KEEPALIVE != 0 {
+        if events & event::KEEPALIVE != 0 {
             let since = self.tunnel.owed().unwrap_or(now);
             self.arm_activity(Timer::Keepalive, since + KEEPALIVE_TIMEOUT);
         }
@@ -140,7 +140,7 @@ impl Peer {
     /// "If … no packets have been received for Keepalive-Timeout + Rekey-Timeout" after data was sent, "a handshake
     /// initiation is sent" (6.5).
     fn data_unanswered(&mut self, now: Time) {
-        self.tunnel.set_armed(notice::NO_ANSWER, false);
+        self.tunnel.set_armed(event::NO_ANSWER, false);
         let Some(since) = self.tunnel.unanswered() else {
             return;
         };
@@ -155,7 +155,7 @@ impl Peer {
     /// "If a peer has received a validly-authenticated transport data message …, but does not have any packets itself
     /// to send back for Keepalive-Timeout seconds, it sends a keepalive message" (6.5).
     fn keepalive_due(&mut self, core: &mut Core, now: Time) {
-        self.tunnel.set_armed(notice::KEEPALIVE, false);
+        self.tunnel.set_armed(event::KEEPALIVE, false);
         let Some(since) = self.tunnel.owed() else {
             return;
         };
@@ -182,7 +182,7 @@ impl Peer {
 
 fn activity_bit(timer: Timer) -> u8 {
     match timer {
-        Timer::NoAnswer => notice::NO_ANSWER,
-        _ => notice::KEEPALIVE,
+        Timer::NoAnswer => event::NO_ANSWER,
+        _ => event::KEEPALIVE,
     }
 }

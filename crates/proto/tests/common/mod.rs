@@ -289,14 +289,14 @@ impl Net {
             .remove(&tunnel.id())
             .unwrap_or_default();
         let mut kept = Vec::new();
-        let mut notice = false;
+        let mut event = false;
         for text in staged {
             let sealed = tunnel
                 .endpoint()
                 .and_then(|to| Some((to, seal(tunnel, self.now, &text)?)));
             match sealed {
                 Some((to, (session, bytes))) => {
-                    notice |= tunnel.data_sent(self.now, &session, bytes.len() as u64);
+                    event |= tunnel.data_sent(self.now, &session, bytes.len() as u64);
                     self.transmit(host, to.addr, bytes);
                 }
                 None => kept.push(text),
@@ -304,16 +304,16 @@ impl Net {
         }
         if !kept.is_empty() {
             self.hosts[host].staged.insert(tunnel.id(), kept);
-            notice |= tunnel.want_session();
+            event |= tunnel.want_session();
         }
-        if notice {
-            self.notice(host, tunnel);
+        if event {
+            self.event(host, tunnel);
         }
     }
 
-    pub fn notice(&mut self, host: usize, tunnel: &Arc<Tunnel>) {
+    pub fn event(&mut self, host: usize, tunnel: &Arc<Tunnel>) {
         let (now, wall) = (self.now, self.wall(host));
-        self.hosts[host].device.handle_notice(now, wall, tunnel);
+        self.hosts[host].device.handle_event(now, wall, tunnel);
         self.drain(host);
     }
 
@@ -348,10 +348,10 @@ impl Net {
                         continue;
                     };
                     let len = bytes.len() as u64;
-                    let notice = tunnel.keepalive_sent(self.now, &session, len);
+                    let event = tunnel.keepalive_sent(self.now, &session, len);
                     self.transmit(host, to.addr, bytes);
-                    if notice {
-                        self.notice(host, &tunnel);
+                    if event {
+                        self.event(host, &tunnel);
                     }
                 }
                 Output::DropStaged { tunnel, .. } => {
@@ -422,14 +422,14 @@ impl Net {
         text.truncate(text.len() - TAG_LEN);
         inbound.tunnel.roam(from);
         let data = !text.is_empty();
-        let notice = inbound
+        let event = inbound
             .tunnel
             .received(self.now, session, bytes.len() as u64, data);
         if data {
             self.hosts[host].delivered.push(text);
         }
-        if notice {
-            self.notice(host, &inbound.tunnel);
+        if event {
+            self.event(host, &inbound.tunnel);
         }
     }
 
