@@ -7,7 +7,7 @@ use crate::Time;
 use crate::limits::*;
 use crate::replay::ReplayWindow;
 
-/// A keypair with its two indices, send counter and replay window: what a handshake leaves behind (whitepaper 5.4.5).
+/// A session with its two indices, send counter and replay window: what a handshake leaves behind (whitepaper 5.4.5).
 ///
 /// Its keys are zeroized when the last reference goes.
 pub struct Session {

@@ -148,7 +148,7 @@ impl Device {
         }
         peer.end_handshake(core);
         peer.expire_sessions(core);
-        peer.drop_keypairs(core);
+        peer.drop_sessions(core);
         for block in &peer.allowed_ips {
             self.routes.remove(*block);
         }

@@ -3,7 +3,7 @@
 //! - this file: the four families of methods, and who owns what;
 //! - `handshake`: what happens to a message of type 1, 2 or 3;
 //! - `outcome`: what is told of that;
-//! - `peer`: keypairs, starting and finishing handshakes;
+//! - `peer`: sessions, starting and finishing handshakes;
 //! - `timers`: the timers of a peer and what they do;
 //! - `configure`: a change of configuration;
 //! - `packet`: one packet of data, where no shards carry trains.

@@ -1,4 +1,4 @@
-//! A peer as the control thread sees it: its keypairs, and how handshakes start and end.
+//! A peer as the control thread sees it: its sessions, and how handshakes start and end.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ pub(super) struct Peer {
     pub(super) allowed_ips: BTreeSet<Cidr>,
     /// Our initiation that waits for its response.
     pub(super) initiation: Option<CreatedInitiation>,
-    pub(super) keypairs: Keypairs,
+    pub(super) sessions: Sessions,
     /// "the responder keeps track of the greatest timestamp received per peer" (5.1).
     pub(super) greatest_timestamp: Tai64N,
     pub(super) last_consumed_initiation: Option<Time>,
@@ -52,7 +52,7 @@ pub(super) struct Peer {
 
 /// The sessions that a peer's packets may come in on. Packets go out on `current`.
 #[derive(Default)]
-pub(super) struct Keypairs {
+pub(super) struct Sessions {
     pub(super) previous: Option<Arc<Session>>,
     pub(super) current: Option<Arc<Session>>,
     /// A responder's, until the initiator's first packet confirms it.
@@ -69,7 +69,7 @@ impl Peer {
             persistent_keepalive: 0,
             allowed_ips: BTreeSet::new(),
             initiation: None,
-            keypairs: Keypairs::default(),
+            sessions: Sessions::default(),
             greatest_timestamp: Tai64N::default(),
             last_consumed_initiation: None,
             last_handshake: None,
@@ -113,7 +113,7 @@ impl Peer {
         }
         if events & event::REKEY != 0 {
             // A new session may have come while the event was on its way.
-            let current = self.keypairs.current.as_ref();
+            let current = self.sessions.current.as_ref();
             if current.is_none_or(|current| current.is_stale_for_sending(now)) {
                 self.handshake_wanted(now, false);
             }
@@ -235,12 +235,12 @@ impl Peer {
         self.initiation = None;
         self.publish(core, now, &session);
         // A session that the peer initiated meanwhile may be the one it uses: keep that one to receive.
-        let (replaced, previous) = match self.keypairs.next.take() {
-            Some(next) => (self.keypairs.current.take(), Some(next)),
-            None => (None, self.keypairs.current.take()),
+        let (replaced, previous) = match self.sessions.next.take() {
+            Some(next) => (self.sessions.current.take(), Some(next)),
+            None => (None, self.sessions.current.take()),
         };
         core.drop_session(replaced);
-        core.drop_session(std::mem::replace(&mut self.keypairs.previous, previous));
+        core.drop_session(std::mem::replace(&mut self.sessions.previous, previous));
         self.make_current(core, wall, Arc::clone(&session));
         let confirm = Queued::Confirm(Arc::clone(&self.tunnel), session);
         core.outputs.push_back(confirm);
@@ -249,20 +249,20 @@ impl Peer {
     /// We answered an initiation: its session is used when the peer has used it.
     pub(super) fn session_responded(&mut self, core: &mut Core, now: Time, session: Arc<Session>) {
         self.publish(core, now, &session);
-        core.drop_session(self.keypairs.next.replace(session));
-        core.drop_session(self.keypairs.previous.take());
+        core.drop_session(self.sessions.next.replace(session));
+        core.drop_session(self.sessions.previous.take());
     }
 
     /// The first authentic packet came in on a session that we answered.
     fn session_confirmed(&mut self, core: &mut Core, wall: Tai64N) {
-        let Some(next) = self.keypairs.next.take_if(|next| next.is_confirmed()) else {
+        let Some(next) = self.sessions.next.take_if(|next| next.is_confirmed()) else {
             // The shard made a session current that was replaced or retired meanwhile.
-            self.tunnel.set_current(self.keypairs.current.clone());
+            self.tunnel.set_current(self.sessions.current.clone());
             return;
         };
         core.stats.confirmed += 1;
-        let previous = self.keypairs.current.take();
-        core.drop_session(std::mem::replace(&mut self.keypairs.previous, previous));
+        let previous = self.sessions.current.take();
+        core.drop_session(std::mem::replace(&mut self.sessions.previous, previous));
         self.make_current(core, wall, next);
     }
 
@@ -273,7 +273,7 @@ impl Peer {
     }
 
     fn make_current(&mut self, core: &mut Core, wall: Tai64N, session: Arc<Session>) {
-        self.keypairs.current = Some(Arc::clone(&session));
+        self.sessions.current = Some(Arc::clone(&session));
         self.tunnel.set_current(Some(session));
         self.last_handshake = Some(wall.to_unix());
         self.responses_in_vain = 0;
@@ -300,11 +300,11 @@ impl Peer {
 
     fn retire_sessions(&self) {
         self.tunnel.set_current(None);
-        let Keypairs {
+        let Sessions {
             previous,
             current,
             next,
-        } = &self.keypairs;
+        } = &self.sessions;
         // A shard may be about to make one current that the peer has just confirmed: the next, or one that was next
         // when our own handshake ended.
         for session in [previous, current, next].into_iter().flatten() {
@@ -313,13 +313,13 @@ impl Peer {
     }
 
     /// Drops every session; the keys are zeroized when the last shard lets go of them.
-    pub(super) fn drop_keypairs(&mut self, core: &mut Core) {
+    pub(super) fn drop_sessions(&mut self, core: &mut Core) {
         self.retire_sessions();
         core.keys_dropped = true;
-        let keypairs = std::mem::take(&mut self.keypairs);
-        core.drop_session(keypairs.previous);
-        core.drop_session(keypairs.current);
-        core.drop_session(keypairs.next);
+        let sessions = std::mem::take(&mut self.sessions);
+        core.drop_session(sessions.previous);
+        core.drop_session(sessions.current);
+        core.drop_session(sessions.next);
     }
 
     /// Our own key is another now, or may be used twice: only a new handshake leads to a session to send with.
@@ -333,7 +333,7 @@ impl Peer {
     /// Sends nothing more on the present sessions. What is under way to us on those in use is still received.
     pub(super) fn expire_sessions(&mut self, core: &mut Core) {
         self.retire_sessions();
-        core.drop_session(self.keypairs.next.take());
+        core.drop_session(self.sessions.next.take());
     }
 
     pub(super) fn came_up(&mut self, core: &mut Core, now: Time) {

@@ -79,7 +79,7 @@ impl Peer {
                 Timer::NoAnswer => self.data_unanswered(now),
                 Timer::Keepalive => self.keepalive_due(core, now),
                 Timer::PersistentKeepalive => self.persistent_keepalive_due(core, now),
-                Timer::ZeroKeys => self.drop_keypairs(core),
+                Timer::ZeroKeys => self.drop_sessions(core),
             }
         }
     }
