@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Engine, Interface, NoAnswer, Peer, Report};
+use adit_ctl::status::{Engine, Interface, NoAnswer, Peer, StatusReport};
 use serde_json::Value;
 
 use super::*;
@@ -11,7 +11,7 @@ fn page(name: &str) -> String {
 }
 
 /// A document in which every field and every counter stands. Who adds a field has to add it here.
-fn full_document() -> Report {
+fn full_document() -> StatusReport {
     let some = || Some("text".to_owned());
     let counters = |names: Vec<&str>| -> BTreeMap<String, u64> {
         names.into_iter().map(|name| (name.to_owned(), 1)).collect()
@@ -53,7 +53,7 @@ fn full_document() -> Report {
         engine: Some(engine),
         peers: vec![peer],
     };
-    let mut report = Report::new(vec![interface]);
+    let mut report = StatusReport::new(vec![interface]);
     report.errors.push(NoAnswer {
         interface: String::new(),
         error: String::new(),

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::SystemTime;
 
-use adit_ctl::status::{self, Colour, Interface, NoAnswer, Report};
+use adit_ctl::status::{self, Colour, Interface, NoAnswer, StatusReport};
 use adit_ctl::uapi::{self, Client, ClientError};
 
 use crate::cli::{self, ShowArgs};
@@ -41,8 +41,8 @@ pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     }
 }
 
-fn report(answers: Vec<Answer>) -> Report {
-    let mut report = Report::new(Vec::new());
+fn report(answers: Vec<Answer>) -> StatusReport {
+    let mut report = StatusReport::new(Vec::new());
     for (interface, answer) in answers {
         match answer {
             Ok(status) => report.interfaces.push(status),

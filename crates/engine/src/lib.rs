@@ -110,7 +110,7 @@ pub enum StopReason {
 
 /// What happened so far and what is in force.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct EngineReport {
     /// Offloads of the sockets and of writing to the TUN that are in force; the caller knows those of reading from it.
     pub offloads: Offloads,
     /// Trains that the kernel refused to segment and that went out datagram by datagram.
@@ -213,7 +213,7 @@ impl Engine {
     }
 
     /// What happened so far and what is in force.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> EngineReport {
         let (answer, result) = sync_channel(1);
         self.handle.command(Command::Report(answer));
         let (handshakes, offloads) = result.recv().unwrap_or_default();
@@ -253,7 +253,7 @@ impl Drop for Engine {
 /// What the handle needs of [`Common`], whatever its sockets are.
 trait Face: Send + Sync {
     fn command(&self, command: Command);
-    fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> Report;
+    fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> EngineReport;
     fn stop(&self);
 }
 
@@ -293,7 +293,7 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
         }
     }
 
-    fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> Report {
+    fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> EngineReport {
         let common = &self.common;
         let sum = |count: &dyn Fn(&Drops) -> u64| {
             let shards = common.shards.iter();
@@ -304,7 +304,7 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
         offloads.tun_gro_tunnel &= offloads.tun_gro_tcp && common.tun_takes(Merged::Tunnel);
         offloads.tun_gro_tcp &= common.tun_takes(Merged::Tcp);
         offloads.tun_gro_udp &= common.tun_takes(Merged::Udp);
-        Report {
+        EngineReport {
             offloads,
             refused_trains: common.refused_trains(),
             aead: adit_aead::implementation(),

@@ -298,8 +298,8 @@ fn days_are_those_of_the_calendar() {
 fn a_document_of_this_version_can_be_drawn() {
     use crate::implementation::Entry;
     use crate::implementation::Implementation::Tailscale;
-    use crate::report::{Report, Sample};
-    let mut report = Report::new("cubic".to_owned(), vec![Step::Tcp1]);
+    use crate::report::{ComparisonReport, Sample};
+    let mut report = ComparisonReport::new("cubic".to_owned(), vec![Step::Tcp1]);
     for (implementation, value) in [(Tailscale, 5.0), (Adit, 10.0)] {
         let version = "1".to_owned();
         report.implementations.push(Entry {

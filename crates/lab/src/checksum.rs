@@ -69,7 +69,7 @@ const WAYS: [Way; 5] = [
 
 /// What is printed with `--json`.
 #[derive(Serialize)]
-struct Report {
+struct ComparisonReport {
     schema: u32,
     command: &'static str,
     rounds: u16,
@@ -126,7 +126,7 @@ fn agree(bytes: &[u8]) -> Result<(), Box<dyn Error>> {
 }
 
 /// Every round measures every cell once, so that a slow moment of the machine touches all ways alike.
-fn measure(bytes: &[u8], rounds: u16) -> Report {
+fn measure(bytes: &[u8], rounds: u16) -> ComparisonReport {
     let mut times = [[f64::INFINITY; WAYS.len()]; SIZES.len()];
     for _ in 0..rounds {
         for (row, size) in times.iter_mut().zip(SIZES) {
@@ -147,7 +147,7 @@ fn measure(bytes: &[u8], rounds: u16) -> Report {
         std::array::from_fn(|way| geomean(times.iter().map(|row| row[way])));
     let [bytes, half_words, _, unrolled, simd] = mean;
     let mean_size = geomean(SIZES.into_iter().map(to_f64));
-    Report {
+    ComparisonReport {
         schema: 2,
         command: "checksum",
         rounds,
@@ -195,7 +195,7 @@ fn to_f64(size: usize) -> f64 {
     u32::try_from(size).map_or(f64::NAN, f64::from)
 }
 
-fn table(report: &Report) -> Result<String, std::fmt::Error> {
+fn table(report: &ComparisonReport) -> Result<String, std::fmt::Error> {
     let mut out = String::new();
     write!(out, "{:>8}", "bytes")?;
     for way in WAYS {

@@ -19,7 +19,7 @@ use crate::measure::{self, Values};
 use crate::metric::{Step, metric};
 use crate::output;
 use crate::pair::{Pair, Placement};
-use crate::report::{Note, Report, Sample};
+use crate::report::{ComparisonReport, Note, Sample};
 use crate::sandbox::Failure;
 use crate::tools;
 
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
     let json = Json::open(args.json.as_deref())?;
     let steps = steps(args);
-    let mut report = Report::new(args.congestion.clone(), steps.clone());
+    let mut report = ComparisonReport::new(args.congestion.clone(), steps.clone());
     let entries = find(args, &mut report)?;
     report.implementations.clone_from(&entries);
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 5 });
@@ -119,7 +119,7 @@ fn steps(args: &CompareArgs) -> Vec<Step> {
 }
 
 /// The implementations that are there or can be built. One that cannot is left out, with a note.
-fn find(args: &CompareArgs, report: &mut Report) -> Result<Vec<Entry>, Failure> {
+fn find(args: &CompareArgs, report: &mut ComparisonReport) -> Result<Vec<Entry>, Failure> {
     let wanted = |who: Implementation| {
         if who == Implementation::Ceiling {
             return args.ceiling || args.implementations.contains(&who);
@@ -221,7 +221,7 @@ fn one_round(
     round: u32,
     rounds: u32,
     steps: &[Step],
-    report: &mut Report,
+    report: &mut ComparisonReport,
     deadline: Instant,
 ) -> Result<(), Failure> {
     eprintln!(
@@ -267,7 +267,7 @@ fn one_stage(
     entry: &Entry,
     stage: Stage,
     steps: &[Step],
-    report: &mut Report,
+    report: &mut ComparisonReport,
 ) -> Result<(), Failure> {
     let (placement, outer) = stage.placement();
     let build = || Pair::new(entry, placement, outer, &args.congestion);
@@ -310,7 +310,7 @@ fn one_stage(
 
 /// One implementation's part of a round.
 struct Turn<'a> {
-    report: &'a mut Report,
+    report: &'a mut ComparisonReport,
     round: u32,
     who: Implementation,
 }
@@ -385,7 +385,7 @@ impl Json {
 }
 
 /// Tables for people; JSON where it was asked for. One that cannot be written does not keep the other back.
-fn publish(json: Json, report: &Report) -> Result<(), Failure> {
+fn publish(json: Json, report: &ComparisonReport) -> Result<(), Failure> {
     let tables = crate::tables::render(report);
     match json {
         Json::Nowhere => output::print(&tables)?,
@@ -410,7 +410,7 @@ fn replace(mut file: File, text: &str) -> std::io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-impl Report {
+impl ComparisonReport {
     fn note(
         &mut self,
         round: u32,

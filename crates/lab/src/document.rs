@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::implementation::{Entry, Implementation};
 use crate::metric::{METRICS, Metric, Step};
-use crate::report::{Machine, Note, Report};
+use crate::report::{ComparisonReport, Machine, Note};
 use crate::sandbox::Failure;
 use crate::stats::{Ratio, Summary};
 use crate::targets::{self, Target};
@@ -68,7 +68,7 @@ struct Round {
 }
 
 /// The whole run.
-pub(crate) fn render(report: &Report) -> Result<String, Failure> {
+pub(crate) fn render(report: &ComparisonReport) -> Result<String, Failure> {
     let tools = report.tools.iter();
     let document = Document {
         schema: 2,
@@ -96,7 +96,7 @@ pub(crate) fn render(report: &Report) -> Result<String, Failure> {
     Ok(serde_json::to_string_pretty(&document)?)
 }
 
-fn measured(report: &Report, metric: &Metric) -> Measured {
+fn measured(report: &ComparisonReport, metric: &Metric) -> Measured {
     let there = || report.implementations.iter().map(|entry| entry.who);
     let values = |who| {
         let rounds = report.values(who, metric.id).into_iter();

@@ -41,7 +41,7 @@ pub(crate) struct Machine {
 
 /// A run.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct ComparisonReport {
     pub(crate) implementations: Vec<Entry>,
     pub(crate) steps: Vec<Step>,
     pub(crate) samples: Vec<Sample>,
@@ -57,7 +57,7 @@ pub(crate) struct Report {
     clock: Instant,
 }
 
-impl Report {
+impl ComparisonReport {
     /// An empty run that starts now, on this machine.
     pub(crate) fn new(congestion: String, steps: Vec<Step>) -> Self {
         let (cpu, cores) = proc::processor();
@@ -182,7 +182,7 @@ impl Report {
         Some(self.median(Implementation::Direct, metric.id)? * load.share(outer))
     }
 
-    /// An implementation's median as a share of [`Report::maximum`].
+    /// An implementation's median as a share of [`ComparisonReport::maximum`].
     pub(crate) fn share_of_maximum(&self, who: Implementation, metric: &Metric) -> Option<f64> {
         if who == Implementation::Direct {
             return None;

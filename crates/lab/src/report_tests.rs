@@ -1,8 +1,8 @@
 use super::*;
 use crate::targets::{self, Verdict};
 
-fn report(samples: &[(u32, Implementation, &'static str, f64)]) -> Report {
-    let mut report = Report::new("cubic".to_owned(), vec![Step::Tcp1]);
+fn report(samples: &[(u32, Implementation, &'static str, f64)]) -> ComparisonReport {
+    let mut report = ComparisonReport::new("cubic".to_owned(), vec![Step::Tcp1]);
     report.samples.extend(
         samples
             .iter()
@@ -108,7 +108,7 @@ fn targets_pass_miss_or_are_not_measured() {
     assert_eq!(verdict("peak memory", "–"), Verdict::NotMeasured);
 }
 
-fn verdict_of(report: &Report, measure: &str, against: &str) -> Verdict {
+fn verdict_of(report: &ComparisonReport, measure: &str, against: &str) -> Verdict {
     let targets = targets::judge(report).into_iter();
     let mut found = targets.filter(|target| target.measure == measure);
     let found = found.find(|target| target.against.starts_with(against));
@@ -129,7 +129,7 @@ fn a_goal_whose_measurement_failed_is_not_called_unmeasured() {
     let mut report = report(&[(1, Tailscale, "tcp1", 6.0)]);
     report.steps = vec![Step::Tcp1, Step::Udp64];
     report.notes.push(note(1, Adit, Some(Step::Tcp1)));
-    let verdict = |report: &Report, measure| verdict_of(report, measure, "");
+    let verdict = |report: &ComparisonReport, measure| verdict_of(report, measure, "");
     let tcp1 = "TCP, 1 stream";
     assert_eq!(verdict_of(&report, tcp1, "tailscale"), Verdict::Failed);
     assert_eq!(

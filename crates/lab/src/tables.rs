@@ -6,7 +6,7 @@ use adit_testbed::framing::{LINK_MTU, TUNNEL_MTU};
 
 use crate::implementation::Implementation;
 use crate::metric::{METRICS, Metric, Step};
-use crate::report::Report;
+use crate::report::ComparisonReport;
 use crate::stats::IntervalKind;
 use crate::targets::{self, Target, Verdict};
 
@@ -15,7 +15,7 @@ const FIRST: usize = 34;
 const OTHER: usize = 14;
 
 /// Every table, from the raw medians to the verdicts.
-pub(crate) fn render(report: &Report) -> String {
+pub(crate) fn render(report: &ComparisonReport) -> String {
     let parts = [
         head(report),
         medians(report),
@@ -31,7 +31,7 @@ pub(crate) fn render(report: &Report) -> String {
         .join("\n")
 }
 
-fn head(report: &Report) -> String {
+fn head(report: &ComparisonReport) -> String {
     let machine = &report.machine;
     let mut text = format!(
         "\n{}, {} cores, Linux {}; load average {} before, {} after; {} s\n",
@@ -57,7 +57,7 @@ fn head(report: &Report) -> String {
 }
 
 /// The implementations as columns, the metrics as rows; the last column compares Adit with the best peer.
-fn medians(report: &Report) -> String {
+fn medians(report: &ComparisonReport) -> String {
     let columns: Vec<Implementation> = report
         .implementations
         .iter()
@@ -110,7 +110,7 @@ fn medians(report: &Report) -> String {
     text
 }
 
-fn cell(report: &Report, who: Implementation, metric: &Metric) -> String {
+fn cell(report: &ComparisonReport, who: Implementation, metric: &Metric) -> String {
     let Some(summary) = report.summary(who, metric.id) else {
         return String::new();
     };
@@ -126,7 +126,7 @@ fn cell(report: &Report, who: Implementation, metric: &Metric) -> String {
     format!("{value} ±{:.0}%", summary.spread * 100.0)
 }
 
-fn against_best(report: &Report, metric: &Metric) -> String {
+fn against_best(report: &ComparisonReport, metric: &Metric) -> String {
     let best = report.best(&Implementation::PEERS, metric.id);
     let ratio = best.and_then(|best| {
         let ratio = report.ratio((Implementation::Adit, metric.id), (best, metric.id))?;
@@ -153,7 +153,7 @@ fn interval(low: f64, high: f64, kind: Option<IntervalKind>) -> String {
 }
 
 /// Percent of what framing leaves of the direct path.
-fn shares(report: &Report) -> String {
+fn shares(report: &ComparisonReport) -> String {
     let columns: Vec<Implementation> = report
         .implementations
         .iter()
@@ -190,7 +190,7 @@ fn shares(report: &Report) -> String {
 }
 
 /// The table of "Userspace isn't slow, some kernel interfaces are!".
-fn streams(report: &Report) -> String {
+fn streams(report: &ComparisonReport) -> String {
     let mut rows = String::new();
     for entry in &report.implementations {
         let Some(rate) = report.median(entry.who, "tcp1") else {
@@ -215,7 +215,7 @@ fn streams(report: &Report) -> String {
     format!("{line}\n{rows}")
 }
 
-fn verdicts(report: &Report) -> String {
+fn verdicts(report: &ComparisonReport) -> String {
     let targets = targets::judge(report);
     if targets
         .iter()
@@ -250,7 +250,7 @@ fn verdict(target: &Target) -> String {
         + target.verdict.word()
 }
 
-fn notes(report: &Report) -> String {
+fn notes(report: &ComparisonReport) -> String {
     let mut text = String::new();
     for note in &report.notes {
         let step = note

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::implementation::Implementation::{self, Adit, Ceiling, Tailscale, WireguardGo};
 use crate::metric::metric;
-use crate::report::Report;
+use crate::report::ComparisonReport;
 use crate::stats::IntervalKind;
 
 /// How a run stands to one goal.
@@ -100,7 +100,7 @@ const RATIOS: &[(&str, Against, Goal)] = &[
 ];
 
 /// Judges every goal.
-pub(crate) fn judge(report: &Report) -> Vec<Target> {
+pub(crate) fn judge(report: &ComparisonReport) -> Vec<Target> {
     let ratios = RATIOS
         .iter()
         .map(|&(id, against, goal)| judge_ratio(report, id, against, goal));
@@ -109,7 +109,7 @@ pub(crate) fn judge(report: &Report) -> Vec<Target> {
         .collect()
 }
 
-fn judge_ratio(report: &Report, id: &str, against: Against, goal: Goal) -> Target {
+fn judge_ratio(report: &ComparisonReport, id: &str, against: Against, goal: Goal) -> Target {
     // Of several opponents the best, or all of them while nobody knows.
     let best_of = |what: &str, all: &[Implementation]| {
         let best = report.best(all, id);
@@ -141,7 +141,7 @@ fn judge_ratio(report: &Report, id: &str, against: Against, goal: Goal) -> Targe
 }
 
 /// Judged by the median, as every goal, and shown with the range, because one round with retransmits is worth knowing.
-fn retransmits(report: &Report) -> Target {
+fn retransmits(report: &ComparisonReport) -> Target {
     let id = "tcp1.retransmits";
     let summary = report.summary(Adit, id);
     let median = summary.map(|summary| summary.median);
@@ -158,7 +158,7 @@ fn retransmits(report: &Report) -> Target {
 }
 
 /// Judged by the greatest of the rounds in which the single stream ran: nobody's peak is high without a load.
-fn memory(report: &Report) -> Target {
+fn memory(report: &ComparisonReport) -> Target {
     let loaded = report.values(Adit, "tcp1");
     let ran = |round| loaded.iter().any(|&(other, _)| other == round);
     let peaks = report.values(Adit, "rss.peak").into_iter();

@@ -131,7 +131,7 @@ impl Running {
 }
 
 #[derive(Deserialize)]
-struct Report {
+struct IperfReport {
     error: Option<String>,
     #[serde(default)]
     intervals: Vec<Interval>,
@@ -169,8 +169,8 @@ struct Sum {
 }
 
 /// Reads iperf3's JSON (3.9 and later).
-fn parse_report(json: &str) -> Result<Report, Failure> {
-    let report: Report =
+fn parse_report(json: &str) -> Result<IperfReport, Failure> {
+    let report: IperfReport =
         serde_json::from_str(json).map_err(|e| format!("iperf3's report is not readable: {e}"))?;
     match report.error {
         Some(error) => Err(format!("iperf3: {error}").into()),

@@ -28,7 +28,7 @@ use crate::cli::{self, DemoArgs};
 use crate::failure::{Result, bail};
 use hosts::Pair;
 use progress::Progress;
-use report::{Path, Report};
+use report::{DemoReport, Path};
 use traffic::{Pinger, Stream};
 use tunnel::Tunnel;
 
@@ -55,7 +55,7 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<()> {
     report.map(|_| ())
 }
 
-fn measure(args: &DemoArgs) -> Result<Report> {
+fn measure(args: &DemoArgs) -> Result<DemoReport> {
     let time = Duration::from_secs(args.seconds.into());
     let mut progress = Progress::new();
     progress.say(
@@ -80,7 +80,7 @@ fn measure(args: &DemoArgs) -> Result<Report> {
     progress.clear();
 
     let (aead, offloads) = tunnel.report()?;
-    Ok(Report {
+    Ok(DemoReport {
         schema: 1,
         ok: true,
         direct: direct.rounded(),

@@ -40,7 +40,7 @@ fn round(value: f64, digits: i32) -> f64 {
 
 /// The object of `adit demo --json`; `schema` changes when a field changes its meaning.
 #[derive(Serialize, Debug)]
-pub(super) struct Report {
+pub(super) struct DemoReport {
     pub(super) schema: u32,
     pub(super) ok: bool,
     pub(super) direct: Path,
@@ -51,7 +51,7 @@ pub(super) struct Report {
     pub(super) placement: bool,
 }
 
-impl Report {
+impl DemoReport {
     /// What the tunnel would carry if this cable were filled with its frames and nothing but framing cost anything:
     /// the bare path's rate times the ratio of the two efficiencies.
     pub(super) fn framing_limit_gbps(&self) -> f64 {

@@ -1,6 +1,6 @@
 use super::*;
 
-fn report() -> Report {
+fn report() -> DemoReport {
     let direct = Path {
         tcp_gbps: 20.0,
         rtt_us_p50: 5.0,
@@ -16,7 +16,7 @@ fn report() -> Report {
         cpu_s_per_gb: Some(0.98765),
     };
     let offloads = BTreeMap::from([("tun-tso".into(), true), ("tun-uso".into(), false)]);
-    Report {
+    DemoReport {
         schema: 1,
         ok: true,
         direct,

@@ -53,7 +53,7 @@ macro_rules! documented {
 
 documented! {
     /// The document that `adit show --json` prints and that the status socket sends.
-    pub struct Report {
+    pub struct StatusReport {
         /// Version of the document. Fields may be added under the same version.
         pub schema: u32,
         /// Every userspace WireGuard interface, or the one that was asked for.
@@ -150,7 +150,7 @@ documented! {
     }
 }
 
-impl Report {
+impl StatusReport {
     /// A document of this version without errors.
     pub fn new(interfaces: Vec<Interface>) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl Report {
 /// Every field of the document, as a path with `[]` for the elements of an array, and what it says.
 pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
     [
-        ("", Report::FIELDS),
+        ("", StatusReport::FIELDS),
         ("interfaces[].", Interface::FIELDS),
         ("interfaces[].engine.", Engine::FIELDS),
         ("interfaces[].peers[].", Peer::FIELDS),

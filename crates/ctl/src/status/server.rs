@@ -1,11 +1,11 @@
-//! The status socket: whoever connects gets one [`Report`] as JSON, and the connection ends.
+//! The status socket: whoever connects gets one [`StatusReport`] as JSON, and the connection ends.
 //!
 //! It stands outside the UAPI's directory, where every socket counts as an interface, and carries no secrets.
 
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::{Interface, Report};
+use super::{Interface, StatusReport};
 use crate::socket::{self, BindError, Bound, ServerEvent, Serving, Talk};
 use crate::uapi::PATIENCE;
 use crate::zeroized::Zeroized;
@@ -52,7 +52,7 @@ impl Server {
             for peer in &mut interface.peers {
                 peer.preshared_key = None;
             }
-            let json = serde_json::to_vec(&Report::new(vec![interface])).unwrap_or_default();
+            let json = serde_json::to_vec(&StatusReport::new(vec![interface])).unwrap_or_default();
             out.extend(&json);
             out.extend(b"\n");
             Greeting
@@ -95,7 +95,7 @@ pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
     let stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
     let mut json = Vec::new();
     stream.take(MAX_DOCUMENT).read_to_end(&mut json)?;
-    let mut report: Report = serde_json::from_slice(&json)?;
+    let mut report: StatusReport = serde_json::from_slice(&json)?;
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no report of one interface");
     report.interfaces.pop().ok_or_else(wrong)
 }

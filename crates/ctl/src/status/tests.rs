@@ -122,7 +122,7 @@ fn colours_are_for_terminals_unless_somebody_says_otherwise() {
 
 #[test]
 fn json_is_versioned_and_holds_keys_only_when_asked() {
-    let json = serde_json::to_value(Report::new(vec![interface()])).unwrap();
+    let json = serde_json::to_value(StatusReport::new(vec![interface()])).unwrap();
     assert_eq!(json["schema"], 1);
     assert_eq!(json["errors"], serde_json::json!([]));
     let wg0 = &json["interfaces"][0];
@@ -149,12 +149,12 @@ fn json_is_versioned_and_holds_keys_only_when_asked() {
 /// An older daemon does not tell what was added since.
 #[test]
 fn a_document_without_fields_that_were_added_is_understood() {
-    let mut json = serde_json::to_value(Report::new(vec![interface()])).unwrap();
+    let mut json = serde_json::to_value(StatusReport::new(vec![interface()])).unwrap();
     let engine = json["interfaces"][0]["engine"].as_object_mut().unwrap();
     for added in ["ignored", "icmp_errors", "refused"] {
         assert!(engine.remove(added).is_some());
     }
-    let report: Report = serde_json::from_value(json).unwrap();
+    let report: StatusReport = serde_json::from_value(json).unwrap();
     let engine = report.interfaces[0].engine.as_ref().unwrap();
     assert!(engine.ignored.is_empty() && engine.icmp_errors.is_empty());
     assert!(engine.refused.is_empty());
