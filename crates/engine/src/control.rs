@@ -19,9 +19,9 @@ use rustix::time::{
 use crate::clock;
 use crate::common::{Common, Message, Sockets};
 use crate::drops::DropReason;
-use crate::host::{Host, HostEvent, TunDrops};
 use crate::inbox::Command;
 use crate::journal::{Incident, Line};
+use crate::platform::{Platform, PlatformEvent, TunDrops};
 use crate::shard::overwrite_stack;
 use crate::{Errno, SetError};
 
@@ -40,9 +40,9 @@ const HANDSHAKE_BATCH: usize = 64;
 const PATHS_BATCH: usize = 64;
 
 /// The control thread's state: the protocol and what connects it to the host.
-pub(crate) struct Control<H: Host> {
+pub(crate) struct Control<H: Platform> {
     device: Device,
-    host: H,
+    platform: H,
     common: Arc<Common<H::Socket>>,
     /// What `set` asked for: 0 for any port. Shards know the actual one.
     listen_port: u16,
@@ -63,16 +63,16 @@ pub(crate) struct Control<H: Host> {
     timer: OwnedFd,
 }
 
-impl<H: Host> Control<H> {
+impl<H: Platform> Control<H> {
     pub(crate) fn new(
         mut device: Device,
-        host: H,
+        platform: H,
         common: Arc<Common<H::Socket>>,
     ) -> io::Result<Self> {
         device.went_down();
         Ok(Self {
             device,
-            host,
+            platform,
             common,
             listen_port: 0,
             bound_port: 0,
@@ -94,7 +94,7 @@ impl<H: Host> Control<H> {
             self.sleep()?;
             let (events, commands, behind) = self.common.control.take_all();
             if behind {
-                self.host.tun_is_behind();
+                self.platform.tun_is_behind();
             }
             let now = clock::now();
             for tunnel in events {
@@ -145,9 +145,9 @@ impl<H: Host> Control<H> {
                 PollFd::new(&common.control.waker, PollFlags::IN),
                 PollFd::new(&self.timer, PollFlags::IN),
             ];
-            fds.extend(self.host.events());
+            fds.extend(self.platform.events());
             let clones = fds.len();
-            let monitors = self.host.clones().into_iter();
+            let monitors = self.platform.clones().into_iter();
             fds.extend(monitors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -160,10 +160,10 @@ impl<H: Host> Control<H> {
             (any(&fds[2..clones]), any(&fds[clones..]))
         };
         // Before anything else: shards still send with the old sessions.
-        if clones && self.host.was_cloned() {
+        if clones && self.platform.was_cloned() {
             self.device.was_cloned(clock::now());
             let message = "this machine may have been cloned or reset to a snapshot: all sessions are made anew";
-            self.host.log_error(message);
+            self.platform.log_error(message);
         }
         if host_events {
             self.host_changed()?;
@@ -206,7 +206,7 @@ impl<H: Host> Control<H> {
                 Output::Keepalive { tunnel } => self.send_keepalive(&tunnel),
                 Output::SessionReady { tunnel } => {
                     let peer = tunnel.public_key();
-                    self.host
+                    self.platform
                         .log_verbose(format_args!("peer {peer}: session established"));
                     for shard in &self.common.shards {
                         shard.tell(Message::SessionReady(Arc::clone(&tunnel)));
@@ -218,11 +218,11 @@ impl<H: Host> Control<H> {
                 } => {
                     let peer = tunnel.public_key();
                     match given_up_after {
-                        Some(count) => self.host.log_verbose(format_args!(
+                        Some(count) => self.platform.log_verbose(format_args!(
                             "peer {peer}: handshake given up after {} s and {count} initiations without an answer",
                             REKEY_ATTEMPT_TIME.as_secs()
                         )),
-                        None => self.host.log_verbose(format_args!("peer {peer}: removed")),
+                        None => self.platform.log_verbose(format_args!("peer {peer}: removed")),
                     }
                     for shard in &self.common.shards {
                         shard.tell(Message::DropStaged(tunnel.id()));
@@ -257,7 +257,7 @@ impl<H: Host> Control<H> {
         };
         let (peer, to) = (tunnel.public_key(), to.addr);
         if in_vain == 0 {
-            self.host
+            self.platform
                 .log_verbose(format_args!("peer {peer}: {kind} sent to {to}"));
         } else {
             self.note(|| Incident::InVain {
@@ -287,9 +287,9 @@ impl<H: Host> Control<H> {
                     let peer = self.device.tunnels().find(named);
                     let peer = peer.map(|tunnel| tunnel.public_key());
                     let line = Line::Of(Incident::Icmp { peer, error }, times);
-                    self.host.log_verbose(format_args!("{line}"));
+                    self.platform.log_verbose(format_args!("{line}"));
                 }
-                line => self.host.log_verbose(format_args!("{line}")),
+                line => self.platform.log_verbose(format_args!("{line}")),
             }
         }
     }
@@ -376,7 +376,7 @@ impl<H: Host> Control<H> {
             Command::Set(change, answer) => drop(answer.send(self.set(now, &change))),
             Command::Get(answer) => drop(answer.send(self.status())),
             Command::Report(answer) => {
-                let TunDrops { full, limit } = self.host.tun_drops();
+                let TunDrops { full, limit } = self.platform.tun_drops();
                 let drops = &self.common.shards[0].drops;
                 drops.count(DropReason::TunFull, full);
                 drops.count(DropReason::TunLimit, limit);
@@ -438,10 +438,12 @@ impl<H: Host> Control<H> {
     fn set_mark(&self, fwmark: u32) -> Result<(), SetError> {
         for shard in &self.common.shards {
             for socket in shard.sockets.load().both() {
-                self.host.set_mark(socket, fwmark).map_err(|e| SetError {
-                    errno: Errno::Io,
-                    message: format!("cannot set the firewall mark {fwmark:#x}: {e}"),
-                })?;
+                self.platform
+                    .set_mark(socket, fwmark)
+                    .map_err(|e| SetError {
+                        errno: Errno::Io,
+                        message: format!("cannot set the firewall mark {fwmark:#x}: {e}"),
+                    })?;
             }
         }
         Ok(())
@@ -450,7 +452,7 @@ impl<H: Host> Control<H> {
     /// What is in force on every socket.
     fn offloads(&self) -> Offloads {
         let sockets = self.common.shards[0].sockets.load();
-        let of_socket = sockets.both().map(|socket| self.host.offloads(socket));
+        let of_socket = sockets.both().map(|socket| self.platform.offloads(socket));
         of_socket.fold(Offloads::ALL, Offloads::and)
     }
 
@@ -481,7 +483,7 @@ impl<H: Host> Control<H> {
             (self.left).is_some_and(|(left, at)| left == port && clock::now().since(at) < RELEASE)
         };
         loop {
-            match self.host.bind(port, fwmark, self.common.shards.len()) {
+            match self.platform.bind(port, fwmark, self.common.shards.len()) {
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_ours() => {
                     std::thread::sleep(RELEASE_POLL);
                 }
@@ -523,7 +525,7 @@ impl<H: Host> Control<H> {
             Err(e) => {
                 if self.rebind_at.is_none() {
                     let message = bind_error(self.listen_port, &e).message;
-                    self.host.log_error(&message);
+                    self.platform.log_error(&message);
                 }
                 self.rebind_at = Some(clock::now() + REBIND);
             }
@@ -532,11 +534,11 @@ impl<H: Host> Control<H> {
 
     /// The interface, a route or an address changed, or may have. An error is the interface's and final.
     fn host_changed(&mut self) -> io::Result<()> {
-        let HostEvent {
+        let PlatformEvent {
             up,
             mtu,
             routes_changed,
-        } = self.host.handle_events()?;
+        } = self.platform.handle_events()?;
         self.common.set_mtu(mtu);
         if up != self.up {
             self.up = up;
@@ -560,7 +562,7 @@ impl<H: Host> Control<H> {
             (self.paths_at, self.paths_seen, self.paths_from) = (None, now, Some(0));
             for shard in &self.common.shards {
                 for socket in shard.sockets.load().both() {
-                    self.host.forget_paths(socket);
+                    self.platform.forget_paths(socket);
                 }
             }
         }
@@ -571,7 +573,7 @@ impl<H: Host> Control<H> {
         for tunnel in tunnels.by_ref().take(PATHS_BATCH) {
             if tunnel
                 .endpoint()
-                .is_some_and(|to| self.host.source_is_stale(to, self.fwmark))
+                .is_some_and(|to| self.platform.source_is_stale(to, self.fwmark))
             {
                 tunnel.clear_source();
             }
@@ -580,7 +582,7 @@ impl<H: Host> Control<H> {
     }
 }
 
-impl<H: Host> Drop for Control<H> {
+impl<H: Platform> Drop for Control<H> {
     fn drop(&mut self) {
         // Whoever waits for the end of the engine finds its port free.
         self.publish(self.unbound());

@@ -18,7 +18,7 @@ use rustix::time::{
 };
 
 use crate::common::Sockets;
-use crate::host::{Host, HostEvent, TunDrops};
+use crate::platform::{Platform, PlatformEvent, TunDrops};
 use crate::train;
 
 /// How soon a device that nothing can watch is looked at again.
@@ -53,7 +53,7 @@ pub struct Kernel {
     netns: Option<Netns>,
     /// What can be done there, with the right to.
     place: Option<Place>,
-    last: HostEvent,
+    last: PlatformEvent,
     /// Says when to look again whether the device, which is up, went down: nothing else does where this process may not
     /// watch it.
     tick: Option<OwnedFd>,
@@ -93,7 +93,7 @@ impl Kernel {
             lookups: None,
             netns: None,
             place: None,
-            last: HostEvent {
+            last: PlatformEvent {
                 up: false,
                 mtu: 1420,
                 routes_changed: false,
@@ -153,7 +153,7 @@ impl Kernel {
     }
 }
 
-impl Host for Kernel {
+impl Platform for Kernel {
     type Socket = Udp;
 
     fn bind(&self, port: u16, fwmark: u32, shards: usize) -> io::Result<Vec<Sockets<Udp>>> {
@@ -195,7 +195,7 @@ impl Host for Kernel {
         readable.chain(writable).collect()
     }
 
-    fn handle_events(&mut self) -> io::Result<HostEvent> {
+    fn handle_events(&mut self) -> io::Result<PlatformEvent> {
         let routes_changed = self.routes.as_mut().is_some_and(drain);
         if let Some(place) = &mut self.place {
             drain(&mut place.monitor);
@@ -207,7 +207,7 @@ impl Host for Kernel {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::BADFD) => return Err(e),
             up => up.unwrap_or(self.last.up),
         };
-        self.last = HostEvent {
+        self.last = PlatformEvent {
             up,
             mtu: self.tun.mtu().map_or(self.last.mtu, |mtu| mtu as usize),
             routes_changed,

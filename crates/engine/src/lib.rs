@@ -4,7 +4,7 @@
 //! `inbound` back. One control thread does handshakes, timers and configuration, and publishes sessions and routes
 //! that the shards read.
 //!
-//! What is around the engine is a [`Host`]: [`Kernel`] is Linux, [`MemHost`] is one in memory, whose documentation shows
+//! What is around the engine is a [`Platform`]: [`Kernel`] is Linux, [`MemHost`] is one in memory, whose documentation shows
 //! how to embed the engine.
 //!
 //! A packet's outbound path: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in: the mirror.
@@ -15,7 +15,6 @@ mod clock;
 mod common;
 mod control;
 mod drops;
-mod host;
 mod inbound;
 mod inbound_path;
 mod inbox;
@@ -24,6 +23,7 @@ mod kernel;
 mod mem;
 mod outbound;
 mod placement;
+mod platform;
 mod shard;
 mod staged;
 mod train;
@@ -43,10 +43,10 @@ use adit_proto::{Device, HandshakeStats};
 
 pub use common::Sockets;
 pub use drops::{DropReason, IgnoredKind};
-pub use host::{Host, HostEvent, TunDrops};
 pub use journal::Incident;
 pub use kernel::{Kernel, Settings, VerboseLog};
 pub use mem::{HostEnd, MemHost};
+pub use platform::{Platform, PlatformEvent, TunDrops};
 
 use common::{Common, ShardHandle, lock};
 use control::Control;
@@ -131,10 +131,10 @@ pub struct EngineReport {
 
 impl Engine {
     /// Starts one shard per TUN queue, and the control thread.
-    pub fn start<T, H>(tuns: Vec<T>, host: H, offloads: Offloads) -> io::Result<Self>
+    pub fn start<T, H>(tuns: Vec<T>, platform: H, offloads: Offloads) -> io::Result<Self>
     where
         T: TunQueue + 'static,
-        H: Host,
+        H: Platform,
     {
         let device = Device::new(Box::new(|bytes| {
             rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
@@ -144,14 +144,14 @@ impl Engine {
             .iter()
             .map(|_| ShardHandle::new())
             .collect::<io::Result<Vec<_>>>()?;
-        let is_verbose = host.is_verbose();
+        let is_verbose = platform.is_verbose();
         let common = Common::new(device.shared(), handles, offloads, is_verbose)?;
         let common = Arc::new(common);
         let mut shards = Vec::new();
         for (number, tun) in tuns.into_iter().enumerate() {
             shards.push(Shard::new(number, tun, Arc::clone(&common), offloads)?);
         }
-        let control = Control::new(device, host, Arc::clone(&common))?;
+        let control = Control::new(device, platform, Arc::clone(&common))?;
         let engine = Self {
             handle: Arc::new(Running {
                 common: Arc::clone(&common),

@@ -26,10 +26,10 @@ use adit_proto::Endpoint;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::common::{Sockets, lock};
-use crate::host::{Host, HostEvent, TunDrops};
+use crate::platform::{Platform, PlatformEvent, TunDrops};
 use crate::wake::Waker;
 
-/// A [`Host`] whose sockets are those of a [`Network`] in memory, each perhaps wrapped to have it misbehave.
+/// A [`Platform`] whose sockets are those of a [`Network`] in memory, each perhaps wrapped to have it misbehave.
 pub struct MemHost<U = MemUdp> {
     network: Network,
     addr: SocketAddr,
@@ -48,7 +48,7 @@ pub struct HostEnd(Arc<State>);
 
 struct State {
     changed: Waker,
-    now: Mutex<HostEvent>,
+    now: Mutex<PlatformEvent>,
     is_stale: Mutex<IsStale>,
     log: Mutex<VecDeque<String>>,
 }
@@ -56,7 +56,7 @@ struct State {
 /// Lines of the log that are kept.
 const LOG: usize = 1000;
 
-/// Answers [`Host::source_is_stale`].
+/// Answers [`Platform::source_is_stale`].
 type IsStale = Box<dyn FnMut(Endpoint) -> bool + Send>;
 
 impl MemHost {
@@ -65,7 +65,7 @@ impl MemHost {
     pub fn new(network: &Network, addr: SocketAddr) -> io::Result<Self> {
         let state = State {
             changed: Waker::new()?,
-            now: Mutex::new(HostEvent {
+            now: Mutex::new(PlatformEvent {
                 up: true,
                 mtu: 1420,
                 routes_changed: false,
@@ -163,13 +163,13 @@ impl HostEnd {
         log.push_back(line);
     }
 
-    fn change(&self, change: impl FnOnce(&mut HostEvent)) {
+    fn change(&self, change: impl FnOnce(&mut PlatformEvent)) {
         change(&mut lock(&self.0.now));
         self.0.changed.wake();
     }
 }
 
-impl<U: UdpSocket + 'static> Host for MemHost<U> {
+impl<U: UdpSocket + 'static> Platform for MemHost<U> {
     type Socket = U;
 
     /// The network has no groups of sockets on one port: all shards but the first send from a port of their own.
@@ -211,7 +211,7 @@ impl<U: UdpSocket + 'static> Host for MemHost<U> {
         vec![PollFd::new(&self.end.0.changed, PollFlags::IN)]
     }
 
-    fn handle_events(&mut self) -> io::Result<HostEvent> {
+    fn handle_events(&mut self) -> io::Result<PlatformEvent> {
         self.end.0.changed.clear();
         let mut now = lock(&self.end.0.now);
         let event = *now;

@@ -11,7 +11,7 @@ use rustix::event::PollFd;
 use crate::common::Sockets;
 
 /// The host that an engine runs on: the kernel, or a test's network in memory.
-pub trait Host: Send + 'static {
+pub trait Platform: Send + 'static {
     type Socket: UdpSocket + 'static;
 
     /// Binds the sockets of `shards` shards to `port`, 0 for any that is free in both families.
@@ -31,7 +31,7 @@ pub trait Host: Send + 'static {
     fn events(&self) -> Vec<PollFd<'_>>;
 
     /// Consumes what happened and tells how things are now. An error says that the interface is gone.
-    fn handle_events(&mut self) -> io::Result<HostEvent>;
+    fn handle_events(&mut self) -> io::Result<PlatformEvent>;
 
     /// Readable when the virtual machine may have been cloned; none where nobody would tell.
     fn clones(&self) -> Vec<BorrowedFd<'_>> {
@@ -58,7 +58,7 @@ pub trait Host: Send + 'static {
     /// Something failed that no caller waits for.
     fn log_error(&self, message: &str);
 
-    /// Whether anybody reads what [`Host::log_verbose`] is given; it is asked once.
+    /// Whether anybody reads what [`Platform::log_verbose`] is given; it is asked once.
     fn is_verbose(&self) -> bool;
 
     /// How it goes, for whoever looks for a fault: one line.
@@ -76,7 +76,7 @@ pub struct TunDrops {
 
 /// How the host's side of the tunnel stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostEvent {
+pub struct PlatformEvent {
     /// The interface is up.
     pub up: bool,
     /// Its MTU.
