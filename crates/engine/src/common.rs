@@ -72,13 +72,13 @@ pub(crate) struct ShardHandle<U> {
     pub(crate) waker: Waker,
     /// Of the thread that the inbound path has while little moves.
     pub(crate) inbound_path: Waker,
-    messages: Mutex<Vec<Message>>,
+    messages: Mutex<Vec<ShardCommand>>,
     /// The tunnels that it has frames staged for, or had.
     waits_for: Mutex<HashSet<u32>>,
 }
 
 /// What the control thread tells a shard.
-pub(crate) enum Message {
+pub(crate) enum ShardCommand {
     /// The tunnel has a session to send with: what was staged for it can go.
     SessionReady(Arc<Tunnel>),
     /// The tunnel will have none: what was staged for it is dropped.
@@ -104,10 +104,10 @@ impl<U: UdpSocket> ShardHandle<U> {
     }
 
     /// Leaves a message and wakes the shard, if it waits for what becomes of the tunnel's handshake.
-    pub(crate) fn tell(&self, message: Message) {
+    pub(crate) fn tell(&self, message: ShardCommand) {
         let tunnel = match &message {
-            Message::SessionReady(tunnel) => tunnel.id(),
-            Message::DropStaged(tunnel) => *tunnel,
+            ShardCommand::SessionReady(tunnel) => tunnel.id(),
+            ShardCommand::DropStaged(tunnel) => *tunnel,
         };
         if lock(&self.waits_for).remove(&tunnel) {
             lock(&self.messages).push(message);
@@ -115,7 +115,7 @@ impl<U: UdpSocket> ShardHandle<U> {
         }
     }
 
-    pub(crate) fn take_messages(&self) -> Vec<Message> {
+    pub(crate) fn take_commands(&self) -> Vec<ShardCommand> {
         std::mem::take(&mut *lock(&self.messages))
     }
 }

@@ -17,7 +17,7 @@ use rustix::time::{
 };
 
 use crate::clock;
-use crate::common::{Common, Message, Sockets};
+use crate::common::{Common, ShardCommand, Sockets};
 use crate::drops::DropReason;
 use crate::inbox::Command;
 use crate::journal::{Incident, Line};
@@ -209,7 +209,7 @@ impl<H: Platform> Control<H> {
                     self.platform
                         .log_verbose(format_args!("peer {peer}: session established"));
                     for shard in &self.common.shards {
-                        shard.tell(Message::SessionReady(Arc::clone(&tunnel)));
+                        shard.tell(ShardCommand::SessionReady(Arc::clone(&tunnel)));
                     }
                 }
                 Output::DropStaged {
@@ -225,7 +225,7 @@ impl<H: Platform> Control<H> {
                         None => self.platform.log_verbose(format_args!("peer {peer}: removed")),
                     }
                     for shard in &self.common.shards {
-                        shard.tell(Message::DropStaged(tunnel.id()));
+                        shard.tell(ShardCommand::DropStaged(tunnel.id()));
                     }
                 }
             }

@@ -52,7 +52,7 @@ pub struct Kernel {
     /// Where the device is now: another namespace, perhaps.
     netns: Option<Netns>,
     /// What can be done there, with the right to.
-    place: Option<Place>,
+    namespace: Option<Namespace>,
     last: PlatformEvent,
     /// Says when to look again whether the device, which is up, went down: nothing else does where this process may not
     /// watch it.
@@ -62,14 +62,14 @@ pub struct Kernel {
 }
 
 /// Sockets to watch and change the device, in its namespace.
-struct Place {
+struct Namespace {
     monitor: Monitor,
     netlink: Netlink,
     /// Nothing is left to be done about what the device drops.
     noqueue: bool,
 }
 
-impl Place {
+impl Namespace {
     fn open(netns: &Netns) -> io::Result<Self> {
         Ok(Self {
             monitor: Monitor::open_in(netns)?,
@@ -92,7 +92,7 @@ impl Kernel {
             clones: clones.ok(),
             lookups: None,
             netns: None,
-            place: None,
+            namespace: None,
             last: PlatformEvent {
                 up: false,
                 mtu: 1420,
@@ -112,14 +112,14 @@ impl Kernel {
         let Ok(netns) = self.tun.netns() else { return };
         let same = |last: &Netns| last.is(&netns).unwrap_or(false);
         let stayed = self.netns.as_ref().is_some_and(same);
-        if stayed && self.place.is_some() {
+        if stayed && self.namespace.is_some() {
             return;
         }
-        let opened = Place::open(&netns);
+        let opened = Namespace::open(&netns);
         if let (Err(e), false) = (&opened, stayed) {
             (self.settings.log)(&format!("the interface is not tuned: {e}"));
         }
-        self.place = opened.ok();
+        self.namespace = opened.ok();
         self.netns = Some(netns);
         self.size_frames();
     }
@@ -131,7 +131,9 @@ impl Kernel {
     /// limit is cut before it. So it is as high as can be where there may be tunnels (VXLAN: 8.0 instead of 3.7 Gb/s, trains
     /// of 47 datagrams: 10.2 instead of 5.5; TCP as such is as fast, for up to 2 % more CPU).
     fn size_frames(&self) {
-        let Some(place) = &self.place else { return };
+        let Some(namespace) = &self.namespace else {
+            return;
+        };
         let mtu = self.last.mtu;
         let segments = train::packets_per_train(mtu);
         // 52 bytes of IPv4 and TCP headers with timestamps: the usual segment.
@@ -146,7 +148,7 @@ impl Kernel {
         let sized = self
             .tun
             .ifindex()
-            .and_then(|index| Ok(place.netlink.set_link(index, &change)?));
+            .and_then(|index| Ok(namespace.netlink.set_link(index, &change)?));
         if let Err(e) = sized {
             (self.settings.log)(&format!("super-frames keep their size: {e}"));
         }
@@ -185,7 +187,7 @@ impl Platform for Kernel {
     }
 
     fn events(&self) -> Vec<PollFd<'_>> {
-        let link = self.place.as_ref().map(|place| &place.monitor);
+        let link = self.namespace.as_ref().map(|namespace| &namespace.monitor);
         let monitors = self.routes.iter().chain(link).map(Monitor::fd);
         let readable = monitors.chain(self.tick.as_ref().map(AsFd::as_fd));
         let readable = readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -197,8 +199,8 @@ impl Platform for Kernel {
 
     fn handle_events(&mut self) -> io::Result<PlatformEvent> {
         let routes_changed = self.routes.as_mut().is_some_and(drain);
-        if let Some(place) = &mut self.place {
-            drain(&mut place.monitor);
+        if let Some(namespace) = &mut self.namespace {
+            drain(&mut namespace.monitor);
         }
         self.follow();
         let before = self.last.mtu;
@@ -215,7 +217,7 @@ impl Platform for Kernel {
         if self.last.mtu != before {
             self.size_frames();
         }
-        let unwatched = up && self.place.is_none();
+        let unwatched = up && self.namespace.is_none();
         self.tick = unwatched.then(tick).and_then(Result::ok);
         Ok(self.last)
     }
@@ -245,18 +247,22 @@ impl Platform for Kernel {
     }
 
     fn tun_is_behind(&mut self) {
-        let Some(place) = self.place.as_mut().filter(|place| !place.noqueue) else {
+        let Some(namespace) = self
+            .namespace
+            .as_mut()
+            .filter(|namespace| !namespace.noqueue)
+        else {
             return;
         };
         let done = self.tun.ifindex().and_then(|index| {
             // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
-            let full = place.netlink.link_by_index(index)?.tx_dropped > 0;
+            let full = namespace.netlink.link_by_index(index)?.tx_dropped > 0;
             if full {
-                place.netlink.set_noqueue(index)?;
+                namespace.netlink.set_noqueue(index)?;
             }
             Ok(full)
         });
-        place.noqueue = done.unwrap_or_else(|e| {
+        namespace.noqueue = done.unwrap_or_else(|e| {
             (self.settings.log)(&format!("what a full interface drops is lost: {e}"));
             true
         });
@@ -264,9 +270,9 @@ impl Platform for Kernel {
 
     fn tun_drops(&mut self) -> TunDrops {
         let before = self.lost;
-        let link = self.place.as_ref().and_then(|place| {
+        let link = self.namespace.as_ref().and_then(|namespace| {
             let index = self.tun.ifindex().ok()?;
-            place.netlink.link_by_index(index).ok()
+            namespace.netlink.link_by_index(index).ok()
         });
         // The device's own number goes where the device goes, and never back.
         let full = link.map_or(before.full, |link| link.tx_dropped);

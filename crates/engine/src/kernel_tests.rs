@@ -37,7 +37,7 @@ fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
             log_verbose: None,
         };
         let mut kernel = Kernel::new(Arc::clone(&tun), settings);
-        assert!(kernel.place.is_some());
+        assert!(kernel.namespace.is_some());
         assert!(said.lock().expect("not poisoned").is_empty());
 
         // Elsewhere it is not, which is said once.
@@ -49,7 +49,7 @@ fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
         outside.set_link(index, &change).expect("moved");
         kernel.follow();
         kernel.follow();
-        assert!(kernel.place.is_none());
+        assert!(kernel.namespace.is_none());
         let said = said.lock().expect("not poisoned");
         assert!(said[0].contains("entering"), "{said:?}");
         assert_eq!(said.len(), 1, "{said:?}");

@@ -16,7 +16,7 @@ use adit_io::{MAX_FRAME, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_proto::{Endpoint, Time, Tunnel};
 use arrayvec::ArrayVec;
 
-use crate::common::{Common, Message, Sockets};
+use crate::common::{Common, ShardCommand, Sockets};
 use crate::drops::{DropReason, Drops};
 use crate::journal::Incident;
 use crate::staged::{Staged, packets};
@@ -283,7 +283,7 @@ fn stage<U: UdpSocket>(
         handle.wait_for(tunnel.id());
         // A session that came before that was told to nobody.
         if tunnel.session(now).is_some() {
-            handle.tell(Message::SessionReady(Arc::clone(tunnel)));
+            handle.tell(ShardCommand::SessionReady(Arc::clone(tunnel)));
         }
     }
     if tunnel.want_session() {

@@ -643,9 +643,9 @@ fn a_shard_hears_only_of_handshakes_that_its_frames_wait_for() {
     };
     let heard = |bench: &Bench| {
         let handle = &bench.common.shards[0];
-        handle.tell(Message::SessionReady(tunnel(bench)));
-        handle.tell(Message::DropStaged(tunnel(bench).id()));
-        handle.take_messages().len()
+        handle.tell(ShardCommand::SessionReady(tunnel(bench)));
+        handle.tell(ShardCommand::DropStaged(tunnel(bench).id()));
+        handle.take_commands().len()
     };
     assert_eq!(heard(&bench), 0, "nothing waits");
     bench.frames();

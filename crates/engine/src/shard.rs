@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::process::setpriority_process;
 
 use crate::clock;
-use crate::common::{Common, Message, ShardHandle, Sockets};
+use crate::common::{Common, ShardCommand, ShardHandle, Sockets};
 use crate::inbound_path::InboundPath;
 use crate::outbound::{Outbound, Progress};
 use crate::placement::Placement;
@@ -199,9 +199,9 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                 epoll::add(&self.epoll, socket.fd(), data, self.socket_events(token))?;
             }
         }
-        for message in handle.take_messages() {
+        for message in handle.take_commands() {
             match message {
-                Message::SessionReady(tunnel) => {
+                ShardCommand::SessionReady(tunnel) => {
                     let sent = self
                         .outbound
                         .send_staged(common, &self.sockets, &tunnel, now);
@@ -209,7 +209,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                         self.set_blocked(self.outbound.waits_for())?;
                     }
                 }
-                Message::DropStaged(tunnel) => self.outbound.drop_staged(tunnel),
+                ShardCommand::DropStaged(tunnel) => self.outbound.drop_staged(tunnel),
             }
         }
         // The socket that had no room is gone, and there may be none of its family.

@@ -148,7 +148,7 @@ struct Train {
 
 /// Where a socket receives, and whether it receives trains.
 #[derive(Clone)]
-struct Place {
+struct Binding {
     queue: Arc<Queue<Train>>,
     gro: bool,
 }
@@ -156,7 +156,7 @@ struct Place {
 /// A UDP network in memory. Clones are the same network.
 #[derive(Clone, Default)]
 pub struct Network {
-    sockets: Arc<Mutex<HashMap<SocketAddr, Place>>>,
+    sockets: Arc<Mutex<HashMap<SocketAddr, Binding>>>,
 }
 
 impl Network {
@@ -172,7 +172,7 @@ impl Network {
         if sockets.contains_key(&addr) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let place = Place {
+        let place = Binding {
             queue: queue.clone(),
             gro: gso,
         };
@@ -185,7 +185,7 @@ impl Network {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Place>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Binding>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

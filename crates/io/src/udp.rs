@@ -59,7 +59,7 @@ pub struct Udp {
 }
 
 /// The sockets of one shard.
-pub struct Pair {
+pub struct SocketPair {
     /// `None` if the host has no IPv4.
     pub v4: Option<Udp>,
     /// `None` if the host has no IPv6.
@@ -85,7 +85,7 @@ pub fn bind_group(
     fwmark: u32,
     offloads: Offloads,
     shards: usize,
-) -> io::Result<(Vec<Pair>, u16)> {
+) -> io::Result<(Vec<SocketPair>, u16)> {
     let mut attempts = 0;
     loop {
         match try_bind_group(port, fwmark, offloads, shards.max(1)) {
@@ -106,7 +106,7 @@ fn try_bind_group(
     fwmark: u32,
     offloads: Offloads,
     shards: usize,
-) -> io::Result<(Vec<Pair>, u16)> {
+) -> io::Result<(Vec<SocketPair>, u16)> {
     let mut pairs = Vec::with_capacity(shards);
     for shard in 0..shards {
         let mut bind = |ip: IpAddr| -> io::Result<Option<Udp>> {
@@ -124,7 +124,7 @@ fn try_bind_group(
             }
             Ok(Some(socket))
         };
-        let pair = Pair {
+        let pair = SocketPair {
             v4: bind(Ipv4Addr::UNSPECIFIED.into())?,
             v6: bind(Ipv6Addr::UNSPECIFIED.into())?,
         };

@@ -51,7 +51,7 @@ pub(super) enum Section {
 pub(super) enum Line<'a> {
     Blank,
     Section(&'a str),
-    Pair(&'a str, &'a str),
+    KeyValue(&'a str, &'a str),
     Other(&'a str),
 }
 
@@ -63,7 +63,7 @@ impl<'a> Line<'a> {
         } else if line.starts_with('[') {
             Self::Section(line)
         } else if let Some((key, value)) = line.split_once('=') {
-            Self::Pair(key.trim(), value.trim())
+            Self::KeyValue(key.trim(), value.trim())
         } else {
             Self::Other(line)
         }
@@ -141,7 +141,7 @@ impl Reader {
         let result = match Line::read(line) {
             Line::Blank => Ok(()),
             Line::Section(header) => self.start_section(number, header),
-            Line::Pair(key, value) => {
+            Line::KeyValue(key, value) => {
                 let whole = line
                     .split_once('=')
                     .map_or(value, |(_, whole)| whole.trim());

@@ -20,7 +20,7 @@ pub fn strip(text: &str) -> Zeroizing<String> {
     for line in text.trim_start_matches('\u{feff}').lines() {
         match Line::read(line) {
             Line::Section(header) => within = section(header),
-            Line::Pair(key, _) if within == Some(Section::Interface) => {
+            Line::KeyValue(key, _) if within == Some(Section::Interface) => {
                 let name = spelling(Section::Interface, key);
                 if name.is_some_and(|name| !OF_WG.contains(&name)) {
                     continue;
@@ -140,7 +140,7 @@ fn blocks(text: &str) -> (Vec<&str>, Vec<Block<'_>>) {
 
 fn public_key(block: &Block<'_>) -> Option<PublicKey> {
     (block.lines.iter().rev()).find_map(|line| match Line::read(line) {
-        Line::Pair(key, value) if spelling(Section::Peer, key) == Some("PublicKey") => {
+        Line::KeyValue(key, value) if spelling(Section::Peer, key) == Some("PublicKey") => {
             keys::public_from_base64(&values::bare(value))
         }
         _ => None,
@@ -160,7 +160,7 @@ fn write_pair(out: &mut String, name: &str, value: Option<&Zeroizing<String>>) {
 fn update(out: &mut String, block: &Block<'_>, wanted: Wanted) {
     let mut found: HashMap<&str, Vec<&str>> = HashMap::new();
     for line in &block.lines {
-        if let Line::Pair(key, value) = Line::read(line)
+        if let Line::KeyValue(key, value) = Line::read(line)
             && let Some(name) = spelling(block.kind, key)
         {
             found.entry(name).or_default().push(value);
@@ -182,7 +182,7 @@ fn update(out: &mut String, block: &Block<'_>, wanted: Wanted) {
     let (lines, blank) = block.lines.split_at(end.map_or(0, |end| end + 1));
     for line in lines {
         let name = match Line::read(line) {
-            Line::Pair(key, _) => spelling(block.kind, key).unwrap_or_default(),
+            Line::KeyValue(key, _) => spelling(block.kind, key).unwrap_or_default(),
             _ => "",
         };
         if !replaced.contains(&name) {

@@ -142,16 +142,16 @@ struct Run {
 #[derive(Clone, Copy, Debug, Default)]
 struct Layout {
     /// Of the flow: outside a tunnel.
-    flow: Place,
+    flow: HeaderOffsets,
     /// Of what is merged: the same, or TCP inside VXLAN.
-    merged: Place,
+    merged: HeaderOffsets,
     /// Length of all headers.
     headers: usize,
 }
 
 /// An IP header without options or extensions, and the transport header behind it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct HeaderOffsets {
     /// Where the IP header begins.
     at: usize,
     v6: bool,
@@ -322,18 +322,18 @@ impl Coalescer {
             TCP | UDP => return Class::Fence,
             _ => return Class::Alone,
         };
-        let place = Place {
+        let offsets = HeaderOffsets {
             at: 0,
             v6: ip.v6,
             tcp,
             transport: ip.header,
         };
         let layout = Layout {
-            flow: place,
-            merged: place,
+            flow: offsets,
+            merged: offsets,
             headers: ip.header + length,
         };
-        let sound = place.is_sound(packet);
+        let sound = offsets.is_sound(packet);
         let (merges, leads) = if tcp {
             let flags = l4[13];
             let merges = length >= 20 && l4.len() > length && flags & (SYN | RST | URG) == 0;
@@ -452,7 +452,7 @@ impl Run {
     fn accepts(&mut self, packet: &[u8], layout: Layout) -> bool {
         let head = self.headers();
         let payload = packet.len() - layout.headers;
-        let Place {
+        let HeaderOffsets {
             tcp, transport: l4, ..
         } = layout.merged;
         if payload > self.size
@@ -489,10 +489,13 @@ impl Run {
         transport && self.accepts_ip(flow, packet)
     }
 
-    fn accepts_ip(&mut self, place: Place, packet: &[u8]) -> bool {
-        let (head, packet) = (&self.head[VNET_HDR_LEN + place.at..], &packet[place.at..]);
-        let fixed_id = &mut self.fixed_id[usize::from(place.at > 0)];
-        if place.v6 {
+    fn accepts_ip(&mut self, offsets: HeaderOffsets, packet: &[u8]) -> bool {
+        let (head, packet) = (
+            &self.head[VNET_HDR_LEN + offsets.at..],
+            &packet[offsets.at..],
+        );
+        let fixed_id = &mut self.fixed_id[usize::from(offsets.at > 0)];
+        if offsets.v6 {
             // Traffic class, flow label, hop limit.
             return packet[..4] == head[..4] && packet[7] == head[7];
         }
@@ -521,7 +524,7 @@ impl Run {
 
     /// Whether nothing may follow the packet that was appended.
     fn ends(&self, packet: &[u8], layout: Layout) -> bool {
-        let Place { tcp, transport, .. } = layout.merged;
+        let HeaderOffsets { tcp, transport, .. } = layout.merged;
         let most = if tcp { MAX_SEGMENTS } else { MAX_DATAGRAMS };
         packet.len() - layout.headers < self.size
             || self.count == most
@@ -535,7 +538,7 @@ impl Run {
             merged,
             headers,
         } = self.layout;
-        let Place {
+        let HeaderOffsets {
             v6, tcp, transport, ..
         } = merged;
         let (vnet, head) = self.head.split_at_mut(VNET_HDR_LEN);
@@ -587,7 +590,7 @@ impl Run {
     }
 }
 
-impl Place {
+impl HeaderOffsets {
     fn addresses(&self) -> Range<usize> {
         if self.v6 {
             self.at + 8..self.at + 40
@@ -651,13 +654,13 @@ fn in_vxlan(packet: &[u8], ip: Ip) -> Option<Class> {
     if length < 20 || tcp.len() <= length || tcp[13] & (SYN | RST | URG) != 0 {
         return None;
     }
-    let flow = Place {
+    let flow = HeaderOffsets {
         at: 0,
         v6: ip.v6,
         tcp: false,
         transport: ip.header,
     };
-    let merged = Place {
+    let merged = HeaderOffsets {
         at,
         v6: inner.v6,
         tcp: true,
