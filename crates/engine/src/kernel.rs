@@ -183,7 +183,7 @@ impl Platform for Kernel {
     }
 
     fn forget_paths(&self, socket: &Udp) {
-        socket.forget_refusals();
+        socket.clear_gso_fallbacks();
     }
 
     fn events(&self) -> Vec<PollFd<'_>> {

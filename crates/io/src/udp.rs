@@ -19,15 +19,15 @@ use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
 use crate::{Arrival, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket};
 
+mod gso_fallbacks;
 mod icmp;
-mod refusals;
 mod room;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
-use refusals::Refusals;
 use room::Room;
 
 /// Segments of one UDP_SEGMENT send: UDP_MAX_SEGMENTS of every kernel that has it.
@@ -48,7 +48,7 @@ pub struct Udp {
     fd: OwnedFd,
     gso: bool,
     gro: bool,
-    refusals: Refusals,
+    gso_fallbacks: GsoFallbacks,
     icmp: IcmpErrors,
     /// What may wait to be received, by the rate of this socket. One thread at a time receives.
     room: Mutex<Room>,
@@ -196,7 +196,7 @@ impl Udp {
             gro: offloads.udp_gro
                 && on(libc::SOL_UDP, libc::UDP_GRO).is_ok()
                 && os::option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|on| on == 1),
-            refusals: Refusals::default(),
+            gso_fallbacks: GsoFallbacks::default(),
             icmp: IcmpErrors::default(),
             room: Mutex::default(),
             dropped: AtomicU32::new(0),
@@ -229,7 +229,7 @@ impl Udp {
 
     /// Whether UDP_SEGMENT is in force, though perhaps not for every destination.
     pub fn gso(&self) -> bool {
-        self.gso && !self.refusals.everywhere()
+        self.gso && !self.gso_fallbacks.everywhere()
     }
 
     /// Whether UDP_GRO is in force.
@@ -242,14 +242,14 @@ impl Udp {
     }
 
     /// A route changed: what was refused on the old one may work on the new one.
-    pub fn forget_refusals(&self) {
-        self.refusals.clear();
+    pub fn clear_gso_fallbacks(&self) {
+        self.gso_fallbacks.clear();
     }
 }
 
 impl UdpSocket for Udp {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
-        let gso = self.gso.then_some(&self.refusals);
+        let gso = self.gso.then_some(&self.gso_fallbacks);
         let fd = self.fd.as_fd();
         let mut icmp = false;
         let kernel = |messages: &[Message<'_>]| {
@@ -350,7 +350,7 @@ struct Cursor {
 /// Without `gso` every message is one datagram.
 fn send_trains(
     mut kernel: impl FnMut(&[Message<'_>]) -> Result<usize, Errno>,
-    gso: Option<&Refusals>,
+    gso: Option<&GsoFallbacks>,
     trains: &[Transmit<'_>],
     report: &mut SendReport,
 ) -> usize {

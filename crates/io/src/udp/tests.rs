@@ -75,7 +75,7 @@ impl Script {
 
 fn run(
     script: &mut Script,
-    gso: Option<&Refusals>,
+    gso: Option<&GsoFallbacks>,
     trains: &[Transmit<'_>],
 ) -> (usize, SendReport) {
     let mut report = SendReport::default();
@@ -85,7 +85,7 @@ fn run(
 
 #[test]
 fn a_train_longer_than_one_send_is_split_between_datagrams() {
-    let refusals = Refusals::default();
+    let gso_fallbacks = GsoFallbacks::default();
     let cases = [
         // (destination, stride, datagrams, lengths of the sends in datagrams)
         ("192.0.2.1:1", 1452, 47, vec![45, 2]),
@@ -99,7 +99,7 @@ fn a_train_longer_than_one_send_is_split_between_datagrams() {
         let mut script = Script::new([]);
         let (taken, report) = run(
             &mut script,
-            Some(&refusals),
+            Some(&gso_fallbacks),
             &[train(addr(to), stride, &bytes)],
         );
         let sends: Vec<_> = script
@@ -124,7 +124,7 @@ fn an_empty_train_is_one_empty_datagram() {
 
 #[test]
 fn after_a_partial_send_nothing_is_lost_and_nothing_sent_twice() {
-    let refusals = Refusals::default();
+    let gso_fallbacks = GsoFallbacks::default();
     let bytes = numbered(3000);
     let trains: Vec<_> = (0..200)
         .map(|i| train(addr("192.0.2.1:1"), 1000, &bytes[i..i + 2500]))
@@ -133,7 +133,7 @@ fn after_a_partial_send_nothing_is_lost_and_nothing_sent_twice() {
         .iter()
         .flat_map(|train| train.bytes.to_vec())
         .collect();
-    for gso in [None, Some(&refusals)] {
+    for gso in [None, Some(&gso_fallbacks)] {
         let mut script =
             Script::new([Ok(1), Ok(5), Err(Errno::INTR), Ok(2), Ok(64), Ok(63), Ok(1)]);
         let (taken, report) = run(&mut script, gso, &trains);
@@ -162,12 +162,12 @@ fn a_full_buffer_in_the_middle_of_a_train_says_where_to_go_on() {
 #[test]
 fn a_refused_train_goes_out_datagram_by_datagram_and_only_its_destination_stays_so() {
     for errno in [Errno::IO, Errno::INVAL, Errno::MSGSIZE] {
-        let refusals = Refusals::default();
+        let gso_fallbacks = GsoFallbacks::default();
         let bytes = numbered(2500);
         let (bad, good) = (addr("192.0.2.1:1"), addr("192.0.2.2:1"));
         let trains = [train(bad, 1000, &bytes), train(good, 1000, &bytes)];
         let mut script = Script::new([Err(errno)]);
-        let (taken, report) = run(&mut script, Some(&refusals), &trains);
+        let (taken, report) = run(&mut script, Some(&gso_fallbacks), &trains);
         assert_eq!((taken, report.refused, report.lost), (2, 1, 0));
         let shape = |script: &Script| -> Vec<_> {
             script
@@ -180,28 +180,28 @@ fn a_refused_train_goes_out_datagram_by_datagram_and_only_its_destination_stays_
         assert_eq!(shape(&script), expected);
 
         let mut script = Script::new([]);
-        let (_, report) = run(&mut script, Some(&refusals), &trains);
+        let (_, report) = run(&mut script, Some(&gso_fallbacks), &trains);
         assert_eq!(
             (shape(&script), report.refused),
             (expected.to_vec(), 0),
             "remembered"
         );
 
-        refusals.clear();
+        gso_fallbacks.clear();
         let mut script = Script::new([]);
-        run(&mut script, Some(&refusals), &trains);
+        run(&mut script, Some(&gso_fallbacks), &trains);
         assert_eq!(shape(&script), [(2500, true), (2500, true)], "forgotten");
     }
 }
 
 #[test]
 fn a_refusal_in_the_middle_of_a_train_sends_only_the_rest_again() {
-    let refusals = Refusals::default();
+    let gso_fallbacks = GsoFallbacks::default();
     let bytes = numbered(100 * 100);
     let mut script = Script::new([Ok(1), Err(Errno::MSGSIZE)]);
     let (taken, report) = run(
         &mut script,
-        Some(&refusals),
+        Some(&gso_fallbacks),
         &[train(addr("192.0.2.1:1"), 100, &bytes)],
     );
     assert_eq!((taken, report.refused, report.lost), (1, 1, 0));
@@ -211,7 +211,7 @@ fn a_refusal_in_the_middle_of_a_train_sends_only_the_rest_again() {
 
 #[test]
 fn a_source_that_is_gone_is_left_out_for_the_rest_of_the_train_and_reported() {
-    let refusals = Refusals::default();
+    let gso_fallbacks = GsoFallbacks::default();
     let bytes = numbered(100 * 100);
     let mut to = Endpoint::from(addr("192.0.2.1:1"));
     to.src = Some(Source {
@@ -224,7 +224,7 @@ fn a_source_that_is_gone_is_left_out_for_the_rest_of_the_train_and_reported() {
     };
     let trains = [train(addr("192.0.2.1:1"), 100, &bytes), with_source];
     let mut script = Script::new([Ok(2), Err(Errno::INVAL)]);
-    let (taken, report) = run(&mut script, Some(&refusals), &trains);
+    let (taken, report) = run(&mut script, Some(&gso_fallbacks), &trains);
     assert_eq!((taken, report.stale_source), (2, Some(1)));
     assert_eq!((report.refused, report.lost), (0, 0));
     assert_eq!(script.bytes(), [&bytes[..], &bytes[..]].concat());
@@ -232,7 +232,7 @@ fn a_source_that_is_gone_is_left_out_for_the_rest_of_the_train_and_reported() {
 
     // It was not the source: the source stays, and segmentation is tried next.
     let mut script = Script::new([Err(Errno::INVAL), Err(Errno::INVAL)]);
-    let (taken, report) = run(&mut script, Some(&refusals), &[with_source]);
+    let (taken, report) = run(&mut script, Some(&gso_fallbacks), &[with_source]);
     assert_eq!(
         (taken, report.stale_source, report.refused, report.lost),
         (1, None, 1, 0)
@@ -248,7 +248,7 @@ fn a_source_that_is_gone_is_left_out_for_the_rest_of_the_train_and_reported() {
 
 #[test]
 fn what_cannot_be_sent_at_all_is_counted_by_datagram_and_the_rest_goes_on() {
-    let refusals = Refusals::default();
+    let gso_fallbacks = GsoFallbacks::default();
     let bytes = numbered(2500);
     for errno in [
         Errno::PERM,
@@ -258,7 +258,7 @@ fn what_cannot_be_sent_at_all_is_counted_by_datagram_and_the_rest_goes_on() {
     ] {
         let trains = [train(addr("192.0.2.1:1"), 1000, &bytes); 3];
         let mut script = Script::new([Ok(1), Err(errno)]);
-        let (taken, report) = run(&mut script, Some(&refusals), &trains);
+        let (taken, report) = run(&mut script, Some(&gso_fallbacks), &trains);
         assert_eq!((taken, report.lost, report.lossy), (3, 3, 0b010));
         assert_eq!(script.taken.len(), 2);
     }
@@ -267,38 +267,42 @@ fn what_cannot_be_sent_at_all_is_counted_by_datagram_and_the_rest_goes_on() {
 /// As to port 0, which a peer may claim to send from.
 #[test]
 fn what_is_refused_as_datagrams_too_says_nothing_of_segmentation() {
-    let refusals = Refusals::default();
+    let gso_fallbacks = GsoFallbacks::default();
     let bytes = numbered(2500);
     for i in 0..1000_u32 {
         let to = SocketAddr::from((Ipv4Addr::from_bits(i), 0));
         let mut script = Script::new([Err(Errno::INVAL); 4]);
-        let (taken, report) = run(&mut script, Some(&refusals), &[train(to, 1000, &bytes)]);
+        let (taken, report) = run(
+            &mut script,
+            Some(&gso_fallbacks),
+            &[train(to, 1000, &bytes)],
+        );
         assert_eq!((taken, report.refused, report.lost), (1, 0, 3));
     }
-    assert!(!refusals.everywhere() && refusals.allow(Ipv4Addr::from_bits(0).into()));
+    assert!(!gso_fallbacks.everywhere() && gso_fallbacks.allow(Ipv4Addr::from_bits(0).into()));
 }
 
 #[test]
 fn a_peer_with_many_addresses_is_one_path() {
-    let refusals = Refusals::default();
+    let gso_fallbacks = GsoFallbacks::default();
     for i in 0..1000_u128 {
-        refusals.insert(Ipv6Addr::from_bits(0xfd09 << 112 | i).into());
+        gso_fallbacks.insert(Ipv6Addr::from_bits(0xfd09 << 112 | i).into());
     }
-    assert!(!refusals.everywhere());
-    assert!(!refusals.allow(ip("fd09::ffff:1")));
-    assert!(refusals.allow(ip("fd09:0:0:1::1")) && refusals.allow(ip("192.0.2.1")));
+    assert!(!gso_fallbacks.everywhere());
+    assert!(!gso_fallbacks.allow(ip("fd09::ffff:1")));
+    assert!(gso_fallbacks.allow(ip("fd09:0:0:1::1")) && gso_fallbacks.allow(ip("192.0.2.1")));
 }
 
 #[test]
 fn the_table_of_refusals_stays_bounded() {
-    let refusals = Refusals::default();
+    let gso_fallbacks = GsoFallbacks::default();
     for i in 0..10_000_u32 {
-        refusals.insert(Ipv4Addr::from_bits(i).into());
+        gso_fallbacks.insert(Ipv4Addr::from_bits(i).into());
     }
-    assert!(refusals.everywhere());
-    assert!(!refusals.allow(Ipv4Addr::from_bits(1 << 30).into()));
-    refusals.clear();
-    assert!(!refusals.everywhere() && refusals.allow(Ipv4Addr::from_bits(1).into()));
+    assert!(gso_fallbacks.everywhere());
+    assert!(!gso_fallbacks.allow(Ipv4Addr::from_bits(1 << 30).into()));
+    gso_fallbacks.clear();
+    assert!(!gso_fallbacks.everywhere() && gso_fallbacks.allow(Ipv4Addr::from_bits(1).into()));
 }
 
 // Real sockets:

@@ -23,13 +23,13 @@ fn path(to: IpAddr) -> IpAddr {
 }
 
 #[derive(Default)]
-pub(super) struct Refusals {
+pub(super) struct GsoFallbacks {
     /// As many as `refused` has, so that who sends need not lock when it is empty.
     len: AtomicUsize,
     refused: Mutex<Vec<(IpAddr, Instant)>>,
 }
 
-impl Refusals {
+impl GsoFallbacks {
     /// Whether to try segmentation towards `to`.
     pub(super) fn allow(&self, to: IpAddr) -> bool {
         match self.len.load(Ordering::Relaxed) {
