@@ -45,6 +45,6 @@ pub use device::{
 pub use endpoint::{Endpoint, Source};
 pub use replay::ReplayWindow;
 pub use session::{Expired, Session};
-pub use shared::{Inbound, Shared};
+pub use shared::{IndexEntry, Shared};
 pub use time::{Tai64N, Time};
 pub use tunnel::Tunnel;

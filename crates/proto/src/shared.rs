@@ -13,12 +13,12 @@ const INDEX_SHARDS: usize = 16;
 pub struct Shared {
     routes: ArcSwap<AllowedIps<Arc<Tunnel>>>,
     /// Sessions by receiver index, spread over locks that are held for one look-up at a time.
-    sessions: [RwLock<HashMap<u32, Inbound>>; INDEX_SHARDS],
+    sessions: [RwLock<HashMap<u32, IndexEntry>>; INDEX_SHARDS],
 }
 
 /// Where a datagram with a receiver index belongs.
 #[derive(Clone)]
-pub struct Inbound {
+pub struct IndexEntry {
     /// The peer that the session is with.
     pub tunnel: Arc<Tunnel>,
     /// The session to open the datagram with.
@@ -39,7 +39,7 @@ impl Shared {
     }
 
     /// The session that a receiver index names; once a train is enough.
-    pub fn session(&self, receiver_index: u32) -> Option<Inbound> {
+    pub fn session(&self, receiver_index: u32) -> Option<IndexEntry> {
         self.shard(receiver_index)
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -60,14 +60,14 @@ impl Shared {
     }
 
     pub(crate) fn insert(&self, tunnel: &Arc<Tunnel>, session: &Arc<Session>) {
-        let inbound = Inbound {
+        let entry = IndexEntry {
             tunnel: Arc::clone(tunnel),
             session: Arc::clone(session),
         };
         self.shard(session.local_index())
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(session.local_index(), inbound);
+            .insert(session.local_index(), entry);
     }
 
     pub(crate) fn remove(&self, receiver_index: u32) {
@@ -77,7 +77,7 @@ impl Shared {
             .remove(&receiver_index);
     }
 
-    fn shard(&self, index: u32) -> &RwLock<HashMap<u32, Inbound>> {
+    fn shard(&self, index: u32) -> &RwLock<HashMap<u32, IndexEntry>> {
         &self.sessions[index as usize % INDEX_SHARDS]
     }
 }
