@@ -151,7 +151,7 @@ impl<U> Common<U> {
         self.mtu.store(mtu, Ordering::Relaxed);
     }
 
-    /// The TUN refused a super-frame: from now on the packets of such are written one by one.
+    /// The TUN refused a GSO packet: from now on the packets of such are written one by one.
     pub(crate) fn tun_refused(&self, kind: Merged) {
         self.tun_refuses[kind as usize].store(true, Ordering::Relaxed);
     }

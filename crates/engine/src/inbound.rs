@@ -6,8 +6,8 @@
 //! 4. `open`: every packet of the group at once;
 //! 5. `commit`: the replay window moves over what is authentic, the tunnel learns of it;
 //! 6. `check source`: the inner packet's source must be routed to the tunnel that it came from;
-//! 7. `coalesce`: packets of one flow become super-frames again;
-//! 8. `deliver`: one write each, for the whole batch at once: its flows' super-frames are as long as they can be.
+//! 7. `coalesce`: packets of one flow become GRO packets again;
+//! 8. `deliver`: one write each, for the whole batch at once: its flows' GRO packets are as long as they can be.
 
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
@@ -296,7 +296,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Stage 8. A super-frame that the kernel refuses is delivered packet by packet, and no more of its kind are made.
+    /// Stage 8. A GRO packet that the kernel refuses is delivered packet by packet, and no more of its kind are made.
     fn deliver<U>(&mut self, common: &Common<U>, tun: &impl TunQueue) -> io::Result<()> {
         let (batch, drops) = (&self.batch, &self.drops);
         let mut refused = ArrayVec::<Merged, { Merged::COUNT }>::new();

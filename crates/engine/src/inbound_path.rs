@@ -1,6 +1,6 @@
 //! A shard's inbound path, which has a thread of its own while little moves.
 //!
-//! A lone packet waits longest for CPUs to wake up. What comes from the TUN comes from the CPU of whoever sent it, and
+//! A packet of a sparse flow waits longest for CPUs to wake up. What comes from the TUN comes from the CPU of whoever sent it, and
 //! what comes from the socket from the one that serves the network card: two threads can each be where theirs comes
 //! from, one cannot. Under load that is no help, and the shard does both. Whoever takes a poll holds the lock for all
 //! of it, so packets keep their order whatever thread that is.

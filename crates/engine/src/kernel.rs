@@ -107,7 +107,7 @@ impl Kernel {
         kernel
     }
 
-    /// Watches the device in the namespace where it is, and sizes its super-frames there.
+    /// Watches the device in the namespace where it is, and sizes its GSO packets there.
     fn follow(&mut self) {
         let Ok(netns) = self.tun.netns() else { return };
         let same = |last: &Netns| last.is(&netns).unwrap_or(false);
@@ -124,9 +124,9 @@ impl Kernel {
         self.size_frames();
     }
 
-    /// Has the kernel make TCP super-frames that fit one train, instead of one and a stub (9.2 → 11 Gb/s).
+    /// Has the kernel make TCP GSO packets that fit one train, instead of one and a stub (9.2 → 11 Gb/s).
     ///
-    /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole segments. Super-frames in
+    /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole segments. GSO packets in
     /// a UDP tunnel are sized by the device that makes them, trains by their application, and what is longer than the TUN's
     /// limit is cut before it. So it is as high as can be where there may be tunnels (VXLAN: 8.0 instead of 3.7 Gb/s, trains
     /// of 47 datagrams: 10.2 instead of 5.5; TCP as such is as fast, for up to 2 % more CPU).
@@ -150,7 +150,7 @@ impl Kernel {
             .ifindex()
             .and_then(|index| Ok(namespace.netlink.set_link(index, &change)?));
         if let Err(e) = sized {
-            (self.settings.log)(&format!("super-frames keep their size: {e}"));
+            (self.settings.log)(&format!("GSO packets keep their size: {e}"));
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::journal::Incident;
 use crate::staged::{Staged, packets};
 use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, datagram_len, max_bytes};
 
-/// Room for frames read at once: four super-frames or thousands of small packets. More would leave the second-level
+/// Room for frames read at once: four GSO packets or thousands of small packets. More would leave the second-level
 /// cache before they are sealed.
 const ARENA_BYTES: usize = 256 << 10;
 /// Trains of different tunnels (or ECN marks) that are open at once.

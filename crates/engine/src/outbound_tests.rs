@@ -278,7 +278,7 @@ fn nothing_waits_for_a_peer_that_is_nowhere() {
         .expect("a right configuration");
     drop(ours);
     let frames = bench.frames();
-    assert!(bench.tun_end.inject(udp_super_frame(5, 100)));
+    assert!(bench.tun_end.inject(udp_gso_packet(5, 100)));
     bench.poll();
     let dropped = bench.common.shards[0].drops.of(DropReason::NoEndpoint);
     assert_eq!(dropped, frames as u64 + 5);
@@ -286,8 +286,8 @@ fn nothing_waits_for_a_peer_that_is_nowhere() {
     assert!(bench.common.control.take_all().0.is_empty());
 }
 
-/// A UDP super-frame to the peer, of so many datagrams with so many bytes each.
-fn udp_super_frame(datagrams: u16, size: u16) -> Vec<u8> {
+/// A UDP GSO packet to the peer, of so many datagrams with so many bytes each.
+fn udp_gso_packet(datagrams: u16, size: u16) -> Vec<u8> {
     let udp_len = 8 + datagrams * size;
     // NEEDS_CSUM, GSO_UDP_L4; the checksum begins behind 20 bytes, its field 6 further.
     let mut frame = vec![1, 5, 28, 0];
@@ -355,7 +355,7 @@ fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
     }));
 
     // 200 datagrams of 300 bytes: more than a train, each long enough to leave at once.
-    assert!(bench.tun_end.inject(udp_super_frame(200, 300)));
+    assert!(bench.tun_end.inject(udp_gso_packet(200, 300)));
     bench.poll();
     let left = bench.wire().len();
     assert!((1..200).contains(&left), "{left} have left");
@@ -395,7 +395,7 @@ fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
             .expect("a right configuration");
         drop(ours);
         let mut other = device(&secret, PeerChange::new(us), bench.now);
-        assert!(bench.tun_end.inject(to_other(n, udp_super_frame(1, 9))));
+        assert!(bench.tun_end.inject(to_other(n, udp_gso_packet(1, 9))));
         bench.poll();
         std::mem::swap(&mut bench.theirs, &mut other);
         let response = bench.initiate();
@@ -403,7 +403,7 @@ fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
         bench.complete(&response);
     }
     // 2. A frame waits for a session, and the next for the train of another peer to leave. Then the session comes.
-    assert!(bench.tun_end.inject(udp_super_frame(1, 100)));
+    assert!(bench.tun_end.inject(udp_gso_packet(1, 100)));
     bench.poll();
     let response = bench.initiate();
     bench.wire();
@@ -415,10 +415,10 @@ fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
     }));
     for n in others {
         let datagrams = if n == 0 { 60 } else { 1 };
-        let frame = udp_super_frame(datagrams, 300);
+        let frame = udp_gso_packet(datagrams, 300);
         assert!(bench.tun_end.inject(to_other(n, frame)));
     }
-    assert!(bench.tun_end.inject(udp_super_frame(1, 200)));
+    assert!(bench.tun_end.inject(udp_gso_packet(1, 200)));
     bench.poll();
     bench.complete(&response);
     // By the lengths of their datagrams.
@@ -462,7 +462,7 @@ fn what_was_read_before_an_error_leaves() {
     bench.complete(&response);
     bench.wire();
     let (tun, _end) = mem::tun().expect("an in-memory TUN");
-    let frames = [udp_super_frame(3, 100), udp_super_frame(2, 50)].into();
+    let frames = [udp_gso_packet(3, 100), udp_gso_packet(2, 50)].into();
     let failing = Failing(Mutex::new(frames), tun);
     let turn = bench
         .outbound
@@ -555,7 +555,7 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
         let frames = MAX_SEND + 8;
         for n in 0..frames {
             // ECN marks that differ end a train.
-            let mut frame = udp_super_frame(1, 100);
+            let mut frame = udp_gso_packet(1, 100);
             frame[VNET_HDR_LEN + 1] = u8::from(n % 2 == 0);
             assert!(bench.tun_end.inject(frame));
         }
@@ -592,7 +592,7 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     // 1. The first shard seals 150 packets, of which one leaves.
     let frames = |bench: &Bench<Refusing>, count| {
         for _ in 0..count {
-            assert!(bench.tun_end.inject(udp_super_frame(50, 100)));
+            assert!(bench.tun_end.inject(udp_gso_packet(50, 100)));
         }
     };
     frames(&bench, 3);

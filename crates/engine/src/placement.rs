@@ -1,6 +1,6 @@
 //! Where a thread runs: while little moves, on the CPU that its packets come from; under load, on the one where it is.
 //!
-//! The scheduler wakes a sleeper on an idle CPU if there is one. For a lone packet that is the slower choice: an
+//! The scheduler wakes a sleeper on an idle CPU if there is one. For a packet of a sparse flow that is the slower choice: an
 //! interrupt to a CPU that is halted, and the time it takes to get going, where the CPU that the packet is on could
 //! go on with it. Under load it moves a thread about that finds its keys, buffers and code in the caches of one CPU.
 //! Where that CPU is too busy with other things the scheduler knows better, and decides.
@@ -82,7 +82,7 @@ struct Bound {
     cpu: usize,
     /// What it is to be allowed again.
     before: CpuSet,
-    /// To carry a load, not lone packets.
+    /// To carry a load, not packets of sparse flows.
     load: bool,
 }
 
@@ -235,7 +235,7 @@ impl Placement {
         self.late = 0;
     }
 
-    /// Whether the thread is where its lone packets come from.
+    /// Whether the thread is where its packets of sparse flows come from.
     pub(crate) fn follows(&self) -> bool {
         self.bound.as_ref().is_some_and(|bound| !bound.load)
     }

@@ -64,7 +64,7 @@ impl Walk {
         self.late_poll(pause, cpu, Duration::from_micros(10));
     }
 
-    /// Lone packets from `cpu` until the thread is there, and how many it took.
+    /// Packets of sparse flows from `cpu` until the thread is there, and how many it took.
     fn follow(&mut self, cpu: usize) -> u32 {
         let mut packets = 0;
         while affinity() != only(cpu) {

@@ -88,7 +88,7 @@ impl Staged {
     }
 }
 
-/// How many packets a frame is: a super-frame is several.
+/// How many packets a frame is: a GSO packet is several.
 pub(crate) fn packets(frame: &[u8]) -> u64 {
     Frame::parse(frame).map_or(1, |frame| frame.segments() as u64)
 }

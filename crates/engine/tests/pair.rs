@@ -63,7 +63,7 @@ fn packets_of_every_length_arrive_as_they_were_sent_in_both_directions() {
 }
 
 #[test]
-fn super_frames_arrive_as_the_segments_they_stand_for() {
+fn gso_packets_arrive_as_the_segments_they_stand_for() {
     let pair = Pair::new(Options::default());
     let mut seq = 1;
     for (n, len) in [1, 1380, 1381, 5 * 1380, 45 * 1380, 47 * 1380 + 5, 3]
@@ -130,9 +130,9 @@ fn plain(number: usize, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Invariant 8, where the kernel takes super-frames of no kind.
+/// Invariant 8, where the kernel takes GSO packets of no kind.
 #[test]
-fn super_frames_that_the_tun_refuses_arrive_as_what_they_were_made_of() {
+fn gso_packets_that_the_tun_refuses_arrive_as_what_they_were_made_of() {
     let refusing = |fails| {
         let faults = Faults {
             refusal: 1.0,
@@ -169,7 +169,7 @@ fn super_frames_that_the_tun_refuses_arrive_as_what_they_were_made_of() {
     assert_eq!(pair.drops(B, "deliver_failed"), 100 + 22);
 }
 
-/// Takes super-frames of TCP only.
+/// Takes GSO packets of TCP only.
 struct WithoutUdp<T>(T);
 
 impl<T: TunQueue> TunQueue for WithoutUdp<T> {
@@ -297,7 +297,7 @@ fn frames_for_a_silent_peer_are_bounded_and_counted() {
     pair.wait_for_drops(A, "staged", 1000 - 128);
     assert_eq!(pair.drops(A, "staged"), 1000 - 128);
 
-    // A super-frame is as many as it has segments: the datagrams go first, then 72 of these.
+    // A GSO packet is as many as it has segments: the datagrams go first, then 72 of these.
     for n in 0..200 {
         let payload = pattern(3000, n);
         pair.inject(A, tcp_frame(inner_ip(A), inner_ip(B), 1, 1000, &payload));

@@ -27,7 +27,7 @@ pub struct Faults {
     pub full: f64,
     /// A receive fails with ECONNREFUSED, a read with EINTR, a write with EIO.
     pub error: f64,
-    /// The TUN refuses a super-frame with EINVAL.
+    /// The TUN refuses a GRO packet with EINVAL.
     pub refusal: f64,
 }
 
@@ -150,7 +150,7 @@ impl<T: TunQueue> TunQueue for Faulty<T> {
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
-        // Byte 1 of the virtio header is the kind of super-frame.
+        // Byte 1 of the virtio header is the kind of GRO packet.
         let coalesced = frame.iter().flat_map(|slice| slice.iter()).nth(1) != Some(&0);
         if coalesced && self.happens(self.faults.refusal) {
             return Err(Errno::INVAL.into());

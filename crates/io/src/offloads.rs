@@ -33,11 +33,11 @@ macro_rules! offloads {
 }
 
 offloads! {
-    /// The kernel hands over TCP super-frames of up to 64 KiB.
+    /// The kernel hands over TCP GSO packets of up to 64 KiB.
     tun_tso => "tun-tso",
-    /// The kernel hands over UDP super-frames (Linux 6.2).
+    /// The kernel hands over UDP GSO packets (Linux 6.2).
     tun_uso => "tun-uso",
-    /// The kernel hands over super-frames inside UDP tunnels like VXLAN (Linux 6.17).
+    /// The kernel hands over GSO packets inside UDP tunnels like VXLAN (Linux 6.17).
     tun_tunnel => "tun-tunnel",
     /// TCP packets are merged before they are written to the TUN.
     tun_gro_tcp => "tun-gro-tcp",

@@ -101,7 +101,7 @@ pub struct Recorded<T> {
 }
 
 impl<T> Recorded<T> {
-    /// Records a TUN queue: packets and super-frames, without their virtio headers.
+    /// Records a TUN queue: packets and GRO packets, without their virtio headers.
     pub fn tun(inner: T, recorder: Recorder) -> Self {
         let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         Self::udp(inner, recorder, local)

@@ -24,14 +24,14 @@ use crate::{Arrival, Offloads, TunQueue, VNET_HDR_LEN};
 #[cfg(test)]
 mod tests;
 
-/// Features that come with a virtio header: the kernel leaves checksums to us, as every super-frame needs.
+/// Features that come with a virtio header: the kernel leaves checksums to us, as every GSO packet needs.
 const BASE: u32 = libc::TUN_F_CSUM;
 const TSO: u32 = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 const USO: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 /// `TUN_F_UDP_TUNNEL_GSO` and `TUN_F_UDP_TUNNEL_GSO_CSUM` (Linux 6.17).
 const TUNNEL: u32 = 0x80 | 0x100;
 
-/// Bytes of super-frames that may wait to be read, as long as they are long: 3 ms at 11 Gb/s. In the 500 packets that the
+/// Bytes of GSO packets that may wait to be read, as long as they are long: 3 ms at 11 Gb/s. In the 500 packets that the
 /// kernel allows there may be 30 MB.
 const QUEUE_BYTES: u64 = 4 << 20;
 
@@ -142,7 +142,7 @@ impl Tun {
         result.map_err(|error| context(error, "negotiating offloads with the TUN device"))
     }
 
-    /// Tries a super-frame of each kind while the device is down. The kernel judges the virtio header first
+    /// Tries a GSO packet of each kind while the device is down. The kernel judges the virtio header first
     /// (EINVAL: refused, as some kernels do) and only then finds the device down (EIO), so nothing gets through.
     fn probe_writes(&mut self) {
         if self.is_up().unwrap_or(true) {
@@ -322,7 +322,7 @@ fn loses_merged_datagrams(release: (u32, u32, u32)) -> bool {
     release < (6, 8, 5)
 }
 
-/// A super-frame of two segments of 4 bytes, from and to 0.0.0.0.
+/// A GSO packet of two segments of 4 bytes, from and to 0.0.0.0.
 fn probe_frame(protocol: u8) -> Vec<u8> {
     // 1. virtio header
     let tcp = protocol == 6;

@@ -47,7 +47,7 @@ pub(super) struct DemoReport {
     pub(super) tunnel: Path,
     pub(super) aead: String,
     pub(super) offloads: BTreeMap<String, bool>,
-    /// Whether lone packets are carried on the CPU that they come from.
+    /// Whether packets of sparse flows are carried on the CPU that they come from.
     pub(super) placement: bool,
 }
 
@@ -103,7 +103,7 @@ impl DemoReport {
             table += &format!("  not here   {missing}\n");
         }
         if !self.placement {
-            table += "  pings      slower than need be: without CAP_BPF, lone packets are not carried on the CPU that they \
+            table += "  pings      slower than need be: without CAP_BPF, packets of sparse flows are not processed on the CPU that they \
                       come from\n";
         }
         table += &format!(

@@ -63,7 +63,7 @@ impl Drop for Stream {
 }
 
 /// Connects with cubic, the default on most machines, whatever it is on this one: BBR paces a stream, which is a timer for
-/// every super-frame (6 instead of 11 Gb/s through the tunnel). It has to be chosen before.
+/// every GSO packet (6 instead of 11 Gb/s through the tunnel). It has to be chosen before.
 fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let flags = SocketFlags::CLOEXEC;
     let fd = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;

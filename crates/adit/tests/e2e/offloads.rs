@@ -206,7 +206,7 @@ fn vxlan_inside_the_tunnel_arrives_whole() {
     }
 }
 
-/// Linux hands a tunnel's super-frame to an application as one datagram: none must be made where no tunnel's device is.
+/// Linux hands a tunnel's GSO packet to an application as one datagram: none must be made where no tunnel's device is.
 #[test]
 fn an_application_on_the_port_of_vxlan_gets_every_datagram_as_it_was_sent() {
     let net = Pair::new();

@@ -145,7 +145,7 @@ impl Pair {
         assert!(self.sides[side].tuns[0].inject(frame), "the ring is full");
     }
 
-    /// Packets that a side delivers, super-frames taken apart, until there are `count` or none came for a while.
+    /// Packets that a side delivers, GSO packets taken apart, until there are `count` or none came for a while.
     pub(crate) fn delivered(&self, side: usize, count: usize) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         let mut last = Instant::now();
@@ -278,7 +278,7 @@ pub(crate) fn udp_frame(
     frame
 }
 
-/// A TCP super-frame over IPv4 as the kernel hands it over: partial checksum, segments of `mss` bytes.
+/// A TCP GSO packet over IPv4 as the kernel hands it over: partial checksum, segments of `mss` bytes.
 pub(crate) fn tcp_frame(src: IpAddr, dst: IpAddr, seq: u32, mss: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = ipv4(src, dst, 6, 20 + payload.len(), 7);
     let mut pseudo = packet[12..20].to_vec();

@@ -29,7 +29,7 @@ pub struct Link {
     pub kind: Option<String>,
     /// Packets that its queue holds.
     pub txqueuelen: u32,
-    /// Longest super-frame that the kernel makes for it; 0 if the kernel does not say.
+    /// Longest GSO packet that the kernel makes for it; 0 if the kernel does not say.
     pub gso_max_size: u32,
     /// Packets so far that were to leave through it and did not: for a TUN, those that found it full.
     pub tx_dropped: u64,
@@ -46,7 +46,7 @@ pub struct LinkChange<'a> {
     pub mtu: Option<u32>,
     /// Packets that its queue holds.
     pub txqueuelen: Option<u32>,
-    /// Longest super-frame that the kernel makes for it, of either family.
+    /// Longest GSO packet that the kernel makes for it, of either family.
     pub gso_max_size: Option<u32>,
     /// Without an IPv6 link-local address that the kernel gives it.
     pub no_link_local: bool,

@@ -1,4 +1,4 @@
-//! Coalescing: opened packets become super-frames for the TUN again, by the rules of the kernel's GRO
+//! Coalescing: opened packets become GRO packets for the TUN again, by the rules of the kernel's GRO
 //! (`net/core/gro.c`, `net/ipv4/{af_inet,tcp_offload,udp_offload}.c`, `tools/testing/selftests/net/gro.c`).
 //!
 //! Push: classify the packet → find its flow → merge it into the flow's open run, or close that and begin another.
@@ -11,7 +11,7 @@
 //! What one peer sends closes no run of another: a flow is one of one peer, every flow has an entry of its own, and no
 //! peer can foresee in which bucket of the hash table that is.
 //!
-//! Checksums of TCP and UDP are not verified: the tag has authenticated the packet, and a super-frame carries
+//! Checksums of TCP and UDP are not verified: the tag has authenticated the packet, and a GRO packet carries
 //! NEEDS_CSUM, so that the kernel takes them as right and makes new ones if it has to segment again. So a segment that
 //! its sender already got wrong leaves with a right checksum, a datagram without checksum leaves with one, and fixed
 //! IPv4 identifications under DF (which mean nothing, RFC 6864 §4.1) count up.
@@ -37,9 +37,9 @@ const BUCKETS: usize = 1 << 10;
 const LONGEST_CHAIN: usize = 32;
 /// No flow follows in its bucket.
 const NONE: u32 = u32::MAX;
-/// Most packets in a TCP super-frame: each is one element of a `writev`, which takes 1024.
+/// Most packets in a TCP GRO packet: each is one element of a `writev`, which takes 1024.
 const MAX_SEGMENTS: u32 = 256;
-/// Most packets in a UDP super-frame (the kernel's `UDP_MAX_SEGMENTS`, before it was raised to 128).
+/// Most packets in a UDP GRO packet (the kernel's `UDP_MAX_SEGMENTS`, before it was raised to 128).
 const MAX_DATAGRAMS: u32 = 64;
 /// Longest IP packet.
 const MAX_PACKET: usize = 65_535;
@@ -70,7 +70,7 @@ pub struct Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Merges opened packets into super-frames for the TUN.
+/// Merges opened packets into GRO packets for the TUN.
 ///
 /// Owns no packet bytes: it remembers where they stand. Takes 4096 packets between two drains; allocates nothing after
 /// [`new`](Self::new).
@@ -263,7 +263,7 @@ impl Coalescer {
 
     /// Hands out everything, in the order in which the first packet of each frame arrived.
     ///
-    /// `emit` gets what leads the frame (the virtio header, and for a super-frame its headers) and the spans that follow
+    /// `emit` gets what leads the frame (the virtio header, and for a GRO packet its headers) and the spans that follow
     /// it: at most 256. A packet that was not merged is one span, whole.
     pub fn drain(&mut self, mut emit: impl FnMut(&[u8], &[Span])) {
         for run in &mut self.runs {
@@ -531,7 +531,7 @@ impl Run {
             || (tcp && packet[transport + 13] & (FIN | PSH) != 0)
     }
 
-    /// Turns the first packet's headers into those of the super-frame: virtio header, lengths, partial checksum.
+    /// Turns the first packet's headers into those of the GRO packet: virtio header, lengths, partial checksum.
     fn finish(&mut self) -> &[u8] {
         let Layout {
             flow,

@@ -313,7 +313,7 @@ fn a_closed_run_stays_closed() {
 }
 
 #[test]
-fn super_frames_stay_within_the_limits() {
+fn gso_packets_stay_within_the_limits() {
     let flow = |first: Packet, n: usize| {
         let mut packets = vec![first];
         for _ in 1..n {

@@ -1,6 +1,6 @@
 //! Where UDP tunnels end on this side.
 //!
-//! Linux hands a super-frame in a UDP tunnel to the socket that it is for as it is. The device of a tunnel takes it; an
+//! Linux hands a GSO packet in a UDP tunnel to the socket that it is for as it is. The device of a tunnel takes it; an
 //! application would get one datagram where many were sent. So packets are merged only for an address and a port that
 //! such a device uses: it listens on the port that it sends to, and it alone leaves to the TUN what has to be done to a
 //! packet inside a datagram, its checksum at least.

@@ -15,9 +15,9 @@ use crate::checksum::Sum;
 
 /// Longest IP packet that a TUN queue hands over.
 const MAX_PACKET: usize = 65_535;
-/// TCP flags that only the last segment of a super-frame carries: FIN and PSH.
+/// TCP flags that only the last segment of a GSO packet carries: FIN and PSH.
 const LAST_ONLY: u16 = 0x0009;
-/// The TCP flag that only the first segment of a super-frame carries: CWR.
+/// The TCP flag that only the first segment of a GSO packet carries: CWR.
 const FIRST_ONLY: u16 = 0x0080;
 
 /// Why a frame makes no sense.
@@ -29,7 +29,7 @@ pub enum Malformed {
     Ip,
     /// The virtio header asks for an unknown kind of segmentation, or for one that does not fit the packet.
     Segmentation,
-    /// A super-frame whose TCP or UDP header is broken.
+    /// A GSO packet whose TCP or UDP header is broken.
     Transport,
     /// The virtio header points to a checksum where none can be.
     Checksum,
@@ -71,7 +71,7 @@ struct Tunnel {
 /// A frame read from the TUN, validated once; nothing after that can panic.
 ///
 /// `hdr_len` is recomputed from the packet. The kernel's GSO is imitated: IPv4 identifications count up from the
-/// super-frame's, FIN and PSH stand only on the last segment, CWR only on the first.
+/// GSO packet's, FIN and PSH stand only on the last segment, CWR only on the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     packet: &'a [u8],
@@ -100,7 +100,7 @@ impl<'a> Frame<'a> {
             .ok_or(Malformed::Ip)?;
         let packet = &packet[..ip.len];
         if vnet.gso_type != GSO_NONE {
-            return Frame::parse_super(vnet, ip, packet);
+            return Frame::parse_gso(vnet, ip, packet);
         }
         let mut frame = Frame {
             packet,
@@ -125,7 +125,7 @@ impl<'a> Frame<'a> {
         Ok(frame)
     }
 
-    fn parse_super(vnet: VnetHdr, ip: Ip, packet: &'a [u8]) -> Result<Frame<'a>, Malformed> {
+    fn parse_gso(vnet: VnetHdr, ip: Ip, packet: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         let partial = vnet.flags & NEEDS_CSUM != 0;
         // 1. Inside a UDP tunnel stands another packet, to the end.
         let outer = vnet.gso_type & (GSO_TUNNEL_V4 | GSO_TUNNEL_V6);
@@ -248,7 +248,7 @@ impl<'a> Frame<'a> {
             .then(|| (self.source(), read16(self.packet, udp + 2)))
     }
 
-    /// How many packets the frame holds: 1 unless it is a super-frame, at most 65,535.
+    /// How many packets the frame holds: 1 unless it is a GSO packet, at most 65,535.
     pub fn segments(&self) -> usize {
         self.segments
     }
@@ -401,7 +401,7 @@ impl Network {
 
     /// The pseudo-header's sum without length. `partial` says where in the transport header the kernel has put its own:
     /// a source route or a home address changes the addresses that are summed, and there the right ones are. It counts
-    /// the whole super-frame's length, which comes off again.
+    /// the whole GSO packet's length, which comes off again.
     fn pseudo_header(&self, packet: &[u8], protocol: u8, partial: Option<u16>) -> Sum {
         let plain = self.at + if self.v6 { V6_HEADER } else { 20 };
         match partial {

@@ -227,7 +227,7 @@ fn datagrams_that_came_without_checksum_go_without() {
 }
 
 #[test]
-fn super_frames_without_needs_csum_are_summed_as_well() {
+fn gso_packets_without_needs_csum_are_summed_as_well() {
     for whole in [Packet::tcp(false, 3000), Packet::udp(true, 3000)] {
         let vnet = VnetHdr {
             flags: 0,

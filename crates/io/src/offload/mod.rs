@@ -1,7 +1,7 @@
 //! Segmentation and coalescing of packets as pure functions on bytes.
 //!
-//! Outbound, a super-frame from the TUN becomes a [`Frame`], which hands out finished segments. Inbound, opened packets
-//! pass a [`Coalescer`], which hands out super-frames for the TUN. Nothing here trusts a byte of what it is given.
+//! Outbound, a GSO packet from the TUN becomes a [`Frame`], which hands out finished segments. Inbound, opened packets
+//! pass a [`Coalescer`], which hands out GSO packets for the TUN. Nothing here trusts a byte of what it is given.
 
 mod coalesce;
 #[cfg(test)]
@@ -29,7 +29,7 @@ use crate::VNET_HDR_LEN;
 pub const NEEDS_CSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_F_UDP_TUNNEL_CSUM`: the tunnel's UDP headers have checksums.
 pub const TUNNEL_CSUM: u8 = 8;
-/// `VIRTIO_NET_HDR_GSO_NONE`: not a super-frame.
+/// `VIRTIO_NET_HDR_GSO_NONE`: not a GSO packet.
 pub const GSO_NONE: u8 = 0;
 /// `VIRTIO_NET_HDR_GSO_TCPV4`.
 pub const GSO_TCPV4: u8 = 1;

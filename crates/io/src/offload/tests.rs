@@ -257,12 +257,12 @@ impl Packet {
         }
     }
 
-    /// The super-frame as the TUN hands it over.
+    /// The GSO packet as the TUN hands it over.
     pub(super) fn frame(&self, size: u16) -> Vec<u8> {
         [self.vnet(size).write().to_vec(), self.partial()].concat()
     }
 
-    /// What the kernel's GSO would make of the super-frame.
+    /// What the kernel's GSO would make of the GSO packet.
     pub(super) fn split(&self, size: usize) -> Vec<Packet> {
         let chunks: Vec<&[u8]> = if self.payload.is_empty() {
             vec![&[]]
@@ -351,7 +351,7 @@ fn split(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A packet without what a trip as part of a super-frame may change: the sum of its transport header, and an
+/// A packet without what a trip as part of a GSO packet may change: the sum of its transport header, and an
 /// identification that means nothing.
 fn essence(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
@@ -492,7 +492,7 @@ proptest! {
     }
 
     #[test]
-    fn a_super_frame_comes_back_from_its_segments(
+    fn a_gso_packet_comes_back_from_its_segments(
         v6: bool, tcp: bool, size in 1u16..3000, payload in 1usize..65_000, flags in prop::sample::select(vec![
             ACK, ACK | PSH, ACK | FIN, ACK | ECE, ACK | CWR, ACK | CWR | ECE | PSH | FIN,
         ]), id: u16, sequence: u32, tos: u8,

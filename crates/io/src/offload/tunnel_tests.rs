@@ -1,4 +1,4 @@
-//! Super-frames inside UDP tunnels.
+//! GSO packets inside UDP tunnels.
 #![allow(
     clippy::cast_possible_truncation,
     reason = "the numbers here are known"
@@ -76,7 +76,7 @@ impl Tunnelled {
         [&self.vnet(size).write()[..], &self.partial()].concat()
     }
 
-    /// What the kernel's GSO would make of the super-frame.
+    /// What the kernel's GSO would make of the GSO packet.
     fn split(&self, size: u16) -> Vec<Vec<u8>> {
         let inner = self.inner.split(size.into());
         let packets = inner.iter().zip(self.outer.id..).map(|(inner, id)| {
@@ -195,7 +195,7 @@ fn stream() -> impl Strategy<Value = Vec<Vec<u8>>> {
     })
 }
 
-/// The packets that a receiver makes of super-frames.
+/// The packets that a receiver makes of GSO packets.
 fn split(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let frames = frames.iter().map(|frame| Frame::parse(frame).unwrap());
     frames.flat_map(|frame| lay(&frame)).collect()
@@ -263,7 +263,7 @@ proptest! {
     }
 
     #[test]
-    fn a_super_frame_comes_back_from_its_segments(
+    fn a_gso_packet_comes_back_from_its_segments(
         mut whole in tunnelled(), size in 1u16..1400, payload in 1usize..60_000,
         flags in prop::sample::select(vec![ACK, ACK | PSH, ACK | FIN, ACK | CWR | PSH]),
     ) {
@@ -280,7 +280,7 @@ proptest! {
         };
         expected[..VNET_HDR_LEN].copy_from_slice(&vnet.write());
         prop_assert_eq!(frames, [expected]);
-        // Without merged TCP, or where an application may listen, no tunnel's super-frame.
+        // Without merged TCP, or where an application may listen, no tunnel's GSO packet.
         for (tcp, is_end) in [(true, false), (false, true)] {
             let mut coalescer = Coalescer::new(tcp, true);
             for packet in &segments {
@@ -348,7 +348,7 @@ fn a_tunnels_device_is_known_by_what_it_sends_and_not_for_long() {
         let end = Frame::parse(&frame).unwrap().tunnel_end().unwrap();
         let address = if v6 { "fd00:9::ffee:1" } else { "10.255.254.1" };
         assert_eq!(end, (address.parse().unwrap(), 4789));
-        // A lone packet, the inner checksum of which is left to us, is a device's, too.
+        // A packet of a sparse flow, the inner checksum of which is left to us, is a device's, too.
         let lone = VnetHdr {
             gso_type: GSO_NONE,
             ..whole.vnet(0)

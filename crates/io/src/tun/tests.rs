@@ -37,15 +37,15 @@ fn device(netns: &Netns, name: &str, addresses: &[&str], offloads: Offloads) -> 
     tuns.pop().unwrap()
 }
 
-/// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is, but for super-frames in
-/// tunnels, which it cuts, and merges again if asked to. Counts super-frames.
+/// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is, but for GSO packets in
+/// tunnels, which it cuts, and merges again if asked to. Counts GSO packets.
 ///
 ///     a: 10.8.0.1/24, fd08::1/64  -- thread --  b: 10.8.0.2/24, fd08::2/64
 struct Joined {
     a: Netns,
     b: Netns,
     stop: std::sync::Arc<AtomicBool>,
-    super_frames: std::sync::Arc<[AtomicUsize; 256]>,
+    gso_packets: std::sync::Arc<[AtomicUsize; 256]>,
     offloads: Offloads,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -63,23 +63,23 @@ impl Joined {
         ];
         let offloads = tuns[0].offloads();
         let stop = std::sync::Arc::new(AtomicBool::new(false));
-        let super_frames = std::sync::Arc::new([const { AtomicUsize::new(0) }; 256]);
+        let gso_packets = std::sync::Arc::new([const { AtomicUsize::new(0) }; 256]);
         let thread = std::thread::spawn({
-            let (stop, super_frames) = (stop.clone(), super_frames.clone());
-            move || carry(&tuns, &stop, &super_frames, merge)
+            let (stop, gso_packets) = (stop.clone(), gso_packets.clone());
+            move || carry(&tuns, &stop, &gso_packets, merge)
         });
         Self {
             a,
             b,
             stop,
-            super_frames,
+            gso_packets,
             offloads,
             thread: Some(thread),
         }
     }
 
     fn count(&self, gso_type: usize) -> usize {
-        self.super_frames[gso_type].load(Ordering::Relaxed)
+        self.gso_packets[gso_type].load(Ordering::Relaxed)
     }
 }
 
@@ -91,7 +91,7 @@ impl Drop for Joined {
     }
 }
 
-fn carry(tuns: &[Tun; 2], stop: &AtomicBool, super_frames: &[AtomicUsize; 256], merge: bool) {
+fn carry(tuns: &[Tun; 2], stop: &AtomicBool, gso_packets: &[AtomicUsize; 256], merge: bool) {
     let mut buffer = vec![0; MAX_FRAME];
     while !stop.load(Ordering::Relaxed) {
         let mut fds = [0, 1].map(|i| PollFd::from_borrowed_fd(tuns[i].fd(), PollFlags::IN));
@@ -99,7 +99,7 @@ fn carry(tuns: &[Tun; 2], stop: &AtomicBool, super_frames: &[AtomicUsize; 256], 
         let _ = rustix::event::poll(&mut fds, Some(&timeout));
         for (from, to) in [(0, 1), (1, 0)] {
             while let Ok(len) = tuns[from].read(&mut buffer) {
-                super_frames[usize::from(buffer[1])].fetch_add(1, Ordering::Relaxed);
+                gso_packets[usize::from(buffer[1])].fetch_add(1, Ordering::Relaxed);
                 if buffer[1] & (GSO_TUNNEL_V4 | GSO_TUNNEL_V6) != 0 {
                     cut(&tuns[to], &Frame::parse(&buffer[..len]).unwrap(), merge);
                     continue;
@@ -171,12 +171,12 @@ fn stream(from: &Netns, to: &Netns, address: &str) {
 }
 
 #[test]
-fn super_frames_in_udp_tunnels_are_cut_into_packets_that_the_kernel_takes() {
+fn gso_packets_in_udp_tunnels_are_cut_into_packets_that_the_kernel_takes() {
     tcp_in_vxlan(&Joined::new(Offloads::ALL));
 }
 
 #[test]
-fn super_frames_in_udp_tunnels_are_merged_again_for_the_kernel() {
+fn gso_packets_in_udp_tunnels_are_merged_again_for_the_kernel() {
     tcp_in_vxlan(&Joined::merging(Offloads::ALL, true));
 }
 
@@ -223,12 +223,12 @@ fn tcp_in_vxlan(joined: &Joined) {
 }
 
 #[test]
-fn tcp_and_udp_super_frames_pass_from_one_device_to_the_other() {
+fn tcp_and_udp_gso_packets_pass_from_one_device_to_the_other() {
     let joined = Joined::new(Offloads::ALL);
-    let super_frames = |gso_type| joined.count(gso_type);
+    let gso_packets = |gso_type| joined.count(gso_type);
     for (b, tcp_type) in [("10.8.0.2", 1), ("fd08::2", 4)] {
         stream(&joined.a, &joined.b, b);
-        assert!(super_frames(tcp_type) > 0);
+        assert!(gso_packets(tcp_type) > 0);
 
         let data: Vec<u8> = (0..20_500_u32).map(|i| (i >> 3).to_le_bytes()[0]).collect();
         let bind = || udp::bind_pair(0, 0, Offloads::ALL).unwrap();
@@ -243,7 +243,7 @@ fn tcp_and_udp_super_frames_pass_from_one_device_to_the_other() {
             stride: 1000,
             bytes: &data[..20_500],
         };
-        let before = super_frames(5);
+        let before = gso_packets(5);
         from.send(&[train], &mut SendReport::default());
         let mut batch = RecvBatch::default();
         let mut received = Vec::new();
@@ -257,7 +257,7 @@ fn tcp_and_udp_super_frames_pass_from_one_device_to_the_other() {
             }
         }
         assert!(received == data[..20_500]);
-        assert_eq!(super_frames(5) > before, joined.offloads.tun_uso);
+        assert_eq!(gso_packets(5) > before, joined.offloads.tun_uso);
     }
 }
 
@@ -294,7 +294,7 @@ fn this_kernel_takes_what_it_says_it_takes() {
     // USO came with Linux 6.2
     assert_eq!(offloads.tun_uso, os::kernel_release() >= (6, 2, 0));
 
-    // Super-frames in UDP tunnels with Linux 6.17.
+    // GSO packets in UDP tunnels with Linux 6.17.
     assert_eq!(offloads.tun_tunnel, os::kernel_release() >= (6, 17, 0));
     assert_eq!(offloads.tun_gro_tunnel, offloads.tun_tunnel);
 
@@ -699,7 +699,7 @@ fn what_a_limited_queue_lost_does_not_count_for_ever() {
 }
 
 #[test]
-fn a_limited_queue_is_longer_where_super_frames_are_short() {
+fn a_limited_queue_is_longer_where_gso_packets_are_short() {
     let (_net, tun, send) = limited(65_000, 200);
     // What the queue takes after it has carried packets of that length for a while.
     let room = |len: usize| {
