@@ -26,7 +26,7 @@ fn main() {
     let started = Instant::now();
     let mut jobs: Vec<SealJob<'_>> = (first_counter..)
         .zip(segments.iter().zip(&mut packets))
-        .map(|(counter, (segment, packet))| SealJob::laid(&key, counter, 0, segment, packet))
+        .map(|(counter, (segment, packet))| SealJob::gathered(&key, counter, 0, segment, packet))
         .collect();
     seal(&mut jobs);
     drop(jobs);

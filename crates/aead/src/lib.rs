@@ -103,7 +103,7 @@ impl<'a> SealJob<'a> {
     /// If `out` is shorter than a tag.
     pub fn in_place(key: &'a Key, counter: u64, out: &'a mut [u8]) -> Self {
         let in_place = out.len().checked_sub(TAG_LEN).expect("room for the tag");
-        Self::laid(key, counter, in_place, &[], out)
+        Self::gathered(key, counter, in_place, &[], out)
     }
 
     /// Seals a plaintext of `out.len() - TAG_LEN` bytes that is put together from three parts: the first
@@ -114,7 +114,7 @@ impl<'a> SealJob<'a> {
     ///
     /// # Panics
     /// If the parts and the tag do not fit `out`.
-    pub fn laid(
+    pub fn gathered(
         key: &'a Key,
         counter: u64,
         in_place: usize,
@@ -247,7 +247,7 @@ mod without_cipher {
 
     pub(crate) fn seal(jobs: &mut [SealJob<'_>]) {
         for SealJob(job) in jobs {
-            job.lay();
+            job.gather();
         }
     }
 

@@ -152,7 +152,7 @@ fn check(packets: &[Packet]) {
     let expected: Vec<_> = packets.iter().map(sealed_by_libraries).collect();
     let plaintexts: Vec<_> = packets.iter().map(Packet::plaintext).collect();
     for kernel in kernels() {
-        // 1. Laid.
+        // 1. Gathered.
         let mut outs: Vec<_> = packets
             .iter()
             .zip(&plaintexts)
@@ -172,7 +172,7 @@ fn check(packets: &[Packet]) {
             .zip(&mut outs)
             .zip(&mut srcs)
             .map(|((p, out), src)| {
-                SealJob::laid(
+                SealJob::gathered(
                     &keys[usize::from(p.key)],
                     p.counter,
                     p.in_place,
@@ -460,7 +460,7 @@ fn no_kernel_touches_a_byte_outside_its_slices() {
                             .iter_mut()
                             .zip(&mut srcs)
                             .map(|(out, src)| {
-                                SealJob::laid(&key, 5, in_place, src.bytes(), out.bytes())
+                                SealJob::gathered(&key, 5, in_place, src.bytes(), out.bytes())
                             })
                             .collect();
                         kernel.seal(&mut jobs);

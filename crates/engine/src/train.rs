@@ -31,7 +31,7 @@ pub(crate) fn max_bytes(to: &Endpoint) -> usize {
     }
 }
 
-/// A train that still takes packets. Packets are laid into its buffer and sealed together when it closes.
+/// A train that still takes packets. Packets are appended to its buffer and sealed together when it closes.
 pub(crate) struct OpenTrain<'a> {
     pub(crate) tunnel: Arc<Tunnel>,
     pub(crate) session: Arc<Session>,
@@ -106,14 +106,14 @@ impl<'a> OpenTrain<'a> {
             || self.len + self.stride > max_bytes(&self.to)
     }
 
-    /// Lays segment `i` of a frame into the next slot:
+    /// Appends segment `i` of a frame: it goes into the next slot:
     ///
     /// 1. the finished headers,
     /// 2. as much of the payload as fills the first block of the cipher,
     /// 3. the rest stays where it is, to be sealed from there.
     ///
     /// `len` is the datagram's length, for which `takes` said yes.
-    pub(crate) fn lay(&mut self, frame: &Frame<'a>, i: usize, len: usize) {
+    pub(crate) fn append(&mut self, frame: &Frame<'a>, i: usize, len: usize) {
         if self.packets.is_empty() {
             self.stride = len;
         }
@@ -150,7 +150,7 @@ impl<'a> OpenTrain<'a> {
                 .split_first_chunk_mut()
                 .expect("a slot holds header and tag");
             DataHeader { receiver, counter }.write(header);
-            jobs.push(SealJob::laid(
+            jobs.push(SealJob::gathered(
                 key,
                 counter,
                 packet.in_place,

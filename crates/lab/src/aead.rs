@@ -277,7 +277,7 @@ fn measure(
     rounds: u32,
     implementations: &[(String, Implementation)],
 ) -> Result<Vec<Cell>, Box<dyn Error>> {
-    // Every packet begins a cache line, as a careful caller lays them.
+    // Every packet begins a cache line, as in the buffer of a careful caller.
     let stride = (len + TAG_LEN).next_multiple_of(64);
     let size = stride * batch;
     // A run is many batches, each in memory of its own (opening in place consumes it), that together fit the

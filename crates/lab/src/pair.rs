@@ -121,7 +121,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Lays a VXLAN device over the tunnel (or the link) and returns b's address on it.
+    /// Puts a VXLAN device on the tunnel (or the link) and returns b's address on it.
     pub(crate) fn vxlan(&self) -> Result<IpAddr, Failure> {
         let (device, mtu) = if self.who == Implementation::Direct {
             ("ve0", LINK_MTU - 50)

@@ -30,7 +30,7 @@ impl Drop for LibraryKey {
 }
 
 pub(super) fn seal(job: &mut Job<'_>) {
-    let len = job.lay();
+    let len = job.gather();
     let nonce = Nonce::assume_unique_for_key(job.nonce);
     let (text, tag) = job.out.split_at_mut(len);
     let sealed = job

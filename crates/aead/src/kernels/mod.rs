@@ -35,7 +35,7 @@ impl Job<'_> {
     }
 
     /// For sealing: puts the whole plaintext into `out` and returns its length.
-    pub(crate) fn lay(&mut self) -> usize {
+    pub(crate) fn gather(&mut self) -> usize {
         let len = self.out.len() - TAG_LEN;
         let (copied, zeros) = self.out[self.in_place..len].split_at_mut(self.src.len());
         copied.copy_from_slice(self.src);

@@ -17,7 +17,7 @@ fn tag(job: &Job<'_>, ciphertext: &[u8]) -> [u8; TAG_LEN] {
 }
 
 pub(super) fn seal(job: &mut Job<'_>) {
-    let len = job.lay();
+    let len = job.gather();
     chacha20_xor(job.key.bytes(), job.nonce_words(), &mut job.out[..len]);
     let tag = tag(job, &job.out[..len]);
     job.out[len..].copy_from_slice(&tag);

@@ -531,7 +531,7 @@ proptest! {
         let frames = coalesce(&mut Coalescer::new(true, true), &packets);
         let left = frames.iter().flat_map(|frame| match frame[1] {
             GSO_NONE => vec![frame.len() - VNET_HDR_LEN],
-            _ => lay(&Frame::parse(frame).unwrap()).iter().map(Vec::len).collect(),
+            _ => segments_of(&Frame::parse(frame).unwrap()).iter().map(Vec::len).collect(),
         });
         let mut lengths = [left.collect(), packets.iter().map(Vec::len).collect::<Vec<_>>()];
         lengths.iter_mut().for_each(|lengths| lengths.sort_unstable());

@@ -1,7 +1,7 @@
 //! Segmentation: a frame from the TUN, and the packets that stand in it.
 //!
 //! Parse: virtio header → IP header and extensions, a tunnel's first → transport header → sums of what all segments share.
-//! Lay, per segment: copy the headers → patch lengths, IP identification, sequence, flags → add the payload's sum →
+//! Append, per segment: copy the headers → patch lengths, IP identification, sequence, flags → add the payload's sum →
 //! patch a tunnel's IP and UDP headers.
 
 use std::net::IpAddr;

@@ -17,8 +17,8 @@ fn assert_segments(whole: &Packet, size: u16) {
         .map(Packet::wire)
         .collect();
     assert_eq!(frame.segments(), expected.len());
-    for (i, (laid, expected)) in lay(&frame).iter().zip(&expected).enumerate() {
-        assert_eq!(laid, expected, "segment {i} of {whole:?}");
+    for (i, (segments, expected)) in segments_of(&frame).iter().zip(&expected).enumerate() {
+        assert_eq!(segments, expected, "segment {i} of {whole:?}");
     }
 }
 
@@ -127,7 +127,7 @@ fn behind_a_routing_header_the_partial_sum_of_the_kernel_counts() {
     let whole = Packet::tcp(true, 2500).with(|p| p.extensions = route);
     let mut bytes = whole.frame(1000);
     bytes[VNET_HDR_LEN + 24..VNET_HDR_LEN + 40].copy_from_slice(&[0x42; 16]);
-    let segments = lay(&Frame::parse(&bytes).unwrap());
+    let segments = segments_of(&Frame::parse(&bytes).unwrap());
     for (segment, expected) in segments.iter().zip(whole.split(1000)) {
         let mut expected = expected.wire();
         expected[24..40].copy_from_slice(&[0x42; 16]);
@@ -147,7 +147,7 @@ fn header_length_of_the_virtio_header_is_not_believed() {
         let frame = Frame::parse(&bytes).unwrap();
         assert_eq!(frame.header_len(), whole.headers());
         assert_eq!(
-            lay(&frame),
+            segments_of(&frame),
             whole
                 .split(1000)
                 .iter()
@@ -195,9 +195,9 @@ fn a_computed_udp_checksum_of_zero_is_sent_as_all_ones() {
         let missing = u16::from_be_bytes([sum[whole.transport() + 6], sum[whole.transport() + 7]]);
         whole.payload[6..8].copy_from_slice(&missing.to_be_bytes());
         let bytes = whole.frame(8);
-        let laid = lay(&Frame::parse(&bytes).unwrap());
+        let segments = segments_of(&Frame::parse(&bytes).unwrap());
         let field = whole.transport() + 6;
-        assert_eq!(laid[0][field..field + 2], [0xff, 0xff]);
+        assert_eq!(segments[0][field..field + 2], [0xff, 0xff]);
         // The same datagram alone, its sum left to us.
         let alone = whole.split(8)[0].clone();
         let vnet = VnetHdr {
@@ -206,7 +206,7 @@ fn a_computed_udp_checksum_of_zero_is_sent_as_all_ones() {
             ..alone.vnet(0)
         };
         let bytes = [&vnet.write()[..], &alone.partial()].concat();
-        assert_eq!(lay(&Frame::parse(&bytes).unwrap())[0], laid[0]);
+        assert_eq!(segments_of(&Frame::parse(&bytes).unwrap())[0], segments[0]);
     }
 }
 
@@ -221,7 +221,7 @@ fn datagrams_that_came_without_checksum_go_without() {
     };
     let bytes = [&vnet.write()[..], &whole.wire()].concat();
     let expected: Vec<_> = whole.split(1000).iter().map(Packet::wire).collect();
-    assert_eq!(lay(&Frame::parse(&bytes).unwrap()), expected);
+    assert_eq!(segments_of(&Frame::parse(&bytes).unwrap()), expected);
     // Where the kernel asks for a sum, it gets one.
     assert_segments(&whole.with(|p| p.unsummed = false), 1000);
 }
@@ -237,7 +237,7 @@ fn gso_packets_without_needs_csum_are_summed_as_well() {
         };
         let bytes = [&vnet.write()[..], &whole.wire()].concat();
         let expected: Vec<_> = whole.split(1000).iter().map(Packet::wire).collect();
-        assert_eq!(lay(&Frame::parse(&bytes).unwrap()), expected);
+        assert_eq!(segments_of(&Frame::parse(&bytes).unwrap()), expected);
     }
 }
 
@@ -256,14 +256,14 @@ fn single_packets_pass_untouched_or_get_their_checksum() {
                 (frame.segments(), frame.header_len(), frame.segment_len(0)),
                 (1, 0, packet.wire().len())
             );
-            assert_eq!(lay(&frame), [packet.wire()]);
+            assert_eq!(segments_of(&frame), [packet.wire()]);
             let vnet = VnetHdr {
                 gso_type: GSO_NONE,
                 gso_size: 0,
                 ..packet.vnet(0)
             };
             let bytes = [&vnet.write()[..], &packet.partial()].concat();
-            assert_eq!(lay(&Frame::parse(&bytes).unwrap()), [packet.wire()]);
+            assert_eq!(segments_of(&Frame::parse(&bytes).unwrap()), [packet.wire()]);
         }
     }
 }
@@ -272,7 +272,7 @@ fn single_packets_pass_untouched_or_get_their_checksum() {
 fn bytes_behind_the_packet_are_cut_off() {
     let packet = Packet::udp(false, 100);
     let bytes = [&[0; VNET_HDR_LEN][..], &packet.wire(), &[7; 9]].concat();
-    assert_eq!(lay(&Frame::parse(&bytes).unwrap()), [packet.wire()]);
+    assert_eq!(segments_of(&Frame::parse(&bytes).unwrap()), [packet.wire()]);
 }
 
 #[test]

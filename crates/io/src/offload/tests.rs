@@ -289,8 +289,8 @@ impl Packet {
     }
 }
 
-/// All packets of a frame, as the engine would lay them.
-pub(super) fn lay(frame: &Frame<'_>) -> Vec<Vec<u8>> {
+/// All packets of a frame, as the engine would append them.
+pub(super) fn segments_of(frame: &Frame<'_>) -> Vec<Vec<u8>> {
     (0..frame.segments())
         .map(|i| {
             let mut packet = vec![0xaa; frame.header_len()];
@@ -345,7 +345,7 @@ fn split(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
             if frame[1] == GSO_NONE {
                 vec![frame[VNET_HDR_LEN..].to_vec()]
             } else {
-                lay(&Frame::parse(frame).unwrap())
+                segments_of(&Frame::parse(frame).unwrap())
             }
         })
         .collect()
@@ -506,7 +506,7 @@ proptest! {
         let bytes = whole.frame(size);
         let frame = Frame::parse(&bytes).unwrap();
         prop_assert_eq!(frame.ecn(), tos & 3);
-        let segments = lay(&frame);
+        let segments = segments_of(&frame);
         let frames = coalesce(&mut Coalescer::new(true, true), &segments);
         let mut expected = bytes.clone();
         let mut vnet = whole.vnet(size);

@@ -111,7 +111,7 @@ proptest! {
         let size = size.max(1 + (whole.inner.payload.len() / 300) as u16);
         let bytes = whole.frame(size);
         let frame = Frame::parse(&bytes).unwrap();
-        prop_assert_eq!(lay(&frame), whole.split(size));
+        prop_assert_eq!(segments_of(&frame), whole.split(size));
         prop_assert_eq!(frame.ecn(), whole.outer.tos & 3);
         prop_assert_eq!(frame.udp_ports(), Some((40_000, 4789)));
     }
@@ -198,7 +198,7 @@ fn stream() -> impl Strategy<Value = Vec<Vec<u8>>> {
 /// The packets that a receiver makes of GSO packets.
 fn split(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let frames = frames.iter().map(|frame| Frame::parse(frame).unwrap());
-    frames.flat_map(|frame| lay(&frame)).collect()
+    frames.flat_map(|frame| segments_of(&frame)).collect()
 }
 
 proptest! {
@@ -242,7 +242,7 @@ proptest! {
             .iter()
             .flat_map(|frame| match frame[1] {
                 GSO_NONE => vec![frame[VNET_HDR_LEN..].to_vec()],
-                _ => lay(&Frame::parse(frame).unwrap()),
+                _ => segments_of(&Frame::parse(frame).unwrap()),
             })
             .collect();
         prop_assert_eq!(lengths(&left), lengths(&arrived));
@@ -473,8 +473,8 @@ fn a_computed_checksum_of_zero_outside_is_sent_as_all_ones() {
         let first = &whole.split(1000)[0];
         whole.outer.ports[0] = u16::from_be_bytes([first[field], first[field + 1]]);
         let bytes = whole.frame(1000);
-        let laid = lay(&Frame::parse(&bytes).unwrap());
-        assert_eq!(laid[0][field..field + 2], [0xff, 0xff]);
-        assert_eq!(laid, whole.split(1000));
+        let segments = segments_of(&Frame::parse(&bytes).unwrap());
+        assert_eq!(segments[0][field..field + 2], [0xff, 0xff]);
+        assert_eq!(segments, whole.split(1000));
     }
 }
