@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_io::offload::{Merged, TunnelEnds};
 use adit_io::{IcmpKind, Offloads, UdpSocket};
-use adit_proto::{Time, Tunnel};
+use adit_proto::{Peer, Time};
 use arc_swap::ArcSwap;
 
 use crate::drops::Drops;
@@ -52,8 +52,8 @@ pub(crate) struct Common<U> {
     pub(crate) proto: Arc<adit_proto::Shared>,
     pub(crate) control: Inbox,
     pub(crate) shards: Vec<ShardHandle<U>>,
-    /// Where tunnels' devices are, unless what is for them is not merged.
-    pub(crate) tunnels: Option<TunnelEnds>,
+    /// Where peers' devices are, unless what is for them is not merged.
+    pub(crate) tunnel_ends: Option<TunnelEnds>,
     mtu: AtomicUsize,
     /// What the TUN refused to take merged.
     tun_refuses: [AtomicBool; Merged::COUNT],
@@ -73,15 +73,15 @@ pub(crate) struct ShardHandle<U> {
     /// Of the thread that the inbound path has while little moves.
     pub(crate) inbound_path: Waker,
     messages: Mutex<Vec<ShardCommand>>,
-    /// The tunnels that it has frames staged for, or had.
+    /// The peers that it has frames staged for, or had.
     waits_for: Mutex<HashSet<u32>>,
 }
 
 /// What the control thread tells a shard.
 pub(crate) enum ShardCommand {
-    /// The tunnel has a session to send with: what was staged for it can go.
-    SessionReady(Arc<Tunnel>),
-    /// The tunnel will have none: what was staged for it is dropped.
+    /// The peer has a session to send with: what was staged for it can go.
+    SessionReady(Arc<Peer>),
+    /// The peer will have none: what was staged for it is dropped.
     DropStaged(u32),
 }
 
@@ -97,19 +97,19 @@ impl<U: UdpSocket> ShardHandle<U> {
         })
     }
 
-    /// The shard stages frames for a tunnel: it wants to hear what becomes of the handshake. To be called before it asks
+    /// The shard stages frames for a peer: it wants to hear what becomes of the handshake. To be called before it asks
     /// for a session for the last time.
-    pub(crate) fn wait_for(&self, tunnel: u32) {
-        lock(&self.waits_for).insert(tunnel);
+    pub(crate) fn wait_for(&self, peer: u32) {
+        lock(&self.waits_for).insert(peer);
     }
 
-    /// Leaves a message and wakes the shard, if it waits for what becomes of the tunnel's handshake.
+    /// Leaves a message and wakes the shard, if it waits for what becomes of the peer's handshake.
     pub(crate) fn tell(&self, message: ShardCommand) {
-        let tunnel = match &message {
-            ShardCommand::SessionReady(tunnel) => tunnel.id(),
-            ShardCommand::DropStaged(tunnel) => *tunnel,
+        let peer = match &message {
+            ShardCommand::SessionReady(peer) => peer.id(),
+            ShardCommand::DropStaged(peer) => *peer,
         };
-        if lock(&self.waits_for).remove(&tunnel) {
+        if lock(&self.waits_for).remove(&peer) {
             lock(&self.messages).push(message);
             self.waker.wake();
         }
@@ -131,7 +131,7 @@ impl<U> Common<U> {
             proto,
             control: Inbox::new()?,
             shards,
-            tunnels: offloads.tun_gro_tunnel.then(TunnelEnds::default),
+            tunnel_ends: offloads.tun_gro_tunnel.then(TunnelEnds::default),
             mtu: AtomicUsize::new(1420),
             tun_refuses: Default::default(),
             priority_refused: AtomicBool::new(false),

@@ -10,7 +10,7 @@ use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::limits::REKEY_ATTEMPT_TIME;
 use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN};
-use adit_proto::{Device, Endpoint, HandshakeKind, Output, Time, Tunnel};
+use adit_proto::{Device, Endpoint, HandshakeKind, Output, Peer, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
@@ -97,8 +97,8 @@ impl<H: Platform> Control<H> {
                 self.platform.tun_is_behind();
             }
             let now = clock::now();
-            for tunnel in events {
-                self.device.handle_event(now, clock::wall(), &tunnel);
+            for peer in events {
+                self.device.handle_event(now, clock::wall(), &peer);
             }
             for command in commands {
                 self.execute(now, command);
@@ -200,32 +200,32 @@ impl<H: Platform> Control<H> {
                 Output::Handshake {
                     to,
                     datagram,
-                    tunnel,
+                    peer,
                     in_vain,
-                } => self.send_handshake(to, &datagram, tunnel.as_ref(), in_vain),
-                Output::Keepalive { tunnel } => self.send_keepalive(&tunnel),
-                Output::SessionReady { tunnel } => {
-                    let peer = tunnel.public_key();
+                } => self.send_handshake(to, &datagram, peer.as_ref(), in_vain),
+                Output::Keepalive { peer } => self.send_keepalive(&peer),
+                Output::SessionReady { peer } => {
+                    let key = peer.public_key();
                     self.platform
-                        .log_verbose(format_args!("peer {peer}: session established"));
+                        .log_verbose(format_args!("peer {key}: session established"));
                     for shard in &self.common.shards {
-                        shard.tell(ShardCommand::SessionReady(Arc::clone(&tunnel)));
+                        shard.tell(ShardCommand::SessionReady(Arc::clone(&peer)));
                     }
                 }
                 Output::DropStaged {
-                    tunnel,
+                    peer,
                     given_up_after,
                 } => {
-                    let peer = tunnel.public_key();
+                    let key = peer.public_key();
                     match given_up_after {
                         Some(count) => self.platform.log_verbose(format_args!(
-                            "peer {peer}: handshake given up after {} s and {count} initiations without an answer",
+                            "peer {key}: handshake given up after {} s and {count} initiations without an answer",
                             REKEY_ATTEMPT_TIME.as_secs()
                         )),
-                        None => self.platform.log_verbose(format_args!("peer {peer}: removed")),
+                        None => self.platform.log_verbose(format_args!("peer {key}: removed")),
                     }
                     for shard in &self.common.shards {
-                        shard.tell(ShardCommand::DropStaged(tunnel.id()));
+                        shard.tell(ShardCommand::DropStaged(peer.id()));
                     }
                 }
             }
@@ -241,7 +241,7 @@ impl<H: Platform> Control<H> {
         &mut self,
         to: Endpoint,
         datagram: &[u8],
-        tunnel: Option<&Arc<Tunnel>>,
+        peer: Option<&Arc<Peer>>,
         in_vain: u32,
     ) {
         let kind = match datagram.len() {
@@ -249,13 +249,13 @@ impl<H: Platform> Control<H> {
             RESPONSE_LEN => HandshakeKind::Response,
             _ => HandshakeKind::CookieReply,
         };
-        let sent = self.send(to, datagram, tunnel, Some(kind));
-        self.device.handle_sent(datagram, tunnel, sent);
+        let sent = self.send(to, datagram, peer, Some(kind));
+        self.device.handle_sent(datagram, peer, sent);
         // A cookie reply answers somebody who is not known yet, and is told with what it answers.
-        let Some(tunnel) = tunnel.filter(|_| sent) else {
+        let Some(peer) = peer.filter(|_| sent) else {
             return;
         };
-        let (peer, to) = (tunnel.public_key(), to.addr);
+        let (peer, to) = (peer.public_key(), to.addr);
         if in_vain == 0 {
             self.platform
                 .log_verbose(format_args!("peer {peer}: {kind} sent to {to}"));
@@ -281,11 +281,10 @@ impl<H: Platform> Control<H> {
         for line in self.common.journal.take_due(clock::now()) {
             match line {
                 Line::Of(Incident::Icmp { error, .. }, times) => {
-                    let named = |tunnel: &&Arc<Tunnel>| {
-                        tunnel.endpoint().is_some_and(|to| to.addr == error.to)
-                    };
-                    let peer = self.device.tunnels().find(named);
-                    let peer = peer.map(|tunnel| tunnel.public_key());
+                    let named =
+                        |peer: &&Arc<Peer>| peer.endpoint().is_some_and(|to| to.addr == error.to);
+                    let peer = self.device.peers().find(named);
+                    let peer = peer.map(|peer| peer.public_key());
                     let line = Line::Of(Incident::Icmp { peer, error }, times);
                     self.platform.log_verbose(format_args!("{line}"));
                 }
@@ -299,12 +298,12 @@ impl<H: Platform> Control<H> {
         &self,
         to: Endpoint,
         datagram: &[u8],
-        tunnel: Option<&Arc<Tunnel>>,
+        peer: Option<&Arc<Peer>>,
         kind: Option<HandshakeKind>,
     ) -> bool {
         let not_sent = |error| {
             self.note(|| Incident::NotSent {
-                peer: tunnel.map(|tunnel| tunnel.public_key()),
+                peer: peer.map(|peer| peer.public_key()),
                 kind,
                 to: to.addr,
                 error,
@@ -328,8 +327,8 @@ impl<H: Platform> Control<H> {
                 }],
                 &mut report,
             );
-            if let (Some(tunnel), Some(_)) = (tunnel, report.stale_source) {
-                tunnel.clear_source();
+            if let (Some(peer), Some(_)) = (peer, report.stale_source) {
+                peer.clear_source();
             }
             if report.icmp {
                 self.common.take_errors(socket, clock::now());
@@ -345,9 +344,9 @@ impl<H: Platform> Control<H> {
         not_sent(failed)
     }
 
-    fn send_keepalive(&self, tunnel: &Arc<Tunnel>) {
+    fn send_keepalive(&self, peer: &Arc<Peer>) {
         let now = clock::now();
-        let (Some(session), Some(to)) = (tunnel.session(now), tunnel.endpoint()) else {
+        let (Some(session), Some(to)) = (peer.session(now), peer.endpoint()) else {
             return;
         };
         let Ok(counter) = session.reserve(now, 1) else {
@@ -363,10 +362,10 @@ impl<H: Platform> Control<H> {
         }
         .write(header);
         adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, text)]);
-        if self.send(to, &datagram, Some(tunnel), None)
-            && tunnel.keepalive_sent(now, &session, datagram.len() as u64)
+        if self.send(to, &datagram, Some(peer), None)
+            && peer.keepalive_sent(now, &session, datagram.len() as u64)
         {
-            self.common.control.event(tunnel);
+            self.common.control.event(peer);
         }
     }
 
@@ -420,9 +419,7 @@ impl<H: Platform> Control<H> {
         }
         if fwmark != self.fwmark || rebound.is_some() {
             // They may leave by another uplink now.
-            self.device
-                .tunnels()
-                .for_each(|tunnel| tunnel.clear_source());
+            self.device.peers().for_each(|peer| peer.clear_source());
         }
         (self.listen_port, self.fwmark) = (port, fwmark);
         // While the interface is down the port was only tried: sockets are bound when it comes up.
@@ -569,16 +566,16 @@ impl<H: Platform> Control<H> {
         let Some(from) = self.paths_from.take() else {
             return;
         };
-        let mut tunnels = self.device.tunnels_from(from);
-        for tunnel in tunnels.by_ref().take(PATHS_BATCH) {
-            if tunnel
+        let mut peers = self.device.tunnels_from(from);
+        for peer in peers.by_ref().take(PATHS_BATCH) {
+            if peer
                 .endpoint()
                 .is_some_and(|to| self.platform.source_is_stale(to, self.fwmark))
             {
-                tunnel.clear_source();
+                peer.clear_source();
             }
         }
-        self.paths_from = tunnels.next().map(|tunnel| tunnel.id());
+        self.paths_from = peers.next().map(|peer| peer.id());
     }
 }
 

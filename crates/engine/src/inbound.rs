@@ -2,10 +2,10 @@
 //!
 //! 1. `receive`: what waits in the socket, trains as the kernel merged them;
 //! 2. `classify`: data goes on, handshake messages go to the control thread's bounded queue;
-//! 3. `look up`: the receiver index names session and tunnel, once for a run of datagrams;
+//! 3. `look up`: the receiver index names session and peer, once for a run of datagrams;
 //! 4. `open`: every packet of the group at once;
-//! 5. `commit`: the replay window moves over what is authentic, the tunnel learns of it;
-//! 6. `check source`: the inner packet's source must be routed to the tunnel that it came from;
+//! 5. `commit`: the replay window moves over what is authentic, the peer learns of it;
+//! 6. `check source`: the inner packet's source must be routed to the peer that it came from;
 //! 7. `coalesce`: packets of one flow become GRO packets again;
 //! 8. `deliver`: one write each, for the whole batch at once: its flows' GRO packets are as long as they can be.
 
@@ -19,7 +19,7 @@ use adit_io::offload::{self, Coalescer, Merged, Span};
 use adit_io::tun::TunErrorKind;
 use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket, VNET_HDR_LEN};
 use adit_proto::wire::{self, DataHeader, Kind};
-use adit_proto::{Endpoint, Session, Time, Tunnel};
+use adit_proto::{Endpoint, Peer, Session, Time};
 use arrayvec::ArrayVec;
 
 use crate::common::Common;
@@ -45,7 +45,7 @@ pub(crate) struct Inbound {
 /// Consecutive datagrams of one message for one session.
 struct Run {
     message: usize,
-    tunnel: Arc<Tunnel>,
+    peer: Arc<Peer>,
     session: Arc<Session>,
     packets: Range<usize>,
 }
@@ -139,7 +139,7 @@ impl Inbound {
                         last = Some(receiver);
                         self.runs.push(Run {
                             message: cursor.message,
-                            tunnel: found.tunnel,
+                            peer: found.peer,
                             session: found.session,
                             packets: self.packets.len()..self.packets.len(),
                         });
@@ -217,9 +217,9 @@ impl Inbound {
             }
             drop(window);
             if any {
-                run.tunnel.roam(self.batch.received()[run.message].from);
-                if run.tunnel.received(now, &run.session, bytes, data) {
-                    common.control.event(&run.tunnel);
+                run.peer.roam(self.batch.received()[run.message].from);
+                if run.peer.received(now, &run.session, bytes, data) {
+                    common.control.event(&run.peer);
                 }
             }
         }
@@ -233,11 +233,11 @@ impl Inbound {
         now: Time,
     ) -> io::Result<()> {
         let routes = common.proto.routes();
-        let tunnels = common.tunnels.as_ref();
-        let is_end = |end| tunnels.is_some_and(|tunnels| tunnels.know(end, now));
+        let tunnel_ends = common.tunnel_ends.as_ref();
+        let is_end = |end| tunnel_ends.is_some_and(|tunnel_ends| tunnel_ends.know(end, now));
         for at in 0..self.runs.len() {
             let run = &self.runs[at];
-            let (message, tunnel, packets) = (run.message, run.tunnel.id(), run.packets.clone());
+            let (message, peer, packets) = (run.message, run.peer.id(), run.packets.clone());
             let ecn = self.batch.received()[message].ecn;
             let mut checked: Option<IpAddr> = None;
             let mut wrong: Option<(IpAddr, u64)> = None;
@@ -255,7 +255,7 @@ impl Inbound {
                 if checked != Some(inner.source) {
                     if routes
                         .lookup(inner.source)
-                        .is_none_or(|owner| owner.id() != tunnel)
+                        .is_none_or(|owner| owner.id() != peer)
                     {
                         self.drops.count(DropReason::WrongSource, 1);
                         let before = wrong.map_or(0, |(_, times)| times);
@@ -278,16 +278,16 @@ impl Inbound {
                     len: narrow(len),
                 };
                 let packet = &self.batch.bytes(message)[start..start + len];
-                if self.coalescer.push(tunnel, packet, span, is_end).is_err() {
+                if self.coalescer.push(peer, packet, span, is_end).is_err() {
                     self.deliver(common, tun)?;
                     let packet = &self.batch.bytes(message)[start..start + len];
-                    let pushed = self.coalescer.push(tunnel, packet, span, is_end);
+                    let pushed = self.coalescer.push(peer, packet, span, is_end);
                     debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
                 }
             }
             if let Some((source, times)) = wrong {
                 common.note(now, times, || Incident::WrongSource {
-                    peer: self.runs[at].tunnel.public_key(),
+                    peer: self.runs[at].peer.public_key(),
                     from: self.batch.received()[message].from.addr,
                     source,
                 });

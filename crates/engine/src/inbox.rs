@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use adit_io::Offloads;
 use adit_proto::config::{DeviceChange, DeviceStatus};
-use adit_proto::{Endpoint, HandshakeStats, Tunnel, wire};
+use adit_proto::{Endpoint, HandshakeStats, Peer, wire};
 use arrayvec::ArrayVec;
 
 use crate::SetError;
@@ -40,8 +40,8 @@ pub(crate) struct Inbox {
 pub(crate) struct Waiting {
     /// Bounded: a flood of initiations costs no memory beyond it.
     pub(crate) handshakes: VecDeque<HandshakeMessage>,
-    /// Bounded by the number of peers: a tunnel with an event raises no second one.
-    pub(crate) events: Vec<Arc<Tunnel>>,
+    /// Bounded by the number of peers: a peer with an event raises no second one.
+    pub(crate) events: Vec<Arc<Peer>>,
     pub(crate) commands: Vec<Command>,
     /// The TUN of a shard is behind.
     pub(crate) behind: bool,
@@ -66,9 +66,9 @@ impl Inbox {
         })
     }
 
-    /// A shard has something to tell of this tunnel.
-    pub(crate) fn event(&self, tunnel: &Arc<Tunnel>) {
-        self.leave(|waiting| waiting.events.push(Arc::clone(tunnel)));
+    /// A shard has something to tell of this peer.
+    pub(crate) fn event(&self, peer: &Arc<Peer>) {
+        self.leave(|waiting| waiting.events.push(Arc::clone(peer)));
     }
 
     pub(crate) fn command(&self, command: Command) {
@@ -97,7 +97,7 @@ impl Inbox {
     }
 
     /// All but the handshakes, at once.
-    pub(crate) fn take_all(&self) -> (Vec<Arc<Tunnel>>, Vec<Command>, bool) {
+    pub(crate) fn take_all(&self) -> (Vec<Arc<Peer>>, Vec<Command>, bool) {
         let mut waiting = lock(&self.waiting);
         (
             std::mem::take(&mut waiting.events),

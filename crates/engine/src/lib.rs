@@ -300,7 +300,7 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
             shards.map(|shard| count(&shard.drops)).sum()
         };
         let mut offloads = self.offloads.and(sockets);
-        // What is in tunnels is merged if TCP is at all.
+        // What is in peers is merged if TCP is at all.
         offloads.tun_gro_tunnel &= offloads.tun_gro_tcp && common.tun_takes(Merged::Tunnel);
         offloads.tun_gro_tcp &= common.tun_takes(Merged::Tcp);
         offloads.tun_gro_udp &= common.tun_takes(Merged::Udp);

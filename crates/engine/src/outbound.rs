@@ -1,8 +1,8 @@
 //! TUN to UDP: read → route → append → seal → send, each once a frame or a train.
 //!
 //! 1. `read` (this shard's queue): frames until none waits or the arena is full;
-//! 2. `route`: a frame's destination chooses the tunnel, and its session; without one the frame is staged;
-//! 3. `append`: each segment goes into a slot of the tunnel's open train, headers finished;
+//! 2. `route`: a frame's destination chooses the peer, and its session; without one the frame is staged;
+//! 3. `append`: each segment goes into a slot of the peer's open train, headers finished;
 //! 4. `seal`: a train that is full, or that nothing waits to join, takes its counters and is sealed;
 //! 5. `send`: sealed trains leave in the order in which they were closed.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use adit_io::offload::Frame;
 use adit_io::{MAX_FRAME, SendReport, Transmit, TunQueue, UdpSocket};
-use adit_proto::{Endpoint, Time, Tunnel};
+use adit_proto::{Endpoint, Peer, Time};
 use arrayvec::ArrayVec;
 
 use crate::common::{Common, ShardCommand, Sockets};
@@ -25,7 +25,7 @@ use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, datagram_len, max_bytes}
 /// Room for frames read at once: four GSO packets or thousands of small packets. More would leave the second-level
 /// cache before they are sealed.
 const ARENA_BYTES: usize = 256 << 10;
-/// Trains of different tunnels (or ECN marks) that are open at once.
+/// Trains of different peers (or ECN marks) that are open at once.
 const MAX_OPEN: usize = 16;
 /// Trains given to one `send`.
 const MAX_SEND: usize = 32;
@@ -136,20 +136,20 @@ impl Outbound {
                 continue;
             };
             self.processed += frame.segments();
-            if let (Some(tunnels), Some(end)) = (&common.tunnels, frame.tunnel_end()) {
-                tunnels.saw(end, now);
+            if let (Some(tunnel_ends), Some(end)) = (&common.tunnel_ends, frame.tunnel_end()) {
+                tunnel_ends.saw(end, now);
             }
-            let Some(tunnel) = routes.lookup(frame.destination()) else {
+            let Some(peer) = routes.lookup(frame.destination()) else {
                 let packets = frame.segments() as u64;
                 self.sender
                     .drops
                     .count_unrouted(frame.destination(), packets);
                 continue;
             };
-            if self.staged.holds(tunnel.id()) {
+            if self.staged.holds(peer.id()) {
                 // Asked once: a session that comes after this frame has to wait for it.
-                if tunnel.session(now).is_none() {
-                    stage(&mut self.staged, self.shard, common, tunnel, bytes, now);
+                if peer.session(now).is_none() {
+                    stage(&mut self.staged, self.shard, common, peer, bytes, now);
                     continue;
                 }
                 send_staged(
@@ -157,12 +157,12 @@ impl Outbound {
                     &mut self.staged,
                     common,
                     sockets,
-                    tunnel,
+                    peer,
                     now,
                 );
             }
-            if !trains.append(&mut self.sender, common, sockets, tunnel, &frame, now) {
-                stage(&mut self.staged, self.shard, common, tunnel, bytes, now);
+            if !trains.append(&mut self.sender, common, sockets, peer, &frame, now) {
+                stage(&mut self.staged, self.shard, common, peer, bytes, now);
             }
         }
         trains.close_all(&mut self.sender, common, sockets, now);
@@ -186,7 +186,7 @@ impl Outbound {
         &mut self,
         common: &Common<U>,
         sockets: &Sockets<U>,
-        tunnel: &Arc<Tunnel>,
+        peer: &Arc<Peer>,
         now: Time,
     ) -> Progress {
         send_staged(
@@ -194,7 +194,7 @@ impl Outbound {
             &mut self.staged,
             common,
             sockets,
-            tunnel,
+            peer,
             now,
         );
         if self.sender.ready.is_empty() {
@@ -205,8 +205,8 @@ impl Outbound {
     }
 
     /// No session will come: drops what waited for it.
-    pub(crate) fn drop_staged(&mut self, tunnel: u32) {
-        let dropped = self.staged.drop_all(tunnel);
+    pub(crate) fn drop_staged(&mut self, peer: u32) {
+        let dropped = self.staged.drop_all(peer);
         self.sender.drops.count(DropReason::Staged, dropped);
     }
 }
@@ -239,10 +239,10 @@ fn send_staged<U: UdpSocket>(
     staged: &mut Staged,
     common: &Common<U>,
     sockets: &Sockets<U>,
-    tunnel: &Arc<Tunnel>,
+    peer: &Arc<Peer>,
     now: Time,
 ) {
-    let frames = staged.take(tunnel.id());
+    let frames = staged.take(peer.id());
     let mut trains = Trains {
         open: ArrayVec::new(),
     };
@@ -252,7 +252,7 @@ fn send_staged<U: UdpSocket>(
             continue;
         };
         let room = sender.has_room(common, sockets, now);
-        if !room || !trains.append(sender, common, sockets, tunnel, &frame, now) {
+        if !room || !trains.append(sender, common, sockets, peer, &frame, now) {
             sender
                 .drops
                 .count(DropReason::Staged, frame.segments() as u64);
@@ -266,44 +266,44 @@ fn stage<U: UdpSocket>(
     staged: &mut Staged,
     shard: usize,
     common: &Common<U>,
-    tunnel: &Arc<Tunnel>,
+    peer: &Arc<Peer>,
     bytes: &[u8],
     now: Time,
 ) {
     let handle = &common.shards[shard];
-    if tunnel.endpoint().is_none() {
+    if peer.endpoint().is_none() {
         // Nothing can be asked for a session. Its own first packet may bring both, and what waited would be old by then.
         return handle.drops.count(DropReason::NoEndpoint, packets(bytes));
     }
-    let is_first = !staged.holds(tunnel.id());
+    let is_first = !staged.holds(peer.id());
     handle
         .drops
-        .count(DropReason::Staged, staged.push(tunnel.id(), bytes));
+        .count(DropReason::Staged, staged.push(peer.id(), bytes));
     if is_first {
-        handle.wait_for(tunnel.id());
+        handle.wait_for(peer.id());
         // A session that came before that was told to nobody.
-        if tunnel.session(now).is_some() {
-            handle.tell(ShardCommand::SessionReady(Arc::clone(tunnel)));
+        if peer.session(now).is_some() {
+            handle.tell(ShardCommand::SessionReady(Arc::clone(peer)));
         }
     }
-    if tunnel.want_session() {
-        common.control.event(tunnel);
+    if peer.want_session() {
+        common.control.event(peer);
     }
 }
 
-/// The trains that frames of one poll are appended to. A tunnel has at most one of them: its packets stay in order.
+/// The trains that frames of one poll are appended to. A peer has at most one of them: its packets stay in order.
 struct Trains<'a> {
     open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
 }
 
 impl<'a> Trains<'a> {
-    /// Stages 2 to 4 for one frame. False if the tunnel has no session to send with.
+    /// Stages 2 to 4 for one frame. False if the peer has no session to send with.
     fn append<U: UdpSocket>(
         &mut self,
         sender: &mut Sender,
         common: &Common<U>,
         sockets: &Sockets<U>,
-        tunnel: &Arc<Tunnel>,
+        peer: &Arc<Peer>,
         frame: &Frame<'a>,
         now: Time,
     ) -> bool {
@@ -314,7 +314,7 @@ impl<'a> Trains<'a> {
         if frame
             .udp_ports()
             .is_some_and(|ports| ports.0 == sockets.port)
-            && tunnel.endpoint().is_some_and(is_own)
+            && peer.endpoint().is_some_and(is_own)
         {
             sender
                 .drops
@@ -326,7 +326,7 @@ impl<'a> Trains<'a> {
             let at = match self
                 .open
                 .iter()
-                .position(|train| train.tunnel.id() == tunnel.id())
+                .position(|train| train.peer.id() == peer.id())
             {
                 Some(at) if self.open[at].ecn() == ecn && self.open[at].takes(len) => at,
                 other => {
@@ -335,7 +335,7 @@ impl<'a> Trains<'a> {
                     } else if self.open.is_full() {
                         sender.seal(self.open.remove(0), common, sockets, now);
                     }
-                    let Some(session) = tunnel.session(now) else {
+                    let Some(session) = peer.session(now) else {
                         if i == 0 {
                             return false;
                         }
@@ -345,7 +345,7 @@ impl<'a> Trains<'a> {
                             .count(DropReason::SessionEnded, (frame.segments() - i) as u64);
                         return true;
                     };
-                    let Some(to) = tunnel.endpoint() else {
+                    let Some(to) = peer.endpoint() else {
                         sender
                             .drops
                             .count(DropReason::NoEndpoint, (frame.segments() - i) as u64);
@@ -364,7 +364,7 @@ impl<'a> Trains<'a> {
                         return true;
                     };
                     self.open
-                        .push(OpenTrain::new(Arc::clone(tunnel), session, to, ecn, buffer));
+                        .push(OpenTrain::new(Arc::clone(peer), session, to, ecn, buffer));
                     self.open.len() - 1
                 }
             };
@@ -409,7 +409,7 @@ struct Sender {
 impl Sender {
     fn buffer(&mut self) -> Option<Box<[u8]>> {
         self.pool.pop().or_else(|| {
-            // Buffers are made when first needed and kept: an idle or lightly used tunnel touches few.
+            // Buffers are made when first needed and kept: an idle or lightly used peer touches few.
             (self.allocated < MAX_TRAINS).then(|| {
                 self.allocated += 1;
                 vec![0; TRAIN_BYTES].into_boxed_slice()
@@ -487,7 +487,7 @@ impl Sender {
             };
             drop(batch);
             if let Some(stale) = report.stale_source.and_then(|index| self.ready.get(index)) {
-                stale.tunnel.clear_source();
+                stale.peer.clear_source();
             }
             if report != SendReport::default() {
                 self.drops.count(DropReason::SendFailed, report.lost);
@@ -500,15 +500,15 @@ impl Sender {
                 let lossy = report.lossy >> index & 1 == 1;
                 if lossy {
                     common.note(now, 1, || Incident::NotSent {
-                        peer: Some(train.tunnel.public_key()),
+                        peer: Some(train.peer.public_key()),
                         kind: None,
                         to: train.to.addr,
                         error: report.error,
                     });
                 }
                 let bytes = if lossy { 0 } else { train.len as u64 };
-                if train.tunnel.data_sent(now, &train.session, bytes) {
-                    common.control.event(&train.tunnel);
+                if train.peer.data_sent(now, &train.session, bytes) {
+                    common.control.event(&train.peer);
                 }
                 self.pool.push(train.buffer);
             }

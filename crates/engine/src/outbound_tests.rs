@@ -165,8 +165,8 @@ impl<U: UdpSocket> Bench<U> {
     /// Sends the initiation that staged frames asked for; the peer's response to it.
     fn initiate(&mut self) -> Vec<u8> {
         let mut ours = self.ours.lock().expect("not poisoned");
-        for tunnel in self.common.control.take_all().0 {
-            ours.handle_event(self.now, wall(self.now), &tunnel);
+        for peer in self.common.control.take_all().0 {
+            ours.handle_event(self.now, wall(self.now), &peer);
         }
         ours.handle_timeout(self.now, wall(self.now));
         let Some(Output::Handshake { to, datagram, .. }) = ours.poll_output() else {
@@ -202,10 +202,10 @@ impl<U: UdpSocket> Bench<U> {
             false,
         );
         while let Some(output) = next() {
-            if let Output::SessionReady { tunnel } = output {
-                let turn =
-                    self.outbound
-                        .send_staged(&self.common, &self.sockets, &tunnel, self.now);
+            if let Output::SessionReady { peer } = output {
+                let turn = self
+                    .outbound
+                    .send_staged(&self.common, &self.sockets, &peer, self.now);
                 assert_eq!(turn, Progress::Done);
             }
         }
@@ -637,14 +637,14 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
 #[test]
 fn a_shard_hears_only_of_handshakes_that_its_frames_wait_for() {
     let mut bench = Bench::new();
-    let tunnel = |bench: &Bench| {
+    let peer = |bench: &Bench| {
         let ours = bench.ours.lock().expect("not poisoned");
-        Arc::clone(ours.tunnels().next().expect("the peer"))
+        Arc::clone(ours.peers().next().expect("the peer"))
     };
     let heard = |bench: &Bench| {
         let handle = &bench.common.shards[0];
-        handle.tell(ShardCommand::SessionReady(tunnel(bench)));
-        handle.tell(ShardCommand::DropStaged(tunnel(bench).id()));
+        handle.tell(ShardCommand::SessionReady(peer(bench)));
+        handle.tell(ShardCommand::DropStaged(peer(bench).id()));
         handle.take_commands().len()
     };
     assert_eq!(heard(&bench), 0, "nothing waits");

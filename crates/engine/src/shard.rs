@@ -17,7 +17,7 @@ use crate::outbound::{Outbound, Progress};
 use crate::placement::Placement;
 
 /// The nice value of a shard. The kernel forwards packets before any process runs; if the processes whose packets the
-/// tunnel carries ran as readily as it, they would fill its queues faster than it empties them.
+/// peer carries ran as readily as it, they would fill its queues faster than it empties them.
 const PRIORITY: i32 = -10;
 
 pub(crate) const WAKER: u64 = 0;
@@ -201,15 +201,13 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         }
         for message in handle.take_commands() {
             match message {
-                ShardCommand::SessionReady(tunnel) => {
-                    let sent = self
-                        .outbound
-                        .send_staged(common, &self.sockets, &tunnel, now);
+                ShardCommand::SessionReady(peer) => {
+                    let sent = self.outbound.send_staged(common, &self.sockets, &peer, now);
                     if sent == Progress::Blocked {
                         self.set_blocked(self.outbound.waits_for())?;
                     }
                 }
-                ShardCommand::DropStaged(tunnel) => self.outbound.drop_staged(tunnel),
+                ShardCommand::DropStaged(peer) => self.outbound.drop_staged(peer),
             }
         }
         // The socket that had no room is gone, and there may be none of its family.

@@ -10,7 +10,7 @@ const MAX_FRAMES: usize = 128;
 /// Bytes that all peers of one shard may have waiting.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Frames as they were read from the TUN, by the number of the tunnel that they wait for.
+/// Frames as they were read from the TUN, by the number of the peer that they wait for.
 #[derive(Default)]
 pub(crate) struct Staged {
     queues: HashMap<u32, Queue>,
@@ -19,7 +19,7 @@ pub(crate) struct Staged {
     bytes: usize,
 }
 
-/// What waits for one tunnel, oldest first.
+/// What waits for one peer, oldest first.
 #[derive(Default)]
 struct Queue {
     frames: VecDeque<Zeroizing<Box<[u8]>>>,
@@ -27,20 +27,20 @@ struct Queue {
 }
 
 impl Staged {
-    /// Whether frames wait for this tunnel.
-    pub(crate) fn holds(&self, tunnel: u32) -> bool {
-        self.bytes > 0 && self.queues.contains_key(&tunnel)
+    /// Whether frames wait for this peer.
+    pub(crate) fn holds(&self, peer: u32) -> bool {
+        self.bytes > 0 && self.queues.contains_key(&peer)
     }
 
-    /// Puts a frame last in its tunnel's queue; returns how many packets had to go for it.
+    /// Puts a frame last in its peer's queue; returns how many packets had to go for it.
     ///
     /// Where all peers have too much, the one that has most gives up its oldest: a peer that cannot be reached does not
     /// take the room of those that can.
-    pub(crate) fn push(&mut self, tunnel: u32, frame: &[u8]) -> u64 {
+    pub(crate) fn push(&mut self, peer: u32, frame: &[u8]) -> u64 {
         let mut dropped = 0;
-        let queue = self.queues.get(&tunnel);
+        let queue = self.queues.get(&peer);
         if queue.is_some_and(|queue| queue.frames.len() >= MAX_FRAMES) {
-            dropped += self.drop_oldest(tunnel);
+            dropped += self.drop_oldest(peer);
         }
         while self.bytes + frame.len() > MAX_BYTES {
             let Some(&(_, most)) = self.by_bytes.last() else {
@@ -48,43 +48,43 @@ impl Staged {
             };
             dropped += self.drop_oldest(most);
         }
-        let queue = self.queues.entry(tunnel).or_default();
-        self.by_bytes.remove(&(queue.bytes, tunnel));
+        let queue = self.queues.entry(peer).or_default();
+        self.by_bytes.remove(&(queue.bytes, peer));
         queue.frames.push_back(Zeroizing::new(frame.into()));
         queue.bytes += frame.len();
         self.bytes += frame.len();
-        self.by_bytes.insert((queue.bytes, tunnel));
+        self.by_bytes.insert((queue.bytes, peer));
         dropped
     }
 
     /// Drops the oldest frame of a queue, and the queue with its last; returns how many packets it was.
-    fn drop_oldest(&mut self, tunnel: u32) -> u64 {
-        let Some(queue) = self.queues.get_mut(&tunnel) else {
+    fn drop_oldest(&mut self, peer: u32) -> u64 {
+        let Some(queue) = self.queues.get_mut(&peer) else {
             return 0;
         };
-        self.by_bytes.remove(&(queue.bytes, tunnel));
+        self.by_bytes.remove(&(queue.bytes, peer));
         let oldest = queue.frames.pop_front().unwrap_or_default();
         queue.bytes -= oldest.len();
         self.bytes -= oldest.len();
         if queue.frames.is_empty() {
-            self.queues.remove(&tunnel);
+            self.queues.remove(&peer);
         } else {
-            self.by_bytes.insert((queue.bytes, tunnel));
+            self.by_bytes.insert((queue.bytes, peer));
         }
         packets(&oldest)
     }
 
-    /// Takes all frames that wait for a tunnel, oldest first.
-    pub(crate) fn take(&mut self, tunnel: u32) -> VecDeque<Zeroizing<Box<[u8]>>> {
-        let queue = self.queues.remove(&tunnel).unwrap_or_default();
-        self.by_bytes.remove(&(queue.bytes, tunnel));
+    /// Takes all frames that wait for a peer, oldest first.
+    pub(crate) fn take(&mut self, peer: u32) -> VecDeque<Zeroizing<Box<[u8]>>> {
+        let queue = self.queues.remove(&peer).unwrap_or_default();
+        self.by_bytes.remove(&(queue.bytes, peer));
         self.bytes -= queue.bytes;
         queue.frames
     }
 
-    /// Drops all frames that wait for a tunnel; returns how many packets they were.
-    pub(crate) fn drop_all(&mut self, tunnel: u32) -> u64 {
-        self.take(tunnel).iter().map(|frame| packets(frame)).sum()
+    /// Drops all frames that wait for a peer; returns how many packets they were.
+    pub(crate) fn drop_all(&mut self, peer: u32) -> u64 {
+        self.take(peer).iter().map(|frame| packets(frame)).sum()
     }
 }
 

@@ -21,8 +21,8 @@ fn many_peers_with_big_frames_stay_within_the_bytes_of_a_shard() {
     let mut staged = Staged::default();
     let (mut pushed, mut dropped) = (0, 0);
     for round in 0..5 {
-        for tunnel in 0..40 {
-            dropped += staged.push(tunnel, &vec![round; LEN]);
+        for peer in 0..40 {
+            dropped += staged.push(peer, &vec![round; LEN]);
             pushed += 1;
             assert!(held(&staged) <= PER_SHARD && staged.bytes == held(&staged));
         }
@@ -32,11 +32,11 @@ fn many_peers_with_big_frames_stay_within_the_bytes_of_a_shard() {
     assert_eq!(held(&staged), fit * LEN, "the bound is used");
 
     // All bring as much: nobody loses all of it.
-    for tunnel in 0..40 {
-        let frames = staged.take(tunnel);
-        assert!(!frames.is_empty(), "tunnel {tunnel} lost all to others");
+    for peer in 0..40 {
+        let frames = staged.take(peer);
+        assert!(!frames.is_empty(), "tunnel {peer} lost all to others");
         assert_eq!(frames.back().expect("not empty")[0], 4, "the newest stays");
-        assert!(!staged.holds(tunnel));
+        assert!(!staged.holds(peer));
     }
     assert_eq!((staged.bytes, staged.queues.len()), (0, 0));
     assert!(staged.by_bytes.is_empty());
@@ -49,7 +49,7 @@ fn a_peer_that_has_taken_all_makes_room_for_others() {
     while staged.push(0, &vec![0; LEN]) == 0 {}
     // A first packet of each of many: all of them wait, and the one with most has paid.
     let frame = vec![1; 1400];
-    let dropped: u64 = (1..1000).map(|tunnel| staged.push(tunnel, &frame)).sum();
+    let dropped: u64 = (1..1000).map(|peer| staged.push(peer, &frame)).sum();
     assert!(held(&staged) <= PER_SHARD && staged.bytes == held(&staged));
     let free = PER_SHARD % LEN;
     assert_eq!(dropped, (999 * 1400 - free).div_ceil(LEN) as u64);
@@ -57,8 +57,8 @@ fn a_peer_that_has_taken_all_makes_room_for_others() {
 
     // It may come back, at no cost to those that have less.
     staged.push(0, &vec![0; LEN]);
-    for tunnel in 1..1000 {
-        assert_eq!(staged.take(tunnel).len(), 1, "tunnel {tunnel}");
+    for peer in 1..1000 {
+        assert_eq!(staged.take(peer).len(), 1, "tunnel {peer}");
     }
     assert!(held(&staged) > PER_SHARD / 2, "what is left is the first's");
 }

@@ -6,7 +6,7 @@ use adit_aead::{OpenJob, SealJob, TAG_LEN};
 use adit_io::offload::Frame;
 use adit_proto::limits::WINDOW_PACKETS;
 use adit_proto::wire::{self, DataHeader};
-use adit_proto::{Endpoint, Session, Time, Tunnel};
+use adit_proto::{Endpoint, Peer, Session, Time};
 use arrayvec::ArrayVec;
 
 /// Packets in a train: as many as one UDP GSO send can carry on every kernel.
@@ -33,7 +33,7 @@ pub(crate) fn max_bytes(to: &Endpoint) -> usize {
 
 /// A train that still takes packets. Packets are appended to its buffer and sealed together when it closes.
 pub(crate) struct OpenTrain<'a> {
-    pub(crate) tunnel: Arc<Tunnel>,
+    pub(crate) peer: Arc<Peer>,
     pub(crate) session: Arc<Session>,
     to: Endpoint,
     ecn: u8,
@@ -52,7 +52,7 @@ struct Packet<'a> {
 
 /// A train ready to be sent.
 pub(crate) struct SealedTrain {
-    pub(crate) tunnel: Arc<Tunnel>,
+    pub(crate) peer: Arc<Peer>,
     pub(crate) session: Arc<Session>,
     pub(crate) to: Endpoint,
     pub(crate) ecn: u8,
@@ -68,14 +68,14 @@ pub(crate) struct SealedTrain {
 
 impl<'a> OpenTrain<'a> {
     pub(crate) fn new(
-        tunnel: Arc<Tunnel>,
+        peer: Arc<Peer>,
         session: Arc<Session>,
         to: Endpoint,
         ecn: u8,
         buffer: Box<[u8]>,
     ) -> Self {
         Self {
-            tunnel,
+            peer,
             session,
             to,
             ecn,
@@ -161,7 +161,7 @@ impl<'a> OpenTrain<'a> {
         adit_aead::seal(&mut jobs);
         drop(jobs);
         Ok(SealedTrain {
-            tunnel: self.tunnel,
+            peer: self.peer,
             session: self.session,
             to: self.to,
             ecn: self.ecn,

@@ -112,10 +112,10 @@ impl Stranger {
     }
 
     fn initiation(&mut self) -> Vec<u8> {
-        let tunnel = Arc::clone(self.device.tunnel(&public(B)).expect("configured"));
-        assert!(tunnel.want_session());
+        let peer = Arc::clone(self.device.peer(&public(B)).expect("configured"));
+        assert!(peer.want_session());
         self.device
-            .handle_event(self.now, Self::wall(self.now), &tunnel);
+            .handle_event(self.now, Self::wall(self.now), &peer);
         self.device.handle_timeout(self.now, Self::wall(self.now));
         self.output()
     }

@@ -4,14 +4,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use arc_swap::{ArcSwap, Guard};
 
 use crate::allowed_ips::AllowedIps;
+use crate::peer::Peer;
 use crate::session::Session;
-use crate::tunnel::Tunnel;
 
 const INDEX_SHARDS: usize = 16;
 
 /// What every shard reads while the control thread changes it.
 pub struct Shared {
-    routes: ArcSwap<AllowedIps<Arc<Tunnel>>>,
+    routes: ArcSwap<AllowedIps<Arc<Peer>>>,
     /// Sessions by receiver index, spread over locks that are held for one look-up at a time.
     sessions: [RwLock<HashMap<u32, IndexEntry>>; INDEX_SHARDS],
 }
@@ -20,7 +20,7 @@ pub struct Shared {
 #[derive(Clone)]
 pub struct IndexEntry {
     /// The peer that the session is with.
-    pub tunnel: Arc<Tunnel>,
+    pub peer: Arc<Peer>,
     /// The session to open the datagram with.
     pub session: Arc<Session>,
 }
@@ -34,7 +34,7 @@ impl Shared {
     }
 
     /// The allowed IPs of all peers, as of the last complete change of configuration.
-    pub fn routes(&self) -> Guard<Arc<AllowedIps<Arc<Tunnel>>>> {
+    pub fn routes(&self) -> Guard<Arc<AllowedIps<Arc<Peer>>>> {
         self.routes.load()
     }
 
@@ -55,13 +55,13 @@ impl Shared {
             .sum()
     }
 
-    pub(crate) fn publish(&self, routes: AllowedIps<Arc<Tunnel>>) {
+    pub(crate) fn publish(&self, routes: AllowedIps<Arc<Peer>>) {
         self.routes.store(Arc::new(routes));
     }
 
-    pub(crate) fn insert(&self, tunnel: &Arc<Tunnel>, session: &Arc<Session>) {
+    pub(crate) fn insert(&self, peer: &Arc<Peer>, session: &Arc<Session>) {
         let entry = IndexEntry {
-            tunnel: Arc::clone(tunnel),
+            peer: Arc::clone(peer),
             session: Arc::clone(session),
         };
         self.shard(session.local_index())

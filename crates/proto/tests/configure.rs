@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use adit_proto::config::{AllowedIpChange, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::limits::MAX_PEERS;
-use adit_proto::{ConfigError, Tunnel};
+use adit_proto::{ConfigError, Peer};
 use common::*;
 
 fn addr(text: &str) -> SocketAddr {
@@ -37,7 +37,7 @@ fn owner(net: &Net, ip: &str) -> Option<PublicKey> {
     let routes = shared.routes();
     routes
         .lookup(ip.parse().unwrap())
-        .map(|tunnel| tunnel.public_key())
+        .map(|peer| peer.public_key())
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn an_identical_set_disturbs_nothing() {
         net.run_for(secs(pause));
         let status = net.hosts[A].device.status();
         let deadline = net.hosts[A].device.next_deadline();
-        let (current, log) = (net.tunnel(A, B).current(), net.log.len());
+        let (current, log) = (net.peer(A, B).current(), net.log.len());
         for replace_peers in [false, true] {
             let mut change = as_configured(&net);
             change.peers[0].endpoint = Some(addr("192.0.2.2:51820"));
@@ -61,7 +61,7 @@ fn an_identical_set_disturbs_nothing() {
             assert_eq!(net.hosts[A].device.status(), status);
             assert_eq!(net.hosts[A].device.next_deadline(), deadline);
             assert_eq!(net.log.len(), log);
-            let now = net.tunnel(A, B).current();
+            let now = net.peer(A, B).current();
             assert_eq!(
                 now.map(|now| now.local_index()),
                 current.as_ref().map(|old| old.local_index())
@@ -131,13 +131,13 @@ fn replace_peers_removes_whom_it_does_not_name_and_with_nobody_named_everybody()
         A,
         &peer(5, |peer| peer.allowed_ips = vec![add("10.5.0.0/16")]),
     );
-    let gone = net.tunnel(A, 5);
+    let gone = net.peer(A, 5);
     let mut change = as_configured(&net);
     change.replace_peers = true;
     net.apply(A, &change);
-    assert!(net.hosts[A].device.tunnel(&public_key(5)).is_none());
+    assert!(net.hosts[A].device.peer(&public_key(5)).is_none());
     assert_eq!(owner(&net, "10.5.0.1"), None);
-    assert!(net.tunnel(A, B).current().is_some());
+    assert!(net.peer(A, B).current().is_some());
     assert_eq!(net.hosts[A].staged_drops, 1);
     assert!(gone.current().is_none());
 
@@ -149,7 +149,7 @@ fn replace_peers_removes_whom_it_does_not_name_and_with_nobody_named_everybody()
             ..DeviceChange::default()
         },
     );
-    assert_eq!(net.hosts[A].device.tunnels().count(), 0);
+    assert_eq!(net.hosts[A].device.peers().count(), 0);
     assert_eq!(owner(&net, "10.0.0.2"), None);
     assert!(net.hosts[A].device.shared().session(index).is_none());
     assert_eq!(net.hosts[A].device.next_deadline(), None);
@@ -173,7 +173,7 @@ fn replace_peers_resets_what_it_does_not_mention() {
     assert_eq!(status.preshared_key, None);
     assert_eq!(status.persistent_keepalive, 0);
     assert!(status.allowed_ips.is_empty());
-    assert!(status.last_handshake.is_some() && net.tunnel(A, B).current().is_some());
+    assert!(status.last_handshake.is_some() && net.peer(A, B).current().is_some());
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn update_only_never_creates_and_remove_of_a_stranger_is_nothing() {
             peer.allowed_ips = vec![add("10.0.0.0/8")];
         }),
     );
-    assert_eq!(net.hosts[A].device.tunnels().count(), 0);
+    assert_eq!(net.hosts[A].device.peers().count(), 0);
     assert_eq!(owner(&net, "10.0.0.1"), None);
     net.apply(A, &peer(B, |_| ()));
     net.apply(
@@ -218,7 +218,7 @@ fn update_only_never_creates_and_remove_of_a_stranger_is_nothing() {
     change.replace_peers = true;
     net.apply(A, &change);
     assert_eq!(
-        net.hosts[A].device.tunnels().count(),
+        net.hosts[A].device.peers().count(),
         0,
         "it was removed before"
     );
@@ -228,7 +228,7 @@ fn update_only_never_creates_and_remove_of_a_stranger_is_nothing() {
 fn a_removed_peer_is_forgotten_and_a_new_one_with_its_key_is_new() {
     let mut net = Net::pair(8);
     net.connect();
-    let old = net.tunnel(A, B);
+    let old = net.peer(A, B);
     let session = net.session(A, B);
     net.apply(A, &peer(B, |peer| peer.remove = true));
     assert!(
@@ -236,7 +236,7 @@ fn a_removed_peer_is_forgotten_and_a_new_one_with_its_key_is_new() {
         "a shard that holds it cannot send"
     );
     net.apply(A, &as_configured(&net));
-    let new = net.tunnel(A, B);
+    let new = net.peer(A, B);
     assert_ne!(old.id(), new.id());
     assert_eq!((new.rx_bytes(), new.tx_bytes()), (0, 0));
     // What is left of the old one is harmless.
@@ -317,7 +317,7 @@ fn blocks_swap_owners_in_one_change_without_a_moment_without_routes() {
     assert_eq!(
         before
             .lookup(ip)
-            .map(|tunnel: &std::sync::Arc<Tunnel>| tunnel.public_key()),
+            .map(|peer: &std::sync::Arc<Peer>| peer.public_key()),
         Some(public_key(5))
     );
 }

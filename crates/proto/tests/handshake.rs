@@ -24,7 +24,7 @@ fn in_any_weather_packets_arrive_once_and_unchanged_and_the_tunnel_recovers() {
         let mut sent = [0_u32; 2];
         for _ in 0..400 {
             let from = usize::from(net.random.chance(50));
-            if net.tunnel(from, 1 - from).endpoint().is_some() {
+            if net.peer(from, 1 - from).endpoint().is_some() {
                 net.send(from, 1 - from, &sent[from].to_le_bytes());
                 sent[from] += 1;
             }
@@ -120,7 +120,7 @@ fn a_response_to_an_initiation_that_was_replaced_is_dropped() {
     net.run_for(millis(20_000));
     assert!(net.stats(A).unexpected >= 1);
     assert_eq!(net.stats(A).responses_accepted, 0);
-    assert!(net.tunnel(A, B).current().is_none());
+    assert!(net.peer(A, B).current().is_none());
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_replayed_initiation_changes_nothing() {
     assert_eq!(net.stats(B).replayed_timestamp, 1);
     assert_eq!(net.stats(B).responses_sent, 1);
     assert_eq!(net.hosts[B].device.status(), before);
-    assert!(net.tunnel(B, A).current().is_some());
+    assert!(net.peer(B, A).current().is_some());
 }
 
 #[test]
@@ -247,8 +247,8 @@ fn a_peer_roams_with_data_with_keepalives_and_with_handshakes() {
     net.send(B, A, b"lost");
     net.run_for(secs(1));
     let session = net.session(A, B);
-    let tunnel = net.tunnel(A, B);
-    let (_, keepalive) = seal(&tunnel, net.now, &[]).unwrap();
+    let peer = net.peer(A, B);
+    let (_, keepalive) = seal(&peer, net.now, &[]).unwrap();
     net.deliver(B, "[2001:db8::7]:2".parse().unwrap(), &keepalive);
     assert_eq!(endpoint(&net), net.hosts[A].addr);
     drop(session);
@@ -264,7 +264,7 @@ fn a_peer_roams_with_data_with_keepalives_and_with_handshakes() {
 fn the_source_is_kept_with_the_endpoint_and_cleared_on_retries() {
     let mut net = Net::pair(9);
     net.connect();
-    let tunnel = net.tunnel(A, B);
+    let peer = net.peer(A, B);
     let src = Some(Source {
         ip: "192.0.2.1".parse().unwrap(),
         ifindex: 3,
@@ -273,18 +273,18 @@ fn the_source_is_kept_with_the_endpoint_and_cleared_on_retries() {
         addr: net.hosts[B].addr,
         src,
     };
-    tunnel.roam(with);
-    assert_eq!(tunnel.endpoint(), Some(with));
-    tunnel.roam(net.hosts[B].addr.into());
+    peer.roam(with);
+    assert_eq!(peer.endpoint(), Some(with));
+    peer.roam(net.hosts[B].addr.into());
     assert_eq!(
-        tunnel.endpoint(),
+        peer.endpoint(),
         Some(with),
         "no source says nothing about the source"
     );
     net.weather.loss = 100;
     net.send(A, B, b"x");
     net.run_for(secs(16));
-    assert_eq!(tunnel.endpoint(), Some(net.hosts[B].addr.into()));
+    assert_eq!(peer.endpoint(), Some(net.hosts[B].addr.into()));
 }
 
 #[test]
@@ -446,8 +446,8 @@ fn a_clock_that_was_wrong_for_one_peer_locks_out_no_other() {
         net.apply(A, &peer(n, |peer| peer.endpoint = Some(to)));
         net.send(A, n, b"hello");
         net.run_for(secs(1));
-        let tunnel = net.tunnel(A, n);
-        assert!(tunnel.session(net.now).is_some(), "A reaches host {n}");
+        let peer = net.peer(A, n);
+        assert!(peer.session(net.now).is_some(), "A reaches host {n}");
     };
     net.hosts[A].skew = 30 * 86_400;
     meet(&mut net, X, to_x);
@@ -483,7 +483,7 @@ fn a_new_private_key_ends_the_sessions_and_a_new_handshake_works_at_once() {
             ..DeviceChange::default()
         },
     );
-    assert!(net.tunnel(A, B).current().is_none());
+    assert!(net.peer(A, B).current().is_none());
     assert!(old.reserve(net.now, 1).is_err());
     let mut section = PeerChange::new(public_of(&new));
     section.allowed_ips = vec![add("10.0.0.1/32")];
@@ -632,7 +632,7 @@ fn a_peer_with_our_own_key_is_ignored_or_removed() {
         A,
         &peer(A, |peer| peer.allowed_ips = vec![add("10.9.0.0/16")]),
     );
-    assert!(net.hosts[A].device.tunnel(&public_key(A)).is_none());
+    assert!(net.hosts[A].device.peer(&public_key(A)).is_none());
     // B takes the key of its peer A: that peer goes, with its routes.
     let routes = net.hosts[B].device.shared();
     assert!(
@@ -648,7 +648,7 @@ fn a_peer_with_our_own_key_is_ignored_or_removed() {
             ..DeviceChange::default()
         },
     );
-    assert_eq!(net.hosts[B].device.tunnels().count(), 0);
+    assert_eq!(net.hosts[B].device.peers().count(), 0);
     assert!(
         routes
             .routes()

@@ -1,4 +1,4 @@
-//! What shards and the control thread tell each other through a [`Tunnel`], in every interleaving and with every value
+//! What shards and the control thread tell each other through a [`Peer`], in every interleaving and with every value
 //! that an atomic may have: `make loom`.
 //!
 //! The control thread is a [`Device`], the shards are loom's threads. A call that returns true to a shard is an event
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use adit_proto::config::DeviceChange;
 use adit_proto::limits::{KEEPALIVE_TIMEOUT, NO_ANSWER_TIMEOUT, REKEY_ATTEMPT_TIME, REKEY_TIMEOUT};
-use adit_proto::{Device, Output, Session, Tai64N, Time, Tunnel};
+use adit_proto::{Device, Output, Peer, Session, Tai64N, Time};
 use common::{A, B, START, add, device, peer, private_key, public_key, secs};
 use loom::thread;
 
@@ -26,7 +26,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 }
 
 /// A device with one peer.
-fn host(own: usize, other: usize) -> (Device, Arc<Tunnel>) {
+fn host(own: usize, other: usize) -> (Device, Arc<Peer>) {
     let mut device = device(1 + own as u64);
     let change = DeviceChange {
         private_key: Some(private_key(own)),
@@ -36,8 +36,8 @@ fn host(own: usize, other: usize) -> (Device, Arc<Tunnel>) {
         })
     };
     device.apply(START, &change).unwrap();
-    let tunnel = Arc::clone(device.tunnel(&public_key(other)).unwrap());
-    (device, tunnel)
+    let peer = Arc::clone(device.peer(&public_key(other)).unwrap());
+    (device, peer)
 }
 
 /// Frames that wait for a session, as a shard keeps them: it and the control thread's answers meet at a lock.
@@ -61,17 +61,17 @@ fn drain(device: &mut Device, staged: Option<&Staged>) -> Vec<Vec<u8>> {
 }
 
 /// A device whose initiation is under way, and its peer's response.
-fn handshake() -> (Device, Arc<Tunnel>, Vec<u8>) {
-    let (mut ours, tunnel) = host(A, B);
+fn handshake() -> (Device, Arc<Peer>, Vec<u8>) {
+    let (mut ours, peer) = host(A, B);
     let (mut theirs, _) = host(B, A);
-    assert!(tunnel.want_session());
-    ours.handle_event(START, WALL, &tunnel);
+    assert!(peer.want_session());
+    ours.handle_event(START, WALL, &peer);
     ours.handle_timeout(START, WALL);
     let initiation = drain(&mut ours, None).pop().unwrap();
     let from: std::net::SocketAddr = ADDRS[A].parse().unwrap();
     theirs.handle_handshake(START, WALL, from.into(), &initiation, false);
     let response = drain(&mut theirs, None).pop().unwrap();
-    (ours, tunnel, response)
+    (ours, peer, response)
 }
 
 fn answer(device: &mut Device, response: &[u8]) {
@@ -85,10 +85,10 @@ fn session() -> Arc<Session> {
     static MADE: Mutex<Option<Arc<Session>>> = Mutex::new(None);
     let made = SESSION.get_or_init(|| {
         explore(|| {
-            let (mut device, tunnel, response) = handshake();
+            let (mut device, peer, response) = handshake();
             answer(&mut device, &response);
             drain(&mut device, None);
-            *MADE.lock().unwrap() = tunnel.current();
+            *MADE.lock().unwrap() = peer.current();
         });
         MADE.lock().unwrap().take().unwrap()
     });
@@ -96,30 +96,30 @@ fn session() -> Arc<Session> {
 }
 
 /// A device none of whose timers runs.
-fn quiet() -> (Device, Arc<Tunnel>) {
-    let (device, tunnel) = host(A, B);
+fn quiet() -> (Device, Arc<Peer>) {
+    let (device, peer) = host(A, B);
     assert_eq!(device.next_deadline(), None);
-    (device, tunnel)
+    (device, peer)
 }
 
 #[test]
 fn what_is_sent_while_its_timer_runs_out_is_looked_at() {
     let session = session();
     explore(move || {
-        let (mut device, tunnel) = quiet();
-        assert!(tunnel.data_sent(START, &session, 0));
-        device.handle_event(START, WALL, &tunnel);
+        let (mut device, peer) = quiet();
+        assert!(peer.data_sent(START, &session, 0));
+        device.handle_event(START, WALL, &peer);
         // It is answered, and the timer runs on.
-        tunnel.received(START, &session, 0, false);
+        peer.received(START, &session, 0, false);
         let now = START + NO_ANSWER_TIMEOUT;
         assert_eq!(device.next_deadline(), Some(now));
         let shard = {
-            let (tunnel, session) = (Arc::clone(&tunnel), Arc::clone(&session));
-            thread::spawn(move || tunnel.data_sent(now, &session, 0))
+            let (peer, session) = (Arc::clone(&peer), Arc::clone(&session));
+            thread::spawn(move || peer.data_sent(now, &session, 0))
         };
         device.handle_timeout(now, WALL);
         if shard.join().unwrap() {
-            device.handle_event(now, WALL, &tunnel);
+            device.handle_event(now, WALL, &peer);
         }
         assert_eq!(device.next_deadline(), Some(now + NO_ANSWER_TIMEOUT));
     });
@@ -129,20 +129,20 @@ fn what_is_sent_while_its_timer_runs_out_is_looked_at() {
 fn what_is_received_while_its_timer_runs_out_is_looked_at() {
     let session = session();
     explore(move || {
-        let (mut device, tunnel) = quiet();
-        assert!(tunnel.received(START, &session, 0, true));
-        device.handle_event(START, WALL, &tunnel);
+        let (mut device, peer) = quiet();
+        assert!(peer.received(START, &session, 0, true));
+        device.handle_event(START, WALL, &peer);
         // It is answered, and the timer runs on.
-        tunnel.keepalive_sent(START, &session, 0);
+        peer.keepalive_sent(START, &session, 0);
         let now = START + KEEPALIVE_TIMEOUT;
         assert_eq!(device.next_deadline(), Some(now));
         let shard = {
-            let (tunnel, session) = (Arc::clone(&tunnel), Arc::clone(&session));
-            thread::spawn(move || tunnel.received(now, &session, 0, true))
+            let (peer, session) = (Arc::clone(&peer), Arc::clone(&session));
+            thread::spawn(move || peer.received(now, &session, 0, true))
         };
         device.handle_timeout(now, WALL);
         if shard.join().unwrap() {
-            device.handle_event(now, WALL, &tunnel);
+            device.handle_event(now, WALL, &peer);
         }
         assert_eq!(device.next_deadline(), Some(now + KEEPALIVE_TIMEOUT));
     });
@@ -152,14 +152,14 @@ fn what_is_received_while_its_timer_runs_out_is_looked_at() {
 fn one_of_several_shards_is_told_to_queue_the_peer() {
     let session = session();
     explore(move || {
-        let (_device, tunnel) = quiet();
-        let shard = |act: fn(&Tunnel, &Arc<Session>) -> bool| {
-            let (tunnel, session) = (Arc::clone(&tunnel), Arc::clone(&session));
-            thread::spawn(move || act(&tunnel, &session))
+        let (_device, peer) = quiet();
+        let shard = |act: fn(&Peer, &Arc<Session>) -> bool| {
+            let (peer, session) = (Arc::clone(&peer), Arc::clone(&session));
+            thread::spawn(move || act(&peer, &session))
         };
-        let sends = shard(|tunnel, session| tunnel.data_sent(START, session, 0));
-        let wants = shard(|tunnel, _| tunnel.want_session());
-        let receives = tunnel.received(START, &session, 0, true);
+        let sends = shard(|peer, session| peer.data_sent(START, session, 0));
+        let wants = shard(|peer, _| peer.want_session());
+        let receives = peer.received(START, &session, 0, true);
         let told = [sends.join().unwrap(), wants.join().unwrap(), receives];
         assert_eq!(told.iter().filter(|&&told| told).count(), 1, "{told:?}");
     });
@@ -169,48 +169,48 @@ fn one_of_several_shards_is_told_to_queue_the_peer() {
 fn no_notice_is_lost_while_the_control_thread_takes_them() {
     let session = session();
     explore(move || {
-        let (mut device, tunnel) = quiet();
-        assert!(tunnel.want_session());
+        let (mut device, peer) = quiet();
+        assert!(peer.want_session());
         let shard = {
-            let (tunnel, session) = (Arc::clone(&tunnel), Arc::clone(&session));
+            let (peer, session) = (Arc::clone(&peer), Arc::clone(&session));
             thread::spawn(move || {
-                let sends = tunnel.data_sent(START, &session, 0);
-                let receives = tunnel.received(START, &session, 0, true);
+                let sends = peer.data_sent(START, &session, 0);
+                let receives = peer.received(START, &session, 0, true);
                 u32::from(sends) + u32::from(receives)
             })
         };
-        device.handle_event(START, WALL, &tunnel);
+        device.handle_event(START, WALL, &peer);
         for _ in 0..shard.join().unwrap() {
-            device.handle_event(START, WALL, &tunnel);
+            device.handle_event(START, WALL, &peer);
         }
         // Both timers run, so that there is nothing to tell, and the next event is told.
-        assert!(!tunnel.data_sent(START, &session, 0));
-        assert!(!tunnel.received(START, &session, 0, true));
-        assert!(tunnel.want_session());
+        assert!(!peer.data_sent(START, &session, 0));
+        assert!(!peer.received(START, &session, 0, true));
+        assert!(peer.want_session());
     });
 }
 
 /// A shard that finds no session. Whether it was told to queue the peer.
-fn stage(tunnel: &Arc<Tunnel>, staged: &Staged, now: Time) -> thread::JoinHandle<bool> {
+fn stage(peer: &Arc<Peer>, staged: &Staged, now: Time) -> thread::JoinHandle<bool> {
     // It looks before anything else happens: loom does not see that, and would not do anything else in between.
-    assert!(tunnel.session(now).is_none());
-    let (tunnel, staged) = (Arc::clone(tunnel), Arc::clone(staged));
+    assert!(peer.session(now).is_none());
+    let (peer, staged) = (Arc::clone(peer), Arc::clone(staged));
     thread::spawn(move || {
         *staged.lock().unwrap() += 1;
-        tunnel.want_session()
+        peer.want_session()
     })
 }
 
 #[test]
 fn a_frame_staged_while_a_session_begins_is_sent() {
     explore(|| {
-        let (mut device, tunnel, response) = handshake();
+        let (mut device, peer, response) = handshake();
         let staged = Staged::default();
-        let shard = stage(&tunnel, &staged, START);
+        let shard = stage(&peer, &staged, START);
         answer(&mut device, &response);
         drain(&mut device, Some(&staged));
         if shard.join().unwrap() {
-            device.handle_event(START, WALL, &tunnel);
+            device.handle_event(START, WALL, &peer);
             drain(&mut device, Some(&staged));
         }
         assert_eq!(*staged.lock().unwrap(), 0);
@@ -220,17 +220,17 @@ fn a_frame_staged_while_a_session_begins_is_sent() {
 #[test]
 fn a_frame_staged_while_a_handshake_is_given_up_starts_another() {
     explore(|| {
-        let (mut device, tunnel) = quiet();
-        assert!(tunnel.want_session());
-        device.handle_event(START, WALL, &tunnel);
+        let (mut device, peer) = quiet();
+        assert!(peer.want_session());
+        device.handle_event(START, WALL, &peer);
         device.handle_timeout(START, WALL);
         let staged = Staged::default();
         let now = START + REKEY_ATTEMPT_TIME;
-        let shard = stage(&tunnel, &staged, now);
+        let shard = stage(&peer, &staged, now);
         device.handle_timeout(now, WALL);
         drain(&mut device, Some(&staged));
         if shard.join().unwrap() {
-            device.handle_event(now, WALL, &tunnel);
+            device.handle_event(now, WALL, &peer);
             drain(&mut device, Some(&staged));
         }
         // Or it was dropped with what had waited for the handshake.

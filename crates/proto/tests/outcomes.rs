@@ -179,12 +179,12 @@ fn send_all(net: &mut Net, host: usize, left: bool) -> Vec<(Vec<u8>, u32)> {
     while let Some(output) = device.poll_output() {
         if let Output::Handshake {
             datagram,
-            tunnel,
+            peer,
             in_vain,
             ..
         } = output
         {
-            device.handle_sent(&datagram, tunnel.as_ref(), left);
+            device.handle_sent(&datagram, peer.as_ref(), left);
             sent.push((datagram.to_vec(), in_vain));
         }
     }
@@ -195,9 +195,9 @@ fn send_all(net: &mut Net, host: usize, left: bool) -> Vec<(Vec<u8>, u32)> {
 fn initiate(net: &mut Net, left: bool) -> (Vec<u8>, u32) {
     net.now = net.now + secs(6);
     let (now, wall) = (net.now, net.wall(A));
-    let tunnel = net.tunnel(A, B);
-    tunnel.want_session();
-    net.hosts[A].device.handle_event(now, wall, &tunnel);
+    let peer = net.peer(A, B);
+    peer.want_session();
+    net.hosts[A].device.handle_event(now, wall, &peer);
     net.hosts[A].device.handle_timeout(now, wall);
     send_all(net, A, left).pop().unwrap()
 }
@@ -271,10 +271,8 @@ fn a_handshake_that_is_given_up_tells_after_how_many_initiations() {
         device.handle_timeout(now, wall);
         while let Some(output) = device.poll_output() {
             match output {
-                Output::Handshake {
-                    datagram, tunnel, ..
-                } => {
-                    device.handle_sent(&datagram, tunnel.as_ref(), false);
+                Output::Handshake { datagram, peer, .. } => {
+                    device.handle_sent(&datagram, peer.as_ref(), false);
                 }
                 Output::DropStaged { given_up_after, .. } => ends.push(given_up_after),
                 _ => {}

@@ -39,7 +39,7 @@ fn a_sealed_packet_opens_once_and_moves_the_endpoint() {
     let elsewhere = Endpoint::from("198.51.100.7:7".parse::<std::net::SocketAddr>().unwrap());
     let packet = ipv4(1, 2, b"hello");
     assert_eq!(pass(&mut net, &packet, elsewhere), Ok(packet));
-    assert_eq!(net.tunnel(B, A).endpoint(), Some(elsewhere));
+    assert_eq!(net.peer(B, A).endpoint(), Some(elsewhere));
     // B has data that it owes an answer to.
     let start = net.now;
     net.run_for(secs(11));

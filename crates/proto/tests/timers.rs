@@ -45,7 +45,7 @@ fn an_initiator_with_nothing_to_send_confirms_with_a_keepalive() {
     net.run_for(millis(50));
     let kinds: Vec<_> = net.log.iter().map(Datagram::kind).collect();
     assert_eq!(kinds, ["initiation", "response", "keepalive"]);
-    assert!(net.tunnel(B, A).current().is_some());
+    assert!(net.peer(B, A).current().is_some());
 }
 
 #[test]
@@ -53,10 +53,10 @@ fn a_session_past_its_age_is_not_offered_for_sending_and_the_next_packet_starts_
     let mut net = Net::pair(1);
     net.send(A, B, b"x");
     net.run_for(millis(50));
-    let offered = |net: &Net| net.tunnel(A, B).session(net.now).is_some();
+    let offered = |net: &Net| net.peer(A, B).session(net.now).is_some();
     assert!(offered(&net));
     net.run_for(secs(181));
-    assert!(net.tunnel(A, B).current().is_some(), "its keys live on");
+    assert!(net.peer(A, B).current().is_some(), "its keys live on");
     assert!(!offered(&net), "but it sends nothing");
     net.send(A, B, b"y");
     net.run_for(millis(50));
@@ -70,7 +70,7 @@ fn the_responder_sends_nothing_before_the_initiator_confirmed() {
     net.send(A, B, b"x");
     net.run_for(millis(5));
     assert_eq!(net.stats(B).responses_sent, 1);
-    assert!(net.tunnel(B, A).current().is_none());
+    assert!(net.peer(B, A).current().is_none());
     net.send(B, A, b"staged");
     net.run_for(millis(4));
     assert!(net.sent(B, "data", START).is_empty());
@@ -233,7 +233,7 @@ fn the_initiator_rekeys_when_it_receives_after_165_seconds() {
 fn nothing_is_sent_or_received_on_a_session_of_180_seconds() {
     let mut net = Net::pair(9);
     net.connect();
-    let (old, peer) = (net.session(B, A), net.tunnel(B, A));
+    let (old, peer) = (net.session(B, A), net.peer(B, A));
     net.run_for(secs(170));
     let (_, late) = seal(&peer, net.now, b"late").unwrap();
     net.run_for(secs(10));
@@ -258,7 +258,7 @@ fn keys_are_zeroized_after_540_seconds_without_a_new_session() {
     assert!(net.hosts[A].device.shared().session(index).is_some());
     net.run_for(secs(1));
     assert!(net.hosts[A].device.shared().session(index).is_none());
-    assert!(net.tunnel(A, B).current().is_none());
+    assert!(net.peer(A, B).current().is_none());
     assert!(watch.upgrade().is_none(), "nobody holds the keys any more");
     assert_eq!(net.hosts[A].device.next_deadline(), None);
     assert_eq!(net.hosts[B].device.next_deadline(), None);
@@ -313,7 +313,7 @@ fn while_down_nothing_is_sent_and_when_up_what_waits_is_sent_at_once() {
     };
     let start = come_up(&mut net);
     assert_eq!(net.sent(A, "initiation", start).len(), 1);
-    assert!(net.tunnel(A, B).current().is_some());
+    assert!(net.peer(A, B).current().is_some());
     // With a session it is a keepalive, for the peer may have forgotten the path.
     net.run_for(secs(5));
     let start = come_up(&mut net);
@@ -360,16 +360,16 @@ fn many_peers_that_are_due_at_once_take_turns_with_the_rest() {
         "a change of configuration sends nothing"
     );
     // Whom frames wait for comes first, though it was the last to be asked for.
-    let last = Arc::clone(device.tunnels().last().unwrap());
+    let last = Arc::clone(device.peers().last().unwrap());
     assert!(last.want_session());
     device.handle_event(now, wall, &last);
     device.handle_timeout(now, wall);
     let outputs: Vec<_> = std::iter::from_fn(|| device.poll_output()).collect();
     assert_eq!(outputs.len(), 64);
-    let Some(Output::Handshake { tunnel, .. }) = outputs.first() else {
+    let Some(Output::Handshake { peer, .. }) = outputs.first() else {
         panic!("an initiation")
     };
-    assert_eq!(tunnel.as_ref().unwrap().id(), last.id());
+    assert_eq!(peer.as_ref().unwrap().id(), last.id());
     let mut sent = 64;
     let mut turns = 1;
     while device.next_deadline().unwrap() <= now {
@@ -389,14 +389,14 @@ fn peers_that_frames_wait_for_hold_up_no_other_timer() {
     net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(25)));
     net.run_for(secs(60));
     net.apply(A, &strangers(200, None));
-    let mut tunnels: Vec<_> = net.hosts[A].device.tunnels().cloned().collect();
-    tunnels.retain(|tunnel| tunnel.public_key() != public_key(B));
+    let mut peers: Vec<_> = net.hosts[A].device.peers().cloned().collect();
+    peers.retain(|peer| peer.public_key() != public_key(B));
     let wall = net.wall(A);
     let device = &mut net.hosts[A].device;
     let now = device.next_deadline().expect("the keepalive's");
-    for tunnel in &tunnels {
-        assert!(tunnel.want_session());
-        device.handle_event(now, wall, tunnel);
+    for peer in &peers {
+        assert!(peer.want_session());
+        device.handle_event(now, wall, peer);
     }
     device.handle_timeout(now, wall);
     let first: Vec<_> = std::iter::from_fn(|| device.poll_output()).collect();
@@ -404,17 +404,17 @@ fn peers_that_frames_wait_for_hold_up_no_other_timer() {
     assert!(first.iter().any(keepalive), "the live peer's leaves");
     assert_eq!(first.len(), 64, "and the others take the other turns");
     // Peers that wait longer come first, also if others are wanted again and again.
-    let waiting = &tunnels[63..];
-    for tunnel in &tunnels[..63] {
-        tunnel.want_session();
-        device.handle_event(now + secs(6), wall, tunnel);
+    let waiting = &peers[63..];
+    for peer in &peers[..63] {
+        peer.want_session();
+        device.handle_event(now + secs(6), wall, peer);
     }
     device.handle_timeout(now + secs(6), wall);
     let second = std::iter::from_fn(|| device.poll_output()).filter_map(|output| match output {
-        Output::Handshake { tunnel, .. } => tunnel,
+        Output::Handshake { peer, .. } => peer,
         _ => None,
     });
-    let second = second.filter(|tunnel| waiting.iter().any(|other| Arc::ptr_eq(tunnel, other)));
+    let second = second.filter(|peer| waiting.iter().any(|other| Arc::ptr_eq(peer, other)));
     assert!(second.count() >= 32, "they have at least half of the turns");
 }
 
@@ -454,19 +454,19 @@ fn persistent_keepalive_keeps_the_tunnel_up_for_hours_and_finds_the_peer_again()
 fn a_busy_tunnel_wakes_the_control_thread_a_few_times_per_ten_seconds() {
     let mut net = Net::pair(14);
     net.connect();
-    let tunnel = net.tunnel(A, B);
+    let peer = net.peer(A, B);
     let mut events = 0;
     let mut timeouts = 0;
     for _ in 0..100_000 {
         net.now = net.now + millis(1);
-        let session = tunnel.current().unwrap();
+        let session = peer.current().unwrap();
         for told in [
-            tunnel.data_sent(net.now, &session, 100),
-            tunnel.received(net.now, &session, 100, true),
+            peer.data_sent(net.now, &session, 100),
+            peer.received(net.now, &session, 100, true),
         ] {
             if told {
                 events += 1;
-                net.event(A, &tunnel);
+                net.event(A, &peer);
             }
         }
         let (now, wall) = (net.now, net.wall(A));

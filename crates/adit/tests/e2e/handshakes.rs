@@ -36,12 +36,12 @@ pub fn initiation(number: u64, responder: PublicKey, at: Tai64N) -> (PublicKey, 
     };
     let now = Time::default();
     device.apply(now, &change).expect("a configuration");
-    let tunnel = device
-        .tunnel(&responder)
+    let peer = device
+        .peer(&responder)
         .expect("the peer just added")
         .clone();
-    tunnel.want_session();
-    device.handle_event(now, at, &tunnel);
+    peer.want_session();
+    device.handle_event(now, at, &peer);
     device.handle_timeout(now, at);
     let public = device.status().public_key.expect("derived");
     while let Some(output) = device.poll_output() {

@@ -53,7 +53,7 @@ pub(crate) struct Pair {
     pub(crate) sides: [Side; 2],
 }
 
-/// The address of a side inside the tunnel.
+/// The address of a side inside the peer.
 pub(crate) fn inner_ip(side: usize) -> IpAddr {
     [10, 0, 0, if side == A { 1 } else { 2 }].into()
 }

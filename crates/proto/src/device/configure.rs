@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::peer::Peer;
+use super::peer_state::PeerState;
 use super::timers::Timer;
 use super::{ConfigError, Core, Device, Output};
 use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
@@ -129,7 +129,7 @@ impl Device {
     fn add_peer(&mut self, key: PublicKey) -> u32 {
         let id = self.next_id;
         self.next_id += 1;
-        let mut peer = Peer::new(id, Remote::new(key));
+        let mut peer = PeerState::new(id, Remote::new(key));
         peer.sent_timestamp = self.removed.remove(&key).unwrap_or_default();
         self.peers.insert(id, peer);
         self.by_key.insert(key, id);
@@ -160,7 +160,7 @@ impl Device {
             self.removed.insert(peer.public_key(), peer.sent_timestamp);
         }
         core.push(Output::DropStaged {
-            tunnel: Arc::clone(&peer.tunnel),
+            peer: Arc::clone(&peer.peer),
             given_up_after: None,
         });
         !peer.allowed_ips.is_empty()
@@ -192,7 +192,7 @@ impl Device {
                 AllowedIpChange::Remove(block) => after.remove(block),
             };
         }
-        let tunnel = Arc::clone(&peer.tunnel);
+        let peer = Arc::clone(&peer.peer);
         let mut changed = false;
         for block in before.difference(&after) {
             self.routes.remove(*block);
@@ -201,7 +201,7 @@ impl Device {
         for block in after.difference(&before) {
             changed = true;
             // The block moves from its old owner.
-            let owner = self.routes.insert(*block, Arc::clone(&tunnel));
+            let owner = self.routes.insert(*block, Arc::clone(&peer));
             if let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner.id())) {
                 owner.allowed_ips.remove(block);
             }
@@ -213,7 +213,7 @@ impl Device {
     }
 }
 
-impl Peer {
+impl PeerState {
     fn own_key_changed(&mut self, core: &mut Core, now: Time) {
         let preshared_key = self.remote.preshared_key.clone();
         self.remote = Remote::new(self.public_key());
@@ -239,24 +239,24 @@ impl Peer {
         let Some(addr) = section.endpoint else {
             if anew {
                 self.configured_endpoint = None;
-                if self.tunnel.last_received().is_none() {
+                if self.peer.last_received().is_none() {
                     // No peer was ever there.
-                    self.tunnel.set_endpoint(None);
+                    self.peer.set_endpoint(None);
                 }
             }
             return;
         };
         // Whoever loads a file again sends whole peers. One who names nothing but the endpoint means to move it.
         let whole = anew || section.replace_allowed_ips;
-        let here = self.tunnel.endpoint().map(|endpoint| endpoint.addr);
+        let here = self.peer.endpoint().map(|endpoint| endpoint.addr);
         let same = self.configured_endpoint.replace(addr) == Some(addr);
         let silent = |at| now.since(at) >= REJECT_AFTER_TIME;
-        let dead = self.timers.is_armed(Timer::Retransmit)
-            && self.tunnel.last_received().is_none_or(silent);
+        let dead =
+            self.timers.is_armed(Timer::Retransmit) && self.peer.last_received().is_none_or(silent);
         if here == Some(addr) || here.is_some() && whole && same && !dead {
             return;
         }
-        self.tunnel.set_endpoint(Some(addr.into()));
+        self.peer.set_endpoint(Some(addr.into()));
         self.initiations_in_vain = 0;
         self.restart_handshake(now);
     }

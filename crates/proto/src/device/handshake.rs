@@ -102,7 +102,7 @@ impl Device {
             self.core.push(Output::Handshake {
                 to: from,
                 datagram: reply.into_iter().collect(),
-                tunnel: None,
+                peer: None,
                 in_vain: 0,
             });
             return Err((Refusal::CookieRequired, None));
@@ -129,43 +129,43 @@ impl Device {
             return Err((Refusal::NoPrivateKey, None));
         };
         let consumed = consume_initiation(identity, message, |public| {
-            peers.get(by_key.get(public)?).map(|peer| &peer.remote)
+            peers.get(by_key.get(public)?).map(|state| &state.remote)
         });
         let (public, consumed) = consumed.map_err(|reject| match reject {
             Reject::NotAuthentic => (Refusal::NotAuthentic, None),
             Reject::UnknownPeer(public) => (Refusal::UnknownPeer, Some(public)),
         })?;
         let refused = |refusal| Err((refusal, Some(public)));
-        let Some(peer) = by_key.get(&public).and_then(|id| peers.get_mut(id)) else {
+        let Some(state) = by_key.get(&public).and_then(|id| peers.get_mut(id)) else {
             return refused(Refusal::UnknownPeer);
         };
         // "…discards packets containing timestamps less than or equal to it" (5.1).
-        if consumed.timestamp <= peer.greatest_timestamp {
+        if consumed.timestamp <= state.greatest_timestamp {
             return refused(Refusal::ReplayedTimestamp);
         }
         let too_soon = |last| now.since(last) < INITIATION_INTERVAL;
-        if peer.last_consumed_initiation.is_some_and(too_soon) {
+        if state.last_consumed_initiation.is_some_and(too_soon) {
             return refused(Refusal::Flooded);
         }
-        peer.greatest_timestamp = consumed.timestamp;
-        peer.last_consumed_initiation = Some(now);
+        state.greatest_timestamp = consumed.timestamp;
+        state.last_consumed_initiation = Some(now);
 
-        let id = peer.tunnel.id();
+        let id = state.peer.id();
         let index = core.new_index(id);
         let ephemeral = core.new_ephemeral();
         let Some((session, mut response)) =
-            create_response(consumed, &peer.remote, index, &ephemeral, now)
+            create_response(consumed, &state.remote, index, &ephemeral, now)
         else {
             core.indices.remove(&index);
             return refused(Refusal::NotAuthentic);
         };
         core.stats.initiations_accepted += 1;
-        peer.tunnel.roam(from);
-        peer.tunnel.note_received(now, INITIATION_BYTES);
-        peer.session_responded(core, now, session);
-        peer.last_sent_handshake = Some(now);
-        peer.stamper.stamp(now, &mut response);
-        peer.send_handshake(core, now, from, &response, peer.responses_in_vain);
+        state.peer.roam(from);
+        state.peer.note_received(now, INITIATION_BYTES);
+        state.session_responded(core, now, session);
+        state.last_sent_handshake = Some(now);
+        state.stamper.stamp(now, &mut response);
+        state.send_handshake(core, now, from, &response, state.responses_in_vain);
         self.reschedule(id);
         Ok(public)
     }
@@ -179,26 +179,26 @@ impl Device {
     ) -> Result<PublicKey, Refused> {
         let Self { core, peers, .. } = self;
         let index = message.receiver();
-        let Some(peer) = core.indices.get(&index).and_then(|id| peers.get_mut(id)) else {
+        let Some(state) = core.indices.get(&index).and_then(|id| peers.get_mut(id)) else {
             return Err((Refusal::Unexpected, None));
         };
-        let public = peer.public_key();
+        let public = state.public_key();
         // A response is consumed at most once: the index then names a session, no initiation.
-        let Some(initiation) = peer.initiation.take_if(|created| created.index == index) else {
+        let Some(initiation) = state.initiation.take_if(|created| created.index == index) else {
             return Err((Refusal::Unexpected, Some(public)));
         };
         let session = core.identity.as_ref().and_then(|identity| {
-            consume_response(identity, &peer.remote, &initiation, message, now)
+            consume_response(identity, &state.remote, &initiation, message, now)
         });
         let Some(session) = session else {
-            peer.initiation = Some(initiation);
+            state.initiation = Some(initiation);
             return Err((Refusal::NotAuthentic, Some(public)));
         };
         core.stats.responses_accepted += 1;
-        peer.tunnel.roam(from);
-        peer.tunnel.note_received(now, RESPONSE_BYTES);
-        peer.session_initiated(core, now, wall, session);
-        let id = peer.tunnel.id();
+        state.peer.roam(from);
+        state.peer.note_received(now, RESPONSE_BYTES);
+        state.session_initiated(core, now, wall, session);
+        let id = state.peer.id();
         self.reschedule(id);
         Ok(public)
     }
@@ -211,11 +211,11 @@ impl Device {
     ) -> Result<PublicKey, Refused> {
         let Self { core, peers, .. } = self;
         let id = core.indices.get(&reply.receiver());
-        let Some(peer) = id.and_then(|id| peers.get_mut(id)) else {
+        let Some(state) = id.and_then(|id| peers.get_mut(id)) else {
             return Err((Refusal::Unexpected, None));
         };
-        let public = peer.public_key();
-        if !peer.stamper.consume_reply(now, reply) {
+        let public = state.public_key();
+        if !state.stamper.consume_reply(now, reply) {
             return Err((Refusal::NotAuthentic, Some(public)));
         }
         core.stats.cookies_accepted += 1;

@@ -3,7 +3,7 @@
 //! - this file: the four families of methods, and who owns what;
 //! - `handshake`: what happens to a message of type 1, 2 or 3;
 //! - `outcome`: what is told of that;
-//! - `peer`: sessions, starting and finishing handshakes;
+//! - `peer_state`: sessions, starting and finishing handshakes;
 //! - `timers`: the timers of a peer and what they do;
 //! - `configure`: a change of configuration;
 //! - `packet`: one packet of data, where no shards carry trains.
@@ -12,7 +12,7 @@ mod configure;
 mod handshake;
 mod outcome;
 mod packet;
-mod peer;
+mod peer_state;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -24,15 +24,15 @@ use crate::config::{DeviceStatus, PublicKey, Secret};
 use crate::cookie::Checker;
 use crate::limiter::Limiter;
 use crate::noise::Identity;
+use crate::peer::Peer;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::tunnel::Tunnel;
 use crate::wire::{INITIATION_LEN, RESPONSE_LEN};
 use crate::{AllowedIps, Endpoint, Tai64N, Time};
 
 pub use outcome::{HandshakeKind, HandshakeOutcome, Refusal};
 pub use packet::{NotOpened, NotSealed};
-use peer::Peer;
+use peer_state::PeerState;
 
 /// Peers that one call lets do what is due: each may cost a Diffie-Hellman, and what they send is answered.
 const MAX_DUE: usize = 64;
@@ -47,14 +47,14 @@ pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 /// A WireGuard interface without its sockets: see the [crate] for how to drive it.
 pub struct Device {
     core: Core,
-    /// By [`Tunnel::id`], so in the order in which they were added.
-    peers: BTreeMap<u32, Peer>,
+    /// By [`Peer::id`], so in the order in which they were added.
+    peers: BTreeMap<u32, PeerState>,
     by_key: HashMap<PublicKey, u32>,
     next_id: u32,
     /// The last timestamp that each removed peer was sent, for the case that it is added again. At most MAX_PEERS.
     removed: HashMap<PublicKey, Tai64N>,
     /// What the next change starts from; clones of it are published.
-    routes: AllowedIps<Arc<Tunnel>>,
+    routes: AllowedIps<Arc<Peer>>,
     /// The earliest deadline of each peer that has one. Those that frames wait for stand in [`URGENT`], the others in
     /// [`ORDINARY`].
     deadlines: [BTreeSet<(Time, u32)>; 2],
@@ -87,7 +87,7 @@ struct Core {
 enum Queued {
     Output(Output),
     /// The responder cannot send until it hears from us: a keepalive, unless staged frames went out by now.
-    Confirm(Arc<Tunnel>, Arc<Session>),
+    Confirm(Arc<Peer>, Arc<Session>),
 }
 
 /// What the device wants done.
@@ -103,25 +103,25 @@ pub enum Output {
         /// The UDP payload.
         datagram: ArrayVec<u8, INITIATION_LEN>,
         /// The peer it is for; `None` for a cookie reply, which answers before the peer is known.
-        tunnel: Option<Arc<Tunnel>>,
+        peer: Option<Arc<Peer>>,
         /// How many of its kind left before it in vain: initiations without an answer, or responses that led to no
         /// session.
         in_vain: u32,
     },
-    /// Seal and send an empty packet on [`Tunnel::current`], then call [`Tunnel::keepalive_sent`].
+    /// Seal and send an empty packet on [`Peer::current`], then call [`Peer::keepalive_sent`].
     Keepalive {
         /// The peer it is for.
-        tunnel: Arc<Tunnel>,
+        peer: Arc<Peer>,
     },
     /// There is a session to send with: send what is staged.
     SessionReady {
         /// The peer that it is with.
-        tunnel: Arc<Tunnel>,
+        peer: Arc<Peer>,
     },
     /// No session will come: drop what is staged.
     DropStaged {
         /// The peer that does not answer or was removed.
-        tunnel: Arc<Tunnel>,
+        peer: Arc<Peer>,
         /// How many initiations left until the handshake was given up; `None` if the peer was removed.
         given_up_after: Option<u32>,
     },
@@ -244,24 +244,24 @@ impl Device {
             public_key: identity.map(|identity| identity.public),
             listen_port: self.listen_port,
             fwmark: self.fwmark,
-            peers: self.peers.values().map(Peer::status).collect(),
+            peers: self.peers.values().map(PeerState::status).collect(),
         }
     }
 
     /// All peers, in the order in which they were added.
-    pub fn tunnels(&self) -> impl Iterator<Item = &Arc<Tunnel>> {
-        self.peers.values().map(|peer| &peer.tunnel)
+    pub fn peers(&self) -> impl Iterator<Item = &Arc<Peer>> {
+        self.peers.values().map(|state| &state.peer)
     }
 
-    /// The peers from the one with this [`Tunnel::id`] on, in the order in which they were added.
-    pub fn tunnels_from(&self, id: u32) -> impl Iterator<Item = &Arc<Tunnel>> {
-        self.peers.range(id..).map(|(_, peer)| &peer.tunnel)
+    /// The peers from the one with this [`Peer::id`] on, in the order in which they were added.
+    pub fn tunnels_from(&self, id: u32) -> impl Iterator<Item = &Arc<Peer>> {
+        self.peers.range(id..).map(|(_, state)| &state.peer)
     }
 
     /// The peer with this static key.
-    pub fn tunnel(&self, key: &PublicKey) -> Option<&Arc<Tunnel>> {
+    pub fn peer(&self, key: &PublicKey) -> Option<&Arc<Peer>> {
         let id = self.by_key.get(key)?;
-        self.peers.get(id).map(|peer| &peer.tunnel)
+        self.peers.get(id).map(|state| &state.peer)
     }
 
     /// What the shards read.
@@ -274,41 +274,41 @@ impl Device {
         self.core.stats
     }
 
-    /// What became of the datagram of an [`Output::Handshake`] for this tunnel: whether it left. One that could not is
+    /// What became of the datagram of an [`Output::Handshake`] for this peer: whether it left. One that could not is
     /// tried again by its timer, as if the network had lost it.
-    pub fn handle_sent(&mut self, datagram: &[u8], tunnel: Option<&Arc<Tunnel>>, left: bool) {
+    pub fn handle_sent(&mut self, datagram: &[u8], peer: Option<&Arc<Peer>>, left: bool) {
         let stats = &mut self.core.stats;
         if !left {
             stats.send_failed += 1;
             return;
         }
-        if let Some(tunnel) = tunnel {
-            tunnel.handshake_sent(datagram.len() as u64);
+        if let Some(peer) = peer {
+            peer.handshake_sent(datagram.len() as u64);
         }
-        let peer = tunnel.and_then(|tunnel| self.peers.get_mut(&tunnel.id()));
-        match (datagram.len(), peer) {
-            (INITIATION_LEN, peer) => {
+        let state = peer.and_then(|peer| self.peers.get_mut(&peer.id()));
+        match (datagram.len(), state) {
+            (INITIATION_LEN, state) => {
                 stats.initiations_sent += 1;
-                if let Some(peer) = peer {
-                    peer.initiations_in_vain += 1;
+                if let Some(state) = state {
+                    state.initiations_in_vain += 1;
                 }
             }
-            (RESPONSE_LEN, peer) => {
+            (RESPONSE_LEN, state) => {
                 stats.responses_sent += 1;
-                if let Some(peer) = peer {
-                    peer.responses_in_vain += 1;
+                if let Some(state) = state {
+                    state.responses_in_vain += 1;
                 }
             }
             _ => stats.cookies_sent += 1,
         }
     }
 
-    /// A shard raised an event for this tunnel: one of its methods returned true.
-    pub fn handle_event(&mut self, now: Time, wall: Tai64N, tunnel: &Arc<Tunnel>) {
-        let events = tunnel.take_events();
-        if let Some(peer) = self.peers.get_mut(&tunnel.id()) {
-            peer.events_raised(&mut self.core, now, wall, events);
-            self.reschedule(tunnel.id());
+    /// A shard raised an event for this peer: one of its methods returned true.
+    pub fn handle_event(&mut self, now: Time, wall: Tai64N, peer: &Arc<Peer>) {
+        let events = peer.take_events();
+        if let Some(state) = self.peers.get_mut(&peer.id()) {
+            state.events_raised(&mut self.core, now, wall, events);
+            self.reschedule(peer.id());
         }
     }
 
@@ -325,9 +325,9 @@ impl Device {
             else {
                 break;
             };
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.scheduled = None;
-                peer.time_passed(&mut self.core, now, wall);
+            if let Some(state) = self.peers.get_mut(&id) {
+                state.scheduled = None;
+                state.time_passed(&mut self.core, now, wall);
                 self.reschedule(id);
             }
         }
@@ -343,8 +343,8 @@ impl Device {
         self.core.up = true;
         let ids: Vec<u32> = self.peers.keys().copied().collect();
         for id in ids {
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.came_up(&mut self.core, now);
+            if let Some(state) = self.peers.get_mut(&id) {
+                state.came_up(&mut self.core, now);
                 self.reschedule(id);
             }
         }
@@ -363,8 +363,8 @@ impl Device {
         }
         let ids: Vec<u32> = self.peers.keys().copied().collect();
         for id in ids {
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.start_anew(&mut self.core, now);
+            if let Some(state) = self.peers.get_mut(&id) {
+                state.start_anew(&mut self.core, now);
                 self.reschedule(id);
             }
         }
@@ -395,8 +395,8 @@ impl Device {
         loop {
             match self.core.outputs.pop_front()? {
                 Queued::Output(output) => return Some(output),
-                Queued::Confirm(tunnel, session) if session.sent() == 0 => {
-                    return Some(Output::Keepalive { tunnel });
+                Queued::Confirm(peer, session) if session.sent() == 0 => {
+                    return Some(Output::Keepalive { peer });
                 }
                 Queued::Confirm(..) => {}
             }
@@ -405,21 +405,21 @@ impl Device {
 
     /// Brings the order of deadlines up to date with the timers of a peer.
     fn reschedule(&mut self, id: u32) {
-        let Some(peer) = self.peers.get_mut(&id) else {
+        let Some(state) = self.peers.get_mut(&id) else {
             return;
         };
-        let order = if peer.frames_wait { URGENT } else { ORDINARY };
-        let next = peer.timers.next_deadline().map(|at| (order, at));
-        if next == peer.scheduled {
+        let order = if state.frames_wait { URGENT } else { ORDINARY };
+        let next = state.timers.next_deadline().map(|at| (order, at));
+        if next == state.scheduled {
             return;
         }
-        if let Some((order, at)) = peer.scheduled {
+        if let Some((order, at)) = state.scheduled {
             self.deadlines[order].remove(&(at, id));
         }
         if let Some((order, at)) = next {
             self.deadlines[order].insert((at, id));
         }
-        peer.scheduled = next;
+        state.scheduled = next;
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use adit_aead::{OpenJob, SealJob, TAG_LEN};
 
 use super::Device;
+use crate::peer::Peer;
 use crate::session::Session;
-use crate::tunnel::Tunnel;
 use crate::wire::{DataHeader, padded_len};
 use crate::{Endpoint, Tai64N, Time};
 
@@ -22,11 +22,11 @@ pub enum NotSealed {
     /// No peer's allowed IPs contain its destination.
     NoRoute,
     /// It is not known where the peer is.
-    NoEndpoint(Arc<Tunnel>),
+    NoEndpoint(Arc<Peer>),
     /// There is no session yet, and a handshake is started. Keep the packet, a bounded number of them, until
     /// [`Output::SessionReady`](super::Output::SessionReady) or [`Output::DropStaged`](super::Output::DropStaged) names the
     /// peer.
-    NoSession(Arc<Tunnel>),
+    NoSession(Arc<Peer>),
 }
 
 /// Why a datagram was not opened. Up to `Replayed` it has changed nothing.
@@ -48,7 +48,7 @@ pub enum NotOpened {
 
 impl Device {
     /// Seals one IP packet for the peer whose allowed IPs contain its destination: where to send the datagram to, and the
-    /// datagram. `mtu` is the tunnel's, beyond which no padding goes.
+    /// datagram. `mtu` is the peer's, beyond which no padding goes.
     ///
     /// The drain rule of the [crate] applies. Here two devices are joined by function calls:
     ///
@@ -95,12 +95,12 @@ impl Device {
     ///         while let Some(output) = devices[n].poll_output() {
     ///             quiet = false;
     ///             match output {
-    ///                 Output::Handshake { datagram, tunnel, .. } => {
-    ///                     devices[n].handle_sent(&datagram, tunnel.as_ref(), true);
+    ///                 Output::Handshake { datagram, peer, .. } => {
+    ///                     devices[n].handle_sent(&datagram, peer.as_ref(), true);
     ///                     devices[1 - n].handle_handshake(now, wall, addrs[n].into(), &datagram, false);
     ///                 }
-    ///                 Output::Keepalive { tunnel } => {
-    ///                     if let Some((_, datagram)) = devices[n].seal_keepalive(now, wall, &tunnel) {
+    ///                 Output::Keepalive { peer } => {
+    ///                     if let Some((_, datagram)) = devices[n].seal_keepalive(now, wall, &peer) {
     ///                         let empty = devices[1 - n].open(now, wall, addrs[n].into(), &datagram);
     ///                         assert_eq!(empty, Ok(Vec::new()));
     ///                     }
@@ -127,18 +127,18 @@ impl Device {
         mtu: usize,
     ) -> Result<(Endpoint, Vec<u8>), NotSealed> {
         let inner = Inner::parse(packet).ok_or(NotSealed::NotIp)?;
-        let tunnel = self.routes.lookup(inner.destination).cloned();
-        let tunnel = tunnel.ok_or(NotSealed::NoRoute)?;
-        let to = tunnel.endpoint();
-        let to = to.ok_or_else(|| NotSealed::NoEndpoint(Arc::clone(&tunnel)))?;
-        let Some((session, datagram)) = seal(&tunnel, now, &packet[..inner.len], mtu) else {
-            if tunnel.want_session() {
-                self.handle_event(now, wall, &tunnel);
+        let peer = self.routes.lookup(inner.destination).cloned();
+        let peer = peer.ok_or(NotSealed::NoRoute)?;
+        let to = peer.endpoint();
+        let to = to.ok_or_else(|| NotSealed::NoEndpoint(Arc::clone(&peer)))?;
+        let Some((session, datagram)) = seal(&peer, now, &packet[..inner.len], mtu) else {
+            if peer.want_session() {
+                self.handle_event(now, wall, &peer);
             }
-            return Err(NotSealed::NoSession(tunnel));
+            return Err(NotSealed::NoSession(peer));
         };
-        if tunnel.data_sent(now, &session, datagram.len() as u64) {
-            self.handle_event(now, wall, &tunnel);
+        if peer.data_sent(now, &session, datagram.len() as u64) {
+            self.handle_event(now, wall, &peer);
         }
         Ok((to, datagram))
     }
@@ -148,12 +148,12 @@ impl Device {
         &mut self,
         now: Time,
         wall: Tai64N,
-        tunnel: &Arc<Tunnel>,
+        peer: &Arc<Peer>,
     ) -> Option<(Endpoint, Vec<u8>)> {
-        let to = tunnel.endpoint()?;
-        let (session, datagram) = seal(tunnel, now, &[], 0)?;
-        if tunnel.keepalive_sent(now, &session, datagram.len() as u64) {
-            self.handle_event(now, wall, tunnel);
+        let to = peer.endpoint()?;
+        let (session, datagram) = seal(peer, now, &[], 0)?;
+        if peer.keepalive_sent(now, &session, datagram.len() as u64) {
+            self.handle_event(now, wall, peer);
         }
         Some((to, datagram))
     }
@@ -173,7 +173,7 @@ impl Device {
         let inbound = self.core.shared.session(header.receiver);
         let inbound = inbound.filter(|inbound| inbound.session.may_receive(now));
         let inbound = inbound.ok_or(NotOpened::NoSession)?;
-        let (tunnel, session) = (&inbound.tunnel, &inbound.session);
+        let (peer, session) = (&inbound.peer, &inbound.session);
         let mut text = datagram[DataHeader::LEN..].to_vec();
         let mut job = [OpenJob::in_place(
             session.receive_key(),
@@ -188,16 +188,16 @@ impl Device {
             return Err(NotOpened::Replayed);
         }
         text.truncate(text.len() - TAG_LEN);
-        tunnel.roam(from);
-        if tunnel.received(now, session, datagram.len() as u64, !text.is_empty()) {
-            self.handle_event(now, wall, tunnel);
+        peer.roam(from);
+        if peer.received(now, session, datagram.len() as u64, !text.is_empty()) {
+            self.handle_event(now, wall, peer);
         }
         if text.is_empty() {
             return Ok(text);
         }
         let inner = Inner::parse(&text).ok_or(NotOpened::NotIp)?;
         let owner = self.routes.lookup(inner.source);
-        if !owner.is_some_and(|owner| Arc::ptr_eq(owner, tunnel)) {
+        if !owner.is_some_and(|owner| Arc::ptr_eq(owner, peer)) {
             return Err(NotOpened::WrongSource);
         }
         text.truncate(inner.len);
@@ -205,8 +205,8 @@ impl Device {
     }
 }
 
-fn seal(tunnel: &Tunnel, now: Time, packet: &[u8], mtu: usize) -> Option<(Arc<Session>, Vec<u8>)> {
-    let session = tunnel.session(now)?;
+fn seal(peer: &Peer, now: Time, packet: &[u8], mtu: usize) -> Option<(Arc<Session>, Vec<u8>)> {
+    let session = peer.session(now)?;
     let counter = session.reserve(now, 1).ok()?;
     let mut datagram = vec![0; DataHeader::LEN + padded_len(packet.len(), mtu) + TAG_LEN];
     let (header, text) = datagram.split_first_chunk_mut()?;

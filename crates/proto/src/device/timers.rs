@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::peer::Peer;
+use super::peer_state::PeerState;
 use super::{Core, Output};
 use crate::limits::*;
-use crate::tunnel::event;
+use crate::peer::event;
 use crate::{Tai64N, Time};
 
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ impl Timers {
     }
 }
 
-impl Peer {
+impl PeerState {
     pub(super) fn time_passed(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
         for timer in Timer::ALL {
             if !self.timers.take_due(timer, now) {
@@ -86,22 +86,22 @@ impl Peer {
 
     /// A shard sent or received while the timer that looks at it did not run, by the bits of [`event`].
     ///
-    /// Even if that is answered by now, the timer runs: a busy tunnel then costs one event per timeout, not one per
+    /// Even if that is answered by now, the timer runs: a busy peer then costs one event per timeout, not one per
     /// packet that is answered before its event arrives.
     pub(super) fn arm_for_activity(&mut self, now: Time, events: u8) {
         if events & event::NO_ANSWER != 0 {
-            let since = self.tunnel.unanswered().unwrap_or(now);
+            let since = self.peer.unanswered().unwrap_or(now);
             self.arm_activity(Timer::NoAnswer, self.answer_due(since));
         }
         if events & event::KEEPALIVE != 0 {
-            let since = self.tunnel.owed().unwrap_or(now);
+            let since = self.peer.owed().unwrap_or(now);
             self.arm_activity(Timer::Keepalive, since + KEEPALIVE_TIMEOUT);
         }
     }
 
     fn arm_activity(&mut self, timer: Timer, at: Time) {
         if !self.timers.is_armed(timer) {
-            self.tunnel.set_armed(activity_bit(timer), true);
+            self.peer.set_armed(activity_bit(timer), true);
             self.timers.arm(timer, at);
         }
     }
@@ -114,25 +114,25 @@ impl Peer {
     /// this timer is reset" (6.4).
     fn initiation_due(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
         self.frames_wait = false;
-        if self.tunnel.take_wanted() {
+        if self.peer.take_wanted() {
             self.attempts_since = now;
         }
         if now.since(self.attempts_since) < REKEY_ATTEMPT_TIME {
             if self.initiation.is_some() {
                 // The path may be what broke: let the kernel choose the source anew.
-                self.tunnel.clear_source();
+                self.peer.clear_source();
             }
             return self.send_initiation(core, now, wall);
         }
         core.stats.given_up += 1;
         let given_up_after = Some(self.initiations_in_vain);
         self.end_handshake(core);
-        self.tunnel.clear_owed();
+        self.peer.clear_owed();
         if !self.timers.is_armed(Timer::ZeroKeys) {
             self.timers.arm(Timer::ZeroKeys, now + ZERO_KEYS_AFTER_TIME);
         }
         core.push(Output::DropStaged {
-            tunnel: Arc::clone(&self.tunnel),
+            peer: Arc::clone(&self.peer),
             given_up_after,
         });
     }
@@ -140,29 +140,29 @@ impl Peer {
     /// "If … no packets have been received for Keepalive-Timeout + Rekey-Timeout" after data was sent, "a handshake
     /// initiation is sent" (6.5).
     fn data_unanswered(&mut self, now: Time) {
-        self.tunnel.set_armed(event::NO_ANSWER, false);
-        let Some(since) = self.tunnel.unanswered() else {
+        self.peer.set_armed(event::NO_ANSWER, false);
+        let Some(since) = self.peer.unanswered() else {
             return;
         };
         if self.answer_due(since) > now {
             return self.arm_activity(Timer::NoAnswer, self.answer_due(since));
         }
-        self.tunnel.clear_unanswered();
-        self.tunnel.clear_source();
+        self.peer.clear_unanswered();
+        self.peer.clear_source();
         self.handshake_wanted(now, false);
     }
 
     /// "If a peer has received a validly-authenticated transport data message …, but does not have any packets itself
     /// to send back for Keepalive-Timeout seconds, it sends a keepalive message" (6.5).
     fn keepalive_due(&mut self, core: &mut Core, now: Time) {
-        self.tunnel.set_armed(event::KEEPALIVE, false);
-        let Some(since) = self.tunnel.owed() else {
+        self.peer.set_armed(event::KEEPALIVE, false);
+        let Some(since) = self.peer.owed() else {
             return;
         };
         if since + KEEPALIVE_TIMEOUT > now {
             return self.arm_activity(Timer::Keepalive, since + KEEPALIVE_TIMEOUT);
         }
-        self.tunnel.clear_owed();
+        self.peer.clear_owed();
         self.send_keepalive(core, now);
     }
 
@@ -171,7 +171,7 @@ impl Peer {
         if interval.is_zero() {
             return;
         }
-        let due = self.tunnel.last_traversal().map_or(now, |at| at + interval);
+        let due = self.peer.last_traversal().map_or(now, |at| at + interval);
         if due > now {
             return self.timers.arm(Timer::PersistentKeepalive, due);
         }

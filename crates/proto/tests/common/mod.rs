@@ -19,7 +19,7 @@ use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, PeerChange, PeerStatus, PublicKey, Secret,
 };
 use adit_proto::wire::{self, DataHeader, Kind};
-use adit_proto::{Device, Endpoint, HandshakeStats, Output, Session, Tai64N, Time, Tunnel};
+use adit_proto::{Device, Endpoint, HandshakeStats, Output, Peer, Session, Tai64N, Time};
 
 pub const A: usize = 0;
 pub const B: usize = 1;
@@ -241,13 +241,13 @@ impl Net {
         known.unwrap_or_else(|| public_key(host))
     }
 
-    pub fn tunnel(&self, host: usize, peer: usize) -> Arc<Tunnel> {
+    pub fn peer(&self, host: usize, peer: usize) -> Arc<Peer> {
         let key = self.public(peer);
-        Arc::clone(self.hosts[host].device.tunnel(&key).expect("a peer"))
+        Arc::clone(self.hosts[host].device.peer(&key).expect("a peer"))
     }
 
     pub fn session(&self, host: usize, peer: usize) -> Arc<Session> {
-        self.tunnel(host, peer).current().expect("a session")
+        self.peer(host, peer).current().expect("a session")
     }
 
     pub fn status(&self, host: usize, peer: usize) -> PeerStatus {
@@ -274,46 +274,46 @@ impl Net {
 
     /// A packet for `peer` came out of the TUN.
     pub fn send(&mut self, host: usize, peer: usize, text: &[u8]) {
-        let tunnel = self.tunnel(host, peer);
+        let peer = self.peer(host, peer);
         self.hosts[host]
             .staged
-            .entry(tunnel.id())
+            .entry(peer.id())
             .or_default()
             .push(text.to_vec());
-        self.flush(host, &tunnel);
+        self.flush(host, &peer);
     }
 
-    fn flush(&mut self, host: usize, tunnel: &Arc<Tunnel>) {
+    fn flush(&mut self, host: usize, peer: &Arc<Peer>) {
         let staged = self.hosts[host]
             .staged
-            .remove(&tunnel.id())
+            .remove(&peer.id())
             .unwrap_or_default();
         let mut kept = Vec::new();
         let mut event = false;
         for text in staged {
-            let sealed = tunnel
+            let sealed = peer
                 .endpoint()
-                .and_then(|to| Some((to, seal(tunnel, self.now, &text)?)));
+                .and_then(|to| Some((to, seal(peer, self.now, &text)?)));
             match sealed {
                 Some((to, (session, bytes))) => {
-                    event |= tunnel.data_sent(self.now, &session, bytes.len() as u64);
+                    event |= peer.data_sent(self.now, &session, bytes.len() as u64);
                     self.transmit(host, to.addr, bytes);
                 }
                 None => kept.push(text),
             }
         }
         if !kept.is_empty() {
-            self.hosts[host].staged.insert(tunnel.id(), kept);
-            event |= tunnel.want_session();
+            self.hosts[host].staged.insert(peer.id(), kept);
+            event |= peer.want_session();
         }
         if event {
-            self.event(host, tunnel);
+            self.event(host, peer);
         }
     }
 
-    pub fn event(&mut self, host: usize, tunnel: &Arc<Tunnel>) {
+    pub fn event(&mut self, host: usize, peer: &Arc<Peer>) {
         let (now, wall) = (self.now, self.wall(host));
-        self.hosts[host].device.handle_event(now, wall, tunnel);
+        self.hosts[host].device.handle_event(now, wall, peer);
         self.drain(host);
     }
 
@@ -330,32 +330,29 @@ impl Net {
         while let Some(output) = self.hosts[host].device.poll_output() {
             match output {
                 Output::Handshake {
-                    to,
-                    datagram,
-                    tunnel,
-                    ..
+                    to, datagram, peer, ..
                 } => {
                     let device = &mut self.hosts[host].device;
-                    device.handle_sent(&datagram, tunnel.as_ref(), true);
+                    device.handle_sent(&datagram, peer.as_ref(), true);
                     self.transmit(host, to.addr, datagram.to_vec());
                 }
-                Output::SessionReady { tunnel } => self.flush(host, &tunnel),
-                Output::Keepalive { tunnel } => {
-                    let Some((to, (session, bytes))) = tunnel
+                Output::SessionReady { peer } => self.flush(host, &peer),
+                Output::Keepalive { peer } => {
+                    let Some((to, (session, bytes))) = peer
                         .endpoint()
-                        .and_then(|to| Some((to, seal(&tunnel, self.now, &[])?)))
+                        .and_then(|to| Some((to, seal(&peer, self.now, &[])?)))
                     else {
                         continue;
                     };
                     let len = bytes.len() as u64;
-                    let event = tunnel.keepalive_sent(self.now, &session, len);
+                    let event = peer.keepalive_sent(self.now, &session, len);
                     self.transmit(host, to.addr, bytes);
                     if event {
-                        self.event(host, &tunnel);
+                        self.event(host, &peer);
                     }
                 }
-                Output::DropStaged { tunnel, .. } => {
-                    self.hosts[host].staged.remove(&tunnel.id());
+                Output::DropStaged { peer, .. } => {
+                    self.hosts[host].staged.remove(&peer.id());
                     self.hosts[host].staged_drops += 1;
                 }
             }
@@ -420,16 +417,16 @@ impl Net {
             return;
         }
         text.truncate(text.len() - TAG_LEN);
-        inbound.tunnel.roam(from);
+        inbound.peer.roam(from);
         let data = !text.is_empty();
         let event = inbound
-            .tunnel
+            .peer
             .received(self.now, session, bytes.len() as u64, data);
         if data {
             self.hosts[host].delivered.push(text);
         }
         if event {
-            self.event(host, &inbound.tunnel);
+            self.event(host, &inbound.peer);
         }
     }
 
@@ -471,14 +468,14 @@ impl Net {
     pub fn connect(&mut self) {
         self.send(A, B, b"first");
         self.run_for(millis(100));
-        assert!(self.tunnel(A, B).current().is_some() && self.tunnel(B, A).current().is_some());
+        assert!(self.peer(A, B).current().is_some() && self.peer(B, A).current().is_some());
         assert_eq!(self.hosts[B].delivered.pop().unwrap(), b"first");
     }
 }
 
-/// A data message of `text`, if the tunnel has a session to send it with.
-pub fn seal(tunnel: &Tunnel, now: Time, text: &[u8]) -> Option<(Arc<Session>, Vec<u8>)> {
-    let session = tunnel.current()?;
+/// A data message of `text`, if the peer has a session to send it with.
+pub fn seal(peer: &Peer, now: Time, text: &[u8]) -> Option<(Arc<Session>, Vec<u8>)> {
+    let session = peer.current()?;
     let counter = session.reserve(now, 1).ok()?;
     let mut bytes = vec![0; DataHeader::LEN + text.len() + TAG_LEN];
     let (header, sealed) = bytes.split_first_chunk_mut().expect("room for the header");

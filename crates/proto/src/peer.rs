@@ -13,7 +13,7 @@ use crate::{Endpoint, Time};
 /// Shards note what happened as timestamps; the control thread looks at them when a timer runs out. A shard tells
 /// the control thread only when no timer is armed that will look, or when a handshake is due. `tests/loom.rs` tries every
 /// interleaving of that; what it does not hang on are atomics of the standard library in that build, too.
-pub struct Tunnel {
+pub struct Peer {
     id: u32,
     public_key: PublicKey,
     current: ArcSwapOption<Session>,
@@ -47,7 +47,7 @@ pub(crate) mod event {
     pub(crate) const KEEPALIVE: u8 = 16;
 }
 
-impl Tunnel {
+impl Peer {
     pub(crate) fn new(id: u32, public_key: PublicKey) -> Self {
         Self {
             id,
@@ -118,7 +118,7 @@ impl Tunnel {
 
     /// A train of data was sealed and sent: `bytes` of UDP payload, 0 if it was lost on the outbound path.
     ///
-    /// True if the control thread must be told, here and below: queue this tunnel for
+    /// True if the control thread must be told, here and below: queue this peer for
     /// [`Device::handle_event`](crate::Device::handle_event). It is true at most once until that was called.
     pub fn data_sent(&self, now: Time, session: &Session, bytes: u64) -> bool {
         let mut events = self.sent(now, session, bytes);
@@ -214,7 +214,7 @@ impl Tunnel {
 }
 
 /// For the control thread.
-impl Tunnel {
+impl Peer {
     pub(crate) fn note_sent(&self, now: Time, bytes: u64) {
         self.tx_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.last_sent.store(stamp(now), Ordering::Relaxed);

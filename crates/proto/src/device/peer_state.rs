@@ -13,15 +13,15 @@ use crate::config::{Cidr, PeerStatus, PublicKey};
 use crate::cookie::Stamper;
 use crate::limits::*;
 use crate::noise::{CreatedInitiation, Remote, create_initiation};
+use crate::peer::{Peer, event};
 use crate::session::Session;
-use crate::tunnel::{Tunnel, event};
 use crate::{Endpoint, Tai64N, Time};
 
-pub(super) struct Peer {
-    pub(super) tunnel: Arc<Tunnel>,
+pub(super) struct PeerState {
+    pub(super) peer: Arc<Peer>,
     pub(super) remote: Remote,
     pub(super) stamper: Stamper,
-    /// As it was last set; the tunnel's follows the peer.
+    /// As it was last set; the peer's follows the peer.
     pub(super) configured_endpoint: Option<SocketAddr>,
     pub(super) persistent_keepalive: u16,
     pub(super) allowed_ips: BTreeSet<Cidr>,
@@ -59,10 +59,10 @@ pub(super) struct Sessions {
     pub(super) next: Option<Arc<Session>>,
 }
 
-impl Peer {
+impl PeerState {
     pub(super) fn new(id: u32, remote: Remote) -> Self {
         Self {
-            tunnel: Arc::new(Tunnel::new(id, remote.public)),
+            peer: Arc::new(Peer::new(id, remote.public)),
             stamper: Stamper::new(&remote.public),
             remote,
             configured_endpoint: None,
@@ -94,10 +94,10 @@ impl Peer {
         PeerStatus {
             public_key: self.public_key(),
             preshared_key: (!preshared_key.is_zero()).then(|| preshared_key.clone()),
-            endpoint: self.tunnel.endpoint().map(|endpoint| endpoint.addr),
+            endpoint: self.peer.endpoint().map(|endpoint| endpoint.addr),
             last_handshake: self.last_handshake,
-            rx_bytes: self.tunnel.rx_bytes(),
-            tx_bytes: self.tunnel.tx_bytes(),
+            rx_bytes: self.peer.rx_bytes(),
+            tx_bytes: self.peer.tx_bytes(),
             persistent_keepalive: self.persistent_keepalive,
             allowed_ips: self.allowed_ips.iter().copied().collect(),
         }
@@ -124,7 +124,7 @@ impl Peer {
     /// Frames are staged.
     fn session_wanted(&mut self, core: &mut Core, now: Time) {
         if self.can_send(now) {
-            self.tunnel.take_wanted();
+            self.peer.take_wanted();
             core.push(self.session_ready());
         } else {
             self.handshake_wanted(now, true);
@@ -132,13 +132,13 @@ impl Peer {
     }
 
     pub(super) fn can_send(&self, now: Time) -> bool {
-        let current = self.tunnel.current();
+        let current = self.peer.current();
         current.is_some_and(|session| session.may_send(now))
     }
 
     fn session_ready(&self) -> Output {
         Output::SessionReady {
-            tunnel: Arc::clone(&self.tunnel),
+            peer: Arc::clone(&self.peer),
         }
     }
 
@@ -149,7 +149,7 @@ impl Peer {
     /// [`Device::handle_timeout`](super::Device::handle_timeout) takes turns with what they answer, and between those
     /// that frames wait for and the others.
     pub(super) fn handshake_wanted(&mut self, now: Time, frames_wait: bool) {
-        self.tunnel.take_wanted();
+        self.peer.take_wanted();
         self.attempts_since = now;
         let armed = self.timers.deadline(Timer::Retransmit);
         if armed.is_some_and(|at| at > now) {
@@ -162,7 +162,7 @@ impl Peer {
         };
         self.frames_wait = at <= now && (self.frames_wait || frames_wait);
         // One that only waits for its turn is still to hear of frames.
-        self.tunnel.set_handshaking(at > now);
+        self.peer.set_handshaking(at > now);
         self.timers.arm(Timer::Retransmit, at);
     }
 
@@ -181,12 +181,12 @@ impl Peer {
         self.jitter = core.new_jitter();
         let retry = now + REKEY_TIMEOUT + self.jitter;
         self.timers.arm(Timer::Retransmit, retry);
-        self.tunnel.set_handshaking(true);
+        self.peer.set_handshaking(true);
 
-        let Some(to) = self.tunnel.endpoint().filter(|_| core.up) else {
+        let Some(to) = self.peer.endpoint().filter(|_| core.up) else {
             return;
         };
-        let index = core.new_index(self.tunnel.id());
+        let index = core.new_index(self.peer.id());
         let ephemeral = core.new_ephemeral();
         // Each is greater than the last one to this peer, also when the clock is set back. What others were sent does
         // not matter: a clock that was ahead once must not make us ahead of the clock for everybody.
@@ -214,11 +214,11 @@ impl Peer {
         in_vain: u32,
     ) {
         // Device::handle_sent counts its bytes.
-        self.tunnel.note_sent(now, 0);
+        self.peer.note_sent(now, 0);
         core.push(Output::Handshake {
             to,
             datagram: message.iter().copied().collect::<ArrayVec<u8, _>>(),
-            tunnel: Some(Arc::clone(&self.tunnel)),
+            peer: Some(Arc::clone(&self.peer)),
             in_vain,
         });
     }
@@ -242,7 +242,7 @@ impl Peer {
         core.drop_session(replaced);
         core.drop_session(std::mem::replace(&mut self.sessions.previous, previous));
         self.make_current(core, wall, Arc::clone(&session));
-        let confirm = Queued::Confirm(Arc::clone(&self.tunnel), session);
+        let confirm = Queued::Confirm(Arc::clone(&self.peer), session);
         core.outputs.push_back(confirm);
     }
 
@@ -257,7 +257,7 @@ impl Peer {
     fn session_confirmed(&mut self, core: &mut Core, wall: Tai64N) {
         let Some(next) = self.sessions.next.take_if(|next| next.is_confirmed()) else {
             // The shard made a session current that was replaced or retired meanwhile.
-            self.tunnel.set_current(self.sessions.current.clone());
+            self.peer.set_current(self.sessions.current.clone());
             return;
         };
         core.stats.confirmed += 1;
@@ -267,14 +267,14 @@ impl Peer {
     }
 
     fn publish(&mut self, core: &mut Core, now: Time, session: &Arc<Session>) {
-        core.shared.insert(&self.tunnel, session);
+        core.shared.insert(&self.peer, session);
         // "…zeros out … all keys after … Reject-After-Time × 3 … if no new keys have been exchanged" (6.3).
         self.timers.arm(Timer::ZeroKeys, now + ZERO_KEYS_AFTER_TIME);
     }
 
     fn make_current(&mut self, core: &mut Core, wall: Tai64N, session: Arc<Session>) {
         self.sessions.current = Some(Arc::clone(&session));
-        self.tunnel.set_current(Some(session));
+        self.peer.set_current(Some(session));
         self.last_handshake = Some(wall.to_unix());
         self.responses_in_vain = 0;
         self.end_handshake(core);
@@ -287,8 +287,8 @@ impl Peer {
         self.initiations_in_vain = 0;
         self.frames_wait = false;
         self.timers.disarm(Timer::Retransmit);
-        self.tunnel.set_handshaking(false);
-        self.tunnel.take_wanted();
+        self.peer.set_handshaking(false);
+        self.peer.take_wanted();
     }
 
     /// Its response will not be accepted any more.
@@ -299,7 +299,7 @@ impl Peer {
     }
 
     fn retire_sessions(&self) {
-        self.tunnel.set_current(None);
+        self.peer.set_current(None);
         let Sessions {
             previous,
             current,
@@ -351,7 +351,7 @@ impl Peer {
         }
         if self.can_send(now) {
             core.push(Output::Keepalive {
-                tunnel: Arc::clone(&self.tunnel),
+                peer: Arc::clone(&self.peer),
             });
         } else {
             self.handshake_wanted(now, false);
