@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_io::offload::{Merged, TunnelEnds};
 use adit_io::{IcmpKind, Offloads, UdpSocket};
+use adit_offload::{Merged, TunnelEnds};
 use adit_proto::{Peer, Time};
 use arc_swap::ArcSwap;
 

@@ -15,9 +15,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use adit_aead::{OpenJob, TAG_LEN};
-use adit_io::offload::{self, Coalescer, Merged, Span};
 use adit_io::tun::TunErrorKind;
-use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket, VNET_HDR_LEN};
+use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket};
+use adit_offload::VNET_HDR_LEN;
+use adit_offload::{Coalescer, Merged, Span};
 use adit_proto::wire::{self, DataHeader, Kind};
 use adit_proto::{Endpoint, Peer, Session, Time};
 use arrayvec::ArrayVec;
@@ -234,7 +235,9 @@ impl Inbound {
     ) -> io::Result<()> {
         let routes = common.proto.routes();
         let tunnel_ends = common.tunnel_ends.as_ref();
-        let is_end = |end| tunnel_ends.is_some_and(|tunnel_ends| tunnel_ends.know(end, now));
+        let is_end = |end| {
+            tunnel_ends.is_some_and(|tunnel_ends| tunnel_ends.know(end, now.since(Time::default())))
+        };
         for at in 0..self.runs.len() {
             let run = &self.runs[at];
             let (message, peer, packets) = (run.message, run.peer.id(), run.packets.clone());
@@ -248,7 +251,7 @@ impl Inbound {
                 }
                 let (start, len) = (packet.start, packet.len - TAG_LEN);
                 let plaintext = &self.batch.bytes(message)[start..start + len];
-                let Some(inner) = offload::inner_packet(plaintext) else {
+                let Some(inner) = adit_offload::inner_packet(plaintext) else {
                     self.drops.count(DropReason::MalformedPacket, 1);
                     continue;
                 };
@@ -267,7 +270,7 @@ impl Inbound {
                 let len = inner.len;
                 if ecn != 0 {
                     let packet = &mut self.batch.bytes_mut(message)[start..start + len];
-                    if offload::decap_ecn(ecn, packet).is_err() {
+                    if adit_offload::decap_ecn(ecn, packet).is_err() {
                         self.drops.count(DropReason::EcnNotCapable, 1);
                         continue;
                     }

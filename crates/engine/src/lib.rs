@@ -35,9 +35,9 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use adit_io::offload::Merged;
 use adit_io::tun::TunErrorKind;
 use adit_io::{IcmpKind, Offloads, TunQueue};
+use adit_offload::Merged;
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::{Device, HandshakeStats};
 

@@ -11,8 +11,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_io::offload::Frame;
 use adit_io::{MAX_FRAME, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_offload::Frame;
 use adit_proto::{Endpoint, Peer, Time};
 use arrayvec::ArrayVec;
 
@@ -137,7 +137,7 @@ impl Outbound {
             };
             self.processed += frame.segments();
             if let (Some(tunnel_ends), Some(end)) = (&common.tunnel_ends, frame.tunnel_end()) {
-                tunnel_ends.saw(end, now);
+                tunnel_ends.saw(end, now.since(Time::default()));
             }
             let Some(peer) = routes.lookup(frame.destination()) else {
                 let packets = frame.segments() as u64;

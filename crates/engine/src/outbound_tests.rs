@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use adit_aead::OpenJob;
 use adit_io::mem::{self, MemTun, MemUdp, Network, TunEnd};
-use adit_io::{Offloads, RecvBatch, VNET_HDR_LEN};
+use adit_io::{Offloads, RecvBatch};
+use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::wire::DataHeader;
 use adit_proto::{Device, Output, Tai64N};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use adit_io::offload::Frame;
+use adit_offload::Frame;
 use zeroize::Zeroizing;
 
 /// Frames that one peer may have waiting. The oldest goes first: what a user wants by now is newer.

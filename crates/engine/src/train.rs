@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use adit_aead::{OpenJob, SealJob, TAG_LEN};
-use adit_io::offload::Frame;
+use adit_offload::Frame;
 use adit_proto::limits::WINDOW_PACKETS;
 use adit_proto::wire::{self, DataHeader};
 use adit_proto::{Endpoint, Peer, Session, Time};

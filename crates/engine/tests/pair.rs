@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use adit_engine::Errno;
 use adit_io::fault::{Faults, Faulty};
-use adit_io::offload::Merged;
-use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN};
+use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_offload::Merged;
+use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use common::{A, B, Options, Pair, inner_ip, segments, tcp_frame, udp_frame};
 

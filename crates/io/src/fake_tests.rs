@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Write};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use adit_offload::VNET_HDR_LEN;
 use adit_proto::{Endpoint, Source};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -11,7 +12,7 @@ use crate::fault::{Faults, Faulty};
 use crate::mem::{self, Network};
 use crate::pcap::{Recorded, Recorder};
 use crate::tun::TunErrorKind;
-use crate::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN};
+use crate::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()

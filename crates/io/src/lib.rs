@@ -5,7 +5,6 @@
 //! ([`fault`]) and one that records what passes ([`pcap`]).
 
 mod batch;
-pub mod checksum;
 pub mod ethtool;
 #[cfg(test)]
 mod fake_tests;
@@ -13,7 +12,6 @@ pub mod fault;
 pub mod mem;
 pub mod netlink;
 pub mod netns;
-pub mod offload;
 mod offloads;
 pub mod pcap;
 mod sys;
@@ -23,6 +21,7 @@ pub mod udp;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
+use adit_offload::VNET_HDR_LEN;
 use adit_proto::{Endpoint, Time};
 use rustix::io::Errno;
 
@@ -30,10 +29,6 @@ pub use batch::{Received, RecvBatch};
 pub use offloads::{Offloads, UnknownOffload};
 pub use sys::os::{close_inherited, duplicate};
 pub use udp::{IcmpError, IcmpKind};
-
-/// `struct virtio_net_hdr_v1_hash_tunnel`, which precedes every frame read from and written to a TUN queue. Kernels that
-/// know only the first 10 bytes of it leave the others alone.
-pub const VNET_HDR_LEN: usize = 24;
 
 /// The longest frame of a TUN queue: a virtio header and 65,535 bytes of IP packet.
 pub const MAX_FRAME: usize = VNET_HDR_LEN + 65_535;

@@ -6,9 +6,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::{
-    Arrival, IcmpError, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket, VNET_HDR_LEN,
-};
+use adit_offload::VNET_HDR_LEN;
+
+use crate::{Arrival, IcmpError, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 /// A packet begins with its IP header.
 const LINKTYPE_RAW: u32 = 101;

@@ -9,17 +9,18 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use adit_offload::VNET_HDR_LEN;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::netns::Netns;
-use crate::offload::{GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
 use crate::sys::bpf::LastArrival;
 use crate::sys::os::{self, IfReq};
 use crate::sys::queue_limit::QueueLimit;
-use crate::{Arrival, Offloads, TunQueue, VNET_HDR_LEN};
+use crate::{Arrival, Offloads, TunQueue};
+use adit_offload::{GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
 
 #[cfg(test)]
 mod tests;

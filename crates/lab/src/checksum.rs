@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use adit_io::checksum::Sum;
+use adit_offload::checksum::Sum;
 use serde::Serialize;
 
 use crate::output;

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, HostEnd, MemHost};
 use adit_io::mem::{MemTun, MemUdp, Network, TunEnd};
-use adit_io::offload::Frame;
-use adit_io::{Offloads, TunQueue, UdpSocket, VNET_HDR_LEN, mem};
+use adit_io::{Offloads, TunQueue, UdpSocket, mem};
+use adit_offload::Frame;
+use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use x25519_dalek::StaticSecret;
 

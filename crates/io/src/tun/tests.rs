@@ -9,10 +9,10 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::*;
 use crate::netlink::{LinkChange, Netlink};
-use crate::offload::{Coalescer, Frame, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, Span};
 use crate::udp::tests::{boottime, on_each_cpu};
 use crate::udp::{self, Udp};
 use crate::{MAX_FRAME, RecvBatch, SendReport, Transmit, UdpSocket};
+use adit_offload::{Coalescer, Frame, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, Span};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -640,7 +640,7 @@ fn packets_that_a_limited_queue_drops_are_counted() {
     let header = &mut frame[VNET_HDR_LEN..][..20];
     header[10..12].fill(0);
     header[12..16].copy_from_slice(&[10, 7, 0, 2]);
-    let sum = crate::checksum::Sum::of(header).checksum();
+    let sum = adit_offload::checksum::Sum::of(header).checksum();
     header[10..12].copy_from_slice(&sum.to_be_bytes());
     for _ in 0..10 {
         inner.write(&[IoSlice::new(&frame)]).unwrap();

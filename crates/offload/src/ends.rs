@@ -7,8 +7,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use adit_proto::Time;
+use std::time::Duration;
 
 use super::frame::mix;
 
@@ -23,14 +22,15 @@ impl Default for TunnelEnds {
 }
 
 impl TunnelEnds {
-    /// A device sent something from there ([`Frame::tunnel_end`](super::Frame::tunnel_end)).
-    pub fn saw(&self, end: (IpAddr, u16), now: Time) {
+    /// A device sent something from there ([`Frame::tunnel_end`](super::Frame::tunnel_end)). `now` is the time since
+    /// any fixed moment, the same for all calls.
+    pub fn saw(&self, end: (IpAddr, u16), now: Duration) {
         let (slot, tag) = self.slot(end);
         slot.store(tag | seconds(now), Ordering::Relaxed);
     }
 
     /// Whether one did a moment ago.
-    pub fn know(&self, end: (IpAddr, u16), now: Time) -> bool {
+    pub fn know(&self, end: (IpAddr, u16), now: Duration) -> bool {
         let (slot, tag) = self.slot(end);
         let seen = slot.load(Ordering::Relaxed);
         let (before, now) = (tag | seconds(now).saturating_sub(1), tag | seconds(now));
@@ -51,6 +51,7 @@ impl TunnelEnds {
 }
 
 /// About that: units of 2^30 ns, of which 32 bits do for a century.
-fn seconds(time: Time) -> u64 {
-    time.0 >> 30 & u64::from(u32::MAX)
+fn seconds(time: Duration) -> u64 {
+    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    nanos >> 30 & u64::from(u32::MAX)
 }

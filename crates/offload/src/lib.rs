@@ -3,6 +3,7 @@
 //! Outbound, a GSO packet from the TUN becomes a [`Frame`], which hands out finished segments. Inbound, opened packets
 //! pass a [`Coalescer`], which hands out GSO packets for the TUN. Nothing here trusts a byte of what it is given.
 
+pub mod checksum;
 mod coalesce;
 #[cfg(test)]
 mod coalesce_tests;
@@ -23,7 +24,9 @@ pub use ends::TunnelEnds;
 pub use frame::{Frame, Malformed};
 pub use ip::{Dropped, Inner, decap_ecn, inner_packet};
 
-use crate::VNET_HDR_LEN;
+/// Bytes of `struct virtio_net_hdr_v1_hash_tunnel`, which precedes every frame read from and written to a TUN queue.
+/// Kernels that know only the first 10 bytes of it leave the others alone.
+pub const VNET_HDR_LEN: usize = 24;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum at `csum_start + csum_offset` holds only the pseudo-header's sum.
 pub const NEEDS_CSUM: u8 = 1;

@@ -341,7 +341,7 @@ fn what_is_no_plain_segment_in_vxlan_is_not_merged_as_one() {
 #[test]
 fn a_tunnels_device_is_known_by_what_it_sends_and_not_for_long() {
     let ends = TunnelEnds::default();
-    let second = |n: u64| adit_proto::Time(n << 30);
+    let second = |n: u64| std::time::Duration::from_nanos(n << 30);
     for v6 in [false, true] {
         let whole = Tunnelled::new(v6, Packet::tcp(false, 3000));
         let frame = whole.frame(1000);
