@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use adit_io::netlink::{CloneMonitor, Event, LinkChange, Monitor, Netlink};
-use adit_io::netns::Netns;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_io::{Offloads, TunQueue};
+use adit_netlink::netns::Netns;
+use adit_netlink::{CloneMonitor, Event, LinkChange, Monitor, Netlink};
 use adit_proto::Endpoint;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;

@@ -5,13 +5,10 @@
 //! ([`fault`]) and one that records what passes ([`pcap`]).
 
 mod batch;
-pub mod ethtool;
 #[cfg(test)]
 mod fake_tests;
 pub mod fault;
 pub mod mem;
-pub mod netlink;
-pub mod netns;
 mod offloads;
 pub mod pcap;
 mod sys;

@@ -15,11 +15,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::netns::Netns;
 use crate::sys::bpf::LastArrival;
 use crate::sys::os::{self, IfReq};
 use crate::sys::queue_limit::QueueLimit;
 use crate::{Arrival, Offloads, TunQueue};
+use adit_netlink::netns::Netns;
 use adit_offload::{GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
 
 #[cfg(test)]

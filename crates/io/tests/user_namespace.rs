@@ -6,10 +6,10 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use adit_io::netlink::{LinkChange, Netlink};
-use adit_io::netns::{self, Netns};
 use adit_io::tun::Tun;
 use adit_io::{Offloads, udp};
+use adit_netlink::netns::{self, Netns};
+use adit_netlink::{LinkChange, Netlink};
 use rustix::fs::{CWD, FileType, Mode, chmod, makedev, mknodat};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;

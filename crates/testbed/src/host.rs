@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_io::netlink::{LinkChange, Netlink};
-use adit_io::netns::{self, Netns};
+use adit_netlink::netns::{self, Netns};
+use adit_netlink::{LinkChange, Netlink};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -135,7 +135,7 @@ impl Host {
         self.spawn(process::command(program, args))?.output(limit)
     }
 
-    /// Runs ip(8) with arguments between blanks, for what [`adit_io::netlink`] does not do.
+    /// Runs ip(8) with arguments between blanks, for what [`adit_netlink`] does not do.
     ///
     /// # Errors
     /// Those of [`Host::output`], with the arguments.

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 
-use adit_io::netns;
+use adit_netlink::netns;
 use adit_testbed::{Host, link};
 
 use crate::failure::{Context, Failure, Result};

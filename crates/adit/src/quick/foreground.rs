@@ -11,7 +11,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 
 use adit_ctl::config::Table;
-use adit_io::netlink::Netlink;
+use adit_netlink::Netlink;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use adit_ctl::config::{Address, Table};
-use adit_io::netlink::{Family, Firewall, Netlink, Route, Rule};
+use adit_netlink::{Family, Firewall, Netlink, Route, Rule};
 use adit_proto::config::Cidr;
 
 use crate::failure::{Context, Result, bail, say};
@@ -305,7 +305,7 @@ fn delete_rules(netlink: &Netlink, unmarked: &Rule) {
 }
 
 /// What is to go may have gone.
-fn tolerate(deleted: adit_io::netlink::Result<()>) {
+fn tolerate(deleted: adit_netlink::Result<()>) {
     if let Err(e) = deleted
         && e.kind() != ErrorKind::NotFound
     {

@@ -10,8 +10,8 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use adit_ctl::config::{Address, Table};
-use adit_io::netlink::{Family, Link, LinkChange, Netlink, Route};
-use adit_io::netns;
+use adit_netlink::netns;
+use adit_netlink::{Family, Link, LinkChange, Netlink, Route};
 use adit_proto::config::{Cidr, DeviceStatus};
 
 use super::routing::{self, Planned};

@@ -6,8 +6,8 @@ use adit_ctl::status::{self, Interface};
 use adit_ctl::uapi::{Request, Response, UapiError};
 use adit_engine::{Engine, Errno, SetError};
 use adit_io::Offloads;
-use adit_io::ethtool::tx_udp_segmentation;
-use adit_io::netlink::Netlink;
+use adit_netlink::Netlink;
+use adit_netlink::ethtool::tx_udp_segmentation;
 use adit_proto::config::DeviceStatus;
 use rustix::io::Errno as Number;
 

@@ -17,8 +17,8 @@ use std::thread::JoinHandle;
 use adit_ctl::{BindError, ServerEvent, Serving, config, status, uapi};
 use adit_engine::{Engine, Kernel, Settings, StopReason, VerboseLog};
 use adit_io::Offloads;
-use adit_io::netlink::{LinkChange, Netlink};
 use adit_io::tun::Tun;
+use adit_netlink::{LinkChange, Netlink};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 

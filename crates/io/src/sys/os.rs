@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// `struct ifreq`: a name of 16 bytes and a union that is 24 bytes long on 64-bit machines.
@@ -85,29 +84,6 @@ pub(crate) fn tun_netns(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// SIOCETHTOOL: runs the command that `data` begins with on interface `name`.
-///
-/// `data` must be as long as the command and the lengths it states say; the callers in [`crate::ethtool`] build it.
-pub(crate) fn ethtool(socket: BorrowedFd<'_>, name: &str, data: &mut [u32]) -> io::Result<()> {
-    let named = IfReq::new(name)?;
-    let mut request = EthtoolReq {
-        name: named.name,
-        data: data.as_mut_ptr(),
-        unused: [0; 24 - size_of::<*mut u32>()],
-    };
-    // SAFETY: SIOCETHTOOL accesses the ifreq and, through its pointer, as much of `data` as the command and the
-    // counts in it say, which crate::ethtool sizes by the kernel's own answers and checks.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) })
-        .map(drop)
-}
-
-#[repr(C)]
-struct EthtoolReq {
-    name: [u8; 16],
-    data: *mut u32,
-    unused: [u8; 24 - size_of::<*mut u32>()],
-}
-
 /// Sets a socket option whose value is an `int`.
 pub(crate) fn set_option(
     socket: BorrowedFd<'_>,
@@ -170,13 +146,6 @@ pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
     let fd = check(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) })?;
     // SAFETY: the kernel just made `fd` for us and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Moves the calling thread into new namespaces (`CLONE_NEW*`).
-pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: namespaces of a thread, unlike its memory or descriptors, are nothing that Rust relies on; callers
-    // pass CLONE_NEWNET, CLONE_NEWUSER and CLONE_NEWNS only.
-    check(unsafe { libc::unshare(flags) }).map(drop)
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::*;
-use crate::netlink::{LinkChange, Netlink};
 use crate::udp::tests::{boottime, on_each_cpu};
 use crate::udp::{self, Udp};
 use crate::{MAX_FRAME, RecvBatch, SendReport, Transmit, UdpSocket};
+use adit_netlink::{LinkChange, Netlink};
 use adit_offload::{Coalescer, Frame, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, Span};
 
 fn ip(text: &str) -> IpAddr {

@@ -6,8 +6,8 @@ use adit_proto::{Endpoint, Source, Time};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
-use crate::netlink::{Family, LinkChange, Netlink, Route, Rule};
-use crate::netns::Netns;
+use adit_netlink::netns::Netns;
+use adit_netlink::{Family, LinkChange, Netlink, Route, Rule};
 
 fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()

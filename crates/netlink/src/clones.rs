@@ -8,7 +8,7 @@ use netlink_sys::Socket;
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::net::sockopt;
 
-use super::{open_socket, receive};
+use crate::{open_socket, receive};
 
 /// The group of the kernel's own uevents; udev has another one.
 const KERNEL: u32 = 1;

@@ -4,7 +4,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 
-use super::{Family, Netlink, Result};
+use crate::{Family, Netlink, Result};
 
 /// A rule that leads to a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,8 +7,8 @@ use netlink_packet_route::link::{
     LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
 };
 
-use super::{Netlink, Result, netns_fd};
 use crate::netns::Netns;
+use crate::{Netlink, Result, netns_fd};
 
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Netlink {
         let answers = self.get(what, Message::GetLink(message))?;
         let link = answers.iter().find_map(Link::from_message);
         link.ok_or_else(|| {
-            super::Failure::from(std::io::Error::from_raw_os_error(libc::ENODEV)).while_trying(what)
+            crate::Failure::from(std::io::Error::from_raw_os_error(libc::ENODEV)).while_trying(what)
         })
     }
 

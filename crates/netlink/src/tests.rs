@@ -408,7 +408,7 @@ fn a_family_that_the_kernel_lacks_has_no_rules() {
 
 #[test]
 fn only_the_kernels_own_record_tells_of_a_clone() {
-    let of = |record: &str| super::clones::tells_of_clone(record.as_bytes());
+    let of = |record: &str| crate::clones::tells_of_clone(record.as_bytes());
     assert!(of(
         "5,812,5299186,-;random: crng reseeded due to virtual machine fork\n"
     ));

@@ -10,7 +10,8 @@ use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NLMSG_ERROR};
 
-use super::{Failure, Family, Raw, Result, open_socket, receive};
+use crate::attribute::{attribute, nested, string};
+use crate::{Failure, Family, Raw, Result, open_socket, receive};
 
 /// The rules that wg-quick sets for a default route through a tunnel.
 ///
@@ -224,27 +225,9 @@ fn expression(name: &str, attributes: &[Vec<u8>]) -> Vec<u8> {
     nested(1, &[name, nested(2, &attributes.concat())].concat())
 }
 
-/// `struct nlattr`: length with this header (2), kind (2); the value, padded to a multiple of 4.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    // The kernel refuses a length that is not the value's.
-    let len = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    let mut bytes = [len.to_ne_bytes(), kind.to_ne_bytes()].concat();
-    bytes.extend_from_slice(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
-    attribute(1 << 15 | kind, attributes)
-}
-
 /// nf_tables counts in network order.
 fn number(kind: u16, value: u32) -> Vec<u8> {
     attribute(kind, &value.to_be_bytes())
-}
-
-fn string(text: &str) -> Vec<u8> {
-    [text.as_bytes(), &[0]].concat()
 }
 
 /// A transaction.
@@ -300,7 +283,7 @@ impl Batch {
     /// before it.
     fn commit(mut self) -> Result<()> {
         // Only the last message asks: an answer to it comes after all errors.
-        let flags = super::u16_at(&self.bytes, self.last + 6).unwrap_or_default() | NLM_F_ACK;
+        let flags = crate::u16_at(&self.bytes, self.last + 6).unwrap_or_default() | NLM_F_ACK;
         if let Some(place) = self.bytes.get_mut(self.last + 6..self.last + 8) {
             place.copy_from_slice(&flags.to_ne_bytes());
         }

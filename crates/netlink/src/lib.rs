@@ -3,10 +3,15 @@
 //! Requests are synchronous: the kernel handles one while it is sent, so its answer waits already. A [`Netlink`]
 //! stays in the namespace of the thread that opened it, wherever it is used.
 
+#![forbid(unsafe_code)]
+
 mod address;
+mod attribute;
 mod clones;
+pub mod ethtool;
 mod link;
 mod monitor;
+pub mod netns;
 mod nftables;
 #[cfg(test)]
 mod nftables_tests;
@@ -28,6 +33,7 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::Socket;
 
+use crate::attribute::Attributes;
 use crate::netns::Netns;
 
 pub use address::Address;
@@ -308,21 +314,11 @@ impl<'a> Raw<'a> {
         if code == 0 {
             return Ok(());
         }
-        let mut attributes = self.bytes.get(HEADER + 4 + HEADER..).unwrap_or_default();
-        let mut reason = None;
-        while let Some((len, kind)) = u16_at(attributes, 0).zip(u16_at(attributes, 2)) {
-            let len = usize::from(len);
-            let Some(value) = attributes.get(4..len) else {
-                break;
-            };
-            if kind == NLMSGERR_ATTR_MSG {
-                let text = value.strip_suffix(&[0]).unwrap_or(value);
-                reason = Some(String::from_utf8_lossy(text).into_owned());
-            }
-            attributes = attributes
-                .get(len.next_multiple_of(4)..)
-                .unwrap_or_default();
-        }
+        let attributes = self.bytes.get(HEADER + 4 + HEADER..).unwrap_or_default();
+        let reason = Attributes(attributes).find(NLMSGERR_ATTR_MSG).map(|text| {
+            let text = text.strip_suffix(&[0]).unwrap_or(text);
+            String::from_utf8_lossy(text).into_owned()
+        });
         Err(Failure {
             source: io::Error::from_raw_os_error(code.wrapping_neg()),
             reason,

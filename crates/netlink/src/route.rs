@@ -9,7 +9,7 @@ use netlink_packet_route::route::{
     RouteScope, RouteType,
 };
 
-use super::{Family, Netlink, Result};
+use crate::{Family, Netlink, Result};
 
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -137,7 +137,7 @@ impl Netlink {
         });
         let Some(route) = route else {
             let error = std::io::Error::from_raw_os_error(libc::ENETUNREACH);
-            return Err(super::Failure::from(error).while_trying(what));
+            return Err(crate::Failure::from(error).while_trying(what));
         };
         let found = Route::parse(route);
         Ok(Path {

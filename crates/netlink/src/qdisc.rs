@@ -4,7 +4,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 
-use super::{Netlink, Result};
+use crate::{Netlink, Result};
 
 impl Netlink {
     /// Gives an interface the root qdisc `noqueue`, unless somebody has chosen one: true if it was still the default.

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_sys::Socket;
 
-use super::{Address, Link, Raw, open_socket, receive};
 use crate::netns::Netns;
+use crate::{Address, Link, Raw, open_socket, receive};
 
 /// The groups RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE and IPV6_RULE; the group
 /// with number n is bit n - 1.

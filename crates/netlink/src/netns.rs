@@ -7,10 +7,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, capabilities};
-
-use crate::sys::os;
 
 /// A network namespace. It lives as long as something refers to it: this value, a thread, a socket in it.
 #[derive(Debug)]
@@ -32,10 +31,13 @@ impl Netns {
     /// Makes a namespace that has no name. Its loopback interface is down.
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
-            os::unshare(libc::CLONE_NEWNET).map_err(|error| {
-                let advice = "making a network namespace (root, or a user namespace, is needed)";
-                io::Error::new(error.kind(), format!("{advice}: {error}"))
-            })?;
+            unshare(CloneFlags::CLONE_NEWNET)
+                .map_err(io::Error::from)
+                .map_err(|error| {
+                    let advice =
+                        "making a network namespace (root, or a user namespace, is needed)";
+                    io::Error::new(error.kind(), format!("{advice}: {error}"))
+                })?;
             Self::current()
         })
     }
@@ -119,7 +121,7 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 pub fn become_root_in_user_namespace() -> io::Result<()> {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
-    os::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(|error| {
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET).map_err(io::Error::from).map_err(|error| {
         let advice = "user namespaces are not allowed here (sysctl user.max_user_namespaces, \
                       kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): run as root";
         io::Error::new(error.kind(), format!("{advice}: {error}"))
@@ -136,7 +138,8 @@ pub fn become_root_in_user_namespace() -> io::Result<()> {
 /// # Errors
 /// It takes CAP_SYS_ADMIN.
 pub fn unshare_mounts() -> io::Result<()> {
-    os::unshare(libc::CLONE_NEWNS)
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    Ok(())
 }
 
 /// Sets a sysctl, such as `net.ipv4.ip_forward`; those of `net` in the calling thread's namespace.

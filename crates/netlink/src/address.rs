@@ -6,7 +6,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 
-use super::{Family, Netlink, Result};
+use crate::{Family, Netlink, Result};
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

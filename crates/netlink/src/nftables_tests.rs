@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::process::Command;
 
-use super::nftables::Firewall;
-use super::{Error, Family};
 use crate::netns::Netns;
+use crate::nftables::Firewall;
+use crate::{Error, Family};
 
 fn inside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     Netns::new().unwrap().run(work).unwrap()

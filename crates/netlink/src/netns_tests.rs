@@ -56,7 +56,7 @@ fn a_device_says_whether_it_segments_udp() {
     let netns = Netns::new().unwrap();
     netns
         .run(|| {
-            let netlink = crate::netlink::Netlink::open().unwrap();
+            let netlink = crate::Netlink::open().unwrap();
             netlink.add_veth("left", "right", None).unwrap();
             // veth has it since Linux 4.18, in software: it passes trains on as they are.
             assert_eq!(crate::ethtool::tx_udp_segmentation("left"), Some(true));
