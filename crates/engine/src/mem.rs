@@ -3,7 +3,7 @@
 //!
 //! ```
 //! use adit_engine::{Engine, MemHost};
-//! use adit_io::{Offloads, mem};
+//! use adit_io::{Offloads, testing::mem};
 //!
 //! let network = mem::Network::new();
 //! let (tun, end) = mem::tun()?;
@@ -20,7 +20,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use adit_io::mem::{MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{MemUdp, Network, TunEnd};
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
 use rustix::event::{PollFd, PollFlags};

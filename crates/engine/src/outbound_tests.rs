@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use adit_aead::OpenJob;
-use adit_io::mem::{self, MemTun, MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
 use adit_io::{Offloads, RecvBatch};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use adit_io::mem::MemUdp;
+use adit_io::testing::mem::MemUdp;
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::{Device, Endpoint, Output, Tai64N, Time};

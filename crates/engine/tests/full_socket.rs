@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_io::mem::MemUdp;
+use adit_io::testing::mem::MemUdp;
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::config::DeviceChange;
 use common::{A, B, Options, Pair, inner_ip, segments, udp_frame};

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use adit_io::mem::MemUdp;
+use adit_io::testing::mem::MemUdp;
 use adit_io::{Arrival, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::Time;
 use common::{A, B, Options, Pair, inner_ip, segments, udp_frame};

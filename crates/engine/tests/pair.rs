@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use adit_engine::Errno;
-use adit_io::fault::{Faults, Faulty};
+use adit_io::testing::fault::{Faults, Faulty};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_offload::Merged;
 use adit_offload::VNET_HDR_LEN;

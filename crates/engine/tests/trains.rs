@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
-use adit_io::mem::MemUdp;
+use adit_io::testing::mem::MemUdp;
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
 use common::{A, B, Options, Pair, inner_ip, segments, tcp_frame};
 

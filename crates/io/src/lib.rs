@@ -1,17 +1,12 @@
 //! TUN devices and UDP sockets with every offload that Linux has.
 //!
 //! A shard holds one [`TunQueue`] and one [`UdpSocket`] per address family. Real ones are [`tun::Tun`] and
-//! [`udp::Udp`]; behind the same traits stand an in-memory network ([`mem`]), a wrapper that injects faults
-//! ([`fault`]) and one that records what passes ([`pcap`]).
+//! [`udp::Udp`]; behind the same traits stand the test doubles of [`testing`].
 
 mod batch;
-#[cfg(test)]
-mod fake_tests;
-pub mod fault;
-pub mod mem;
 mod offloads;
-pub mod pcap;
 mod sys;
+pub mod testing;
 pub mod tun;
 pub mod udp;
 

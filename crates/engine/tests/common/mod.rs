@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, HostEnd, MemHost};
-use adit_io::mem::{MemTun, MemUdp, Network, TunEnd};
-use adit_io::{Offloads, TunQueue, UdpSocket, mem};
+use adit_io::testing::mem;
+use adit_io::testing::mem::{MemTun, MemUdp, Network, TunEnd};
+use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_offload::Frame;
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};

@@ -8,9 +8,9 @@ use adit_offload::VNET_HDR_LEN;
 use adit_proto::{Endpoint, Source};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::fault::{Faults, Faulty};
-use crate::mem::{self, Network};
-use crate::pcap::{Recorded, Recorder};
+use crate::testing::fault::{Faults, Faulty};
+use crate::testing::mem::{self, Network};
+use crate::testing::pcap::{Recorded, Recorder};
 use crate::tun::TunErrorKind;
 use crate::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
