@@ -4,6 +4,8 @@
 //! descriptor stays attached to it whatever happens, so everything about it is asked for through the descriptor, in
 //! the namespace where the device is then.
 
+mod queue_limit;
+
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,10 +19,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::sys::bpf::LastArrival;
 use crate::sys::os::{self, IfReq};
-use crate::sys::queue_limit::QueueLimit;
 use crate::{Arrival, Offloads, TunQueue};
 use adit_netlink::netns::Netns;
 use adit_offload::{GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
+use queue_limit::QueueLimit;
 
 #[cfg(test)]
 mod tests;

@@ -27,9 +27,9 @@ const BPF_PROG_TYPE_SOCKET_FILTER: u32 = 1;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_TCX_EGRESS: u32 = 47;
 /// `TCX_NEXT`: other programs and the qdisc decide.
-pub(super) const PASS: i32 = -1;
+pub(crate) const PASS: i32 = -1;
 /// `TCX_DROP`
-pub(super) const DROP: i32 = 2;
+pub(crate) const DROP: i32 = 2;
 
 /// Where the last packet came to a TUN queue from the kernel, or to a socket from the network.
 ///
@@ -94,7 +94,7 @@ fn note_arrival() -> io::Result<(SharedMap, OwnedFd)> {
 /// descriptor that it returns is closed. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
 ///
 /// The program returns [`PASS`] or [`DROP`].
-pub(super) fn attach_to_egress(ifindex: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
+pub(crate) fn attach_to_egress(ifindex: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
     let program = load(BPF_PROG_TYPE_SCHED_CLS, program)?;
     let mut attributes = LinkCreate {
         prog_fd: u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX),
@@ -112,7 +112,7 @@ const NUMBERS: usize = 16;
 
 /// Numbers that a program and this process share: the value of an array map that has one.
 #[derive(Debug)]
-pub(super) struct SharedMap(NonNull<[AtomicU64; NUMBERS]>);
+pub(crate) struct SharedMap(NonNull<[AtomicU64; NUMBERS]>);
 
 // SAFETY: it owns the mapping, in which there are but atomics.
 unsafe impl Send for SharedMap {}
@@ -128,7 +128,7 @@ impl Drop for SharedMap {
 
 impl SharedMap {
     /// They are zero. The descriptor is the map's, for a program to name.
-    pub(super) fn new() -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn new() -> io::Result<(Self, OwnedFd)> {
         // Asked for first: a sandbox may end a process that makes a system call which it is not meant to need.
         if !capabilities(None)?.effective.contains(CapabilitySet::BPF) {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -159,7 +159,7 @@ impl SharedMap {
         Ok((Self(numbers), map))
     }
 
-    pub(super) fn get(&self) -> &[AtomicU64; NUMBERS] {
+    pub(crate) fn get(&self) -> &[AtomicU64; NUMBERS] {
         // SAFETY: `new` made the mapping, which begins with a page, is long enough and ends with this only (`drop`);
         // what programs write there are whole numbers, which are atomics here.
         unsafe { self.0.as_ref() }
@@ -167,33 +167,33 @@ impl SharedMap {
 }
 
 /// Where a program finds the number that is `at` this place.
-pub(super) fn offset(at: usize) -> i16 {
+pub(crate) fn offset(at: usize) -> i16 {
     i16::try_from(8 * at).unwrap_or(i16::MAX)
 }
 
 /// A register. R0 holds what a call returns and what the program does; calls take R1 to R5 and leave R6 to R9 alone.
 #[derive(Clone, Copy)]
-pub(super) struct Register(u8);
+pub(crate) struct Register(u8);
 
-pub(super) const R0: Register = Register(0);
-pub(super) const R1: Register = Register(1);
-pub(super) const R2: Register = Register(2);
-pub(super) const R6: Register = Register(6);
-pub(super) const R7: Register = Register(7);
-pub(super) const R8: Register = Register(8);
-pub(super) const R9: Register = Register(9);
+pub(crate) const R0: Register = Register(0);
+pub(crate) const R1: Register = Register(1);
+pub(crate) const R2: Register = Register(2);
+pub(crate) const R6: Register = Register(6);
+pub(crate) const R7: Register = Register(7);
+pub(crate) const R8: Register = Register(8);
+pub(crate) const R9: Register = Register(9);
 
 /// The number of a helper function of the kernel, without its `BPF_FUNC_`.
 #[derive(Clone, Copy)]
-pub(super) struct Function(i32);
+pub(crate) struct Function(i32);
 
 const GET_SMP_PROCESSOR_ID: Function = Function(8);
-pub(super) const TCP_SOCK: Function = Function(96);
+pub(crate) const TCP_SOCK: Function = Function(96);
 const KTIME_GET_BOOT_NS: Function = Function(125);
 
 /// `struct bpf_insn`. The kernel documents the codes in Documentation/bpf/standardization/instruction-set.rst.
 #[repr(C)]
-pub(super) struct Instruction {
+pub(crate) struct Instruction {
     code: u8,
     /// Source and destination, four bits each: these are where little-endian machines have them.
     registers: u8,
@@ -212,17 +212,17 @@ impl Instruction {
     }
 
     /// `to = from`
-    pub(super) const fn copy(to: Register, from: Register) -> Self {
+    pub(crate) const fn copy(to: Register, from: Register) -> Self {
         Self::new(0xbf, to, from, 0, 0)
     }
 
     /// `to = value`
-    pub(super) const fn set(to: Register, value: i32) -> Self {
+    pub(crate) const fn set(to: Register, value: i32) -> Self {
         Self::new(0xb7, to, R0, 0, value)
     }
 
     /// `to` = the address of the numbers. It takes two instructions.
-    pub(super) fn numbers(to: Register, map: &OwnedFd) -> [Self; 2] {
+    pub(crate) fn numbers(to: Register, map: &OwnedFd) -> [Self; 2] {
         // BPF_PSEUDO_MAP_VALUE stands where others have a register.
         let value_of_map = Register(2);
         [
@@ -232,72 +232,72 @@ impl Instruction {
     }
 
     /// `to` = the 32 bits at `base + off`
-    pub(super) const fn load32(to: Register, base: Register, off: i16) -> Self {
+    pub(crate) const fn load32(to: Register, base: Register, off: i16) -> Self {
         Self::new(0x61, to, base, off, 0)
     }
 
     /// `to` = the 64 bits at `base + off`
-    pub(super) const fn load64(to: Register, base: Register, off: i16) -> Self {
+    pub(crate) const fn load64(to: Register, base: Register, off: i16) -> Self {
         Self::new(0x79, to, base, off, 0)
     }
 
     /// The 64 bits at `base + off` = `from`
-    pub(super) const fn store64(base: Register, off: i16, from: Register) -> Self {
+    pub(crate) const fn store64(base: Register, off: i16, from: Register) -> Self {
         Self::new(0x7b, base, from, off, 0)
     }
 
     /// The 64 bits at `base + off` += `from`, atomically
-    pub(super) const fn add64(base: Register, off: i16, from: Register) -> Self {
+    pub(crate) const fn add64(base: Register, off: i16, from: Register) -> Self {
         Self::new(0xdb, base, from, off, 0)
     }
 
     /// `to += from`
-    pub(super) const fn add(to: Register, from: Register) -> Self {
+    pub(crate) const fn add(to: Register, from: Register) -> Self {
         Self::new(0x0f, to, from, 0, 0)
     }
 
     /// `to += value`
-    pub(super) const fn add_value(to: Register, value: i32) -> Self {
+    pub(crate) const fn add_value(to: Register, value: i32) -> Self {
         Self::new(0x07, to, R0, 0, value)
     }
 
     /// `to /= from`, without sign
-    pub(super) const fn divide(to: Register, from: Register) -> Self {
+    pub(crate) const fn divide(to: Register, from: Register) -> Self {
         Self::new(0x3f, to, from, 0, 0)
     }
 
     /// `to -= from`
-    pub(super) const fn subtract(to: Register, from: Register) -> Self {
+    pub(crate) const fn subtract(to: Register, from: Register) -> Self {
         Self::new(0x1f, to, from, 0, 0)
     }
 
     /// Skips `skip` instructions if `register == value`.
-    pub(super) const fn skip_if_equal(register: Register, value: i32, skip: i16) -> Self {
+    pub(crate) const fn skip_if_equal(register: Register, value: i32, skip: i16) -> Self {
         Self::new(0x15, register, R0, skip, value)
     }
 
     /// Skips `skip` instructions if `register != value`.
-    pub(super) const fn skip_if_not_equal(register: Register, value: i32, skip: i16) -> Self {
+    pub(crate) const fn skip_if_not_equal(register: Register, value: i32, skip: i16) -> Self {
         Self::new(0x55, register, R0, skip, value)
     }
 
     /// Skips `skip` instructions if `register < value`, without sign.
-    pub(super) const fn skip_if_less(register: Register, value: i32, skip: i16) -> Self {
+    pub(crate) const fn skip_if_less(register: Register, value: i32, skip: i16) -> Self {
         Self::new(0xa5, register, R0, skip, value)
     }
 
     /// Skips `skip` instructions if `left <= right`, with sign.
-    pub(super) const fn skip_if_at_most(left: Register, right: Register, skip: i16) -> Self {
+    pub(crate) const fn skip_if_at_most(left: Register, right: Register, skip: i16) -> Self {
         Self::new(0xdd, left, right, skip, 0)
     }
 
     /// `R0 = function(R1, R2, ...)`
-    pub(super) const fn call(function: Function) -> Self {
+    pub(crate) const fn call(function: Function) -> Self {
         Self::new(0x85, R0, R0, 0, function.0)
     }
 
     /// Ends the program; R0 says what becomes of the packet.
-    pub(super) const fn exit() -> Self {
+    pub(crate) const fn exit() -> Self {
         Self::new(0x95, R0, R0, 0, 0)
     }
 }

@@ -3,4 +3,3 @@
 pub(crate) mod bpf;
 pub(crate) mod mmsg;
 pub(crate) mod os;
-pub(crate) mod queue_limit;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::bpf::{self, Instruction, R0, R1, R2, R6, R7, R8, R9, SharedMap, TCP_SOCK, offset};
+use crate::sys::bpf::{self, Instruction, R0, R1, R2, R6, R7, R8, R9, SharedMap, TCP_SOCK, offset};
 
 /// Bytes of a packet that counts: shorter ones are limited by their number.
 const LONG: u16 = 4096;
