@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use adit_io::{IcmpKind, Offloads, UdpSocket};
 use adit_offload::{Merged, TunnelEnds};
@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use crate::drops::Drops;
 use crate::inbox::Inbox;
 use crate::journal::{Incident, Journal};
+use crate::lock::lock;
 use crate::wake::Waker;
 
 /// The sockets of one shard: one per address family that the host has, both on one port.
@@ -214,9 +215,4 @@ impl<U> Common<U> {
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
-}
-
-/// Locks what no thread leaves half-changed: a panic elsewhere does not make it unusable.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

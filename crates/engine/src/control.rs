@@ -22,7 +22,7 @@ use crate::drops::DropReason;
 use crate::inbox::Command;
 use crate::journal::{Incident, Line};
 use crate::platform::{Platform, PlatformEvent, TunDrops};
-use crate::shard::overwrite_stack;
+use crate::poll::overwrite_stack;
 use crate::{Errno, SetError};
 
 /// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).

@@ -15,10 +15,11 @@ use adit_proto::Time;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::clock;
-use crate::common::{Common, Sockets, lock};
+use crate::common::{Common, Sockets};
 use crate::inbound::Inbound;
+use crate::lock::lock;
 use crate::placement::Placement;
-use crate::shard::{V6, WAKER, give_priority, overwrite_stack, tokens, wait};
+use crate::poll::{V6, WAKER, give_priority, overwrite_stack, tokens, wait};
 
 /// What the two threads of a shard share.
 pub(crate) struct InboundPath<T, U> {

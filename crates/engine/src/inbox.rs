@@ -11,7 +11,7 @@ use adit_proto::{Endpoint, HandshakeStats, Peer, wire};
 use arrayvec::ArrayVec;
 
 use crate::SetError;
-use crate::common::lock;
+use crate::lock::lock;
 use crate::wake::Waker;
 
 /// Handshake messages that may wait; the kernel's implementation allows as many.

@@ -15,7 +15,7 @@ use adit_proto::config::PublicKey;
 use adit_proto::{HandshakeKind, HandshakeOutcome, Refusal, Time};
 use rustix::io::Errno;
 
-use crate::common::lock;
+use crate::lock::lock;
 
 /// How long a cause and source that had a line waits for its next one.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -20,10 +20,12 @@ mod inbound_path;
 mod inbox;
 mod journal;
 mod kernel;
+mod lock;
 mod mem;
 mod outbound;
 mod placement;
 mod platform;
+mod poll;
 mod shard;
 mod staged;
 mod train;
@@ -48,10 +50,11 @@ pub use kernel::{Kernel, Settings, VerboseLog};
 pub use mem::{HostEnd, MemHost};
 pub use platform::{Platform, PlatformEvent, TunDrops};
 
-use common::{Common, ShardHandle, lock};
+use common::{Common, ShardHandle};
 use control::Control;
 use drops::Drops;
 use inbox::Command;
+use lock::lock;
 use shard::Shard;
 
 /// A running data path. Dropping it stops it.

@@ -25,7 +25,8 @@ use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
 use rustix::event::{PollFd, PollFlags};
 
-use crate::common::{Sockets, lock};
+use crate::common::Sockets;
+use crate::lock::lock;
 use crate::platform::{Platform, PlatformEvent, TunDrops};
 use crate::wake::Waker;
 

@@ -7,23 +7,14 @@ use std::sync::Arc;
 use adit_io::tun::TunErrorKind;
 use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_proto::Time;
-use rustix::event::epoll::{self, Event, EventData, EventFlags};
-use rustix::process::setpriority_process;
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::clock;
 use crate::common::{Common, ShardCommand, ShardHandle, Sockets};
 use crate::inbound_path::InboundPath;
 use crate::outbound::{Outbound, Progress};
 use crate::placement::Placement;
-
-/// The nice value of a shard. The kernel forwards packets before any process runs; if the processes whose packets the
-/// peer carries ran as readily as it, they would fill its queues faster than it empties them.
-const PRIORITY: i32 = -10;
-
-pub(crate) const WAKER: u64 = 0;
-const TUN: u64 = 1;
-const V4: u64 = 2;
-pub(crate) const V6: u64 = 3;
+use crate::poll::{TUN, V6, WAKER, give_priority, overwrite_stack, tokens, wait};
 
 /// A shard and what it alone owns.
 pub(crate) struct Shard<T, U> {
@@ -216,35 +207,4 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         }
         Ok(())
     }
-}
-
-/// Raises the priority of the calling thread. Without the right to it, it runs as everyone else does.
-pub(crate) fn give_priority<U>(common: &Common<U>) {
-    if setpriority_process(None, PRIORITY).is_err() {
-        common.priority_was_refused();
-    }
-}
-
-/// Overwrites what sealing and opening left of keys on the stack of a thread, below its loop. A thread that has packets
-/// does that by itself; one that has none is woken for it when keys are dropped.
-#[inline]
-pub(crate) fn overwrite_stack() {
-    adit_aead::wiping_stack::<{ 64 << 10 }, _>(|| ());
-}
-
-/// Sleeps until something happens, and tells what.
-pub(crate) fn wait(epoll: &OwnedFd, events: &mut Vec<Event>) -> io::Result<()> {
-    events.clear();
-    match epoll::wait(epoll, rustix::buffer::spare_capacity(events), None) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
-pub(crate) fn tokens<U>(sockets: &Sockets<U>) -> impl Iterator<Item = (&U, u64)> {
-    sockets
-        .v4
-        .iter()
-        .map(|socket| (socket, V4))
-        .chain(sockets.v6.iter().map(|socket| (socket, V6)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::peer_state::PeerState;
-use super::timers::Timer;
+use super::timer_table::Timer;
 use super::{ConfigError, Core, Device, Output};
 use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use crate::cookie::Checker;

@@ -4,7 +4,8 @@
 //! - `handshake`: what happens to a message of type 1, 2 or 3;
 //! - `outcome`: what is told of that;
 //! - `peer_state`: sessions, starting and finishing handshakes;
-//! - `timers`: the timers of a peer and what they do;
+//! - `timer_table`: which timers a peer has;
+//! - `timers`: what they do when they run out;
 //! - `configure`: a change of configuration;
 //! - `packet`: one packet of data, where no shards carry trains.
 
@@ -13,6 +14,7 @@ mod handshake;
 mod outcome;
 mod packet;
 mod peer_state;
+mod timer_table;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use super::timers::{Timer, Timers};
+use super::timer_table::{Timer, Timers};
 use super::{Core, Output, Queued};
 use crate::config::{Cidr, PeerStatus, PublicKey};
 use crate::cookie::Stamper;
