@@ -51,7 +51,7 @@ mod stack;
 pub use kernels::Kernel;
 use kernels::{Job, LibraryKey};
 use ring::aead::LessSafeKey;
-pub use stack::wiping_stack;
+pub use stack::zeroizing_stack;
 use std::sync::OnceLock;
 use zeroize::Zeroizing;
 

@@ -3,7 +3,7 @@
 #[path = "../../proto/tests/common/memory.rs"]
 mod search;
 
-use adit_aead::{Kernel, Key, OpenJob, SealJob, TAG_LEN, wiping_stack};
+use adit_aead::{Kernel, Key, OpenJob, SealJob, TAG_LEN, zeroizing_stack};
 use search::{Needles, alone, fill};
 
 #[test]
@@ -15,7 +15,7 @@ fn no_key_is_left_that_was_dropped_on_a_zeroized_stack() {
             for len in [64, 1420] {
                 for batch in [1, 9, 33] {
                     let needles = Needles::default();
-                    wiping_stack::<{ 128 << 10 }, _>(|| {
+                    zeroizing_stack::<{ 128 << 10 }, _>(|| {
                         work(kernel, len, batch, &needles, &mut seed);
                     });
                     let found = needles.found();

@@ -53,12 +53,12 @@ pub(crate) struct Common<U> {
     pub(crate) proto: Arc<adit_proto::Shared>,
     pub(crate) control: Inbox,
     pub(crate) shards: Vec<ShardHandle<U>>,
-    /// Where peers' devices are, unless what is for them is not merged.
+    /// Where UDP tunnels end, unless what is for them is not merged.
     pub(crate) tunnel_ends: Option<TunnelEnds>,
     mtu: AtomicUsize,
     /// What the TUN refused to take merged.
     tun_refuses: [AtomicBool; Merged::COUNT],
-    /// A thread that carries packets may not run at the priority that it should have.
+    /// A thread that processes packets may not run at the priority that it should have.
     priority_refused: AtomicBool,
     refused_trains: AtomicU64,
     icmp_errors: [AtomicU64; IcmpKind::ALL.len()],

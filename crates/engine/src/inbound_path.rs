@@ -2,7 +2,7 @@
 //!
 //! A packet of a sparse flow waits longest for CPUs to wake up. What comes from the TUN comes from the CPU of whoever sent it, and
 //! what comes from the socket from the one that serves the network card: two threads can each be where theirs comes
-//! from, one cannot. Under load that is no help, and the shard does both. Whoever takes a poll holds the lock for all
+//! from, one cannot. Under load that is no help, and the shard does both. Whichever thread polls holds the lock for all
 //! of it, so packets keep their order whatever thread that is.
 
 use std::io;
@@ -54,7 +54,7 @@ impl<T: TunQueue, U: UdpSocket> InboundPath<T, U> {
         })
     }
 
-    /// Carries what waits in `socket`, up to a batch, and returns how many packets. Errors are the TUN's.
+    /// Processes what waits in `socket`, up to a batch, and returns how many packets. Errors are the TUN's.
     pub(crate) fn poll(&self, socket: &U, now: Time) -> io::Result<usize> {
         lock(&self.inbound).poll(&self.common, socket, &self.tun, now)
     }
@@ -84,7 +84,7 @@ impl<T: TunQueue, U: UdpSocket> InboundPath<T, U> {
         self.overloaded.swap(false, Ordering::AcqRel)
     }
 
-    /// Carries packets from the sockets that are handed over, until the engine stops.
+    /// Processes packets from the sockets that are handed over, until the engine stops.
     pub(crate) fn run(&self) -> io::Result<()> {
         give_priority(&self.common);
         let handle = &self.common.shards[self.number];

@@ -2,10 +2,10 @@ use super::*;
 
 const START: Time = Time(1_000_000_000);
 
-fn refused(refusal: Refusal, platform: u32) -> Incident {
+fn refused(refusal: Refusal, host: u32) -> Incident {
     Incident::Handshake(HandshakeOutcome {
         kind: Some(HandshakeKind::Initiation),
-        from: SocketAddr::from((std::net::Ipv4Addr::from_bits(platform), 7)),
+        from: SocketAddr::from((std::net::Ipv4Addr::from_bits(host), 7)),
         peer: None,
         refusal: Some(refusal),
     })
@@ -51,8 +51,8 @@ fn the_first_of_a_kind_is_told_at_once_and_repeats_once_a_second() {
 #[test]
 fn incidents_that_have_no_line_wake_the_one_who_counts_them() {
     let journal = Journal::new(true);
-    for platform in 0..8 {
-        assert!(journal.note(at(0), 1, || refused(Refusal::BadMac1, platform)));
+    for host in 0..8 {
+        assert!(journal.note(at(0), 1, || refused(Refusal::BadMac1, host)));
     }
     assert_eq!(journal.take_due(at(0)).len(), 8);
     assert!(journal.note(at(100), 1, || refused(Refusal::BadMac1, 99)));
@@ -68,10 +68,10 @@ fn a_flood_of_sources_gives_few_lines_and_hides_no_other_cause() {
     let rare = refused(Refusal::ReplayedTimestamp, 77);
     let mut all = Vec::new();
     for second in 0..5 {
-        for platform in 0..10_000 {
-            let now = at(1000 * second + u64::from(platform) / 10);
-            journal.note(now, 1, || refused(Refusal::BadMac1, platform));
-            if (second, platform) == (2, 5000) {
+        for host in 0..10_000 {
+            let now = at(1000 * second + u64::from(host) / 10);
+            journal.note(now, 1, || refused(Refusal::BadMac1, host));
+            if (second, host) == (2, 5000) {
                 assert!(journal.note(now, 1, || rare));
             }
         }

@@ -127,8 +127,8 @@ impl Kernel {
     /// Has the kernel make TCP GSO packets that fit one train, instead of one and a stub (9.2 → 11 Gb/s).
     ///
     /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole segments. GSO packets in
-    /// a UDP peer are sized by the device that makes them, trains by their application, and what is longer than the TUN's
-    /// limit is cut before it. So it is as high as can be where there may be peers (VXLAN: 8.0 instead of 3.7 Gb/s, trains
+    /// a UDP tunnel are sized by the device that makes them, trains by their application, and what is longer than the TUN's
+    /// limit is cut before it. So it is as high as can be where there may be tunnels (VXLAN: 8.0 instead of 3.7 Gb/s, trains
     /// of 47 datagrams: 10.2 instead of 5.5; TCP as such is as fast, for up to 2 % more CPU).
     fn size_frames(&self) {
         let Some(namespace) = &self.namespace else {

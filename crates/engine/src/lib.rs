@@ -1,10 +1,10 @@
 //! The data path of Adit.
 //!
-//! Each shard is a thread that carries packets all the way: `outbound` from its TUN queue to its UDP sockets,
+//! Each shard is a thread that processes packets all the way: `outbound` from its TUN queue to its UDP sockets,
 //! `inbound` back. One control thread does handshakes, timers and configuration, and publishes sessions and routes
 //! that the shards read.
 //!
-//! What is around the engine is a [`Platform`]: [`Kernel`] is Linux, [`MemHost`] is one in memory, whose documentation shows
+//! What is around the engine is a [`Platform`]: [`Kernel`] is Linux, [`MemPlatform`] is one in memory, whose documentation shows
 //! how to embed the engine.
 //!
 //! A packet's outbound path: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in: the mirror.
@@ -47,7 +47,7 @@ pub use common::Sockets;
 pub use drops::{DropReason, IgnoredKind};
 pub use journal::Incident;
 pub use kernel::{Kernel, Settings, VerboseLog};
-pub use mem::{HostEnd, MemHost};
+pub use mem::{MemPlatform, PlatformEnd};
 pub use platform::{Platform, PlatformEvent, TunDrops};
 
 use common::{Common, ShardHandle};
@@ -303,7 +303,7 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
             shards.map(|shard| count(&shard.drops)).sum()
         };
         let mut offloads = self.offloads.and(sockets);
-        // What is in peers is merged if TCP is at all.
+        // What is in UDP tunnels is merged if TCP is at all.
         offloads.tun_gro_tunnel &= offloads.tun_gro_tcp && common.tun_takes(Merged::Tunnel);
         offloads.tun_gro_tcp &= common.tun_takes(Merged::Tcp);
         offloads.tun_gro_udp &= common.tun_takes(Merged::Udp);

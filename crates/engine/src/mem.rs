@@ -2,12 +2,12 @@
 //! it.
 //!
 //! ```
-//! use adit_engine::{Engine, MemHost};
+//! use adit_engine::{Engine, MemPlatform};
 //! use adit_io::{Offloads, testing::mem};
 //!
 //! let network = mem::Network::new();
 //! let (tun, end) = mem::tun()?;
-//! let host = MemHost::new(&network, "192.0.2.1:51820".parse().unwrap())?.with_tuns([end.clone()]);
+//! let host = MemPlatform::new(&network, "192.0.2.1:51820".parse().unwrap())?.with_tuns([end.clone()]);
 //! let engine = Engine::start(vec![tun], host, Offloads::ALL)?;
 //! assert_eq!(engine.get().unwrap().listen_port, 51820);
 //! // Frames go in with `end.inject` and come out with `end.take`.
@@ -31,7 +31,7 @@ use crate::platform::{Platform, PlatformEvent, TunDrops};
 use crate::wake::Waker;
 
 /// A [`Platform`] whose sockets are those of a [`Network`] in memory, each perhaps wrapped to have it misbehave.
-pub struct MemHost<U = MemUdp> {
+pub struct MemPlatform<U = MemUdp> {
     network: Network,
     addr: SocketAddr,
     gso: bool,
@@ -40,12 +40,12 @@ pub struct MemHost<U = MemUdp> {
     /// Frames that the TUNs had refused when that was last asked.
     refused: u64,
     wrap: Box<dyn Fn(MemUdp) -> U + Send>,
-    end: HostEnd,
+    end: PlatformEnd,
 }
 
-/// The other end of a [`MemHost`], at which a test changes what is around the engine. Clones are the same end.
+/// The other end of a [`MemPlatform`], at which a test changes what is around the engine. Clones are the same end.
 #[derive(Clone)]
-pub struct HostEnd(Arc<State>);
+pub struct PlatformEnd(Arc<State>);
 
 struct State {
     changed: Waker,
@@ -60,7 +60,7 @@ const LOG: usize = 1000;
 /// Answers [`Platform::source_is_stale`].
 type IsStale = Box<dyn FnMut(Endpoint) -> bool + Send>;
 
-impl MemHost {
+impl MemPlatform {
     /// A host at `addr`, whose port is the one that its sockets get if none is configured. Its interface is up, with an
     /// MTU of 1420.
     pub fn new(network: &Network, addr: SocketAddr) -> io::Result<Self> {
@@ -82,16 +82,16 @@ impl MemHost {
             tuns: Vec::new(),
             refused: 0,
             wrap: Box::new(|socket| socket),
-            end: HostEnd(Arc::new(state)),
+            end: PlatformEnd(Arc::new(state)),
         })
     }
 }
 
-impl<U> MemHost<U> {
+impl<U> MemPlatform<U> {
     /// Each socket becomes what `wrap` makes of it.
     #[must_use]
-    pub fn with_sockets<V>(self, wrap: impl Fn(MemUdp) -> V + Send + 'static) -> MemHost<V> {
-        MemHost {
+    pub fn with_sockets<V>(self, wrap: impl Fn(MemUdp) -> V + Send + 'static) -> MemPlatform<V> {
+        MemPlatform {
             network: self.network,
             addr: self.addr,
             gso: self.gso,
@@ -110,7 +110,7 @@ impl<U> MemHost<U> {
         self
     }
 
-    /// Whether somebody reads the verbose log, which is then in [`HostEnd::log`].
+    /// Whether somebody reads the verbose log, which is then in [`PlatformEnd::log`].
     #[must_use]
     pub fn with_verbose_log(mut self, verbose: bool) -> Self {
         self.verbose = verbose;
@@ -125,12 +125,12 @@ impl<U> MemHost<U> {
     }
 
     /// Its other end.
-    pub fn end(&self) -> HostEnd {
+    pub fn end(&self) -> PlatformEnd {
         self.end.clone()
     }
 }
 
-impl HostEnd {
+impl PlatformEnd {
     /// The interface goes up or down.
     pub fn set_up(&self, up: bool) {
         self.change(|now| now.up = up);
@@ -170,7 +170,7 @@ impl HostEnd {
     }
 }
 
-impl<U: UdpSocket + 'static> Platform for MemHost<U> {
+impl<U: UdpSocket + 'static> Platform for MemPlatform<U> {
     type Socket = U;
 
     /// The network has no groups of sockets on one port: all shards but the first send from a port of their own.

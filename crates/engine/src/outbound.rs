@@ -54,7 +54,7 @@ pub(crate) struct Outbound {
     frames: VecDeque<(usize, usize)>,
     sender: Sender,
     staged: Staged,
-    /// Packets that the last poll carried.
+    /// Packets that the last poll processed.
     processed: usize,
     /// Turns since the TUN was last read empty.
     behind: u32,
@@ -176,7 +176,7 @@ impl Outbound {
             .map(|train| train.to.addr.is_ipv6())
     }
 
-    /// How many packets the last poll carried.
+    /// How many packets the last poll processed.
     pub(crate) fn processed(&self) -> usize {
         self.processed
     }
@@ -395,7 +395,7 @@ fn is_own_datagram(frame: &Frame<'_>, to: &Endpoint, own_port: u16) -> bool {
     frame.destination() == to.addr.ip() && frame.udp_ports() == Some((own_port, to.addr.port()))
 }
 
-/// Trains that exist at once: 16 open, the rest on their outbound path.
+/// Trains that exist at once: 16 open, the rest on their way out.
 const MAX_TRAINS: usize = 64;
 
 /// Stages 4 and 5, and the buffers of all trains.

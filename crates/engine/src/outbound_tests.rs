@@ -139,10 +139,10 @@ impl<U: UdpSocket> Bench<U> {
     }
 
     fn poll(&mut self) {
-        let turn = self
+        let polled = self
             .outbound
             .poll(&self.common, &self.sockets, &self.tun, self.now);
-        assert_eq!(turn.expect("a TUN without faults"), Progress::Done);
+        assert_eq!(polled.expect("a TUN without faults"), Progress::Done);
     }
 
     /// Datagrams that have left since the last look, none with a piece of plaintext in it.
@@ -204,10 +204,10 @@ impl<U: UdpSocket> Bench<U> {
         );
         while let Some(output) = next() {
             if let Output::SessionReady { peer } = output {
-                let turn = self
-                    .outbound
-                    .send_staged(&self.common, &self.sockets, &peer, self.now);
-                assert_eq!(turn, Progress::Done);
+                let polled =
+                    self.outbound
+                        .send_staged(&self.common, &self.sockets, &peer, self.now);
+                assert_eq!(polled, Progress::Done);
             }
         }
     }
@@ -465,23 +465,23 @@ fn what_was_read_before_an_error_leaves() {
     let (tun, _end) = mem::tun().expect("an in-memory TUN");
     let frames = [udp_gso_packet(3, 100), udp_gso_packet(2, 50)].into();
     let failing = Failing(Mutex::new(frames), tun);
-    let turn = bench
+    let polled = bench
         .outbound
         .poll(&bench.common, &bench.sockets, &failing, bench.now);
-    assert_eq!(turn.expect("frames were read"), Progress::Done);
+    assert_eq!(polled.expect("frames were read"), Progress::Done);
     assert_eq!(bench.wire().len(), 5);
-    let turn = bench
+    let polled = bench
         .outbound
         .poll(&bench.common, &bench.sockets, &failing, bench.now);
-    assert!(turn.is_err(), "nothing but the error is left");
+    assert!(polled.is_err(), "nothing but the error is left");
 }
 
 #[test]
 fn a_queue_that_stands_is_reported_now_and_then() {
     let mut bench = Bench::new();
     let behind = |bench: &Bench| bench.common.control.take_all().2;
-    let turns = |bench: &mut Bench, turns: usize| {
-        for _ in 0..turns {
+    let polls = |bench: &mut Bench, polls: usize| {
+        for _ in 0..polls {
             // Frames that fill the arena, though no packets.
             for _ in 0..4 {
                 assert!(bench.tun_end.inject(vec![0; 50_000]));
@@ -489,17 +489,17 @@ fn a_queue_that_stands_is_reported_now_and_then() {
             bench.poll();
         }
     };
-    turns(&mut bench, 15);
+    polls(&mut bench, 15);
     // Read empty once, it begins anew.
     bench.poll();
-    turns(&mut bench, 15);
+    polls(&mut bench, 15);
     assert!(!behind(&bench), "a burst is no standing queue");
-    turns(&mut bench, 1);
+    polls(&mut bench, 1);
     assert!(behind(&bench));
-    turns(&mut bench, 100);
+    polls(&mut bench, 100);
     assert!(!behind(&bench), "it was just told");
     bench.now = bench.now + TELL_EVERY;
-    turns(&mut bench, 1);
+    polls(&mut bench, 1);
     assert!(behind(&bench), "it may not have overflowed before");
 }
 
@@ -560,15 +560,15 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
             frame[VNET_HDR_LEN + 1] = u8::from(n % 2 == 0);
             assert!(bench.tun_end.inject(frame));
         }
-        let turn = bench
+        let polled = bench
             .outbound
             .poll(&bench.common, &bench.sockets, &bench.tun, bench.now);
-        let turn = turn.expect("a TUN without faults");
+        let polled = polled.expect("a TUN without faults");
         assert_eq!(
-            turn == Progress::Blocked,
+            polled == Progress::Blocked,
             bench.outbound.waits_for().is_some()
         );
-        if turn == Progress::Blocked {
+        if polled == Progress::Blocked {
             assert_eq!(calls.load(Ordering::Relaxed), 0, "it has room");
             bench.poll();
         }
@@ -598,10 +598,10 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     };
     frames(&bench, 3);
     calls.store(usize::MAX, Ordering::Relaxed);
-    let turn = bench
+    let polled = bench
         .outbound
         .poll(&bench.common, &bench.sockets, &bench.tun, bench.now);
-    assert_eq!(turn.expect("a TUN without faults"), Progress::Blocked);
+    assert_eq!(polled.expect("a TUN without faults"), Progress::Blocked);
     calls.store(0, Ordering::Relaxed);
     // 2. The second one sends more than two replay windows.
     let drops = Arc::clone(&bench.common.shards[0].drops);

@@ -18,7 +18,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 #[path = "placement_tests.rs"]
 mod tests;
 
-/// A pause between polls after which a packet may be a lone one.
+/// A pause between polls after which a flow may be sparse.
 const REST: Duration = Duration::from_millis(1);
 /// Packets without a rest between them that are load. A request and its answer are two. A thread that had to wait for
 /// a CPU seems to have rested, but finds more than that.
@@ -32,7 +32,7 @@ const CHANGE: u32 = 4;
 const SWINGS: u32 = 2;
 /// The longest pattern to be asked for, once CPUs were too busy.
 const MAX_PATTERN: u32 = 1 << 14;
-/// What a packet may wait for its turn on the CPU that it came from.
+/// How long a packet may wait on the CPU that it came from.
 const PROMPT: Duration = Duration::from_micros(200);
 /// One packet in this many may wait for longer.
 const LATE: u32 = 8;
@@ -82,7 +82,7 @@ struct Bound {
     cpu: usize,
     /// What it is to be allowed again.
     before: CpuSet,
-    /// To carry a load, not packets of sparse flows.
+    /// To process a load, not packets of sparse flows.
     load: bool,
 }
 
@@ -122,7 +122,7 @@ impl Placement {
         rested
     }
 
-    /// So many packets were carried in this poll. It counts as one at least: a flood of datagrams that are none is load.
+    /// So many packets were processed in this poll. It counts as one at least: a flood of datagrams that are none is load.
     pub(crate) fn processed(&mut self, packets: usize) {
         self.packets = self.packets.saturating_add(packets.max(1));
         if self.is_loaded() {
@@ -180,7 +180,7 @@ impl Placement {
         }
     }
 
-    /// The calling thread's turn is over. Under load it stays where it is, unless it has to wait for that CPU.
+    /// The calling thread's poll is over. Under load it stays where it is, unless it has to wait for that CPU.
     pub(crate) fn poll_ended(&mut self, now: Time) {
         let is_due = self.asked.is_none_or(|(at, _)| now.since(at) >= WINDOW);
         if self.is_loaded()

@@ -179,7 +179,7 @@ fn under_load_no_packet_is_followed_until_there_is_a_pattern_again() {
         assert_eq!(walk.follow(cpus[1]), PATTERN);
         for n in 2..LOAD {
             walk.poll(NONE, cpus[1]);
-            assert!(walk.placement.follows(), "turn {n}");
+            assert!(walk.placement.follows(), "poll {n}");
         }
         for _ in 0..100 {
             walk.poll(NONE, cpus[1]);

@@ -74,7 +74,7 @@ pub struct TunDrops {
     pub limit: u64,
 }
 
-/// How the host's side of the peer stands.
+/// How the host's side of the tunnel stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlatformEvent {
     /// The interface is up.

@@ -9,7 +9,7 @@ use rustix::process::setpriority_process;
 use crate::common::{Common, Sockets};
 
 /// The nice value of a shard. The kernel forwards packets before any process runs; if the processes whose packets the
-/// peer carries ran as readily as it, they would fill its queues faster than it empties them.
+/// tunnel carries ran as readily as it, they would fill its queues faster than it empties them.
 const PRIORITY: i32 = -10;
 
 pub(crate) const WAKER: u64 = 0;
@@ -28,7 +28,7 @@ pub(crate) fn give_priority<U>(common: &Common<U>) {
 /// does that by itself; one that has none is woken for it when keys are dropped.
 #[inline]
 pub(crate) fn overwrite_stack() {
-    adit_aead::wiping_stack::<{ 64 << 10 }, _>(|| ());
+    adit_aead::zeroizing_stack::<{ 64 << 10 }, _>(|| ());
 }
 
 /// Sleeps until something happens, and tells what.

@@ -1,4 +1,4 @@
-//! One thread that carries packets all the way, in both directions. While little moves, another one does the inbound path.
+//! One thread that processes packets all the way, in both directions. While little moves, another one does the inbound path.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -62,7 +62,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         Ok((shard, inbound_path))
     }
 
-    /// Carries packets until the engine stops; an error is the TUN's and final.
+    /// Processes packets until the engine stops; an error is the TUN's and final.
     pub(crate) fn run(mut self) -> io::Result<()> {
         give_priority(&self.inbound_path.common);
         let mut events = Vec::with_capacity(8);
@@ -124,7 +124,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         }
     }
 
-    /// While a socket is full the TUN is left alone: the kernel's queues fill, and their owners event.
+    /// While a socket is full the TUN is left alone: the kernel's queues fill, and their owners notice.
     fn set_blocked(&mut self, blocked: Option<bool>) -> io::Result<()> {
         if blocked != self.blocked {
             self.blocked = blocked;

@@ -102,7 +102,7 @@ fn packets_keep_their_order_while_the_inbound_path_changes_threads() {
             let expected: Vec<_> = frames.iter().flat_map(|frame| segments(frame)).collect();
             for frame in frames {
                 pair.inject(A, frame);
-                // Packets that come one by one, without rest, make as many turns. Beside other processes that is a rest,
+                // Packets that come one by one, without rest, make as many polls. Beside other processes that is a rest,
                 // and they are no load: the next time they come at once.
                 if apart {
                     std::thread::yield_now();

@@ -43,7 +43,7 @@ impl Secret {
 
     /// The public key, if this is a private key.
     pub fn public_key(&self) -> PublicKey {
-        crypto::wiping_stack(|| PublicKey(crypto::public_key(self.bytes())))
+        crypto::zeroizing_stack(|| PublicKey(crypto::public_key(self.bytes())))
     }
 }
 

@@ -10,7 +10,7 @@
 //! <- e, ee, se, psk, {}
 //! ```
 //!
-//! Each verb works in [`wiping_stack`]: what is left of it is what it returns, whose secrets stand on the heap.
+//! Each verb works in [`zeroizing_stack`]: what is left of it is what it returns, whose secrets stand on the heap.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use adit_aead::Key;
 
 use crate::config::{PublicKey, Secret};
-use crate::crypto::{Zeroized, dh, hash, kdf, open, public_key, seal, wiping_stack};
+use crate::crypto::{Zeroized, dh, hash, kdf, open, public_key, seal, zeroizing_stack};
 use crate::session::Session;
 use crate::wire::{INITIATION_LEN, Initiation, RESPONSE_LEN, Response};
 use crate::{Tai64N, Time};
@@ -104,7 +104,7 @@ pub(crate) fn create_initiation(
     timestamp: Tai64N,
     ephemeral: Secret,
 ) -> Option<(CreatedInitiation, [u8; INITIATION_LEN])> {
-    wiping_stack(|| {
+    zeroizing_stack(|| {
         let mut handshake = Handshake::with_responder(&remote.public);
 
         // e
@@ -135,7 +135,7 @@ pub(crate) fn consume_initiation<'a>(
     message: Initiation<'_>,
     find: impl FnOnce(&PublicKey) -> Option<&'a Remote>,
 ) -> Result<(PublicKey, ConsumedInitiation), Reject> {
-    wiping_stack(|| {
+    zeroizing_stack(|| {
         let mut handshake = Handshake::with_responder(&local.public);
         let ephemeral = *message.ephemeral();
 
@@ -176,7 +176,7 @@ pub(crate) fn create_response(
     ephemeral: &Secret,
     now: Time,
 ) -> Option<(Arc<Session>, [u8; RESPONSE_LEN])> {
-    wiping_stack(|| {
+    zeroizing_stack(|| {
         let mut handshake = consumed.handshake;
 
         // e
@@ -206,7 +206,7 @@ pub(crate) fn consume_response(
     message: Response<'_>,
     now: Time,
 ) -> Option<Arc<Session>> {
-    wiping_stack(|| {
+    zeroizing_stack(|| {
         let mut handshake = created.handshake.clone();
 
         // e

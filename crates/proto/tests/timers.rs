@@ -482,6 +482,6 @@ fn a_busy_tunnel_wakes_the_control_thread_a_few_times_per_ten_seconds() {
     // 100 seconds: each timer at most once per its 10 or 15 seconds.
     assert!(
         events + timeouts <= 35,
-        "{events} notices, {timeouts} timeouts"
+        "{events} events, {timeouts} timeouts"
     );
 }

@@ -47,7 +47,7 @@ pub(super) struct DemoReport {
     pub(super) tunnel: Path,
     pub(super) aead: String,
     pub(super) offloads: BTreeMap<String, bool>,
-    /// Whether packets of sparse flows are carried on the CPU that they come from.
+    /// Whether packets of sparse flows are processed on the CPU that they come from.
     pub(super) placement: bool,
 }
 

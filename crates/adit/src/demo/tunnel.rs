@@ -32,7 +32,7 @@ pub(super) struct Tunnel {
     left: End,
     right: End,
     _sockets: Directory,
-    /// Whether packets of sparse flows are carried on the CPU that they come from.
+    /// Whether packets of sparse flows are processed on the CPU that they come from.
     pub(super) placement: bool,
 }
 

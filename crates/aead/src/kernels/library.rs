@@ -1,7 +1,7 @@
 //! The library: ring.
 
 use super::Job;
-use crate::{TAG_LEN, wiping_stack};
+use crate::{TAG_LEN, zeroizing_stack};
 use core::mem::ManuallyDrop;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::hint::black_box;
@@ -13,7 +13,7 @@ pub(crate) struct LibraryKey(pub(crate) Box<ManuallyDrop<LessSafeKey>>);
 impl LibraryKey {
     pub(crate) fn new(bytes: &[u8; 32]) -> Self {
         // On its way to the box it leaves itself on the stack.
-        wiping_stack::<{ 8 << 10 }, _>(|| {
+        zeroizing_stack::<{ 8 << 10 }, _>(|| {
             let key = UnboundKey::new(&CHACHA20_POLY1305, bytes).expect("32 bytes");
             Self(Box::new(ManuallyDrop::new(LessSafeKey::new(key))))
         })

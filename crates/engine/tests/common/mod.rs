@@ -7,7 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use adit_engine::{Engine, HostEnd, MemHost};
+use adit_engine::{Engine, MemPlatform, PlatformEnd};
 use adit_io::testing::mem;
 use adit_io::testing::mem::{MemTun, MemUdp, Network, TunEnd};
 use adit_io::{Offloads, TunQueue, UdpSocket};
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Trains travel as trains.
     pub(crate) gso: bool,
     pub(crate) shards: usize,
-    /// Whether somebody reads the verbose log, which is then in [`HostEnd::log`].
+    /// Whether somebody reads the verbose log, which is then in [`PlatformEnd::log`].
     pub(crate) verbose: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Side {
     /// One per shard.
     pub(crate) tuns: Vec<TunEnd>,
     pub(crate) addr: SocketAddr,
-    pub(crate) host: HostEnd,
+    pub(crate) host: PlatformEnd,
 }
 
 pub(crate) struct Pair {
@@ -55,7 +55,7 @@ pub(crate) struct Pair {
     pub(crate) sides: [Side; 2],
 }
 
-/// The address of a side inside the peer.
+/// The address of a side inside the tunnel.
 pub(crate) fn inner_ip(side: usize) -> IpAddr {
     [10, 0, 0, if side == A { 1 } else { 2 }].into()
 }
@@ -103,7 +103,7 @@ impl Pair {
                 })
                 .unzip();
             let wrap = wrap.clone();
-            let host = MemHost::new(&network, addr)
+            let host = MemPlatform::new(&network, addr)
                 .expect("a host")
                 .with_gso(options.gso)
                 .with_verbose_log(options.verbose)

@@ -386,7 +386,7 @@ impl Device {
     }
 
     /// Whether a peer's keys were dropped, all of them, since the last call: whoever sealed or opened with them then
-    /// overwrites what the AEAD left on the stack ([`adit_aead::wiping_stack`]). Keys that are replaced need no care:
+    /// overwrites what the AEAD left on the stack ([`adit_aead::zeroizing_stack`]). Keys that are replaced need no care:
     /// packets with the new ones follow.
     pub fn poll_keys_dropped(&mut self) -> bool {
         std::mem::take(&mut self.core.keys_dropped)

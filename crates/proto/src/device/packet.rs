@@ -48,7 +48,7 @@ pub enum NotOpened {
 
 impl Device {
     /// Seals one IP packet for the peer whose allowed IPs contain its destination: where to send the datagram to, and the
-    /// datagram. `mtu` is the peer's, beyond which no padding goes.
+    /// datagram. `mtu` is the tunnel's, beyond which no padding goes.
     ///
     /// The drain rule of the [crate] applies. Here two devices are joined by function calls:
     ///

@@ -21,7 +21,7 @@ pub(super) struct PeerState {
     pub(super) peer: Arc<Peer>,
     pub(super) remote: Remote,
     pub(super) stamper: Stamper,
-    /// As it was last set; the peer's follows the peer.
+    /// As it was last set; that of [`Peer`] follows the peer when it roams.
     pub(super) configured_endpoint: Option<SocketAddr>,
     pub(super) persistent_keepalive: u16,
     pub(super) allowed_ips: BTreeSet<Cidr>,

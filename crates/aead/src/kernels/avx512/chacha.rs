@@ -83,7 +83,7 @@ macro_rules! double_round {
     };
 }
 
-/// Where the states of 32 lanes stand while no register has them; the owner zeroizes it.
+/// Where the states of 32 lanes are while no register has them; the owner zeroizes it.
 #[repr(C, align(64))]
 pub(super) struct States {
     start: [V; 32],
