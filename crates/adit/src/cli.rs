@@ -77,20 +77,22 @@ pub(crate) enum Command {
     /// Bring up a tunnel from a wg-quick configuration file
     #[command(after_help = AFTER_UP_HELP)]
     Up(UpArgs),
-    /// Take down a tunnel that `adit up` brought up, or unblock what its killed process left blocked
+    /// Take down a tunnel that `adit up` brought up, or unblock what its killed process left
+    /// blocked
     Down(ConfArgs),
     /// Write a running tunnel's configuration back to its file
     Save(ConfArgs),
     /// Apply a changed file to a running tunnel; peers that stay as they are notice nothing
     ///
-    /// Applies keys, peers, port and mark as `wg syncconf` does, then MTU, addresses and routes: AllowedIPs get the routes that
-    /// are missing (with hooks in the file, only those that are new do; a default route that is new, its policy routing too),
-    /// those that are gone lose them, and routes that others made stay. A PrivateKey, ListenPort, FwMark or MTU that the file
-    /// does not state any more stays as it is, and so do the addresses of a file without Address.
+    /// Applies keys, peers, port and mark as `wg syncconf` does, then MTU, addresses and routes:
+    /// AllowedIPs get the routes that are missing (with hooks in the file, only those that are new
+    /// do; a default route that is new, its policy routing too), those that are gone lose them, and
+    /// routes that others made stay. A PrivateKey, ListenPort, FwMark or MTU that the file does not
+    /// state any more stays as it is, and so do the addresses of a file without Address.
     ///
-    /// Prints a line for each address and MTU that it changes, and for what it leaves: DNS, hooks, another Table, addresses
-    /// that a hook may have set, and the addresses, MTU and routes of an interface that was renamed or moved. `adit down` and
-    /// `adit up` apply those.
+    /// Prints a line for each address and MTU that it changes, and for what it leaves: DNS, hooks,
+    /// another Table, addresses that a hook may have set, and the addresses, MTU and routes of an
+    /// interface that was renamed or moved. `adit down` and `adit up` apply those.
     Sync(ConfArgs),
     /// Print a configuration file without the keys that only `adit up` and wg-quick understand
     Strip(ConfArgs),
@@ -102,7 +104,8 @@ pub(crate) enum Command {
     Genpsk,
     /// Read a private key from standard input and print its public key
     Pubkey,
-    /// Measure a tunnel between two hosts made for the purpose, next to the bare cable, in 15 seconds
+    /// Measure a tunnel between two hosts made for the purpose, next to the bare cable, in 15
+    /// seconds
     Demo(DemoArgs),
     /// Print a completion script for a shell
     Completions {
@@ -128,14 +131,15 @@ pub(crate) struct RunArgs {
     /// Stay in the foreground and log to standard error
     #[arg(short, long)]
     pub(crate) foreground: bool,
-    /// Never use this offload: tun-tso, tun-uso, tun-tunnel, tun-gro-tcp, tun-gro-udp, tun-gro-tunnel, udp-gso or
-    /// udp-gro; repeatable
+    /// Never use this offload: tun-tso, tun-uso, tun-tunnel, tun-gro-tcp, tun-gro-udp,
+    /// tun-gro-tunnel, udp-gso or udp-gro; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) disable_offload: Vec<String>,
     /// More than one is refused: see [`one_shard`]
     #[arg(long, hide = true, value_name = "N", value_parser = one_shard)]
     pub(crate) shards: Option<u16>,
-    /// Report readiness on standard output and leave the terminal then: what the background process is started with
+    /// Report readiness on standard output and leave the terminal then: what the background process
+    /// is started with
     #[arg(long, hide = true)]
     pub(crate) background: bool,
     /// End when this process, which must be the parent, ends
@@ -197,10 +201,12 @@ pub(crate) struct DemoArgs {
     pub(crate) seconds: u16,
 }
 
-/// The command that is meant by what looks like the name of an interface and is one slip away from it.
+/// The command that is meant by what looks like the name of an interface and is one slip away from
+/// it.
 ///
-/// Names of interfaces often have a digit. Commands of three letters and less are a letter away from names that people do use
-/// (tun, wan, us): of those only a letter that is doubled or two that changed places count.
+/// Names of interfaces often have a digit. Commands of three letters and less are a letter away
+/// from names that people do use (tun, wan, us): of those only a letter that is doubled or two that
+/// changed places count.
 pub(crate) fn misspelt(interface: &str) -> Option<String> {
     let meant = command_near(interface)?;
     let letters = |word: &str| word.bytes().collect::<BTreeSet<u8>>();
@@ -221,9 +227,10 @@ fn interface_name(name: &str) -> std::result::Result<String, String> {
     adit_ctl::config::check_name(name).map(|()| name.to_owned())
 }
 
-/// A TUN with several queues sends a flow to the queue on which userspace last wrote a packet of that flow
-/// (`tun_flow_update`). With a socket each, the answers of a peer move its flows to another queue and shard, where they
-/// overtake what waits. It takes a steering program to prevent that, and there is none yet.
+/// A TUN with several queues sends a flow to the queue on which userspace last wrote a packet of
+/// that flow (`tun_flow_update`). With a socket each, the answers of a peer move its flows to
+/// another queue and shard, where they overtake what waits. It takes a steering program to prevent
+/// that, and there is none yet.
 fn one_shard(number: &str) -> std::result::Result<u16, String> {
     match number.parse() {
         Ok(1) => Ok(1),

@@ -4,8 +4,9 @@ use std::fmt;
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// Writes a line to standard error. `eprintln!` panics where that fails, and a terminal may have gone, a pipe's reader
-/// have ended and a disk be full: no reason for a tunnel to end, or to stay half taken down.
+/// Writes a line to standard error. `eprintln!` panics where that fails, and a terminal may have
+/// gone, a pipe's reader have ended and a disk be full: no reason for a tunnel to end, or to stay
+/// half taken down.
 macro_rules! say {
     ($($arg:tt)*) => {{
         use std::io::Write as _;

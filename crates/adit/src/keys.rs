@@ -1,4 +1,5 @@
-//! `adit genkey`, `genpsk` and `pubkey`: byte for byte what wg(8)'s commands of these names read and print.
+//! `adit genkey`, `genpsk` and `pubkey`: byte for byte what wg(8)'s commands of these names read
+//! and print.
 
 use std::io::{Read, Write};
 

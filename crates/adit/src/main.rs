@@ -25,7 +25,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come this way, too; any other is wrong usage, for which wireguard-go ends with 1.
+            // Help and version come this way, too; any other is wrong usage, for which wireguard-go
+            // ends with 1.
             let word = std::env::args_os().nth(1).unwrap_or_default();
             let word = word.to_string_lossy();
             if error.kind() == ErrorKind::ArgumentConflict && !word.starts_with('-') {

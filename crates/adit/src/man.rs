@@ -1,4 +1,5 @@
-//! The manual pages: what clap knows of the commands, and what stands in the code about counters, fields and the log.
+//! The manual pages: what clap knows of the commands, and what stands in the code about counters,
+//! fields and the log.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,8 @@ pub(crate) fn print(command: Option<&str>) -> Result<()> {
     cli::print(page.as_bytes())
 }
 
-/// Writes a page for adit itself and for each command to a directory, which is made if it is not there.
+/// Writes a page for adit itself and for each command to a directory, which is made if it is not
+/// there.
 pub(crate) fn write_to(dir: PathBuf) -> Result<()> {
     let write = || -> io::Result<()> {
         std::fs::create_dir_all(&dir)?;

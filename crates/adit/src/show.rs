@@ -69,7 +69,8 @@ fn ask(name: String) -> Answer {
     (name, answer)
 }
 
-/// From the status socket if the interface is Adit's, else from the socket that every implementation has.
+/// From the status socket if the interface is Adit's, else from the socket that every
+/// implementation has.
 fn interface_status(name: &str) -> std::result::Result<Interface, ClientError> {
     match status::fetch(name).map_err(ClientError::from) {
         Ok(interface) => return Ok(interface),

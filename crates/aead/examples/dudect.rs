@@ -1,6 +1,7 @@
-//! A statistical timing test in the manner of dudect (Reparaz, Balasch, Verbauwhede: "Dude, is my code constant
-//! time?", DATE 2017): seals with a fixed key and text and with random ones, in random order, and compares the two
-//! distributions of times with Welch's t-test. |t| above 4.5 would be evidence of a leak.
+//! A statistical timing test in the manner of dudect (Reparaz, Balasch, Verbauwhede: "Dude, is my
+//! code constant time?", DATE 2017): seals with a fixed key and text and with random ones, in
+//! random order, and compares the two distributions of times with Welch's t-test. |t| above 4.5
+//! would be evidence of a leak.
 //!
 //! `cargo run --release -p adit-aead --example dudect [measurements]`
 
@@ -79,8 +80,8 @@ fn main() {
                 for _ in 0..measurements {
                     let class = (random.next() & 1) as usize;
                     let (mut key, mut text) = ([0; 32], vec![0; len + TAG_LEN]);
-                    // Both classes draw, and clear or keep with the same stores: what one of them did more would be
-                    // measured, as it leaves another state of the caches behind.
+                    // Both classes draw, and clear or keep with the same stores: what one of them
+                    // did more would be measured, as it leaves another state of the caches behind.
                     random.fill(&mut key);
                     random.fill(&mut text);
                     let keep = black_box([0, 0xff][class]);
@@ -91,7 +92,8 @@ fn main() {
                     let mut packets = vec![text; batch];
                     times[class].push(measure(kernel, &key, open, &mut packets));
                 }
-                // Interrupts are no leak: the slowest tenth of all is left out, at one threshold for both classes.
+                // Interrupts are no leak: the slowest tenth of all is left out, at one threshold
+                // for both classes.
                 let mut all = times.concat();
                 all.sort_by(f64::total_cmp);
                 let most = all[all.len() * 9 / 10];

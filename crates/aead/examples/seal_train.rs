@@ -1,4 +1,5 @@
-//! Cuts a buffer into packets, seals them as one train, opens them at the other end, and prints how long that took.
+//! Cuts a buffer into packets, seals them as one train, opens them at the other end, and prints how
+//! long that took.
 //!
 //! `cargo run --release -p adit-aead --example seal_train`
 
@@ -10,7 +11,8 @@ use adit_aead::{Key, OpenJob, SealJob, TAG_LEN, implementation, open, seal};
 const SEGMENT: usize = 1420;
 
 fn main() {
-    // Never seal two packets with the same key and counter: count on, and change the key before the counter ends.
+    // Never seal two packets with the same key and counter: count on, and change the key before the
+    // counter ends.
     let key = Key::new(&[7; 32]);
     let first_counter = 0;
 
@@ -21,8 +23,8 @@ fn main() {
         .map(|segment| vec![0; segment.len() + TAG_LEN])
         .collect();
 
-    // The plaintext is read where it is (`in_place` is 0: none of it stands in the packet), and the ciphertext and its
-    // tag are written where they go.
+    // The plaintext is read where it is (`in_place` is 0: none of it stands in the packet), and the
+    // ciphertext and its tag are written where they go.
     let started = Instant::now();
     let mut jobs: Vec<SealJob<'_>> = (first_counter..)
         .zip(segments.iter().zip(&mut packets))
@@ -32,7 +34,8 @@ fn main() {
     drop(jobs);
     let sealed = started.elapsed();
 
-    // The receiver knows the key and learns each counter from the packet's header. It opens to a buffer of its own.
+    // The receiver knows the key and learns each counter from the packet's header. It opens to a
+    // buffer of its own.
     let mut received = vec![0; message.len()];
     let started = Instant::now();
     let mut jobs: Vec<OpenJob<'_>> = (first_counter..)

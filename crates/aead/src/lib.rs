@@ -1,9 +1,10 @@
 //! ChaCha20-Poly1305 (RFC 8439) for batches of packets.
 //!
-//! Libraries seal one packet at a time, and a packet of 1,420 bytes is too small to keep a wide vector unit busy: the
-//! last blocks leave lanes empty, and every packet pays for its own Poly1305 powers. This crate takes *batches*: the
-//! lanes of its ChaCha20 are blocks of any packet of the batch, and the lanes of its Poly1305 are packets. With AVX-512
-//! that is three to five times as fast as a library (the README has the table, and tells where it is not).
+//! Libraries seal one packet at a time, and a packet of 1,420 bytes is too small to keep a wide
+//! vector unit busy: the last blocks leave lanes empty, and every packet pays for its own Poly1305
+//! powers. This crate takes *batches*: the lanes of its ChaCha20 are blocks of any packet of the
+//! batch, and the lanes of its Poly1305 are packets. With AVX-512 that is three to five times as
+//! fast as a library (the README has the table, and tells where it is not).
 //!
 //! ```
 //! use adit_aead::{Key, OpenJob, SealJob, TAG_LEN, open, seal};
@@ -34,14 +35,15 @@
 //!
 //! `examples/seal_train.rs` seals from one buffer to another and tells how long that takes.
 //!
-//! The implementation is chosen once, at run time, by what the processor has: AVX-512 (with IFMA), AVX2, or the library
-//! [ring](https://docs.rs/ring), which also does what it does faster on any processor. The environment variable
-//! `ADIT_AEAD` forces one (`avx512`, `avx2`, `portable`, `ring`); if this processor cannot run it, or there is none of
-//! that name, the choice is as without it. [`implementation`] tells what is in use.
+//! The implementation is chosen once, at run time, by what the processor has: AVX-512 (with IFMA),
+//! AVX2, or the library [ring](https://docs.rs/ring), which also does what it does faster on any
+//! processor. The environment variable `ADIT_AEAD` forces one (`avx512`, `avx2`, `portable`,
+//! `ring`); if this processor cannot run it, or there is none of that name, the choice is as
+//! without it. [`implementation`] tells what is in use.
 //!
-//! Nothing here allocates, but for the library's form of a key, once. Times do not depend on keys or data, only on
-//! lengths and on which tags are right. Keys are zeroized when dropped, scratch memory and vector registers at the end of
-//! each batch.
+//! Nothing here allocates, but for the library's form of a key, once. Times do not depend on keys
+//! or data, only on lengths and on which tags are right. Keys are zeroized when dropped, scratch
+//! memory and vector registers at the end of each batch.
 
 #![deny(missing_docs)]
 
@@ -68,7 +70,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key in the form that the kernels and the library use. `bytes` are copied; the caller zeroizes its own.
+    /// The key in the form that the kernels and the library use. `bytes` are copied; the caller
+    /// zeroizes its own.
     pub fn new(bytes: &[u8; 32]) -> Self {
         Self {
             bytes: Zeroizing::new(*bytes),
@@ -86,7 +89,8 @@ impl Key {
     }
 }
 
-/// The nonce of WireGuard's data packets (whitepaper, section 5.4.6): four zero bytes, then the counter.
+/// The nonce of WireGuard's data packets (whitepaper, section 5.4.6): four zero bytes, then the
+/// counter.
 fn nonce(counter: u64) -> [u8; 12] {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&counter.to_le_bytes());
@@ -106,9 +110,10 @@ impl<'a> SealJob<'a> {
         Self::gathered(key, counter, in_place, &[], out)
     }
 
-    /// Seals a plaintext of `out.len() - TAG_LEN` bytes that is put together from three parts: the first
-    /// `in_place` bytes already stand in `out`, `src` follows, and zero bytes (WireGuard's padding) fill the rest.
-    /// Most of `src` is read only once, by the cipher: there is no copy to be saved before.
+    /// Seals a plaintext of `out.len() - TAG_LEN` bytes that is put together from three parts: the
+    /// first `in_place` bytes already stand in `out`, `src` follows, and zero bytes (WireGuard's
+    /// padding) fill the rest. Most of `src` is read only once, by the cipher: there is no copy to
+    /// be saved before.
     ///
     /// `in_place` is fastest as a multiple of 64.
     ///
@@ -143,7 +148,8 @@ impl<'a> SealJob<'a> {
         self
     }
 
-    /// With additional data that the tag covers. Its packets get no share in the speed of Poly1305 across packets.
+    /// With additional data that the tag covers. Its packets get no share in the speed of Poly1305
+    /// across packets.
     #[must_use]
     pub fn with_aad(mut self, aad: &'a [u8]) -> Self {
         self.0.aad = aad;
@@ -168,8 +174,8 @@ pub fn seal(jobs: &mut [SealJob<'_>]) {
 pub struct OpenJob<'a>(Job<'a>, bool);
 
 impl<'a> OpenJob<'a> {
-    /// Opens ciphertext and tag where they stand: afterwards the plaintext is `text[..text.len() - TAG_LEN]`.
-    /// A text shorter than a tag is never authentic.
+    /// Opens ciphertext and tag where they stand: afterwards the plaintext is
+    /// `text[..text.len() - TAG_LEN]`. A text shorter than a tag is never authentic.
     pub fn in_place(key: &'a Key, counter: u64, text: &'a mut [u8]) -> Self {
         let job = Job {
             key,
@@ -216,15 +222,15 @@ impl<'a> OpenJob<'a> {
         self
     }
 
-    /// Whether [`open`] found the tag right. If not, nothing of the plaintext was written anywhere that the caller can
-    /// see: what is in its memory then is what was there before, or zeros.
+    /// Whether [`open`] found the tag right. If not, nothing of the plaintext was written anywhere
+    /// that the caller can see: what is in its memory then is what was there before, or zeros.
     pub fn is_authentic(&self) -> bool {
         self.1
     }
 }
 
-/// Opens every job; each tells with [`OpenJob::is_authentic`] how it went, and none depends on another. No
-/// content of a packet makes it panic.
+/// Opens every job; each tells with [`OpenJob::is_authentic`] how it went, and none depends on
+/// another. No content of a packet makes it panic.
 pub fn open(jobs: &mut [OpenJob<'_>]) {
     if cfg!(adit_lab_no_aead) {
         return without_cipher::open(jobs);
@@ -240,8 +246,9 @@ pub fn implementation() -> &'static str {
     Kernel::active().name()
 }
 
-/// What a build of the lab does instead, to measure what everything else costs: it moves the bytes and checks nothing.
-/// No build has it unless it is compiled with `--cfg adit_lab_no_aead`, and [`implementation`] then says so.
+/// What a build of the lab does instead, to measure what everything else costs: it moves the bytes
+/// and checks nothing. No build has it unless it is compiled with `--cfg adit_lab_no_aead`, and
+/// [`implementation`] then says so.
 mod without_cipher {
     use crate::{OpenJob, SealJob, TAG_LEN};
 

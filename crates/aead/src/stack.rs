@@ -4,8 +4,9 @@ use std::hint::black_box;
 
 /// Runs `work`, then overwrites the first `DEPTH` bytes of the stack that it used.
 ///
-/// A value that is moved or passed by value stays where it was, too: no destructor runs there, and a library's functions
-/// do so with keys. What `work` returns goes through the caller's own frames: it must own its keys by pointers.
+/// A value that is moved or passed by value stays where it was, too: no destructor runs there, and
+/// a library's functions do so with keys. What `work` returns goes through the caller's own frames:
+/// it must own its keys by pointers.
 pub fn zeroizing_stack<const DEPTH: usize, T>(work: impl FnOnce() -> T) -> T {
     let result = below(work);
     overwrite::<DEPTH>();

@@ -1,5 +1,5 @@
-//! No branch and no address depends on keys or data: under valgrind, for the kernels that it can run, and in the
-//! machine code, for those that it cannot.
+//! No branch and no address depends on keys or data: under valgrind, for the kernels that it can
+//! run, and in the machine code, for those that it cannot.
 #![cfg(target_arch = "x86_64")]
 #![allow(unsafe_code)]
 
@@ -14,15 +14,16 @@ const OBJDUMP: &str = "the_machine_code_of_the_kernels_has_no_instruction_that_t
 /// Set for the process that runs under valgrind.
 const UNDER_VALGRIND: &str = "ADIT_AEAD_UNDER_VALGRIND";
 
-/// A check without its tool checks nothing. That is good enough on somebody's desk, but not where `CI` is set.
+/// A check without its tool checks nothing. That is good enough on somebody's desk, but not where
+/// `CI` is set.
 fn skipped(tool: &str) {
     let ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false");
     assert!(!ci, "there is no {tool} here");
     eprintln!("skipped: no {tool} here");
 }
 
-/// Tells valgrind's memcheck that these bytes are undefined (or defined): its client request, which does nothing on
-/// a real processor.
+/// Tells valgrind's memcheck that these bytes are undefined (or defined): its client request, which
+/// does nothing on a real processor.
 fn mark(bytes: &mut [u8], defined: bool) {
     let request = 0x4d43_0000_u64 + if defined { 2 } else { 1 };
     let arguments = [
@@ -33,8 +34,8 @@ fn mark(bytes: &mut [u8], defined: bool) {
         0,
         0,
     ];
-    // SAFETY: the sequence that valgrind knows leaves all registers but rdx as they were; the four rotations add up
-    // to 128 bits.
+    // SAFETY: the sequence that valgrind knows leaves all registers but rdx as they were; the four
+    // rotations add up to 128 bits.
     unsafe {
         core::arch::asm!(
             "rol rdi, 3", "rol rdi, 13", "rol rdi, 61", "rol rdi, 51", "xchg rbx, rbx",
@@ -99,7 +100,8 @@ fn valgrind_sees_no_branch_or_address_that_depends_on_secrets() {
             "valgrind did not run {kernel}"
         );
     }
-    // Whether a tag is right is public, and the only thing to branch on: a report must name the comparison.
+    // Whether a tag is right is public, and the only thing to branch on: a report must name the
+    // comparison.
     let reports: Vec<_> = errors.split("Conditional jump").skip(1).collect();
     let others = errors.matches("Use of uninitialised value").count()
         + errors.matches("Syscall param").count();
@@ -126,10 +128,11 @@ fn is_comparison(place: &str) -> bool {
     .any(|name| place.contains(name))
 }
 
-/// The instructions that could bring data to the flags, to a mask, or to an address: none of them may be in the
-/// kernels. (Masks come from lengths by way of `kmov` from general registers and memory, and `vpcmp` on lengths in
-/// Poly1305; a value leaves a vector register only to memory, or at the end of Poly1305, whose last steps in the integer
-/// unit are those that valgrind checks in the other kernels.)
+/// The instructions that could bring data to the flags, to a mask, or to an address: none of them
+/// may be in the kernels. (Masks come from lengths by way of `kmov` from general registers and
+/// memory, and `vpcmp` on lengths in Poly1305; a value leaves a vector register only to memory, or
+/// at the end of Poly1305, whose last steps in the integer unit are those that valgrind checks in
+/// the other kernels.)
 #[test]
 fn the_machine_code_of_the_kernels_has_no_instruction_that_tests_data() {
     let exe = std::env::current_exe().unwrap();
@@ -178,11 +181,13 @@ fn the_machine_code_of_the_kernels_has_no_instruction_that_tests_data() {
         }
         seen.push(name.to_owned());
         for line in body.lines() {
-            // vptestnm with a mask register as its result compares lengths; a jump on it would need kortest.
+            // vptestnm with a mask register as its result compares lengths; a jump on it would need
+            // kortest.
             let line = line.replace("vptestnm", "compare");
             let bad = everywhere.iter().find(|bad| line.contains(*bad));
             assert!(bad.is_none(), "{name}\n{line}");
-            // Nothing goes from a vector to a general register where everything in vectors is secret.
+            // Nothing goes from a vector to a general register where everything in vectors is
+            // secret.
             let out = chacha
                 && (line.contains("vmovd ") || line.contains("vmovq ") || line.contains("vpextr"))
                 && line

@@ -245,8 +245,8 @@ proptest! {
         check(&packets);
     }
 
-    /// In a batch, any one bit of text, tag, counter or key is wrong: that packet fails and leaves no plaintext, the
-    /// others open.
+    /// In a batch, any one bit of text, tag, counter or key is wrong: that packet fails and leaves
+    /// no plaintext, the others open.
     #[test]
     fn tampering_is_found_per_packet(
         packets in prop_oneof![

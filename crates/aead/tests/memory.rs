@@ -1,4 +1,5 @@
-//! What the process's memory holds of keys that are gone: nothing. The test runs in a process of its own.
+//! What the process's memory holds of keys that are gone: nothing. The test runs in a process of
+//! its own.
 
 #[path = "../../proto/tests/common/memory.rs"]
 mod search;

@@ -1,7 +1,8 @@
-//! A WireGuard interface that is nothing but its configuration: serves the UAPI, and asks itself as `wg` would.
+//! A WireGuard interface that is nothing but its configuration: serves the UAPI, and asks itself as
+//! `wg` would.
 //!
-//! `cargo run -p adit-ctl --example uapi`. The socket stands in a directory of its own. In [`adit_ctl::uapi::DIR`],
-//! where [`Server::bind`] puts it, `wg show` finds it.
+//! `cargo run -p adit-ctl --example uapi`. The socket stands in a directory of its own. In
+//! [`adit_ctl::uapi::DIR`], where [`Server::bind`] puts it, `wg show` finds it.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};

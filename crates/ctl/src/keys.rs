@@ -62,7 +62,8 @@ pub fn generate_preshared(fill: impl FnOnce(&mut [u8])) -> Secret {
     key
 }
 
-/// Makes `key` a valid X25519 scalar (RFC 7748, section 5); an all-zero key, which means "none", stays zero.
+/// Makes `key` a valid X25519 scalar (RFC 7748, section 5); an all-zero key, which means "none",
+/// stays zero.
 pub(crate) fn clamp(key: &mut Secret) {
     if !key.is_zero() {
         let bytes = key.bytes_mut();

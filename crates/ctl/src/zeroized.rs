@@ -7,7 +7,8 @@ use zeroize::Zeroize;
 /// Capacity that a cleared buffer may keep.
 const KEEP: usize = 64 << 10;
 
-/// Bytes that may hold keys. Growing moves them and zeroizes where they stood, dropping zeroizes them.
+/// Bytes that may hold keys. Growing moves them and zeroizes where they stood, dropping zeroizes
+/// them.
 #[derive(Default)]
 pub(crate) struct Zeroized(Vec<u8>);
 

@@ -1,5 +1,5 @@
-//! What the process's memory holds of keys that came as text and are gone: nothing. Each test runs in a process of its
-//! own.
+//! What the process's memory holds of keys that came as text and are gone: nothing. Each test runs
+//! in a process of its own.
 
 #[path = "../../proto/tests/common/memory.rs"]
 mod search;

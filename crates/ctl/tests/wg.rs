@@ -1,7 +1,7 @@
 //! The real wg(8) against the UAPI server, with a device that is nothing but its configuration.
 //!
-//! wg looks for sockets at one fixed place, so each test runs again in a mount namespace of its own, in which /run is
-//! empty. Needs root and wireguard-tools.
+//! wg looks for sockets at one fixed place, so each test runs again in a mount namespace of its
+//! own, in which /run is empty. Needs root and wireguard-tools.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;

@@ -98,8 +98,8 @@ impl<U: UdpSocket> ShardHandle<U> {
         })
     }
 
-    /// The shard stages frames for a peer: it wants to hear what becomes of the handshake. To be called before it asks
-    /// for a session for the last time.
+    /// The shard stages frames for a peer: it wants to hear what becomes of the handshake. To be
+    /// called before it asks for a session for the last time.
     pub(crate) fn wait_for(&self, peer: u32) {
         lock(&self.waits_for).insert(peer);
     }
@@ -178,8 +178,8 @@ impl<U> Common<U> {
         self.refused_trains.load(Ordering::Relaxed)
     }
 
-    /// Counts the ICMP errors that came back to a socket, and notes them. Nobody authenticates ICMP, so nothing else
-    /// follows from it.
+    /// Counts the ICMP errors that came back to a socket, and notes them. Nobody authenticates
+    /// ICMP, so nothing else follows from it.
     pub(crate) fn take_errors(&self, socket: &impl UdpSocket, now: Time) {
         socket.take_errors(&mut |error, times| {
             self.icmp_errors[error.kind as usize].fetch_add(times, Ordering::Relaxed);
@@ -191,7 +191,8 @@ impl<U> Common<U> {
         self.icmp_errors[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Something went wrong, so many `times`: the control thread tells of it, if anybody reads that.
+    /// Something went wrong, so many `times`: the control thread tells of it, if anybody reads
+    /// that.
     pub(crate) fn note(&self, now: Time, times: u64, incident: impl FnOnce() -> Incident) {
         if self.journal.note(now, times, incident) {
             self.control.waker.wake();

@@ -1,4 +1,5 @@
-//! The control thread: handshakes, timers and configuration. It never touches a data packet but keepalives.
+//! The control thread: handshakes, timers and configuration. It never touches a data packet but
+//! keepalives.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,11 +33,13 @@ const RELEASE: Duration = Duration::from_secs(1);
 const RELEASE_POLL: Duration = Duration::from_millis(1);
 /// How often to try to bind a port that somebody else has.
 const REBIND: Duration = Duration::from_secs(1);
-/// How often to ask again, at most, which way each peer is reached. Routers learn of hundreds of routes a second.
+/// How often to ask again, at most, which way each peer is reached. Routers learn of hundreds of
+/// routes a second.
 const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
 /// Handshake messages between two looks at timers and commands.
 const HANDSHAKE_BATCH: usize = 64;
-/// Paths that are looked at before handshakes are answered again: each may be a question to the kernel, of some 10 µs.
+/// Paths that are looked at before handshakes are answered again: each may be a question to the
+/// kernel, of some 10 µs.
 const PATHS_BATCH: usize = 64;
 
 /// The control thread's state: the protocol and what connects it to the host.
@@ -389,7 +392,8 @@ impl<H: Platform> Control<H> {
         let port = change.listen_port.unwrap_or(self.listen_port);
         let fwmark = change.fwmark.unwrap_or(self.fwmark);
         let bound = self.common.shards[0].sockets.load().port;
-        // The port that the kernel chose is no other port; one that could not be had at first may be free now.
+        // The port that the kernel chose is no other port; one that could not be had at first may
+        // be free now.
         let is_bound = bound != 0 && port == bound;
         let failed = self.up && bound == 0 && change.listen_port.is_some();
         let rebound = if is_bound || port == self.listen_port && !failed {
@@ -464,7 +468,8 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// Binds the configured port; without one, that of the last time if it is still free, as peers know it.
+    /// Binds the configured port; without one, that of the last time if it is still free, as peers
+    /// know it.
     fn bind(&self) -> io::Result<Vec<Sockets<H::Socket>>> {
         let bind = |port| self.bind_port(port, self.fwmark);
         if self.listen_port == 0 && self.bound_port != 0 {
@@ -529,7 +534,8 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// The interface, a route or an address changed, or may have. An error is the interface's and final.
+    /// The interface, a route or an address changed, or may have. An error is the interface's and
+    /// final.
     fn host_changed(&mut self) -> io::Result<()> {
         let PlatformEvent {
             up,
@@ -552,8 +558,9 @@ impl<H: Platform> Control<H> {
         Ok(())
     }
 
-    /// Routes changed: what is known of the paths to peers may be wrong. A few of them at a time, since handshakes wait
-    /// meanwhile; if routes change again, every peer has its turn before the first one has another.
+    /// Routes changed: what is known of the paths to peers may be wrong. A few of them at a time,
+    /// since handshakes wait meanwhile; if routes change again, every peer has its turn before the
+    /// first one has another.
     fn look_at_paths(&mut self, now: Time) {
         if self.paths_from.is_none() && self.paths_at.is_some_and(|at| at <= now) {
             (self.paths_at, self.paths_seen, self.paths_from) = (None, now, Some(0));

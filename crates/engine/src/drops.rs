@@ -6,11 +6,11 @@ use adit_proto::explained_enum;
 explained_enum! {
     /// Why a packet was dropped. Every drop on either path counts under exactly one reason.
     pub enum DropReason {
-        /// Outbound: the queue of the TUN was full before Adit read it, because this process had no CPU or its socket was
-        /// full. The kernel counts a GSO packet as one, whatever it holds.
+        /// Outbound: the queue of the TUN was full before Adit read it, because this process had no
+        /// CPU or its socket was full. The kernel counts a GSO packet as one, whatever it holds.
         TunFull => "tun_full",
-        /// Outbound: a long GSO packet found too many bytes in the queue of the TUN, and no TCP on this host keeps it: it was
-        /// forwarded, or UDP. Each packet that it holds counts.
+        /// Outbound: a long GSO packet found too many bytes in the queue of the TUN, and no TCP on
+        /// this host keeps it: it was forwarded, or UDP. Each packet that it holds counts.
         TunLimit => "tun_limit",
         /// Outbound: the frame from the TUN is no IP packet, or its virtio header contradicts it.
         MalformedFrame => "malformed_frame",
@@ -26,12 +26,13 @@ explained_enum! {
         Staged => "staged",
         /// Outbound: the session ended between choosing it and sealing.
         SessionEnded => "session_ended",
-        /// Outbound: the kernel refused to send: no route, a firewall on this host, or a full queue (qdisc) of the
-        /// outgoing interface. A queue that cuts a train into packets does not tell which of them it drops, nor does one
-        /// that drops later, as CoDel.
+        /// Outbound: the kernel refused to send: no route, a firewall on this host, or a full queue
+        /// (qdisc) of the outgoing interface. A queue that cuts a train into packets does not tell
+        /// which of them it drops, nor does one that drops later, as CoDel.
         SendFailed => "send_failed",
-        /// Inbound: the receive buffer of the socket was full, because this process had no CPU. The kernel counts a train of
-        /// datagrams that it merged as one, and tells with the next one that arrives.
+        /// Inbound: the receive buffer of the socket was full, because this process had no CPU. The
+        /// kernel counts a train of datagrams that it merged as one, and tells with the next one
+        /// that arrives.
         ReceiveBufferFull => "receive_buffer_full",
         /// Inbound: neither a handshake message nor a data message.
         MalformedDatagram => "malformed_datagram",
@@ -45,9 +46,11 @@ explained_enum! {
         Replayed => "replayed",
         /// Inbound: what was sealed is no IP packet.
         MalformedPacket => "malformed_packet",
-        /// Inbound: the source of the inner packet is not among the allowed IPs of the peer that sent it.
+        /// Inbound: the source of the inner packet is not among the allowed IPs of the peer that
+        /// sent it.
         WrongSource => "wrong_source",
-        /// Inbound: congestion was marked on the way of a packet that cannot carry the mark (RFC 6040).
+        /// Inbound: congestion was marked on the way of a packet that cannot carry the mark (RFC
+        /// 6040).
         EcnNotCapable => "ecn_not_capable",
         /// Inbound: the TUN did not take it, as when the interface is down.
         DeliverFailed => "deliver_failed",
@@ -55,13 +58,14 @@ explained_enum! {
 }
 
 explained_enum! {
-    /// What a packet was that is no drop though no peer got it: the kernel sends such of its own accord through any
-    /// interface. Each counts here or under one [`DropReason`].
+    /// What a packet was that is no drop though no peer got it: the kernel sends such of its own
+    /// accord through any interface. Each counts here or under one [`DropReason`].
     pub enum IgnoredKind {
-        /// Outbound: to a multicast or broadcast address that no peer's allowed IPs contain. The kernel sends MLD, IGMP
-        /// and router solicitations, and services like mDNS theirs.
+        /// Outbound: to a multicast or broadcast address that no peer's allowed IPs contain. The
+        /// kernel sends MLD, IGMP and router solicitations, and services like mDNS theirs.
         Multicast => "multicast",
-        /// Outbound: to an address of link-local scope (fe80::/10, 169.254.0.0/16) that no peer's allowed IPs contain.
+        /// Outbound: to an address of link-local scope (fe80::/10, 169.254.0.0/16) that no peer's
+        /// allowed IPs contain.
         LinkLocal => "link_local",
     }
 }

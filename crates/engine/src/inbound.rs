@@ -7,7 +7,8 @@
 //! 5. `commit`: the replay window moves over what is authentic, the peer learns of it;
 //! 6. `check source`: the inner packet's source must be routed to the peer that it came from;
 //! 7. `coalesce`: packets of one flow become GRO packets again;
-//! 8. `deliver`: one write each, for the whole batch at once: its flows' GRO packets are as long as they can be.
+//! 8. `deliver`: one write each, for the whole batch at once: its flows' GRO packets are as long as
+//!    they can be.
 
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
@@ -17,8 +18,7 @@ use std::sync::Arc;
 use adit_aead::{OpenJob, TAG_LEN};
 use adit_io::tun::TunErrorKind;
 use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket};
-use adit_offload::VNET_HDR_LEN;
-use adit_offload::{Coalescer, Merged, Span};
+use adit_offload::{Coalescer, Merged, Span, VNET_HDR_LEN};
 use adit_proto::wire::{self, DataHeader, Kind};
 use adit_proto::{Endpoint, Peer, Session, Time};
 use arrayvec::ArrayVec;
@@ -79,8 +79,8 @@ impl Inbound {
         }
     }
 
-    /// Receives what waits in the socket, up to a batch, and delivers it. Returns how many data messages that were;
-    /// errors are the TUN's.
+    /// Receives what waits in the socket, up to a batch, and delivers it. Returns how many data
+    /// messages that were; errors are the TUN's.
     pub(crate) fn poll<U: UdpSocket>(
         &mut self,
         common: &Common<U>,
@@ -88,7 +88,8 @@ impl Inbound {
         tun: &impl TunQueue,
         now: Time,
     ) -> io::Result<usize> {
-        // An error other than "nothing waits" concerns one datagram that is gone: the next wake-up goes on.
+        // An error other than "nothing waits" concerns one datagram that is gone: the next wake-up
+        // goes on.
         if socket.recv(&mut self.batch).is_err() {
             return Ok(0);
         }
@@ -299,7 +300,8 @@ impl Inbound {
         Ok(())
     }
 
-    /// Stage 8. A GRO packet that the kernel refuses is delivered packet by packet, and no more of its kind are made.
+    /// Stage 8. A GRO packet that the kernel refuses is delivered packet by packet, and no more of
+    /// its kind are made.
     fn deliver<U>(&mut self, common: &Common<U>, tun: &impl TunQueue) -> io::Result<()> {
         let (batch, drops) = (&self.batch, &self.drops);
         let mut refused = ArrayVec::<Merged, { Merged::COUNT }>::new();
@@ -318,7 +320,8 @@ impl Inbound {
                 TunErrorKind::Gone => gone = Err(error),
                 TunErrorKind::Refused if spans.len() > 1 => {
                     refused.extend(Merged::of(head).filter(|kind| !refused.contains(kind)));
-                    // They still stand in the batch as they came: each has its headers before its span.
+                    // They still stand in the batch as they came: each has its headers before its
+                    // span.
                     let headers = head.len() - VNET_HDR_LEN;
                     for span in spans {
                         let (start, len) = (span.start as usize, span.len as usize);

@@ -1,9 +1,10 @@
 //! A shard's inbound path, which has a thread of its own while little moves.
 //!
-//! A packet of a sparse flow waits longest for CPUs to wake up. What comes from the TUN comes from the CPU of whoever sent it, and
-//! what comes from the socket from the one that serves the network card: two threads can each be where theirs comes
-//! from, one cannot. Under load that is no help, and the shard does both. Whichever thread polls holds the lock for all
-//! of it, so packets keep their order whatever thread that is.
+//! A packet of a sparse flow waits longest for CPUs to wake up. What comes from the TUN comes from
+//! the CPU of whoever sent it, and what comes from the socket from the one that serves the network
+//! card: two threads can each be where theirs comes from, one cannot. Under load that is no help,
+//! and the shard does both. Whichever thread polls holds the lock for all of it, so packets keep
+//! their order whatever thread that is.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +28,8 @@ pub(crate) struct InboundPath<T, U> {
     pub(crate) tun: T,
     pub(crate) common: Arc<Common<U>>,
     inbound: Mutex<Inbound>,
-    /// What the inbound path's own thread sleeps on: its waker, and the sockets while they are handed over.
+    /// What the inbound path's own thread sleeps on: its waker, and the sockets while they are
+    /// handed over.
     epoll: OwnedFd,
     /// That thread has met load: it asks the shard to reclaim the sockets.
     overloaded: AtomicBool,
@@ -54,12 +56,14 @@ impl<T: TunQueue, U: UdpSocket> InboundPath<T, U> {
         })
     }
 
-    /// Processes what waits in `socket`, up to a batch, and returns how many packets. Errors are the TUN's.
+    /// Processes what waits in `socket`, up to a batch, and returns how many packets. Errors are
+    /// the TUN's.
     pub(crate) fn poll(&self, socket: &U, now: Time) -> io::Result<usize> {
         lock(&self.inbound).poll(&self.common, socket, &self.tun, now)
     }
 
-    /// Hands the sockets over to the inbound path's own thread: all of them, or none if there is no memory for that.
+    /// Hands the sockets over to the inbound path's own thread: all of them, or none if there is no
+    /// memory for that.
     pub(crate) fn hand_over(&self, sockets: &Sockets<U>) -> bool {
         let handed_over = tokens(sockets).all(|(socket, token)| {
             let data = EventData::new_u64(token);

@@ -1,4 +1,5 @@
-//! What waits for the control thread: bounded by the number of peers, by a constant, or by the callers that block.
+//! What waits for the control thread: bounded by the number of peers, by a constant, or by the
+//! callers that block.
 
 use std::collections::VecDeque;
 use std::io;
@@ -106,8 +107,8 @@ impl Inbox {
         )
     }
 
-    /// Whether anything waits. To be asked before sleeping: only what finds nothing waiting wakes the thread, and
-    /// handshakes may have waited until now.
+    /// Whether anything waits. To be asked before sleeping: only what finds nothing waiting wakes
+    /// the thread, and handshakes may have waited until now.
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.waiting).is_empty()
     }

@@ -1,8 +1,9 @@
 //! What the log tells of mistakes and failures: few lines, whatever comes.
 //!
-//! A mistake repeats itself, and a flood is many. So each cause and source has a line at once, then one a second that
-//! says how often it came meanwhile. Only so many sources have lines at a time, and the others are counted together.
-//! Shards only leave a note: the control thread writes the lines. Where nobody reads them, nothing is noted.
+//! A mistake repeats itself, and a flood is many. So each cause and source has a line at once, then
+//! one a second that says how often it came meanwhile. Only so many sources have lines at a time,
+//! and the others are counted together. Shards only leave a note: the control thread writes the
+//! lines. Where nobody reads them, nothing is noted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -45,7 +46,8 @@ pub enum Incident {
         kind: HandshakeKind,
         /// Where it went.
         to: SocketAddr,
-        /// How many of its kind left before it: initiations without an answer, or responses that led to no session.
+        /// How many of its kind left before it: initiations without an answer, or responses that
+        /// led to no session.
         before: u32,
     },
     /// Something could not be sent.
@@ -89,7 +91,8 @@ impl Incident {
         }
     }
 
-    /// The other end as it counts for the log: an IPv4 address, or the network of an IPv6 one, in which a host has as many as it likes.
+    /// The other end as it counts for the log: an IPv4 address, or the network of an IPv6 one, in
+    /// which a host has as many as it likes.
     fn source(&self) -> IpAddr {
         let addr = match self {
             Self::Handshake(outcome) => outcome.from,
@@ -227,7 +230,8 @@ impl Journal {
         }
     }
 
-    /// Something happened, so many `times`. True if that changes what is due, and when: the control thread must look.
+    /// Something happened, so many `times`. True if that changes what is due, and when: the control
+    /// thread must look.
     pub(crate) fn note(&self, now: Time, times: u64, incident: impl FnOnce() -> Incident) -> bool {
         if !self.is_read || times == 0 {
             return false;

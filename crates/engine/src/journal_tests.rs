@@ -15,7 +15,8 @@ fn at(millis: u64) -> Time {
     START + Duration::from_millis(millis)
 }
 
-/// The lines from one time to the other, as a control thread writes them that sleeps as long as it may.
+/// The lines from one time to the other, as a control thread writes them that sleeps as long as it
+/// may.
 fn lines(journal: &Journal, from: u64, to: u64) -> Vec<Line> {
     let mut lines = journal.take_due(at(from));
     while let Some(due) = journal.deadline().filter(|due| *due < at(to)) {

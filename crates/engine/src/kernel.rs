@@ -40,7 +40,8 @@ pub struct Settings {
     pub log_verbose: Option<VerboseLog>,
 }
 
-/// Sockets of the network namespace that the process is in, and a TUN device that may be moved to any other.
+/// Sockets of the network namespace that the process is in, and a TUN device that may be moved to
+/// any other.
 pub struct Kernel {
     tun: Arc<Tun>,
     settings: Settings,
@@ -54,8 +55,8 @@ pub struct Kernel {
     /// What can be done there, with the right to.
     namespace: Option<Namespace>,
     last: PlatformEvent,
-    /// Says when to look again whether the device, which is up, went down: nothing else does where this process may not
-    /// watch it.
+    /// Says when to look again whether the device, which is up, went down: nothing else does where
+    /// this process may not watch it.
     tick: Option<OwnedFd>,
     /// What the TUN had lost when that was last asked.
     lost: TunDrops,
@@ -124,12 +125,14 @@ impl Kernel {
         self.size_frames();
     }
 
-    /// Has the kernel make TCP GSO packets that fit one train, instead of one and a stub (9.2 → 11 Gb/s).
+    /// Has the kernel make TCP GSO packets that fit one train, instead of one and a stub (9.2 → 11
+    /// Gb/s).
     ///
-    /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole segments. GSO packets in
-    /// a UDP tunnel are sized by the device that makes them, trains by their application, and what is longer than the TUN's
-    /// limit is cut before it. So it is as high as can be where there may be tunnels (VXLAN: 8.0 instead of 3.7 Gb/s, trains
-    /// of 47 datagrams: 10.2 instead of 5.5; TCP as such is as fast, for up to 2 % more CPU).
+    /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole
+    /// segments. GSO packets in a UDP tunnel are sized by the device that makes them, trains by
+    /// their application, and what is longer than the TUN's limit is cut before it. So it is as
+    /// high as can be where there may be tunnels (VXLAN: 8.0 instead of 3.7 Gb/s, trains of 47
+    /// datagrams: 10.2 instead of 5.5; TCP as such is as fast, for up to 2 % more CPU).
     fn size_frames(&self) {
         let Some(namespace) = &self.namespace else {
             return;
@@ -205,7 +208,8 @@ impl Platform for Kernel {
         self.follow();
         let before = self.last.mtu;
         let up = match self.tun.is_up() {
-            // The device was deleted. Shards that leave the TUN alone, since their socket is full, do not hear of it.
+            // The device was deleted. Shards that leave the TUN alone, since their socket is full,
+            // do not hear of it.
             Err(e) if Errno::from_io_error(&e) == Some(Errno::BADFD) => return Err(e),
             up => up.unwrap_or(self.last.up),
         };

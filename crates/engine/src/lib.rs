@@ -1,13 +1,14 @@
 //! The data path of Adit.
 //!
-//! Each shard is a thread that processes packets all the way: `outbound` from its TUN queue to its UDP sockets,
-//! `inbound` back. One control thread does handshakes, timers and configuration, and publishes sessions and routes
-//! that the shards read.
+//! Each shard is a thread that processes packets all the way: `outbound` from its TUN queue to its
+//! UDP sockets, `inbound` back. One control thread does handshakes, timers and configuration, and
+//! publishes sessions and routes that the shards read.
 //!
-//! What is around the engine is a [`Platform`]: [`Kernel`] is Linux, [`MemPlatform`] is one in memory, whose documentation shows
-//! how to embed the engine.
+//! What is around the engine is a [`Platform`]: [`Kernel`] is Linux, [`MemPlatform`] is one in
+//! memory, whose documentation shows how to embed the engine.
 //!
-//! A packet's outbound path: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in: the mirror.
+//! A packet's outbound path: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in:
+//! the mirror.
 
 #![forbid(unsafe_code)]
 
@@ -114,7 +115,8 @@ pub enum StopReason {
 /// What happened so far and what is in force.
 #[derive(Clone, Debug)]
 pub struct EngineReport {
-    /// Offloads of the sockets and of writing to the TUN that are in force; the caller knows those of reading from it.
+    /// Offloads of the sockets and of writing to the TUN that are in force; the caller knows those
+    /// of reading from it.
     pub offloads: Offloads,
     /// Trains that the kernel refused to segment and that went out datagram by datagram.
     pub refused_trains: u64,
@@ -122,7 +124,8 @@ pub struct EngineReport {
     pub aead: &'static str,
     /// Packets dropped, by the name of the reason; zeros included.
     pub drops: Vec<(&'static str, u64)>,
-    /// Packets that are no drops though no peer got them, by the name of what they are; zeros included.
+    /// Packets that are no drops though no peer got them, by the name of what they are; zeros
+    /// included.
     pub ignored: Vec<(&'static str, u64)>,
     /// ICMP errors that came back, by the name of what they say; zeros included.
     pub icmp_errors: Vec<(&'static str, u64)>,
@@ -290,7 +293,8 @@ impl<U: adit_io::UdpSocket> Running<U> {
 
 impl<U: adit_io::UdpSocket> Face for Running<U> {
     fn command(&self, command: Command) {
-        // Once the control thread has ended nobody takes commands: dropping this one answers the caller.
+        // Once the control thread has ended nobody takes commands: dropping this one answers the
+        // caller.
         if !self.common.is_stopping() {
             self.common.control.command(command);
         }

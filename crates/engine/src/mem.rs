@@ -1,5 +1,5 @@
-//! A host in memory: the engine without the kernel's network and without rights, for tests and for programs that embed
-//! it.
+//! A host in memory: the engine without the kernel's network and without rights, for tests and for
+//! programs that embed it.
 //!
 //! ```
 //! use adit_engine::{Engine, MemPlatform};
@@ -30,7 +30,8 @@ use crate::lock::lock;
 use crate::platform::{Platform, PlatformEvent, TunDrops};
 use crate::wake::Waker;
 
-/// A [`Platform`] whose sockets are those of a [`Network`] in memory, each perhaps wrapped to have it misbehave.
+/// A [`Platform`] whose sockets are those of a [`Network`] in memory, each perhaps wrapped to have
+/// it misbehave.
 pub struct MemPlatform<U = MemUdp> {
     network: Network,
     addr: SocketAddr,
@@ -43,7 +44,8 @@ pub struct MemPlatform<U = MemUdp> {
     end: PlatformEnd,
 }
 
-/// The other end of a [`MemPlatform`], at which a test changes what is around the engine. Clones are the same end.
+/// The other end of a [`MemPlatform`], at which a test changes what is around the engine. Clones
+/// are the same end.
 #[derive(Clone)]
 pub struct PlatformEnd(Arc<State>);
 
@@ -61,8 +63,8 @@ const LOG: usize = 1000;
 type IsStale = Box<dyn FnMut(Endpoint) -> bool + Send>;
 
 impl MemPlatform {
-    /// A host at `addr`, whose port is the one that its sockets get if none is configured. Its interface is up, with an
-    /// MTU of 1420.
+    /// A host at `addr`, whose port is the one that its sockets get if none is configured. Its
+    /// interface is up, with an MTU of 1420.
     pub fn new(network: &Network, addr: SocketAddr) -> io::Result<Self> {
         let state = State {
             changed: Waker::new()?,
@@ -146,7 +148,8 @@ impl PlatformEnd {
         self.change(|now| now.routes_changed = true);
     }
 
-    /// From now on `is_stale` says whether routing would use another source than the one kept with an endpoint.
+    /// From now on `is_stale` says whether routing would use another source than the one kept with
+    /// an endpoint.
     pub fn judge_sources(&self, is_stale: impl FnMut(Endpoint) -> bool + Send + 'static) {
         *lock(&self.0.is_stale) = Box::new(is_stale);
     }
@@ -173,7 +176,8 @@ impl PlatformEnd {
 impl<U: UdpSocket + 'static> Platform for MemPlatform<U> {
     type Socket = U;
 
-    /// The network has no groups of sockets on one port: all shards but the first send from a port of their own.
+    /// The network has no groups of sockets on one port: all shards but the first send from a port
+    /// of their own.
     fn bind(&self, port: u16, _fwmark: u32, shards: usize) -> io::Result<Vec<Sockets<U>>> {
         let port = if port == 0 { self.addr.port() } else { port };
         let bind = |ip, port| {
@@ -186,7 +190,8 @@ impl<U: UdpSocket + 'static> Platform for MemPlatform<U> {
             .map(|own| {
                 let own = own.ok_or(io::ErrorKind::AddrNotAvailable)?;
                 let (v4, v6) = match self.addr.ip() {
-                    // Nothing is ever sent to the other one: what it does to this one is the question.
+                    // Nothing is ever sent to the other one: what it does to this one is the
+                    // question.
                     IpAddr::V4(ip) => (
                         bind(ip.into(), own)?,
                         bind(ip.to_ipv6_mapped().into(), own)?,

@@ -1,9 +1,11 @@
 //! TUN to UDP: read → route → append → seal → send, each once a frame or a train.
 //!
 //! 1. `read` (this shard's queue): frames until none waits or the arena is full;
-//! 2. `route`: a frame's destination chooses the peer, and its session; without one the frame is staged;
+//! 2. `route`: a frame's destination chooses the peer, and its session; without one the frame is
+//!    staged;
 //! 3. `append`: each segment goes into a slot of the peer's open train, headers finished;
-//! 4. `seal`: a train that is full, or that nothing waits to join, takes its counters and is sealed;
+//! 4. `seal`: a train that is full, or that nothing waits to join, takes its counters and is
+//!    sealed;
 //! 5. `send`: sealed trains leave in the order in which they were closed.
 
 use std::collections::VecDeque;
@@ -22,8 +24,8 @@ use crate::journal::Incident;
 use crate::staged::{Staged, packets};
 use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, datagram_len, max_bytes};
 
-/// Room for frames read at once: four GSO packets or thousands of small packets. More would leave the second-level
-/// cache before they are sealed.
+/// Room for frames read at once: four GSO packets or thousands of small packets. More would leave
+/// the second-level cache before they are sealed.
 const ARENA_BYTES: usize = 256 << 10;
 /// Trains of different peers (or ECN marks) that are open at once.
 const MAX_OPEN: usize = 16;
@@ -32,7 +34,8 @@ const MAX_SEND: usize = 32;
 /// A train of this length is worth a system call of its own, while its bytes are in the cache.
 const SEND_AT_ONCE: usize = 16 << 10;
 
-/// Turns that find more in the TUN than they can take, one after the other, until its queue counts as standing: 4 MB.
+/// Turns that find more in the TUN than they can take, one after the other, until its queue counts
+/// as standing: 4 MB.
 const STANDING: u32 = 16;
 /// How often the control thread hears of that.
 const TELL_EVERY: Duration = Duration::from_millis(20);
@@ -111,15 +114,16 @@ impl Outbound {
             if !self.sender.flush(common, sockets, now) {
                 return Ok(Progress::Blocked);
             }
-            // A socket that had no room may have some by now. Then nobody wakes this shard for the frames that are left:
-            // they go at once (invariant 6).
+            // A socket that had no room may have some by now. Then nobody wakes this shard for the
+            // frames that are left: they go at once (invariant 6).
             if self.frames.is_empty() {
                 return Ok(Progress::Done);
             }
         }
     }
 
-    /// Stages 2 to 4 for the frames that were read, until none is left or a full socket leaves no room for the next.
+    /// Stages 2 to 4 for the frames that were read, until none is left or a full socket leaves no
+    /// room for the next.
     fn forward<U: UdpSocket>(&mut self, common: &Common<U>, sockets: &Sockets<U>, now: Time) {
         let mut trains = Trains {
             open: ArrayVec::new(),
@@ -227,7 +231,8 @@ fn read(
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if frames.is_empty() => return Err(e),
-            // What was read comes first. What is wrong with the TUN is still wrong at the next read.
+            // What was read comes first. What is wrong with the TUN is still wrong at the next
+            // read.
             Err(_) => return Ok(true),
         }
     }
@@ -272,7 +277,8 @@ fn stage<U: UdpSocket>(
 ) {
     let handle = &common.shards[shard];
     if peer.endpoint().is_none() {
-        // Nothing can be asked for a session. Its own first packet may bring both, and what waited would be old by then.
+        // Nothing can be asked for a session. Its own first packet may bring both, and what waited
+        // would be old by then.
         return handle.drops.count(DropReason::NoEndpoint, packets(bytes));
     }
     let is_first = !staged.holds(peer.id());
@@ -291,7 +297,8 @@ fn stage<U: UdpSocket>(
     }
 }
 
-/// The trains that frames of one poll are appended to. A peer has at most one of them: its packets stay in order.
+/// The trains that frames of one poll are appended to. A peer has at most one of them: its packets
+/// stay in order.
 struct Trains<'a> {
     open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
 }
@@ -339,7 +346,8 @@ impl<'a> Trains<'a> {
                         if i == 0 {
                             return false;
                         }
-                        // What is appended may have left: the rest alone is none of the frames that may be staged.
+                        // What is appended may have left: the rest alone is none of the frames that
+                        // may be staged.
                         sender
                             .drops
                             .count(DropReason::SessionEnded, (frame.segments() - i) as u64);
@@ -390,7 +398,8 @@ impl<'a> Trains<'a> {
     }
 }
 
-/// Whether a frame is a datagram that this device sent to this endpoint: sealing it again would never end.
+/// Whether a frame is a datagram that this device sent to this endpoint: sealing it again would
+/// never end.
 fn is_own_datagram(frame: &Frame<'_>, to: &Endpoint, own_port: u16) -> bool {
     frame.destination() == to.addr.ip() && frame.udp_ports() == Some((own_port, to.addr.port()))
 }
@@ -409,7 +418,8 @@ struct Sender {
 impl Sender {
     fn buffer(&mut self) -> Option<Box<[u8]>> {
         self.pool.pop().or_else(|| {
-            // Buffers are made when first needed and kept: an idle or lightly used peer touches few.
+            // Buffers are made when first needed and kept: an idle or lightly used peer touches
+            // few.
             (self.allocated < MAX_TRAINS).then(|| {
                 self.allocated += 1;
                 vec![0; TRAIN_BYTES].into_boxed_slice()

@@ -49,7 +49,8 @@ fn wall(now: Time) -> Tai64N {
     Tai64N::from_unix(now.since(Time::default()))
 }
 
-/// A shard's outbound path to a peer that is a bare [`Device`]; the control thread's part is done by the test.
+/// A shard's outbound path to a peer that is a bare [`Device`]; the control thread's part is done
+/// by the test.
 struct Bench<U = MemUdp> {
     outbound: Outbound,
     common: Common<U>,
@@ -403,7 +404,8 @@ fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
         std::mem::swap(&mut bench.theirs, &mut other);
         bench.complete(&response);
     }
-    // 2. A frame waits for a session, and the next for the train of another peer to leave. Then the session comes.
+    // 2. A frame waits for a session, and the next for the train of another peer to leave. Then the
+    //    session comes.
     assert!(bench.tun_end.inject(udp_gso_packet(1, 100)));
     bench.poll();
     let response = bench.initiate();
@@ -503,7 +505,8 @@ fn a_queue_that_stands_is_reported_now_and_then() {
     assert!(behind(&bench), "it may not have overflowed before");
 }
 
-/// A socket that has no room for as many calls as the number says, but for the first datagram of each.
+/// A socket that has no room for as many calls as the number says, but for the first datagram of
+/// each.
 struct Refusing {
     inner: MemUdp,
     calls: Arc<AtomicUsize>,
@@ -550,7 +553,8 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
     let response = bench.initiate();
     bench.complete(&response);
     bench.wire();
-    // One refusal for the first batch of trains, and one for the next frame, which finds no room. Then the socket drains.
+    // One refusal for the first batch of trains, and one for the next frame, which finds no room.
+    // Then the socket drains.
     for refused in 0..4 {
         calls.store(refused, Ordering::Relaxed);
         let frames = MAX_SEND + 8;
@@ -576,7 +580,8 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
     }
 }
 
-/// A shard whose socket is full keeps sealed trains, while others go on with the counters of the session.
+/// A shard whose socket is full keeps sealed trains, while others go on with the counters of the
+/// session.
 #[test]
 fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     let calls = Arc::new(AtomicUsize::new(0));

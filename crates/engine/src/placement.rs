@@ -1,9 +1,11 @@
-//! Where a thread runs: while little moves, on the CPU that its packets come from; under load, on the one where it is.
+//! Where a thread runs: while little moves, on the CPU that its packets come from; under load, on
+//! the one where it is.
 //!
-//! The scheduler wakes a sleeper on an idle CPU if there is one. For a packet of a sparse flow that is the slower choice: an
-//! interrupt to a CPU that is halted, and the time it takes to get going, where the CPU that the packet is on could
-//! go on with it. Under load it moves a thread about that finds its keys, buffers and code in the caches of one CPU.
-//! Where that CPU is too busy with other things the scheduler knows better, and decides.
+//! The scheduler wakes a sleeper on an idle CPU if there is one. For a packet of a sparse flow that
+//! is the slower choice: an interrupt to a CPU that is halted, and the time it takes to get going,
+//! where the CPU that the packet is on could go on with it. Under load it moves a thread about that
+//! finds its keys, buffers and code in the caches of one CPU. Where that CPU is too busy with other
+//! things the scheduler knows better, and decides.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -20,15 +22,16 @@ mod tests;
 
 /// A pause between polls after which a flow may be sparse.
 const REST: Duration = Duration::from_millis(1);
-/// Packets without a rest between them that are load. A request and its answer are two. A thread that had to wait for
-/// a CPU seems to have rested, but finds more than that.
+/// Packets without a rest between them that are load. A request and its answer are two. A thread
+/// that had to wait for a CPU seems to have rested, but finds more than that.
 const LOAD: usize = 16;
 /// Packets from the same CPU, each after a rest, that make a pattern at first.
 const PATTERN: u32 = 4;
-/// Fewer patterns than this more, by chance, to go from one CPU to another: threads that follow each other would change
-/// places for ever.
+/// Fewer patterns than this more, by chance, to go from one CPU to another: threads that follow
+/// each other would change places for ever.
 const CHANGE: u32 = 4;
-/// Patterns of packets that come from either of two CPUs in turns: it is where this thread is woken that drives them.
+/// Patterns of packets that come from either of two CPUs in turns: it is where this thread is woken
+/// that drives them.
 const SWINGS: u32 = 2;
 /// The longest pattern to be asked for, once CPUs were too busy.
 const MAX_PATTERN: u32 = 1 << 14;
@@ -44,7 +47,8 @@ const WINDOW: Duration = Duration::from_millis(4);
 const EASY: u32 = 6;
 /// It lets go if it waited for more than one part in this many.
 const CROWDED: u32 = 3;
-/// The longest that it stays. What it cannot see (interrupts, faster CPUs that are idle) the scheduler can.
+/// The longest that it stays. What it cannot see (interrupts, faster CPUs that are idle) the
+/// scheduler can.
 const STAY: Duration = Duration::from_millis(500);
 /// The shortest that the scheduler then decides.
 const FREE: Duration = Duration::from_millis(12);
@@ -58,7 +62,8 @@ pub(crate) struct Placement {
     packets: usize,
     /// The CPU that the last packet after a rest came from, and how many in a row did.
     from: (usize, u32),
-    /// The CPU that the packet before that one came from, and how many in a row did not come from the same as the last.
+    /// The CPU that the packet before that one came from, and how many in a row did not come from
+    /// the same as the last.
     swing: (usize, u32),
     /// How many it takes to follow them.
     pattern: u32,
@@ -66,12 +71,14 @@ pub(crate) struct Placement {
     chance: u32,
     /// Packets that waited for too long, times [`LATE`], less those that did not.
     late: u32,
-    /// Under load: when it was last asked how long the thread had waited for CPUs in its life, and the answer.
+    /// Under load: when it was last asked how long the thread had waited for CPUs in its life, and
+    /// the answer.
     asked: Option<(Time, Duration)>,
     /// Under load: until when the thread stays where it is at most, or moves about at least.
     until: Time,
     bound: Option<Bound>,
-    /// When it was let go last: what it got, and what it was allowed, which is more while CPUs are offline.
+    /// When it was let go last: what it got, and what it was allowed, which is more while CPUs are
+    /// offline.
     left: Option<(CpuSet, CpuSet)>,
     schedstat: OnceCell<Option<File>>,
 }
@@ -104,7 +111,8 @@ impl Placement {
         }
     }
 
-    /// A poll begins. Whether the thread rested before it: then [`Self::arrived`] wants to know more.
+    /// A poll begins. Whether the thread rested before it: then [`Self::arrived`] wants to know
+    /// more.
     pub(crate) fn poll_begins(&mut self, now: Time) -> bool {
         let pause = now.since(self.last);
         self.last = now;
@@ -122,7 +130,8 @@ impl Placement {
         rested
     }
 
-    /// So many packets were processed in this poll. It counts as one at least: a flood of datagrams that are none is load.
+    /// So many packets were processed in this poll. It counts as one at least: a flood of datagrams
+    /// that are none is load.
     pub(crate) fn processed(&mut self, packets: usize) {
         self.packets = self.packets.saturating_add(packets.max(1));
         if self.is_loaded() {
@@ -173,14 +182,16 @@ impl Placement {
             self.swing.1 = 0;
             self.chance = self.last.since(Time::default()).subsec_nanos();
             if !self.bind(cpu, false) {
-                // It may not run there. To ask again for each packet would cost more than it can bring.
+                // It may not run there. To ask again for each packet would cost more than it can
+                // bring.
                 self.pattern = (4 * self.pattern).min(MAX_PATTERN);
                 self.from.1 = 0;
             }
         }
     }
 
-    /// The calling thread's poll is over. Under load it stays where it is, unless it has to wait for that CPU.
+    /// The calling thread's poll is over. Under load it stays where it is, unless it has to wait
+    /// for that CPU.
     pub(crate) fn poll_ended(&mut self, now: Time) {
         let is_due = self.asked.is_none_or(|(at, _)| now.since(at) >= WINDOW);
         if self.is_loaded()
@@ -208,7 +219,8 @@ impl Placement {
         }
     }
 
-    /// How long the calling thread was ready to run and had no CPU, in its life. The kernel may not tell.
+    /// How long the calling thread was ready to run and had no CPU, in its life. The kernel may not
+    /// tell.
     fn waited(&self) -> Option<Duration> {
         let open = || File::open("/proc/thread-self/schedstat").ok();
         let file = self.schedstat.get_or_init(open).as_ref()?;
@@ -271,8 +283,9 @@ impl Placement {
     }
 }
 
-/// What the calling thread, which may run on `now`, is to be allowed again: these CPUs if somebody chose them, or else any,
-/// so that CPUs count that the machine or the control group gets while the thread is bound.
+/// What the calling thread, which may run on `now`, is to be allowed again: these CPUs if somebody
+/// chose them, or else any, so that CPUs count that the machine or the control group gets while the
+/// thread is bound.
 fn unbound(now: CpuSet) -> CpuSet {
     let mut any = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| any.set(cpu));

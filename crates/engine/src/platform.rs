@@ -1,4 +1,5 @@
-//! What the control thread needs of the host: sockets, and word of changes to the interface and to routes.
+//! What the control thread needs of the host: sockets, and word of changes to the interface and to
+//! routes.
 
 use std::fmt;
 use std::io;
@@ -30,7 +31,8 @@ pub trait Platform: Send + 'static {
     /// What to poll: it is ready when something changed.
     fn events(&self) -> Vec<PollFd<'_>>;
 
-    /// Consumes what happened and tells how things are now. An error says that the interface is gone.
+    /// Consumes what happened and tells how things are now. An error says that the interface is
+    /// gone.
     fn handle_events(&mut self) -> io::Result<PlatformEvent>;
 
     /// Readable when the virtual machine may have been cloned; none where nobody would tell.
@@ -46,11 +48,12 @@ pub trait Platform: Send + 'static {
     /// Whether the source kept with an endpoint is no longer what routing would use.
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool;
 
-    /// The TUN has held more than leaves for a while, and may have dropped some of it: whoever sends it on this host
-    /// had better hear of that.
+    /// The TUN has held more than leaves for a while, and may have dropped some of it: whoever
+    /// sends it on this host had better hear of that.
     fn tun_is_behind(&mut self);
 
-    /// Packets that were lost before anybody could read them from the TUN, since this was last asked.
+    /// Packets that were lost before anybody could read them from the TUN, since this was last
+    /// asked.
     fn tun_drops(&mut self) -> TunDrops {
         TunDrops::default()
     }

@@ -8,8 +8,9 @@ use rustix::process::setpriority_process;
 
 use crate::common::{Common, Sockets};
 
-/// The nice value of a shard. The kernel forwards packets before any process runs; if the processes whose packets the
-/// tunnel carries ran as readily as it, they would fill its queues faster than it empties them.
+/// The nice value of a shard. The kernel forwards packets before any process runs; if the processes
+/// whose packets the tunnel carries ran as readily as it, they would fill its queues faster than it
+/// empties them.
 const PRIORITY: i32 = -10;
 
 pub(crate) const WAKER: u64 = 0;
@@ -17,15 +18,17 @@ pub(crate) const TUN: u64 = 1;
 const V4: u64 = 2;
 pub(crate) const V6: u64 = 3;
 
-/// Raises the priority of the calling thread. Without the right to it, it runs as everyone else does.
+/// Raises the priority of the calling thread. Without the right to it, it runs as everyone else
+/// does.
 pub(crate) fn give_priority<U>(common: &Common<U>) {
     if setpriority_process(None, PRIORITY).is_err() {
         common.priority_was_refused();
     }
 }
 
-/// Overwrites what sealing and opening left of keys on the stack of a thread, below its loop. A thread that has packets
-/// does that by itself; one that has none is woken for it when keys are dropped.
+/// Overwrites what sealing and opening left of keys on the stack of a thread, below its loop. A
+/// thread that has packets does that by itself; one that has none is woken for it when keys are
+/// dropped.
 #[inline]
 pub(crate) fn overwrite_stack() {
     adit_aead::zeroizing_stack::<{ 64 << 10 }, _>(|| ());

@@ -1,4 +1,5 @@
-//! One thread that processes packets all the way, in both directions. While little moves, another one does the inbound path.
+//! One thread that processes packets all the way, in both directions. While little moves, another
+//! one does the inbound path.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -124,7 +125,8 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         }
     }
 
-    /// While a socket is full the TUN is left alone: the kernel's queues fill, and their owners notice.
+    /// While a socket is full the TUN is left alone: the kernel's queues fill, and their owners
+    /// notice.
     fn set_blocked(&mut self, blocked: Option<bool>) -> io::Result<()> {
         if blocked != self.blocked {
             self.blocked = blocked;

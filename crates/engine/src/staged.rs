@@ -34,8 +34,8 @@ impl Staged {
 
     /// Puts a frame last in its peer's queue; returns how many packets had to go for it.
     ///
-    /// Where all peers have too much, the one that has most gives up its oldest: a peer that cannot be reached does not
-    /// take the room of those that can.
+    /// Where all peers have too much, the one that has most gives up its oldest: a peer that cannot
+    /// be reached does not take the room of those that can.
     pub(crate) fn push(&mut self, peer: u32, frame: &[u8]) -> u64 {
         let mut dropped = 0;
         let queue = self.queues.get(&peer);
@@ -57,7 +57,8 @@ impl Staged {
         dropped
     }
 
-    /// Drops the oldest frame of a queue, and the queue with its last; returns how many packets it was.
+    /// Drops the oldest frame of a queue, and the queue with its last; returns how many packets it
+    /// was.
     fn drop_oldest(&mut self, peer: u32) -> u64 {
         let Some(queue) = self.queues.get_mut(&peer) else {
             return 0;

@@ -15,11 +15,11 @@ pub(crate) const MAX_PACKETS: usize = 64;
 pub(crate) const TRAIN_BYTES: usize = 65_536;
 /// What data adds to a packet: header and tag.
 const OVERHEAD: usize = DataHeader::LEN + TAG_LEN;
-/// ChaCha20's block. The part of a packet that is written before sealing is a multiple of it, so that the rest can be
-/// sealed straight from where the TUN put it.
+/// ChaCha20's block. The part of a packet that is written before sealing is a multiple of it, so
+/// that the rest can be sealed straight from where the TUN put it.
 const BLOCK: usize = 64;
-/// A train is not sent with counters that are so far behind the newest of its session: others may leave meanwhile, and
-/// the network may reorder, before the peer's replay window refuses it.
+/// A train is not sent with counters that are so far behind the newest of its session: others may
+/// leave meanwhile, and the network may reorder, before the peer's replay window refuses it.
 const MAX_BEHIND: u64 = WINDOW_PACKETS / 2;
 
 /// The most bytes that one send to this endpoint can carry: 65,535 less the headers below.
@@ -31,7 +31,8 @@ pub(crate) fn max_bytes(to: &Endpoint) -> usize {
     }
 }
 
-/// A train that still takes packets. Packets are appended to its buffer and sealed together when it closes.
+/// A train that still takes packets. Packets are appended to its buffer and sealed together when it
+/// closes.
 pub(crate) struct OpenTrain<'a> {
     pub(crate) peer: Arc<Peer>,
     pub(crate) session: Arc<Session>,
@@ -44,7 +45,8 @@ pub(crate) struct OpenTrain<'a> {
     packets: ArrayVec<Packet<'a>, MAX_PACKETS>,
 }
 
-/// How a packet's plaintext is put together: its first bytes stand in the train, the rest comes from the frame.
+/// How a packet's plaintext is put together: its first bytes stand in the train, the rest comes
+/// from the frame.
 struct Packet<'a> {
     in_place: usize,
     rest: &'a [u8],
@@ -133,8 +135,8 @@ impl<'a> OpenTrain<'a> {
         self.len += len;
     }
 
-    /// Reserves the counters, writes the data headers and seals every packet. `Err` gives the buffer and the number
-    /// of packets back if the session may not be used any more.
+    /// Reserves the counters, writes the data headers and seals every packet. `Err` gives the
+    /// buffer and the number of packets back if the session may not be used any more.
     pub(crate) fn seal(mut self, now: Time) -> Result<SealedTrain, (Box<[u8]>, usize)> {
         let packets = self.packets.len();
         let count = u32::try_from(packets).expect("at most 64");
@@ -176,8 +178,9 @@ impl<'a> OpenTrain<'a> {
 }
 
 impl SealedTrain {
-    /// Seals what has not left with new counters if the old ones are far behind: the socket was full, and other shards
-    /// went on with the session. `Err` gives the number of packets back if the session may not be used any more.
+    /// Seals what has not left with new counters if the old ones are far behind: the socket was
+    /// full, and other shards went on with the session. `Err` gives the number of packets back if
+    /// the session may not be used any more.
     pub(crate) fn renew(&mut self, now: Time) -> Result<(), usize> {
         if self.session.sent() - self.first <= MAX_BEHIND {
             return Ok(());

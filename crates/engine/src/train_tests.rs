@@ -8,8 +8,8 @@ fn a_train_is_as_long_as_the_longest_udp_payload() {
         let addr: SocketAddr = addr.parse().expect("an address");
         max_bytes(&addr.into())
     };
-    // 65,535 bytes of IP packet less UDP's header, and IPv4's; 65,535 bytes of IPv6 payload less UDP's, kept below
-    // what IPv4 could carry by the difference of the headers.
+    // 65,535 bytes of IP packet less UDP's header, and IPv4's; 65,535 bytes of IPv6 payload less
+    // UDP's, kept below what IPv4 could carry by the difference of the headers.
     assert_eq!(
         (max("192.0.2.1:1"), max("[2001:db8::1]:1")),
         (65_507, 65_487)

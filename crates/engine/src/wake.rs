@@ -1,4 +1,5 @@
-//! Sleeping and waking: every thread of the engine sleeps on descriptors only, and has one that others wake it by.
+//! Sleeping and waking: every thread of the engine sleeps on descriptors only, and has one that
+//! others wake it by.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

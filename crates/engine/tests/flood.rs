@@ -1,4 +1,5 @@
-//! What the data path promises while more handshake messages arrive than the control thread can take.
+//! What the data path promises while more handshake messages arrive than the control thread can
+//! take.
 
 #[allow(dead_code, reason = "each test file uses a part of this")]
 mod common;
@@ -22,7 +23,8 @@ const QUEUE: usize = 4096;
 const EXCESS: usize = 1000;
 const KEEPALIVE_LEN: usize = 32;
 
-/// Lets no keepalive pass while it is closed: only the control thread sends those, so that it alone is held.
+/// Lets no keepalive pass while it is closed: only the control thread sends those, so that it alone
+/// is held.
 #[derive(Default)]
 struct Gate {
     closed: Mutex<()>,
@@ -205,7 +207,8 @@ fn a_full_handshake_queue_drops_the_excess_and_neither_stops_data_nor_handshakes
         for train in flood.chunks(50 * initiation.len()) {
             stranger.send(&pair, initiation.len(), train);
         }
-        // What arrives behind the flood is delivered before the control thread has looked at any of it.
+        // What arrives behind the flood is delivered before the control thread has looked at any of
+        // it.
         expect_delivery(&pair, A, b"beside the flood");
         expect_delivery(&pair, B, b"beside the flood");
         drop(closed);
@@ -332,7 +335,8 @@ fn handshakes_are_answered_between_looks_at_paths() {
     let engine = &pair.sides[B].engine;
     engine.set(change).expect("a right configuration");
 
-    // In the middle of it an initiation comes, and the shard has it in the queue before the next look.
+    // In the middle of it an initiation comes, and the shard has it in the queue before the next
+    // look.
     let mut stranger = Stranger::new(&pair);
     let initiation = stranger.initiation();
     let (to, noted) = (pair.sides[B].addr, Arc::clone(&seen));

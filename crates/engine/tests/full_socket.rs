@@ -190,7 +190,8 @@ fn a_full_socket_stops_the_tun_but_not_the_inbound_path_and_loses_nothing() {
     for frame in &frames[1..] {
         pair.inject(A, frame.clone());
     }
-    // Each packet on the inbound path is a poll of the shard's loop. The first one may end the poll that met the full socket.
+    // Each packet on the inbound path is a poll of the shard's loop. The first one may end the poll
+    // that met the full socket.
     expect_delivery(&pair, B, &datagram(B, 0));
     let refused = line.refused();
     for n in 1..50 {

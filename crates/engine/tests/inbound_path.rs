@@ -88,7 +88,8 @@ fn packets_keep_their_order_while_the_inbound_path_changes_threads() {
         receiver: receivers[side].clone(),
     });
     let mut sent = 0;
-    // Until the inbound path is with that thread, sends `count` packets and expects them, then pauses.
+    // Until the inbound path is with that thread, sends `count` packets and expects them, then
+    // pauses.
     let mut send_until = |thread: &str, count: usize, pause: Duration| {
         let start = Instant::now();
         let mut apart = true;
@@ -102,8 +103,8 @@ fn packets_keep_their_order_while_the_inbound_path_changes_threads() {
             let expected: Vec<_> = frames.iter().flat_map(|frame| segments(frame)).collect();
             for frame in frames {
                 pair.inject(A, frame);
-                // Packets that come one by one, without rest, make as many polls. Beside other processes that is a rest,
-                // and they are no load: the next time they come at once.
+                // Packets that come one by one, without rest, make as many polls. Beside other
+                // processes that is a rest, and they are no load: the next time they come at once.
                 if apart {
                     std::thread::yield_now();
                 }

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use adit_engine::Errno;
 use adit_io::testing::fault::{Faults, Faulty};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
-use adit_offload::Merged;
-use adit_offload::VNET_HDR_LEN;
+use adit_offload::{Merged, VNET_HDR_LEN};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use common::{A, B, Options, Pair, inner_ip, segments, tcp_frame, udp_frame};
 

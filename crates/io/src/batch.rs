@@ -11,11 +11,12 @@ use crate::sys::mmsg::RecvHeaders;
 /// Bytes of one slot that a message may fill: more than any UDP datagram or GRO train.
 pub(crate) const SLOT_LEN: usize = 65_536;
 
-/// Distance between slots. The extra cache lines keep the starts of the slots out of one set of the L1 cache, where
-/// a stride of a power of two would put them all.
+/// Distance between slots. The extra cache lines keep the starts of the slots out of one set of the
+/// L1 cache, where a stride of a power of two would put them all.
 const SLOT_STRIDE: usize = SLOT_LEN + 3 * 64;
 
-/// Bytes that one `recvmmsg` should bring: they are worked on before they leave the second-level cache.
+/// Bytes that one `recvmmsg` should bring: they are worked on before they leave the second-level
+/// cache.
 const BATCH_BYTES: usize = 256 << 10;
 /// Messages asked for when little arrives: preparing room for more would cost more than it saves.
 const FEW_MESSAGES: usize = 8;
@@ -44,7 +45,8 @@ pub struct Received {
     pub from: Endpoint,
     /// The two ECN bits of the outer header.
     pub ecn: u8,
-    /// Length of each datagram but the last, which may be shorter. Equal to `len` for a lone datagram, at least 1.
+    /// Length of each datagram but the last, which may be shorter. Equal to `len` for a lone
+    /// datagram, at least 1.
     pub stride: usize,
     /// Length of the whole message.
     pub len: usize,
@@ -121,8 +123,8 @@ impl RecvBatch {
         self.lost = 0;
     }
 
-    /// Messages that the socket had no room for, since the batch before this one. The kernel counts a train that it had
-    /// merged as one, and tells with the next message that comes.
+    /// Messages that the socket had no room for, since the batch before this one. The kernel counts
+    /// a train that it had merged as one, and tells with the next message that comes.
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -1,7 +1,7 @@
 //! TUN devices and UDP sockets with every offload that Linux has.
 //!
-//! A shard holds one [`TunQueue`] and one [`UdpSocket`] per address family. Real ones are [`tun::Tun`] and
-//! [`udp::Udp`]; behind the same traits stand the test doubles of [`testing`].
+//! A shard holds one [`TunQueue`] and one [`UdpSocket`] per address family. Real ones are
+//! [`tun::Tun`] and [`udp::Udp`]; behind the same traits stand the test doubles of [`testing`].
 
 mod batch;
 mod offloads;
@@ -36,7 +36,8 @@ pub struct Arrival {
 
 /// One queue of a TUN device.
 pub trait TunQueue: Send + Sync {
-    /// Reads one frame: a virtio header and an IP packet of up to 65,535 bytes. `WouldBlock` when none waits.
+    /// Reads one frame: a virtio header and an IP packet of up to 65,535 bytes. `WouldBlock` when
+    /// none waits.
     ///
     /// [`tun::TunErrorKind::of`] says what any other error means.
     fn read(&self, buf: &mut [u8]) -> io::Result<usize>;
@@ -57,19 +58,24 @@ pub trait TunQueue: Send + Sync {
 
 /// A UDP socket of one address family.
 pub trait UdpSocket: Send + Sync {
-    /// Sends trains in order and returns how many were taken: fewer than given when the socket's buffer is full.
+    /// Sends trains in order and returns how many were taken: fewer than given when the socket's
+    /// buffer is full.
     ///
-    /// A train that the kernel refuses is tried without the offload it refused; what cannot be sent at all counts
-    /// as taken and is lost, as UDP loses it. Everything but that number is added to `report`.
+    /// A train that the kernel refuses is tried without the offload it refused; what cannot be sent
+    /// at all counts as taken and is lost, as UDP loses it. Everything but that number is added to
+    /// `report`.
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize;
 
-    /// Clears `batch` and fills it with what waits, and with how much was lost before. `WouldBlock` when nothing waits.
+    /// Clears `batch` and fills it with what waits, and with how much was lost before. `WouldBlock`
+    /// when nothing waits.
     ///
-    /// Errors other than `WouldBlock` concern one datagram (memory was short): call again, a bounded number of times.
+    /// Errors other than `WouldBlock` concern one datagram (memory was short): call again, a
+    /// bounded number of times.
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()>;
 
-    /// Takes the ICMP errors that came back, each with how often it did. To be called whenever the descriptor reports an
-    /// error (`EPOLLERR`), which it does until they are taken, and when [`SendReport::icmp`] says so.
+    /// Takes the ICMP errors that came back, each with how often it did. To be called whenever the
+    /// descriptor reports an error (`EPOLLERR`), which it does until they are taken, and when
+    /// [`SendReport::icmp`] says so.
     fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
         let _ = each;
     }
@@ -145,7 +151,8 @@ pub struct Transmit<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Which buffers of a socket are shorter than was asked for, as this process has no right to longer ones.
+/// Which buffers of a socket are shorter than was asked for, as this process has no right to longer
+/// ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShortBuffers {
     /// That of what waits to be received.
@@ -161,17 +168,21 @@ pub struct SendReport {
     pub lost: u64,
     /// Why the last of them could not.
     pub error: Option<Errno>,
-    /// The trains of this call that lost some, a bit each from the lowest on. Set anew by each call.
+    /// The trains of this call that lost some, a bit each from the lowest on. Set anew by each
+    /// call.
     pub lossy: u64,
     /// Trains that the kernel refused to segment and that went out datagram by datagram.
     pub refused: u64,
-    /// A train of this call whose source address or interface is gone: it went out from another address, and the
-    /// caller clears the source that it keeps. Set anew by each call; the last such train if there are several.
+    /// A train of this call whose source address or interface is gone: it went out from another
+    /// address, and the caller clears the source that it keeps. Set anew by each call; the last
+    /// such train if there are several.
     pub stale_source: Option<usize>,
-    /// Bytes at the start of the first train *not* taken that nevertheless left, because the socket's buffer became
-    /// full in the middle of it. The caller cuts them off before it offers that train again. Set anew by each call.
+    /// Bytes at the start of the first train *not* taken that nevertheless left, because the
+    /// socket's buffer became full in the middle of it. The caller cuts them off before it offers
+    /// that train again. Set anew by each call.
     pub resume_at: usize,
-    /// ICMP errors came meanwhile: [`UdpSocket::take_errors`] has them, and the descriptor may not say so any more.
+    /// ICMP errors came meanwhile: [`UdpSocket::take_errors`] has them, and the descriptor may not
+    /// say so any more.
     pub icmp: bool,
 }
 

@@ -5,7 +5,8 @@ use std::fmt;
 /// Defines the switches. Their documentation is what users read of them, too.
 macro_rules! offloads {
     ($($(#[doc = $doc:literal])+ $field:ident => $name:literal,)+) => {
-        /// One switch per offload: as a setting what is allowed, as a status what is in force. All on by default.
+        /// One switch per offload: as a setting what is allowed, as a status what is in force. All
+        /// on by default.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct Offloads {
             $($(#[doc = $doc])+ pub $field: bool,)+

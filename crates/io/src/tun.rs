@@ -1,8 +1,8 @@
 //! TUN devices, opened with every offload that the kernel accepts.
 //!
-//! The device may be renamed, moved to another network namespace, given another MTU or deleted at any moment. The
-//! descriptor stays attached to it whatever happens, so everything about it is asked for through the descriptor, in
-//! the namespace where the device is then.
+//! The device may be renamed, moved to another network namespace, given another MTU or deleted at
+//! any moment. The descriptor stays attached to it whatever happens, so everything about it is
+//! asked for through the descriptor, in the namespace where the device is then.
 
 mod queue_limit;
 
@@ -11,7 +11,6 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_offload::VNET_HDR_LEN;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -21,21 +20,24 @@ use crate::sys::bpf::LastArrival;
 use crate::sys::os::{self, IfReq};
 use crate::{Arrival, Offloads, TunQueue};
 use adit_netlink::netns::Netns;
-use adit_offload::{GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
+use adit_offload::{
+    GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VNET_HDR_LEN, VnetHdr,
+};
 use queue_limit::QueueLimit;
 
 #[cfg(test)]
 mod tests;
 
-/// Features that come with a virtio header: the kernel leaves checksums to us, as every GSO packet needs.
+/// Features that come with a virtio header: the kernel leaves checksums to us, as every GSO packet
+/// needs.
 const BASE: u32 = libc::TUN_F_CSUM;
 const TSO: u32 = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 const USO: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 /// `TUN_F_UDP_TUNNEL_GSO` and `TUN_F_UDP_TUNNEL_GSO_CSUM` (Linux 6.17).
 const TUNNEL: u32 = 0x80 | 0x100;
 
-/// Bytes of GSO packets that may wait to be read, as long as they are long: 3 ms at 11 Gb/s. In the 500 packets that the
-/// kernel allows there may be 30 MB.
+/// Bytes of GSO packets that may wait to be read, as long as they are long: 3 ms at 11 Gb/s. In the
+/// 500 packets that the kernel allows there may be 30 MB.
 const QUEUE_BYTES: u64 = 4 << 20;
 
 /// One queue of a TUN device.
@@ -45,15 +47,17 @@ pub struct Tun {
     /// Both if the device has this queue only and the kernel lets us.
     last_arrival: Option<LastArrival>,
     limit: Option<QueueLimit>,
-    /// A socket to ask for the device by, and the namespace that it is in: entering another one takes a thread.
+    /// A socket to ask for the device by, and the namespace that it is in: entering another one
+    /// takes a thread.
     control: Mutex<Option<(Netns, Arc<OwnedFd>)>>,
 }
 
 impl Tun {
     /// Opens the device called `name`, creating it if need be, with `queues` queues.
     ///
-    /// `%d` in the name lets the kernel choose a number; an empty name means `tun%d`. The error says what to do when
-    /// the device node is missing, the right to create interfaces is, or the name is taken.
+    /// `%d` in the name lets the kernel choose a number; an empty name means `tun%d`. The error
+    /// says what to do when the device node is missing, the right to create interfaces is, or the
+    /// name is taken.
     pub fn open(name: &str, queues: usize, offloads: Offloads) -> io::Result<Vec<Self>> {
         let mut tuns: Vec<Self> = Vec::with_capacity(queues.max(1));
         for _ in 0..queues.max(1) {
@@ -84,7 +88,8 @@ impl Tun {
 
     /// Takes over a queue that is attached to a device already (`WG_TUN_FD`).
     ///
-    /// It must be a TUN device with a virtio header and without packet information, as [`Self::open`] makes it.
+    /// It must be a TUN device with a virtio header and without packet information, as
+    /// [`Self::open`] makes it.
     pub fn from_fd(fd: OwnedFd, offloads: Offloads) -> io::Result<Self> {
         let mut request = IfReq::new("")?;
         os::ioctl_ifreq(fd.as_fd(), libc::TUNGETIFF, &mut request)
@@ -120,8 +125,9 @@ impl Tun {
         Ok(tun)
     }
 
-    /// Asks for what is allowed, then for less and less until the kernel accepts. The features are those of the
-    /// device, not of the queue, and outlive the descriptor: they are always set, also to less than they were.
+    /// Asks for what is allowed, then for less and less until the kernel accepts. The features are
+    /// those of the device, not of the queue, and outlive the descriptor: they are always set, also
+    /// to less than they were.
     fn negotiate(&mut self) -> io::Result<()> {
         let tso = if self.offloads.tun_tso { TSO } else { 0 };
         let uso = if self.offloads.tun_uso { USO } else { 0 };
@@ -145,8 +151,9 @@ impl Tun {
         result.map_err(|error| context(error, "negotiating offloads with the TUN device"))
     }
 
-    /// Tries a GSO packet of each kind while the device is down. The kernel judges the virtio header first
-    /// (EINVAL: refused, as some kernels do) and only then finds the device down (EIO), so nothing gets through.
+    /// Tries a GSO packet of each kind while the device is down. The kernel judges the virtio
+    /// header first (EINVAL: refused, as some kernels do) and only then finds the device down
+    /// (EIO), so nothing gets through.
     fn probe_writes(&mut self) {
         if self.is_up().unwrap_or(true) {
             return;
@@ -181,9 +188,11 @@ impl Tun {
         u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
-    /// Whether the device is administratively up, wherever it is: that takes no right to enter its namespace.
+    /// Whether the device is administratively up, wherever it is: that takes no right to enter its
+    /// namespace.
     ///
-    /// The kernel says that a queue can be written to while the device is up, and only then (`tun_sock_writeable`).
+    /// The kernel says that a queue can be written to while the device is up, and only then
+    /// (`tun_sock_writeable`).
     pub fn is_up(&self) -> io::Result<bool> {
         let mut queue = [PollFd::new(&self.fd, PollFlags::OUT)];
         poll(&mut queue, Some(&Timespec::default()))?;
@@ -200,7 +209,8 @@ impl Tun {
         os::tun_netns(self.fd.as_fd()).map(Netns::from)
     }
 
-    /// Asks the device's namespace about it. Tried again when it was renamed or moved between two calls.
+    /// Asks the device's namespace about it. Tried again when it was renamed or moved between two
+    /// calls.
     fn query(&self, what: libc::Ioctl) -> io::Result<IfReq> {
         let mut attempts = 0;
         loop {
@@ -247,7 +257,8 @@ impl Tun {
         self.netns()?.run(attach)?
     }
 
-    /// Packets that the limit of the queue's length has dropped so far and that no TCP of this host keeps.
+    /// Packets that the limit of the queue's length has dropped so far and that no TCP of this host
+    /// keeps.
     pub fn lost_to_limit(&self) -> u64 {
         self.limit.as_ref().map_or(0, QueueLimit::lost)
     }
@@ -316,11 +327,12 @@ impl TunErrorKind {
     }
 }
 
-/// Linux before 6.8.5 loses VXLAN and Geneve packets that come out of a merged UDP frame (tailscale issue 11026).
+/// Linux before 6.8.5 loses VXLAN and Geneve packets that come out of a merged UDP frame (tailscale
+/// issue 11026).
 ///
-/// The release decides, though a distribution may have mended its kernel. To try it takes a VXLAN device in a namespace to
-/// hide it, which loads a module that the host may not want, with rights that a tunnel otherwise does without; and a tunnel
-/// may be made long after.
+/// The release decides, though a distribution may have mended its kernel. To try it takes a VXLAN
+/// device in a namespace to hide it, which loads a module that the host may not want, with rights
+/// that a tunnel otherwise does without; and a tunnel may be made long after.
 fn loses_merged_datagrams(release: (u32, u32, u32)) -> bool {
     release < (6, 8, 5)
 }
@@ -363,7 +375,8 @@ fn probe_frame(protocol: u8) -> Vec<u8> {
     frame
 }
 
-/// The same of two TCP segments in VXLAN. Of the packet, nothing but length and version are looked at.
+/// The same of two TCP segments in VXLAN. Of the packet, nothing but length and version are looked
+/// at.
 fn probe_tunnel() -> Vec<u8> {
     let vnet = VnetHdr {
         flags: NEEDS_CSUM | TUNNEL_CSUM,

@@ -1,7 +1,8 @@
 //! UDP sockets that send and receive trains.
 //!
-//! Sending: split trains into messages → `sendmmsg` → see what the kernel refused, and why → send that again without
-//! what it refused. Receiving: `recvmmsg` → control messages → batch. What ICMP says comes a third way (`icmp`).
+//! Sending: split trains into messages → `sendmmsg` → see what the kernel refused, and why → send
+//! that again without what it refused. Receiving: `recvmmsg` → control messages → batch. What ICMP
+//! says comes a third way (`icmp`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -34,10 +35,12 @@ use room::Room;
 pub const MAX_SEGMENTS: usize = 64;
 /// UDP payload of one IPv4 send, UDP_SEGMENT or not: 65,535 less both headers.
 pub const MAX_SEND_V4: usize = 65_535 - 20 - 8;
-/// The same for IPv6, whose kernel counts the header too when it builds a train: 65,535 less both headers.
+/// The same for IPv6, whose kernel counts the header too when it builds a train: 65,535 less both
+/// headers.
 pub const MAX_SEND_V6: usize = 65_535 - 40 - 8;
 
-/// What wireguard-go asks for: it raised one TCP stream from 4.08 to 5.27 Gb/s at 125 µs (its commit f26efb6).
+/// What wireguard-go asks for: it raised one TCP stream from 4.08 to 5.27 Gb/s at 125 µs (its
+/// commit f26efb6).
 const SOCKET_BUFFER: usize = 7 << 20;
 
 /// How often a port is chosen anew because the other address family has it taken.
@@ -68,7 +71,8 @@ pub struct SocketPair {
 
 /// Sockets for both address families on one port, and that port. Port 0 asks for any.
 ///
-/// A family that the host lacks is `None`; that both are is an error. `AddrInUse` if the port is taken in either.
+/// A family that the host lacks is `None`; that both are is an error. `AddrInUse` if the port is
+/// taken in either.
 pub fn bind_pair(
     port: u16,
     fwmark: u32,
@@ -79,7 +83,8 @@ pub fn bind_pair(
     Ok((pair.v4, pair.v6, port))
 }
 
-/// [`bind_pair`] for each of `shards` shards, all on one port; the kernel spreads senders over them (SO_REUSEPORT).
+/// [`bind_pair`] for each of `shards` shards, all on one port; the kernel spreads senders over them
+/// (SO_REUSEPORT).
 pub fn bind_group(
     port: u16,
     fwmark: u32,
@@ -146,7 +151,8 @@ fn is_missing(error: &io::Error) -> bool {
 }
 
 impl Udp {
-    /// Binds a socket to `addr`. `shared` lets it join the others on that port which are `shared` too.
+    /// Binds a socket to `addr`. `shared` lets it join the others on that port which are `shared`
+    /// too.
     pub fn bind(
         addr: SocketAddr,
         fwmark: u32,
@@ -168,10 +174,12 @@ impl Udp {
             SocketAddr::V4(_) => {
                 on(libc::IPPROTO_IP, libc::IP_PKTINFO)?;
                 on(libc::IPPROTO_IP, libc::IP_RECVTOS)?;
-                // ICMP errors come back, and a send that a full queue of the device drops fails with ENOBUFS
-                // (udp_send_skb hides it otherwise): what is lost on this host is counted.
+                // ICMP errors come back, and a send that a full queue of the device drops fails
+                // with ENOBUFS (udp_send_skb hides it otherwise): what is lost on this host is
+                // counted.
                 on(libc::IPPROTO_IP, libc::IP_RECVERR)?;
-                // As the kernel's WireGuard: no DF, for a tunnel whose MTU is too large works if fragments do.
+                // As the kernel's WireGuard: no DF, for a tunnel whose MTU is too large works if
+                // fragments do.
                 let never = libc::IP_PMTUDISC_DONT;
                 os::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, never)?;
             }
@@ -265,8 +273,8 @@ impl UdpSocket for Udp {
     }
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
-        // What an ICMP error left at the socket concerns nothing that waits. The error itself stays in its queue, and
-        // the descriptor says so.
+        // What an ICMP error left at the socket concerns nothing that waits. The error itself stays
+        // in its queue, and the descriptor says so.
         let bytes = match batch.receive(self.fd.as_fd()) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 batch.receive(self.fd.as_fd())
@@ -310,7 +318,8 @@ impl UdpSocket for Udp {
     }
 }
 
-/// How far a counter of 32 bits, which wraps, has gone on. Messages that several CPUs queued may tell it out of order.
+/// How far a counter of 32 bits, which wraps, has gone on. Messages that several CPUs queued may
+/// tell it out of order.
 fn newer(before: u32, now: u32) -> u32 {
     match now.wrapping_sub(before) {
         more if more <= u32::MAX / 2 => more,
@@ -318,21 +327,25 @@ fn newer(before: u32, now: u32) -> u32 {
     }
 }
 
-/// Lets `bytes` wait to be received. Best effort: beyond the system's limit with CAP_NET_ADMIN, else up to it.
+/// Lets `bytes` wait to be received. Best effort: beyond the system's limit with CAP_NET_ADMIN,
+/// else up to it.
 fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) {
     let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(fd, bytes));
 }
 
-/// Linux 7.0 to 7.1.4 corrupts a train whose datagrams are all equally long, as most are (tailscale issue 19777).
+/// Linux 7.0 to 7.1.4 corrupts a train whose datagrams are all equally long, as most are (tailscale
+/// issue 19777).
 ///
-/// A short datagram at the end avoids that but crashed the firmware of some network cards (their issue 20994).
+/// A short datagram at the end avoids that but crashed the firmware of some network cards (their
+/// issue 20994).
 ///
-/// The release decides, though a distribution may have mended its kernel: no probe can. Such a kernel leaves the length of
-/// the whole train in the UDP header, as the template of a network card that segments by one (GSO_PARTIAL). What a process
-/// can send to itself, over loopback, veth or a TUN, meets no such card and arrives right; the card may be out of sight,
-/// below a bridge or in another namespace. A good kernel that is taken for a bad one is slower; a bad one that is taken for
-/// a good one loses most of what it sends.
+/// The release decides, though a distribution may have mended its kernel: no probe can. Such a
+/// kernel leaves the length of the whole train in the UDP header, as the template of a network card
+/// that segments by one (GSO_PARTIAL). What a process can send to itself, over loopback, veth or a
+/// TUN, meets no such card and arrives right; the card may be out of sight, below a bridge or in
+/// another namespace. A good kernel that is taken for a bad one is slower; a bad one that is taken
+/// for a good one loses most of what it sends.
 fn mangles_trains(release: (u32, u32, u32)) -> bool {
     matches!(release, (7, 0, _) | (7, 1, 0..=4))
 }
@@ -360,9 +373,11 @@ fn send_trains(
         train: 0,
         offset: 0,
     };
-    // The train that goes on datagram by datagram, and the one that goes on without its source address.
+    // The train that goes on datagram by datagram, and the one that goes on without its source
+    // address.
     let (mut plain, mut sourceless) = (None, None);
-    // Where segmentation seems to be refused, until a datagram alone has been taken: else it is not what was wrong.
+    // Where segmentation seems to be refused, until a datagram alone has been taken: else it is not
+    // what was wrong.
     let mut suspect = None;
     loop {
         // 1. messages of the trains from `at` on, and where each of them ends
@@ -391,7 +406,8 @@ fn send_trains(
         let Some((&head, &end)) = messages.first().zip(ends.first()) else {
             return trains.len();
         };
-        // 2. as many as the kernel takes: after a part of them, the next round meets what stopped it
+        // 2. as many as the kernel takes: after a part of them, the next round meets what stopped
+        //    it
         let errno = match kernel(&messages) {
             Ok(sent) => {
                 if let Some((gso, to)) = gso.zip(suspect.take()) {
@@ -459,8 +475,9 @@ fn blames_source(errno: Errno) -> bool {
     )
 }
 
-/// Errors that UDP_SEGMENT causes: EIO where the device cannot do checksums, EMSGSIZE where a segment exceeds the
-/// path's MTU (EINVAL before Linux 6.14), EINVAL where it is not liked otherwise.
+/// Errors that UDP_SEGMENT causes: EIO where the device cannot do checksums, EMSGSIZE where a
+/// segment exceeds the path's MTU (EINVAL before Linux 6.14), EINVAL where it is not liked
+/// otherwise.
 fn blames_gso(errno: Errno) -> bool {
     matches!(errno, Errno::IO | Errno::INVAL | Errno::MSGSIZE)
 }

@@ -1,7 +1,7 @@
 //! Everything works without privileges in a user namespace, where the kernel allows one.
 //!
-//! A process of its own, for only one with a single thread may enter a user namespace, and run as a user without
-//! rights.
+//! A process of its own, for only one with a single thread may enter a user namespace, and run as a
+//! user without rights.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -57,7 +57,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Some systems leave `/dev/net/tun` to root. This process and its children see one that anybody may open.
+/// Some systems leave `/dev/net/tun` to root. This process and its children see one that anybody
+/// may open.
 #[expect(
     deprecated,
     reason = "safe with these flags: the mounts of a process with one thread"

@@ -1,7 +1,7 @@
 //! `adit-lab aead`: how fast ChaCha20-Poly1305 is, in every implementation, in one run.
 //!
-//! Stages: seal the packets once → for each cell of the table, rounds in which the implementations take turns →
-//! the fastest run of each → table or JSON.
+//! Stages: seal the packets once → for each cell of the table, rounds in which the implementations
+//! take turns → the fastest run of each → table or JSON.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -23,19 +23,22 @@ const LENS: [usize; 8] = [64, 128, 256, 512, 1024, 1420, 8920, 16384];
 const BATCHES: [usize; 5] = [1, 8, 16, 45, 64];
 const KEY: [u8; 32] = [0x42; 32];
 
-/// Measures ChaCha20-Poly1305: every kernel of adit-aead that this processor can run, ring, aws-lc-rs and RustCrypto.
+/// Measures ChaCha20-Poly1305: every kernel of adit-aead that this processor can run, ring,
+/// aws-lc-rs and RustCrypto.
 ///
-/// Seals and opens batches of packets in place with one key and consecutive counters. In every cell the
-/// implementations take turns, and the fastest of their short runs counts, so that other work on the machine disturbs
-/// as little as possible. Cycles are those of the core while it measures: its frequency is measured before each cell
-/// with a chain of dependent multiplications and additions, 4 cycles a link.
+/// Seals and opens batches of packets in place with one key and consecutive counters. In every cell
+/// the implementations take turns, and the fastest of their short runs counts, so that other work
+/// on the machine disturbs as little as possible. Cycles are those of the core while it measures:
+/// its frequency is measured before each cell with a chain of dependent multiplications and
+/// additions, 4 cycles a link.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AeadArgs {
     /// Print JSON instead of a table.
     ///
-    /// One object with `schema`, `command`, `cpu`, `adit` (the kernel that Adit uses here) and `results`: one for each
-    /// `impl`, `op` (seal or open), `len` (bytes) and `batch` (packets), with `gbytes_per_s` (10^9 bytes), `ns_per_packet`
-    /// and `cycles_per_byte` (null without a byte). Fields are only ever added under the same schema number.
+    /// One object with `schema`, `command`, `cpu`, `adit` (the kernel that Adit uses here) and
+    /// `results`: one for each `impl`, `op` (seal or open), `len` (bytes) and `batch` (packets),
+    /// with `gbytes_per_s` (10^9 bytes), `ns_per_packet` and `cycles_per_byte` (null without a
+    /// byte). Fields are only ever added under the same schema number.
     #[arg(long)]
     json: bool,
     /// A first impression in seconds: fewer rounds.
@@ -173,7 +176,8 @@ fn nonce(counter: u64) -> [u8; 12] {
 const BROKEN: &str = "an implementation does not open what it should";
 
 impl Implementation {
-    /// Seals or opens `packets`, which stand `stride` bytes apart in `memory` with room for the tag.
+    /// Seals or opens `packets`, which stand `stride` bytes apart in `memory` with room for the
+    /// tag.
     fn work(
         &self,
         op: Op,
@@ -280,8 +284,8 @@ fn measure(
     // Every packet begins a cache line, as in the buffer of a careful caller.
     let stride = (len + TAG_LEN).next_multiple_of(64);
     let size = stride * batch;
-    // A run is many batches, each in memory of its own (opening in place consumes it), that together fit the
-    // second-level cache: that is where a tunnel finds its packets.
+    // A run is many batches, each in memory of its own (opening in place consumes it), that
+    // together fit the second-level cache: that is where a tunnel finds its packets.
     let copies = (128_usize << 10).div_ceil(size).min(256);
     let key = Key::new(&KEY);
     let mut memory = vec![0x5a_u8; (size * copies) + 64];
@@ -299,7 +303,8 @@ fn measure(
     for _ in 0..rounds {
         cycle = cycle.min(cycle_ns());
         for ((_, implementation), best) in implementations.iter().zip(&mut best) {
-            // The first run of a turn is for the caches and branch predictors, which the others left cold.
+            // The first run of a turn is for the caches and branch predictors, which the others
+            // left cold.
             for _ in 0..3 {
                 memory.copy_from_slice(&fresh);
                 let start = Instant::now();
@@ -341,8 +346,9 @@ fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// The length of a cycle of this core, now: 3,000 multiplications (3 cycles) and additions (1 cycle), each needing the
-/// result of the one before, take 12,000 cycles on every x86-64 core of the last ten years.
+/// The length of a cycle of this core, now: 3,000 multiplications (3 cycles) and additions (1
+/// cycle), each needing the result of the one before, take 12,000 cycles on every x86-64 core of
+/// the last ten years.
 fn cycle_ns() -> f64 {
     let mut x = black_box(3_u64);
     let odd = black_box(0x9e37_79b9_7f4a_7c15_u64);

@@ -1,7 +1,7 @@
 //! `adit-lab chart`: a picture of a comparison, from the JSON that `adit-lab compare` wrote.
 //!
-//! Stages: read the file → panels (one a metric, a bar for each implementation) → small print → SVG. The same file
-//! always gives the same bytes.
+//! Stages: read the file → panels (one a metric, a bar for each implementation) → small print →
+//! SVG. The same file always gives the same bytes.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,13 +18,14 @@ use crate::output;
 
 /// Draws the results of `adit-lab compare --json=RESULTS.json` as an SVG chart.
 ///
-/// The chart has horizontal bars of one TCP stream (Gb/s), of the daemons' CPU seconds for each GB of it, and of the
-/// ping beside a stream. Adit stands out. What the file does not have is left out, and the small print says so. The
-/// small print also has the machine, the date, the versions and the command. Bars are medians; a thin line reaches from
-/// the least to the greatest round.
+/// The chart has horizontal bars of one TCP stream (Gb/s), of the daemons' CPU seconds for each GB
+/// of it, and of the ping beside a stream. Adit stands out. What the file does not have is left
+/// out, and the small print says so. The small print also has the machine, the date, the versions
+/// and the command. Bars are medians; a thin line reaches from the least to the greatest round.
 ///
-/// The chart is one file, DIR/comparison.svg, without scripts or fonts of its own. It has its own background, so that
-/// it can be read on any page, and follows the reader's light or dark colour scheme.
+/// The chart is one file, DIR/comparison.svg, without scripts or fonts of its own. It has its own
+/// background, so that it can be read on any page, and follows the reader's light or dark colour
+/// scheme.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ChartArgs {
     /// A file that `adit-lab compare --json=FILE` wrote (schema 2).
@@ -176,7 +177,8 @@ impl Results {
         metric.implementations.get(name).copied()
     }
 
-    /// Those that a bar is drawn for: neither the link without a tunnel nor the build that encrypts nothing.
+    /// Those that a bar is drawn for: neither the link without a tunnel nor the build that encrypts
+    /// nothing.
     fn shown(&self) -> impl Iterator<Item = &Entry> {
         let references = [Direct.name(), Ceiling.name()];
         let entries = self.implementations.iter();
@@ -318,7 +320,8 @@ fn missing(results: &Results) -> Option<String> {
     (!missing.is_empty()).then(|| format!("Not measured: {}", missing.join("; ")))
 }
 
-/// The day in UTC of this many seconds since 1970 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// The day in UTC of this many seconds since 1970 (Howard Hinnant, "chrono-Compatible Low-Level
+/// Date Algorithms").
 fn date(seconds: u64) -> String {
     // Days since 1 March 0000; years begin in March, so that a leap day ends one.
     let days = seconds / 86_400 + 719_468;

@@ -45,8 +45,9 @@ fn refused(text: &str) -> String {
     draw(text).unwrap_err()
 }
 
-/// Whether every tag is closed by its own, attributes are quoted, and text and attributes have no bare `<` or `&`.
-/// Naive: for what this module writes, which has no comments, no CDATA and no `>` in attributes.
+/// Whether every tag is closed by its own, attributes are quoted, and text and attributes have no
+/// bare `<` or `&`. Naive: for what this module writes, which has no comments, no CDATA and no `>`
+/// in attributes.
 fn check_well_formed(xml: &str) -> Result<(), String> {
     let mut open = Vec::new();
     let mut rest = xml.trim_end();

@@ -1,8 +1,8 @@
 //! `adit-lab checksum`: what the Internet checksum costs by size, before and after.
 //!
-//! The "before" and "after" of "Surpassing 10Gb/s over Tailscale" (April 2023) are a loop over 16-bit words and one over
-//! 32-bit words, unrolled; both are here with the plain 32-bit loop between them and a loop over single bytes before
-//! them, next to what Adit runs.
+//! The "before" and "after" of "Surpassing 10Gb/s over Tailscale" (April 2023) are a loop over
+//! 16-bit words and one over 32-bit words, unrolled; both are here with the plain 32-bit loop
+//! between them and a loop over single bytes before them, next to what Adit runs.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -26,10 +26,10 @@ const SPAN: Duration = Duration::from_millis(2);
 pub(crate) struct ChecksumArgs {
     /// Print one JSON object instead of a table.
     ///
-    /// It has `schema`, `command`, `rounds`; `sizes`, each with its `bytes` and for each of the `ways` the `ns` of a call
-    /// and `gib_per_s` (2^30 bytes); `geomean`, the same by geometric means over the sizes; and how many times as fast
-    /// SIMD is (`faster_than_…`). Fields are only ever added under the same schema number; 1 called the 2-byte loop the
-    /// byte loop.
+    /// It has `schema`, `command`, `rounds`; `sizes`, each with its `bytes` and for each of the
+    /// `ways` the `ns` of a call and `gib_per_s` (2^30 bytes); `geomean`, the same by geometric
+    /// means over the sizes; and how many times as fast SIMD is (`faster_than_…`). Fields are only
+    /// ever added under the same schema number; 1 called the 2-byte loop the byte loop.
     #[arg(long)]
     json: bool,
     /// How often every cell is measured; the least counts, for whatever disturbs only adds.
@@ -125,7 +125,8 @@ fn agree(bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Every round measures every cell once, so that a slow moment of the machine touches all ways alike.
+/// Every round measures every cell once, so that a slow moment of the machine touches all ways
+/// alike.
 fn measure(bytes: &[u8], rounds: u16) -> ComparisonReport {
     let mut times = [[f64::INFINITY; WAYS.len()]; SIZES.len()];
     for _ in 0..rounds {

@@ -1,7 +1,7 @@
 //! `adit-lab compare`: every implementation in alternating rounds of one run.
 //!
-//! Stages: find the implementations → print the estimate → rounds (each implementation: free placement, over IPv6, one
-//! end per core) → tables, targets, JSON.
+//! Stages: find the implementations → print the estimate → rounds (each implementation: free
+//! placement, over IPv6, one end per core) → tables, targets, JSON.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,10 +25,11 @@ use crate::tools;
 
 /// Runs every implementation side by side and prints who is how fast.
 ///
-/// Builds two hosts in network namespaces joined by a veth link and measures, in alternating rounds of one run, the
-/// bare link, wireguard-go, Tailscale's fork of it, boringtun, gotatun and Adit. Missing implementations are built
-/// first, from the package registries. Streams that are compared with each other (one, 8, 128, both directions) run
-/// once forth and once back in each round. Needs root, iperf3, ping, ip and wg. Leaves nothing behind.
+/// Builds two hosts in network namespaces joined by a veth link and measures, in alternating rounds
+/// of one run, the bare link, wireguard-go, Tailscale's fork of it, boringtun, gotatun and Adit.
+/// Missing implementations are built first, from the package registries. Streams that are compared
+/// with each other (one, 8, 128, both directions) run once forth and once back in each round. Needs
+/// root, iperf3, ping, ip and wg. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompareArgs {
     /// A first impression in two minutes: one round of the main measures.
@@ -43,7 +44,8 @@ pub(crate) struct CompareArgs {
     /// Run only these.
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     implementations: Vec<Implementation>,
-    /// The Adit to measure (the binary itself, no script), instead of building the one in the repository.
+    /// The Adit to measure (the binary itself, no script), instead of building the one in the
+    /// repository.
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
     /// Also build Adit without its AEAD, and tell how near Adit comes to that.
@@ -52,14 +54,17 @@ pub(crate) struct CompareArgs {
     /// TCP's congestion control.
     #[arg(long, default_value = "cubic")]
     congestion: String,
-    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard error).
+    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
+    /// error).
     ///
-    /// One object with `schema` (2; schema 1 said `contenders` for `implementations`), `command`, `machine`, `tools`,
-    /// `settings` and `implementations`. Each of the `metrics` has for each implementation the value of every round,
-    /// `median`, `min`, `max` and `spread` (half the range as a share of the median), and in `adit_to` Adit's ratio to
-    /// the others (`low` to `high` is its 95 % interval, with fewer than five rounds the range: `interval_kind`). Each of
-    /// the `targets` has a `verdict`: pass, miss, failed or not_measured. `notes` say what did not work, `stopped` why
-    /// the run ended early. Fields are only ever added under the same schema number.
+    /// One object with `schema` (2; schema 1 said `contenders` for `implementations`), `command`,
+    /// `machine`, `tools`, `settings` and `implementations`. Each of the `metrics` has for each
+    /// implementation the value of every round, `median`, `min`, `max` and `spread` (half the range
+    /// as a share of the median), and in `adit_to` Adit's ratio to the others (`low` to `high` is
+    /// its 95 % interval, with fewer than five rounds the range: `interval_kind`). Each of the
+    /// `targets` has a `verdict`: pass, miss, failed or not_measured. `notes` say what did not
+    /// work, `stopped` why the run ended early. Fields are only ever added under the same schema
+    /// number.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<String>,
 }
@@ -248,8 +253,8 @@ fn one_round(
     Ok(())
 }
 
-/// The implementations (one at least). Each round starts with another, and every second round goes the other way round,
-/// so that neither a place in the order nor a predecessor favours any of them.
+/// The implementations (one at least). Each round starts with another, and every second round goes
+/// the other way round, so that neither a place in the order nor a predecessor favours any of them.
 fn order(implementations: &[Entry], round: u32) -> Vec<Entry> {
     let mut order = implementations.to_vec();
     let first = usize::try_from(round - 1).map_or(0, |first| first % order.len());
@@ -369,8 +374,8 @@ enum Json {
 }
 
 impl Json {
-    /// Opens the file before anything is measured: a run of an hour must not end with a path that cannot be written.
-    /// What the file holds stays until there is something better.
+    /// Opens the file before anything is measured: a run of an hour must not end with a path that
+    /// cannot be written. What the file holds stays until there is something better.
     fn open(asked: Option<&str>) -> Result<Self, Failure> {
         Ok(match asked {
             None => Self::Nowhere,
@@ -384,7 +389,8 @@ impl Json {
     }
 }
 
-/// Tables for people; JSON where it was asked for. One that cannot be written does not keep the other back.
+/// Tables for people; JSON where it was asked for. One that cannot be written does not keep the
+/// other back.
 fn publish(json: Json, report: &ComparisonReport) -> Result<(), Failure> {
     let tables = crate::tables::render(report);
     match json {

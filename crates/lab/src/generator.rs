@@ -1,10 +1,11 @@
 //! Adit's own load generator, for where a tool is the bottleneck.
 //!
-//! iperf3 spends a clock call, a `select` and a bookkeeping step on each datagram, and cannot hand the kernel a train
-//! of them. The flood here is one `send` a datagram, or one `send` a train with `UDP_SEGMENT`, and the receiver takes
-//! merged datagrams where the kernel offers them (`UDP_GRO`). With many streams iperf3's receiver leaves up to 180 MB
-//! waiting in its sockets, outside of the caches, and asks in turn which are ready (`select`); here the kernel tells
-//! (`epoll`), and what waits is 5 MB mostly.
+//! iperf3 spends a clock call, a `select` and a bookkeeping step on each datagram, and cannot hand
+//! the kernel a train of them. The flood here is one `send` a datagram, or one `send` a train with
+//! `UDP_SEGMENT`, and the receiver takes merged datagrams where the kernel offers them (`UDP_GRO`).
+//! With many streams iperf3's receiver leaves up to 180 MB waiting in its sockets, outside of the
+//! caches, and asks in turn which are ready (`select`); here the kernel tells (`epoll`), and what
+//! waits is 5 MB mostly.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -190,8 +191,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Returns the bytes that came in the time that counts, and that time in seconds: to its end, whether or not
-    /// anything came so late, unless all streams had ended before.
+    /// Returns the bytes that came in the time that counts, and that time in seconds: to its end,
+    /// whether or not anything came so late, unless all streams had ended before.
     fn receive(self, listener: &TcpListener) -> Result<(usize, f64), Failure> {
         let coming = watch([listener], EpollFlags::EPOLLIN)?;
         let mut streams = Vec::new();
@@ -240,7 +241,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Answers {
-    /// What each took through the tunnel, in milliseconds, from the first step of its connection to its last byte.
+    /// What each took through the tunnel, in milliseconds, from the first step of its connection to
+    /// its last byte.
     pub(crate) fn run(self, pair: &Pair) -> Result<Vec<f64>, Failure> {
         let at = SocketAddr::new(pair.address(Family::V4, 0), PORT);
         let listener = pair.a.run(move || TcpListener::bind(at))?;

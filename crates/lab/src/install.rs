@@ -1,8 +1,9 @@
-//! Finds the implementations and builds what is missing, from the package registries through their own clients.
+//! Finds the implementations and builds what is missing, from the package registries through their
+//! own clients.
 //!
-//! Layout: `bin/{wireguard-go,tailscale-wireguard-go,boringtun-cli,gotatun-cli}` and `.built/NAME` with the version,
-//! under `$ADIT_PEERS` or `target/peers` of the repository. What is there is taken as it is; what is missing is built
-//! at the newest version.
+//! Layout: `bin/{wireguard-go,tailscale-wireguard-go,boringtun-cli,gotatun-cli}` and `.built/NAME`
+//! with the version, under `$ADIT_PEERS` or `target/peers` of the repository. What is there is
+//! taken as it is; what is missing is built at the newest version.
 
 use std::env;
 use std::fs;
@@ -78,7 +79,8 @@ pub(crate) fn peer(who: Implementation) -> Result<Entry, Failure> {
     })
 }
 
-/// The newest version in the registry. Tailscale's fork has no releases: the newest tailscale.com says which to use.
+/// The newest version in the registry. Tailscale's fork has no releases: the newest tailscale.com
+/// says which to use.
 fn newest(who: Implementation) -> Result<String, Failure> {
     let list = |module: &str, what: &str| -> Result<String, Failure> {
         let found = process::run("go", &["list", "-m", "-f", what, module], LOOK_UP)?;
@@ -168,7 +170,8 @@ fn to_end(name: &str, mut command: Command) -> Result<(), Failure> {
 pub(crate) enum Flavour {
     /// As it is released.
     Release,
-    /// With the AEAD left out: packets are neither encrypted nor authenticated. Only this command makes that build.
+    /// With the AEAD left out: packets are neither encrypted nor authenticated. Only this command
+    /// makes that build.
     WithoutAead,
     /// With frame pointers, so that a profile shows who called.
     FramePointers,
@@ -226,8 +229,8 @@ fn build_adit(repository: &Path, flavour: Flavour) -> Result<PathBuf, Failure> {
     Ok(target.join("release/adit"))
 }
 
-/// What the binary says of itself, and where it comes from: the commit if the lab built it from the repository that is
-/// here, or else its path.
+/// What the binary says of itself, and where it comes from: the commit if the lab built it from the
+/// repository that is here, or else its path.
 fn adit_version(binary: &Path, given: bool) -> String {
     let path = binary.to_string_lossy();
     let said = process::run(&path, &["--version"], Duration::from_secs(5)).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! `adit-lab`: the evidence behind what Adit claims. Each experiment is one command, and everybody can run it again.
+//! `adit-lab`: the evidence behind what Adit claims. Each experiment is one command, and everybody
+//! can run it again.
 
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,8 @@ use crate::tools::{Flow, Iperf, Pings, ping};
 /// A value of the metric of that name.
 pub(crate) type Values = Vec<(&'static str, f64)>;
 
-/// Does the step and returns its values. `Memory` is read around the others, by [`idle_memory`] and [`peak_memory`].
+/// Does the step and returns its values. `Memory` is read around the others, by [`idle_memory`] and
+/// [`peak_memory`].
 pub(crate) fn step(step: Step, pair: &Pair) -> Result<Values, Failure> {
     let seconds = step.seconds();
     let time = Duration::from_secs(seconds.into());
@@ -236,8 +237,8 @@ fn answers(pair: &Pair, seconds: u32, warm_up: u32) -> Result<Values, Failure> {
     ])
 }
 
-/// Streams beside which something else is measured. They begin before it and end after it, and only what they did
-/// meanwhile counts.
+/// Streams beside which something else is measured. They begin before it and end after it, and only
+/// what they did meanwhile counts.
 fn beside(streams: u32, seconds: u32) -> Iperf {
     Iperf {
         by_tenths: true,

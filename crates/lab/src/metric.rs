@@ -19,7 +19,8 @@ pub(crate) enum Step {
     Tcp1,
     /// Round trips beside one TCP stream.
     PingLoad,
-    /// Answers of 200 KB, each over a connection of its own, beside eight TCP streams that go the same way.
+    /// Answers of 200 KB, each over a connection of its own, beside eight TCP streams that go the
+    /// same way.
     Answers,
     /// Eight TCP streams.
     Tcp8,
@@ -52,7 +53,8 @@ pub(crate) enum Step {
     /// One TCP stream from the lab's own generator, to check on iperf3.
     #[value(name = "tcp1-own")]
     Tcp1Own,
-    /// 128 TCP streams from the lab's own generator: iperf3 leaves what they bring waiting in its sockets.
+    /// 128 TCP streams from the lab's own generator: iperf3 leaves what they bring waiting in its
+    /// sockets.
     #[value(name = "tcp128-own")]
     Tcp128Own,
 }
@@ -107,8 +109,9 @@ impl Step {
         }
     }
 
-    /// How long it loads the tunnel before that: the socket buffers of many streams grow for seconds, and a virtual
-    /// machine has to get the memory (128 streams: 170 MB, and 8, 11, then 12 Gb/s).
+    /// How long it loads the tunnel before that: the socket buffers of many streams grow for
+    /// seconds, and a virtual machine has to get the memory (128 streams: 170 MB, and 8, 11, then
+    /// 12 Gb/s).
     pub(crate) const fn warm_up(self) -> u32 {
         match self {
             Self::Tcp8 | Self::Tcp128 | Self::Tcp128Own | Self::Answers => 2,
@@ -124,8 +127,8 @@ impl Step {
         )
     }
 
-    /// The order in which these steps run. Those that take turns run once forth and once back: what a machine's speed
-    /// does meanwhile, it does to all of them alike.
+    /// The order in which these steps run. Those that take turns run once forth and once back: what
+    /// a machine's speed does meanwhile, it does to all of them alike.
     pub(crate) fn in_turns(steps: &[Self]) -> Vec<Self> {
         let mut order = Vec::new();
         for some in steps.chunk_by(|a, b| a.takes_turns() && b.takes_turns()) {

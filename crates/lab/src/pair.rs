@@ -157,7 +157,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Gives an interface of host `us` its addresses in `net` and its MTU, and the routes to `them`.
+    /// Gives an interface of host `us` its addresses in `net` and its MTU, and the routes to
+    /// `them`.
     fn join(
         &self,
         host: &Host,
@@ -224,9 +225,10 @@ impl Pair {
         self.join(host, TUNNEL, TUNNEL_NET, [us, them], TUNNEL_MTU)
     }
 
-    /// Every TCP connection over the route begins with the congestion control asked for. A namespace may not choose it
-    /// for all; and if a socket chooses when it is connected, as iperf3 does, BBR leaves it paced if that is the
-    /// default of the machine: 12,000 timers a second, a third of the throughput.
+    /// Every TCP connection over the route begins with the congestion control asked for. A
+    /// namespace may not choose it for all; and if a socket chooses when it is connected, as iperf3
+    /// does, BBR leaves it paced if that is the default of the machine: 12,000 timers a second, a
+    /// third of the throughput.
     fn choose_congestion(&self, host: &Host, to: IpAddr, device: &str) -> Result<(), Failure> {
         let control = &self.congestion;
         Ok(host.ip(&format!("route add {to} dev {device} congctl {control}"))?)
@@ -277,7 +279,8 @@ fn daemon(host: &Host, binary: &Path, arguments: &[&str]) -> Result<Process, Fai
             socket.is_ok_and(|socket| socket.file_type().is_socket())
         });
         if there {
-            // What a script starts would be stopped by nobody, and the CPU time and memory read would be the script's.
+            // What a script starts would be stopped by nobody, and the CPU time and memory read
+            // would be the script's.
             if !proc::has_open(daemon.id(), Path::new(TUN))? {
                 let binary = binary.display();
                 return Err(format!(

@@ -1,7 +1,7 @@
 //! `adit-lab profile`: where the time goes, at both ends of a loaded tunnel.
 //!
-//! Stages: build the pair → load it → `perf record` on both daemons at once → `perf script` → collapse → flame graphs
-//! and a table of the hottest functions.
+//! Stages: build the pair → load it → `perf record` on both daemons at once → `perf script` →
+//! collapse → flame graphs and a table of the hottest functions.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -26,8 +26,9 @@ use crate::tools::{self, Iperf};
 
 /// Records both ends of a loaded tunnel and writes a flame graph of each.
 ///
-/// Needs perf besides what `compare` needs. Adit is built with frame pointers for this, so that the graph shows
-/// callers. The clock of the processor is sampled, which works in virtual machines without performance counters.
+/// Needs perf besides what `compare` needs. Adit is built with frame pointers for this, so that the
+/// graph shows callers. The clock of the processor is sampled, which works in virtual machines
+/// without performance counters.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ProfileArgs {
     /// Whom to profile.
@@ -45,7 +46,8 @@ pub(crate) struct ProfileArgs {
     /// All of one host on one core, all of the other on the other.
     #[arg(long)]
     pinned: bool,
-    /// The Adit to profile (the binary itself, no script), instead of building the one in the repository.
+    /// The Adit to profile (the binary itself, no script), instead of building the one in the
+    /// repository.
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
     /// How many functions to list.

@@ -117,8 +117,8 @@ impl ComparisonReport {
             && step.is_some_and(|step| self.steps.contains(&step))
     }
 
-    /// Whether a measurement that was asked for went wrong, in any round. A note without a step is about every one that
-    /// the round then does not have.
+    /// Whether a measurement that was asked for went wrong, in any round. A note without a step is
+    /// about every one that the round then does not have.
     pub(crate) fn failed(&self, who: Implementation, id: &str) -> bool {
         let step = metric(id).map(|metric| metric.step);
         let values = self.values(who, id);

@@ -1,9 +1,10 @@
 //! A run leaves nothing behind, however it ends.
 //!
-//! The command starts itself again as the first process of a PID namespace. Everything an experiment starts lives in
-//! there, so when that process ends, for whatever reason, the kernel ends all of it, and with the last process go the
-//! network namespaces. Ctrl-C and SIGTERM ask the inner process to stop at the next step and to report what it has;
-//! if the outer process is killed outright, the kernel kills the inner one too.
+//! The command starts itself again as the first process of a PID namespace. Everything an
+//! experiment starts lives in there, so when that process ends, for whatever reason, the kernel
+//! ends all of it, and with the last process go the network namespaces. Ctrl-C and SIGTERM ask the
+//! inner process to stop at the next step and to report what it has; if the outer process is killed
+//! outright, the kernel kills the inner one too.
 
 use std::env;
 use std::os::unix::process::ExitStatusExt;

@@ -33,7 +33,8 @@ pub(crate) struct Ratio {
 /// What an interval says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum IntervalKind {
-    /// 95 % of the ratios of medians under bootstrap resampling of the rounds (percentile method, over the pairs).
+    /// 95 % of the ratios of medians under bootstrap resampling of the rounds (percentile method,
+    /// over the pairs).
     #[serde(rename = "95%")]
     Bootstrap,
     /// The least and the greatest round, where there are too few to resample.
@@ -41,7 +42,8 @@ pub(crate) enum IntervalKind {
     Range,
 }
 
-/// Even the whole range of four rounds holds what it is to hold 87.5 % of the time only (1 - 2^(1 - 4)).
+/// Even the whole range of four rounds holds what it is to hold 87.5 % of the time only (1 - 2^(1 -
+/// 4)).
 const ENOUGH: usize = 5;
 
 /// Median and range; `None` of nothing.
@@ -63,7 +65,8 @@ pub(crate) fn summary(values: &[f64]) -> Option<Summary> {
     })
 }
 
-/// `pairs` holds (ours, theirs) of each round that both finished; `None` without one or when theirs is zero.
+/// `pairs` holds (ours, theirs) of each round that both finished; `None` without one or when theirs
+/// is zero.
 pub(crate) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let value = ratio_of_medians(pairs)?;
     let within = pairs.iter().map(|(ours, theirs)| ours / theirs);

@@ -56,7 +56,8 @@ fn head(report: &ComparisonReport) -> String {
     text
 }
 
-/// The implementations as columns, the metrics as rows; the last column compares Adit with the best peer.
+/// The implementations as columns, the metrics as rows; the last column compares Adit with the best
+/// peer.
 fn medians(report: &ComparisonReport) -> String {
     let columns: Vec<Implementation> = report
         .implementations

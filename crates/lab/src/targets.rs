@@ -140,7 +140,8 @@ fn judge_ratio(report: &ComparisonReport, id: &str, against: Against, goal: Goal
     }
 }
 
-/// Judged by the median, as every goal, and shown with the range, because one round with retransmits is worth knowing.
+/// Judged by the median, as every goal, and shown with the range, because one round with
+/// retransmits is worth knowing.
 fn retransmits(report: &ComparisonReport) -> Target {
     let id = "tcp1.retransmits";
     let summary = report.summary(Adit, id);
@@ -157,7 +158,8 @@ fn retransmits(report: &ComparisonReport) -> Target {
     }
 }
 
-/// Judged by the greatest of the rounds in which the single stream ran: nobody's peak is high without a load.
+/// Judged by the greatest of the rounds in which the single stream ran: nobody's peak is high
+/// without a load.
 fn memory(report: &ComparisonReport) -> Target {
     let loaded = report.values(Adit, "tcp1");
     let ran = |round| loaded.iter().any(|&(other, _)| other == round);

@@ -117,8 +117,8 @@ impl Running {
         parse_iperf(&self.output()?)
     }
 
-    /// Waits for the end and returns the Gb/s that were sent within `part` of the run: what the streams reached while
-    /// something else was measured beside them. Needs [`Iperf::by_tenths`].
+    /// Waits for the end and returns the Gb/s that were sent within `part` of the run: what the
+    /// streams reached while something else was measured beside them. Needs [`Iperf::by_tenths`].
     pub(crate) fn rate_within(self, part: Range<Instant>) -> Result<f64, Failure> {
         let since = |at: Instant| at.saturating_duration_since(self.begun).as_secs_f64();
         let part = since(part.start)..since(part.end);
@@ -233,7 +233,8 @@ pub(crate) fn ping(
 ) -> Result<Pings, Failure> {
     let to = pair.address(Family::V4, 1).to_string();
     let (seconds, count) = (interval.as_secs_f64().to_string(), count.to_string());
-    // The deadline keeps a slow path from stretching the run beyond the load beside it; ping fails when it strikes.
+    // The deadline keeps a slow path from stretching the run beyond the load beside it; ping fails
+    // when it strikes.
     let deadline = limit.to_string();
     let args = ["-n", "-i", &seconds, "-c", &count, "-w", &deadline, &to];
     let child = pair.a.spawn(process::command("ping", &args))?;
@@ -251,8 +252,8 @@ fn parse_ping(said: &str, interval: Duration) -> Result<Pings, Failure> {
         sent.parse::<u32>().ok()
     });
     let sent = sent.ok_or("ping does not say how many it sent")?;
-    // At the deadline some are still on their way: of those behind the last that was answered, as many as fit the
-    // longest round trip.
+    // At the deadline some are still on their way: of those behind the last that was answered, as
+    // many as fit the longest round trip.
     let longest = times.iter().copied().fold(0.0, f64::max) / 1e6;
     let on_their_way = (longest / interval.as_secs_f64()).ceil();
     let on_their_way = on_their_way.min(f64::from(sent.saturating_sub(last)));

@@ -31,7 +31,8 @@ impl Netlink {
         Ok(answers.iter().filter_map(Address::from_message).collect())
     }
 
-    /// Gives an interface an address. `nodad`: an IPv6 address is usable at once, unchecked for duplicates.
+    /// Gives an interface an address. `nodad`: an IPv6 address is usable at once, unchecked for
+    /// duplicates.
     pub fn add_address(&self, ifindex: u32, ip: IpAddr, prefix_len: u8, nodad: bool) -> Result<()> {
         let mut message = address(ifindex, ip, prefix_len);
         if nodad && ip.is_ipv6() {

@@ -1,5 +1,5 @@
-//! Attributes of netlink messages: `struct nlattr` is a length with this header (2) and a kind (2); the value follows,
-//! padded to a multiple of 4.
+//! Attributes of netlink messages: `struct nlattr` is a length with this header (2) and a kind (2);
+//! the value follows, padded to a multiple of 4.
 
 use crate::u16_at;
 
@@ -25,7 +25,8 @@ pub(crate) fn string(text: &str) -> Vec<u8> {
     [text.as_bytes(), &[0]].concat()
 }
 
-/// The attributes in a message, each with its kind and value. It ends at the first that does not fit.
+/// The attributes in a message, each with its kind and value. It ends at the first that does not
+/// fit.
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Attributes<'a> {

@@ -19,12 +19,14 @@ const RESEEDED: &[u8] = b"crng reseeded due to virtual machine fork";
 /// No record of the log is longer.
 const RECORD: usize = 8192;
 
-/// Hears when the virtual machine was cloned or reset to a snapshot. Its hypervisor then changes the VM generation ID, and
-/// the kernel tells what a process can hear in one or two places:
+/// Hears when the virtual machine was cloned or reset to a snapshot. Its hypervisor then changes
+/// the VM generation ID, and the kernel tells what a process can hear in one or two places:
 ///
-/// - the kernel's log, since Linux 5.18: reading it takes CAP_SYSLOG where `kernel.dmesg_restrict` is set;
-/// - a uevent, which Linux 6.8 sends and kernels of some clouds. It takes no right, but goes to network namespaces of the
-///   initial user namespace only, so that a rootless container does not hear it.
+/// - the kernel's log, since Linux 5.18: reading it takes CAP_SYSLOG where `kernel.dmesg_restrict`
+///   is set;
+/// - a uevent, which Linux 6.8 sends and kernels of some clouds. It takes no right, but goes to
+///   network namespaces of the initial user namespace only, so that a rootless container does not
+///   hear it.
 pub struct CloneMonitor {
     uevents: Socket,
     log: Option<File>,
@@ -36,7 +38,8 @@ impl CloneMonitor {
     pub fn open() -> io::Result<Self> {
         let uevents = open_socket(netlink_sys::protocols::NETLINK_KOBJECT_UEVENT, KERNEL)?;
         uevents.set_non_blocking(true)?;
-        // Containers that start make hundreds of uevents, and any of them may be lost that does not fit.
+        // Containers that start make hundreds of uevents, and any of them may be lost that does not
+        // fit.
         let size = 1 << 20;
         if sockopt::set_socket_recv_buffer_size_force(&uevents, size).is_err() {
             let _ = sockopt::set_socket_recv_buffer_size(&uevents, size);
@@ -54,7 +57,8 @@ impl CloneMonitor {
         std::iter::once(self.uevents.as_fd()).chain(log)
     }
 
-    /// Whether the machine was cloned since the last call, or may have been, because word of something was lost.
+    /// Whether the machine was cloned since the last call, or may have been, because word of
+    /// something was lost.
     pub fn was_cloned(&mut self) -> bool {
         let told = self.told_by_uevents();
         self.told_by_log() || told
@@ -108,8 +112,8 @@ fn open_log() -> io::Result<File> {
     Ok(log.into())
 }
 
-/// A record is "PRIORITY,SEQUENCE,TIME,FLAGS;TEXT". The kernel's own have a priority below 8, which no process can give to
-/// what it writes to the log.
+/// A record is "PRIORITY,SEQUENCE,TIME,FLAGS;TEXT". The kernel's own have a priority below 8, which
+/// no process can give to what it writes to the log.
 pub(super) fn tells_of_clone(record: &[u8]) -> bool {
     let of_kernel = record.get(1) == Some(&b',');
     of_kernel && record.windows(RESEEDED.len()).any(|text| text == RESEEDED)

@@ -22,8 +22,8 @@ const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
 const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 
-/// Whether the interface's device segments UDP itself (`tx-udp-segmentation`), so that a train costs the CPU one
-/// packet down to the wire. `None` if it cannot be found out.
+/// Whether the interface's device segments UDP itself (`tx-udp-segmentation`), so that a train
+/// costs the CPU one packet down to the wire. `None` if it cannot be found out.
 ///
 /// `interface` is looked up in the calling thread's namespace.
 pub fn tx_udp_segmentation(interface: &str) -> Option<bool> {

@@ -1,7 +1,8 @@
-//! Links, addresses, routes, rules and the packet filter over netlink, as far as a tunnel needs them.
+//! Links, addresses, routes, rules and the packet filter over netlink, as far as a tunnel needs
+//! them.
 //!
-//! Requests are synchronous: the kernel handles one while it is sent, so its answer waits already. A [`Netlink`]
-//! stays in the namespace of the thread that opened it, wherever it is used.
+//! Requests are synchronous: the kernel handles one while it is sent, so its answer waits already.
+//! A [`Netlink`] stays in the namespace of the thread that opened it, wherever it is used.
 
 #![forbid(unsafe_code)]
 
@@ -80,8 +81,8 @@ impl From<Family> for netlink_packet_route::AddressFamily {
     }
 }
 
-/// A request that failed: what was attempted, and what the kernel said. Which interface it was about, the caller knows:
-/// it has a name there.
+/// A request that failed: what was attempted, and what the kernel said. Which interface it was
+/// about, the caller knows: it has a name there.
 #[derive(Debug)]
 pub struct Error {
     /// What was attempted.
@@ -191,8 +192,8 @@ impl Netlink {
         }
     }
 
-    /// Asks for all objects of a kind: none if the kernel has nothing of the kind for the family, as with
-    /// `ipv6.disable=1`.
+    /// Asks for all objects of a kind: none if the kernel has nothing of the kind for the family,
+    /// as with `ipv6.disable=1`.
     fn dump(
         &self,
         what: impl fmt::Display,
@@ -212,7 +213,8 @@ impl Netlink {
         Ok(answers)
     }
 
-    /// Sends a request and collects answers until it is done with; true if a dump was interrupted by a change.
+    /// Sends a request and collects answers until it is done with; true if a dump was interrupted
+    /// by a change.
     fn exchange(
         &self,
         message: RouteNetlinkMessage,
@@ -307,8 +309,8 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// What an acknowledgement or the end of a dump says: an errno, negative or 0, the header of the request, and
-    /// attributes.
+    /// What an acknowledgement or the end of a dump says: an errno, negative or 0, the header of
+    /// the request, and attributes.
     fn outcome(&self) -> Result<(), Failure> {
         let code = u32_at(self.bytes, HEADER).map_or(0, u32::cast_signed);
         if code == 0 {

@@ -31,7 +31,8 @@ pub struct Link {
     pub txqueuelen: u32,
     /// Longest GSO packet that the kernel makes for it; 0 if the kernel does not say.
     pub gso_max_size: u32,
-    /// Packets so far that were to leave through it and did not: for a TUN, those that found it full.
+    /// Packets so far that were to leave through it and did not: for a TUN, those that found it
+    /// full.
     pub tx_dropped: u64,
 }
 

@@ -10,8 +10,8 @@ use netlink_sys::Socket;
 use crate::netns::Netns;
 use crate::{Address, Link, Raw, open_socket, receive};
 
-/// The groups RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE and IPV6_RULE; the group
-/// with number n is bit n - 1.
+/// The groups RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE and
+/// IPV6_RULE; the group with number n is bit n - 1.
 const GROUPS: u32 = 1 << 0 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
 
 /// Reports what changes among the links, addresses and routes of a namespace.

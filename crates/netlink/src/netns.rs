@@ -1,7 +1,7 @@
 //! Network namespaces, held by descriptor.
 //!
-//! A thread belongs to a namespace, so whatever happens inside another one happens on a thread made for it; sockets
-//! and TUN devices opened there stay there and can be used from anywhere.
+//! A thread belongs to a namespace, so whatever happens inside another one happens on a thread made
+//! for it; sockets and TUN devices opened there stay there and can be used from anywhere.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,8 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, capabilities};
 
-/// A network namespace. It lives as long as something refers to it: this value, a thread, a socket in it.
+/// A network namespace. It lives as long as something refers to it: this value, a thread, a socket
+/// in it.
 #[derive(Debug)]
 pub struct Netns(OwnedFd);
 
@@ -83,7 +84,8 @@ impl Netns {
             })
     }
 
-    /// Runs `work` inside it, on a thread of its own unless the calling one is there, and waits for the result.
+    /// Runs `work` inside it, on a thread of its own unless the calling one is there, and waits for
+    /// the result.
     ///
     /// # Errors
     /// Entering another namespace takes CAP_SYS_ADMIN.
@@ -104,7 +106,8 @@ impl Netns {
     }
 }
 
-/// A thread whose namespaces may be changed, for it ends with `work`. A panic in `work` goes on in the caller.
+/// A thread whose namespaces may be changed, for it ends with `work`. A panic in `work` goes on in
+/// the caller.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netns".into());
@@ -117,7 +120,8 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 
 /// Moves the process into a new user namespace, in which it is root, and a new network namespace.
 ///
-/// So everything here works without privileges, where the kernel allows it. The process must have one thread only.
+/// So everything here works without privileges, where the kernel allows it. The process must have
+/// one thread only.
 pub fn become_root_in_user_namespace() -> io::Result<()> {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
@@ -132,8 +136,8 @@ pub fn become_root_in_user_namespace() -> io::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
 }
 
-/// Gives the calling thread mounts of its own, a copy of those that it has. Changes may still propagate to where the
-/// originals are shared (mount_namespaces(7)) until they are made private.
+/// Gives the calling thread mounts of its own, a copy of those that it has. Changes may still
+/// propagate to where the originals are shared (mount_namespaces(7)) until they are made private.
 ///
 /// # Errors
 /// It takes CAP_SYS_ADMIN.

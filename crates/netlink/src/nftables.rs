@@ -15,8 +15,9 @@ use crate::{Failure, Family, Raw, Result, open_socket, receive};
 
 /// The rules that wg-quick sets for a default route through a tunnel.
 ///
-/// They keep strangers from talking to the tunnel's addresses through other interfaces, and carry the mark of the
-/// tunnel's own packets over to their answers, so that strict reverse-path filters let them in:
+/// They keep strangers from talking to the tunnel's addresses through other interfaces, and carry
+/// the mark of the tunnel's own packets over to their answers, so that strict reverse-path filters
+/// let them in:
 ///
 /// ```text
 /// chain preraw:     iifname != "wg0" ip daddr 10.0.0.1 fib saddr type != local drop
@@ -69,8 +70,8 @@ const RTN_LOCAL: u32 = 2;
 const DROP: u32 = 0;
 
 impl Firewall<'_> {
-    /// Sets the rules, in the place of what the table held. All of them or, with an error, none: of kind
-    /// `Unsupported` if the kernel has no nf_tables.
+    /// Sets the rules, in the place of what the table held. All of them or, with an error, none: of
+    /// kind `Unsupported` if the kernel has no nf_tables.
     pub fn set(&self) -> Result<()> {
         self.set_with_chain_type("filter")
     }
@@ -264,7 +265,8 @@ impl Batch {
         self.attempts.push(what);
     }
 
-    /// `struct nlmsghdr` and `struct nfgenmsg`: family (1), version (1), resource (2, network order).
+    /// `struct nlmsghdr` and `struct nfgenmsg`: family (1), version (1), resource (2, network
+    /// order).
     fn frame(&mut self, kind: u16, flags: u16, family: u8, resource: u16, attributes: &[&[u8]]) {
         let body = attributes.concat();
         let len = u32::try_from(20 + body.len()).unwrap_or(u32::MAX);
@@ -279,8 +281,8 @@ impl Batch {
         self.bytes.extend_from_slice(&body);
     }
 
-    /// Sends it and waits for what the kernel says first: an error, or that it has taken the last message with all
-    /// before it.
+    /// Sends it and waits for what the kernel says first: an error, or that it has taken the last
+    /// message with all before it.
     fn commit(mut self) -> Result<()> {
         // Only the last message asks: an answer to it comes after all errors.
         let flags = crate::u16_at(&self.bytes, self.last + 6).unwrap_or_default() | NLM_F_ACK;

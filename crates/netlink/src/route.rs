@@ -28,8 +28,8 @@ pub struct Route {
     pub prefsrc: Option<IpAddr>,
     /// The MTU that it states.
     pub mtu: Option<u32>,
-    /// A route to hosts, not one that rejects, or is local to this host, or for broadcasts. One that is added and is none
-    /// is `unreachable`: look-ups end there.
+    /// A route to hosts, not one that rejects, or is local to this host, or for broadcasts. One
+    /// that is added and is none is `unreachable`: look-ups end there.
     pub unicast: bool,
 }
 
@@ -76,7 +76,8 @@ impl Netlink {
         Ok(answers.iter().filter_map(Route::from_message).collect())
     }
 
-    /// Adds a route; an error of kind `AlreadyExists` if there is one to the same network with the same metric.
+    /// Adds a route; an error of kind `AlreadyExists` if there is one to the same network with the
+    /// same metric.
     pub fn add_route(&self, route: &Route) -> Result<()> {
         let what = format!("adding {}", route.describe());
         self.change(
@@ -106,7 +107,8 @@ impl Netlink {
         self.change(what, Message::DelRoute(message), 0)
     }
 
-    /// The way a packet to `to` would take: from `src` if given, with firewall mark `mark`, out of `oif` if given.
+    /// The way a packet to `to` would take: from `src` if given, with firewall mark `mark`, out of
+    /// `oif` if given.
     pub fn route_get(
         &self,
         to: IpAddr,

@@ -26,8 +26,8 @@ fn interface(netlink: &Netlink, name: &str) -> u32 {
     index
 }
 
-/// Waits for the local route of an address: for IPv6 the kernel makes it in its own time, after it has accepted the
-/// address.
+/// Waits for the local route of an address: for IPv6 the kernel makes it in its own time, after it
+/// has accepted the address.
 fn is_usable(netlink: &Netlink, own: IpAddr) {
     let start = Instant::now();
     while !netlink

@@ -1,20 +1,24 @@
-//! Coalescing: opened packets become GRO packets for the TUN again, by the rules of the kernel's GRO
-//! (`net/core/gro.c`, `net/ipv4/{af_inet,tcp_offload,udp_offload}.c`, `tools/testing/selftests/net/gro.c`).
+//! Coalescing: opened packets become GRO packets for the TUN again, by the rules of the kernel's
+//! GRO (`net/core/gro.c`, `net/ipv4/{af_inet,tcp_offload,udp_offload}.c`,
+//! `tools/testing/selftests/net/gro.c`).
 //!
-//! Push: classify the packet → find its flow → merge it into the flow's open run, or close that and begin another.
-//! Drain: per run, finish the headers → hand out head and payload spans.
+//! Push: classify the packet → find its flow → merge it into the flow's open run, or close that and
+//! begin another. Drain: per run, finish the headers → hand out head and payload spans.
 //!
-//! TCP in VXLAN is merged where a tunnel's device takes it (`ends.rs`), and is the flow of its tunnel's datagrams.
+//! TCP in VXLAN is merged where a tunnel's device takes it (`ends.rs`), and is the flow of its
+//! tunnel's datagrams.
 //!
-//! A flow has at most one open run, and whatever of a flow does not fit its open run closes it: later packets never
-//! get before it (invariant 2). Packets that could belong to any flow, such as fragments, close all runs of their peer.
-//! What one peer sends closes no run of another: a flow is one of one peer, every flow has an entry of its own, and no
-//! peer can foresee in which bucket of the hash table that is.
+//! A flow has at most one open run, and whatever of a flow does not fit its open run closes it:
+//! later packets never get before it (invariant 2). Packets that could belong to any flow, such as
+//! fragments, close all runs of their peer. What one peer sends closes no run of another: a flow is
+//! one of one peer, every flow has an entry of its own, and no peer can foresee in which bucket of
+//! the hash table that is.
 //!
-//! Checksums of TCP and UDP are not verified: the tag has authenticated the packet, and a GRO packet carries
-//! NEEDS_CSUM, so that the kernel takes them as right and makes new ones if it has to segment again. So a segment that
-//! its sender already got wrong leaves with a right checksum, a datagram without checksum leaves with one, and fixed
-//! IPv4 identifications under DF (which mean nothing, RFC 6864 §4.1) count up.
+//! Checksums of TCP and UDP are not verified: the tag has authenticated the packet, and a GRO
+//! packet carries NEEDS_CSUM, so that the kernel takes them as right and makes new ones if it has
+//! to segment again. So a segment that its sender already got wrong leaves with a right checksum, a
+//! datagram without checksum leaves with one, and fixed IPv4 identifications under DF (which mean
+//! nothing, RFC 6864 §4.1) count up.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -33,7 +37,8 @@ use crate::checksum::Sum;
 const CAPACITY: usize = 4096;
 /// Buckets of the hash table of flows.
 const BUCKETS: usize = 1 << 10;
-/// Flows of a bucket that are looked at: with as many flows as packets, a bucket has four on average.
+/// Flows of a bucket that are looked at: with as many flows as packets, a bucket has four on
+/// average.
 const LONGEST_CHAIN: usize = 32;
 /// No flow follows in its bucket.
 const NONE: u32 = u32::MAX;
@@ -72,8 +77,8 @@ pub struct Full;
 
 /// Merges opened packets into GRO packets for the TUN.
 ///
-/// Owns no packet bytes: it remembers where they stand. Takes 4096 packets between two drains; allocates nothing after
-/// [`new`](Self::new).
+/// Owns no packet bytes: it remembers where they stand. Takes 4096 packets between two drains;
+/// allocates nothing after [`new`](Self::new).
 #[derive(Debug)]
 pub struct Coalescer {
     tcp: bool,
@@ -89,7 +94,8 @@ pub struct Coalescer {
     seed: u64,
     /// The flow of the last packet that had one.
     recent: usize,
-    /// Peers that sent a packet which might belong to any of their flows: how many runs there were before the last such.
+    /// Peers that sent a packet which might belong to any of their flows: how many runs there were
+    /// before the last such.
     fences: HashMap<u32, u32>,
     /// The peer of the last packet, and what `fences` says of it.
     peer: u32,
@@ -134,7 +140,8 @@ struct Run {
     size: usize,
     /// Payload of all packets.
     payload: usize,
-    /// The IPv4 identification does not count up: that of what is merged, and that of the tunnel around it.
+    /// The IPv4 identification does not count up: that of what is merged, and that of the tunnel
+    /// around it.
     fixed_id: [bool; 2],
 }
 
@@ -175,7 +182,8 @@ enum Class {
 }
 
 impl Coalescer {
-    /// A coalescer that merges TCP, also in tunnels, and UDP as asked, and hands out everything else as it came.
+    /// A coalescer that merges TCP, also in tunnels, and UDP as asked, and hands out everything
+    /// else as it came.
     pub fn new(tcp: bool, udp: bool) -> Self {
         Coalescer {
             tcp,
@@ -204,8 +212,9 @@ impl Coalescer {
         }
     }
 
-    /// Takes a complete IP packet from `peer`, cut to its own length, that stands at `at` in the caller's buffers. `is_end`
-    /// says whether the device of a UDP tunnel listens at an address and port.
+    /// Takes a complete IP packet from `peer`, cut to its own length, that stands at `at` in the
+    /// caller's buffers. `is_end` says whether the device of a UDP tunnel listens at an address and
+    /// port.
     ///
     /// # Errors
     /// [`Full`] after 4096 packets: nothing is taken until [`drain`](Self::drain).
@@ -263,8 +272,8 @@ impl Coalescer {
 
     /// Hands out everything, in the order in which the first packet of each frame arrived.
     ///
-    /// `emit` gets what leads the frame (the virtio header, and for a GRO packet its headers) and the spans that follow
-    /// it: at most 256. A packet that was not merged is one span, whole.
+    /// `emit` gets what leads the frame (the virtio header, and for a GRO packet its headers) and
+    /// the spans that follow it: at most 256. A packet that was not merged is one span, whole.
     pub fn drain(&mut self, mut emit: impl FnMut(&[u8], &[Span])) {
         for run in &mut self.runs {
             let mut item = self.items[run.first as usize];
@@ -392,7 +401,8 @@ impl Coalescer {
         }
     }
 
-    /// Adds the flow of `run` to a bucket, in front: nobody finds an older one of the same flow any more.
+    /// Adds the flow of `run` to a bucket, in front: nobody finds an older one of the same flow any
+    /// more.
     fn add(&mut self, bucket: usize, run: u32) {
         let next = self.first(bucket);
         self.recent = self.flows.len();
@@ -417,7 +427,8 @@ impl Coalescer {
         (run >= self.fence && self.runs[run as usize].open).then_some(run as usize)
     }
 
-    /// Begins a run with a packet of the present peer. Nothing but its flow can make others join it.
+    /// Begins a run with a packet of the present peer. Nothing but its flow can make others join
+    /// it.
     fn begin(&mut self, item: u32, layout: Layout, packet: &[u8], open: bool) {
         let mut run = Run {
             peer: self.peer,
@@ -464,8 +475,9 @@ impl Run {
         let transport = if tcp {
             let (flags, ours) = (read16(packet, l4 + 12), read16(head, l4 + 12));
             let may_differ = u16::from(CWR | FIN | PSH);
-            // CWR begins a run: the segments after the first lose it when the kernel segments again. Since Linux 6.15
-            // GRO wants it equal within a run; ours is the older rule, and the bytes are the same.
+            // CWR begins a run: the segments after the first lose it when the kernel segments
+            // again. Since Linux 6.15 GRO wants it equal within a run; ours is the older rule, and
+            // the bytes are the same.
             packet[l4 + 13] & CWR == 0
                 && (flags ^ ours) & !may_differ == 0
                 && read32(packet, l4 + 4) == read32(head, l4 + 4).wrapping_add(low32(self.payload))
@@ -477,7 +489,8 @@ impl Run {
         };
         let Layout { flow, merged, .. } = layout;
         if merged.at > 0 {
-            // The tunnel's headers but for its UDP header's length and checksum, of which there is one or none.
+            // The tunnel's headers but for its UDP header's length and checksum, of which there is
+            // one or none.
             let udp = flow.transport;
             return transport
                 && merged.same_ends(head, packet)
@@ -503,7 +516,8 @@ impl Run {
         if packet[1] != head[1] || packet[6..8] != head[6..8] || packet[8] != head[8] {
             return false;
         }
-        // The identification counts up, or, where it means nothing, stays: the second packet decides.
+        // The identification counts up, or, where it means nothing, stays: the second packet
+        // decides.
         let distance = read16(packet, 4).wrapping_sub(read16(head, 4));
         if self.count == 1 && distance == 0 && head[6] & 0x40 != 0 {
             *fixed_id = true;
@@ -531,7 +545,8 @@ impl Run {
             || (tcp && packet[transport + 13] & (FIN | PSH) != 0)
     }
 
-    /// Turns the first packet's headers into those of the GRO packet: virtio header, lengths, partial checksum.
+    /// Turns the first packet's headers into those of the GRO packet: virtio header, lengths,
+    /// partial checksum.
     fn finish(&mut self) -> &[u8] {
         let Layout {
             flow,
@@ -543,7 +558,8 @@ impl Run {
         } = merged;
         let (vnet, head) = self.head.split_at_mut(VNET_HDR_LEN);
         let total = headers + self.payload;
-        // 1. Lengths, and the sum of the IPv4 header; the pseudo-header's sum where the checksum belongs.
+        // 1. Lengths, and the sum of the IPv4 header; the pseudo-header's sum where the checksum
+        //    belongs.
         let csum_offset = if tcp { 16 } else { 6 };
         merged.finish(head, total);
         let mut flags = NEEDS_CSUM;
@@ -569,7 +585,8 @@ impl Run {
             } else {
                 write16(head, flow.transport + 6, 0);
             }
-            // Linux checks this as if an Ethernet header came first, and finds out itself where the header is.
+            // Linux checks this as if an Ethernet header came first, and finds out itself where the
+            // header is.
             outer_transport = low16(14 + flow.transport);
         }
         // 3. What the kernel has to do.
@@ -605,13 +622,14 @@ impl HeaderOffsets {
         head[self.addresses()] == packet[self.addresses()] && head[ports.clone()] == packet[ports]
     }
 
-    /// A wrong IPv4 checksum would leave as a right one. A header with a right one sums to all ones.
+    /// A wrong IPv4 checksum would leave as a right one. A header with a right one sums to all
+    /// ones.
     fn is_sound(&self, packet: &[u8]) -> bool {
         self.v6 || Sum::of(&packet[self.at..self.at + 20]).fold() == 0xffff
     }
 
-    /// Sets the lengths for a packet that ends at `end`, the IPv4 header's sum, and the pseudo-header's sum in place of
-    /// the checksum.
+    /// Sets the lengths for a packet that ends at `end`, the IPv4 header's sum, and the
+    /// pseudo-header's sum in place of the checksum.
     fn finish(&self, head: &mut [u8], end: usize) {
         let length = low16(end - self.transport);
         let ip = &mut head[self.at..];
@@ -633,7 +651,8 @@ impl HeaderOffsets {
     }
 }
 
-/// A TCP packet in VXLAN (RFC 7348 §5) whose headers are the plainest possible. `ip` is what stands around it.
+/// A TCP packet in VXLAN (RFC 7348 §5) whose headers are the plainest possible. `ip` is what stands
+/// around it.
 fn in_vxlan(packet: &[u8], ip: Ip) -> Option<Class> {
     let udp = packet.get(ip.header..)?;
     let at = ip.header + VXLAN;

@@ -326,7 +326,8 @@ fn gso_packets_stay_within_the_limits() {
     // 20 + 32 + 45 * 1455 = 65,527; 40 + 8 + 47 * 1393 = 65,519.
     assert_eq!(flow(Packet::tcp(false, 1455), 46), [45, 1]);
     assert_eq!(flow(Packet::udp(true, 1393), 50), [47, 3]);
-    // To the byte: 28 + 2 * 32,753 = 65,534, and 28 + 65,507 = 65,535 with the last one byte longer.
+    // To the byte: 28 + 2 * 32,753 = 65,534, and 28 + 65,507 = 65,535 with the last one byte
+    // longer.
     assert_eq!(flow(Packet::udp(false, 32_753), 2), [2]);
     assert_eq!(flow(Packet::udp(false, 32_754), 2), [1, 1]);
     assert_eq!(flow(Packet::udp(false, 65_507), 2), [1, 1]);
@@ -442,7 +443,8 @@ fn flows_merge_however_many_there_are() {
 const X: u32 = 1;
 const Y: u32 = 2;
 
-/// How many packets stand in the frames of Y's flow of 64 segments, when X sends `between` any two of them.
+/// How many packets stand in the frames of Y's flow of 64 segments, when X sends `between` any two
+/// of them.
 fn with_x_between(between: impl Fn(u16) -> Vec<Vec<u8>>) -> Vec<usize> {
     let mut segment = Packet::tcp(false, 100);
     let mut packets = Vec::new();
@@ -512,7 +514,8 @@ proptest! {
             if !v4 || len < 28 {
                 continue;
             }
-            // Something that looks like IP, with its right length and sum, and perhaps like any other datagram.
+            // Something that looks like IP, with its right length and sum, and perhaps like any
+            // other datagram.
             packet[0] = 0x45;
             write16(packet, 2, len as u16);
             packet[6..8].fill(0);

@@ -1,9 +1,10 @@
 //! Where UDP tunnels end on this side.
 //!
-//! Linux hands a GSO packet in a UDP tunnel to the socket that it is for as it is. The device of a tunnel takes it; an
-//! application would get one datagram where many were sent. So packets are merged only for an address and a port that
-//! such a device uses: it listens on the port that it sends to, and it alone leaves to the TUN what has to be done to a
-//! packet inside a datagram, its checksum at least.
+//! Linux hands a GSO packet in a UDP tunnel to the socket that it is for as it is. The device of a
+//! tunnel takes it; an application would get one datagram where many were sent. So packets are
+//! merged only for an address and a port that such a device uses: it listens on the port that it
+//! sends to, and it alone leaves to the TUN what has to be done to a packet inside a datagram, its
+//! checksum at least.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +23,8 @@ impl Default for TunnelEnds {
 }
 
 impl TunnelEnds {
-    /// A device sent something from there ([`Frame::tunnel_end`](super::Frame::tunnel_end)). `now` is the time since
-    /// any fixed moment, the same for all calls.
+    /// A device sent something from there ([`Frame::tunnel_end`](super::Frame::tunnel_end)). `now`
+    /// is the time since any fixed moment, the same for all calls.
     pub fn saw(&self, end: (IpAddr, u16), now: Duration) {
         let (slot, tag) = self.slot(end);
         slot.store(tag | seconds(now), Ordering::Relaxed);

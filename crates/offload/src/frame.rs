@@ -1,8 +1,8 @@
 //! Segmentation: a frame from the TUN, and the packets that stand in it.
 //!
-//! Parse: virtio header → IP header and extensions, a tunnel's first → transport header → sums of what all segments share.
-//! Append, per segment: copy the headers → patch lengths, IP identification, sequence, flags → add the payload's sum →
-//! patch a tunnel's IP and UDP headers.
+//! Parse: virtio header → IP header and extensions, a tunnel's first → transport header → sums of
+//! what all segments share. Append, per segment: copy the headers → patch lengths, IP
+//! identification, sequence, flags → add the payload's sum → patch a tunnel's IP and UDP headers.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,8 @@ pub enum Malformed {
     Short,
     /// No IPv4 or IPv6 header, or one whose lengths do not fit the bytes.
     Ip,
-    /// The virtio header asks for an unknown kind of segmentation, or for one that does not fit the packet.
+    /// The virtio header asks for an unknown kind of segmentation, or for one that does not fit the
+    /// packet.
     Segmentation,
     /// A GSO packet whose TCP or UDP header is broken.
     Transport,
@@ -40,7 +41,8 @@ pub enum Malformed {
 enum Kind {
     /// Nothing: the packet is complete.
     Whole,
-    /// One packet, whose checksum at `field` covers everything from `start` and is still only the pseudo-header's.
+    /// One packet, whose checksum at `field` covers everything from `start` and is still only the
+    /// pseudo-header's.
     Partial { start: usize, field: usize },
     /// TCP segments.
     Tcp,
@@ -60,18 +62,21 @@ struct Network {
     sum: Sum,
 }
 
-/// The headers that a UDP tunnel puts before every segment. All but IP and UDP are repeated as they are.
+/// The headers that a UDP tunnel puts before every segment. All but IP and UDP are repeated as they
+/// are.
 #[derive(Clone, Copy, Debug)]
 struct Tunnel {
     network: Network,
-    /// The pseudo-headers' sums without lengths, outside and inside, if the UDP headers have checksums.
+    /// The pseudo-headers' sums without lengths, outside and inside, if the UDP headers have
+    /// checksums.
     summed: Option<(Sum, Sum)>,
 }
 
 /// A frame read from the TUN, validated once; nothing after that can panic.
 ///
-/// `hdr_len` is recomputed from the packet. The kernel's GSO is imitated: IPv4 identifications count up from the
-/// GSO packet's, FIN and PSH stand only on the last segment, CWR only on the first.
+/// `hdr_len` is recomputed from the packet. The kernel's GSO is imitated: IPv4 identifications
+/// count up from the GSO packet's, FIN and PSH stand only on the last segment, CWR only on the
+/// first.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     packet: &'a [u8],
@@ -89,7 +94,8 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Validates `bytes`: a virtio header and an IP packet. Bytes beyond the packet's own length are cut off.
+    /// Validates `bytes`: a virtio header and an IP packet. Bytes beyond the packet's own length
+    /// are cut off.
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         let (vnet, packet) = bytes
             .split_first_chunk::<VNET_HDR_LEN>()
@@ -135,7 +141,8 @@ impl<'a> Frame<'a> {
             let at = usize::from(vnet.inner_network);
             let kind = if ip.v6 { GSO_TUNNEL_V6 } else { GSO_TUNNEL_V4 };
             let udp = match ip.transport(packet) {
-                // What is between UDP and the inner packet is of even length in every tunnel there is.
+                // What is between UDP and the inner packet is of even length in every tunnel there
+                // is.
                 Some((UDP, udp)) if outer == kind && at >= udp + 8 && (at - udp) % 2 == 0 => udp,
                 _ => return Err(Malformed::Segmentation),
             };
@@ -228,22 +235,24 @@ impl<'a> Frame<'a> {
         ip::ecn(self.packet)
     }
 
-    /// Source and destination port of a UDP datagram, or of its first fragment; None for anything else.
+    /// Source and destination port of a UDP datagram, or of its first fragment; None for anything
+    /// else.
     pub fn udp_ports(&self) -> Option<(u16, u16)> {
         let (protocol, at) = self.ip().first_transport(self.packet)?;
         let ports = self.packet.get(at..at + 4).filter(|_| protocol == UDP)?;
         Some((read16(ports, 0), read16(ports, 2)))
     }
 
-    /// Where the device of a UDP tunnel on this side listens, if this is one's packet: nothing else leaves to us what has
-    /// to be done to a packet inside a datagram.
+    /// Where the device of a UDP tunnel on this side listens, if this is one's packet: nothing else
+    /// leaves to us what has to be done to a packet inside a datagram.
     pub fn tunnel_end(&self) -> Option<(IpAddr, u16)> {
         let inside = match self.kind {
             Kind::Partial { start, .. } => start,
             _ => self.network.transport,
         };
         let (protocol, udp) = self.ip().transport(self.packet)?;
-        // An IP header, at least, is between the tunnel's UDP header and the inner transport header.
+        // An IP header, at least, is between the tunnel's UDP header and the inner transport
+        // header.
         (protocol == UDP && inside >= udp + 8 + 20)
             .then(|| (self.source(), read16(self.packet, udp + 2)))
     }
@@ -258,7 +267,8 @@ impl<'a> Frame<'a> {
         self.header + self.payload(i).len()
     }
 
-    /// How many bytes [`write_header`](Self::write_header) writes. 0 for a packet that needs nothing done to it.
+    /// How many bytes [`write_header`](Self::write_header) writes. 0 for a packet that needs
+    /// nothing done to it.
     pub fn header_len(&self) -> usize {
         self.header
     }
@@ -337,7 +347,8 @@ impl<'a> Frame<'a> {
         let (udp, inside) = (tunnel.network.transport, self.network.transport);
         write16(out, udp + 4, length);
         if let Some((pseudo, inner)) = tunnel.summed {
-            // With its pseudo-header, what has a right checksum sums to all ones: without it, to its complement.
+            // With its pseudo-header, what has a right checksum sums to all ones: without it, to
+            // its complement.
             let rest = inner + Sum::word(low16(self.segment_len(i) - inside));
             write16(out, udp + 6, 0);
             let sum = pseudo + Sum::word(length) + Sum::of(&out[udp..inside]);
@@ -346,7 +357,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Patches an IP header of packet `i` and returns the length of what it carries from the transport header on.
+    /// Patches an IP header of packet `i` and returns the length of what it carries from the
+    /// transport header on.
     fn write_ip(&self, network: &Network, i: usize, out: &mut [u8]) -> u16 {
         let end = self.segment_len(i);
         let out = &mut out[network.at..];
@@ -382,7 +394,8 @@ impl<'a> Frame<'a> {
 }
 
 impl Network {
-    /// The header of `ip`, which stands at `at` and is followed by a transport header at `transport`.
+    /// The header of `ip`, which stands at `at` and is followed by a transport header at
+    /// `transport`.
     fn new(packet: &[u8], at: usize, ip: Ip, transport: usize) -> Network {
         let header = &packet[at..at + ip.header];
         let sum = if ip.v6 {
@@ -399,9 +412,10 @@ impl Network {
         }
     }
 
-    /// The pseudo-header's sum without length. `partial` says where in the transport header the kernel has put its own:
-    /// a source route or a home address changes the addresses that are summed, and there the right ones are. It counts
-    /// the whole GSO packet's length, which comes off again.
+    /// The pseudo-header's sum without length. `partial` says where in the transport header the
+    /// kernel has put its own: a source route or a home address changes the addresses that are
+    /// summed, and there the right ones are. It counts the whole GSO packet's length, which comes
+    /// off again.
     fn pseudo_header(&self, packet: &[u8], protocol: u8, partial: Option<u16>) -> Sum {
         let plain = self.at + if self.v6 { V6_HEADER } else { 20 };
         match partial {
@@ -414,7 +428,8 @@ impl Network {
     }
 }
 
-/// The sum of addresses and protocol, as TCP and UDP have it in their checksums. The length is left to the caller.
+/// The sum of addresses and protocol, as TCP and UDP have it in their checksums. The length is left
+/// to the caller.
 pub(super) fn pseudo_header(packet: &[u8], v6: bool, protocol: u8) -> Sum {
     let addresses = if v6 { &packet[8..40] } else { &packet[12..20] };
     Sum::of(addresses) + Sum::word(u16::from(protocol))

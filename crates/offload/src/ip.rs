@@ -11,7 +11,8 @@ pub(super) const UDP: u8 = 17;
 /// Length of an IPv6 header, and where the payload length that it carries begins to count.
 pub(super) const V6_HEADER: usize = 40;
 
-/// IPv6 extension headers that may precede TCP or UDP: hop-by-hop, routing, authentication, destination options.
+/// IPv6 extension headers that may precede TCP or UDP: hop-by-hop, routing, authentication,
+/// destination options.
 const EXTENSIONS: [u8; 4] = [0, 43, 51, 60];
 
 /// An IP packet of which nothing but the lengths has been looked at.
@@ -20,7 +21,8 @@ pub(super) struct Ip {
     pub(super) v6: bool,
     /// Length of the IPv4 header with its options, or of the fixed IPv6 header.
     pub(super) header: usize,
-    /// Length of the packet by its own account: at least `header`, at most the bytes that there are.
+    /// Length of the packet by its own account: at least `header`, at most the bytes that there
+    /// are.
     pub(super) len: usize,
 }
 
@@ -45,7 +47,8 @@ impl Ip {
         (ip.header >= 20 && ip.header <= ip.len && ip.len <= bytes.len()).then_some(ip)
     }
 
-    /// The protocol above IP and where its header begins. None for a fragment and for a broken chain of extensions.
+    /// The protocol above IP and where its header begins. None for a fragment and for a broken
+    /// chain of extensions.
     pub(super) fn transport(self, packet: &[u8]) -> Option<(u8, usize)> {
         if !self.v6 {
             let whole = read16(packet, 6) & 0x3fff == 0;
@@ -130,8 +133,8 @@ pub struct Inner {
     pub len: usize,
 }
 
-/// Finds the IP packet in a plaintext that may have padding behind it. None when there is no IPv4 or IPv6 header, or
-/// when it speaks of more bytes than there are.
+/// Finds the IP packet in a plaintext that may have padding behind it. None when there is no IPv4
+/// or IPv6 header, or when it speaks of more bytes than there are.
 pub fn inner_packet(plaintext: &[u8]) -> Option<Inner> {
     let ip = Ip::parse(plaintext)?;
     Some(Inner {
@@ -141,12 +144,13 @@ pub fn inner_packet(plaintext: &[u8]) -> Option<Inner> {
     })
 }
 
-/// Congestion was marked on the outer header of a packet whose transport does not understand marks: RFC 6040 §4.2 has
-/// it dropped.
+/// Congestion was marked on the outer header of a packet whose transport does not understand marks:
+/// RFC 6040 §4.2 has it dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped;
 
-/// Carries the ECN bits of the outer header over to the inner packet, as RFC 6040 §4.2, figure 4, says:
+/// Carries the ECN bits of the outer header over to the inner packet, as RFC 6040 §4.2, figure 4,
+/// says:
 ///
 /// | inner \ outer | Not-ECT | ECT(0) | ECT(1) | CE |
 /// |---|---|---|---|---|

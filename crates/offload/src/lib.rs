@@ -1,7 +1,8 @@
 //! Segmentation and coalescing of packets as pure functions on bytes.
 //!
-//! Outbound, a GSO packet from the TUN becomes a [`Frame`], which hands out finished segments. Inbound, opened packets
-//! pass a [`Coalescer`], which hands out GSO packets for the TUN. Nothing here trusts a byte of what it is given.
+//! Outbound, a GSO packet from the TUN becomes a [`Frame`], which hands out finished segments.
+//! Inbound, opened packets pass a [`Coalescer`], which hands out GSO packets for the TUN. Nothing
+//! here trusts a byte of what it is given.
 
 pub mod checksum;
 mod coalesce;
@@ -24,11 +25,12 @@ pub use ends::TunnelEnds;
 pub use frame::{Frame, Malformed};
 pub use ip::{Dropped, Inner, decap_ecn, inner_packet};
 
-/// Bytes of `struct virtio_net_hdr_v1_hash_tunnel`, which precedes every frame read from and written to a TUN queue.
-/// Kernels that know only the first 10 bytes of it leave the others alone.
+/// Bytes of `struct virtio_net_hdr_v1_hash_tunnel`, which precedes every frame read from and
+/// written to a TUN queue. Kernels that know only the first 10 bytes of it leave the others alone.
 pub const VNET_HDR_LEN: usize = 24;
 
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum at `csum_start + csum_offset` holds only the pseudo-header's sum.
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum at `csum_start + csum_offset` holds only the
+/// pseudo-header's sum.
 pub const NEEDS_CSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_F_UDP_TUNNEL_CSUM`: the tunnel's UDP headers have checksums.
 pub const TUNNEL_CSUM: u8 = 8;
@@ -40,7 +42,8 @@ pub const GSO_TCPV4: u8 = 1;
 pub const GSO_TCPV6: u8 = 4;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`: datagrams of equal length, the last of which may be shorter.
 pub const GSO_UDP_L4: u8 = 5;
-/// `VIRTIO_NET_HDR_GSO_UDP_TUNNEL_IPV4`: what is segmented stands in a UDP tunnel over IPv4, like VXLAN.
+/// `VIRTIO_NET_HDR_GSO_UDP_TUNNEL_IPV4`: what is segmented stands in a UDP tunnel over IPv4, like
+/// VXLAN.
 pub const GSO_TUNNEL_V4: u8 = 0x20;
 /// `VIRTIO_NET_HDR_GSO_UDP_TUNNEL_IPV6`.
 pub const GSO_TUNNEL_V6: u8 = 0x40;
@@ -80,7 +83,8 @@ pub struct VnetHdr {
     pub flags: u8,
     /// One of the `GSO_` values, with [`GSO_ECN`] and a tunnel's perhaps.
     pub gso_type: u8,
-    /// Length of all headers. The kernel gives the length of its linear buffer here: never trust it.
+    /// Length of all headers. The kernel gives the length of its linear buffer here: never trust
+    /// it.
     pub hdr_len: u16,
     /// Payload bytes of every segment but the last.
     pub gso_size: u16,
@@ -88,7 +92,8 @@ pub struct VnetHdr {
     pub csum_start: u16,
     /// Where the checksum stands, from `csum_start`.
     pub csum_offset: u16,
-    /// Where a tunnel's UDP header begins. The kernel means it for devices with Ethernet headers: never trust it.
+    /// Where a tunnel's UDP header begins. The kernel means it for devices with Ethernet headers:
+    /// never trust it.
     pub outer_transport: u16,
     /// Where the IP header inside a tunnel begins.
     pub inner_network: u16,

@@ -40,7 +40,8 @@ pub(super) struct Packet {
     pub(super) id: u16,
     pub(super) df: bool,
     pub(super) ip_options: Vec<u8>,
-    /// IPv6 extension headers: type and bytes, the first byte of which is overwritten with the next type.
+    /// IPv6 extension headers: type and bytes, the first byte of which is overwritten with the next
+    /// type.
     pub(super) extensions: Vec<(u8, Vec<u8>)>,
     pub(super) sequence: u32,
     pub(super) ack: u32,
@@ -351,8 +352,8 @@ fn split(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A packet without what a trip as part of a GSO packet may change: the sum of its transport header, and an
-/// identification that means nothing.
+/// A packet without what a trip as part of a GSO packet may change: the sum of its transport
+/// header, and an identification that means nothing.
 fn essence(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let Some(ip) = ip::Ip::parse(&packet) else {
@@ -373,7 +374,8 @@ fn essence(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Packets by flow; fragments and everything odd are in every flow's way, but a flow to themselves here.
+/// Packets by flow; fragments and everything odd are in every flow's way, but a flow to themselves
+/// here.
 fn by_flow(packets: &[Vec<u8>]) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     let mut flows: HashMap<Vec<u8>, Vec<Vec<u8>>> = HashMap::new();
     for packet in packets {

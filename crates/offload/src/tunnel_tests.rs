@@ -132,7 +132,8 @@ proptest! {
     }
 }
 
-/// Packets of two flows in one tunnel, as a network might deliver them: all of one flow outside, in one order.
+/// Packets of two flows in one tunnel, as a network might deliver them: all of one flow outside, in
+/// one order.
 fn stream() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let whole = (tunnelled(), any::<bool>(), 20usize..1400, any::<bool>());
     let steps = proptest::collection::vec((any::<bool>(), 0u8..45, 1u8..255), 1..80);
@@ -246,7 +247,8 @@ proptest! {
             })
             .collect();
         prop_assert_eq!(lengths(&left), lengths(&arrived));
-        // Those that are still of one flow, but for identifications and checksums, in a tunnel and outside.
+        // Those that are still of one flow, but for identifications and checksums, in a tunnel and
+        // outside.
         let inner = udp + 30;
         let changes = [4, 10, udp + 6, inner + 4, inner + 10, inner + 20 + 16, inner + 40 + 16];
         let of_flow = |packets: &[Vec<u8>]| -> Vec<_> {
@@ -419,7 +421,8 @@ fn hostile_tunnels_are_malformed() {
             good.inner_network,
             NEEDS_CSUM,
         ),
-        // no room for the outer headers, an odd place, not where the packet is, at the end, and beyond it
+        // no room for the outer headers, an odd place, not where the packet is, at the end, and
+        // beyond it
         (Malformed::Segmentation, good.gso_type, 0, NEEDS_CSUM),
         (Malformed::Segmentation, good.gso_type, 26, NEEDS_CSUM),
         (Malformed::Segmentation, good.gso_type, 51, NEEDS_CSUM),

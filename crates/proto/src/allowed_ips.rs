@@ -3,10 +3,12 @@ use std::sync::Arc;
 
 use crate::config::Cidr;
 
-/// Address blocks and their owners, with longest-prefix match for IPv4 and IPv6 (whitepaper 2, cryptokey routing).
+/// Address blocks and their owners, with longest-prefix match for IPv4 and IPv6 (whitepaper 2,
+/// cryptokey routing).
 ///
-/// A path-compressed binary trie whose nodes are shared between clones: a clone is two pointers, and a change
-/// copies only the nodes on the way to the block. That makes snapshots for the shards cheap at any size.
+/// A path-compressed binary trie whose nodes are shared between clones: a clone is two pointers,
+/// and a change copies only the nodes on the way to the block. That makes snapshots for the shards
+/// cheap at any size.
 #[derive(Clone)]
 pub struct AllowedIps<T> {
     v4: Link<T>,
@@ -111,7 +113,8 @@ fn insert<T: Clone>(link: &mut Link<T>, bits: u128, len: u8, owner: T) -> Option
         }
         return insert(&mut node.children[bit(bits, node.len)], bits, len, owner);
     }
-    // The block and this node part after `common` bits: a new node takes this one's place above both.
+    // The block and this node part after `common` bits: a new node takes this one's place above
+    // both.
     let below = link.take();
     let below_bits = below.as_ref().map_or(0, |node| node.bits);
     let mut parting = Node {

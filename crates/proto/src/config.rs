@@ -1,4 +1,5 @@
-//! Configuration and status of a device, in the terms of the UAPI: what `set` changes and what `get` reports.
+//! Configuration and status of a device, in the terms of the UAPI: what `set` changes and what
+//! `get` reports.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use crate::crypto;
 
 /// A secret of 32 bytes, zeroized when dropped and never printed.
 ///
-/// It is made on the heap and stays there: a value that moves leaves a copy where it was, and no destructor runs there.
+/// It is made on the heap and stays there: a value that moves leaves a copy where it was, and no
+/// destructor runs there.
 #[derive(PartialEq, Eq)]
 pub struct Secret(Box<[u8; 32]>);
 
@@ -71,7 +73,8 @@ impl std::fmt::Debug for Secret {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey(pub [u8; 32]);
 
-/// In base64, as WireGuard's tools write keys. Public as the key is, this takes no care of how long it takes.
+/// In base64, as WireGuard's tools write keys. Public as the key is, this takes no care of how long
+/// it takes.
 impl std::fmt::Display for PublicKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const DIGITS: &[u8; 64] =
@@ -187,7 +190,8 @@ impl PeerChange {
     }
 }
 
-/// `allowed_ip=ip/cidr` takes the block from its owner; `allowed_ip=-ip/cidr` gives it up if it is this peer's.
+/// `allowed_ip=ip/cidr` takes the block from its owner; `allowed_ip=-ip/cidr` gives it up if it is
+/// this peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedIpChange {
     /// Whoever owns the block, it is this peer's now.

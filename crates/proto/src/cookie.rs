@@ -1,5 +1,5 @@
-//! mac1, mac2 and the cookies that keep a responder under load from computing for sources that do not exist
-//! (whitepaper 5.3, 5.4.4, 5.4.7).
+//! mac1, mac2 and the cookies that keep a responder under load from computing for sources that do
+//! not exist (whitepaper 5.3, 5.4.4, 5.4.7).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -112,7 +112,8 @@ impl Stamper {
         }
     }
 
-    /// Fills in mac1, and mac2 if a cookie "received … less than 120 seconds ago" is at hand (5.4.4).
+    /// Fills in mac1, and mac2 if a cookie "received … less than 120 seconds ago" is at hand
+    /// (5.4.4).
     pub(crate) fn stamp(&mut self, now: Time, message: &mut [u8]) {
         let (signed, macs) = message.split_at_mut(message.len() - MACS_LEN);
         let (mac1, mac2) = macs.split_at_mut(MAC_LEN);

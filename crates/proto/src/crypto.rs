@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 
 use crate::config::Secret;
 
-/// 32 bytes that are zeroized when dropped: for the length of a call of [`zeroizing_stack`], which also zeroizes what moving them
-/// leaves. What lives for longer is a [`Secret`].
+/// 32 bytes that are zeroized when dropped: for the length of a call of [`zeroizing_stack`], which
+/// also zeroizes what moving them leaves. What lives for longer is a [`Secret`].
 pub(crate) type Zeroized = Zeroizing<[u8; 32]>;
 
 /// HASH: BLAKE2s with 32 bytes of output.
@@ -67,9 +67,9 @@ pub(crate) fn kdf<const N: usize>(key: &[u8; 32], input: &[u8]) -> [Zeroized; N]
     })
 }
 
-/// Runs `work` on keys, then overwrites the stack that it used: BLAKE2s, ChaCha20-Poly1305 and Curve25519 pass keys and
-/// what they make of them by value, so that copies stay in their frames. `work` returns no key that does not stand on
-/// the heap.
+/// Runs `work` on keys, then overwrites the stack that it used: BLAKE2s, ChaCha20-Poly1305 and
+/// Curve25519 pass keys and what they make of them by value, so that copies stay in their frames.
+/// `work` returns no key that does not stand on the heap.
 pub(crate) fn zeroizing_stack<T>(work: impl FnOnce() -> T) -> T {
     adit_aead::zeroizing_stack::<STACK_DEPTH, T>(work)
 }

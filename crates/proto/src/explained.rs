@@ -1,6 +1,8 @@
-/// Defines an enum whose variants have a name for machines and an explanation for people, which is their documentation.
+/// Defines an enum whose variants have a name for machines and an explanation for people, which is
+/// their documentation.
 ///
-/// What explains itself to readers of the code so explains itself to users, too: the manual page is made of it.
+/// What explains itself to readers of the code so explains itself to users, too: the manual page is
+/// made of it.
 #[macro_export]
 macro_rules! explained_enum {
     (

@@ -12,11 +12,12 @@ const FULL: u64 = COST * LIMITER_BURST as u64;
 const GENERATION: Duration = Duration::from_secs(1);
 const _: () = assert!(FULL <= 1_000_000_000);
 
-/// A token bucket for each source address, so that one source cannot use up what others need (whitepaper 5.3).
+/// A token bucket for each source address, so that one source cannot use up what others need
+/// (whitepaper 5.3).
 ///
-/// Two generations of at most LIMITER_SOURCES buckets each bound the memory (invariant 5); forgetting is one swap. A
-/// full generation ends early: the limiter then forgets sources that were silent for long, and refuses none for being
-/// new.
+/// Two generations of at most LIMITER_SOURCES buckets each bound the memory (invariant 5);
+/// forgetting is one swap. A full generation ends early: the limiter then forgets sources that were
+/// silent for long, and refuses none for being new.
 #[derive(Default)]
 pub(crate) struct Limiter {
     young: HashMap<Source, Bucket>,

@@ -27,20 +27,23 @@ pub const REKEY_ON_RECEIVE_TIME: Duration = Duration::from_secs(
 );
 /// Keys are zeroized when no new session replaced them for this long (6.3).
 pub const ZERO_KEYS_AFTER_TIME: Duration = Duration::from_secs(3 * REJECT_AFTER_TIME.as_secs());
-/// The secret behind the cookies changes this often, and a received cookie is used for this long (5.4.7, 6.6).
+/// The secret behind the cookies changes this often, and a received cookie is used for this long
+/// (5.4.7, 6.6).
 pub const COOKIE_REFRESH_TIME: Duration = Duration::from_secs(120);
 
-/// Initiations of one peer are consumed at least this far apart (5.1 leaves the figure to implementations;
-/// 50 per second is the one in use everywhere).
+/// Initiations of one peer are consumed at least this far apart (5.1 leaves the figure to
+/// implementations; 50 per second is the one in use everywhere).
 pub const INITIATION_INTERVAL: Duration = Duration::from_millis(20);
-/// Timestamps are rounded down to this many nanoseconds, a power of two below [`INITIATION_INTERVAL`], so that
-/// they tell nobody the exact time.
+/// Timestamps are rounded down to this many nanoseconds, a power of two below
+/// [`INITIATION_INTERVAL`], so that they tell nobody the exact time.
 pub const TIMESTAMP_GRAIN: u32 = 1 << 24;
-/// Handshake messages per second and source that are looked at under load (5.3 leaves the figure to implementations).
+/// Handshake messages per second and source that are looked at under load (5.3 leaves the figure to
+/// implementations).
 pub const LIMITER_RATE: u32 = 20;
 /// Handshake messages that a source may send at once under load.
 pub const LIMITER_BURST: u32 = 5;
-/// Sources that the limiter remembers for a second; where there are more, it forgets earlier (invariant 5).
+/// Sources that the limiter remembers for a second; where there are more, it forgets earlier
+/// (invariant 5).
 pub const LIMITER_SOURCES: usize = 16_384;
 /// The device stays under load for this long after the engine last said so.
 pub const UNDER_LOAD_TIME: Duration = Duration::from_secs(1);

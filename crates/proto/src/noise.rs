@@ -1,7 +1,7 @@
 //! The handshake: Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s (whitepaper 5.4).
 //!
-//! Two messages, four verbs, and [`Handshake::begin_session`]. The tokens of the Noise pattern stand as comments above
-//! the lines that obey them:
+//! Two messages, four verbs, and [`Handshake::begin_session`]. The tokens of the Noise pattern
+//! stand as comments above the lines that obey them:
 //!
 //! ```text
 //! <- s
@@ -10,7 +10,8 @@
 //! <- e, ee, se, psk, {}
 //! ```
 //!
-//! Each verb works in [`zeroizing_stack`]: what is left of it is what it returns, whose secrets stand on the heap.
+//! Each verb works in [`zeroizing_stack`]: what is left of it is what it returns, whose secrets
+//! stand on the heap.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -42,8 +43,9 @@ impl Identity {
 /// What the handshake has to know of a peer.
 pub(crate) struct Remote {
     pub(crate) public: PublicKey,
-    /// DH of both static keys, made for the first handshake and kept for all others: a change of configuration with
-    /// tens of thousands of peers would take seconds with it. `None` for a public key of low order.
+    /// DH of both static keys, made for the first handshake and kept for all others: a change of
+    /// configuration with tens of thousands of peers would take seconds with it. `None` for a
+    /// public key of low order.
     static_static: OnceCell<Option<Secret>>,
     /// Zero if there is none.
     pub(crate) preshared_key: Secret,
@@ -129,7 +131,8 @@ pub(crate) fn create_initiation(
     })
 }
 
-/// `find` looks up the peer that the message claims to come from; the claim is proven when this returns `Ok`.
+/// `find` looks up the peer that the message claims to come from; the claim is proven when this
+/// returns `Ok`.
 pub(crate) fn consume_initiation<'a>(
     local: &Identity,
     message: Initiation<'_>,
@@ -168,7 +171,8 @@ pub(crate) fn consume_initiation<'a>(
     })
 }
 
-/// The response, and the session that the initiator has yet to confirm; `None` for a public key of low order.
+/// The response, and the session that the initiator has yet to confirm; `None` for a public key of
+/// low order.
 pub(crate) fn create_response(
     consumed: ConsumedInitiation,
     remote: &Remote,
@@ -197,8 +201,8 @@ pub(crate) fn create_response(
     })
 }
 
-/// The session, if the response answers this initiation. The initiation stays as it was: the caller drops it, so that
-/// a response is consumed at most once.
+/// The session, if the response answers this initiation. The initiation stays as it was: the caller
+/// drops it, so that a response is consumed at most once.
 pub(crate) fn consume_response(
     local: &Identity,
     remote: &Remote,
@@ -271,7 +275,8 @@ impl Handshake {
         key
     }
 
-    /// Seals `text` (`SEALED` less a tag) bound to the handshake so far, then binds the handshake to it.
+    /// Seals `text` (`SEALED` less a tag) bound to the handshake so far, then binds the handshake
+    /// to it.
     fn seal<const SEALED: usize>(&mut self, key: &Zeroized, text: &[u8]) -> [u8; SEALED] {
         let mut sealed = [0; SEALED];
         let (body, tag) = sealed.split_at_mut(text.len());

@@ -173,7 +173,8 @@ fn sides_with_different_preshared_keys_do_not_agree() {
     assert!(consume_response(&a.identity, &a.remote, &created, response(&message), NOW).is_none());
 }
 
-/// The points of low order and some of their other encodings (as in the kernel's test, from cr.yp.to/ecdh.html).
+/// The points of low order and some of their other encodings (as in the kernel's test, from
+/// cr.yp.to/ecdh.html).
 pub(crate) const LOW_ORDER: [[u8; 32]; 7] = {
     let mut one = [0; 32];
     one[0] = 1;

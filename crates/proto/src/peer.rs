@@ -10,9 +10,10 @@ use crate::{Endpoint, Time};
 
 /// What the shards share of a peer with the control thread; nothing here blocks.
 ///
-/// Shards note what happened as timestamps; the control thread looks at them when a timer runs out. A shard tells
-/// the control thread only when no timer is armed that will look, or when a handshake is due. `tests/loom.rs` tries every
-/// interleaving of that; what it does not hang on are atomics of the standard library in that build, too.
+/// Shards note what happened as timestamps; the control thread looks at them when a timer runs out.
+/// A shard tells the control thread only when no timer is armed that will look, or when a handshake
+/// is due. `tests/loom.rs` tries every interleaving of that; what it does not hang on are atomics
+/// of the standard library in that build, too.
 pub struct Peer {
     id: u32,
     public_key: PublicKey,
@@ -30,7 +31,8 @@ pub struct Peer {
     wanted: AtomicBool,
     /// A handshake is under way, or paused until the next one may start.
     handshaking: AtomicBool,
-    /// Of NO_ANSWER and KEEPALIVE in [`event`], those whose timer runs: the control thread will look by itself.
+    /// Of NO_ANSWER and KEEPALIVE in [`event`], those whose timer runs: the control thread will
+    /// look by itself.
     armed: AtomicU8,
     /// The bits of [`event`] that the control thread has not read yet.
     pending: AtomicU8,
@@ -77,8 +79,8 @@ impl Peer {
         self.public_key
     }
 
-    /// The session to send with, if there is one that may send now. Without one, stage what is to be sent and say
-    /// [`want_session`](Self::want_session).
+    /// The session to send with, if there is one that may send now. Without one, stage what is to
+    /// be sent and say [`want_session`](Self::want_session).
     pub fn session(&self, now: Time) -> Option<Arc<Session>> {
         self.current().filter(|session| session.may_send(now))
     }
@@ -116,10 +118,12 @@ impl Peer {
         }
     }
 
-    /// A train of data was sealed and sent: `bytes` of UDP payload, 0 if it was lost on the outbound path.
+    /// A train of data was sealed and sent: `bytes` of UDP payload, 0 if it was lost on the
+    /// outbound path.
     ///
     /// True if the control thread must be told, here and below: queue this peer for
-    /// [`Device::handle_event`](crate::Device::handle_event). It is true at most once until that was called.
+    /// [`Device::handle_event`](crate::Device::handle_event). It is true at most once until that
+    /// was called.
     pub fn data_sent(&self, now: Time, session: &Session, bytes: u64) -> bool {
         let mut events = self.sent(now, session, bytes);
         if self.unanswered.load(Ordering::Relaxed) == 0 {
@@ -135,8 +139,8 @@ impl Peer {
         self.raise(events)
     }
 
-    /// A train was opened and at least one packet of it was authentic and fresh: `bytes` of UDP payload of those.
-    /// `data` is false if all were keepalives.
+    /// A train was opened and at least one packet of it was authentic and fresh: `bytes` of UDP
+    /// payload of those. `data` is false if all were keepalives.
     pub fn received(&self, now: Time, session: &Arc<Session>, bytes: u64, data: bool) -> bool {
         let mut events = 0;
         self.note_received(now, bytes);
@@ -147,8 +151,8 @@ impl Peer {
             events |= self.arm(event::KEEPALIVE);
         }
         if session.confirm() {
-            // At once: the answer to this packet may leave before the control thread runs, and a peer that restarted
-            // knows no other session.
+            // At once: the answer to this packet may leave before the control thread runs, and a
+            // peer that restarted knows no other session.
             self.current.store(Some(Arc::clone(session)));
             events |= event::CONFIRMED;
         }
@@ -198,8 +202,9 @@ impl Peer {
             .is_some_and(|current| std::ptr::eq(current, session))
     }
 
-    /// The control thread must be told unless it will look by itself. It disarms first and looks then, so either it
-    /// sees the timestamp that was stored before this load, or this load sees that it disarmed (both SeqCst).
+    /// The control thread must be told unless it will look by itself. It disarms first and looks
+    /// then, so either it sees the timestamp that was stored before this load, or this load sees
+    /// that it disarmed (both SeqCst).
     fn arm(&self, bit: u8) -> u8 {
         bit & !self.armed.load(Ordering::SeqCst)
     }

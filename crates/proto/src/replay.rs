@@ -1,13 +1,15 @@
 use crate::limits::{REJECT_AFTER_MESSAGES, WINDOW_PACKETS};
 
-/// One word more than the window holds: the word of the greatest counter is only partly in use (RFC 6479).
+/// One word more than the window holds: the word of the greatest counter is only partly in use (RFC
+/// 6479).
 const WORDS: usize = 129;
 const _: () = assert!(WINDOW_PACKETS == 64 * (WORDS as u64 - 1));
 
 /// Which counters a session has received (whitepaper 5.4.6, RFC 6479).
 ///
-/// "The nonce counter … is used to avoid replay attacks, using a sliding window to keep track of received message
-/// counters … after verification of the authentication tag": callers commit authenticated packets only (invariant 3).
+/// "The nonce counter … is used to avoid replay attacks, using a sliding window to keep track of
+/// received message counters … after verification of the authentication tag": callers commit
+/// authenticated packets only (invariant 3).
 pub struct ReplayWindow {
     greatest: u64,
     ring: [u64; WORDS],

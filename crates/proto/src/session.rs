@@ -7,7 +7,8 @@ use crate::Time;
 use crate::limits::*;
 use crate::replay::ReplayWindow;
 
-/// A session with its two indices, send counter and replay window: what a handshake leaves behind (whitepaper 5.4.5).
+/// A session with its two indices, send counter and replay window: what a handshake leaves behind
+/// (whitepaper 5.4.5).
 ///
 /// Its keys are zeroized when the last reference goes.
 pub struct Session {
@@ -84,13 +85,14 @@ impl Session {
     /// The counters `first..first + n` for the caller alone (invariant 1).
     ///
     /// "After Reject-After-Messages transport data messages or after the current secure session is
-    /// Reject-After-Time seconds old, whichever comes first, WireGuard will refuse to send or receive any more
-    /// transport data messages using the current secure session" (6.2).
+    /// Reject-After-Time seconds old, whichever comes first, WireGuard will refuse to send or
+    /// receive any more transport data messages using the current secure session" (6.2).
     pub fn reserve(&self, now: Time, n: u32) -> Result<u64, Expired> {
         if !self.may_send(now) {
             return Err(Expired);
         }
-        // The counter never moves past the limit, so that no number of failing callers can wrap it round.
+        // The counter never moves past the limit, so that no number of failing callers can wrap it
+        // round.
         self.counter
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |first| {
                 let end = first.checked_add(u64::from(n))?;
@@ -120,23 +122,25 @@ impl Session {
         self.counter.load(Ordering::Relaxed)
     }
 
-    /// "…if a peer is the initiator of a current secure session, WireGuard will send a handshake initiation … if
-    /// after transmitting a transport data message, the current secure session is Rekey-After-Time seconds old",
-    /// and either side after Rekey-After-Messages (6.2).
+    /// "…if a peer is the initiator of a current secure session, WireGuard will send a handshake
+    /// initiation … if after transmitting a transport data message, the current secure session is
+    /// Rekey-After-Time seconds old", and either side after Rekey-After-Messages (6.2).
     pub(crate) fn is_stale_for_sending(&self, now: Time) -> bool {
         self.initiator && now.since(self.born) >= REKEY_AFTER_TIME
             || self.sent() >= REKEY_AFTER_MESSAGES
     }
 
-    /// "…or if after receiving a transport data message, the current secure session is (Reject-After-Time -
-    /// Keepalive-Timeout - Rekey-Timeout) seconds old and it has not yet acted upon this event" (6.2).
+    /// "…or if after receiving a transport data message, the current secure session is
+    /// (Reject-After-Time - Keepalive-Timeout - Rekey-Timeout) seconds old and it has not yet acted
+    /// upon this event" (6.2).
     pub(crate) fn enters_last_minute(&self, now: Time) -> bool {
         self.initiator
             && now.since(self.born) >= REKEY_ON_RECEIVE_TIME
             && !self.last_minute.swap(true, Ordering::Relaxed)
     }
 
-    /// True for the first authenticated packet of a session that its responder has not confirmed yet.
+    /// True for the first authenticated packet of a session that its responder has not confirmed
+    /// yet.
     pub(crate) fn confirm(&self) -> bool {
         !self.confirmed.load(Ordering::Relaxed) && !self.confirmed.swap(true, Ordering::AcqRel)
     }
@@ -147,7 +151,8 @@ impl Session {
 
     /// Forbids sending; what the peer still sends is received.
     ///
-    /// It uses all counters up: no thread reserves one after this, whatever it has looked at before.
+    /// It uses all counters up: no thread reserves one after this, whatever it has looked at
+    /// before.
     pub(crate) fn retire(&self) {
         self.counter.store(REJECT_AFTER_MESSAGES, Ordering::Relaxed);
     }

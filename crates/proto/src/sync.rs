@@ -1,5 +1,6 @@
-//! The atomics by which shards and the control thread tell each other what to look at: the standard library's, or, in
-//! a build with `--cfg loom`, those of [loom](https://docs.rs/loom), whose scheduler tries every interleaving.
+//! The atomics by which shards and the control thread tell each other what to look at: the standard
+//! library's, or, in a build with `--cfg loom`, those of [loom](https://docs.rs/loom), whose
+//! scheduler tries every interleaving.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
@@ -7,11 +8,12 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 #[cfg(loom)]
 pub(crate) use modelled::{AtomicBool, AtomicU8, AtomicU64};
 
-/// Loom takes a SeqCst access for an acquire or release one and then finds interleavings that cannot be, but it models
-/// `fence(SeqCst)` as the language defines it. So a SeqCst store has such a fence behind it here, and a SeqCst load one
-/// before it: a load that follows a store of the same thread is then ordered after it, which is all that this protocol
-/// asks of SeqCst. A fence also orders the accesses around it: what relies on a weaker access beside a SeqCst one is
-/// not checked.
+/// Loom takes a SeqCst access for an acquire or release one and then finds interleavings that
+/// cannot be, but it models `fence(SeqCst)` as the language defines it. So a SeqCst store has such
+/// a fence behind it here, and a SeqCst load one before it: a load that follows a store of the same
+/// thread is then ordered after it, which is all that this protocol asks of SeqCst. A fence also
+/// orders the accesses around it: what relies on a weaker access beside a SeqCst one is not
+/// checked.
 #[cfg(loom)]
 mod modelled {
     use std::sync::atomic::Ordering;

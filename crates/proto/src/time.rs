@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use crate::limits::TIMESTAMP_GRAIN;
 
-/// A point on a clock that never goes back and keeps running while the machine sleeps, in nanoseconds.
+/// A point on a clock that never goes back and keeps running while the machine sleeps, in
+/// nanoseconds.
 ///
 /// The caller passes it in; the protocol reads no clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,12 +25,13 @@ impl std::ops::Add<Duration> for Time {
     }
 }
 
-/// A TAI64N timestamp: seconds since 1970 TAI plus 2^62, then nanoseconds, big-endian (whitepaper 5.4.2).
+/// A TAI64N timestamp: seconds since 1970 TAI plus 2^62, then nanoseconds, big-endian (whitepaper
+/// 5.4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tai64N(pub [u8; 12]);
 
-/// The label of 1970-01-01 00:00:00 UTC in seconds: TAI was 10 seconds ahead then, and leap seconds since are not
-/// counted (every implementation of WireGuard counts so).
+/// The label of 1970-01-01 00:00:00 UTC in seconds: TAI was 10 seconds ahead then, and leap seconds
+/// since are not counted (every implementation of WireGuard counts so).
 const UNIX_EPOCH: u64 = (1 << 62) + 10;
 
 impl Tai64N {

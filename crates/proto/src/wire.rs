@@ -1,4 +1,5 @@
-//! The four messages (whitepaper 5.4) as views of bytes: one length check, after which no accessor can panic.
+//! The four messages (whitepaper 5.4) as views of bytes: one length check, after which no accessor
+//! can panic.
 
 /// Type, reserved zeros, sender, ephemeral, static and tag, timestamp and tag, mac1, mac2 (5.4.2).
 pub const INITIATION_LEN: usize = 148;
@@ -32,7 +33,8 @@ impl DataHeader {
         out[8..].copy_from_slice(&self.counter.to_le_bytes());
     }
 
-    /// The header of a data message; `None` for anything else and for what is too short to hold a tag.
+    /// The header of a data message; `None` for anything else and for what is too short to hold a
+    /// tag.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Option<Self> {
         if datagram.len() < Self::LEN + TAG_LEN {
@@ -48,7 +50,8 @@ impl DataHeader {
 /// What a datagram claims to be, by its type and length alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Initiation, response or cookie reply: for [`Device::handle_handshake`](crate::Device::handle_handshake).
+    /// Initiation, response or cookie reply: for
+    /// [`Device::handle_handshake`](crate::Device::handle_handshake).
     Handshake,
     /// Transport data: for the shard itself.
     Data,
@@ -64,9 +67,11 @@ pub fn classify(datagram: &[u8]) -> Option<Kind> {
     }
 }
 
-/// The length of a packet of `len` bytes after padding: the next multiple of 16, but not beyond the MTU (5.4.6).
+/// The length of a packet of `len` bytes after padding: the next multiple of 16, but not beyond the
+/// MTU (5.4.6).
 ///
-/// A packet that is longer than the MTU already stays as it is; an MTU of 0 is unknown and bounds nothing.
+/// A packet that is longer than the MTU already stays as it is; an MTU of 0 is unknown and bounds
+/// nothing.
 #[inline]
 pub fn padded_len(len: usize, mtu: usize) -> usize {
     let padded = len.next_multiple_of(16);

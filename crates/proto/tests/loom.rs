@@ -1,8 +1,9 @@
-//! What shards and the control thread tell each other through a [`Peer`], in every interleaving and with every value
-//! that an atomic may have: `make loom`.
+//! What shards and the control thread tell each other through a [`Peer`], in every interleaving and
+//! with every value that an atomic may have: `make loom`.
 //!
-//! The control thread is a [`Device`], the shards are loom's threads. A call that returns true to a shard is an event
-//! in the control thread's queue; here the queue is read when the shards have ended, the last moment there is.
+//! The control thread is a [`Device`], the shards are loom's threads. A call that returns true to a
+//! shard is an event in the control thread's queue; here the queue is read when the shards have
+//! ended, the last moment there is.
 
 #![cfg(loom)]
 
@@ -40,7 +41,8 @@ fn host(own: usize, other: usize) -> (Device, Arc<Peer>) {
     (device, peer)
 }
 
-/// Frames that wait for a session, as a shard keeps them: it and the control thread's answers meet at a lock.
+/// Frames that wait for a session, as a shard keeps them: it and the control thread's answers meet
+/// at a lock.
 type Staged = Arc<loom::sync::Mutex<u32>>;
 
 /// What the control thread does after each call. Returns the handshake messages.
@@ -192,7 +194,8 @@ fn no_notice_is_lost_while_the_control_thread_takes_them() {
 
 /// A shard that finds no session. Whether it was told to queue the peer.
 fn stage(peer: &Arc<Peer>, staged: &Staged, now: Time) -> thread::JoinHandle<bool> {
-    // It looks before anything else happens: loom does not see that, and would not do anything else in between.
+    // It looks before anything else happens: loom does not see that, and would not do anything else
+    // in between.
     assert!(peer.session(now).is_none());
     let (peer, staged) = (Arc::clone(peer), Arc::clone(staged));
     thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! What the process's memory holds of keys that are gone: nothing. Each test runs in a process of its own.
+//! What the process's memory holds of keys that are gone: nothing. Each test runs in a process of
+//! its own.
 
 mod common;
 #[path = "common/memory.rs"]

@@ -171,8 +171,8 @@ fn a_cookie_that_is_asked_for_is_told() {
     assert_eq!(net.stats(B).cookies_sent, 1);
 }
 
-/// Handshake messages that a host wants sent: of each its datagram and how many before it were in vain. They leave, or
-/// cannot.
+/// Handshake messages that a host wants sent: of each its datagram and how many before it were in
+/// vain. They leave, or cannot.
 fn send_all(net: &mut Net, host: usize, left: bool) -> Vec<(Vec<u8>, u32)> {
     let device = &mut net.hosts[host].device;
     let mut sent = Vec::new();

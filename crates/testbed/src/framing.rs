@@ -1,9 +1,10 @@
 //! What of a link's octets is left for the application: the theoretical maximum of every measure.
 //!
-//! WireGuard adds 60 octets to a packet over IPv4 and 80 over IPv6 (outer IP 20 or 40, UDP 8, type and reserved 4,
-//! receiver index 4, counter 8, tag 16) and pads what it seals to a multiple of 16 up to the MTU; Ethernet adds 38 on
-//! the wire (preamble 8, header 14, check sequence 4, gap 12). A veth link has no bit rate of its own: its
-//! maximum is what the direct path reached in the same run, times the share that framing leaves.
+//! WireGuard adds 60 octets to a packet over IPv4 and 80 over IPv6 (outer IP 20 or 40, UDP 8, type
+//! and reserved 4, receiver index 4, counter 8, tag 16) and pads what it seals to a multiple of 16
+//! up to the MTU; Ethernet adds 38 on the wire (preamble 8, header 14, check sequence 4, gap 12). A
+//! veth link has no bit rate of its own: its maximum is what the direct path reached in the same
+//! run, times the share that framing leaves.
 
 use crate::stats::to_f64;
 
@@ -57,7 +58,8 @@ pub const fn plain_wire(len: usize) -> usize {
     len + ETHERNET
 }
 
-/// Octets that a packet of `len` octets takes on the wire inside a tunnel with this MTU over `outer`.
+/// Octets that a packet of `len` octets takes on the wire inside a tunnel with this MTU over
+/// `outer`.
 pub const fn tunnel_wire(len: usize, mtu: usize, outer: Family) -> usize {
     let padded = len.next_multiple_of(16);
     let padded = if padded > mtu { mtu } else { padded };
@@ -77,8 +79,9 @@ impl Load {
         }
     }
 
-    /// What share of the direct path's result the framing of a tunnel over `outer` leaves: payload octets per octet on
-    /// the wire in the tunnel, over the same without it. For datagrams of one size that is the ratio of packet rates.
+    /// What share of the direct path's result the framing of a tunnel over `outer` leaves: payload
+    /// octets per octet on the wire in the tunnel, over the same without it. For datagrams of one
+    /// size that is the ratio of packet rates.
     pub fn share(self, outer: Family) -> f64 {
         let (plain_len, plain_payload) = self.packet(LINK_MTU);
         let (len, payload) = self.packet(TUNNEL_MTU);

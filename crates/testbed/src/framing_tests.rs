@@ -12,8 +12,8 @@ fn padding_goes_up_to_16_but_never_over_the_mtu() {
     assert_eq!(tunnel_wire(1420, 1420, Family::V4), 1420 + 60 + 38);
 }
 
-/// Netgate's arithmetic: over IPv4, with the largest MTU that a 1500-octet link carries, 1400 of 1538 octets are TCP
-/// payload (no timestamps): 910 Mb/s of 1 GbE.
+/// Netgate's arithmetic: over IPv4, with the largest MTU that a 1500-octet link carries, 1400 of
+/// 1538 octets are TCP payload (no timestamps): 910 Mb/s of 1 GbE.
 #[test]
 fn netgates_910_megabits_come_out() {
     let mtu = 1500 - 60;

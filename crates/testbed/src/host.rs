@@ -1,7 +1,7 @@
 //! A host: a network namespace of its own, and a thread that lives in it.
 //!
-//! The namespace has no name, so nothing can be left behind: it exists as long as the host, or a process, thread or
-//! socket in it.
+//! The namespace has no name, so nothing can be left behind: it exists as long as the host, or a
+//! process, thread or socket in it.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,8 +22,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// A network namespace and the thread that lives in it.
 ///
-/// The thread lasts as long as the host. A child of it that asked for a signal when its parent dies (PR_SET_PDEATHSIG)
-/// gets it then.
+/// The thread lasts as long as the host. A child of it that asked for a signal when its parent dies
+/// (PR_SET_PDEATHSIG) gets it then.
 #[derive(Debug)]
 pub struct Host {
     netns: Netns,
@@ -59,8 +59,8 @@ impl Host {
         })
     }
 
-    /// Does `work` on the host's thread and waits for it. What changes that thread, as the following two do, holds for
-    /// every thread and process that the host starts later.
+    /// Does `work` on the host's thread and waits for it. What changes that thread, as the
+    /// following two do, holds for every thread and process that the host starts later.
     ///
     /// # Panics
     /// If `work` does.
@@ -78,8 +78,8 @@ impl Host {
         }
     }
 
-    /// Gives the host its own `/run`, where the control sockets are, and a `/sys` with its own interfaces: two hosts
-    /// can then have interfaces of the same name.
+    /// Gives the host its own `/run`, where the control sockets are, and a `/sys` with its own
+    /// interfaces: two hosts can then have interfaces of the same name.
     ///
     /// # Errors
     /// Those of unshare(2) and mount(2): it takes CAP_SYS_ADMIN.
@@ -147,8 +147,8 @@ impl Host {
         }
     }
 
-    /// Gives an interface addresses with their prefix lengths, and an MTU in octets (or leaves it as it is), and sets
-    /// it up. IPv6 addresses can be used at once.
+    /// Gives an interface addresses with their prefix lengths, and an MTU in octets (or leaves it
+    /// as it is), and sets it up. IPv6 addresses can be used at once.
     ///
     /// # Errors
     /// Those of the kernel, as where there is no such interface.
@@ -183,8 +183,8 @@ impl Drop for Host {
     }
 }
 
-/// Joins two hosts with a veth pair. Both ends have the same `name`, the kernel's MTU of 1500 octets and no address,
-/// and are down.
+/// Joins two hosts with a veth pair. Both ends have the same `name`, the kernel's MTU of 1500
+/// octets and no address, and are down.
 ///
 /// # Errors
 /// Those of the kernel, as where a host has such an interface already.

@@ -1,4 +1,5 @@
-//! Whether the user wants to stop. A program that asks for it ends its waits early and reports what it has.
+//! Whether the user wants to stop. A program that asks for it ends its waits early and reports what
+//! it has.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

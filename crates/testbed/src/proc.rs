@@ -1,8 +1,8 @@
 //! What the kernel counts: CPU time, memory, retransmissions.
 //!
 //! # Errors
-//! Every function fails where /proc cannot be read, as for a process that has gone, or says what the kernel of its time
-//! did not.
+//! Every function fails where /proc cannot be read, as for a process that has gone, or says what
+//! the kernel of its time did not.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,8 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     Ok(time(stat.utime + stat.stime))
 }
 
-/// CPU time that all cores together spent on anything but waiting (and guest time, which user time includes).
+/// CPU time that all cores together spent on anything but waiting (and guest time, which user time
+/// includes).
 pub fn machine_cpu_time() -> io::Result<Duration> {
     let total = KernelStats::current().map_err(error)?.total;
     let interrupts = total.irq.unwrap_or(0) + total.softirq.unwrap_or(0);
@@ -60,7 +61,8 @@ pub fn retransmits() -> io::Result<u64> {
     Ok(snmp.tcp_retrans_segs)
 }
 
-/// Whether a UDP socket over IPv4 is bound to the port in the network namespace of the calling thread.
+/// Whether a UDP socket over IPv4 is bound to the port in the network namespace of the calling
+/// thread.
 pub fn has_udp_port(port: u16) -> io::Result<bool> {
     let sockets = this_thread()?.udp().map_err(error)?;
     Ok(sockets
@@ -68,7 +70,8 @@ pub fn has_udp_port(port: u16) -> io::Result<bool> {
         .any(|socket| socket.local_address.port() == port))
 }
 
-/// The averages of the run queue's length over 1, 5 and 15 minutes, as text; nothing where they cannot be read.
+/// The averages of the run queue's length over 1, 5 and 15 minutes, as text; nothing where they
+/// cannot be read.
 pub fn load_average() -> String {
     LoadAverage::current().map_or_else(
         |_| String::new(),
@@ -99,7 +102,8 @@ fn mib(kib: u64) -> f64 {
     kib as f64 / 1024.0
 }
 
-/// Exact to the nanosecond: the kernel's clock ticks 100 times a second, or another divisor of 10^9.
+/// Exact to the nanosecond: the kernel's clock ticks 100 times a second, or another divisor of
+/// 10^9.
 fn time(ticks: u64) -> Duration {
     Duration::from_nanos(ticks * (1_000_000_000 / ticks_per_second().max(1)))
 }

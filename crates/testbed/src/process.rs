@@ -1,4 +1,5 @@
-//! Child processes with an end: each is stopped when it goes out of scope, and every wait has a limit.
+//! Child processes with an end: each is stopped when it goes out of scope, and every wait has a
+//! limit.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -83,7 +84,8 @@ impl Process {
         }
     }
 
-    /// Waits until a line of its standard output, which is a pipe, contains `what`. Later output is read and dropped.
+    /// Waits until a line of its standard output, which is a pipe, contains `what`. Later output is
+    /// read and dropped.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] after `limit`, or if it ends before.
@@ -106,7 +108,8 @@ impl Process {
     /// Waits for the end, reading its output meanwhile.
     ///
     /// # Errors
-    /// Those of [`Process::wait`], after which the process is stopped; and if its output or its errors are no pipes.
+    /// Those of [`Process::wait`], after which the process is stopped; and if its output or its
+    /// errors are no pipes.
     pub fn finish(mut self, limit: Duration) -> io::Result<Finished> {
         let (stdout, stderr) = (self.child.stdout.take(), self.child.stderr.take());
         let (stdout, stderr) =

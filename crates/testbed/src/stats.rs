@@ -1,7 +1,7 @@
 //! Percentiles.
 
-/// The value below which the share `q` (0 to 1) of `values` lies, in their unit, interpolated linearly between
-/// neighbours; `None` of nothing.
+/// The value below which the share `q` (0 to 1) of `values` lies, in their unit, interpolated
+/// linearly between neighbours; `None` of nothing.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -22,7 +22,8 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Must be called while the process has one thread: without privileges it becomes root in a user namespace.
+    /// Must be called while the process has one thread: without privileges it becomes root in a
+    /// user namespace.
     pub(super) fn new() -> Result<Self> {
         let pair = hosts()?;
         pair.lay_cable()

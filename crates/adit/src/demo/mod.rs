@@ -5,8 +5,9 @@
 //! 3. `traffic`: pings and one TCP stream, through the cable and through the tunnel;
 //! 4. `report`: the table, or one JSON object.
 //!
-//! Nothing has a name outside of this process, so nothing is left behind however it ends: namespaces and sockets go
-//! with their last user, and the kernel signals the tunnel processes when this one dies.
+//! Nothing has a name outside of this process, so nothing is left behind however it ends:
+//! namespaces and sockets go with their last user, and the kernel signals the tunnel processes when
+//! this one dies.
 
 mod hosts;
 mod progress;
@@ -32,7 +33,8 @@ use report::{DemoReport, Path};
 use traffic::{Pinger, Stream};
 use tunnel::Tunnel;
 
-/// Echoes per path, and the pause between them: long enough for both ends to go idle, as between a user's packets.
+/// Echoes per path, and the pause between them: long enough for both ends to go idle, as between a
+/// user's packets.
 const PINGS: u32 = 300;
 const MAX_LOST_PINGS: usize = 10;
 const PING_PAUSE: Duration = Duration::from_millis(3);
@@ -62,7 +64,8 @@ fn measure(args: &DemoArgs) -> Result<DemoReport> {
         "Two hosts in network namespaces, a cable between them (veth, MTU 1500) and a tunnel ...",
     );
     let pair = Pair::new()?;
-    // Started before the cable is measured, so that what is missing is missed at once. It costs nothing idle.
+    // Started before the cable is measured, so that what is missing is missed at once. It costs
+    // nothing idle.
     let tunnel = Tunnel::start(&pair)?;
     let cable = Way {
         name: "bare cable",
@@ -146,7 +149,8 @@ fn measure_way(
 fn ping(way: &Way<'_>, from: &Host, progress: &mut Progress) -> Result<Vec<f64>> {
     let name = way.name;
     let mut pinger = Pinger::new(from, way.at)?;
-    // The first one waits for ARP, or for the handshake, which is repeated after 5 s if it gets lost.
+    // The first one waits for ARP, or for the handshake, which is repeated after 5 s if it gets
+    // lost.
     let deadline = Instant::now() + Duration::from_secs(7);
     while pinger.ping(Duration::from_millis(500))?.is_none() {
         if Instant::now() > deadline {

@@ -62,8 +62,9 @@ impl Drop for Stream {
     }
 }
 
-/// Connects with cubic, the default on most machines, whatever it is on this one: BBR paces a stream, which is a timer for
-/// every GSO packet (6 instead of 11 Gb/s through the tunnel). It has to be chosen before.
+/// Connects with cubic, the default on most machines, whatever it is on this one: BBR paces a
+/// stream, which is a timer for every GSO packet (6 instead of 11 Gb/s through the tunnel). It has
+/// to be chosen before.
 fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let flags = SocketFlags::CLOEXEC;
     let fd = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
@@ -97,7 +98,8 @@ fn drain(listener: TcpListener, received: &AtomicU64) {
     }
 }
 
-/// Pings over a raw ICMP socket: the kernel of the other host answers, so nothing but the path adds delay.
+/// Pings over a raw ICMP socket: the kernel of the other host answers, so nothing but the path adds
+/// delay.
 pub(super) struct Pinger {
     socket: UdpSocket,
     sequence: u16,

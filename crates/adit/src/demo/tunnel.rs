@@ -1,4 +1,5 @@
-//! The tunnel under test: one `adit` process per host, as a user would run it, configured over its socket.
+//! The tunnel under test: one `adit` process per host, as a user would run it, configured over its
+//! socket.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -57,7 +58,8 @@ impl Tunnel {
         let right = End::start(&pair.right, "adit-right", &sockets.0)?;
         left.configure(&pair.left, LEFT, left_key, right_public, hosts::RIGHT)?;
         right.configure(&pair.right, RIGHT, right_key, left_public, hosts::LEFT)?;
-        // An interface's socket opens after the interface is up, and a handshake that finds it closed waits 5 s.
+        // An interface's socket opens after the interface is up, and a handshake that finds it
+        // closed waits 5 s.
         for host in [&pair.left, &pair.right] {
             host.run(wait_for_socket)?;
         }
@@ -109,7 +111,8 @@ impl End {
             .arg(name)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            // Ctrl-C and a closing terminal are for the demo alone: its end lets these two clean up in peace.
+            // Ctrl-C and a closing terminal are for the demo alone: its end lets these two clean up
+            // in peace.
             .process_group(0);
         // Nothing of the caller's is meant for these two.
         for variable in ["WG_TUN_FD", "WG_UAPI_FD", "NOTIFY_SOCKET"] {
@@ -184,8 +187,8 @@ fn wait_for_socket() -> Result<()> {
     bail!("a tunnel process did not open its UDP port within 5 s");
 }
 
-/// A directory for the sockets that only we can look into. The tunnel processes remove it, too, when they end, in
-/// case that this process is killed.
+/// A directory for the sockets that only we can look into. The tunnel processes remove it, too,
+/// when they end, in case that this process is killed.
 struct Directory(PathBuf);
 
 impl Directory {

@@ -32,8 +32,9 @@ impl Retries {
     }
 }
 
-/// The first address of `endpoint` (`name:port`, `ip:port` or `[ip]:port`). Gives up at once when the name
-/// certainly does not exist, and when `interrupted` between attempts or while it waits for the next.
+/// The first address of `endpoint` (`name:port`, `ip:port` or `[ip]:port`). Gives up at once when
+/// the name certainly does not exist, and when `interrupted` between attempts or while it waits for
+/// the next.
 pub(crate) fn resolve(
     endpoint: &str,
     retries: Retries,

@@ -1,9 +1,11 @@
-//! `adit up --foreground`: a process that stays with its tunnel, for systemd, containers and other supervisors.
+//! `adit up --foreground`: a process that stays with its tunnel, for systemd, containers and other
+//! supervisors.
 //!
 //! 1. bring the tunnel up; its process ends with this one, however that ends;
 //! 2. tell the service manager;
 //! 3. wait for a signal or for the end of the tunnel's process; as PID 1, bury what others leave;
-//! 4. take the tunnel down, or, after the process failed, leave what keeps traffic from leaving in clear.
+//! 4. take the tunnel down, or, after the process failed, leave what keeps traffic from leaving in
+//!    clear.
 
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
@@ -93,7 +95,8 @@ fn bury(daemon: Pid) -> Option<ExitStatus> {
 }
 
 impl Quick {
-    /// Whether a default route leads into the tunnel, with the rules and the firewall that belong to it.
+    /// Whether a default route leads into the tunnel, with the rules and the firewall that belong
+    /// to it.
     fn routes_everything(&self) -> bool {
         let has_default = |status: adit_proto::config::DeviceStatus| {
             let mut allowed = status.peers.iter().flat_map(|peer| &peer.allowed_ips);
@@ -102,7 +105,8 @@ impl Quick {
         self.config.interface.table == Table::Auto && self.ask().is_ok_and(has_default)
     }
 
-    /// Does what `down` does. This process ends in any case, so nothing that fails keeps the rest from being done.
+    /// Does what `down` does. This process ends in any case, so nothing that fails keeps the rest
+    /// from being done.
     fn end(&self, netlink: &Netlink, daemon: Pid) -> Result<()> {
         let interface = &self.config.interface;
         let mut results = vec![self.hooks(&interface.pre_down)];

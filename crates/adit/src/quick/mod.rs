@@ -3,7 +3,8 @@
 //! `up`, in wg-quick's order, each step undone when a later one fails:
 //! 1. start the interface's process;
 //! 2. PreUp hooks;
-//! 3. keys, peers and endpoints, names looked up with patience, as one transaction; a mark if it takes the default route;
+//! 3. keys, peers and endpoints, names looked up with patience, as one transaction; a mark if it
+//!    takes the default route;
 //! 4. addresses, MTU, up;
 //! 5. DNS;
 //! 6. routes to the allowed IPs that are in force, policy routing and firewall for default routes;
@@ -50,7 +51,8 @@ use routing::Planned;
 
 /// The kernel has no IPv6 on an interface with less.
 const MIN_V6_MTU: u32 = 1280;
-/// How long `down` waits for the process to be gone; for one that did not answer, it has waited already.
+/// How long `down` waits for the process to be gone; for one that did not answer, it has waited
+/// already.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PATIENCE_WITH_SILENCE: Duration = Duration::from_secs(1);
 
@@ -61,7 +63,8 @@ struct Quick {
     config: Config,
     /// Set by SIGINT, SIGTERM and SIGHUP.
     interrupted: Arc<AtomicBool>,
-    /// A killed run left everything blocked that would go through its tunnel: this one must not unblock it by failing.
+    /// A killed run left everything blocked that would go through its tunnel: this one must not
+    /// unblock it by failing.
     blocked: Cell<bool>,
 }
 
@@ -138,7 +141,8 @@ pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
     cli::print(config::strip(&text).as_bytes())
 }
 
-/// What the kernel asks for is CAP_NET_ADMIN. As wg-quick does, starts anew with sudo where it is missing.
+/// What the kernel asks for is CAP_NET_ADMIN. As wg-quick does, starts anew with sudo where it is
+/// missing.
 fn require_rights() -> Result<()> {
     let own = capabilities(None).context(|| "cannot tell this process's rights".into())?;
     if own.effective.contains(CapabilitySet::NET_ADMIN) {
@@ -396,8 +400,9 @@ impl Quick {
             .collect()
     }
 
-    /// Where the addresses are kept that names had when the tunnel came up, in case that its process is killed: what that
-    /// leaves may block look-ups, and the resolver may be set to ask through the tunnel.
+    /// Where the addresses are kept that names had when the tunnel came up, in case that its
+    /// process is killed: what that leaves may block look-ups, and the resolver may be set to ask
+    /// through the tunnel.
     fn memory(&self) -> PathBuf {
         self.socket().with_extension("endpoints")
     }
@@ -469,8 +474,8 @@ impl Quick {
         })
     }
 
-    /// Routes to the allowed IPs of all peers: those of the file, and those that a hook has added. What killed runs left
-    /// goes once there is something in its place.
+    /// Routes to the allowed IPs of all peers: those of the file, and those that a hook has added.
+    /// What killed runs left goes once there is something in its place.
     fn add_routes(
         &self,
         netlink: &Netlink,
@@ -542,8 +547,9 @@ impl Quick {
         (orphans.iter()).for_each(|table| routing::remove_default(netlink, *table));
     }
 
-    /// The mark of what the tunnel sends and, if it is to have default routes, the number of their table, which is made to
-    /// end look-ups. It is set before the interface comes up: what a killed run left blocks what has no mark.
+    /// The mark of what the tunnel sends and, if it is to have default routes, the number of their
+    /// table, which is made to end look-ups. It is set before the interface comes up: what a killed
+    /// run left blocks what has no mark.
     fn mark(
         &self,
         netlink: &Netlink,
@@ -570,8 +576,8 @@ impl Quick {
     fn add_default(&self, netlink: &Netlink, index: u32, block: Cidr, mark: u32) -> Result<()> {
         routing::add_default(netlink, index, block, mark)?;
         if block.addr().is_ipv4() {
-            // Reverse-path filters must look up the answers to marked packets with the mark. In a container, it may have
-            // been set from outside.
+            // Reverse-path filters must look up the answers to marked packets with the mark. In a
+            // container, it may have been set from outside.
             let name = "net.ipv4.conf.all.src_valid_mark";
             if netns::sysctl(name).ok().as_deref() != Some("1") {
                 let sysctl = netns::set_sysctl(name, "1");
@@ -591,8 +597,8 @@ impl Quick {
         routing::set_firewall(&self.name, Family::of(block.addr()), mark, &own)
     }
 
-    /// Removes the interface and all that `up` put around it, and waits until its process has ended. Without a
-    /// `status`, it is one that does not answer.
+    /// Removes the interface and all that `up` put around it, and waits until its process has
+    /// ended. Without a `status`, it is one that does not answer.
     fn take_down(&self, netlink: &Netlink, status: Option<&DeviceStatus>) -> Result<()> {
         let patience = match status {
             Some(_) => PATIENCE,
@@ -603,7 +609,8 @@ impl Quick {
         let connection = adit_ctl::connect(&socket, patience);
         let deleted = match netlink.link(&self.name) {
             Ok(link) => netlink.delete_link(link.index),
-            // It was moved to another namespace, perhaps. Its process also ends when it loses its socket.
+            // It was moved to another namespace, perhaps. Its process also ends when it loses its
+            // socket.
             Err(_) => {
                 let _ = fs::remove_file(&socket);
                 Ok(())
@@ -612,7 +619,8 @@ impl Quick {
         if deleted.is_ok() {
             self.wait_for_end(bound, connection, Instant::now() + patience);
         }
-        // An interface that was renamed or moved goes with its process only, and its routes with it.
+        // An interface that was renamed or moved goes with its process only, and its routes with
+        // it.
         self.undo_surroundings(netlink, status);
         deleted.context(|| format!("cannot delete {}", self.name))
     }
@@ -625,7 +633,8 @@ impl Quick {
         deadline: Instant,
     ) {
         let socket = self.socket();
-        // 1. the process closes its connections when it has let go of the interface, 2. then it removes its socket
+        // 1. the process closes its connections when it has let go of the interface, 2. then it
+        //    removes its socket
         match connection {
             Ok(mut connection) => drop(connection.read(&mut [0])),
             // It was killed.

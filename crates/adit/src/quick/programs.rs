@@ -10,9 +10,9 @@ use rustix::process::umask;
 
 use crate::failure::{Context, Failure, Result, bail, say};
 
-/// Runs wg-quick's script snippets in order, `%i` standing for the interface. They are written for bash(1), so it
-/// is taken where it exists, with the options and variables that wg-quick has set: a hook ends at the first command
-/// that fails.
+/// Runs wg-quick's script snippets in order, `%i` standing for the interface. They are written for
+/// bash(1), so it is taken where it exists, with the options and variables that wg-quick has set: a
+/// hook ends at the first command that fails.
 pub(super) fn run_hooks(hooks: &[String], interface: &str, config_file: &Path) -> Result<()> {
     let config_file = config_file
         .canonicalize()
@@ -120,8 +120,9 @@ fn resolvconf_name(program: &Path, interface: &str) -> String {
     resolvconf_prefix(program, &order) + interface
 }
 
-/// Debian's resolvconf orders interfaces by name and needs a prefix that its list knows. A link is systemd-resolved
-/// under that name, which takes the prefix for the interface; the list may be left from the other.
+/// Debian's resolvconf orders interfaces by name and needs a prefix that its list knows. A link is
+/// systemd-resolved under that name, which takes the prefix for the interface; the list may be left
+/// from the other.
 fn resolvconf_prefix(program: &Path, order: &str) -> String {
     if program.is_symlink() {
         return String::new();

@@ -15,8 +15,8 @@ const FIRST_TABLE: u32 = 51820;
 /// Outer IPv6, UDP, data header and tag.
 const OVERHEAD: u32 = 80;
 
-/// The largest MTU that fits the way to every endpoint for packets with this mark; that of the default route if there is
-/// no endpoint yet.
+/// The largest MTU that fits the way to every endpoint for packets with this mark; that of the
+/// default route if there is no endpoint yet.
 pub(super) fn automatic_mtu(netlink: &Netlink, endpoints: &[SocketAddr], mark: u32) -> u32 {
     let device_mtu = |oif: u32| netlink.link_by_index(oif).ok().map(|link| link.mtu);
     let path_mtu = |endpoint: &SocketAddr| {
@@ -44,8 +44,8 @@ fn is_default(route: &Route, table: u32) -> bool {
     route.destination.1 == 0 && route.table == table && route.unicast
 }
 
-/// Where look-ups end when the tunnel's default route is gone, as with its process: without it they would go on to the
-/// main table, and packets leave in clear.
+/// Where look-ups end when the tunnel's default route is gone, as with its process: without it they
+/// would go on to the main table, and packets leave in clear.
 fn block(family: Family, table: u32) -> Route {
     let all = match family {
         Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -85,8 +85,8 @@ impl Planned {
     }
 }
 
-/// The routes that wg-quick would add: longest prefixes first, none that an address of the interface or another of
-/// these routes covers already.
+/// The routes that wg-quick would add: longest prefixes first, none that an address of the
+/// interface or another of these routes covers already.
 pub(super) fn plan(addresses: &[Address], allowed: &[Cidr], table: &Table) -> Result<Vec<Planned>> {
     if *table == Table::Off {
         return Ok(Vec::new());
@@ -195,7 +195,8 @@ fn leads_to(netlink: &Netlink, ifindex: u32, wanted: &Route) -> bool {
         .any(|route| same(route) && route.oif == Some(ifindex))
 }
 
-/// A table for default routes: the first of those that killed runs left, or from 51820 on the first that nobody uses.
+/// A table for default routes: the first of those that killed runs left, or from 51820 on the first
+/// that nobody uses.
 pub(super) fn free_table(netlink: &Netlink, orphans: &BTreeSet<u32>) -> Result<u32> {
     if let Some(table) = orphans.first() {
         return Ok(*table);
@@ -231,9 +232,9 @@ pub(super) fn add_block(netlink: &Netlink, family: Family, table: u32) -> Result
     }
 }
 
-/// Sends everything through the tunnel but what the tunnel itself sends (marked `table`), and what the main table
-/// has a more specific route for. Whatever leads to the table, [`add_block`] comes before it: when this ends half way,
-/// nothing leaves in clear.
+/// Sends everything through the tunnel but what the tunnel itself sends (marked `table`), and what
+/// the main table has a more specific route for. Whatever leads to the table, [`add_block`] comes
+/// before it: when this ends half way, nothing leaves in clear.
 pub(super) fn add_default(netlink: &Netlink, ifindex: u32, block: Cidr, table: u32) -> Result<()> {
     let family = Family::of(block.addr());
     let failed = || "cannot route everything through the tunnel".to_owned();
@@ -242,8 +243,9 @@ pub(super) fn add_default(netlink: &Netlink, ifindex: u32, block: Cidr, table: u
     let orphans = orphans.iter().filter(|rule| is_unmarked(rule, table));
     let new = unmarked(family, table);
     netlink.insert_rule(&new).context(failed)?;
-    // The kernel chose the place; the other rule goes right before it. Its place is stated because the kernel would
-    // take the same rule of another tunnel, which may stand behind this one, for it.
+    // The kernel chose the place; the other rule goes right before it. Its place is stated because
+    // the kernel would take the same rule of another tunnel, which may stand behind this one, for
+    // it.
     let rules = netlink.rules(family).context(failed)?;
     let own = rules.into_iter().find(|rule| is_unmarked(rule, table));
     match netlink.add_rule(&specific(&own.unwrap_or(new))) {
@@ -281,8 +283,9 @@ fn specific(unmarked: &Rule) -> Rule {
     }
 }
 
-/// Removes what [`add_default`] and [`add_block`] added, in the families whose default route has gone with the
-/// interface. Other tunnels keep their rules: one with the same mark has its default route in the table.
+/// Removes what [`add_default`] and [`add_block`] added, in the families whose default route has
+/// gone with the interface. Other tunnels keep their rules: one with the same mark has its default
+/// route in the table.
 pub(super) fn remove_default(netlink: &Netlink, table: u32) {
     for family in Family::BOTH {
         let rules = netlink.rules(family).unwrap_or_default();
@@ -319,8 +322,9 @@ pub(super) fn has_rules(netlink: &Netlink) -> bool {
     (rules.iter().flatten()).any(|rule| is_unmarked(rule, rule.table))
 }
 
-/// The tables of tunnels whose process was killed: `stated` and those from 51820 on that hold [`add_block`]'s route, or
-/// that a pair of rules leads to, as [`add_default`] and wg-quick make them, and that have no other route left.
+/// The tables of tunnels whose process was killed: `stated` and those from 51820 on that hold
+/// [`add_block`]'s route, or that a pair of rules leads to, as [`add_default`] and wg-quick make
+/// them, and that have no other route left.
 pub(super) fn orphans(netlink: &Netlink, stated: Option<u32>) -> BTreeSet<u32> {
     // Rules before routes: of a tunnel that comes up meanwhile, the route is there first.
     let rules = Family::BOTH.map(|family| netlink.rules(family).unwrap_or_default());
@@ -346,8 +350,8 @@ pub(super) fn orphans(netlink: &Netlink, stated: Option<u32>) -> BTreeSet<u32> {
     tables
 }
 
-/// Addresses of an interface, in the order in which the kernel lists them. It makes link-local ones itself: those
-/// count only if they are `stated`.
+/// Addresses of an interface, in the order in which the kernel lists them. It makes link-local ones
+/// itself: those count only if they are `stated`.
 pub(super) fn addresses(
     netlink: &Netlink,
     ifindex: u32,
@@ -368,7 +372,8 @@ pub(super) fn addresses(
         .collect())
 }
 
-/// Sets [`Firewall`]'s rules. The table is wg-quick's, so that either tool removes what the other left.
+/// Sets [`Firewall`]'s rules. The table is wg-quick's, so that either tool removes what the other
+/// left.
 pub(super) fn set_firewall(
     interface: &str,
     family: Family,
@@ -395,7 +400,8 @@ pub(super) fn set_firewall(
     }
 }
 
-/// Removes what [`set_firewall`] set, in both families, now or before the process was killed; whether there was any.
+/// Removes what [`set_firewall`] set, in both families, now or before the process was killed;
+/// whether there was any.
 pub(super) fn unset_firewall(interface: &str) -> bool {
     let remove = |family| remove_firewall(interface, family);
     Family::BOTH.map(remove).contains(&true)

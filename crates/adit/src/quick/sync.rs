@@ -1,10 +1,12 @@
-//! `adit sync`: brings a running tunnel to what its file says now, without taking it down, and says what it leaves.
+//! `adit sync`: brings a running tunnel to what its file says now, without taking it down, and says
+//! what it leaves.
 //!
 //! 1. keys, peers, port and mark, as one transaction;
 //! 2. the MTU, which IPv6 addresses need;
 //! 3. addresses, new ones first, so that the interface is never without;
-//! 4. routes: allowed IPs get those that are missing, unless a hook may have removed them or they are a default route that
-//!    was left to others before; those that are gone lose them, and others are not touched.
+//! 4. routes: allowed IPs get those that are missing, unless a hook may have removed them or they
+//!    are a default route that was left to others before; those that are gone lose them, and others
+//!    are not touched.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -115,7 +117,8 @@ impl Quick {
         Ok(())
     }
 
-    /// A file without addresses leaves them to others, and one with hooks may have got more from them.
+    /// A file without addresses leaves them to others, and one with hooks may have got more from
+    /// them.
     fn sync_addresses(&self, netlink: &Netlink, before: &Before) -> Result<()> {
         let Self { name, .. } = self;
         let stated = &self.config.interface.addresses;
@@ -178,7 +181,8 @@ impl Quick {
         let old_mark = before.status.fwmark;
         let was_there = |planned: &Planned| before.routes.contains(&planned.key(old_mark));
 
-        // 1. What is new, and what went with an address. The firewall guards the addresses, and the rules know the mark.
+        // 1. What is new, and what went with an address. The firewall guards the addresses, and the
+        //    rules know the mark.
         let present = routes(netlink, index)?;
         let changed = addresses != before.addresses || status.fwmark != old_mark;
         let is_wanted = |planned: &&Planned| match planned {

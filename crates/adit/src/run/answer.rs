@@ -70,7 +70,8 @@ fn named(counters: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<St
         .collect()
 }
 
-/// Whether the devices that lead to the peers segment UDP in hardware: false if one of them does not.
+/// Whether the devices that lead to the peers segment UDP in hardware: false if one of them does
+/// not.
 fn egress_segments(device: &DeviceStatus) -> Option<bool> {
     let netlink = Netlink::open().ok()?;
     let mut egress: Vec<u32> = (device.peers.iter())

@@ -28,8 +28,9 @@ use crate::cli::RunArgs;
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail, say};
 
-/// The MTU of an interface that this process makes, as of wireguard-go's: what fits 1500 bytes behind IPv6, UDP and
-/// WireGuard's own header and tag. The TUN driver's 1500 would make two fragments of each full packet.
+/// The MTU of an interface that this process makes, as of wireguard-go's: what fits 1500 bytes
+/// behind IPv6, UDP and WireGuard's own header and tag. The TUN driver's 1500 would make two
+/// fragments of each full packet.
 const MTU: u32 = 1420;
 
 /// `LOG_LEVEL`, as wireguard-go reads it.
@@ -87,8 +88,8 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Whether something besides its name says that an interface is meant: it exists, wg-quick has a file for it, or the
-/// process is started as no person types it.
+/// Whether something besides its name says that an interface is meant: it exists, wg-quick has a
+/// file for it, or the process is started as no person types it.
 pub(crate) fn is_meant(args: &RunArgs) -> bool {
     let name = &args.interface;
     let files = [
@@ -244,8 +245,9 @@ impl Sockets {
         let mut serving = vec![control.context(failed)?];
         if let Some(status) = self.status {
             let (handle, name) = (engine.clone(), name.to_owned());
-            // Nothing depends on this one: what happens to it is not worth ending for.
-            // It is removed first, so that who waits for the control socket to be gone finds it gone, too.
+            // Nothing depends on this one: what happens to it is not worth ending for. It is
+            // removed first, so that who waits for the control socket to be gone finds it gone,
+            // too.
             serving.insert(
                 0,
                 status
@@ -262,8 +264,8 @@ fn is_here(name: &str) -> bool {
     Netlink::open().is_ok_and(|netlink| netlink.link(name).is_ok())
 }
 
-/// Threads that sleep until something happens that ends the process. The result is the one that waits for the engine:
-/// it ends when the interface is closed.
+/// Threads that sleep until something happens that ends the process. The result is the one that
+/// waits for the engine: it ends when the interface is closed.
 fn watch(engine: &Arc<Engine>, mut signals: Signals, end: mpsc::Sender<End>) -> JoinHandle<()> {
     let (engine, stopped) = (engine.clone(), end.clone());
     std::thread::spawn(move || {
@@ -289,7 +291,8 @@ fn open_tun(name: &str, offloads: Offloads) -> Result<Tun> {
     let (Ok(netlink), Ok(index)) = (netlink, tun.ifindex()) else {
         return Ok(tun);
     };
-    // As the kernel's own WireGuard: nothing is sent through a tunnel that nobody asked for. There may be no IPv6.
+    // As the kernel's own WireGuard: nothing is sent through a tunnel that nobody asked for. There
+    // may be no IPv6.
     let quiet = LinkChange {
         no_link_local: true,
         ..LinkChange::default()

@@ -272,7 +272,8 @@ fn lone_packets_are_carried_where_they_come_from_and_a_load_is_not() {
     for cpu in [second, first] {
         let mut there = None;
         wait_for(&format!("both ends go to CPU {cpu}"), seconds(30), || {
-            // One that found the CPU too busy, with other tests perhaps, would be slow to come again.
+            // One that found the CPU too busy, with other tests perhaps, would be slow to come
+            // again.
             let net = Pair::new();
             let tunnel = Tunnel::new(&net, Setup::default());
             tunnel.connect();
@@ -301,7 +302,8 @@ fn lone_packets_are_carried_where_they_come_from_and_a_load_is_not() {
                 let inbound = status_of(&right.daemon, "adit-inbound-0");
                 let slept = field_of(&inbound, "voluntary_ctxt_switches");
                 let after = (right.received(), slept.to_owned());
-                // The shard may stay anywhere for a while. Its way in has nothing to do then, wherever it was left.
+                // The shard may stay anywhere for a while. Its way in has nothing to do then,
+                // wherever it was left.
                 let is_idle = after.1 == before.1 && after.0 > before.0 + MIB;
                 before = after;
                 is_idle && allowed_cpus(&shard) != *cpu

@@ -115,7 +115,8 @@ fn a_responder_answers_every_initiator_once() {
     );
 }
 
-/// Sends the initiations, a few at a time so that the responder never is under load: responses, cookies, time taken.
+/// Sends the initiations, a few at a time so that the responder never is under load: responses,
+/// cookies, time taken.
 fn converse(messages: &[Vec<u8>]) -> (u32, u32, Duration) {
     const WINDOW: usize = 24;
     let socket = UdpSocket::bind("10.0.0.2:0").expect("a socket");

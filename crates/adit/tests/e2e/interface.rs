@@ -1,4 +1,5 @@
-//! The interface is the administrator's: moved, renamed, resized, taken down, deleted under the process.
+//! The interface is the administrator's: moved, renamed, resized, taken down, deleted under the
+//! process.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -69,7 +70,8 @@ fn an_mtu_of_65535_or_1280_is_the_users_to_choose() {
     let tunnel = Tunnel::new(&net, Setup::default());
     tunnel.connect();
     let (left, right) = (&tunnel.left, &tunnel.right);
-    // The longest datagram of UDP over IPv4 holds 65,475 bytes; what is shorter than the MTU is padded to 16.
+    // The longest datagram of UDP over IPv4 holds 65,475 bytes; what is shorter than the MTU is
+    // padded to 16.
     for (mtu, longest) in [(65_535, 65_472), (65_475, 65_475), (1280, 1280)] {
         for side in [left, right] {
             side.host.sh(&format!("ip link set wg0 mtu {mtu}"));
@@ -343,7 +345,8 @@ fn open_descriptors_for_the_interface_and_the_socket_are_taken_over() {
     drop((daemon, right));
 }
 
-/// Behind `noqueue` local TCP keeps what the full TUN does not take; behind any other qdisc it is lost.
+/// Behind `noqueue` local TCP keeps what the full TUN does not take; behind any other qdisc it is
+/// lost.
 #[test]
 fn an_interface_that_is_behind_becomes_noqueue_unless_somebody_chose_its_qdisc() {
     let net = Pair::new();

@@ -99,7 +99,8 @@ fn roams(other: Program) {
         );
         tunnel.connect();
         ping(&net.right, &tunnel.left.v4, 2);
-        // GotaTun sends nothing more once in a while after its port was changed, to wireguard-go either.
+        // GotaTun sends nothing more once in a while after its port was changed, to wireguard-go
+        // either.
         let mut port = 51820;
         if left != Program::Gotatun {
             port = 40000;
@@ -140,7 +141,8 @@ fn roams(other: Program) {
     }
 }
 
-/// The other side is killed and comes back with the same keys: a new handshake takes over, whoever needs it first.
+/// The other side is killed and comes back with the same keys: a new handshake takes over, whoever
+/// needs it first.
 fn survives_a_restart(other: Program) {
     let net = Pair::new();
     let mut tunnel = Tunnel::new(
@@ -182,8 +184,8 @@ fn is_renewed(other: Program) {
                     ..Setup::default()
                 },
             );
-            // What these lose while sessions change they lose between themselves too: BoringTun dozens, wireguard-go
-            // and its fork now and then one.
+            // What these lose while sessions change they lose between themselves too: BoringTun
+            // dozens, wireguard-go and its fork now and then one.
             let tolerated = match other {
                 Program::Boringtun => 200,
                 Program::Tailscale | Program::WireguardGo => 2,

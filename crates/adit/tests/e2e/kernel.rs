@@ -1,4 +1,5 @@
-//! Adit against the Linux kernel's own WireGuard, and Adit on that kernel: 6.1 knows no USO, 6.12 no tunnels in a TUN.
+//! Adit against the Linux kernel's own WireGuard, and Adit on that kernel: 6.1 knows no USO, 6.12
+//! no tunnels in a TUN.
 //!
 //! ```text
 //!   host-of-guest                    guest (QEMU, software emulation)
@@ -62,7 +63,8 @@ impl World {
         })
     }
 
-    /// Fresh configuration on both sides; `begins` knows the other's address, the other one does not.
+    /// Fresh configuration on both sides; `begins` knows the other's address, the other one does
+    /// not.
     fn configure(&self, begins: Begins, outer: Family, psk: Option<&str>) {
         let config = |own: &Keys, other: &Keys, number: u8, endpoint: Option<&str>| {
             let mut config = format!(
@@ -335,7 +337,8 @@ fn a_machine_reset_to_a_snapshot_uses_no_counter_twice() {
     };
     world.guest.sh("ls -d /sys/bus/*/drivers/vmgenid");
     let capture = Capture::start(&world.guest.host, "tap0", "udp and src host 10.9.0.2");
-    // The host begins, so that the guest's first initiation is after the reset: its clock is behind then.
+    // The host begins, so that the guest's first initiation is after the reset: its clock is behind
+    // then.
     world.configure(Begins::Host, Family::V4, None);
     ping(&world.guest.host, "192.168.77.2", 3);
     world.guest.take_snapshot();

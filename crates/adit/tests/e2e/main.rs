@@ -2,10 +2,11 @@
 //!
 //! They need root and what `make setup peers guest` makes; `make test` does all of it.
 //!
-//! `ADIT_TEST_SUBJECT=wireguard-go` puts another implementation in Adit's place, which tells a fault of Adit from one
-//! of a test. wireguard-go fails where it is known to fall short: ECN, sources that stick while the kernel merges
-//! datagrams, routing loops, a path that shrinks below the segment size, `set` as one transaction, requests sent ahead
-//! on one connection, names and rights that it explains less, memory.
+//! `ADIT_TEST_SUBJECT=wireguard-go` puts another implementation in Adit's place, which tells a
+//! fault of Adit from one of a test. wireguard-go fails where it is known to fall short: ECN,
+//! sources that stick while the kernel merges datagrams, routing loops, a path that shrinks below
+//! the segment size, `set` as one transaction, requests sent ahead on one connection, names and
+//! rights that it explains less, memory.
 
 #![allow(unreachable_pub, reason = "a test program exports nothing")]
 

@@ -439,7 +439,8 @@ fn a_flood_of_wrong_initiations_writes_few_lines() {
     assert!(lines <= 20, "{lines} lines");
 }
 
-/// What the kernel sends through any interface of its own accord (MLD, router solicitations) is no drop.
+/// What the kernel sends through any interface of its own accord (MLD, router solicitations) is no
+/// drop.
 #[test]
 fn an_idle_healthy_tunnel_shows_no_drops() {
     let net = Pair::new();
@@ -482,7 +483,8 @@ fn what_the_outer_queue_drops_is_counted() {
     let tunnel = Tunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
-    // A burst holds a whole train: a shorter one cuts trains into packets, and tells nothing of those that it drops.
+    // A burst holds a whole train: a shorter one cuts trains into packets, and tells nothing of
+    // those that it drops.
     left.host
         .sh("tc qdisc add dev eth0 root tbf rate 10mbit burst 100kb limit 150kb");
     let flood = UdpTicker::start(&left.host, &right.host, &right.v4, Duration::ZERO);
@@ -582,7 +584,8 @@ fn what_a_stopped_process_does_not_take_is_counted() {
             // Three times what may wait for it.
             sent += send_trains(&client, to, 300, 40);
         } else {
-            // Three times what the right socket holds, and never more at once than may wait for the left side.
+            // Three times what the right socket holds, and never more at once than may wait for the
+            // left side.
             for _ in 0..10 {
                 let before = left.sent();
                 let burst = send_trains(&client, to, 50, 40);
@@ -656,7 +659,8 @@ fn a_peer_that_answers_with_icmp_costs_another_no_packet() {
         tunnel.connect();
         ping(&tunnel.left.host, "192.168.77.3", 1);
 
-        // ICMP is limited to a few messages a second otherwise; before Linux 6.13 by the machine, too.
+        // ICMP is limited to a few messages a second otherwise; before Linux 6.13 by the machine,
+        // too.
         net.right.sh("echo 0 > /proc/sys/net/ipv4/icmp_ratelimit; echo 0 > /proc/sys/net/ipv6/icmp/ratelimit; \
              for name in icmp_msgs_per_sec icmp_msgs_burst; do \
                [ ! -e /proc/sys/net/ipv4/$name ] || echo 1000000 > /proc/sys/net/ipv4/$name; done");
@@ -686,7 +690,8 @@ fn a_peer_that_answers_with_icmp_costs_another_no_packet() {
         println!(
             "{outer:?}: {flooded} datagrams gave {errors} ICMP errors; {arrived} of {sent} ticks arrived"
         );
-        // On a machine that stands still the interface's own queue overflows, which is counted for both peers.
+        // On a machine that stands still the interface's own queue overflows, which is counted for
+        // both peers.
         assert!(sent - arrived <= counter(left, "drops", "tun_full"));
         assert!(errors > 100, "{errors}");
         // Nothing follows from them.

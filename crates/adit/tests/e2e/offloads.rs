@@ -30,7 +30,8 @@ fn in_force(side: &Side, name: &str) -> bool {
         .unwrap_or_else(|| panic!("{name} in {report}"))
 }
 
-/// The left side without these offloads, the right one with all of them, traffic of every kind both ways.
+/// The left side without these offloads, the right one with all of them, traffic of every kind both
+/// ways.
 fn the_bytes_are_the_same_without(names: &[&str]) {
     let net = Pair::new();
     let start = Start::default().env("ADIT_DISABLE_OFFLOADS", &names.join(","));
@@ -138,7 +139,8 @@ fn an_egress_device_without_segmentation_or_checksums_changes_no_byte() {
 
 #[test]
 fn a_path_that_shrinks_below_the_segment_size_slows_but_does_not_stop_traffic() {
-    // A GSO send whose segments exceed the route's MTU fails (EMSGSIZE, EINVAL); plain datagrams are fragmented.
+    // A GSO send whose segments exceed the route's MTU fails (EMSGSIZE, EINVAL); plain datagrams
+    // are fragmented.
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     tunnel.connect();
@@ -206,7 +208,8 @@ fn vxlan_inside_the_tunnel_arrives_whole() {
     }
 }
 
-/// Linux hands a tunnel's GSO packet to an application as one datagram: none must be made where no tunnel's device is.
+/// Linux hands a tunnel's GSO packet to an application as one datagram: none must be made where no
+/// tunnel's device is.
 #[test]
 fn an_application_on_the_port_of_vxlan_gets_every_datagram_as_it_was_sent() {
     let net = Pair::new();

@@ -1,4 +1,5 @@
-//! What the network between the two ends does: addresses that change, translation, marks, tunnels in tunnels.
+//! What the network between the two ends does: addresses that change, translation, marks, tunnels
+//! in tunnels.
 
 use crate::harness::*;
 
@@ -13,7 +14,8 @@ pub fn routed_tunnel(net: &Routed, setup: Setup) -> Tunnel {
     Tunnel::between((&net.left, left), (&net.right, right), setup)
 }
 
-/// The left side's port, then its address, then its address family change; the right side follows each time.
+/// The left side's port, then its address, then its address family change; the right side follows
+/// each time.
 fn the_right_side_follows(outer: Family) {
     let net = Pair::new();
     let tunnel = Tunnel::new(
@@ -61,7 +63,8 @@ fn the_right_side_follows(outer: Family) {
         Family::V4
     };
     let endpoint = other.with_port(&net.address_of_right(other), 51820);
-    // A packet of the other side that is on its way would set the endpoint back: that is what roaming does.
+    // A packet of the other side that is on its way would set the endpoint back: that is what
+    // roaming does.
     flow.pause();
     left.wg(&format!(
         "set {{}} peer {} endpoint {endpoint}",
@@ -137,8 +140,8 @@ fn persistent_keepalive_holds_a_nat_mapping_open_and_begins_when_turned_on() {
     );
 }
 
-/// The right side has two addresses. It answers from the one that it was addressed at, and from the other when the
-/// first one goes away.
+/// The right side has two addresses. It answers from the one that it was addressed at, and from the
+/// other when the first one goes away.
 fn the_source_sticks(outer: Family) {
     let net = Routed::new();
     let second = match outer {
@@ -185,8 +188,8 @@ fn the_source_sticks(outer: Family) {
         outer.with_port(stuck, 51820),
         "bulk traffic comes from it too"
     );
-    // With another mark or port routing is asked again. Named alone, an endpoint that is configured already is gone back
-    // to.
+    // With another mark or port routing is asked again. Named alone, an endpoint that is configured
+    // already is gone back to.
     for (change, port) in [("fwmark 7", 51820), ("listen-port 51821", 51821)] {
         right.wg(&format!("set {{}} {change}"));
         ping(&right.host, &left.v4, 2);

@@ -1,4 +1,5 @@
-//! wg-quick with Adit in the place of wireguard-go, and `adit up` and `adit down` in the place of wg-quick.
+//! wg-quick with Adit in the place of wireguard-go, and `adit up` and `adit down` in the place of
+//! wg-quick.
 
 use crate::harness::*;
 
@@ -375,7 +376,8 @@ fn a_default_routes_firewall_is_wg_quicks_and_needs_no_program() {
     let left = world.left();
     world.write(&world.config("FwMark = 51999", "0.0.0.0/0, ::/0"));
     let rules = || {
-        // wg-quick guards the link-local address too, which a TUN device gets from the kernel and no peer can route to.
+        // wg-quick guards the link-local address too, which a TUN device gets from the kernel and
+        // no peer can route to.
         let rules = left.sh("nft list ruleset ip; nft list ruleset ip6");
         let stated = rules.lines().filter(|line| !line.contains("fe80:"));
         stated.map(str::to_owned).collect::<Vec<_>>()
@@ -746,7 +748,8 @@ fn only_what_a_killed_full_tunnel_left_is_taken_for_it() {
     }
     let world = World::new();
     let left = world.left();
-    // Somebody's rule whose table has no route at the moment; a pair as of a tunnel whose process was killed.
+    // Somebody's rule whose table has no route at the moment; a pair as of a tunnel whose process
+    // was killed.
     left.sh("ip rule add pref 90 not fwmark 51822 table 51822");
     left.sh(
         "ip rule add not fwmark 51821 table 51821; ip rule add table main suppress_prefixlength 0",

@@ -10,7 +10,8 @@ use crate::quick::{World, adit, comes_back, only_adit, state};
 const HOOKS: &str = "PostUp = echo post-up >> /run/hooks\nPreDown = echo pre-down >> /run/hooks\n\
                      PostDown = echo post-down >> /run/hooks";
 
-/// Starts `adit up --foreground wg0` with a log in /run/log, and waits for the word that it gives a service manager.
+/// Starts `adit up --foreground wg0` with a log in /run/log, and waits for the word that it gives a
+/// service manager.
 #[track_caller]
 fn stay(host: &Host) -> Daemon {
     let listener = host.within(|| {

@@ -106,13 +106,14 @@ fn sessions_are_renewed_under_traffic_without_losing_a_datagram() {
     renews(&tunnel, 0);
 }
 
-/// Traffic both ways across a renewal (120 s after the first handshake), of which `tolerated` datagrams each way may
-/// be lost; also used with the other implementations.
+/// Traffic both ways across a renewal (120 s after the first handshake), of which `tolerated`
+/// datagrams each way may be lost; also used with the other implementations.
 pub fn renews(tunnel: &Tunnel, tolerated: u64) {
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
-    // What Adit says: BoringTun tells how long ago the handshake was, not when. A minute later, so that no repetition of
-    // the first handshake counts: wireguard-go repeats one whose response comes very fast.
+    // What Adit says: BoringTun tells how long ago the handshake was, not when. A minute later, so
+    // that no repetition of the first handshake counts: wireguard-go repeats one whose response
+    // comes very fast.
     let adit = || {
         let sides = [left, right].into_iter();
         sides.filter(|side| side.daemon.program == Program::Adit)
@@ -146,8 +147,8 @@ pub fn renews(tunnel: &Tunnel, tolerated: u64) {
 
 #[test]
 fn a_restarted_initiator_is_answered_in_the_session_it_knows() {
-    // The responder still has a session with the process before. The first packet of the new one confirms it, and the
-    // answer to that very packet must already be sent in it.
+    // The responder still has a session with the process before. The first packet of the new one
+    // confirms it, and the answer to that very packet must already be sent in it.
     let net = Pair::new();
     let setup = Setup {
         right_knows_left: false,
@@ -182,8 +183,8 @@ fn transfer_counters_count_exactly_the_datagrams_payload() {
     );
     let (left, right) = (&tunnel.left, &tunnel.right);
     ping(&left.host, &right.v4, 10);
-    // 10 pings of 84 bytes are 96 padded, 128 as data messages; an initiation has 148 bytes, a response 92. A first
-    // keepalive of 32 may confirm the session.
+    // 10 pings of 84 bytes are 96 padded, 128 as data messages; an initiation has 148 bytes, a
+    // response 92. A first keepalive of 32 may confirm the session.
     let (sent, received) = (left.sent(), left.received());
     assert_eq!(received, 10 * 128 + 92);
     assert!(
@@ -239,7 +240,8 @@ fn packets_from_outside_a_peers_allowed_ips_are_dropped() {
         "the allowed one was seen"
     );
 
-    // A more specific block of another peer takes the address away, though this peer's block still contains it.
+    // A more specific block of another peer takes the address away, though this peer's block still
+    // contains it.
     right.wg(&format!(
         "set {{}} peer {} allowed-ips 192.168.0.0/16,{}/128",
         left.keys.public, left.v6
@@ -423,7 +425,8 @@ fn dropped(side: &Side) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Sends every kind of bad datagram, derived from genuine ones where that is worse, and the genuine ones again.
+/// Sends every kind of bad datagram, derived from genuine ones where that is worse, and the genuine
+/// ones again.
 fn flood(to: SocketAddr, genuine: &[Vec<u8>]) -> u64 {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     let mut state = 1_u64;

@@ -1,7 +1,7 @@
 //! Disturbances two at a time, in an order that nobody chose, while connections go on.
 //!
-//! `ADIT_SOAK=3600 cargo test -p adit --test e2e -- --nocapture survives` goes on for an hour, in an order of its own that
-//! it prints; `ADIT_SOAK_ORDER` repeats one.
+//! `ADIT_SOAK=3600 cargo test -p adit --test e2e -- --nocapture survives` goes on for an hour, in
+//! an order of its own that it prints; `ADIT_SOAK_ORDER` repeats one.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,9 @@ const ROUNDS: usize = 8;
 /// The order of a usual test.
 const ORDER: u64 = 20_261_122;
 
-/// What is done to a host, and how it is undone: scripts that find PEER, V6, PID and NET (1 on the left, 2 on the
-/// right) in their environment, and the tunnel's configuration on their standard input.
+/// What is done to a host, and how it is undone: scripts that find PEER, V6, PID and NET (1 on the
+/// left, 2 on the right) in their environment, and the tunnel's configuration on their standard
+/// input.
 struct Disturbance {
     name: &'static str,
     on: On,

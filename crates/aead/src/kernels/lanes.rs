@@ -10,9 +10,10 @@ pub(super) const MAX_LANES: usize = 32;
 
 /// Up to [`MAX_LANES`] blocks to make. The arrays are parallel: a lane is an index.
 ///
-/// Whoever pushes a lane promises that until the lanes are cleared its key lives, the bytes of `src` in the mask
-/// `load` can be read, and those of `dst` in the mask `store` written; kernels touch no other byte.
-/// Where the two masks cover the same bytes of overlapping memory, `src` and `dst` are equal.
+/// Whoever pushes a lane promises that until the lanes are cleared its key lives, the bytes of
+/// `src` in the mask `load` can be read, and those of `dst` in the mask `store` written; kernels
+/// touch no other byte. Where the two masks cover the same bytes of overlapping memory, `src` and
+/// `dst` are equal.
 #[repr(C, align(64))]
 pub(super) struct Lanes {
     /// The fourth row of the state: block counter and nonce.
@@ -31,8 +32,9 @@ pub(super) struct Lanes {
     partial: u32,
 }
 
-/// The input of the lanes of Poly1305 keys. It could be any under an empty mask; but the memory of the key overlaps with
-/// the 64 bytes at the key before, just stored under a mask, and the processor would wait for that.
+/// The input of the lanes of Poly1305 keys. It could be any under an empty mask; but the memory of
+/// the key overlaps with the 64 bytes at the key before, just stored under a mask, and the
+/// processor would wait for that.
 static ZEROS: [u8; 32] = [0; 32];
 
 /// The mask of the first `n` of 64 bytes.
@@ -144,14 +146,16 @@ impl Lanes {
         let mut row = next(packet.row);
         let (from, end) = packet.input(0);
         if packet.len == 64 && end >= 64 {
-            // The most frequent of small packets; what follows takes three times as many instructions for it.
+            // The most frequent of small packets; what follows takes three times as many
+            // instructions for it.
             self.key(packet.key, 1);
             self.push(row, (from, 64), (packet.dst, 64), flush);
             return;
         }
         let mut at = 0;
         while at < packet.len {
-            // 1. What comes in one piece from here on: the part in place, or the part from elsewhere.
+            // 1. What comes in one piece from here on: the part in place, or the part from
+            //    elsewhere.
             let (from, end) = packet.input(at);
             let whole = (end.saturating_sub(at) / 64).min(self.full - self.len);
             // 2. Its whole blocks, whose masks are full already.
@@ -174,7 +178,8 @@ impl Lanes {
                     flush(self);
                 }
             } else {
-                // 3. Or one block, that may end within, or of which the input ends within, or that is only zeros.
+                // 3. Or one block, that may end within, or of which the input ends within, or that
+                //    is only zeros.
                 self.key(packet.key, 1);
                 let input = (from.wrapping_add(at), end.saturating_sub(at));
                 let output = (packet.dst.wrapping_add(at), packet.len - at);
@@ -185,8 +190,9 @@ impl Lanes {
         }
     }
 
-    /// Gives the lanes from the last one pushed to `end` nothing to do, so that a kernel may run them all. Their
-    /// pointers are good ones all the same: the processor is slow to ignore a masked access to memory that is not there.
+    /// Gives the lanes from the last one pushed to `end` nothing to do, so that a kernel may run
+    /// them all. Their pointers are good ones all the same: the processor is slow to ignore a
+    /// masked access to memory that is not there.
     pub(super) fn idle(&mut self, end: usize) {
         for lane in self.len..end.min(MAX_LANES) {
             self.keys[lane] = self.keys[0];
@@ -216,12 +222,13 @@ fn next(row: __m128i) -> __m128i {
 
 /// One packet as the kernels see it: what is to be XORed with the keystream, and where it goes.
 ///
-/// Byte `i` of the input is `dst[i]` for `i < in_place`, then `src[i]` for `i < src_end`, then zero.
-/// `in_place` is a multiple of 64 or not less than `len`.
+/// Byte `i` of the input is `dst[i]` for `i < in_place`, then `src[i]` for `i < src_end`, then
+/// zero. `in_place` is a multiple of 64 or not less than `len`.
 #[derive(Clone, Copy)]
 pub(super) struct Packet {
     pub(super) key: *const [u8; 32],
-    /// The fourth row of the state for block 0. (As words it would be loaded before their stores are complete.)
+    /// The fourth row of the state for block 0. (As words it would be loaded before their stores
+    /// are complete.)
     pub(super) row: __m128i,
     pub(super) src: *const u8,
     pub(super) src_end: usize,

@@ -6,8 +6,9 @@ use core::mem::ManuallyDrop;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::hint::black_box;
 
-/// A key as the library wants it, zeroized at the end: the library leaves its keys in memory. Making it costs a tenth of
-/// sealing a small packet, so that it is kept; boxed, since it has room for the schedules of other ciphers.
+/// A key as the library wants it, zeroized at the end: the library leaves its keys in memory.
+/// Making it costs a tenth of sealing a small packet, so that it is kept; boxed, since it has room
+/// for the schedules of other ciphers.
 pub(crate) struct LibraryKey(pub(crate) Box<ManuallyDrop<LessSafeKey>>);
 
 impl LibraryKey {

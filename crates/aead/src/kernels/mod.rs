@@ -1,4 +1,5 @@
-//! The implementations, and the choice between them. All unsafe code of the crate is in this module.
+//! The implementations, and the choice between them. All unsafe code of the crate is in this
+//! module.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -132,7 +133,8 @@ fn zeroize_baseline_registers() {
     #[cfg(target_arch = "x86_64")]
     macro_rules! clear {
         ($($register:tt)+) => {
-            // SAFETY: every x86-64 has these registers; nothing else changes, and the compiler is told of them.
+            // SAFETY: every x86-64 has these registers; nothing else changes, and the compiler is
+            // told of them.
             unsafe {
                 core::arch::asm!(
                     $(concat!("pxor ", $register, ", ", $register),)+
@@ -147,8 +149,8 @@ fn zeroize_baseline_registers() {
            "xmm8" "xmm9" "xmm10" "xmm11" "xmm12" "xmm13" "xmm14" "xmm15");
 }
 
-/// An implementation that this processor can run, to compare it with others: [`seal`](crate::seal) and
-/// [`open`](crate::open) choose by themselves.
+/// An implementation that this processor can run, to compare it with others: [`seal`](crate::seal)
+/// and [`open`](crate::open) choose by themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kernel {
     choice: Choice,
@@ -167,8 +169,8 @@ enum Choice {
 }
 
 impl Kernel {
-    /// All that this processor can run, the fastest first. `avx2` leaves batches that are too small to what does them
-    /// faster: the library, or `portable` for a single packet of up to 64 bytes.
+    /// All that this processor can run, the fastest first. `avx2` leaves batches that are too small
+    /// to what does them faster: the library, or `portable` for a single packet of up to 64 bytes.
     pub fn available() -> impl Iterator<Item = Self> {
         let all = [
             #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! ChaCha20 and Poly1305 in plain Rust, one block at a time: the oracle of the other kernels, and what they use for
-//! the odd ends that no vector pays for.
+//! ChaCha20 and Poly1305 in plain Rust, one block at a time: the oracle of the other kernels, and
+//! what they use for the odd ends that no vector pays for.
 
 use core::hint::black_box;
 use core::num::Wrapping;
@@ -149,11 +149,12 @@ impl Poly {
 /// (h + block + 2^128) * r, partly reduced: below 5 * 2^128.
 #[inline(always)]
 pub(super) fn absorb(h: [u64; 3], r: [u64; 2], low_half: u64, high_half: u64) -> [u64; 3] {
-    // None of these sums and products wraps. `Wrapping` keeps the checks of debug builds out, which would be branches.
+    // None of these sums and products wraps. `Wrapping` keeps the checks of debug builds out, which
+    // would be branches.
     let [r0, r1] = r.map(wide);
     let [h0, h1, h2] = h.map(wide);
-    // r1 is a multiple of 4, so that r1 * 2^128 = r1 * 5/4 (mod 2^130 - 5) is a whole number. It is below 2^61, which the
-    // compiler is to know.
+    // r1 is a multiple of 4, so that r1 * 2^128 = r1 * 5/4 (mod 2^130 - 5) is a whole number. It is
+    // below 2^61, which the compiler is to know.
     let s1 = wide(low((r1 + (r1 >> 2)).0));
     let t0 = h0 + wide(low_half);
     let t1 = h1 + wide(high_half) + (t0 >> 64);

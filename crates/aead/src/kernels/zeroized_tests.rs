@@ -4,7 +4,8 @@ use core::arch::asm;
 
 use crate::{Kernel, Key, OpenJob, SealJob, TAG_LEN};
 
-/// All vector registers; the upper sixteen and the upper halves stay 0 on a processor without AVX-512.
+/// All vector registers; the upper sixteen and the upper halves stay 0 on a processor without
+/// AVX-512.
 #[derive(PartialEq, Eq, Debug)]
 struct Registers([[u8; 64]; 32]);
 

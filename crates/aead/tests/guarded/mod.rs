@@ -10,11 +10,13 @@ pub(super) struct Guarded {
 const PAGE: usize = 4096;
 
 impl Guarded {
-    /// A copy of `bytes` that ends (or begins) where a page that must not be touched begins (or ends).
+    /// A copy of `bytes` that ends (or begins) where a page that must not be touched begins (or
+    /// ends).
     pub(super) fn new(bytes: &[u8], at_end: bool) -> Self {
         let inner = bytes.len().div_ceil(PAGE).max(1);
         let pages = inner + 2;
-        // SAFETY: new anonymous memory, at no particular address; then the inner pages of it are made accessible.
+        // SAFETY: new anonymous memory, at no particular address; then the inner pages of it are
+        // made accessible.
         let base = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let base = libc::mmap(

@@ -1,8 +1,9 @@
 //! wg-quick's configuration files.
 //!
-//! The format is that of wg(8) and wg-quick(8): sections `[Interface]` and `[Peer]`, lines `Key = value`, `#` starts
-//! a comment (but in a hook, which the shell reads), sections and keys in any case, spaces anywhere in what wg reads. Of
-//! what is said twice, the last counts, and a warning says so. Where those tools fail or guess, this parser says
+//! The format is that of wg(8) and wg-quick(8): sections `[Interface]` and `[Peer]`, lines
+//! `Key = value`, `#` starts a comment (but in a hook, which the shell reads), sections and keys in
+//! any case, spaces anywhere in what wg reads. Of what is said twice, the last counts, and a
+//! warning says so. Where those tools fail or guess, this parser says
 //! `file:line: what is wrong, what was expected`.
 
 mod parse;
@@ -33,7 +34,8 @@ const MAX_FILE: u64 = 64 << 20;
 pub struct Config {
     /// What is brought up.
     pub interface: Interface,
-    /// In the order of the file. A public key may stand twice: the later section changes the earlier.
+    /// In the order of the file. A public key may stand twice: the later section changes the
+    /// earlier.
     pub peers: Vec<Peer>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<Remark>,
@@ -110,13 +112,15 @@ pub struct Peer {
     pub endpoint: Option<Endpoint>,
     /// In the order of the file.
     pub allowed_ips: Vec<AllowedIpChange>,
-    /// A `+` or `-` stood before an allowed IP: they change those that the peer has instead of replacing them.
+    /// A `+` or `-` stood before an allowed IP: they change those that the peer has instead of
+    /// replacing them.
     pub incremental: bool,
     /// Seconds; 0 for `off`.
     pub persistent_keepalive: Option<u16>,
 }
 
-/// `host:port`; the host may be an address (without brackets, perhaps with `%scope`) or a name to resolve.
+/// `host:port`; the host may be an address (without brackets, perhaps with `%scope`) or a name to
+/// resolve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// An address without brackets, or a name.
@@ -190,7 +194,8 @@ impl Errors {
 impl Config {
     /// Reads and parses a file; also warns if others may read it.
     ///
-    /// Returns what it says apart from its mistakes, and those: enough to take down what it brought up before it had them.
+    /// Returns what it says apart from its mistakes, and those: enough to take down what it brought
+    /// up before it had them.
     ///
     /// # Errors
     /// The file cannot be read, or has more than 64 MiB.
@@ -224,11 +229,12 @@ impl Config {
         errors.none_or(config)
     }
 
-    /// The transaction that brings a device to this configuration: peers that the file does not name go, and each
-    /// peer has the file's allowed IPs afterwards. What the file says nothing about stays, but for
-    /// the preshared key and keepalive of a peer.
+    /// The transaction that brings a device to this configuration: peers that the file does not
+    /// name go, and each peer has the file's allowed IPs afterwards. What the file says nothing
+    /// about stays, but for the preshared key and keepalive of a peer.
     ///
-    /// `endpoints[i]` is the resolved endpoint of `peers[i]`; a peer without one keeps the one it has.
+    /// `endpoints[i]` is the resolved endpoint of `peers[i]`; a peer without one keeps the one it
+    /// has.
     pub fn to_change(&self, endpoints: &[Option<SocketAddr>]) -> DeviceChange {
         let peer = |(i, peer): (usize, &Peer)| PeerChange {
             preshared_key: peer.preshared_key.clone(),
@@ -277,8 +283,9 @@ pub fn hook(hook: &str, interface: &str) -> String {
     hook.replace("%i", interface)
 }
 
-/// What `adit up` was given: a file `…/NAME.conf`, or an interface name that stands for `/etc/wireguard/NAME.conf`.
-/// Returns the path and NAME. Whether the file is there is not looked at.
+/// What `adit up` was given: a file `…/NAME.conf`, or an interface name that stands for
+/// `/etc/wireguard/NAME.conf`. Returns the path and NAME. Whether the file is there is not looked
+/// at.
 ///
 /// # Errors
 /// Words for people: the file has another name, or NAME cannot be an interface's.

@@ -298,7 +298,8 @@ fn of_what_is_said_twice_the_last_counts_and_is_warned_of() {
             "wg0.conf:17: a second [Interface]: it continues the one on line 1",
         ]
     );
-    // Both sections, in their order: the second updates the peer, whose keepalive it says nothing about.
+    // Both sections, in their order: the second updates the peer, whose keepalive it says nothing
+    // about.
     let change = config.to_change(&[]);
     let key = keys::public_from_base64(TWO).unwrap();
     let [first, second] = change.peers.as_slice() else {

@@ -39,7 +39,8 @@ fn got<T>(value: &str, expected: &str) -> Result<T, String> {
     })
 }
 
-/// Whether `text` could have a key in it, or a good part of one: characters of base64 that are no words, or many of them.
+/// Whether `text` could have a key in it, or a good part of one: characters of base64 that are no
+/// words, or many of them.
 pub(super) fn is_maybe_secret(text: &str) -> bool {
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
     text.split(|c| !is_base64(c)).any(|run| {
@@ -137,7 +138,8 @@ pub(super) fn table(value: &str) -> Result<Table, String> {
     }
 }
 
-/// The parts of a list as wg takes it, without the spaces around them. An empty value is an empty list.
+/// The parts of a list as wg takes it, without the spaces around them. An empty value is an empty
+/// list.
 pub(super) fn list(value: &str) -> Result<Vec<&str>, String> {
     if value.is_empty() {
         return Ok(Vec::new());

@@ -1,4 +1,5 @@
-//! Configuration files from configuration files: what `wg` takes of one, and one brought up to date.
+//! Configuration files from configuration files: what `wg` takes of one, and one brought up to
+//! date.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,7 +14,8 @@ use crate::keys;
 /// The keys of `[Interface]` that wg(8) knows; the others are wg-quick's.
 const OF_WG: [&str; 3] = ["PrivateKey", "ListenPort", "FwMark"];
 
-/// `text` without what only wg-quick understands, as `wg-quick strip` prints it: what `wg setconf` takes.
+/// `text` without what only wg-quick understands, as `wg-quick strip` prints it: what `wg setconf`
+/// takes.
 pub fn strip(text: &str) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(text.len() + 1));
     let mut within = None;
@@ -44,9 +46,10 @@ struct Block<'a> {
 
 /// `original`, brought up to date with a running interface, for `SaveConfig`.
 ///
-/// Lines that are still true stay as they are, comments, order and endpoints that are names included (a name is
-/// resolved anew at the next `up`). Lines that are not are replaced where they stand; peers that went go with the
-/// comments right above them, new ones come last. `mtu` is only written where the file sets one.
+/// Lines that are still true stay as they are, comments, order and endpoints that are names
+/// included (a name is resolved anew at the next `up`). Lines that are not are replaced where they
+/// stand; peers that went go with the comments right above them, new ones come last. `mtu` is only
+/// written where the file sets one.
 pub fn save(
     original: &str,
     device: &DeviceStatus,
@@ -97,7 +100,8 @@ fn put(out: &mut String, line: &str) {
     out.push('\n');
 }
 
-/// Comments and blank lines right above a header belong to that section; a second `[Interface]` to the first.
+/// Comments and blank lines right above a header belong to that section; a second `[Interface]` to
+/// the first.
 fn blocks(text: &str) -> (Vec<&str>, Vec<Block<'_>>) {
     let mut head = Vec::new();
     let mut blocks: Vec<Block<'_>> = Vec::new();
@@ -147,7 +151,8 @@ fn public_key(block: &Block<'_>) -> Option<PublicKey> {
     })
 }
 
-/// What a section should say: keys, and values in the form that [`meaning`] gives them. `None`: no such line.
+/// What a section should say: keys, and values in the form that [`meaning`] gives them. `None`: no
+/// such line.
 type Wanted = Vec<(&'static str, Option<Zeroizing<String>>)>;
 
 fn write_pair(out: &mut String, name: &str, value: Option<&Zeroizing<String>>) {
@@ -221,7 +226,8 @@ fn secret(key: &Secret) -> Option<Zeroizing<String>> {
     (!key.is_zero()).then(|| keys::to_base64(key.bytes()))
 }
 
-/// What the values that a section gives for a key say, in one form; `None` if they say what no line says, too.
+/// What the values that a section gives for a key say, in one form; `None` if they say what no line
+/// says, too.
 fn meaning(name: &str, found: &[&str]) -> Option<Zeroizing<String>> {
     let items = || {
         found

@@ -1,4 +1,5 @@
-//! A UNIX socket of one interface at a path: bound by one process at a time, guarded, and removed with its owner.
+//! A UNIX socket of one interface at a path: bound by one process at a time, guarded, and removed
+//! with its owner.
 
 mod serve;
 
@@ -20,7 +21,8 @@ use rustix::fs::{FlockOperation, flock, inotify};
 use rustix::io::Errno;
 use rustix::net::{self, sockopt::Timeout};
 
-/// How long to wait for another process that is just binding or removing a socket in the same directory.
+/// How long to wait for another process that is just binding or removing a socket in the same
+/// directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a socket could not be bound.
@@ -58,7 +60,8 @@ impl fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-/// A listening socket and its file, which goes when this is dropped, if it is still the one that was bound.
+/// A listening socket and its file, which goes when this is dropped, if it is still the one that
+/// was bound.
 #[derive(Debug)]
 pub(crate) struct Bound {
     listener: Option<UnixListener>,
@@ -71,7 +74,8 @@ pub(crate) struct Bound {
     companion: Option<PathBuf>,
 }
 
-/// Waits for the directory's lock, so that nobody removes a socket that another process has just put there.
+/// Waits for the directory's lock, so that nobody removes a socket that another process has just
+/// put there.
 fn lock(dir: &Path) -> Result<OwnedFd, BindError> {
     let failed = |error: io::Error| BindError::Io("lock", dir.to_owned(), error);
     let handle = OwnedFd::from(std::fs::File::open(dir).map_err(failed)?);
@@ -106,10 +110,12 @@ fn stream(flags: net::SocketFlags) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// Connects to the socket at `path`. The process behind it may take this long to accept, and over every read or write.
+/// Connects to the socket at `path`. The process behind it may take this long to accept, and over
+/// every read or write.
 ///
 /// # Errors
-/// Nobody listens there, or not in time (`WouldBlock`), or the path is longer than a socket's may be (107 bytes).
+/// Nobody listens there, or not in time (`WouldBlock`), or the path is longer than a socket's may
+/// be (107 bytes).
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = stream(net::SocketFlags::empty())?;
     for direction in [Timeout::Send, Timeout::Recv] {
@@ -132,8 +138,8 @@ fn answers(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Makes a directory, and those above it. A link among them may lead nowhere, as /var/run in an image without /run: what it
-/// leads to is made.
+/// Makes a directory, and those above it. A link among them may lead nowhere, as /var/run in an
+/// image without /run: what it leads to is made.
 fn make_dir(dir: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o755);
@@ -176,7 +182,8 @@ fn watch(path: &Path) -> io::Result<OwnedFd> {
     };
     let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
         .map_err(|errno| exhausted(errno, "max_user_instances"))?;
-    // Losing its last name is a change of the inode's attributes; the inode itself lives as long as we listen.
+    // Losing its last name is a change of the inode's attributes; the inode itself lives as long as
+    // we listen.
     let signs = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
     inotify::add_watch(&watch, path, signs)
         .map_err(|errno| exhausted(errno, "max_user_watches"))?;
@@ -184,8 +191,8 @@ fn watch(path: &Path) -> io::Result<OwnedFd> {
 }
 
 impl Bound {
-    /// Binds `dir/name.sock` with mode 0600, making `dir` with mode 0755 if it is missing. The file's removal is noticed
-    /// if it is `watched`.
+    /// Binds `dir/name.sock` with mode 0600, making `dir` with mode 0755 if it is missing. The
+    /// file's removal is noticed if it is `watched`.
     pub(crate) fn bind(dir: &Path, name: &str, watched: bool) -> Result<Self, BindError> {
         crate::config::check_name(name).map_err(BindError::Name)?;
         if !dir.is_dir() {
@@ -198,8 +205,8 @@ impl Bound {
         let _lock = lock(dir)?;
         let path = dir.join(format!("{name}.sock"));
         clear(&path)?;
-        // Bound in a closed directory and moved when it has its mode and listens: nobody connects before, and wg,
-        // which removes sockets that refuse connections, never sees it refuse.
+        // Bound in a closed directory and moved when it has its mode and listens: nobody connects
+        // before, and wg, which removes sockets that refuse connections, never sees it refuse.
         let nest = dir.join(format!(".{name}.new"));
         let egg = nest.join("s");
         let hatch = || -> io::Result<Self> {

@@ -1,9 +1,9 @@
 //! One thread that serves all clients of a socket.
 //!
-//! No client can stop it: sockets do not block, a client whose answer is not taken is not read from, one that stalls
-//! within a request or an answer is dropped after [`STALL`], and when there are too many, the one that has been
-//! silent for longest makes room. It sleeps in poll(2) until a client, the socket's file or [`Serving::stop`] wakes
-//! it, or the earliest of those deadlines.
+//! No client can stop it: sockets do not block, a client whose answer is not taken is not read
+//! from, one that stalls within a request or an answer is dropped after [`STALL`], and when there
+//! are too many, the one that has been silent for longest makes room. It sleeps in poll(2) until a
+//! client, the socket's file or [`Serving::stop`] wakes it, or the earliest of those deadlines.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,8 @@ pub(super) const MAX_CLIENTS: usize = 32;
 pub(super) const STALL: Duration = Duration::from_secs(10);
 /// Bytes of unfinished requests, of all clients together.
 const MAX_HELD: usize = crate::uapi::MAX_REQUEST;
-/// How long to leave waiting clients alone when accept(2) fails, as it does without free file descriptors.
+/// How long to leave waiting clients alone when accept(2) fails, as it does without free file
+/// descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes read at once, and kept of a client that sends requests before it takes answers.
 const READ_SIZE: usize = 16 << 10;
@@ -34,7 +35,8 @@ const READ_SIZE: usize = 16 << 10;
 pub enum ServerEvent<'a> {
     /// A client got this error: a line for the log.
     Refused(&'a crate::uapi::UapiError),
-    /// Somebody removed the socket's file: nobody can reach this process any more, so it should end.
+    /// Somebody removed the socket's file: nobody can reach this process any more, so it should
+    /// end.
     Removed,
     /// Clients cannot be accepted at the moment.
     Failed(&'a io::Error),
@@ -42,16 +44,18 @@ pub enum ServerEvent<'a> {
 
 /// One client's side of a conversation.
 pub(crate) trait Talk {
-    /// Whether anything is read; otherwise the conversation ends when the client has taken what it is greeted with.
+    /// Whether anything is read; otherwise the conversation ends when the client has taken what it
+    /// is greeted with.
     const LISTENS: bool = true;
 
-    /// Takes bytes off `input` and appends an answer to `out` as soon as there is one. False ends the conversation
-    /// when the answer has been taken.
+    /// Takes bytes off `input` and appends an answer to `out` as soon as there is one. False ends
+    /// the conversation when the answer has been taken.
     ///
     /// The present request may grow to `room` bytes.
     fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Zeroized) -> bool;
 
-    /// The client has stopped writing, or stalled. Whatever is in `out` afterwards is the last it gets.
+    /// The client has stopped writing, or stalled. Whatever is in `out` afterwards is the last it
+    /// gets.
     fn end(&mut self, out: &mut Zeroized);
 
     /// Bytes of an unfinished request.
@@ -79,7 +83,8 @@ impl Drop for Serving {
     }
 }
 
-/// Serves `bound` on a thread of its own; `open` says what a new client is greeted with and who talks to it.
+/// Serves `bound` on a thread of its own; `open` says what a new client is greeted with and who
+/// talks to it.
 pub(crate) fn serve<T: Talk>(
     bound: Bound,
     open: impl Fn(&mut Zeroized) -> T + Send + 'static,

@@ -1,7 +1,9 @@
-//! What `adit show` prints: the JSON of `adit show --json`, the text for people, and the socket it comes from.
+//! What `adit show` prints: the JSON of `adit show --json`, the text for people, and the socket it
+//! comes from.
 //!
-//! All names in the JSON are snake_case; keys are base64, counters are bytes or events, times are seconds since the
-//! Unix epoch. Fields may be added under the same `schema`; their removal or a change of their meaning makes it 2.
+//! All names in the JSON are snake_case; keys are base64, counters are bytes or events, times are
+//! seconds since the Unix epoch. Fields may be added under the same `schema`; their removal or a
+//! change of their meaning makes it 2.
 
 mod render;
 mod server;
@@ -23,7 +25,8 @@ use crate::keys;
 /// Version of the JSON.
 pub const SCHEMA: u32 = 1;
 
-/// Defines the structures of the document. What their fields are documented by is what the manual page says of them.
+/// Defines the structures of the document. What their fields are documented by is what the manual
+/// page says of them.
 macro_rules! documented {
     ($(
         $(#[doc = $doc:literal])+
@@ -98,27 +101,31 @@ documented! {
     pub struct Engine {
         /// Version of the program that runs the interface.
         pub version: String,
-        /// Implementation of ChaCha20-Poly1305 that seals and opens packets: `avx512`, `avx2`, `portable` or `ring`.
+        /// Implementation of ChaCha20-Poly1305 that seals and opens packets: `avx512`, `avx2`,
+        /// `portable` or `ring`.
         pub aead: String,
         /// Threads that carry packets in both directions.
         pub shards: u32,
         /// Offloads, by the name of their switch: true for those in force.
         pub offloads: BTreeMap<String, bool>,
-        /// Whether the devices that lead to the peers cut UDP trains in hardware; `null` when that is not known.
+        /// Whether the devices that lead to the peers cut UDP trains in hardware; `null` when that
+        /// is not known.
         pub tx_udp_segmentation: Option<bool>,
-        /// What the kernel refused to the program, which makes it slower, or lose more, under load: `priority` is nice -10
-        /// for the threads that carry packets (it takes CAP_SYS_NICE or RLIMIT_NICE), `receive_buffer` and `send_buffer`
-        /// are 7 MiB for each socket (CAP_NET_ADMIN, or the sysctls net.core.rmem_max and net.core.wmem_max).
+        /// What the kernel refused to the program, which makes it slower, or lose more, under load:
+        /// `priority` is nice -10 for the threads that carry packets (it takes CAP_SYS_NICE or
+        /// RLIMIT_NICE), `receive_buffer` and `send_buffer` are 7 MiB for each socket
+        /// (CAP_NET_ADMIN, or the sysctls net.core.rmem_max and net.core.wmem_max).
         #[serde(default)]
         pub refused: Vec<String>,
         /// Packets dropped, by reason. Each dropped packet counts under one.
         pub drops: BTreeMap<String, u64>,
-        /// Packets that are no drops though no peer got them, by what they are: what the kernel sends through any
-        /// interface of its own accord. Each counts once, here or among the drops.
+        /// Packets that are no drops though no peer got them, by what they are: what the kernel
+        /// sends through any interface of its own accord. Each counts once, here or among the
+        /// drops.
         #[serde(default)]
         pub ignored: BTreeMap<String, u64>,
-        /// ICMP errors that came back for what was sent, by what they say. They may be forged, and nothing follows from
-        /// them.
+        /// ICMP errors that came back for what was sent, by what they say. They may be forged, and
+        /// nothing follows from them.
         #[serde(default)]
         pub icmp_errors: BTreeMap<String, u64>,
         /// Handshake messages, by what came of them.

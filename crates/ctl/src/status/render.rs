@@ -14,7 +14,8 @@ pub enum Colour {
 }
 
 impl Colour {
-    /// `WG_COLOR_MODE` (`always`, `never`) decides, then `NO_COLOR`, then whether the output is a terminal.
+    /// `WG_COLOR_MODE` (`always`, `never`) decides, then `NO_COLOR`, then whether the output is a
+    /// terminal.
     pub fn choose(mode: Option<&str>, no_color: Option<&str>, terminal: bool) -> Self {
         match mode {
             Some("always") => Self::Always,
@@ -44,7 +45,8 @@ const CYAN: &str = "\x1b[36m";
 const RED: &str = "\x1b[31m";
 const RESET: &str = "\x1b[0m";
 
-/// The text for `interface` at `now` (seconds since the Unix epoch). Secret keys that it does not hold are "(hidden)".
+/// The text for `interface` at `now` (seconds since the Unix epoch). Secret keys that it does not
+/// hold are "(hidden)".
 pub fn render(interface: &Interface, now: u64, colour: Colour) -> String {
     let mut page = Page {
         text: String::new(),

@@ -1,6 +1,7 @@
 //! The status socket: whoever connects gets one [`StatusReport`] as JSON, and the connection ends.
 //!
-//! It stands outside the UAPI's directory, where every socket counts as an interface, and carries no secrets.
+//! It stands outside the UAPI's directory, where every socket counts as an interface, and carries
+//! no secrets.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -37,7 +38,8 @@ impl Server {
         Bound::bind(dir, name, false).map(Self)
     }
 
-    /// Answers every client with what `report` returns at that moment. Removal of the file is not noticed.
+    /// Answers every client with what `report` returns at that moment. Removal of the file is not
+    /// noticed.
     ///
     /// # Errors
     /// The system has no thread or descriptor left.
@@ -81,8 +83,8 @@ impl Talk for Greeting {
 /// The report of the interface `name` from `/run/adit/NAME.sock`.
 ///
 /// # Errors
-/// Nobody listens there, nothing comes within [`PATIENCE`] (`WouldBlock`), or it is no report of one interface
-/// (`InvalidData`).
+/// Nobody listens there, nothing comes within [`PATIENCE`] (`WouldBlock`), or it is no report of
+/// one interface (`InvalidData`).
 pub fn fetch(name: &str) -> io::Result<Interface> {
     fetch_in(Path::new(DIR), name)
 }

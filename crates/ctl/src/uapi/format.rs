@@ -1,4 +1,5 @@
-//! The text that `get` answers and that a `set` sends. The keys stand in the order of the kernel and wireguard-go.
+//! The text that `get` answers and that a `set` sends. The keys stand in the order of the kernel
+//! and wireguard-go.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

@@ -1,9 +1,10 @@
 //! The UAPI: text over a UNIX socket by which `wg` and its kin configure a userspace WireGuard.
 //!
 //! <https://www.wireguard.com/xplatform/#configuration-protocol>. A request is `get=1` or `set=1`, lines `key=value`
-//! and a blank line; an answer is lines, the last of which is `errno=N`, and a blank line. A `set` is read whole
-//! before the handler sees it, so that it can be applied as one transaction. `errno` is positive, as the
-//! specification says ("an integer from errno.h"): some clients take a negative one for success.
+//! and a blank line; an answer is lines, the last of which is `errno=N`, and a blank line. A `set`
+//! is read whole before the handler sees it, so that it can be applied as one transaction. `errno`
+//! is positive, as the specification says ("an integer from errno.h"): some clients take a negative
+//! one for success.
 
 mod client;
 mod format;
@@ -22,7 +23,8 @@ pub use server::Server;
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use rustix::io::Errno;
 
-/// Where every client looks for `IF.sock`. Every socket in it counts as a WireGuard interface: put no other there.
+/// Where every client looks for `IF.sock`. Every socket in it counts as a WireGuard interface: put
+/// no other there.
 pub const DIR: &str = "/var/run/wireguard";
 
 /// What a client asks for.
@@ -45,7 +47,8 @@ pub enum Response {
     Refused(UapiError),
 }
 
-/// Why a request was refused: a positive errno for the client and words for our log. Never contains a key.
+/// Why a request was refused: a positive errno for the client and words for our log. Never contains
+/// a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UapiError {
     /// A value of `errno.h`, positive.
@@ -55,7 +58,8 @@ pub struct UapiError {
 }
 
 impl UapiError {
-    /// `errno` is a value of `errno.h`, positive; `message` is for our log only and has no key in it.
+    /// `errno` is a value of `errno.h`, positive; `message` is for our log only and has no key in
+    /// it.
     pub fn new(errno: i32, message: impl Into<String>) -> Self {
         Self {
             errno,

@@ -3,8 +3,8 @@
 //! 1. bytes → lines, none longer than [`MAX_LINE`];
 //! 2. the first line says `get` or `set`;
 //! 3. lines → a draft of the transaction, or the first thing wrong with it;
-//! 4. blank line → the request. After a mistake the rest is skipped up to there, so that a client that writes all
-//!    before it reads finds the errno and not a broken pipe.
+//! 4. blank line → the request. After a mistake the rest is skipped up to there, so that a client
+//!    that writes all before it reads finds the errno and not a broken pipe.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -20,7 +20,8 @@ use crate::zeroized::Zeroized;
 pub const MAX_LINE: usize = 4096;
 /// Longest request, in bytes: 65,536 peers with a few allowed IPs each take less than half of it.
 pub const MAX_REQUEST: usize = 64 << 20;
-/// Most peer sections in one `set`. As many peers as wireguard-go takes, each removed and added again.
+/// Most peer sections in one `set`. As many peers as wireguard-go takes, each removed and added
+/// again.
 pub const MAX_PEERS: usize = 2 * 65_536;
 
 /// What the bytes amounted to.
@@ -30,7 +31,8 @@ pub enum Heard {
     Request(Request),
     /// To be answered; the next request may follow.
     Refused(UapiError),
-    /// To be answered; then the connection is to be closed, because nobody can tell where a next request starts.
+    /// To be answered; then the connection is to be closed, because nobody can tell where a next
+    /// request starts.
     Hopeless(UapiError),
 }
 
@@ -68,7 +70,8 @@ impl Parser {
         self.line.len()
     }
 
-    /// Takes bytes off `input` until something is complete; `None` when all are taken and nothing is.
+    /// Takes bytes off `input` until something is complete; `None` when all are taken and nothing
+    /// is.
     ///
     /// `room` is how long the present request may get, [`MAX_REQUEST`] at most.
     pub fn push(&mut self, input: &mut &[u8], room: usize) -> Option<Heard> {
@@ -95,7 +98,8 @@ impl Parser {
         None
     }
 
-    /// The client has stopped writing. The answer to a request that it left unfinished, and thereby without effect.
+    /// The client has stopped writing. The answer to a request that it left unfinished, and thereby
+    /// without effect.
     pub fn end(&mut self) -> Option<Heard> {
         let unfinished = self.taken > 0;
         match std::mem::take(self).state {
@@ -276,7 +280,8 @@ fn cidr(value: &str) -> Option<Cidr> {
     Cidr::new(addr.parse().ok()?, number(len)?)
 }
 
-/// `ip:port`, `[ip]:port`, `[ip%scope]:port` where the scope is an interface's index or, as wg(8) sends it, its name.
+/// `ip:port`, `[ip]:port`, `[ip%scope]:port` where the scope is an interface's index or, as wg(8)
+/// sends it, its name.
 ///
 /// An IPv4 address inside an IPv6 one counts as IPv4.
 pub(crate) fn endpoint(value: &str) -> Option<SocketAddr> {

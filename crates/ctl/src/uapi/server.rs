@@ -8,10 +8,11 @@ use super::{DIR, Heard, Parser, Request, Response, UapiError, format};
 use crate::socket::{self, BindError, Bound, ServerEvent, Serving, Talk};
 use crate::zeroized::Zeroized;
 
-/// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the socket's file.
+/// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the
+/// socket's file.
 ///
-/// A file `IF.name` stands beside the socket: innernet finds interfaces by those, and nothing that looks for sockets
-/// (`wg`, wgctrl-go) looks at other files.
+/// A file `IF.name` stands beside the socket: innernet finds interfaces by those, and nothing that
+/// looks for sockets (`wg`, wgctrl-go) looks at other files.
 #[derive(Debug)]
 pub struct Server(Bound);
 
@@ -33,10 +34,12 @@ impl Server {
         Ok(Self::accompanied(bound, dir, name))
     }
 
-    /// Takes a listening socket that another process bound for `name` (`WG_UAPI_FD`), its file included.
+    /// Takes a listening socket that another process bound for `name` (`WG_UAPI_FD`), its file
+    /// included.
     ///
     /// # Errors
-    /// The descriptor is no listening UNIX socket, the name is no interface's, or the file is not there.
+    /// The descriptor is no listening UNIX socket, the name is no interface's, or the file is not
+    /// there.
     pub fn adopt(name: &str, fd: OwnedFd) -> Result<Self, BindError> {
         Self::adopt_in(Path::new(DIR), name, fd)
     }
@@ -55,12 +58,14 @@ impl Server {
         Self(bound)
     }
 
-    /// The listening socket (close-on-exec, non-blocking) for a child process to adopt. The file stays.
+    /// The listening socket (close-on-exec, non-blocking) for a child process to adopt. The file
+    /// stays.
     pub fn into_fd(self) -> OwnedFd {
         self.0.into_fd()
     }
 
-    /// Answers clients on a thread of its own, one request at a time, until the result is stopped or dropped.
+    /// Answers clients on a thread of its own, one request at a time, until the result is stopped
+    /// or dropped.
     ///
     /// # Errors
     /// The system has no thread or descriptor left.

@@ -1,4 +1,5 @@
-//! Two engines joined by a network in memory: the whole data path without the kernel and without rights.
+//! Two engines joined by a network in memory: the whole data path without the kernel and without
+//! rights.
 //!
 //! ```text
 //!   TunEnd a ⇄ engine a ⇄ socket a ⇄ network ⇄ socket b ⇄ engine b ⇄ TunEnd b
@@ -8,11 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, MemPlatform, PlatformEnd};
-use adit_io::testing::mem;
-use adit_io::testing::mem::{MemTun, MemUdp, Network, TunEnd};
+use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
 use adit_io::{Offloads, TunQueue, UdpSocket};
-use adit_offload::Frame;
-use adit_offload::VNET_HDR_LEN;
+use adit_offload::{Frame, VNET_HDR_LEN};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use x25519_dalek::StaticSecret;
 
@@ -147,7 +146,8 @@ impl Pair {
         assert!(self.sides[side].tuns[0].inject(frame), "the ring is full");
     }
 
-    /// Packets that a side delivers, GSO packets taken apart, until there are `count` or none came for a while.
+    /// Packets that a side delivers, GSO packets taken apart, until there are `count` or none came
+    /// for a while.
     pub(crate) fn delivered(&self, side: usize, count: usize) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         let mut last = Instant::now();
@@ -178,7 +178,8 @@ impl Pair {
         found.unwrap_or_else(|| panic!("no drop reason {reason}")).1
     }
 
-    /// Waits for a line of a side's log that holds all `words`; less long than for any timer of the protocol.
+    /// Waits for a line of a side's log that holds all `words`; less long than for any timer of the
+    /// protocol.
     pub(crate) fn wait_for_line(&self, side: usize, words: &[&str]) {
         let start = Instant::now();
         let is_there = |log: &[String]| {
@@ -280,7 +281,8 @@ pub(crate) fn udp_frame(
     frame
 }
 
-/// A TCP GSO packet over IPv4 as the kernel hands it over: partial checksum, segments of `mss` bytes.
+/// A TCP GSO packet over IPv4 as the kernel hands it over: partial checksum, segments of `mss`
+/// bytes.
 pub(crate) fn tcp_frame(src: IpAddr, dst: IpAddr, seq: u32, mss: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = ipv4(src, dst, 6, 20 + payload.len(), 7);
     let mut pseudo = packet[12..20].to_vec();

@@ -1,6 +1,8 @@
-//! BPF programs: one that notes where and when packets pass, and what every program needs to get into the kernel.
+//! BPF programs: one that notes where and when packets pass, and what every program needs to get
+//! into the kernel.
 //!
-//! Sockets have SO_INCOMING_CPU for that, which the kernel keeps for connected ones only, and TUN devices nothing.
+//! Sockets have SO_INCOMING_CPU for that, which the kernel keeps for connected ones only, and TUN
+//! devices nothing.
 
 #![allow(unsafe_code)]
 
@@ -51,9 +53,10 @@ impl LastArrival {
         Ok(Self(numbers))
     }
 
-    /// A socket with a filter has the kernel verify the checksum of a datagram before it queues it, where neither the
-    /// network card nor GRO has done so; without one, the copy to this process does. For single datagrams of 1452 bytes
-    /// that nobody had verified, program and checksum took 155 ns more in the kernel and 30 ns less in the copy, of 2.2 µs.
+    /// A socket with a filter has the kernel verify the checksum of a datagram before it queues it,
+    /// where neither the network card nor GRO has done so; without one, the copy to this process
+    /// does. For single datagrams of 1452 bytes that nobody had verified, program and checksum took
+    /// 155 ns more in the kernel and 30 ns less in the copy, of 2.2 µs.
     pub(crate) fn of_socket(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let (numbers, program) = note_arrival()?;
         let program = program.as_raw_fd();
@@ -90,8 +93,9 @@ fn note_arrival() -> io::Result<(SharedMap, OwnedFd)> {
     Ok((numbers, load(BPF_PROG_TYPE_SOCKET_FILTER, &program)?))
 }
 
-/// Attaches a program to what leaves through an interface of the calling thread's network namespace, until the
-/// descriptor that it returns is closed. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
+/// Attaches a program to what leaves through an interface of the calling thread's network
+/// namespace, until the descriptor that it returns is closed. Needs Linux 6.6, CAP_BPF and
+/// CAP_NET_ADMIN.
 ///
 /// The program returns [`PASS`] or [`DROP`].
 pub(crate) fn attach_to_egress(ifindex: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
@@ -121,7 +125,8 @@ unsafe impl Sync for SharedMap {}
 
 impl Drop for SharedMap {
     fn drop(&mut self) {
-        // SAFETY: `new` made the mapping for this one alone, of this length; `get` lends it for no longer than this lives.
+        // SAFETY: `new` made the mapping for this one alone, of this length; `get` lends it for no
+        // longer than this lives.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<[AtomicU64; NUMBERS]>()) };
     }
 }
@@ -129,7 +134,8 @@ impl Drop for SharedMap {
 impl SharedMap {
     /// They are zero. The descriptor is the map's, for a program to name.
     pub(crate) fn new() -> io::Result<(Self, OwnedFd)> {
-        // Asked for first: a sandbox may end a process that makes a system call which it is not meant to need.
+        // Asked for first: a sandbox may end a process that makes a system call which it is not
+        // meant to need.
         if !capabilities(None)?.effective.contains(CapabilitySet::BPF) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -160,8 +166,8 @@ impl SharedMap {
     }
 
     pub(crate) fn get(&self) -> &[AtomicU64; NUMBERS] {
-        // SAFETY: `new` made the mapping, which begins with a page, is long enough and ends with this only (`drop`);
-        // what programs write there are whole numbers, which are atomics here.
+        // SAFETY: `new` made the mapping, which begins with a page, is long enough and ends with
+        // this only (`drop`); what programs write there are whole numbers, which are atomics here.
         unsafe { self.0.as_ref() }
     }
 }
@@ -171,7 +177,8 @@ pub(crate) fn offset(at: usize) -> i16 {
     i16::try_from(8 * at).unwrap_or(i16::MAX)
 }
 
-/// A register. R0 holds what a call returns and what the program does; calls take R1 to R5 and leave R6 to R9 alone.
+/// A register. R0 holds what a call returns and what the program does; calls take R1 to R5 and
+/// leave R6 to R9 alone.
 #[derive(Clone, Copy)]
 pub(crate) struct Register(u8);
 
@@ -191,7 +198,8 @@ const GET_SMP_PROCESSOR_ID: Function = Function(8);
 pub(crate) const TCP_SOCK: Function = Function(96);
 const KTIME_GET_BOOT_NS: Function = Function(125);
 
-/// `struct bpf_insn`. The kernel documents the codes in Documentation/bpf/standardization/instruction-set.rst.
+/// `struct bpf_insn`. The kernel documents the codes in
+/// Documentation/bpf/standardization/instruction-set.rst.
 #[repr(C)]
 pub(crate) struct Instruction {
     code: u8,
@@ -309,8 +317,8 @@ fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
         insns: program.as_ptr(),
         license: c"".as_ptr(),
     };
-    // SAFETY: the attributes are as long as stated; `insns` points to that many instructions, `license` to a C string,
-    // and the kernel only reads them.
+    // SAFETY: the attributes are as long as stated; `insns` points to that many instructions,
+    // `license` to a C string, and the kernel only reads them.
     Ok(owned(unsafe { bpf(BPF_PROG_LOAD, &mut attributes) }?))
 }
 
@@ -348,7 +356,8 @@ struct LinkCreate {
 ///
 /// # Safety
 ///
-/// `attributes` must be those of the command, and every pointer in them valid for what the kernel does with it.
+/// `attributes` must be those of the command, and every pointer in them valid for what the kernel
+/// does with it.
 unsafe fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<RawFd> {
     if cfg!(not(all(
         target_endian = "little",

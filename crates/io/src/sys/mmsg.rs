@@ -1,7 +1,7 @@
 //! `sendmmsg` and `recvmmsg`, with the control messages they carry.
 //!
-//! Addresses and control messages are encoded and decoded as bytes, in safe code; only the headers that point to
-//! them are the kernel's structures.
+//! Addresses and control messages are encoded and decoded as bytes, in safe code; only the headers
+//! that point to them are the kernel's structures.
 
 #![allow(unsafe_code)]
 
@@ -46,7 +46,8 @@ const FAMILY_V6: u16 = 10;
 #[repr(C, align(4))]
 struct Name([u8; 28]);
 
-/// Control messages: room for what is asked for (PKTINFO, TOS or TCLASS, UDP_SEGMENT or UDP_GRO, SO_RXQ_OVFL) and more.
+/// Control messages: room for what is asked for (PKTINFO, TOS or TCLASS, UDP_SEGMENT or UDP_GRO,
+/// SO_RXQ_OVFL) and more.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control<const N: usize>([u8; N]);
@@ -93,9 +94,9 @@ pub(crate) fn send(fd: BorrowedFd<'_>, messages: &[Message<'_>]) -> Result<usize
         header.msg_hdr.msg_control = (&raw mut *control).cast();
         header.msg_hdr.msg_controllen = control_len as _;
     }
-    // SAFETY: the loop above initialised the first `count` headers; what they point to (names, iovecs, controls and
-    // the callers' bytes) is borrowed or owned by this frame until the call returns, and the kernel only reads it,
-    // except msg_len in the headers.
+    // SAFETY: the loop above initialised the first `count` headers; what they point to (names,
+    // iovecs, controls and the callers' bytes) is borrowed or owned by this frame until the call
+    // returns, and the kernel only reads it, except msg_len in the headers.
     let sent = unsafe {
         libc::sendmmsg(
             fd.as_raw_fd(),
@@ -112,7 +113,8 @@ fn encode_control(message: &Message<'_>, out: &mut [u8]) -> usize {
     let mut at = 0;
     let to = &message.train.to;
     match to.src.filter(|_| message.from_source).map(|src| src.ip) {
-        // struct in_pktinfo: interface 0, so that routing stays free to choose it, source, unused destination
+        // struct in_pktinfo: interface 0, so that routing stays free to choose it, source, unused
+        // destination
         Some(IpAddr::V4(ip)) => {
             let mut info = [0; 12];
             info[4..8].copy_from_slice(&ip.octets());
@@ -149,8 +151,8 @@ fn encode_control(message: &Message<'_>, out: &mut [u8]) -> usize {
     at
 }
 
-/// Appends one control message to zeroed memory: its length field excludes the padding (`CMSG_LEN`), its place
-/// includes it (`CMSG_SPACE`).
+/// Appends one control message to zeroed memory: its length field excludes the padding
+/// (`CMSG_LEN`), its place includes it (`CMSG_SPACE`).
 fn push(out: &mut [u8], at: &mut usize, level: i32, kind: i32, payload: &[u8]) {
     let word = size_of::<usize>();
     let place = &mut out[*at..*at + cmsg_space(payload.len())];
@@ -198,7 +200,8 @@ fn decode_name(name: &[u8; 28], len: usize) -> Option<SocketAddr> {
     }
 }
 
-/// The kernel's structures for receiving into a batch, kept with it so that they need not be written each time.
+/// The kernel's structures for receiving into a batch, kept with it so that they need not be
+/// written each time.
 pub(crate) struct RecvHeaders {
     headers: Vec<libc::mmsghdr>,
     iovecs: Vec<libc::iovec>,
@@ -206,8 +209,8 @@ pub(crate) struct RecvHeaders {
     controls: Vec<Control<RECV_CONTROL>>,
 }
 
-// SAFETY: the pointers in `headers` and `iovecs` are written anew by every `receive` and followed by nothing else, so
-// it does not matter which thread owns them in between.
+// SAFETY: the pointers in `headers` and `iovecs` are written anew by every `receive` and followed
+// by nothing else, so it does not matter which thread owns them in between.
 unsafe impl Send for RecvHeaders {}
 
 // SAFETY: nothing can be done with a shared reference.
@@ -224,14 +227,16 @@ pub(crate) struct Arrived {
     pub(crate) stride: Option<usize>,
     pub(crate) len: usize,
     pub(crate) truncated: bool,
-    /// From SO_RXQ_OVFL: messages that the socket had no room for, since it was made and before this one.
+    /// From SO_RXQ_OVFL: messages that the socket had no room for, since it was made and before
+    /// this one.
     pub(crate) dropped: Option<u32>,
 }
 
 impl RecvHeaders {
     pub(crate) fn new(slots: usize) -> Self {
         Self {
-            // SAFETY: mmsghdr and iovec consist of integers and pointers, for all of which zero is a value.
+            // SAFETY: mmsghdr and iovec consist of integers and pointers, for all of which zero is
+            // a value.
             headers: vec![unsafe { MaybeUninit::zeroed().assume_init() }; slots],
             iovecs: vec![
                 libc::iovec {
@@ -266,8 +271,9 @@ impl RecvHeaders {
             header.msg_hdr.msg_flags = 0;
             count += 1;
         }
-        // SAFETY: the loop above pointed the first `count` headers to distinct, exclusively borrowed memory of the
-        // stated lengths: `slots` yields disjoint slices that outlive this call, the rest belongs to `self`.
+        // SAFETY: the loop above pointed the first `count` headers to distinct, exclusively
+        // borrowed memory of the stated lengths: `slots` yields disjoint slices that outlive this
+        // call, the rest belongs to `self`.
         let received = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -295,7 +301,8 @@ impl RecvHeaders {
     }
 }
 
-/// An entry of a socket's error queue: `struct sock_extended_err`, and the addresses that come with it.
+/// An entry of a socket's error queue: `struct sock_extended_err`, and the addresses that come with
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuedError {
     /// Where the datagram went that it is about.
@@ -328,8 +335,8 @@ pub(crate) fn receive_errors(
         header.msg_hdr.msg_control = (&raw mut *control).cast();
         header.msg_hdr.msg_controllen = ERROR_CONTROL as _;
     }
-    // SAFETY: the loop above pointed the headers to distinct memory of the stated lengths that this frame owns; without
-    // buffers for it, what the datagrams held is left out.
+    // SAFETY: the loop above pointed the headers to distinct memory of the stated lengths that this
+    // frame owns; without buffers for it, what the datagrams held is left out.
     let received = unsafe {
         libc::recvmmsg(
             fd.as_raw_fd(),
@@ -357,7 +364,8 @@ fn decode_error(control: &[u8]) -> QueuedError {
     let mut error = QueuedError::default();
     for (level, kind, payload) in control_messages(control) {
         match (level, kind, payload) {
-            // struct sock_extended_err: errno, origin, type, code, padding, info, data; the reporter's address
+            // struct sock_extended_err: errno, origin, type, code, padding, info, data; the
+            // reporter's address
             (
                 libc::IPPROTO_IP,
                 libc::IP_RECVERR,
@@ -457,7 +465,8 @@ fn decode_control(control: &[u8]) -> Arrived {
             arrived.src = Some(Source { ip, ifindex });
         };
         match message {
-            // struct in_pktinfo: interface, the local address to answer from, destination in the header
+            // struct in_pktinfo: interface, the local address to answer from, destination in the
+            // header
             (libc::IPPROTO_IP, libc::IP_PKTINFO, [i0, i1, i2, i3, a, b, c, d, ..]) => {
                 source(
                     Ipv4Addr::new(*a, *b, *c, *d).into(),

@@ -1,4 +1,5 @@
-//! System calls that no safe wrapper covers. Unsafe code of this crate stands in this directory only.
+//! System calls that no safe wrapper covers. Unsafe code of this crate stands in this directory
+//! only.
 
 pub(crate) mod bpf;
 pub(crate) mod mmsg;

@@ -55,8 +55,8 @@ pub(crate) fn ioctl_ifreq(
     request: libc::Ioctl,
     ifreq: &mut IfReq,
 ) -> io::Result<()> {
-    // SAFETY: callers pass TUNSETIFF, TUNGETIFF, SIOCGIFMTU or SIOCGIFINDEX, which access one ifreq,
-    // exclusively borrowed here and as large as the kernel's.
+    // SAFETY: callers pass TUNSETIFF, TUNGETIFF, SIOCGIFMTU or SIOCGIFINDEX, which access one
+    // ifreq, exclusively borrowed here and as large as the kernel's.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut *ifreq) }).map(drop)
 }
 
@@ -66,7 +66,8 @@ pub(crate) fn ioctl_value(
     request: libc::Ioctl,
     value: libc::c_ulong,
 ) -> io::Result<()> {
-    // SAFETY: callers pass TUNSETOFFLOAD, which takes its argument by value and touches no memory of ours.
+    // SAFETY: callers pass TUNSETOFFLOAD, which takes its argument by value and touches no memory
+    // of ours.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, value) }).map(drop)
 }
 
@@ -108,7 +109,8 @@ pub(crate) fn set_option(
 pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Result<i32> {
     let mut value = 0_i32;
     let mut len = INT_LEN;
-    // SAFETY: the kernel writes at most the stated length, that of an int, to `value`, and the length to `len`.
+    // SAFETY: the kernel writes at most the stated length, that of an int, to `value`, and the
+    // length to `len`.
     check(unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -123,8 +125,9 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
 
 const INT_LEN: libc::socklen_t = 4;
 
-/// Closes what this process was started with, but the standard streams and `except`: somebody may wait for the end of a
-/// pipe or a lock. What it opened itself it does not pass on, which is how the two are told apart.
+/// Closes what this process was started with, but the standard streams and `except`: somebody may
+/// wait for the end of a pipe or a lock. What it opened itself it does not pass on, which is how
+/// the two are told apart.
 pub fn close_inherited(except: &[i32]) -> io::Result<()> {
     let open = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -132,15 +135,17 @@ pub fn close_inherited(except: &[i32]) -> io::Result<()> {
         // SAFETY: a number and a flag: no memory is read or written.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
         if fd > 2 && flags >= 0 && flags & libc::FD_CLOEXEC == 0 && !except.contains(&fd) {
-            // SAFETY: without FD_CLOEXEC it came through execve(2), so that nothing in this process owns it.
+            // SAFETY: without FD_CLOEXEC it came through execve(2), so that nothing in this process
+            // owns it.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
     Ok(())
 }
 
-/// A duplicate of the open descriptor `number`, as its own: a number alone says nothing about who else uses it, so that
-/// taking it over would not be safe. Without pidfd_getfd(2), which needs Linux 5.6 and which containers refuse.
+/// A duplicate of the open descriptor `number`, as its own: a number alone says nothing about who
+/// else uses it, so that taking it over would not be safe. Without pidfd_getfd(2), which needs
+/// Linux 5.6 and which containers refuse.
 pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: numbers only: no memory is read or written, and the descriptor stays as it is.
     let fd = check(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) })?;

@@ -1,4 +1,5 @@
-//! A TUN queue or UDP socket with faults: what networks and kernels do on bad days, on purpose and repeatably.
+//! A TUN queue or UDP socket with faults: what networks and kernels do on bad days, on purpose and
+//! repeatably.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -23,7 +24,8 @@ pub struct Faults {
     pub reordering: f64,
     /// A train is cut after a datagram, so that shorter trains arrive.
     pub split: f64,
-    /// The queue or buffer is full: a send takes fewer trains, a write says EAGAIN. A read or receive finds nothing.
+    /// The queue or buffer is full: a send takes fewer trains, a write says EAGAIN. A read or
+    /// receive finds nothing.
     pub full: f64,
     /// A receive fails with ECONNREFUSED, a read with EINTR, a write with EIO.
     pub error: f64,

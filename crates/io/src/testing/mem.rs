@@ -13,7 +13,8 @@ use rustix::io::Errno;
 
 use crate::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
-/// Trains that wait at an in-memory socket before further ones are dropped, and frames at an in-memory TUN.
+/// Trains that wait at an in-memory socket before further ones are dropped, and frames at an
+/// in-memory TUN.
 const QUEUE: usize = 1024;
 
 /// A bounded queue with a descriptor that is readable while something is in it.
@@ -165,7 +166,8 @@ impl Network {
         Self::default()
     }
 
-    /// A socket at `addr`. `gso`: trains to and from it travel as trains, else datagram by datagram.
+    /// A socket at `addr`. `gso`: trains to and from it travel as trains, else datagram by
+    /// datagram.
     pub fn bind(&self, addr: SocketAddr, gso: bool) -> io::Result<MemUdp> {
         let queue = Arc::new(Queue::new()?);
         let mut sockets = self.lock();

@@ -1,5 +1,5 @@
-//! Test doubles behind the traits of this crate: a network in memory ([`mem`]), a wrapper that injects faults
-//! ([`fault`]) and one that records what passes ([`pcap`]).
+//! Test doubles behind the traits of this crate: a network in memory ([`mem`]), a wrapper that
+//! injects faults ([`fault`]) and one that records what passes ([`pcap`]).
 
 pub mod fault;
 pub mod mem;

@@ -107,7 +107,8 @@ impl<T> Recorded<T> {
         Self::udp(inner, recorder, local)
     }
 
-    /// Records a UDP socket that is bound to `local`: every datagram that was received, or offered and taken.
+    /// Records a UDP socket that is bound to `local`: every datagram that was received, or offered
+    /// and taken.
     pub fn udp(inner: T, recorder: Recorder, local: SocketAddr) -> Self {
         Self {
             inner,

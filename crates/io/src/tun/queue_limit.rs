@@ -10,18 +10,20 @@ use crate::sys::bpf::{self, Instruction, R0, R1, R2, R6, R7, R8, R9, SharedMap, 
 
 /// Bytes of a packet that counts: shorter ones are limited by their number.
 const LONG: u16 = 4096;
-/// Packets that are read before what was let through before them is taken for read, too, or lost. No fewer than the queue
-/// has room for.
+/// Packets that are read before what was let through before them is taken for read, too, or lost.
+/// No fewer than the queue has room for.
 const AGE: u32 = 512;
-/// Bytes that long packets have on average where the queue is long enough. TCP makes none longer than a third of its
-/// window, so where many connections share the queue a short one costs them more than it saves.
+/// Bytes that long packets have on average where the queue is long enough. TCP makes none longer
+/// than a third of its window, so where many connections share the queue a short one costs them
+/// more than it saves.
 const MEAN: u64 = 48_000;
 /// So many times the least limit is the most.
 const RANGE: u64 = 8;
 
 /// Bytes of long packets that were let through: what the program writes.
 const PASSED: usize = 0;
-/// Packets that were in the GSO packets which it dropped and nobody keeps. The program writes that, too.
+/// Packets that were in the GSO packets which it dropped and nobody keeps. The program writes that,
+/// too.
 const LOST: usize = 1;
 /// How many of them were read. It begins a cache line, of what this process writes.
 const TAKEN: usize = 8;
@@ -40,13 +42,14 @@ const PACKETS_OUT: i16 = 44;
 /// Headers of IPv6 and TCP with timestamps.
 const HEADERS: i32 = 40 + 32;
 
-/// Drops long GSO packets that are sent through an interface while too many bytes of long packets wait, as long as it
-/// lives.
+/// Drops long GSO packets that are sent through an interface while too many bytes of long packets
+/// wait, as long as it lives.
 ///
-/// TCP on this host keeps what is dropped here, and slows down. It tries again when an acknowledgement comes; where none
-/// is to come, only after 200 ms or more. So a connection that has nothing in flight passes. A packet that is no GSO packet
-/// passes, too: with an MTU of 4096 or more a retransmission is as long as that. Of such packets the kernel's limit
-/// lets no more bytes wait than the MTU times the number of packets.
+/// TCP on this host keeps what is dropped here, and slows down. It tries again when an
+/// acknowledgement comes; where none is to come, only after 200 ms or more. So a connection that
+/// has nothing in flight passes. A packet that is no GSO packet passes, too: with an MTU of 4096 or
+/// more a retransmission is as long as that. Of such packets the kernel's limit lets no more bytes
+/// wait than the MTU times the number of packets.
 #[derive(Debug)]
 pub(crate) struct QueueLimit {
     numbers: SharedMap,
@@ -61,8 +64,9 @@ pub(crate) struct QueueLimit {
 }
 
 impl QueueLimit {
-    /// For an interface of the calling thread's network namespace that has one queue: `least` bytes may wait, or up to
-    /// [`RANGE`] times that as long as packets are short of [`MEAN`]. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
+    /// For an interface of the calling thread's network namespace that has one queue: `least` bytes
+    /// may wait, or up to [`RANGE`] times that as long as packets are short of [`MEAN`]. Needs
+    /// Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
     pub(crate) fn attach(ifindex: u32, least: u64) -> io::Result<Self> {
         let (numbers, map) = SharedMap::new()?;
         numbers.get()[LIMIT].store(least, Relaxed);
@@ -78,7 +82,8 @@ impl QueueLimit {
         })
     }
 
-    /// Packets dropped so far that no TCP of this host keeps: those in GSO packets that are forwarded, or UDP.
+    /// Packets dropped so far that no TCP of this host keeps: those in GSO packets that are
+    /// forwarded, or UDP.
     pub(crate) fn lost(&self) -> u64 {
         self.numbers.get()[LOST].load(Relaxed)
     }
@@ -103,7 +108,8 @@ impl QueueLimit {
         if packets < AGE {
             return;
         }
-        // What was let through may be lost where the queue is full of packets, and must not count for ever.
+        // What was let through may be lost where the queue is full of packets, and must not count
+        // for ever.
         let mark = self.mark.swap(passed.load(Relaxed), Relaxed);
         taken.fetch_max(mark, Relaxed);
         let (bytes, long) = (self.bytes.swap(0, Relaxed), self.long.swap(0, Relaxed));
@@ -141,7 +147,8 @@ fn program(map: &OwnedFd) -> [Instruction; 30] {
         // 10. So does, beyond it, what is no GSO packet.
         Instruction::load32(R9, R6, GSO_SIZE),
         Instruction::skip_if_equal(R9, 0, skip(11, count)),
-        // 12. And what a TCP socket sends that has nothing in flight. What another one sends, TCP keeps.
+        // 12. And what a TCP socket sends that has nothing in flight. What another one sends, TCP
+        //     keeps.
         Instruction::load64(R1, R6, SOCKET),
         Instruction::skip_if_equal(R1, 0, skip(13, lost)),
         Instruction::call(TCP_SOCK),
@@ -152,8 +159,9 @@ fn program(map: &OwnedFd) -> [Instruction; 30] {
         Instruction::add64(R7, offset(PASSED), R8),
         Instruction::set(R0, bpf::PASS),
         Instruction::exit(),
-        // 21. lost: how many packets it holds. What a virtual machine or another TUN sent does not say. Then it is what is
-        // left without headers, divided by the GSO size and rounded up: one less than it holds if the last is tiny.
+        // 21. lost: how many packets it holds. What a virtual machine or another TUN sent does not
+        //     say. Then it is what is left without headers, divided by the GSO size and rounded up:
+        //     one less than it holds if the last is tiny.
         Instruction::load32(R1, R6, GSO_SEGS),
         Instruction::skip_if_not_equal(R1, 0, skip(22, add)),
         Instruction::copy(R1, R8),

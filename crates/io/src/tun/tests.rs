@@ -37,8 +37,8 @@ fn device(netns: &Netns, name: &str, addresses: &[&str], offloads: Offloads) -> 
     tuns.pop().unwrap()
 }
 
-/// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is, but for GSO packets in
-/// tunnels, which it cuts, and merges again if asked to. Counts GSO packets.
+/// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is, but
+/// for GSO packets in tunnels, which it cuts, and merges again if asked to. Counts GSO packets.
 ///
 ///     a: 10.8.0.1/24, fd08::1/64  -- thread --  b: 10.8.0.2/24, fd08::2/64
 struct Joined {
@@ -113,8 +113,8 @@ fn carry(tuns: &[Tun; 2], stop: &AtomicBool, gso_packets: &[AtomicUsize; 256], m
     }
 }
 
-/// Writes the packets of a frame one by one, with no word on their checksums, which the receiver verifies then; or
-/// merged again.
+/// Writes the packets of a frame one by one, with no word on their checksums, which the receiver
+/// verifies then; or merged again.
 fn cut(tun: &Tun, frame: &Frame<'_>, merge: bool) {
     let mut coalescer = Coalescer::new(merge, false);
     let mut packets = Vec::new();
@@ -536,8 +536,8 @@ fn a_device_with_one_queue_knows_where_and_when_a_packet_was_sent() {
     }
 }
 
-/// A device whose queue is limited to 40,000 bytes of long packets and so many in all, and who sends GSO packets through
-/// it.
+/// A device whose queue is limited to 40,000 bytes of long packets and so many in all, and who
+/// sends GSO packets through it.
 fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     let net = Netns::new().unwrap();
     let mut tun = device(&net, "tun", &["10.8.0.1"], Offloads::ALL);
@@ -621,7 +621,8 @@ fn packets_that_a_limited_queue_drops_are_counted() {
     let forward = || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1");
     net.run(forward).unwrap().unwrap();
     let inner = device(&net, "inner", &["10.7.0.1"], Offloads::ALL);
-    // 1. From a socket here: 5 of 10 packets find no room, each of 7 datagrams, as do the 5 of the next round.
+    // 1. From a socket here: 5 of 10 packets find no room, each of 7 datagrams, as do the 5 of the
+    //    next round.
     let mut frame = Vec::new();
     for lost in [35, 70] {
         for _ in 0..10 {
@@ -636,7 +637,8 @@ fn packets_that_a_limited_queue_drops_are_counted() {
         }
         while next(&tun).is_some() {}
     }
-    // 2. Forwarded, from a TUN that does not say of how many: the same packets from a host behind it.
+    // 2. Forwarded, from a TUN that does not say of how many: the same packets from a host behind
+    //    it.
     let header = &mut frame[VNET_HDR_LEN..][..20];
     header[10..12].fill(0);
     header[12..16].copy_from_slice(&[10, 7, 0, 2]);

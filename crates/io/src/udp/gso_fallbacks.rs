@@ -1,7 +1,7 @@
 //! Destinations to which the kernel would not segment.
 //!
-//! What is refused depends on the path (its MTU, its device), so it is remembered per destination and tried again
-//! after a while: one bad path does not cost the others their speed.
+//! What is refused depends on the path (its MTU, its device), so it is remembered per destination
+//! and tried again after a while: one bad path does not cost the others their speed.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,8 @@ const CAPACITY: usize = 256;
 /// How long a refusal is believed.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-/// An IPv4 address, or the network of an IPv6 one: a peer may have as many addresses there as it likes.
+/// An IPv4 address, or the network of an IPv6 one: a peer may have as many addresses there as it
+/// likes.
 fn path(to: IpAddr) -> IpAddr {
     match to {
         IpAddr::V4(_) => to,

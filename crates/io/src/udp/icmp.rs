@@ -1,9 +1,11 @@
-//! ICMP errors: what comes back for datagrams that left, and how sending and receiving go on meanwhile.
+//! ICMP errors: what comes back for datagrams that left, and how sending and receiving go on
+//! meanwhile.
 //!
-//! With IP_RECVERR the kernel keeps each ICMP error in the error queue of the socket whose datagram it quotes, and its
-//! errno at the socket. The next send or receive fails with that errno, whomever it concerns. So that nobody pays for
-//! what another's path says, a call that fails with such an errno is made again. What is in the queue counts against
-//! the receive buffer and wakes whoever sleeps on the socket, until it is taken.
+//! With IP_RECVERR the kernel keeps each ICMP error in the error queue of the socket whose datagram
+//! it quotes, and its errno at the socket. The next send or receive fails with that errno, whomever
+//! it concerns. So that nobody pays for what another's path says, a call that fails with such an
+//! errno is made again. What is in the queue counts against the receive buffer and wakes whoever
+//! sleeps on the socket, until it is taken.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +23,8 @@ use crate::sys::mmsg::{self, ERROR_BATCH, QueuedError};
 const KEPT: usize = 64;
 /// Errors that are moved from the queue at once. Of a flood the rest is left for the next time.
 const BATCHES: usize = 4;
-/// How often a call is made again while errors come. A train that meets more of them is lost, as UDP loses it.
+/// How often a call is made again while errors come. A train that meets more of them is lost, as
+/// UDP loses it.
 const ATTEMPTS: usize = 8;
 
 explained_enum! {
@@ -33,9 +36,11 @@ explained_enum! {
         HostUnreachable => "host_unreachable",
         /// A router, or this host, has no route to the peer's network.
         NetworkUnreachable => "network_unreachable",
-        /// A firewall on the way or at the peer refuses our datagrams (administratively prohibited).
+        /// A firewall on the way or at the peer refuses our datagrams (administratively
+        /// prohibited).
         Prohibited => "prohibited",
-        /// A datagram is larger than a link on its way takes (fragmentation needed, packet too big).
+        /// A datagram is larger than a link on its way takes (fragmentation needed, packet too
+        /// big).
         TooBig => "too_big",
         /// A datagram was on its way for too long, as in a routing loop.
         TimeExceeded => "time_exceeded",
@@ -46,7 +51,8 @@ explained_enum! {
 
 /// An ICMP error that came back for a datagram that was sent.
 ///
-/// Nobody authenticates ICMP: whoever guesses two ports can forge it. It is for people to read, and for counters.
+/// Nobody authenticates ICMP: whoever guesses two ports can forge it. It is for people to read, and
+/// for counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
     /// Where the datagram was sent.
@@ -57,7 +63,8 @@ pub struct IcmpError {
     pub kind: IcmpKind,
     /// The type and code of ICMP or ICMPv6.
     pub code: (u8, u8),
-    /// With [`IcmpKind::TooBig`], how many bytes of IP packet the link takes; 0 if that is not said.
+    /// With [`IcmpKind::TooBig`], how many bytes of IP packet the link takes; 0 if that is not
+    /// said.
     pub mtu: u32,
 }
 
@@ -148,7 +155,8 @@ impl IcmpErrors {
         }
     }
 
-    /// Empties the socket's error queue, or takes as much of a flood as is due at once. Returns how many ever came.
+    /// Empties the socket's error queue, or takes as much of a flood as is due at once. Returns how
+    /// many ever came.
     pub(super) fn collect(&self, fd: BorrowedFd<'_>) -> u64 {
         let mut kept = self.lock();
         for _ in 0..BATCHES {
@@ -181,14 +189,15 @@ impl IcmpErrors {
     }
 }
 
-/// Makes a system call again that failed with what an ICMP error left at the socket. `collect` empties the error queue
-/// and returns how many errors ever came.
+/// Makes a system call again that failed with what an ICMP error left at the socket. `collect`
+/// empties the error queue and returns how many errors ever came.
 ///
 /// 1. An errno that ICMP cannot leave is the call's own.
-/// 2. Else the call is made again: with nothing in the queue, too, for a full receive buffer keeps errors out of it.
+/// 2. Else the call is made again: with nothing in the queue, too, for a full receive buffer keeps
+///    errors out of it.
 /// 3. If it fails again and no error came meanwhile, the errno is its own.
-/// 4. While errors come it is made again, but not for ever. Then the errno is one that nobody blames on the source
-///    address, or on segmentation.
+/// 4. While errors come it is made again, but not for ever. Then the errno is one that nobody
+///    blames on the source address, or on segmentation.
 pub(super) fn past_errors<T>(
     mut call: impl FnMut() -> Result<T, Errno>,
     mut collect: impl FnMut() -> u64,

@@ -3,8 +3,8 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// Calls that fail as `script` says, where ICMP errors come as `errors` says, one entry for each call; then one that
-/// succeeds. Returns the result and how many calls it took.
+/// Calls that fail as `script` says, where ICMP errors come as `errors` says, one entry for each
+/// call; then one that succeeds. Returns the result and how many calls it took.
 fn run(script: &[Errno], errors: &[u64]) -> (Result<usize, Errno>, usize) {
     let came = Cell::new(0);
     let mut script: VecDeque<_> = script.iter().copied().collect();

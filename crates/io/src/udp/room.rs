@@ -1,13 +1,15 @@
 //! How much may wait in a socket: what is received in a fixed time.
 //!
-//! A fast receiver then survives a moment without a core, and a slow one makes nobody wait longer for it than before.
+//! A fast receiver then survives a moment without a core, and a slow one makes nobody wait longer
+//! for it than before.
 
 use std::time::{Duration, Instant};
 
 use super::SOCKET_BUFFER;
 
-/// What is received in this time may wait. At 14 Gb/s a receiver that shares two cores with the senders of 128 streams
-/// lost hundreds of trains with room for 4 ms or, while their windows still opened, for 10; none with 20.
+/// What is received in this time may wait. At 14 Gb/s a receiver that shares two cores with the
+/// senders of 128 streams lost hundreds of trains with room for 4 ms or, while their windows still
+/// opened, for 10; none with 20.
 const SPAN: Duration = Duration::from_millis(20);
 /// The most that a receive buffer grows to: what 13 Gb/s bring in a span.
 const MAX_RECEIVE_BUFFER: usize = 32 << 20;
@@ -32,8 +34,8 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Counts `bytes` that were received at `now`. Once a span it returns how large the receive buffer should be from
-    /// now on, unless that is and was the least.
+    /// Counts `bytes` that were received at `now`. Once a span it returns how large the receive
+    /// buffer should be from now on, unless that is and was the least.
     ///
     /// It grows at once and shrinks by an eighth a span.
     pub(super) fn received(&mut self, now: Instant, bytes: usize) -> Option<usize> {

@@ -361,7 +361,8 @@ impl Hosts {
             std::thread::sleep(Duration::from_millis(2));
         }
         let hosts = Self { a, b };
-        // Until the neighbours know each other, the kernel keeps a few datagrams and drops the others.
+        // Until the neighbours know each other, the kernel keeps a few datagrams and drops the
+        // others.
         for (_, _, b) in FAMILIES {
             let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
             at_a.send(&[train(to, 5, b"hello")], &mut SendReport::default());
@@ -611,7 +612,8 @@ fn a_pair_shares_one_port_which_nobody_else_gets() {
             }
             assert!(descriptors() < before + 150, "no descriptor leaks");
             drop(v6);
-            // Programs that other tests of this process start have its sockets, too, until they are executed.
+            // Programs that other tests of this process start have its sockets, too, until they are
+            // executed.
             let deadline = Instant::now() + Duration::from_secs(10);
             let again = loop {
                 match bind_pair(port, 0, Offloads::ALL) {
@@ -819,7 +821,8 @@ fn an_icmp_error_hides_no_datagram_that_waits() {
 #[test]
 fn what_a_full_queue_of_the_device_drops_is_reported_as_lost() {
     let hosts = Hosts::new();
-    // A burst as long as a train: longer ones would be cut, and the queue would say nothing of the parts it drops.
+    // A burst as long as a train: longer ones would be cut, and the queue would say nothing of the
+    // parts it drops.
     let shape = "qdisc add dev a root tbf rate 50mbit burst 100kb limit 200kb";
     let shaped = hosts.a.run(|| {
         let mut tc = std::process::Command::new("tc");

@@ -1,7 +1,8 @@
 //! The Internet checksum (RFC 1071).
 //!
-//! Sums are kept in machine byte order and in 64 bits: 2^64 - 1 is a multiple of 2^16 - 1, so that a sum folds to the
-//! same 16 bits whatever the width it was made in, and byte order does not matter until it is folded (RFC 1071 §2).
+//! Sums are kept in machine byte order and in 64 bits: 2^64 - 1 is a multiple of 2^16 - 1, so that
+//! a sum folds to the same 16 bits whatever the width it was made in, and byte order does not
+//! matter until it is folded (RFC 1071 §2).
 
 #[cfg(target_arch = "x86_64")]
 mod simd;
@@ -15,7 +16,8 @@ use std::ops::Add;
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of `bytes`, the first of which stands at an even offset. An odd last byte counts as if a zero followed.
+    /// The sum of `bytes`, the first of which stands at an even offset. An odd last byte counts as
+    /// if a zero followed.
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
         #[cfg(target_arch = "x86_64")]
@@ -37,7 +39,8 @@ impl Sum {
         Sum(u64::from(field.to_be()))
     }
 
-    /// The sum in 16 bits: what a header carries that someone else completes (a pseudo-header's partial sum).
+    /// The sum in 16 bits: what a header carries that someone else completes (a pseudo-header's
+    /// partial sum).
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,
@@ -68,7 +71,8 @@ impl Add for Sum {
     }
 }
 
-/// Sums with `LANES` accumulators of 64 bits, each fed 32 bits at a time: they cannot overflow before 16 GiB.
+/// Sums with `LANES` accumulators of 64 bits, each fed 32 bits at a time: they cannot overflow
+/// before 16 GiB.
 #[inline(always)]
 fn lanes<const LANES: usize>(bytes: &[u8]) -> u64 {
     let mut accumulators = [0u64; LANES];

@@ -8,8 +8,8 @@
 //! | `avx2`: `lanes`, compiled for AVX2 | 3.4 | 4.2 | 14.2 | 93 |
 //! | `avx512` | 2.1 | 2.6 | 7.8 | 44 |
 //!
-//! What LLVM makes of `lanes` for AVX-512 is slower than for AVX2 (70 ns for 1368 bytes), hence the intrinsics; those
-//! of AVX2 gain nothing over LLVM.
+//! What LLVM makes of `lanes` for AVX-512 is slower than for AVX2 (70 ns for 1368 bytes), hence the
+//! intrinsics; those of AVX2 gain nothing over LLVM.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
@@ -26,11 +26,13 @@ pub(super) const WORTH: usize = 64;
 #[inline]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
-        // SAFETY: the line above has just found on this processor all that the function is compiled for.
+        // SAFETY: the line above has just found on this processor all that the function is compiled
+        // for.
         return unsafe { avx512(bytes) };
     }
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: the line above has just found on this processor all that the function is compiled for.
+        // SAFETY: the line above has just found on this processor all that the function is compiled
+        // for.
         return unsafe { avx2(bytes) };
     }
     lanes::<8>(bytes)

@@ -14,12 +14,14 @@ use crate::noise::{Identity, Remote};
 use crate::{Tai64N, Time};
 
 impl Device {
-    /// Changes the configuration, whole or not at all. What is set to what it was disturbs nothing: no session, no
-    /// endpoint, no packet on its way.
+    /// Changes the configuration, whole or not at all. What is set to what it was disturbs nothing:
+    /// no session, no endpoint, no packet on its way.
     ///
-    /// An endpoint equal to the one that was last configured leaves one that the peer has roamed to alone, unless a
-    /// handshake is being tried there in vain and nothing authentic came for Reject-After-Time. With `replace_peers`, a peer that the change names
-    /// keeps its sessions, counters and the endpoint that it was heard from; what the change does not say about it is reset.
+    /// An endpoint equal to the one that was last configured leaves one that the peer has roamed to
+    /// alone, unless a handshake is being tried there in vain and nothing authentic came for
+    /// Reject-After-Time. With `replace_peers`, a peer that the change names keeps its sessions,
+    /// counters and the endpoint that it was heard from; what the change does not say about it is
+    /// reset.
     ///
     /// # Errors
     /// There would be too many peers; nothing was changed.
@@ -166,7 +168,8 @@ impl Device {
         !peer.allowed_ips.is_empty()
     }
 
-    /// Does what a section asks; `anew` also resets what it does not name. True if that changed the routes.
+    /// Does what a section asks; `anew` also resets what it does not name. True if that changed the
+    /// routes.
     fn change_peer(&mut self, now: Time, id: u32, section: &PeerChange, anew: bool) -> bool {
         let routes_changed = self.change_allowed_ips(id, section, anew);
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -246,7 +249,8 @@ impl PeerState {
             }
             return;
         };
-        // Whoever loads a file again sends whole peers. One who names nothing but the endpoint means to move it.
+        // Whoever loads a file again sends whole peers. One who names nothing but the endpoint
+        // means to move it.
         let whole = anew || section.replace_allowed_ips;
         let here = self.peer.endpoint().map(|endpoint| endpoint.addr);
         let same = self.configured_endpoint.replace(addr) == Some(addr);

@@ -1,4 +1,5 @@
-//! What happens to a handshake message, in this order: parse → mac1 → mac2 and limiter under load → consume → act.
+//! What happens to a handshake message, in this order: parse → mac1 → mac2 and limiter under load →
+//! consume → act.
 
 use super::{Device, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Refusal};
 use crate::config::PublicKey;
@@ -11,8 +12,8 @@ use crate::{Endpoint, Tai64N, Time};
 type Refused = (Refusal, Option<PublicKey>);
 
 impl Device {
-    /// A datagram of type 1, 2 or 3 came in. `wall` is the time of day; `under_load` says that the engine's queue of
-    /// handshakes is long. Datagrams of any other kind are counted and dropped.
+    /// A datagram of type 1, 2 or 3 came in. `wall` is the time of day; `under_load` says that the
+    /// engine's queue of handshakes is long. Datagrams of any other kind are counted and dropped.
     pub fn handle_handshake(
         &mut self,
         now: Time,
@@ -89,8 +90,8 @@ impl Device {
         if now >= self.under_load_until {
             return Ok(());
         }
-        // "If the responder is under load, … it may … respond with a cookie reply message" (5.3) to whoever has not
-        // shown that it receives at its address, and then limits by that address.
+        // "If the responder is under load, … it may … respond with a cookie reply message" (5.3) to
+        // whoever has not shown that it receives at its address, and then limits by that address.
         let addr = from.addr;
         if !self
             .checker
@@ -203,7 +204,8 @@ impl Device {
         Ok(public)
     }
 
-    /// A cookie reply moves no endpoint and no timer: anyone who saw our message can make one (invariant 3).
+    /// A cookie reply moves no endpoint and no timer: anyone who saw our message can make one
+    /// (invariant 3).
     fn handle_cookie_reply(
         &mut self,
         now: Time,

@@ -36,7 +36,8 @@ pub use outcome::{HandshakeKind, HandshakeOutcome, Refusal};
 pub use packet::{NotOpened, NotSealed};
 use peer_state::PeerState;
 
-/// Peers that one call lets do what is due: each may cost a Diffie-Hellman, and what they send is answered.
+/// Peers that one call lets do what is due: each may cost a Diffie-Hellman, and what they send is
+/// answered.
 const MAX_DUE: usize = 64;
 
 /// The two orders of [`Device::deadlines`].
@@ -53,12 +54,13 @@ pub struct Device {
     peers: BTreeMap<u32, PeerState>,
     by_key: HashMap<PublicKey, u32>,
     next_id: u32,
-    /// The last timestamp that each removed peer was sent, for the case that it is added again. At most MAX_PEERS.
+    /// The last timestamp that each removed peer was sent, for the case that it is added again. At
+    /// most MAX_PEERS.
     removed: HashMap<PublicKey, Tai64N>,
     /// What the next change starts from; clones of it are published.
     routes: AllowedIps<Arc<Peer>>,
-    /// The earliest deadline of each peer that has one. Those that frames wait for stand in [`URGENT`], the others in
-    /// [`ORDINARY`].
+    /// The earliest deadline of each peer that has one. Those that frames wait for stand in
+    /// [`URGENT`], the others in [`ORDINARY`].
     deadlines: [BTreeSet<(Time, u32)>; 2],
     listen_port: u16,
     fwmark: u32,
@@ -88,7 +90,8 @@ struct Core {
 )]
 enum Queued {
     Output(Output),
-    /// The responder cannot send until it hears from us: a keepalive, unless staged frames went out by now.
+    /// The responder cannot send until it hears from us: a keepalive, unless staged frames went out
+    /// by now.
     Confirm(Arc<Peer>, Arc<Session>),
 }
 
@@ -106,8 +109,8 @@ pub enum Output {
         datagram: ArrayVec<u8, INITIATION_LEN>,
         /// The peer it is for; `None` for a cookie reply, which answers before the peer is known.
         peer: Option<Arc<Peer>>,
-        /// How many of its kind left before it in vain: initiations without an answer, or responses that led to no
-        /// session.
+        /// How many of its kind left before it in vain: initiations without an answer, or responses
+        /// that led to no session.
         in_vain: u32,
     },
     /// Seal and send an empty packet on [`Peer::current`], then call [`Peer::keepalive_sent`].
@@ -124,7 +127,8 @@ pub enum Output {
     DropStaged {
         /// The peer that does not answer or was removed.
         peer: Arc<Peer>,
-        /// How many initiations left until the handshake was given up; `None` if the peer was removed.
+        /// How many initiations left until the handshake was given up; `None` if the peer was
+        /// removed.
         given_up_after: Option<u32>,
     },
 }
@@ -167,26 +171,31 @@ handshake_counters! {
     cookies_received,
     /// Cookie replies that were authentic.
     cookies_accepted,
-    /// Messages of all three kinds that could not leave: no socket, no route, or a firewall on this host.
+    /// Messages of all three kinds that could not leave: no socket, no route, or a firewall on this
+    /// host.
     send_failed,
     /// Handshakes given up after 90 seconds without an answer (REKEY_ATTEMPT_TIME).
     given_up,
-    /// Dropped: neither type nor length of a handshake message, or the interface has no private key.
+    /// Dropped: neither type nor length of a handshake message, or the interface has no private
+    /// key.
     invalid,
-    /// Dropped: mac1 does not show that the sender knows our public key. It has another one for this interface.
+    /// Dropped: mac1 does not show that the sender knows our public key. It has another one for
+    /// this interface.
     bad_mac1,
     /// Dropped: the source sends too much while we are under load.
     rate_limited,
     /// Dropped: the initiation decrypts, but its static key is no peer's.
     unknown_peer,
-    /// Dropped: the timestamp is not greater than the greatest one received from the peer. The sender's clock was set
-    /// back, another host has the same private key, or the message is a replay.
+    /// Dropped: the timestamp is not greater than the greatest one received from the peer. The
+    /// sender's clock was set back, another host has the same private key, or the message is a
+    /// replay.
     replayed_timestamp,
     /// Dropped: too soon after the peer's last initiation.
     flooded,
     /// Dropped: a tag or Diffie-Hellman result is wrong. Of a response: the preshared keys differ.
     not_authentic,
-    /// Dropped: a response or cookie reply for no handshake that is under way. It comes too late or twice.
+    /// Dropped: a response or cookie reply for no handshake that is under way. It comes too late or
+    /// twice.
     unexpected,
 }
 
@@ -210,8 +219,8 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Device {
-    /// `random` fills a buffer with random bytes: the operating system's in production, seeded in tests. It keeps none
-    /// for later: a machine that is cloned would use them twice.
+    /// `random` fills a buffer with random bytes: the operating system's in production, seeded in
+    /// tests. It keeps none for later: a machine that is cloned would use them twice.
     pub fn new(random: Random) -> Self {
         Self {
             core: Core {
@@ -276,8 +285,8 @@ impl Device {
         self.core.stats
     }
 
-    /// What became of the datagram of an [`Output::Handshake`] for this peer: whether it left. One that could not is
-    /// tried again by its timer, as if the network had lost it.
+    /// What became of the datagram of an [`Output::Handshake`] for this peer: whether it left. One
+    /// that could not is tried again by its timer, as if the network had lost it.
     pub fn handle_sent(&mut self, datagram: &[u8], peer: Option<&Arc<Peer>>, left: bool) {
         let stats = &mut self.core.stats;
         if !left {
@@ -316,8 +325,9 @@ impl Device {
 
     /// [`Device::next_deadline`] has passed. Harmless at any other time.
     ///
-    /// Where many peers are due at once, some may still be afterwards: the caller sends and hears others in between.
-    /// Peers that frames wait for and the others alternate, so that neither can hold the other up.
+    /// Where many peers are due at once, some may still be afterwards: the caller sends and hears
+    /// others in between. Peers that frames wait for and the others alternate, so that neither can
+    /// hold the other up.
     pub fn handle_timeout(&mut self, now: Time, wall: Tai64N) {
         let orders = [[URGENT, ORDINARY], [ORDINARY, URGENT]].into_iter().cycle();
         for [first, second] in orders.take(MAX_DUE) {
@@ -335,7 +345,8 @@ impl Device {
         }
     }
 
-    /// Nothing can be sent from now on: handshakes and keepalives wait until the interface comes up.
+    /// Nothing can be sent from now on: handshakes and keepalives wait until the interface comes
+    /// up.
     pub fn went_down(&mut self) {
         self.core.up = false;
     }
@@ -352,12 +363,13 @@ impl Device {
         }
     }
 
-    /// The machine is a clone, or was reset to a snapshot: another copy of it, or this one before the reset, has these
-    /// sessions, too. Both would seal different packets with the same counters (invariant 1), and the response to a
-    /// handshake that is under way would give both the same session.
+    /// The machine is a clone, or was reset to a snapshot: another copy of it, or this one before
+    /// the reset, has these sessions, too. Both would seal different packets with the same counters
+    /// (invariant 1), and the response to a handshake that is under way would give both the same
+    /// session.
     ///
-    /// So no session sends any more, on no thread, and handshakes under way are forgotten. The next packet to a peer
-    /// starts a new one; until then what the peer sends is received.
+    /// So no session sends any more, on no thread, and handshakes under way are forgotten. The next
+    /// packet to a peer starts a new one; until then what the peer sends is received.
     pub fn was_cloned(&mut self, now: Time) {
         if let Some(identity) = &self.core.identity {
             // The other copy knows the secret behind the cookies.
@@ -378,16 +390,17 @@ impl Device {
         (at <= now && self.deadlines[order].remove(&(at, id))).then_some(id)
     }
 
-    /// When to call [`Device::handle_timeout`] at the latest. That may have passed already: initiations are sent by it,
-    /// also the first one to a peer, a bounded number a call.
+    /// When to call [`Device::handle_timeout`] at the latest. That may have passed already:
+    /// initiations are sent by it, also the first one to a peer, a bounded number a call.
     pub fn next_deadline(&self) -> Option<Time> {
         let first = self.deadlines.iter().filter_map(BTreeSet::first);
         first.map(|(time, _)| *time).min()
     }
 
-    /// Whether a peer's keys were dropped, all of them, since the last call: whoever sealed or opened with them then
-    /// overwrites what the AEAD left on the stack ([`adit_aead::zeroizing_stack`]). Keys that are replaced need no care:
-    /// packets with the new ones follow.
+    /// Whether a peer's keys were dropped, all of them, since the last call: whoever sealed or
+    /// opened with them then overwrites what the AEAD left on the stack
+    /// ([`adit_aead::zeroizing_stack`]). Keys that are replaced need no care: packets with the new
+    /// ones follow.
     pub fn poll_keys_dropped(&mut self) -> bool {
         std::mem::take(&mut self.core.keys_dropped)
     }

@@ -9,16 +9,18 @@ use crate::wire::Message;
 
 /// What became of one handshake message that came in.
 ///
-/// Only a message that was accepted is proven to come from where it came from and from whom it says. Of a message that
-/// was refused everything may be forged: it is for people to read, and nothing may follow from it.
+/// Only a message that was accepted is proven to come from where it came from and from whom it
+/// says. Of a message that was refused everything may be forged: it is for people to read, and
+/// nothing may follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeOutcome {
     /// What came; `None` if it is no handshake message.
     pub kind: Option<HandshakeKind>,
     /// The address and port that it came from.
     pub from: SocketAddr,
-    /// The static key of the peer that it is of, as far as the message says so: by its static key, or by the handshake
-    /// that it answers. With [`Refusal::UnknownPeer`] it is the key that no peer has.
+    /// The static key of the peer that it is of, as far as the message says so: by its static key,
+    /// or by the handshake that it answers. With [`Refusal::UnknownPeer`] it is the key that no
+    /// peer has.
     pub peer: Option<PublicKey>,
     /// Why it was refused; `None` if it was accepted.
     pub refusal: Option<Refusal>,
@@ -42,23 +44,26 @@ explained_enum! {
         Invalid => "invalid",
         /// The interface has no private key, so that nobody can talk to it.
         NoPrivateKey => "no_private_key",
-        /// mac1 does not show that the sender knows our public key: it has another one for this interface.
+        /// mac1 does not show that the sender knows our public key: it has another one for this
+        /// interface.
         BadMac1 => "bad_mac1",
-        /// We are under load and the sender has not shown that it receives at its address: it is sent a cookie.
+        /// We are under load and the sender has not shown that it receives at its address: it is
+        /// sent a cookie.
         CookieRequired => "cookie_required",
         /// We are under load and the source sends too much.
         RateLimited => "rate_limited",
         /// The initiation decrypts, but its static key is no peer's.
         UnknownPeer => "unknown_peer",
-        /// The timestamp is not greater than the greatest one received from the peer: the sender's clock was set back,
-        /// another host has the same private key, or the message is a replay.
+        /// The timestamp is not greater than the greatest one received from the peer: the sender's
+        /// clock was set back, another host has the same private key, or the message is a replay.
         ReplayedTimestamp => "replayed_timestamp",
         /// The initiation comes too soon after the peer's last one.
         Flooded => "flooded",
-        /// A tag or Diffie-Hellman result is wrong: of a response, since the preshared keys differ; of anything else,
-        /// since the message is damaged or forged.
+        /// A tag or Diffie-Hellman result is wrong: of a response, since the preshared keys differ;
+        /// of anything else, since the message is damaged or forged.
         NotAuthentic => "not_authentic",
-        /// A response or cookie reply for no handshake that is under way: it comes too late or twice.
+        /// A response or cookie reply for no handshake that is under way: it comes too late or
+        /// twice.
         Unexpected => "unexpected",
     }
 }

@@ -1,7 +1,7 @@
 //! One packet at a time, with all that belongs to it, for an embedder that needs no trains.
 //!
-//! Out: route → session → reserve → pad → seal → note. In: look up → open → replay window → roam → note → trim padding →
-//! check source.
+//! Out: route → session → reserve → pad → seal → note. In: look up → open → replay window → roam →
+//! note → trim padding → check source.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ pub enum NotSealed {
     NoRoute,
     /// It is not known where the peer is.
     NoEndpoint(Arc<Peer>),
-    /// There is no session yet, and a handshake is started. Keep the packet, a bounded number of them, until
-    /// [`Output::SessionReady`](super::Output::SessionReady) or [`Output::DropStaged`](super::Output::DropStaged) names the
-    /// peer.
+    /// There is no session yet, and a handshake is started. Keep the packet, a bounded number of
+    /// them, until [`Output::SessionReady`](super::Output::SessionReady) or
+    /// [`Output::DropStaged`](super::Output::DropStaged) names the peer.
     NoSession(Arc<Peer>),
 }
 
@@ -47,8 +47,8 @@ pub enum NotOpened {
 }
 
 impl Device {
-    /// Seals one IP packet for the peer whose allowed IPs contain its destination: where to send the datagram to, and the
-    /// datagram. `mtu` is the tunnel's, beyond which no padding goes.
+    /// Seals one IP packet for the peer whose allowed IPs contain its destination: where to send
+    /// the datagram to, and the datagram. `mtu` is the tunnel's, beyond which no padding goes.
     ///
     /// The drain rule of the [crate] applies. Here two devices are joined by function calls:
     ///
@@ -143,7 +143,8 @@ impl Device {
         Ok((to, datagram))
     }
 
-    /// The datagram that [`Output::Keepalive`](super::Output::Keepalive) asks for; `None` if it cannot be sent any more.
+    /// The datagram that [`Output::Keepalive`](super::Output::Keepalive) asks for; `None` if it
+    /// cannot be sent any more.
     pub fn seal_keepalive(
         &mut self,
         now: Time,
@@ -158,10 +159,11 @@ impl Device {
         Some((to, datagram))
     }
 
-    /// Opens one transport data message that came from `from`: the IP packet in it, or nothing of a keepalive.
+    /// Opens one transport data message that came from `from`: the IP packet in it, or nothing of a
+    /// keepalive.
     ///
-    /// The drain rule of the [crate] applies. What [`classify`](crate::wire::classify) calls a handshake goes to
-    /// [`Device::handle_handshake`].
+    /// The drain rule of the [crate] applies. What [`classify`](crate::wire::classify) calls a
+    /// handshake goes to [`Device::handle_handshake`].
     pub fn open(
         &mut self,
         now: Time,

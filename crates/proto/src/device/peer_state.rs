@@ -46,7 +46,8 @@ pub(super) struct PeerState {
     pub(super) timers: Timers,
     /// Frames wait for an initiation that is due.
     pub(super) frames_wait: bool,
-    /// The order of the device's deadlines in which the peer stands, and the deadline under which it does.
+    /// The order of the device's deadlines in which the peer stands, and the deadline under which
+    /// it does.
     pub(super) scheduled: Option<(usize, Time)>,
 }
 
@@ -142,12 +143,13 @@ impl PeerState {
         }
     }
 
-    /// Something asks for a new session: starts a handshake unless one is under way, as soon as the last one is
-    /// Rekey-Timeout ago ("never … more than one \[initiation\] per Rekey-Timeout", 6.1).
+    /// Something asks for a new session: starts a handshake unless one is under way, as soon as the
+    /// last one is Rekey-Timeout ago ("never … more than one \[initiation\] per Rekey-Timeout",
+    /// 6.1).
     ///
-    /// The initiation is always the timer's to send: thousands of peers may want one at the same time, and
-    /// [`Device::handle_timeout`](super::Device::handle_timeout) takes turns with what they answer, and between those
-    /// that frames wait for and the others.
+    /// The initiation is always the timer's to send: thousands of peers may want one at the same
+    /// time, and [`Device::handle_timeout`](super::Device::handle_timeout) takes turns with what
+    /// they answer, and between those that frames wait for and the others.
     pub(super) fn handshake_wanted(&mut self, now: Time, frames_wait: bool) {
         self.peer.take_wanted();
         self.attempts_since = now;
@@ -166,14 +168,16 @@ impl PeerState {
         self.timers.arm(Timer::Retransmit, at);
     }
 
-    /// The handshake that is under way, if one is, begins anew: its initiation went nowhere, or is not right any more.
+    /// The handshake that is under way, if one is, begins anew: its initiation went nowhere, or is
+    /// not right any more.
     pub(super) fn restart_handshake(&mut self, now: Time) {
         if self.timers.is_armed(Timer::Retransmit) {
             self.timers.arm(Timer::Retransmit, now);
         }
     }
 
-    /// Sends a new initiation in place of the last one, if there is anything to send it with and to.
+    /// Sends a new initiation in place of the last one, if there is anything to send it with and
+    /// to.
     pub(super) fn send_initiation(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
         self.forget_initiation(core);
         self.last_sent_handshake = Some(now);
@@ -188,8 +192,9 @@ impl PeerState {
         };
         let index = core.new_index(self.peer.id());
         let ephemeral = core.new_ephemeral();
-        // Each is greater than the last one to this peer, also when the clock is set back. What others were sent does
-        // not matter: a clock that was ahead once must not make us ahead of the clock for everybody.
+        // Each is greater than the last one to this peer, also when the clock is set back. What
+        // others were sent does not matter: a clock that was ahead once must not make us ahead of
+        // the clock for everybody.
         let timestamp = wall.coarse().max(self.sent_timestamp.next_grain());
         self.sent_timestamp = timestamp;
         let created = core.identity.as_ref().and_then(|identity| {
@@ -234,7 +239,8 @@ impl PeerState {
         // The index lives on in the session.
         self.initiation = None;
         self.publish(core, now, &session);
-        // A session that the peer initiated meanwhile may be the one it uses: keep that one to receive.
+        // A session that the peer initiated meanwhile may be the one it uses: keep that one to
+        // receive.
         let (replaced, previous) = match self.sessions.next.take() {
             Some(next) => (self.sessions.current.take(), Some(next)),
             None => (None, self.sessions.current.take()),
@@ -268,7 +274,8 @@ impl PeerState {
 
     fn publish(&mut self, core: &mut Core, now: Time, session: &Arc<Session>) {
         core.shared.insert(&self.peer, session);
-        // "…zeros out … all keys after … Reject-After-Time × 3 … if no new keys have been exchanged" (6.3).
+        // "…zeros out … all keys after … Reject-After-Time × 3 … if no new keys have been
+        // exchanged" (6.3).
         self.timers.arm(Timer::ZeroKeys, now + ZERO_KEYS_AFTER_TIME);
     }
 
@@ -305,8 +312,8 @@ impl PeerState {
             current,
             next,
         } = &self.sessions;
-        // A shard may be about to make one current that the peer has just confirmed: the next, or one that was next
-        // when our own handshake ended.
+        // A shard may be about to make one current that the peer has just confirmed: the next, or
+        // one that was next when our own handshake ended.
         for session in [previous, current, next].into_iter().flatten() {
             session.retire();
         }
@@ -322,7 +329,8 @@ impl PeerState {
         core.drop_session(sessions.next);
     }
 
-    /// Our own key is another now, or may be used twice: only a new handshake leads to a session to send with.
+    /// Our own key is another now, or may be used twice: only a new handshake leads to a session to
+    /// send with.
     pub(super) fn start_anew(&mut self, core: &mut Core, now: Time) {
         self.expire_sessions(core);
         self.forget_initiation(core);
@@ -330,7 +338,8 @@ impl PeerState {
         self.restart_handshake(now);
     }
 
-    /// Sends nothing more on the present sessions. What is under way to us on those in use is still received.
+    /// Sends nothing more on the present sessions. What is under way to us on those in use is still
+    /// received.
     pub(super) fn expire_sessions(&mut self, core: &mut Core) {
         self.retire_sessions();
         core.drop_session(self.sessions.next.take());
@@ -344,7 +353,8 @@ impl PeerState {
         }
     }
 
-    /// Keeps the peer, and the path to it, alive: an empty packet, or a handshake where no session can send it.
+    /// Keeps the peer, and the path to it, alive: an empty packet, or a handshake where no session
+    /// can send it.
     pub(super) fn send_keepalive(&mut self, core: &mut Core, now: Time) {
         if !core.up {
             return;

@@ -1,8 +1,8 @@
 //! The timers of a peer (whitepaper 6), and what they do when they run out.
 //!
-//! Retransmit, NoAnswer, Keepalive and ZeroKeys are the whitepaper's; PersistentKeepalive is the configuration's.
-//! Those that depend on the traffic are lazy: shards only note times, and a timer that runs out looks at them and, if
-//! it was pushed back meanwhile, is armed again.
+//! Retransmit, NoAnswer, Keepalive and ZeroKeys are the whitepaper's; PersistentKeepalive is the
+//! configuration's. Those that depend on the traffic are lazy: shards only note times, and a timer
+//! that runs out looks at them and, if it was pushed back meanwhile, is armed again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,10 +30,11 @@ impl PeerState {
         }
     }
 
-    /// A shard sent or received while the timer that looks at it did not run, by the bits of [`event`].
+    /// A shard sent or received while the timer that looks at it did not run, by the bits of
+    /// [`event`].
     ///
-    /// Even if that is answered by now, the timer runs: a busy peer then costs one event per timeout, not one per
-    /// packet that is answered before its event arrives.
+    /// Even if that is answered by now, the timer runs: a busy peer then costs one event per
+    /// timeout, not one per packet that is answered before its event arrives.
     pub(super) fn arm_for_activity(&mut self, now: Time, events: u8) {
         if events & event::NO_ANSWER != 0 {
             let since = self.peer.unanswered().unwrap_or(now);
@@ -56,8 +57,8 @@ impl PeerState {
         since + NO_ANSWER_TIMEOUT + self.jitter
     }
 
-    /// "…retries … for … Rekey-Attempt-Time before giving up. If a packet is explicitly queued up to be sent, then
-    /// this timer is reset" (6.4).
+    /// "…retries … for … Rekey-Attempt-Time before giving up. If a packet is explicitly queued up
+    /// to be sent, then this timer is reset" (6.4).
     fn initiation_due(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
         self.frames_wait = false;
         if self.peer.take_wanted() {
@@ -83,8 +84,8 @@ impl PeerState {
         });
     }
 
-    /// "If … no packets have been received for Keepalive-Timeout + Rekey-Timeout" after data was sent, "a handshake
-    /// initiation is sent" (6.5).
+    /// "If … no packets have been received for Keepalive-Timeout + Rekey-Timeout" after data was
+    /// sent, "a handshake initiation is sent" (6.5).
     fn data_unanswered(&mut self, now: Time) {
         self.peer.set_armed(event::NO_ANSWER, false);
         let Some(since) = self.peer.unanswered() else {
@@ -98,8 +99,9 @@ impl PeerState {
         self.handshake_wanted(now, false);
     }
 
-    /// "If a peer has received a validly-authenticated transport data message …, but does not have any packets itself
-    /// to send back for Keepalive-Timeout seconds, it sends a keepalive message" (6.5).
+    /// "If a peer has received a validly-authenticated transport data message …, but does not have
+    /// any packets itself to send back for Keepalive-Timeout seconds, it sends a keepalive message"
+    /// (6.5).
     fn keepalive_due(&mut self, core: &mut Core, now: Time) {
         self.peer.set_armed(event::KEEPALIVE, false);
         let Some(since) = self.peer.owed() else {

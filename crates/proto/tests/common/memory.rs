@@ -1,5 +1,5 @@
-//! Searches all writable memory of the process for secrets, which it knows by their complements only, or it would find
-//! its own.
+//! Searches all writable memory of the process for secrets, which it knows by their complements
+//! only, or it would find its own.
 
 #![allow(
     dead_code,
@@ -34,8 +34,8 @@ pub fn alone(name: &str, body: impl FnOnce()) {
     );
 }
 
-/// What must not be found: half of it is as bad as all. The first and the last byte are left out: they differ between a
-/// private key as it was drawn and as Curve25519 uses it.
+/// What must not be found: half of it is as bad as all. The first and the last byte are left out:
+/// they differ between a private key as it was drawn and as Curve25519 uses it.
 #[derive(Clone)]
 pub struct Needle {
     name: String,

@@ -1,7 +1,8 @@
-//! Two or more hosts on a virtual clock, joined by a network that loses, delays, reorders and duplicates.
+//! Two or more hosts on a virtual clock, joined by a network that loses, delays, reorders and
+//! duplicates.
 //!
-//! A host is a [`Device`] and the least of an engine: it seals, opens and stages one packet at a time, and calls what
-//! a shard calls. Everything is derived from one seed.
+//! A host is a [`Device`] and the least of an engine: it seals, opens and stages one packet at a
+//! time, and calls what a shard calls. Everything is derived from one seed.
 
 #![allow(
     dead_code,

@@ -65,7 +65,8 @@ impl Capture {
         std::fs::read(self.host.path(&self.file)).expect("the capture's file")
     }
 
-    /// The UDP datagrams captured so far (Ethernet or raw IP, IPv4 without options or IPv6 without extensions).
+    /// The UDP datagrams captured so far (Ethernet or raw IP, IPv4 without options or IPv6 without
+    /// extensions).
     pub fn datagrams(&self) -> Vec<Datagram> {
         let bytes = self.bytes();
         let u32_at =

@@ -1,5 +1,5 @@
-//! A virtual machine with Debian's cloud kernel, for that kernel's own WireGuard and for Adit on an older kernel.
-//! scripts/guest builds it, tests/guest/init is its PID 1.
+//! A virtual machine with Debian's cloud kernel, for that kernel's own WireGuard and for Adit on an
+//! older kernel. scripts/guest builds it, tests/guest/init is its PID 1.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,8 @@ use super::{Host, repository, seconds, under_ci, wait_for};
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
-/// A running guest. Its eth0 (10.9.0.2/24, fd09::2/64) is joined to tap0 of its host (10.9.0.1/24, fd09::1/64).
+/// A running guest. Its eth0 (10.9.0.2/24, fd09::2/64) is joined to tap0 of its host (10.9.0.1/24,
+/// fd09::1/64).
 pub struct Guest {
     pub host: Host,
     qemu: Child,
@@ -30,7 +31,8 @@ fn image() -> PathBuf {
 }
 
 impl Guest {
-    /// Boots it with `files` copied in. Where it is not built, says so and returns none; under CI that is a failure.
+    /// Boots it with `files` copied in. Where it is not built, says so and returns none; under CI
+    /// that is a failure.
     pub fn boot(files: &[&Path]) -> Option<Guest> {
         Self::boot_image(image(), files)
     }
@@ -157,7 +159,8 @@ impl Guest {
         self.monitor(&[&migrate, "cont"]);
     }
 
-    /// Resets the machine to its snapshot, as a hypervisor does: in a new QEMU, which gives it a new generation ID.
+    /// Resets the machine to its snapshot, as a hypervisor does: in a new QEMU, which gives it a
+    /// new generation ID.
     pub fn reset_to_snapshot(&mut self) {
         self.monitor(&["quit"]);
         wait_for("QEMU ends", seconds(20), || {
@@ -254,8 +257,8 @@ fn start(host: &Host, image: &Path, dir: &Path, more: &[&str]) -> (Child, BufRea
     (qemu, BufReader::new(shell))
 }
 
-/// Adds files to an initramfs, at the paths they have here, with the shared libraries they need: a second archive
-/// after the first.
+/// Adds files to an initramfs, at the paths they have here, with the shared libraries they need: a
+/// second archive after the first.
 fn append(initrd: &Path, files: &[&Path], dir: &Path) {
     let tree = dir.join("tree");
     let copy = |from: &Path, to: &Path| {

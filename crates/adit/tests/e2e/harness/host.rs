@@ -13,9 +13,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::watchdog;
 
-/// Equal interface names do not collide: every host has its own /run (UAPI sockets), /sys (its interfaces) and
-/// /etc/wireguard. The holder reads its standard input, a pipe from the test: when the test process is gone, however
-/// it went, the holder ends; it is PID 1 of its namespace, so that everything in the host ends with it.
+/// Equal interface names do not collide: every host has its own /run (UAPI sockets), /sys (its
+/// interfaces) and /etc/wireguard. The holder reads its standard input, a pipe from the test: when
+/// the test process is gone, however it went, the holder ends; it is PID 1 of its namespace, so
+/// that everything in the host ends with it.
 const HOLD: &str = r"
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -121,8 +122,8 @@ impl Host {
         self.0.init
     }
 
-    /// A path inside the host, as the test can open it. Absolute links on the way lead out of the host: say /run, not
-    /// /var/run.
+    /// A path inside the host, as the test can open it. Absolute links on the way lead out of the
+    /// host: say /run, not /var/run.
     pub fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.0.init))
     }
@@ -204,8 +205,9 @@ impl Host {
         self.try_sh(&format!("ip link show dev {name}")).ok()
     }
 
-    /// Waits until the host answers at an address of its own ("fd00::1", perhaps with a prefix length): an IPv6 address
-    /// that `ip addr add` has added gets its local route in the kernel's own time.
+    /// Waits until the host answers at an address of its own ("fd00::1", perhaps with a prefix
+    /// length): an IPv6 address that `ip addr add` has added gets its local route in the kernel's
+    /// own time.
     #[track_caller]
     pub fn answers_at(&self, addr: &str) {
         let addr = addr.split('/').next().unwrap_or(addr);
@@ -260,8 +262,8 @@ pub fn move_link(from: &Host, name: &str, to: &Host) {
     );
 }
 
-/// Runs a command to its end, bounded in time, with both streams read meanwhile. A process left behind that keeps the
-/// streams open does not hold this up for longer than the limit.
+/// Runs a command to its end, bounded in time, with both streams read meanwhile. A process left
+/// behind that keeps the streams open does not hold this up for longer than the limit.
 pub fn output(mut command: Command, input: &[u8], what: &str) -> Output {
     let mut child = command
         .stdin(Stdio::piped())

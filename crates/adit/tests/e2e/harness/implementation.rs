@@ -9,8 +9,8 @@ use super::{Host, repository, seconds, under_ci, wait_for};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The implementation under test. `ADIT_TEST_SUBJECT=wireguard-go` puts another one in its place, which proves
-    /// the tests by an implementation that is known to be good.
+    /// The implementation under test. `ADIT_TEST_SUBJECT=wireguard-go` puts another one in its
+    /// place, which proves the tests by an implementation that is known to be good.
     Adit,
     WireguardGo,
     Tailscale,
@@ -113,7 +113,8 @@ impl Daemon {
                         daemon.log()
                     );
                 }
-                // `wg` removes a socket on which nobody listens: perhaps not the one of a killed run any more, but a new one.
+                // `wg` removes a socket on which nobody listens: perhaps not the one of a killed
+                // run any more, but a new one.
                 UnixStream::connect(host.path(&socket)).is_ok()
                     && host.try_sh(&format!("wg show {interface}")).ok()
             },

@@ -1,8 +1,9 @@
 //! Hosts, links, implementations and traffic for the end-to-end tests.
 //!
-//! A [`Host`] is a set of anonymous namespaces (network, mount, PID) held by one process that ends when the test
-//! process does, however that ends; with it end all daemons in it. Nothing has a name outside the namespaces, so tests
-//! run in parallel, survive killed predecessors and leave nothing behind.
+//! A [`Host`] is a set of anonymous namespaces (network, mount, PID) held by one process that ends
+//! when the test process does, however that ends; with it end all daemons in it. Nothing has a name
+//! outside the namespaces, so tests run in parallel, survive killed predecessors and leave nothing
+//! behind.
 
 mod capture;
 mod guest;

@@ -8,8 +8,9 @@ use super::{Host, Program, host, seconds, under_ci, wait_for};
 
 const UNITS: &str = "/run/units";
 
-/// In the host: a cgroup of its own ($1) and namespaces in that, which end with this process. Empty cgroups do not go by
-/// themselves: those of killed runs, whose process ($1 up to its dash) is gone, go now.
+/// In the host: a cgroup of its own ($1) and namespaces in that, which end with this process. Empty
+/// cgroups do not go by themselves: those of killed runs, whose process ($1 up to its dash) is
+/// gone, go now.
 const HOLD: &str = r#"
 set -e
 mkdir -p /run/cgroup
@@ -19,7 +20,8 @@ echo 0 > "/run/cgroup/adit-e2e-$1/cgroup.procs"
 exec unshare --cgroup --pid --fork --kill-child --mount --uts --ipc --mount-proc --propagation private sh -c "$2" sh "$3"
 "#;
 
-/// In these: what systemd may see and change, and nothing of the machine's own beyond. $1 is the program under test.
+/// In these: what systemd may see and change, and nothing of the machine's own beyond. $1 is the
+/// program under test.
 const BOOT: &str = r#"
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run

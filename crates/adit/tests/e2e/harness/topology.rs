@@ -117,8 +117,8 @@ impl Routed {
     }
 }
 
-/// [`Routed`] with the router translating what leaves towards the right, and forgetting an idle UDP mapping after two
-/// seconds. The right side has no route to the left one.
+/// [`Routed`] with the router translating what leaves towards the right, and forgetting an idle UDP
+/// mapping after two seconds. The right side has no route to the left one.
 pub struct Natted {
     pub net: Routed,
 }

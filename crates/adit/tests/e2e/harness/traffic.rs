@@ -20,8 +20,8 @@ pub fn marker() -> &'static [u8] {
     b"-PLAINTEXT-"
 }
 
-/// The stream's bytes from `offset` on. The period is a prime, so that data displaced by any size that occurs in
-/// networking does not look right.
+/// The stream's bytes from `offset` on. The period is a prime, so that data displaced by any size
+/// that occurs in networking does not look right.
 fn pattern(offset: u64) -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     let bytes = BYTES.get_or_init(|| {
@@ -194,8 +194,9 @@ fn receive(mut stream: TcpStream, what: &str) -> u64 {
     offset
 }
 
-/// Datagrams of the given payload sizes, `rounds` times, each echoed and checked by both sides. Up to eight are on
-/// their way at once, large ones alone, so that no socket's buffer overflows; none may be lost.
+/// Datagrams of the given payload sizes, `rounds` times, each echoed and checked by both sides. Up
+/// to eight are on their way at once, large ones alone, so that no socket's buffer overflows; none
+/// may be lost.
 #[track_caller]
 pub fn udp(from: &Host, to: &Host, address: &str, sizes: &[usize], rounds: usize) {
     let window = if sizes.iter().any(|size| *size > 9000) {
@@ -513,8 +514,8 @@ impl Drop for UdpTicker {
     }
 }
 
-/// A TCP connection to an echo server (`nc -ll -e cat`): sends `bytes` and checks that they come back, which is bulk
-/// traffic both ways at once.
+/// A TCP connection to an echo server (`nc -ll -e cat`): sends `bytes` and checks that they come
+/// back, which is bulk traffic both ways at once.
 pub struct Stream;
 
 impl Stream {

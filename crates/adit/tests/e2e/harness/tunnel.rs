@@ -82,8 +82,8 @@ impl Side {
             .sh(&format!("wg {}", args.replace("{}", &self.interface)))
     }
 
-    /// The interface's one peer, a field of `wg show IF dump`: 0 public key, 1 PSK, 2 endpoint, 3 allowed IPs,
-    /// 4 latest handshake, 5 received, 6 sent, 7 keepalive.
+    /// The interface's one peer, a field of `wg show IF dump`: 0 public key, 1 PSK, 2 endpoint, 3
+    /// allowed IPs, 4 latest handshake, 5 received, 6 sent, 7 keepalive.
     #[track_caller]
     pub fn peer_field(&self, index: usize) -> String {
         let dump = self.wg("show {} dump");

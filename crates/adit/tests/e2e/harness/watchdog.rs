@@ -45,7 +45,8 @@ fn watch() {
         std::thread::sleep(Duration::from_secs(1));
         for (name, began) in running().iter() {
             if began.elapsed() > LIMIT {
-                // What a macro prints here would belong to the test that came first, which may hide it.
+                // What a macro prints here would belong to the test that came first, which may hide
+                // it.
                 let _ = writeln!(
                     std::io::stderr(),
                     "{}not ended within {LIMIT:?}: {name}",

@@ -1,6 +1,7 @@
-//! ChaCha20 in 256-bit registers: eight lanes, one row of the state a vector, twice. Two groups do not fit 16 registers,
-//! so rows stand in memory: waiting for results would cost more than the loads and stores. Beside it, Poly1305 of other
-//! packets runs in the integer unit, which has nothing else to do.
+//! ChaCha20 in 256-bit registers: eight lanes, one row of the state a vector, twice. Two groups do
+//! not fit 16 registers, so rows stand in memory: waiting for results would cost more than the
+//! loads and stores. Beside it, Poly1305 of other packets runs in the integer unit, which has
+//! nothing else to do.
 
 use super::super::lanes::Lanes;
 use super::super::scalar::CONSTANTS;
@@ -15,7 +16,8 @@ pub(super) const WIDTH: usize = 16;
 
 /// Memory to work in, zeroized at the end.
 pub(super) struct Scratch {
-    /// The key in `start`, if it is only one. Never read through: a key does not move or change while a batch is at work.
+    /// The key in `start`, if it is only one. Never read through: a key does not move or change
+    /// while a batch is at work.
     key: *const [u8; 32],
     /// The states before and after the rounds.
     start: [[V; 16]; 2],
@@ -37,13 +39,14 @@ impl Scratch {
     }
 }
 
-/// Two quarter rounds of the 16 rows at `x`. Eight rows are in registers at a time, and most loads are part of another
-/// instruction. The compiler knows better and does worse: it spills rows to keep others, and makes two or three shuffles
-/// of the one that rotates by whole bytes.
+/// Two quarter rounds of the 16 rows at `x`. Eight rows are in registers at a time, and most loads
+/// are part of another instruction. The compiler knows better and does worse: it spills rows to
+/// keep others, and makes two or three shuffles of the one that rotates by whole bytes.
 macro_rules! quarter_rounds {
     ($x:ident $by16:ident $by8:ident; ($a0:literal $b0:literal $c0:literal $d0:literal) ($a1:literal $b1:literal $c1:literal $d1:literal)) => {
-        // SAFETY: this reads and writes the 16 rows at `x`, those of a group in `Scratch::end` (vectors, so aligned, and
-        // borrowed by `sixteen`), and registers that the compiler knows of.
+        // SAFETY: this reads and writes the 16 rows at `x`, those of a group in `Scratch::end`
+        // (vectors, so aligned, and borrowed by `sixteen`), and registers that the compiler knows
+        // of.
         asm!(
             "vmovdqa {b0}, [{x} + 32 * {B0}]",
             "vmovdqa {b1}, [{x} + 32 * {B1}]",
@@ -100,7 +103,8 @@ macro_rules! quarter_rounds {
 /// XORs the keystream into sixteen lanes and clears them, and meanwhile feeds Poly1305.
 ///
 /// # Safety
-/// The lanes keep the promises of [`Lanes`], the feed those of [`Feed`], and the processor has the features.
+/// The lanes keep the promises of [`Lanes`], the feed those of [`Feed`], and the processor has the
+/// features.
 #[target_feature(enable = "avx2,bmi2")]
 pub(super) unsafe fn sixteen(lanes: &mut Lanes, scratch: &mut Scratch, feed: &mut Feed) {
     let Scratch {
@@ -114,10 +118,11 @@ pub(super) unsafe fn sixteen(lanes: &mut Lanes, scratch: &mut Scratch, feed: &mu
     let by16 = bytes(0x0d0c_0f0e_0908_0b0a, 0x0504_0706_0100_0302);
     let by8 = bytes(0x0e0d_0c0f_0a09_080b, 0x0605_0407_0201_0003);
     lanes.idle(WIDTH);
-    // SAFETY: the caller's promises are passed on; all lanes are below 16. The memory that a lane which is not whole gets
-    // instead of its own has 64 bytes.
+    // SAFETY: the caller's promises are passed on; all lanes are below 16. The memory that a lane
+    // which is not whole gets instead of its own has 64 bytes.
     unsafe {
-        // 1. Lanes that are not whole go through memory that is, long before it is read and after it was written.
+        // 1. Lanes that are not whole go through memory that is, long before it is read and after
+        //    it was written.
         for lane in ones(lanes.partial()) {
             odd[lane] = [_mm256_setzero_si256(); 2];
             let text = odd[lane].as_mut_ptr().cast();
@@ -125,7 +130,8 @@ pub(super) unsafe fn sixteen(lanes: &mut Lanes, scratch: &mut Scratch, feed: &mu
             odd_dst[lane] = mem::replace(&mut lanes.dst[lane], text);
             copy(src, text, lanes.load[lane]);
         }
-        // 2. The rounds. Six blocks of Poly1305 take as long as a double round: more would be waited for.
+        // 2. The rounds. Six blocks of Poly1305 take as long as a double round: more would be
+        //    waited for.
         let kept = !lanes.mixed() && lanes.keys[0] == *key;
         *key = if lanes.mixed() {
             ptr::null()
@@ -189,8 +195,9 @@ unsafe fn finish(lanes: &Lanes, from: usize, start: &[V; 16], end: &[V; 16]) {
     }
 }
 
-/// The initial states of eight lanes, one row a register. Column 4i + j belongs to lane 2j + i: the order in which
-/// the transposition of 4x4 squares leaves them. The first twelve rows may be kept from the lanes before.
+/// The initial states of eight lanes, one row a register. Column 4i + j belongs to lane 2j + i: the
+/// order in which the transposition of 4x4 squares leaves them. The first twelve rows may be kept
+/// from the lanes before.
 #[inline]
 #[target_feature(enable = "avx2,bmi2")]
 unsafe fn initial(lanes: &Lanes, from: usize, kept: bool, rows: &mut [V; 16]) {
@@ -199,8 +206,8 @@ unsafe fn initial(lanes: &Lanes, from: usize, kept: bool, rows: &mut [V; 16]) {
             rows[i] = _mm256_set1_epi32(CONSTANTS[i].cast_signed());
         }
     }
-    // SAFETY: `from` is at most 8 and the loads end within 8 elements from there; every key pointer of the lanes is
-    // that of a live key.
+    // SAFETY: `from` is at most 8 and the loads end within 8 elements from there; every key pointer
+    // of the lanes is that of a live key.
     unsafe {
         if lanes.mixed() {
             for half in 0..2 {
@@ -241,7 +248,8 @@ fn transpose_words([a, b, c, d]: [V; 4]) -> [V; 4] {
 unsafe fn xor(lanes: &Lanes, lane: usize, block: [V; 2]) {
     let (src, dst) = (lanes.src[lane], lanes.dst[lane]);
     for (i, block) in block.into_iter().enumerate() {
-        // SAFETY: `Lanes` promises 64 bytes to read and to write if the lane is whole, or else it has memory of its own.
+        // SAFETY: `Lanes` promises 64 bytes to read and to write if the lane is whole, or else it
+        // has memory of its own.
         unsafe {
             let text = _mm256_loadu_si256(src.cast::<V>().add(i));
             _mm256_storeu_si256(dst.cast::<V>().add(i), _mm256_xor_si256(text, block));
@@ -259,7 +267,8 @@ fn ones(mut bits: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Copies the first bytes of a block, those of the mask `bytes`, without the call that the library would make of it.
+/// Copies the first bytes of a block, those of the mask `bytes`, without the call that the library
+/// would make of it.
 ///
 /// # Safety
 /// The bytes can be read and written, and do not overlap.

@@ -1,4 +1,5 @@
-//! Poly1305 in the integer unit, one packet after the other, in small steps that ChaCha20 takes between its rounds.
+//! Poly1305 in the integer unit, one packet after the other, in small steps that ChaCha20 takes
+//! between its rounds.
 
 use super::super::lanes::Text;
 use super::super::scalar::{Poly, absorb};
@@ -7,8 +8,8 @@ use zeroize::Zeroize;
 
 /// A queue of packets whose tags are made, one after the other. Packet `i` has slot `i % SLOTS`.
 ///
-/// Whoever makes packets ready promises that until they are finished their texts can be read and are not written, that
-/// their keys stand at `keys`, and that their tags may be written.
+/// Whoever makes packets ready promises that until they are finished their texts can be read and
+/// are not written, that their keys stand at `keys`, and that their tags may be written.
 pub(super) struct Feed {
     /// The packet at work, its next block, and how many whole blocks it still has.
     poly: Poly,
@@ -67,7 +68,8 @@ impl Feed {
         }
     }
 
-    /// Finishes the packet at work, which has no more whole blocks, and begins the next, if it is ready.
+    /// Finishes the packet at work, which has no more whole blocks, and begins the next, if it is
+    /// ready.
     ///
     /// # Safety
     /// The promises of [`Feed`].

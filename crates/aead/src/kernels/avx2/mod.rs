@@ -1,5 +1,5 @@
-//! AVX2: lanes are packed across packets as for AVX-512, sixteen at a time; Poly1305 runs in the integer unit at the
-//! same time, a packet or two behind when sealing, and ahead when opening.
+//! AVX2: lanes are packed across packets as for AVX-512, sixteen at a time; Poly1305 runs in the
+//! integer unit at the same time, a packet or two behind when sealing, and ahead when opening.
 
 mod chacha;
 mod feed;
@@ -12,11 +12,12 @@ use core::arch::x86_64::_mm256_zeroall;
 use core::hint::black_box;
 use feed::Feed;
 
-/// The most packets between the first whose tag is not made and the last that has lanes. More than have lanes at once,
-/// so that nothing waits for Poly1305 that is as fast as ChaCha20.
+/// The most packets between the first whose tag is not made and the last that has lanes. More than
+/// have lanes at once, so that nothing waits for Poly1305 that is as fast as ChaCha20.
 const SLOTS: usize = 32;
 
-/// When opening, keys are made for this many packets, beginning with the one to be decrypted: one run of lanes.
+/// When opening, keys are made for this many packets, beginning with the one to be decrypted: one
+/// run of lanes.
 const AHEAD: usize = chacha::WIDTH;
 
 pub(super) fn available() -> bool {
@@ -47,8 +48,8 @@ impl Cipher {
     /// Runs the lanes and clears them.
     fn run(&mut self, lanes: &mut Lanes) {
         if lanes.len() > 0 {
-            // SAFETY: the lanes were pushed under the promises of `Lanes`, the packets made ready under those of `Feed`;
-            // this module is entered only if `available`.
+            // SAFETY: the lanes were pushed under the promises of `Lanes`, the packets made ready
+            // under those of `Feed`; this module is entered only if `available`.
             unsafe { chacha::sixteen(lanes, &mut self.scratch, &mut self.feed) };
         }
     }
@@ -159,13 +160,15 @@ impl Batch {
 }
 
 impl Drop for Batch {
-    /// Zeroizes what is secret: the Poly1305 keys and states, the ChaCha20 states, and the registers.
+    /// Zeroizes what is secret: the Poly1305 keys and states, the ChaCha20 states, and the
+    /// registers.
     fn drop(&mut self) {
         self.keys = [[0; 32]; SLOTS];
         self.cipher.feed.zeroize();
         // SAFETY: this module is entered only if `available`.
         self.cipher.scratch = unsafe { Scratch::new() };
-        // Whoever might read it now must find it zeroized: the compiler cannot leave the stores out.
+        // Whoever might read it now must find it zeroized: the compiler cannot leave the stores
+        // out.
         black_box(self);
         // SAFETY: as above; the compiler keeps nothing in vector registers across the instruction.
         unsafe { _mm256_zeroall() };

@@ -1,5 +1,6 @@
-//! One packet of a few blocks: what prepares a batch would cost more than its work. The keystream stays in registers,
-//! so that opening needs no scratch memory, and its Poly1305 runs beside ChaCha20.
+//! One packet of a few blocks: what prepares a batch would cost more than its work. The keystream
+//! stays in registers, so that opening needs no scratch memory, and its Poly1305 runs beside
+//! ChaCha20.
 
 use super::super::lanes::{Text, first};
 use super::super::scalar::Poly;
@@ -31,8 +32,8 @@ pub(super) unsafe fn work<const Q: usize>(job: &mut Job<'_>, sealing: bool) -> b
         }
         let (from, end) = packet.input(at);
         let (from, to) = (from.wrapping_add(at), packet.dst.wrapping_add(at));
-        // SAFETY: `packet` is made of the job's slices, borrowed for this call: a whole block lies before `end` and before
-        // `packet.len`, and the masks name only bytes that do.
+        // SAFETY: `packet` is made of the job's slices, borrowed for this call: a whole block lies
+        // before `end` and before `packet.len`, and the masks name only bytes that do.
         unsafe {
             if at + 64 <= end {
                 let text = _mm512_loadu_si512(from.cast());

@@ -1,8 +1,9 @@
 //! ChaCha20 in 512-bit registers, over lanes that may be any block of any packet.
 //!
-//! Two shapes. [`many`] keeps one row of the state of 16 lanes in a register ("vertical"), twice: 32 blocks in all 32
-//! registers, because a single group of 16 leaves half the issue slots waiting for results. [`few`] keeps one row of
-//! 4 lanes in a register ("horizontal"): more instructions a block, but 4 to 24 blocks take hardly longer than one.
+//! Two shapes. [`many`] keeps one row of the state of 16 lanes in a register ("vertical"), twice:
+//! 32 blocks in all 32 registers, because a single group of 16 leaves half the issue slots waiting
+//! for results. [`few`] keeps one row of 4 lanes in a register ("horizontal"): more instructions a
+//! block, but 4 to 24 blocks take hardly longer than one.
 
 use super::super::lanes::Lanes;
 use super::super::scalar::{self, CONSTANTS};
@@ -12,8 +13,8 @@ use core::mem::MaybeUninit;
 
 type V = __m512i;
 
-/// Half a double round on both groups: quarter rounds over columns or diagonals, one operation across all four of a
-/// group at a time, the groups in turns (the order that measured best).
+/// Half a double round on both groups: quarter rounds over columns or diagonals, one operation
+/// across all four of a group at a time, the groups in turns (the order that measured best).
 macro_rules! quarter_rounds {
     ($($x:ident)+; $(($a:literal $b:literal $c:literal $d:literal))+) => {
         quarter_rounds!(@both 16 [$($x)+] [$(($a $b $d))+]);
@@ -50,8 +51,9 @@ macro_rules! finish {
     };
 }
 
-/// A double round on `Q` groups of four blocks, one row of the state in each 128-bit part. Diagonals are put in columns
-/// by moving the rows a, c and d: nothing waits for them, while b is what every next step waits for.
+/// A double round on `Q` groups of four blocks, one row of the state in each 128-bit part.
+/// Diagonals are put in columns by moving the rows a, c and d: nothing waits for them, while b is
+/// what every next step waits for.
 macro_rules! double_round {
     ($groups:ident; $a:ident $b:ident $c:ident $d:ident) => {
         double_round!(@round $groups $a $b $c $d);
@@ -93,13 +95,13 @@ pub(super) struct States {
 /// XORs the keystream into 32 lanes.
 ///
 /// # Safety
-/// The lanes keep the promises of [`Lanes`], and the processor has the features. If `ready`, the last call with the
-/// same `states` had the same single key.
+/// The lanes keep the promises of [`Lanes`], and the processor has the features. If `ready`, the
+/// last call with the same `states` had the same single key.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 pub(super) unsafe fn many(lanes: &Lanes, states: &mut MaybeUninit<States>, ready: bool) {
     let states = states.as_mut_ptr();
-    // SAFETY: the caller's promises are passed on. `states` is exclusive; of its elements, `start` is written by
-    // `initial` before it is read, and `end` by the loops before `finish` reads it.
+    // SAFETY: the caller's promises are passed on. `states` is exclusive; of its elements, `start`
+    // is written by `initial` before it is read, and `end` by the loops before `finish` reads it.
     unsafe {
         let start = (&raw mut (*states).start).cast::<V>();
         let end = (&raw mut (*states).end).cast::<V>();
@@ -111,8 +113,8 @@ pub(super) unsafe fn many(lanes: &Lanes, states: &mut MaybeUninit<States>, ready
             quarter_rounds!(x y; (0 4 8 12) (1 5 9 13) (2 6 10 14) (3 7 11 15));
             quarter_rounds!(x y; (0 5 10 15) (1 6 11 12) (2 7 8 13) (3 4 9 14));
         }
-        // Compilers know that the initial states are unchanged and would rather copy half of them to the stack, before the
-        // rounds, than read them again here.
+        // Compilers know that the initial states are unchanged and would rather copy half of them
+        // to the stack, before the rounds, than read them again here.
         let start = black_box(start);
         for (i, row) in y.into_iter().enumerate() {
             end.add(16 + i).write(row);
@@ -122,14 +124,15 @@ pub(super) unsafe fn many(lanes: &Lanes, states: &mut MaybeUninit<States>, ready
     }
 }
 
-/// The initial states of 16 lanes, one row a register. Column 4i + j belongs to lane 4j + i: the order in which the
-/// transposition of four 4x4 squares leaves them, and in which `finish` finds them again. If `ready`, only the last
-/// four rows are new.
+/// The initial states of 16 lanes, one row a register. Column 4i + j belongs to lane 4j + i: the
+/// order in which the transposition of four 4x4 squares leaves them, and in which `finish` finds
+/// them again. If `ready`, only the last four rows are new.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 unsafe fn initial(lanes: &Lanes, ready: bool, from: usize, rows: *mut V) {
-    // SAFETY: `from` is 0 or 16 and the loads end within 16 elements from there; every key pointer of the lanes is
-    // that of a live key; `rows` points to 16 rows, which are all written if not written before.
+    // SAFETY: `from` is 0 or 16 and the loads end within 16 elements from there; every key pointer
+    // of the lanes is that of a live key; `rows` points to 16 rows, which are all written if not
+    // written before.
     unsafe {
         if !ready {
             for (i, constant) in CONSTANTS.into_iter().enumerate() {
@@ -169,7 +172,8 @@ unsafe fn four_keys(lanes: &Lanes, from: usize, half: usize) -> V {
     }
 }
 
-/// Transposes 4x4 squares of words: in every 128-bit part, result `i` has word `i` of the four inputs.
+/// Transposes 4x4 squares of words: in every 128-bit part, result `i` has word `i` of the four
+/// inputs.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 pub(super) fn transpose_words([a, b, c, d]: [V; 4]) -> [V; 4] {
@@ -203,8 +207,8 @@ pub(super) fn transpose_parts([a, b, c, d]: [V; 4]) -> [V; 4] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 unsafe fn xor(lanes: &Lanes, lane: usize, block: V) {
-    // SAFETY: `Lanes` promises that the bytes of `src` in the mask `load` can be read, and those of `dst` in the mask
-    // `store` written; masked bytes are not touched.
+    // SAFETY: `Lanes` promises that the bytes of `src` in the mask `load` can be read, and those of
+    // `dst` in the mask `store` written; masked bytes are not touched.
     unsafe {
         let text = _mm512_maskz_loadu_epi8(lanes.load[lane], lanes.src[lane].cast());
         let text = _mm512_xor_si512(text, block);
@@ -218,7 +222,8 @@ unsafe fn xor(lanes: &Lanes, lane: usize, block: V) {
 /// As for [`many`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 pub(super) unsafe fn few<const Q: usize>(lanes: &Lanes) {
-    // SAFETY: Q is at most 8, so that all accesses stay within the arrays of `lanes`; the rest is passed on.
+    // SAFETY: Q is at most 8, so that all accesses stay within the arrays of `lanes`; the rest is
+    // passed on.
     unsafe {
         let constants = _mm512_broadcast_i32x4(_mm_loadu_si128(CONSTANTS.as_ptr().cast()));
         let key = |q: usize, half: usize| {
@@ -252,8 +257,8 @@ pub(super) unsafe fn few<const Q: usize>(lanes: &Lanes) {
     }
 }
 
-/// Makes the keystream of the first 4 * `Q` blocks of a packet's text, in the vector unit, and at the same time its
-/// Poly1305 key, in the integer unit.
+/// Makes the keystream of the first 4 * `Q` blocks of a packet's text, in the vector unit, and at
+/// the same time its Poly1305 key, in the integer unit.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 pub(super) fn alone<const Q: usize>(key: &[u8; 32], nonce: [u32; 3]) -> ([u8; 32], [[V; 4]; Q]) {

@@ -1,11 +1,12 @@
 //! AVX-512: the batch is the unit of work.
 //!
-//! Of a batch, trains (many packets that differ only in nonce and text) go side by side, `train` says how; what
-//! is between them goes block by block.
+//! Of a batch, trains (many packets that differ only in nonce and text) go side by side, `train`
+//! says how; what is between them goes block by block.
 //!
-//! Stages of sealing a chunk of packets: **fill** lanes with key blocks and text blocks → **XOR** 32 at a time →
-//! **authenticate** eight packets at a time → **write tags**. Of opening: **keys** of the next chunk go through the
-//! lanes together with the text of this one → **authenticate** → **compare** → **XOR** the authentic packets only.
+//! Stages of sealing a chunk of packets: **fill** lanes with key blocks and text blocks → **XOR**
+//! 32 at a time → **authenticate** eight packets at a time → **write tags**. Of opening: **keys**
+//! of the next chunk go through the lanes together with the text of this one → **authenticate** →
+//! **compare** → **XOR** the authentic packets only.
 
 mod alone;
 mod chacha;
@@ -68,7 +69,8 @@ pub(super) fn open(jobs: &mut [OpenJob<'_>]) {
     }
 }
 
-/// Works on a single packet if it is small enough to do without a batch; returns whether it is authentic.
+/// Works on a single packet if it is small enough to do without a batch; returns whether it is
+/// authentic.
 fn seal_or_open_alone(job: &mut Job<'_>, sealing: bool) -> Option<bool> {
     let bytes = if sealing { &*job.out } else { job.sealed() };
     // SAFETY: this module is entered only if `available`.
@@ -88,8 +90,8 @@ struct Batch<const N: usize> {
     work: Work<N>,
 }
 
-/// A batch at work. Lanes keep pointers to its keys, so that it has no more than a pointer to them itself: a reference
-/// to all of it would end those.
+/// A batch at work. Lanes keep pointers to its keys, so that it has no more than a pointer to them
+/// itself: a reference to all of it would end those.
 #[repr(C, align(64))]
 struct Work<const N: usize> {
     lanes: Lanes,
@@ -114,8 +116,8 @@ impl Cipher {
     /// Makes these blocks of the packets of a train.
     fn run_train(&mut self, train: &Train, blocks: Range<u32>) {
         self.states_of = MIXED;
-        // SAFETY: the packets and keys are those of a batch, borrowed until it is done; this module is entered only if
-        // `available`.
+        // SAFETY: the packets and keys are those of a batch, borrowed until it is done; this module
+        // is entered only if `available`.
         unsafe { train.run(blocks, &mut self.states) };
     }
 
@@ -126,8 +128,9 @@ impl Cipher {
             len.next_multiple_of(4)
                 .max(if len > FEW_LANES { MAX_LANES } else { 0 }),
         );
-        // SAFETY: the lanes were pushed under the promises of `Lanes`; this module is entered only if `available`.
-        // The states belong to the key in `states_of`: only here are they written, and keys outlive the batch.
+        // SAFETY: the lanes were pushed under the promises of `Lanes`; this module is entered only
+        // if `available`. The states belong to the key in `states_of`: only here are they written,
+        // and keys outlive the batch.
         unsafe {
             match len.div_ceil(4) {
                 0 => {}
@@ -298,8 +301,8 @@ impl<const N: usize> Work<N> {
         count
     }
 
-    /// Opens packets that fit [`FEW_LANES`]: keys and text go through the lanes in one pass, the text into scratch
-    /// memory from which only what is authentic gets out.
+    /// Opens packets that fit [`FEW_LANES`]: keys and text go through the lanes in one pass, the
+    /// text into scratch memory from which only what is authentic gets out.
     fn open_few(&mut self, jobs: &mut [OpenJob<'_>]) {
         let mut scratch = [0; FEW_LANES * 64];
         let mut free = &mut scratch[..];
@@ -360,7 +363,8 @@ impl<const N: usize> Work<N> {
         }
     }
 
-    /// The tags of up to 8 * `G` packets from `at` on, side by side if they are alike enough; returns their number.
+    /// The tags of up to 8 * `G` packets from `at` on, side by side if they are alike enough;
+    /// returns their number.
     fn together<const G: usize>(&mut self, at: usize, count: usize) -> usize {
         let n = (count - at).min(8 * G);
         let texts = &mut self.texts[at..at + 8 * G];
@@ -373,8 +377,8 @@ impl<const N: usize> Work<N> {
             longest = longest.max(text.blocks());
             plain &= text.aad.is_null();
         }
-        // SAFETY: the texts are those of jobs, borrowed until the batch is done; this module is entered only if
-        // `available`.
+        // SAFETY: the texts are those of jobs, borrowed until the batch is done; this module is
+        // entered only if `available`.
         unsafe {
             if plain && alone > G * cost_together(longest) {
                 // Idle lanes repeat the first packet.
@@ -395,7 +399,8 @@ impl<const N: usize> Work<N> {
 }
 
 impl<const N: usize> Drop for Batch<N> {
-    /// Zeroizes what is secret: the Poly1305 keys, the ChaCha20 states if there were any, and the registers.
+    /// Zeroizes what is secret: the Poly1305 keys, the ChaCha20 states if there were any, and the
+    /// registers.
     fn drop(&mut self) {
         self.keys = [[0; 32]; N];
         let cipher = &mut self.work.cipher;
@@ -403,7 +408,8 @@ impl<const N: usize> Drop for Batch<N> {
             // SAFETY: the memory is exclusive, and nobody reads it as states again.
             unsafe { cipher.states.as_mut_ptr().write_bytes(0, 1) };
         }
-        // Whoever might read it now must find it zeroized: the compiler cannot leave the stores out.
+        // Whoever might read it now must find it zeroized: the compiler cannot leave the stores
+        // out.
         black_box(self);
         // SAFETY: this module is entered only if `available`.
         unsafe { zeroize_registers() };

@@ -1,9 +1,9 @@
-//! Poly1305 in 512-bit registers with the 52-bit multiply-add (IFMA), in two arrangements: [`packets`] has a packet
-//! in each 64-bit lane, [`blocks`] the blocks of one packet.
+//! Poly1305 in 512-bit registers with the 52-bit multiply-add (IFMA), in two arrangements:
+//! [`packets`] has a packet in each 64-bit lane, [`blocks`] the blocks of one packet.
 //!
-//! Numbers are three limbs of 44, 44 and 42 bits. A product's limb is the sum of the low 52 bits of its partial
-//! products, plus the sum of the high bits of the limb below, moved up by 52 - 44 = 8. What leaves the top comes
-//! back five-fold, since 2^130 = 5; at limb 3, 2^132 = 20.
+//! Numbers are three limbs of 44, 44 and 42 bits. A product's limb is the sum of the low 52 bits of
+//! its partial products, plus the sum of the high bits of the limb below, moved up by 52 - 44 = 8.
+//! What leaves the top comes back five-fold, since 2^130 = 5; at limb 3, 2^132 = 20.
 
 use super::super::lanes::{Text, first};
 use super::super::scalar;
@@ -179,7 +179,8 @@ impl<'a> Eight<'a> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
     fn arrange(text: [V; 8], pads: [V; 4], lengths: V) -> Blocks {
-        // Words to low and high halves of blocks: first within pairs of packets, then across the four pairs.
+        // Words to low and high halves of blocks: first within pairs of packets, then across the
+        // four pairs.
         let pair = |i: usize| _mm512_unpacklo_epi64(text[i], text[i + 1]);
         let low = transpose_parts([pair(0), pair(2), pair(4), pair(6)]);
         let pair = |i: usize| _mm512_unpackhi_epi64(text[i], text[i + 1]);
@@ -191,12 +192,13 @@ impl<'a> Eight<'a> {
         })
     }
 
-    /// Absorbs 4 blocks of each packet, `now`, and arranges the 4 after them, all text: without that, the multiplications of
-    /// one step would be done before those of the next could begin.
+    /// Absorbs 4 blocks of each packet, `now`, and arranges the 4 after them, all text: without
+    /// that, the multiplications of one step would be done before those of the next could begin.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
     fn absorb(h: [V; 3], powers: &[Power; 4], now: Blocks, next: [V; 8]) -> ([V; 3], Blocks) {
-        // h = (h + m0) r^4 + m1 r^3 + m2 r^2 + m3 r, with one carry; two sums, for shorter chains of additions.
+        // h = (h + m0) r^4 + m1 r^3 + m2 r^2 + m3 r, with one carry; two sums, for shorter chains
+        // of additions.
         let (mut even, mut odd) = (zero(), zero());
         let pads = [_mm512_set1_epi64(PAD); 4];
         let next = Self::arrange(next, pads, _mm512_setzero_si512());
@@ -223,8 +225,8 @@ impl<'a> Eight<'a> {
         text
     }
 
-    /// The limbs of the next 64 bytes at the ends: before its first block a packet has nothing to add (h is still 0 and
-    /// stays so), and the very last block is that of the lengths.
+    /// The limbs of the next 64 bytes at the ends: before its first block a packet has nothing to
+    /// add (h is still 0 and stays so), and the very last block is that of the lengths.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,bmi2")]
     unsafe fn arrange_ends(&self, left: usize) -> Blocks {
@@ -268,8 +270,8 @@ impl<'a> Eight<'a> {
     }
 }
 
-/// The tags of 8 * `G` packets, whose lengths are best alike. They are aligned at their ends, so that all are
-/// complete after the same step.
+/// The tags of 8 * `G` packets, whose lengths are best alike. They are aligned at their ends, so
+/// that all are complete after the same step.
 ///
 /// # Safety
 /// The texts are what [`Text`] says, and the processor has the features.
@@ -283,8 +285,9 @@ pub(super) unsafe fn packets<const G: usize>(
     let steps = all().max().unwrap_or(0).div_ceil(4);
     // From this many steps before the end on, no packet has blocks missing.
     let whole = all().min().unwrap_or(0) / 4;
-    // SAFETY: the texts are readable. `load` is given 2 to `whole` steps: with `whole` or fewer no packet begins after
-    // these 64 bytes, and with 2 or more none ends before theirs. `arrange_ends` masks what is not text.
+    // SAFETY: the texts are readable. `load` is given 2 to `whole` steps: with `whole` or fewer no
+    // packet begins after these 64 bytes, and with 2 or more none ends before theirs.
+    // `arrange_ends` masks what is not text.
     unsafe {
         let groups: [Eight<'_>; G] = core::array::from_fn(|g| Eight::new(&texts[g]));
         let zero = _mm512_setzero_si512();
@@ -338,8 +341,8 @@ fn tag_of(h: [u64; 3], s: u128) -> [u8; 16] {
     scalar::reduce([h0, h1, (h[2] >> 40).wrapping_add(u64::from(carry))], s)
 }
 
-/// Bytes `missing..reach` of the 64 that begin `before` bytes ahead of the end of the text's last block (that of the
-/// lengths) are text: the mask of them, where they are, and the number missing.
+/// Bytes `missing..reach` of the 64 that begin `before` bytes ahead of the end of the text's last
+/// block (that of the lengths) are text: the mask of them, where they are, and the number missing.
 #[inline(always)]
 fn window(text: &Text, before: usize) -> (u64, *const u8, usize) {
     let end = text.blocks() * 16;
@@ -353,7 +356,8 @@ fn window(text: &Text, before: usize) -> (u64, *const u8, usize) {
     )
 }
 
-/// The tag of one packet. Lanes have its blocks 0, 4, 1, 5, 2, 6, 3, 7: as two registers' words come apart.
+/// The tag of one packet. Lanes have its blocks 0, 4, 1, 5, 2, 6, 3, 7: as two registers' words
+/// come apart.
 ///
 /// # Safety
 /// As for [`packets`].
@@ -364,8 +368,8 @@ pub(super) unsafe fn blocks(text: &Text, key: &[u8; 32]) -> [u8; 16] {
     unsafe {
         let (r, s) = scalar::halves(key);
         let [low, high] = scalar::words(r).map(|word| _mm512_set1_epi64(word.cast_signed()));
-        // r^1 in all lanes, then by one, two and four more where the lane's exponent (8 for block 0, 1 for block 7),
-        // less one, has that bit.
+        // r^1 in all lanes, then by one, two and four more where the lane's exponent (8 for block
+        // 0, 1 for block 7), less one, has that bit.
         let p1 = power(limbs(low, high));
         let p2 = power(multiply(p1.r, &p1));
         let powers = blend(0x33, p1.r, p2.r);

@@ -1,12 +1,14 @@
 //! ChaCha20 in 512-bit registers over a train: packets that differ only in nonce and text.
 //!
-//! The lanes take block 0 of all packets, then block 1 of all, and so on, so that what a lane needs of its packet is
-//! found by an offset into arrays that repeat the packets: nothing has to be arranged block by block. Most of the first
-//! round is made once for all blocks: before columns are mixed, the number of the block has reached only one of four,
-//! and that one is the same for all packets.
+//! The lanes take block 0 of all packets, then block 1 of all, and so on, so that what a lane needs
+//! of its packet is found by an offset into arrays that repeat the packets: nothing has to be
+//! arranged block by block. Most of the first round is made once for all blocks: before columns are
+//! mixed, the number of the block has reached only one of four, and that one is the same for all
+//! packets.
 //!
-//! Sixteen lanes are in the first half of their rounds while the sixteen before them are in the second. So there are
-//! always rounds for the processor to make while others start or finish, which alone would leave it waiting.
+//! Sixteen lanes are in the first half of their rounds while the sixteen before them are in the
+//! second. So there are always rounds for the processor to make while others start or finish, which
+//! alone would leave it waiting.
 
 use super::super::Job;
 use super::super::lanes::{Packet, first};
@@ -77,8 +79,8 @@ pub(super) fn next<'a>(
     (before, false)
 }
 
-/// Up to [`MOST`] packets. Element `i` of the arrays is of packet `i % count`, `i / count` blocks further on; `new` fills
-/// all up to `count + WIDTH`, so that 16 can be read from any packet on.
+/// Up to [`MOST`] packets. Element `i` of the arrays is of packet `i % count`, `i / count` blocks
+/// further on; `new` fills all up to `count + WIDTH`, so that 16 can be read from any packet on.
 #[repr(C, align(64))]
 pub(super) struct Train {
     count: usize,
@@ -137,10 +139,12 @@ impl Train {
     /// Makes these blocks of all packets: writes the keys, and XORs the keystream into the texts.
     ///
     /// # Safety
-    /// The packets' texts can be read and written, the keys written, and the processor has the features.
+    /// The packets' texts can be read and written, the keys written, and the processor has the
+    /// features.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     pub(super) unsafe fn run(&self, blocks: Range<u32>, states: &mut MaybeUninit<States>) {
-        // SAFETY: the states have 64 vectors, exclusive, which are more than the columns need; the rest is passed on.
+        // SAFETY: the states have 64 vectors, exclusive, which are more than the columns need; the
+        // rest is passed on.
         unsafe {
             let mut columns = self.columns(states.as_mut_ptr().cast(), blocks.start);
             let mut older = Sixteen {
@@ -151,7 +155,8 @@ impl Train {
             };
             let mut x = older.start(&mut columns);
             first_diagonals!(x);
-            // Of nine double rounds, four are made beside older lanes, one beside their end, four beside younger lanes.
+            // Of nine double rounds, four are made beside older lanes, one beside their end, four
+            // beside younger lanes.
             for _ in 0..5 {
                 double_round!(x);
             }
@@ -184,8 +189,8 @@ impl Train {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     unsafe fn columns(&self, rows: *mut V, end: u32) -> Columns {
-        // SAFETY: a packet's key is borrowed by its job and has 8 words; a row of nonces has `SPAN` of them; the room is the
-        // caller's promise.
+        // SAFETY: a packet's key is borrowed by its job and has 8 words; a row of nonces has `SPAN`
+        // of them; the room is the caller's promise.
         unsafe {
             let key = self.shape.key.cast::<i32>();
             let word = |i: usize| _mm512_set1_epi32(key.add(i).read_unaligned());
@@ -216,8 +221,8 @@ impl Train {
 
 /// The states after the first round of columns, and some of the first diagonals.
 struct Columns {
-    /// Sixteen rows of 3 vectors: of the first column, in which packets do not differ, a word for each of 16 blocks; of the
-    /// others a word for each packet.
+    /// Sixteen rows of 3 vectors: of the first column, in which packets do not differ, a word for
+    /// each of 16 blocks; of the others a word for each packet.
     rows: *mut V,
     /// Where the 16 blocks end.
     end: u32,
@@ -225,8 +230,8 @@ struct Columns {
 
 /// The next sixteen lanes: from packet `from` and `block` on.
 ///
-/// All its unsafe functions rely on the same: `from` is a packet of the train (`next` keeps it below `count`), the columns
-/// are those of the train, and the processor has the features.
+/// All its unsafe functions rely on the same: `from` is a packet of the train (`next` keeps it
+/// below `count`), the columns are those of the train, and the processor has the features.
 #[derive(Clone, Copy)]
 struct Sixteen<'a> {
     train: &'a Train,
@@ -250,7 +255,8 @@ impl Sixteen<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     unsafe fn initial(&self, i: usize) -> V {
-        // SAFETY: the key, borrowed by its job, has 8 words; there are 16 elements from packet `from` on.
+        // SAFETY: the key, borrowed by its job, has 8 words; there are 16 elements from packet
+        // `from` on.
         unsafe {
             let key = self.train.shape.key.cast::<i32>();
             match i {
@@ -271,7 +277,8 @@ impl Sixteen<'_> {
     unsafe fn start(&self, columns: &mut Columns) -> [V; 16] {
         // SAFETY: there are 3 vectors in each of 16 rows, and 16 words from any packet on.
         unsafe {
-            // Sixteen blocks of all packets fill a register for each packet: no lane is beyond when the first is not.
+            // Sixteen blocks of all packets fill a register for each packet: no lane is beyond when
+            // the first is not.
             if self.block == columns.end {
                 self.first_column(columns);
             }
@@ -309,13 +316,13 @@ impl Sixteen<'_> {
         }
     }
 
-    /// Adds the initial state, turns rows into blocks and XORs them into the texts. (Compilers inline a function with two
-    /// callers only if each has its own `end`.)
+    /// Adds the initial state, turns rows into blocks and XORs them into the texts. (Compilers
+    /// inline a function with two callers only if each has its own `end`.)
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
     unsafe fn finish(&self, end: impl Fn(usize) -> V) {
-        // SAFETY: `whole` says yes only if all 64 bytes of each lane are text on one side; `part` masks what is not. The
-        // texts are those of jobs, as `Train::run` demands.
+        // SAFETY: `whole` says yes only if all 64 bytes of each lane are text on one side; `part`
+        // masks what is not. The texts are those of jobs, as `Train::run` demands.
         unsafe {
             let x = |i: usize| _mm512_add_epi32(self.initial(i), end(i));
             let q0 = transpose_words([x(0), x(1), x(2), x(3)]);
@@ -334,8 +341,8 @@ impl Sixteen<'_> {
                     }
                 }
             } else {
-                // Read again, or compilers would take a number that they have in a vector out of it, which nothing that looks
-                // at the machine code could tell from a secret.
+                // Read again, or compilers would take a number that they have in a vector out of
+                // it, which nothing that looks at the machine code could tell from a secret.
                 let this = black_box(self);
                 for j in 0..4 {
                     let blocks = transpose_parts([q0[j], q1[j], q2[j], q3[j]]);
