@@ -18,7 +18,9 @@ use crate::wake::Waker;
 /// The sockets of one shard: one per address family that the host has, both on one port.
 #[derive(Debug)]
 pub struct Sockets<U> {
+    /// For IPv4; none where the host has no IPv4.
     pub v4: Option<U>,
+    /// For IPv6; none where the host has no IPv6.
     pub v6: Option<U>,
     /// 0 while none is bound.
     pub port: u16,

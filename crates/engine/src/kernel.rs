@@ -33,6 +33,7 @@ pub type VerboseLog = Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 /// What a user decides about sockets and devices.
 #[derive(Clone)]
 pub struct Settings {
+    /// The offloads that may be used.
     pub offloads: Offloads,
     /// Called with what went wrong where no caller waits for an answer.
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
@@ -81,6 +82,8 @@ impl Namespace {
 }
 
 impl Kernel {
+    /// A platform for the device of this TUN, in the namespace of the calling thread. What cannot be
+    /// watched or tuned is logged; the engine works without it.
     pub fn new(tun: Arc<Tun>, settings: Settings) -> Self {
         let routes = Monitor::open()
             .inspect_err(|e| (settings.log)(&format!("route changes go unnoticed: {e}")));

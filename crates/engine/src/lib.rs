@@ -5,12 +5,28 @@
 //! publishes sessions and routes that the shards read.
 //!
 //! What is around the engine is a [`Platform`]: [`Kernel`] is Linux, [`MemPlatform`] is one in
-//! memory, whose documentation shows how to embed the engine.
+//! memory.
 //!
 //! A packet's outbound path: `adit_io::tun` → `outbound` → `adit_aead` → `adit_io::udp`; and in:
 //! the mirror.
+//!
+//! An engine over memory, without the kernel's network and without rights:
+//!
+//! ```
+//! use adit_engine::{Engine, MemPlatform};
+//! use adit_io::{Offloads, testing::mem};
+//!
+//! let network = mem::Network::new();
+//! let (tun, end) = mem::tun()?;
+//! let host = MemPlatform::new(&network, "192.0.2.1:51820".parse().unwrap())?.with_tuns([end.clone()]);
+//! let engine = Engine::start(vec![tun], host, Offloads::ALL)?;
+//! assert_eq!(engine.get().unwrap().listen_port, 51820);
+//! // Frames go in with `end.inject` and come out with `end.take`.
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod clock;
 mod common;
@@ -67,7 +83,9 @@ pub struct Engine {
 /// Why a transaction was refused. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetError {
+    /// The errno that the UAPI answers with.
     pub errno: Errno,
+    /// What is wrong, for people.
     pub message: String,
 }
 
@@ -129,7 +147,9 @@ pub struct EngineReport {
     pub ignored: Vec<(&'static str, u64)>,
     /// ICMP errors that came back, by the name of what they say; zeros included.
     pub icmp_errors: Vec<(&'static str, u64)>,
+    /// How handshakes went.
     pub handshakes: HandshakeStats,
+    /// Threads that process packets in both directions.
     pub shards: usize,
     /// What the kernel refused to this process, by the name that the status has for it.
     pub refused: Vec<&'static str>,

@@ -1,18 +1,5 @@
 //! A host in memory: the engine without the kernel's network and without rights, for tests and for
 //! programs that embed it.
-//!
-//! ```
-//! use adit_engine::{Engine, MemPlatform};
-//! use adit_io::{Offloads, testing::mem};
-//!
-//! let network = mem::Network::new();
-//! let (tun, end) = mem::tun()?;
-//! let host = MemPlatform::new(&network, "192.0.2.1:51820".parse().unwrap())?.with_tuns([end.clone()]);
-//! let engine = Engine::start(vec![tun], host, Offloads::ALL)?;
-//! assert_eq!(engine.get().unwrap().listen_port, 51820);
-//! // Frames go in with `end.inject` and come out with `end.take`.
-//! # Ok::<(), std::io::Error>(())
-//! ```
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -13,6 +13,7 @@ use crate::common::Sockets;
 
 /// The host that an engine runs on: the kernel, or a test's network in memory.
 pub trait Platform: Send + 'static {
+    /// Its UDP sockets.
     type Socket: UdpSocket + 'static;
 
     /// Binds the sockets of `shards` shards to `port`, 0 for any that is free in both families.

@@ -3,6 +3,8 @@
 //! A shard holds one [`TunQueue`] and one [`UdpSocket`] per address family. Real ones are
 //! [`tun::Tun`] and [`udp::Udp`]; behind the same traits stand the test doubles of [`testing`].
 
+#![deny(missing_docs)]
+
 mod batch;
 mod offloads;
 mod sys;

@@ -5,6 +5,7 @@
 //! A [`Netlink`] stays in the namespace of the thread that opened it, wherever it is used.
 
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod address;
 mod attribute;
