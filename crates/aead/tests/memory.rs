@@ -9,7 +9,7 @@ use search::{Needles, alone, fill};
 
 #[test]
 fn no_key_is_left_that_was_dropped_on_a_zeroized_stack() {
-    alone("no_key_is_left_that_was_dropped_on_a_wiped_stack", || {
+    alone("no_key_is_left_that_was_dropped_on_a_zeroized_stack", || {
         let mut seed = 1;
         let mut wrong = Vec::new();
         for kernel in Kernel::available().flat_map(|kernel| [kernel, kernel.unmixed()]) {
