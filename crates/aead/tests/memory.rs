@@ -9,25 +9,28 @@ use search::{Needles, alone, fill};
 
 #[test]
 fn no_key_is_left_that_was_dropped_on_a_zeroized_stack() {
-    alone("no_key_is_left_that_was_dropped_on_a_zeroized_stack", || {
-        let mut seed = 1;
-        let mut wrong = Vec::new();
-        for kernel in Kernel::available().flat_map(|kernel| [kernel, kernel.unmixed()]) {
-            for len in [64, 1420] {
-                for batch in [1, 9, 33] {
-                    let needles = Needles::default();
-                    zeroizing_stack::<{ 128 << 10 }, _>(|| {
-                        work(kernel, len, batch, &needles, &mut seed);
-                    });
-                    let found = needles.found();
-                    if !found.is_empty() {
-                        wrong.push(format!("{} {batch} × {len}: {found:?}", kernel.name()));
+    alone(
+        "no_key_is_left_that_was_dropped_on_a_zeroized_stack",
+        || {
+            let mut seed = 1;
+            let mut wrong = Vec::new();
+            for kernel in Kernel::available().flat_map(|kernel| [kernel, kernel.unmixed()]) {
+                for len in [64, 1420] {
+                    for batch in [1, 9, 33] {
+                        let needles = Needles::default();
+                        zeroizing_stack::<{ 128 << 10 }, _>(|| {
+                            work(kernel, len, batch, &needles, &mut seed);
+                        });
+                        let found = needles.found();
+                        if !found.is_empty() {
+                            wrong.push(format!("{} {batch} × {len}: {found:?}", kernel.name()));
+                        }
                     }
                 }
             }
-        }
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    });
+            assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        },
+    );
 }
 
 /// Seals a batch with two keys in turns, and opens it.
