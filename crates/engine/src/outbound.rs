@@ -59,7 +59,7 @@ pub(crate) struct Outbound {
     staged: Staged,
     /// Packets that the last poll processed.
     processed: usize,
-    /// Turns since the TUN was last read empty.
+    /// Polls since the TUN was last read empty.
     behind: u32,
     /// When the control thread was last told that the TUN is behind.
     told: Time,

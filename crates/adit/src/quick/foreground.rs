@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Quick, down, programs, sync};
+use super::{Quick, down, has_default, programs, sync};
 use crate::cli::{RunArgs, UpArgs};
 use crate::failure::{Context, Failure, Result, say};
 use crate::run;
@@ -98,11 +98,8 @@ impl Quick {
     /// Whether a default route leads into the tunnel, with the rules and the firewall that belong
     /// to it.
     fn routes_everything(&self) -> bool {
-        let has_default = |status: adit_proto::config::DeviceStatus| {
-            let mut allowed = status.peers.iter().flat_map(|peer| &peer.allowed_ips);
-            allowed.any(|block| block.prefix_len() == 0)
-        };
-        self.config.interface.table == Table::Auto && self.ask().is_ok_and(has_default)
+        let status = self.ask();
+        self.config.interface.table == Table::Auto && status.is_ok_and(|it| has_default(&it))
     }
 
     /// Does what `down` does. This process ends in any case, so nothing that fails keeps the rest

@@ -302,7 +302,7 @@ fn lone_packets_are_carried_where_they_come_from_and_a_load_is_not() {
                 let inbound = status_of(&right.daemon, "adit-inbound-0");
                 let slept = field_of(&inbound, "voluntary_ctxt_switches");
                 let after = (right.received(), slept.to_owned());
-                // The shard may stay anywhere for a while. Its way in has nothing to do then,
+                // The shard may stay anywhere for a while. Its inbound path has nothing to do then,
                 // wherever it was left.
                 let is_idle = after.1 == before.1 && after.0 > before.0 + MIB;
                 before = after;
