@@ -284,7 +284,8 @@ impl Text {
     /// # Safety
     /// The text is readable, and so is the additional data.
     pub(super) unsafe fn scalar(&self, key: &[u8; 32]) -> [u8; 16] {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller promises that the `len` bytes of the text and the additional data can
+        // be read while this runs.
         let (text, aad) = unsafe { (slice::from_raw_parts(self.text, self.len), self.aad()) };
         Poly::new(key).tag(aad, text)
     }
@@ -292,7 +293,7 @@ impl Text {
     /// # Safety
     /// The additional data is readable for as long as the result lives.
     pub(super) unsafe fn aad<'a>(&self) -> &'a [u8] {
-        // SAFETY: as the caller says.
+        // SAFETY: `aad` points to a slice; the caller promises that it outlives the result.
         unsafe { self.aad.as_ref() }.unwrap_or(&[])
     }
 

@@ -118,9 +118,9 @@ const NUMBERS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct SharedMap(NonNull<[AtomicU64; NUMBERS]>);
 
-// SAFETY: it owns the mapping, in which there are but atomics.
+// SAFETY: it owns the mapping, in which there is nothing but atomics, on whatever thread it is.
 unsafe impl Send for SharedMap {}
-// SAFETY: as above.
+// SAFETY: threads share nothing but the atomics of the mapping, which lives as long as this value.
 unsafe impl Sync for SharedMap {}
 
 impl Drop for SharedMap {

@@ -186,11 +186,11 @@ unsafe fn finish(lanes: &Lanes, from: usize, start: &[V; 16], end: &[V; 16]) {
         let (a, b, c, d) = (q0[j], q1[j], q2[j], q3[j]);
         let first = _mm256_permute2x128_si256::<0x20>(a, b);
         let second = _mm256_permute2x128_si256::<0x20>(c, d);
-        // SAFETY: passed on; the index is below 16.
+        // SAFETY: the caller promises what `xor` asks for; `from` is 0 or 8, so the lane is below 16.
         unsafe { xor(lanes, from + 2 * j, [first, second]) };
         let first = _mm256_permute2x128_si256::<0x31>(a, b);
         let second = _mm256_permute2x128_si256::<0x31>(c, d);
-        // SAFETY: as above.
+        // SAFETY: the caller promises what `xor` asks for; `from` is 0 or 8, so the lane is below 16.
         unsafe { xor(lanes, from + 2 * j + 1, [first, second]) };
     }
 }
@@ -280,7 +280,8 @@ unsafe fn copy(src: *const u8, dst: *mut u8, bytes: u64) {
     macro_rules! part {
         ($t:ty) => {
             if len - at >= size_of::<$t>() {
-                // SAFETY: as many bytes are left.
+                // SAFETY: the caller promises `len` bytes at both ends, which do not overlap; the
+                // condition leaves as many as this type has behind `at`.
                 unsafe {
                     let part = src.add(at).cast::<$t>().read_unaligned();
                     dst.add(at).cast::<$t>().write_unaligned(part);

@@ -56,7 +56,8 @@ impl Cipher {
 
     /// Finishes the tags of the packets before `end`, which are ready.
     fn finish(&mut self, end: usize) {
-        // SAFETY: as in `run`.
+        // SAFETY: the packets were made ready under the promises of `Feed`; this module is entered
+        // only if `available`.
         unsafe { self.feed.finish(end) };
     }
 }
@@ -170,7 +171,8 @@ impl Drop for Batch {
         // Whoever might read it now must find it zeroized: the compiler cannot leave the stores
         // out.
         black_box(self);
-        // SAFETY: as above; the compiler keeps nothing in vector registers across the instruction.
+        // SAFETY: this module is entered only if `available`; the compiler keeps nothing in vector
+        // registers across the instruction.
         unsafe { _mm256_zeroall() };
     }
 }
