@@ -82,8 +82,8 @@ impl Namespace {
 }
 
 impl Kernel {
-    /// A platform for the device of this TUN, in the namespace of the calling thread. What cannot be
-    /// watched or tuned is logged; the engine works without it.
+    /// A platform for the device of this TUN, in the namespace of the calling thread. What cannot
+    /// be watched or tuned is logged; the engine works without it.
     pub fn new(tun: Arc<Tun>, settings: Settings) -> Self {
         let routes = Monitor::open()
             .inspect_err(|e| (settings.log)(&format!("route changes go unnoticed: {e}")));

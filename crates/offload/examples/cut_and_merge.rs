@@ -3,8 +3,8 @@
 use adit_offload::{Coalescer, Frame, GSO_UDP_L4, NEEDS_CSUM, Span, VNET_HDR_LEN, VnetHdr};
 
 fn main() {
-    // An IPv4 header (20 bytes), a UDP header (8) and twice 100 bytes of payload, as a TUN hands them
-    // over: the checksum of UDP holds the sum of the pseudo-header only.
+    // An IPv4 header (20 bytes), a UDP header (8) and twice 100 bytes of payload, as a TUN hands
+    // them over: the checksum of UDP holds the sum of the pseudo-header only.
     let mut packet = vec![0; 228];
     packet[..20].copy_from_slice(&[
         0x45, 0, 0, 228, 0, 0, 0x40, 0, 64, 17, 0xb9, 0xfb, 192, 0, 2, 1, 192, 0, 2, 2,

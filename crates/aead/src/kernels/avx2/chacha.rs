@@ -186,11 +186,13 @@ unsafe fn finish(lanes: &Lanes, from: usize, start: &[V; 16], end: &[V; 16]) {
         let (a, b, c, d) = (q0[j], q1[j], q2[j], q3[j]);
         let first = _mm256_permute2x128_si256::<0x20>(a, b);
         let second = _mm256_permute2x128_si256::<0x20>(c, d);
-        // SAFETY: the caller promises what `xor` asks for; `from` is 0 or 8, so the lane is below 16.
+        // SAFETY: the caller promises what `xor` asks for; `from` is 0 or 8, so the lane is below
+        // 16.
         unsafe { xor(lanes, from + 2 * j, [first, second]) };
         let first = _mm256_permute2x128_si256::<0x31>(a, b);
         let second = _mm256_permute2x128_si256::<0x31>(c, d);
-        // SAFETY: the caller promises what `xor` asks for; `from` is 0 or 8, so the lane is below 16.
+        // SAFETY: the caller promises what `xor` asks for; `from` is 0 or 8, so the lane is below
+        // 16.
         unsafe { xor(lanes, from + 2 * j + 1, [first, second]) };
     }
 }
