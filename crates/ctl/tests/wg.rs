@@ -77,6 +77,7 @@ fn apply(device: &mut DeviceStatus, change: &DeviceChange) -> Result<(), UapiErr
             last_handshake: None,
             rx_bytes: 0,
             tx_bytes: 0,
+            drops: Vec::new(),
             persistent_keepalive: 0,
             allowed_ips: Vec::new(),
         });

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use adit_io::{IcmpKind, Offloads, UdpSocket};
 use adit_offload::{Merged, TunnelEnds};
-use adit_proto::{Peer, Time};
+use adit_proto::{Drops, Peer, Time};
 use arc_swap::ArcSwap;
 
-use crate::drops::Drops;
 use crate::inbox::Inbox;
 use crate::journal::{Incident, Journal};
 use crate::lock::lock;
@@ -49,6 +48,22 @@ impl<U> Sockets<U> {
     }
 }
 
+/// What a poll of the outbound path runs with.
+pub(crate) struct Context<'a, U> {
+    pub(crate) common: &'a Common<U>,
+    pub(crate) sockets: &'a Sockets<U>,
+    /// The time of this poll.
+    pub(crate) now: Time,
+}
+
+impl<U> Clone for Context<'_, U> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<U> Copy for Context<'_, U> {}
+
 /// Shared by all threads of one engine.
 pub(crate) struct Common<U> {
     /// Routes and sessions, published by the control thread.
@@ -85,7 +100,9 @@ pub(crate) enum ShardCommand {
     /// The peer has a session to send with: what was staged for it can go.
     SessionReady(Arc<Peer>),
     /// The peer will have none: what was staged for it is dropped.
-    DropStaged(u32),
+    DropStaged(Arc<Peer>),
+    /// The settings of its sockets changed: no peer keeps a socket of its own.
+    ClearPaths,
 }
 
 impl<U: UdpSocket> ShardHandle<U> {
@@ -106,13 +123,16 @@ impl<U: UdpSocket> ShardHandle<U> {
         lock(&self.waits_for).insert(peer);
     }
 
-    /// Leaves a message and wakes the shard, if it waits for what becomes of the peer's handshake.
+    /// Leaves a message and wakes the shard. What concerns a handshake is left only if the shard
+    /// waits for that.
     pub(crate) fn tell(&self, message: ShardCommand) {
-        let peer = match &message {
-            ShardCommand::SessionReady(peer) => peer.id(),
-            ShardCommand::DropStaged(peer) => *peer,
+        let is_due = match &message {
+            ShardCommand::SessionReady(peer) | ShardCommand::DropStaged(peer) => {
+                lock(&self.waits_for).remove(&peer.id())
+            }
+            ShardCommand::ClearPaths => true,
         };
-        if lock(&self.waits_for).remove(&peer) {
+        if is_due {
             lock(&self.messages).push(message);
             self.waker.wake();
         }

@@ -11,7 +11,7 @@ use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::limits::REKEY_ATTEMPT_TIME;
 use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN};
-use adit_proto::{Device, Endpoint, HandshakeKind, Output, Peer, Time};
+use adit_proto::{Device, DropReason, Endpoint, HandshakeKind, Output, Peer, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
@@ -19,7 +19,6 @@ use rustix::time::{
 
 use crate::clock;
 use crate::common::{Common, ShardCommand, Sockets};
-use crate::drops::DropReason;
 use crate::inbox::Command;
 use crate::journal::{Incident, Line};
 use crate::platform::{Platform, PlatformEvent, TunDrops};
@@ -228,7 +227,7 @@ impl<H: Platform> Control<H> {
                         None => self.platform.log_verbose(format_args!("peer {key}: removed")),
                     }
                     for shard in &self.common.shards {
-                        shard.tell(ShardCommand::DropStaged(peer.id()));
+                        shard.tell(ShardCommand::DropStaged(Arc::clone(&peer)));
                     }
                 }
             }
@@ -336,7 +335,7 @@ impl<H: Platform> Control<H> {
             if report.icmp {
                 self.common.take_errors(socket, clock::now());
             }
-            if taken == 1 && report.lost == 0 {
+            if taken == 1 && report.lost.is_empty() {
                 return true;
             }
             failed = Some(report.error.unwrap_or(rustix::io::Errno::AGAIN));
@@ -446,6 +445,7 @@ impl<H: Platform> Control<H> {
                         message: format!("cannot set the firewall mark {fwmark:#x}: {e}"),
                     })?;
             }
+            shard.tell(ShardCommand::ClearPaths);
         }
         Ok(())
     }

@@ -20,11 +20,10 @@ use adit_io::tun::TunErrorKind;
 use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket};
 use adit_offload::{Coalescer, Merged, Span, VNET_HDR_LEN};
 use adit_proto::wire::{self, DataHeader, Kind};
-use adit_proto::{Endpoint, Peer, Session, Time};
+use adit_proto::{DropReason, Drops, Endpoint, Peer, Session, Time};
 use arrayvec::ArrayVec;
 
 use crate::common::Common;
-use crate::drops::{DropReason, Drops};
 use crate::journal::Incident;
 
 /// Packets opened together: enough to fill the lanes of any kernel with small packets.
@@ -207,10 +206,11 @@ impl Inbound {
             let mut window = run.session.window();
             for packet in &mut self.packets[run.packets.clone()] {
                 if !packet.accepted {
+                    // Anybody can send what is not authentic: it is none of the peer's packets.
                     self.drops.count(DropReason::NotAuthentic, 1);
                 } else if !window.commit(packet.counter) {
                     packet.accepted = false;
-                    self.drops.count(DropReason::Replayed, 1);
+                    run.peer.count_dropped(&self.drops, DropReason::Replayed, 1);
                 } else {
                     any = true;
                     data |= packet.len > TAG_LEN;
@@ -241,7 +241,8 @@ impl Inbound {
         };
         for at in 0..self.runs.len() {
             let run = &self.runs[at];
-            let (message, peer, packets) = (run.message, run.peer.id(), run.packets.clone());
+            let (message, packets) = (run.message, run.packets.clone());
+            let id = run.peer.id();
             let ecn = self.batch.received()[message].ecn;
             let mut checked: Option<IpAddr> = None;
             let mut wrong: Option<(IpAddr, u64)> = None;
@@ -253,15 +254,19 @@ impl Inbound {
                 let (start, len) = (packet.start, packet.len - TAG_LEN);
                 let plaintext = &self.batch.bytes(message)[start..start + len];
                 let Some(inner) = adit_offload::inner_packet(plaintext) else {
-                    self.drops.count(DropReason::MalformedPacket, 1);
+                    self.runs[at]
+                        .peer
+                        .count_dropped(&self.drops, DropReason::MalformedPacket, 1);
                     continue;
                 };
                 if checked != Some(inner.source) {
                     if routes
                         .lookup(inner.source)
-                        .is_none_or(|owner| owner.id() != peer)
+                        .is_none_or(|owner| owner.id() != id)
                     {
-                        self.drops.count(DropReason::WrongSource, 1);
+                        self.runs[at]
+                            .peer
+                            .count_dropped(&self.drops, DropReason::WrongSource, 1);
                         let before = wrong.map_or(0, |(_, times)| times);
                         wrong = Some((inner.source, before + 1));
                         continue;
@@ -272,7 +277,9 @@ impl Inbound {
                 if ecn != 0 {
                     let packet = &mut self.batch.bytes_mut(message)[start..start + len];
                     if adit_offload::decap_ecn(ecn, packet).is_err() {
-                        self.drops.count(DropReason::EcnNotCapable, 1);
+                        self.runs[at]
+                            .peer
+                            .count_dropped(&self.drops, DropReason::EcnNotCapable, 1);
                         continue;
                     }
                 }
@@ -282,10 +289,10 @@ impl Inbound {
                     len: narrow(len),
                 };
                 let packet = &self.batch.bytes(message)[start..start + len];
-                if self.coalescer.push(peer, packet, span, is_end).is_err() {
+                if self.coalescer.push(id, packet, span, is_end).is_err() {
                     self.deliver(common, tun)?;
                     let packet = &self.batch.bytes(message)[start..start + len];
-                    let pushed = self.coalescer.push(peer, packet, span, is_end);
+                    let pushed = self.coalescer.push(id, packet, span, is_end);
                     debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
                 }
             }

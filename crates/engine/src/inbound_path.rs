@@ -95,7 +95,7 @@ impl<T: TunQueue, U: UdpSocket> InboundPath<T, U> {
         let mut placement = Placement::new();
         let mut events = Vec::with_capacity(8);
         while !self.common.is_stopping() {
-            wait(&self.epoll, &mut events)?;
+            wait(&self.epoll, &mut events, None)?;
             let now = clock::now();
             let rested = placement.poll_begins(now);
             let sockets = handle.sockets.load();

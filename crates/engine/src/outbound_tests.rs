@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use adit_aead::OpenJob;
 use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
-use adit_io::{Offloads, RecvBatch};
+use adit_io::{Offloads, RecvBatch, SendReport, Transmit};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::wire::DataHeader;
@@ -18,7 +18,8 @@ use adit_proto::{Device, Output, Tai64N};
 use x25519_dalek::StaticSecret;
 
 use super::*;
-use crate::common::ShardHandle;
+use crate::common::{Common, ShardHandle, Sockets};
+use crate::sender::MAX_SEND;
 
 const INITIATION_LEN: usize = 148;
 /// Plaintext is recognised by so many bytes of it.
@@ -52,7 +53,7 @@ fn wall(now: Time) -> Tai64N {
 /// A shard's outbound path to a peer that is a bare [`Device`]; the control thread's part is done
 /// by the test.
 struct Bench<U = MemUdp> {
-    outbound: Outbound,
+    outbound: Outbound<U>,
     common: Common<U>,
     sockets: Sockets<U>,
     tun: MemTun,
@@ -101,7 +102,8 @@ impl<U: UdpSocket> Bench<U> {
         let common = Common::new(shared, handles, Offloads::ALL, false).expect("an eventfd");
         let (tun, tun_end) = mem::tun().expect("an in-memory TUN");
         Self {
-            outbound: Outbound::new(0, Arc::clone(&common.shards[0].drops)),
+            outbound: Outbound::new(0, Arc::clone(&common.shards[0].drops))
+                .expect("an epoll descriptor"),
             sockets: Sockets {
                 v4: Some(make(bind(our_addr, true), Arc::clone(&ours))),
                 v6: None,
@@ -139,10 +141,21 @@ impl<U: UdpSocket> Bench<U> {
         lengths.len()
     }
 
+    /// A poll of our own TUN, or of another one.
+    fn try_poll(&mut self, other: Option<&Failing>) -> io::Result<Progress> {
+        let context = Context {
+            common: &self.common,
+            sockets: &self.sockets,
+            now: self.now,
+        };
+        match other {
+            Some(tun) => self.outbound.poll(context, tun),
+            None => self.outbound.poll(context, &self.tun),
+        }
+    }
+
     fn poll(&mut self) {
-        let polled = self
-            .outbound
-            .poll(&self.common, &self.sockets, &self.tun, self.now);
+        let polled = self.try_poll(None);
         assert_eq!(polled.expect("a TUN without faults"), Progress::Done);
     }
 
@@ -205,9 +218,12 @@ impl<U: UdpSocket> Bench<U> {
         );
         while let Some(output) = next() {
             if let Output::SessionReady { peer } = output {
-                let polled =
-                    self.outbound
-                        .send_staged(&self.common, &self.sockets, &peer, self.now);
+                let context = Context {
+                    common: &self.common,
+                    sockets: &self.sockets,
+                    now: self.now,
+                };
+                let polled = self.outbound.send_staged(context, &peer);
                 assert_eq!(polled, Progress::Done);
             }
         }
@@ -284,7 +300,7 @@ fn nothing_waits_for_a_peer_that_is_nowhere() {
     bench.poll();
     let dropped = bench.common.shards[0].drops.of(DropReason::NoEndpoint);
     assert_eq!(dropped, frames as u64 + 5);
-    assert!(!bench.outbound.staged.holds(0));
+    assert!(!bench.outbound.forwarder.staged.holds(0));
     assert!(bench.common.control.take_all().0.is_empty());
 }
 
@@ -363,7 +379,11 @@ fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
     assert!((1..200).contains(&left), "{left} have left");
     let ended = bench.common.shards[0].drops.of(DropReason::SessionEnded);
     assert_eq!(left as u64 + ended, 200);
-    assert_eq!(bench.outbound.staged.drop_all(0), 0, "it would leave twice");
+    assert_eq!(
+        bench.outbound.forwarder.staged.drop_all(0),
+        0,
+        "it would leave twice"
+    );
 }
 
 /// Invariant 2.
@@ -467,14 +487,10 @@ fn what_was_read_before_an_error_leaves() {
     let (tun, _end) = mem::tun().expect("an in-memory TUN");
     let frames = [udp_gso_packet(3, 100), udp_gso_packet(2, 50)].into();
     let failing = Failing(Mutex::new(frames), tun);
-    let polled = bench
-        .outbound
-        .poll(&bench.common, &bench.sockets, &failing, bench.now);
+    let polled = bench.try_poll(Some(&failing));
     assert_eq!(polled.expect("frames were read"), Progress::Done);
     assert_eq!(bench.wire().len(), 5);
-    let polled = bench
-        .outbound
-        .poll(&bench.common, &bench.sockets, &failing, bench.now);
+    let polled = bench.try_poll(Some(&failing));
     assert!(polled.is_err(), "nothing but the error is left");
 }
 
@@ -564,9 +580,7 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
             frame[VNET_HDR_LEN + 1] = u8::from(n % 2 == 0);
             assert!(bench.tun_end.inject(frame));
         }
-        let polled = bench
-            .outbound
-            .poll(&bench.common, &bench.sockets, &bench.tun, bench.now);
+        let polled = bench.try_poll(None);
         let polled = polled.expect("a TUN without faults");
         assert_eq!(
             polled == Progress::Blocked,
@@ -603,14 +617,13 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     };
     frames(&bench, 3);
     calls.store(usize::MAX, Ordering::Relaxed);
-    let polled = bench
-        .outbound
-        .poll(&bench.common, &bench.sockets, &bench.tun, bench.now);
+    let polled = bench.try_poll(None);
     assert_eq!(polled.expect("a TUN without faults"), Progress::Blocked);
     calls.store(0, Ordering::Relaxed);
     // 2. The second one sends more than two replay windows.
     let drops = Arc::clone(&bench.common.shards[0].drops);
-    let first = std::mem::replace(&mut bench.outbound, Outbound::new(0, drops));
+    let second = Outbound::new(0, drops).expect("an epoll descriptor");
+    let first = std::mem::replace(&mut bench.outbound, second);
     for _ in 0..50 {
         frames(&bench, 7);
         bench.poll();
@@ -650,7 +663,7 @@ fn a_shard_hears_only_of_handshakes_that_its_frames_wait_for() {
     let heard = |bench: &Bench| {
         let handle = &bench.common.shards[0];
         handle.tell(ShardCommand::SessionReady(peer(bench)));
-        handle.tell(ShardCommand::DropStaged(peer(bench).id()));
+        handle.tell(ShardCommand::DropStaged(peer(bench)));
         handle.take_commands().len()
     };
     assert_eq!(heard(&bench), 0, "nothing waits");

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event};
 use rustix::process::setpriority_process;
 
@@ -17,6 +19,7 @@ pub(crate) const WAKER: u64 = 0;
 pub(crate) const TUN: u64 = 1;
 const V4: u64 = 2;
 pub(crate) const V6: u64 = 3;
+pub(crate) const PATHS: u64 = 4;
 
 /// Raises the priority of the calling thread. Without the right to it, it runs as everyone else
 /// does.
@@ -34,10 +37,16 @@ pub(crate) fn overwrite_stack() {
     adit_aead::zeroizing_stack::<{ 64 << 10 }, _>(|| ());
 }
 
-/// Sleeps until something happens, and tells what.
-pub(crate) fn wait(epoll: &OwnedFd, events: &mut Vec<Event>) -> io::Result<()> {
+/// Sleeps until something happens, and tells what; not longer than `timeout`.
+pub(crate) fn wait(
+    epoll: &OwnedFd,
+    events: &mut Vec<Event>,
+    timeout: Option<Duration>,
+) -> io::Result<()> {
     events.clear();
-    match epoll::wait(epoll, rustix::buffer::spare_capacity(events), None) {
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    let spare = rustix::buffer::spare_capacity(events);
+    match epoll::wait(epoll, spare, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
     }

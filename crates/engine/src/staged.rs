@@ -10,51 +10,73 @@ const MAX_FRAMES: usize = 128;
 /// Bytes that all peers of one shard may have waiting.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Frames as they were read from the TUN, by the number of the peer that they wait for.
-#[derive(Default)]
-pub(crate) struct Staged {
-    queues: HashMap<u32, Queue>,
+/// Frames as they were read from the TUN, by the number of the peer that they wait for. `P` is a
+/// handle of a peer.
+pub(crate) struct Staged<P> {
+    queues: HashMap<u32, Queue<P>>,
     /// The bytes of each queue and whose it is: the longest is last.
     by_bytes: BTreeSet<(usize, u32)>,
     bytes: usize,
 }
 
 /// What waits for one peer, oldest first.
-#[derive(Default)]
-struct Queue {
+struct Queue<P> {
+    peer: P,
     frames: VecDeque<Zeroizing<Box<[u8]>>>,
     bytes: usize,
 }
 
-impl Staged {
+impl<P> Default for Staged<P> {
+    fn default() -> Self {
+        Self {
+            queues: HashMap::new(),
+            by_bytes: BTreeSet::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<P: Clone> Staged<P> {
     /// Whether frames wait for this peer.
     pub(crate) fn holds(&self, peer: u32) -> bool {
         self.bytes > 0 && self.queues.contains_key(&peer)
     }
 
-    /// Puts a frame last in its peer's queue; returns how many packets had to go for it.
+    /// Puts a frame last in the queue of peer number `id`. When a queue or all of them together are
+    /// full, `dropped` is told which peer lost how many packets.
     ///
-    /// Where all peers have too much, the one that has most gives up its oldest: a peer that cannot
-    /// be reached does not take the room of those that can.
-    pub(crate) fn push(&mut self, peer: u32, frame: &[u8]) -> u64 {
-        let mut dropped = 0;
-        let queue = self.queues.get(&peer);
+    /// When all are full, the longest queue drops its oldest frame: a peer that cannot be reached
+    /// takes no space from those that can.
+    pub(crate) fn push(
+        &mut self,
+        id: u32,
+        peer: &P,
+        frame: &[u8],
+        mut dropped: impl FnMut(&P, u64),
+    ) {
+        let queue = self.queues.get(&id);
         if queue.is_some_and(|queue| queue.frames.len() >= MAX_FRAMES) {
-            dropped += self.drop_oldest(peer);
+            dropped(peer, self.drop_oldest(id));
         }
         while self.bytes + frame.len() > MAX_BYTES {
-            let Some(&(_, most)) = self.by_bytes.last() else {
+            let Some(&(_, longest)) = self.by_bytes.last() else {
                 break;
             };
-            dropped += self.drop_oldest(most);
+            let Some(loser) = self.queues.get(&longest).map(|queue| queue.peer.clone()) else {
+                break;
+            };
+            dropped(&loser, self.drop_oldest(longest));
         }
-        let queue = self.queues.entry(peer).or_default();
-        self.by_bytes.remove(&(queue.bytes, peer));
+        let queue = self.queues.entry(id).or_insert_with(|| Queue {
+            peer: peer.clone(),
+            frames: VecDeque::new(),
+            bytes: 0,
+        });
+        self.by_bytes.remove(&(queue.bytes, id));
         queue.frames.push_back(Zeroizing::new(frame.into()));
         queue.bytes += frame.len();
         self.bytes += frame.len();
-        self.by_bytes.insert((queue.bytes, peer));
-        dropped
+        self.by_bytes.insert((queue.bytes, id));
     }
 
     /// Drops the oldest frame of a queue, and the queue with its last; returns how many packets it
@@ -77,7 +99,9 @@ impl Staged {
 
     /// Takes all frames that wait for a peer, oldest first.
     pub(crate) fn take(&mut self, peer: u32) -> VecDeque<Zeroizing<Box<[u8]>>> {
-        let queue = self.queues.remove(&peer).unwrap_or_default();
+        let Some(queue) = self.queues.remove(&peer) else {
+            return VecDeque::new();
+        };
         self.by_bytes.remove(&(queue.bytes, peer));
         self.bytes -= queue.bytes;
         queue.frames

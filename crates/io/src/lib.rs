@@ -75,6 +75,24 @@ pub trait UdpSocket: Send + Sync {
     /// bounded number of times.
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()>;
 
+    /// Opens a further socket on the same port that only sends and has a send buffer of its own:
+    /// what arrives at the port still arrives at this one.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for sockets that cannot share a port; else what the kernel refused.
+    fn send_socket(&self) -> io::Result<Self>
+    where
+        Self: Sized,
+    {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Lets about `bytes` wait to be sent, as far as the kernel allows that.
+    fn set_send_buffer(&self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// Takes the ICMP errors that came back, each with how often it did. To be called whenever the
     /// descriptor reports an error (`EPOLLERR`), which it does until they are taken, and when
     /// [`SendReport::icmp`] says so.
@@ -123,6 +141,10 @@ impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
         (**self).recv(batch)
     }
 
+    fn set_send_buffer(&self, bytes: usize) {
+        (**self).set_send_buffer(bytes)
+    }
+
     fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
         (**self).take_errors(each)
     }
@@ -164,15 +186,13 @@ pub struct ShortBuffers {
 }
 
 /// What happened while sending, beyond the trains taken. Counters add up over calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
-    /// Datagrams that could not be sent at all.
-    pub lost: u64,
+    /// The trains of this call with datagrams that could not be sent at all, and how many. Set anew
+    /// by each call.
+    pub lost: Vec<Lost>,
     /// Why the last of them could not.
     pub error: Option<Errno>,
-    /// The trains of this call that lost some, a bit each from the lowest on. Set anew by each
-    /// call.
-    pub lossy: u64,
     /// Trains that the kernel refused to segment and that went out datagram by datagram.
     pub refused: u64,
     /// A train of this call whose source address or interface is gone: it went out from another
@@ -186,6 +206,36 @@ pub struct SendReport {
     /// ICMP errors came meanwhile: [`UdpSocket::take_errors`] has them, and the descriptor may not
     /// say so any more.
     pub icmp: bool,
+}
+
+/// Datagrams of one train that could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Which of the trains that were given.
+    pub train: usize,
+    /// How many of its datagrams.
+    pub datagrams: u64,
+}
+
+impl SendReport {
+    /// Counts datagrams of a train that could not be sent. Trains are counted in order.
+    pub fn lose(&mut self, train: usize, datagrams: u64) {
+        match self.lost.last_mut() {
+            Some(last) if last.train == train => last.datagrams += datagrams,
+            _ => self.lost.push(Lost { train, datagrams }),
+        }
+    }
+
+    /// How many datagrams could not be sent.
+    pub fn datagrams_lost(&self) -> u64 {
+        self.lost.iter().map(|lost| lost.datagrams).sum()
+    }
+
+    /// How many datagrams of one train could not be sent.
+    pub fn lost_of(&self, train: usize) -> u64 {
+        let lost = self.lost.iter().find(|lost| lost.train == train);
+        lost.map_or(0, |lost| lost.datagrams)
+    }
 }
 
 impl<T: TunQueue + ?Sized> TunQueue for std::sync::Arc<T> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::crypto;
+use crate::drops::DropReason;
 
 /// A secret of 32 bytes, zeroized when dropped and never printed.
 ///
@@ -230,6 +231,8 @@ pub struct PeerStatus {
     pub rx_bytes: u64,
     /// UDP payload sent.
     pub tx_bytes: u64,
+    /// Packets dropped, by reason; only reasons that occurred.
+    pub drops: Vec<(DropReason, u64)>,
     /// Seconds; 0 is off.
     pub persistent_keepalive: u16,
     /// Sorted.

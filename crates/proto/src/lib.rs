@@ -97,6 +97,7 @@ pub mod config;
 mod cookie;
 mod crypto;
 mod device;
+mod drops;
 mod endpoint;
 mod explained;
 mod limiter;
@@ -115,6 +116,7 @@ pub use device::{
     ConfigError, Device, HandshakeKind, HandshakeOutcome, HandshakeStats, NotOpened, NotSealed,
     Output, Random, Refusal,
 };
+pub use drops::{DropReason, Drops, IgnoredKind};
 pub use endpoint::{Endpoint, Source};
 pub use peer::Peer;
 pub use replay::ReplayWindow;

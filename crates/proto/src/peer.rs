@@ -4,6 +4,7 @@ use std::sync::atomic::{self, Ordering};
 use arc_swap::ArcSwapOption;
 
 use crate::config::PublicKey;
+use crate::drops::{DropReason, Drops, PeerDrops};
 use crate::session::Session;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64};
 use crate::{Endpoint, Time};
@@ -36,6 +37,7 @@ pub struct Peer {
     armed: AtomicU8,
     /// The bits of [`event`] that the control thread has not read yet.
     pending: AtomicU8,
+    drops: PeerDrops,
 }
 
 /// What a shard has to tell the control thread.
@@ -66,6 +68,7 @@ impl Peer {
             handshaking: AtomicBool::new(false),
             armed: AtomicU8::new(0),
             pending: AtomicU8::new(0),
+            drops: PeerDrops::default(),
         }
     }
 
@@ -176,6 +179,19 @@ impl Peer {
     /// Bytes of UDP payload sent, handshakes included.
     pub fn tx_bytes(&self) -> u64 {
         self.tx_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts packets to or from this peer that were dropped: in `total`, and as this peer's.
+    pub fn count_dropped(&self, total: &Drops, reason: DropReason, packets: u64) {
+        total.count(reason, packets);
+        if packets > 0 {
+            self.drops.count(reason, packets);
+        }
+    }
+
+    /// Packets to and from this peer that were dropped, by reason; only reasons that occurred.
+    pub fn drops(&self) -> Vec<(DropReason, u64)> {
+        self.drops.counted()
     }
 
     fn sent(&self, now: Time, session: &Session, bytes: u64) -> u8 {

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::{ArcSwap, Guard};
@@ -14,6 +15,7 @@ pub struct Shared {
     routes: ArcSwap<AllowedIps<Arc<Peer>>>,
     /// Sessions by receiver index, spread over locks that are held for one look-up at a time.
     sessions: [RwLock<HashMap<u32, IndexEntry>>; INDEX_SHARDS],
+    peers: AtomicUsize,
 }
 
 /// Where a datagram with a receiver index belongs.
@@ -30,6 +32,7 @@ impl Shared {
         Self {
             routes: ArcSwap::default(),
             sessions: Default::default(),
+            peers: AtomicUsize::new(0),
         }
     }
 
@@ -53,6 +56,15 @@ impl Shared {
         shards
             .map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner).len())
             .sum()
+    }
+
+    /// How many peers are configured.
+    pub fn peer_count(&self) -> usize {
+        self.peers.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_peer_count(&self, peers: usize) {
+        self.peers.store(peers, Ordering::Relaxed);
     }
 
     pub(crate) fn publish(&self, routes: AllowedIps<Arc<Peer>>) {

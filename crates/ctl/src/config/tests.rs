@@ -527,6 +527,7 @@ fn peer(key: &str, allowed_ips: &[&str]) -> PeerStatus {
         last_handshake: Some(Duration::from_secs(1)),
         rx_bytes: 1,
         tx_bytes: 1,
+        drops: Vec::new(),
         persistent_keepalive: 0,
         allowed_ips: allowed_ips.iter().map(|ip| cidr(ip)).collect(),
     }

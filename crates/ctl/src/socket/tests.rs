@@ -426,6 +426,7 @@ fn peer(n: u8) -> PeerStatus {
         last_handshake: None,
         rx_bytes: 0,
         tx_bytes: 0,
+        drops: Vec::new(),
         persistent_keepalive: 0,
         allowed_ips: Vec::new(),
     }

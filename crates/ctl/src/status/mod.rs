@@ -152,6 +152,10 @@ documented! {
         pub transfer_rx: u64,
         /// Bytes of UDP payload sent, handshakes included.
         pub transfer_tx: u64,
+        /// Packets to and from this peer that were dropped, by reason; only reasons that occurred.
+        /// Each also counts among the drops of the interface.
+        #[serde(default)]
+        pub drops: BTreeMap<String, u64>,
         /// Seconds between two persistent keepalives; 0 is off.
         pub persistent_keepalive: u16,
     }
@@ -215,6 +219,9 @@ impl Peer {
             latest_handshake: peer.last_handshake.map(|at| at.as_secs()),
             transfer_rx: peer.rx_bytes,
             transfer_tx: peer.tx_bytes,
+            drops: (peer.drops.iter())
+                .map(|(reason, packets)| (reason.name().to_owned(), *packets))
+                .collect(),
             persistent_keepalive: peer.persistent_keepalive,
         }
     }

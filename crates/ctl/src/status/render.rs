@@ -1,5 +1,6 @@
 //! The report for people, in the style of `wg show`.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use super::{Engine, Interface, Peer};
@@ -139,15 +140,21 @@ impl Page {
             ("icmp errors", &engine.icmp_errors),
             ("handshakes", &engine.handshakes),
         ] {
-            let counted = counters.iter().filter(|(_, count)| **count > 0);
-            let counted: Vec<String> = counted
-                .map(|(name, count)| format!("{count} {}", name.replace('_', " ")))
-                .collect();
-            if !counted.is_empty() {
-                self.line(what, &counted.join(", "))?;
-            }
+            self.counters(what, counters)?;
         }
         Ok(())
+    }
+
+    /// A line with the counters that are not zero, if there are any.
+    fn counters(&mut self, what: &str, counters: &BTreeMap<String, u64>) -> fmt::Result {
+        let counted = counters.iter().filter(|(_, count)| **count > 0);
+        let counted: Vec<String> = counted
+            .map(|(name, count)| format!("{count} {}", name.replace('_', " ")))
+            .collect();
+        if counted.is_empty() {
+            return Ok(());
+        }
+        self.line(what, &counted.join(", "))
     }
 
     fn peer(&mut self, peer: &Peer, now: u64) -> fmt::Result {
@@ -185,6 +192,7 @@ impl Page {
             let sent = self.bytes(peer.transfer_tx);
             self.line("transfer", &format!("{received} received, {sent} sent"))?;
         }
+        self.counters("drops", &peer.drops)?;
         if peer.persistent_keepalive != 0 {
             let every = self.duration(peer.persistent_keepalive.into());
             self.line("persistent keepalive", &format!("every {every}"))?;

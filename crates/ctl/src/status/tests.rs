@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use adit_proto::DropReason;
 use adit_proto::config::{Cidr, PublicKey, Secret};
 
 use super::*;
@@ -13,6 +14,7 @@ fn device() -> DeviceStatus {
         last_handshake: None,
         rx_bytes: 0,
         tx_bytes: 0,
+        drops: Vec::new(),
         persistent_keepalive: 0,
         allowed_ips: Vec::new(),
     };
@@ -29,6 +31,7 @@ fn device() -> DeviceStatus {
                 last_handshake: Some(Duration::new(1000, 5)),
                 rx_bytes: 1023,
                 tx_bytes: 1536 * 1024 * 1024,
+                drops: vec![(DropReason::SlowPath, 7)],
                 persistent_keepalive: 25,
                 allowed_ips: vec![block([10, 0, 0, 0], 8), block([0, 0, 0, 0], 0)],
                 ..peer(6)
@@ -79,6 +82,7 @@ peer: BgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgY=
   allowed ips: 10.0.0.0/8, 0.0.0.0/0
   latest handshake: 1 minute, 3 seconds ago
   transfer: 1023 B received, 1.50 GiB sent
+  drops: 7 slow path
   persistent keepalive: every 25 seconds
 
 peer: BAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQ=

@@ -197,6 +197,7 @@ fn status_line(status: &mut DeviceStatus, key: &str, value: &str) -> Option<()> 
             last_handshake: None,
             rx_bytes: 0,
             tx_bytes: 0,
+            drops: Vec::new(),
             persistent_keepalive: 0,
             allowed_ips: Vec::new(),
         });

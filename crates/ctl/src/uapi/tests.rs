@@ -300,6 +300,7 @@ fn status() -> DeviceStatus {
         last_handshake: None,
         rx_bytes: 0,
         tx_bytes: 0,
+        drops: Vec::new(),
         persistent_keepalive: 0,
         allowed_ips: Vec::new(),
     };

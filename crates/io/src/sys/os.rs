@@ -124,6 +124,38 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
 }
 
 const INT_LEN: libc::socklen_t = 4;
+/// Of a `sock_fprog`: a number and a pointer.
+const FPROG_LEN: libc::socklen_t = 2 * (usize::BITS / 8);
+/// `BPF_RET | BPF_K` (linux/bpf_common.h)
+const BPF_RET_K: u16 = 0x06;
+
+/// Has datagrams for a group of sockets that share a port (SO_REUSEPORT) arrive at the one that
+/// was bound first. `socket` is any of the group.
+pub(crate) fn steer_to_first(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // The index in the group, which is in order of binding: `return 0`.
+    let mut program = [libc::sock_filter {
+        code: BPF_RET_K,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    }];
+    let filter = libc::sock_fprog {
+        len: 1,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: the kernel reads a sock_fprog, whose length is stated, and the one instruction that
+    // it points to; both live until the call returns.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const filter).cast(),
+            FPROG_LEN,
+        )
+    })
+    .map(drop)
+}
 
 /// Closes what this process was started with, but the standard streams and `except`: somebody may
 /// wait for the end of a pipe or a lock. What it opened itself it does not pass on, which is how

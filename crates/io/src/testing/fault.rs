@@ -206,7 +206,11 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
         let sent = self.inner.send(&transmits, report);
         let datagrams =
             |train: &Transmit<'_>| train.bytes.len().div_ceil(train.stride).max(1) as u64;
-        report.lost += transmits[sent..].iter().map(datagrams).sum::<u64>();
+        report.lost.clear();
+        let lost = transmits[sent..].iter().map(datagrams).sum();
+        if lost > 0 {
+            report.lose(taken.max(1) - 1, lost);
+        }
         report.resume_at = 0;
         report.stale_source = report.stale_source.map(|_| taken.max(1) - 1);
         taken

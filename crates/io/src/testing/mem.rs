@@ -184,6 +184,7 @@ impl Network {
             addr,
             gso,
             queue,
+            only_sends: false,
         })
     }
 
@@ -198,6 +199,8 @@ pub struct MemUdp {
     addr: SocketAddr,
     gso: bool,
     queue: Arc<Queue<Train>>,
+    /// The address is another socket's.
+    only_sends: bool,
 }
 
 impl MemUdp {
@@ -209,7 +212,9 @@ impl MemUdp {
 
 impl Drop for MemUdp {
     fn drop(&mut self) {
-        self.network.lock().remove(&self.addr);
+        if !self.only_sends {
+            self.network.lock().remove(&self.addr);
+        }
     }
 }
 
@@ -217,11 +222,12 @@ impl UdpSocket for MemUdp {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
         report.stale_source = None;
         report.resume_at = 0;
-        for train in trains {
+        report.lost.clear();
+        for (index, train) in trains.iter().enumerate() {
             let stride = train.stride.max(1);
             let datagrams = train.bytes.len().div_ceil(stride).max(1) as u64;
             let Some(to) = self.network.lock().get(&train.to.addr).cloned() else {
-                report.lost += datagrams;
+                report.lose(index, datagrams);
                 report.error = Some(Errno::HOSTUNREACH);
                 continue;
             };
@@ -268,6 +274,16 @@ impl UdpSocket for MemUdp {
         }
         batch.add_lost(self.queue.lost.swap(0, Relaxed));
         Ok(())
+    }
+
+    fn send_socket(&self) -> io::Result<Self> {
+        Ok(Self {
+            network: self.network.clone(),
+            addr: self.addr,
+            gso: self.gso,
+            queue: Arc::new(Queue::new()?),
+            only_sends: true,
+        })
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -61,7 +61,7 @@ fn trains_cross_the_memory_network_as_trains_or_apart() {
         train("192.0.2.2:2", 9, b""),
     ];
     assert_eq!(a.send(&trains, &mut report), 3);
-    assert_eq!(report.lost, 3, "nobody is there");
+    assert_eq!(report.datagrams_lost(), 3, "nobody is there");
     assert!(readable(b.fd()));
     let mut batch = RecvBatch::new(8);
     b.recv(&mut batch).unwrap();

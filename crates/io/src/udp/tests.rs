@@ -148,7 +148,10 @@ fn a_full_buffer_in_the_middle_of_a_train_says_where_to_go_on() {
     let trains = [train(addr("192.0.2.1:1"), 1000, &bytes); 2];
     let mut script = Script::new([Ok(7), Err(Errno::AGAIN)]);
     let (taken, report) = run(&mut script, None, &trains);
-    assert_eq!((taken, report.resume_at, report.lost), (1, 2000, 0));
+    assert_eq!(
+        (taken, report.resume_at, report.datagrams_lost()),
+        (1, 2000, 0)
+    );
     let rest = train(
         addr("192.0.2.1:1"),
         1000,
@@ -168,7 +171,7 @@ fn a_refused_train_goes_out_datagram_by_datagram_and_only_its_destination_stays_
         let trains = [train(bad, 1000, &bytes), train(good, 1000, &bytes)];
         let mut script = Script::new([Err(errno)]);
         let (taken, report) = run(&mut script, Some(&gso_fallbacks), &trains);
-        assert_eq!((taken, report.refused, report.lost), (2, 1, 0));
+        assert_eq!((taken, report.refused, report.datagrams_lost()), (2, 1, 0));
         let shape = |script: &Script| -> Vec<_> {
             script
                 .taken
@@ -204,7 +207,7 @@ fn a_refusal_in_the_middle_of_a_train_sends_only_the_rest_again() {
         Some(&gso_fallbacks),
         &[train(addr("192.0.2.1:1"), 100, &bytes)],
     );
-    assert_eq!((taken, report.refused, report.lost), (1, 1, 0));
+    assert_eq!((taken, report.refused, report.datagrams_lost()), (1, 1, 0));
     assert_eq!(script.bytes(), bytes);
     assert_eq!(script.taken.len(), 1 + 36);
 }
@@ -226,7 +229,7 @@ fn a_source_that_is_gone_is_left_out_for_the_rest_of_the_train_and_reported() {
     let mut script = Script::new([Ok(2), Err(Errno::INVAL)]);
     let (taken, report) = run(&mut script, Some(&gso_fallbacks), &trains);
     assert_eq!((taken, report.stale_source), (2, Some(1)));
-    assert_eq!((report.refused, report.lost), (0, 0));
+    assert_eq!((report.refused, report.datagrams_lost()), (0, 0));
     assert_eq!(script.bytes(), [&bytes[..], &bytes[..]].concat());
     assert!(script.taken.iter().all(|sent| !sent.from_source));
 
@@ -234,7 +237,12 @@ fn a_source_that_is_gone_is_left_out_for_the_rest_of_the_train_and_reported() {
     let mut script = Script::new([Err(Errno::INVAL), Err(Errno::INVAL)]);
     let (taken, report) = run(&mut script, Some(&gso_fallbacks), &[with_source]);
     assert_eq!(
-        (taken, report.stale_source, report.refused, report.lost),
+        (
+            taken,
+            report.stale_source,
+            report.refused,
+            report.datagrams_lost()
+        ),
         (1, None, 1, 0)
     );
     assert!(
@@ -259,7 +267,16 @@ fn what_cannot_be_sent_at_all_is_counted_by_datagram_and_the_rest_goes_on() {
         let trains = [train(addr("192.0.2.1:1"), 1000, &bytes); 3];
         let mut script = Script::new([Ok(1), Err(errno)]);
         let (taken, report) = run(&mut script, Some(&gso_fallbacks), &trains);
-        assert_eq!((taken, report.lost, report.lossy), (3, 3, 0b010));
+        assert_eq!(
+            (taken, report.lost),
+            (
+                3,
+                vec![crate::Lost {
+                    train: 1,
+                    datagrams: 3
+                }]
+            )
+        );
         assert_eq!(script.taken.len(), 2);
     }
 }
@@ -277,7 +294,7 @@ fn what_is_refused_as_datagrams_too_says_nothing_of_segmentation() {
             Some(&gso_fallbacks),
             &[train(to, 1000, &bytes)],
         );
-        assert_eq!((taken, report.refused, report.lost), (1, 0, 3));
+        assert_eq!((taken, report.refused, report.datagrams_lost()), (1, 0, 3));
     }
     assert!(!gso_fallbacks.everywhere() && gso_fallbacks.allow(Ipv4Addr::from_bits(0).into()));
 }
@@ -552,7 +569,7 @@ fn segments_beyond_the_mtu_are_sent_as_fragments_instead() {
             assert!(joined(&receive(&at_b, bytes.len())) == bytes);
         }
         assert_eq!(
-            (report.refused, report.lost),
+            (report.refused, report.datagrams_lost()),
             (1, 0),
             "tried once, then remembered"
         );
@@ -578,7 +595,7 @@ fn a_source_address_that_goes_away_is_replaced_and_reported() {
         let mut report = SendReport::default();
         assert_eq!(at_a.send(&[transmit], &mut report), 1);
         assert_eq!(
-            (report.stale_source, report.lost, report.refused),
+            (report.stale_source, report.datagrams_lost(), report.refused),
             (Some(0), 0, 0)
         );
         let messages = receive(&at_b, bytes.len());
@@ -660,6 +677,49 @@ fn shards_share_a_port_and_the_kernel_spreads_senders_over_them() {
     }
 }
 
+/// Sockets that only send come and go, and what arrives at the port arrives at the first.
+#[test]
+fn a_send_socket_shares_the_port_and_receives_nothing() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        at_b.set_mark(7).unwrap();
+        let send_socket = || hosts.b.run(|| at_b.send_socket()).unwrap().unwrap();
+        let mut others: Vec<Udp> = (0..4).map(|_| send_socket()).collect();
+        for round in 0..4 {
+            for other in &others {
+                assert_eq!(other.local_addr().unwrap(), at_b.local_addr().unwrap());
+                let mark = os::option(other.fd(), libc::SOL_SOCKET, libc::SO_MARK);
+                assert_eq!(mark.unwrap(), 7);
+            }
+            for _ in 0..32 {
+                let (at_a, _, _) = hosts.sockets(b, Offloads::ALL);
+                at_a.send(&[train(to, 9, b"datagrams")], &mut SendReport::default());
+            }
+            assert_eq!(receive(&at_b, 32 * 9).len(), 32, "round {round}");
+            others.remove(round % others.len());
+            others.push(send_socket());
+        }
+        // What it sends comes from the port that all share, and the answer is not its own.
+        at_a.send(&[train(to, 5, b"hello")], &mut SendReport::default());
+        let from = receive(&at_b, 5)[0].0.from;
+        others[0].send(
+            &[Transmit {
+                to: from,
+                ..train(to, 6, b"answer")
+            }],
+            &mut SendReport::default(),
+        );
+        assert_eq!(receive(&at_a, 6)[0].0.from.addr, to);
+        for other in &others {
+            assert!(
+                other.recv(&mut RecvBatch::new(16)).is_err(),
+                "nothing arrived"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_mark_decides_on_the_route() {
     let hosts = Hosts::new();
@@ -687,7 +747,7 @@ fn the_mark_decides_on_the_route() {
         at_a.set_mark(mark).unwrap();
         let mut report = SendReport::default();
         at_a.send(&[train(far, 4, b"away")], &mut report);
-        lost.push(report.lost);
+        lost.push(report.datagrams_lost());
     }
     assert_eq!(lost, [1, 0, 1]);
 }
@@ -708,7 +768,7 @@ fn icmp_errors_and_an_empty_queue_do_not_stop_the_loop() {
         }
         at_a.send(&[train(to, 4, b"fine")], &mut report);
         assert_eq!(joined(&receive(&at_b, 4)), b"fine");
-        assert_eq!(report.lost, 0);
+        assert_eq!(report.datagrams_lost(), 0);
     }
 }
 
@@ -776,8 +836,8 @@ fn an_icmp_error_costs_no_other_destination_a_train() {
                 ..train(to, 1000, &bytes)
             };
             assert_eq!(at_a.send(&[transmit], &mut report), 1);
-            let (stale, lossy) = (report.stale_source, report.lossy);
-            assert_eq!((stale, lossy, report.lost, report.refused), (None, 0, 0, 0));
+            let lost = report.datagrams_lost();
+            assert_eq!((report.stale_source, lost, report.refused), (None, 0, 0));
             let messages = receive(&at_b, bytes.len());
             assert!(joined(&messages) == bytes, "round {round}");
             arrived += 1;
@@ -832,17 +892,18 @@ fn what_a_full_queue_of_the_device_drops_is_reported_as_lost() {
     for (_, _, b) in FAMILIES {
         let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
         let reader = std::thread::spawn(move || receive_for(&at_b, Duration::from_secs(1)));
-        let (mut sent, mut report) = (0, SendReport::default());
+        let (mut sent, mut lost, mut report) = (0, 0, SendReport::default());
         for (stride, bytes) in [(1000, numbered(45_000)), (1000, numbered(1000))] {
             for _ in 0..100 {
                 assert_eq!(at_a.send(&[train(to, stride, &bytes)], &mut report), 1);
                 sent += (bytes.len() / stride) as u64;
+                lost += report.datagrams_lost();
             }
         }
         let arrived = reader.join().unwrap() / 1000;
-        println!("{sent} sent, {arrived} arrived, {} lost", report.lost);
-        assert!(report.lost > 0 && report.error == Some(Errno::NOBUFS));
-        assert_eq!(arrived + report.lost, sent);
+        println!("{sent} sent, {arrived} arrived, {lost} lost");
+        assert!(lost > 0 && report.error == Some(Errno::NOBUFS));
+        assert_eq!(arrived + lost, sent);
         assert_eq!(report.refused, 0, "segmentation is not to blame");
     }
 }

@@ -134,6 +134,7 @@ impl Device {
         let mut peer = PeerState::new(id, Remote::new(key));
         peer.sent_timestamp = self.removed.remove(&key).unwrap_or_default();
         self.peers.insert(id, peer);
+        self.core.shared.set_peer_count(self.peers.len());
         self.by_key.insert(key, id);
         id
     }
@@ -144,6 +145,7 @@ impl Device {
             return false;
         };
         let core = &mut self.core;
+        core.shared.set_peer_count(self.peers.len());
         self.by_key.remove(&peer.public_key());
         if let Some((order, at)) = peer.scheduled {
             self.deadlines[order].remove(&(at, id));

@@ -99,6 +99,7 @@ impl PeerState {
             last_handshake: self.last_handshake,
             rx_bytes: self.peer.rx_bytes(),
             tx_bytes: self.peer.tx_bytes(),
+            drops: self.peer.drops(),
             persistent_keepalive: self.persistent_keepalive,
             allowed_ips: self.allowed_ips.iter().copied().collect(),
         }

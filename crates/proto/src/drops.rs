@@ -1,7 +1,10 @@
+//! What becomes of packets that are not delivered, and the counters for it.
+
 use std::net::IpAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use adit_proto::explained_enum;
+use crate::explained_enum;
 
 explained_enum! {
     /// Why a packet was dropped. Every drop on either path counts under exactly one reason.
@@ -26,6 +29,9 @@ explained_enum! {
         Staged => "staged",
         /// Outbound: the session ended between choosing it and sealing.
         SessionEnded => "session_ended",
+        /// Outbound: the path to the peer is slower than what is sent to it. Other peers do not
+        /// wait for such a peer: it has a send socket of its own, and that one's buffer is full.
+        SlowPath => "slow_path",
         /// Outbound: the kernel refused to send: no route, a firewall on this host, or a full queue
         /// (qdisc) of the outgoing interface. A queue that cuts a train into packets does not tell
         /// which of them it drops, nor does one that drops later, as CoDel.
@@ -87,18 +93,19 @@ impl IgnoredKind {
 
 /// One counter per [`DropReason`] and [`IgnoredKind`], written by one shard and read by anyone.
 #[derive(Default, Debug)]
-pub(crate) struct Drops {
+pub struct Drops {
     dropped: [AtomicU64; DropReason::ALL.len()],
     ignored: [AtomicU64; IgnoredKind::ALL.len()],
 }
 
 impl Drops {
-    pub(crate) fn count(&self, reason: DropReason, packets: u64) {
+    /// Counts so many dropped packets.
+    pub fn count(&self, reason: DropReason, packets: u64) {
         self.dropped[reason as usize].fetch_add(packets, Ordering::Relaxed);
     }
 
-    /// Outbound: no peer's allowed IPs contain the destination.
-    pub(crate) fn count_unrouted(&self, destination: IpAddr, packets: u64) {
+    /// Counts packets that no peer's allowed IPs contain the destination of.
+    pub fn count_unrouted(&self, destination: IpAddr, packets: u64) {
         match IgnoredKind::of(destination) {
             Some(kind) => {
                 self.ignored[kind as usize].fetch_add(packets, Ordering::Relaxed);
@@ -107,12 +114,36 @@ impl Drops {
         }
     }
 
-    pub(crate) fn of(&self, reason: DropReason) -> u64 {
+    /// Packets dropped for this reason so far.
+    pub fn of(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize].load(Ordering::Relaxed)
     }
 
-    pub(crate) fn ignored(&self, kind: IgnoredKind) -> u64 {
+    /// Packets of this kind so far.
+    pub fn ignored(&self, kind: IgnoredKind) -> u64 {
         self.ignored[kind as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// What was dropped of one peer's packets. A peer that never lost any has no counters.
+#[derive(Default, Debug)]
+pub(crate) struct PeerDrops(OnceLock<Box<[AtomicU64; DropReason::ALL.len()]>>);
+
+impl PeerDrops {
+    pub(crate) fn count(&self, reason: DropReason, packets: u64) {
+        self.0.get_or_init(Box::default)[reason as usize].fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// The reasons that occurred, each with how many packets were dropped for it.
+    pub(crate) fn counted(&self) -> Vec<(DropReason, u64)> {
+        let all = self
+            .0
+            .get()
+            .into_iter()
+            .flat_map(|counters| counters.iter());
+        let counted = all.map(|counter| counter.load(Ordering::Relaxed));
+        let named = DropReason::ALL.iter().copied().zip(counted);
+        named.filter(|(_, packets)| *packets > 0).collect()
     }
 }
 

@@ -1,0 +1,230 @@
+//! The end of the outbound path: seals trains and sends them, in the order in which they were
+//! closed.
+//!
+//! All peers share one socket for each address family. While it is full, the TUN is left alone, and
+//! the local TCP stacks slow down. A path that keeps the socket full would stop all peers that way:
+//! its peer then gets a socket of its own (`paths`), at which its trains are dropped when they do
+//! not fit.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use adit_io::{SendReport, Transmit, UdpSocket};
+use adit_proto::{DropReason, Drops, Peer, Time};
+use arrayvec::ArrayVec;
+
+use crate::common::Context;
+use crate::journal::Incident;
+use crate::paths::Paths;
+use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES};
+
+/// Trains that exist at once: those that are open, and sealed ones that wait for the socket.
+const MAX_TRAINS: usize = 64;
+/// Trains given to one `send`.
+pub(crate) const MAX_SEND: usize = 32;
+/// A train of this length is worth a system call of its own, while its bytes are in the cache.
+const SEND_AT_ONCE: usize = 16 << 10;
+
+/// Stages 4 and 5 of the outbound path, and the buffers of all trains.
+pub(crate) struct Sender<U> {
+    pool: Vec<Box<[u8]>>,
+    allocated: usize,
+    ready: VecDeque<SealedTrain>,
+    /// Trains that the shared sockets have taken.
+    taken: u64,
+    pub(crate) paths: Paths<U>,
+    drops: Arc<Drops>,
+}
+
+impl<U: UdpSocket> Sender<U> {
+    pub(crate) fn new(drops: Arc<Drops>) -> io::Result<Self> {
+        Ok(Self {
+            pool: Vec::new(),
+            allocated: 0,
+            ready: VecDeque::with_capacity(MAX_TRAINS),
+            taken: 0,
+            paths: Paths::new()?,
+            drops,
+        })
+    }
+
+    /// Counts packets to a peer that are dropped.
+    pub(crate) fn drop_packets(&self, peer: &Peer, reason: DropReason, packets: u64) {
+        peer.count_dropped(&self.drops, reason, packets);
+    }
+
+    pub(crate) fn drops(&self) -> &Drops {
+        &self.drops
+    }
+
+    /// A buffer for a train; `None` while [`MAX_TRAINS`] exist.
+    ///
+    /// Buffers are made when first needed and kept: an idle or lightly used peer touches few.
+    pub(crate) fn buffer(&mut self) -> Option<Box<[u8]>> {
+        self.pool.pop().or_else(|| {
+            (self.allocated < MAX_TRAINS).then(|| {
+                self.allocated += 1;
+                vec![0; TRAIN_BYTES].into_boxed_slice()
+            })
+        })
+    }
+
+    /// Whether the trains of one more frame find buffers.
+    pub(crate) fn has_room(&mut self, context: Context<'_, U>) -> bool {
+        self.ready.len() < MAX_TRAINS / 2 || self.flush(context)
+    }
+
+    /// Whether sealed trains wait for a socket, and the address family of the first: true for IPv6.
+    pub(crate) fn waits_for(&self) -> Option<bool> {
+        self.ready.front().map(|train| train.to.addr.is_ipv6())
+    }
+
+    /// How many trains the shared sockets have taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Stage 4.
+    pub(crate) fn seal(&mut self, train: OpenTrain<'_>, context: Context<'_, U>) {
+        let peer = Arc::clone(&train.peer);
+        match train.seal(context.now) {
+            Ok(mut sealed) if self.paths.has(peer.id()) => {
+                self.paths.send(context, &mut sealed, &self.drops);
+                self.pool.push(sealed.buffer);
+            }
+            Ok(sealed) => {
+                let at_once = sealed.len >= SEND_AT_ONCE;
+                self.ready.push_back(sealed);
+                if at_once || self.ready.len() >= MAX_SEND {
+                    self.flush(context);
+                }
+            }
+            Err((buffer, packets)) => {
+                self.pool.push(buffer);
+                self.drop_packets(&peer, DropReason::SessionEnded, packets as u64);
+            }
+        }
+    }
+
+    /// Stage 5: sends what is ready, in order. False if the socket is full.
+    pub(crate) fn flush(&mut self, context: Context<'_, U>) -> bool {
+        while !self.ready.is_empty() {
+            self.renew(context.now);
+            let Some(v6) = self.waits_for() else {
+                break;
+            };
+            let is_same_family = |train: &&SealedTrain| train.to.addr.is_ipv6() == v6;
+            let batch = self.ready.iter().take_while(is_same_family);
+            let batch = batch.take(MAX_SEND).count();
+            let trains = &mut self.ready.make_contiguous()[..batch];
+            let socket = context.sockets.family(v6);
+            let taken = send(context, socket, trains, &self.drops);
+            self.taken += taken as u64;
+            for train in self.ready.drain(..taken) {
+                self.paths.sent(train.peer.id(), train.len);
+                self.pool.push(train.buffer);
+            }
+            if taken == 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The shared socket has been full for long. Peers that sent much to it get sockets of their
+    /// own, and the trains of these peers no longer wait. False if nothing can be done.
+    pub(crate) fn isolate(&mut self, context: Context<'_, U>) -> bool {
+        let Some(v6) = self.waits_for() else {
+            return false;
+        };
+        let isolated = self.paths.isolate(context, v6);
+        for _ in 0..self.ready.len() {
+            let Some(mut train) = self.ready.pop_front() else {
+                break;
+            };
+            if self.paths.has(train.peer.id()) {
+                self.paths.send(context, &mut train, &self.drops);
+                self.pool.push(train.buffer);
+            } else {
+                self.ready.push_back(train);
+            }
+        }
+        isolated
+    }
+
+    /// No train of the next batch leaves with counters that the peer may take for replays.
+    fn renew(&mut self, now: Time) {
+        let mut index = 0;
+        while let Some(train) = self.ready.get_mut(index).filter(|_| index < MAX_SEND) {
+            match train.renew(now) {
+                Ok(()) => index += 1,
+                Err(packets) => {
+                    let (peer, packets) = (&train.peer, packets as u64);
+                    peer.count_dropped(&self.drops, DropReason::SessionEnded, packets);
+                    let train = self.ready.remove(index);
+                    self.pool.extend(train.map(|train| train.buffer));
+                }
+            }
+        }
+    }
+}
+
+/// Sends at most [`MAX_SEND`] trains of one address family through `socket`, and tells their peers;
+/// returns how many were taken. Without a socket all are lost.
+pub(crate) fn send<U: UdpSocket>(
+    context: Context<'_, U>,
+    socket: Option<&U>,
+    trains: &mut [SealedTrain],
+    drops: &Drops,
+) -> usize {
+    let Context { common, now, .. } = context;
+    let mut report = SendReport::default();
+    let taken = if let Some(socket) = socket {
+        let batch: ArrayVec<Transmit<'_>, MAX_SEND> = trains
+            .iter()
+            .map(|train| Transmit {
+                to: train.to,
+                ecn: train.ecn,
+                stride: train.stride,
+                bytes: &train.buffer[train.sent..train.len],
+            })
+            .collect();
+        let taken = socket.send(&batch, &mut report);
+        if report.icmp {
+            common.take_errors(socket, now);
+        }
+        taken
+    } else {
+        for (index, train) in trains.iter().enumerate() {
+            report.lose(index, train.packets as u64);
+        }
+        trains.len()
+    };
+    if let Some(stale) = report.stale_source.and_then(|index| trains.get(index)) {
+        stale.peer.clear_source();
+    }
+    common.count_refused_trains(report.refused);
+    for lost in &report.lost {
+        if let Some(SealedTrain { peer, to, .. }) = trains.get(lost.train) {
+            peer.count_dropped(drops, DropReason::SendFailed, lost.datagrams);
+            common.note(now, 1, || Incident::NotSent {
+                peer: Some(peer.public_key()),
+                kind: None,
+                to: to.addr,
+                error: report.error,
+            });
+        }
+    }
+    for (index, train) in trains[..taken].iter().enumerate() {
+        let is_lossy = report.lost_of(index) > 0;
+        let bytes = if is_lossy { 0 } else { train.len as u64 };
+        if train.peer.data_sent(now, &train.session, bytes) {
+            common.control.event(&train.peer);
+        }
+    }
+    if let Some(next) = trains.get_mut(taken) {
+        next.sent += report.resume_at;
+    }
+    taken
+}
