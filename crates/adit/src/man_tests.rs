@@ -42,6 +42,7 @@ fn full_document() -> StatusReport {
         latest_handshake: Some(1),
         transfer_rx: 1,
         transfer_tx: 1,
+        drops: counters(DropReason::ALL.iter().map(|one| one.name()).collect()),
         persistent_keepalive: 1,
     };
     let interface = Interface {

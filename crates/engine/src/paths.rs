@@ -300,8 +300,8 @@ fn next_buffer(buffer: usize, took: Duration) -> usize {
     if took < DRAINS_FAST {
         (2 * buffer).min(SEND_BUFFER)
     } else if took > DRAINS_SLOWLY {
-        let share = DRAINS_SLOWLY.as_secs_f64() / took.as_secs_f64();
-        ((buffer as f64 * share) as usize).max(MIN_BUFFER)
+        let wanted = buffer as u128 * DRAINS_SLOWLY.as_micros() / took.as_micros();
+        usize::try_from(wanted).unwrap_or(buffer).max(MIN_BUFFER)
     } else {
         buffer
     }
