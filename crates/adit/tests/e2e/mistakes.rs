@@ -523,7 +523,7 @@ fn send_trains(from: &Host, to: SocketAddr, trains: u64, datagrams: usize) -> u6
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        assert_eq!((report.lost, report.refused), (0, 0));
+        assert_eq!((report.datagrams_lost(), report.refused), (0, 0));
     };
     from.within(send);
     trains * datagrams as u64
