@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_slip_in_a_command_is_noticed_and_a_name_of_an_interface_is_none() {
+fn a_mistyped_command_is_told_from_an_interface_name() {
     for (slip, meant) in [
         ("genkye", "genkey"),
         ("shwo", "show"),

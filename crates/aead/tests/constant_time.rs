@@ -9,7 +9,7 @@ use adit_aead::{Kernel, Key, OpenJob, SealJob, TAG_LEN};
 
 /// The two checks.
 const VALGRIND: &str = "valgrind_sees_no_branch_or_address_that_depends_on_secrets";
-const OBJDUMP: &str = "the_machine_code_of_the_kernels_has_no_instruction_that_tests_data";
+const OBJDUMP: &str = "the_kernels_machine_code_never_branches_on_data";
 
 /// Set for the process that runs under valgrind.
 const UNDER_VALGRIND: &str = "ADIT_AEAD_UNDER_VALGRIND";
@@ -134,7 +134,7 @@ fn is_comparison(place: &str) -> bool {
 /// at the end of Poly1305, whose last steps in the integer unit are those that valgrind checks in
 /// the other kernels.)
 #[test]
-fn the_machine_code_of_the_kernels_has_no_instruction_that_tests_data() {
+fn the_kernels_machine_code_never_branches_on_data() {
     let exe = std::env::current_exe().unwrap();
     let Ok(output) = Command::new("objdump")
         .args(["-d", "--no-show-raw-insn", "-C"])

@@ -26,7 +26,7 @@ fn lines(journal: &Journal, from: u64, to: u64) -> Vec<Line> {
 }
 
 #[test]
-fn the_first_of_a_kind_is_told_at_once_and_repeats_once_a_second() {
+fn a_first_incident_is_logged_at_once_and_repeats_each_second() {
     let journal = Journal::new(true);
     let mistake = refused(Refusal::BadMac1, 1);
     assert!(journal.note(at(0), 1, || mistake));

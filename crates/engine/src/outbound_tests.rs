@@ -232,7 +232,7 @@ impl<U: UdpSocket> Bench<U> {
 
 /// Invariant 4, from before the first session to after its end.
 #[test]
-fn nothing_but_handshakes_leaves_without_a_session_and_no_plaintext_ever() {
+fn only_handshakes_leave_without_a_session_and_no_plaintext() {
     let mut bench = Bench::new();
     let mut receivers = Vec::new();
     let is_sealed = |datagram: &Vec<u8>| datagram[..4] == [4, 0, 0, 0] && datagram.len() >= 32;
@@ -348,7 +348,7 @@ impl UdpSocket for Eventful {
 }
 
 #[test]
-fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
+fn a_session_that_ends_within_a_frame_drops_the_rest_of_it() {
     let next = Event::default();
     let mut bench = Bench::over(|inner, _| Eventful {
         inner,
@@ -388,7 +388,7 @@ fn a_session_that_ends_within_a_frame_takes_the_rest_of_it_along() {
 
 /// Invariant 2.
 #[test]
-fn a_session_that_comes_while_a_frame_is_carried_lets_it_pass_none_that_wait() {
+fn a_frame_overtakes_no_staged_frame_when_a_session_comes() {
     let next = Event::default();
     let mut bench = Bench::over(|inner, _| Eventful {
         inner,

@@ -100,7 +100,7 @@ const NONE: Duration = Duration::from_micros(20);
 const NEVER: u32 = u32::MAX;
 
 #[test]
-fn a_thread_goes_where_lone_packets_come_from_once_that_is_a_pattern() {
+fn a_thread_follows_sparse_packets_once_they_are_a_pattern() {
     walk(|mut walk, allowed, cpus| {
         for cpu in [cpus[1], cpus[0], cpus[1]] {
             walk.placement.leave();
@@ -120,7 +120,7 @@ fn a_thread_goes_where_lone_packets_come_from_once_that_is_a_pattern() {
 }
 
 #[test]
-fn to_change_its_mind_a_thread_takes_longer_and_not_always_the_same() {
+fn a_second_move_takes_longer_and_by_chance() {
     walk(|mut walk, _, cpus| {
         walk.follow(cpus[0]);
         let took: Vec<u32> = (1..200)
@@ -136,7 +136,7 @@ fn to_change_its_mind_a_thread_takes_longer_and_not_always_the_same() {
 }
 
 #[test]
-fn a_thread_stays_somewhere_if_packets_come_from_either_of_two_cpus_in_turns() {
+fn a_thread_stays_when_packets_alternate_between_two_cpus() {
     walk(|mut walk, allowed, cpus| {
         let swings = (SWINGS * PATTERN) as usize;
         // The first two are no swing yet.
@@ -174,7 +174,7 @@ fn packets_from_everywhere_are_no_reason_to_go_anywhere() {
 }
 
 #[test]
-fn under_load_no_packet_is_followed_until_there_is_a_pattern_again() {
+fn after_a_load_following_needs_a_new_pattern() {
     walk(|mut walk, allowed, cpus| {
         assert_eq!(walk.follow(cpus[1]), PATTERN);
         for n in 2..LOAD {
@@ -210,7 +210,7 @@ fn under_load_no_packet_is_followed_until_there_is_a_pattern_again() {
 }
 
 #[test]
-fn a_cpu_that_is_too_busy_is_left_and_followed_less_easily_until_it_proves_well() {
+fn a_busy_cpu_is_left_and_then_followed_less_easily() {
     walk(|mut walk, allowed, cpus| {
         let late = PROMPT + NONE;
         let mut pattern = PATTERN;
@@ -288,7 +288,7 @@ fn cpus_that_somebody_chose_are_all_that_a_thread_gets_again() {
 }
 
 #[test]
-fn cpus_that_come_while_a_thread_is_bound_are_among_those_that_it_gets() {
+fn a_released_thread_may_run_on_cpus_that_came_meanwhile() {
     walk(|mut walk, allowed, cpus| {
         let mut any = CpuSet::new();
         (0..CpuSet::MAX_CPU).for_each(|cpu| any.set(cpu));

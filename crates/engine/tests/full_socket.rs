@@ -178,7 +178,7 @@ fn wait_until_refused(line: &Line) {
 
 /// Invariant 6: who waits for room is woken by room, and does nothing until then.
 #[test]
-fn a_full_socket_stops_the_tun_but_not_the_inbound_path_and_loses_nothing() {
+fn a_full_socket_stops_only_the_tun_and_loses_nothing() {
     let (pair, line) = pair();
     expect_delivery(&pair, A, &datagram(A, 0));
 

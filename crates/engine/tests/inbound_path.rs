@@ -77,7 +77,7 @@ fn frame(number: usize) -> Vec<u8> {
 }
 
 #[test]
-fn packets_keep_their_order_while_the_inbound_path_changes_threads() {
+fn packets_keep_their_order_when_the_inbound_thread_changes() {
     if one_cpu_only() {
         return;
     }

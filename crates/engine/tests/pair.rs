@@ -52,7 +52,7 @@ fn established(options: Options) -> Pair {
 }
 
 #[test]
-fn packets_of_every_length_arrive_as_they_were_sent_in_both_directions() {
+fn packets_of_every_length_arrive_unchanged_both_ways() {
     let pair = established(Options::default());
     for (round, from) in [A, B, A].into_iter().enumerate() {
         let frames: Vec<_> = (0..300)
@@ -132,7 +132,7 @@ fn plain(number: usize, len: usize) -> Vec<u8> {
 
 /// Invariant 8, where the kernel takes GSO packets of no kind.
 #[test]
-fn gso_packets_that_the_tun_refuses_arrive_as_what_they_were_made_of() {
+fn gro_packets_that_the_tun_refuses_arrive_packet_by_packet() {
     let refusing = |fails| {
         let faults = Faults {
             refusal: 1.0,
@@ -215,7 +215,7 @@ fn a_tun_that_refuses_merged_udp_still_gets_merged_tcp() {
 
 /// Invariants 2 and 3, on a network that loses, doubles and cuts, and on one that delays, too.
 #[test]
-fn on_a_bad_network_no_packet_arrives_twice_and_only_the_network_changes_their_order() {
+fn on_a_bad_network_no_packet_is_doubled_or_reordered_by_us() {
     for reordering in [0.0, 0.1] {
         let faults = Faults {
             // The handshake gets through.
@@ -308,7 +308,7 @@ fn frames_for_a_silent_peer_are_bounded_and_counted() {
 
 /// Invariant 5: nor do many silent peers together hold more than 4 MiB, as SPEC.md says.
 #[test]
-fn big_frames_for_many_silent_peers_are_bounded_together_and_counted() {
+fn frames_for_many_silent_peers_are_bounded_and_counted() {
     let pair = Pair::new(Options::default());
     let silent = |n: u8| [10, 0, 1, n].into();
     let peers = (1..=8).map(|n| PeerChange {
@@ -508,7 +508,7 @@ impl<U: UdpSocket> UdpSocket for Tap<U> {
 
 /// Invariants 1 and 4 as seen on the wire, and that what was captured opens nothing twice.
 #[test]
-fn the_wire_shows_no_plaintext_no_counter_twice_and_replays_are_dropped() {
+fn the_wire_shows_no_plaintext_and_no_counter_twice() {
     let seen = std::sync::Arc::<std::sync::Mutex<Vec<Vec<u8>>>>::default();
     let tap = std::sync::Arc::clone(&seen);
     let pair = Pair::with_sockets(Options::default(), move |_, socket| Tap {
@@ -610,7 +610,7 @@ fn a_tampered_packet_is_dropped_and_its_neighbours_are_not() {
 }
 
 #[test]
-fn a_failing_set_changes_nothing_and_an_identical_one_disturbs_nothing() {
+fn a_failing_or_identical_set_disturbs_nothing() {
     let pair = Pair::new(Options::default());
     expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
     let before = pair.sides[A].engine.get().unwrap();

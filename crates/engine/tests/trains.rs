@@ -43,7 +43,7 @@ impl UdpSocket for Tap {
 }
 
 #[test]
-fn a_train_has_as_many_datagrams_as_one_send_can_carry_and_none_more() {
+fn a_train_holds_as_many_datagrams_as_one_send_can_carry() {
     let trains = Trains::default();
     let seen = Arc::clone(&trains);
     let pair = Pair::with_sockets(Options::default(), move |_, socket| Tap {

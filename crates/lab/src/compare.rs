@@ -438,7 +438,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_begin_with_everybody_and_nobody_always_follows_the_same() {
+    fn rounds_rotate_the_order_of_implementations() {
         let all = Implementation::ALL.map(|who| plain(who, String::new()));
         let names = |round| -> Vec<Implementation> {
             let order = order(&all[..4], round);

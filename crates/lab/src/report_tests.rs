@@ -148,7 +148,7 @@ fn a_goal_whose_measurement_failed_is_not_called_unmeasured() {
 }
 
 #[test]
-fn a_note_without_a_step_is_about_what_was_asked_for_and_is_missing() {
+fn a_note_without_a_step_names_what_is_missing() {
     let mut report = report(&[(1, Adit, "tcp1", 12.0), (1, Tailscale, "tcp1", 4.0)]);
     report.steps = vec![Step::Tcp1, Step::Tcp8];
     report.notes.push(note(1, Adit, None));
@@ -171,7 +171,7 @@ fn peak_memory_is_judged_beside_a_stream_only() {
 }
 
 #[test]
-fn the_goals_are_shown_when_one_is_judged_and_ranges_are_called_so() {
+fn goals_are_shown_once_one_is_judged_and_ranges_are_named() {
     let nothing = report(&[(1, Adit, "udp512", 1.0)]);
     assert!(!crate::tables::render(&nothing).contains("verdict"));
     let vxlan = report(&[

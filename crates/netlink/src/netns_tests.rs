@@ -16,7 +16,7 @@ fn what_runs_inside_stays_inside() {
 }
 
 #[test]
-fn where_a_thread_is_it_may_run_things_without_the_right_to_enter() {
+fn run_in_the_own_namespace_needs_no_right_to_enter() {
     let (one, two) = (Netns::new().unwrap(), Netns::new().unwrap());
     one.run(|| {
         // Of this thread only.

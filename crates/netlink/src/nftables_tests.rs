@@ -68,7 +68,7 @@ fn the_rules_are_those_that_nft_makes_of_wg_quicks_text() {
 }
 
 #[test]
-fn setting_twice_replaces_and_removing_says_whether_there_was_one() {
+fn setting_a_table_replaces_it_and_removing_says_if_it_was() {
     inside(|| {
         let old = addresses(&["10.9.0.1", "10.9.0.2"]);
         firewall(Family::V4, &old).set().unwrap();

@@ -485,7 +485,7 @@ fn flows_of_a_peer_end_no_run_of_another() {
 }
 
 #[test]
-fn a_fragment_ends_the_runs_of_its_peer_though_others_send_between() {
+fn a_fragment_ends_the_runs_of_its_peer_only() {
     let segment = Packet::tcp(false, 100);
     let mut fragment = segment.with(|p| p.host = 9).wire();
     fragment[6] = 0x20;

@@ -74,7 +74,7 @@ fn an_identical_set_disturbs_nothing() {
 }
 
 #[test]
-fn another_endpoint_is_applied_and_the_same_one_if_the_peer_is_dead_or_nothing_else_is_named() {
+fn set_applies_a_new_endpoint_and_resets_that_of_a_dead_peer() {
     let mut net = Net::pair(2);
     net.connect();
     let home = net.hosts[B].addr;
@@ -124,7 +124,7 @@ fn an_endpoint_that_comes_late_is_tried_at_once() {
 }
 
 #[test]
-fn replace_peers_removes_whom_it_does_not_name_and_with_nobody_named_everybody() {
+fn replace_peers_removes_every_peer_that_it_does_not_name() {
     let mut net = Net::pair(4);
     net.connect();
     net.apply(
@@ -193,7 +193,7 @@ fn a_section_that_comes_twice_adds_to_the_first() {
 }
 
 #[test]
-fn update_only_never_creates_and_remove_of_a_stranger_is_nothing() {
+fn update_only_and_remove_ignore_unknown_peers() {
     let mut net = Net::of(1, 7);
     net.apply(A, &peer(B, |peer| peer.update_only = true));
     net.apply(
@@ -225,7 +225,7 @@ fn update_only_never_creates_and_remove_of_a_stranger_is_nothing() {
 }
 
 #[test]
-fn a_removed_peer_is_forgotten_and_a_new_one_with_its_key_is_new() {
+fn a_peer_added_again_after_its_removal_is_a_new_one() {
     let mut net = Net::pair(8);
     net.connect();
     let old = net.peer(A, B);
@@ -296,7 +296,7 @@ fn an_allowed_ip_moves_from_its_owner_and_minus_gives_it_up() {
 }
 
 #[test]
-fn blocks_swap_owners_in_one_change_without_a_moment_without_routes() {
+fn allowed_ips_swap_owners_in_one_change() {
     let mut net = Net::of(1, 10);
     let set = |blocks: [&str; 2]| {
         let sections = [5, 6].into_iter().zip(blocks).map(|(n, block)| {
@@ -346,7 +346,7 @@ fn a_change_that_fails_changes_nothing() {
 }
 
 #[test]
-fn an_endpoint_that_a_whole_configuration_leaves_out_stays_only_where_the_peer_was_heard() {
+fn a_whole_configuration_keeps_only_a_learned_endpoint() {
     for heard in [false, true] {
         let mut net = Net::pair(17);
         if heard {

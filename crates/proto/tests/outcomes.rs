@@ -258,7 +258,7 @@ fn messages_tell_how_many_before_them_were_in_vain() {
 }
 
 #[test]
-fn a_handshake_that_is_given_up_tells_after_how_many_initiations() {
+fn a_handshake_given_up_says_how_many_initiations_it_sent() {
     let mut net = Net::pair(11);
     for _ in 0..3 {
         initiate(&mut net, true);

@@ -9,7 +9,7 @@ use adit_proto::config::{DeviceChange, PeerChange};
 use common::*;
 
 #[test]
-fn the_first_packet_starts_a_handshake_and_arrives_when_it_is_done() {
+fn the_first_packet_starts_a_handshake_and_arrives_after_it() {
     let mut net = Net::pair(1);
     net.send(A, B, b"hello");
     net.run_for(millis(50));
@@ -49,7 +49,7 @@ fn an_initiator_with_nothing_to_send_confirms_with_a_keepalive() {
 }
 
 #[test]
-fn a_session_past_its_age_is_not_offered_for_sending_and_the_next_packet_starts_a_handshake() {
+fn an_expired_session_sends_nothing_and_a_handshake_starts() {
     let mut net = Net::pair(1);
     net.send(A, B, b"x");
     net.run_for(millis(50));
@@ -105,7 +105,7 @@ fn initiations_are_repeated_after_5_seconds_and_up_to_333_ms() {
 }
 
 #[test]
-fn a_handshake_is_given_up_after_90_seconds_and_staged_packets_dropped() {
+fn a_handshake_and_its_staged_packets_are_given_up_after_90_s() {
     let mut net = Net::pair(3);
     net.weather.loss = 100;
     net.send(A, B, b"x");
@@ -142,7 +142,7 @@ fn a_packet_that_asks_for_a_session_resets_the_90_seconds() {
 }
 
 #[test]
-fn who_receives_data_and_sends_nothing_answers_after_10_seconds_once() {
+fn a_silent_receiver_sends_one_keepalive_after_10_seconds() {
     let mut net = Net::pair(5);
     net.connect();
     let start = net.now;
@@ -193,7 +193,7 @@ fn data_without_an_answer_for_15_seconds_starts_a_handshake() {
 }
 
 #[test]
-fn the_initiator_rekeys_when_it_sends_after_120_seconds_and_the_responder_does_not() {
+fn only_the_initiator_rekeys_when_it_sends_after_120_seconds() {
     let mut net = Net::pair(7);
     net.connect();
     let first = net.session(A, B).local_index();
@@ -275,7 +275,7 @@ fn an_idle_tunnel_is_silent() {
 }
 
 #[test]
-fn turning_persistent_keepalive_on_sends_one_at_once_and_zero_turns_it_off() {
+fn persistent_keepalive_starts_at_once_and_zero_stops_it() {
     let mut net = Net::pair(12);
     net.connect();
     net.run_for(secs(30));
@@ -292,7 +292,7 @@ fn turning_persistent_keepalive_on_sends_one_at_once_and_zero_turns_it_off() {
 }
 
 #[test]
-fn while_down_nothing_is_sent_and_when_up_what_waits_is_sent_at_once() {
+fn nothing_is_sent_while_down_and_staged_packets_once_up() {
     let mut net = Net::pair(12);
     let to = net.hosts[B].addr;
     let keepalive = |peer: &mut PeerChange| {
@@ -434,7 +434,7 @@ fn persistent_keepalive_counts_from_the_last_packet_either_way() {
 }
 
 #[test]
-fn persistent_keepalive_keeps_the_tunnel_up_for_hours_and_finds_the_peer_again() {
+fn persistent_keepalive_keeps_sessions_alive_for_hours() {
     let mut net = Net::pair(13);
     net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(25)));
     net.run_for(secs(3600));
@@ -451,7 +451,7 @@ fn persistent_keepalive_keeps_the_tunnel_up_for_hours_and_finds_the_peer_again()
 }
 
 #[test]
-fn a_busy_tunnel_wakes_the_control_thread_a_few_times_per_ten_seconds() {
+fn traffic_wakes_the_control_thread_a_few_times_in_10_seconds() {
     let mut net = Net::pair(14);
     net.connect();
     let peer = net.peer(A, B);

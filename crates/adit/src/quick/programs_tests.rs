@@ -16,7 +16,7 @@ fn systemd_resolved_under_resolvconfs_name_gets_no_prefix() {
 }
 
 #[test]
-fn hooks_see_what_wg_quick_shows_them_and_stop_at_the_first_failure() {
+fn hooks_run_as_by_wg_quick_and_stop_at_the_first_failure() {
     let run_hooks = |hooks: &[String], name| run_hooks(hooks, name, Path::new("/x/wg7.conf"));
     let seen = "test \"$INTERFACE $CONFIG_FILE $LC_ALL\" = 'wg7 /x/wg7.conf C'";
     assert!(run_hooks(&[seen.to_owned()], "wg7").is_ok());

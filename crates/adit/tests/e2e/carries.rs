@@ -115,7 +115,7 @@ fn jumbo_frames_carry_an_mtu_of_8920() {
 }
 
 #[test]
-fn an_mtu_larger_than_the_path_still_carries_everything_in_fragments() {
+fn an_mtu_larger_than_the_path_works_in_fragments() {
     let net = Pair::new();
     let tunnel = Tunnel::new(
         &net,
@@ -261,7 +261,7 @@ fn field_of<'a>(status: &'a str, name: &str) -> &'a str {
 }
 
 #[test]
-fn lone_packets_are_carried_where_they_come_from_and_a_load_is_not() {
+fn sparse_packets_are_processed_where_they_come_from() {
     let status = std::fs::read_to_string("/proc/thread-self/status").expect("our own status");
     let everywhere = allowed_cpus(&status);
     let cpus = listed(everywhere);

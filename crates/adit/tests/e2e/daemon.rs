@@ -73,7 +73,7 @@ fn it_ends_cleanly_on_sigterm_and_sigint() {
 }
 
 #[test]
-fn when_the_control_socket_is_gone_the_interface_is_gone_and_its_name_is_free() {
+fn once_the_control_socket_is_gone_the_name_is_free() {
     if !Program::Adit.is_adit() {
         return;
     }
@@ -210,7 +210,7 @@ fn it_ends_when_its_socket_is_removed() {
 }
 
 #[test]
-fn a_second_process_for_the_same_interface_is_refused_and_the_first_goes_on() {
+fn a_second_process_for_an_interface_is_refused() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     tunnel.connect();
@@ -404,7 +404,7 @@ fn a_name_that_another_kind_of_interface_has_is_refused() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_no_plaintext_path_and_a_new_one_recovers_the_tunnel() {
+fn a_killed_daemon_leaves_no_plaintext_path_and_recovers() {
     let net = Pair::new();
     let mut tunnel = Tunnel::new(
         &net,

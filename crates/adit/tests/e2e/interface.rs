@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 ///                        eth0 ──────────────── eth0
 /// ```
 #[test]
-fn an_interface_moved_to_another_namespace_keeps_its_sockets_where_it_was_born() {
+fn a_moved_interface_keeps_its_sockets_where_it_was_made() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     let (birth, right) = (&tunnel.left, &tunnel.right);
@@ -35,7 +35,7 @@ fn an_interface_moved_to_another_namespace_keeps_its_sockets_where_it_was_born()
 }
 
 #[test]
-fn as_with_the_kernels_own_an_interface_has_no_address_that_nobody_gave_it() {
+fn an_interface_has_no_address_that_nobody_gave_it() {
     if !Program::Adit.is_adit() {
         return;
     }
@@ -197,7 +197,7 @@ fn an_interface_that_flaps_under_traffic_finds_its_port_free() {
 }
 
 #[test]
-fn an_interface_deleted_while_its_socket_is_full_takes_its_process_along() {
+fn deleting_an_interface_with_a_full_socket_ends_its_process() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     tunnel.connect();
@@ -221,7 +221,7 @@ fn an_interface_deleted_while_its_socket_is_full_takes_its_process_along() {
 }
 
 #[test]
-fn a_port_that_the_kernel_chose_stays_while_the_interface_is_down() {
+fn a_port_chosen_by_the_kernel_survives_down_and_up() {
     let net = Pair::new();
     let _daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
     let port = || {
@@ -270,7 +270,7 @@ fn an_interface_that_is_down_sends_nothing() {
 }
 
 #[test]
-fn a_deleted_interface_ends_the_daemon_and_takes_its_socket_along() {
+fn deleting_an_interface_ends_its_process_and_socket() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     tunnel.connect();
@@ -290,7 +290,7 @@ fn a_deleted_interface_ends_the_daemon_and_takes_its_socket_along() {
 }
 
 #[test]
-fn open_descriptors_for_the_interface_and_the_socket_are_taken_over() {
+fn open_descriptors_of_interface_and_socket_are_taken_over() {
     let net = Pair::new();
     let host = net.left.clone();
     host.sh("mkdir -p /run/wireguard");
@@ -348,7 +348,7 @@ fn open_descriptors_for_the_interface_and_the_socket_are_taken_over() {
 /// Behind `noqueue` local TCP keeps what the full TUN does not take; behind any other qdisc it is
 /// lost.
 #[test]
-fn an_interface_that_is_behind_becomes_noqueue_unless_somebody_chose_its_qdisc() {
+fn an_overflowing_interface_becomes_noqueue_by_default() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     tunnel.connect();

@@ -213,7 +213,7 @@ macro_rules! with {
             use crate::harness::Program;
 
             #[test]
-            fn it_exchanges_packets_of_both_families_with_and_without_a_preshared_key() {
+            fn it_exchanges_packets_with_and_without_a_preshared_key() {
                 super::run($program, super::exchanges);
             }
 

@@ -212,7 +212,7 @@ fn it_exchanges_packets_with_the_kernel_whoever_begins() {
 }
 
 #[test]
-fn sessions_with_the_kernel_are_renewed_under_traffic_whoever_began() {
+fn sessions_with_the_kernel_are_renewed_under_traffic() {
     let runs = [Begins::Host, Begins::Guest].map(|begins| {
         std::thread::spawn(move || {
             let Some(world) = World::new(Inside::Kernel) else {
@@ -284,7 +284,7 @@ fn it_runs_on_debians_kernel_with_what_that_offers() {
 
 /// In a namespace of its own, where no device that is resumed wakes the process.
 #[test]
-fn what_falls_due_while_the_machine_is_suspended_is_done_when_it_wakes() {
+fn timers_that_pass_while_suspended_run_after_the_wake_up() {
     let program = Program::Adit.path();
     let Some(guest) = Guest::boot(&[&program]) else {
         return;

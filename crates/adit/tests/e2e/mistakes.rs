@@ -535,7 +535,7 @@ fn send_trains(from: &Host, to: SocketAddr, trains: u64, datagrams: usize) -> u6
 ///   client ───── left ══════ right      trains from the client stay trains until left's TUN
 /// ```
 #[test]
-fn what_a_stopped_process_does_not_take_is_counted() {
+fn packets_that_a_stopped_process_misses_are_counted() {
     let net = Pair::new();
     let setup = Setup {
         // Each datagram has a place of its own in the receive buffer.

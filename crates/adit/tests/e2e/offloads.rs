@@ -112,7 +112,7 @@ fn an_unknown_offload_is_refused_by_name() {
 }
 
 #[test]
-fn an_egress_device_without_segmentation_or_checksums_changes_no_byte() {
+fn an_egress_device_without_offloads_changes_no_byte() {
     let net = Pair::new();
     for host in [&net.left, &net.right] {
         host.sh("ethtool -K eth0 tx off rx off tso off gso off gro off > /dev/null");
@@ -138,7 +138,7 @@ fn an_egress_device_without_segmentation_or_checksums_changes_no_byte() {
 }
 
 #[test]
-fn a_path_that_shrinks_below_the_segment_size_slows_but_does_not_stop_traffic() {
+fn a_path_that_shrinks_below_a_segment_stops_no_traffic() {
     // A GSO send whose segments exceed the route's MTU fails (EMSGSIZE, EINVAL); plain datagrams
     // are fragmented.
     let net = Pair::new();
@@ -211,7 +211,7 @@ fn vxlan_inside_the_tunnel_arrives_whole() {
 /// Linux hands a tunnel's GSO packet to an application as one datagram: none must be made where no
 /// tunnel's device is.
 #[test]
-fn an_application_on_the_port_of_vxlan_gets_every_datagram_as_it_was_sent() {
+fn an_application_on_the_vxlan_port_gets_every_datagram() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     tunnel.connect();

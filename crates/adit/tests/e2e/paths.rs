@@ -82,17 +82,17 @@ fn the_right_side_follows(outer: Family) {
 }
 
 #[test]
-fn a_peer_that_roams_over_ipv4_is_followed_without_losing_a_connection() {
+fn a_peer_that_roams_over_ipv4_keeps_its_connections() {
     the_right_side_follows(Family::V4);
 }
 
 #[test]
-fn a_peer_that_roams_over_ipv6_is_followed_without_losing_a_connection() {
+fn a_peer_that_roams_over_ipv6_keeps_its_connections() {
     the_right_side_follows(Family::V6);
 }
 
 #[test]
-fn persistent_keepalive_holds_a_nat_mapping_open_and_begins_when_turned_on() {
+fn persistent_keepalive_holds_a_nat_mapping_open() {
     let nat = Natted::new();
     let setup = Setup {
         right_knows_left: false,
@@ -231,12 +231,12 @@ fn the_source_sticks(outer: Family) {
 }
 
 #[test]
-fn the_source_address_sticks_over_ipv4_and_falls_over_when_it_goes_away() {
+fn the_ipv4_source_address_stays_until_it_goes_away() {
     the_source_sticks(Family::V4);
 }
 
 #[test]
-fn the_source_address_sticks_over_ipv6_and_falls_over_when_it_goes_away() {
+fn the_ipv6_source_address_stays_until_it_goes_away() {
     the_source_sticks(Family::V6);
 }
 
@@ -327,7 +327,7 @@ fn a_tunnel_inside_a_tunnel_carries_traffic() {
 }
 
 #[test]
-fn a_routing_loop_sends_a_bounded_amount_and_ends_with_the_route() {
+fn a_routing_loop_is_bounded_and_ends_with_the_route() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);

@@ -526,7 +526,7 @@ fn a_full_tunnel_whose_process_was_killed_leaks_nothing() {
 }
 
 #[test]
-fn a_killed_full_tunnel_comes_back_where_names_cannot_be_looked_up() {
+fn a_killed_full_tunnel_comes_back_without_name_lookup() {
     if !only_adit() {
         return;
     }
@@ -649,7 +649,7 @@ fn no_rule_leads_to_a_table_in_which_look_ups_do_not_end() {
 }
 
 #[test]
-fn what_a_killed_process_left_goes_with_down_and_with_the_next_run() {
+fn down_or_the_next_run_removes_what_a_killed_one_left() {
     if !only_adit() {
         return;
     }
@@ -676,7 +676,7 @@ fn what_a_killed_process_left_goes_with_down_and_with_the_next_run() {
 }
 
 #[test]
-fn a_tunnel_that_comes_up_leaves_the_rules_of_another_one_that_lost_ipv6_alone() {
+fn up_leaves_the_rules_of_another_tunnel_alone() {
     if !only_adit() {
         return;
     }
@@ -1014,7 +1014,7 @@ fn a_file_that_everyone_can_read_is_warned_of() {
 }
 
 #[test]
-fn an_interface_that_comes_up_with_less_than_its_file_wants_is_warned_of() {
+fn up_warns_of_what_an_interface_lacks_of_its_file() {
     if !only_adit() {
         return;
     }
@@ -1048,7 +1048,7 @@ fn an_interface_that_comes_up_with_less_than_its_file_wants_is_warned_of() {
 }
 
 #[test]
-fn ipv6_routes_with_less_than_its_mtu_are_refused_with_the_reason() {
+fn ipv6_routes_below_its_least_mtu_are_refused() {
     if !only_adit() {
         return;
     }
@@ -1214,7 +1214,7 @@ fn adit_up_that_fails_half_way_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_port_that_the_process_may_not_have_is_named_with_what_is_missing() {
+fn a_forbidden_port_is_named_with_the_missing_right() {
     if !only_adit() {
         return;
     }
@@ -1391,7 +1391,7 @@ fn dns_goes_through_resolvconf() {
 }
 
 #[test]
-fn sync_applies_a_changed_file_without_disturbing_the_peers_that_stay() {
+fn sync_applies_a_changed_file_and_disturbs_no_other_peer() {
     if !only_adit() {
         return;
     }

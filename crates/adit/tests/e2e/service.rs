@@ -292,7 +292,7 @@ fn up_needs_the_capability_and_not_root() {
 }
 
 #[test]
-fn a_container_that_may_not_set_what_is_needed_is_told_its_option() {
+fn a_container_without_a_right_is_told_the_option_for_it() {
     if !only_adit() {
         return;
     }

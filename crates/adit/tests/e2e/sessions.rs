@@ -28,7 +28,7 @@ fn a_changed_private_key_takes_over_under_traffic() {
 }
 
 #[test]
-fn a_changed_preshared_key_applies_at_the_next_handshake_and_loses_nothing() {
+fn a_changed_preshared_key_loses_no_packet() {
     let net = Pair::new();
     let tunnel = Tunnel::new(
         &net,
@@ -68,7 +68,7 @@ fn a_changed_preshared_key_applies_at_the_next_handshake_and_loses_nothing() {
 }
 
 #[test]
-fn a_wrong_preshared_key_lets_nothing_through_and_the_right_one_does() {
+fn only_the_right_preshared_key_lets_packets_through() {
     let net = Pair::new();
     let tunnel = Tunnel::new(
         &net,
@@ -356,7 +356,7 @@ fn low_order_public_keys_emit_nothing() {
 }
 
 #[test]
-fn malformed_truncated_oversized_and_replayed_datagrams_change_nothing() {
+fn malformed_and_replayed_datagrams_change_nothing() {
     let net = Pair::new();
     let tunnel = Tunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);

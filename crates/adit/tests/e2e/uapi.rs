@@ -270,7 +270,7 @@ fn the_listening_port_that_was_not_asked_for_is_reported() {
 }
 
 #[test]
-fn a_port_that_was_taken_when_the_interface_came_up_can_be_had_later() {
+fn a_port_taken_at_start_is_bound_once_it_is_free() {
     if !Program::Adit.is_adit() {
         return;
     }
@@ -763,7 +763,7 @@ fn many_clients_at_once_each_get_a_whole_answer() {
 }
 
 #[test]
-fn a_program_that_uses_wgctrl_go_lists_configures_and_verifies_the_device() {
+fn wgctrl_go_lists_configures_and_verifies_the_device() {
     let device = Device::new();
     let program = Program::WireguardGo.path().with_file_name("wgctrl-check");
     if !program.exists() {

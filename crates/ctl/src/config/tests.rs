@@ -401,7 +401,7 @@ fn ports_may_be_services() {
 }
 
 #[test]
-fn a_file_with_mistakes_still_says_how_to_take_down_what_it_brought_up() {
+fn a_file_with_mistakes_still_says_how_to_take_it_down() {
     let text = "[Interface]\nPrivateKey = a\nDNS = 9.9.9.9\nAdress = 10.0.0.1\nPostDown = echo gone\n[Peer]\n";
     let path = std::env::temp_dir().join(format!("adit-ctl-{}-bad.conf", std::process::id()));
     std::fs::write(&path, text).unwrap();
@@ -457,7 +457,7 @@ fn what_is_probably_not_meant_is_warned_of() {
 }
 
 #[test]
-fn files_that_cannot_be_read_are_named_and_open_ones_are_warned_of() {
+fn unreadable_files_are_named_and_world_readable_ones_warned_of() {
     let path = std::env::temp_dir().join(format!("adit-ctl-{}.conf", std::process::id()));
     _ = std::fs::remove_file(&path);
     let file = path.display();

@@ -112,7 +112,7 @@ fn the_socket_is_only_for_its_owner_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn one_connection_serves_several_requests_and_each_answer_is_one_write() {
+fn a_connection_serves_several_requests_one_write_each() {
     let dir = Dir::new();
     let (_serving, told) = serve(&dir);
     let mut client = dir.connect();

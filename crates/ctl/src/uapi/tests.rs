@@ -75,7 +75,7 @@ remove=true
 }
 
 #[test]
-fn every_wrong_line_has_its_errno_and_takes_the_whole_set_with_it() {
+fn every_wrong_line_has_its_errno_and_fails_the_whole_set() {
     let invalid: &[&str] = &[
         "private_key=",
         "private_key=00",
@@ -187,7 +187,7 @@ fn replacing_allowed_ips_drops_those_named_before() {
 }
 
 #[test]
-fn a_connection_carries_several_requests_and_survives_a_wrong_one() {
+fn a_connection_goes_on_after_a_wrong_request() {
     let heard =
         hear(b"get=1\n\nset=1\nnonsense\nfwmark=1\n\n\nget=2\n\nget=1\nx=1\n\nset=1\nfwmark=2\n\n");
     let [get, wrong, version, more, good] = heard.as_slice() else {

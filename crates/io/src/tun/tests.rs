@@ -171,7 +171,7 @@ fn stream(from: &Netns, to: &Netns, address: &str) {
 }
 
 #[test]
-fn gso_packets_in_udp_tunnels_are_cut_into_packets_that_the_kernel_takes() {
+fn gso_packets_in_udp_tunnels_become_valid_packets() {
     tcp_in_vxlan(&Joined::new(Offloads::ALL));
 }
 
@@ -308,7 +308,7 @@ fn this_kernel_takes_what_it_says_it_takes() {
 }
 
 #[test]
-fn nothing_breaks_when_the_device_is_renamed_moved_changed_and_deleted() {
+fn a_device_may_be_renamed_moved_changed_and_deleted() {
     let (first, second) = (Netns::new().unwrap(), Netns::new().unwrap());
     let tun = device(&first, "before", &["10.8.0.1"], Offloads::ALL);
     assert_eq!(
@@ -476,7 +476,7 @@ fn only_a_tun_device_is_taken_over_by_descriptor() {
 }
 
 #[test]
-fn a_descriptor_that_is_given_by_number_gets_an_owner_of_its_own() {
+fn a_descriptor_given_by_number_is_duplicated() {
     let (given, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
     let own = crate::duplicate(given.as_raw_fd()).unwrap();
     assert_ne!(own.as_raw_fd(), given.as_raw_fd());
@@ -491,7 +491,7 @@ fn a_descriptor_that_is_given_by_number_gets_an_owner_of_its_own() {
 }
 
 #[test]
-fn kernels_that_lose_merged_datagrams_are_known_by_their_release() {
+fn kernels_that_lose_merged_datagrams_are_known() {
     for (release, loses) in [
         ("6.1.0-49-cloud-amd64", true),
         ("6.8.0-31-generic", true),
@@ -508,7 +508,7 @@ fn kernels_that_lose_merged_datagrams_are_known_by_their_release() {
 }
 
 #[test]
-fn a_device_with_one_queue_knows_where_and_when_a_packet_was_sent() {
+fn a_device_knows_where_and_when_a_packet_was_sent() {
     let net = Netns::new().unwrap();
     let tun = device(&net, "tun", &["10.8.0.1"], Offloads::ALL);
     let sender = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
@@ -726,7 +726,7 @@ fn a_limited_queue_is_longer_where_gso_packets_are_short() {
 }
 
 #[test]
-fn the_limit_of_a_queue_goes_where_its_device_goes_and_ends_with_its_reader() {
+fn the_queue_limit_follows_its_device_and_ends_with_it() {
     let (first, mut tun, _) = limited(9000, 20);
     // 1. to another namespace
     let second = Netns::new().unwrap();
@@ -761,7 +761,7 @@ fn the_limit_of_a_queue_goes_where_its_device_goes_and_ends_with_its_reader() {
 }
 
 #[test]
-fn a_limited_queue_takes_what_a_connection_sends_that_has_nothing_in_flight() {
+fn a_limited_queue_takes_an_idle_connections_packets() {
     let (net, tun, send) = limited(9000, 20);
     let other = Netns::new().unwrap();
     let peer = device(&other, "tun", &["10.8.0.2"], Offloads::ALL);

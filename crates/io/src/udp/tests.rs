@@ -163,7 +163,7 @@ fn a_full_buffer_in_the_middle_of_a_train_says_where_to_go_on() {
 }
 
 #[test]
-fn a_refused_train_goes_out_datagram_by_datagram_and_only_its_destination_stays_so() {
+fn a_refused_train_goes_out_datagram_by_datagram() {
     for errno in [Errno::IO, Errno::INVAL, Errno::MSGSIZE] {
         let gso_fallbacks = GsoFallbacks::default();
         let bytes = numbered(2500);
@@ -213,7 +213,7 @@ fn a_refusal_in_the_middle_of_a_train_sends_only_the_rest_again() {
 }
 
 #[test]
-fn a_source_that_is_gone_is_left_out_for_the_rest_of_the_train_and_reported() {
+fn a_source_address_that_is_gone_is_left_out_and_reported() {
     let gso_fallbacks = GsoFallbacks::default();
     let bytes = numbered(100 * 100);
     let mut to = Endpoint::from(addr("192.0.2.1:1"));
@@ -255,7 +255,7 @@ fn a_source_that_is_gone_is_left_out_for_the_rest_of_the_train_and_reported() {
 }
 
 #[test]
-fn what_cannot_be_sent_at_all_is_counted_by_datagram_and_the_rest_goes_on() {
+fn datagrams_that_cannot_be_sent_are_counted_by_train() {
     let gso_fallbacks = GsoFallbacks::default();
     let bytes = numbered(2500);
     for errno in [
@@ -283,7 +283,7 @@ fn what_cannot_be_sent_at_all_is_counted_by_datagram_and_the_rest_goes_on() {
 
 /// As to port 0, which a peer may claim to send from.
 #[test]
-fn what_is_refused_as_datagrams_too_says_nothing_of_segmentation() {
+fn datagrams_refused_alone_do_not_blame_segmentation() {
     let gso_fallbacks = GsoFallbacks::default();
     let bytes = numbered(2500);
     for i in 0..1000_u32 {
@@ -514,7 +514,7 @@ fn without_offloads_the_same_bytes_arrive() {
 }
 
 #[test]
-fn many_trains_empty_datagrams_and_the_longest_ones_arrive_in_order() {
+fn trains_of_every_length_arrive_in_order() {
     let hosts = Hosts::new();
     for (_, _, b) in FAMILIES {
         let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
