@@ -18,7 +18,7 @@ const SLOT_STRIDE: usize = SLOT_LEN + 3 * 64;
 /// Bytes that one `recvmmsg` should bring: they are worked on before they leave the second-level
 /// cache.
 const BATCH_BYTES: usize = 256 << 10;
-/// Messages asked for when little arrives: preparing room for more would cost more than it saves.
+/// Messages asked for when little arrives: preparing more slots would cost more than it saves.
 const FEW_MESSAGES: usize = 8;
 
 /// Room for the messages of one `recvmmsg`, each a datagram or a train of them.
@@ -29,7 +29,7 @@ pub struct RecvBatch {
     /// The message in each used slot.
     received: Vec<Received>,
     slots: usize,
-    /// Messages that the socket had no room for, since the batch before.
+    /// Messages that found the receive buffer full, since the last batch.
     lost: u64,
     /// How many the kernel says were, in the life of the socket; `None` while there were none.
     pub(crate) dropped: Option<u32>,
@@ -45,7 +45,7 @@ pub struct Received {
     pub from: Endpoint,
     /// The two ECN bits of the outer header.
     pub ecn: u8,
-    /// Length of each datagram but the last, which may be shorter. Equal to `len` for a lone
+    /// Length of each datagram but the last, which may be shorter. Equal to `len` for a single
     /// datagram, at least 1.
     pub stride: usize,
     /// Length of the whole message.
@@ -59,7 +59,7 @@ impl Default for RecvBatch {
 }
 
 impl RecvBatch {
-    /// Slots that a batch has unless told otherwise.
+    /// Slots of a batch by default.
     pub const DEFAULT_SLOTS: usize = 64;
 
     /// A batch of `slots` messages, at least one.
@@ -77,7 +77,7 @@ impl RecvBatch {
         }
     }
 
-    /// Messages it has room for.
+    /// How many messages it can hold.
     pub fn slots(&self) -> usize {
         self.slots
     }
@@ -123,8 +123,8 @@ impl RecvBatch {
         self.lost = 0;
     }
 
-    /// Messages that the socket had no room for, since the batch before this one. The kernel counts
-    /// a train that it had merged as one, and tells with the next message that comes.
+    /// Messages that found the receive buffer full, since the last batch. The kernel counts a
+    /// merged train as one, and reports the number with the next message.
     pub fn lost(&self) -> u64 {
         self.lost
     }

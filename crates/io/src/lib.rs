@@ -185,7 +185,7 @@ pub struct ShortBuffers {
     pub send: bool,
 }
 
-/// What happened while sending, beyond the trains taken. Counters add up over calls.
+/// The result of a send, beyond the trains taken. Counters add up over calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
     /// The trains of this call with datagrams that could not be sent at all, and how many. Set anew

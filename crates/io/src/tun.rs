@@ -263,7 +263,8 @@ impl Tun {
         self.limit.as_ref().map_or(0, QueueLimit::lost)
     }
 
-    /// What is in force of the TUN's offloads; those of the socket are as they were given.
+    /// The offloads of the TUN that are in force; those of the socket are returned as they were
+    /// given.
     pub fn offloads(&self) -> Offloads {
         self.offloads
     }
@@ -300,7 +301,7 @@ impl TunQueue for Tun {
 /// What an error of a [`TunQueue`] means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunErrorKind {
-    /// Nothing waits to be read, or no room to write: poll.
+    /// No frame waits to be read, or the queue is full: poll.
     WouldBlock,
     /// The device was deleted. Nothing will ever work on this queue again.
     Gone,

@@ -1,8 +1,9 @@
 //! UDP sockets that send and receive trains.
 //!
-//! Sending: split trains into messages → `sendmmsg` → see what the kernel refused, and why → send
-//! that again without what it refused. Receiving: `recvmmsg` → control messages → batch. What ICMP
-//! says comes a third way (`icmp`).
+//! - Sending: split trains into messages → `sendmmsg` → find what the kernel refused, and why →
+//!   send that again without the refused offload.
+//! - Receiving: `recvmmsg` → control messages → batch.
+//! - ICMP errors come through the socket's error queue (`icmp`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -39,7 +40,7 @@ pub const MAX_SEND_V4: usize = 65_535 - 20 - 8;
 /// headers.
 pub const MAX_SEND_V6: usize = 65_535 - 40 - 8;
 
-/// What wireguard-go asks for: it raised one TCP stream from 4.08 to 5.27 Gb/s at 125 µs (its
+/// wireguard-go asks for as much: it raised one TCP stream from 4.08 to 5.27 Gb/s at 125 µs (its
 /// commit f26efb6).
 const SOCKET_BUFFER: usize = 7 << 20;
 /// The send buffer of a new socket, in bytes.
@@ -55,9 +56,9 @@ pub struct Udp {
     gro: bool,
     gso_fallbacks: GsoFallbacks,
     icmp: IcmpErrors,
-    /// What may wait to be received, by the rate of this socket. One thread at a time receives.
+    /// How long the receive buffer is, by the rate of this socket. One thread at a time receives.
     room: Mutex<Room>,
-    /// Messages that it had no room for, as the kernel counts them: the lower 32 bits.
+    /// Messages that found the receive buffer full, as the kernel counts them: the lower 32 bits.
     dropped: AtomicU32,
     /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
     last_arrival: Option<LastArrival>,
@@ -124,7 +125,7 @@ fn try_bind_group(
             };
             port = socket.local_addr()?.port();
             if shards > 1 {
-                // Only after the first bind, which so finds out whether somebody else has the port.
+                // Only after the first bind, which fails if another process has the port.
                 sockopt::set_socket_reuseport(&socket.fd, true)?;
             } else {
                 socket.last_arrival = LastArrival::of_socket(socket.fd.as_fd()).ok();

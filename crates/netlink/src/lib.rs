@@ -82,8 +82,8 @@ impl From<Family> for netlink_packet_route::AddressFamily {
     }
 }
 
-/// A request that failed: what was attempted, and what the kernel said. Which interface it was
-/// about, the caller knows: it has a name there.
+/// A request that failed: what was attempted, and the kernel's answer. The caller knows the name of
+/// the interface.
 #[derive(Debug)]
 pub struct Error {
     /// What was attempted.
@@ -102,7 +102,7 @@ impl Error {
     /// The kind of the errno: `AlreadyExists`, `NotFound`, `PermissionDenied`, …
     pub fn kind(&self) -> io::ErrorKind {
         match self.source.raw_os_error() {
-            // What deleting a route, an address or a link that is not there gives.
+            // The error of deleting a route, an address or a link that is not there.
             Some(libc::ESRCH | libc::EADDRNOTAVAIL | libc::ENODEV) => io::ErrorKind::NotFound,
             // A part that the kernel was built without.
             Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT) => {

@@ -1,4 +1,4 @@
-//! What changes in a namespace.
+//! Changes in a namespace.
 
 use std::collections::VecDeque;
 use std::io;

@@ -106,8 +106,8 @@ impl Netns {
     }
 }
 
-/// A thread whose namespaces may be changed, for it ends with `work`. A panic in `work` goes on in
-/// the caller.
+/// Runs `work` on a thread of its own, whose namespaces may be changed because it ends with `work`.
+/// A panic in `work` continues in the caller.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netns".into());

@@ -7,12 +7,12 @@ use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use crate::{Netlink, Result};
 
 impl Netlink {
-    /// Gives an interface the root qdisc `noqueue`, unless somebody has chosen one: true if it was
-    /// still the default.
+    /// Gives an interface the root qdisc `noqueue`, unless its qdisc was chosen by hand: true if it
+    /// was still the default.
     ///
-    /// What a driver drops then counts as not sent: TCP on this host keeps it and slows down.
-    /// Behind any other qdisc it is lost. `tc qdisc add` with a handle replaces the default only,
-    /// so this is not done before it is needed.
+    /// A packet that the driver drops then counts as not sent: TCP on this host keeps it and slows
+    /// down. Behind any other qdisc it is lost. `tc qdisc add` with a handle replaces only the
+    /// default qdisc and drops what is in it, so this is not done before it is needed.
     pub fn set_noqueue(&self, index: u32) -> Result<bool> {
         let what = "setting the qdisc to noqueue";
         let answers = self.dump(what, Message::GetQueueDiscipline(root(index)))?;

@@ -1,4 +1,4 @@
-//! Routes, and what routing says about a destination.
+//! Routes, and route look-ups.
 
 use std::net::IpAddr;
 
@@ -52,7 +52,7 @@ impl Route {
     }
 }
 
-/// What routing says about a destination.
+/// The result of a route look-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     /// The interface that packets leave by.
@@ -101,7 +101,7 @@ impl Netlink {
     pub fn delete_route(&self, route: &Route) -> Result<()> {
         let what = format!("deleting {}", route.describe());
         let mut message = route.message();
-        // Whoever made it, and of whichever scope.
+        // Of any origin and scope.
         message.header.protocol = RouteProtocol::Unspec;
         message.header.scope = RouteScope::NoWhere;
         self.change(what, Message::DelRoute(message), 0)

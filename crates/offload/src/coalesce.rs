@@ -48,7 +48,7 @@ const MAX_SEGMENTS: u32 = 256;
 const MAX_DATAGRAMS: u32 = 64;
 /// Longest IP packet.
 const MAX_PACKET: usize = 65_535;
-/// What VXLAN puts before an IP packet: headers of UDP, its own and Ethernet's.
+/// The headers that VXLAN puts before an IP packet: UDP, VXLAN and Ethernet.
 const VXLAN: usize = 8 + 8 + 14;
 /// Longest headers that are merged: VXLAN over IPv6, in it IPv6 and TCP with all options.
 const MAX_HEADERS: usize = 40 + VXLAN + 40 + 60;
@@ -90,7 +90,7 @@ pub struct Coalescer {
     buckets: Box<[Bucket]>,
     /// Buckets of older generations are empty.
     generation: u64,
-    /// Makes the hash one that nobody outside can foresee.
+    /// Makes the hash one that no outsider can predict.
     seed: u64,
     /// The flow of the last packet that had one.
     recent: usize,
@@ -401,8 +401,8 @@ impl Coalescer {
         }
     }
 
-    /// Adds the flow of `run` to a bucket, in front: nobody finds an older one of the same flow any
-    /// more.
+    /// Adds the flow of `run` to a bucket, in front of any older run of the same flow, which is not
+    /// found any more.
     fn add(&mut self, bucket: usize, run: u32) {
         let next = self.first(bucket);
         self.recent = self.flows.len();

@@ -1,4 +1,4 @@
-//! What both directions need to know of the IP header.
+//! The parts of the IP header that both directions need.
 
 use std::net::IpAddr;
 
@@ -125,11 +125,11 @@ pub(super) fn ecn(packet: &[u8]) -> u8 {
 /// An IP packet found in the plaintext of a data message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// Who sent it: to be checked against the allowed IPs of the peer.
+    /// The source: to be checked against the allowed IPs of the peer.
     pub source: IpAddr,
-    /// Whom it is for.
+    /// The destination.
     pub destination: IpAddr,
-    /// Length by the IP header. What follows is padding.
+    /// Length by the IP header. The rest is padding.
     pub len: usize,
 }
 

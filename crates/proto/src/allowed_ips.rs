@@ -23,7 +23,7 @@ type Link<T> = Option<Arc<Node<T>>>;
 struct Node<T> {
     bits: u128,
     len: u8,
-    /// `None` where two blocks part that are no blocks' own.
+    /// `None` where two blocks diverge at a prefix that is no block itself.
     owner: Option<T>,
     children: [Link<T>; 2],
 }
@@ -113,7 +113,7 @@ fn insert<T: Clone>(link: &mut Link<T>, bits: u128, len: u8, owner: T) -> Option
         }
         return insert(&mut node.children[bit(bits, node.len)], bits, len, owner);
     }
-    // The block and this node part after `common` bits: a new node takes this one's place above
+    // The block and this node diverge after `common` bits: a new node takes this one's place above
     // both.
     let below = link.take();
     let below_bits = below.as_ref().map_or(0, |node| node.bits);
@@ -144,7 +144,7 @@ fn remove<T: Clone>(link: &mut Link<T>, bits: u128, len: u8) -> Option<T> {
     } else {
         remove(&mut node.children[bit(bits, node.len)], bits, len)
     };
-    // A node that owns nothing and parts nothing goes.
+    // A node without an owner and with fewer than two children is removed.
     if node.owner.is_none() {
         match &mut node.children {
             [None, only] | [only, None] => *link = only.take(),

@@ -195,9 +195,9 @@ impl PeerChange {
 /// this peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedIpChange {
-    /// Whoever owns the block, it is this peer's now.
+    /// The block belongs to this peer now, whichever peer had it before.
     Add(Cidr),
-    /// The block is nobody's now if it was this peer's.
+    /// The block is taken from this peer. If another peer has it, nothing changes.
     Remove(Cidr),
 }
 

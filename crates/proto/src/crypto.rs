@@ -10,8 +10,9 @@ use zeroize::Zeroizing;
 
 use crate::config::Secret;
 
-/// 32 bytes that are zeroized when dropped: for the length of a call of [`zeroizing_stack`], which
-/// also zeroizes what moving them leaves. What lives for longer is a [`Secret`].
+/// 32 bytes that are zeroized when dropped: for values that live as long as one call of
+/// [`zeroizing_stack`], which also zeroizes the copies that a move leaves. A secret that lives
+/// longer is a [`Secret`].
 pub(crate) type Zeroized = Zeroizing<[u8; 32]>;
 
 /// HASH: BLAKE2s with 32 bytes of output.

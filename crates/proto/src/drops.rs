@@ -1,4 +1,4 @@
-//! What becomes of packets that are not delivered, and the counters for it.
+//! The reasons for which packets are not delivered, and their counters.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -77,7 +77,7 @@ explained_enum! {
 }
 
 impl IgnoredKind {
-    /// What a packet is that no peer's allowed IPs contain; `None` if it was meant for somebody.
+    /// The kind of a packet that no peer's allowed IPs contain; `None` if it was meant for a peer.
     fn of(destination: IpAddr) -> Option<Self> {
         let (everybody, link) = match destination {
             IpAddr::V4(ip) => (ip.is_multicast() || ip.is_broadcast(), ip.is_link_local()),
@@ -125,7 +125,7 @@ impl Drops {
     }
 }
 
-/// What was dropped of one peer's packets. A peer that never lost any has no counters.
+/// The drops of one peer. A peer that never lost a packet has no counters.
 #[derive(Default, Debug)]
 pub(crate) struct PeerDrops(OnceLock<Box<[AtomicU64; DropReason::ALL.len()]>>);
 

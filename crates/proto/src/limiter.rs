@@ -8,7 +8,7 @@ use crate::limits::{LIMITER_BURST, LIMITER_RATE, LIMITER_SOURCES};
 /// What one message costs, in nanoseconds of a source's time.
 const COST: u64 = 1_000_000_000 / LIMITER_RATE as u64;
 const FULL: u64 = COST * LIMITER_BURST as u64;
-/// A bucket that nobody touched for this long is full again and can be forgotten.
+/// A bucket that was not used for this long is full again and can be forgotten.
 const GENERATION: Duration = Duration::from_secs(1);
 const _: () = assert!(FULL <= 1_000_000_000);
 

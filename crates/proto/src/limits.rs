@@ -16,9 +16,10 @@ pub const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
 pub const REKEY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Up to this much is added at random to every pause, so that two peers do not stay in phase (6.1).
 pub const REKEY_JITTER: Duration = Duration::from_millis(333);
-/// Who received data and had nothing to send for this long answers with a keepalive (6.1, 6.5).
+/// A peer that received data and had nothing to send for this long answers with a keepalive (6.1,
+/// 6.5).
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Who sent data and received nothing for this long starts a new handshake (6.5).
+/// A peer that sent data and received nothing for this long starts a new handshake (6.5).
 pub const NO_ANSWER_TIMEOUT: Duration =
     Duration::from_secs(KEEPALIVE_TIMEOUT.as_secs() + REKEY_TIMEOUT.as_secs());
 /// The initiator of a session of this age starts a new handshake when it receives (6.2).
@@ -35,7 +36,7 @@ pub const COOKIE_REFRESH_TIME: Duration = Duration::from_secs(120);
 /// implementations; 50 per second is the one in use everywhere).
 pub const INITIATION_INTERVAL: Duration = Duration::from_millis(20);
 /// Timestamps are rounded down to this many nanoseconds, a power of two below
-/// [`INITIATION_INTERVAL`], so that they tell nobody the exact time.
+/// [`INITIATION_INTERVAL`], so that they do not reveal the exact time.
 pub const TIMESTAMP_GRAIN: u32 = 1 << 24;
 /// Handshake messages per second and source that are looked at under load (5.3 leaves the figure to
 /// implementations).

@@ -60,7 +60,7 @@ impl Remote {
         }
     }
 
-    /// `local` is the same each time: whoever has another key of its own makes this anew.
+    /// `local` is the same each time. If our own key changes, this value is made again.
     fn static_static(&self, local: &Identity) -> Option<&Secret> {
         self.static_static
             .get_or_init(|| dh(&local.secret, &self.public.0).map(|shared| Secret::new(&shared)))

@@ -9,12 +9,12 @@ use crate::session::Session;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64};
 use crate::{Endpoint, Time};
 
-/// What the shards share of a peer with the control thread; nothing here blocks.
+/// The part of a peer that the shards share with the control thread; nothing here blocks.
 ///
-/// Shards note what happened as timestamps; the control thread looks at them when a timer runs out.
-/// A shard tells the control thread only when no timer is armed that will look, or when a handshake
-/// is due. `tests/loom.rs` tries every interleaving of that; what it does not hang on are atomics
-/// of the standard library in that build, too.
+/// Shards note events as timestamps; the control thread reads them when a timer runs out. A shard
+/// wakes the control thread only when no armed timer will read the timestamp, or when a handshake
+/// is due. `tests/loom.rs` tries every interleaving of this protocol; atomics that it does not
+/// depend on are those of the standard library in that build, too.
 pub struct Peer {
     id: u32,
     public_key: PublicKey,
@@ -32,15 +32,15 @@ pub struct Peer {
     wanted: AtomicBool,
     /// A handshake is under way, or paused until the next one may start.
     handshaking: AtomicBool,
-    /// Of NO_ANSWER and KEEPALIVE in [`event`], those whose timer runs: the control thread will
-    /// look by itself.
+    /// Which of NO_ANSWER and KEEPALIVE in [`event`] have an armed timer: the control thread will
+    /// look without being woken.
     armed: AtomicU8,
     /// The bits of [`event`] that the control thread has not read yet.
     pending: AtomicU8,
     drops: PeerDrops,
 }
 
-/// What a shard has to tell the control thread.
+/// The events that a shard raises for the control thread.
 pub(crate) mod event {
     pub(crate) const WANT_SESSION: u8 = 1;
     pub(crate) const REKEY: u8 = 2;
@@ -124,7 +124,7 @@ impl Peer {
     /// A train of data was sealed and sent: `bytes` of UDP payload, 0 if it was lost on the
     /// outbound path.
     ///
-    /// True if the control thread must be told, here and below: queue this peer for
+    /// Returns whether to wake the control thread, here and below: if true, queue this peer for
     /// [`Device::handle_event`](crate::Device::handle_event). It is true at most once until that
     /// was called.
     pub fn data_sent(&self, now: Time, session: &Session, bytes: u64) -> bool {
@@ -218,9 +218,9 @@ impl Peer {
             .is_some_and(|current| std::ptr::eq(current, session))
     }
 
-    /// The control thread must be told unless it will look by itself. It disarms first and looks
-    /// then, so either it sees the timestamp that was stored before this load, or this load sees
-    /// that it disarmed (both SeqCst).
+    /// The event must be raised unless an armed timer will look. The control thread disarms first
+    /// and looks then. So either it sees the timestamp that was stored before this load, or this
+    /// load sees that it disarmed (both SeqCst).
     fn arm(&self, bit: u8) -> u8 {
         bit & !self.armed.load(Ordering::SeqCst)
     }
@@ -285,12 +285,12 @@ impl Peer {
         time(self.owed.load(Ordering::SeqCst))
     }
 
-    /// A keepalive or handshake is about to answer.
+    /// A keepalive or handshake answers now.
     pub(crate) fn clear_owed(&self) {
         self.owed.store(0, Ordering::SeqCst);
     }
 
-    /// A handshake is about to find out.
+    /// A handshake starts now: it will show whether the peer is alive.
     pub(crate) fn clear_unanswered(&self) {
         self.unanswered.store(0, Ordering::SeqCst);
     }

@@ -27,7 +27,7 @@ pub struct Session {
     window: Mutex<ReplayWindow>,
 }
 
-/// The session must not send any more.
+/// The session may not send any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expired;
 
@@ -82,7 +82,7 @@ impl Session {
         &self.receive_key
     }
 
-    /// The counters `first..first + n` for the caller alone (invariant 1).
+    /// Reserves the counters `first..first + n` for the caller alone (invariant 1).
     ///
     /// "After Reject-After-Messages transport data messages or after the current secure session is
     /// Reject-After-Time seconds old, whichever comes first, WireGuard will refuse to send or
@@ -91,8 +91,8 @@ impl Session {
         if !self.may_send(now) {
             return Err(Expired);
         }
-        // The counter never moves past the limit, so that no number of failing callers can wrap it
-        // round.
+        // The counter never passes the limit, so that no number of failing callers can make it
+        // wrap.
         self.counter
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |first| {
                 let end = first.checked_add(u64::from(n))?;
@@ -108,7 +108,7 @@ impl Session {
 
     /// The replay window, locked: take it once for all authenticated packets of a train.
     pub fn window(&self) -> MutexGuard<'_, ReplayWindow> {
-        // A window is whole after every step of commit, so a panic elsewhere has not broken it.
+        // A panic elsewhere leaves the window intact, because each step of `commit` does.
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,10 +149,10 @@ impl Session {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// Forbids sending; what the peer still sends is received.
+    /// Forbids sending; packets that the peer still sends are received.
     ///
-    /// It uses all counters up: no thread reserves one after this, whatever it has looked at
-    /// before.
+    /// It uses all counters up, so that no thread can reserve one after this, whatever that thread
+    /// has read before.
     pub(crate) fn retire(&self) {
         self.counter.store(REJECT_AFTER_MESSAGES, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use crate::session::Session;
 
 const INDEX_SHARDS: usize = 16;
 
-/// What every shard reads while the control thread changes it.
+/// The state that every shard reads while the control thread changes it.
 pub struct Shared {
     routes: ArcSwap<AllowedIps<Arc<Peer>>>,
     /// Sessions by receiver index, spread over locks that are held for one look-up at a time.
@@ -41,7 +41,7 @@ impl Shared {
         self.routes.load()
     }
 
-    /// The session that a receiver index names; once a train is enough.
+    /// The session that a receiver index names. One look-up a train is enough.
     pub fn session(&self, receiver_index: u32) -> Option<IndexEntry> {
         self.shard(receiver_index)
             .read()

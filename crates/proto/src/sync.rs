@@ -54,7 +54,8 @@ mod modelled {
         };
     }
 
-    /// These read the latest value, and what they are to be ordered with has a fence of its own.
+    /// Updates read the latest value, and a value that they are ordered with has a fence of its
+    /// own.
     macro_rules! update {
         ($name:ident, $value:ty, $method:ident) => {
             impl $name {

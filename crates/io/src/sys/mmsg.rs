@@ -46,8 +46,8 @@ const FAMILY_V6: u16 = 10;
 #[repr(C, align(4))]
 struct Name([u8; 28]);
 
-/// Control messages: room for what is asked for (PKTINFO, TOS or TCLASS, UDP_SEGMENT or UDP_GRO,
-/// SO_RXQ_OVFL) and more.
+/// Control messages: enough space for those asked for (PKTINFO, TOS or TCLASS, UDP_SEGMENT or
+/// UDP_GRO, SO_RXQ_OVFL) and more.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control<const N: usize>([u8; N]);
@@ -64,7 +64,7 @@ const ERROR_CONTROL: usize = 256;
 /// `struct cmsghdr`: the length of header and payload in the kernel's `size_t`, level, type.
 const CMSG_HEADER: usize = size_of::<usize>() + 8;
 
-/// What `CMSG_SPACE` computes: the header and the payload with its padding.
+/// The value of `CMSG_SPACE`: the header and the payload with its padding.
 const fn cmsg_space(payload: usize) -> usize {
     (CMSG_HEADER + payload).next_multiple_of(size_of::<usize>())
 }
@@ -216,7 +216,7 @@ unsafe impl Send for RecvHeaders {}
 // SAFETY: nothing can be done with a shared reference.
 unsafe impl Sync for RecvHeaders {}
 
-/// What came with a message besides its bytes.
+/// The data that came with a message besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {
     /// `None` if the kernel gave no address that we understand.
@@ -227,8 +227,8 @@ pub(crate) struct Arrived {
     pub(crate) stride: Option<usize>,
     pub(crate) len: usize,
     pub(crate) truncated: bool,
-    /// From SO_RXQ_OVFL: messages that the socket had no room for, since it was made and before
-    /// this one.
+    /// From SO_RXQ_OVFL: messages that found the receive buffer full, since the socket was made and
+    /// before this one.
     pub(crate) dropped: Option<u32>,
 }
 
@@ -307,13 +307,13 @@ impl RecvHeaders {
 pub(crate) struct QueuedError {
     /// Where the datagram went that it is about.
     pub(crate) to: Option<SocketAddr>,
-    /// Who tells it: the kernel itself, ICMP or ICMPv6 (SO_EE_ORIGIN_*).
+    /// The origin of the error: the kernel itself, ICMP or ICMPv6 (SO_EE_ORIGIN_*).
     pub(crate) origin: u8,
     /// The type of the ICMP message.
     pub(crate) kind: u8,
     /// The code of the ICMP message.
     pub(crate) code: u8,
-    /// What else the message says: a link's MTU.
+    /// Further information of the message: a link's MTU.
     pub(crate) info: u32,
     /// Where the ICMP message came from.
     pub(crate) reporter: Option<IpAddr>,

@@ -92,7 +92,7 @@ impl State {
         z ^ (z >> 31)
     }
 
-    /// What becomes of a train.
+    /// The fate of a train.
     fn distort(&mut self, faults: &Faults, train: &Transmit<'_>, out: &mut Vec<Part>) {
         let stride = train.stride.max(1);
         let part = |bytes: &[u8]| Part {
@@ -202,7 +202,7 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
                 bytes: &part.bytes,
             })
             .collect();
-        // What the socket has no room for is lost: it was taken already.
+        // Datagrams that do not fit the socket are lost: this call has already taken them.
         let sent = self.inner.send(&transmits, report);
         let datagrams =
             |train: &Transmit<'_>| train.bytes.len().div_ceil(train.stride).max(1) as u64;

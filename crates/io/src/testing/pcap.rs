@@ -18,7 +18,7 @@ const LINKTYPE_RAW: u32 = 101;
 pub struct Recorder(Arc<Mutex<Box<dyn Write + Send>>>);
 
 impl Recorder {
-    /// Begins a recording on `out`, unbuffered: whoever wants buffers hands in a buffered writer.
+    /// Begins a recording on `out`, unbuffered: pass a buffered writer for buffers.
     pub fn new(mut out: impl Write + Send + 'static) -> io::Result<Self> {
         // The format with nanoseconds, in our byte order; version 2.4
         out.write_all(&0xa1b2_3c4d_u32.to_ne_bytes())?;
@@ -30,7 +30,7 @@ impl Recorder {
         Ok(Self(Arc::new(Mutex::new(Box::new(out)))))
     }
 
-    /// Adds a packet. What cannot be written is left out: a full disk stops no traffic.
+    /// Adds a packet. A packet that cannot be written is left out: a full disk stops no traffic.
     fn record(&self, packet: &[u8]) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -25,7 +25,7 @@ fn path(to: IpAddr) -> IpAddr {
 
 #[derive(Default)]
 pub(super) struct GsoFallbacks {
-    /// As many as `refused` has, so that who sends need not lock when it is empty.
+    /// As many as `refused` has, so that a sender takes no lock when it is empty.
     len: AtomicUsize,
     refused: Mutex<Vec<(IpAddr, Instant)>>,
 }

@@ -1,11 +1,10 @@
-//! ICMP errors: what comes back for datagrams that left, and how sending and receiving go on
-//! meanwhile.
+//! ICMP errors for datagrams that were sent, and how sending and receiving continue meanwhile.
 //!
 //! With IP_RECVERR the kernel keeps each ICMP error in the error queue of the socket whose datagram
-//! it quotes, and its errno at the socket. The next send or receive fails with that errno, whomever
-//! it concerns. So that nobody pays for what another's path says, a call that fails with such an
-//! errno is made again. What is in the queue counts against the receive buffer and wakes whoever
-//! sleeps on the socket, until it is taken.
+//! it quotes, and its errno at the socket. The next send or receive fails with that errno,
+//! whichever peer it is for. A call that fails with such an errno is made again, so that no peer
+//! pays for the path of another. The error queue counts against the receive buffer, and wakes every
+//! thread that sleeps on the socket until the queue is read.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -51,8 +50,8 @@ explained_enum! {
 
 /// An ICMP error that came back for a datagram that was sent.
 ///
-/// Nobody authenticates ICMP: whoever guesses two ports can forge it. It is for people to read, and
-/// for counters.
+/// ICMP is not authenticated: a host that guesses two ports can forge it. It is for people to read,
+/// and for counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError {
     /// Where the datagram was sent.
@@ -136,7 +135,7 @@ impl fmt::Display for IcmpError {
     }
 }
 
-/// The ICMP errors of one socket that nobody has taken yet.
+/// The ICMP errors of one socket that were not read yet.
 #[derive(Default)]
 pub(super) struct IcmpErrors {
     /// How many came out of the queue so far: that it grows tells that errors come.
@@ -189,15 +188,15 @@ impl IcmpErrors {
     }
 }
 
-/// Makes a system call again that failed with what an ICMP error left at the socket. `collect`
-/// empties the error queue and returns how many errors ever came.
+/// Makes a system call again that failed because an ICMP error left its errno at the socket.
+/// `collect` empties the error queue and returns how many errors ever came.
 ///
 /// 1. An errno that ICMP cannot leave is the call's own.
-/// 2. Else the call is made again: with nothing in the queue, too, for a full receive buffer keeps
+/// 2. Else the call is made again, also with an empty queue, because a full receive buffer keeps
 ///    errors out of it.
 /// 3. If it fails again and no error came meanwhile, the errno is its own.
-/// 4. While errors come it is made again, but not for ever. Then the errno is one that nobody
-///    blames on the source address, or on segmentation.
+/// 4. While errors come it is made again, but not for ever. Then the errno is one that is blamed
+///    neither on the source address nor on segmentation.
 pub(super) fn past_errors<T>(
     mut call: impl FnMut() -> Result<T, Errno>,
     mut collect: impl FnMut() -> u64,

@@ -1,15 +1,15 @@
-//! How much may wait in a socket: what is received in a fixed time.
+//! Receive-buffer autotuning: a socket may hold what it receives in a fixed time.
 //!
-//! A fast receiver then survives a moment without a core, and a slow one makes nobody wait longer
-//! for it than before.
+//! A fast receiver then survives a moment without a core, and at a slow one packets wait no longer
+//! than before.
 
 use std::time::{Duration, Instant};
 
 use super::SOCKET_BUFFER;
 
-/// What is received in this time may wait. At 14 Gb/s a receiver that shares two cores with the
-/// senders of 128 streams lost hundreds of trains with room for 4 ms or, while their windows still
-/// opened, for 10; none with 20.
+/// The receive buffer holds what is received in this time. At 14 Gb/s a receiver that shares two
+/// cores with the senders of 128 streams lost hundreds of trains with a buffer for 4 ms or, while
+/// their windows still opened, for 10; none with 20.
 const SPAN: Duration = Duration::from_millis(20);
 /// The most that a receive buffer grows to: what 13 Gb/s bring in a span.
 const MAX_RECEIVE_BUFFER: usize = 32 << 20;

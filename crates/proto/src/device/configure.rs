@@ -14,16 +14,17 @@ use crate::noise::{Identity, Remote};
 use crate::{Tai64N, Time};
 
 impl Device {
-    /// Changes the configuration, whole or not at all. What is set to what it was disturbs nothing:
-    /// no session, no endpoint, no packet on its way.
+    /// Changes the configuration, whole or not at all. A value that is set to what it already was
+    /// disturbs no session, no endpoint and no packet.
     ///
-    /// An endpoint equal to the one that was last configured leaves one that the peer has roamed to
-    /// alone, unless a handshake is being tried there in vain and nothing authentic came for
-    /// Reject-After-Time. With `replace_peers`, a peer that the change names keeps its sessions,
-    /// counters and the endpoint that it was heard from; what the change does not say about it is
-    /// reset.
+    /// A peer that has roamed keeps its learned endpoint if the change names the endpoint that was
+    /// configured last. It does not keep it if handshakes there get no answer and nothing authentic
+    /// came for Reject-After-Time. With `replace_peers`, a peer that the change names keeps its
+    /// sessions, its counters and its learned endpoint; every other setting that the change does
+    /// not name is reset.
     ///
     /// # Errors
+    ///
     /// There would be too many peers; nothing was changed.
     pub fn apply(&mut self, now: Time, change: &DeviceChange) -> Result<(), ConfigError> {
         let own_key = self.own_key_after(change);
@@ -251,8 +252,8 @@ impl PeerState {
             }
             return;
         };
-        // Whoever loads a file again sends whole peers. One who names nothing but the endpoint
-        // means to move it.
+        // A program that loads a whole file sends whole peers. A change that names only the
+        // endpoint is meant to move the peer.
         let whole = anew || section.replace_allowed_ips;
         let here = self.peer.endpoint().map(|endpoint| endpoint.addr);
         let same = self.configured_endpoint.replace(addr) == Some(addr);

@@ -91,7 +91,8 @@ impl Device {
             return Ok(());
         }
         // "If the responder is under load, … it may … respond with a cookie reply message" (5.3) to
-        // whoever has not shown that it receives at its address, and then limits by that address.
+        // a sender that has not proven that it receives at its address. After that, messages are
+        // limited by that address.
         let addr = from.addr;
         if !self
             .checker

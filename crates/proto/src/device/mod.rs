@@ -1,13 +1,13 @@
 //! The device: its peers, handshakes and timers.
 //!
-//! - this file: the four families of methods, and who owns what;
-//! - `handshake`: what happens to a message of type 1, 2 or 3;
-//! - `outcome`: what is told of that;
+//! - this file: the four families of methods, and which part owns what;
+//! - `handshake`: how a message of type 1, 2 or 3 is handled;
+//! - `outcome`: the result of a handshake message, for the log and the counters;
 //! - `peer_state`: sessions, starting and finishing handshakes;
 //! - `timer_table`: which timers a peer has;
-//! - `timers`: what they do when they run out;
+//! - `timers`: the action of each timer;
 //! - `configure`: a change of configuration;
-//! - `packet`: one packet of data, where no shards carry trains.
+//! - `packet`: one packet of data, for embedders without shards.
 
 mod configure;
 mod handshake;
@@ -36,8 +36,8 @@ pub use outcome::{HandshakeKind, HandshakeOutcome, Refusal};
 pub use packet::{NotOpened, NotSealed};
 use peer_state::PeerState;
 
-/// Peers that one call lets do what is due: each may cost a Diffie-Hellman, and what they send is
-/// answered.
+/// How many peers one call serves. Each may cost a Diffie-Hellman computation, and the other end
+/// answers each message.
 const MAX_DUE: usize = 64;
 
 /// The two orders of [`Device::deadlines`].
@@ -285,8 +285,8 @@ impl Device {
         self.core.stats
     }
 
-    /// What became of the datagram of an [`Output::Handshake`] for this peer: whether it left. One
-    /// that could not is tried again by its timer, as if the network had lost it.
+    /// Says whether the datagram of an [`Output::Handshake`] for this peer left. If it did not, its
+    /// timer tries it again, as if the network had lost it.
     pub fn handle_sent(&mut self, datagram: &[u8], peer: Option<&Arc<Peer>>, left: bool) {
         let stats = &mut self.core.stats;
         if !left {
@@ -351,7 +351,7 @@ impl Device {
         self.core.up = false;
     }
 
-    /// What was sent while there was no socket went nowhere.
+    /// Messages that were sent while there was no socket are lost.
     pub fn came_up(&mut self, now: Time) {
         self.core.up = true;
         let ids: Vec<u32> = self.peers.keys().copied().collect();
@@ -397,10 +397,9 @@ impl Device {
         first.map(|(time, _)| *time).min()
     }
 
-    /// Whether a peer's keys were dropped, all of them, since the last call: whoever sealed or
-    /// opened with them then overwrites what the AEAD left on the stack
-    /// ([`adit_aead::zeroizing_stack`]). Keys that are replaced need no care: packets with the new
-    /// ones follow.
+    /// Whether all keys of a peer were dropped since the last call. Then each thread that sealed or
+    /// opened with them overwrites its stack ([`adit_aead::zeroizing_stack`]). Keys that were
+    /// replaced need no such care: packets with the new keys overwrite the stack.
     pub fn poll_keys_dropped(&mut self) -> bool {
         std::mem::take(&mut self.core.keys_dropped)
     }

@@ -1,4 +1,4 @@
-//! What became of a handshake message: the reasons, and how they are told.
+//! The outcome of a handshake message: the reasons for a refusal, and how the log says them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,11 +7,11 @@ use crate::config::PublicKey;
 use crate::explained_enum;
 use crate::wire::Message;
 
-/// What became of one handshake message that came in.
+/// The outcome of one handshake message that came in.
 ///
-/// Only a message that was accepted is proven to come from where it came from and from whom it
-/// says. Of a message that was refused everything may be forged: it is for people to read, and
-/// nothing may follow from it.
+/// Only an accepted message is proven to come from the peer and the address that it names. Every
+/// field of a refused message may be forged: the outcome is for people to read, and the program
+/// must not act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeOutcome {
     /// What came; `None` if it is no handshake message.
@@ -42,7 +42,7 @@ explained_enum! {
     pub enum Refusal {
         /// Neither type nor length of a handshake message.
         Invalid => "invalid",
-        /// The interface has no private key, so that nobody can talk to it.
+        /// The interface has no private key, so that no peer can reach it.
         NoPrivateKey => "no_private_key",
         /// mac1 does not show that the sender knows our public key: it has another one for this
         /// interface.

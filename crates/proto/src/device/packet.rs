@@ -40,7 +40,7 @@ pub enum NotOpened {
     NotAuthentic,
     /// It came before, or is older than the replay window.
     Replayed,
-    /// What it carries is no whole IPv4 or IPv6 packet.
+    /// The plaintext is no whole IPv4 or IPv6 packet.
     NotIp,
     /// The source of what it carries is not in the peer's allowed IPs.
     WrongSource,
@@ -91,11 +91,11 @@ impl Device {
         Some((to, datagram))
     }
 
-    /// Opens one transport data message that came from `from`: the IP packet in it, or nothing of a
-    /// keepalive.
+    /// Opens one transport data message that came from `from`: returns the IP packet in it, or
+    /// nothing for a keepalive.
     ///
-    /// The drain rule of the [crate] applies. What [`classify`](crate::wire::classify) calls a
-    /// handshake goes to [`Device::handle_handshake`].
+    /// The drain rule of the [crate] applies. A datagram that [`classify`](crate::wire::classify)
+    /// calls a handshake belongs to [`Device::handle_handshake`].
     pub fn open(
         &mut self,
         now: Time,
@@ -151,7 +151,7 @@ fn seal(peer: &Peer, now: Time, packet: &[u8], mtu: usize) -> Option<(Arc<Sessio
     Some((session, datagram))
 }
 
-/// What routing has to know of an IP packet.
+/// The fields of an IP packet that routing needs.
 struct Inner {
     source: IpAddr,
     destination: IpAddr,

@@ -105,7 +105,7 @@ impl PeerState {
         }
     }
 
-    /// Shards told what happened, by the bits of [`event`].
+    /// Shards raised events: the bits of [`event`] say which.
     pub(super) fn events_raised(&mut self, core: &mut Core, now: Time, wall: Tai64N, events: u8) {
         if events & event::CONFIRMED != 0 {
             self.session_confirmed(core, wall);
@@ -144,13 +144,14 @@ impl PeerState {
         }
     }
 
-    /// Something asks for a new session: starts a handshake unless one is under way, as soon as the
+    /// Something asks for a new session. A handshake starts unless one is under way, as soon as the
     /// last one is Rekey-Timeout ago ("never … more than one \[initiation\] per Rekey-Timeout",
     /// 6.1).
     ///
-    /// The initiation is always the timer's to send: thousands of peers may want one at the same
-    /// time, and [`Device::handle_timeout`](super::Device::handle_timeout) takes turns with what
-    /// they answer, and between those that frames wait for and the others.
+    /// The timer alone sends initiations: thousands of peers may want one at the same time.
+    /// [`Device::handle_timeout`](super::Device::handle_timeout) sends a few at a time, so that
+    /// their answers are read in between, and it serves peers with staged frames and other peers
+    /// alternately.
     pub(super) fn handshake_wanted(&mut self, now: Time, frames_wait: bool) {
         self.peer.take_wanted();
         self.attempts_since = now;
@@ -164,7 +165,7 @@ impl PeerState {
             _ => armed.unwrap_or(now),
         };
         self.frames_wait = at <= now && (self.frames_wait || frames_wait);
-        // One that only waits for its turn is still to hear of frames.
+        // A peer whose initiation is not yet sent still learns that frames are staged.
         self.peer.set_handshaking(at > now);
         self.timers.arm(Timer::Retransmit, at);
     }
@@ -193,9 +194,9 @@ impl PeerState {
         };
         let index = core.new_index(self.peer.id());
         let ephemeral = core.new_ephemeral();
-        // Each is greater than the last one to this peer, also when the clock is set back. What
-        // others were sent does not matter: a clock that was ahead once must not make us ahead of
-        // the clock for everybody.
+        // Each timestamp is greater than the last one to this peer, also when the clock is set
+        // back. Timestamps to other peers do not matter: a clock that was once wrong must not put
+        // us ahead of it for all peers.
         let timestamp = wall.coarse().max(self.sent_timestamp.next_grain());
         self.sent_timestamp = timestamp;
         let created = core.identity.as_ref().and_then(|identity| {
@@ -320,7 +321,7 @@ impl PeerState {
         }
     }
 
-    /// Drops every session; the keys are zeroized when the last shard lets go of them.
+    /// Drops every session; the keys are zeroized when the last shard drops its reference.
     pub(super) fn drop_sessions(&mut self, core: &mut Core) {
         self.retire_sessions();
         core.keys_dropped = true;
@@ -339,8 +340,8 @@ impl PeerState {
         self.restart_handshake(now);
     }
 
-    /// Sends nothing more on the present sessions. What is under way to us on those in use is still
-    /// received.
+    /// Sends nothing more on the present sessions. Packets that the peer has already sent on them
+    /// are still received.
     pub(super) fn expire_sessions(&mut self, core: &mut Core) {
         self.retire_sessions();
         core.drop_session(self.sessions.next.take());

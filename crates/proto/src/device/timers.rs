@@ -1,8 +1,8 @@
-//! The timers of a peer (whitepaper 6), and what they do when they run out.
+//! The timers of a peer (whitepaper 6), and the action of each.
 //!
 //! Retransmit, NoAnswer, Keepalive and ZeroKeys are the whitepaper's; PersistentKeepalive is the
-//! configuration's. Those that depend on the traffic are lazy: shards only note times, and a timer
-//! that runs out looks at them and, if it was pushed back meanwhile, is armed again.
+//! configuration's. Timers that depend on traffic are lazy: shards only note times. When such a
+//! timer runs out, it reads these times, and is armed again if the traffic has pushed it back.
 
 use std::sync::Arc;
 use std::time::Duration;
