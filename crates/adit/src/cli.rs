@@ -241,7 +241,7 @@ fn one_shard(number: &str) -> std::result::Result<u16, String> {
     }
 }
 
-/// Prints what somebody wants to read. Whoever closed the pipe has seen enough.
+/// Prints text to standard output. A reader that has closed the pipe has seen enough.
 pub(crate) fn print(text: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {

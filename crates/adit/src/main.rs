@@ -1,7 +1,7 @@
 //! The `adit` command.
 
 #![forbid(unsafe_code)]
-// They panic where nobody listens any more.
+// Printing panics where the reader has gone.
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod cli;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             let word = std::env::args_os().nth(1).unwrap_or_default();
             let word = word.to_string_lossy();
             if error.kind() == ErrorKind::ArgumentConflict && !word.starts_with('-') {
-                // clap would speak of a subcommand that nobody typed.
+                // clap would speak of a subcommand that the user did not type.
                 say!("adit: nothing may follow {word}, the interface to create: see `adit --help`");
             } else {
                 let _ = error.print();

@@ -1,5 +1,5 @@
-//! The manual pages: what clap knows of the commands, and what stands in the code about counters,
-//! fields and the log.
+//! The manual pages. They are made of clap's description of the commands, and of the documentation
+//! of counters, fields and the log in the code.
 
 use std::io;
 use std::path::{Path, PathBuf};

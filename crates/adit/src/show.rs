@@ -1,4 +1,4 @@
-//! `adit show`: every userspace WireGuard interface, and what only Adit knows of its own.
+//! `adit show`: every userspace WireGuard interface, with further fields for Adit's own.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn report(answers: Vec<Answer>) -> StatusReport {
     report
 }
 
-/// Interfaces that end while we look, and sockets that nobody serves, are no failure.
+/// Interfaces that end meanwhile, and sockets without a process, are no failure.
 fn all() -> Vec<Answer> {
     let names = uapi::interfaces(Path::new(uapi::DIR));
     let answers = names.into_iter().map(ask);

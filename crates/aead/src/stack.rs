@@ -4,9 +4,9 @@ use std::hint::black_box;
 
 /// Runs `work`, then overwrites the first `DEPTH` bytes of the stack that it used.
 ///
-/// A value that is moved or passed by value stays where it was, too: no destructor runs there, and
-/// a library's functions do so with keys. What `work` returns goes through the caller's own frames:
-/// it must own its keys by pointers.
+/// A value that is moved or passed by value also stays where it was: no destructor runs there, and
+/// a library's functions do so with keys. The result of `work` passes through the caller's own
+/// frames: it must own its keys by pointers.
 pub fn zeroizing_stack<const DEPTH: usize, T>(work: impl FnOnce() -> T) -> T {
     let result = below(work);
     overwrite::<DEPTH>();
@@ -21,6 +21,7 @@ fn below<T>(work: impl FnOnce() -> T) -> T {
 
 #[inline(never)]
 fn overwrite<const DEPTH: usize>() {
-    // Whoever might read it now must find it overwritten: the compiler cannot leave the stores out.
+    // The memory must be overwritten when it is next read: the compiler cannot leave the stores
+    // out.
     black_box(&mut [0_u8; DEPTH]);
 }

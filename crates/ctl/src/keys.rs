@@ -1,6 +1,7 @@
 //! Keys as text: base64 in files and on the command line, hexadecimal on the UAPI socket.
 //!
-//! Encoding and decoding take the same time whatever the key is, and what held a key is zeroized.
+//! Encoding and decoding take the same time for every key, and buffers that held a key are
+//! zeroized.
 
 use adit_proto::config::{PublicKey, Secret};
 use base64ct::{Base64, Encoding};

@@ -83,7 +83,7 @@ pub(crate) struct Common<U> {
     stopping: AtomicBool,
 }
 
-/// What other threads see of a shard.
+/// The part of a shard that other threads use.
 pub(crate) struct ShardHandle<U> {
     pub(crate) sockets: ArcSwap<Sockets<U>>,
     pub(crate) drops: Arc<Drops>,
@@ -200,8 +200,8 @@ impl<U> Common<U> {
         self.refused_trains.load(Ordering::Relaxed)
     }
 
-    /// Counts the ICMP errors that came back to a socket, and notes them. Nobody authenticates
-    /// ICMP, so nothing else follows from it.
+    /// Counts the ICMP errors that came back to a socket, and notes them. ICMP is not
+    /// authenticated, so nothing else follows from it.
     pub(crate) fn take_errors(&self, socket: &impl UdpSocket, now: Time) {
         socket.take_errors(&mut |error, times| {
             self.icmp_errors[error.kind as usize].fetch_add(times, Ordering::Relaxed);

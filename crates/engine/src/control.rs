@@ -27,10 +27,10 @@ use crate::{Errno, SetError};
 
 /// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
 const LOADED_QUEUE: usize = 512;
-/// How long shards may take to let go of a socket, and how often to try meanwhile.
+/// How long shards may take to close a socket, and how often to try meanwhile.
 const RELEASE: Duration = Duration::from_secs(1);
 const RELEASE_POLL: Duration = Duration::from_millis(1);
-/// How often to try to bind a port that somebody else has.
+/// How often to try to bind a port that is in use.
 const REBIND: Duration = Duration::from_secs(1);
 /// How often to ask again, at most, which way each peer is reached. Routers learn of hundreds of
 /// routes a second.
@@ -46,7 +46,7 @@ pub(crate) struct Control<H: Platform> {
     device: Device,
     platform: H,
     common: Arc<Common<H::Socket>>,
-    /// What `set` asked for: 0 for any port. Shards know the actual one.
+    /// The port that `set` asked for: 0 for any. Shards know the actual one.
     listen_port: u16,
     /// The port last bound: one that the kernel chose is asked for again.
     bound_port: u16,
@@ -238,7 +238,7 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// What could not be sent is tried again by its timer, as if the network had lost it.
+    /// A message that could not be sent is tried again by its timer, as if the network had lost it.
     fn send_handshake(
         &mut self,
         to: Endpoint,
@@ -253,7 +253,7 @@ impl<H: Platform> Control<H> {
         };
         let sent = self.send(to, datagram, peer, Some(kind));
         self.device.handle_sent(datagram, peer, sent);
-        // A cookie reply answers somebody who is not known yet, and is told with what it answers.
+        // A cookie reply has no known peer; the log has it with the message that it answers.
         let Some(peer) = peer.filter(|_| sent) else {
             return;
         };
@@ -271,7 +271,7 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// Something went wrong, which is told at once if its turn has come.
+    /// Notes an incident, and writes its line now if it is due.
     fn note(&self, incident: impl FnOnce() -> Incident) {
         if self.common.journal.note(clock::now(), 1, incident) {
             self.tell();
@@ -312,7 +312,7 @@ impl<H: Platform> Control<H> {
             });
             false
         };
-        // All have the same port: where one is full, the next may have room.
+        // All sockets have the same port: where one is full, the next may not be.
         let mut failed = None;
         for shard in &self.common.shards {
             let sockets = shard.sockets.load();
@@ -450,7 +450,7 @@ impl<H: Platform> Control<H> {
         Ok(())
     }
 
-    /// What is in force on every socket.
+    /// The offloads that are in force on every socket.
     fn offloads(&self) -> Offloads {
         let sockets = self.common.shards[0].sockets.load();
         let of_socket = sockets.both().map(|socket| self.platform.offloads(socket));
@@ -479,7 +479,7 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// Binds a port, once our own shards have let go of it.
+    /// Binds a port, once our own shards have closed their sockets on it.
     fn bind_port(&self, port: u16, fwmark: u32) -> io::Result<Vec<Sockets<H::Socket>>> {
         let is_ours = || {
             (self.left).is_some_and(|(left, at)| left == port && clock::now().since(at) < RELEASE)
@@ -520,7 +520,7 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// Binds the sockets, or tries again soon: whoever has the port may let go of it.
+    /// Binds the sockets, or tries again soon: the port may become free.
     fn come_up(&mut self) {
         match self.bind() {
             Ok(sockets) => self.publish(sockets),
@@ -558,9 +558,9 @@ impl<H: Platform> Control<H> {
         Ok(())
     }
 
-    /// Routes changed: what is known of the paths to peers may be wrong. A few of them at a time,
-    /// since handshakes wait meanwhile; if routes change again, every peer has its turn before the
-    /// first one has another.
+    /// Routes changed: the cached paths to peers may be wrong. They are checked a few at a time,
+    /// because handshakes wait meanwhile. If routes change again, every peer is checked before the
+    /// first one is checked again.
     fn look_at_paths(&mut self, now: Time) {
         if self.paths_from.is_none() && self.paths_at.is_some_and(|at| at <= now) {
             (self.paths_at, self.paths_seen, self.paths_from) = (None, now, Some(0));
@@ -588,7 +588,7 @@ impl<H: Platform> Control<H> {
 
 impl<H: Platform> Drop for Control<H> {
     fn drop(&mut self) {
-        // Whoever waits for the end of the engine finds its port free.
+        // After the end of the engine, its port is free.
         self.publish(self.unbound());
         self.common.control.close();
     }

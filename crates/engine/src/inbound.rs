@@ -1,13 +1,14 @@
 //! UDP to TUN: receive → classify → look up → open → commit → check source → coalesce → deliver.
 //!
-//! 1. `receive`: what waits in the socket, trains as the kernel merged them;
-//! 2. `classify`: data goes on, handshake messages go to the control thread's bounded queue;
+//! 1. `receive`: the datagrams that wait in the socket, as trains that the kernel merged;
+//! 2. `classify`: data continues, handshake messages go to the control thread's bounded queue;
 //! 3. `look up`: the receiver index names session and peer, once for a run of datagrams;
 //! 4. `open`: every packet of the group at once;
-//! 5. `commit`: the replay window moves over what is authentic, the peer learns of it;
+//! 5. `commit`: the replay window moves over the authentic packets, and the peer's timers learn of
+//!    them;
 //! 6. `check source`: the inner packet's source must be routed to the peer that it came from;
 //! 7. `coalesce`: packets of one flow become GRO packets again;
-//! 8. `deliver`: one write each, for the whole batch at once: its flows' GRO packets are as long as
+//! 8. `deliver`: one write for each GRO packet, after the whole batch, so that they are as long as
 //!    they can be.
 
 use std::io::{self, IoSlice};
@@ -87,8 +88,8 @@ impl Inbound {
         tun: &impl TunQueue,
         now: Time,
     ) -> io::Result<usize> {
-        // An error other than "nothing waits" concerns one datagram that is gone: the next wake-up
-        // goes on.
+        // An error other than `WouldBlock` concerns one datagram that is lost: the next wake-up
+        // continues.
         if socket.recv(&mut self.batch).is_err() {
             return Ok(0);
         }

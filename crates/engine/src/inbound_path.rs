@@ -1,10 +1,10 @@
-//! A shard's inbound path, which has a thread of its own while little moves.
+//! A shard's inbound path, which has a thread of its own while flows are sparse.
 //!
-//! A packet of a sparse flow waits longest for CPUs to wake up. What comes from the TUN comes from
-//! the CPU of whoever sent it, and what comes from the socket from the one that serves the network
-//! card: two threads can each be where theirs comes from, one cannot. Under load that is no help,
-//! and the shard does both. Whichever thread polls holds the lock for all of it, so packets keep
-//! their order whatever thread that is.
+//! A packet of a sparse flow waits longest for CPUs to wake up. A packet from the TUN comes from
+//! the CPU of its sender, and a datagram from the CPU that serves the network card. Two threads can
+//! each run where their packets come from; one cannot. Under load that does not help, and the shard
+//! does both. A thread holds the lock for a whole poll, so packets keep their order whichever
+//! thread polls.
 
 use std::io;
 use std::os::fd::OwnedFd;

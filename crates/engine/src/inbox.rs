@@ -1,4 +1,4 @@
-//! What waits for the control thread: bounded by the number of peers, by a constant, or by the
+//! The queue of the control thread: bounded by the number of peers, by a constant, or by the
 //! callers that block.
 
 use std::collections::VecDeque;
@@ -120,7 +120,7 @@ impl Inbox {
         Some((message, waiting.handshakes.len()))
     }
 
-    /// Nobody will look any more.
+    /// The queue is not read any more.
     pub(crate) fn close(&self) {
         self.leave(|waiting| waiting.closed = true);
     }
@@ -154,7 +154,7 @@ mod tests {
         assert!(inbox.is_empty());
         assert!(inbox.handshake(from, &[1]));
         inbox.take_all();
-        // Wakes nobody: the control thread is at work on the handshake.
+        // No wake-up: the control thread is at work on the handshake.
         inbox.tun_is_behind();
         assert!(inbox.next_handshake().is_some());
         assert!(inbox.next_handshake().is_none());

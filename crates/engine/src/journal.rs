@@ -1,9 +1,8 @@
-//! What the log tells of mistakes and failures: few lines, whatever comes.
+//! The verbose log of mistakes and failures: few lines, also under a flood.
 //!
-//! A mistake repeats itself, and a flood is many. So each cause and source has a line at once, then
-//! one a second that says how often it came meanwhile. Only so many sources have lines at a time,
-//! and the others are counted together. Shards only leave a note: the control thread writes the
-//! lines. Where nobody reads them, nothing is noted.
+//! Each cause and source has a line at once, then one a second that counts the repeats. The number
+//! of sources with lines of their own is bounded, and the others are counted together. Shards only
+//! leave a note: the control thread writes the lines. At other log levels nothing is noted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const SOURCES_OF_CAUSE: usize = 8;
 const SOURCES: usize = 32;
 
-/// What went wrong, for people who look for a fault. Nothing in it is secret.
+/// An incident, for people who look for a fault. Nothing in it is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incident {
     /// A handshake message was refused.
@@ -52,7 +51,7 @@ pub enum Incident {
     },
     /// Something could not be sent.
     NotSent {
-        /// Whom it was for; `None` for a cookie reply.
+        /// The peer that it was for; `None` for a cookie reply.
         peer: Option<PublicKey>,
         /// The message of a handshake; `None` for data.
         kind: Option<HandshakeKind>,
@@ -61,16 +60,16 @@ pub enum Incident {
         /// What the kernel said; `None` if there is no socket of the address family.
         error: Option<Errno>,
     },
-    /// ICMP told something about what was sent. It may be forged.
+    /// An ICMP error came back. It may be forged.
     Icmp {
         /// The peer whose endpoint it names.
         peer: Option<PublicKey>,
-        /// What it told.
+        /// Its contents.
         error: IcmpError,
     },
 }
 
-/// What makes two incidents the same for the log.
+/// The fields by which the log takes two incidents for the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Cause {
     Handshake(Option<Refusal>),
@@ -165,7 +164,7 @@ struct Explained(Errno);
 impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = std::io::Error::from(self.0).to_string();
-        // "(os error 1)" helps nobody.
+        // "(os error 1)" does not help.
         f.write_str(words.split(" (os error").next().unwrap_or(&words))?;
         f.write_str(match self.0 {
             Errno::PERM => " (a local firewall?)",
@@ -183,7 +182,7 @@ impl fmt::Display for Explained {
 /// A line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// What happened, and how often since the last line of its kind.
+    /// An incident, and how often it came since the last line of its kind.
     Of(Incident, u64),
     /// How many incidents had no line of their own.
     Others(u64),
@@ -199,7 +198,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// What waits to be told.
+/// The incidents that wait for a line.
 pub(crate) struct Journal {
     is_read: bool,
     state: Mutex<State>,
@@ -211,13 +210,13 @@ struct State {
     recent: HashMap<(Cause, IpAddr), Recent>,
     /// Lines that are due at once.
     fresh: Vec<Line>,
-    /// How many incidents had no place in `recent`, and when that is told.
+    /// How many incidents found `recent` full, and when their line is due.
     others: Option<(Time, u64)>,
 }
 
 struct Recent {
     until: Time,
-    /// What came since its line, and how often.
+    /// The incidents since its last line, and how many.
     again: Option<(Incident, u64)>,
 }
 

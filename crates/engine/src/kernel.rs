@@ -53,7 +53,7 @@ pub struct Kernel {
     lookups: Option<Netlink>,
     /// Where the device is now: another namespace, perhaps.
     netns: Option<Netns>,
-    /// What can be done there, with the right to.
+    /// Sockets to tune it there, with the right to.
     namespace: Option<Namespace>,
     last: PlatformEvent,
     /// Says when to look again whether the device, which is up, went down: nothing else does where
@@ -82,8 +82,8 @@ impl Namespace {
 }
 
 impl Kernel {
-    /// A platform for the device of this TUN, in the namespace of the calling thread. What cannot
-    /// be watched or tuned is logged; the engine works without it.
+    /// A platform for the device of this TUN, in the namespace of the calling thread. Failures to
+    /// watch or tune the device are logged; the engine works without that.
     pub fn new(tun: Arc<Tun>, settings: Settings) -> Self {
         let routes = Monitor::open()
             .inspect_err(|e| (settings.log)(&format!("route changes go unnoticed: {e}")));
@@ -131,11 +131,12 @@ impl Kernel {
     /// Has the kernel make TCP GSO packets that fit one train, instead of one and a stub (9.2 → 11
     /// Gb/s).
     ///
-    /// The kernel subtracts 321 bytes of headers from the limit and fills what remains with whole
-    /// segments. GSO packets in a UDP tunnel are sized by the device that makes them, trains by
-    /// their application, and what is longer than the TUN's limit is cut before it. So it is as
-    /// high as can be where there may be tunnels (VXLAN: 8.0 instead of 3.7 Gb/s, trains of 47
-    /// datagrams: 10.2 instead of 5.5; TCP as such is as fast, for up to 2 % more CPU).
+    /// The kernel subtracts 321 bytes of headers from the limit and fills the rest with whole
+    /// segments. GSO packets in a UDP tunnel are sized by the device that makes them, and UDP GSO
+    /// packets by their application; the kernel cuts those that are longer than the TUN's limit
+    /// before the TUN. So the limit is as high as possible where there may be UDP tunnels (VXLAN:
+    /// 8.0 instead of 3.7 Gb/s, trains of 47 datagrams: 10.2 instead of 5.5; plain TCP is as fast,
+    /// for up to 2 % more CPU).
     fn size_frames(&self) {
         let Some(namespace) = &self.namespace else {
             return;

@@ -130,7 +130,7 @@ pub enum StopReason {
     Failed(io::Error),
 }
 
-/// What happened so far and what is in force.
+/// The counters so far and the settings in force.
 #[derive(Clone, Debug)]
 pub struct EngineReport {
     /// Offloads of the sockets and of writing to the TUN that are in force; the caller knows those
@@ -238,7 +238,7 @@ impl Engine {
         result.recv().map_err(|_| SetError::stopping())
     }
 
-    /// What happened so far and what is in force.
+    /// The counters so far and the settings in force.
     pub fn report(&self) -> EngineReport {
         let (answer, result) = sync_channel(1);
         self.handle.command(Command::Report(answer));
@@ -313,7 +313,7 @@ impl<U: adit_io::UdpSocket> Running<U> {
 
 impl<U: adit_io::UdpSocket> Face for Running<U> {
     fn command(&self, command: Command) {
-        // Once the control thread has ended nobody takes commands: dropping this one answers the
+        // Once the control thread has ended, no command is executed: dropping this one answers the
         // caller.
         if !self.common.is_stopping() {
             self.common.control.command(command);
@@ -327,7 +327,7 @@ impl<U: adit_io::UdpSocket> Face for Running<U> {
             shards.map(|shard| count(&shard.drops)).sum()
         };
         let mut offloads = self.offloads.and(sockets);
-        // What is in UDP tunnels is merged if TCP is at all.
+        // Packets in UDP tunnels are merged only where TCP is.
         offloads.tun_gro_tunnel &= offloads.tun_gro_tcp && common.tun_takes(Merged::Tunnel);
         offloads.tun_gro_tcp &= common.tun_takes(Merged::Tcp);
         offloads.tun_gro_udp &= common.tun_takes(Merged::Udp);

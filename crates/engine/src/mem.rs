@@ -99,7 +99,7 @@ impl<U> MemPlatform<U> {
         self
     }
 
-    /// Whether somebody reads the verbose log, which is then in [`PlatformEnd::log`].
+    /// Whether the verbose log is on; [`PlatformEnd::log`] then has it.
     #[must_use]
     pub fn with_verbose_log(mut self, verbose: bool) -> Self {
         self.verbose = verbose;
@@ -141,7 +141,7 @@ impl PlatformEnd {
         *lock(&self.0.is_stale) = Box::new(is_stale);
     }
 
-    /// What was logged last: errors, and the verbose log if somebody reads that.
+    /// The last lines of the log: errors, and the verbose log if that is on.
     pub fn log(&self) -> Vec<String> {
         lock(&self.0.log).iter().cloned().collect()
     }

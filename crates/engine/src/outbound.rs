@@ -53,7 +53,7 @@ pub(crate) struct Outbound<U> {
     forwarder: Forwarder<U>,
     /// Polls since the TUN was last read empty.
     behind: u32,
-    /// When the control thread was last told that the TUN is behind.
+    /// When the control thread last heard that the TUN is behind.
     told: Time,
 }
 
@@ -97,8 +97,8 @@ impl<U: UdpSocket> Outbound<U> {
             if !self.forwarder.sender.flush(context) {
                 return Ok(Progress::Blocked);
             }
-            // A socket that had no room may have some by now. Then nothing wakes this shard for the
-            // frames that are left: they go at once (invariant 6).
+            // A socket that was full may have space by now. Then nothing wakes this shard for the
+            // frames that are left, so they are sent at once (invariant 6).
             if self.frames.is_empty() {
                 return Ok(Progress::Done);
             }
@@ -119,7 +119,7 @@ impl<U: UdpSocket> Outbound<U> {
     }
 
     /// Stages 2 to 4 for the frames that were read, until none is left or a full socket leaves no
-    /// room for the next.
+    /// buffer for the next.
     fn forward(&mut self, context: Context<'_, U>) {
         let mut trains = Trains::default();
         let routes = context.common.proto.routes();
@@ -135,7 +135,7 @@ impl<U: UdpSocket> Outbound<U> {
         trains.close_all(&mut self.forwarder.sender, context);
     }
 
-    /// The address family of what waits for room in a socket: true for IPv6.
+    /// The address family of the first train that waits for a socket: true for IPv6.
     pub(crate) fn waits_for(&self) -> Option<bool> {
         self.forwarder.sender.waits_for()
     }
@@ -214,8 +214,7 @@ fn read(
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if frames.is_empty() => return Err(e),
-            // What was read comes first. What is wrong with the TUN is still wrong at the next
-            // read.
+            // Frames that were read come first. The next read meets the same error.
             Err(_) => return Ok(true),
         }
     }
@@ -299,8 +298,8 @@ impl<U: UdpSocket> Forwarder<U> {
     fn stage(&mut self, context: Context<'_, U>, peer: &Arc<Peer>, bytes: &[u8]) {
         let Context { common, now, .. } = context;
         if peer.endpoint().is_none() {
-            // Nothing can be asked for a session. The peer's own first packet may bring both, and
-            // what waited would be old by then.
+            // No endpoint, no handshake. The peer's own first packet may bring both, and the frame
+            // would be old by then.
             let sender = &self.sender;
             return sender.drop_packets(peer, DropReason::NoEndpoint, packets(bytes));
         }
@@ -312,7 +311,7 @@ impl<U: UdpSocket> Forwarder<U> {
         });
         if is_first {
             handle.wait_for(peer.id());
-            // A session that came before that was told to nobody.
+            // A session that came earlier was not reported to this shard.
             if peer.session(now).is_some() {
                 handle.tell(ShardCommand::SessionReady(Arc::clone(peer)));
             }
@@ -373,8 +372,8 @@ impl<'a> Trains<'a> {
                         sender.seal(self.open.remove(0), context);
                     }
                     let Some(session) = peer.session(now) else {
-                        // What is appended may have left: the rest alone is none of the frames that
-                        // may be staged.
+                        // Segments that were appended may have left, and a part of a frame cannot
+                        // be staged.
                         return Err(match i {
                             0 => NotAppended::NoSession,
                             _ => rest(DropReason::SessionEnded),

@@ -2,12 +2,14 @@
 //! (invariant 9).
 //!
 //! 1. The socket that all peers share is full, and stays full for [`STALL`]: some path is slower
-//!    than what is sent to it.
-//! 2. The kernel does not tell which. So every peer that sent much lately gets a socket of its own,
-//!    on the same port, and the shared one gets a longer buffer: what fills it has to leave first.
-//! 3. A peer with a socket of its own waits for nobody. What does not fit its buffer is dropped and
-//!    counted under the peer. The buffer becomes as long as what leaves in some
-//!    [`DRAINS_SLOWLY`]: a slow path gets a short queue, and a fast one is never full.
+//!    than the traffic to it.
+//! 2. The kernel does not say which path. So every peer that sent much lately gets a socket of its
+//!    own, on the same port, and the shared socket gets a longer buffer: the bytes that fill it
+//!    have to leave first.
+//! 3. A peer with a socket of its own delays no other. Packets that do not fit its buffer are
+//!    dropped and counted under the peer. The buffer becomes as long as the path transmits in
+//!    [`DRAINS_SLOWLY`] to twice that: a slow path gets a short queue, and a fast one is never
+//!    full.
 //! 4. A peer whose socket was not full for [`KEEP`] uses the shared one again.
 
 use std::collections::HashMap;
@@ -58,7 +60,7 @@ pub(crate) struct Paths<U> {
     /// Readable when one of the sockets is to be looked at.
     epoll: OwnedFd,
     own: HashMap<u32, Path<U>>,
-    /// Who sent how much to the shared socket: the last [`RECENT`] trains, a ring.
+    /// Which peer sent how many bytes to the shared socket: the last [`RECENT`] trains, a ring.
     recent: Vec<(u32, usize)>,
     next: usize,
     /// How many times [`SEND_BUFFER`] the shared sockets' buffers are, IPv4 and IPv6.
@@ -123,7 +125,7 @@ impl<U: UdpSocket> Paths<U> {
     /// Gives the peers that sent most to the shared socket of this family sockets of their own, and
     /// the shared one a longer buffer. False if it did neither.
     pub(crate) fn isolate(&mut self, context: Context<'_, U>, v6: bool) -> bool {
-        // A single peer delays nobody but itself, and its TCP had better wait than lose.
+        // A single peer delays only itself, and its local TCP loses nothing while it waits.
         if context.common.proto.peer_count() < 2 {
             return false;
         }
@@ -180,7 +182,8 @@ impl<U: UdpSocket> Paths<U> {
         let Some(path) = self.own.get_mut(&train.peer.id()) else {
             return;
         };
-        // The peer roamed to the other family: the shared socket of that one takes it, or nobody.
+        // The peer roamed to the other address family: its trains go through the shared socket of
+        // that family, if there is one.
         let v6 = train.to.addr.is_ipv6();
         let (socket, is_own) = if v6 == path.v6 {
             (Some(&path.socket), true)
@@ -210,7 +213,7 @@ impl<U: UdpSocket> Paths<U> {
         }
     }
 
-    /// Takes what happened to the sockets: one has room again, or an ICMP error came back.
+    /// Handles events of the sockets: one has space again, or an ICMP error came back.
     pub(crate) fn handle_events(&mut self, context: Context<'_, U>) {
         let mut events = Vec::with_capacity(MAX_ISOLATED);
         let at_once = Timespec::default();
@@ -260,7 +263,7 @@ impl<U: UdpSocket> Paths<U> {
         }
     }
 
-    /// The shared sockets were replaced, or their settings: nobody has a socket of its own.
+    /// The shared sockets or their settings were replaced: all peers use the new ones.
     pub(crate) fn clear(&mut self) {
         self.own.clear();
         self.recent.clear();

@@ -30,8 +30,8 @@ const PATTERN: u32 = 4;
 /// Fewer patterns than this more, by chance, to go from one CPU to another: threads that follow
 /// each other would change places for ever.
 const CHANGE: u32 = 4;
-/// Patterns of packets that come from either of two CPUs in turns: it is where this thread is woken
-/// that drives them.
+/// Patterns of packets that come from either of two CPUs alternately: they come because of where
+/// this thread is woken.
 const SWINGS: u32 = 2;
 /// The longest pattern to be asked for, once CPUs were too busy.
 const MAX_PATTERN: u32 = 1 << 14;
@@ -45,10 +45,10 @@ const TOO_LATE: u32 = 4;
 const WINDOW: Duration = Duration::from_millis(4);
 /// It stays where it is if it waited for less than one part of the time in this many.
 const EASY: u32 = 6;
-/// It lets go if it waited for more than one part in this many.
+/// It is released if it waited for more than one part in this many.
 const CROWDED: u32 = 3;
-/// The longest that it stays. What it cannot see (interrupts, faster CPUs that are idle) the
-/// scheduler can.
+/// The longest that it stays. The scheduler knows more than this thread: interrupts, and faster
+/// CPUs that are idle.
 const STAY: Duration = Duration::from_millis(500);
 /// The shortest that the scheduler then decides.
 const FREE: Duration = Duration::from_millis(12);
@@ -77,8 +77,8 @@ pub(crate) struct Placement {
     /// Under load: until when the thread stays where it is at most, or moves about at least.
     until: Time,
     bound: Option<Bound>,
-    /// When it was let go last: what it got, and what it was allowed, which is more while CPUs are
-    /// offline.
+    /// When the thread was last released: the CPUs that it got, and those that it was allowed,
+    /// which are more while CPUs are offline.
     left: Option<(CpuSet, CpuSet)>,
     schedstat: OnceCell<Option<File>>,
 }
@@ -87,7 +87,7 @@ pub(crate) struct Placement {
 #[derive(Debug)]
 struct Bound {
     cpu: usize,
-    /// What it is to be allowed again.
+    /// The CPUs that it is to be allowed again.
     before: CpuSet,
     /// To process a load, not packets of sparse flows.
     load: bool,
@@ -235,7 +235,7 @@ impl Placement {
 
     /// Runs wherever the scheduler thinks best again.
     pub(crate) fn leave(&mut self) {
-        // If somebody else bound it since, or its CPU is gone, that holds.
+        // If another program bound it since, or its CPU is gone, that setting stays.
         if let Some(Bound { cpu, before, .. }) = self.bound.take()
             && sched_getaffinity(None).is_ok_and(|now| now == only(cpu))
         {
@@ -283,9 +283,9 @@ impl Placement {
     }
 }
 
-/// What the calling thread, which may run on `now`, is to be allowed again: these CPUs if somebody
-/// chose them, or else any, so that CPUs count that the machine or the control group gets while the
-/// thread is bound.
+/// The CPUs that the calling thread, which may run on `now`, is to be allowed again: these if they
+/// were chosen on purpose, or else any, so that it may use CPUs that the machine or the control
+/// group gets while the thread is bound.
 fn unbound(now: CpuSet) -> CpuSet {
     let mut any = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| any.set(cpu));

@@ -36,7 +36,7 @@ pub trait Platform: Send + 'static {
     /// gone.
     fn handle_events(&mut self) -> io::Result<PlatformEvent>;
 
-    /// Readable when the virtual machine may have been cloned; none where nobody would tell.
+    /// Readable when the virtual machine may have been cloned; none where that is not reported.
     fn clones(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
@@ -49,8 +49,8 @@ pub trait Platform: Send + 'static {
     /// Whether the source kept with an endpoint is no longer what routing would use.
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool;
 
-    /// The TUN has held more than leaves for a while, and may have dropped some of it: whoever
-    /// sends it on this host had better hear of that.
+    /// The TUN has been full for a while, and may have dropped packets: senders on this host should
+    /// slow down instead.
     fn tun_is_behind(&mut self);
 
     /// Packets that were lost before anybody could read them from the TUN, since this was last
@@ -65,7 +65,7 @@ pub trait Platform: Send + 'static {
     /// Whether anybody reads what [`Platform::log_verbose`] is given; it is asked once.
     fn is_verbose(&self) -> bool;
 
-    /// How it goes, for whoever looks for a fault: one line.
+    /// Writes one line of the verbose log.
     fn log_verbose(&self, line: fmt::Arguments<'_>);
 }
 
@@ -74,7 +74,7 @@ pub trait Platform: Send + 'static {
 pub struct TunDrops {
     /// It was full.
     pub full: u64,
-    /// It held too many bytes, and nobody keeps what it refused.
+    /// It held too many bytes, and the sender does not keep the refused packet.
     pub limit: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What both threads of a shard sleep on, and how.
+//! How both threads of a shard sleep, and what wakes them.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -277,7 +277,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                 ShardCommand::ClearPaths => self.outbound.clear_paths(),
             }
         }
-        // The socket that had no room is gone, and there may be none of its family.
+        // The full socket was replaced, and there may be none of its family now.
         if replaced && self.blocked.is_some() {
             self.send(now)?;
         }

@@ -19,7 +19,7 @@ pub(crate) struct Staged<P> {
     bytes: usize,
 }
 
-/// What waits for one peer, oldest first.
+/// The frames that wait for one peer, oldest first.
 struct Queue<P> {
     peer: P,
     frames: VecDeque<Zeroizing<Box<[u8]>>>,

@@ -8,7 +8,7 @@ use adit_testbed::{Host, link};
 
 use crate::failure::{Context, Failure, Result};
 
-/// From the block for documentation: these hosts talk to nobody else.
+/// From the block for documentation: these hosts talk only to each other.
 pub(super) const LEFT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub(super) const RIGHT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const PREFIX: u8 = 24;

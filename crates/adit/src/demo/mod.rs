@@ -1,4 +1,4 @@
-//! `adit demo`: two hosts on one cable, a tunnel between them, and what each path carries.
+//! `adit demo`: two hosts on one cable, a tunnel between them, and the speed of both paths.
 //!
 //! 1. `hosts`: two network namespaces joined by a veth pair;
 //! 2. `tunnel`: one `adit` process in each, configured over its control socket;

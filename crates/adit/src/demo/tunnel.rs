@@ -46,7 +46,7 @@ struct End {
 
 impl Tunnel {
     pub(super) fn start(pair: &Pair) -> Result<Self> {
-        // What is missing is said once, here, and not by two processes at a time.
+        // A missing right is reported once, here, and not by two processes at a time.
         let tuns = (pair.left).run(|| Tun::open("adit-try", 1, Offloads::default()));
         let tuns = tuns.context(|| "cannot make a tunnel interface".into())?;
         let placement = tuns.iter().all(|tun| tun.last_arrival().is_some());

@@ -40,7 +40,7 @@ pub(super) fn up(args: &UpArgs) -> Result<()> {
         if !signals.pending().any(asked) {
             return Err(failure);
         }
-        // Who asked for the end does not want what an earlier run left, either.
+        // After a stop request, remains of an earlier run are removed, too.
         if quick.path.is_file() {
             let _ = down(&args.conf);
         }
@@ -133,7 +133,7 @@ impl Quick {
         self.remove_dead_files();
         if status.success() {
             say!("adit: {name} was taken down by somebody else");
-            // Who used `adit down` runs the hooks there, and may have used `adit up` since.
+            // A user of `adit down` runs the hooks there, and may have used `adit up` since.
             if netlink.link(name).is_err() {
                 self.undo_surroundings(netlink, None);
             }

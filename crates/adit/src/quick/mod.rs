@@ -97,7 +97,7 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
                 return Err(failure);
             }
             if netlink.link(&quick.name).is_ok() {
-                // The kernel's, perhaps, and what is around it is wg-quick's.
+                // The interface may be the kernel's, set up by wg-quick.
                 bail!("{failure}, so the interface is not one that this takes down");
             }
             // Its process may have died; what it cannot have taken along goes now.
@@ -225,7 +225,7 @@ impl Quick {
         }
     }
 
-    /// Of a file that has been edited since, too. What `up` warned of is known.
+    /// The file may have been edited since. `up` has already printed the warnings.
     fn load_with_mistakes(args: &ConfArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
         for mistake in mistakes.0 {
@@ -321,7 +321,7 @@ impl Quick {
         Ok(())
     }
 
-    /// What can be known of [`Self::check_mtu`] from the file alone.
+    /// The part of [`Self::check_mtu`] that needs only the file.
     fn check_stated_mtu(&self) -> Result<()> {
         let stated = self.config.interface.mtu.map(u32::from);
         stated.map_or(Ok(()), |mtu| self.check_mtu(mtu, self.blocks()))
@@ -474,8 +474,8 @@ impl Quick {
         })
     }
 
-    /// Routes to the allowed IPs of all peers: those of the file, and those that a hook has added.
-    /// What killed runs left goes once there is something in its place.
+    /// Adds routes to the allowed IPs of all peers: those of the file, and those that a hook has
+    /// added. Routes that killed runs left are removed once the new ones are in place.
     fn add_routes(
         &self,
         netlink: &Netlink,
@@ -690,7 +690,7 @@ impl Quick {
         let firewall = routing::unset_firewall(&self.name);
         if interface.table == Table::Auto {
             match status {
-                // The rules that lead to its mark's table are somebody else's otherwise.
+                // Otherwise the rules that lead to its mark's table are another program's.
                 Some(status) if has_default(status) => {
                     routing::remove_default(netlink, status.fwmark);
                 }

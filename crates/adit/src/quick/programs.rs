@@ -1,4 +1,4 @@
-//! What is a program by nature: hooks, the resolver's front end.
+//! Programs that Adit runs: hooks, and the front end of the resolver.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub(super) fn run_hooks(hooks: &[String], interface: &str, config_file: &Path) -
 /// Runs a program, shown as wg-quick shows it, with `input` on its standard input.
 fn run(program: &str, args: &[&str], input: &str) -> Result<()> {
     say!("[#] {program} {}", args.join(" "));
-    // What it writes is for everybody: /etc/resolv.conf.
+    // Its output, /etc/resolv.conf, is for every user.
     let ours = umask(Mode::from_raw_mode(0o022));
     let child = Command::new(program)
         .args(args)

@@ -195,8 +195,8 @@ fn leads_to(netlink: &Netlink, ifindex: u32, wanted: &Route) -> bool {
         .any(|route| same(route) && route.oif == Some(ifindex))
 }
 
-/// A table for default routes: the first of those that killed runs left, or from 51820 on the first
-/// that nobody uses.
+/// A table for default routes: the first of those that killed runs left, or the first unused one
+/// from 51820 on.
 pub(super) fn free_table(netlink: &Netlink, orphans: &BTreeSet<u32>) -> Result<u32> {
     if let Some(table) = orphans.first() {
         return Ok(*table);
@@ -232,9 +232,9 @@ pub(super) fn add_block(netlink: &Netlink, family: Family, table: u32) -> Result
     }
 }
 
-/// Sends everything through the tunnel but what the tunnel itself sends (marked `table`), and what
-/// the main table has a more specific route for. Whatever leads to the table, [`add_block`] comes
-/// before it: when this ends half way, nothing leaves in clear.
+/// Sends all packets through the tunnel, except the tunnel's own (marked `table`), and those for
+/// which the main table has a more specific route. [`add_block`] comes before any rule that leads
+/// to the table: when this function ends half way, nothing leaves in clear.
 pub(super) fn add_default(netlink: &Netlink, ifindex: u32, block: Cidr, table: u32) -> Result<()> {
     let family = Family::of(block.addr());
     let failed = || "cannot route everything through the tunnel".to_owned();
@@ -271,7 +271,7 @@ fn is_unmarked(rule: &Rule, table: u32) -> bool {
     rule.not && rule.table == table && rule.fwmark == Some(table)
 }
 
-/// What goes right before the unmarked rule.
+/// The rule that comes right before the unmarked rule.
 fn specific(unmarked: &Rule) -> Rule {
     Rule {
         family: unmarked.family,

@@ -44,7 +44,7 @@ impl Quick {
             // No mark is stated: the one that was chosen stays.
             change.fwmark = None;
         }
-        // What cannot be had is found before anything is changed.
+        // Anything that cannot be had is found before anything is changed.
         routing::table_number(&config.interface.table)?;
         let before = match link {
             Some(link) => Some(Before {
@@ -213,7 +213,7 @@ impl Quick {
             }
         }
         if wanted.iter().any(is_default) {
-            // What killed runs left, now that there is something in its place.
+            // Remains of killed runs are removed, now that the new state is in place.
             self.remove_orphans(netlink);
         }
         // 2. What is gone.

@@ -13,9 +13,9 @@ use crate::failure::{Context, Failure, Result, bail};
 /// What the background process writes when the interface exists and the socket answers.
 const READY: &[u8] = b"ready\n";
 
-/// Starts the background process and returns when it is ready. When it fails, it says why itself,
-/// on the standard error that both share until it is ready; one that dies with its parent goes on
-/// to say there what goes wrong.
+/// Starts the background process and returns when it is ready. The process prints its own errors,
+/// on the standard error that both share until it is ready. A process that dies with its parent
+/// keeps this standard error for later errors.
 pub(crate) fn start(args: &RunArgs) -> Result<Child> {
     // Not the path of the binary, which may have been replaced since.
     let mut command = Command::new("/proc/self/exe");
@@ -64,12 +64,12 @@ pub(crate) fn start(args: &RunArgs) -> Result<Child> {
     Err(Failure::already_said())
 }
 
-/// Tells whoever started this process that it is ready: systemd if it asks, and the waiting parent,
-/// whose terminal this process then leaves.
+/// Reports that this process is ready: to systemd, if it asks, and to the waiting parent, whose
+/// terminal this process then leaves.
 pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
     if let Err(error) = notify_systemd("READY=1") {
-        // It may be somebody else's, out of reach or of a kind that came later: no reason to go
-        // without a tunnel.
+        // The socket may belong to another program, be out of reach, or be of a kind that came
+        // later: that is no reason to go without a tunnel.
         level.error(format_args!("cannot notify the service manager: {error}"));
     }
     if !args.background {
@@ -83,8 +83,8 @@ pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
         .open("/dev/null")
         .context(failed)?;
     rustix::stdio::dup2_stdin(&null).context(failed)?;
-    // Who asked for a log gets it; whoever waits for the end of our standard error otherwise must
-    // not wait forever.
+    // If a log was asked for, standard error stays open. Otherwise a program that waits for its end
+    // must not wait for ever.
     if level == LogLevel::Unset || level == LogLevel::Silent {
         rustix::stdio::dup2_stderr(&null).context(failed)?;
     }
@@ -94,7 +94,7 @@ pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
     rustix::stdio::dup2_stdout(&null).context(failed)
 }
 
-/// What happens to the terminal is nothing to this process from now on.
+/// This process ignores the terminal's signals from now on.
 pub(super) fn leave_session() {
     // It fails for the leader of a session, which has no need of it.
     let _ = rustix::process::setsid();

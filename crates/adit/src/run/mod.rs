@@ -245,9 +245,8 @@ impl Sockets {
         let mut serving = vec![control.context(failed)?];
         if let Some(status) = self.status {
             let (handle, name) = (engine.clone(), name.to_owned());
-            // Nothing depends on this one: what happens to it is not worth ending for. It is
-            // removed first, so that who waits for the control socket to be gone finds it gone,
-            // too.
+            // Nothing depends on the status socket: its loss ends nothing. It is removed first, so
+            // that a program that waits for the control socket to be gone finds this one gone, too.
             serving.insert(
                 0,
                 status
@@ -291,8 +290,8 @@ fn open_tun(name: &str, offloads: Offloads) -> Result<Tun> {
     let (Ok(netlink), Ok(index)) = (netlink, tun.ifindex()) else {
         return Ok(tun);
     };
-    // As the kernel's own WireGuard: nothing is sent through a tunnel that nobody asked for. There
-    // may be no IPv6.
+    // As in the kernel's own WireGuard, the interface sends nothing of its own accord. There may be
+    // no IPv6.
     let quiet = LinkChange {
         no_link_local: true,
         ..LinkChange::default()
@@ -309,7 +308,7 @@ fn open_tun(name: &str, offloads: Offloads) -> Result<Tun> {
     Ok(tun)
 }
 
-/// What remains after `--disable-offload` and ADIT_DISABLE_OFFLOADS.
+/// The offloads that remain after `--disable-offload` and ADIT_DISABLE_OFFLOADS.
 pub(crate) fn allowed_offloads(disabled: &[String]) -> Result<Offloads> {
     let from_env = std::env::var("ADIT_DISABLE_OFFLOADS").unwrap_or_default();
     let names = from_env

@@ -10,7 +10,7 @@ pub(super) const MAX_LANES: usize = 32;
 
 /// Up to [`MAX_LANES`] blocks to make. The arrays are parallel: a lane is an index.
 ///
-/// Whoever pushes a lane promises that until the lanes are cleared its key lives, the bytes of
+/// The caller that pushes a lane promises: until the lanes are cleared its key lives, the bytes of
 /// `src` in the mask `load` can be read, and those of `dst` in the mask `store` written; kernels
 /// touch no other byte. Where the two masks cover the same bytes of overlapping memory, `src` and
 /// `dst` are equal.

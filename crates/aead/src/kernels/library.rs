@@ -6,9 +6,9 @@ use core::mem::ManuallyDrop;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::hint::black_box;
 
-/// A key as the library wants it, zeroized at the end: the library leaves its keys in memory.
-/// Making it costs a tenth of sealing a small packet, so that it is kept; boxed, since it has room
-/// for the schedules of other ciphers.
+/// A key in the library's form, zeroized at the end: the library leaves its keys in memory. Making
+/// it costs a tenth of sealing a small packet, so it is kept. It is boxed, because it holds the
+/// schedules of other ciphers, too.
 pub(crate) struct LibraryKey(pub(crate) Box<ManuallyDrop<LessSafeKey>>);
 
 impl LibraryKey {

@@ -222,7 +222,8 @@ impl Kernel {
         }
     }
 
-    /// Who does a batch whose packets, with their tags, have these lengths. Thresholds as measured.
+    /// The kernel for a batch whose packets, with their tags, have these lengths. The thresholds
+    /// are measured.
     fn choose(self, lens: impl ExactSizeIterator<Item = usize> + Clone) -> Choice {
         #[cfg(target_arch = "x86_64")]
         let short = |most| lens.clone().all(|len| len <= most + TAG_LEN);

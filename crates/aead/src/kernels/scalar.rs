@@ -1,5 +1,5 @@
-//! ChaCha20 and Poly1305 in plain Rust, one block at a time: the oracle of the other kernels, and
-//! what they use for the odd ends that no vector pays for.
+//! ChaCha20 and Poly1305 in plain Rust, one block at a time: the oracle of the other kernels, which
+//! also use it for remainders that are too short for a vector.
 
 use core::hint::black_box;
 use core::num::Wrapping;
@@ -62,7 +62,7 @@ pub(super) fn chacha20_block(key: &[u8; 32], row: [u32; 4]) -> [u8; BLOCK] {
     block
 }
 
-/// Clears a block of keystream for good: whoever might read it now must find it so.
+/// Zeroizes a block of keystream: the compiler cannot leave the stores out.
 #[inline(always)]
 pub(super) fn zeroize(block: &mut [u8; BLOCK]) {
     *block = [0; BLOCK];

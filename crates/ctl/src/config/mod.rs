@@ -1,9 +1,9 @@
 //! wg-quick's configuration files.
 //!
-//! The format is that of wg(8) and wg-quick(8): sections `[Interface]` and `[Peer]`, lines
-//! `Key = value`, `#` starts a comment (but in a hook, which the shell reads), sections and keys in
-//! any case, spaces anywhere in what wg reads. Of what is said twice, the last counts, and a
-//! warning says so. Where those tools fail or guess, this parser says
+//! The format is that of wg(8) and wg-quick(8): sections `[Interface]` and `[Peer]`, and lines `Key
+//! = value`. `#` starts a comment, except in a hook, which the shell reads. Sections and keys are
+//! read in any case, and spaces may stand wherever wg allows them. When a key stands twice, the
+//! last one counts, and a warning says so. Where those tools fail or guess, this parser says
 //! `file:line: what is wrong, what was expected`.
 
 mod parse;
@@ -32,12 +32,12 @@ const MAX_FILE: u64 = 64 << 20;
 /// A configuration file, understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// What is brought up.
+    /// The interface to bring up.
     pub interface: Interface,
     /// In the order of the file. A public key may stand twice: the later section changes the
     /// earlier.
     pub peers: Vec<Peer>,
-    /// What is allowed but probably not meant.
+    /// Warnings: settings that are allowed but probably not meant.
     pub warnings: Vec<Remark>,
 }
 
@@ -208,7 +208,7 @@ impl Config {
         };
         let (text, mode) = read(path).map_err(|error| Errors(vec![about(error.to_string())]))?;
         let (mut config, errors) = parse::parse(&text, &file);
-        // Nobody gets at a file in a closed directory.
+        // A file in a closed directory is safe.
         let dir = path
             .canonicalize()
             .ok()
@@ -283,12 +283,13 @@ pub fn hook(hook: &str, interface: &str) -> String {
     hook.replace("%i", interface)
 }
 
-/// What `adit up` was given: a file `…/NAME.conf`, or an interface name that stands for
-/// `/etc/wireguard/NAME.conf`. Returns the path and NAME. Whether the file is there is not looked
-/// at.
+/// Resolves the argument of `adit up`: a file `…/NAME.conf`, or an interface name that stands for
+/// `/etc/wireguard/NAME.conf`. Returns the path and NAME. It does not look whether the file is
+/// there.
 ///
 /// # Errors
-/// Words for people: the file has another name, or NAME cannot be an interface's.
+///
+/// A sentence for people: the file has another name, or NAME cannot be the name of an interface.
 pub fn locate(argument: &str) -> Result<(PathBuf, String), String> {
     let path = match argument.contains('/') || argument.ends_with(".conf") {
         true => PathBuf::from(argument),

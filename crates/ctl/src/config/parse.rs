@@ -110,7 +110,7 @@ struct Reader {
     warnings: Vec<(usize, String)>,
 }
 
-/// What can be understood, and the mistakes.
+/// The parts that can be understood, and the mistakes.
 pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
     let mut reader = Reader::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -388,7 +388,7 @@ fn quote(word: &str) -> String {
     }
 }
 
-/// What is longer than any word that belongs there might be part of a secret, too.
+/// A word that is longer than any valid one might be part of a secret, too.
 fn is_long_or_secret(word: &str) -> bool {
     word.chars().count() > 24 || values::is_maybe_secret(word)
 }

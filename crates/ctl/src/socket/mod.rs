@@ -36,7 +36,7 @@ pub enum BindError {
     NotListening,
     /// The interface name is not one.
     Name(String),
-    /// What was tried ("bind"), with which file, and why it failed.
+    /// What was tried ("bind"), on which file, and why it failed.
     Io(&'static str, PathBuf, io::Error),
 }
 
@@ -66,16 +66,16 @@ impl std::error::Error for BindError {}
 pub(crate) struct Bound {
     listener: Option<UnixListener>,
     path: PathBuf,
-    /// Device and inode of the socket file. `None` once somebody removed it.
+    /// Device and inode of the socket file. `None` once it was removed.
     file: Option<(u64, u64)>,
-    /// Tells of changes to the file, if somebody has to know of its removal.
+    /// Reports changes to the file, where its removal must be noticed.
     watch: Option<OwnedFd>,
     /// Goes with the socket.
     companion: Option<PathBuf>,
 }
 
-/// Waits for the directory's lock, so that nobody removes a socket that another process has just
-/// put there.
+/// Waits for the directory's lock, so that no process removes a socket that another has just put
+/// there.
 fn lock(dir: &Path) -> Result<OwnedFd, BindError> {
     let failed = |error: io::Error| BindError::Io("lock", dir.to_owned(), error);
     let handle = OwnedFd::from(std::fs::File::open(dir).map_err(failed)?);
@@ -91,9 +91,10 @@ fn lock(dir: &Path) -> Result<OwnedFd, BindError> {
     }
 }
 
-/// What tells a file from another that takes its place: device and inode.
+/// Device and inode: they differ when another file has taken the place of this one.
 ///
 /// # Errors
+///
 /// The file is not there, or a directory on the way to it may not be searched.
 pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = path.symlink_metadata()?;
@@ -110,12 +111,13 @@ fn stream(flags: net::SocketFlags) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// Connects to the socket at `path`. The process behind it may take this long to accept, and over
+/// Connects to the socket at `path`. The process behind it may take this long to accept, and for
 /// every read or write.
 ///
 /// # Errors
-/// Nobody listens there, or not in time (`WouldBlock`), or the path is longer than a socket's may
-/// be (107 bytes).
+///
+/// No process listens there, or it does not accept in time (`WouldBlock`), or the path is longer
+/// than a socket's may be (107 bytes).
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = stream(net::SocketFlags::empty())?;
     for direction in [Timeout::Send, Timeout::Recv] {
@@ -171,7 +173,7 @@ fn clear(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// What gets readable when the file loses its name.
+/// A descriptor that becomes readable when the file loses its name.
 fn watch(path: &Path) -> io::Result<OwnedFd> {
     let exhausted = |errno, limit| match errno {
         Errno::MFILE | Errno::NOSPC => io::Error::other(format!(
@@ -205,8 +207,9 @@ impl Bound {
         let _lock = lock(dir)?;
         let path = dir.join(format!("{name}.sock"));
         clear(&path)?;
-        // Bound in a closed directory and moved when it has its mode and listens: nobody connects
-        // before, and wg, which removes sockets that refuse connections, never sees it refuse.
+        // The socket is bound in a closed directory, and moved once it has its mode and listens. No
+        // client can connect earlier, and wg, which removes sockets that refuse connections, never
+        // sees it refuse.
         let nest = dir.join(format!(".{name}.new"));
         let egg = nest.join("s");
         let hatch = || -> io::Result<Self> {
@@ -278,7 +281,7 @@ impl Bound {
         }
     }
 
-    /// Whether somebody removed or replaced the socket's file since the last call; says so once.
+    /// Whether the socket's file was removed or replaced since the last call; true once.
     fn was_removed(&mut self) -> bool {
         let mut events = [0; 4096];
         if let Some(watch) = &self.watch {

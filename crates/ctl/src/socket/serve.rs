@@ -1,9 +1,10 @@
 //! One thread that serves all clients of a socket.
 //!
-//! No client can stop it: sockets do not block, a client whose answer is not taken is not read
-//! from, one that stalls within a request or an answer is dropped after [`STALL`], and when there
-//! are too many, the one that has been silent for longest makes room. It sleeps in poll(2) until a
-//! client, the socket's file or [`Serving::stop`] wakes it, or the earliest of those deadlines.
+//! No client can stop it. Sockets do not block. A client that does not read its answer is not read
+//! from. A client that stalls within a request or an answer is dropped after [`STALL`]. When there
+//! are too many clients, the one that has been silent for longest is dropped. The thread sleeps in
+//! poll(2) until a client, the socket's file or [`Serving::stop`] wakes it, or the earliest of
+//! those deadlines passes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,8 +36,7 @@ const READ_SIZE: usize = 16 << 10;
 pub enum ServerEvent<'a> {
     /// A client got this error: a line for the log.
     Refused(&'a crate::uapi::UapiError),
-    /// Somebody removed the socket's file: nobody can reach this process any more, so it should
-    /// end.
+    /// The socket's file was removed: no client can reach this process any more, so it should end.
     Removed,
     /// Clients cannot be accepted at the moment.
     Failed(&'a io::Error),
@@ -48,8 +48,8 @@ pub(crate) trait Talk {
     /// is greeted with.
     const LISTENS: bool = true;
 
-    /// Takes bytes off `input` and appends an answer to `out` as soon as there is one. False ends
-    /// the conversation when the answer has been taken.
+    /// Consumes bytes of `input` and appends an answer to `out` as soon as there is one. False ends
+    /// the conversation once the answer was read.
     ///
     /// The present request may grow to `room` bytes.
     fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Zeroized) -> bool;
@@ -83,8 +83,8 @@ impl Drop for Serving {
     }
 }
 
-/// Serves `bound` on a thread of its own; `open` says what a new client is greeted with and who
-/// talks to it.
+/// Serves `bound` on a thread of its own; `open` returns the greeting for a new client and the
+/// conversation with it.
 pub(crate) fn serve<T: Talk>(
     bound: Bound,
     open: impl Fn(&mut Zeroized) -> T + Send + 'static,
@@ -234,7 +234,7 @@ impl<T: Talk> Client<T> {
         }
     }
 
-    /// Whether there is work that waits for nobody.
+    /// Whether there is work that can be done without waiting.
     fn is_ready(&self) -> bool {
         self.out.is_empty() && !self.unheard.is_empty()
     }
@@ -244,7 +244,8 @@ impl<T: Talk> Client<T> {
         within.then(|| self.seen + STALL)
     }
 
-    /// One request at most, so that everybody has a turn. False: the conversation is over.
+    /// Handles one request at most, so that every client is served. False: the conversation is
+    /// over.
     fn step(&mut self, now: Instant, room: usize) -> bool {
         if !self.out.is_empty() {
             return self.send(now);

@@ -1,4 +1,4 @@
-//! What `adit show` prints: the JSON of `adit show --json`, the text for people, and the socket it
+//! The status: the JSON of `adit show --json`, the text of `adit show`, and the socket that it
 //! comes from.
 //!
 //! All names in the JSON are snake_case; keys are base64, counters are bytes or events, times are
@@ -25,8 +25,7 @@ use crate::keys;
 /// Version of the JSON.
 pub const SCHEMA: u32 = 1;
 
-/// Defines the structures of the document. What their fields are documented by is what the manual
-/// page says of them.
+/// Defines the structures of the document. The manual page shows the documentation of their fields.
 macro_rules! documented {
     ($(
         $(#[doc = $doc:literal])+
@@ -47,7 +46,7 @@ macro_rules! documented {
         )+}
 
         impl $name {
-            /// The name of every field, and what it says.
+            /// The name of every field, and its documentation.
             const FIELDS: &'static [(&'static str, &'static str)] =
                 &[$((stringify!($field), concat!($($field_doc),+).trim_ascii()),)+];
         }
@@ -172,7 +171,8 @@ impl StatusReport {
     }
 }
 
-/// Every field of the document, as a path with `[]` for the elements of an array, and what it says.
+/// Every field of the document, as a path with `[]` for the elements of an array, and its
+/// documentation.
 pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
     [
         ("", StatusReport::FIELDS),

@@ -99,7 +99,7 @@ impl Page {
             self.engine(engine)?;
         }
         let mut peers: Vec<&Peer> = interface.peers.iter().collect();
-        // As wg: who was heard of last comes first.
+        // As wg does: the peer with the latest handshake comes first.
         peers.sort_by_key(|peer| std::cmp::Reverse(peer.latest_handshake));
         for peer in peers {
             self.peer(peer, now)?;

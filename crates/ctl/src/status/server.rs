@@ -1,7 +1,7 @@
-//! The status socket: whoever connects gets one [`StatusReport`] as JSON, and the connection ends.
+//! The status socket: each client gets one [`StatusReport`] as JSON, and the connection ends.
 //!
-//! It stands outside the UAPI's directory, where every socket counts as an interface, and carries
-//! no secrets.
+//! The socket stands outside the UAPI's directory, where every socket counts as an interface. The
+//! report has no secrets.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -83,8 +83,9 @@ impl Talk for Greeting {
 /// The report of the interface `name` from `/run/adit/NAME.sock`.
 ///
 /// # Errors
-/// Nobody listens there, nothing comes within [`PATIENCE`] (`WouldBlock`), or it is no report of
-/// one interface (`InvalidData`).
+///
+/// No process listens there, no report comes within [`PATIENCE`] (`WouldBlock`), or it is no report
+/// of one interface (`InvalidData`).
 pub fn fetch(name: &str) -> io::Result<Interface> {
     fetch_in(Path::new(DIR), name)
 }

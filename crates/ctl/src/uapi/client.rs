@@ -22,7 +22,7 @@ const PATIENCE_TO_SET: Duration = Duration::from_secs(30);
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum ClientError {
-    /// No socket, nobody behind it, no right to use it, or no answer in time.
+    /// There is no socket, no process behind it, no right to use it, or no answer in time.
     Io(io::Error),
     /// The daemon refused with this errno (positive).
     Refused(i32),
@@ -60,7 +60,7 @@ impl From<io::Error> for ClientError {
     }
 }
 
-/// The interfaces that have a UAPI socket in `dir`, sorted. Nobody need be behind it.
+/// The interfaces that have a UAPI socket in `dir`, sorted. A socket may have no process behind it.
 pub fn interfaces(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -90,7 +90,8 @@ impl Client {
     /// Connects to `/var/run/wireguard/NAME.sock`.
     ///
     /// # Errors
-    /// Nobody listens there, or this user may not connect.
+    ///
+    /// No process listens there, or this user may not connect.
     pub fn connect(name: &str) -> io::Result<Self> {
         Self::connect_in(Path::new(DIR), name)
     }

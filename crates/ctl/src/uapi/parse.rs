@@ -31,8 +31,7 @@ pub enum Heard {
     Request(Request),
     /// To be answered; the next request may follow.
     Refused(UapiError),
-    /// To be answered; then the connection is to be closed, because nobody can tell where a next
-    /// request starts.
+    /// Answer it, then close the connection: it is not known where a next request would start.
     Hopeless(UapiError),
 }
 
@@ -70,8 +69,8 @@ impl Parser {
         self.line.len()
     }
 
-    /// Takes bytes off `input` until something is complete; `None` when all are taken and nothing
-    /// is.
+    /// Consumes bytes of `input` until something is complete; `None` when all are consumed and
+    /// nothing is.
     ///
     /// `room` is how long the present request may get, [`MAX_REQUEST`] at most.
     pub fn push(&mut self, input: &mut &[u8], room: usize) -> Option<Heard> {
@@ -230,7 +229,7 @@ fn change_line(change: &mut DeviceChange, key: &str, value: &str) -> Result<(), 
         "replace_allowed_ips" => {
             only(value, "true").ok_or_else(wrong("true"))?;
             peer.replace_allowed_ips = true;
-            // What stood before it in the section is replaced, too.
+            // It also replaces the allowed IPs that stood before it in the section.
             peer.allowed_ips.clear();
         }
         "allowed_ip" => {

@@ -8,8 +8,8 @@ use zeroize::Zeroize;
 
 /// A queue of packets whose tags are made, one after the other. Packet `i` has slot `i % SLOTS`.
 ///
-/// Whoever makes packets ready promises that until they are finished their texts can be read and
-/// are not written, that their keys stand at `keys`, and that their tags may be written.
+/// The caller that makes packets ready promises: until they are finished, their texts can be read
+/// and are not written, their keys stand at `keys`, and their tags may be written.
 pub(super) struct Feed {
     /// The packet at work, its next block, and how many whole blocks it still has.
     poly: Poly,

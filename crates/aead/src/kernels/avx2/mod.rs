@@ -168,7 +168,7 @@ impl Drop for Batch {
         self.cipher.feed.zeroize();
         // SAFETY: this module is entered only if `available`.
         self.cipher.scratch = unsafe { Scratch::new() };
-        // Whoever might read it now must find it zeroized: the compiler cannot leave the stores
+        // The memory must hold zeros when it is next read: the compiler cannot leave the stores
         // out.
         black_box(self);
         // SAFETY: this module is entered only if `available`; the compiler keeps nothing in vector

@@ -408,7 +408,7 @@ impl<const N: usize> Drop for Batch<N> {
             // SAFETY: the memory is exclusive, and nobody reads it as states again.
             unsafe { cipher.states.as_mut_ptr().write_bytes(0, 1) };
         }
-        // Whoever might read it now must find it zeroized: the compiler cannot leave the stores
+        // The memory must hold zeros when it is next read: the compiler cannot leave the stores
         // out.
         black_box(self);
         // SAFETY: this module is entered only if `available`.

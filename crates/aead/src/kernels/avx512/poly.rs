@@ -3,7 +3,7 @@
 //!
 //! Numbers are three limbs of 44, 44 and 42 bits. A product's limb is the sum of the low 52 bits of
 //! its partial products, plus the sum of the high bits of the limb below, moved up by 52 - 44 = 8.
-//! What leaves the top comes back five-fold, since 2^130 = 5; at limb 3, 2^132 = 20.
+//! Bits that leave the top come back five-fold, since 2^130 = 5; at limb 3, 2^132 = 20.
 
 use super::super::lanes::{Text, first};
 use super::super::scalar;
