@@ -14,13 +14,12 @@ use crate::failure::{Context, Result};
 mod tests;
 
 const LONG_ABOUT: &str = "\
-Adit is a userspace WireGuard for Linux. `adit INTERFACE` creates the interface and returns when it exists and its \
-control socket answers; `wg` configures it then as it would the kernel's. `adit up` and `adit down` read wg-quick \
-configuration files and need neither `wg` nor `wg-quick`.";
+Adit is a userspace WireGuard for Linux. `adit INTERFACE` creates an interface, and returns when its control socket \
+answers. `wg` then configures it like an interface of the kernel. `adit up` and `adit down` read wg-quick configuration \
+files and need neither `wg` nor `wg-quick`.";
 
 const AFTER_HELP: &str = "\
-An interface that has the name of a subcommand, or one that is a slip away from it, is made with `adit run NAME` or \
-`adit -f NAME`.
+If an interface has the name of a subcommand, or nearly that name, use `adit run NAME` or `adit -f NAME`.
 
 Environment of the daemon:
   LOG_LEVEL              verbose (or debug: why peers do not connect), error, silent; error if unset
@@ -33,24 +32,24 @@ Environment of the daemon:
 Exit status: 0 success, 1 failure.";
 
 const AFTER_UP_HELP: &str = "\
-With --foreground, and as PID 1 of a container, `adit up` stays. It tells systemd that it is ready (sd_notify) when the \
-tunnel is up, PostUp hooks included. On SIGTERM and SIGINT it does what `adit down` does; on SIGHUP, what `adit sync` \
-does, unless it runs in a terminal, whose end it is then. It exits with 0 after that, and when somebody else took the \
-tunnel down. When the tunnel's process fails or is killed, it runs the PreDown and PostDown hooks and exits with 1; the \
-routing rules and the firewall of a default route, and DNS, stay until `adit down` or the next `adit up`, to keep packets \
-from leaving in clear.
+With --foreground, and as PID 1 of a container, `adit up` stays until the tunnel ends. When the tunnel is up and the PostUp \
+hooks have run, it reports to systemd that it is ready (sd_notify). On SIGTERM and SIGINT it takes the tunnel down, like \
+`adit down`. On SIGHUP it applies the changed file, like `adit sync`; in a terminal, SIGHUP takes the tunnel down. Its \
+exit status is 0 when the tunnel was taken down, by itself or by `adit down`. When the tunnel's process fails or is \
+killed, it runs the PreDown and PostDown hooks and exits with 1. The routing rules and the firewall of a default route, \
+and DNS, then stay until `adit down` or the next `adit up`, so that no packet leaves in clear.
 
-Hooks run with INTERFACE and CONFIG_FILE in their environment, and LC_ALL=C, as wg-quick's do.
+Hooks run with INTERFACE and CONFIG_FILE in their environment, and LC_ALL=C, as those of wg-quick.
 
-When the process or the interface of a tunnel with a default route (AllowedIPs = 0.0.0.0/0 or ::/0, no Table) is gone, what \
-would go through it stays blocked, where wg-quick lets it leave in clear. `adit up NAME` brings the tunnel back without a \
-gap, and `adit down NAME` goes back to the clear network.
+A tunnel has a default route if its AllowedIPs contain 0.0.0.0/0 or ::/0 and it has no Table. When the process or the \
+interface of such a tunnel is gone, its traffic stays blocked; with wg-quick it leaves in clear. `adit up NAME` brings \
+the tunnel back without a gap, and `adit down NAME` returns to the clear network.
 
 Environment:
   WG_ENDPOINT_RESOLUTION_RETRIES  how often to look up an endpoint's name again, or infinity; 15 if unset
-  NOTIFY_SOCKET                   where systemd wants to be told
+  NOTIFY_SOCKET                   systemd's socket for readiness reports
 
-The daemon's environment (see `adit --help`) is passed on to it.";
+`adit up` passes the daemon's environment on (see `adit --help`).";
 
 #[derive(Parser)]
 #[command(
@@ -72,27 +71,27 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Run an interface: the same as `adit INTERFACE`, whatever the interface's name is
+    /// Run an interface: the same as `adit INTERFACE`, for an interface of any name
     Run(RunArgs),
     /// Bring up a tunnel from a wg-quick configuration file
     #[command(after_help = AFTER_UP_HELP)]
     Up(UpArgs),
-    /// Take down a tunnel that `adit up` brought up, or unblock what its killed process left
-    /// blocked
+    /// Take down a tunnel that `adit up` brought up, and unblock the traffic of one whose process was
+    /// killed
     Down(ConfArgs),
     /// Write a running tunnel's configuration back to its file
     Save(ConfArgs),
-    /// Apply a changed file to a running tunnel; peers that stay as they are notice nothing
+    /// Apply a changed file to a running tunnel, without disturbing peers that did not change
     ///
-    /// Applies keys, peers, port and mark as `wg syncconf` does, then MTU, addresses and routes:
-    /// AllowedIPs get the routes that are missing (with hooks in the file, only those that are new
-    /// do; a default route that is new, its policy routing too), those that are gone lose them, and
-    /// routes that others made stay. A PrivateKey, ListenPort, FwMark or MTU that the file does not
-    /// state any more stays as it is, and so do the addresses of a file without Address.
+    /// Applies keys, peers, port and mark as `wg syncconf` does, then MTU, addresses and routes. Adds
+    /// missing routes for AllowedIPs; with hooks in the file, only routes for new AllowedIPs. Adds
+    /// policy routing for a new default route. Removes the routes of AllowedIPs that are gone, and
+    /// keeps routes that it did not add. If the file no longer states PrivateKey, ListenPort, FwMark
+    /// or MTU, that setting stays; without any Address, the addresses stay.
     ///
-    /// Prints a line for each address and MTU that it changes, and for what it leaves: DNS, hooks,
-    /// another Table, addresses that a hook may have set, and the addresses, MTU and routes of an
-    /// interface that was renamed or moved. `adit down` and `adit up` apply those.
+    /// Prints a line for each address and MTU that it changes, and for each change that it does not
+    /// apply: DNS, hooks, another Table, addresses that a hook may have set, and the addresses, MTU
+    /// and routes of an interface that was renamed or moved. `adit down` and `adit up` apply those.
     Sync(ConfArgs),
     /// Print a configuration file without the keys that only `adit up` and wg-quick understand
     Strip(ConfArgs),
@@ -104,7 +103,7 @@ pub(crate) enum Command {
     Genpsk,
     /// Read a private key from standard input and print its public key
     Pubkey,
-    /// Measure a tunnel between two hosts made for the purpose, next to the bare cable, in 15
+    /// Measure a tunnel between two hosts in network namespaces, and the link below it, in 15
     /// seconds
     Demo(DemoArgs),
     /// Print a completion script for a shell
@@ -114,7 +113,7 @@ pub(crate) enum Command {
     },
     /// Print a manual page, or write all of them to a directory
     Man {
-        /// The command whose page to print instead of adit(1): `show` for adit-show(1)
+        /// The command of the page to print: `show` for adit-show(1); adit(1) by default
         #[arg(value_name = "COMMAND", conflicts_with = "dir")]
         command: Option<String>,
         /// Write one page per command there instead of printing one
@@ -138,14 +137,13 @@ pub(crate) struct RunArgs {
     /// More than one is refused: see [`one_shard`]
     #[arg(long, hide = true, value_name = "N", value_parser = one_shard)]
     pub(crate) shards: Option<u16>,
-    /// Report readiness on standard output and leave the terminal then: what the background process
-    /// is started with
+    /// Report readiness on standard output, then leave the terminal: for the background process
     #[arg(long, hide = true)]
     pub(crate) background: bool,
-    /// End when this process, which must be the parent, ends
+    /// End when the parent process, which must have this PID, ends
     #[arg(long, hide = true, value_name = "PID")]
     pub(crate) die_with: Option<i32>,
-    /// Put the sockets there instead of below /var/run, and remove the directory in the end
+    /// Put the sockets there instead of below /var/run, and remove the directory at the end
     #[arg(long, hide = true, value_name = "DIR")]
     pub(crate) control_dir: Option<PathBuf>,
 }
@@ -170,7 +168,7 @@ pub(crate) struct ConfArgs {
 pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) conf: ConfArgs,
-    /// Stay with the tunnel: end when it ends, and take it down on SIGTERM and SIGINT
+    /// Stay until the tunnel ends, and take it down on SIGTERM and SIGINT
     #[arg(short, long)]
     pub(crate) foreground: bool,
     /// Never use this offload (see `adit --help`); repeatable
@@ -201,12 +199,11 @@ pub(crate) struct DemoArgs {
     pub(crate) seconds: u16,
 }
 
-/// The command that is meant by what looks like the name of an interface and is one slip away from
-/// it.
+/// The command that was probably meant by the name of an interface that is one typing mistake away
+/// from it.
 ///
-/// Names of interfaces often have a digit. Commands of three letters and less are a letter away
-/// from names that people do use (tun, wan, us): of those only a letter that is doubled or two that
-/// changed places count.
+/// Names of interfaces often have a digit. Commands of three letters and less are one letter away
+/// from common names (tun, wan, us): for those only a doubled letter or two swapped ones count.
 pub(crate) fn misspelt(interface: &str) -> Option<String> {
     let meant = command_near(interface)?;
     let letters = |word: &str| word.bytes().collect::<BTreeSet<u8>>();
@@ -215,7 +212,7 @@ pub(crate) fn misspelt(interface: &str) -> Option<String> {
     (slip && !digit).then_some(meant)
 }
 
-/// The command that is one slip away from `word`.
+/// The command that is one typing mistake away from `word`.
 pub(crate) fn command_near(word: &str) -> Option<String> {
     let command = Cli::command();
     let mut names = (command.get_subcommands().map(clap::Command::get_name)).chain(["help"]);
@@ -228,8 +225,8 @@ fn interface_name(name: &str) -> std::result::Result<String, String> {
 }
 
 /// A TUN with several queues sends a flow to the queue on which userspace last wrote a packet of
-/// that flow (`tun_flow_update`). With a socket each, the answers of a peer move its flows to
-/// another queue and shard, where they overtake what waits. It takes a steering program to prevent
+/// that flow (`tun_flow_update`). With a socket for each shard, the answers of a peer move its flows
+/// to another queue and shard, where they overtake waiting packets. Only a steering program prevents
 /// that, and there is none yet.
 fn one_shard(number: &str) -> std::result::Result<u16, String> {
     match number.parse() {

@@ -18,18 +18,18 @@ use crate::failure::{Context, Result, bail};
 #[path = "man_tests.rs"]
 mod tests;
 
-/// Files that every command may have to do with.
+/// Files that several commands use.
 const CONFIGURATION: (&str, &str) = (
     "/etc/wireguard/INTERFACE.conf",
-    "What `adit up` brings up, in wg-quick's format; see wg(8) and wg-quick(8).",
+    "The configuration for `adit up`, in wg-quick's format; see wg(8) and wg-quick(8).",
 );
 const CONTROL_SOCKET: (&str, &str) = (
     "/var/run/wireguard/INTERFACE.sock",
-    "The control socket, which `wg` speaks to. For root only: it gives the private key.",
+    "The control socket, for `wg`. Only root may use it, because it returns the private key.",
 );
 const STATUS_SOCKET: (&str, &str) = (
     "/run/adit/INTERFACE.sock",
-    "The status socket, which `adit show` asks. It gives no private and no preshared key.",
+    "The status socket, for `adit show`. It returns neither private nor preshared keys.",
 );
 
 /// Prints a page: that of a command, or adit(1).
@@ -77,7 +77,7 @@ fn pages() -> Vec<(String, String)> {
     .collect()
 }
 
-/// What a page has besides what clap writes.
+/// The sections of a page that clap does not write.
 fn sections(name: &str) -> Roff {
     let mut roff = Roff::new();
     match name {
@@ -99,7 +99,7 @@ fn sections(name: &str) -> Roff {
                     ),
                     (
                         "LOG_LEVEL=verbose adit -f wg0",
-                        "Tells on standard error why a peer does not connect.",
+                        "Prints on standard error why a peer does not connect.",
                     ),
                 ],
             );
@@ -121,12 +121,12 @@ fn sections(name: &str) -> Roff {
 fn diagnostics(roff: &mut Roff) {
     roff.control("SH", ["DIAGNOSTICS"]);
     for text in [
-        "With `LOG_LEVEL=verbose` a line tells of each handshake message that is sent and how many before it were in vain, \
-         of each session, of each handshake message that is refused, of packets from an inner source that is not among \
-         their peer's allowed IPs, of what could not be sent and why, and of ICMP errors that come back. It names the \
-         address of the other end, and the public key of the peer where that is known. Whatever repeats itself within a \
-         second has one line, with a count; of a flood from many addresses a few have lines and the others are counted \
-         together.",
+        "With `LOG_LEVEL=verbose` there is a line for each handshake message that is sent, with the number of unanswered \
+         ones before it, for each new session, for each handshake message that is refused, for packets from an inner \
+         source that is not among their peer's allowed IPs, for datagrams that could not be sent, with the reason, and for \
+         ICMP errors that come back. The line names the address of the other end, and the public key of the peer where \
+         that is known. An event that repeats within a second has one line, with a count. In a flood from many addresses \
+         a few addresses have lines, and the others are counted together.",
         "`adit show` has counters for all of this at any level; adit-show(1) explains them. A private or preshared key is \
          never logged.",
         "A handshake message is refused for one of these reasons:",

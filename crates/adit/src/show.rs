@@ -94,7 +94,7 @@ fn explain(name: &str, error: ClientError) -> Failure {
         ),
         ClientError::Io(e) if e.kind() == ErrorKind::ConnectionRefused => {
             format!(
-                "nobody answers at {}/{name}.sock: its process has ended",
+                "no process answers at {}/{name}.sock: it has ended",
                 uapi::DIR
             )
         }

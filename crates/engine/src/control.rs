@@ -164,7 +164,7 @@ impl<H: Platform> Control<H> {
         // Before anything else: shards still send with the old sessions.
         if clones && self.platform.was_cloned() {
             self.device.was_cloned(clock::now());
-            let message = "this machine may have been cloned or reset to a snapshot: all sessions are made anew";
+            let message = "this machine may have been cloned or reset to a snapshot: all sessions are replaced";
             self.platform.log_error(message);
         }
         if host_events {

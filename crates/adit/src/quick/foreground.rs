@@ -132,7 +132,7 @@ impl Quick {
         let Self { name, .. } = self;
         self.remove_dead_files();
         if status.success() {
-            say!("adit: {name} was taken down by somebody else");
+            say!("adit: {name} was taken down by another program");
             // A user of `adit down` runs the hooks there, and may have used `adit up` since.
             if netlink.link(name).is_err() {
                 self.undo_surroundings(netlink, None);

@@ -94,7 +94,7 @@ pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
     rustix::stdio::dup2_stdout(&null).context(failed)
 }
 
-/// This process ignores the terminal's signals from now on.
+/// Leaves the session, so that signals of its terminal no longer reach this process.
 pub(super) fn leave_session() {
     // It fails for the leader of a session, which has no need of it.
     let _ = rustix::process::setsid();
