@@ -1,5 +1,6 @@
 //! Failures for people: what happened, where, and what to do.
 
+use std::error::Error;
 use std::fmt;
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
@@ -15,49 +16,74 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// A message that is complete in itself.
+/// Why a command failed, by what has to change before it can succeed. The texts are complete
+/// sentences that say what to do.
 #[derive(Debug)]
-pub(crate) struct Failure(String);
+pub(crate) enum Failure {
+    /// What the user wrote: a command line, a file, a key or the environment.
+    Mistake(String),
+    /// What this host has, runs or permits.
+    State(String),
+    /// An operation that the kernel or another program refused.
+    Operation {
+        /// The operation, as `cannot delete wg0`.
+        name: String,
+        /// The answer to it.
+        error: Box<dyn Error + Send + Sync>,
+    },
+    /// A signal asked the command to end.
+    Interrupted,
+    /// The reasons are already printed, by this process or by one that it started.
+    Reported,
+}
 
 impl Failure {
-    pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
-    }
-
-    /// Another process has told the user already.
-    pub(crate) fn already_said() -> Self {
-        Self(String::new())
-    }
-
-    /// Tells the user.
+    /// Prints it to standard error, unless that was done.
     pub(crate) fn report(&self) {
-        if !self.0.is_empty() {
-            say!("adit: {}", self.0);
+        if !matches!(self, Self::Reported) {
+            say!("adit: {self}");
         }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            Self::Mistake(text) | Self::State(text) => f.write_str(text),
+            Self::Operation { name, error } => write!(f, "{name}: {error}"),
+            Self::Interrupted => f.write_str("interrupted"),
+            Self::Reported => f.write_str("the reason is printed above"),
+        }
     }
 }
 
-/// Says what was being done when an error struck.
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Operation { error, .. } => Some(error.as_ref()),
+            _ => None,
+        }
+    }
+}
+
+/// Names the operation that an error is the answer to.
 pub(crate) trait Context<T> {
-    fn context(self, doing: impl FnOnce() -> String) -> Result<T>;
+    fn context(self, name: impl FnOnce() -> String) -> Result<T>;
 }
 
-impl<T, E: fmt::Display> Context<T> for std::result::Result<T, E> {
-    fn context(self, doing: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| Failure(format!("{}: {error}", doing())))
+impl<T, E: Into<Box<dyn Error + Send + Sync>>> Context<T> for std::result::Result<T, E> {
+    fn context(self, name: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| Failure::Operation {
+            name: name(),
+            error: error.into(),
+        })
     }
 }
 
-/// Returns early with a formatted [`Failure`].
+/// Returns early with a formatted [`Failure::Mistake`] or [`Failure::State`].
 macro_rules! bail {
-    ($($arg:tt)*) => {
-        return Err($crate::failure::Failure::new(format!($($arg)*)))
+    ($kind:ident, $($arg:tt)*) => {
+        return Err($crate::failure::Failure::$kind(format!($($arg)*)))
     };
 }
 pub(crate) use bail;

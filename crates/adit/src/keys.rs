@@ -53,6 +53,7 @@ pub(crate) fn pubkey() -> Result<()> {
     let text = std::str::from_utf8(&input[..len]).unwrap_or_default();
     let Some(private) = keys::from_base64(text.trim()) else {
         bail!(
+            Mistake,
             "standard input is no private key: expected 44 characters of base64, as `adit genkey` prints them"
         );
     };

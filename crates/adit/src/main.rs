@@ -65,6 +65,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                 && !run::is_meant(&args)
             {
                 failure::bail!(
+                    Mistake,
                     "there is no command {name}; perhaps `adit {meant}` is meant. `adit run {name}` makes an interface of \
                      that name"
                 );
@@ -72,7 +73,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             run::run(&args).map(done)
         }
         (Some(Command::Run(args)), _) => run::run(&args).map(done),
-        (None, None) => failure::bail!("nothing to do: see `adit --help`"),
+        (None, None) => failure::bail!(Mistake, "nothing to do: see `adit --help`"),
         (Some(Command::Up(args)), _) => quick::up(&args).map(done),
         (Some(Command::Down(args)), _) => quick::down(&args).map(done),
         (Some(Command::Save(args)), _) => quick::save(&args).map(done),

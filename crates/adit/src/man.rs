@@ -37,6 +37,7 @@ pub(crate) fn print(command: Option<&str>) -> Result<()> {
     let name = command.map_or_else(|| "adit".to_owned(), |command| format!("adit-{command}"));
     let Some((_, page)) = pages().into_iter().find(|(known, _)| *known == name) else {
         bail!(
+            Mistake,
             "there is no command {}: see `adit --help`",
             command.unwrap_or_default()
         );

@@ -8,7 +8,7 @@ use adit_ctl::status::{self, Colour, Interface, NoAnswer, StatusReport};
 use adit_ctl::uapi::{self, Client, ClientError};
 
 use crate::cli::{self, ShowArgs};
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, Failure, Result, say};
 use crate::quick::is_nobody;
 
 /// What the interface of this name answered.
@@ -20,7 +20,7 @@ pub(crate) fn show(args: &ShowArgs) -> Result<()> {
         None => all(),
     });
     for unanswered in &report.errors {
-        Failure::new(&unanswered.error).report();
+        say!("adit: {}", unanswered.error);
     }
     let text = if args.json {
         serde_json::to_string_pretty(&report).context(|| "cannot write JSON".into())? + "\n"
@@ -37,7 +37,7 @@ pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     cli::print(text.as_bytes())?;
     match report.errors.is_empty() {
         true => Ok(()),
-        false => Err(Failure::already_said()),
+        false => Err(Failure::Reported),
     }
 }
 
@@ -83,7 +83,7 @@ fn interface_status(name: &str) -> std::result::Result<Interface, ClientError> {
 }
 
 fn explain(name: &str, error: ClientError) -> Failure {
-    Failure::new(match error {
+    Failure::State(match error {
         ClientError::Io(e) if e.kind() == ErrorKind::PermissionDenied => {
             format!("cannot ask {name}: {e}; run as root")
         }

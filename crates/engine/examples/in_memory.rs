@@ -24,7 +24,7 @@ fn engine(
         private_key: Some(Secret::new(&[key; 32])),
         ..DeviceChange::default()
     };
-    engine.set(change).map_err(|error| error.message)?;
+    engine.set(change)?;
     Ok((engine, end))
 }
 
@@ -35,7 +35,7 @@ fn connect(
     at: SocketAddr,
     inside: &str,
 ) -> Result<(), Box<dyn Error>> {
-    let status = peer.get().map_err(|error| error.message)?;
+    let status = peer.get()?;
     let mut section = PeerChange::new(status.public_key.ok_or("it has no key")?);
     section.endpoint = Some(at);
     let block = Cidr::new(inside.parse::<IpAddr>()?, 32).ok_or("a prefix")?;
@@ -44,7 +44,7 @@ fn connect(
         peers: vec![section],
         ..DeviceChange::default()
     };
-    Ok(engine.set(change).map_err(|error| error.message)?)
+    Ok(engine.set(change)?)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

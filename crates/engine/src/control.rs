@@ -19,11 +19,11 @@ use rustix::time::{
 
 use crate::clock;
 use crate::common::{Common, ShardCommand, Sockets};
+use crate::error::CommandError;
 use crate::inbox::Command;
 use crate::journal::{Incident, Line};
 use crate::platform::{Platform, PlatformEvent, TunDrops};
 use crate::poll::overwrite_stack;
-use crate::{Errno, SetError};
 
 /// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
 const LOADED_QUEUE: usize = 512;
@@ -387,7 +387,7 @@ impl<H: Platform> Control<H> {
     }
 
     /// One transaction: sockets first, since binding is what can fail.
-    fn set(&mut self, now: Time, change: &DeviceChange) -> Result<(), SetError> {
+    fn set(&mut self, now: Time, change: &DeviceChange) -> Result<(), CommandError> {
         let port = change.listen_port.unwrap_or(self.listen_port);
         let fwmark = change.fwmark.unwrap_or(self.fwmark);
         let bound = self.common.shards[0].sockets.load().port;
@@ -400,7 +400,7 @@ impl<H: Platform> Control<H> {
         } else {
             Some(
                 self.bind_port(port, fwmark)
-                    .map_err(|e| bind_error(port, &e))?,
+                    .map_err(|error| CommandError::Bind { port, error })?,
             )
         };
         let marked = if fwmark == self.fwmark {
@@ -410,10 +410,7 @@ impl<H: Platform> Control<H> {
         };
         let applied = marked.and_then(|()| {
             let applied = self.device.apply(now, change);
-            applied.map_err(|e| SetError {
-                errno: Errno::Invalid,
-                message: e.to_string(),
-            })
+            applied.map_err(CommandError::Config)
         });
         if let Err(error) = applied {
             // A mark that could be set before can be set again.
@@ -435,15 +432,12 @@ impl<H: Platform> Control<H> {
         Ok(())
     }
 
-    fn set_mark(&self, fwmark: u32) -> Result<(), SetError> {
+    fn set_mark(&self, fwmark: u32) -> Result<(), CommandError> {
         for shard in &self.common.shards {
             for socket in shard.sockets.load().both() {
                 self.platform
                     .set_mark(socket, fwmark)
-                    .map_err(|e| SetError {
-                        errno: Errno::Io,
-                        message: format!("cannot set the firewall mark {fwmark:#x}: {e}"),
-                    })?;
+                    .map_err(|error| CommandError::Mark { fwmark, error })?;
             }
             shard.tell(ShardCommand::ClearPaths);
         }
@@ -524,10 +518,11 @@ impl<H: Platform> Control<H> {
     fn come_up(&mut self) {
         match self.bind() {
             Ok(sockets) => self.publish(sockets),
-            Err(e) => {
+            Err(error) => {
                 if self.rebind_at.is_none() {
-                    let message = bind_error(self.listen_port, &e).message;
-                    self.platform.log_error(&message);
+                    let port = self.listen_port;
+                    let error = CommandError::Bind { port, error };
+                    self.platform.log_error(&error.to_string());
                 }
                 self.rebind_at = Some(clock::now() + REBIND);
             }
@@ -591,17 +586,5 @@ impl<H: Platform> Drop for Control<H> {
         // After the end of the engine, its port is free.
         self.publish(self.unbound());
         self.common.control.close();
-    }
-}
-
-fn bind_error(port: u16, error: &io::Error) -> SetError {
-    let errno = match error.kind() {
-        io::ErrorKind::AddrInUse => Errno::AddressInUse,
-        io::ErrorKind::PermissionDenied => Errno::Denied,
-        _ => Errno::Io,
-    };
-    SetError {
-        errno,
-        message: format!("cannot listen on UDP port {port}: {error}"),
     }
 }

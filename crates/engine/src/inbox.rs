@@ -11,7 +11,7 @@ use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::{Endpoint, HandshakeStats, Peer, wire};
 use arrayvec::ArrayVec;
 
-use crate::SetError;
+use crate::error::CommandError;
 use crate::lock::lock;
 use crate::wake::Waker;
 
@@ -26,7 +26,7 @@ pub(crate) struct HandshakeMessage {
 
 /// A caller's request; the caller waits for the answer.
 pub(crate) enum Command {
-    Set(DeviceChange, SyncSender<Result<(), SetError>>),
+    Set(DeviceChange, SyncSender<Result<(), CommandError>>),
     Get(SyncSender<DeviceStatus>),
     Report(SyncSender<(HandshakeStats, Offloads)>),
 }

@@ -31,6 +31,7 @@
 mod clock;
 mod common;
 mod control;
+mod error;
 mod inbound;
 mod inbound_path;
 mod inbox;
@@ -49,7 +50,6 @@ mod staged;
 mod train;
 mod wake;
 
-use std::fmt;
 use std::io;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
@@ -63,6 +63,7 @@ use adit_proto::{Device, Drops, HandshakeStats};
 
 pub use adit_proto::{DropReason, IgnoredKind};
 pub use common::Sockets;
+pub use error::CommandError;
 pub use journal::Incident;
 pub use kernel::{Kernel, Settings, VerboseLog};
 pub use mem::{MemPlatform, PlatformEnd};
@@ -79,45 +80,6 @@ pub struct Engine {
     handle: Arc<dyn Face>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
 }
-
-/// Why a transaction was refused. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetError {
-    /// The errno that the UAPI answers with.
-    pub errno: Errno,
-    /// What is wrong, for people.
-    pub message: String,
-}
-
-impl SetError {
-    fn stopping() -> Self {
-        Self {
-            errno: Errno::Io,
-            message: "the tunnel is shutting down".into(),
-        }
-    }
-}
-
-/// The kinds of error that the UAPI knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Errno {
-    /// EINVAL
-    Invalid,
-    /// EADDRINUSE
-    AddressInUse,
-    /// EACCES
-    Denied,
-    /// EIO
-    Io,
-}
-
-impl fmt::Display for SetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for SetError {}
 
 /// Why the engine stopped.
 #[derive(Debug)]
@@ -225,17 +187,17 @@ impl Engine {
     }
 
     /// Applies a transaction, whole or not at all. Blocks until it is in force.
-    pub fn set(&self, change: DeviceChange) -> Result<(), SetError> {
+    pub fn set(&self, change: DeviceChange) -> Result<(), CommandError> {
         let (answer, result) = sync_channel(1);
         self.handle.command(Command::Set(change, answer));
-        result.recv().unwrap_or_else(|_| Err(SetError::stopping()))
+        result.recv().unwrap_or(Err(CommandError::Stopping))
     }
 
     /// Configuration and status as of now; an error once the engine stops.
-    pub fn get(&self) -> Result<DeviceStatus, SetError> {
+    pub fn get(&self) -> Result<DeviceStatus, CommandError> {
         let (answer, result) = sync_channel(1);
         self.handle.command(Command::Get(answer));
-        result.recv().map_err(|_| SetError::stopping())
+        result.recv().map_err(|_| CommandError::Stopping)
     }
 
     /// The counters so far and the settings in force.

@@ -15,7 +15,7 @@ use adit_io::testing::mem::MemUdp;
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::{Device, Endpoint, Output, Tai64N, Time};
-use common::{A, B, Options, Pair, inner_ip, public, segments, udp_frame};
+use common::{A, B, EnginePair, Options, inner_ip, public, segments, udp_frame};
 use x25519_dalek::StaticSecret;
 
 /// Handshake messages that may wait, as SPEC.md says.
@@ -62,7 +62,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    fn new(pair: &Pair) -> Self {
+    fn new(pair: &EnginePair) -> Self {
         let mut seed = 0u8;
         let mut device = Device::new(Box::new(move |bytes| {
             for byte in bytes {
@@ -123,7 +123,7 @@ impl Stranger {
     }
 
     /// The next initiation of a handshake that got no answer but this cookie reply.
-    fn initiation_with(&mut self, pair: &Pair, cookie: &[u8]) -> Vec<u8> {
+    fn initiation_with(&mut self, pair: &EnginePair, cookie: &[u8]) -> Vec<u8> {
         let from = Endpoint::from(pair.sides[B].addr);
         let wall = Self::wall(self.now);
         self.device
@@ -134,7 +134,7 @@ impl Stranger {
         self.output()
     }
 
-    fn send(&self, pair: &Pair, stride: usize, bytes: &[u8]) {
+    fn send(&self, pair: &EnginePair, stride: usize, bytes: &[u8]) {
         let train = Transmit {
             to: pair.sides[B].addr.into(),
             ecn: 0,
@@ -162,7 +162,7 @@ impl Stranger {
     }
 }
 
-fn expect_delivery(pair: &Pair, from: usize, payload: &[u8]) {
+fn expect_delivery(pair: &EnginePair, from: usize, payload: &[u8]) {
     let frame = udp_frame(inner_ip(from), inner_ip(1 - from), (1, 2), 0, payload);
     pair.inject(from, frame.clone());
     assert!(pair.delivered(1 - from, 1) == segments(&frame));
@@ -181,7 +181,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
     let gate = Arc::new(Gate::default());
     let gate_of_b = Arc::clone(&gate);
-    let pair = Pair::with_sockets(Options::default(), move |side, socket| Gated {
+    let pair = EnginePair::with_sockets(Options::default(), move |side, socket| Gated {
         socket,
         gate: (side == B).then(|| Arc::clone(&gate_of_b)),
     });
@@ -259,7 +259,7 @@ fn datagrams_that_find_the_receive_buffer_full_are_counted() {
     const SENT: u64 = 3000;
     let gate = Arc::<Mutex<()>>::default();
     let of_sockets = Arc::clone(&gate);
-    let pair = Pair::with_sockets(Options::default(), move |_, socket| {
+    let pair = EnginePair::with_sockets(Options::default(), move |_, socket| {
         Shut(socket, Arc::clone(&of_sockets))
     });
     let stranger = Stranger::new(&pair);
@@ -314,7 +314,7 @@ fn handshakes_are_answered_between_looks_at_paths() {
     const ASKED: usize = 10;
     let seen = Arc::<Seen>::default();
     let of_b = Arc::clone(&seen);
-    let pair = Pair::with_sockets(Options::default(), move |side, socket| {
+    let pair = EnginePair::with_sockets(Options::default(), move |side, socket| {
         Watched(socket, (side == B).then(|| Arc::clone(&of_b)))
     });
     let peer = |number: u32| {
@@ -397,7 +397,7 @@ fn handshakes_leave_by_any_socket_that_has_room() {
         shards: 2,
         ..Options::default()
     };
-    let pair = Pair::with_sockets(options, |_, socket| NoRoom(socket));
+    let pair = EnginePair::with_sockets(options, |_, socket| NoRoom(socket));
     expect_delivery(&pair, A, b"session");
     assert_eq!(pair.sides[A].engine.report().handshakes.send_failed, 0);
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use adit_io::testing::mem::MemUdp;
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::config::DeviceChange;
-use common::{A, B, Options, Pair, inner_ip, segments, udp_frame};
+use common::{A, B, EnginePair, Options, inner_ip, segments, udp_frame};
 
 /// A socket that is not closed at once, as one whose shard is busy.
 struct SlowToClose(MemUdp);
@@ -41,7 +41,7 @@ impl UdpSocket for SlowToClose {
 
 #[test]
 fn a_port_that_shards_still_have_open_is_waited_for() {
-    let pair = Pair::with_sockets(Options::default(), |_, socket| SlowToClose(socket));
+    let pair = EnginePair::with_sockets(Options::default(), |_, socket| SlowToClose(socket));
     let port = pair.sides[A].addr.port();
     for port in [port + 1, port, port + 1, port] {
         let change = DeviceChange {
@@ -146,10 +146,10 @@ impl UdpSocket for OnLine {
     }
 }
 
-fn pair() -> (Pair, Arc<Line>) {
+fn pair() -> (EnginePair, Arc<Line>) {
     let line = Arc::new(Line::new());
     let of_a = Arc::clone(&line);
-    let pair = Pair::with_sockets(Options::default(), move |side, socket| OnLine {
+    let pair = EnginePair::with_sockets(Options::default(), move |side, socket| OnLine {
         socket,
         side,
         line: Arc::clone(&of_a),
@@ -163,7 +163,7 @@ fn datagram(from: usize, number: usize) -> Vec<u8> {
     udp_frame(inner_ip(from), inner_ip(1 - from), (1, 2), id, &payload)
 }
 
-fn expect_delivery(pair: &Pair, from: usize, frame: &[u8]) {
+fn expect_delivery(pair: &EnginePair, from: usize, frame: &[u8]) {
     pair.inject(from, frame.to_vec());
     assert_eq!(pair.delivered(1 - from, 1), segments(frame));
 }

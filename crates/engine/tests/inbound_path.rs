@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use adit_io::testing::mem::MemUdp;
 use adit_io::{Arrival, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::Time;
-use common::{A, B, Options, Pair, inner_ip, segments, udp_frame};
+use common::{A, B, EnginePair, Options, inner_ip, segments, udp_frame};
 
 const INBOUND: &str = "adit-inbound-0";
 const SHARD: &str = "adit-shard-0";
@@ -83,7 +83,7 @@ fn packets_keep_their_order_when_the_inbound_thread_changes() {
     }
     let receivers = [A, B].map(|_| Receiver::default());
     let receiver = receivers[B].clone();
-    let pair = Pair::with_sockets(Options::default(), move |side, socket| Placed {
+    let pair = EnginePair::with_sockets(Options::default(), move |side, socket| Placed {
         socket,
         receiver: receivers[side].clone(),
     });
@@ -132,7 +132,7 @@ fn a_handed_over_socket_can_be_replaced_and_the_engine_stopped() {
     }
     let receiver = Receiver::default();
     let noted = receiver.clone();
-    let pair = Pair::with_sockets(Options::default(), move |side, socket| Placed {
+    let pair = EnginePair::with_sockets(Options::default(), move |side, socket| Placed {
         socket,
         receiver: if side == B {
             receiver.clone()

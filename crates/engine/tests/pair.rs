@@ -7,12 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use adit_engine::Errno;
 use adit_io::testing::fault::{Faults, Faulty};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_offload::{Merged, VNET_HDR_LEN};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
-use common::{A, B, Options, Pair, inner_ip, segments, tcp_frame, udp_frame};
+use common::{A, B, EnginePair, Options, inner_ip, segments, tcp_frame, udp_frame};
+use rustix::io::Errno;
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len)
@@ -32,7 +32,7 @@ fn datagram(from: usize, ports: (u16, u16), number: usize, len: usize) -> Vec<u8
 }
 
 /// Injects frames at one side and expects exactly their packets at the other, in order.
-fn expect_delivery(pair: &Pair, from: usize, frames: &[Vec<u8>]) {
+fn expect_delivery(pair: &EnginePair, from: usize, frames: &[Vec<u8>]) {
     let expected: Vec<Vec<u8>> = frames.iter().flat_map(|frame| segments(frame)).collect();
     for frame in frames {
         pair.inject(from, frame.clone());
@@ -45,8 +45,8 @@ fn expect_delivery(pair: &Pair, from: usize, frames: &[Vec<u8>]) {
 }
 
 /// Up to 128 frames may wait for the handshake; a test with more begins after it.
-fn established(options: Options) -> Pair {
-    let pair = Pair::new(options);
+fn established(options: Options) -> EnginePair {
+    let pair = EnginePair::new(options);
     expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
     pair
 }
@@ -64,7 +64,7 @@ fn packets_of_every_length_arrive_unchanged_both_ways() {
 
 #[test]
 fn gso_packets_arrive_as_the_segments_they_stand_for() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     let mut seq = 1;
     for (n, len) in [1, 1380, 1381, 5 * 1380, 45 * 1380, 47 * 1380 + 5, 3]
         .into_iter()
@@ -87,7 +87,7 @@ fn bytes_are_the_same_with_each_offload_off() {
     }
     for offloads in settings {
         for gso in [true, false] {
-            let pair = Pair::new(Options {
+            let pair = EnginePair::new(Options {
                 offloads,
                 gso,
                 ..Options::default()
@@ -141,7 +141,7 @@ fn gro_packets_that_the_tun_refuses_arrive_packet_by_packet() {
         };
         let faults = [Faults::default(), faults];
         let wrap_tun = move |side: usize, tun| Faulty::new(tun, faults[side]);
-        Pair::with(Options::default(), wrap_tun, |_, socket| socket)
+        EnginePair::with(Options::default(), wrap_tun, |_, socket| socket)
     };
     // As many as may wait for the session, then as one batch.
     let mut frames: Vec<_> = (0..100).map(|n| plain(n, 700)).collect();
@@ -179,7 +179,7 @@ impl<T: TunQueue> TunQueue for WithoutUdp<T> {
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
         if Merged::of(&frame[0]) == Some(Merged::Udp) {
-            return Err(rustix::io::Errno::INVAL.into());
+            return Err(Errno::INVAL.into());
         }
         self.0.write(frame)
     }
@@ -192,7 +192,7 @@ impl<T: TunQueue> TunQueue for WithoutUdp<T> {
 #[test]
 fn a_tun_that_refuses_merged_udp_still_gets_merged_tcp() {
     let wrap_tun = |_: usize, tun| WithoutUdp(tun);
-    let pair = Pair::with(Options::default(), wrap_tun, |_, socket| socket);
+    let pair = EnginePair::with(Options::default(), wrap_tun, |_, socket| socket);
     let datagrams: Vec<_> = (0..100).map(|n| plain(n, 700)).collect();
     expect_delivery(&pair, A, &datagrams);
     let offloads = pair.sides[B].engine.report().offloads;
@@ -227,7 +227,7 @@ fn on_a_bad_network_no_packet_is_doubled_or_reordered_by_us() {
             ..Faults::default()
         };
         let bad = move |_, socket| Faulty::new(socket, faults);
-        let pair = Pair::with_sockets(Options::default(), bad);
+        let pair = EnginePair::with_sockets(Options::default(), bad);
         expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
         let count = 1000;
         for n in 0..count {
@@ -277,7 +277,7 @@ fn flows_keep_their_order_whatever_the_sizes() {
 
 #[test]
 fn what_was_sent_before_the_handshake_arrives_after_it_in_order() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     // The first frame starts the handshake; all are read before it can be over.
     let frames: Vec<_> = (0..100).map(|n| datagram(A, (1, 2), n, 100 + n)).collect();
     expect_delivery(&pair, A, &frames);
@@ -287,7 +287,7 @@ fn what_was_sent_before_the_handshake_arrives_after_it_in_order() {
 /// Invariant 5: what waits for a handshake is bounded, and the newest is what stays.
 #[test]
 fn frames_for_a_silent_peer_are_bounded_and_counted() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     pair.sides[B].engine.stop();
     // Until its threads have ended it may still answer.
     pair.sides[B].engine.wait();
@@ -309,7 +309,7 @@ fn frames_for_a_silent_peer_are_bounded_and_counted() {
 /// Invariant 5: nor do many silent peers together hold more than 4 MiB, as SPEC.md says.
 #[test]
 fn frames_for_many_silent_peers_are_bounded_and_counted() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     let silent = |n: u8| [10, 0, 1, n].into();
     let peers = (1..=8).map(|n| PeerChange {
         endpoint: Some(SocketAddr::from(([192, 0, 2, 100 + n], 51820))),
@@ -341,7 +341,7 @@ fn frames_for_many_silent_peers_are_bounded_and_counted() {
 /// Invariant 4: nothing reaches the TUN from outside its peer's allowed IPs.
 #[test]
 fn a_source_outside_the_allowed_ips_is_dropped() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
     let spoofed: IpAddr = [10, 0, 0, 99].into();
     pair.inject(A, udp_frame(spoofed, inner_ip(B), (1, 2), 1, b"spoofed"));
@@ -376,7 +376,7 @@ fn what_a_shard_notes_is_told_without_waiting_for_a_timer() {
 
 #[test]
 fn a_destination_that_no_peer_owns_is_dropped_and_counted() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     pair.inject(
         A,
         udp_frame(inner_ip(A), [10, 9, 9, 9].into(), (1, 2), 1, b"whither"),
@@ -389,7 +389,7 @@ fn a_destination_that_no_peer_owns_is_dropped_and_counted() {
 /// Invariant 10: each counts once, and what nobody meant for a peer is no drop.
 #[test]
 fn multicast_that_no_peer_takes_is_ignored_and_no_drop() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     let unrouted = [
         "224.0.0.251",
         "255.255.255.255",
@@ -413,7 +413,7 @@ fn multicast_that_no_peer_takes_is_ignored_and_no_drop() {
 
 #[test]
 fn our_own_datagrams_are_not_sealed_again() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
     let block = Cidr::new(pair.sides[B].addr.ip(), 32).expect("a right prefix");
     let mut change = pair.configuration(A);
@@ -441,7 +441,7 @@ fn our_own_datagrams_are_not_sealed_again() {
 /// Invariant 7, and that garbage is counted.
 #[test]
 fn garbage_datagrams_neither_stop_nor_fool_the_tunnel() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
     let attacker = pair
         .network
@@ -511,7 +511,7 @@ impl<U: UdpSocket> UdpSocket for Tap<U> {
 fn the_wire_shows_no_plaintext_and_no_counter_twice() {
     let seen = std::sync::Arc::<std::sync::Mutex<Vec<Vec<u8>>>>::default();
     let tap = std::sync::Arc::clone(&seen);
-    let pair = Pair::with_sockets(Options::default(), move |_, socket| Tap {
+    let pair = EnginePair::with_sockets(Options::default(), move |_, socket| Tap {
         socket,
         seen: tap.clone(),
     });
@@ -594,7 +594,7 @@ fn a_tampered_packet_is_dropped_and_its_neighbours_are_not() {
             self.0.fd()
         }
     }
-    let pair = Pair::with_sockets(Options::default(), |_, socket| Flip(socket));
+    let pair = EnginePair::with_sockets(Options::default(), |_, socket| Flip(socket));
     let frame = tcp_frame(inner_ip(A), inner_ip(B), 1, 1000, &pattern(9000, 1));
     let sent = segments(&frame);
     pair.inject(A, frame);
@@ -611,7 +611,7 @@ fn a_tampered_packet_is_dropped_and_its_neighbours_are_not() {
 
 #[test]
 fn a_failing_or_identical_set_disturbs_nothing() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
     let before = pair.sides[A].engine.get().unwrap();
     // The port is taken by somebody else.
@@ -626,7 +626,7 @@ fn a_failing_or_identical_set_disturbs_nothing() {
         .engine
         .set(change)
         .expect_err("the port is taken");
-    assert_eq!(error.errno, Errno::AddressInUse);
+    assert_eq!(error.errno(), Errno::ADDRINUSE);
     assert_eq!(pair.sides[A].engine.get().unwrap(), before);
 
     let handshakes = |side: usize| pair.sides[side].engine.get().unwrap().peers[0].last_handshake;
@@ -661,17 +661,17 @@ fn two_shards_carry_what_their_queues_bring() {
 
 #[test]
 fn stopping_answers_callers_and_ends_all_threads() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     let engine = &pair.sides[A].engine;
     engine.stop();
     assert!(matches!(engine.wait(), adit_engine::StopReason::Asked));
     assert!(engine.set(DeviceChange::default()).is_err());
-    assert_eq!(engine.get().unwrap_err().errno, Errno::Io);
+    assert_eq!(engine.get().unwrap_err().errno(), Errno::IO);
 }
 
 #[test]
 fn our_own_datagrams_are_no_cargo_beside_other_packets_either() {
-    let pair = Pair::new(Options::default());
+    let pair = EnginePair::new(Options::default());
     let to_itself = AllowedIpChange::Add(Cidr::new(pair.sides[B].addr.ip(), 32).expect("a block"));
     let change = DeviceChange {
         peers: vec![PeerChange {

@@ -20,7 +20,7 @@ use adit_io::testing::mem::{self, MemUdp, TunEnd};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::DropReason;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
-use common::{A, B, Options, Pair, inner_ip, public, segments, udp_frame};
+use common::{A, B, EnginePair, Options, inner_ip, public, segments, udp_frame};
 use x25519_dalek::StaticSecret;
 
 const SLOW: &str = "192.0.2.3:51820";
@@ -96,7 +96,7 @@ fn slow() -> SocketAddr {
 
 /// A and B, with C beside them.
 struct Hosts {
-    pair: Pair,
+    pair: EnginePair,
     path: Arc<Path>,
     _c: Engine,
     tun_c: TunEnd,
@@ -107,7 +107,7 @@ impl Hosts {
     fn new() -> Self {
         let path = Arc::new(Path::default());
         let of_a = Arc::clone(&path);
-        let pair = Pair::with_sockets(Options::default(), move |_, socket| {
+        let pair = EnginePair::with_sockets(Options::default(), move |_, socket| {
             Buffered::new(socket, Arc::clone(&of_a))
         });
         let secret = StaticSecret::from([0x33; 32]);
@@ -218,7 +218,7 @@ fn a_slow_path_delays_no_other_peer() {
 fn a_single_peer_gets_no_socket_of_its_own() {
     let path = Arc::new(Path::default());
     let of_a = Arc::clone(&path);
-    let pair = Pair::with_sockets(Options::default(), move |_, socket| {
+    let pair = EnginePair::with_sockets(Options::default(), move |_, socket| {
         let socket = Buffered::new(socket, Arc::clone(&of_a));
         socket.set_send_buffer(1 << 20);
         socket

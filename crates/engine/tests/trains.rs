@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use adit_io::testing::mem::MemUdp;
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
-use common::{A, B, Options, Pair, inner_ip, segments, tcp_frame};
+use common::{A, B, EnginePair, Options, inner_ip, segments, tcp_frame};
 
 /// As SPEC.md says.
 const DATAGRAMS: usize = 64;
@@ -46,7 +46,7 @@ impl UdpSocket for Tap {
 fn a_train_holds_as_many_datagrams_as_one_send_can_carry() {
     let trains = Trains::default();
     let seen = Arc::clone(&trains);
-    let pair = Pair::with_sockets(Options::default(), move |_, socket| Tap {
+    let pair = EnginePair::with_sockets(Options::default(), move |_, socket| Tap {
         socket,
         trains: Arc::clone(&seen),
     });

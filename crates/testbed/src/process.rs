@@ -1,7 +1,7 @@
 //! Child processes with an end: each is stopped when it goes out of scope, and every wait has a
 //! limit.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -22,6 +22,9 @@ pub struct Process {
     name: String,
 }
 
+/// How long output may stay open once a process has ended: something that it started may hold it.
+const LEFT_OPEN: Duration = Duration::from_secs(10);
+
 /// How a process ended and what it said.
 #[derive(Debug)]
 pub struct Finished {
@@ -31,6 +34,13 @@ pub struct Finished {
     pub stdout: String,
     /// Its standard error, likewise.
     pub stderr: String,
+}
+
+impl Finished {
+    /// Whether it succeeded.
+    pub fn ok(&self) -> bool {
+        self.status.success()
+    }
 }
 
 impl Process {
@@ -45,6 +55,16 @@ impl Process {
         match command.spawn() {
             Ok(child) => Ok(Self { child, name }),
             Err(e) => Err(io::Error::new(e.kind(), format!("{name}: {e}"))),
+        }
+    }
+
+    /// Writes `input` to its standard input, if that is a pipe, and closes it. The process need not
+    /// read it.
+    pub fn feed(&mut self, input: Vec<u8>) {
+        if let Some(mut stdin) = self.child.stdin.take() {
+            std::thread::spawn(move || {
+                let _ = stdin.write_all(&input);
+            });
         }
     }
 
@@ -71,7 +91,8 @@ impl Process {
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] after `limit`, and those of [`interrupt::check`].
     pub fn wait(&mut self, limit: Duration) -> io::Result<ExitStatus> {
-        let deadline = Instant::now() + limit;
+        let begun = Instant::now();
+        let deadline = begun + limit;
         loop {
             if let Some(status) = self.ended()? {
                 return Ok(status);
@@ -80,7 +101,9 @@ impl Process {
             if Instant::now() > deadline {
                 return Err(self.late("end", limit));
             }
-            std::thread::sleep(POLL);
+            // Most commands end at once.
+            let is_young = begun.elapsed() < 4 * POLL;
+            std::thread::sleep(if is_young { POLL / 5 } else { POLL });
         }
     }
 
@@ -108,20 +131,23 @@ impl Process {
     /// Waits for the end, reading its output meanwhile.
     ///
     /// # Errors
-    /// Those of [`Process::wait`], after which the process is stopped; and if its output or its
-    /// errors are no pipes.
+    /// Those of [`Process::wait`], after which the process is stopped; if its output or its errors
+    /// are no pipes; and [`io::ErrorKind::TimedOut`] if a process that it left behind keeps them
+    /// open.
     pub fn finish(mut self, limit: Duration) -> io::Result<Finished> {
         let (stdout, stderr) = (self.child.stdout.take(), self.child.stderr.take());
         let (stdout, stderr) =
             (stdout.zip(stderr)).ok_or_else(|| io::Error::other("its output is not piped"))?;
-        let stdout = std::thread::spawn(move || read_all(stdout));
-        let stderr = std::thread::spawn(move || read_all(stderr));
+        let (stdout, stderr) = (reader(stdout), reader(stderr));
         let status = self.wait(limit)?;
-        let failed = |_| io::Error::other("the reader failed");
+        let text = |from: mpsc::Receiver<String>| {
+            let text = from.recv_timeout(LEFT_OPEN);
+            text.map_err(|_| self.late("close its output after its end", LEFT_OPEN))
+        };
         Ok(Finished {
             status,
-            stdout: stdout.join().map_err(failed)?,
-            stderr: stderr.join().map_err(failed)?,
+            stdout: text(stdout)?,
+            stderr: text(stderr)?,
         })
     }
 
@@ -179,10 +205,15 @@ impl Drop for Process {
     }
 }
 
-fn read_all(mut from: impl Read) -> String {
-    let mut bytes = Vec::new();
-    let _ = from.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
+/// Reads to the end, on a thread of its own.
+fn reader(mut from: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (done, result) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.read_to_end(&mut bytes);
+        let _ = done.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    result
 }
 
 /// A command with piped output and no input.

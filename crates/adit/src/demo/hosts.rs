@@ -16,12 +16,12 @@ const PREFIX: u8 = 24;
 const CABLE: &str = "cable";
 
 /// Processes that a host starts die with it (see `--die-with`).
-pub(super) struct Pair {
+pub(super) struct HostPair {
     pub(super) left: Host,
     pub(super) right: Host,
 }
 
-impl Pair {
+impl HostPair {
     /// Must be called while the process has one thread: without privileges it becomes root in a
     /// user namespace.
     pub(super) fn new() -> Result<Self> {
@@ -40,15 +40,15 @@ impl Pair {
     }
 }
 
-fn hosts() -> Result<Pair> {
+fn hosts() -> Result<HostPair> {
     let both = || -> io::Result<_> {
-        Ok(Pair {
+        Ok(HostPair {
             left: Host::new()?,
             right: Host::new()?,
         })
     };
     let advice = |error: io::Error| {
-        Failure::new(format!(
+        Failure::State(format!(
             "cannot make network namespaces for two hosts: {error}\nRun `sudo adit demo`; in a container, allow \
              CAP_SYS_ADMIN (docker run --privileged)."
         ))

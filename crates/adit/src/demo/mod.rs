@@ -27,11 +27,11 @@ use adit_testbed::stats::quantile;
 
 use crate::cli::{self, DemoArgs};
 use crate::failure::{Result, bail};
-use hosts::Pair;
+use hosts::HostPair;
 use progress::Progress;
 use report::{DemoReport, Path};
 use traffic::{Pinger, Stream};
-use tunnel::Tunnel;
+use tunnel::DemoTunnel;
 
 /// Echoes per path, and the pause between them: long enough for both ends to go idle, as between a
 /// user's packets.
@@ -63,10 +63,10 @@ fn measure(args: &DemoArgs) -> Result<DemoReport> {
     progress.say(
         "Two hosts in network namespaces, a cable between them (veth, MTU 1500) and a tunnel ...",
     );
-    let pair = Pair::new()?;
+    let pair = HostPair::new()?;
     // Started before the cable is measured, so that what is missing is missed at once. It costs
     // nothing idle.
-    let tunnel = Tunnel::start(&pair)?;
+    let tunnel = DemoTunnel::start(&pair)?;
     let cable = Way {
         name: "bare cable",
         at: hosts::RIGHT,
@@ -99,13 +99,13 @@ struct Way<'a> {
     name: &'static str,
     /// The right host's address on it.
     at: Ipv4Addr,
-    tunnel: Option<&'a Tunnel>,
+    tunnel: Option<&'a DemoTunnel>,
 }
 
 /// Pings over the idle way, then one TCP stream for `time` after its warm-up.
 fn measure_way(
     way: &Way<'_>,
-    pair: &Pair,
+    pair: &HostPair,
     time: Duration,
     progress: &mut Progress,
 ) -> Result<Path> {
@@ -114,7 +114,7 @@ fn measure_way(
     let stream = Stream::start(&pair.left, &pair.right, way.at)?;
     thread::sleep(WARM_UP);
 
-    let cpu = || way.tunnel.map(Tunnel::cpu_time).transpose();
+    let cpu = || way.tunnel.map(DemoTunnel::cpu_time).transpose();
     let (start, cpu_start, first) = (Instant::now(), cpu()?, stream.received());
     let (mut seen_at, mut seen) = (start, first);
     while start.elapsed() < time {
@@ -133,7 +133,10 @@ fn measure_way(
         .zip(cpu_start)
         .map(|(end, start)| end.saturating_sub(start));
     if bytes == 0 {
-        bail!("no TCP payload came through the {name}, though it answers pings");
+        bail!(
+            State,
+            "no TCP payload came through the {name}, though it answers pings"
+        );
     }
 
     Ok(Path {
@@ -154,7 +157,7 @@ fn ping(way: &Way<'_>, from: &Host, progress: &mut Progress) -> Result<Vec<f64>>
     let deadline = Instant::now() + Duration::from_secs(7);
     while pinger.ping(Duration::from_millis(500))?.is_none() {
         if Instant::now() > deadline {
-            bail!("the {name} does not answer pings");
+            bail!(State, "the {name} does not answer pings");
         }
     }
     let mut round_trips = Vec::new();
@@ -165,7 +168,7 @@ fn ping(way: &Way<'_>, from: &Host, progress: &mut Progress) -> Result<Vec<f64>>
         progress.pings(name, sent, PINGS);
         let lost = sent as usize - round_trips.len();
         if lost > MAX_LOST_PINGS {
-            bail!("the {name} lost {lost} of {sent} pings");
+            bail!(State, "the {name} lost {lost} of {sent} pings");
         }
     }
     Ok(round_trips)

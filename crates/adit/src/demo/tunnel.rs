@@ -17,7 +17,7 @@ use adit_io::{Offloads, TunQueue as _};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_testbed::{Host, Process, proc};
 
-use super::hosts::{self, Pair};
+use super::hosts::{self, HostPair};
 use crate::failure::{Context, Failure, Result, bail};
 use crate::keys::{fill_random, private_key};
 
@@ -28,7 +28,7 @@ const PORT: u16 = 51820;
 /// 1500 less 80: what wg-quick gives a tunnel over Ethernet.
 pub(super) const MTU: u32 = 1420;
 
-pub(super) struct Tunnel {
+pub(super) struct DemoTunnel {
     // Dropped in this order: the processes first, which remove their sockets, then the directory.
     left: End,
     right: End,
@@ -44,8 +44,8 @@ struct End {
     directory: PathBuf,
 }
 
-impl Tunnel {
-    pub(super) fn start(pair: &Pair) -> Result<Self> {
+impl DemoTunnel {
+    pub(super) fn start(pair: &HostPair) -> Result<Self> {
         // A missing right is reported once, here, and not by two processes at a time.
         let tuns = (pair.left).run(|| Tun::open("adit-try", 1, Offloads::default()));
         let tuns = tuns.context(|| "cannot make a tunnel interface".into())?;
@@ -84,7 +84,7 @@ impl Tunnel {
         let engine = interface
             .engine
             .take()
-            .ok_or_else(|| Failure::new("a tunnel process hides its status"))?;
+            .ok_or_else(|| Failure::State("a tunnel process hides its status".into()))?;
         Ok((engine.aead, engine.offloads))
     }
 }
@@ -131,11 +131,12 @@ impl End {
         while !answers() {
             if let Some(status) = end.process.ended().context(failed)? {
                 bail!(
+                    State,
                     "the tunnel process {name} could not start ({status}); its reason stands above"
                 );
             }
             if Instant::now() > deadline {
-                bail!("the tunnel process {name} did not answer within 5 s");
+                bail!(State, "the tunnel process {name} did not answer within 5 s");
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -184,7 +185,10 @@ fn wait_for_socket() -> Result<()> {
         }
         thread::sleep(Duration::from_millis(5));
     }
-    bail!("a tunnel process did not open its UDP port within 5 s");
+    bail!(
+        State,
+        "a tunnel process did not open its UDP port within 5 s"
+    );
 }
 
 /// A directory for the sockets that only we can look into. The tunnel processes remove it, too,

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use crate::failure::{Result, bail, say};
+use crate::failure::{Failure, Result, bail, say};
 
 /// How often a failing look-up is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,7 @@ impl Retries {
             Ok(times) => Ok(Self::Times(times)),
             Err(_) if value == "infinity" => Ok(Self::Forever),
             Err(_) => bail!(
+                Mistake,
                 "WG_ENDPOINT_RESOLUTION_RETRIES is `{value}`; expected a number or `infinity`"
             ),
         }
@@ -46,16 +47,16 @@ pub(crate) fn resolve(
         let error = match endpoint.to_socket_addrs() {
             Ok(mut addresses) => match addresses.next() {
                 Some(address) => return Ok(address),
-                None => bail!("endpoint `{endpoint}` has no address"),
+                None => bail!(Mistake, "endpoint `{endpoint}` has no address"),
             },
             Err(error) => error.to_string(),
         };
         let exhausted = matches!(retries, Retries::Times(times) if attempts >= times);
         if interrupted() {
-            bail!("interrupted");
+            return Err(Failure::Interrupted);
         }
         if exhausted || is_permanent(&error) {
-            bail!("cannot look up endpoint `{endpoint}`: {error}");
+            bail!(State, "cannot look up endpoint `{endpoint}`: {error}");
         }
         say!(
             "adit: `{endpoint}`: {error}. Trying again in {:.2} seconds...",

@@ -123,7 +123,7 @@ impl Quick {
         failures.iter().for_each(Failure::report);
         match failures.is_empty() {
             true => Ok(()),
-            false => Err(Failure::already_said()),
+            false => Err(Failure::Reported),
         }
     }
 
@@ -158,6 +158,6 @@ impl Quick {
             programs::unset_dns(name);
         }
         tell(&format!("STATUS={message}"));
-        Err(Failure::new(message))
+        Err(Failure::State(message))
     }
 }

@@ -98,12 +98,16 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
             }
             if netlink.link(&quick.name).is_ok() {
                 // The interface may be the kernel's, set up by wg-quick.
-                bail!("{failure}, so the interface is not one that this takes down");
+                bail!(
+                    State,
+                    "{failure}, so the interface is not one that this takes down"
+                );
             }
             // Its process may have died; what it cannot have taken along goes now.
             quick.undo_surroundings(&netlink, None);
             quick.remove_dead_files();
             bail!(
+                State,
                 "{failure}; if a process was killed, what it left (routing rules, what they blocked, firewall, DNS) is removed now, but no hook was run"
             );
         }
@@ -133,11 +137,11 @@ pub(crate) fn sync(args: &ConfArgs) -> Result<()> {
 }
 
 pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
-    let (path, _) = config::locate(&args.conf).map_err(Failure::new)?;
+    let (path, _) = config::locate(&args.conf).map_err(Failure::Mistake)?;
     // Once: it may be a pipe.
     let text = read(&path)?;
     Config::parse(&text, &path.display().to_string())
-        .map_err(|errors| Failure::new(errors.to_string()))?;
+        .map_err(|errors| Failure::Mistake(errors.to_string()))?;
     cli::print(config::strip(&text).as_bytes())
 }
 
@@ -150,6 +154,7 @@ fn require_rights() -> Result<()> {
     }
     if rustix::process::geteuid().is_root() {
         bail!(
+            State,
             "root has no CAP_NET_ADMIN here: in a container, give it that (`--cap-add NET_ADMIN`) and the device \
              (`--device /dev/net/tun`)"
         );
@@ -201,7 +206,10 @@ impl Quick {
         let netlink = open_netlink()?;
         if netlink.link(name).is_ok() {
             let conf = &args.conf.conf;
-            bail!("`{name}` already exists: `adit down {conf}` takes it down if Adit runs it");
+            bail!(
+                State,
+                "`{name}` already exists: `adit down {conf}` takes it down if Adit runs it"
+            );
         }
         Ok((quick, netlink))
     }
@@ -221,7 +229,7 @@ impl Quick {
         }
         match mistakes.0.is_empty() {
             true => Ok(quick),
-            false => Err(Failure::new(mistakes.to_string())),
+            false => Err(Failure::Mistake(mistakes.to_string())),
         }
     }
 
@@ -235,9 +243,9 @@ impl Quick {
     }
 
     fn parse(args: &ConfArgs) -> Result<(Self, config::Errors)> {
-        let (path, name) = config::locate(&args.conf).map_err(Failure::new)?;
+        let (path, name) = config::locate(&args.conf).map_err(Failure::Mistake)?;
         let (config, mistakes) =
-            Config::salvage(&path).map_err(|errors| Failure::new(errors.to_string()))?;
+            Config::salvage(&path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, interrupted.clone())
@@ -260,7 +268,7 @@ impl Quick {
 
     fn check_interrupted(&self) -> Result<()> {
         if self.interrupted.load(Relaxed) {
-            bail!("interrupted");
+            return Err(Failure::Interrupted);
         }
         Ok(())
     }
@@ -335,6 +343,7 @@ impl Quick {
             && self.config.interface.table != Table::Off
         {
             bail!(
+                Mistake,
                 "cannot route {block} through {}: its MTU is {mtu}, and IPv6 needs {MIN_V6_MTU}. Set MTU = {MIN_V6_MTU} \
                  or more, or remove what is IPv6 from AllowedIPs",
                 self.name
@@ -446,7 +455,10 @@ impl Quick {
                 _ => None,
             };
             let why = why.unwrap_or_else(|| error.to_string());
-            Failure::new(format!("cannot configure {}: {why}", self.name))
+            Failure::Operation {
+                name: format!("cannot configure {}", self.name),
+                error: why.into(),
+            }
         };
         let client = Client::connect(&self.name).map_err(ClientError::Io);
         client
@@ -465,7 +477,7 @@ impl Quick {
     /// Why there is no status.
     fn explain(&self, error: ClientError) -> Failure {
         let Self { name, .. } = self;
-        Failure::new(match is_nobody(&error) {
+        Failure::State(match is_nobody(&error) {
             true => format!(
                 "`{name}` is not up: no process serves {}/{name}.sock",
                 uapi::DIR

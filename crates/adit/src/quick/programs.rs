@@ -36,7 +36,7 @@ pub(super) fn run_hooks(hooks: &[String], interface: &str, config_file: &Path) -
         };
         let status = status.context(|| format!("cannot run the hook `{script}`"))?;
         if !status.success() {
-            bail!("the hook `{script}` failed ({status})");
+            bail!(State, "the hook `{script}` failed ({status})");
         }
     }
     Ok(())
@@ -59,7 +59,7 @@ fn run(program: &str, args: &[&str], input: &str) -> Result<()> {
     }
     let status = child.wait().context(|| format!("cannot run `{program}`"))?;
     if !status.success() {
-        bail!("`{program} {}` failed ({status})", args.join(" "));
+        bail!(State, "`{program} {}` failed ({status})", args.join(" "));
     }
     Ok(())
 }
@@ -88,9 +88,10 @@ pub(super) fn set_dns(interface: &str, servers: &[String], search: &[String]) ->
         );
     }
     if find("resolvectl").is_none() {
-        return Err(Failure::new(
+        return Err(Failure::State(
             "cannot set DNS: neither resolvconf nor resolvectl is installed; install one (Debian: openresolv or \
-             systemd-resolved) or remove the DNS line",
+             systemd-resolved) or remove the DNS line"
+                .into(),
         ));
     }
     let mut dns = vec!["dns", interface];

@@ -146,6 +146,7 @@ fn named_table(name: &str) -> Result<u32> {
         }
     }
     bail!(
+        Mistake,
         "there is no routing table `{name}`: use a number, or add the name to /etc/iproute2/rt_tables"
     )
 }
@@ -389,10 +390,12 @@ pub(super) fn set_firewall(
     };
     match firewall.set() {
         Err(e) if e.kind() == ErrorKind::Unsupported => bail!(
+            State,
             "a default route through the tunnel needs firewall rules that keep it from being spoofed, and this kernel \
              has no nf_tables ({e}); use one that has, or set Table = off and add the routes yourself"
         ),
         Err(e) if e.kind() == ErrorKind::NotFound => bail!(
+            State,
             "cannot protect the default route: {e}; the kernel's nf_tables needs fib and conntrack (modules nft_fib, \
              nft_ct), or set Table = off and add the routes yourself"
         ),

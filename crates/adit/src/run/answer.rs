@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use adit_ctl::status::{self, Interface};
 use adit_ctl::uapi::{Request, Response, UapiError};
-use adit_engine::{Engine, Errno, SetError};
+use adit_engine::{CommandError, Engine};
 use adit_io::Offloads;
 use adit_netlink::Netlink;
 use adit_netlink::ethtool::tx_udp_segmentation;
 use adit_proto::config::DeviceStatus;
-use rustix::io::Errno as Number;
 
 /// On the control socket.
 pub(super) fn request(engine: &Engine, request: Request) -> Response {
@@ -20,14 +19,8 @@ pub(super) fn request(engine: &Engine, request: Request) -> Response {
     .unwrap_or_else(|error| Response::Refused(uapi_error(error)))
 }
 
-fn uapi_error(error: SetError) -> UapiError {
-    let number = match error.errno {
-        Errno::Invalid => Number::INVAL,
-        Errno::AddressInUse => Number::ADDRINUSE,
-        Errno::Denied => Number::ACCESS,
-        Errno::Io => Number::IO,
-    };
-    UapiError::new(number.raw_os_error(), error.message)
+fn uapi_error(error: CommandError) -> UapiError {
+    UapiError::new(error.errno().raw_os_error(), error.to_string())
 }
 
 /// On the status socket. `tun` is what is in force of the TUN's offloads.

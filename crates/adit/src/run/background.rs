@@ -59,9 +59,12 @@ pub(crate) fn start(args: &RunArgs) -> Result<Child> {
         .wait()
         .context(|| "cannot wait for the background process".into())?;
     if let Some(signal) = status.signal() {
-        bail!("the background process was killed by signal {signal}");
+        bail!(
+            State,
+            "the background process was killed by signal {signal}"
+        );
     }
-    Err(Failure::already_said())
+    Err(Failure::Reported)
 }
 
 /// Reports that this process is ready: to systemd, if it asks, and to the waiting parent, whose
@@ -123,7 +126,7 @@ pub(super) fn die_with(parent: i32) -> Result<()> {
         .context(|| "cannot ask to die with the parent".into())?;
     // It may have ended before we asked.
     if rustix::process::getppid().map(Pid::as_raw_pid) != Some(parent) {
-        bail!("the parent process {parent} has ended");
+        bail!(State, "the parent process {parent} has ended");
     }
     Ok(())
 }

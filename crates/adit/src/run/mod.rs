@@ -163,13 +163,13 @@ fn serve(args: &RunArgs) -> Result<()> {
 
     let result = match ended.recv() {
         Ok(End::Stopped(StopReason::Failed(error))) => {
-            Err(Failure::new(format!("{name} failed: {error}")))
+            Err(error).context(|| format!("{name} failed"))
         }
         Ok(end) => {
             level.verbose(format_args!("{name} ends: {end}"));
             Ok(())
         }
-        Err(_) => Err(Failure::new(format!(
+        Err(_) => Err(Failure::State(format!(
             "{name} ends: nothing is left to wait for"
         ))),
     };
@@ -195,18 +195,18 @@ impl Sockets {
             (None, None) => uapi::Server::bind(name),
         };
         let control = control.map_err(|error| match &error {
-            BindError::AlreadyRunning(_) if is_here(name) => Failure::new(format!(
+            BindError::AlreadyRunning(_) if is_here(name) => Failure::State(format!(
                 "{error}; end that one first (`adit down {name}`, or `ip link delete {name}`)"
             )),
-            BindError::AlreadyRunning(path) => Failure::new(format!(
+            BindError::AlreadyRunning(path) => Failure::State(format!(
                 "{error}, in another network namespace: end that one first (`pgrep -af adit` finds it, `nsenter -t PID -n \
                  adit down {name}` ends it), choose another name, or give this namespace a {} of its own",
                 path.parent().unwrap_or(path).display()
             )),
             BindError::Io(_, _, cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
-                Failure::new(format!("{error}; run as root, or let this user write there"))
+                Failure::State(format!("{error}; run as root, or let this user write there"))
             }
-            _ => Failure::new(error.to_string()),
+            _ => Failure::State(error.to_string()),
         })?;
         let status = match &args.control_dir {
             Some(dir) => status::Server::bind_in(&status_directory(dir), name),
@@ -285,7 +285,7 @@ fn open_tun(name: &str, offloads: Offloads) -> Result<Tun> {
     let existed = (netlink.as_ref()).is_ok_and(|netlink| netlink.link(name).is_ok());
     let tun = Tun::open(name, 1, offloads).context(|| format!("cannot create {name}"))?;
     let Some(tun) = tun.into_iter().next() else {
-        bail!("cannot create {name}: no TUN queue")
+        bail!(State, "cannot create {name}: no TUN queue")
     };
     let (Ok(netlink), Ok(index)) = (netlink, tun.ifindex()) else {
         return Ok(tun);
@@ -338,7 +338,10 @@ fn inherited_number(variable: &str) -> Result<Option<i32>> {
         Ok(value) if value.is_empty() => Ok(None),
         Ok(value) => match value.parse() {
             Ok(number) if number >= 0 => Ok(Some(number)),
-            _ => bail!("{variable} is `{value}`; expected the number of an open file descriptor"),
+            _ => bail!(
+                Mistake,
+                "{variable} is `{value}`; expected the number of an open file descriptor"
+            ),
         },
     }
 }

@@ -38,7 +38,7 @@ fn udp_sizes(mtu: u32, header: u32) -> Vec<usize> {
 }
 
 /// Pings, TCP both ways and datagrams of many sizes, over IPv4 and IPv6 inside.
-fn exercise(tunnel: &Tunnel, tcp_bytes: u64) {
+fn exercise(tunnel: &WgTunnel, tcp_bytes: u64) {
     let (left, right) = (&tunnel.left, &tunnel.right);
     ping(&left.host, &right.v4, 3);
     ping(&right.host, &left.v6, 3);
@@ -53,15 +53,15 @@ fn exercise(tunnel: &Tunnel, tcp_bytes: u64) {
 
 #[test]
 fn a_tunnel_over_ipv4_carries_ipv4_and_ipv6_unchanged() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     exercise(&tunnel, 32 * MIB);
 }
 
 #[test]
 fn a_tunnel_over_ipv6_carries_ipv4_and_ipv6_unchanged() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             outer: Family::V6,
@@ -73,8 +73,8 @@ fn a_tunnel_over_ipv6_carries_ipv4_and_ipv6_unchanged() {
 
 #[test]
 fn a_tunnel_with_a_preshared_key_carries_traffic() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             psk: true,
@@ -86,8 +86,8 @@ fn a_tunnel_with_a_preshared_key_carries_traffic() {
 
 #[test]
 fn an_mtu_of_1280_carries_everything_that_fits_it() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             mtu: 1280,
@@ -100,10 +100,10 @@ fn an_mtu_of_1280_carries_everything_that_fits_it() {
 
 #[test]
 fn jumbo_frames_carry_an_mtu_of_8920() {
-    let net = Pair::new();
+    let net = SitePair::new();
     net.left.sh("ip link set eth0 mtu 9000");
     net.right.sh("ip link set eth0 mtu 9000");
-    let tunnel = Tunnel::new(
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             mtu: 8920,
@@ -116,8 +116,8 @@ fn jumbo_frames_carry_an_mtu_of_8920() {
 
 #[test]
 fn an_mtu_larger_than_the_path_works_in_fragments() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             mtu: 9000,
@@ -136,8 +136,8 @@ fn an_mtu_larger_than_the_path_works_in_fragments() {
 
 #[test]
 fn datagrams_larger_than_the_mtu_arrive_in_fragments() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     ping(&left.host, &right.v4, 1);
     udp(
@@ -158,8 +158,8 @@ fn datagrams_larger_than_the_mtu_arrive_in_fragments() {
 
 #[test]
 fn fifty_flows_at_once_arrive_whole() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     ping(&left.host, &right.v4, 1);
     tcp_many(&left.host, &right.host, &right.v4, 50, MIB);
@@ -168,11 +168,11 @@ fn fifty_flows_at_once_arrive_whole() {
 
 #[test]
 fn a_flooding_peer_leaves_another_its_share() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     let (hub, quiet) = (&tunnel.left, &tunnel.right);
-    let third = Host::new("third");
+    let third = Container::new("third");
     link(
         &third,
         "eth0",
@@ -239,6 +239,86 @@ fn a_flooding_peer_leaves_another_its_share() {
     );
 }
 
+/// The path to one peer of a hub takes 64 kbit/s, so that what is sent to it stays in the hub's
+/// sockets for longer than this test.
+#[test]
+fn a_peer_behind_a_slow_path_delays_no_other() {
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let (hub, quick) = (&tunnel.left, &tunnel.right);
+    let slow = Container::new("slow");
+    link(
+        &slow,
+        "eth0",
+        &["10.0.1.2/24"],
+        &net.left,
+        "eth1",
+        &["10.0.1.1/24"],
+    );
+    let keys = Keys::new();
+    let _daemon = Daemon::start(&slow, Program::Adit, "wg0", &Start::default());
+    setconf(
+        &slow,
+        "wg0",
+        &format!(
+            "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {}\nAllowedIPs = {}/32\nEndpoint = 10.0.1.1:{}\n",
+            keys.private, hub.keys.public, hub.v4, hub.port
+        ),
+    );
+    slow.sh("ip addr add 192.168.77.3/24 dev wg0; ip link set wg0 up");
+    hub.wg(&format!(
+        "set {{}} peer {} allowed-ips 192.168.77.3/32",
+        keys.public
+    ));
+    ping(&slow, &hub.v4, 1);
+    hub.host
+        .sh("tc qdisc add dev eth1 root tbf rate 64kbit burst 5kb limit 30mb");
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let flood = hub.host.spawn(move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        socket.set_nonblocking(true).expect("a socket option");
+        let start = Instant::now();
+        while !stopped.load(Ordering::Relaxed) && start.elapsed() < seconds(120) {
+            // 200 Mb/s.
+            for _ in 0..19 {
+                let _ = socket.send_to(&[7; 1300], ("192.168.77.3", 9));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let drops = || -> Vec<(String, u64)> {
+        let status = hub.status();
+        let peers = status["peers"].as_array().expect("peers");
+        let slow_path = |peer: &serde_json::Value| {
+            let key = peer["public_key"].as_str().expect("a key").to_owned();
+            (key, peer["drops"]["slow_path"].as_u64().unwrap_or(0))
+        };
+        peers.iter().map(slow_path).collect()
+    };
+    let dropped = |key: &str| {
+        drops()
+            .into_iter()
+            .find(|(of, _)| of == key)
+            .expect("a peer")
+            .1
+    };
+    wait_for("the slow path is known", seconds(30), || {
+        dropped(&keys.public) > 0
+    });
+    tcp(&hub.host, &quick.host, &quick.v4, 64 * MIB);
+    tcp(&quick.host, &hub.host, &hub.v4, 64 * MIB);
+    let before = dropped(&keys.public);
+    wait_for("the flood goes on", seconds(30), || {
+        dropped(&keys.public) > before
+    });
+    assert_eq!(dropped(&quick.keys.public), 0);
+    stop.store(true, Ordering::Relaxed);
+    flood.join().expect("the flood ends");
+}
+
 /// What the kernel tells of a thread of the process.
 fn status_of(daemon: &Daemon, thread: &str) -> String {
     let tasks = format!("/proc/{}/task", daemon.pid());
@@ -274,8 +354,8 @@ fn sparse_packets_are_processed_where_they_come_from() {
         wait_for(&format!("both ends go to CPU {cpu}"), seconds(30), || {
             // One that found the CPU too busy, with other tests perhaps, would be slow to come
             // again.
-            let net = Pair::new();
-            let tunnel = Tunnel::new(&net, Setup::default());
+            let net = SitePair::new();
+            let tunnel = WgTunnel::new(&net, Setup::default());
             tunnel.connect();
             let (left, right) = (&tunnel.left, &tunnel.right);
             let lone = format!("taskset -c {cpu} ping -n -q -c 20 -i 0.01 -W 1");

@@ -11,7 +11,7 @@ fn subject() -> String {
 }
 
 /// The processes of the host that run the implementation under test, in the host's numbers.
-fn processes(host: &Host) -> Vec<u32> {
+fn processes(host: &Container) -> Vec<u32> {
     let program = Program::Adit.path();
     std::fs::read_dir(host.path("/proc"))
         .expect("the host's /proc")
@@ -24,13 +24,13 @@ fn processes(host: &Host) -> Vec<u32> {
         .collect()
 }
 
-fn gone(host: &Host) -> bool {
+fn gone(host: &Container) -> bool {
     processes(host).is_empty()
 }
 
 #[test]
 fn it_returns_when_the_interface_exists_and_the_socket_answers() {
-    let host = Host::new("left");
+    let host = Container::new("left");
     // Once may be luck.
     for i in 0..10 {
         host.sh(&format!(
@@ -44,7 +44,7 @@ fn it_returns_when_the_interface_exists_and_the_socket_answers() {
 
 #[test]
 fn a_service_manager_out_of_reach_is_no_reason_to_fail() {
-    let host = Host::new("left");
+    let host = Container::new("left");
     // The second is systemd's for a virtual machine.
     for (i, socket) in ["/nowhere/notify", "vsock:2:1234"].iter().enumerate() {
         let script = format!(
@@ -59,7 +59,7 @@ fn a_service_manager_out_of_reach_is_no_reason_to_fail() {
 #[test]
 fn it_ends_cleanly_on_sigterm_and_sigint() {
     for signal in ["TERM", "INT"] {
-        let host = Host::new("left");
+        let host = Container::new("left");
         let mut daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
         daemon.signal(signal);
         let status = daemon.wait();
@@ -77,7 +77,7 @@ fn once_the_control_socket_is_gone_the_name_is_free() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let (socket, interface) = ("/run/wireguard/wg0.sock", "/sys/class/net/wg0");
     // It may go first by luck.
     for round in 0..40 {
@@ -101,7 +101,7 @@ fn in_the_background_it_is_found_by_its_name() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     host.sh(&format!("LOG_LEVEL=silent {} wg0", subject()));
     let found = host.sh("pgrep -x adit");
     assert_eq!(found.trim(), processes(&host)[0].to_string());
@@ -112,7 +112,7 @@ fn in_the_background_it_is_found_by_its_name() {
 
 #[test]
 fn in_the_background_too_it_ends_on_sigterm() {
-    let host = Host::new("left");
+    let host = Container::new("left");
     host.sh(&format!("LOG_LEVEL=silent {} wg0", subject()));
     let pids = processes(&host);
     assert_eq!(pids.len(), 1);
@@ -127,7 +127,7 @@ fn a_verbose_log_tells_how_handshakes_go_and_another_does_not() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let (keys, peer) = (Keys::new(), Keys::new());
     for level in ["verbose", "error"] {
         host.sh(&format!(
@@ -159,7 +159,7 @@ fn a_log_that_nobody_can_take_any_more_ends_nothing() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let peer = Keys::new();
     for to in ["2>&1 > /dev/null | true", "2> /dev/full"] {
         // The pipe's reader has ended for sure when the interface is configured.
@@ -192,7 +192,7 @@ fn in_the_background_it_keeps_nothing_open_that_its_caller_had() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let adit = subject();
     host.sh(&format!(
         "set -e; exec 9> /run/lock-of-caller; flock 9; {adit} wg0; exec 9>&-; flock -n /run/lock-of-caller true"
@@ -202,7 +202,7 @@ fn in_the_background_it_keeps_nothing_open_that_its_caller_had() {
 
 #[test]
 fn it_ends_when_its_socket_is_removed() {
-    let host = Host::new("left");
+    let host = Container::new("left");
     let mut daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
     host.sh("rm /var/run/wireguard/wg0.sock");
     assert!(daemon.wait().success());
@@ -211,8 +211,8 @@ fn it_ends_when_its_socket_is_removed() {
 
 #[test]
 fn a_second_process_for_an_interface_is_refused() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     let host = &tunnel.left.host;
     for arguments in ["-f wg0", "wg0"] {
@@ -237,7 +237,7 @@ fn a_second_process_for_an_interface_is_refused() {
 
 #[test]
 fn a_stale_socket_is_taken_over() {
-    let host = Host::new("left");
+    let host = Container::new("left");
     let mut daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
     daemon.signal("KILL");
     daemon.wait();
@@ -251,7 +251,7 @@ fn a_stale_socket_is_taken_over() {
 
 #[test]
 fn the_control_socket_is_for_its_owner_only() {
-    let host = Host::new("left");
+    let host = Container::new("left");
     let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
     assert_eq!(
         host.sh("stat -c '%a %F' /run/wireguard/wg0.sock | cut -c2-")
@@ -268,7 +268,7 @@ fn the_control_socket_is_for_its_owner_only() {
 
 #[test]
 fn names_that_no_interface_can_have_are_refused_with_the_reason() {
-    let host = Host::new("left");
+    let host = Container::new("left");
     for name in ["sixteen-letters-", "a/b", "..", "''", "'a b'"] {
         let output = host.try_sh(&format!("timeout 10 {} -f {name}", subject()));
         assert!(
@@ -296,7 +296,7 @@ fn a_slip_in_a_command_makes_no_interface_unless_one_is_meant() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let adit = subject();
     for (slip, meant) in [("upp", "adit up"), ("shwo", "adit show")] {
         let output = host.try_sh(&format!("{adit} {slip}"));
@@ -325,7 +325,7 @@ fn arguments_that_are_no_text_are_wrong_usage() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     for arguments in ["", "-f", "show", "up"] {
         let output = host.try_sh(&format!(
             "timeout 10 {} {arguments} \"$(printf '\\377')\"",
@@ -342,7 +342,7 @@ fn arguments_that_are_no_text_are_wrong_usage() {
 
 #[test]
 fn without_the_rights_it_says_so_and_leaves_nothing() {
-    let host = Host::new("left");
+    let host = Container::new("left");
     // The program's own directory need not be open to everybody.
     host.sh(&format!(
         "mkdir /run/bin; cp {} /run/bin/subject; chmod 755 /run/bin/subject",
@@ -372,7 +372,7 @@ fn without_inotify_it_names_the_limit_and_leaves_nothing() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let output = host.try_sh(&format!(
         "unshare -U -r sh -c 'echo 0 > /proc/sys/user/max_inotify_instances; exec timeout 10 {} -f wg0'",
         subject()
@@ -387,7 +387,7 @@ fn without_inotify_it_names_the_limit_and_leaves_nothing() {
 
 #[test]
 fn a_name_that_another_kind_of_interface_has_is_refused() {
-    let host = Host::new("left");
+    let host = Container::new("left");
     host.sh("ip link add wg0 type veth peer name other");
     let output = host.try_sh(&format!("timeout 10 {} -f wg0", subject()));
     assert!(
@@ -405,8 +405,8 @@ fn a_name_that_another_kind_of_interface_has_is_refused() {
 
 #[test]
 fn a_killed_daemon_leaves_no_plaintext_path_and_recovers() {
-    let net = Pair::new();
-    let mut tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let mut tunnel = WgTunnel::new(
         &net,
         Setup {
             keepalive: Some(1),

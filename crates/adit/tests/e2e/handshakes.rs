@@ -69,7 +69,7 @@ fn cpu_time(pid: u32) -> Duration {
 #[test]
 fn a_responder_answers_every_initiator_once() {
     const COUNT: u64 = 2000;
-    let net = Pair::new();
+    let net = SitePair::new();
     let daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
     let keys = Keys::new();
     let responder = decode(&keys.public);

@@ -16,10 +16,10 @@ const MIB: u64 = 1 << 20;
 /// ```
 #[test]
 fn a_moved_interface_keeps_its_sockets_where_it_was_made() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (birth, right) = (&tunnel.left, &tunnel.right);
-    let inner = Host::new("inner");
+    let inner = Container::new("inner");
     move_link(&birth.host, "wg0", &inner);
     inner.sh("set -e; ip addr add 192.168.77.1/24 dev wg0; ip addr add fd77::1/64 dev wg0 nodad; ip link set wg0 mtu 1420 up");
     ping(&inner, &right.v4, 3);
@@ -39,7 +39,7 @@ fn an_interface_has_no_address_that_nobody_gave_it() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
     for _ in 0..2 {
         host.sh("ip link set wg0 up");
@@ -55,7 +55,7 @@ fn an_interface_begins_with_mtu_1420_unless_it_was_there_before() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     host.sh("ip tuntap add dev wg1 mode tun; ip link set wg1 mtu 1333");
     for (name, mtu) in [("wg0", 1420), ("wg1", 1333)] {
         let _daemon = Daemon::start(&host, Program::Adit, name, &Start::default());
@@ -66,8 +66,8 @@ fn an_interface_begins_with_mtu_1420_unless_it_was_there_before() {
 
 #[test]
 fn an_mtu_of_65535_or_1280_is_the_users_to_choose() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     let (left, right) = (&tunnel.left, &tunnel.right);
     // The longest datagram of UDP over IPv4 holds 65,475 bytes; what is shorter than the MTU is
@@ -94,8 +94,8 @@ fn an_mtu_of_65535_or_1280_is_the_users_to_choose() {
 
 #[test]
 fn an_interface_moved_while_traffic_flows_goes_on_there() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     tcp(
         &tunnel.left.host,
@@ -103,7 +103,7 @@ fn an_interface_moved_while_traffic_flows_goes_on_there() {
         &tunnel.right.v4,
         4 * MIB,
     );
-    let inner = Host::new("inner");
+    let inner = Container::new("inner");
     let ticks = UdpTicker::start(
         &tunnel.right.host,
         &tunnel.left.host,
@@ -121,8 +121,8 @@ fn an_interface_moved_while_traffic_flows_goes_on_there() {
 
 #[test]
 fn a_renamed_interface_goes_on() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     left.host.sh("set -e; ip link set wg0 down; ip link set wg0 name tunnel7; ip link set tunnel7 up; ip addr add fd77::1/64 dev tunnel7 nodad");
@@ -143,8 +143,8 @@ fn a_renamed_interface_goes_on() {
 
 #[test]
 fn a_changed_mtu_is_followed_under_traffic() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     let flow = Flow::start(&left.host, &right.host, &right.v4);
@@ -164,8 +164,8 @@ fn a_changed_mtu_is_followed_under_traffic() {
 
 #[test]
 fn an_interface_taken_down_and_up_again_carries_traffic_again() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     left.host.sh("ip link set wg0 down");
@@ -183,8 +183,8 @@ fn an_interface_taken_down_and_up_again_carries_traffic_again() {
 /// Its shards may still have the port open when it comes up again.
 #[test]
 fn an_interface_that_flaps_under_traffic_finds_its_port_free() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     let flow = Flow::start(&right.host, &left.host, &left.v4);
@@ -198,8 +198,8 @@ fn an_interface_that_flaps_under_traffic_finds_its_port_free() {
 
 #[test]
 fn deleting_an_interface_with_a_full_socket_ends_its_process() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     let left = &tunnel.left.host;
     left.sh("tc qdisc replace dev eth0 root tbf rate 100kbit burst 64k limit 200m");
@@ -222,7 +222,7 @@ fn deleting_an_interface_with_a_full_socket_ends_its_process() {
 
 #[test]
 fn a_port_chosen_by_the_kernel_survives_down_and_up() {
-    let net = Pair::new();
+    let net = SitePair::new();
     let _daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
     let port = || {
         let port = net.left.sh("wg show wg0 listen-port");
@@ -248,7 +248,7 @@ fn a_port_chosen_by_the_kernel_survives_down_and_up() {
 
 #[test]
 fn an_interface_that_is_down_sends_nothing() {
-    let net = Pair::new();
+    let net = SitePair::new();
     let wire = Capture::start(&net.right, "eth0", "udp");
     let _daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
     let (own, other) = (Keys::new(), Keys::new());
@@ -271,8 +271,8 @@ fn an_interface_that_is_down_sends_nothing() {
 
 #[test]
 fn deleting_an_interface_ends_its_process_and_socket() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     let flow_target = tunnel.right.v4.clone();
     let _ = tunnel
@@ -291,7 +291,7 @@ fn deleting_an_interface_ends_its_process_and_socket() {
 
 #[test]
 fn open_descriptors_of_interface_and_socket_are_taken_over() {
-    let net = Pair::new();
+    let net = SitePair::new();
     let host = net.left.clone();
     host.sh("mkdir -p /run/wireguard");
     let listener = UnixListener::bind(host.path("/run/wireguard/wg0.sock")).expect("a socket");
@@ -349,8 +349,8 @@ fn open_descriptors_of_interface_and_socket_are_taken_over() {
 /// lost.
 #[test]
 fn an_overflowing_interface_becomes_noqueue_by_default() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     let (left, right) = (&tunnel.left, &tunnel.right);
     // As a PostUp hook does it. It works only while the qdisc is the default.

@@ -19,7 +19,7 @@ fn exchanges(other: Program) {
     for (left, right) in both_ways(other) {
         for (outer, psk) in [(Family::V4, false), (Family::V6, true)] {
             println!("{left:?} begins, {right:?} answers, over {outer:?}, PSK {psk}");
-            let net = Pair::new();
+            let net = SitePair::new();
             let setup = Setup {
                 left,
                 right,
@@ -28,7 +28,7 @@ fn exchanges(other: Program) {
                 right_knows_left: !learns_endpoints(right),
                 ..Setup::default()
             };
-            let tunnel = Tunnel::new(&net, setup);
+            let tunnel = WgTunnel::new(&net, setup);
             ping(&net.left, &tunnel.right.v4, 5);
             ping(&net.right, &tunnel.left.v6, 5);
             udp(
@@ -63,8 +63,8 @@ fn exchanges(other: Program) {
 fn carries_bulk(other: Program) {
     for (left, right) in both_ways(other) {
         println!("{left:?} begins, {right:?} answers");
-        let net = Pair::new();
-        let tunnel = Tunnel::new(
+        let net = SitePair::new();
+        let tunnel = WgTunnel::new(
             &net,
             Setup {
                 left,
@@ -88,8 +88,8 @@ fn roams(other: Program) {
             continue;
         }
         println!("{left:?} roams, {right:?} follows");
-        let net = Pair::new();
-        let tunnel = Tunnel::new(
+        let net = SitePair::new();
+        let tunnel = WgTunnel::new(
             &net,
             Setup {
                 left,
@@ -144,8 +144,8 @@ fn roams(other: Program) {
 /// The other side is killed and comes back with the same keys: a new handshake takes over, whoever
 /// needs it first.
 fn survives_a_restart(other: Program) {
-    let net = Pair::new();
-    let mut tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let mut tunnel = WgTunnel::new(
         &net,
         Setup {
             right: other,
@@ -174,8 +174,8 @@ fn survives_a_restart(other: Program) {
 fn is_renewed(other: Program) {
     let runs = both_ways(other).map(|(left, right)| {
         std::thread::spawn(move || {
-            let net = Pair::new();
-            let tunnel = Tunnel::new(
+            let net = SitePair::new();
+            let tunnel = WgTunnel::new(
                 &net,
                 Setup {
                     left,

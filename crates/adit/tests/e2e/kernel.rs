@@ -88,7 +88,7 @@ impl World {
             &self.ours,
             &self.theirs,
             2,
-            (begins == Begins::Host).then_some(guest),
+            (begins == Begins::Container).then_some(guest),
         );
         let theirs = config(
             &self.theirs,
@@ -132,17 +132,17 @@ impl World {
 /// Which side begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Begins {
-    Host,
+    Container,
     Guest,
 }
 
 fn exchanges(world: &World, bytes: u64) {
     let psk = Keys::psk();
     for (begins, outer, psk) in [
-        (Begins::Host, Family::V4, None),
+        (Begins::Container, Family::V4, None),
         (Begins::Guest, Family::V6, Some(psk.as_str())),
         (Begins::Guest, Family::V4, None),
-        (Begins::Host, Family::V6, Some(psk.as_str())),
+        (Begins::Container, Family::V6, Some(psk.as_str())),
     ] {
         println!(
             "the {begins:?} begins, over {outer:?}, PSK {}",
@@ -159,7 +159,7 @@ fn exchanges(world: &World, bytes: u64) {
 }
 
 fn roams(world: &World) {
-    world.configure(Begins::Host, Family::V4, None);
+    world.configure(Begins::Container, Family::V4, None);
     world.ping_both_ways();
     // The host moves, the guest follows.
     world.guest.host.sh("wg set wg0 listen-port 40000");
@@ -213,7 +213,7 @@ fn it_exchanges_packets_with_the_kernel_whoever_begins() {
 
 #[test]
 fn sessions_with_the_kernel_are_renewed_under_traffic() {
-    let runs = [Begins::Host, Begins::Guest].map(|begins| {
+    let runs = [Begins::Container, Begins::Guest].map(|begins| {
         std::thread::spawn(move || {
             let Some(world) = World::new(Inside::Kernel) else {
                 return;
@@ -339,7 +339,7 @@ fn a_machine_reset_to_a_snapshot_uses_no_counter_twice() {
     let capture = Capture::start(&world.guest.host, "tap0", "udp and src host 10.9.0.2");
     // The host begins, so that the guest's first initiation is after the reset: its clock is behind
     // then.
-    world.configure(Begins::Host, Family::V4, None);
+    world.configure(Begins::Container, Family::V4, None);
     ping(&world.guest.host, "192.168.77.2", 3);
     world.guest.take_snapshot();
     world.guest.sh("ping -q -c 5 -s 300 -W 10 192.168.77.1");

@@ -17,13 +17,10 @@ use serde_json::Value;
 use crate::handshakes::{decode, encode, initiation};
 use crate::harness::*;
 
-/// `adit show wg0 --json` of a side, its data path.
+/// The status of a side's data path.
 #[track_caller]
 fn engine(side: &Side) -> Value {
-    let adit = Program::Adit.path();
-    let show = format!("{} show {} --json", adit.display(), side.interface);
-    let report: Value = serde_json::from_str(&side.host.sh(&show)).expect("JSON");
-    report["interfaces"][0]["engine"].clone()
+    side.status()["engine"].take()
 }
 
 #[track_caller]
@@ -49,7 +46,7 @@ fn says(side: &Side, words: &[&str]) -> String {
 
 /// No key that is secret stands in a side's log.
 #[track_caller]
-fn keeps_secrets(tunnel: &Tunnel) {
+fn keeps_secrets(tunnel: &WgTunnel) {
     for side in [&tunnel.left, &tunnel.right] {
         let log = side.daemon.log();
         assert!(log.contains("wg0"), "there is a log: {log}");
@@ -64,14 +61,14 @@ fn keeps_secrets(tunnel: &Tunnel) {
 }
 
 /// A packet of the left side asks for a session that does not come.
-fn knock(tunnel: &Tunnel) {
+fn knock(tunnel: &WgTunnel) {
     ping_fails(&tunnel.left.host, &tunnel.right.v4);
 }
 
 #[test]
 fn a_wrong_public_key_of_ours_is_told_by_log_and_counter() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     // The left side has another key for the right one.
     let wrong = Keys::new().public;
@@ -103,8 +100,8 @@ fn a_wrong_public_key_of_ours_is_told_by_log_and_counter() {
 
 #[test]
 fn an_unknown_peer_is_told_by_log_and_counter() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     right.wg(&format!("set {{}} peer {} remove", left.keys.public));
     knock(&tunnel);
@@ -124,12 +121,12 @@ fn an_unknown_peer_is_told_by_log_and_counter() {
 
 #[test]
 fn a_preshared_key_that_differs_is_told_by_log_and_counter() {
-    let net = Pair::new();
+    let net = SitePair::new();
     let setup = Setup {
         psk: true,
         ..Setup::default()
     };
-    let tunnel = Tunnel::new(&net, setup);
+    let tunnel = WgTunnel::new(&net, setup);
     let (left, right) = (&tunnel.left, &tunnel.right);
     let other = Keys::psk();
     let set = format!(
@@ -163,8 +160,8 @@ fn a_preshared_key_that_differs_is_told_by_log_and_counter() {
 
 #[test]
 fn an_older_timestamp_and_a_replay_are_told_by_log_and_counter() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let right = &tunnel.right;
     let responder = decode(&right.keys.public);
     let now = SystemTime::now()
@@ -203,8 +200,8 @@ fn an_older_timestamp_and_a_replay_are_told_by_log_and_counter() {
 
 #[test]
 fn a_wrong_inner_source_is_told_by_log_and_counter() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     left.host.sh("ip addr add 192.168.99.1/32 dev wg0");
@@ -226,12 +223,12 @@ fn a_wrong_inner_source_is_told_by_log_and_counter() {
 #[test]
 fn a_wrong_port_is_told_by_log_and_counter() {
     for outer in [Family::V4, Family::V6] {
-        let net = Pair::new();
+        let net = SitePair::new();
         let setup = Setup {
             outer,
             ..Setup::default()
         };
-        let tunnel = Tunnel::new(&net, setup);
+        let tunnel = WgTunnel::new(&net, setup);
         let (left, right) = (&tunnel.left, &tunnel.right);
         let host = net.address_of_right(outer);
         let wrong = outer.with_port(&host, 51999);
@@ -260,8 +257,8 @@ fn a_wrong_port_is_told_by_log_and_counter() {
 
 #[test]
 fn a_firewall_on_this_host_is_told_by_log_and_counter() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     left.host.sh(
         "nft add table inet f; nft 'add chain inet f out { type filter hook output priority 0; }'; \
@@ -304,8 +301,8 @@ fn a_firewall_on_this_host_is_told_by_log_and_counter() {
 
 #[test]
 fn a_firewall_at_the_peer_is_told_by_log_and_counter() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     let peer = format!("peer {}", right.keys.public);
     right.host.sh(
@@ -340,8 +337,8 @@ fn a_firewall_at_the_peer_is_told_by_log_and_counter() {
 
 #[test]
 fn a_peer_that_nobody_answers_for_is_told_as_unreachable() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     let key = &right.keys.public;
     // No host has this address, which the kernel finds out after a while.
@@ -368,14 +365,14 @@ fn a_peer_that_nobody_answers_for_is_told_as_unreachable() {
 
 #[test]
 fn without_verbose_mistakes_are_counted_and_not_logged() {
-    let net = Pair::new();
+    let net = SitePair::new();
     let quiet = Start::default().env("LOG_LEVEL", "error");
     let setup = Setup {
         start_right: quiet.clone(),
         start_left: quiet,
         ..Setup::default()
     };
-    let tunnel = Tunnel::new(&net, setup);
+    let tunnel = WgTunnel::new(&net, setup);
     let (left, right) = (&tunnel.left, &tunnel.right);
     right.wg(&format!("set {{}} peer {} remove", left.keys.public));
     knock(&tunnel);
@@ -388,8 +385,8 @@ fn without_verbose_mistakes_are_counted_and_not_logged() {
 #[test]
 fn a_flood_of_wrong_initiations_writes_few_lines() {
     const FLOOD: u64 = 20_000;
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let right = &tunnel.right;
     let (_, mut message) = initiation(1, decode(&right.keys.public), Tai64N::default());
     // Of mac1.
@@ -443,8 +440,8 @@ fn a_flood_of_wrong_initiations_writes_few_lines() {
 /// drop.
 #[test]
 fn an_idle_healthy_tunnel_shows_no_drops() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     // As `ping -6 ff02::1%wg0` or an mDNS responder would.
     for side in [&tunnel.left, &tunnel.right] {
@@ -479,8 +476,8 @@ fn dropped(side: &Side) -> u64 {
 /// Invariant 10, where a queue behind the tunnel is full.
 #[test]
 fn what_the_outer_queue_drops_is_counted() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     // A burst holds a whole train: a shorter one cuts trains into packets, and tells nothing of
@@ -507,7 +504,7 @@ fn what_the_outer_queue_drops_is_counted() {
 }
 
 /// Sends so many trains of so many datagrams each; returns how many datagrams that are.
-fn send_trains(from: &Host, to: SocketAddr, trains: u64, datagrams: usize) -> u64 {
+fn send_trains(from: &Container, to: SocketAddr, trains: u64, datagrams: usize) -> u64 {
     let send = move || {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
         let socket = Udp::bind(any, 0, Offloads::ALL, false).expect("a socket");
@@ -536,16 +533,16 @@ fn send_trains(from: &Host, to: SocketAddr, trains: u64, datagrams: usize) -> u6
 /// ```
 #[test]
 fn packets_that_a_stopped_process_misses_are_counted() {
-    let net = Pair::new();
+    let net = SitePair::new();
     let setup = Setup {
         // Each datagram has a place of its own in the receive buffer.
         start_right: Start::default().env("ADIT_DISABLE_OFFLOADS", "udp-gro"),
         ..Setup::default()
     };
-    let tunnel = Tunnel::new(&net, setup);
+    let tunnel = WgTunnel::new(&net, setup);
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
-    let client = Host::new("client");
+    let client = Container::new("client");
     let (at_left, at_client) = (&["10.2.0.1/24"], &["10.2.0.2/24"]);
     link(&net.left, "eth2", at_left, &client, "eth0", at_client);
     net.left.forwards();
@@ -622,13 +619,13 @@ fn packets_that_a_stopped_process_misses_are_counted() {
 #[test]
 fn a_peer_that_answers_with_icmp_costs_another_no_packet() {
     for outer in [Family::V4, Family::V6] {
-        let net = Pair::new();
+        let net = SitePair::new();
         let setup = Setup {
             outer,
             ..Setup::default()
         };
-        let mut tunnel = Tunnel::new(&net, setup);
-        let other = Host::new("other");
+        let mut tunnel = WgTunnel::new(&net, setup);
+        let other = Container::new("other");
         link(
             &net.left,
             "eth1",

@@ -19,23 +19,19 @@ const NAMES: [&str; 8] = [
 
 /// Whether an offload is in force at a side, which is Adit.
 fn in_force(side: &Side, name: &str) -> bool {
-    let report = side.host.sh(&format!(
-        "{} show wg0 --json",
-        Program::Adit.path().display()
-    ));
-    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
-    let state = &report["interfaces"][0]["engine"]["offloads"][name];
+    let status = side.status();
+    let state = &status["engine"]["offloads"][name];
     state
         .as_bool()
-        .unwrap_or_else(|| panic!("{name} in {report}"))
+        .unwrap_or_else(|| panic!("{name} in {status}"))
 }
 
 /// The left side without these offloads, the right one with all of them, traffic of every kind both
 /// ways.
 fn the_bytes_are_the_same_without(names: &[&str]) {
-    let net = Pair::new();
+    let net = SitePair::new();
     let start = Start::default().env("ADIT_DISABLE_OFFLOADS", &names.join(","));
-    let tunnel = Tunnel::new(
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             start_left: start,
@@ -94,7 +90,7 @@ fn an_unknown_offload_is_refused_by_name() {
     if !Program::Adit.is_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let output = host.try_sh(&format!(
         "timeout 10 {} -f --disable-offload warp-drive wg0",
         Program::Adit.path().display()
@@ -113,11 +109,11 @@ fn an_unknown_offload_is_refused_by_name() {
 
 #[test]
 fn an_egress_device_without_offloads_changes_no_byte() {
-    let net = Pair::new();
+    let net = SitePair::new();
     for host in [&net.left, &net.right] {
         host.sh("ethtool -K eth0 tx off rx off tso off gso off gro off > /dev/null");
     }
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     tcp(&net.left, &net.right, &tunnel.right.v4, 8 * MIB);
     tcp(&net.right, &net.left, &tunnel.left.v6, 8 * MIB);
@@ -141,8 +137,8 @@ fn an_egress_device_without_offloads_changes_no_byte() {
 fn a_path_that_shrinks_below_a_segment_stops_no_traffic() {
     // A GSO send whose segments exceed the route's MTU fails (EMSGSIZE, EINVAL); plain datagrams
     // are fragmented.
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     tcp(&net.left, &net.right, &tunnel.right.v4, 4 * MIB);
     for host in [&net.left, &net.right] {
@@ -171,8 +167,8 @@ fn vxlan_inside_the_tunnel_arrives_whole() {
         let start = without.map_or_else(Start::default, |name| {
             Start::default().env("ADIT_DISABLE_OFFLOADS", name)
         });
-        let net = Pair::new();
-        let tunnel = Tunnel::new(
+        let net = SitePair::new();
+        let tunnel = WgTunnel::new(
             &net,
             Setup {
                 start_left: start.clone(),
@@ -212,8 +208,8 @@ fn vxlan_inside_the_tunnel_arrives_whole() {
 /// tunnel's device is.
 #[test]
 fn an_application_on_the_vxlan_port_gets_every_datagram() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     tunnel.connect();
     let (tell, told) = mpsc::channel();
     let address = format!("{}:4789", tunnel.right.v4);

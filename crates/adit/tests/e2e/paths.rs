@@ -6,19 +6,19 @@ use crate::harness::*;
 const MIB: u64 = 1 << 20;
 
 /// A tunnel between the two ends of a routed network.
-pub fn routed_tunnel(net: &Routed, setup: Setup) -> Tunnel {
+pub fn routed_tunnel(net: &Routed, setup: Setup) -> WgTunnel {
     let (left, right) = (
         net.address_of_left(setup.outer),
         net.address_of_right(setup.outer),
     );
-    Tunnel::between((&net.left, left), (&net.right, right), setup)
+    WgTunnel::between((&net.left, left), (&net.right, right), setup)
 }
 
 /// The left side's port, then its address, then its address family change; the right side follows
 /// each time.
 fn the_right_side_follows(outer: Family) {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             outer,
@@ -169,7 +169,7 @@ fn the_source_sticks(outer: Family) {
         right_knows_left: false,
         ..Setup::default()
     };
-    let tunnel = Tunnel::between(
+    let tunnel = WgTunnel::between(
         (&net.left, net.address_of_left(outer)),
         (&net.right, stuck),
         setup,
@@ -242,8 +242,8 @@ fn the_ipv6_source_address_stays_until_it_goes_away() {
 
 #[test]
 fn what_cannot_leave_is_not_counted_as_sent() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     left.host.sh("ip route add prohibit 10.0.0.2/32");
@@ -299,8 +299,8 @@ fn a_fwmark_lets_everything_else_be_routed_into_the_tunnel() {
 
 #[test]
 fn a_tunnel_inside_a_tunnel_carries_traffic() {
-    let net = Pair::new();
-    let outer = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let outer = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&outer.left, &outer.right);
     let mut inner = Vec::new();
     for (side, other, address, peer) in [
@@ -328,8 +328,8 @@ fn a_tunnel_inside_a_tunnel_carries_traffic() {
 
 #[test]
 fn a_routing_loop_is_bounded_and_ends_with_the_route() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     left.wg(&format!(
@@ -357,8 +357,8 @@ fn a_routing_loop_is_bounded_and_ends_with_the_route() {
 
 #[test]
 fn ecn_marks_cross_the_tunnel_both_ways_and_dscp_stays_inside() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     let outside = Capture::start(&left.host, "eth0", "udp port 51820");

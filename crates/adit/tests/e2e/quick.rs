@@ -60,13 +60,13 @@ impl World {
             .sh_with_input("umask 077; cat > /etc/wireguard/wg0.conf", config);
     }
 
-    pub fn left(&self) -> &Host {
+    pub fn left(&self) -> &Container {
         &self.net.left
     }
 }
 
 /// All that bringing a tunnel up may touch.
-pub fn state(host: &Host) -> String {
+pub fn state(host: &Container) -> String {
     // Counters and the order of what is equal are not state.
     host.sh(
         "ip -o addr | sed 's/valid_lft.*//' ; ip -4 route show table all; ip -6 route show table all | sort; ip -4 rule; ip -6 rule; \
@@ -85,7 +85,7 @@ pub fn state(host: &Host) -> String {
 
 /// Waits until the host is as it was `before`; panics with what differs.
 #[track_caller]
-pub fn comes_back(host: &Host, before: &str, what: &str) {
+pub fn comes_back(host: &Container, before: &str, what: &str) {
     let start = std::time::Instant::now();
     while start.elapsed() < seconds(20) {
         if state(host) == before {
@@ -445,7 +445,7 @@ fn strict_reverse_path_filters_let_the_tunnels_answers_in() {
 }
 
 /// Kills every process of Adit.
-fn kill_adit(host: &Host) {
+fn kill_adit(host: &Container) {
     host.sh(&format!(
         "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = {} ]; then kill -9 ${{p#/proc/}}; fi; done",
         adit()
@@ -947,7 +947,7 @@ fn who_is_not_root_is_asked_for_a_password() {
     if !only_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     // Where everybody may go.
     host.sh(&format!(
         "mkdir -m 755 /run/bin; cp {} /run/bin; printf '#!/bin/sh\\nshift 3; echo as root: $@\\n' > /run/bin/sudo; \
@@ -1606,8 +1606,8 @@ fn adit_show_tells_what_wg_show_tells_and_more() {
     if !only_adit() {
         return;
     }
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             psk: true,
@@ -1662,7 +1662,7 @@ fn adit_show_tells_people_and_machines_what_it_could_not_ask() {
     if !only_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
     host.sh(&format!("cp {} /run/adit-for-all", adit()));
     // Not root, and no capabilities: neither of wg0's sockets is for such.
@@ -1690,7 +1690,7 @@ fn a_file_may_be_a_pipe_as_for_wg_quick() {
     if !only_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     host.sh("mkfifo -m 600 /run/wg0.conf");
     for program in ["wg-quick".to_owned(), adit()] {
         let stripped = host.sh(&format!(
@@ -1706,7 +1706,7 @@ fn whoever_closes_the_pipe_has_seen_enough() {
     if !only_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     host.sh("printf '[Interface]\n' > /etc/wireguard/wg0.conf");
     for command in ["man", "completions bash", "strip wg0", "show --json"] {
         // Nobody reads what is written once `true` has ended.
@@ -1726,7 +1726,7 @@ fn keys_are_those_that_wg_makes() {
     if !only_adit() {
         return;
     }
-    let host = Host::new("left");
+    let host = Container::new("left");
     let private = host.sh(&format!("{} genkey", adit()));
     assert_eq!(
         host.sh_with_input(&format!("{} pubkey", adit()), &private),
@@ -1742,7 +1742,7 @@ fn the_demo_prints_its_numbers_and_leaves_nothing_behind() {
     if !only_adit() {
         return;
     }
-    let host = Host::new("anywhere");
+    let host = Container::new("anywhere");
     let before = state(&host);
     let json = host.sh(&format!("{} demo --json --seconds 1", adit()));
     let json: serde_json::Value = serde_json::from_str(&json).expect("one JSON object");

@@ -13,7 +13,7 @@ const HOOKS: &str = "PostUp = echo post-up >> /run/hooks\nPreDown = echo pre-dow
 /// Starts `adit up --foreground wg0` with a log in /run/log, and waits for the word that it gives a
 /// service manager.
 #[track_caller]
-fn stay(host: &Host) -> Daemon {
+fn stay(host: &Container) -> Daemon {
     let listener = host.within(|| {
         let address = SocketAddr::from_abstract_name("manager").expect("an address");
         UnixDatagram::bind_addr(&address).expect("a socket")
@@ -36,7 +36,7 @@ fn stay(host: &Host) -> Daemon {
 }
 
 /// Runs a script of the shell, which has the program as $0.
-fn launch(host: &Host, script: &str) -> Daemon {
+fn launch(host: &Container, script: &str) -> Daemon {
     let mut command = host.command("sh");
     command
         .args(["-c", &format!("exec 2> /run/log; {script}"), &adit()])
@@ -49,11 +49,11 @@ fn launch(host: &Host, script: &str) -> Daemon {
 
 /// The process of the interface, in the host's numbers.
 #[track_caller]
-fn process(host: &Host) -> String {
+fn process(host: &Container) -> String {
     host.sh("pgrep -f 'adit run .* wg0$'").trim().to_owned()
 }
 
-fn log(host: &Host) -> String {
+fn log(host: &Container) -> String {
     host.sh("cat /run/log")
 }
 

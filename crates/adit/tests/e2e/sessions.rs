@@ -8,8 +8,8 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_changed_private_key_takes_over_under_traffic() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     let flow = Flow::start(&left.host, &right.host, &right.v4);
@@ -29,8 +29,8 @@ fn a_changed_private_key_takes_over_under_traffic() {
 
 #[test]
 fn a_changed_preshared_key_loses_no_packet() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             psk: true,
@@ -69,8 +69,8 @@ fn a_changed_preshared_key_loses_no_packet() {
 
 #[test]
 fn only_the_right_preshared_key_lets_packets_through() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             psk: true,
@@ -101,14 +101,14 @@ fn only_the_right_preshared_key_lets_packets_through() {
 
 #[test]
 fn sessions_are_renewed_under_traffic_without_losing_a_datagram() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     renews(&tunnel, 0);
 }
 
 /// Traffic both ways across a renewal (120 s after the first handshake), of which `tolerated`
 /// datagrams each way may be lost; also used with the other implementations.
-pub fn renews(tunnel: &Tunnel, tolerated: u64) {
+pub fn renews(tunnel: &WgTunnel, tolerated: u64) {
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     // What Adit says: BoringTun tells how long ago the handshake was, not when. A minute later, so
@@ -149,12 +149,12 @@ pub fn renews(tunnel: &Tunnel, tolerated: u64) {
 fn a_restarted_initiator_is_answered_in_the_session_it_knows() {
     // The responder still has a session with the process before. The first packet of the new one
     // confirms it, and the answer to that very packet must already be sent in it.
-    let net = Pair::new();
+    let net = SitePair::new();
     let setup = Setup {
         right_knows_left: false,
         ..Setup::default()
     };
-    let mut tunnel = Tunnel::new(&net, setup);
+    let mut tunnel = WgTunnel::new(&net, setup);
     tunnel.connect();
     for _ in 0..8 {
         let left = &mut tunnel.left;
@@ -173,8 +173,8 @@ fn a_restarted_initiator_is_answered_in_the_session_it_knows() {
 
 #[test]
 fn transfer_counters_count_exactly_the_datagrams_payload() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             right_knows_left: false,
@@ -206,8 +206,8 @@ fn transfer_counters_count_exactly_the_datagrams_payload() {
 
 #[test]
 fn packets_from_outside_a_peers_allowed_ips_are_dropped() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     left.host
@@ -268,8 +268,8 @@ fn packets_from_outside_a_peers_allowed_ips_are_dropped() {
 
 #[test]
 fn no_plaintext_ever_reaches_the_wire() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     let wire = Capture::start(&right.host, "eth0", "");
     let inside = Capture::start(&right.host, "wg0", "");
@@ -306,8 +306,8 @@ fn no_plaintext_ever_reaches_the_wire() {
 
 #[test]
 fn a_peer_with_our_own_key_is_ignored() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let left = &tunnel.left;
     left.wg(&format!(
         "set {{}} peer {} allowed-ips 10.99.0.0/16",
@@ -319,7 +319,7 @@ fn a_peer_with_our_own_key_is_ignored() {
 
 #[test]
 fn low_order_public_keys_emit_nothing() {
-    let net = Pair::new();
+    let net = SitePair::new();
     let daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
     net.left
         .sh_with_input("wg set wg0 private-key /dev/stdin", &Keys::new().private);
@@ -357,8 +357,8 @@ fn low_order_public_keys_emit_nothing() {
 
 #[test]
 fn malformed_and_replayed_datagrams_change_nothing() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     let wire = Capture::start(&right.host, "eth0", "udp port 51820");
     tunnel.connect();
@@ -488,8 +488,8 @@ fn flood(to: SocketAddr, genuine: &[Vec<u8>]) -> u64 {
 
 #[test]
 fn an_idle_tunnel_wakes_up_for_its_timers_only_and_stays_small() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let left = &tunnel.left;
     tunnel.connect();
     tcp(&left.host, &tunnel.right.host, &tunnel.right.v4, MIB);
@@ -542,8 +542,8 @@ fn wake_ups(pid: u32) -> u64 {
 /// Only the kernel's word of it, made by hand: kernel.rs has a machine that is reset.
 #[test]
 fn word_of_a_new_vm_generation_ends_every_session() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let left = &tunnel.left;
     if !left.daemon.program.is_adit() {
         return;

@@ -137,7 +137,7 @@ struct Event<'a> {
     what: &'static Disturbance,
     left: bool,
     net: &'a Routed,
-    tunnel: &'a Tunnel,
+    tunnel: &'a WgTunnel,
 }
 
 impl Event<'_> {
@@ -147,7 +147,7 @@ impl Event<'_> {
 
     #[track_caller]
     fn run(&self, script: &str) {
-        let Tunnel { left, right, .. } = self.tunnel;
+        let WgTunnel { left, right, .. } = self.tunnel;
         let (own, other, number) = if self.left {
             (left, right, 1)
         } else {

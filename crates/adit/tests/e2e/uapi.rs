@@ -8,14 +8,14 @@ use crate::harness::*;
 
 /// A device with no traffic, for its control socket.
 struct Device {
-    host: Host,
+    host: Container,
     #[allow(dead_code, reason = "ends when dropped")]
     daemon: Daemon,
 }
 
 impl Device {
     fn new() -> Device {
-        let host = Host::new("left");
+        let host = Container::new("left");
         let daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
         Device { host, daemon }
     }
@@ -234,7 +234,7 @@ fn wg_set_changes_one_thing_and_leaves_the_rest() {
     assert_eq!(host.sh("wg show wg0 fwmark").trim(), "off");
     assert_eq!(host.sh("wg show wg0 public-key").trim(), "(none)");
 
-    // Host bits are cleared, the last block of several equal ones counts once.
+    // Container bits are cleared, the last block of several equal ones counts once.
     host.sh(&format!(
         "wg set wg0 peer {} allowed-ips 192.168.4.29/24,192.168.4.0/24,0.0.0.0/0,::/0",
         two.public
@@ -444,8 +444,8 @@ fn a_failing_set_changes_nothing_at_all() {
 
 #[test]
 fn a_port_in_use_fails_the_set_and_the_old_port_goes_on() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(&net, Setup::default());
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
     let (left, right) = (&tunnel.left, &tunnel.right);
     tunnel.connect();
     let hold = || {
@@ -599,8 +599,8 @@ fn garbage_on_the_socket_is_refused_and_disturbs_nobody() {
 
 #[test]
 fn syncconf_under_load_loses_no_packet_and_resets_no_endpoint() {
-    let net = Pair::new();
-    let tunnel = Tunnel::new(
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(
         &net,
         Setup {
             right_knows_left: true,

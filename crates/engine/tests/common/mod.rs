@@ -49,7 +49,7 @@ pub(crate) struct Side {
     pub(crate) host: PlatformEnd,
 }
 
-pub(crate) struct Pair {
+pub(crate) struct EnginePair {
     pub(crate) network: Network,
     pub(crate) sides: [Side; 2],
 }
@@ -67,7 +67,7 @@ pub(crate) fn public(side: usize) -> PublicKey {
     PublicKey(x25519_dalek::PublicKey::from(&secret(side)).to_bytes())
 }
 
-impl Pair {
+impl EnginePair {
     pub(crate) fn new(options: Options) -> Self {
         Self::with_sockets(options, |_, socket| socket)
     }

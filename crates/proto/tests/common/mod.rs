@@ -105,7 +105,7 @@ pub fn peer(n: usize, change: impl FnOnce(&mut PeerChange)) -> DeviceChange {
     }
 }
 
-pub struct Host {
+pub struct VirtualHost {
     pub device: Device,
     pub addr: SocketAddr,
     /// How far the time of day is ahead, in seconds.
@@ -157,7 +157,7 @@ impl Weather {
 
 pub struct Net {
     pub now: Time,
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<VirtualHost>,
     /// By which they know each other, if not by those of [`private_key`].
     pub publics: Vec<PublicKey>,
     pub weather: Weather,
@@ -190,7 +190,7 @@ impl Net {
 
     /// Hosts with keys and no peers.
     pub fn of(count: usize, seed: u64) -> Self {
-        let hosts = (0..count).map(|n| Host {
+        let hosts = (0..count).map(|n| VirtualHost {
             device: device(seed << 8 | n as u64),
             addr: format!("192.0.2.{}:51820", n + 1).parse().unwrap(),
             skew: 0,

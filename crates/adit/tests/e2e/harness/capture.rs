@@ -2,11 +2,11 @@
 
 use std::process::{Child, Stdio};
 
-use super::{Host, seconds, wait_for};
+use super::{Container, seconds, wait_for};
 
 /// A running capture of one interface.
 pub struct Capture {
-    host: Host,
+    host: Container,
     child: Child,
     file: String,
 }
@@ -24,7 +24,7 @@ pub struct Datagram {
 impl Capture {
     /// Captures all that matches `filter` on `interface`, whole frames.
     #[track_caller]
-    pub fn start(host: &Host, interface: &str, filter: &str) -> Capture {
+    pub fn start(host: &Container, interface: &str, filter: &str) -> Capture {
         let file = format!("/run/{interface}-{}.pcap", rand_suffix());
         let mut command = host.command("tcpdump");
         command

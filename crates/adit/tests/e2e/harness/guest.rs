@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Host, repository, seconds, under_ci, wait_for};
+use super::{Container, repository, seconds, under_ci, wait_for};
 
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
@@ -15,7 +15,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// A running guest. Its eth0 (10.9.0.2/24, fd09::2/64) is joined to tap0 of its host (10.9.0.1/24,
 /// fd09::1/64).
 pub struct Guest {
-    pub host: Host,
+    pub host: Container,
     qemu: Child,
     shell: std::sync::Mutex<BufReader<UnixStream>>,
     image: PathBuf,
@@ -51,7 +51,7 @@ impl Guest {
             eprintln!("not run: {message}");
             return None;
         }
-        let host = Host::new("host-of-guest");
+        let host = Container::new("host-of-guest");
         host.sh(
             "set -e; ip tuntap add tap0 mode tap; ip addr add 10.9.0.1/24 dev tap0;\
                  ip addr add fd09::1/64 dev tap0 nodad; ip link set tap0 up",
@@ -206,7 +206,12 @@ impl Drop for Guest {
 }
 
 /// Starts QEMU and connects to the guest's shell.
-fn start(host: &Host, image: &Path, dir: &Path, more: &[&str]) -> (Child, BufReader<UnixStream>) {
+fn start(
+    host: &Container,
+    image: &Path,
+    dir: &Path,
+    more: &[&str],
+) -> (Child, BufReader<UnixStream>) {
     let mut command = host.command("qemu-system-x86_64");
     command
         .args([

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Host, repository, seconds, under_ci, wait_for};
+use super::{Container, repository, seconds, under_ci, wait_for};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
@@ -89,7 +89,7 @@ impl Start {
 
 /// A running implementation. Its log is printed when the test that owns it panics.
 pub struct Daemon {
-    pub host: Host,
+    pub host: Container,
     pub program: Program,
     pub interface: String,
     child: Child,
@@ -99,7 +99,7 @@ pub struct Daemon {
 impl Daemon {
     /// Starts it and waits until its interface exists and its UAPI socket answers.
     #[track_caller]
-    pub fn start(host: &Host, program: Program, interface: &str, start: &Start) -> Daemon {
+    pub fn start(host: &Container, program: Program, interface: &str, start: &Start) -> Daemon {
         let mut daemon = Daemon::launch(host, program, interface, start);
         let socket = format!("/run/wireguard/{interface}.sock");
         wait_for(
@@ -123,7 +123,7 @@ impl Daemon {
     }
 
     /// Starts it and does not wait for anything.
-    pub fn launch(host: &Host, program: Program, interface: &str, start: &Start) -> Daemon {
+    pub fn launch(host: &Container, program: Program, interface: &str, start: &Start) -> Daemon {
         let log = log_path();
         let file = std::fs::File::create(&log).expect("a log file");
         let mut command = host.command("env");
@@ -141,7 +141,7 @@ impl Daemon {
 
     /// Owns a process that `command` starts; the first two arguments say what it is.
     fn spawn(
-        host: &Host,
+        host: &Container,
         program: Program,
         interface: &str,
         mut command: Command,
@@ -164,7 +164,7 @@ impl Daemon {
     }
 
     /// The same for a command of the caller's making, whose streams are the caller's too.
-    pub fn adopt(host: &Host, program: Program, interface: &str, child: Child) -> Daemon {
+    pub fn adopt(host: &Container, program: Program, interface: &str, child: Child) -> Daemon {
         Daemon {
             host: host.clone(),
             program,

@@ -1,13 +1,13 @@
 //! Hosts, links, implementations and traffic for the end-to-end tests.
 //!
-//! A [`Host`] is a set of anonymous namespaces (network, mount, PID) held by one process that ends
+//! A [`Container`] is a set of anonymous namespaces (network, mount, PID) held by one process that ends
 //! when the test process does, however that ends; with it end all daemons in it. Nothing has a name
 //! outside the namespaces, so tests run in parallel, survive killed predecessors and leave nothing
 //! behind.
 
 mod capture;
+mod container;
 mod guest;
-mod host;
 mod implementation;
 mod systemd;
 mod topology;
@@ -16,15 +16,15 @@ mod tunnel;
 mod watchdog;
 
 pub use capture::Capture;
+pub use container::{Container, link, move_link};
 pub use guest::Guest;
-pub use host::{Host, link, move_link};
 pub use implementation::{Daemon, Program, Start, peer};
 pub use systemd::Systemd;
-pub use topology::{Family, Natted, Pair, Routed};
+pub use topology::{Family, Natted, Routed, SitePair};
 pub use traffic::{
     Flow, Stream, UdpTicker, marker, ping, ping_fails, tcp, tcp_many, udp, within_bytes,
 };
-pub use tunnel::{Keys, Setup, Side, Tunnel, setconf};
+pub use tunnel::{Keys, Setup, Side, WgTunnel, setconf};
 pub use watchdog::watch_this_test;
 
 use std::time::{Duration, Instant};

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Host, Program, host, seconds, under_ci, wait_for};
+use adit_testbed::process::Finished;
+
+use super::{Container, Program, container, seconds, under_ci, wait_for};
 
 const UNITS: &str = "/run/units";
 
@@ -55,7 +57,7 @@ exec env -i PATH="$PATH" container=adit-e2e SYSTEMD_UNIT_PATH=/run/units SYSTEMD
 
 /// A running systemd. Its network is the host's, its /run its own, and `adit` is on its PATH.
 pub struct Systemd {
-    host: Host,
+    host: Container,
     holder: Child,
     /// Its PID 1, as the test sees it.
     init: String,
@@ -64,7 +66,7 @@ pub struct Systemd {
 
 impl Systemd {
     /// Where it cannot run, says so and returns none; under CI that is a failure.
-    pub fn boot(host: &Host) -> Option<Systemd> {
+    pub fn boot(host: &Container) -> Option<Systemd> {
         if !Path::new("/lib/systemd/systemd").exists() {
             let message = "there is no systemd here: run scripts/setup";
             assert!(!under_ci(), "{message}");
@@ -104,12 +106,12 @@ impl Systemd {
     }
 
     /// Runs a shell script beside it, in all its namespaces.
-    pub fn try_sh(&self, script: &str) -> host::Output {
+    pub fn try_sh(&self, script: &str) -> Finished {
         let mut command = std::process::Command::new("nsenter");
         command
             .args(["-t", &self.init, "-n", "-m", "-p", "-u", "-i", "--"])
             .args(["sh", "-c", script]);
-        host::output(command, b"", &format!("systemd: {script}"))
+        container::output(command, b"", &format!("systemd: {script}"))
     }
 
     #[track_caller]

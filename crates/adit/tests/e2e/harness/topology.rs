@@ -1,6 +1,6 @@
 //! Networks that more than one test uses.
 
-use super::{Host, link};
+use super::{Container, link};
 
 /// The address family that carries the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,15 +24,15 @@ impl Family {
 ///   10.0.0.1/24         10.0.0.2/24
 ///   fd00::1/64           fd00::2/64
 /// ```
-pub struct Pair {
-    pub left: Host,
-    pub right: Host,
+pub struct SitePair {
+    pub left: Container,
+    pub right: Container,
 }
 
-impl Pair {
-    pub fn new() -> Pair {
-        let left = Host::new("left");
-        let right = Host::new("right");
+impl SitePair {
+    pub fn new() -> SitePair {
+        let left = Container::new("left");
+        let right = Container::new("right");
         link(
             &left,
             "eth0",
@@ -41,7 +41,7 @@ impl Pair {
             "eth0",
             &["10.0.0.2/24", "fd00::2/64"],
         );
-        Pair { left, right }
+        SitePair { left, right }
     }
 
     pub fn address_of_left(&self, family: Family) -> String {
@@ -66,16 +66,16 @@ impl Pair {
 ///   fd01::100/64    fd01::1     fd02::1    fd02::100/64
 /// ```
 pub struct Routed {
-    pub left: Host,
-    pub router: Host,
-    pub right: Host,
+    pub left: Container,
+    pub router: Container,
+    pub right: Container,
 }
 
 impl Routed {
     pub fn new() -> Routed {
-        let left = Host::new("left");
-        let router = Host::new("router");
-        let right = Host::new("right");
+        let left = Container::new("left");
+        let router = Container::new("router");
+        let right = Container::new("right");
         link(
             &left,
             "eth0",

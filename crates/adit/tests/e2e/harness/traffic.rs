@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::Host;
+use super::Container;
 
 /// A stream or an accept that stands still for this long has failed.
 const STALL: Duration = Duration::from_secs(40);
@@ -114,13 +114,13 @@ fn join<T>(handle: JoinHandle<T>) -> T {
 
 /// `bytes` over one TCP connection; the receiver checks every one and acknowledges the number.
 #[track_caller]
-pub fn tcp(from: &Host, to: &Host, address: &str, bytes: u64) {
+pub fn tcp(from: &Container, to: &Container, address: &str, bytes: u64) {
     tcp_many(from, to, address, 1, bytes);
 }
 
 /// `flows` connections at once, `bytes` over each.
 #[track_caller]
-pub fn tcp_many(from: &Host, to: &Host, address: &str, flows: u64, bytes: u64) {
+pub fn tcp_many(from: &Container, to: &Container, address: &str, flows: u64, bytes: u64) {
     let ip: IpAddr = address.parse().expect("an address");
     let what = format!("TCP {} → {} ({address})", from.name(), to.name());
     let (tell, port) = mpsc::channel();
@@ -198,7 +198,7 @@ fn receive(mut stream: TcpStream, what: &str) -> u64 {
 /// to eight are on their way at once, large ones alone, so that no socket's buffer overflows; none
 /// may be lost.
 #[track_caller]
-pub fn udp(from: &Host, to: &Host, address: &str, sizes: &[usize], rounds: usize) {
+pub fn udp(from: &Container, to: &Container, address: &str, sizes: &[usize], rounds: usize) {
     let window = if sizes.iter().any(|size| *size > 9000) {
         1
     } else {
@@ -280,13 +280,13 @@ fn number(datagram: &[u8]) -> u32 {
 
 /// `count` pings, of which none may be lost.
 #[track_caller]
-pub fn ping(from: &Host, address: &str, count: u32) {
+pub fn ping(from: &Container, address: &str, count: u32) {
     from.sh(&format!("ping -n -q -c {count} -i 0.02 -W 10 {address}"));
 }
 
 /// One ping that must not be answered.
 #[track_caller]
-pub fn ping_fails(from: &Host, address: &str) {
+pub fn ping_fails(from: &Container, address: &str) {
     let output = from.try_sh(&format!("ping -n -q -c 2 -i 0.2 -W 1 {address}"));
     assert!(
         !output.ok(),
@@ -308,7 +308,7 @@ pub struct Flow {
 
 impl Flow {
     #[track_caller]
-    pub fn start(from: &Host, to: &Host, address: &str) -> Flow {
+    pub fn start(from: &Container, to: &Container, address: &str) -> Flow {
         let ip: IpAddr = address.parse().expect("an address");
         let what = format!("flow {} → {} ({address})", from.name(), to.name());
         let stop = Arc::new(AtomicBool::new(false));
@@ -424,7 +424,7 @@ pub struct UdpTicker {
 }
 
 impl UdpTicker {
-    pub fn start(from: &Host, to: &Host, address: &str, interval: Duration) -> UdpTicker {
+    pub fn start(from: &Container, to: &Container, address: &str, interval: Duration) -> UdpTicker {
         let ip: IpAddr = address.parse().expect("an address");
         let stop = Arc::new(AtomicBool::new(false));
         let sent = Arc::new(AtomicU64::new(0));
@@ -520,7 +520,7 @@ pub struct Stream;
 
 impl Stream {
     #[track_caller]
-    pub fn echo(from: &Host, to: SocketAddr, bytes: u64) {
+    pub fn echo(from: &Container, to: SocketAddr, bytes: u64) {
         let what = format!("echo {} → {to}", from.name());
         from.within(move || {
             let mut stream = connect(to, &what);

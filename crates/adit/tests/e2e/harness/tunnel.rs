@@ -1,6 +1,6 @@
 //! Two implementations configured against each other with wg(8).
 
-use super::{Daemon, Family, Host, Pair, Program, Start, ping, seconds, wait_for};
+use super::{Container, Daemon, Family, Program, SitePair, Start, ping, seconds, wait_for};
 
 /// A key pair, in base64.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Keys {
 fn wg(args: &[&str], input: &str) -> String {
     let mut command = std::process::Command::new("wg");
     command.args(args);
-    let output = super::host::output(command, input.as_bytes(), "wg");
+    let output = super::container::output(command, input.as_bytes(), "wg");
     assert!(output.ok(), "wg {args:?}: {}", output.stderr);
     output.stdout.trim().to_owned()
 }
@@ -62,7 +62,7 @@ impl Default for Setup {
 
 /// One end of a tunnel.
 pub struct Side {
-    pub host: Host,
+    pub host: Container,
     pub daemon: Daemon,
     pub interface: String,
     pub keys: Keys,
@@ -80,6 +80,16 @@ impl Side {
     pub fn wg(&self, args: &str) -> String {
         self.host
             .sh(&format!("wg {}", args.replace("{}", &self.interface)))
+    }
+
+    /// What `adit show --json` says of the interface.
+    #[track_caller]
+    pub fn status(&self) -> serde_json::Value {
+        let adit = Program::Adit.path();
+        let show = format!("{} show {} --json", adit.display(), self.interface);
+        let mut report: serde_json::Value =
+            serde_json::from_str(&self.host.sh(&show)).expect("JSON");
+        report["interfaces"][0].take()
     }
 
     /// The interface's one peer, a field of `wg show IF dump`: 0 public key, 1 PSK, 2 endpoint, 3
@@ -117,17 +127,17 @@ impl Side {
 
 /// Two sides, each the only peer of the other, up and configured; nothing was sent yet.
 /// Inside: 192.168.77.1 and .2, fd77::1 and ::2.
-pub struct Tunnel {
+pub struct WgTunnel {
     pub left: Side,
     pub right: Side,
     pub psk: Option<String>,
     pub setup: Setup,
 }
 
-impl Tunnel {
+impl WgTunnel {
     #[track_caller]
-    pub fn new(net: &Pair, setup: Setup) -> Tunnel {
-        Tunnel::between(
+    pub fn new(net: &SitePair, setup: Setup) -> WgTunnel {
+        WgTunnel::between(
             (&net.left, &net.address_of_left(setup.outer)),
             (&net.right, &net.address_of_right(setup.outer)),
             setup,
@@ -136,11 +146,11 @@ impl Tunnel {
 
     /// The addresses are those at which each side reaches the other.
     #[track_caller]
-    pub fn between(left: (&Host, &str), right: (&Host, &str), setup: Setup) -> Tunnel {
+    pub fn between(left: (&Container, &str), right: (&Container, &str), setup: Setup) -> WgTunnel {
         let (left, left_address) = left;
         let (right, right_address) = right;
         let psk = setup.psk.then(Keys::psk);
-        let side = |host: &Host, program, start, number| Side {
+        let side = |host: &Container, program, start, number| Side {
             host: host.clone(),
             daemon: Daemon::start(host, program, "wg0", start),
             interface: "wg0".to_owned(),
@@ -180,7 +190,7 @@ impl Tunnel {
             ));
             side.host.answers_at(&side.v6);
         }
-        Tunnel {
+        WgTunnel {
             left,
             right,
             psk,
@@ -200,6 +210,6 @@ impl Tunnel {
 
 /// `wg setconf` with a configuration's text.
 #[track_caller]
-pub fn setconf(host: &Host, interface: &str, config: &str) {
+pub fn setconf(host: &Container, interface: &str, config: &str) {
     host.sh_with_input(&format!("wg setconf {interface} /dev/stdin"), config);
 }

@@ -1,19 +1,19 @@
-//! A host: network, mount and PID namespaces and the process that holds them.
+//! A container: network, mount and PID namespaces, and the process that holds them.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use adit_testbed::process::{Finished, Process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::watchdog;
 
-/// Equal interface names do not collide: every host has its own /run (UAPI sockets), /sys (its
+/// Equal interface names do not collide: every container has its own /run (UAPI sockets), /sys (its
 /// interfaces) and /etc/wireguard. The holder reads its standard input, a pipe from the test: when
 /// the test process is gone, however it went, the holder ends; it is PID 1 of its namespace, so
 /// that everything in the host ends with it.
@@ -36,7 +36,7 @@ exec cat
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
-pub struct Host(Arc<Inner>);
+pub struct Container(Arc<Inner>);
 
 struct Inner {
     name: String,
@@ -54,21 +54,8 @@ impl Drop for Inner {
     }
 }
 
-/// What a command in a host printed, and how it ended.
-pub struct Output {
-    pub status: ExitStatus,
-    pub stdout: String,
-    pub stderr: String,
-}
-
-impl Output {
-    pub fn ok(&self) -> bool {
-        self.status.success()
-    }
-}
-
-impl Host {
-    pub fn new(name: &str) -> Host {
+impl Container {
+    pub fn new(name: &str) -> Container {
         assert!(
             rustix::process::geteuid().is_root(),
             "the end-to-end tests make network namespaces and need root: run them as root"
@@ -105,7 +92,7 @@ impl Host {
             .expect("one child");
         let netns =
             File::open(format!("/proc/{init}/ns/net")).expect("the host's network namespace");
-        Host(Arc::new(Inner {
+        Container(Arc::new(Inner {
             name: name.to_owned(),
             holder,
             init,
@@ -141,7 +128,7 @@ impl Host {
     }
 
     /// Runs a shell script in the host and says how it went.
-    pub fn try_sh(&self, script: &str) -> Output {
+    pub fn try_sh(&self, script: &str) -> Finished {
         let mut command = self.command("sh");
         command.args(["-c", script]);
         output(command, b"", &format!("{}: {script}", self.name()))
@@ -167,7 +154,7 @@ impl Host {
         output.stdout
     }
 
-    pub fn try_sh_with_input(&self, script: &str, input: &str) -> Output {
+    pub fn try_sh_with_input(&self, script: &str, input: &str) -> Finished {
         let mut command = self.command("sh");
         command.args(["-c", script]);
         output(
@@ -224,7 +211,14 @@ impl Host {
 }
 
 /// Joins two hosts with a veth pair; addresses like "10.0.0.1/24" or "fd00::1/64".
-pub fn link(a: &Host, a_name: &str, a_addrs: &[&str], b: &Host, b_name: &str, b_addrs: &[&str]) {
+pub fn link(
+    a: &Container,
+    a_name: &str,
+    a_addrs: &[&str],
+    b: &Container,
+    b_name: &str,
+    b_addrs: &[&str],
+) {
     a.sh(&format!(
         "ip link add {a_name} type veth peer name {b_name}-new"
     ));
@@ -247,7 +241,7 @@ pub fn link(a: &Host, a_name: &str, a_addrs: &[&str], b: &Host, b_name: &str, b_
 
 /// `ip link set NAME netns` from one host to another.
 #[track_caller]
-pub fn move_link(from: &Host, name: &str, to: &Host) {
+pub fn move_link(from: &Container, name: &str, to: &Container) {
     // PIDs of other hosts mean nothing inside a host's PID namespace: enter the network only.
     let mut command = Command::new("nsenter");
     command
@@ -262,61 +256,15 @@ pub fn move_link(from: &Host, name: &str, to: &Host) {
     );
 }
 
-/// Runs a command to its end, bounded in time, with both streams read meanwhile. A process left
-/// behind that keeps the streams open does not hold this up for longer than the limit.
-pub fn output(mut command: Command, input: &[u8], what: &str) -> Output {
-    let mut child = command
+/// Runs a command to its end, bounded in time, with `input` as its standard input.
+pub fn output(mut command: Command, input: &[u8], what: &str) -> Finished {
+    command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("{what}: {error}"));
-    let mut stdin = child.stdin.take().expect("a pipe");
-    let input = input.to_vec();
-    std::thread::spawn(move || {
-        // A command need not read its input.
-        let _ = stdin.write_all(&input);
-    });
-    let stdout = reader(child.stdout.take().expect("a pipe"));
-    let stderr = reader(child.stderr.take().expect("a pipe"));
-
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("waiting for a child") {
-            break status;
-        }
-        if start.elapsed() > COMMAND_LIMIT {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!("not ended within {COMMAND_LIMIT:?}: {what}");
-        }
-        std::thread::sleep(Duration::from_millis(if start.elapsed().as_millis() < 20 {
-            1
-        } else {
-            5
-        }));
-    };
-    let text = |from: mpsc::Receiver<Vec<u8>>| {
-        let bytes = from
-            .recv_timeout(Duration::from_secs(10))
-            .unwrap_or_else(|_| {
-                panic!("{what}: ended, but something it left behind holds its output open")
-            });
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    Output {
-        status,
-        stdout: text(stdout),
-        stderr: text(stderr),
-    }
-}
-
-fn reader(mut from: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
-    let (done, result) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = from.read_to_end(&mut bytes);
-        let _ = done.send(bytes);
-    });
-    result
+        .stderr(Stdio::piped());
+    let failed = |error: std::io::Error| -> ! { panic!("{what}: {error}") };
+    let mut process = Process::spawn(command).unwrap_or_else(|error| failed(error));
+    process.feed(input.to_vec());
+    let finished = process.finish(COMMAND_LIMIT);
+    finished.unwrap_or_else(|error| failed(error))
 }
