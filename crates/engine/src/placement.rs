@@ -53,44 +53,29 @@ const STAY: Duration = Duration::from_millis(500);
 /// The shortest that the scheduler then decides.
 const FREE: Duration = Duration::from_millis(12);
 
-/// What the calling thread has seen, and where it runs.
+/// Where the calling thread runs: what follows sparse flows, and what stays under load, decide in
+/// turn, and one state says which of them has bound it.
 #[derive(Debug)]
 pub(crate) struct Placement {
     /// When the last poll began.
     last: Time,
     /// Packets since the last rest.
     packets: usize,
-    /// The CPU that the last packet after a rest came from, and how many in a row did.
-    from: (usize, u32),
-    /// The CPU that the packet before that one came from, and how many in a row did not come from
-    /// the same as the last.
-    swing: (usize, u32),
-    /// How many it takes to follow them.
-    pattern: u32,
-    /// What the clock showed when the thread last went somewhere.
-    chance: u32,
-    /// Packets that waited for too long, times [`LATE`], less those that did not.
-    late: u32,
-    /// Under load: when it was last asked how long the thread had waited for CPUs in its life, and
-    /// the answer.
-    asked: Option<(Time, Duration)>,
-    /// Under load: until when the thread stays where it is at most, or moves about at least.
-    until: Time,
-    bound: Option<Bound>,
-    /// When the thread was last released: the CPUs that it got, and those that it was allowed,
-    /// which are more while CPUs are offline.
-    left: Option<(CpuSet, CpuSet)>,
-    schedstat: OnceCell<Option<File>>,
+    state: State,
+    follower: Follower,
+    stayer: Stayer,
+    affinity: Affinity,
 }
 
-/// That a thread is bound to a CPU.
+/// Why the thread is bound to a CPU.
 #[derive(Debug)]
-struct Bound {
-    cpu: usize,
-    /// The CPUs that it is to be allowed again.
-    before: CpuSet,
-    /// To process a load, not packets of sparse flows.
-    load: bool,
+enum State {
+    /// It is not: the scheduler decides.
+    Free,
+    /// Packets of sparse flows come from there.
+    Following(Bound),
+    /// It processed its load there.
+    Staying(Bound),
 }
 
 impl Placement {
@@ -98,16 +83,10 @@ impl Placement {
         Self {
             last: Time::default(),
             packets: 0,
-            from: (0, 0),
-            swing: (0, 0),
-            pattern: PATTERN,
-            chance: 0,
-            late: 0,
-            asked: None,
-            until: Time::default(),
-            bound: None,
-            left: None,
-            schedstat: OnceCell::new(),
+            state: State::Free,
+            follower: Follower::new(),
+            stayer: Stayer::new(),
+            affinity: Affinity::default(),
         }
     }
 
@@ -120,8 +99,8 @@ impl Placement {
         if rested {
             // A load may pause, but not for long.
             if pause >= WINDOW || !self.is_loaded() {
-                self.asked = None;
-                if self.stays() {
+                self.stayer.asked = None;
+                if matches!(self.state, State::Staying(_)) {
                     self.leave();
                 }
             }
@@ -135,7 +114,7 @@ impl Placement {
     pub(crate) fn processed(&mut self, packets: usize) {
         self.packets = self.packets.saturating_add(packets.max(1));
         if self.is_loaded() {
-            self.from.1 = 0;
+            self.follower.load_begins();
             if self.follows() {
                 self.leave();
             }
@@ -147,7 +126,95 @@ impl Placement {
         if self.is_loaded() {
             return;
         }
-        let Arrival { cpu, at } = arrival;
+        self.follower.note(arrival.cpu);
+        let waited = self.last.since(arrival.at);
+        if self.follower.is_too_late(self.follows().then_some(waited)) {
+            self.leave();
+        }
+        let bound = self.bound().map(|bound| bound.cpu);
+        if self.follower.wants_to_go(self.last, bound) {
+            match self.affinity.bind(arrival.cpu, self.bound()) {
+                Some(bound) => self.state = State::Following(bound),
+                None => self.follower.back_off(),
+            }
+        }
+    }
+
+    /// The calling thread's poll is over. Under load it stays where it is, unless it has to wait
+    /// for that CPU.
+    pub(crate) fn poll_ended(&mut self, now: Time) {
+        if !self.is_loaded() {
+            return;
+        }
+        let stays = matches!(self.state, State::Staying(_));
+        match self.stayer.decide(now, stays) {
+            Some(Stay::Here) => {
+                if let Some(bound) = self.affinity.bind(sched_getcpu(), self.bound()) {
+                    self.state = State::Staying(bound);
+                }
+            }
+            Some(Stay::Nowhere) => self.leave(),
+            None => {}
+        }
+    }
+
+    /// Runs wherever the scheduler thinks best again.
+    pub(crate) fn leave(&mut self) {
+        if let State::Following(bound) | State::Staying(bound) =
+            std::mem::replace(&mut self.state, State::Free)
+        {
+            self.affinity.release(bound);
+        }
+        self.follower.left();
+    }
+
+    /// Whether the thread is where its packets of sparse flows come from.
+    pub(crate) fn follows(&self) -> bool {
+        matches!(self.state, State::Following(_))
+    }
+
+    /// Whether packet comes after packet.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.packets >= LOAD
+    }
+
+    fn bound(&self) -> Option<&Bound> {
+        match &self.state {
+            State::Free => None,
+            State::Following(bound) | State::Staying(bound) => Some(bound),
+        }
+    }
+}
+
+/// Finds out which CPU packets of sparse flows come from.
+#[derive(Debug)]
+struct Follower {
+    /// The CPU that the last packet after a rest came from, and how many in a row did.
+    from: (usize, u32),
+    /// The CPU that the packet before that one came from, and how many in a row did not come from
+    /// the same as the last.
+    swing: (usize, u32),
+    /// How many it takes to follow them.
+    pattern: u32,
+    /// What the clock showed when the thread last went somewhere.
+    chance: u32,
+    /// Packets that waited for too long, times [`LATE`], less those that did not.
+    late: u32,
+}
+
+impl Follower {
+    fn new() -> Self {
+        Self {
+            from: (0, 0),
+            swing: (0, 0),
+            pattern: PATTERN,
+            chance: 0,
+            late: 0,
+        }
+    }
+
+    /// A packet came from this CPU, after a rest.
+    fn note(&mut self, cpu: usize) {
         let (last, in_a_row) = self.from;
         self.swing = if cpu == self.swing.0 && cpu != last {
             (last, self.swing.1.saturating_add(1))
@@ -159,63 +226,103 @@ impl Placement {
         } else {
             (cpu, 1)
         };
-        if self.follows() && self.last.since(at) > PROMPT {
+    }
+
+    /// Whether packets wait too long where the thread follows them; `waited` is `None` where it
+    /// does not.
+    fn is_too_late(&mut self, waited: Option<Duration>) -> bool {
+        if waited.is_some_and(|waited| waited > PROMPT) {
             self.late += LATE;
             if self.late >= TOO_LATE * LATE {
                 // Other things are done on that CPU, and interrupts come before any thread.
-                self.pattern = (4 * self.pattern).min(MAX_PATTERN);
-                self.leave();
+                self.back_off();
+                return true;
             }
         } else {
             self.late = self.late.saturating_sub(1);
         }
-        if self.follows() && self.from.1 >= 16 * self.pattern {
-            // It was well here for long enough.
+        if waited.is_some() && self.from.1 >= 16 * self.pattern {
+            // That CPU served well for long enough.
             self.pattern = PATTERN;
         }
+        false
+    }
+
+    /// Whether packets make a pattern that is worth following, from the CPU that the thread is
+    /// bound to.
+    fn wants_to_go(&mut self, now: Time, bound: Option<usize>) -> bool {
+        let (cpu, in_a_row) = self.from;
         let more = self.chance % (CHANGE * self.pattern);
-        let follow = match &self.bound {
-            Some(bound) => bound.cpu != cpu && self.from.1 >= self.pattern + more,
-            None => self.from.1 >= self.pattern || self.swing.1 >= SWINGS * self.pattern,
+        let goes = match bound {
+            Some(here) => here != cpu && in_a_row >= self.pattern + more,
+            None => in_a_row >= self.pattern || self.swing.1 >= SWINGS * self.pattern,
         };
-        if follow {
+        if goes {
             self.swing.1 = 0;
-            self.chance = self.last.since(Time::default()).subsec_nanos();
-            if !self.bind(cpu, false) {
-                // It may not run there. To ask again for each packet would cost more than it can
-                // bring.
-                self.pattern = (4 * self.pattern).min(MAX_PATTERN);
-                self.from.1 = 0;
-            }
+            self.chance = now.since(Time::default()).subsec_nanos();
+        }
+        goes
+    }
+
+    /// The thread may not run there, or packets waited too long. Trying again for each packet would
+    /// cost more than it can gain.
+    fn back_off(&mut self) {
+        self.pattern = (4 * self.pattern).min(MAX_PATTERN);
+        self.from.1 = 0;
+    }
+
+    fn load_begins(&mut self) {
+        self.from.1 = 0;
+    }
+
+    /// The thread is no longer bound.
+    fn left(&mut self) {
+        self.from.1 = 0;
+        self.swing.1 = 0;
+        self.late = 0;
+    }
+}
+
+/// Has a loaded thread stay on its CPU, where its caches are.
+#[derive(Debug)]
+struct Stayer {
+    /// When the kernel was last asked how long the thread had waited for CPUs in its life, and the
+    /// answer.
+    asked: Option<(Time, Duration)>,
+    /// Until when the thread stays where it is at most, or moves about at least.
+    until: Time,
+    schedstat: OnceCell<Option<File>>,
+}
+
+/// Where a loaded thread is to be.
+enum Stay {
+    Here,
+    Nowhere,
+}
+
+impl Stayer {
+    fn new() -> Self {
+        Self {
+            asked: None,
+            until: Time::default(),
+            schedstat: OnceCell::new(),
         }
     }
 
-    /// The calling thread's poll is over. Under load it stays where it is, unless it has to wait
-    /// for that CPU.
-    pub(crate) fn poll_ended(&mut self, now: Time) {
+    /// Whether a change is due; `stays` says that the thread is bound now.
+    fn decide(&mut self, now: Time, stays: bool) -> Option<Stay> {
         let is_due = self.asked.is_none_or(|(at, _)| now.since(at) >= WINDOW);
-        if self.is_loaded()
-            && is_due
-            && let Some(waited) = self.waited()
-        {
-            self.weigh(now, waited);
-        }
-    }
-
-    /// So long had the thread waited for CPUs in its life at `now`.
-    fn weigh(&mut self, now: Time, waited: Duration) {
-        let Some((then, before)) = self.asked.replace((now, waited)) else {
-            return;
-        };
+        let waited = is_due.then(|| self.waited()).flatten()?;
+        let (then, before) = self.asked.replace((now, waited))?;
         let (window, waited) = (now.since(then), waited.saturating_sub(before));
-        if self.stays() {
-            if CROWDED * waited > window || now >= self.until {
-                self.leave();
-                self.until = now + FREE;
-            }
-        } else if EASY * waited < window && now >= self.until {
-            self.bind(sched_getcpu(), true);
+        if stays && (CROWDED * waited > window || now >= self.until) {
+            self.until = now + FREE;
+            Some(Stay::Nowhere)
+        } else if !stays && EASY * waited < window && now >= self.until {
             self.until = now + STAY;
+            Some(Stay::Here)
+        } else {
+            None
         }
     }
 
@@ -232,54 +339,47 @@ impl Placement {
             str::from_utf8(waited).ok()?.parse().ok()?,
         ))
     }
+}
 
-    /// Runs wherever the scheduler thinks best again.
-    pub(crate) fn leave(&mut self) {
-        // If another program bound it since, or its CPU is gone, that setting stays.
-        if let Some(Bound { cpu, before, .. }) = self.bound.take()
-            && sched_getaffinity(None).is_ok_and(|now| now == only(cpu))
-        {
-            let _ = sched_setaffinity(None, &before);
-            self.left = sched_getaffinity(None).ok().map(|got| (got, before));
-        }
-        self.from.1 = 0;
-        self.swing.1 = 0;
-        self.late = 0;
-    }
+/// The CPUs that the calling thread may run on.
+#[derive(Debug, Default)]
+struct Affinity {
+    /// When the thread was last released: the CPUs that it got, and those that it was allowed,
+    /// which are more while CPUs are offline.
+    left: Option<(CpuSet, CpuSet)>,
+}
 
-    /// Whether the thread is where its packets of sparse flows come from.
-    pub(crate) fn follows(&self) -> bool {
-        self.bound.as_ref().is_some_and(|bound| !bound.load)
-    }
+/// That a thread is bound to a CPU.
+#[derive(Debug)]
+struct Bound {
+    cpu: usize,
+    /// The CPUs that it is to be allowed again.
+    before: CpuSet,
+}
 
-    /// Whether the thread stays where it was under load.
-    fn stays(&self) -> bool {
-        self.bound.as_ref().is_some_and(|bound| bound.load)
-    }
-
-    /// Whether packet comes after packet.
-    pub(crate) fn is_loaded(&self) -> bool {
-        self.packets >= LOAD
-    }
-
-    /// Binds the thread to `cpu`; false if that is not among several CPUs that it may run on.
-    fn bind(&mut self, cpu: usize, load: bool) -> bool {
-        let Ok(now) = sched_getaffinity(None) else {
-            return false;
-        };
-        let before = match (&self.bound, &self.left) {
+impl Affinity {
+    /// Binds the thread to `cpu`; `None` if that is not among several CPUs that it may run on.
+    fn bind(&self, cpu: usize, bound: Option<&Bound>) -> Option<Bound> {
+        let now = sched_getaffinity(None).ok()?;
+        let before = match (bound, &self.left) {
             (Some(bound), _) if now == only(bound.cpu) => bound.before,
-            _ if now.count() <= 1 => return false,
+            _ if now.count() <= 1 => return None,
             (_, Some((got, allowed))) if now == *got => *allowed,
             _ => unbound(now),
         };
         let binds = cpu < CpuSet::MAX_CPU
             && before.is_set(cpu)
             && sched_setaffinity(None, &only(cpu)).is_ok();
-        if binds {
-            self.bound = Some(Bound { cpu, before, load });
+        binds.then_some(Bound { cpu, before })
+    }
+
+    /// Lets the thread run where it might before it was bound. If another program bound it since,
+    /// or its CPU is gone, that setting stays.
+    fn release(&mut self, Bound { cpu, before }: Bound) {
+        if sched_getaffinity(None).is_ok_and(|now| now == only(cpu)) {
+            let _ = sched_setaffinity(None, &before);
+            self.left = sched_getaffinity(None).ok().map(|got| (got, before));
         }
-        binds
     }
 }
 

@@ -22,7 +22,7 @@ impl Walk {
             waited: Duration::ZERO,
         };
         let file = memfd_create("schedstat", MemfdFlags::CLOEXEC).expect("a file in memory");
-        let set = walk.placement.schedstat.set(Some(file.into()));
+        let set = walk.placement.stayer.schedstat.set(Some(file.into()));
         set.expect("nothing was open");
         walk
     }
@@ -41,7 +41,7 @@ impl Walk {
     }
 
     fn poll_ended(&mut self) {
-        if let Some(Some(file)) = self.placement.schedstat.get() {
+        if let Some(Some(file)) = self.placement.stayer.schedstat.get() {
             let line = format!("123456789 {} 42\n", self.waited.as_nanos());
             file.write_all_at(line.as_bytes(), 0).expect("written");
         }
@@ -299,7 +299,7 @@ fn a_released_thread_may_run_on_cpus_that_came_meanwhile() {
         }
         for _ in 0..2 {
             walk.follow(cpus[1]);
-            let bound = walk.placement.bound.as_ref().expect("it follows");
+            let bound = walk.placement.bound().expect("it follows");
             assert!(bound.before == any);
             walk.placement.leave();
             assert!(affinity() == allowed);
@@ -325,12 +325,12 @@ fn a_cpu_where_a_thread_may_not_run_is_tried_less_and_less() {
         let mut pattern = PATTERN;
         while pattern < MAX_PATTERN {
             for n in 0..pattern {
-                assert_eq!(walk.placement.from.1, n);
+                assert_eq!(walk.placement.follower.from.1, n);
                 walk.poll(PAUSE, CpuSet::MAX_CPU - 1);
             }
             assert!(affinity() == allowed);
             pattern = (4 * pattern).min(MAX_PATTERN);
-            assert_eq!(walk.placement.pattern, pattern);
+            assert_eq!(walk.placement.follower.pattern, pattern);
         }
         // So it is with what comes from others, as after a CPU that was too busy.
         assert_eq!(walk.follow(cpus[1]), pattern);
@@ -428,11 +428,12 @@ fn a_kernel_that_does_not_tell_is_left_to_decide() {
             let file = File::from(file);
             file.write_all_at(tells.as_bytes(), 0).expect("written");
             walk.placement = Placement::new();
-            let set = walk.placement.schedstat.set(Some(file));
+            let set = walk.placement.stayer.schedstat.set(Some(file));
             set.expect("nothing was open");
-            assert_eq!(walk.placement.waited(), None);
+            assert_eq!(walk.placement.stayer.waited(), None);
             walk.placement = Placement::new();
             walk.placement
+                .stayer
                 .schedstat
                 .set(None)
                 .expect("nothing was open");
@@ -445,7 +446,7 @@ fn a_kernel_that_does_not_tell_is_left_to_decide() {
 #[test]
 fn the_kernel_tells_a_thread_how_long_it_waited() {
     walk(|walk, _, cpus| {
-        if Placement::new().waited().is_none() {
+        if Stayer::new().waited().is_none() {
             println!("this kernel does not tell");
             return;
         }
@@ -459,13 +460,13 @@ fn the_kernel_tells_a_thread_how_long_it_waited() {
                 }
             });
             sched_setaffinity(None, &only(cpus[1])).expect("one of the CPUs");
-            let placement = Placement::new();
-            let before = placement.waited().expect("it just did");
+            let stayer = Stayer::new();
+            let before = stayer.waited().expect("it just did");
             both.wait();
             let start = Instant::now();
             let mut waited = Duration::ZERO;
             while waited < Duration::from_millis(5) && start.elapsed() < Duration::from_secs(20) {
-                waited = placement.waited().expect("it just did") - before;
+                waited = stayer.waited().expect("it just did") - before;
             }
             done.store(true, Ordering::Relaxed);
             assert!(waited >= Duration::from_millis(5), "{waited:?}");
