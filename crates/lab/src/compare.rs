@@ -3,25 +3,24 @@
 //! Stages: find the implementations → print the estimate → rounds (each implementation: free
 //! placement, over IPv6, one end per core) → tables, targets, JSON.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use adit_testbed::framing::Family;
 use adit_testbed::stats::to_f64;
-use adit_testbed::{Host, interrupt, proc};
+use adit_testbed::{interrupt, proc};
 use clap::Args;
 
 use crate::implementation::{Entry, Implementation};
-use crate::install::{self, Flavour};
+use crate::install;
 use crate::measure::{self, Values};
 use crate::metric::{Step, metric};
-use crate::output;
-use crate::pair::{Pair, Placement};
+use crate::output::Json;
+use crate::pair::{LinkedHosts, Placement};
 use crate::report::{ComparisonReport, Note, Sample};
 use crate::sandbox::Failure;
-use crate::tools;
+use crate::{document, tables, tools};
 
 /// Runs every implementation side by side and prints who is how fast.
 ///
@@ -95,7 +94,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         }
     }
     report.finish();
-    publish(json, &report)?;
+    json.publish(&tables::render(&report), || document::render(&report))?;
     if report.stopped.is_some() {
         return Err("the run is incomplete".into());
     }
@@ -134,14 +133,7 @@ fn find(args: &CompareArgs, report: &mut ComparisonReport) -> Result<Vec<Entry>,
     let mut entries = Vec::new();
     for who in Implementation::ALL.into_iter().filter(|&who| wanted(who)) {
         interrupt::check()?;
-        let found = match who {
-            Implementation::Direct => Ok(plain(who, "no tunnel".to_owned())),
-            Implementation::Kernel => kernel(),
-            Implementation::Adit => install::adit(args.adit.as_deref(), Flavour::Release),
-            Implementation::Ceiling => install::adit(None, Flavour::WithoutAead),
-            peer => install::peer(peer),
-        };
-        match found {
+        match install::find(who, args.adit.as_deref()) {
             Ok(entry) => {
                 eprintln!("{:<14}{}", who.name(), entry.version);
                 entries.push(entry);
@@ -156,22 +148,6 @@ fn find(args: &CompareArgs, report: &mut ComparisonReport) -> Result<Vec<Entry>,
         return Err("nothing to compare".into());
     }
     Ok(entries)
-}
-
-const fn plain(who: Implementation, version: String) -> Entry {
-    Entry {
-        who,
-        version,
-        binary: None,
-    }
-}
-
-fn kernel() -> Result<Entry, Failure> {
-    let host = Host::new()?;
-    host.ip("link add name wg0 type wireguard")
-        .map_err(|_| "this kernel has no WireGuard")?;
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    Ok(plain(Implementation::Kernel, release.trim().to_owned()))
 }
 
 /// The steps that share a pair of hosts.
@@ -233,7 +209,7 @@ fn one_round(
         "round {round} of {rounds} (load average {})",
         proc::load_average()
     );
-    for entry in order(&report.implementations, round) {
+    for entry in install::order(&report.implementations, round) {
         eprint!("  {:<14}", entry.who.name());
         for stage in Stage::ALL {
             let now: Vec<Step> = steps
@@ -253,18 +229,6 @@ fn one_round(
     Ok(())
 }
 
-/// The implementations (one at least). Each round starts with another, and every second round goes
-/// the other way round, so that neither a place in the order nor a predecessor favours any of them.
-fn order(implementations: &[Entry], round: u32) -> Vec<Entry> {
-    let mut order = implementations.to_vec();
-    let first = usize::try_from(round - 1).map_or(0, |first| first % order.len());
-    order.rotate_left(first);
-    if round.is_multiple_of(2) {
-        order[1..].reverse();
-    }
-    order
-}
-
 /// One implementation on one pair of hosts. What fails is noted, and the rest goes on.
 fn one_stage(
     args: &CompareArgs,
@@ -275,7 +239,7 @@ fn one_stage(
     report: &mut ComparisonReport,
 ) -> Result<(), Failure> {
     let (placement, outer) = stage.placement();
-    let build = || Pair::new(entry, placement, outer, &args.congestion);
+    let build = || LinkedHosts::new(entry, placement, outer, &args.congestion);
     let mut turn = Turn {
         report,
         round,
@@ -366,56 +330,6 @@ fn show(step: Step, values: &Values) {
     }
 }
 
-/// Where the JSON goes.
-enum Json {
-    Nowhere,
-    StandardOutput,
-    File(String, File),
-}
-
-impl Json {
-    /// Opens the file before anything is measured: a run of an hour must not end with a path that
-    /// cannot be written. What the file holds stays until there is something better.
-    fn open(asked: Option<&str>) -> Result<Self, Failure> {
-        Ok(match asked {
-            None => Self::Nowhere,
-            Some("-") => Self::StandardOutput,
-            Some(path) => {
-                let mut options = File::options();
-                let file = options.write(true).create(true).truncate(false).open(path);
-                Self::File(path.to_owned(), file.map_err(|e| format!("{path}: {e}"))?)
-            }
-        })
-    }
-}
-
-/// Tables for people; JSON where it was asked for. One that cannot be written does not keep the
-/// other back.
-fn publish(json: Json, report: &ComparisonReport) -> Result<(), Failure> {
-    let tables = crate::tables::render(report);
-    match json {
-        Json::Nowhere => output::print(&tables)?,
-        Json::StandardOutput => {
-            eprint!("{tables}");
-            output::print(&(crate::document::render(report)? + "\n"))?;
-        }
-        Json::File(path, file) => {
-            let printed = output::print(&tables);
-            replace(file, &crate::document::render(report)?).map_err(|e| format!("{path}: {e}"))?;
-            printed?;
-        }
-    }
-    Ok(())
-}
-
-fn replace(mut file: File, text: &str) -> std::io::Result<()> {
-    // A pipe has no length to set.
-    if file.metadata()?.is_file() {
-        file.set_len(0)?;
-    }
-    file.write_all(text.as_bytes())
-}
-
 impl ComparisonReport {
     fn note(
         &mut self,
@@ -430,26 +344,5 @@ impl ComparisonReport {
             step,
             text,
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rounds_rotate_the_order_of_implementations() {
-        let all = Implementation::ALL.map(|who| plain(who, String::new()));
-        let names = |round| -> Vec<Implementation> {
-            let order = order(&all[..4], round);
-            order.into_iter().map(|entry| entry.who).collect()
-        };
-        let [a, b, c, d] = [0, 1, 2, 3].map(|at| Implementation::ALL[at]);
-        assert_eq!(names(1), [a, b, c, d]);
-        assert_eq!(names(2), [b, a, d, c]);
-        assert_eq!(names(3), [c, d, a, b]);
-        assert_eq!(names(4), [d, c, b, a]);
-        assert_eq!(names(5), names(1));
-        assert_eq!(order(&all[..1], 2)[0].who, a);
     }
 }

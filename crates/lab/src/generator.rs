@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::pair::Pair;
+use crate::pair::LinkedHosts;
 use crate::sandbox::Failure;
 use crate::tools::Flow;
 
@@ -52,7 +52,7 @@ pub(crate) struct Flood {
 
 impl Flood {
     /// From a to b through the tunnel, as fast as it goes.
-    pub(crate) fn run(self, pair: &Pair) -> Result<Flow, Failure> {
+    pub(crate) fn run(self, pair: &LinkedHosts) -> Result<Flow, Failure> {
         let to = SocketAddr::new(pair.address(Family::V4, 1), PORT);
         let socket = pair.b.run(move || receiver(to))?;
         let receiving = pair.b.thread(move || self.receive(&socket))?;
@@ -150,7 +150,7 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// Runs to the end; `to` is b's address.
-    pub(crate) fn run(self, pair: &Pair, to: IpAddr) -> Result<Flow, Failure> {
+    pub(crate) fn run(self, pair: &LinkedHosts, to: IpAddr) -> Result<Flow, Failure> {
         let at = SocketAddr::new(to, PORT);
         let listener = pair.b.run(move || TcpListener::bind(at))?;
         let before = retransmits(pair)?;
@@ -243,7 +243,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl Answers {
     /// What each took through the tunnel, in milliseconds, from the first step of its connection to
     /// its last byte.
-    pub(crate) fn run(self, pair: &Pair) -> Result<Vec<f64>, Failure> {
+    pub(crate) fn run(self, pair: &LinkedHosts) -> Result<Vec<f64>, Failure> {
         let at = SocketAddr::new(pair.address(Family::V4, 0), PORT);
         let listener = pair.a.run(move || TcpListener::bind(at))?;
         let answering = pair.a.thread(move || self.answer(&listener))?;
@@ -329,7 +329,7 @@ fn ready(epoll: &Epoll, limit: u16) -> Result<impl Iterator<Item = usize> + use<
 
 /// Segments that both hosts have sent again so far.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-pub(crate) fn retransmits(pair: &Pair) -> Result<f64, Failure> {
+pub(crate) fn retransmits(pair: &LinkedHosts) -> Result<f64, Failure> {
     let a = pair.a.run(proc::retransmits)?;
     let b = pair.b.run(proc::retransmits)?;
     Ok((a + b) as f64)

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use adit_testbed::Host;
 use adit_testbed::process::{self, Process};
 
 use crate::implementation::{Entry, Implementation};
@@ -252,9 +253,49 @@ fn adit_version(binary: &Path, given: bool) -> String {
     commit.map_or(said.clone(), |commit| format!("{said} ({commit})"))
 }
 
+/// An implementation that is there or can be built; `given` is the path of Adit's binary, if one was
+/// given.
+pub(crate) fn find(who: Implementation, given: Option<&Path>) -> Result<Entry, Failure> {
+    match who {
+        Implementation::Direct => Ok(plain(who, "no tunnel".to_owned())),
+        Implementation::Kernel => kernel(),
+        Implementation::Adit => adit(given, Flavour::Release),
+        Implementation::Ceiling => adit(None, Flavour::WithoutAead),
+        peer => self::peer(peer),
+    }
+}
+
+const fn plain(who: Implementation, version: String) -> Entry {
+    Entry {
+        who,
+        version,
+        binary: None,
+    }
+}
+
+fn kernel() -> Result<Entry, Failure> {
+    let host = Host::new()?;
+    host.ip("link add name wg0 type wireguard")
+        .map_err(|_| "this kernel has no WireGuard")?;
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(plain(Implementation::Kernel, release.trim().to_owned()))
+}
+
+/// The implementations (one at least). Each round starts with another, and every second round goes
+/// the other way round, so that neither a place in the order nor a predecessor favours any of them.
+pub(crate) fn order(implementations: &[Entry], round: u32) -> Vec<Entry> {
+    let mut order = implementations.to_vec();
+    let first = usize::try_from(round - 1).map_or(0, |first| first % order.len());
+    order.rotate_left(first);
+    if round.is_multiple_of(2) {
+        order[1..].reverse();
+    }
+    order
+}
+
 #[cfg(test)]
 mod tests {
-    use super::required_version;
+    use super::*;
 
     #[test]
     fn the_fork_that_tailscale_requires_is_found_in_its_go_mod() {
@@ -270,5 +311,21 @@ mod tests {
             Some("v1")
         );
         assert_eq!(required_version(go_mod, "github.com/c/d"), None);
+    }
+
+    #[test]
+    fn rounds_rotate_the_order_of_implementations() {
+        let all = Implementation::ALL.map(|who| plain(who, String::new()));
+        let names = |round| -> Vec<Implementation> {
+            let order = order(&all[..4], round);
+            order.into_iter().map(|entry| entry.who).collect()
+        };
+        let [a, b, c, d] = [0, 1, 2, 3].map(|at| Implementation::ALL[at]);
+        assert_eq!(names(1), [a, b, c, d]);
+        assert_eq!(names(2), [b, a, d, c]);
+        assert_eq!(names(3), [c, d, a, b]);
+        assert_eq!(names(4), [d, c, b, a]);
+        assert_eq!(names(5), names(1));
+        assert_eq!(order(&all[..1], 2)[0].who, a);
     }
 }

@@ -7,7 +7,9 @@ mod aead;
 mod chart;
 mod checksum;
 mod compare;
+mod daemon;
 mod document;
+mod gateway;
 mod generator;
 mod implementation;
 mod install;
@@ -41,6 +43,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Compare(compare::CompareArgs),
+    Gateway(gateway::GatewayArgs),
     Chart(chart::ChartArgs),
     Profile(profile::ProfileArgs),
     Aead(aead::AeadArgs),
@@ -52,6 +55,7 @@ enum Command {
 fn main() {
     let done: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Compare(args) => sandbox::run(|| compare::run(&args)).map_err(plain),
+        Command::Gateway(args) => sandbox::run(|| gateway::run(&args)).map_err(plain),
         Command::Chart(args) => chart::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),

@@ -8,7 +8,7 @@ use adit_testbed::{interrupt, proc};
 
 use crate::generator::{Answers, Flood, Streams};
 use crate::metric::Step;
-use crate::pair::Pair;
+use crate::pair::LinkedHosts;
 use crate::sandbox::Failure;
 use crate::tools::{Flow, Iperf, Pings, ping};
 
@@ -17,7 +17,7 @@ pub(crate) type Values = Vec<(&'static str, f64)>;
 
 /// Does the step and returns its values. `Memory` is read around the others, by [`idle_memory`] and
 /// [`peak_memory`].
-pub(crate) fn step(step: Step, pair: &Pair) -> Result<Values, Failure> {
+pub(crate) fn step(step: Step, pair: &LinkedHosts) -> Result<Values, Failure> {
     let seconds = step.seconds();
     let time = Duration::from_secs(seconds.into());
     let b = pair.address(Family::V4, 1);
@@ -85,16 +85,16 @@ pub(crate) fn step(step: Step, pair: &Pair) -> Result<Values, Failure> {
 }
 
 /// Resident memory of the larger daemon, before it had to do anything.
-pub(crate) fn idle_memory(pair: &Pair) -> Result<Values, Failure> {
+pub(crate) fn idle_memory(pair: &LinkedHosts) -> Result<Values, Failure> {
     Ok(larger(pair)?.map_or_else(Vec::new, |memory| vec![("rss.idle", memory.now)]))
 }
 
 /// The most resident memory that the larger daemon ever had.
-pub(crate) fn peak_memory(pair: &Pair) -> Result<Values, Failure> {
+pub(crate) fn peak_memory(pair: &LinkedHosts) -> Result<Values, Failure> {
     Ok(larger(pair)?.map_or_else(Vec::new, |memory| vec![("rss.peak", memory.peak)]))
 }
 
-fn larger(pair: &Pair) -> Result<Option<proc::Memory>, Failure> {
+fn larger(pair: &LinkedHosts) -> Result<Option<proc::Memory>, Failure> {
     let Some([a, b]) = pair.daemons() else {
         return Ok(None);
     };
@@ -131,7 +131,7 @@ const TCP1_PINNED: CpuNames = CpuNames {
 };
 
 /// One stream, and the CPU time that the daemons used from its start to its end.
-fn with_cpu(pair: &Pair, load: Iperf, names: CpuNames) -> Result<Values, Failure> {
+fn with_cpu(pair: &LinkedHosts, load: Iperf, names: CpuNames) -> Result<Values, Failure> {
     let used = || -> Result<(Option<[f64; 2]>, f64), Failure> {
         let seconds = |pid| proc::cpu_time(pid).map(|time| time.as_secs_f64());
         let daemons = pair
@@ -169,7 +169,7 @@ fn rated(flow: Flow, rate: &'static str, retransmits: &'static str) -> Values {
 fn datagrams(
     load: Iperf,
     len: usize,
-    pair: &Pair,
+    pair: &LinkedHosts,
     names: [&'static str; 2],
 ) -> Result<Values, Failure> {
     let load = Iperf {
@@ -189,7 +189,7 @@ fn delivered(flow: Flow, [rate, lost]: [&'static str; 2]) -> Result<Values, Fail
     ])
 }
 
-fn idle_ping(pair: &Pair, seconds: u32) -> Result<Values, Failure> {
+fn idle_ping(pair: &LinkedHosts, seconds: u32) -> Result<Values, Failure> {
     let interval = Duration::from_millis(2);
     // With a second to spare: no load ends meanwhile, and the p99.9 needs every answer.
     let pings = ping(pair, interval, seconds * 500, seconds + 1)?;
@@ -204,7 +204,7 @@ fn idle_ping(pair: &Pair, seconds: u32) -> Result<Values, Failure> {
 /// Of fewer round trips the p99.9 is the longest.
 const ENOUGH_FOR_P99_9: usize = 1000;
 
-fn loaded_ping(pair: &Pair, seconds: u32) -> Result<Values, Failure> {
+fn loaded_ping(pair: &LinkedHosts, seconds: u32) -> Result<Values, Failure> {
     let running = beside(1, seconds + 1).start(pair, pair.address(Family::V4, 1))?;
     wait(Duration::from_millis(700))?;
     let begun = Instant::now();
@@ -217,7 +217,7 @@ fn loaded_ping(pair: &Pair, seconds: u32) -> Result<Values, Failure> {
     Ok(values)
 }
 
-fn answers(pair: &Pair, seconds: u32, warm_up: u32) -> Result<Values, Failure> {
+fn answers(pair: &LinkedHosts, seconds: u32, warm_up: u32) -> Result<Values, Failure> {
     let load = beside(8, warm_up + seconds + 1);
     let running = load.start(pair, pair.address(Family::V4, 1))?;
     wait(Duration::from_secs(warm_up.into()))?;

@@ -1,8 +1,11 @@
-//! Standard output, which may be a closed pipe or a full disk.
+//! Standard output, which may be a closed pipe or a full disk, and where `--json` writes.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 
-/// Prints to standard output. Whoever closed the pipe has seen enough.
+use crate::sandbox::Failure;
+
+/// Prints to standard output. A reader that has closed the pipe has seen enough.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     write_to(&mut io::stdout().lock(), text)
 }
@@ -15,6 +18,59 @@ fn write_to(to: &mut impl Write, text: &str) -> io::Result<()> {
             io::Error::new(error.kind(), said)
         }),
     }
+}
+
+/// Where the JSON goes.
+pub(crate) enum Json {
+    Nowhere,
+    StandardOutput,
+    File(String, File),
+}
+
+impl Json {
+    /// Opens the file before anything is measured: a run of an hour must not end with a path that
+    /// cannot be written. The file keeps its contents until there is something better.
+    pub(crate) fn open(asked: Option<&str>) -> Result<Self, Failure> {
+        Ok(match asked {
+            None => Self::Nowhere,
+            Some("-") => Self::StandardOutput,
+            Some(path) => {
+                let mut options = File::options();
+                let file = options.write(true).create(true).truncate(false).open(path);
+                Self::File(path.to_owned(), file.map_err(|e| format!("{path}: {e}"))?)
+            }
+        })
+    }
+
+    /// Prints tables for people, and JSON where it was asked for. If one cannot be written, the
+    /// other still is.
+    pub(crate) fn publish(
+        self,
+        tables: &str,
+        document: impl FnOnce() -> Result<String, Failure>,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Nowhere => print(tables)?,
+            Self::StandardOutput => {
+                eprint!("{tables}");
+                print(&(document()? + "\n"))?;
+            }
+            Self::File(path, file) => {
+                let printed = print(tables);
+                replace(file, &document()?).map_err(|e| format!("{path}: {e}"))?;
+                printed?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn replace(mut file: File, text: &str) -> io::Result<()> {
+    // A pipe has no length to set.
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(text.as_bytes())
 }
 
 #[cfg(test)]

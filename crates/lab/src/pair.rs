@@ -7,15 +7,12 @@
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use adit_testbed::framing::{Family, LINK_MTU, TUNNEL_MTU};
-use adit_testbed::process::{self, Process};
-use adit_testbed::{Host, interrupt, link, proc};
+use adit_testbed::process::Process;
+use adit_testbed::{Host, link};
 
+use crate::daemon::{self, READY};
 use crate::implementation::{Entry, Implementation};
 use crate::sandbox::Failure;
 
@@ -29,7 +26,7 @@ pub(crate) enum Placement {
 }
 
 /// Two hosts.
-pub(crate) struct Pair {
+pub(crate) struct LinkedHosts {
     // The daemons are stopped before their hosts go.
     daemons: Option<[Process; 2]>,
     pub(crate) a: Host,
@@ -60,14 +57,8 @@ impl Net {
 const LINK: &str = "ve0";
 /// The interface of every tunnel.
 const TUNNEL: &str = "wg0";
-/// What a daemon, and only the daemon, has open.
-const TUN: &str = "/dev/net/tun";
-const LOG: &str = "/run/daemon.log";
-const READY: Duration = Duration::from_secs(10);
-/// How long after its socket a daemon may open the TUN.
-const OPENS_TUN: Duration = Duration::from_secs(2);
 
-impl Pair {
+impl LinkedHosts {
     /// Builds the hosts and the tunnel of `entry` over `outer`, and waits until packets pass.
     pub(crate) fn new(
         entry: &Entry,
@@ -115,10 +106,7 @@ impl Pair {
             return Ok(());
         };
         for (daemon, host) in daemons.iter_mut().zip([&self.a, &self.b]) {
-            if !daemon.is_alive() {
-                let log = host.run(|| std::fs::read_to_string(LOG))?;
-                return Err(format!("the daemon ended: {}", last_lines(&log)).into());
-            }
+            daemon::check(host, daemon, TUNNEL)?;
         }
         Ok(())
     }
@@ -140,7 +128,7 @@ impl Pair {
             self.choose_congestion(host, VXLAN_NET.address(Family::V4, them), "vx0")?;
         }
         let b = VXLAN_NET.address(Family::V4, 1);
-        self.wait_for(b)?;
+        daemon::wait_for(&self.a, b)?;
         Ok(b)
     }
 
@@ -179,28 +167,30 @@ impl Pair {
     }
 
     fn tunnel(&mut self, entry: &Entry) -> Result<(), Failure> {
-        match (entry.who, &entry.binary) {
-            (Implementation::Direct, _) => return self.wait_for(self.address(Family::V4, 1)),
-            (Implementation::Kernel, _) => {
+        match entry.who {
+            Implementation::Direct => {
+                return daemon::wait_for(&self.a, self.address(Family::V4, 1));
+            }
+            Implementation::Kernel => {
                 for host in [&self.a, &self.b] {
                     host.ip(&format!("link add name {TUNNEL} type wireguard"))?;
                 }
             }
-            (who, Some(binary)) => {
-                let arguments = who.arguments(TUNNEL);
-                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-                let start = |host| daemon(host, binary, &arguments);
+            _ => {
+                let start = |host| daemon::start(host, entry, TUNNEL);
                 self.daemons = Some([start(&self.a)?, start(&self.b)?]);
             }
-            (_, None) => return Err("it has no binary".into()),
         }
-        let keys = [keys()?, keys()?];
+        let keys = [daemon::keys()?, daemon::keys()?];
         for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
-            let (private, peer) = (&keys[usize::from(us)].0, &keys[usize::from(them)].1);
+            let (private, peer) = (
+                &keys[usize::from(us)].private,
+                &keys[usize::from(them)].public,
+            );
             self.configure(host, private, peer, [us, them])?;
         }
-        self.wait_for(self.address(Family::V4, 1))?;
-        self.wait_for(self.address(Family::V6, 1))?;
+        daemon::wait_for(&self.a, self.address(Family::V4, 1))?;
+        daemon::wait_for(&self.a, self.address(Family::V6, 1))?;
         self.check()
     }
 
@@ -235,21 +225,6 @@ impl Pair {
         let control = &self.congestion;
         Ok(host.ip(&format!("route add {to} dev {device} congctl {control}"))?)
     }
-
-    /// Waits until `address` answers from a.
-    fn wait_for(&self, address: IpAddr) -> Result<(), Failure> {
-        let address = address.to_string();
-        let deadline = Instant::now() + READY;
-        loop {
-            interrupt::check()?;
-            let ping = ["-c1", "-W1", &address];
-            match self.a.output("ping", &ping, READY) {
-                Ok(_) => return Ok(()),
-                Err(_) if Instant::now() < deadline => {}
-                Err(e) => return Err(format!("no packet passes: {e}").into()),
-            }
-        }
-    }
 }
 
 /// A host whose processes and threads run on `core` only, or anywhere.
@@ -260,74 +235,4 @@ fn host(core: Option<usize>) -> Result<Host, Failure> {
         host.pin(core)?;
     }
     Ok(host)
-}
-
-/// Starts a daemon and waits for its control socket.
-fn daemon(host: &Host, binary: &Path, arguments: &[&str]) -> Result<Process, Failure> {
-    let mut command = process::command(&binary.to_string_lossy(), arguments);
-    command
-        .env("LOG_LEVEL", "error")
-        .env("WG_LOG_LEVEL", "error")
-        .env("WG_PROCESS_FOREGROUND", "1");
-    let log = host.run(|| std::fs::File::create(LOG))?;
-    command
-        .stdout(Stdio::from(log.try_clone()?))
-        .stderr(Stdio::from(log));
-    let mut daemon = host.spawn(command)?;
-    let deadline = Instant::now() + READY;
-    let mut answers_since = None;
-    loop {
-        let there = host.run(|| {
-            let socket = std::fs::metadata(format!("/var/run/wireguard/{TUNNEL}.sock"));
-            socket.is_ok_and(|socket| socket.file_type().is_socket())
-        });
-        if there {
-            // An implementation may open the TUN after the socket.
-            if proc::has_open(daemon.id(), Path::new(TUN)).unwrap_or(false) {
-                return Ok(daemon);
-            }
-            // What a script starts would be stopped by nobody, and the CPU time and memory read
-            // would be the script's.
-            if answers_since.get_or_insert_with(Instant::now).elapsed() > OPENS_TUN {
-                let binary = binary.display();
-                return Err(format!(
-                    "{binary} has to be the daemon itself, not a script that starts it"
-                )
-                .into());
-            }
-        }
-        interrupt::check()?;
-        if !daemon.is_alive() || Instant::now() > deadline {
-            let log = host.run(|| std::fs::read_to_string(LOG))?;
-            return Err(format!("the daemon did not start: {}", log.trim()).into());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// The last three lines of a log, in their order.
-fn last_lines(log: &str) -> String {
-    let lines: Vec<&str> = log.trim().lines().collect();
-    lines[lines.len().saturating_sub(3)..].join(" | ")
-}
-
-/// A private key and its public key.
-fn keys() -> Result<(String, String), Failure> {
-    let script = "key=$(wg genkey) && echo $key && echo $key | wg pubkey";
-    let both = process::run("sh", &["-c", script], READY)?;
-    let mut lines = both.lines().map(str::to_owned);
-    let pair = lines.next().zip(lines.next());
-    pair.ok_or_else(|| "wg made no key".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::last_lines;
-
-    #[test]
-    fn a_daemons_last_lines_stand_in_their_order() {
-        assert_eq!(last_lines("a\nb\nc\nd\n"), "b | c | d");
-        assert_eq!(last_lines("a\n"), "a");
-        assert_eq!(last_lines(""), "");
-    }
 }

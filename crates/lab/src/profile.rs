@@ -20,7 +20,7 @@ use crate::implementation::{Entry, Implementation};
 use crate::install::{self, Flavour};
 use crate::measure::wait;
 use crate::output;
-use crate::pair::{Pair, Placement};
+use crate::pair::{LinkedHosts, Placement};
 use crate::sandbox::Failure;
 use crate::tools::{self, Iperf};
 
@@ -117,7 +117,7 @@ fn record(args: &ProfileArgs, entry: &Entry, files: &[Recording; 2]) -> Result<(
     } else {
         Placement::Free
     };
-    let pair = Pair::new(entry, placement, Family::V4, &args.congestion)?;
+    let pair = LinkedHosts::new(entry, placement, Family::V4, &args.congestion)?;
     let daemons = pair.daemons().ok_or("there is no daemon to profile")?;
     let loaded = args.seconds + 2;
     eprintln!(
@@ -179,7 +179,7 @@ fn record(args: &ProfileArgs, entry: &Entry, files: &[Recording; 2]) -> Result<(
 
 /// Floods from another thread while `work` is done.
 fn beside(
-    pair: &Pair,
+    pair: &LinkedHosts,
     flood: Flood,
     work: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<tools::Flow, Failure> {

@@ -39,6 +39,26 @@ pub(crate) struct Machine {
     pub(crate) load_after: String,
 }
 
+impl Machine {
+    /// This machine, at the beginning of a run.
+    pub(crate) fn here() -> Self {
+        let (cpu, cores) = proc::processor();
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            cpu,
+            cores,
+            kernel: kernel.trim().to_owned(),
+            load_before: proc::load_average(),
+            load_after: String::new(),
+        }
+    }
+
+    /// The run has ended.
+    pub(crate) fn finish(&mut self) {
+        self.load_after = proc::load_average();
+    }
+}
+
 /// A run.
 #[derive(Debug)]
 pub(crate) struct ComparisonReport {
@@ -60,8 +80,6 @@ pub(crate) struct ComparisonReport {
 impl ComparisonReport {
     /// An empty run that starts now, on this machine.
     pub(crate) fn new(congestion: String, steps: Vec<Step>) -> Self {
-        let (cpu, cores) = proc::processor();
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let started = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             implementations: Vec::new(),
@@ -70,13 +88,7 @@ impl ComparisonReport {
             notes: Vec::new(),
             stopped: None,
             congestion,
-            machine: Machine {
-                cpu,
-                cores,
-                kernel: kernel.trim().to_owned(),
-                load_before: proc::load_average(),
-                load_after: String::new(),
-            },
+            machine: Machine::here(),
             tools: tools::versions(),
             started: started.map_or(0, |since| since.as_secs()),
             took: Duration::ZERO,
@@ -86,7 +98,7 @@ impl ComparisonReport {
 
     /// The run has ended.
     pub(crate) fn finish(&mut self) {
-        self.machine.load_after = proc::load_average();
+        self.machine.finish();
         self.took = self.clock.elapsed();
     }
 

@@ -4,12 +4,13 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use adit_testbed::Host;
 use adit_testbed::framing::Family;
 use adit_testbed::process::{self, Process};
 use adit_testbed::stats::to_f64;
 use serde::Deserialize;
 
-use crate::pair::Pair;
+use crate::pair::LinkedHosts;
 use crate::sandbox::Failure;
 
 /// What an iperf3 run sends.
@@ -69,9 +70,19 @@ pub(crate) struct Running {
 
 impl Iperf {
     /// Starts a server in b for one client, and the client in a.
-    pub(crate) fn start(&self, pair: &Pair, to: IpAddr) -> Result<Running, Failure> {
+    pub(crate) fn start(&self, pair: &LinkedHosts, to: IpAddr) -> Result<Running, Failure> {
+        self.start_between(&pair.a, &pair.b, to)
+    }
+
+    /// Starts a server at one host for one client, and the client at another host.
+    pub(crate) fn start_between(
+        &self,
+        from: &Host,
+        at: &Host,
+        to: IpAddr,
+    ) -> Result<Running, Failure> {
         let server = process::command("iperf3", &["-s", "-1", "--forceflush"]);
-        let mut server = pair.b.spawn(server)?;
+        let mut server = at.spawn(server)?;
         server.wait_for_line("listening", Duration::from_secs(5))?;
         let mut args = vec![
             "-c".to_owned(),
@@ -98,7 +109,7 @@ impl Iperf {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         Ok(Running {
             _server: server,
-            client: pair.a.spawn(process::command("iperf3", &args))?,
+            client: from.spawn(process::command("iperf3", &args))?,
             begun: Instant::now(),
             // An overloaded tunnel delays the exchange of results.
             limit: Duration::from_secs(u64::from(self.warm_up + self.seconds) + 15),
@@ -106,7 +117,7 @@ impl Iperf {
     }
 
     /// Runs to the end.
-    pub(crate) fn run(&self, pair: &Pair, to: IpAddr) -> Result<Flow, Failure> {
+    pub(crate) fn run(&self, pair: &LinkedHosts, to: IpAddr) -> Result<Flow, Failure> {
         self.start(pair, to)?.finish()
     }
 }
@@ -222,22 +233,35 @@ pub(crate) struct Pings {
     pub(crate) times: Vec<f64>,
     /// Percent of them that were not answered.
     pub(crate) lost: f64,
+    /// The longest time between two answers, in seconds.
+    pub(crate) longest_gap: f64,
 }
 
 /// Sends `count` pings through the tunnel, or as many as fit `limit` seconds.
 pub(crate) fn ping(
-    pair: &Pair,
+    pair: &LinkedHosts,
     interval: Duration,
     count: u32,
     limit: u32,
 ) -> Result<Pings, Failure> {
-    let to = pair.address(Family::V4, 1).to_string();
+    ping_from(&pair.a, pair.address(Family::V4, 1), interval, count, limit)
+}
+
+/// Sends `count` pings from a host, or as many as fit `limit` seconds.
+pub(crate) fn ping_from(
+    from: &Host,
+    to: IpAddr,
+    interval: Duration,
+    count: u32,
+    limit: u32,
+) -> Result<Pings, Failure> {
+    let to = to.to_string();
     let (seconds, count) = (interval.as_secs_f64().to_string(), count.to_string());
     // The deadline keeps a slow path from stretching the run beyond the load beside it; ping fails
     // when it strikes.
     let deadline = limit.to_string();
     let args = ["-n", "-i", &seconds, "-c", &count, "-w", &deadline, &to];
-    let child = pair.a.spawn(process::command("ping", &args))?;
+    let child = from.spawn(process::command("ping", &args))?;
     let limit = Duration::from_secs(u64::from(limit) + 5);
     let said = child.finish(limit)?.stdout;
     parse_ping(&said, interval)
@@ -246,7 +270,11 @@ pub(crate) fn ping(
 fn parse_ping(said: &str, interval: Duration) -> Result<Pings, Failure> {
     let answers = said.lines().filter(|line| !line.ends_with("(DUP!)"));
     let (numbers, times): (Vec<u32>, Vec<f64>) = answers.filter_map(parse_answer).unzip();
-    let last = numbers.into_iter().max().ok_or("no ping was answered")?;
+    let last = numbers
+        .iter()
+        .copied()
+        .max()
+        .ok_or("no ping was answered")?;
     let sent = said.lines().find_map(|line| {
         let (sent, _) = line.split_once(" packets transmitted")?;
         sent.parse::<u32>().ok()
@@ -259,7 +287,25 @@ fn parse_ping(said: &str, interval: Duration) -> Result<Pings, Failure> {
     let on_their_way = on_their_way.min(f64::from(sent.saturating_sub(last)));
     let counted = f64::from(sent) - on_their_way;
     let lost = (1.0 - to_f64(times.len()) / counted).max(0.0) * 100.0;
-    Ok(Pings { times, lost })
+    let longest_gap = longest_gap(&numbers, &times, sent, interval.as_secs_f64());
+    Ok(Pings {
+        times,
+        lost,
+        longest_gap,
+    })
+}
+
+/// The longest time in seconds without an answer, from the first of `sent` pings to the last. The
+/// round trips are in microseconds.
+fn longest_gap(numbers: &[u32], times: &[f64], sent: u32, interval: f64) -> f64 {
+    let answered = numbers.iter().zip(times);
+    let mut at: Vec<f64> = answered
+        .map(|(number, time)| f64::from(number.saturating_sub(1)) * interval + time / 1e6)
+        .collect();
+    at.extend([0.0, f64::from(sent.saturating_sub(1)) * interval]);
+    at.sort_by(f64::total_cmp);
+    let gaps = at.windows(2).map(|two| two[1] - two[0]);
+    gaps.fold(0.0, f64::max)
 }
 
 /// The number and the round trip in microseconds of one line of ping's.

@@ -98,3 +98,19 @@ fn an_answer_that_comes_twice_makes_up_for_none_that_is_lost() {
         parse_ping(&once, INTERVAL).unwrap()
     );
 }
+
+#[test]
+fn the_longest_gap_counts_lost_and_late_answers() {
+    // 10 pings, 10 ms apart.
+    let all: Vec<u32> = (1..=10).collect();
+    let gap = |numbers: &[u32], times: &[f64]| longest_gap(numbers, times, 10, 0.01);
+    let near = |value: f64, expected: f64| (value - expected).abs() < 1e-9;
+    assert!(near(gap(&all, &[100.0; 10]), 0.01));
+    // The fourth and the fifth were lost.
+    assert!(near(gap(&[1, 2, 3, 6, 7, 8, 9, 10], &[100.0; 8]), 0.03));
+    // The last three were lost.
+    assert!(near(gap(&all[..7], &[0.0; 7]), 0.03));
+    // All came at once in the end.
+    let late: Vec<f64> = all.iter().map(|n| f64::from(10 - n) * 10_000.0).collect();
+    assert!(near(gap(&all, &late), 0.09));
+}

@@ -1,0 +1,135 @@
+//! The daemons of userspace implementations: starting them, their keys, and their last words.
+
+use std::net::IpAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use adit_testbed::process::{self, Process};
+use adit_testbed::{Host, interrupt, proc};
+
+use crate::implementation::Entry;
+use crate::sandbox::Failure;
+
+/// How long a daemon, and a first packet, may take.
+pub(crate) const READY: Duration = Duration::from_secs(10);
+/// Open in a daemon, and only there.
+const TUN: &str = "/dev/net/tun";
+/// How long after its socket a daemon may open the TUN.
+const OPENS_TUN: Duration = Duration::from_secs(2);
+
+/// A private key and its public key, in base64.
+pub(crate) struct Keys {
+    pub(crate) private: String,
+    pub(crate) public: String,
+}
+
+/// New keys.
+pub(crate) fn keys() -> Result<Keys, Failure> {
+    let script = "key=$(wg genkey) && echo $key && echo $key | wg pubkey";
+    let both = process::run("sh", &["-c", script], READY)?;
+    let mut lines = both.lines().map(str::to_owned);
+    let pair = lines.next().zip(lines.next());
+    let (private, public) = pair.ok_or("wg made no key")?;
+    Ok(Keys { private, public })
+}
+
+/// Starts the daemon of an interface, and waits for its control socket.
+pub(crate) fn start(host: &Host, entry: &Entry, interface: &str) -> Result<Process, Failure> {
+    let binary = entry.binary.as_deref().ok_or("it has no binary")?;
+    let arguments = entry.who.arguments(interface);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut command = process::command(&binary.to_string_lossy(), &arguments);
+    command
+        .env("LOG_LEVEL", "error")
+        .env("WG_LOG_LEVEL", "error")
+        .env("WG_PROCESS_FOREGROUND", "1");
+    let path = log_path(interface);
+    let log = host.run(move || std::fs::File::create(path))?;
+    command
+        .stdout(Stdio::from(log.try_clone()?))
+        .stderr(Stdio::from(log));
+    let mut daemon = host.spawn(command)?;
+    let deadline = Instant::now() + READY;
+    let mut answers_since = None;
+    loop {
+        let socket = format!("/var/run/wireguard/{interface}.sock");
+        let there = host
+            .run(|| std::fs::metadata(socket).is_ok_and(|socket| socket.file_type().is_socket()));
+        if there {
+            // An implementation may open the TUN after the socket.
+            if proc::has_open(daemon.id(), Path::new(TUN)).unwrap_or(false) {
+                return Ok(daemon);
+            }
+            // A script's child would not be stopped at the end, and the CPU time and memory read
+            // would be the script's.
+            if answers_since.get_or_insert_with(Instant::now).elapsed() > OPENS_TUN {
+                let binary = binary.display();
+                return Err(format!(
+                    "{binary} has to be the daemon itself, not a script that starts it"
+                )
+                .into());
+            }
+        }
+        interrupt::check()?;
+        if !daemon.is_alive() || Instant::now() > deadline {
+            return Err(format!(
+                "the daemon did not start: {}",
+                read_log(host, interface)?.trim()
+            )
+            .into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn log_path(interface: &str) -> String {
+    format!("/run/{interface}.log")
+}
+
+fn read_log(host: &Host, interface: &str) -> Result<String, Failure> {
+    let path = log_path(interface);
+    Ok(host.run(|| std::fs::read_to_string(path))?)
+}
+
+/// An error with the daemon's last words if it has ended.
+pub(crate) fn check(host: &Host, daemon: &mut Process, interface: &str) -> Result<(), Failure> {
+    if daemon.is_alive() {
+        return Ok(());
+    }
+    let log = read_log(host, interface)?;
+    Err(format!("the daemon ended: {}", last_lines(&log)).into())
+}
+
+/// Waits until `address` answers pings from a host.
+pub(crate) fn wait_for(from: &Host, address: IpAddr) -> Result<(), Failure> {
+    let address = address.to_string();
+    let deadline = Instant::now() + READY;
+    loop {
+        interrupt::check()?;
+        match from.output("ping", &["-c1", "-W1", &address], READY) {
+            Ok(_) => return Ok(()),
+            Err(_) if Instant::now() < deadline => {}
+            Err(e) => return Err(format!("no packet passes: {e}").into()),
+        }
+    }
+}
+
+/// The last three lines of a log, in their order.
+fn last_lines(log: &str) -> String {
+    let lines: Vec<&str> = log.trim().lines().collect();
+    lines[lines.len().saturating_sub(3)..].join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_lines;
+
+    #[test]
+    fn a_daemons_last_lines_stand_in_their_order() {
+        assert_eq!(last_lines("a\nb\nc\nd\n"), "b | c | d");
+        assert_eq!(last_lines("a\n"), "a");
+        assert_eq!(last_lines(""), "");
+    }
+}
