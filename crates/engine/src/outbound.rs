@@ -4,8 +4,8 @@
 //! 2. `route`: a frame's destination chooses the peer, and its session; without one the frame is
 //!    staged;
 //! 3. `append`: each segment goes into a slot of the peer's open train, headers finished;
-//! 4. `seal`: a train that is full, or that nothing waits to join, takes its counters and is
-//!    sealed;
+//! 4. `seal`: a train that is full takes its counters and is sealed; trains that no frame waits to
+//!    join are sealed together;
 //! 5. `send`: sealed trains leave in the order in which they were closed (`sender`).
 
 use std::collections::VecDeque;
@@ -369,7 +369,8 @@ impl<'a> Trains<'a> {
                     if let Some(at) = other {
                         sender.seal(self.open.remove(at), context);
                     } else if self.open.is_full() {
-                        sender.seal(self.open.remove(0), context);
+                        // Trains of many peers are short: sealed together, they fill the lanes.
+                        sender.seal_all(&mut self.open, context);
                     }
                     let Some(session) = peer.session(now) else {
                         // Segments that were appended may have left, and a part of a frame cannot
@@ -398,10 +399,7 @@ impl<'a> Trains<'a> {
     }
 
     fn close_all<U: UdpSocket>(&mut self, sender: &mut Sender<U>, context: Context<'_, U>) {
-        // Drained, not consumed: that would copy the array.
-        for train in self.open.drain(..) {
-            sender.seal(train, context);
-        }
+        sender.seal_all(&mut self.open, context);
     }
 }
 

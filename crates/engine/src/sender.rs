@@ -17,7 +17,7 @@ use arrayvec::ArrayVec;
 use crate::common::Context;
 use crate::journal::Incident;
 use crate::paths::Paths;
-use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES};
+use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, seal_all};
 
 /// Trains that exist at once: those that are open, and sealed ones that wait for the socket.
 const MAX_TRAINS: usize = 64;
@@ -85,11 +85,19 @@ impl<U: UdpSocket> Sender<U> {
         self.taken
     }
 
-    /// Stage 4.
+    /// Stage 4, for one train.
     pub(crate) fn seal(&mut self, train: OpenTrain<'_>, context: Context<'_, U>) {
-        let peer = Arc::clone(&train.peer);
-        match train.seal(context.now) {
-            Ok(mut sealed) if self.paths.has(peer.id()) => {
+        self.seal_all(&mut ArrayVec::from([train]), context);
+    }
+
+    /// Stage 4, for several trains at once; their order stays.
+    pub(crate) fn seal_all<const N: usize>(
+        &mut self,
+        trains: &mut ArrayVec<OpenTrain<'_>, N>,
+        context: Context<'_, U>,
+    ) {
+        seal_all(trains, context.now, |train| match train {
+            Ok(mut sealed) if self.paths.has(sealed.peer.id()) => {
                 self.paths.send(context, &mut sealed, &self.drops);
                 self.pool.push(sealed.buffer);
             }
@@ -100,11 +108,12 @@ impl<U: UdpSocket> Sender<U> {
                     self.flush(context);
                 }
             }
-            Err((buffer, packets)) => {
-                self.pool.push(buffer);
-                self.drop_packets(&peer, DropReason::SessionEnded, packets as u64);
+            Err(train) => {
+                let (reason, packets) = (DropReason::SessionEnded, train.packets() as u64);
+                self.drop_packets(&train.peer, reason, packets);
+                self.pool.push(train.into_buffer());
             }
-        }
+        });
     }
 
     /// Stage 5: sends what is ready, in order. False if the socket is full.

@@ -43,6 +43,8 @@ pub(crate) struct OpenTrain<'a> {
     stride: usize,
     len: usize,
     packets: ArrayVec<Packet<'a>, MAX_PACKETS>,
+    /// The counter of its first packet, once it is reserved.
+    first: u64,
 }
 
 /// How a packet's plaintext is put together: its first bytes stand in the train, the rest comes
@@ -85,6 +87,7 @@ impl<'a> OpenTrain<'a> {
             stride: 0,
             len: 0,
             packets: ArrayVec::new(),
+            first: 0,
         }
     }
 
@@ -135,45 +138,88 @@ impl<'a> OpenTrain<'a> {
         self.len += len;
     }
 
-    /// Reserves the counters, writes the data headers and seals every packet. `Err` gives the
-    /// buffer and the number of packets back if the session may not be used any more.
-    pub(crate) fn seal(mut self, now: Time) -> Result<SealedTrain, (Box<[u8]>, usize)> {
-        let packets = self.packets.len();
-        let count = u32::try_from(packets).expect("at most 64");
-        let Ok(first) = self.session.reserve(now, count) else {
-            return Err((self.buffer, packets));
-        };
+    /// Reserves the counters; false if the session may not be used any more.
+    fn reserve(&mut self, now: Time) -> bool {
+        let count = u32::try_from(self.packets.len()).expect("at most 64");
+        let first = self.session.reserve(now, count);
+        self.first = first.unwrap_or_default();
+        first.is_ok()
+    }
+
+    /// How many packets it holds.
+    pub(crate) fn packets(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Writes the data headers, for the counters that are reserved, and returns the packets to be
+    /// sealed.
+    fn jobs(&mut self) -> impl Iterator<Item = SealJob<'_>> {
         let key = self.session.send_key();
         let receiver = self.session.remote_index();
-        let mut jobs: ArrayVec<SealJob<'_>, MAX_PACKETS> = ArrayVec::new();
         let slots = self.buffer[..self.len].chunks_mut(self.stride);
-        for ((slot, packet), counter) in slots.zip(&self.packets).zip(first..) {
+        let packets = slots.zip(&self.packets).zip(self.first..);
+        packets.map(move |((slot, packet), counter)| {
             let (header, out) = slot
                 .split_first_chunk_mut()
                 .expect("a slot holds header and tag");
             DataHeader { receiver, counter }.write(header);
-            jobs.push(SealJob::gathered(
-                key,
-                counter,
-                packet.in_place,
-                packet.rest,
-                out,
-            ));
-        }
-        adit_aead::seal(&mut jobs);
-        drop(jobs);
-        Ok(SealedTrain {
+            SealJob::gathered(key, counter, packet.in_place, packet.rest, out)
+        })
+    }
+
+    /// The train with its packets sealed.
+    fn sealed(self) -> SealedTrain {
+        SealedTrain {
+            packets: self.packets.len(),
             peer: self.peer,
             session: self.session,
             to: self.to,
             ecn: self.ecn,
             buffer: self.buffer,
             stride: self.stride,
-            first,
+            first: self.first,
             sent: 0,
             len: self.len,
-            packets,
-        })
+        }
+    }
+
+    /// The buffer of a train that is not sealed.
+    pub(crate) fn into_buffer(self) -> Box<[u8]> {
+        self.buffer
+    }
+}
+
+/// Packets that are sealed in one call: more than any AEAD kernel has lanes.
+const SEAL_AT_ONCE: usize = 2 * MAX_PACKETS;
+
+/// Seals trains, of different sessions, too: packets of different keys share the lanes of the AEAD,
+/// so that trains of one packet each cost little more than one long train. `done` gets each train
+/// in order; one whose session may not be used any more comes back as it was.
+pub(crate) fn seal_all<'a, const N: usize>(
+    trains: &mut ArrayVec<OpenTrain<'a>, N>,
+    now: Time,
+    mut done: impl FnMut(Result<SealedTrain, OpenTrain<'a>>),
+) {
+    let mut reserved = ArrayVec::<bool, N>::new();
+    let mut jobs: ArrayVec<SealJob<'_>, SEAL_AT_ONCE> = ArrayVec::new();
+    for train in trains.iter_mut() {
+        reserved.push(train.reserve(now));
+        if reserved.last() == Some(&true) {
+            if jobs.remaining_capacity() < train.packets() {
+                adit_aead::seal(&mut jobs);
+                jobs.clear();
+            }
+            jobs.extend(train.jobs());
+        }
+    }
+    adit_aead::seal(&mut jobs);
+    drop(jobs);
+    for (train, reserved) in trains.drain(..).zip(reserved) {
+        done(if reserved {
+            Ok(train.sealed())
+        } else {
+            Err(train)
+        });
     }
 }
 
