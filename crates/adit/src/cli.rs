@@ -35,7 +35,7 @@ const AFTER_UP_HELP: &str = "\
 With --foreground, and as PID 1 of a container, `adit up` stays until the tunnel ends. When the tunnel is up and the PostUp \
 hooks have run, it reports to systemd that it is ready (sd_notify). On SIGTERM and SIGINT it takes the tunnel down, like \
 `adit down`. On SIGHUP it applies the changed file, like `adit sync`; in a terminal, SIGHUP takes the tunnel down. Its \
-exit status is 0 when the tunnel was taken down, by itself or by `adit down`. When the tunnel's process fails or is \
+exit status is 0 when it took the tunnel down, or `adit down` did. When the tunnel's process fails or is \
 killed, it runs the PreDown and PostDown hooks and exits with 1. The routing rules and the firewall of a default route, \
 and DNS, then stay until `adit down` or the next `adit up`, so that no packet leaves in clear.
 

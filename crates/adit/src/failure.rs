@@ -20,9 +20,9 @@ pub(crate) use say;
 /// sentences that say what to do.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What the user wrote: a command line, a file, a key or the environment.
+    /// A mistake in the command line, a file, a key or the environment.
     Mistake(String),
-    /// What this host has, runs or permits.
+    /// The host lacks something, already has it, or does not permit it.
     State(String),
     /// An operation that the kernel or another program refused.
     Operation {

@@ -1,4 +1,4 @@
-//! What the demo found, as a table and as JSON.
+//! The results of the demo, as a table and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -52,8 +52,8 @@ pub(super) struct DemoReport {
 }
 
 impl DemoReport {
-    /// What the tunnel would carry if this cable were filled with its frames and nothing but
-    /// framing cost anything: the bare path's rate times the ratio of the two efficiencies.
+    /// The rate of a tunnel that fills this cable with its frames, if nothing but framing cost
+    /// anything: the bare path's rate times the ratio of the two efficiencies.
     pub(super) fn framing_limit_gbps(&self) -> f64 {
         self.direct.tcp_gbps * Load::Tcp(Family::V4).share(Family::V4)
     }

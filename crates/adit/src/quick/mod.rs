@@ -103,7 +103,7 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
                     "{failure}, so the interface is not one that this takes down"
                 );
             }
-            // Its process may have died; what it cannot have taken along goes now.
+            // Its process may have died: its routing, firewall and DNS settings are removed now.
             quick.undo_surroundings(&netlink, None);
             quick.remove_dead_files();
             bail!(
@@ -145,8 +145,8 @@ pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
     cli::print(config::strip(&text).as_bytes())
 }
 
-/// What the kernel asks for is CAP_NET_ADMIN. As wg-quick does, starts anew with sudo where it is
-/// missing.
+/// The kernel asks for CAP_NET_ADMIN. Where it is missing, the command starts again with sudo, as
+/// wg-quick does.
 fn require_rights() -> Result<()> {
     let own = capabilities(None).context(|| "cannot tell this process's rights".into())?;
     if own.effective.contains(CapabilitySet::NET_ADMIN) {
@@ -288,7 +288,7 @@ impl Quick {
         self.hooks(&interface.pre_up)?;
         let endpoints = self.endpoints()?;
         self.remember(&endpoints);
-        // What the hooks have set stays: a key that is in no file, for one.
+        // Settings of the hooks stay, such as a key that is in no file.
         self.set(&DeviceChange {
             replace_peers: false,
             ..self.config.to_change(&endpoints)

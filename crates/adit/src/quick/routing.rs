@@ -308,7 +308,7 @@ fn delete_rules(netlink: &Netlink, unmarked: &Rule) {
     tolerate(netlink.delete_rule(&specific(unmarked)));
 }
 
-/// What is to go may have gone.
+/// A rule or route that is to be deleted may be gone already.
 fn tolerate(deleted: adit_netlink::Result<()>) {
     if let Err(e) = deleted
         && e.kind() != ErrorKind::NotFound

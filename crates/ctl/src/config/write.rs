@@ -151,7 +151,7 @@ fn public_key(block: &Block<'_>) -> Option<PublicKey> {
     })
 }
 
-/// What a section should say: keys, and values in the form that [`meaning`] gives them. `None`: no
+/// The contents of a section: keys, and values in the form that [`meaning`] gives them. `None`: no
 /// such line.
 type Wanted = Vec<(&'static str, Option<Zeroizing<String>>)>;
 
@@ -226,8 +226,8 @@ fn secret(key: &Secret) -> Option<Zeroizing<String>> {
     (!key.is_zero()).then(|| keys::to_base64(key.bytes()))
 }
 
-/// What the values that a section gives for a key say, in one form; `None` if they say what no line
-/// says, too.
+/// The meaning of the values that a section gives for a key, in one form; `None` if it is the same
+/// as without the line.
 fn meaning(name: &str, found: &[&str]) -> Option<Zeroizing<String>> {
     let items = || {
         found

@@ -31,7 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes read at once, and kept of a client that sends requests before it takes answers.
 const READ_SIZE: usize = 16 << 10;
 
-/// What the owner of a socket has to know.
+/// Events that the owner of a socket has to handle.
 #[derive(Debug)]
 pub enum ServerEvent<'a> {
     /// A client got this error: a line for the log.
@@ -44,8 +44,8 @@ pub enum ServerEvent<'a> {
 
 /// One client's side of a conversation.
 pub(crate) trait Talk {
-    /// Whether anything is read; otherwise the conversation ends when the client has taken what it
-    /// is greeted with.
+    /// Whether anything is read. If not, the conversation ends when the client has read the
+    /// greeting.
     const LISTENS: bool = true;
 
     /// Consumes bytes of `input` and appends an answer to `out` as soon as there is one. False ends
@@ -102,7 +102,7 @@ pub(crate) fn serve<T: Talk>(
 struct Client<T> {
     socket: OwnedFd,
     talk: T,
-    /// Read but not heard yet, because an answer has to be taken first.
+    /// Bytes that are read but not parsed, because the client has to read an answer first.
     unheard: Zeroized,
     out: Zeroized,
     sent: usize,

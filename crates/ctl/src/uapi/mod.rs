@@ -27,7 +27,7 @@ use rustix::io::Errno;
 /// no other there.
 pub const DIR: &str = "/var/run/wireguard";
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The whole state, keys included.
@@ -36,7 +36,7 @@ pub enum Request {
     Set(DeviceChange),
 }
 
-/// What the handler answers.
+/// The handler's answer.
 #[derive(Clone, Debug)]
 pub enum Response {
     /// To [`Request::Get`].

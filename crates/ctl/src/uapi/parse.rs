@@ -24,7 +24,7 @@ pub const MAX_REQUEST: usize = 64 << 20;
 /// again.
 pub const MAX_PEERS: usize = 2 * 65_536;
 
-/// What the bytes amounted to.
+/// What a client's bytes were.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A whole request, to be answered.
