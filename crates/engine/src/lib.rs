@@ -119,6 +119,15 @@ pub struct EngineReport {
 
 impl Engine {
     /// Starts one shard per TUN queue, and the control thread.
+    ///
+    /// # Errors
+    ///
+    /// Those of eventfd(2), epoll_create(2), timerfd_create(2) and clone(2), as when there are no
+    /// further descriptors or threads.
+    ///
+    /// # Panics
+    ///
+    /// If getrandom(2) fails, which it does not on Linux 3.17 and later.
     pub fn start<T, H>(tuns: Vec<T>, platform: H, offloads: Offloads) -> io::Result<Self>
     where
         T: TunQueue + 'static,
@@ -187,6 +196,10 @@ impl Engine {
     }
 
     /// Applies a transaction, whole or not at all. Blocks until it is in force.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError`] says what was refused; nothing was changed.
     pub fn set(&self, change: DeviceChange) -> Result<(), CommandError> {
         let (answer, result) = sync_channel(1);
         self.handle.command(Command::Set(change, answer));
@@ -194,6 +207,10 @@ impl Engine {
     }
 
     /// Configuration and status as of now; an error once the engine stops.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Stopping`] once the engine stops.
     pub fn get(&self) -> Result<DeviceStatus, CommandError> {
         let (answer, result) = sync_channel(1);
         self.handle.command(Command::Get(answer));

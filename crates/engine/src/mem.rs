@@ -52,6 +52,10 @@ type IsStale = Box<dyn FnMut(Endpoint) -> bool + Send>;
 impl MemPlatform {
     /// A host at `addr`, whose port is the one that its sockets get if none is configured. Its
     /// interface is up, with an MTU of 1420.
+    ///
+    /// # Errors
+    ///
+    /// Those of eventfd(2), as when there are no further descriptors.
     pub fn new(network: &Network, addr: SocketAddr) -> io::Result<Self> {
         let state = State {
             changed: Waker::new()?,

@@ -17,10 +17,19 @@ pub trait Platform: Send + 'static {
     type Socket: UdpSocket + 'static;
 
     /// Binds the sockets of `shards` shards to `port`, 0 for any that is free in both families.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if the port is taken, `PermissionDenied` if the process may not have it, and
+    /// those of the host.
     fn bind(&self, port: u16, fwmark: u32, shards: usize)
     -> io::Result<Vec<Sockets<Self::Socket>>>;
 
     /// Changes the mark of what a socket sends.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` without the right to it, and those of the host.
     fn set_mark(&self, socket: &Self::Socket, fwmark: u32) -> io::Result<()>;
 
     /// The offloads of a socket that are in force, among those that are allowed.
@@ -34,6 +43,10 @@ pub trait Platform: Send + 'static {
 
     /// Consumes what happened and tells how things are now. An error says that the interface is
     /// gone.
+    ///
+    /// # Errors
+    ///
+    /// The interface is gone.
     fn handle_events(&mut self) -> io::Result<PlatformEvent>;
 
     /// Readable when the virtual machine may have been cloned; none where that is not reported.

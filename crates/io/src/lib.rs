@@ -42,11 +42,19 @@ pub trait TunQueue: Send + Sync {
     /// none waits.
     ///
     /// [`tun::TunErrorKind::of`] says what any other error means.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when no frame waits; [`tun::TunErrorKind::of`] classifies all others.
     fn read(&self, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Writes one frame: a virtio header and an IP packet, gathered from `frame`.
     ///
     /// [`tun::TunErrorKind::of`] says what an error means.
+    ///
+    /// # Errors
+    ///
+    /// [`tun::TunErrorKind::of`] classifies them.
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()>;
 
     /// Readable when a frame waits.
@@ -73,6 +81,10 @@ pub trait UdpSocket: Send + Sync {
     ///
     /// Errors other than `WouldBlock` concern one datagram (memory was short): call again, a
     /// bounded number of times.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when nothing waits; any other concerns one datagram that is lost.
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()>;
 
     /// Opens a further socket on the same port that only sends and has a send buffer of its own:

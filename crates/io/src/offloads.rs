@@ -60,6 +60,10 @@ impl Default for Offloads {
 
 impl Offloads {
     /// Turns off the offload called `name`, one of [`Self::NAMES`].
+    ///
+    /// # Errors
+    ///
+    /// No offload has this name.
     pub fn disable(&mut self, name: &str) -> Result<(), UnknownOffload> {
         let index = Self::NAMES
             .iter()

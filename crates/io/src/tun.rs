@@ -58,6 +58,11 @@ impl Tun {
     /// `%d` in the name lets the kernel choose a number; an empty name means `tun%d`. The error
     /// says what to do when the device node is missing, the right to create interfaces is, or the
     /// name is taken.
+    ///
+    /// # Errors
+    ///
+    /// The device node or the right to create interfaces (CAP_NET_ADMIN) is missing, or another
+    /// process has the device. The message says what to do.
     pub fn open(name: &str, queues: usize, offloads: Offloads) -> io::Result<Vec<Self>> {
         let mut tuns: Vec<Self> = Vec::with_capacity(queues.max(1));
         for _ in 0..queues.max(1) {
@@ -90,6 +95,10 @@ impl Tun {
     ///
     /// It must be a TUN device with a virtio header and without packet information, as
     /// [`Self::open`] makes it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the descriptor is no such queue, and those of its ioctls.
     pub fn from_fd(fd: OwnedFd, offloads: Offloads) -> io::Result<Self> {
         let mut request = IfReq::new("")?;
         os::ioctl_ifreq(fd.as_fd(), libc::TUNGETIFF, &mut request)
@@ -170,6 +179,10 @@ impl Tun {
     }
 
     /// The device's name at this moment.
+    ///
+    /// # Errors
+    ///
+    /// The device was deleted (EBADFD).
     pub fn name(&self) -> io::Result<String> {
         let mut request = IfReq::new("")?;
         os::ioctl_ifreq(self.fd.as_fd(), libc::TUNGETIFF, &mut request)?;
@@ -177,12 +190,20 @@ impl Tun {
     }
 
     /// The device's index in its present network namespace.
+    ///
+    /// # Errors
+    ///
+    /// The device was deleted (EBADFD), or the process may not enter its namespace.
     pub fn ifindex(&self) -> io::Result<u32> {
         let index = self.query(libc::SIOCGIFINDEX)?.int();
         u32::try_from(index).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
     /// The device's MTU at this moment.
+    ///
+    /// # Errors
+    ///
+    /// The device was deleted (EBADFD), or the process may not enter its namespace.
     pub fn mtu(&self) -> io::Result<u32> {
         let mtu = self.query(libc::SIOCGIFMTU)?.int();
         u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
@@ -193,6 +214,10 @@ impl Tun {
     ///
     /// The kernel says that a queue can be written to while the device is up, and only then
     /// (`tun_sock_writeable`).
+    ///
+    /// # Errors
+    ///
+    /// The device was deleted (EBADFD).
     pub fn is_up(&self) -> io::Result<bool> {
         let mut queue = [PollFd::new(&self.fd, PollFlags::OUT)];
         poll(&mut queue, Some(&Timespec::default()))?;
@@ -205,6 +230,10 @@ impl Tun {
     }
 
     /// The network namespace that the device is in.
+    ///
+    /// # Errors
+    ///
+    /// The device was deleted, or the kernel does not tell (before Linux 5.2).
     pub fn netns(&self) -> io::Result<Netns> {
         os::tun_netns(self.fd.as_fd()).map(Netns::from)
     }

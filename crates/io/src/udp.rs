@@ -76,6 +76,12 @@ pub struct SocketPair {
 ///
 /// A family that the host lacks is `None`; that both are is an error. `AddrInUse` if the port is
 /// taken in either.
+///
+/// # Errors
+///
+/// `AddrInUse` if the port is taken in either family, `Unsupported` if the host has neither,
+/// `PermissionDenied` for a port or a mark that the process may not have, and those of socket(2)
+/// and bind(2).
 pub fn bind_pair(
     port: u16,
     fwmark: u32,
@@ -88,6 +94,10 @@ pub fn bind_pair(
 
 /// [`bind_pair`] for each of `shards` shards, all on one port; the kernel spreads senders over them
 /// (SO_REUSEPORT).
+///
+/// # Errors
+///
+/// Those of [`bind_pair`].
 pub fn bind_group(
     port: u16,
     fwmark: u32,
@@ -156,6 +166,10 @@ fn is_missing(error: &io::Error) -> bool {
 impl Udp {
     /// Binds a socket to `addr`. `shared` lets it join the others on that port which are `shared`
     /// too.
+    ///
+    /// # Errors
+    ///
+    /// Those of socket(2), setsockopt(2) and bind(2): `AddrInUse` if the port is taken.
     pub fn bind(
         addr: SocketAddr,
         fwmark: u32,
@@ -223,12 +237,20 @@ impl Udp {
     }
 
     /// The address that it is bound to.
+    ///
+    /// # Errors
+    ///
+    /// Those of getsockname(2), which do not occur for a bound socket.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let addr = rustix::net::getsockname(&self.fd)?;
         SocketAddr::try_from(addr).map_err(io::Error::from)
     }
 
     /// Sets the mark that policy routing sees on what is sent; 0 removes it. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` without CAP_NET_ADMIN.
     pub fn set_mark(&self, fwmark: u32) -> io::Result<()> {
         let mark = i32::from_ne_bytes(fwmark.to_ne_bytes());
         os::set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark).map_err(|error| {

@@ -23,6 +23,10 @@ pub struct Address {
 
 impl Netlink {
     /// All addresses of all interfaces.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn addresses(&self) -> Result<Vec<Address>> {
         let answers = self.dump(
             "listing addresses",
@@ -33,6 +37,10 @@ impl Netlink {
 
     /// Gives an interface an address. `nodad`: an IPv6 address is usable at once, unchecked for
     /// duplicates.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request: `AlreadyExists` if the interface has the address.
     pub fn add_address(&self, ifindex: u32, ip: IpAddr, prefix_len: u8, nodad: bool) -> Result<()> {
         let mut message = address(ifindex, ip, prefix_len);
         if nodad && ip.is_ipv6() {
@@ -49,6 +57,11 @@ impl Netlink {
     }
 
     /// Takes an address from an interface.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request: `AddrNotAvailable` if the interface does not have the
+    /// address.
     pub fn delete_address(&self, ifindex: u32, ip: IpAddr, prefix_len: u8) -> Result<()> {
         let what = format!("removing address {ip}/{prefix_len}");
         self.change(

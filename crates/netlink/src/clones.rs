@@ -35,6 +35,10 @@ pub struct CloneMonitor {
 
 impl CloneMonitor {
     /// Listens from now on, to uevents in the calling thread's network namespace.
+    ///
+    /// # Errors
+    ///
+    /// Those of socket(2), for uevents. A kernel log that cannot be read is no error.
     pub fn open() -> io::Result<Self> {
         let uevents = open_socket(netlink_sys::protocols::NETLINK_KOBJECT_UEVENT, KERNEL)?;
         uevents.set_non_blocking(true)?;

@@ -149,6 +149,10 @@ const DUMP_ATTEMPTS: usize = 10;
 
 impl Netlink {
     /// A socket in the calling thread's namespace.
+    ///
+    /// # Errors
+    ///
+    /// Those of socket(2) and bind(2).
     pub fn open() -> io::Result<Self> {
         let socket = open_socket(netlink_sys::protocols::NETLINK_ROUTE, 0)?;
         // Old kernels lack these; they only make errors clearer.
@@ -162,6 +166,10 @@ impl Netlink {
     }
 
     /// A socket in `netns`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Netlink::open`], and of entering the namespace.
     pub fn open_in(netns: &Netns) -> io::Result<Self> {
         netns.run(Self::open)?
     }

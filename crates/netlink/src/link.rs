@@ -57,6 +57,10 @@ pub struct LinkChange<'a> {
 
 impl Netlink {
     /// All interfaces.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn links(&self) -> Result<Vec<Link>> {
         let answers = self.dump(
             "listing interfaces",
@@ -66,6 +70,10 @@ impl Netlink {
     }
 
     /// The interface called `name`; an error of kind `NotFound` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request: `NotFound` if there is no such interface.
     pub fn link(&self, name: &str) -> Result<Link> {
         let mut message = LinkMessage::default();
         message
@@ -75,6 +83,10 @@ impl Netlink {
     }
 
     /// The interface with this index; an error of kind `NotFound` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request: `NotFound` if there is no such interface.
     pub fn link_by_index(&self, index: u32) -> Result<Link> {
         self.one_link(&format!("looking for interface {index}"), about(index))
     }
@@ -88,6 +100,10 @@ impl Netlink {
     }
 
     /// Makes two joined interfaces: `name` here, and `peer`, in `netns` if given.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request: `AlreadyExists` if a name is taken.
     pub fn add_veth(&self, name: &str, peer: &str, netns: Option<&Netns>) -> Result<()> {
         let mut other = LinkMessage::default();
         other
@@ -111,11 +127,19 @@ impl Netlink {
     }
 
     /// Deletes an interface.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn delete_link(&self, index: u32) -> Result<()> {
         self.change("deleting the interface", Message::DelLink(about(index)), 0)
     }
 
     /// Changes an interface. The kernel may have made some of the changes when it refuses others.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn set_link(&self, index: u32, change: &LinkChange<'_>) -> Result<()> {
         let mut message = about(index);
         if let Some(up) = change.up {

@@ -43,6 +43,10 @@ pub enum Event {
 
 impl Monitor {
     /// Watches the calling thread's namespace.
+    ///
+    /// # Errors
+    ///
+    /// Those of socket(2) and bind(2).
     pub fn open() -> io::Result<Self> {
         let socket = open_socket(netlink_sys::protocols::NETLINK_ROUTE, GROUPS)?;
         socket.set_non_blocking(true)?;
@@ -56,6 +60,10 @@ impl Monitor {
     }
 
     /// Watches `netns`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Monitor::open`], and of entering the namespace.
     pub fn open_in(netns: &Netns) -> io::Result<Self> {
         netns.run(Self::open)?
     }
@@ -66,6 +74,11 @@ impl Monitor {
     }
 
     /// The next event, `None` if there is none now.
+    ///
+    /// # Errors
+    ///
+    /// Those of recvmsg(2). Events that did not fit the buffer are no error, but an
+    /// [`Event::Lost`].
     pub fn next_event(&mut self) -> io::Result<Option<Event>> {
         loop {
             if let Some(event) = self.waiting.pop_front() {

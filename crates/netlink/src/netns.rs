@@ -30,6 +30,10 @@ impl AsFd for Netns {
 
 impl Netns {
     /// Makes a namespace that has no name. Its loopback interface is down.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` without CAP_SYS_ADMIN, and those of unshare(2) and clone(2).
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)
@@ -44,16 +48,28 @@ impl Netns {
     }
 
     /// The namespace of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// `/proc` is not mounted.
     pub fn current() -> io::Result<Self> {
         Self::at(Path::new("/proc/thread-self/ns/net"))
     }
 
     /// The namespace that `ip netns add` called `name`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if there is no such namespace.
     pub fn named(name: &str) -> io::Result<Self> {
         Self::at(&Path::new("/run/netns").join(name))
     }
 
     /// The namespace behind a file, such as `/proc/PID/ns/net`.
+    ///
+    /// # Errors
+    ///
+    /// Those of open(2).
     pub fn at(path: &Path) -> io::Result<Self> {
         let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         fd.map(Self)
@@ -62,17 +78,29 @@ impl Netns {
     }
 
     /// Whether both are the same namespace.
+    ///
+    /// # Errors
+    ///
+    /// Those of fstat(2).
     pub fn is(&self, other: &Self) -> io::Result<bool> {
         let (mine, theirs) = (rustix::fs::fstat(&self.0)?, rustix::fs::fstat(&other.0)?);
         Ok((mine.st_dev, mine.st_ino) == (theirs.st_dev, theirs.st_ino))
     }
 
     /// Whether the calling thread is in it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Netns::current`].
     pub fn is_current(&self) -> io::Result<bool> {
         self.is(&Self::current()?)
     }
 
     /// Moves the calling thread into it, for good.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` without CAP_SYS_ADMIN, and those of setns(2).
     pub fn enter(&self) -> io::Result<()> {
         rustix::thread::move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(io::Error::from)
@@ -122,6 +150,10 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 ///
 /// So everything here works without privileges, where the kernel allows it. The process must have
 /// one thread only.
+///
+/// # Errors
+///
+/// The kernel does not allow it, or the process has several threads. The message says what to do.
 pub fn become_root_in_user_namespace() -> io::Result<()> {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
@@ -149,6 +181,10 @@ pub fn unshare_mounts() -> io::Result<()> {
 /// Sets a sysctl, such as `net.ipv4.ip_forward`; those of `net` in the calling thread's namespace.
 ///
 /// Names of interfaces may contain dots: as in sysctl(8), a `/` in the name makes it a path.
+///
+/// # Errors
+///
+/// `NotFound` if the kernel has no such sysctl, `PermissionDenied` without the right to set it.
 pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
     let path = sysctl_path(name);
     std::fs::write(&path, value)
@@ -156,6 +192,10 @@ pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
 }
 
 /// Reads a sysctl, without the newline.
+///
+/// # Errors
+///
+/// `NotFound` if the kernel has no such sysctl.
 pub fn sysctl(name: &str) -> io::Result<String> {
     let value = std::fs::read_to_string(sysctl_path(name))
         .map_err(|error| io::Error::new(error.kind(), format!("sysctl {name}: {error}")))?;

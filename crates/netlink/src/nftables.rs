@@ -72,6 +72,11 @@ const DROP: u32 = 0;
 impl Firewall<'_> {
     /// Sets the rules, in the place of what the table held. All of them or, with an error, none: of
     /// kind `Unsupported` if the kernel has no nf_tables.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the message that it refused: `Unsupported` if it has no nf_tables,
+    /// `NotFound` if it lacks an expression.
     pub fn set(&self) -> Result<()> {
         self.set_with_chain_type("filter")
     }
@@ -123,6 +128,10 @@ impl Firewall<'_> {
     }
 
     /// Deletes a table with all that it holds; whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn remove(family: Family, table: &str) -> Result<bool> {
         let mut batch = Batch::new(family);
         let what = format!("deleting {}", describe(family, table));

@@ -13,6 +13,10 @@ impl Netlink {
     /// A packet that the driver drops then counts as not sent: TCP on this host keeps it and slows
     /// down. Behind any other qdisc it is lost. `tc qdisc add` with a handle replaces only the
     /// default qdisc and drops what is in it, so this is not done before it is needed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn set_noqueue(&self, index: u32) -> Result<bool> {
         let what = "setting the qdisc to noqueue";
         let answers = self.dump(what, Message::GetQueueDiscipline(root(index)))?;

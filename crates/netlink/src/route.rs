@@ -69,6 +69,10 @@ pub struct Path {
 
 impl Netlink {
     /// All routes of a family, in all tables.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn routes(&self, family: Family) -> Result<Vec<Route>> {
         let mut message = RouteMessage::default();
         message.header.address_family = family.into();
@@ -78,6 +82,10 @@ impl Netlink {
 
     /// Adds a route; an error of kind `AlreadyExists` if there is one to the same network with the
     /// same metric.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request: `AlreadyExists` if there is such a route.
     pub fn add_route(&self, route: &Route) -> Result<()> {
         let what = format!("adding {}", route.describe());
         self.change(
@@ -88,6 +96,10 @@ impl Netlink {
     }
 
     /// Adds a route or changes the one to the same network with the same metric.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn replace_route(&self, route: &Route) -> Result<()> {
         let what = format!("replacing {}", route.describe());
         self.change(
@@ -98,6 +110,10 @@ impl Netlink {
     }
 
     /// Deletes a route; an error of kind `NotFound` if there is none like it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request: `NotFound` if there is no such route.
     pub fn delete_route(&self, route: &Route) -> Result<()> {
         let what = format!("deleting {}", route.describe());
         let mut message = route.message();
@@ -109,6 +125,10 @@ impl Netlink {
 
     /// The way a packet to `to` would take: from `src` if given, with firewall mark `mark`, out of
     /// `oif` if given.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request, as when there is no route.
     pub fn route_get(
         &self,
         to: IpAddr,

@@ -25,6 +25,10 @@ pub struct Rule {
 
 impl Netlink {
     /// All rules of a family that lead to tables.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn rules(&self, family: Family) -> Result<Vec<Rule>> {
         let mut message = RuleMessage::default();
         message.header.family = family.into();
@@ -36,6 +40,10 @@ impl Netlink {
     }
 
     /// Adds a rule; an error of kind `AlreadyExists` if there is one like it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request: `AlreadyExists` if there is such a rule.
     pub fn add_rule(&self, rule: &Rule) -> Result<()> {
         let what = format!("adding {}", rule.describe());
         self.change(
@@ -46,12 +54,20 @@ impl Netlink {
     }
 
     /// Adds a rule even if there is one like it: the kernel puts it before that one, too.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request.
     pub fn insert_rule(&self, rule: &Rule) -> Result<()> {
         let what = format!("adding {}", rule.describe());
         self.change(what, Message::NewRule(rule.message()), NLM_F_CREATE)
     }
 
     /// Deletes a rule; an error of kind `NotFound` if there is none like it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, with the request: `NotFound` if there is no such rule.
     pub fn delete_rule(&self, rule: &Rule) -> Result<()> {
         let what = format!("deleting {}", rule.describe());
         self.change(what, Message::DelRule(rule.message()), 0)

@@ -96,6 +96,11 @@ pub struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// Validates `bytes`: a virtio header and an IP packet. Bytes beyond the packet's own length
     /// are cut off.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if the packet is no IPv4 or IPv6 packet, or if the virtio header contradicts
+    /// it.
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         let (vnet, packet) = bytes
             .split_first_chunk::<VNET_HDR_LEN>()

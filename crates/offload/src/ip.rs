@@ -160,6 +160,10 @@ pub struct Dropped;
 /// | CE | CE | CE | CE | CE |
 ///
 /// Does nothing to bytes that are too short for an IP header.
+///
+/// # Errors
+///
+/// [`Dropped`] if the packet cannot carry the mark: the caller drops it.
 pub fn decap_ecn(outer: u8, packet: &mut [u8]) -> Result<(), Dropped> {
     const ECT1: u8 = 1;
     const ECT0: u8 = 2;

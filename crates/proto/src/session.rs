@@ -87,6 +87,10 @@ impl Session {
     /// "After Reject-After-Messages transport data messages or after the current secure session is
     /// Reject-After-Time seconds old, whichever comes first, WireGuard will refuse to send or
     /// receive any more transport data messages using the current secure session" (6.2).
+    ///
+    /// # Errors
+    ///
+    /// The session may not send any more: too old, or out of counters.
     pub fn reserve(&self, now: Time, n: u32) -> Result<u64, Expired> {
         if !self.may_send(now) {
             return Err(Expired);

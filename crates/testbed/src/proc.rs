@@ -14,6 +14,10 @@ use procfs::{
 };
 
 /// CPU time, user and system, that the process has used since it started, all its threads together.
+///
+/// # Errors
+///
+/// The process has ended, or `/proc` is not mounted.
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     let stat = process(pid)?.stat().map_err(error)?;
     Ok(time(stat.utime + stat.stime))
@@ -21,6 +25,10 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
 
 /// CPU time that all cores together spent on anything but waiting (and guest time, which user time
 /// includes).
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
 pub fn machine_cpu_time() -> io::Result<Duration> {
     let total = KernelStats::current().map_err(error)?.total;
     let interrupts = total.irq.unwrap_or(0) + total.softirq.unwrap_or(0);
@@ -28,6 +36,10 @@ pub fn machine_cpu_time() -> io::Result<Duration> {
 }
 
 /// Whether the process has the file open.
+///
+/// # Errors
+///
+/// The process has ended, or belongs to another user.
 pub fn has_open(pid: u32, path: &Path) -> io::Result<bool> {
     let mut files = process(pid)?.fd().map_err(error)?;
     Ok(files
@@ -44,6 +56,10 @@ pub struct Memory {
 }
 
 /// The memory of a process.
+///
+/// # Errors
+///
+/// The process has ended, or `/proc` is not mounted.
 pub fn memory(pid: u32) -> io::Result<Memory> {
     let status = process(pid)?.status().map_err(error)?;
     let kib = status.vmrss.zip(status.vmhwm);
@@ -56,6 +72,10 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
 }
 
 /// TCP segments sent again in the network namespace of the calling thread.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
 pub fn retransmits() -> io::Result<u64> {
     let snmp = this_thread()?.snmp().map_err(error)?;
     Ok(snmp.tcp_retrans_segs)
@@ -63,6 +83,10 @@ pub fn retransmits() -> io::Result<u64> {
 
 /// Whether a UDP socket over IPv4 is bound to the port in the network namespace of the calling
 /// thread.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
 pub fn has_udp_port(port: u16) -> io::Result<bool> {
     let sockets = this_thread()?.udp().map_err(error)?;
     Ok(sockets

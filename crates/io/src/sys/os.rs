@@ -160,6 +160,10 @@ pub(crate) fn steer_to_first(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Closes the descriptors that this process inherited, except the standard streams and `except`:
 /// another process may wait for the end of a pipe or a lock. Descriptors that this process opened
 /// itself have FD_CLOEXEC, which tells the two apart.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
 pub fn close_inherited(except: &[i32]) -> io::Result<()> {
     let open = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -178,6 +182,10 @@ pub fn close_inherited(except: &[i32]) -> io::Result<()> {
 /// Duplicates the open descriptor `number`. The number alone does not say which other code uses it,
 /// so taking it over would not be safe. It does not use pidfd_getfd(2), which needs Linux 5.6 and
 /// which containers refuse.
+///
+/// # Errors
+///
+/// No descriptor with this number is open, or there may be no further ones.
 pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: numbers only: no memory is read or written, and the descriptor stays as it is.
     let fd = check(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) })?;

@@ -64,6 +64,10 @@ impl<T> Queue<T> {
 }
 
 /// An in-memory TUN queue, and the end at which a test plays the kernel.
+///
+/// # Errors
+///
+/// Those of eventfd(2), as when there are no further descriptors.
 pub fn tun() -> io::Result<(MemTun, TunEnd)> {
     let to_queue = Arc::new(Queue::new()?);
     let from_queue = Arc::new(Queue::new()?);
@@ -168,6 +172,10 @@ impl Network {
 
     /// A socket at `addr`. `gso`: trains to and from it travel as trains, else datagram by
     /// datagram.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if the address has a socket, and those of eventfd(2).
     pub fn bind(&self, addr: SocketAddr, gso: bool) -> io::Result<MemUdp> {
         let queue = Arc::new(Queue::new()?);
         let mut sockets = self.lock();

@@ -19,6 +19,10 @@ pub struct Recorder(Arc<Mutex<Box<dyn Write + Send>>>);
 
 impl Recorder {
     /// Begins a recording on `out`, unbuffered: pass a buffered writer for buffers.
+    ///
+    /// # Errors
+    ///
+    /// Those of writing to `out`.
     pub fn new(mut out: impl Write + Send + 'static) -> io::Result<Self> {
         // The format with nanoseconds, in our byte order; version 2.4
         out.write_all(&0xa1b2_3c4d_u32.to_ne_bytes())?;

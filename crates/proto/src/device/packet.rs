@@ -51,6 +51,10 @@ impl Device {
     /// the datagram to, and the datagram. `mtu` is the tunnel's, beyond which no padding goes.
     ///
     /// The drain rule and the example of the [crate] apply.
+    ///
+    /// # Errors
+    ///
+    /// [`NotSealed`] says why; [`NotSealed::NoSession`] asks the caller to keep the packet.
     pub fn seal(
         &mut self,
         now: Time,
@@ -96,6 +100,10 @@ impl Device {
     ///
     /// The drain rule of the [crate] applies. A datagram that [`classify`](crate::wire::classify)
     /// calls a handshake belongs to [`Device::handle_handshake`].
+    ///
+    /// # Errors
+    ///
+    /// [`NotOpened`] says why, and up to which one nothing was changed.
     pub fn open(
         &mut self,
         now: Time,
