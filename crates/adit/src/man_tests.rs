@@ -10,7 +10,7 @@ fn page(name: &str) -> String {
     page.expect("a page").1.replace("\\-", "-")
 }
 
-/// A document in which every field and every counter stands. Who adds a field has to add it here.
+/// A document with every field and every counter. A new field has to be added here.
 fn full_document() -> StatusReport {
     let some = || Some("text".to_owned());
     let counters = |names: Vec<&str>| -> BTreeMap<String, u64> {

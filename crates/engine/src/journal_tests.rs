@@ -32,7 +32,8 @@ fn a_first_incident_is_logged_at_once_and_repeats_each_second() {
     assert!(journal.note(at(0), 1, || mistake));
     assert_eq!(journal.take_due(at(0)), [Line::Of(mistake, 1)]);
     assert_eq!(journal.deadline(), None, "there is nothing more to say");
-    // Invariant 6: who sleeps without a deadline hears of the first repeat, and then knows.
+    // Invariant 6: a thread that sleeps without a deadline is woken by the first repeat, and then
+    // has one.
     assert!(journal.note(at(500), 1, || mistake));
     for _ in 1..1000 {
         assert!(!journal.note(at(500), 1, || mistake));

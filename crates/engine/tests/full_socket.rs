@@ -176,7 +176,8 @@ fn wait_until_refused(line: &Line) {
     }
 }
 
-/// Invariant 6: who waits for room is woken by room, and does nothing until then.
+/// Invariant 6: a shard that waits for a full socket is woken when there is space, and does nothing
+/// until then.
 #[test]
 fn a_full_socket_stops_only_the_tun_and_loses_nothing() {
     let (pair, line) = pair();

@@ -470,7 +470,7 @@ fn draw_panel(body: &mut String, panel: &Panel<'_>, y: usize) -> usize {
     top + GAP
 }
 
-/// The bars in words, for those who do not see them.
+/// The bars in words, for readers who do not see them.
 fn describe(panels: &[Panel<'_>]) -> String {
     let panels = panels.iter().map(|panel| {
         let places = panel.measure.places;

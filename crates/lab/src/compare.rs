@@ -22,7 +22,7 @@ use crate::report::{ComparisonReport, Note, Sample};
 use crate::sandbox::Failure;
 use crate::{document, tables, tools};
 
-/// Runs every implementation side by side and prints who is how fast.
+/// Runs every implementation side by side and prints how fast each is.
 ///
 /// Builds two hosts in network namespaces joined by a veth link and measures, in alternating rounds
 /// of one run, the bare link, wireguard-go, Tailscale's fork of it, boringtun, gotatun and Adit.

@@ -499,7 +499,7 @@ struct GatewayNote {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct GatewayDocument<'a> {
     schema: u32,
     command: &'static str,
     machine: &'a Machine,
@@ -513,11 +513,11 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct CaseResults {
     case: Case,
-    measures: Vec<Measured>,
+    measures: Vec<CaseMeasure>,
 }
 
 #[derive(Serialize)]
-struct Measured {
+struct CaseMeasure {
     name: &'static str,
     title: &'static str,
     unit: &'static str,
@@ -621,21 +621,21 @@ impl GatewayReport {
         .collect()
     }
 
-    fn document(&self) -> Document<'_> {
+    fn document(&self) -> GatewayDocument<'_> {
         let measured = |case: Case, measure: &Measure| {
             let implementations = self.implementations.iter().filter_map(|entry| {
                 let rounds = self.samples.get(&(case, measure.id, entry.who))?.clone();
                 let summary = summary(&rounds)?;
                 Some((entry.who.name(), Rounds { rounds, summary }))
             });
-            Measured {
+            CaseMeasure {
                 name: measure.id,
                 title: measure.title.trim(),
                 unit: measure.unit,
                 implementations: implementations.collect(),
             }
         };
-        Document {
+        GatewayDocument {
             schema: 1,
             command: "gateway",
             machine: &self.machine,

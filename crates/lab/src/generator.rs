@@ -122,7 +122,7 @@ impl Flood {
     }
 }
 
-/// A full queue on the way out; a flood goes on.
+/// A full queue on the outbound path; a flood continues.
 fn is_overload(error: &std::io::Error) -> bool {
     const ENOBUFS: i32 = 105;
     matches!(
@@ -265,7 +265,7 @@ impl Answers {
             stream.set_read_timeout(Some(PATIENCE))?;
             match stream.read(&mut [0]) {
                 Ok(1) => {
-                    // Whoever asked may have lost patience.
+                    // The client may have given up.
                     let _ = stream.write_all(&answer);
                 }
                 _ if begun.elapsed() >= self.time => break,

@@ -1,4 +1,4 @@
-//! Who runs: the bare link, the peers, Adit, and Adit without its AEAD.
+//! What is measured: the bare link, the other implementations, Adit, and Adit without its AEAD.
 
 use std::path::PathBuf;
 

@@ -31,7 +31,7 @@ use crate::tools::{self, Iperf};
 /// without performance counters.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ProfileArgs {
-    /// Whom to profile.
+    /// The implementation to profile.
     #[arg(long, default_value = "adit")]
     implementation: Implementation,
     /// What to load the tunnel with.

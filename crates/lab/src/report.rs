@@ -116,7 +116,8 @@ impl ComparisonReport {
             .collect()
     }
 
-    /// How much went wrong in the rounds. Who was left out before them is not among it.
+    /// How many failures the rounds had. Implementations that were left out before them do not
+    /// count.
     pub(crate) fn failures(&self) -> usize {
         self.notes.iter().filter(|note| note.round > 0).count()
     }

@@ -41,7 +41,7 @@ impl Verdict {
     }
 }
 
-/// Whom a ratio is taken to.
+/// The other side of a ratio.
 #[derive(Clone, Copy)]
 enum Against {
     One(Implementation),

@@ -324,7 +324,7 @@ fn nothing_is_sent_while_down_and_staged_packets_once_up() {
     net.run_for(secs(100));
     assert!(net.sent(A, "keepalive", start).is_empty());
     come_up(&mut net);
-    // Who keeps nothing alive and waits for nothing says nothing.
+    // A peer without keepalive and without staged packets sends nothing.
     net.apply(A, &peer(B, |peer| peer.persistent_keepalive = Some(0)));
     net.run_for(secs(30));
     let start = come_up(&mut net);
@@ -359,7 +359,7 @@ fn many_peers_that_are_due_at_once_take_turns_with_the_rest() {
         device.poll_output().is_none(),
         "a change of configuration sends nothing"
     );
-    // Whom frames wait for comes first, though it was the last to be asked for.
+    // A peer with staged frames comes first, though it asked last.
     let last = Arc::clone(device.peers().last().unwrap());
     assert!(last.want_session());
     device.handle_event(now, wall, &last);

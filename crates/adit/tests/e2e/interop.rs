@@ -1,4 +1,4 @@
-//! Adit against the other userspace implementations, whoever begins.
+//! Adit against the other userspace implementations, with either side as initiator.
 
 use crate::harness::*;
 use crate::sessions::renews;

@@ -13,7 +13,7 @@ use crate::harness::*;
 
 const MIB: u64 = 1 << 20;
 
-/// Who stands in the guest.
+/// The peer in the guest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inside {
     Kernel,
@@ -326,7 +326,7 @@ wg setconf wg{own} /tmp/conf; ip -n sleeper link set wg{own} up",
     wait_for("the keepalive leaves", seconds(10), || packets() != before);
 }
 
-/// The same packets under the same counters would tell their difference to whoever listens.
+/// Different packets under the same counters would reveal their difference to a listener.
 #[test]
 fn a_machine_reset_to_a_snapshot_uses_no_counter_twice() {
     if !Program::Adit.is_adit() {

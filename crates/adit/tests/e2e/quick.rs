@@ -1072,7 +1072,7 @@ fn ipv6_routes_below_its_least_mtu_are_refused() {
     assert!(!output.ok());
     assert!(output.stderr.contains(why), "{}", output.stderr);
     comes_back(left, &before, "`up` that fails");
-    // Those who make their routes themselves know.
+    // Users who make their routes themselves need no warning.
     world.write(&world.config("MTU = 1000\nTable = off", "0.0.0.0/0, ::/0"));
     left.sh(&format!("{} up wg0", adit()));
 }

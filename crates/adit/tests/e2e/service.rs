@@ -235,7 +235,7 @@ fn up_as_pid_1_stays_and_buries_what_hooks_leave() {
     let world = World::new();
     let left = world.left();
     let before = state(left);
-    // The shell in the middle ends: who is left is PID 1's child.
+    // The shell in between ends: its child is now PID 1's.
     world.write(&world.config(
         "PostUp = sh -c 'sleep 0.1 & sleep 0.2 & echo up > /run/up'",
         "0.0.0.0/0, ::/0",
@@ -379,7 +379,7 @@ fn the_unit_is_ready_when_it_works_comes_back_and_says_why() {
     let why = "wg0 is down: its process was killed by signal 9";
     assert!(journal.contains(why), "{journal}");
 
-    // Whoever stays with it dies: the same.
+    // The process that stays with the tunnel dies: the same.
     systemd.sh(&format!(
         "kill -KILL $(systemctl show --value -p MainPID {unit})"
     ));
@@ -409,7 +409,7 @@ fn the_unit_is_ready_when_it_works_comes_back_and_says_why() {
         0
     );
 
-    // Who takes it down by hand means it.
+    // A user who takes it down by hand means it.
     systemd.sh(&format!("systemctl start {unit}; adit down wg0"));
     wait_for("the unit ends", seconds(30), || is("inactive"));
     assert_eq!(systemd.property(unit, "Result"), "success");

@@ -239,7 +239,7 @@ fn connections_survive_whatever_happens_around_them() {
         if events[0].is_same(&events[1]) {
             events.pop();
         }
-        // Who stands still answers nobody.
+        // A stopped process answers nothing.
         events.sort_by_key(|event| event.what.begin.starts_with("kill"));
         // Shown if the test fails, and while it soaks.
         for Event { what, left, .. } in &events {

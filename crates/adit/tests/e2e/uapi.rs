@@ -476,7 +476,7 @@ fn a_port_in_use_fails_the_set_and_the_old_port_goes_on() {
     ping(&left.host, &right.v4, 2);
     assert_eq!(right.endpoint(), "10.0.0.1:5555");
 
-    // Taken while the interface is down, it is bound soon after whoever took it lets go.
+    // If the port is taken while the interface is down, it is bound soon after it is free.
     left.host.sh("ip link set wg0 down");
     let (release, holder) = hold();
     left.host.sh("ip link set wg0 up");

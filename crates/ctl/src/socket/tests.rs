@@ -471,7 +471,7 @@ fn unfinished_requests_of_all_clients_together_are_bounded() {
     let (mut second, told) = unfinished(31);
     assert!(told);
     assert_eq!(ask(&mut second, b"\n\n"), "errno=22\n\n");
-    // More than 64: no memory for the one who asks for it, and the other goes on.
+    // More than 64: the client that asks for it gets no memory, and the other continues.
     let (mut third, _) = unfinished(34);
     let mut answer = [0; 10];
     third.read_exact(&mut answer).unwrap();

@@ -550,7 +550,7 @@ fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     netlink.set_link(tun.ifindex().unwrap(), &change).unwrap();
     let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
     let send = move |len: usize| {
-        // What is held back is an error for some who send.
+        // A packet that is held back is an error for some senders.
         let _ = sender.send_to(&vec![7; len - 28], "10.8.0.2:9");
     };
     // In place of the one that every device has.
@@ -755,7 +755,7 @@ fn the_queue_limit_follows_its_device_and_ends_with_it() {
         std::iter::from_fn(|| next(tun)).count()
     };
     assert_eq!(wait(&tun), 5);
-    // 2. until whoever set it is gone
+    // 2. until the process that set it is gone
     tun.limit = None;
     assert_eq!(wait(&tun), 10);
 }

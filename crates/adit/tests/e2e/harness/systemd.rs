@@ -166,7 +166,7 @@ impl Systemd {
     }
 
     fn remove_cgroup(&self, name: &str) {
-        // Its processes are on their way out.
+        // Its processes are ending.
         self.host.try_sh(&format!(
             "for i in $(seq 100); do find /run/cgroup/{name} -depth -type d -exec rmdir {{}} \\;; \
              [ -e /run/cgroup/{name} ] || exit; sleep 0.05; done"
