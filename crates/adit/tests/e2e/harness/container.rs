@@ -13,10 +13,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::watchdog;
 
-/// Equal interface names do not collide: every container has its own /run (UAPI sockets), /sys (its
-/// interfaces) and /etc/wireguard. The holder reads its standard input, a pipe from the test: when
-/// the test process is gone, however it went, the holder ends; it is PID 1 of its namespace, so
-/// that everything in the host ends with it.
+/// Sets a container up, says so, and holds it.
 const HOLD: &str = r"
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -32,23 +29,27 @@ echo ready
 exec cat
 ";
 
-/// Every command in a host ends within this time.
+/// Every command in a container ends within this time.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
+/// Equal interface names do not collide: every container has its own /run (UAPI sockets), /sys (its
+/// interfaces) and /etc/wireguard. The holder reads its standard input, a pipe from the test: when
+/// the test process is gone, however it went, the holder ends; it is PID 1 of its namespace, so
+/// that everything in the container ends with it.
 #[derive(Clone)]
 pub struct Container(Arc<Inner>);
 
 struct Inner {
     name: String,
     holder: Child,
-    /// PID 1 of the host, as the test sees it.
+    /// PID 1 of the container, as the test sees it.
     init: u32,
     netns: File,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // --kill-child takes the host's PID 1 along.
+        // --kill-child takes the container's PID 1 along.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
@@ -82,7 +83,7 @@ impl Container {
                 .take()
                 .expect("a pipe")
                 .read_to_string(&mut error);
-            panic!("host {name}: making its namespaces failed: {error}");
+            panic!("container {name}: making its namespaces failed: {error}");
         }
         let id = holder.id();
         let init = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
@@ -91,7 +92,7 @@ impl Container {
             .parse()
             .expect("one child");
         let netns =
-            File::open(format!("/proc/{init}/ns/net")).expect("the host's network namespace");
+            File::open(format!("/proc/{init}/ns/net")).expect("the container's network namespace");
         Container(Arc::new(Inner {
             name: name.to_owned(),
             holder,
@@ -104,18 +105,18 @@ impl Container {
         &self.0.name
     }
 
-    /// The PID that stands for the host outside of it, for `ip link set … netns PID`.
+    /// The PID that stands for the container outside of it, for `ip link set … netns PID`.
     pub fn pid(&self) -> u32 {
         self.0.init
     }
 
-    /// A path inside the host, as the test can open it. Absolute links on the way lead out of the
-    /// host: say /run, not /var/run.
+    /// A path inside the container, as the test can open it. Absolute links on the way lead out of
+    /// it: say /run, not /var/run.
     pub fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.0.init))
     }
 
-    /// A command to be started inside the host.
+    /// A command to be started inside the container.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -127,14 +128,14 @@ impl Container {
         command
     }
 
-    /// Runs a shell script in the host and says how it went.
+    /// Runs a shell script in the container and says how it went.
     pub fn try_sh(&self, script: &str) -> Finished {
         let mut command = self.command("sh");
         command.args(["-c", script]);
         output(command, b"", &format!("{}: {script}", self.name()))
     }
 
-    /// Runs a shell script in the host; panics with what it printed when it fails.
+    /// Runs a shell script in the container; panics with what it printed when it fails.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         self.sh_with_input(script, "")
@@ -164,7 +165,7 @@ impl Container {
         )
     }
 
-    /// Runs `work` on a thread that stands in the host's network namespace.
+    /// Runs `work` on a thread that stands in the container's network namespace.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -174,7 +175,7 @@ impl Container {
             .name(format!("in {}", self.name()))
             .spawn(move || {
                 move_into_link_name_space(host.0.netns.as_fd(), Some(LinkNameSpaceType::Network))
-                    .expect("entering the host's network namespace");
+                    .expect("entering the container's network namespace");
                 work()
             })
             .expect("a thread")
@@ -192,7 +193,7 @@ impl Container {
         self.try_sh(&format!("ip link show dev {name}")).ok()
     }
 
-    /// Waits until the host answers at an address of its own ("fd00::1", perhaps with a prefix
+    /// Waits until the container answers at an address of its own ("fd00::1", perhaps with a prefix
     /// length): an IPv6 address that `ip addr add` has added gets its local route in the kernel's
     /// own time.
     #[track_caller]
@@ -210,7 +211,7 @@ impl Container {
     }
 }
 
-/// Joins two hosts with a veth pair; addresses like "10.0.0.1/24" or "fd00::1/64".
+/// Joins two containers with a veth pair; addresses like "10.0.0.1/24" or "fd00::1/64".
 pub fn link(
     a: &Container,
     a_name: &str,
@@ -239,10 +240,10 @@ pub fn link(
     }
 }
 
-/// `ip link set NAME netns` from one host to another.
+/// `ip link set NAME netns` from one container to another.
 #[track_caller]
 pub fn move_link(from: &Container, name: &str, to: &Container) {
-    // PIDs of other hosts mean nothing inside a host's PID namespace: enter the network only.
+    // PIDs of other containers mean nothing inside a PID namespace: enter the network only.
     let mut command = Command::new("nsenter");
     command
         .args(["-t", &from.pid().to_string(), "-n", "--"])
