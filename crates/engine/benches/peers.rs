@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_engine::{Engine, MemPlatform};
+use adit_engine::{Engine, Interface, MemPlatform};
 use adit_io::testing::mem::{self, MemUdp, Network, TunEnd};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_offload::VNET_HDR_LEN;
@@ -33,7 +33,7 @@ fn main() {
 }
 
 struct Bench {
-    engine: Engine,
+    interface: Interface,
     tun: TunEnd,
     peers: u32,
     // The peers' address stays taken.
@@ -63,7 +63,10 @@ impl Bench {
         let network = Network::new();
         let (tun, end) = mem::tun().expect("an in-memory TUN");
         let platform = MemPlatform::new(&network, address(GATEWAY)).expect("a host");
-        let engine = Engine::start(vec![tun], platform, Offloads::ALL).expect("an engine");
+        let engine = Engine::start(1).expect("an engine");
+        let interface = engine
+            .add(vec![tun], platform, Offloads::ALL)
+            .expect("an interface");
         let sink = network.bind(address(PEERS), true).expect("a free address");
         let gateway = secret(u32::MAX);
         let sections = (0..peers).map(|peer| PeerChange {
@@ -78,12 +81,12 @@ impl Bench {
             peers: sections.collect(),
             ..DeviceChange::default()
         };
-        engine.set(change).expect("a right configuration");
+        interface.set(change).expect("a right configuration");
         for peer in 0..peers {
             shake_hands(&sink, peer, public(&gateway));
         }
         Self {
-            engine,
+            interface,
             tun: end,
             peers,
             _sink: sink,
@@ -102,7 +105,7 @@ impl Bench {
         // The ring is empty once it takes as many frames as it holds.
         std::thread::sleep(Duration::from_millis(50));
         let spent = shard_cpu() - before;
-        let drops = self.engine.report().drops;
+        let drops = self.interface.report().drops;
         let dropped: u64 = drops
             .iter()
             .filter(|(reason, _)| *reason != "tun_full")

@@ -5,33 +5,33 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use adit_engine::{Engine, MemPlatform};
+use adit_engine::{Engine, Interface, MemPlatform};
 use adit_io::Offloads;
 use adit_io::testing::mem::{self, Network, TunEnd};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, Secret};
 
-/// An engine at `addr` whose private key is `key`, and the other end of its TUN.
-fn engine(
+/// An interface at `addr` whose private key is `key`, and the other end of its TUN.
+fn interface(
     network: &Network,
     addr: SocketAddr,
     key: u8,
-) -> Result<(Engine, TunEnd), Box<dyn Error>> {
+) -> Result<(Interface, TunEnd), Box<dyn Error>> {
     let (tun, end) = mem::tun()?;
     let platform = MemPlatform::new(network, addr)?.with_tuns([end.clone()]);
-    let engine = Engine::start(vec![tun], platform, Offloads::ALL)?;
+    let interface = Engine::start(1)?.add(vec![tun], platform, Offloads::ALL)?;
     let change = DeviceChange {
         private_key: Some(Secret::new(&[key; 32])),
         ..DeviceChange::default()
     };
-    engine.set(change)?;
-    Ok((engine, end))
+    interface.set(change)?;
+    Ok((interface, end))
 }
 
-/// Lets `engine` send to `peer` what is for `inside`.
+/// Lets `interface` send to `peer` what is for `inside`.
 fn connect(
-    engine: &Engine,
-    peer: &Engine,
+    interface: &Interface,
+    peer: &Interface,
     at: SocketAddr,
     inside: &str,
 ) -> Result<(), Box<dyn Error>> {
@@ -44,14 +44,14 @@ fn connect(
         peers: vec![section],
         ..DeviceChange::default()
     };
-    Ok(engine.set(change)?)
+    Ok(interface.set(change)?)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let network = Network::new();
     let addrs: [SocketAddr; 2] = ["192.0.2.1:51820".parse()?, "192.0.2.2:51820".parse()?];
-    let (left, left_tun) = engine(&network, addrs[0], 1)?;
-    let (right, right_tun) = engine(&network, addrs[1], 2)?;
+    let (left, left_tun) = interface(&network, addrs[0], 1)?;
+    let (right, right_tun) = interface(&network, addrs[1], 2)?;
     connect(&left, &right, addrs[1], "10.0.0.2")?;
     connect(&right, &left, addrs[0], "10.0.0.1")?;
 

@@ -1,17 +1,21 @@
 //! What the control thread and the shards share.
 
 use std::collections::HashSet;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use adit_io::tun::TunErrorKind;
 use adit_io::{IcmpKind, Offloads, UdpSocket};
 use adit_offload::{Merged, TunnelEnds};
 use adit_proto::{Drops, Peer, Time};
 use arc_swap::ArcSwap;
 
 use crate::inbox::Inbox;
+use crate::interface::StopReason;
 use crate::journal::{Incident, Journal};
 use crate::lock::lock;
+use crate::sender::Pool;
 use crate::wake::Waker;
 
 /// The sockets of one shard: one per address family that the host has, both on one port.
@@ -52,6 +56,8 @@ impl<U> Sockets<U> {
 pub(crate) struct Context<'a, U> {
     pub(crate) common: &'a Common<U>,
     pub(crate) sockets: &'a Sockets<U>,
+    /// Buffers for trains.
+    pub(crate) pool: &'a Pool,
     /// The time of this poll.
     pub(crate) now: Time,
 }
@@ -64,33 +70,140 @@ impl<U> Clone for Context<'_, U> {
 
 impl<U> Copy for Context<'_, U> {}
 
-/// Shared by all threads of one engine.
+/// One interface, as all threads that have to do with it see it.
 pub(crate) struct Common<U> {
     /// Routes and sessions, published by the control thread.
     pub(crate) proto: Arc<adit_proto::Shared>,
     pub(crate) control: Inbox,
-    pub(crate) shards: Vec<ShardHandle<U>>,
+    /// One for each shard that serves the interface.
+    pub(crate) queues: Vec<QueuesHandle<U>>,
     /// Where UDP tunnels end, unless what is for them is not merged.
     pub(crate) tunnel_ends: Option<TunnelEnds>,
     mtu: AtomicUsize,
     /// What the TUN refused to take merged.
     tun_refuses: [AtomicBool; Merged::COUNT],
-    /// A thread that processes packets may not run at the priority that it should have.
-    priority_refused: AtomicBool,
     refused_trains: AtomicU64,
     icmp_errors: [AtomicU64; IcmpKind::ALL.len()],
     pub(crate) journal: Journal,
     stopping: AtomicBool,
+    end: Mutex<End>,
+    ended: Condvar,
+}
+
+/// How far the end of an interface has come.
+#[derive(Default)]
+struct End {
+    /// The [`Part`]s that are left.
+    parts: usize,
+    reason: Option<StopReason>,
+    /// To be called when none is left.
+    on_end: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// What a thread has of an interface. When one of them is dropped, for whatever reason, the others
+/// are asked to end; the interface has ended with the last.
+pub(crate) struct Part<U>(Arc<Common<U>>);
+
+impl<U> Part<U> {
+    pub(crate) fn new(common: &Arc<Common<U>>) -> Self {
+        lock(&common.end).parts += 1;
+        Self(Arc::clone(common))
+    }
+}
+
+impl<U> Drop for Part<U> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(io::Error::other("a thread panicked"));
+        } else if !self.0.is_stopping() {
+            self.0.fail(io::Error::other("a thread ended"));
+        }
+        let mut end = lock(&self.0.end);
+        end.parts -= 1;
+        let on_end = match end.parts {
+            0 => end.on_end.take(),
+            _ => None,
+        };
+        drop(end);
+        self.0.ended.notify_all();
+        if let Some(on_end) = on_end {
+            on_end();
+        }
+    }
 }
 
 /// The part of a shard that other threads use.
-pub(crate) struct ShardHandle<U> {
+pub(crate) struct ShardHandle {
+    waker: Waker,
+    /// How many interfaces it serves.
+    load: AtomicUsize,
+    /// The numbers of the queues that have something for it.
+    due: Mutex<Vec<u32>>,
+    /// The thread of the inbound path has met load: the shard is to reclaim the sockets.
+    overloaded: AtomicBool,
+    /// The shard may not run at the priority that it should have.
+    priority_refused: AtomicBool,
+    /// Of the thread of the inbound path.
+    inbound_thread: Arc<Waker>,
+}
+
+impl ShardHandle {
+    pub(crate) fn new(inbound_thread: Arc<Waker>) -> io::Result<Self> {
+        Ok(Self {
+            waker: Waker::new()?,
+            load: AtomicUsize::new(0),
+            due: Mutex::default(),
+            overloaded: AtomicBool::new(false),
+            priority_refused: AtomicBool::new(false),
+            inbound_thread,
+        })
+    }
+
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// How many interfaces it serves.
+    pub(crate) fn load(&self) -> usize {
+        self.load.load(Ordering::Relaxed)
+    }
+
+    /// The numbers of the queues that have something for the shard, since the last call.
+    pub(crate) fn take_due(&self) -> Vec<u32> {
+        std::mem::take(&mut *lock(&self.due))
+    }
+
+    /// The thread of the inbound path has met load.
+    pub(crate) fn overload(&self) {
+        if !self.overloaded.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    /// Whether it has since this was last asked.
+    pub(crate) fn was_overloaded(&self) -> bool {
+        self.overloaded.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn priority_was_refused(&self) {
+        self.priority_refused.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_priority_refused(&self) -> bool {
+        self.priority_refused.load(Ordering::Relaxed)
+    }
+}
+
+/// The queues that one shard serves of an interface, as other threads see them.
+pub(crate) struct QueuesHandle<U> {
+    /// No other queues of the engine have this number.
+    pub(crate) number: u32,
     pub(crate) sockets: ArcSwap<Sockets<U>>,
     pub(crate) drops: Arc<Drops>,
-    pub(crate) waker: Waker,
-    /// Of the thread that the inbound path has while little moves.
-    pub(crate) inbound_path: Waker,
-    messages: Mutex<Vec<ShardCommand>>,
+    pub(crate) shard: Arc<ShardHandle>,
+    /// The shard knows that there is something for it.
+    is_due: AtomicBool,
+    commands: Mutex<Vec<ShardCommand>>,
     /// The peers that it has frames staged for, or had.
     waits_for: Mutex<HashSet<u32>>,
 }
@@ -105,16 +218,32 @@ pub(crate) enum ShardCommand {
     ClearPaths,
 }
 
-impl<U: UdpSocket> ShardHandle<U> {
-    pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self {
+impl<U> QueuesHandle<U> {
+    pub(crate) fn new(number: u32, shard: Arc<ShardHandle>) -> Self {
+        shard.load.fetch_add(1, Ordering::Relaxed);
+        Self {
+            number,
             sockets: ArcSwap::from_pointee(Sockets::unbound()),
             drops: Arc::default(),
-            waker: Waker::new()?,
-            inbound_path: Waker::new()?,
-            messages: Mutex::default(),
+            shard,
+            is_due: AtomicBool::new(false),
+            commands: Mutex::default(),
             waits_for: Mutex::default(),
-        })
+        }
+    }
+
+    /// Has the shard look at what changed.
+    pub(crate) fn wake(&self) {
+        // If it knows already, it sees this change, too.
+        if !self.is_due.swap(true, Ordering::AcqRel) {
+            lock(&self.shard.due).push(self.number);
+            self.shard.waker.wake();
+        }
+    }
+
+    /// The shard looks: from now on it has to be told again.
+    pub(crate) fn looks(&self) {
+        self.is_due.swap(false, Ordering::AcqRel);
     }
 
     /// The shard stages frames for a peer: it wants to hear what becomes of the handshake. To be
@@ -123,45 +252,52 @@ impl<U: UdpSocket> ShardHandle<U> {
         lock(&self.waits_for).insert(peer);
     }
 
-    /// Leaves a message and wakes the shard. What concerns a handshake is left only if the shard
+    /// Leaves a command and wakes the shard. What concerns a handshake is left only if the shard
     /// waits for that.
-    pub(crate) fn tell(&self, message: ShardCommand) {
-        let is_due = match &message {
+    pub(crate) fn tell(&self, command: ShardCommand) {
+        let is_wanted = match &command {
             ShardCommand::SessionReady(peer) | ShardCommand::DropStaged(peer) => {
                 lock(&self.waits_for).remove(&peer.id())
             }
             ShardCommand::ClearPaths => true,
         };
-        if is_due {
-            lock(&self.messages).push(message);
-            self.waker.wake();
+        if is_wanted {
+            lock(&self.commands).push(command);
+            self.wake();
         }
     }
 
     pub(crate) fn take_commands(&self) -> Vec<ShardCommand> {
-        std::mem::take(&mut *lock(&self.messages))
+        std::mem::take(&mut *lock(&self.commands))
+    }
+}
+
+impl<U> Drop for QueuesHandle<U> {
+    fn drop(&mut self) {
+        self.shard.load.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl<U> Common<U> {
     pub(crate) fn new(
         proto: Arc<adit_proto::Shared>,
-        shards: Vec<ShardHandle<U>>,
+        queues: Vec<QueuesHandle<U>>,
         offloads: Offloads,
         is_verbose: bool,
-    ) -> std::io::Result<Self> {
+    ) -> io::Result<Self> {
         Ok(Self {
             proto,
             control: Inbox::new()?,
-            shards,
+            queues,
             tunnel_ends: offloads.tun_gro_tunnel.then(TunnelEnds::default),
             mtu: AtomicUsize::new(1420),
             tun_refuses: Default::default(),
-            priority_refused: AtomicBool::new(false),
             refused_trains: AtomicU64::new(0),
             icmp_errors: Default::default(),
             journal: Journal::new(is_verbose),
             stopping: AtomicBool::new(false),
+            end: Mutex::default(),
+            ended: Condvar::new(),
         })
     }
 
@@ -181,14 +317,6 @@ impl<U> Common<U> {
 
     pub(crate) fn tun_takes(&self, kind: Merged) -> bool {
         !self.tun_refuses[kind as usize].load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn priority_was_refused(&self) {
-        self.priority_refused.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_priority_refused(&self) -> bool {
-        self.priority_refused.load(Ordering::Relaxed)
     }
 
     /// Trains that the kernel would not segment.
@@ -221,17 +349,51 @@ impl<U> Common<U> {
         }
     }
 
+    /// Asks all threads to let go of the interface.
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
-        self.control.waker.wake();
-        self.wake_shards();
+        if !self.stopping.swap(true, Ordering::AcqRel) {
+            self.control.waker.wake();
+            self.queues.iter().for_each(QueuesHandle::wake);
+        }
     }
 
-    /// Both threads of each shard.
-    pub(crate) fn wake_shards(&self) {
-        for shard in &self.shards {
-            shard.waker.wake();
-            shard.inbound_path.wake();
+    /// The interface cannot go on.
+    pub(crate) fn fail(&self, error: io::Error) {
+        lock(&self.end)
+            .reason
+            .get_or_insert(match TunErrorKind::of(&error) {
+                TunErrorKind::Gone => StopReason::InterfaceGone,
+                _ => StopReason::Failed(error),
+            });
+        self.stop();
+    }
+
+    /// Waits until the interface has ended, and returns why; the first caller learns that.
+    pub(crate) fn wait(&self) -> StopReason {
+        let mut end = lock(&self.end);
+        while end.parts > 0 {
+            let waited = self.ended.wait(end);
+            end = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        end.reason.take().unwrap_or(StopReason::Asked)
+    }
+
+    /// Calls `on_end` when the interface has ended.
+    pub(crate) fn on_end(&self, on_end: Box<dyn FnOnce() + Send>) {
+        let mut end = lock(&self.end);
+        if end.parts > 0 {
+            end.on_end = Some(on_end);
+        } else {
+            drop(end);
+            on_end();
+        }
+    }
+
+    /// Has all threads that may have keys on their stacks overwrite these.
+    pub(crate) fn overwrite_stacks(&self) {
+        for queues in &self.queues {
+            queues.shard.waker.wake();
+            queues.shard.inbound_thread.wake();
         }
     }
 

@@ -1,9 +1,11 @@
 //! The control thread: handshakes, timers and configuration. It never touches a data packet but
 //! keepalives.
 
+use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use adit_aead::{SealJob, TAG_LEN};
@@ -12,18 +14,21 @@ use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::limits::REKEY_ATTEMPT_TIME;
 use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN};
 use adit_proto::{Device, DropReason, Endpoint, HandshakeKind, Output, Peer, Time};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
+use crate::arrivals::Arrivals;
 use crate::clock;
-use crate::common::{Common, ShardCommand, Sockets};
+use crate::common::{Common, Part, ShardCommand, Sockets};
 use crate::error::CommandError;
 use crate::inbox::Command;
 use crate::journal::{Incident, Line};
 use crate::platform::{Platform, PlatformEvent, TunDrops};
-use crate::poll::overwrite_stack;
+use crate::poll::{overwrite_stack, wait};
+use crate::wake::Waker;
 
 /// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
 const LOADED_QUEUE: usize = 512;
@@ -40,8 +45,139 @@ const HANDSHAKE_BATCH: usize = 64;
 /// Paths that are looked at before handshakes are answered again: each may be a question to the
 /// kernel, of some 10 µs.
 const PATHS_BATCH: usize = 64;
+/// Interfaces that get a turn before any gets its next one.
+const MAX_TURNS: usize = 64;
 
-/// The control thread's state: the protocol and what connects it to the host.
+// What woke the thread for an interface.
+const WAKER: u64 = 0;
+const TIMER: u64 = 1;
+const HOST: u64 = 2;
+const CLONES: u64 = 3;
+
+/// What others leave for the control thread.
+pub(crate) struct ControlInbox<H: Platform> {
+    waker: Waker,
+    /// Interfaces that it is to control.
+    arrivals: Arrivals<Control<H>>,
+    stopping: AtomicBool,
+}
+
+impl<H: Platform> ControlInbox<H> {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            waker: Waker::new()?,
+            arrivals: Arrivals::default(),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Leaves an interface for the thread.
+    pub(crate) fn leave(&self, control: Control<H>) {
+        self.arrivals.leave(control);
+        self.waker.wake();
+    }
+
+    /// Asks the thread to end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// The control thread. Each interface that has something to be done gets a turn, and a turn is
+/// bounded, so that no interface keeps the others waiting.
+pub(crate) struct ControlThread<H: Platform> {
+    inbox: Arc<ControlInbox<H>>,
+    /// Readable when an interface is to have a turn.
+    epoll: OwnedFd,
+    interfaces: HashMap<u32, Control<H>>,
+    /// The numbers of those whose last turn ended before all was done.
+    busy: Vec<u32>,
+}
+
+/// The waker of the thread; other events have the number of an interface.
+const THREAD_WAKER: u64 = u64::MAX;
+
+impl<H: Platform> ControlThread<H> {
+    pub(crate) fn new(inbox: Arc<ControlInbox<H>>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = EventData::new_u64(THREAD_WAKER);
+        epoll::add(&epoll, &inbox.waker, data, EventFlags::IN)?;
+        Ok(Self {
+            inbox,
+            epoll,
+            interfaces: HashMap::new(),
+            busy: Vec::new(),
+        })
+    }
+
+    /// Runs until it is asked to end.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(MAX_TURNS);
+        while !self.inbox.stopping.load(Ordering::Acquire) {
+            let timeout = (!self.busy.is_empty()).then_some(Duration::ZERO);
+            wait(&self.epoll, &mut events, timeout)?;
+            let mut round = std::mem::take(&mut self.busy);
+            for event in &events {
+                match u32::try_from(event.data.u64()) {
+                    Ok(number) if round.contains(&number) => {}
+                    Ok(number) => round.push(number),
+                    Err(_) => self.take_arrivals(&mut round),
+                }
+            }
+            for number in round {
+                self.turn(number);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_arrivals(&mut self, round: &mut Vec<u32>) {
+        self.inbox.waker.clear();
+        for mut control in self.inbox.arrivals.take() {
+            let number = control.number();
+            match control.host_changed() {
+                Ok(()) => {
+                    self.interfaces.insert(number, control);
+                    round.push(number);
+                }
+                Err(error) => control.common.fail(error),
+            }
+        }
+    }
+
+    /// One interface's turn.
+    fn turn(&mut self, number: u32) {
+        let Some(control) = self.interfaces.get_mut(&number) else {
+            return;
+        };
+        let ended = match control.turn() {
+            Ok(is_busy) => {
+                if is_busy {
+                    self.busy.push(number);
+                }
+                control.common.is_stopping()
+            }
+            Err(error) => {
+                control.common.fail(error);
+                true
+            }
+        };
+        if ended {
+            self.interfaces.remove(&number);
+        } else if let Err(error) = control.watched_by(&self.epoll) {
+            control.common.fail(error);
+        }
+    }
+}
+
+impl<H: Platform> Drop for ControlThread<H> {
+    fn drop(&mut self) {
+        self.inbox.arrivals.close();
+    }
+}
+
+/// The control thread's state of one interface: the protocol and what connects it to the host.
 pub(crate) struct Control<H: Platform> {
     device: Device,
     platform: H,
@@ -61,8 +197,13 @@ pub(crate) struct Control<H: Platform> {
     paths_from: Option<u32>,
     fwmark: u32,
     up: bool,
-    /// It counts the time for which the machine is suspended, as poll's timeout does not.
+    /// It counts the time for which the machine is suspended, as that of epoll_wait(2) does not.
     timer: OwnedFd,
+    /// Readable when the interface is to have a turn.
+    wakeups: OwnedFd,
+    /// The thread does not watch that yet.
+    is_unwatched: bool,
+    _part: Part<H::Socket>,
 }
 
 impl<H: Platform> Control<H> {
@@ -75,7 +216,6 @@ impl<H: Platform> Control<H> {
         Ok(Self {
             device,
             platform,
-            common,
             listen_port: 0,
             bound_port: 0,
             left: None,
@@ -86,49 +226,51 @@ impl<H: Platform> Control<H> {
             fwmark: 0,
             up: false,
             timer: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?,
+            wakeups: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            is_unwatched: true,
+            _part: Part::new(&common),
+            common,
         })
     }
 
-    /// Runs until the engine stops.
-    pub(crate) fn run(mut self) -> io::Result<()> {
-        self.host_changed()?;
-        while !self.common.is_stopping() {
-            self.sleep()?;
-            let (events, commands, behind) = self.common.control.take_all();
-            if behind {
-                self.platform.tun_is_behind();
-            }
-            let now = clock::now();
-            for peer in events {
-                self.device.handle_event(now, clock::wall(), &peer);
-            }
-            for command in commands {
-                self.execute(now, command);
-            }
-            self.handshakes();
-            let now = clock::now();
-            if self.device.next_deadline().is_some_and(|at| at <= now) {
-                self.device.handle_timeout(now, clock::wall());
-            }
-            if self.rebind_at.is_some_and(|at| at <= now) {
-                self.come_up();
-            }
-            self.look_at_paths(now);
-            self.put_out();
-            self.tell();
+    /// Its turn: does what is due, and returns whether more is. Errors are the interface's and
+    /// final.
+    fn turn(&mut self) -> io::Result<bool> {
+        self.take_wakeups()?;
+        let (events, commands, behind) = self.common.control.take_all();
+        if behind {
+            self.platform.tun_is_behind();
         }
-        Ok(())
+        let now = clock::now();
+        for peer in events {
+            self.device.handle_event(now, clock::wall(), &peer);
+        }
+        for command in commands {
+            self.execute(now, command);
+        }
+        self.handshakes();
+        let now = clock::now();
+        if self.device.next_deadline().is_some_and(|at| at <= now) {
+            self.device.handle_timeout(now, clock::wall());
+        }
+        if self.rebind_at.is_some_and(|at| at <= now) {
+            self.come_up();
+        }
+        self.look_at_paths(now);
+        self.put_out();
+        self.tell();
+        self.set_timer()?;
+        Ok(self.paths_from.is_some() || !self.common.control.is_empty())
     }
 
-    /// Sleeps until a timer is due, a thread left something in the inbox, or the host changed.
-    fn sleep(&mut self) -> io::Result<()> {
-        let common = Arc::clone(&self.common);
+    /// Has the timer wake the thread when something is due.
+    fn set_timer(&self) -> io::Result<()> {
         let due = self.device.next_deadline().into_iter();
         // 0 is never.
         let due = due
             .chain(self.rebind_at)
             .chain(self.paths_at)
-            .chain(common.journal.deadline())
+            .chain(self.common.journal.deadline())
             .min()
             .map_or(0, |at| at.0.max(1));
         let due = Duration::from_nanos(due);
@@ -140,34 +282,57 @@ impl<H: Platform> Control<H> {
             },
         };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &due)?;
-        let busy = self.paths_from.is_some() || !common.control.is_empty();
-        let timeout = busy.then(Timespec::default);
-        let (host_events, clones) = {
-            let mut fds = vec![
-                PollFd::new(&common.control.waker, PollFlags::IN),
-                PollFd::new(&self.timer, PollFlags::IN),
-            ];
-            fds.extend(self.platform.events());
-            let clones = fds.len();
-            let monitors = self.platform.clones().into_iter();
-            fds.extend(monitors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            match poll(&mut fds, timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-            if !fds[0].revents().is_empty() {
-                common.control.waker.clear();
-            }
-            let any = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
-            (any(&fds[2..clones]), any(&fds[clones..]))
+        Ok(())
+    }
+
+    /// The number of the interface: that of its first queues.
+    fn number(&self) -> u32 {
+        self.common.queues[0].number
+    }
+
+    /// Has `epoll` wake the thread when the interface is to have a turn.
+    fn watched_by(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        if std::mem::take(&mut self.is_unwatched) {
+            let number = EventData::new_u64(self.number().into());
+            epoll::add(epoll, &self.wakeups, number, EventFlags::IN)?;
+        }
+        Ok(())
+    }
+
+    /// Collects what may wake the thread for this interface.
+    fn watch(&mut self) -> io::Result<()> {
+        // Anew, since the platform's descriptors change: those that were closed cannot be deleted.
+        self.wakeups = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        self.is_unwatched = true;
+        let add = |fd: BorrowedFd<'_>, wakeup, flags| {
+            epoll::add(&self.wakeups, fd, EventData::new_u64(wakeup), flags)
         };
+        add(self.common.control.waker.as_fd(), WAKER, EventFlags::IN)?;
+        add(self.timer.as_fd(), TIMER, EventFlags::IN)?;
+        for (fd, flags) in self.platform.events() {
+            add(fd, HOST, flags)?;
+        }
+        for fd in self.platform.clones() {
+            add(fd, CLONES, EventFlags::IN)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what woke the thread for this interface.
+    fn take_wakeups(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(8);
+        wait(&self.wakeups, &mut events, Some(Duration::ZERO))?;
+        let has = |wakeup| events.iter().any(|event| event.data.u64() == wakeup);
+        if has(WAKER) {
+            self.common.control.waker.clear();
+        }
         // Before anything else: shards still send with the old sessions.
-        if clones && self.platform.was_cloned() {
+        if has(CLONES) && self.platform.was_cloned() {
             self.device.was_cloned(clock::now());
             let message = "this machine may have been cloned or reset to a snapshot: all sessions are replaced";
             self.platform.log_error(message);
         }
-        if host_events {
+        if has(HOST) {
             self.host_changed()?;
         }
         Ok(())
@@ -210,7 +375,7 @@ impl<H: Platform> Control<H> {
                     let key = peer.public_key();
                     self.platform
                         .log_verbose(format_args!("peer {key}: session established"));
-                    for shard in &self.common.shards {
+                    for shard in &self.common.queues {
                         shard.tell(ShardCommand::SessionReady(Arc::clone(&peer)));
                     }
                 }
@@ -226,7 +391,7 @@ impl<H: Platform> Control<H> {
                         )),
                         None => self.platform.log_verbose(format_args!("peer {key}: removed")),
                     }
-                    for shard in &self.common.shards {
+                    for shard in &self.common.queues {
                         shard.tell(ShardCommand::DropStaged(Arc::clone(&peer)));
                     }
                 }
@@ -234,7 +399,7 @@ impl<H: Platform> Control<H> {
         }
         if self.device.poll_keys_dropped() {
             overwrite_stack();
-            self.common.wake_shards();
+            self.common.overwrite_stacks();
         }
     }
 
@@ -314,7 +479,7 @@ impl<H: Platform> Control<H> {
         };
         // All sockets have the same port: where one is full, the next may not be.
         let mut failed = None;
-        for shard in &self.common.shards {
+        for shard in &self.common.queues {
             let sockets = shard.sockets.load();
             let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
                 continue;
@@ -378,7 +543,7 @@ impl<H: Platform> Control<H> {
             Command::Get(answer) => drop(answer.send(self.status())),
             Command::Report(answer) => {
                 let TunDrops { full, limit } = self.platform.tun_drops();
-                let drops = &self.common.shards[0].drops;
+                let drops = &self.common.queues[0].drops;
                 drops.count(DropReason::TunFull, full);
                 drops.count(DropReason::TunLimit, limit);
                 let _ = answer.send((self.device.handshake_stats(), self.offloads()));
@@ -390,7 +555,7 @@ impl<H: Platform> Control<H> {
     fn set(&mut self, now: Time, change: &DeviceChange) -> Result<(), CommandError> {
         let port = change.listen_port.unwrap_or(self.listen_port);
         let fwmark = change.fwmark.unwrap_or(self.fwmark);
-        let bound = self.common.shards[0].sockets.load().port;
+        let bound = self.common.queues[0].sockets.load().port;
         // The port that the kernel chose is no other port; one that could not be had at first may
         // be free now.
         let is_bound = bound != 0 && port == bound;
@@ -433,7 +598,7 @@ impl<H: Platform> Control<H> {
     }
 
     fn set_mark(&self, fwmark: u32) -> Result<(), CommandError> {
-        for shard in &self.common.shards {
+        for shard in &self.common.queues {
             for socket in shard.sockets.load().both() {
                 self.platform
                     .set_mark(socket, fwmark)
@@ -446,7 +611,7 @@ impl<H: Platform> Control<H> {
 
     /// The offloads that are in force on every socket.
     fn offloads(&self) -> Offloads {
-        let sockets = self.common.shards[0].sockets.load();
+        let sockets = self.common.queues[0].sockets.load();
         let of_socket = sockets.both().map(|socket| self.platform.offloads(socket));
         of_socket.fold(Offloads::ALL, Offloads::and)
     }
@@ -479,7 +644,7 @@ impl<H: Platform> Control<H> {
             (self.left).is_some_and(|(left, at)| left == port && clock::now().since(at) < RELEASE)
         };
         loop {
-            match self.platform.bind(port, fwmark, self.common.shards.len()) {
+            match self.platform.bind(port, fwmark, self.common.queues.len()) {
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_ours() => {
                     std::thread::sleep(RELEASE_POLL);
                 }
@@ -489,19 +654,19 @@ impl<H: Platform> Control<H> {
     }
 
     fn unbound(&self) -> Vec<Sockets<H::Socket>> {
-        let shards = self.common.shards.iter();
+        let shards = self.common.queues.iter();
         shards.map(|_| Sockets::unbound()).collect()
     }
 
     fn publish(&mut self, sockets: Vec<Sockets<H::Socket>>) {
-        let before = self.common.shards[0].sockets.load().port;
+        let before = self.common.queues[0].sockets.load().port;
         if before != 0 {
             self.left = Some((before, clock::now()));
         }
         let port = sockets.first().map_or(0, |sockets| sockets.port);
-        for (shard, sockets) in self.common.shards.iter().zip(sockets) {
+        for (shard, sockets) in self.common.queues.iter().zip(sockets) {
             shard.sockets.store(Arc::new(sockets));
-            shard.waker.wake();
+            shard.wake();
         }
         self.rebind_at = None;
         if port == 0 {
@@ -537,6 +702,7 @@ impl<H: Platform> Control<H> {
             mtu,
             routes_changed,
         } = self.platform.handle_events()?;
+        self.watch()?;
         self.common.set_mtu(mtu);
         if up != self.up {
             self.up = up;
@@ -559,7 +725,7 @@ impl<H: Platform> Control<H> {
     fn look_at_paths(&mut self, now: Time) {
         if self.paths_from.is_none() && self.paths_at.is_some_and(|at| at <= now) {
             (self.paths_at, self.paths_seen, self.paths_from) = (None, now, Some(0));
-            for shard in &self.common.shards {
+            for shard in &self.common.queues {
                 for socket in shard.sockets.load().both() {
                     self.platform.forget_paths(socket);
                 }

@@ -34,14 +34,32 @@ const GROUP_BYTES: usize = 32 << 10;
 /// Pieces of one gathering write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
-/// One shard's inbound path.
+/// What one thread needs to poll sockets, of whatever interface.
 pub(crate) struct Inbound {
     batch: RecvBatch,
     coalescer: Coalescer,
     packets: ArrayVec<Packet, MAX_GROUP>,
     runs: ArrayVec<Run, MAX_GROUP>,
-    drops: Arc<Drops>,
 }
+
+/// The interface whose socket is polled.
+pub(crate) struct Context<'a, T, U> {
+    pub(crate) common: &'a Common<U>,
+    pub(crate) drops: &'a Drops,
+    pub(crate) tun: &'a T,
+    /// Kinds of packets that are merged for the TUN: TCP, UDP.
+    pub(crate) offloads: Offloads,
+    /// The time of this poll.
+    pub(crate) now: Time,
+}
+
+impl<T, U> Clone for Context<'_, T, U> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, U> Copy for Context<'_, T, U> {}
 
 /// Consecutive datagrams of one message for one session.
 struct Run {
@@ -69,50 +87,61 @@ struct Cursor {
 }
 
 impl Inbound {
-    pub(crate) fn new(offloads: Offloads, drops: Arc<Drops>) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             batch: RecvBatch::default(),
-            coalescer: Coalescer::new(offloads.tun_gro_tcp, offloads.tun_gro_udp),
+            coalescer: Coalescer::new(true, true),
             packets: ArrayVec::new(),
             runs: ArrayVec::new(),
-            drops,
         }
     }
 
     /// Receives what waits in the socket, up to a batch, and delivers it. Returns how many data
     /// messages that were; errors are the TUN's.
-    pub(crate) fn poll<U: UdpSocket>(
+    pub(crate) fn poll<T: TunQueue, U: UdpSocket>(
         &mut self,
-        common: &Common<U>,
+        context: Context<'_, T, U>,
         socket: &U,
-        tun: &impl TunQueue,
-        now: Time,
     ) -> io::Result<usize> {
         // An error other than `WouldBlock` concerns one datagram that is lost: the next wake-up
         // continues.
         if socket.recv(&mut self.batch).is_err() {
             return Ok(0);
         }
-        self.drops
+        let Context {
+            common, offloads, ..
+        } = context;
+        context
+            .drops
             .count(DropReason::ReceiveBufferFull, self.batch.lost());
+        self.coalescer.merge_only(|kind| {
+            let is_allowed = match kind {
+                Merged::Tcp | Merged::Tunnel => offloads.tun_gro_tcp,
+                Merged::Udp => offloads.tun_gro_udp,
+            };
+            is_allowed && common.tun_takes(kind)
+        });
         let mut processed = 0;
         let mut cursor = Cursor {
             message: 0,
             offset: 0,
         };
         while cursor.message < self.batch.len() {
-            cursor = self.classify(common, cursor, now);
+            cursor = self.classify(context, cursor);
             processed += self.packets.len();
             self.open();
-            self.commit(common, now);
-            self.coalesce(common, tun, now)?;
+            self.commit(context);
+            self.coalesce(context)?;
         }
-        self.deliver(common, tun)?;
+        self.deliver(context)?;
         Ok(processed)
     }
 
     /// Stages 2 and 3, for datagrams from `cursor` on until a group is full.
-    fn classify<U>(&mut self, common: &Common<U>, mut cursor: Cursor, now: Time) -> Cursor {
+    fn classify<T, U>(&mut self, context: Context<'_, T, U>, mut cursor: Cursor) -> Cursor {
+        let Context {
+            common, drops, now, ..
+        } = context;
         self.packets.clear();
         self.runs.clear();
         let mut bytes_in_group = 0;
@@ -124,7 +153,7 @@ impl Inbound {
                 let end = bytes.len().min(cursor.offset + message.stride);
                 let datagram = &bytes[cursor.offset..end];
                 let Some(DataHeader { receiver, counter }) = DataHeader::parse(datagram) else {
-                    classify_other(common, &self.drops, message.from, datagram);
+                    classify_other(common, drops, message.from, datagram);
                     cursor.offset = end;
                     continue;
                 };
@@ -157,12 +186,12 @@ impl Inbound {
                         });
                         run.packets.end = self.packets.len();
                     }
-                    _ => self.drops.count(DropReason::UnknownSession, 1),
+                    _ => drops.count(DropReason::UnknownSession, 1),
                 }
                 cursor.offset = end;
             }
             if bytes.is_empty() {
-                self.drops.count(DropReason::MalformedDatagram, 1);
+                drops.count(DropReason::MalformedDatagram, 1);
             }
             bytes_in_group += bytes.len();
             cursor = Cursor {
@@ -201,17 +230,20 @@ impl Inbound {
     }
 
     /// Stage 5. Only what is authentic moves the window, the endpoint or a timer.
-    fn commit<U>(&mut self, common: &Common<U>, now: Time) {
+    fn commit<T, U>(&mut self, context: Context<'_, T, U>) {
+        let Context {
+            common, drops, now, ..
+        } = context;
         for run in &self.runs {
             let (mut bytes, mut any, mut data) = (0, false, false);
             let mut window = run.session.window();
             for packet in &mut self.packets[run.packets.clone()] {
                 if !packet.accepted {
                     // Anybody can send what is not authentic: it is none of the peer's packets.
-                    self.drops.count(DropReason::NotAuthentic, 1);
+                    drops.count(DropReason::NotAuthentic, 1);
                 } else if !window.commit(packet.counter) {
                     packet.accepted = false;
-                    run.peer.count_dropped(&self.drops, DropReason::Replayed, 1);
+                    run.peer.count_dropped(drops, DropReason::Replayed, 1);
                 } else {
                     any = true;
                     data |= packet.len > TAG_LEN;
@@ -229,12 +261,13 @@ impl Inbound {
     }
 
     /// Stages 6 and 7.
-    fn coalesce<U: UdpSocket>(
+    fn coalesce<T: TunQueue, U: UdpSocket>(
         &mut self,
-        common: &Common<U>,
-        tun: &impl TunQueue,
-        now: Time,
+        context: Context<'_, T, U>,
     ) -> io::Result<()> {
+        let Context {
+            common, drops, now, ..
+        } = context;
         let routes = common.proto.routes();
         let tunnel_ends = common.tunnel_ends.as_ref();
         let is_end = |end| {
@@ -257,7 +290,7 @@ impl Inbound {
                 let Some(inner) = adit_offload::inner_packet(plaintext) else {
                     self.runs[at]
                         .peer
-                        .count_dropped(&self.drops, DropReason::MalformedPacket, 1);
+                        .count_dropped(drops, DropReason::MalformedPacket, 1);
                     continue;
                 };
                 if checked != Some(inner.source) {
@@ -267,7 +300,7 @@ impl Inbound {
                     {
                         self.runs[at]
                             .peer
-                            .count_dropped(&self.drops, DropReason::WrongSource, 1);
+                            .count_dropped(drops, DropReason::WrongSource, 1);
                         let before = wrong.map_or(0, |(_, times)| times);
                         wrong = Some((inner.source, before + 1));
                         continue;
@@ -280,7 +313,7 @@ impl Inbound {
                     if adit_offload::decap_ecn(ecn, packet).is_err() {
                         self.runs[at]
                             .peer
-                            .count_dropped(&self.drops, DropReason::EcnNotCapable, 1);
+                            .count_dropped(drops, DropReason::EcnNotCapable, 1);
                         continue;
                     }
                 }
@@ -291,7 +324,7 @@ impl Inbound {
                 };
                 let packet = &self.batch.bytes(message)[start..start + len];
                 if self.coalescer.push(id, packet, span, is_end).is_err() {
-                    self.deliver(common, tun)?;
+                    self.deliver(context)?;
                     let packet = &self.batch.bytes(message)[start..start + len];
                     let pushed = self.coalescer.push(id, packet, span, is_end);
                     debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
@@ -310,8 +343,9 @@ impl Inbound {
 
     /// Stage 8. A GRO packet that the kernel refuses is delivered packet by packet, and no more of
     /// its kind are made.
-    fn deliver<U>(&mut self, common: &Common<U>, tun: &impl TunQueue) -> io::Result<()> {
-        let (batch, drops) = (&self.batch, &self.drops);
+    fn deliver<T: TunQueue, U>(&mut self, context: Context<'_, T, U>) -> io::Result<()> {
+        let Context { drops, tun, .. } = context;
+        let batch = &self.batch;
         let mut refused = ArrayVec::<Merged, { Merged::COUNT }>::new();
         let mut gone = Ok(());
         self.coalescer.drain(|head, spans| {
@@ -345,8 +379,7 @@ impl Inbound {
             }
         });
         for kind in refused {
-            self.coalescer.stop(kind);
-            common.tun_refused(kind);
+            context.common.tun_refused(kind);
         }
         gone
     }

@@ -11,7 +11,8 @@ use adit_io::{Offloads, TunQueue};
 use adit_netlink::netns::Netns;
 use adit_netlink::{CloneMonitor, Event, LinkChange, Monitor, Netlink};
 use adit_proto::Endpoint;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::Timespec;
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
@@ -193,15 +194,16 @@ impl Platform for Kernel {
         socket.clear_gso_fallbacks();
     }
 
-    fn events(&self) -> Vec<PollFd<'_>> {
+    fn events(&self) -> Vec<(BorrowedFd<'_>, EventFlags)> {
         let link = self.namespace.as_ref().map(|namespace| &namespace.monitor);
         let monitors = self.routes.iter().chain(link).map(Monitor::fd);
         let readable = monitors.chain(self.tick.as_ref().map(AsFd::as_fd));
-        let readable = readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let readable = readable.map(|fd| (fd, EventFlags::IN));
         // A device that comes up becomes writable, in whatever namespace it is.
         let down = (!self.last.up).then(|| self.tun.fd());
-        let writable = down.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT));
-        readable.chain(writable).collect()
+        readable
+            .chain(down.map(|fd| (fd, EventFlags::OUT)))
+            .collect()
     }
 
     fn handle_events(&mut self) -> io::Result<PlatformEvent> {

@@ -78,7 +78,8 @@ fn a_device_out_of_reach_comes_up_and_goes_down() {
             log_verbose: None,
         };
         let kernel = Kernel::new(Arc::clone(&tun), settings);
-        let engine = Engine::start(vec![Arc::clone(&tun)], kernel, Offloads::ALL);
+        let engine = Engine::start(1).expect("an engine");
+        let engine = engine.add(vec![Arc::clone(&tun)], kernel, Offloads::ALL);
         let _engine = engine.expect("an engine");
         // There is a line with titles, and one for each socket of the namespace.
         let sockets = || std::fs::read_to_string("/proc/thread-self/net/udp").expect("a list");
@@ -133,10 +134,13 @@ fn what_the_kernel_refuses_is_reported() {
             log_verbose: None,
         };
         let kernel = Kernel::new(Arc::clone(&tun), settings);
-        let engine = Engine::start(vec![tun], kernel, Offloads::ALL).expect("an engine");
+        let engine = Engine::start(1).expect("an engine");
+        let interface = engine
+            .add(vec![tun], kernel, Offloads::ALL)
+            .expect("an interface");
         let start = Instant::now();
-        while engine.report().refused != expected {
-            let refused = engine.report().refused;
+        while interface.report().refused != expected {
+            let refused = interface.report().refused;
             assert!(start.elapsed() < Duration::from_secs(30), "{refused:?}");
             std::thread::sleep(Duration::from_millis(10));
         }

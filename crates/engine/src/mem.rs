@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
 use adit_io::testing::mem::{MemUdp, Network, TunEnd};
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::epoll::EventFlags;
 
 use crate::common::Sockets;
 use crate::lock::lock;
@@ -204,8 +205,8 @@ impl<U: UdpSocket + 'static> Platform for MemPlatform<U> {
 
     fn forget_paths(&self, _socket: &U) {}
 
-    fn events(&self) -> Vec<PollFd<'_>> {
-        vec![PollFd::new(&self.end.0.changed, PollFlags::IN)]
+    fn events(&self) -> Vec<(BorrowedFd<'_>, EventFlags)> {
+        vec![(self.end.0.changed.as_fd(), EventFlags::IN)]
     }
 
     fn handle_events(&mut self) -> io::Result<PlatformEvent> {

@@ -1,6 +1,6 @@
 //! TUN to UDP: read → route → append → seal → send, each once a frame or a train.
 //!
-//! 1. `read` (this shard's queue): frames until none waits or the arena is full;
+//! 1. `read`: frames of the TUN queue until none waits or the arena is full;
 //! 2. `route`: a frame's destination chooses the peer, and its session; without one the frame is
 //!    staged;
 //! 3. `append`: each segment goes into a slot of the peer's open train, headers finished;
@@ -45,11 +45,18 @@ pub(crate) enum Progress {
     Blocked,
 }
 
-/// One shard's outbound path.
-pub(crate) struct Outbound<U> {
+/// Frames that were read from a TUN queue and not yet appended.
+#[derive(Default)]
+pub(crate) struct Frames {
     arena: Vec<u8>,
-    /// Where the frames of the arena that were not yet appended stand.
-    frames: VecDeque<(usize, usize)>,
+    /// Where they stand in the arena.
+    waiting: VecDeque<(usize, usize)>,
+}
+
+/// The outbound path of one interface.
+pub(crate) struct Outbound<U> {
+    /// The frames that a full socket left, with the arena where they stand.
+    left: Option<Frames>,
     forwarder: Forwarder<U>,
     /// Polls since the TUN was last read empty.
     behind: u32,
@@ -58,17 +65,18 @@ pub(crate) struct Outbound<U> {
 }
 
 impl<U: UdpSocket> Outbound<U> {
-    /// That of this shard.
+    /// That of the interface's queues at this index of [`Common::queues`].
     ///
     /// # Errors
     ///
     /// The kernel's, when it makes no further epoll descriptor.
-    pub(crate) fn new(shard: usize, drops: Arc<Drops>) -> io::Result<Self> {
+    ///
+    /// [`Common::queues`]: crate::common::Common::queues
+    pub(crate) fn new(queues: usize, drops: Arc<Drops>) -> io::Result<Self> {
         Ok(Self {
-            arena: vec![0; ARENA_BYTES],
-            frames: VecDeque::with_capacity(ARENA_BYTES / 64),
+            left: None,
             forwarder: Forwarder {
-                shard,
+                queues,
                 sender: Sender::new(drops)?,
                 staged: Staged::default(),
                 processed: 0,
@@ -78,29 +86,47 @@ impl<U: UdpSocket> Outbound<U> {
         })
     }
 
-    /// Reads what waits in the TUN queue and sends it.
+    /// Reads what waits in the TUN queue and sends it. The shard reads all its queues into the same
+    /// `frames`.
     pub(crate) fn poll(
         &mut self,
         context: Context<'_, U>,
         tun: &impl TunQueue,
+        frames: &mut Frames,
     ) -> io::Result<Progress> {
         self.forwarder.processed = 0;
         if !self.forwarder.sender.flush(context) {
             return Ok(Progress::Blocked);
         }
-        if self.frames.is_empty() {
-            let emptied = read(&mut self.arena, &mut self.frames, tun)?;
-            self.note_standing(context, emptied);
+        if let Some(mut left) = self.left.take() {
+            let progress = self.forward_all(context, &mut left);
+            if left.waiting.is_empty() {
+                *frames = left;
+            } else {
+                self.left = Some(left);
+            }
+            return Ok(progress);
         }
+        let emptied = frames.read(tun)?;
+        self.note_standing(context, emptied);
+        let progress = self.forward_all(context, frames);
+        if !frames.waiting.is_empty() {
+            self.left = Some(std::mem::take(frames));
+        }
+        Ok(progress)
+    }
+
+    /// Forwards the frames until none is left or a socket is full.
+    fn forward_all(&mut self, context: Context<'_, U>, frames: &mut Frames) -> Progress {
         loop {
-            self.forward(context);
+            self.forward(context, frames);
             if !self.forwarder.sender.flush(context) {
-                return Ok(Progress::Blocked);
+                return Progress::Blocked;
             }
             // A socket that was full may have space by now. Then nothing wakes this shard for the
             // frames that are left, so they are sent at once (invariant 6).
-            if self.frames.is_empty() {
-                return Ok(Progress::Done);
+            if frames.waiting.is_empty() {
+                return Progress::Done;
             }
         }
     }
@@ -120,15 +146,15 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// Stages 2 to 4 for the frames that were read, until none is left or a full socket leaves no
     /// buffer for the next.
-    fn forward(&mut self, context: Context<'_, U>) {
+    fn forward(&mut self, context: Context<'_, U>, frames: &mut Frames) {
         let mut trains = Trains::default();
         let routes = context.common.proto.routes();
-        while let Some(&(start, len)) = self.frames.front() {
+        while let Some(&(start, len)) = frames.waiting.front() {
             if !self.forwarder.sender.has_room(context) {
                 break;
             }
-            self.frames.pop_front();
-            let bytes = &self.arena[start..start + len];
+            frames.waiting.pop_front();
+            let bytes = &frames.arena[start..start + len];
             let route = |frame: &Frame<'_>| routes.lookup(frame.destination());
             self.forwarder.forward(&mut trains, context, bytes, route);
         }
@@ -198,32 +224,36 @@ impl<U: UdpSocket> Outbound<U> {
     }
 }
 
-/// Stage 1: frames one behind the other, until none waits (true) or the next might not fit.
-fn read(
-    arena: &mut [u8],
-    frames: &mut VecDeque<(usize, usize)>,
-    tun: &impl TunQueue,
-) -> io::Result<bool> {
-    let mut start = 0;
-    while start + MAX_FRAME <= arena.len() {
-        match tun.read(&mut arena[start..]) {
-            Ok(len) => {
-                frames.push_back((start, len));
-                start += len.next_multiple_of(64);
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if frames.is_empty() => return Err(e),
-            // Frames that were read come first. The next read meets the same error.
-            Err(_) => return Ok(true),
+impl Frames {
+    /// Stage 1: frames one behind the other, until none waits (true) or the next might not fit.
+    fn read(&mut self, tun: &impl TunQueue) -> io::Result<bool> {
+        if self.arena.is_empty() {
+            self.arena = vec![0; ARENA_BYTES];
         }
+        let mut start = 0;
+        while start + MAX_FRAME <= self.arena.len() {
+            match tun.read(&mut self.arena[start..]) {
+                Ok(len) => {
+                    self.waiting.push_back((start, len));
+                    start += len.next_multiple_of(64);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if self.waiting.is_empty() => return Err(e),
+                // Frames that were read come first. The next read meets the same error.
+                Err(_) => return Ok(true),
+            }
+        }
+        Ok(false)
     }
-    Ok(false)
 }
 
 /// Stages 2 to 5.
 struct Forwarder<U> {
-    shard: usize,
+    /// The index of the interface's queues in [`Common::queues`].
+    ///
+    /// [`Common::queues`]: crate::common::Common::queues
+    queues: usize,
     sender: Sender<U>,
     staged: Staged<Arc<Peer>>,
     /// Packets that the last poll processed.
@@ -303,7 +333,7 @@ impl<U: UdpSocket> Forwarder<U> {
             let sender = &self.sender;
             return sender.drop_packets(peer, DropReason::NoEndpoint, packets(bytes));
         }
-        let handle = &common.shards[self.shard];
+        let handle = &common.queues[self.queues];
         let is_first = !self.staged.holds(peer.id());
         let sender = &self.sender;
         self.staged.push(peer.id(), peer, bytes, |loser, packets| {
@@ -384,7 +414,9 @@ impl<'a> Trains<'a> {
                     if len > max_bytes(&to) {
                         return Err(rest(DropReason::TooBig));
                     }
-                    let buffer = sender.buffer().ok_or(rest(DropReason::SendFailed))?;
+                    let buffer = sender
+                        .buffer(context.pool)
+                        .ok_or(rest(DropReason::SendFailed))?;
                     self.open
                         .push(OpenTrain::new(Arc::clone(peer), session, to, ecn, buffer));
                     self.open.len() - 1

@@ -18,8 +18,9 @@ use adit_proto::{Device, Output, Tai64N};
 use x25519_dalek::StaticSecret;
 
 use super::*;
-use crate::common::{Common, ShardHandle, Sockets};
-use crate::sender::MAX_SEND;
+use crate::common::{Common, QueuesHandle, ShardHandle, Sockets};
+use crate::sender::{MAX_SEND, Pool};
+use crate::wake::Waker;
 
 const INITIATION_LEN: usize = 148;
 /// Plaintext is recognised by so many bytes of it.
@@ -54,6 +55,8 @@ fn wall(now: Time) -> Tai64N {
 /// by the test.
 struct Bench<U = MemUdp> {
     outbound: Outbound<U>,
+    frames: Frames,
+    pool: Pool,
     common: Common<U>,
     sockets: Sockets<U>,
     tun: MemTun,
@@ -97,13 +100,17 @@ impl<U: UdpSocket> Bench<U> {
 
         let network = Network::new();
         let bind = |addr, gso| network.bind(addr, gso).expect("a free address");
-        let handles = vec![ShardHandle::new().expect("an eventfd")];
+        let inbound = Arc::new(Waker::new().expect("an eventfd"));
+        let shard = Arc::new(ShardHandle::new(inbound).expect("an eventfd"));
+        let handles = vec![QueuesHandle::new(0, shard)];
         let shared = ours.lock().expect("not poisoned").shared();
         let common = Common::new(shared, handles, Offloads::ALL, false).expect("an eventfd");
         let (tun, tun_end) = mem::tun().expect("an in-memory TUN");
         Self {
-            outbound: Outbound::new(0, Arc::clone(&common.shards[0].drops))
+            outbound: Outbound::new(0, Arc::clone(&common.queues[0].drops))
                 .expect("an epoll descriptor"),
+            frames: Frames::default(),
+            pool: Pool::default(),
             sockets: Sockets {
                 v4: Some(make(bind(our_addr, true), Arc::clone(&ours))),
                 v6: None,
@@ -146,11 +153,12 @@ impl<U: UdpSocket> Bench<U> {
         let context = Context {
             common: &self.common,
             sockets: &self.sockets,
+            pool: &self.pool,
             now: self.now,
         };
         match other {
-            Some(tun) => self.outbound.poll(context, tun),
-            None => self.outbound.poll(context, &self.tun),
+            Some(tun) => self.outbound.poll(context, tun, &mut self.frames),
+            None => self.outbound.poll(context, &self.tun, &mut self.frames),
         }
     }
 
@@ -221,6 +229,7 @@ impl<U: UdpSocket> Bench<U> {
                 let context = Context {
                     common: &self.common,
                     sockets: &self.sockets,
+                    pool: &self.pool,
                     now: self.now,
                 };
                 let polled = self.outbound.send_staged(context, &peer);
@@ -273,7 +282,7 @@ fn only_handshakes_leave_without_a_session_and_no_plaintext() {
     receivers.sort();
     receivers.dedup();
     assert_eq!(receivers.len(), 3, "a session of its own for each round");
-    let drops = &bench.common.shards[0].drops;
+    let drops = &bench.common.queues[0].drops;
     assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
 }
 
@@ -298,7 +307,7 @@ fn nothing_waits_for_a_peer_that_is_nowhere() {
     let frames = bench.frames();
     assert!(bench.tun_end.inject(udp_gso_packet(5, 100)));
     bench.poll();
-    let dropped = bench.common.shards[0].drops.of(DropReason::NoEndpoint);
+    let dropped = bench.common.queues[0].drops.of(DropReason::NoEndpoint);
     assert_eq!(dropped, frames as u64 + 5);
     assert!(!bench.outbound.forwarder.staged.holds(0));
     assert!(bench.common.control.take_all().0.is_empty());
@@ -377,7 +386,7 @@ fn a_session_that_ends_within_a_frame_drops_the_rest_of_it() {
     bench.poll();
     let left = bench.wire().len();
     assert!((1..200).contains(&left), "{left} have left");
-    let ended = bench.common.shards[0].drops.of(DropReason::SessionEnded);
+    let ended = bench.common.queues[0].drops.of(DropReason::SessionEnded);
     assert_eq!(left as u64 + ended, 200);
     assert_eq!(
         bench.outbound.forwarder.staged.drop_all(0),
@@ -621,7 +630,7 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     assert_eq!(polled.expect("a TUN without faults"), Progress::Blocked);
     calls.store(0, Ordering::Relaxed);
     // 2. The second one sends more than two replay windows.
-    let drops = Arc::clone(&bench.common.shards[0].drops);
+    let drops = Arc::clone(&bench.common.queues[0].drops);
     let second = Outbound::new(0, drops).expect("an epoll descriptor");
     let first = std::mem::replace(&mut bench.outbound, second);
     for _ in 0..50 {
@@ -661,7 +670,7 @@ fn a_shard_hears_only_of_handshakes_that_its_frames_wait_for() {
         Arc::clone(ours.peers().next().expect("the peer"))
     };
     let heard = |bench: &Bench| {
-        let handle = &bench.common.shards[0];
+        let handle = &bench.common.queues[0];
         handle.tell(ShardCommand::SessionReady(peer(bench)));
         handle.tell(ShardCommand::DropStaged(peer(bench)));
         handle.take_commands().len()

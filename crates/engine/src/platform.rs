@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
-use rustix::event::PollFd;
+use rustix::event::epoll::EventFlags;
 
 use crate::common::Sockets;
 
@@ -38,8 +38,8 @@ pub trait Platform: Send + 'static {
     /// Routes changed: what a socket learned about paths may be wrong.
     fn forget_paths(&self, socket: &Self::Socket);
 
-    /// What to poll: it is ready when something changed.
-    fn events(&self) -> Vec<PollFd<'_>>;
+    /// What to wait for: one of these is ready when something changed.
+    fn events(&self) -> Vec<(BorrowedFd<'_>, EventFlags)>;
 
     /// Consumes what happened and tells how things are now. An error says that the interface is
     /// gone.

@@ -1,32 +1,71 @@
-//! How both threads of a shard sleep, and what wakes them.
+//! How the threads that process packets sleep, and what wakes them.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::Timespec;
-use rustix::event::epoll::{self, Event};
+use rustix::event::epoll::{self, Event, EventData};
 use rustix::process::setpriority_process;
 
-use crate::common::{Common, Sockets};
+use crate::common::Sockets;
 
 /// The nice value of a shard. The kernel forwards packets before any process runs; if the processes
 /// whose packets the tunnel carries ran as readily as it, they would fill its queues faster than it
 /// empties them.
 const PRIORITY: i32 = -10;
 
-pub(crate) const WAKER: u64 = 0;
-pub(crate) const TUN: u64 = 1;
-const V4: u64 = 2;
-pub(crate) const V6: u64 = 3;
-pub(crate) const PATHS: u64 = 4;
+/// Events that are taken at once: as many queues have their turn before any has its next one.
+pub(crate) const MAX_EVENTS: usize = 16;
 
-/// Raises the priority of the calling thread. Without the right to it, it runs as everyone else
-/// does.
-pub(crate) fn give_priority<U>(common: &Common<U>) {
-    if setpriority_process(None, PRIORITY).is_err() {
-        common.priority_was_refused();
+/// What a descriptor of an epoll set is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// The waker of the thread.
+    Waker,
+    /// One of the queues with this number.
+    Queue(u32, Descriptor),
+}
+
+/// A descriptor of an interface's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Descriptor {
+    Tun,
+    V4,
+    V6,
+    /// The peers' own sockets.
+    Paths,
+}
+
+impl Token {
+    const WAKER: u64 = u64::MAX;
+
+    pub(crate) fn data(self) -> EventData {
+        EventData::new_u64(match self {
+            Self::Waker => Self::WAKER,
+            Self::Queue(number, descriptor) => u64::from(number) << 2 | descriptor as u64,
+        })
     }
+
+    pub(crate) fn of(event: &Event) -> Self {
+        let data = event.data.u64();
+        let Ok(number) = u32::try_from(data >> 2) else {
+            return Self::Waker;
+        };
+        let descriptor = match data & 3 {
+            0 => Descriptor::Tun,
+            1 => Descriptor::V4,
+            2 => Descriptor::V6,
+            _ => Descriptor::Paths,
+        };
+        Self::Queue(number, descriptor)
+    }
+}
+
+/// Raises the priority of the calling thread; false without the right to it: then the thread runs
+/// as everyone else does.
+pub(crate) fn give_priority() -> bool {
+    setpriority_process(None, PRIORITY).is_ok()
 }
 
 /// Overwrites what sealing and opening left of keys on the stack of a thread, below its loop. A
@@ -52,10 +91,32 @@ pub(crate) fn wait(
     }
 }
 
-pub(crate) fn tokens<U>(sockets: &Sockets<U>) -> impl Iterator<Item = (&U, u64)> {
-    sockets
-        .v4
-        .iter()
-        .map(|socket| (socket, V4))
-        .chain(sockets.v6.iter().map(|socket| (socket, V6)))
+/// The sockets, each with what it is.
+pub(crate) fn each<U>(sockets: &Sockets<U>) -> impl Iterator<Item = (&U, Descriptor)> {
+    let v4 = sockets.v4.iter().map(|socket| (socket, Descriptor::V4));
+    v4.chain(sockets.v6.iter().map(|socket| (socket, Descriptor::V6)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_is_itself_again_after_epoll() {
+        let descriptors = [
+            Descriptor::Tun,
+            Descriptor::V4,
+            Descriptor::V6,
+            Descriptor::Paths,
+        ];
+        let queues = |number| descriptors.map(|descriptor| Token::Queue(number, descriptor));
+        let tokens = [0, 1, u32::MAX].into_iter().flat_map(queues);
+        for token in tokens.chain([Token::Waker]) {
+            let event = Event {
+                flags: epoll::EventFlags::IN,
+                data: token.data(),
+            };
+            assert_eq!(Token::of(&event), token);
+        }
+    }
 }

@@ -6,12 +6,13 @@
 //! its peer then gets a socket of its own (`paths`), at which its trains are dropped when they do
 //! not fit.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
 use adit_io::{SendReport, Transmit, UdpSocket};
-use adit_proto::{DropReason, Drops, Peer, Time};
+use adit_proto::{DropReason, Drops, Peer};
 use arrayvec::ArrayVec;
 
 use crate::common::Context;
@@ -19,17 +20,36 @@ use crate::journal::Incident;
 use crate::paths::Paths;
 use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, seal_all};
 
-/// Trains that exist at once: those that are open, and sealed ones that wait for the socket.
+/// Trains of an interface that exist at once: those that are open, and sealed ones that wait for the socket.
 const MAX_TRAINS: usize = 64;
 /// Trains given to one `send`.
 pub(crate) const MAX_SEND: usize = 32;
 /// A train of this length is worth a system call of its own, while its bytes are in the cache.
 const SEND_AT_ONCE: usize = 16 << 10;
 
-/// Stages 4 and 5 of the outbound path, and the buffers of all trains.
+/// Buffers for the trains of all interfaces of a shard. They are made when first needed and kept:
+/// light traffic touches few.
+#[derive(Default)]
+pub(crate) struct Pool(RefCell<Vec<Box<[u8]>>>);
+
+impl Pool {
+    fn take(&self) -> Box<[u8]> {
+        let kept = self.0.borrow_mut().pop();
+        kept.unwrap_or_else(|| vec![0; TRAIN_BYTES].into_boxed_slice())
+    }
+
+    fn put(&self, buffer: Box<[u8]>) {
+        let mut kept = self.0.borrow_mut();
+        if kept.len() < MAX_TRAINS {
+            kept.push(buffer);
+        }
+    }
+}
+
+/// Stages 4 and 5 of the outbound path of one interface.
 pub(crate) struct Sender<U> {
-    pool: Vec<Box<[u8]>>,
-    allocated: usize,
+    /// Buffers that are in use.
+    buffers: usize,
     ready: VecDeque<SealedTrain>,
     /// Trains that the shared sockets have taken.
     taken: u64,
@@ -40,8 +60,7 @@ pub(crate) struct Sender<U> {
 impl<U: UdpSocket> Sender<U> {
     pub(crate) fn new(drops: Arc<Drops>) -> io::Result<Self> {
         Ok(Self {
-            pool: Vec::new(),
-            allocated: 0,
+            buffers: 0,
             ready: VecDeque::with_capacity(MAX_TRAINS),
             taken: 0,
             paths: Paths::new()?,
@@ -59,15 +78,16 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// A buffer for a train; `None` while [`MAX_TRAINS`] exist.
-    ///
-    /// Buffers are made when first needed and kept: an idle or lightly used peer touches few.
-    pub(crate) fn buffer(&mut self) -> Option<Box<[u8]>> {
-        self.pool.pop().or_else(|| {
-            (self.allocated < MAX_TRAINS).then(|| {
-                self.allocated += 1;
-                vec![0; TRAIN_BYTES].into_boxed_slice()
-            })
+    pub(crate) fn buffer(&mut self, pool: &Pool) -> Option<Box<[u8]>> {
+        (self.buffers < MAX_TRAINS).then(|| {
+            self.buffers += 1;
+            pool.take()
         })
+    }
+
+    fn release(&mut self, buffer: Box<[u8]>, pool: &Pool) {
+        self.buffers -= 1;
+        pool.put(buffer);
     }
 
     /// Whether the trains of one more frame find buffers.
@@ -99,7 +119,7 @@ impl<U: UdpSocket> Sender<U> {
         seal_all(trains, context.now, |train| match train {
             Ok(mut sealed) if self.paths.has(sealed.peer.id()) => {
                 self.paths.send(context, &mut sealed, &self.drops);
-                self.pool.push(sealed.buffer);
+                self.release(sealed.buffer, context.pool);
             }
             Ok(sealed) => {
                 let at_once = sealed.len >= SEND_AT_ONCE;
@@ -111,7 +131,7 @@ impl<U: UdpSocket> Sender<U> {
             Err(train) => {
                 let (reason, packets) = (DropReason::SessionEnded, train.packets() as u64);
                 self.drop_packets(&train.peer, reason, packets);
-                self.pool.push(train.into_buffer());
+                self.release(train.into_buffer(), context.pool);
             }
         });
     }
@@ -119,7 +139,7 @@ impl<U: UdpSocket> Sender<U> {
     /// Stage 5: sends what is ready, in order. False if the socket is full.
     pub(crate) fn flush(&mut self, context: Context<'_, U>) -> bool {
         while !self.ready.is_empty() {
-            self.renew(context.now);
+            self.renew(context);
             let Some(v6) = self.waits_for() else {
                 break;
             };
@@ -130,9 +150,10 @@ impl<U: UdpSocket> Sender<U> {
             let socket = context.sockets.family(v6);
             let taken = send(context, socket, trains, &self.drops);
             self.taken += taken as u64;
+            self.buffers -= taken;
             for train in self.ready.drain(..taken) {
                 self.paths.sent(train.peer.id(), train.len);
-                self.pool.push(train.buffer);
+                context.pool.put(train.buffer);
             }
             if taken == 0 {
                 return false;
@@ -154,7 +175,7 @@ impl<U: UdpSocket> Sender<U> {
             };
             if self.paths.has(train.peer.id()) {
                 self.paths.send(context, &mut train, &self.drops);
-                self.pool.push(train.buffer);
+                self.release(train.buffer, context.pool);
             } else {
                 self.ready.push_back(train);
             }
@@ -163,7 +184,7 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// No train of the next batch leaves with counters that the peer may take for replays.
-    fn renew(&mut self, now: Time) {
+    fn renew(&mut self, Context { now, pool, .. }: Context<'_, U>) {
         let mut index = 0;
         while let Some(train) = self.ready.get_mut(index).filter(|_| index < MAX_SEND) {
             match train.renew(now) {
@@ -171,8 +192,9 @@ impl<U: UdpSocket> Sender<U> {
                 Err(packets) => {
                     let (peer, packets) = (&train.peer, packets as u64);
                     peer.count_dropped(&self.drops, DropReason::SessionEnded, packets);
-                    let train = self.ready.remove(index);
-                    self.pool.extend(train.map(|train| train.buffer));
+                    if let Some(train) = self.ready.remove(index) {
+                        self.release(train.buffer, pool);
+                    }
                 }
             }
         }

@@ -1,286 +1,225 @@
-//! One thread that processes packets all the way, in both directions. While little moves, another
-//! one does the inbound path.
+//! A shard: a thread that processes packets all the way, in both directions, of the queues that it
+//! serves. Each queue has its turn; a turn ends when the queue is empty or a batch is full.
 
+use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use adit_io::tun::TunErrorKind;
-use adit_io::{Offloads, TunQueue, UdpSocket};
+use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use arrayvec::ArrayVec;
+use rustix::event::epoll::{self, EventFlags};
 
+use crate::arrivals::Arrivals;
 use crate::clock;
-use crate::common::{Common, Context, ShardCommand, ShardHandle, Sockets};
-use crate::inbound_path::InboundPath;
-use crate::outbound::{Outbound, Progress};
-use crate::paths::{STALL, TIDY};
+use crate::common::ShardHandle;
+use crate::inbound::Inbound;
+use crate::inbound_path::InboundThread;
+use crate::outbound::Frames;
 use crate::placement::Placement;
-use crate::poll::{PATHS, TUN, V6, WAKER, give_priority, overwrite_stack, tokens, wait};
+use crate::poll::{MAX_EVENTS, Token, give_priority, overwrite_stack, wait};
+use crate::queues::{Queues, Resources};
+use crate::sender::Pool;
+
+/// Interfaces whose sockets are handed over at a time, at most. With more, flows are not sparse.
+const MAX_HANDED_OVER: usize = 16;
+
+/// What others leave for a shard.
+pub(crate) struct ShardInbox<T, U> {
+    pub(crate) handle: Arc<ShardHandle>,
+    /// Queues that it is to serve.
+    pub(crate) arrivals: Arrivals<Queues<T, U>>,
+    stopping: AtomicBool,
+}
+
+impl<T, U> ShardInbox<T, U> {
+    pub(crate) fn new(handle: ShardHandle) -> Self {
+        Self {
+            handle: Arc::new(handle),
+            arrivals: Arrivals::default(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks the shard to end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.handle.waker().wake();
+    }
+}
 
 /// A shard and what it alone owns.
 pub(crate) struct Shard<T, U> {
-    number: usize,
-    inbound_path: Arc<InboundPath<T, U>>,
-    sockets: Arc<Sockets<U>>,
-    epoll: OwnedFd,
-    outbound: Outbound<U>,
-    /// A socket is full: the TUN waits until it is writable.
-    blocked: Option<Blocked>,
+    inbox: Arc<ShardInbox<T, U>>,
+    queues: HashMap<u32, Queues<T, U>>,
+    resources: Resources<T, U>,
     placement: Placement,
-    /// Little moves: the inbound path's own thread has the sockets.
-    handed_over: bool,
-}
-
-/// That a socket which all peers share is full.
-#[derive(Clone, Copy)]
-struct Blocked {
-    /// That of IPv6.
-    v6: bool,
-    /// When it last took a train, or something was last done about it.
-    since: Time,
-    /// How many it had taken then.
-    taken: u64,
-    /// Nothing more can be done about it.
-    accepted: bool,
+    /// The numbers of the queues whose sockets are handed over.
+    handed_over: ArrayVec<u32, MAX_HANDED_OVER>,
+    /// The numbers of those to look at without an event.
+    looks_at: Vec<u32>,
 }
 
 impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
-    /// A shard, and its inbound path, which is to have a thread of its own.
+    /// A shard without queues.
     pub(crate) fn new(
-        number: usize,
-        tun: T,
-        common: Arc<Common<U>>,
-        offloads: Offloads,
-    ) -> io::Result<(Self, Arc<InboundPath<T, U>>)> {
+        inbox: Arc<ShardInbox<T, U>>,
+        inbound_thread: Arc<InboundThread<T, U>>,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let handle = &common.shards[number];
-        epoll::add(
-            &epoll,
-            &handle.waker,
-            EventData::new_u64(WAKER),
-            EventFlags::IN,
-        )?;
-        epoll::add(&epoll, tun.fd(), EventData::new_u64(TUN), EventFlags::IN)?;
-        let outbound = Outbound::new(number, Arc::clone(&handle.drops))?;
-        let paths = EventData::new_u64(PATHS);
-        epoll::add(&epoll, outbound.paths_fd(), paths, EventFlags::IN)?;
-        let inbound_path = Arc::new(InboundPath::new(number, tun, common, offloads)?);
-        let shard = Self {
-            number,
-            inbound_path: Arc::clone(&inbound_path),
-            sockets: Arc::new(Sockets::unbound()),
-            epoll,
-            outbound,
-            blocked: None,
+        let waker = Token::Waker.data();
+        epoll::add(&epoll, inbox.handle.waker(), waker, EventFlags::IN)?;
+        Ok(Self {
+            inbox,
+            queues: HashMap::new(),
+            resources: Resources {
+                epoll,
+                inbound_thread,
+                inbound: Inbound::new(),
+                frames: Frames::default(),
+                pool: Pool::default(),
+            },
             placement: Placement::new(),
-            handed_over: false,
-        };
-        Ok((shard, inbound_path))
+            handed_over: ArrayVec::new(),
+            looks_at: Vec::new(),
+        })
     }
 
-    /// Processes packets until the engine stops; an error is the TUN's and final.
+    /// Processes packets until it is asked to end.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        give_priority(&self.inbound_path.common);
-        let mut events = Vec::with_capacity(8);
-        while !self.inbound_path.common.is_stopping() {
-            wait(&self.epoll, &mut events, self.timeout())?;
+        if !give_priority() {
+            self.inbox.handle.priority_was_refused();
+        }
+        let mut events = Vec::with_capacity(MAX_EVENTS);
+        // The queues that have something in this round.
+        let mut round = Vec::new();
+        while !self.inbox.stopping.load(Ordering::Acquire) {
+            wait(&self.resources.epoll, &mut events, self.timeout())?;
             let now = clock::now();
             let rested = self.placement.poll_begins(now);
-            let mut outbound = false;
             let mut from = None;
+            round.append(&mut self.looks_at);
             for event in &events {
-                let flags = event.flags;
-                match event.data.u64() {
-                    WAKER => {
+                let (number, descriptor) = match Token::of(event) {
+                    Token::Waker => {
                         overwrite_stack();
-                        self.woken(now)?;
+                        self.woken(now, &mut round);
+                        continue;
                     }
-                    TUN => outbound = true,
-                    PATHS => self.with_outbound(now, Outbound::handle_path_events),
-                    family => {
-                        outbound |= flags.contains(EventFlags::OUT);
-                        if flags.intersects(EventFlags::IN | EventFlags::ERR)
-                            && let Some(socket) = self.sockets.family(family == V6)
-                        {
-                            if flags.contains(EventFlags::ERR) {
-                                self.inbound_path.common.take_errors(socket, now);
-                            }
-                            self.placement
-                                .processed(self.inbound_path.poll(socket, now)?);
-                            if rested {
-                                from = from.or_else(|| socket.last_arrival());
-                            }
-                        }
-                    }
+                    Token::Queue(number, descriptor) => (number, descriptor),
+                };
+                let Some(queues) = self.queues.get_mut(&number) else {
+                    continue;
+                };
+                if !round.contains(&number) {
+                    round.push(number);
+                }
+                match queues.event(&mut self.resources, descriptor, event.flags, now) {
+                    Ok(None) => {}
+                    Ok(Some(packets)) => self.placement.processed(packets),
+                    Err(error) => queues.common().fail(error),
+                }
+                if rested {
+                    from = from.or_else(|| queues.last_arrival(descriptor));
                 }
             }
-            if let Some(blocked) = self.blocked
-                && !blocked.accepted
-                && now.since(blocked.since) >= STALL
-            {
-                outbound = self.with_outbound(now, Outbound::isolate);
-                self.blocked = Some(Blocked {
-                    since: now,
-                    accepted: !outbound,
-                    ..blocked
-                });
-            }
-            if outbound {
-                self.send(now)?;
-                self.placement.processed(self.outbound.processed());
-                if rested {
-                    from = from.or_else(|| self.inbound_path.tun.last_arrival());
+            for &number in &round {
+                let Some(queues) = self.queues.get_mut(&number) else {
+                    continue;
+                };
+                match queues.send_ready(&mut self.resources, now) {
+                    Ok(None) => {}
+                    Ok(Some(packets)) => self.placement.processed(packets),
+                    Err(error) => queues.common().fail(error),
+                }
+                if queues.common().is_stopping() {
+                    self.detach(number);
+                } else if queues.looks_in().is_some() {
+                    self.looks_at.push(number);
                 }
             }
             if let Some(arrival) = from {
                 self.placement.arrived(arrival);
             }
-            if self.outbound.is_untidy() {
-                self.with_outbound(now, Outbound::tidy);
-            }
             self.placement.poll_ended(now);
-            self.set_handed_over(self.placement.follows())?;
+            self.hand_over(&round);
+            round.clear();
         }
         Ok(())
     }
 
     /// How long to sleep at most.
     fn timeout(&self) -> Option<Duration> {
-        match self.blocked {
-            Some(blocked) if !blocked.accepted => {
-                Some(STALL.saturating_sub(clock::now().since(blocked.since)))
-            }
-            _ => self.outbound.is_untidy().then_some(TIDY),
-        }
+        let queues = self
+            .looks_at
+            .iter()
+            .filter_map(|number| self.queues.get(number));
+        queues.filter_map(Queues::looks_in).min()
     }
 
-    /// Calls a method of the outbound path.
-    fn with_outbound<R>(
-        &mut self,
-        now: Time,
-        method: impl FnOnce(&mut Outbound<U>, Context<'_, U>) -> R,
-    ) -> R {
-        let context = Context {
-            common: &self.inbound_path.common,
-            sockets: &self.sockets,
-            now,
-        };
-        method(&mut self.outbound, context)
-    }
-
-    fn send(&mut self, now: Time) -> io::Result<()> {
-        let path = Arc::clone(&self.inbound_path);
-        match self.with_outbound(now, |outbound, context| outbound.poll(context, &path.tun)) {
-            Ok(Progress::Blocked) => self.set_blocked(self.outbound.waits_for(), now),
-            Ok(Progress::Done) => self.set_blocked(None, now),
-            Err(e) if TunErrorKind::of(&e) == TunErrorKind::Gone => Err(e),
-            // Anything else concerns what was to be read and passes.
-            Err(_) => Ok(()),
-        }
-    }
-
-    /// While a socket is full the TUN is left alone: the kernel's queues fill, and their owners
-    /// notice.
-    fn set_blocked(&mut self, v6: Option<bool>, now: Time) -> io::Result<()> {
-        let before = self.blocked;
-        let taken = self.outbound.taken();
-        self.blocked = v6.map(|v6| match before {
-            Some(blocked) if (blocked.v6, blocked.taken) == (v6, taken) => blocked,
-            _ => Blocked {
-                v6,
-                since: now,
-                taken,
-                accepted: false,
-            },
-        });
-        if v6 != before.map(|blocked| blocked.v6) {
-            let events = if v6.is_some() {
-                EventFlags::empty()
-            } else {
-                EventFlags::IN
-            };
-            let tun = &self.inbound_path.tun;
-            epoll::modify(&self.epoll, tun.fd(), EventData::new_u64(TUN), events)?;
-            self.change_socket_events()?;
-        }
-        Ok(())
-    }
-
-    /// Hands the sockets over to the inbound path's own thread, or reclaims them.
-    fn set_handed_over(&mut self, handed_over: bool) -> io::Result<()> {
-        if handed_over == self.handed_over {
-            return Ok(());
-        }
-        if handed_over {
-            self.handed_over = self.inbound_path.hand_over(&self.sockets);
-        } else {
-            self.inbound_path.reclaim(&self.sockets);
-            self.handed_over = false;
-        }
-        self.change_socket_events()
-    }
-
-    fn change_socket_events(&self) -> io::Result<()> {
-        for (socket, token) in tokens(&self.sockets) {
-            let data = EventData::new_u64(token);
-            epoll::modify(&self.epoll, socket.fd(), data, self.socket_events(token))?;
-        }
-        Ok(())
-    }
-
-    fn socket_events(&self, token: u64) -> EventFlags {
-        let mut events = EventFlags::empty();
-        events.set(EventFlags::IN, !self.handed_over);
-        events.set(
-            EventFlags::OUT,
-            self.blocked
-                .is_some_and(|blocked| blocked.v6 == (token == V6)),
-        );
-        events
-    }
-
-    fn woken(&mut self, now: Time) -> io::Result<()> {
-        let inbound_path = Arc::clone(&self.inbound_path);
-        let common = &inbound_path.common;
-        let handle: &ShardHandle<U> = &common.shards[self.number];
-        handle.waker.clear();
-        if inbound_path.was_overloaded() {
+    /// Another thread left something.
+    fn woken(&mut self, now: Time, round: &mut Vec<u32>) {
+        self.inbox.handle.waker().clear();
+        if self.inbox.handle.was_overloaded() {
             self.placement.leave();
         }
-        let sockets = handle.sockets.load_full();
-        let replaced = !Arc::ptr_eq(&sockets, &self.sockets);
-        if replaced {
-            self.set_handed_over(false)?;
-            for socket in self.sockets.both() {
-                epoll::delete(&self.epoll, socket.fd())?;
+        for queues in self.inbox.arrivals.take() {
+            if let Err(error) = queues.attach(&self.resources.epoll) {
+                queues.common().fail(error);
             }
-            self.sockets = sockets;
-            self.outbound.clear_paths();
-            for (socket, token) in tokens(&self.sockets) {
-                let data = EventData::new_u64(token);
-                epoll::add(&self.epoll, socket.fd(), data, self.socket_events(token))?;
-            }
+            round.push(queues.number());
+            self.queues.insert(queues.number(), queues);
         }
-        for message in handle.take_commands() {
-            match message {
-                ShardCommand::SessionReady(peer) => {
-                    let send = |outbound: &mut Outbound<U>, context: Context<'_, U>| {
-                        outbound.send_staged(context, &peer)
-                    };
-                    if self.with_outbound(now, send) == Progress::Blocked {
-                        self.set_blocked(self.outbound.waits_for(), now)?;
-                    }
+        for number in self.inbox.handle.take_due() {
+            let Some(queues) = self.queues.get_mut(&number) else {
+                continue;
+            };
+            if let Err(error) = queues.changed(&self.resources, now) {
+                queues.common().fail(error);
+            }
+            round.push(number);
+        }
+    }
+
+    fn detach(&mut self, number: u32) {
+        self.handed_over
+            .retain(|handed_over| *handed_over != number);
+        if let Some(queues) = self.queues.remove(&number) {
+            queues.detach(&self.resources);
+        }
+    }
+
+    /// While this thread is where the packets of sparse flows come from, it hands over the sockets
+    /// of the queues that had something; under load it reclaims all.
+    fn hand_over(&mut self, round: &[u32]) {
+        if !self.placement.follows() {
+            for number in self.handed_over.drain(..) {
+                if let Some(queues) = self.queues.get_mut(&number) {
+                    queues.set_handed_over(&self.resources, false);
                 }
-                ShardCommand::DropStaged(peer) => self.outbound.drop_staged(&peer),
-                ShardCommand::ClearPaths => self.outbound.clear_paths(),
+            }
+            return;
+        }
+        for &number in round {
+            let Some(queues) = self.queues.get_mut(&number) else {
+                continue;
+            };
+            if queues.is_handed_over() || self.handed_over.is_full() {
+                continue;
+            }
+            queues.set_handed_over(&self.resources, true);
+            if queues.is_handed_over() && !self.handed_over.contains(&number) {
+                self.handed_over.push(number);
             }
         }
-        // The full socket was replaced, and there may be none of its family now.
-        if replaced && self.blocked.is_some() {
-            self.send(now)?;
-        }
-        Ok(())
+    }
+}
+
+impl<T, U> Drop for Shard<T, U> {
+    fn drop(&mut self) {
+        // What arrives from now on finds no shard.
+        self.inbox.arrivals.close();
     }
 }

@@ -187,8 +187,8 @@ fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
     });
     let mut change = pair.configuration(B);
     change.peers = vec![PeerChange::new(Stranger::public())];
-    let engine = &pair.sides[B].engine;
-    engine.set(change).expect("a right configuration");
+    let interface = &pair.sides[B].interface;
+    interface.set(change).expect("a right configuration");
     expect_delivery(&pair, A, b"session");
     let mut stranger = Stranger::new(&pair);
     let initiation = stranger.initiation();
@@ -198,7 +198,7 @@ fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
         let closed = gate.closed.lock().expect("no panic while locked");
         let mut change = pair.configuration(B);
         change.peers[0].persistent_keepalive = Some(60);
-        let set = scope.spawn(move || engine.set(change));
+        let set = scope.spawn(move || interface.set(change));
         wait_until("the control thread is held", || {
             gate.held.load(Ordering::Acquire)
         });
@@ -218,7 +218,7 @@ fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
     });
 
     assert_eq!(pair.drops(B, "handshake_queue_full"), EXCESS as u64);
-    let handshakes = || pair.sides[B].engine.report().handshakes;
+    let handshakes = || pair.sides[B].interface.report().handshakes;
     wait_until("what waited is looked at", || {
         handshakes().initiations_received > QUEUE as u64
     });
@@ -332,8 +332,8 @@ fn handshakes_are_answered_between_looks_at_paths() {
             .collect(),
         ..DeviceChange::default()
     };
-    let engine = &pair.sides[B].engine;
-    engine.set(change).expect("a right configuration");
+    let interface = &pair.sides[B].interface;
+    interface.set(change).expect("a right configuration");
 
     // In the middle of it an initiation comes, and the shard has it in the queue before the next
     // look.
@@ -399,5 +399,5 @@ fn handshakes_leave_by_any_socket_that_has_room() {
     };
     let pair = EnginePair::with_sockets(options, |_, socket| NoRoom(socket));
     expect_delivery(&pair, A, b"session");
-    assert_eq!(pair.sides[A].engine.report().handshakes.send_failed, 0);
+    assert_eq!(pair.sides[A].interface.report().handshakes.send_failed, 0);
 }

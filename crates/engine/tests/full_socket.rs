@@ -48,8 +48,8 @@ fn a_port_that_shards_still_have_open_is_waited_for() {
             listen_port: Some(port),
             ..DeviceChange::default()
         };
-        pair.sides[A].engine.set(change).expect("nobody else's");
-        assert_eq!(pair.sides[A].engine.get().unwrap().listen_port, port);
+        pair.sides[A].interface.set(change).expect("nobody else's");
+        assert_eq!(pair.sides[A].interface.get().unwrap().listen_port, port);
     }
     // Somebody else's is not.
     let other = SocketAddr::new(pair.sides[A].addr.ip(), port + 2);
@@ -58,7 +58,7 @@ fn a_port_that_shards_still_have_open_is_waited_for() {
         listen_port: Some(port + 2),
         ..DeviceChange::default()
     };
-    assert!(pair.sides[A].engine.set(change).is_err());
+    assert!(pair.sides[A].interface.set(change).is_err());
 }
 
 /// Frames that an in-memory TUN holds.
@@ -210,7 +210,7 @@ fn a_full_socket_stops_only_the_tun_and_loses_nothing() {
     let delivered = pair.delivered(B, frames.len());
     let sent: Vec<_> = frames.iter().flat_map(|frame| segments(frame)).collect();
     assert!(delivered == sent, "{} of {}", delivered.len(), sent.len());
-    let drops = pair.sides[A].engine.report().drops;
+    let drops = pair.sides[A].interface.report().drops;
     for (reason, count) in drops {
         // The one that the ring did not take.
         assert_eq!(count, u64::from(reason == "tun_full"), "{reason}");

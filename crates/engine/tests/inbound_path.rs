@@ -13,7 +13,7 @@ use adit_io::{Arrival, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::Time;
 use common::{A, B, EnginePair, Options, inner_ip, segments, udp_frame};
 
-const INBOUND: &str = "adit-inbound-0";
+const INBOUND: &str = "adit-inbound";
 const SHARD: &str = "adit-shard-0";
 
 /// The thread that received last.
@@ -149,14 +149,17 @@ fn a_handed_over_socket_can_be_replaced_and_the_engine_stopped() {
         assert_eq!(*noted.lock().expect("no panic while locked"), INBOUND);
         let mut change = pair.configuration(B);
         change.listen_port = Some(port);
-        pair.sides[B].engine.set(change).expect("a free port");
+        pair.sides[B].interface.set(change).expect("a free port");
         // From its new port, so that the other side learns of it.
         let back = udp_frame(inner_ip(B), inner_ip(A), (1, 2), 0, &[1]);
         pair.inject(B, back.clone());
         assert_eq!(pair.delivered(A, 1), segments(&back));
     }
     for side in &pair.sides {
-        side.engine.stop();
-        assert!(matches!(side.engine.wait(), adit_engine::StopReason::Asked));
+        side.interface.stop();
+        assert!(matches!(
+            side.interface.wait(),
+            adit_engine::StopReason::Asked
+        ));
     }
 }

@@ -153,7 +153,7 @@ fn gro_packets_that_the_tun_refuses_arrive_packet_by_packet() {
         &pattern(30_000, 1),
     ));
     let pair = refusing(false);
-    let merges = || pair.sides[B].engine.report().offloads.tun_gro_udp;
+    let merges = || pair.sides[B].interface.report().offloads.tun_gro_udp;
     assert!(merges());
     expect_delivery(&pair, A, &frames);
     assert!(!merges(), "nothing was refused");
@@ -195,7 +195,7 @@ fn a_tun_that_refuses_merged_udp_still_gets_merged_tcp() {
     let pair = EnginePair::with(Options::default(), wrap_tun, |_, socket| socket);
     let datagrams: Vec<_> = (0..100).map(|n| plain(n, 700)).collect();
     expect_delivery(&pair, A, &datagrams);
-    let offloads = pair.sides[B].engine.report().offloads;
+    let offloads = pair.sides[B].interface.report().offloads;
     assert!(!offloads.tun_gro_udp, "nothing was refused");
     assert!(offloads.tun_gro_tcp && offloads.tun_gro_tunnel);
 
@@ -288,9 +288,9 @@ fn what_was_sent_before_the_handshake_arrives_after_it_in_order() {
 #[test]
 fn frames_for_a_silent_peer_are_bounded_and_counted() {
     let pair = EnginePair::new(Options::default());
-    pair.sides[B].engine.stop();
+    pair.sides[B].interface.stop();
     // Until its threads have ended it may still answer.
-    pair.sides[B].engine.wait();
+    pair.sides[B].interface.wait();
     for n in 0..1000 {
         pair.inject(A, datagram(A, (1, 2), n, 1000));
     }
@@ -322,8 +322,8 @@ fn frames_for_many_silent_peers_are_bounded_and_counted() {
         peers: peers.collect(),
         ..DeviceChange::default()
     };
-    let engine = &pair.sides[A].engine;
-    engine.set(change).expect("a right configuration");
+    let interface = &pair.sides[A].interface;
+    interface.set(change).expect("a right configuration");
     let (rounds, peers) = (20, 8);
     let mut len = 0;
     for round in 0..rounds {
@@ -405,7 +405,7 @@ fn multicast_that_no_peer_takes_is_ignored_and_no_drop() {
         );
     }
     pair.wait_for_drops(A, "no_route", 2);
-    let report = pair.sides[A].engine.report();
+    let report = pair.sides[A].interface.report();
     assert_eq!(report.ignored, [("multicast", 2), ("link_local", 1)]);
     let dropped: u64 = report.drops.iter().map(|(_, count)| count).sum();
     assert_eq!(dropped, 2);
@@ -421,7 +421,7 @@ fn our_own_datagrams_are_not_sealed_again() {
         .allowed_ips
         .push(AllowedIpChange::Add(block));
     pair.sides[A]
-        .engine
+        .interface
         .set(change)
         .expect("a right configuration");
     let ports = (51820, 51820);
@@ -448,7 +448,7 @@ fn garbage_datagrams_neither_stop_nor_fool_the_tunnel() {
         .bind(SocketAddr::from(([192, 0, 2, 66], 6666)), true)
         .expect("a free address");
     let mut report = SendReport::default();
-    let before = pair.sides[B].engine.get().unwrap().peers[0].endpoint;
+    let before = pair.sides[B].interface.get().unwrap().peers[0].endpoint;
     for n in 0..2000usize {
         let mut bytes = pattern(n % 300, n);
         if let (Some(kind), true) = (bytes.first_mut(), n % 2 == 0) {
@@ -473,7 +473,7 @@ fn garbage_datagrams_neither_stop_nor_fool_the_tunnel() {
     assert!(pair.drops(B, "malformed_datagram") > 0);
     assert!(pair.drops(B, "unknown_session") > 0);
     assert_eq!(
-        pair.sides[B].engine.get().unwrap().peers[0].endpoint,
+        pair.sides[B].interface.get().unwrap().peers[0].endpoint,
         before,
         "an endpoint moved without authentication"
     );
@@ -557,7 +557,7 @@ fn the_wire_shows_no_plaintext_and_no_counter_twice() {
         pair.delivered_now(B).is_empty(),
         "a replayed packet was delivered"
     );
-    let endpoint = pair.sides[B].engine.get().unwrap().peers[0].endpoint;
+    let endpoint = pair.sides[B].interface.get().unwrap().peers[0].endpoint;
     assert_eq!(
         endpoint,
         Some(pair.sides[A].addr),
@@ -613,7 +613,7 @@ fn a_tampered_packet_is_dropped_and_its_neighbours_are_not() {
 fn a_failing_or_identical_set_disturbs_nothing() {
     let pair = EnginePair::new(Options::default());
     expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
-    let before = pair.sides[A].engine.get().unwrap();
+    let before = pair.sides[A].interface.get().unwrap();
     // The port is taken by somebody else.
     let taken = SocketAddr::new(pair.sides[A].addr.ip(), 7777);
     let _holder = pair.network.bind(taken, true).expect("a free address");
@@ -623,20 +623,21 @@ fn a_failing_or_identical_set_disturbs_nothing() {
         ..DeviceChange::default()
     };
     let error = pair.sides[A]
-        .engine
+        .interface
         .set(change)
         .expect_err("the port is taken");
     assert_eq!(error.errno(), Errno::ADDRINUSE);
-    assert_eq!(pair.sides[A].engine.get().unwrap(), before);
+    assert_eq!(pair.sides[A].interface.get().unwrap(), before);
 
-    let handshakes = |side: usize| pair.sides[side].engine.get().unwrap().peers[0].last_handshake;
+    let handshakes =
+        |side: usize| pair.sides[side].interface.get().unwrap().peers[0].last_handshake;
     let established = handshakes(A);
     for n in 0..50 {
         let mut change = pair.configuration(A);
         change.replace_peers = true;
         change.peers[0].replace_allowed_ips = true;
         pair.sides[A]
-            .engine
+            .interface
             .set(change)
             .expect("the same configuration");
         expect_delivery(&pair, A, &[datagram(A, (1, 2), n, 100)]);
@@ -662,11 +663,11 @@ fn two_shards_carry_what_their_queues_bring() {
 #[test]
 fn stopping_answers_callers_and_ends_all_threads() {
     let pair = EnginePair::new(Options::default());
-    let engine = &pair.sides[A].engine;
-    engine.stop();
-    assert!(matches!(engine.wait(), adit_engine::StopReason::Asked));
-    assert!(engine.set(DeviceChange::default()).is_err());
-    assert_eq!(engine.get().unwrap_err().errno(), Errno::IO);
+    let interface = &pair.sides[A].interface;
+    interface.stop();
+    assert!(matches!(interface.wait(), adit_engine::StopReason::Asked));
+    assert!(interface.set(DeviceChange::default()).is_err());
+    assert_eq!(interface.get().unwrap_err().errno(), Errno::IO);
 }
 
 #[test]
@@ -680,7 +681,7 @@ fn our_own_datagrams_are_no_cargo_beside_other_packets_either() {
         }],
         ..DeviceChange::default()
     };
-    pair.sides[A].engine.set(change).expect("valid");
+    pair.sides[A].interface.set(change).expect("valid");
     let other = udp_frame(inner_ip(A), inner_ip(B), (1, 2), 1, &[9; 1300]);
     pair.inject(A, other.clone());
     assert_eq!(pair.delivered(B, 1).len(), 1);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_engine::{Engine, MemPlatform};
+use adit_engine::{Engine, Interface, MemPlatform};
 use adit_io::testing::mem::{self, MemUdp, TunEnd};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::DropReason;
@@ -98,7 +98,7 @@ fn slow() -> SocketAddr {
 struct Hosts {
     pair: EnginePair,
     path: Arc<Path>,
-    _c: Engine,
+    _c: Interface,
     tun_c: TunEnd,
     key_c: PublicKey,
 }
@@ -114,7 +114,10 @@ impl Hosts {
         let key_c = PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes());
         let (tun, tun_c) = mem::tun().expect("an in-memory TUN");
         let platform = MemPlatform::new(&pair.network, slow()).expect("a host");
-        let c = Engine::start(vec![tun], platform, Offloads::ALL).expect("an engine");
+        let engine = Engine::start(1).expect("an engine");
+        let c = engine
+            .add(vec![tun], platform, Offloads::ALL)
+            .expect("an interface");
         let block = |ip: [u8; 4]| AllowedIpChange::Add(Cidr::new(ip.into(), 32).expect("a prefix"));
         let at_c = DeviceChange {
             private_key: Some(Secret::new(secret.as_bytes())),
@@ -135,7 +138,7 @@ impl Hosts {
             ..DeviceChange::default()
         };
         pair.sides[A]
-            .engine
+            .interface
             .set(at_a)
             .expect("a right configuration");
         Self {
@@ -148,7 +151,7 @@ impl Hosts {
     }
 
     fn slow_drops(&self, reason: DropReason) -> u64 {
-        let status = self.pair.sides[A].engine.get().expect("it runs");
+        let status = self.pair.sides[A].interface.get().expect("it runs");
         let peers = status.peers.iter();
         for peer in peers.clone().filter(|peer| peer.public_key != self.key_c) {
             assert!(peer.drops.is_empty(), "of another peer: {:?}", peer.drops);
@@ -225,7 +228,7 @@ fn a_single_peer_gets_no_socket_of_its_own() {
     });
     pair.inject(A, datagram([10, 0, 0, 2], 0));
     assert_eq!(pair.delivered(B, 1).len(), 1);
-    let status = pair.sides[A].engine.get().expect("it runs");
+    let status = pair.sides[A].interface.get().expect("it runs");
     assert_eq!(status.peers.len(), 1);
     // Its socket takes nothing from now on, for longer than a slow path takes to be found.
     path.stuck.store(true, Ordering::SeqCst);
@@ -237,7 +240,7 @@ fn a_single_peer_gets_no_socket_of_its_own() {
         ..DeviceChange::default()
     };
     pair.sides[A]
-        .engine
+        .interface
         .set(at_slow)
         .expect("a right configuration");
     let tun = &pair.sides[A].tuns[0];

@@ -203,13 +203,11 @@ impl Coalescer {
         }
     }
 
-    /// Merges no more frames of that kind, of what is pushed from now on.
-    pub fn stop(&mut self, kind: Merged) {
-        match kind {
-            Merged::Tcp => self.tcp = false,
-            Merged::Udp => self.udp = false,
-            Merged::Tunnel => self.tunnels = false,
-        }
+    /// Of what is pushed from now on, merges packets of the kinds that `takes` names.
+    pub fn merge_only(&mut self, takes: impl Fn(Merged) -> bool) {
+        self.tcp = takes(Merged::Tcp);
+        self.udp = takes(Merged::Udp);
+        self.tunnels = takes(Merged::Tunnel);
     }
 
     /// Takes a complete IP packet from `peer`, cut to its own length, that stands at `at` in the

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{self, Interface};
+use adit_ctl::status;
 use adit_ctl::uapi::{Request, Response, UapiError};
-use adit_engine::{CommandError, Engine};
+use adit_engine::{CommandError, Interface};
 use adit_io::Offloads;
 use adit_netlink::Netlink;
 use adit_netlink::ethtool::tx_udp_segmentation;
 use adit_proto::config::DeviceStatus;
 
 /// On the control socket.
-pub(super) fn request(engine: &Engine, request: Request) -> Response {
+pub(super) fn request(engine: &Interface, request: Request) -> Response {
     match request {
         Request::Get => engine.get().map(Response::Status),
         Request::Set(change) => engine.set(change).map(|()| Response::Done),
@@ -24,7 +24,7 @@ fn uapi_error(error: CommandError) -> UapiError {
 }
 
 /// On the status socket. `tun` is what is in force of the TUN's offloads.
-pub(super) fn status(engine: &Engine, name: &str, tun: Offloads) -> Interface {
+pub(super) fn status(engine: &Interface, name: &str, tun: Offloads) -> status::Interface {
     let device = engine.get().unwrap_or_default();
     let report = engine.report();
     let offloads = report.offloads.and(Offloads {
@@ -32,7 +32,7 @@ pub(super) fn status(engine: &Engine, name: &str, tun: Offloads) -> Interface {
         udp_gro: true,
         ..tun
     });
-    let mut interface = Interface::new(name, &device, false);
+    let mut interface = status::Interface::new(name, &device, false);
     interface.engine = Some(status::Engine {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         aead: report.aead.to_owned(),

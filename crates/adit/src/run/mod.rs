@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use adit_ctl::{BindError, ServerEvent, Serving, config, status, uapi};
-use adit_engine::{Engine, Kernel, Settings, StopReason, VerboseLog};
+use adit_engine::{Engine, Interface, Kernel, Settings, StopReason, VerboseLog};
 use adit_io::Offloads;
 use adit_io::tun::Tun;
 use adit_netlink::{LinkChange, Netlink};
@@ -151,9 +151,8 @@ fn serve(args: &RunArgs) -> Result<()> {
         log_verbose: (level == LogLevel::Verbose).then_some(log_verbose),
     };
     let kernel = Kernel::new(Arc::clone(&tun), settings);
-    let engine =
-        Engine::start(vec![tun], kernel, offloads).context(|| format!("cannot start {name}"))?;
-    let engine = Arc::new(engine);
+    let engine = Engine::start(1).and_then(|engine| engine.add(vec![tun], kernel, offloads));
+    let engine = Arc::new(engine.context(|| format!("cannot start {name}"))?);
 
     let (end, ended) = mpsc::channel();
     let serving = sockets.serve(&engine, name, offloads, level, &end)?;
@@ -224,7 +223,7 @@ impl Sockets {
     /// Answers until the result is dropped.
     fn serve(
         self,
-        engine: &Arc<Engine>,
+        engine: &Arc<Interface>,
         name: &str,
         tun: Offloads,
         level: LogLevel,
@@ -265,7 +264,7 @@ fn is_here(name: &str) -> bool {
 
 /// Threads that sleep until something happens that ends the process. The result is the one that
 /// waits for the engine: it ends when the interface is closed.
-fn watch(engine: &Arc<Engine>, mut signals: Signals, end: mpsc::Sender<End>) -> JoinHandle<()> {
+fn watch(engine: &Arc<Interface>, mut signals: Signals, end: mpsc::Sender<End>) -> JoinHandle<()> {
     let (engine, stopped) = (engine.clone(), end.clone());
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {

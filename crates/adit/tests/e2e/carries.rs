@@ -361,7 +361,7 @@ fn sparse_packets_are_processed_where_they_come_from() {
             let lone = format!("taskset -c {cpu} ping -n -q -c 20 -i 0.01 -W 1");
             left.host.sh(&format!("{lone} {}", right.v4));
             let found = allowed_cpus(&status_of(&left.daemon, "adit-shard-0")) == *cpu
-                && allowed_cpus(&status_of(&right.daemon, "adit-inbound-0")) == *cpu;
+                && allowed_cpus(&status_of(&right.daemon, "adit-inbound")) == *cpu;
             there = found.then_some((net, tunnel));
             found
         });
@@ -379,7 +379,7 @@ fn sparse_packets_are_processed_where_they_come_from() {
             wait_for("the load is followed by nobody", seconds(20), || {
                 std::thread::sleep(Duration::from_millis(100));
                 let shard = status_of(&left.daemon, "adit-shard-0");
-                let inbound = status_of(&right.daemon, "adit-inbound-0");
+                let inbound = status_of(&right.daemon, "adit-inbound");
                 let slept = field_of(&inbound, "voluntary_ctxt_switches");
                 let after = (right.received(), slept.to_owned());
                 // The shard may stay anywhere for a while. Its inbound path has nothing to do then,

@@ -8,7 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use adit_engine::{Engine, MemPlatform, PlatformEnd};
+use adit_engine::{Engine, Interface, MemPlatform, PlatformEnd};
 use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
 use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_offload::{Frame, VNET_HDR_LEN};
@@ -42,7 +42,7 @@ impl Default for Options {
 
 /// One end.
 pub(crate) struct Side {
-    pub(crate) engine: Engine,
+    pub(crate) interface: Interface,
     /// One per shard.
     pub(crate) tuns: Vec<TunEnd>,
     pub(crate) addr: SocketAddr,
@@ -92,9 +92,27 @@ impl EnginePair {
         U: UdpSocket + 'static,
         W: Fn(usize, MemUdp) -> U + Send + Clone + 'static,
     {
-        let network = Network::new();
+        let engines = [A, B].map(|_| Engine::start(options.shards).expect("an engine"));
+        Self::on(&engines, &Network::new(), 0, options, wrap_tun, wrap)
+    }
+
+    /// A pair of interfaces of these engines; each pair of a network has a number of its own.
+    pub(crate) fn on<T, U, W>(
+        engines: &[Engine<T, MemPlatform<U>>; 2],
+        network: &Network,
+        pair: u8,
+        options: Options,
+        wrap_tun: impl Fn(usize, MemTun) -> T,
+        wrap: W,
+    ) -> Self
+    where
+        T: TunQueue + 'static,
+        U: UdpSocket + 'static,
+        W: Fn(usize, MemUdp) -> U + Send + Clone + 'static,
+    {
         let sides = [A, B].map(|number| {
-            let addr = SocketAddr::from(([192, 0, 2, if number == A { 1 } else { 2 }], 51820));
+            let last = 2 * pair + if number == A { 1 } else { 2 };
+            let addr = SocketAddr::from(([192, 0, 2, last], 51820));
             let (queues, tuns): (Vec<_>, Vec<_>) = (0..options.shards)
                 .map(|_| {
                     let (tun, end) = mem::tun().expect("an in-memory TUN");
@@ -102,25 +120,28 @@ impl EnginePair {
                 })
                 .unzip();
             let wrap = wrap.clone();
-            let host = MemPlatform::new(&network, addr)
+            let host = MemPlatform::new(network, addr)
                 .expect("a host")
                 .with_gso(options.gso)
                 .with_verbose_log(options.verbose)
                 .with_tuns(tuns.iter().cloned())
                 .with_sockets(move |socket| wrap(number, socket));
             let end = host.end();
-            let engine = Engine::start(queues, host, options.offloads).expect("an engine");
+            let interface = engines[number]
+                .add(queues, host, options.offloads)
+                .expect("an interface");
             Side {
-                engine,
+                interface,
                 tuns,
                 addr,
                 host: end,
             }
         });
+        let network = network.clone();
         let pair = Self { network, sides };
         for side in [A, B] {
             pair.sides[side]
-                .engine
+                .interface
                 .set(pair.configuration(side))
                 .expect("a right configuration");
         }
@@ -173,7 +194,7 @@ impl EnginePair {
     }
 
     pub(crate) fn drops(&self, side: usize, reason: &str) -> u64 {
-        let report = self.sides[side].engine.report();
+        let report = self.sides[side].interface.report();
         let found = report.drops.iter().find(|(name, _)| *name == reason);
         found.unwrap_or_else(|| panic!("no drop reason {reason}")).1
     }
