@@ -1,7 +1,7 @@
 //! The control thread: handshakes, timers and configuration. It never touches a data packet but
 //! keepalives.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::common::{Common, Part, ShardCommand, Sockets};
 use crate::error::CommandError;
 use crate::inbox::Command;
 use crate::journal::{Incident, Line};
-use crate::platform::{Platform, PlatformEvent, TunDrops};
+use crate::platform::{Platform, PlatformEvent, Source, TunDrops};
 use crate::poll::{overwrite_stack, wait};
 use crate::wake::Waker;
 
@@ -52,7 +52,6 @@ const MAX_TURNS: usize = 64;
 const WAKER: u64 = 0;
 const TIMER: u64 = 1;
 const HOST: u64 = 2;
-const CLONES: u64 = 3;
 
 /// What others leave for the control thread.
 pub(crate) struct ControlInbox<H: Platform> {
@@ -93,10 +92,14 @@ pub(crate) struct ControlThread<H: Platform> {
     interfaces: HashMap<u32, Control<H>>,
     /// The numbers of those whose last turn ended before all was done.
     busy: Vec<u32>,
+    /// What several interfaces have in common, by their tokens.
+    sources: BTreeMap<u64, Arc<dyn Source>>,
 }
 
-/// The waker of the thread; other events have the number of an interface.
+/// Events have the number of an interface, the token of a source, or this: the thread's waker.
 const THREAD_WAKER: u64 = u64::MAX;
+/// Below the tokens of sources, above the numbers of interfaces.
+const FIRST_SOURCE: u64 = 1 << 32;
 
 impl<H: Platform> ControlThread<H> {
     pub(crate) fn new(inbox: Arc<ControlInbox<H>>) -> io::Result<Self> {
@@ -108,6 +111,7 @@ impl<H: Platform> ControlThread<H> {
             epoll,
             interfaces: HashMap::new(),
             busy: Vec::new(),
+            sources: BTreeMap::new(),
         })
     }
 
@@ -119,10 +123,16 @@ impl<H: Platform> ControlThread<H> {
             wait(&self.epoll, &mut events, timeout)?;
             let mut round = std::mem::take(&mut self.busy);
             for event in &events {
-                match u32::try_from(event.data.u64()) {
-                    Ok(number) if round.contains(&number) => {}
-                    Ok(number) => round.push(number),
-                    Err(_) => self.take_arrivals(&mut round),
+                let token = event.data.u64();
+                if token == THREAD_WAKER {
+                    self.take_arrivals(&mut round);
+                } else if let Some(source) = self.sources.get(&token) {
+                    // The interfaces concerned have their turn in the next round.
+                    source.take();
+                } else if let Ok(number) = u32::try_from(token)
+                    && !round.contains(&number)
+                {
+                    round.push(number);
                 }
             }
             for number in round {
@@ -165,9 +175,46 @@ impl<H: Platform> ControlThread<H> {
         };
         if ended {
             self.interfaces.remove(&number);
-        } else if let Err(error) = control.watched_by(&self.epoll) {
-            control.common.fail(error);
+            self.drop_sources();
+        } else if control.is_unwatched {
+            let watched = self.watch(number);
+            if let (Err(error), Some(control)) = (watched, self.interfaces.get(&number)) {
+                control.common.fail(error);
+            }
         }
+    }
+
+    /// Watches the descriptors of an interface that are new, and those that it shares with others.
+    fn watch(&mut self, number: u32) -> io::Result<()> {
+        let Some(control) = self.interfaces.get_mut(&number) else {
+            return Ok(());
+        };
+        let data = EventData::new_u64(number.into());
+        epoll::add(&self.epoll, &control.wakeups, data, EventFlags::IN)?;
+        control.is_unwatched = false;
+        for source in control.platform.sources() {
+            if self
+                .sources
+                .values()
+                .any(|known| Arc::ptr_eq(known, &source))
+            {
+                continue;
+            }
+            let last = self.sources.last_key_value();
+            let token = last.map_or(FIRST_SOURCE, |(token, _)| token + 1);
+            for fd in source.fds() {
+                epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)?;
+            }
+            self.sources.insert(token, source);
+        }
+        self.drop_sources();
+        Ok(())
+    }
+
+    /// Closes what no interface shares any more.
+    fn drop_sources(&mut self) {
+        self.sources
+            .retain(|_, source| Arc::strong_count(source) > 1);
     }
 }
 
@@ -290,15 +337,6 @@ impl<H: Platform> Control<H> {
         self.common.queues[0].number
     }
 
-    /// Has `epoll` wake the thread when the interface is to have a turn.
-    fn watched_by(&mut self, epoll: &OwnedFd) -> io::Result<()> {
-        if std::mem::take(&mut self.is_unwatched) {
-            let number = EventData::new_u64(self.number().into());
-            epoll::add(epoll, &self.wakeups, number, EventFlags::IN)?;
-        }
-        Ok(())
-    }
-
     /// Collects what may wake the thread for this interface.
     fn watch(&mut self) -> io::Result<()> {
         // Anew, since the platform's descriptors change: those that were closed cannot be deleted.
@@ -312,9 +350,6 @@ impl<H: Platform> Control<H> {
         for (fd, flags) in self.platform.events() {
             add(fd, HOST, flags)?;
         }
-        for fd in self.platform.clones() {
-            add(fd, CLONES, EventFlags::IN)?;
-        }
         Ok(())
     }
 
@@ -327,7 +362,7 @@ impl<H: Platform> Control<H> {
             self.common.control.waker.clear();
         }
         // Before anything else: shards still send with the old sessions.
-        if has(CLONES) && self.platform.was_cloned() {
+        if has(HOST) && self.platform.was_cloned() {
             self.device.was_cloned(clock::now());
             let message = "this machine may have been cloned or reset to a snapshot: all sessions are replaced";
             self.platform.log_error(message);

@@ -104,7 +104,7 @@ impl Interface {
         self.common.stop();
     }
 
-    /// Waits until it has ended and its TUN and its sockets are closed, and says why; the first
+    /// Waits until the engine has closed its TUN and its sockets, and says why it ended; the first
     /// caller learns that.
     pub fn wait(&self) -> StopReason {
         self.common.wait()

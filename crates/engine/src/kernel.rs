@@ -9,7 +9,7 @@ use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_io::{Offloads, TunQueue};
 use adit_netlink::netns::Netns;
-use adit_netlink::{CloneMonitor, Event, LinkChange, Monitor, Netlink};
+use adit_netlink::{LinkChange, Netlink};
 use adit_proto::Endpoint;
 use rustix::event::Timespec;
 use rustix::event::epoll::EventFlags;
@@ -19,8 +19,9 @@ use rustix::time::{
 };
 
 use crate::common::Sockets;
-use crate::platform::{Platform, PlatformEvent, TunDrops};
+use crate::platform::{Platform, PlatformEvent, Source, TunDrops};
 use crate::train;
+use crate::watch::{Changes, Subscription, Topic, Watches};
 
 /// How soon a device that nothing can watch is looked at again.
 const LOOK_AGAIN: Timespec = Timespec {
@@ -47,14 +48,16 @@ pub struct Settings {
 pub struct Kernel {
     tun: Arc<Tun>,
     settings: Settings,
+    watches: Watches,
+    changes: Arc<Changes>,
     /// Routes and addresses where the sockets are.
-    routes: Option<Monitor>,
-    clones: Option<CloneMonitor>,
+    routes: Option<Subscription>,
+    clones: Option<Subscription>,
     /// For looking up routes, once they change.
     lookups: Option<Netlink>,
-    /// Where the device is now: another namespace, perhaps.
-    netns: Option<Netns>,
-    /// Sockets to tune it there, with the right to.
+    /// Identity of where the device is now: another namespace, perhaps.
+    netns: Option<(u64, u64)>,
+    /// What watches and tunes it there, with the right to.
     namespace: Option<Namespace>,
     last: PlatformEvent,
     /// Says when to look again whether the device, which is up, went down: nothing else does where
@@ -64,35 +67,38 @@ pub struct Kernel {
     lost: TunDrops,
 }
 
-/// Sockets to watch and change the device, in its namespace.
+/// Watches and changes the device, in its namespace.
 struct Namespace {
-    monitor: Monitor,
+    /// Changes of the device.
+    link: Subscription,
+    /// The device's index here.
+    index: u32,
     netlink: Netlink,
     /// Nothing is left to be done about what the device drops.
     noqueue: bool,
 }
 
-impl Namespace {
-    fn open(netns: &Netns) -> io::Result<Self> {
-        Ok(Self {
-            monitor: Monitor::open_in(netns)?,
-            netlink: Netlink::open_in(netns)?,
-            noqueue: false,
-        })
-    }
-}
-
 impl Kernel {
     /// A platform for the device of this TUN, in the namespace of the calling thread. Failures to
-    /// watch or tune the device are logged; the engine works without that.
-    pub fn new(tun: Arc<Tun>, settings: Settings) -> Self {
-        let routes = Monitor::open()
+    /// watch or tune the device are logged; the engine works without that. All interfaces of a
+    /// process share `watches`.
+    ///
+    /// # Errors
+    ///
+    /// Those of eventfd(2), as when there are no further descriptors.
+    pub fn new(tun: Arc<Tun>, settings: Settings, watches: &Watches) -> io::Result<Self> {
+        let changes = Arc::new(Changes::new()?);
+        let routes = Netns::current()
+            .and_then(|netns| watches.subscribe(&netns, Topic::Routes, &changes))
             .inspect_err(|e| (settings.log)(&format!("route changes go unnoticed: {e}")));
-        let clones = CloneMonitor::open()
+        let clones = watches
+            .subscribe_to_clones(&changes)
             .inspect_err(|e| (settings.log)(&format!("clones of this machine go unnoticed: {e}")));
         let mut kernel = Self {
             tun,
             settings,
+            watches: watches.clone(),
+            changes,
             routes: routes.ok(),
             clones: clones.ok(),
             lookups: None,
@@ -109,24 +115,41 @@ impl Kernel {
         kernel.follow();
         // What a device lost before it was ours.
         kernel.tun_drops();
-        kernel
+        Ok(kernel)
     }
 
     /// Watches the device in the namespace where it is, and sizes its GSO packets there.
     fn follow(&mut self) {
         let Ok(netns) = self.tun.netns() else { return };
-        let same = |last: &Netns| last.is(&netns).unwrap_or(false);
-        let stayed = self.netns.as_ref().is_some_and(same);
-        if stayed && self.namespace.is_some() {
+        let id = netns.id().ok();
+        let stayed = id.is_some() && self.netns == id;
+        let index = self.tun.ifindex();
+        // A device that was elsewhere and came back may have another index.
+        let same = |known: &Namespace| index.as_ref().is_ok_and(|index| *index == known.index);
+        if stayed && self.namespace.as_ref().is_some_and(same) {
             return;
         }
-        let opened = Namespace::open(&netns);
+        let opened = index.and_then(|index| self.open(&netns, index));
         if let (Err(e), false) = (&opened, stayed) {
             (self.settings.log)(&format!("the interface is not tuned: {e}"));
         }
         self.namespace = opened.ok();
-        self.netns = Some(netns);
+        self.netns = id;
+        if self.namespace.is_some() {
+            // Nobody told what happened before.
+            self.changes.add(Changes::LINK);
+        }
         self.size_frames();
+    }
+
+    fn open(&self, netns: &Netns, index: u32) -> io::Result<Namespace> {
+        let topic = Topic::Link(index);
+        Ok(Namespace {
+            link: self.watches.subscribe(netns, topic, &self.changes)?,
+            index,
+            netlink: Netlink::open_in(netns)?,
+            noqueue: false,
+        })
     }
 
     /// Has the kernel make TCP GSO packets that fit one train, instead of one and a stub (9.2 → 11
@@ -153,11 +176,7 @@ impl Kernel {
             gso_max_size: Some(size),
             ..LinkChange::default()
         };
-        let sized = self
-            .tun
-            .ifindex()
-            .and_then(|index| Ok(namespace.netlink.set_link(index, &change)?));
-        if let Err(e) = sized {
+        if let Err(e) = namespace.netlink.set_link(namespace.index, &change) {
             (self.settings.log)(&format!("GSO packets keep their size: {e}"));
         }
     }
@@ -195,9 +214,8 @@ impl Platform for Kernel {
     }
 
     fn events(&self) -> Vec<(BorrowedFd<'_>, EventFlags)> {
-        let link = self.namespace.as_ref().map(|namespace| &namespace.monitor);
-        let monitors = self.routes.iter().chain(link).map(Monitor::fd);
-        let readable = monitors.chain(self.tick.as_ref().map(AsFd::as_fd));
+        let changes = std::iter::once(self.changes.as_fd());
+        let readable = changes.chain(self.tick.as_ref().map(AsFd::as_fd));
         let readable = readable.map(|fd| (fd, EventFlags::IN));
         // A device that comes up becomes writable, in whatever namespace it is.
         let down = (!self.last.up).then(|| self.tun.fd());
@@ -206,10 +224,23 @@ impl Platform for Kernel {
             .collect()
     }
 
+    fn sources(&self) -> Vec<Arc<dyn Source>> {
+        let link = self.namespace.as_ref().map(|namespace| &namespace.link);
+        let all = [self.routes.as_ref(), self.clones.as_ref(), link];
+        let all = all.into_iter().flatten();
+        all.map(Subscription::source).collect()
+    }
+
     fn handle_events(&mut self) -> io::Result<PlatformEvent> {
-        let routes_changed = self.routes.as_mut().is_some_and(drain);
-        if let Some(namespace) = &mut self.namespace {
-            drain(&mut namespace.monitor);
+        let changes = self.changes.take(Changes::LINK | Changes::ROUTES);
+        let routes_changed = changes & Changes::ROUTES != 0;
+        // A change of routes wakes every interface, and says nothing about the devices.
+        let watched = self.last.up && self.namespace.is_some();
+        if watched && changes & Changes::LINK == 0 {
+            return Ok(PlatformEvent {
+                routes_changed,
+                ..self.last
+            });
         }
         self.follow();
         let before = self.last.mtu;
@@ -232,12 +263,8 @@ impl Platform for Kernel {
         Ok(self.last)
     }
 
-    fn clones(&self) -> Vec<BorrowedFd<'_>> {
-        self.clones.iter().flat_map(CloneMonitor::fds).collect()
-    }
-
     fn was_cloned(&mut self) -> bool {
-        self.clones.as_mut().is_some_and(CloneMonitor::was_cloned)
+        self.changes.take(Changes::CLONES) != 0
     }
 
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool {
@@ -264,14 +291,10 @@ impl Platform for Kernel {
         else {
             return;
         };
-        let done = self.tun.ifindex().and_then(|index| {
-            // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
-            let full = namespace.netlink.link_by_index(index)?.tx_dropped > 0;
-            if full {
-                namespace.netlink.set_noqueue(index)?;
-            }
-            Ok(full)
-        });
+        let (netlink, index) = (&namespace.netlink, namespace.index);
+        // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
+        let full = netlink.link_by_index(index).map(|link| link.tx_dropped > 0);
+        let done = full.and_then(|full| Ok(full && netlink.set_noqueue(index).map(|_| true)?));
         namespace.noqueue = done.unwrap_or_else(|e| {
             (self.settings.log)(&format!("what a full interface drops is lost: {e}"));
             true
@@ -280,10 +303,10 @@ impl Platform for Kernel {
 
     fn tun_drops(&mut self) -> TunDrops {
         let before = self.lost;
-        let link = self.namespace.as_ref().and_then(|namespace| {
-            let index = self.tun.ifindex().ok()?;
-            namespace.netlink.link_by_index(index).ok()
-        });
+        let link = self
+            .namespace
+            .as_ref()
+            .and_then(|namespace| namespace.netlink.link_by_index(namespace.index).ok());
         // The device's own number goes where the device goes, and never back.
         let full = link.map_or(before.full, |link| link.tx_dropped);
         self.lost = TunDrops {
@@ -320,15 +343,6 @@ fn tick() -> io::Result<OwnedFd> {
     };
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once)?;
     Ok(timer)
-}
-
-/// Takes everything that happened; whether it concerned routing or addresses.
-fn drain(monitor: &mut Monitor) -> bool {
-    let mut routing = false;
-    while let Ok(Some(event)) = monitor.next_event() {
-        routing |= !matches!(event, Event::Link(_));
-    }
-    routing
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
@@ -16,6 +17,14 @@ fn keep_net_admin_only() {
     };
     // Of this thread only.
     set_capabilities(None, net_admin).expect("fewer than before");
+}
+
+fn quiet() -> Settings {
+    Settings {
+        offloads: Offloads::ALL,
+        log: Arc::new(|_| {}),
+        log_verbose: None,
+    }
 }
 
 #[test]
@@ -36,7 +45,8 @@ fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
             log: Arc::new(move |line| log.lock().expect("not poisoned").push(line.into())),
             log_verbose: None,
         };
-        let mut kernel = Kernel::new(Arc::clone(&tun), settings);
+        let kernel = Kernel::new(Arc::clone(&tun), settings, &Watches::default());
+        let mut kernel = kernel.expect("a platform");
         assert!(kernel.namespace.is_some());
         assert!(said.lock().expect("not poisoned").is_empty());
 
@@ -72,13 +82,9 @@ fn a_device_out_of_reach_comes_up_and_goes_down() {
         );
         keep_net_admin_only();
         // Its threads have no more rights than this one.
-        let settings = Settings {
-            offloads: Offloads::ALL,
-            log: Arc::new(|_| {}),
-            log_verbose: None,
-        };
-        let kernel = Kernel::new(Arc::clone(&tun), settings);
+        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
         let engine = Engine::start(1).expect("an engine");
+        let kernel = kernel.expect("a platform");
         let engine = engine.add(vec![Arc::clone(&tun)], kernel, Offloads::ALL);
         let _engine = engine.expect("an engine");
         // There is a line with titles, and one for each socket of the namespace.
@@ -128,13 +134,9 @@ fn what_the_kernel_refuses_is_reported() {
             Some(limit) if limit < 30 => &["priority"],
             _ => &[],
         };
-        let settings = Settings {
-            offloads: Offloads::ALL,
-            log: Arc::new(|_| {}),
-            log_verbose: None,
-        };
-        let kernel = Kernel::new(Arc::clone(&tun), settings);
+        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
         let engine = Engine::start(1).expect("an engine");
+        let kernel = kernel.expect("a platform");
         let interface = engine
             .add(vec![tun], kernel, Offloads::ALL)
             .expect("an interface");
@@ -144,6 +146,121 @@ fn what_the_kernel_refuses_is_reported() {
             assert!(start.elapsed() < Duration::from_secs(30), "{refused:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
+    };
+    netns.run(test).expect("the right to enter");
+}
+
+#[test]
+fn a_device_that_moves_is_watched_where_it_is() {
+    let (here, there) = (
+        Netns::new().expect("a namespace"),
+        Netns::new().expect("a namespace"),
+    );
+    let test = || {
+        let mut tuns = Tun::open("moving", 1, Offloads::ALL).expect("a TUN device");
+        let tun = Arc::new(tuns.remove(0));
+        let (at_home, away) = (
+            Netlink::open().expect("a socket"),
+            Netlink::open_in(&there).expect("the right to enter"),
+        );
+        let watches = Watches::default();
+        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &watches);
+        let mut kernel = kernel.expect("a platform");
+        // It may have changed just before it was watched.
+        assert_eq!(kernel.changes.take(Changes::LINK), Changes::LINK);
+        // Whether one monitor watches the device and the routes.
+        let at_sockets = |kernel: &Kernel| {
+            let namespace = kernel.namespace.as_ref().expect("watched");
+            let routes = kernel.routes.as_ref().expect("watched");
+            Arc::ptr_eq(&namespace.link.source(), &routes.source())
+        };
+        assert!(at_sockets(&kernel));
+        let set = |netlink: &Netlink, change: LinkChange<'_>| {
+            let index = netlink.link("moving").expect("it is here").index;
+            netlink.set_link(index, &change).expect("changed");
+        };
+        // What the control thread does, until nothing is left.
+        let handle = |kernel: &mut Kernel| {
+            while {
+                kernel.sources().iter().for_each(|source| source.take());
+                let mut events = [PollFd::new(&kernel.changes, PollFlags::IN)];
+                rustix::event::poll(&mut events, Some(&Timespec::default())).expect("polled") > 0
+            } {
+                kernel.handle_events().expect("it is there");
+            }
+            kernel.last.up
+        };
+        let up = |up| LinkChange {
+            up: Some(up),
+            ..LinkChange::default()
+        };
+        let to = |netns| LinkChange {
+            netns: Some(netns),
+            ..LinkChange::default()
+        };
+        set(&at_home, up(true));
+        assert!(handle(&mut kernel));
+
+        // A device that is moved goes down.
+        set(&at_home, to(&there));
+        assert!(!handle(&mut kernel));
+        assert!(!at_sockets(&kernel));
+        for state in [true, false, true] {
+            set(&away, up(state));
+            assert_eq!(handle(&mut kernel), state);
+        }
+
+        let namespace = kernel.namespace.as_ref().expect("watched");
+        let away_source = Arc::downgrade(&namespace.link.source());
+        set(&away, to(&here));
+        assert!(!handle(&mut kernel));
+        assert!(at_sockets(&kernel));
+        assert!(away_source.upgrade().is_none(), "nobody needs it");
+
+        // There and back before anybody looks, with an index that nobody has seen.
+        let before = tun.ifindex().expect("it is here");
+        away.add_veth("one", "other", None).expect("added");
+        away.add_veth("third", "fourth", None).expect("added");
+        set(&at_home, up(true));
+        assert!(handle(&mut kernel));
+        set(&at_home, to(&there));
+        set(&away, to(&here));
+        assert_ne!(tun.ifindex().expect("it is here"), before);
+        for state in [false, true, false] {
+            set(&at_home, up(state));
+            assert_eq!(handle(&mut kernel), state);
+        }
+    };
+    here.run(test).expect("the right to enter");
+}
+
+#[test]
+fn a_change_of_routes_leaves_the_device_alone() {
+    let netns = Netns::new().expect("a namespace");
+    let test = || {
+        let mut tuns = Tun::open("still", 1, Offloads::ALL).expect("a TUN device");
+        let tun = Arc::new(tuns.remove(0));
+        let netlink = Netlink::open().expect("a socket");
+        let index = tun.ifindex().expect("it is here");
+        let up = LinkChange {
+            up: Some(true),
+            ..LinkChange::default()
+        };
+        netlink.set_link(index, &up).expect("up");
+        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
+        let mut kernel = kernel.expect("a platform");
+        let take = |kernel: &Kernel| kernel.sources().iter().for_each(|source| source.take());
+        take(&kernel);
+        let event = kernel.handle_events().expect("it is there");
+        assert!(event.up);
+
+        let ip = "10.0.0.1".parse().expect("an address");
+        netlink.add_address(index, ip, 24, false).expect("added");
+        take(&kernel);
+        let event = kernel.handle_events().expect("it is there");
+        assert!(event.up && event.routes_changed);
+        let event = kernel.handle_events().expect("it is there");
+        assert!(event.up && !event.routes_changed, "is told once");
     };
     netns.run(test).expect("the right to enter");
 }

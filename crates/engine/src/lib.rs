@@ -55,6 +55,7 @@ mod shard;
 mod staged;
 mod train;
 mod wake;
+mod watch;
 
 pub use adit_proto::{DropReason, IgnoredKind};
 pub use common::Sockets;
@@ -64,4 +65,5 @@ pub use interface::{EngineReport, Interface, StopReason};
 pub use journal::Incident;
 pub use kernel::{Kernel, Settings, VerboseLog};
 pub use mem::{MemPlatform, PlatformEnd};
-pub use platform::{Platform, PlatformEvent, TunDrops};
+pub use platform::{Platform, PlatformEvent, Source, TunDrops};
+pub use watch::Watches;

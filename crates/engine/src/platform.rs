@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
@@ -38,8 +39,15 @@ pub trait Platform: Send + 'static {
     /// Routes changed: what a socket learned about paths may be wrong.
     fn forget_paths(&self, socket: &Self::Socket);
 
-    /// What to wait for: one of these is ready when something changed.
+    /// What to wait for: one of these is ready when something changed. Ask
+    /// [`Platform::was_cloned`] then, before anything else, and [`Platform::handle_events`].
     fn events(&self) -> Vec<(BorrowedFd<'_>, EventFlags)>;
+
+    /// What else to poll, once for all interfaces that name the same source; the sources may change
+    /// with each [`Platform::handle_events`].
+    fn sources(&self) -> Vec<Arc<dyn Source>> {
+        Vec::new()
+    }
 
     /// Consumes what happened and tells how things are now. An error says that the interface is
     /// gone.
@@ -48,11 +56,6 @@ pub trait Platform: Send + 'static {
     ///
     /// The interface is gone.
     fn handle_events(&mut self) -> io::Result<PlatformEvent>;
-
-    /// Readable when the virtual machine may have been cloned; none where that is not reported.
-    fn clones(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
 
     /// Whether the virtual machine was cloned, or reset to a snapshot, since the last call.
     fn was_cloned(&mut self) -> bool {
@@ -80,6 +83,16 @@ pub trait Platform: Send + 'static {
 
     /// Writes one line of the verbose log.
     fn log_verbose(&self, line: fmt::Arguments<'_>);
+}
+
+/// Descriptors that several interfaces share; `Arc::ptr_eq` tells whether two sources are one.
+pub trait Source: Send + Sync {
+    /// Readable when [`Self::take`] has something to do.
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Takes what happened, and makes [`Platform::events`] ready for each interface that it
+    /// concerns.
+    fn take(&self);
 }
 
 /// Packets that were to leave through the TUN and that its queue did not take.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use netlink_sys::Socket;
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -30,7 +31,8 @@ const RECORD: usize = 8192;
 pub struct CloneMonitor {
     uevents: Socket,
     log: Option<File>,
-    buffer: Vec<u8>,
+    /// Reading the log failed: it would be readable for ever.
+    log_ended: AtomicBool,
 }
 
 impl CloneMonitor {
@@ -51,42 +53,42 @@ impl CloneMonitor {
         Ok(Self {
             uevents,
             log: open_log().ok(),
-            buffer: Vec::new(),
+            log_ended: AtomicBool::new(false),
         })
     }
 
     /// Readable when [`Self::was_cloned`] may be true.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let log = self.log.iter().map(AsFd::as_fd);
+        let log = self.readable_log().map(AsFd::as_fd);
         std::iter::once(self.uevents.as_fd()).chain(log)
+    }
+
+    fn readable_log(&self) -> Option<&File> {
+        let ended = self.log_ended.load(Ordering::Relaxed);
+        self.log.as_ref().filter(|_| !ended)
     }
 
     /// Whether the machine was cloned since the last call, or may have been, because word of
     /// something was lost.
-    pub fn was_cloned(&mut self) -> bool {
+    pub fn was_cloned(&self) -> bool {
         let told = self.told_by_uevents();
         self.told_by_log() || told
     }
 
-    fn told_by_uevents(&mut self) -> bool {
-        let mut told = false;
+    fn told_by_uevents(&self) -> bool {
+        let (mut told, mut buffer) = (false, Vec::new());
         loop {
-            match receive(&self.uevents, &mut self.buffer) {
+            match receive(&self.uevents, &mut buffer) {
                 // ACTION@DEVICE and then NAME=VALUE, each with a zero at its end.
-                Ok(()) => {
-                    told |= self
-                        .buffer
-                        .split(|byte| *byte == 0)
-                        .any(|field| field == NEW_ID)
-                }
+                Ok(()) => told |= buffer.split(|byte| *byte == 0).any(|field| field == NEW_ID),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => told = true,
                 Err(_) => return told,
             }
         }
     }
 
-    fn told_by_log(&mut self) -> bool {
-        let Some(log) = &mut self.log else {
+    fn told_by_log(&self) -> bool {
+        let Some(mut log) = self.readable_log() else {
             return false;
         };
         let mut record = [0; RECORD];
@@ -102,8 +104,7 @@ impl CloneMonitor {
                 Err(_) => break,
             }
         }
-        // It would be readable for ever.
-        self.log = None;
+        self.log_ended.store(true, Ordering::Relaxed);
         told
     }
 }

@@ -1,6 +1,5 @@
 //! Changes in a namespace.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -17,8 +16,6 @@ const GROUPS: u32 = 1 << 0 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 
 /// Reports what changes among the links, addresses and routes of a namespace.
 pub struct Monitor {
     socket: Socket,
-    buffer: Vec<u8>,
-    waiting: VecDeque<Event>,
 }
 
 /// Something changed.
@@ -52,11 +49,7 @@ impl Monitor {
         socket.set_non_blocking(true)?;
         // A burst of routes should not be lost at once; if it is, `Lost` tells.
         let _ = socket.set_rx_buf_sz(1 << 20);
-        Ok(Self {
-            socket,
-            buffer: Vec::new(),
-            waiting: VecDeque::new(),
-        })
+        Ok(Self { socket })
     }
 
     /// Watches `netns`.
@@ -68,34 +61,29 @@ impl Monitor {
         netns.run(Self::open)?
     }
 
-    /// Readable when [`Self::next_event`] may have something.
+    /// Readable when [`Self::drain`] may have something.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// The next event, `None` if there is none now.
+    /// Gives `each` the events that wait, in the kernel's order.
     ///
     /// # Errors
     ///
     /// Those of recvmsg(2). Events that did not fit the buffer are no error, but an
     /// [`Event::Lost`].
-    pub fn next_event(&mut self) -> io::Result<Option<Event>> {
+    pub fn drain(&self, mut each: impl FnMut(Event)) -> io::Result<()> {
+        let mut buffer = Vec::new();
         loop {
-            if let Some(event) = self.waiting.pop_front() {
-                return Ok(Some(event));
-            }
-            match receive(&self.socket, &mut self.buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    return Ok(Some(Event::Lost));
-                }
-                result => result?,
-            }
-            for message in Raw::split(&self.buffer).filter_map(|raw| raw.parse()) {
-                let event = Event::from_message(&message);
-                // A burst of routes is one event.
-                if event != Some(Event::Routing) || self.waiting.back() != Some(&Event::Routing) {
-                    self.waiting.extend(event);
+            match receive(&self.socket, &mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => each(Event::Lost),
+                result => {
+                    result?;
+                    let messages = Raw::split(&buffer).filter_map(|raw| raw.parse());
+                    messages
+                        .filter_map(|message| Event::from_message(&message))
+                        .for_each(&mut each);
                 }
             }
         }

@@ -83,8 +83,17 @@ impl Netns {
     ///
     /// Those of fstat(2).
     pub fn is(&self, other: &Self) -> io::Result<bool> {
-        let (mine, theirs) = (rustix::fs::fstat(&self.0)?, rustix::fs::fstat(&other.0)?);
-        Ok((mine.st_dev, mine.st_ino) == (theirs.st_dev, theirs.st_ino))
+        Ok(self.id()? == other.id()?)
+    }
+
+    /// Device and inode: no other namespace has them while this one lives.
+    ///
+    /// # Errors
+    ///
+    /// Those of fstat(2).
+    pub fn id(&self) -> io::Result<(u64, u64)> {
+        let stat = rustix::fs::fstat(&self.0)?;
+        Ok((stat.st_dev, stat.st_ino))
     }
 
     /// Whether the calling thread is in it.
