@@ -7,8 +7,8 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::keys;
 use adit_ctl::uapi::{Client, Request, Response, Server, UapiError};
+use adit_ctl::{Service, keys};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
-    // The server: one request at a time, on a thread of its own, until `serving` is dropped.
+    // The server: one request at a time, on the service's thread, until `serving` is dropped.
     let device = Arc::new(Mutex::new(DeviceStatus::default()));
     let handler = move |request| {
         let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,11 +30,13 @@ fn serve_and_ask(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
                 Ok(()) => Response::Done,
                 Err(error) => Response::Refused(error),
             },
+            Request::Add(_) => Response::Explained(UapiError::invalid("one interface is all")),
         }
     };
     let notify = |event: adit_ctl::ServerEvent<'_>| println!("server: {event:?}");
     let server = Server::bind_in(dir, "example0")?;
-    let serving = server.serve(handler, notify)?;
+    let service = Service::start()?;
+    let serving = server.serve(&service, handler, notify)?;
 
     // The client.
     let mut client = Client::connect_in(dir, "example0")?;

@@ -5,7 +5,8 @@
 //!   [`uapi::Client`], and the parser;
 //! - [`mod@config`]: configuration files, from text to a transaction and back;
 //! - [`keys`]: keys in base64 and hexadecimal;
-//! - [`status`]: the versioned JSON of `adit show`, and its socket.
+//! - [`status`]: the versioned JSON of `adit show`, and its socket;
+//! - [`Service`]: the thread that serves the sockets of any number of interfaces.
 //!
 //! Requests come as bytes and in pieces; what they ask for are the types of [`adit_proto::config`]:
 //!
@@ -26,6 +27,7 @@
 //!                 device.fwmark = change.fwmark.unwrap_or(device.fwmark);
 //!                 answers.extend_from_slice(b"errno=0\n\n");
 //!             }
+//!             Heard::Request(Request::Add(_)) => answers.extend_from_slice(b"errno=95\n\n"),
 //!             Heard::Refused(error) | Heard::Hopeless(error) => {
 //!                 answers.extend_from_slice(format!("errno={}\n\n", error.errno).as_bytes());
 //!             }
@@ -48,4 +50,4 @@ pub mod status;
 pub mod uapi;
 mod zeroized;
 
-pub use socket::{BindError, ServerEvent, Serving, connect, identity};
+pub use socket::{BindError, ServerEvent, Service, Serving, connect, identity};

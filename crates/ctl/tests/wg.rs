@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use adit_ctl::keys;
 use adit_ctl::uapi::{Client, Request, Response, Server, UapiError};
+use adit_ctl::{Service, Serving, keys};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerStatus};
 
 /// Whether this is the run within the namespace; otherwise makes it and waits for its success.
@@ -113,7 +113,7 @@ fn apply(device: &mut DeviceStatus, change: &DeviceChange) -> Result<(), UapiErr
 
 type Device = Arc<Mutex<DeviceStatus>>;
 
-fn start(name: &str) -> (Device, adit_ctl::Serving) {
+fn start(service: &Service, name: &str) -> (Device, Serving) {
     let device = Device::default();
     let shared = Arc::clone(&device);
     let handler = move |request| {
@@ -124,9 +124,11 @@ fn start(name: &str) -> (Device, adit_ctl::Serving) {
                 Ok(()) => Response::Done,
                 Err(error) => Response::Refused(error),
             },
+            Request::Add(_) => unreachable!("wg adds no interface"),
         }
     };
-    let serving = Server::bind(name).unwrap().serve(handler, |_| ()).unwrap();
+    let server = Server::bind(name).unwrap();
+    let serving = server.serve(service, handler, |_| ()).unwrap();
     (device, serving)
 }
 
@@ -172,7 +174,8 @@ fn wg_sets_and_shows_a_configuration() {
     if !within_namespace("wg_sets_and_shows_a_configuration") {
         return;
     }
-    let (device, _serving) = start("wgtest0");
+    let service = Service::start().unwrap();
+    let (device, _serving) = start(&service, "wgtest0");
     wg(&["setconf", "wgtest0", "/dev/stdin"], &configuration()).unwrap();
     assert_eq!(wg(&["show", "interfaces"], "").unwrap(), "wgtest0\n");
     // What wg shows, it sets again; and what it sets again changes nothing.
@@ -253,7 +256,8 @@ fn wg_changes_single_things_and_hears_of_failures() {
     if !within_namespace("wg_changes_single_things_and_hears_of_failures") {
         return;
     }
-    let (device, serving) = start("wgtest0");
+    let service = Service::start().unwrap();
+    let (device, serving) = start(&service, "wgtest0");
     wg(&["setconf", "wgtest0", "/dev/stdin"], &configuration()).unwrap();
     wg(
         &[
@@ -328,7 +332,8 @@ fn wg_carries_a_hundred_thousand_allowed_ips() {
     if !within_namespace("wg_carries_a_hundred_thousand_allowed_ips") {
         return;
     }
-    let (device, _serving) = start("wgtest0");
+    let service = Service::start().unwrap();
+    let (device, _serving) = start(&service, "wgtest0");
     let mut config = format!("[Interface]\nPrivateKey = {PRIVATE}\n");
     for peer in 0..=254u8 {
         config += &format!(

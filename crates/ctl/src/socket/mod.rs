@@ -1,13 +1,16 @@
 //! A UNIX socket of one interface at a path: bound by one process at a time, guarded, and removed
 //! with its owner.
 
-mod serve;
+mod client;
+mod service;
 
+#[cfg(test)]
+mod service_tests;
 #[cfg(test)]
 mod tests;
 
-pub use serve::{ServerEvent, Serving};
-pub(crate) use serve::{Talk, serve};
+pub(crate) use client::Talk;
+pub use service::{ServerEvent, Service, Serving};
 
 use std::fmt;
 use std::io;
@@ -17,7 +20,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock, inotify};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{self, sockopt::Timeout};
 
@@ -68,8 +71,8 @@ pub(crate) struct Bound {
     path: PathBuf,
     /// Device and inode of the socket file. `None` once it was removed.
     file: Option<(u64, u64)>,
-    /// Reports changes to the file, where its removal must be noticed.
-    watch: Option<OwnedFd>,
+    /// Whether the file's removal must be noticed.
+    watched: bool,
     /// Goes with the socket.
     companion: Option<PathBuf>,
 }
@@ -173,25 +176,6 @@ fn clear(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// A descriptor that becomes readable when the file loses its name.
-fn watch(path: &Path) -> io::Result<OwnedFd> {
-    let exhausted = |errno, limit| match errno {
-        Errno::MFILE | Errno::NOSPC => io::Error::other(format!(
-            "{}: there are too many inotify watchers; `sysctl fs.inotify.{limit}` says how many there may be",
-            io::Error::from(errno)
-        )),
-        _ => errno.into(),
-    };
-    let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
-        .map_err(|errno| exhausted(errno, "max_user_instances"))?;
-    // Losing its last name is a change of the inode's attributes; the inode itself lives as long as
-    // we listen.
-    let signs = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
-    inotify::add_watch(&watch, path, signs)
-        .map_err(|errno| exhausted(errno, "max_user_watches"))?;
-    Ok(watch)
-}
-
 impl Bound {
     /// Binds `dir/name.sock` with mode 0600, making `dir` with mode 0755 if it is missing. The
     /// file's removal is noticed if it is `watched`.
@@ -244,7 +228,6 @@ impl Bound {
     fn guard(listener: UnixListener, egg: &Path, path: &Path, watched: bool) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let file = identity(egg)?;
-        let watch = watched.then(|| watch(egg)).transpose()?;
         if egg != path {
             std::fs::rename(egg, path)?;
         }
@@ -252,7 +235,7 @@ impl Bound {
             listener: Some(listener),
             path: path.to_owned(),
             file: Some(file),
-            watch,
+            watched,
             companion: None,
         })
     }
@@ -281,13 +264,14 @@ impl Bound {
         }
     }
 
-    /// Whether the socket's file was removed or replaced since the last call; true once.
+    /// Whether the socket's file is still the one that was bound.
+    fn is_in_place(&self) -> bool {
+        self.file.is_some() && identity(&self.path).ok() == self.file
+    }
+
+    /// Whether the socket's file was removed or replaced, if that must be noticed; true once.
     fn was_removed(&mut self) -> bool {
-        let mut events = [0; 4096];
-        if let Some(watch) = &self.watch {
-            while rustix::io::read(watch, &mut events).is_ok() {}
-        }
-        let gone = self.file.is_some() && identity(&self.path).ok() != self.file;
+        let gone = self.watched && self.file.is_some() && !self.is_in_place();
         if gone {
             self.file = None;
         }
@@ -301,7 +285,7 @@ impl Drop for Bound {
             _ = std::fs::remove_file(companion);
         }
         let _lock = self.path.parent().map(lock);
-        if self.file.is_some() && identity(&self.path).ok() == self.file {
+        if self.is_in_place() {
             _ = std::fs::remove_file(&self.path);
         }
     }

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use adit_proto::config::{DeviceChange, DeviceStatus, PeerStatus, PublicKey};
 
-use super::serve::STALL;
+use super::client::STALL;
 use super::*;
 use crate::uapi::{Client, ClientError, Request, Response, Server, UapiError};
 
 /// A directory of its own for each test.
-struct Dir(PathBuf);
+pub(super) struct Dir(pub(super) PathBuf);
 
 impl Dir {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("adit-ctl-{}-{n}", std::process::id()));
@@ -21,19 +21,27 @@ impl Dir {
         Self(path)
     }
 
-    fn path(&self) -> PathBuf {
-        self.0.join("wg0.sock")
+    pub(super) fn path(&self) -> PathBuf {
+        self.path_of("wg0")
     }
 
-    fn connect(&self) -> UnixStream {
-        let stream = UnixStream::connect(self.path()).unwrap();
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.sock"))
+    }
+
+    pub(super) fn connect(&self) -> UnixStream {
+        self.connect_to("wg0")
+    }
+
+    pub(super) fn connect_to(&self, name: &str) -> UnixStream {
+        let stream = UnixStream::connect(self.path_of(name)).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         stream
     }
 
-    fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap().flatten();
         let mut names: Vec<String> = entries
             .map(|entry| entry.file_name().into_string().unwrap())
@@ -60,7 +68,7 @@ fn a_link_to_a_directory_that_is_missing_makes_it() {
 }
 
 /// A device that only remembers its mark.
-fn serve(dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
+fn serve(service: &Service, dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
     let server = Server::bind_in(&dir.0, "wg0").unwrap();
     let mark = Mutex::new(0);
     let handler = move |request| match request {
@@ -75,17 +83,34 @@ fn serve(dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
             *mark.lock().unwrap() = change.fwmark.unwrap_or(0);
             Response::Done
         }
+        Request::Add(name) if name == "wg1" => Response::Done,
+        Request::Add(name) => {
+            Response::Explained(UapiError::new(22, format!("no room for\n{name}")))
+        }
     };
     let (tell, told) = mpsc::channel();
     let notify = move |event: ServerEvent<'_>| tell.send(format!("{event:?}")).unwrap();
     let tell = std::sync::Mutex::new(notify);
     let serving = server
-        .serve(handler, move |event| tell.lock().unwrap()(event))
+        .serve(service, handler, move |event| tell.lock().unwrap()(event))
         .unwrap();
     (serving, told)
 }
 
-fn ask(stream: &mut UnixStream, request: &[u8]) -> String {
+#[test]
+fn a_request_to_add_an_interface_is_done_or_explained() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (_serving, _told) = serve(&service, &dir);
+    let mut client = crate::uapi::Client::connect_in(&dir.0, "wg0").unwrap();
+    client.add("wg1").unwrap();
+    let refused = client.add("wg2").unwrap_err();
+    assert_eq!(refused.to_string(), "no room for wg2");
+    let answer = ask(&mut dir.connect(), b"add=1\ninterface=wg2\n\n");
+    assert_eq!(answer, "message=no room for wg2\nerrno=22\n\n");
+}
+
+pub(super) fn ask(stream: &mut UnixStream, request: &[u8]) -> String {
     stream.write_all(request).unwrap();
     let mut answer = vec![0; 4096];
     let n = stream.read(&mut answer).unwrap();
@@ -102,7 +127,8 @@ fn mark(n: u32) -> DeviceChange {
 #[test]
 fn the_socket_is_only_for_its_owner_and_leaves_nothing_behind() {
     let dir = Dir::new();
-    let (serving, _told) = serve(&dir);
+    let service = Service::start().unwrap();
+    let (serving, _told) = serve(&service, &dir);
     let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
     assert_eq!(mode(&dir.0), 0o755);
     assert_eq!(mode(&dir.path()), 0o600);
@@ -114,7 +140,8 @@ fn the_socket_is_only_for_its_owner_and_leaves_nothing_behind() {
 #[test]
 fn a_connection_serves_several_requests_one_write_each() {
     let dir = Dir::new();
-    let (_serving, told) = serve(&dir);
+    let service = Service::start().unwrap();
+    let (_serving, told) = serve(&service, &dir);
     let mut client = dir.connect();
     assert_eq!(ask(&mut client, b"set=1\nfwmark=7\n\n"), "errno=0\n\n");
     assert_eq!(ask(&mut client, b"get=1\n\n"), "fwmark=7\nerrno=0\n\n");
@@ -141,7 +168,8 @@ fn a_connection_serves_several_requests_one_write_each() {
 #[test]
 fn our_client_speaks_to_our_server() {
     let dir = Dir::new();
-    let (_serving, _told) = serve(&dir);
+    let service = Service::start().unwrap();
+    let (_serving, _told) = serve(&service, &dir);
     let mut client = Client::connect_in(&dir.0, "wg0").unwrap();
     client.set(&mark(5)).unwrap();
     assert_eq!(client.get().unwrap().fwmark, 5);
@@ -209,15 +237,16 @@ fn nobody_waits_for_long_for_a_process_that_accepts_nothing() {
 #[test]
 fn a_dead_socket_is_taken_over_and_a_living_one_is_not() {
     let dir = Dir::new();
+    let service = Service::start().unwrap();
     std::fs::create_dir(&dir.0).unwrap();
     drop(UnixListener::bind(dir.path()).unwrap());
     assert!(dir.path().exists());
-    let (serving, _told) = serve(&dir);
+    let (serving, _told) = serve(&service, &dir);
     let second = Server::bind_in(&dir.0, "wg0").unwrap_err();
     assert!(matches!(second, BindError::AlreadyRunning(_)), "{second}");
     assert_eq!(ask(&mut dir.connect(), b"get=1\n\n"), "errno=0\n\n");
     drop(serving);
-    let (_serving, _told) = serve(&dir);
+    let (_serving, _told) = serve(&service, &dir);
 }
 
 #[test]
@@ -272,13 +301,14 @@ fn what_cannot_be_bound_is_named() {
 #[test]
 fn removal_of_the_file_is_noticed_and_a_successor_is_left_alone() {
     let dir = Dir::new();
-    let (serving, told) = serve(&dir);
+    let service = Service::start().unwrap();
+    let (serving, told) = serve(&service, &dir);
     std::fs::remove_file(dir.path()).unwrap();
     assert_eq!(
         told.recv_timeout(Duration::from_secs(5)).unwrap(),
         "Removed"
     );
-    let (_successor, _told) = serve(&dir);
+    let (_successor, _told) = serve(&service, &dir);
     drop(serving);
     assert_eq!(ask(&mut dir.connect(), b"get=1\n\n"), "errno=0\n\n");
     assert!(told.try_recv().is_err(), "it is said once");
@@ -287,7 +317,8 @@ fn removal_of_the_file_is_noticed_and_a_successor_is_left_alone() {
 #[test]
 fn replacement_of_the_file_is_noticed() {
     let dir = Dir::new();
-    let (serving, told) = serve(&dir);
+    let service = Service::start().unwrap();
+    let (serving, told) = serve(&service, &dir);
     std::fs::write(dir.0.join("other"), "").unwrap();
     std::fs::rename(dir.0.join("other"), dir.path()).unwrap();
     assert_eq!(
@@ -301,11 +332,12 @@ fn replacement_of_the_file_is_noticed() {
 #[test]
 fn a_socket_passes_from_parent_to_child() {
     let dir = Dir::new();
+    let service = Service::start().unwrap();
     let fd = Server::bind_in(&dir.0, "wg0").unwrap().into_fd();
     let mut early = dir.connect();
     early.write_all(b"get=1\n\n").unwrap();
     let server = Server::adopt_in(&dir.0, "wg0", fd).unwrap();
-    let serving = server.serve(|_| Response::Done, |_| ()).unwrap();
+    let serving = server.serve(&service, |_| Response::Done, |_| ()).unwrap();
     let mut answer = [0; 9];
     early.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"errno=0\n\n");
@@ -351,6 +383,7 @@ fn a_stale_socket_may_vanish_while_it_is_taken_over() {
 #[test]
 fn clients_that_stall_vanish_or_never_read_stop_nobody() {
     let dir = Dir::new();
+    let service = Service::start().unwrap();
     let big = DeviceStatus {
         peers: (0..3_000u16).map(|n| peer(n.to_ne_bytes()[0])).collect(),
         ..DeviceStatus::default()
@@ -364,12 +397,12 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
             count.fetch_add(1, Ordering::Relaxed);
             Response::Status(big.clone())
         }
-        Request::Set(_) => {
+        Request::Set(_) | Request::Add(_) => {
             let _ = task.send(std::fs::read_link("/proc/thread-self").unwrap());
             Response::Done
         }
     };
-    let _serving = server.serve(handler, |_| ()).unwrap();
+    let _serving = server.serve(&service, handler, |_| ()).unwrap();
     let mut half = dir.connect();
     half.write_all(b"set=1\nlisten_po").unwrap();
     let mut deaf = dir.connect();
@@ -435,7 +468,8 @@ fn peer(n: u8) -> PeerStatus {
 #[test]
 fn when_there_are_too_many_clients_the_most_silent_makes_room() {
     let dir = Dir::new();
-    let (_serving, _told) = serve(&dir);
+    let service = Service::start().unwrap();
+    let (_serving, _told) = serve(&service, &dir);
     let mut clients: Vec<UnixStream> = Vec::new();
     // As many as SPEC.md says.
     for _ in 0..32 {
@@ -456,7 +490,8 @@ fn when_there_are_too_many_clients_the_most_silent_makes_room() {
 #[test]
 fn unfinished_requests_of_all_clients_together_are_bounded() {
     let dir = Dir::new();
-    let (_serving, _told) = serve(&dir);
+    let service = Service::start().unwrap();
+    let (_serving, _told) = serve(&service, &dir);
     // A client in the middle of a request, after so many MiB.
     let unfinished = |mib: usize| {
         let mut client = dir.connect();
@@ -483,7 +518,8 @@ fn unfinished_requests_of_all_clients_together_are_bounded() {
 #[test]
 fn garbage_gets_an_answer_and_the_end() {
     let dir = Dir::new();
-    let (_serving, _told) = serve(&dir);
+    let service = Service::start().unwrap();
+    let (_serving, _told) = serve(&service, &dir);
     for (garbage, expected) in [
         (&b"hello\n\n"[..], "errno=71\n\n"),
         (b"put=1\n\n", "errno=22\n\n"),

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::{Interface, StatusReport};
-use crate::socket::{self, BindError, Bound, ServerEvent, Serving, Talk};
+use crate::socket::{self, BindError, Bound, ServerEvent, Service, Serving, Talk};
 use crate::uapi::PATIENCE;
 use crate::zeroized::Zeroized;
 
@@ -38,17 +38,18 @@ impl Server {
         Bound::bind(dir, name, false).map(Self)
     }
 
-    /// Answers every client with what `report` returns at that moment. Removal of the file is not
-    /// noticed.
+    /// Answers every client on the service's thread with what `report` returns at that moment.
+    /// Removal of the file is not noticed.
     ///
     /// # Errors
-    /// The system has no thread or descriptor left.
+    /// The service's thread has panicked.
     pub fn serve(
         self,
+        service: &Service,
         report: impl Fn() -> Interface + Send + 'static,
         notify: impl Fn(ServerEvent<'_>) + Send + 'static,
     ) -> io::Result<Serving> {
-        let open = move |out: &mut Zeroized| {
+        let open = move |out: &mut Zeroized| -> Box<dyn Talk> {
             let mut interface = report();
             interface.private_key = None;
             for peer in &mut interface.peers {
@@ -57,9 +58,9 @@ impl Server {
             let json = serde_json::to_vec(&StatusReport::new(vec![interface])).unwrap_or_default();
             out.extend(&json);
             out.extend(b"\n");
-            Greeting
+            Box::new(Greeting)
         };
-        socket::serve(self.0, open, notify)
+        service.serve(self.0, open, notify)
     }
 }
 
@@ -67,7 +68,9 @@ impl Server {
 struct Greeting;
 
 impl Talk for Greeting {
-    const LISTENS: bool = false;
+    fn listens(&self) -> bool {
+        false
+    }
 
     fn hear(&mut self, _: &mut &[u8], _: usize, _: &mut Zeroized) -> bool {
         false

@@ -174,7 +174,8 @@ fn the_status_socket_tells_everything_but_keys() {
         revealed.engine = interface().engine.clone();
         revealed
     };
-    let serving = server.serve(report, |_| ()).unwrap();
+    let service = crate::Service::start().unwrap();
+    let serving = server.serve(&service, report, |_| ()).unwrap();
     for _ in 0..3 {
         assert_eq!(fetch_in(&dir, "wg0").unwrap(), interface());
     }

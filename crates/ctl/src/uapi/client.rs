@@ -26,6 +26,8 @@ pub enum ClientError {
     Io(io::Error),
     /// The daemon refused with this errno (positive).
     Refused(i32),
+    /// The daemon refused and said why.
+    Explained(String),
     /// The daemon answered what the protocol does not allow.
     Protocol(String),
 }
@@ -40,6 +42,7 @@ impl fmt::Display for ClientError {
             Self::Refused(errno) => {
                 write!(f, "refused: {}", io::Error::from_raw_os_error(*errno))
             }
+            Self::Explained(why) => f.write_str(why),
             Self::Protocol(what) => write!(f, "unexpected answer: {what}"),
         }
     }
@@ -130,6 +133,27 @@ impl Client {
         // A daemon that stops reading may have said why.
         match (self.answer(|_, _| Some(())), written) {
             (Err(ClientError::Io(_)), Err(error)) => Err(error.into()),
+            (answer, _) => answer,
+        }
+    }
+
+    /// Has the process serve one more interface. Only Adit can.
+    ///
+    /// # Errors
+    /// See [`ClientError`]: the answer may take 30 s. Another implementation closes the connection
+    /// (`UnexpectedEof`) or refuses.
+    pub fn add(&mut self, name: &str) -> Result<(), ClientError> {
+        self.stream.set_read_timeout(Some(PATIENCE_TO_SET))?;
+        write!(self.stream, "add=1\ninterface={name}\n\n")?;
+        let mut message = None;
+        let answer = self.answer(|key, value| {
+            if key == "message" {
+                message = Some(value.to_owned());
+            }
+            Some(())
+        });
+        match (answer, message) {
+            (Err(ClientError::Refused(_)), Some(message)) => Err(ClientError::Explained(message)),
             (answer, _) => answer,
         }
     }

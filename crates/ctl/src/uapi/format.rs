@@ -57,6 +57,11 @@ pub(crate) fn write_status(out: &mut Zeroized, status: &DeviceStatus) {
     write_errno(out, 0);
 }
 
+/// The reason of a refusal, before its errno.
+pub(crate) fn write_message(out: &mut Zeroized, message: &str) {
+    line!(out, "message={}", message.replace('\n', " "));
+}
+
 pub(crate) fn write_errno(out: &mut Zeroized, errno: i32) {
     line!(out, "errno={errno}\n");
 }

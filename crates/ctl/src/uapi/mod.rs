@@ -5,6 +5,9 @@
 //! is read whole before the handler sees it, so that it can be applied as one transaction. `errno`
 //! is positive, as the specification says ("an integer from errno.h"): some clients take a negative
 //! one for success.
+//!
+//! One request is Adit's own: `add=1`, a line `interface=NAME` and a blank line ask the process to
+//! serve one more interface. A refusal of it has a line `message=TEXT` before its errno.
 
 mod client;
 mod format;
@@ -34,6 +37,8 @@ pub enum Request {
     Get,
     /// A transaction: to be applied whole or not at all.
     Set(DeviceChange),
+    /// The process is to serve one more interface, of this name.
+    Add(String),
 }
 
 /// The handler's answer.
@@ -41,10 +46,12 @@ pub enum Request {
 pub enum Response {
     /// To [`Request::Get`].
     Status(DeviceStatus),
-    /// To a [`Request::Set`] that was applied.
+    /// To a [`Request::Set`] that was applied, and a [`Request::Add`] that was done.
     Done,
     /// The request changed nothing.
     Refused(UapiError),
+    /// The same, for a client that reads the message, too: one that sent [`Request::Add`].
+    Explained(UapiError),
 }
 
 /// Why a request was refused: a positive errno for the client and words for our log. Never contains
@@ -58,8 +65,7 @@ pub struct UapiError {
 }
 
 impl UapiError {
-    /// `errno` is a value of `errno.h`, positive; `message` is for our log only and has no key in
-    /// it.
+    /// `errno` is a value of `errno.h`, positive; `message` is one line without a key.
     pub fn new(errno: i32, message: impl Into<String>) -> Self {
         Self {
             errno,

@@ -1,7 +1,7 @@
 //! From the bytes of a client to requests, with bounded memory and whatever the bytes are.
 //!
 //! 1. bytes → lines, none longer than [`MAX_LINE`];
-//! 2. the first line says `get` or `set`;
+//! 2. the first line says `get`, `set` or `add`;
 //! 3. lines → a draft of the transaction, or the first thing wrong with it;
 //! 4. blank line → the request. After a mistake the rest is skipped up to there, so that a client
 //!    that writes all before it reads finds the errno and not a broken pipe.
@@ -52,6 +52,7 @@ enum State {
     Idle,
     Get,
     Set(Box<DeviceChange>),
+    Add(Option<String>),
     /// The request is wrong; its rest is skipped.
     Wrong(UapiError),
     /// The first line was no operation.
@@ -123,6 +124,10 @@ impl Parser {
                 State::Idle => None,
                 State::Get => Some(Heard::Request(Request::Get)),
                 State::Set(change) => Some(Heard::Request(Request::Set(*change))),
+                State::Add(Some(name)) => Some(Heard::Request(Request::Add(name))),
+                State::Add(None) => Some(Heard::Refused(UapiError::invalid(
+                    "add=1 takes a line interface=NAME",
+                ))),
                 State::Wrong(error) => Some(Heard::Refused(error)),
                 State::Lost(error) => Some(Heard::Hopeless(error)),
             };
@@ -136,7 +141,8 @@ impl Parser {
             (State::Wrong(_) | State::Lost(_), _) => {}
             (State::Idle, Ok(("get", "1"))) => self.state = State::Get,
             (State::Idle, Ok(("set", "1"))) => self.state = State::Set(Box::default()),
-            (State::Idle, Ok(("get" | "set", _))) => {
+            (State::Idle, Ok(("add", "1"))) => self.state = State::Add(None),
+            (State::Idle, Ok(("get" | "set" | "add", _))) => {
                 self.state = State::Wrong(UapiError::protocol("only version 1 is spoken here"));
             }
             (State::Idle, Ok(_)) => {
@@ -146,6 +152,11 @@ impl Parser {
             (State::Idle, Err(error)) => self.state = State::Lost(error),
             (State::Get, _) => {
                 self.state = State::Wrong(UapiError::invalid("get=1 takes no further lines"));
+            }
+            (State::Add(name @ None), Ok(("interface", value))) => *name = Some(value.to_owned()),
+            (State::Add(_), _) => {
+                let error = UapiError::invalid("add=1 takes one line interface=NAME");
+                self.state = State::Wrong(error);
             }
             (State::Set(change), pair) => {
                 if let Err(error) = pair.and_then(|(key, value)| change_line(change, key, value)) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{io, sync::Arc};
 
 use super::{DIR, Heard, Parser, Request, Response, UapiError, format};
-use crate::socket::{self, BindError, Bound, ServerEvent, Serving, Talk};
+use crate::socket::{BindError, Bound, ServerEvent, Service, Serving, Talk};
 use crate::zeroized::Zeroized;
 
 /// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the
@@ -64,35 +64,38 @@ impl Server {
         self.0.into_fd()
     }
 
-    /// Answers clients on a thread of its own, one request at a time, until the result is stopped
+    /// Answers clients on the service's thread, one request at a time, until the result is stopped
     /// or dropped.
     ///
     /// # Errors
-    /// The system has no thread or descriptor left.
+    /// The system has no inotify watch left, or the service's thread has panicked.
     pub fn serve(
         self,
+        service: &Service,
         handler: impl Fn(Request) -> Response + Send + Sync + 'static,
         notify: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
     ) -> io::Result<Serving> {
-        let handler = Arc::new(handler);
-        let notify = Arc::new(notify);
+        let handler: Arc<dyn Fn(Request) -> Response + Send + Sync> = Arc::new(handler);
+        let notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync> = Arc::new(notify);
         let tell = Arc::clone(&notify);
-        let open = move |_: &mut Zeroized| Conversation {
-            parser: Parser::default(),
-            handler: Arc::clone(&handler),
-            notify: Arc::clone(&tell),
+        let open = move |_: &mut Zeroized| -> Box<dyn Talk> {
+            Box::new(Conversation {
+                parser: Parser::default(),
+                handler: Arc::clone(&handler),
+                notify: Arc::clone(&tell),
+            })
         };
-        socket::serve(self.0, open, move |event| notify(event))
+        service.serve(self.0, open, move |event| notify(event))
     }
 }
 
-struct Conversation<H, N> {
+struct Conversation {
     parser: Parser,
-    handler: Arc<H>,
-    notify: Arc<N>,
+    handler: Arc<dyn Fn(Request) -> Response + Send + Sync>,
+    notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync>,
 }
 
-impl<H: Fn(Request) -> Response, N: Fn(ServerEvent<'_>)> Conversation<H, N> {
+impl Conversation {
     fn refuse(&self, error: &UapiError, out: &mut Zeroized) {
         (self.notify)(ServerEvent::Refused(error));
         // 0 would say that all is well.
@@ -107,7 +110,7 @@ impl<H: Fn(Request) -> Response, N: Fn(ServerEvent<'_>)> Conversation<H, N> {
     }
 }
 
-impl<H: Fn(Request) -> Response, N: Fn(ServerEvent<'_>)> Talk for Conversation<H, N> {
+impl Talk for Conversation {
     fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Zeroized) -> bool {
         match self.parser.push(input, room) {
             None => true,
@@ -116,6 +119,10 @@ impl<H: Fn(Request) -> Response, N: Fn(ServerEvent<'_>)> Talk for Conversation<H
                     Response::Status(status) => format::write_status(out, &status),
                     Response::Done => format::write_errno(out, 0),
                     Response::Refused(error) => self.refuse(&error, out),
+                    Response::Explained(error) => {
+                        format::write_message(out, &error.message);
+                        self.refuse(&error, out);
+                    }
                 }
                 true
             }

@@ -201,6 +201,21 @@ fn a_connection_goes_on_after_a_wrong_request() {
 }
 
 #[test]
+fn an_interface_is_added_by_its_name_and_nothing_else() {
+    let added = hear(b"add=1\ninterface=wg1\n\n");
+    assert_eq!(added, [Heard::Request(Request::Add("wg1".into()))]);
+    for wrong in [
+        &b"add=1\n\n"[..],
+        b"add=2\n\n",
+        b"add=1\nfwmark=1\n\n",
+        b"add=1\ninterface=a\ninterface=b\n\n",
+    ] {
+        let heard = hear(wrong);
+        assert!(matches!(heard.as_slice(), [Heard::Refused(_)]), "{heard:?}");
+    }
+}
+
+#[test]
 fn what_is_no_request_ends_the_conversation() {
     for bytes in [
         &b"hello\n\n"[..],

@@ -1,0 +1,498 @@
+//! One thread that serves the clients of any number of sockets.
+//!
+//! No client can stop it. Sockets do not block. A client that does not read its answer is not read
+//! from. A client that stalls within a request or an answer is dropped after [`STALL`]. When a
+//! socket has too many clients, the one that has been silent for longest is dropped; when all
+//! sockets together have too many, the socket with the most clients loses that one. The thread
+//! sleeps in epoll_wait(2) until a client, a socket's file or a [`Command`] wakes it, or the
+//! earliest deadline passes, and then looks only at what is ready.
+//!
+//! [`STALL`]: super::client::STALL
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fs::inotify::{self, ReadFlags};
+use rustix::io::Errno;
+use rustix::net;
+
+use super::Bound;
+use super::client::{Client, Talk};
+use crate::zeroized::Zeroized;
+
+/// Clients of a socket at a time.
+const MAX_CLIENTS: usize = 32;
+/// Clients of all sockets at a time.
+const MAX_ALL_CLIENTS: usize = 1024;
+/// Bytes of unfinished requests, of all clients together.
+const MAX_HELD: usize = crate::uapi::MAX_REQUEST;
+/// How long to leave a socket's waiting clients alone when accept(2) fails, as it does without free
+/// file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// Events taken from epoll at once: all that there are at 1,000 interfaces, so that no client is
+/// taken for stalled before its turn.
+const EVENTS: usize = 4096;
+
+/// The id that epoll reports when there are commands.
+const COMMANDS: u64 = 0;
+/// The id that epoll reports when a file that is watched has changed.
+const FILES: u64 = 1;
+
+/// Events that the owner of a socket has to handle.
+#[derive(Debug)]
+pub enum ServerEvent<'a> {
+    /// A client got this error: a line for the log.
+    Refused(&'a crate::uapi::UapiError),
+    /// The socket's file was removed: no client can reach this interface any more, so it should
+    /// end.
+    Removed,
+    /// Clients cannot be accepted at the moment.
+    Failed(&'a io::Error),
+}
+
+/// A thread that serves sockets, which come and go while it runs: [`uapi::Server::serve`] and
+/// [`status::Server::serve`] add one. All their callbacks run on it, one at a time.
+///
+/// Dropping it ends the thread and removes the sockets that are still served.
+///
+/// [`uapi::Server::serve`]: crate::uapi::Server::serve
+/// [`status::Server::serve`]: crate::status::Server::serve
+#[derive(Debug)]
+pub struct Service {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A socket that is being served; dropping it stops that, drops the socket's clients and removes
+/// the socket.
+///
+/// That is done when the drop returns, except within a callback of the same [`Service`]: there it
+/// is done as soon as the callback returns.
+#[derive(Debug)]
+pub struct Serving {
+    id: u64,
+    shared: Arc<Shared>,
+    thread: Option<ThreadId>,
+    /// Brings the socket back when it is no longer served.
+    bound: mpsc::Receiver<Bound>,
+}
+
+/// What the thread and its users share.
+#[derive(Debug)]
+struct Shared {
+    commands: mpsc::Sender<Command>,
+    /// Wakes the thread when there are commands.
+    wake: OwnedFd,
+    /// One for all files: a user may have 128 of them (`fs.inotify.max_user_instances`).
+    inotify: OwnedFd,
+    next_id: AtomicU64,
+}
+
+enum Command {
+    Add(u64, Socket),
+    Remove(u64),
+    Stop,
+}
+
+type Open = Box<dyn Fn(&mut Zeroized) -> Box<dyn Talk> + Send>;
+
+struct Socket {
+    bound: Bound,
+    open: Open,
+    notify: Box<dyn Fn(ServerEvent<'_>) + Send>,
+    /// The inotify watch on the socket's file, if its removal is to be noticed.
+    watch: Option<i32>,
+    /// How many clients it has.
+    clients: usize,
+    /// Gives the socket back to its [`Serving`].
+    done: mpsc::Sender<Bound>,
+}
+
+impl Service {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system has no thread, descriptor or inotify instance left.
+    pub fn start() -> io::Result<Self> {
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let inotify =
+            inotify::init(flags).map_err(|errno| exhausted(errno, "max_user_instances"))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (fd, id) in [(&wake, COMMANDS), (&inotify, FILES)] {
+            epoll::add(&epoll, fd, EventData::new_u64(id), EventFlags::IN)?;
+        }
+        let (sender, commands) = mpsc::channel();
+        let shared = Arc::new(Shared {
+            commands: sender,
+            wake,
+            inotify,
+            next_id: AtomicU64::new(FILES + 1),
+        });
+        let thread = Thread {
+            shared: Arc::clone(&shared),
+            commands,
+            epoll,
+            clients: HashMap::new(),
+            sockets: HashMap::new(),
+            held: 0,
+            ready: BTreeSet::new(),
+            sweep_at: None,
+            paused: VecDeque::new(),
+        };
+        let builder = std::thread::Builder::new().name("adit-ctl".into());
+        let thread = Some(builder.spawn(move || thread.run())?);
+        Ok(Self { shared, thread })
+    }
+
+    /// Serves `bound` from now on; `open` writes the greeting for a new client and returns the
+    /// conversation with it.
+    pub(crate) fn serve(
+        &self,
+        bound: Bound,
+        open: impl Fn(&mut Zeroized) -> Box<dyn Talk> + Send + 'static,
+        notify: impl Fn(ServerEvent<'_>) + Send + 'static,
+    ) -> io::Result<Serving> {
+        let id = self.shared.new_id();
+        let (done, returned) = mpsc::channel();
+        let socket = Socket {
+            watch: match bound.watched {
+                true => self.shared.watch(&bound.path)?,
+                false => None,
+            },
+            bound,
+            open: Box::new(open),
+            notify: Box::new(notify),
+            clients: 0,
+            done,
+        };
+        if !self.shared.command(Command::Add(id, socket)) {
+            return Err(io::Error::other("the thread that serves sockets has ended"));
+        }
+        Ok(Serving {
+            id,
+            shared: Arc::clone(&self.shared),
+            thread: self.thread.as_ref().map(|thread| thread.thread().id()),
+            bound: returned,
+        })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.shared.command(Command::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            _ = thread.join();
+        }
+    }
+}
+
+impl Serving {
+    /// Returns when the socket is no longer served and its file is gone.
+    pub fn stop(self) {}
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.shared.command(Command::Remove(self.id));
+        if self.thread != Some(std::thread::current().id()) {
+            // Here and not on the thread, because the directory may be locked for a while.
+            drop(self.bound.recv());
+        }
+    }
+}
+
+impl Shared {
+    /// An id that nothing else has or had.
+    fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// False: the thread has ended.
+    fn command(&self, command: Command) -> bool {
+        let sent = self.commands.send(command).is_ok();
+        _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        sent
+    }
+
+    /// Watches the socket's file, if it is still there.
+    fn watch(&self, path: &Path) -> io::Result<Option<i32>> {
+        // Losing its last name is a change of the inode's attributes; the inode itself lives as
+        // long as we listen. A watch is one socket's: MASK_CREATE refuses a second.
+        let signs = inotify::WatchFlags::ATTRIB
+            | inotify::WatchFlags::MOVE_SELF
+            | inotify::WatchFlags::MASK_CREATE;
+        match inotify::add_watch(&self.inotify, path, signs) {
+            Err(Errno::NOENT) => Ok(None),
+            watch => watch
+                .map(Some)
+                .map_err(|errno| exhausted(errno, "max_user_watches")),
+        }
+    }
+}
+
+/// Explains that inotify has no more of what the limit is for.
+fn exhausted(errno: Errno, limit: &str) -> io::Error {
+    match errno {
+        Errno::MFILE | Errno::NOSPC => io::Error::other(format!(
+            "{}: there are too many inotify watchers; `sysctl fs.inotify.{limit}` says how many there may be",
+            io::Error::from(errno)
+        )),
+        _ => errno.into(),
+    }
+}
+
+impl Socket {
+    fn check_file(&mut self) {
+        if self.bound.was_removed() {
+            (self.notify)(ServerEvent::Removed);
+        }
+    }
+}
+
+/// What the thread knows.
+struct Thread {
+    shared: Arc<Shared>,
+    commands: mpsc::Receiver<Command>,
+    epoll: OwnedFd,
+    clients: HashMap<u64, Client>,
+    sockets: HashMap<u64, Socket>,
+    /// Bytes of unfinished requests, of all clients together.
+    held: usize,
+    /// Clients with work that can be done without waiting.
+    ready: BTreeSet<u64>,
+    /// No client counts as stalled before this.
+    sweep_at: Option<Instant>,
+    /// Sockets at which accept(2) failed, and when to try again.
+    paused: VecDeque<(Instant, u64)>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            events.clear();
+            let timeout = self.timeout(Instant::now());
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+            }
+            let now = Instant::now();
+            let mut woken = std::mem::take(&mut self.ready);
+            woken.extend(events.iter().map(|event| event.data.u64()));
+            for id in woken {
+                self.handle(id);
+                // After each, because a callback may have dropped a `Serving`.
+                if !self.take_commands() {
+                    return;
+                }
+            }
+            self.sweep(now);
+            self.resume(now);
+        }
+    }
+
+    /// How long to wait for events.
+    fn timeout(&self, now: Instant) -> Option<Timespec> {
+        let paused = self.paused.front().map(|&(until, _)| until);
+        let wait = match self.sweep_at.into_iter().chain(paused).min() {
+            _ if !self.ready.is_empty() => Duration::ZERO,
+            // A millisecond late rather than a moment early.
+            Some(at) => at.saturating_duration_since(now) + Duration::from_millis(1),
+            None => return None,
+        };
+        Timespec::try_from(wait).ok()
+    }
+
+    /// Does what can be done for one id without waiting. The id of a client or a socket that was
+    /// removed in the meantime belongs to nothing.
+    fn handle(&mut self, id: u64) {
+        let now = Instant::now();
+        match id {
+            COMMANDS => _ = rustix::io::read(&self.shared.wake, &mut [0; 8]),
+            FILES => self.check_files(),
+            _ => match self.clients.get_mut(&id) {
+                Some(client) => {
+                    let others = self.held - client.counted;
+                    let stays = client.step(now, MAX_HELD.saturating_sub(others));
+                    self.update(id, stays);
+                }
+                None => self.accept(id, now),
+            },
+        }
+    }
+
+    /// False: the thread has to end.
+    fn take_commands(&mut self) -> bool {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Add(id, mut socket) => {
+                    // Nobody handled what happened to the file before.
+                    socket.check_file();
+                    self.sockets.insert(id, socket);
+                    self.listen(id, Instant::now());
+                }
+                Command::Remove(id) => self.remove(id),
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn remove(&mut self, id: u64) {
+        let clients = self.clients.iter();
+        let clients = clients.filter(|(_, client)| client.socket == id);
+        for client in clients.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.hang_up(client);
+        }
+        let Some(socket) = self.sockets.remove(&id) else {
+            return;
+        };
+        // Closing it does not suffice where another process has the socket, too.
+        _ = epoll::delete(&self.epoll, socket.bound.listener());
+        if let Some(watch) = socket.watch {
+            _ = inotify::remove_watch(&self.shared.inotify, watch);
+        }
+        drop((socket.open, socket.notify));
+        _ = socket.done.send(socket.bound);
+    }
+
+    /// Handles changes of the files of sockets.
+    fn check_files(&mut self) {
+        let mut changed = BTreeSet::new();
+        let mut all = false;
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&self.shared.inotify, &mut buffer);
+        while let Ok(event) = reader.next() {
+            changed.insert(Some(event.wd()));
+            // There were more events than the kernel queues.
+            all |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
+        }
+        let changed =
+            (self.sockets.values_mut()).filter(|socket| all || changed.contains(&socket.watch));
+        changed.for_each(Socket::check_file);
+    }
+
+    /// Waits for a socket's clients.
+    fn listen(&mut self, id: u64, now: Instant) {
+        let Some(socket) = self.sockets.get(&id) else {
+            return;
+        };
+        let listener = socket.bound.listener();
+        if let Err(error) = epoll::add(
+            &self.epoll,
+            listener,
+            EventData::new_u64(id),
+            EventFlags::IN,
+        ) {
+            (socket.notify)(ServerEvent::Failed(&error.into()));
+            self.paused.push_back((now + ACCEPT_PAUSE, id));
+        }
+    }
+
+    /// Waits again for clients of sockets that were paused for long enough.
+    fn resume(&mut self, now: Instant) {
+        while let Some(&(until, id)) = self.paused.front()
+            && until <= now
+        {
+            self.paused.pop_front();
+            self.listen(id, now);
+        }
+    }
+
+    fn accept(&mut self, of: u64, now: Instant) {
+        let Some(socket) = self.sockets.get_mut(&of) else {
+            return;
+        };
+        let flags = net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK;
+        match net::accept_with(socket.bound.listener(), flags) {
+            Ok(stream) => {
+                let mut greeting = Zeroized::default();
+                let talk = (socket.open)(&mut greeting);
+                let id = self.shared.new_id();
+                socket.clients += 1;
+                let client = Client::new(stream, of, now, talk, greeting);
+                self.clients.insert(id, client);
+                self.make_room(id, of);
+                self.update(id, true);
+            }
+            Err(Errno::WOULDBLOCK | Errno::CONNABORTED | Errno::INTR) => {}
+            Err(error) => {
+                (socket.notify)(ServerEvent::Failed(&error.into()));
+                _ = epoll::delete(&self.epoll, socket.bound.listener());
+                self.paused.push_back((now + ACCEPT_PAUSE, of));
+            }
+        }
+    }
+
+    /// Drops the client that has been silent for longest if there are too many with the newcomer.
+    fn make_room(&mut self, newcomer: u64, of: u64) {
+        let clients_of = |id| self.sockets.get(&id).map_or(0, |socket| socket.clients);
+        let crowded = clients_of(of) > MAX_CLIENTS;
+        if !crowded && self.clients.len() <= MAX_ALL_CLIENTS {
+            return;
+        }
+        let candidates = (self.clients.iter())
+            .filter(|&(&id, client)| id != newcomer && (!crowded || client.socket == of));
+        let silent = candidates
+            .max_by_key(|(_, client)| (clients_of(client.socket), Reverse(client.seen)))
+            .map(|(&id, _)| id);
+        if let Some(id) = silent {
+            self.hang_up(id);
+        }
+    }
+
+    /// Has the rest of the thread know what a client waits for now; drops it unless it `stays`.
+    fn update(&mut self, id: u64, stays: bool) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        self.held = self.held - client.counted + client.held();
+        client.counted = client.held();
+        if !stays || client.register(&self.epoll, id).is_err() {
+            self.hang_up(id);
+            return;
+        }
+        if client.is_ready() {
+            self.ready.insert(id);
+        }
+        self.sweep_at = self.sweep_at.into_iter().chain(client.deadline()).min();
+    }
+
+    fn hang_up(&mut self, id: u64) {
+        if let Some(client) = self.clients.remove(&id) {
+            self.held -= client.counted;
+            if let Some(socket) = self.sockets.get_mut(&client.socket) {
+                socket.clients -= 1;
+            }
+        }
+    }
+
+    /// Gives up stalled clients. A deadline only ever moves away, so that this looks at all clients
+    /// seldom.
+    fn sweep(&mut self, now: Instant) {
+        if self.sweep_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.sweep_at = None;
+        for id in self.clients.keys().copied().collect::<Vec<_>>() {
+            if let Some(client) = self.clients.get_mut(&id) {
+                let stays = client.deadline().is_none_or(|at| at > now) || client.give_up(now);
+                self.update(id, stays);
+            }
+        }
+    }
+}

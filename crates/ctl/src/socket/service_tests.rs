@@ -1,0 +1,361 @@
+//! Many sockets on one thread.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use adit_proto::config::DeviceStatus;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::tests::{Dir, ask};
+use super::{ServerEvent, Service, Serving};
+use crate::status::{self, Interface};
+use crate::uapi::{Request, Response, Server};
+
+const GET: &[u8] = b"get=1\n\n";
+const DONE: &str = "errno=0\n\n";
+
+/// How long to wait for what has to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A socket that answers everything with success and tells what happens to it.
+fn serve(service: &Service, dir: &Dir, name: &str) -> (Serving, mpsc::Receiver<String>) {
+    let server = Server::bind_in(&dir.0, name).unwrap();
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let notify = move |event: ServerEvent<'_>| {
+        _ = tell.lock().unwrap().send(format!("{event:?}"));
+    };
+    let serving = server.serve(service, |_| Response::Done, notify).unwrap();
+    (serving, told)
+}
+
+/// Whether the service has ended this client's connection.
+fn has_ended(client: &mut UnixStream) -> bool {
+    client.set_nonblocking(true).unwrap();
+    let read = client.read(&mut [0; 16]);
+    client.set_nonblocking(false).unwrap();
+    read.is_ok_and(|n| n == 0)
+}
+
+#[test]
+fn one_thread_serves_two_hundred_sockets() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (tell, told) = mpsc::channel::<ThreadId>();
+    let mut serving: Vec<Serving> = (0..200)
+        .map(|n| {
+            let tell = Mutex::new(tell.clone());
+            let handler = move |_| {
+                let thread = std::thread::current().id();
+                tell.lock().unwrap().send(thread).unwrap();
+                Response::Status(DeviceStatus {
+                    fwmark: n + 1,
+                    ..DeviceStatus::default()
+                })
+            };
+            let server = Server::bind_in(&dir.0, &format!("wg{n}")).unwrap();
+            server.serve(&service, handler, |_| ()).unwrap()
+        })
+        .collect();
+    let mut clients: Vec<UnixStream> = (0..200)
+        .map(|n| dir.connect_to(&format!("wg{n}")))
+        .collect();
+    for _ in 0..2 {
+        for (n, client) in clients.iter_mut().enumerate() {
+            assert_eq!(
+                ask(client, GET),
+                format!("fwmark={}\nerrno=0\n\n", n + 1),
+                "each socket has its own handler"
+            );
+        }
+    }
+    let first = told.recv().unwrap();
+    assert!(told.try_iter().all(|thread| thread == first));
+    assert_ne!(first, std::thread::current().id());
+    // Every other one goes.
+    let mut n = 0;
+    serving.retain(|_| {
+        n += 1;
+        n % 2 == 1
+    });
+    for (n, client) in clients.iter_mut().enumerate() {
+        let gone = n % 2 == 1;
+        assert_eq!(has_ended(client), gone, "wg{n}");
+        assert_eq!(!dir.path_of(&format!("wg{n}")).exists(), gone, "wg{n}");
+        if !gone {
+            assert_eq!(ask(client, GET), format!("fwmark={}\nerrno=0\n\n", n + 1));
+        }
+    }
+    drop(serving);
+    assert_eq!(dir.names(), [""; 0]);
+}
+
+#[test]
+fn control_and_status_sockets_share_a_service() {
+    let (control, report) = (Dir::new(), Dir::new());
+    let service = Service::start().unwrap();
+    let (_serving, _told) = serve(&service, &control, "wg0");
+    let server = status::Server::bind_in(&report.0, "wg0").unwrap();
+    let interface = || Interface::new("wg0", &DeviceStatus::default(), false);
+    let serving = server.serve(&service, interface, |_| ()).unwrap();
+    assert_eq!(status::fetch_in(&report.0, "wg0").unwrap(), interface());
+    serving.stop();
+    assert_eq!(report.names(), [""; 0]);
+    assert_eq!(ask(&mut control.connect(), GET), DONE);
+}
+
+#[test]
+fn a_flooded_socket_leaves_another_alone() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (_flooded, _told) = serve(&service, &dir, "wg0");
+    let (_other, _told) = serve(&service, &dir, "wg1");
+    let mut client = dir.connect_to("wg1");
+    assert_eq!(ask(&mut client, GET), DONE);
+    let mut stalled = Vec::new();
+    for n in 0..100 {
+        let mut flood = dir.connect();
+        if n % 2 == 0 {
+            flood.write_all(b"set=1\nlisten_po").unwrap();
+        } else {
+            // More answers than fit the client, which reads none.
+            flood.set_nonblocking(true).unwrap();
+            while flood.write_all(&GET.repeat(1000)).is_ok() {}
+        }
+        stalled.push(flood);
+        if n % 10 == 0 {
+            assert_eq!(ask(&mut client, GET), DONE);
+            assert_eq!(ask(&mut dir.connect_to("wg1"), GET), DONE);
+        }
+    }
+    assert_eq!(ask(&mut client, GET), DONE);
+    // Nor does it need a client's end to be served itself.
+    assert_eq!(ask(&mut dir.connect(), GET), DONE);
+}
+
+#[test]
+fn of_too_many_clients_the_busiest_socket_loses_one() {
+    // Both ends of all clients.
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let names: Vec<String> = (0..35).map(|n| format!("wg{n}")).collect();
+    let _serving: Vec<_> = (names.iter())
+        .map(|name| serve(&service, &dir, name))
+        .collect();
+    let connect = |name: &str| {
+        let mut client = dir.connect_to(name);
+        assert_eq!(ask(&mut client, GET), DONE);
+        client
+    };
+    let mut first = connect("wg33");
+    // 1,024 with the first: 31 sockets with 32 clients, and one with 31.
+    let mut others = Vec::new();
+    for name in &names[..31] {
+        others.extend((0..32).map(|_| connect(name)));
+    }
+    others.extend((0..31).map(|_| connect("wg31")));
+    assert!(!others.iter_mut().any(has_ended));
+    // A socket that has no client yet gets one, and so does the one that has 31.
+    let mut last = connect("wg34");
+    others.push(connect("wg31"));
+    let ended: Vec<usize> = (0..others.len())
+        .filter(|&n| has_ended(&mut others[n]))
+        .collect();
+    // First the one that was silent for longest among 31 sockets with as many; then that of the 30
+    // others and wg31, which would have as many.
+    assert_eq!(ended, [0, 32]);
+    for client in [&mut first, &mut last] {
+        assert_eq!(ask(client, GET), DONE, "it was silent for longer, alone");
+    }
+}
+
+#[test]
+fn unfinished_requests_at_all_sockets_together_are_bounded() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (first, _told) = serve(&service, &dir, "wg0");
+    let (_second, _told) = serve(&service, &dir, "wg1");
+    // A client in the middle of a request, after so many MiB.
+    let unfinished = |name: &str, mib: usize| {
+        let mut client = dir.connect_to(name);
+        _ = client.write_all(b"set=1\nfwmark=");
+        _ = (0..mib).all(|_| client.write_all(&[b'1'; 1 << 20]).is_ok());
+        client
+    };
+    let mut large = unfinished("wg0", 40);
+    let mut answer = [0; 10];
+    unfinished("wg1", 30).read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"errno=12\n\n");
+    // What went with its socket does not count any more.
+    drop(first);
+    assert!(has_ended(&mut large));
+    let mut client = unfinished("wg1", 60);
+    assert_eq!(ask(&mut client, b"\n\n"), "errno=22\n\n");
+}
+
+#[test]
+fn only_the_owner_of_a_removed_file_learns_of_it() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let served: Vec<_> = (0..10)
+        .map(|n| serve(&service, &dir, &format!("wg{n}")))
+        .collect();
+    std::fs::remove_file(dir.path_of("wg3")).unwrap();
+    std::fs::rename(dir.path_of("wg5"), dir.0.join("elsewhere")).unwrap();
+    for n in [3, 5] {
+        assert_eq!(served[n].1.recv_timeout(PATIENCE).unwrap(), "Removed");
+    }
+    // The service has read all events when it answers what comes after them.
+    for n in [0, 1, 2, 4, 6, 7, 8, 9] {
+        assert_eq!(ask(&mut dir.connect_to(&format!("wg{n}")), GET), DONE);
+    }
+    for (_, told) in &served {
+        assert!(told.try_recv().is_err());
+    }
+}
+
+#[test]
+fn removal_of_the_file_before_it_is_served_is_noticed() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (tell, told) = mpsc::channel();
+    let removed = Server::bind_in(&dir.0, "wg0").unwrap();
+    std::fs::remove_file(dir.path()).unwrap();
+    let replaced = Server::bind_in(&dir.0, "wg1").unwrap();
+    std::fs::write(dir.0.join("other"), "").unwrap();
+    std::fs::rename(dir.0.join("other"), dir.path_of("wg1")).unwrap();
+    let _serving = [removed, replaced].map(|server| {
+        let tell = Mutex::new(tell.clone());
+        let notify = move |event: ServerEvent<'_>| {
+            assert!(matches!(event, ServerEvent::Removed));
+            tell.lock().unwrap().send(()).unwrap();
+        };
+        server.serve(&service, |_| Response::Done, notify).unwrap()
+    });
+    for _ in 0..2 {
+        told.recv_timeout(PATIENCE).unwrap();
+    }
+}
+
+/// A socket that is added and dropped by others' callbacks.
+type Slot = Arc<Mutex<Option<Serving>>>;
+
+#[test]
+fn a_handler_may_stop_its_own_socket() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (_other, _told) = serve(&service, &dir, "wg1");
+    let mut other = dir.connect_to("wg1");
+    assert_eq!(ask(&mut other, GET), DONE);
+    let slot = Slot::default();
+    let own = Arc::clone(&slot);
+    let handler = move |request| {
+        if request != Request::Get {
+            drop(own.lock().unwrap().take());
+        }
+        Response::Done
+    };
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    *slot.lock().unwrap() = Some(server.serve(&service, handler, |_| ()).unwrap());
+    let mut idle = dir.connect();
+    assert_eq!(ask(&mut idle, GET), DONE);
+    let mut client = dir.connect();
+    assert_eq!(ask(&mut client, b"set=1\n\nset=1\n\n"), DONE);
+    // Nothing is answered after that.
+    for mut client in [client, idle] {
+        assert_eq!(client.read(&mut [0; 16]).unwrap(), 0);
+    }
+    assert_eq!(ask(&mut other, GET), DONE);
+    assert_eq!(dir.names(), ["wg1.name", "wg1.sock"]);
+}
+
+#[test]
+fn a_notification_may_stop_its_own_socket() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (_other, _told) = serve(&service, &dir, "wg1");
+    let slot = Slot::default();
+    let (own, (tell, told)) = (Arc::clone(&slot), mpsc::channel());
+    let tell = Mutex::new(tell);
+    let notify = move |event: ServerEvent<'_>| {
+        assert!(matches!(event, ServerEvent::Removed));
+        drop(own.lock().unwrap().take());
+        tell.lock().unwrap().send(()).unwrap();
+    };
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let serving = server.serve(&service, |_| Response::Done, notify).unwrap();
+    *slot.lock().unwrap() = Some(serving);
+    let mut client = dir.connect();
+    assert_eq!(ask(&mut client, GET), DONE);
+    std::fs::remove_file(dir.path()).unwrap();
+    told.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(client.read(&mut [0; 16]).unwrap(), 0);
+    assert_eq!(ask(&mut dir.connect_to("wg1"), GET), DONE);
+    assert_eq!(dir.names(), ["wg1.name", "wg1.sock"]);
+}
+
+#[test]
+fn a_handler_may_add_and_stop_other_sockets() {
+    let dir = Dir::new();
+    let service = Arc::new(Service::start().unwrap());
+    let (weak, slot) = (Arc::downgrade(&service), Slot::default());
+    let other = Server::bind_in(&dir.0, "wg1").unwrap();
+    let other = Mutex::new(Some(other));
+    let handler = move |_| {
+        let mut slot = slot.lock().unwrap();
+        let other = other.lock().unwrap().take();
+        *slot = other.map(|other| {
+            let service = weak.upgrade().unwrap();
+            other.serve(&service, |_| Response::Done, |_| ()).unwrap()
+        });
+        Response::Done
+    };
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let _serving = server.serve(&service, handler, |_| ()).unwrap();
+    let mut client = dir.connect();
+    assert_eq!(ask(&mut client, GET), DONE);
+    let mut second = dir.connect_to("wg1");
+    assert_eq!(ask(&mut second, GET), DONE);
+    assert_eq!(ask(&mut client, GET), DONE);
+    assert_eq!(second.read(&mut [0; 16]).unwrap(), 0);
+    assert_eq!(ask(&mut client, GET), DONE);
+    assert_eq!(dir.names(), ["wg0.name", "wg0.sock"]);
+}
+
+#[test]
+fn with_the_service_go_its_sockets() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let served = ["wg0", "wg1"].map(|name| serve(&service, &dir, name));
+    let mut client = dir.connect();
+    assert_eq!(ask(&mut client, GET), DONE);
+    drop(service);
+    assert_eq!(dir.names(), [""; 0]);
+    assert!(has_ended(&mut client));
+    // Which returns.
+    drop(served);
+}
+
+#[test]
+fn after_a_panic_nothing_is_served_and_nobody_waits() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (_other, _told) = serve(&service, &dir, "wg1");
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let handler = |_| -> Response { panic!("a handler that panics, as the test wants") };
+    let _serving = server.serve(&service, handler, |_| ()).unwrap();
+    let mut client = dir.connect();
+    client.write_all(GET).unwrap();
+    assert_eq!(client.read(&mut [0; 16]).unwrap(), 0);
+    drop((_serving, _other));
+    assert_eq!(dir.names(), [""; 0]);
+    let late = Server::bind_in(&dir.0, "wg2").unwrap();
+    assert!(late.serve(&service, |_| Response::Done, |_| ()).is_err());
+    assert_eq!(dir.names(), [""; 0]);
+}
