@@ -9,7 +9,7 @@ mod queue_limit;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -46,7 +46,9 @@ pub struct Tun {
     offloads: Offloads,
     /// Both if the device has this queue only and the kernel lets us.
     last_arrival: Option<LastArrival>,
-    limit: Option<QueueLimit>,
+    /// Set once, if the device has this queue only.
+    limit: OnceLock<QueueLimit>,
+    has_other_queues: bool,
     /// A socket to ask for the device by, and the namespace that it is in: entering another one
     /// takes a thread.
     control: Mutex<Option<(Netns, Arc<OwnedFd>)>>,
@@ -116,12 +118,12 @@ impl Tun {
             fd,
             offloads,
             last_arrival: None,
-            limit: None,
+            limit: OnceLock::new(),
+            has_other_queues: flags & libc::IFF_MULTI_QUEUE != 0,
             control: Mutex::default(),
         };
-        if flags & libc::IFF_MULTI_QUEUE == 0 {
+        if !tun.has_other_queues {
             tun.last_arrival = LastArrival::of_tun(tun.fd.as_fd()).ok();
-            tun.limit = tun.limited(QUEUE_BYTES).ok();
         }
         // Any length from 10 on does for any kernel. It comes before the features that need it.
         let header = libc::c_int::try_from(VNET_HDR_LEN).unwrap_or(libc::c_int::MAX);
@@ -280,6 +282,17 @@ impl Tun {
         Ok(socket)
     }
 
+    /// Limits the bytes that wait in the queue, where the device has one only and the kernel and
+    /// this process's rights allow it. The kernel takes 10 to 30 ms for that, while packets pass.
+    pub fn limit_queue(&self) {
+        if !self.has_other_queues
+            && self.limit.get().is_none()
+            && let Ok(limit) = self.limited(QUEUE_BYTES)
+        {
+            let _ = self.limit.set(limit);
+        }
+    }
+
     /// Attaches a limit to the device, where it is.
     fn limited(&self, least: u64) -> io::Result<QueueLimit> {
         let attach = || QueueLimit::attach(self.ifindex()?, least);
@@ -289,7 +302,7 @@ impl Tun {
     /// Packets that the limit of the queue's length has dropped so far and that no TCP of this host
     /// keeps.
     pub fn lost_to_limit(&self) -> u64 {
-        self.limit.as_ref().map_or(0, QueueLimit::lost)
+        self.limit.get().map_or(0, QueueLimit::lost)
     }
 
     /// The offloads of the TUN that are in force; those of the socket are returned as they were
@@ -302,7 +315,7 @@ impl Tun {
 impl TunQueue for Tun {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let read = rustix::io::read(&self.fd, buf);
-        if let Some(limit) = &self.limit {
+        if let Some(limit) = self.limit.get() {
             match read {
                 Ok(len) => limit.took(Some(len.saturating_sub(VNET_HDR_LEN))),
                 Err(Errno::AGAIN) => limit.took(None),

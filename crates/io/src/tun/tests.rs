@@ -553,9 +553,7 @@ fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
         // A packet that is held back is an error for some senders.
         let _ = sender.send_to(&vec![7; len - 28], "10.8.0.2:9");
     };
-    // In place of the one that every device has.
-    tun.limit = None;
-    tun.limit = Some(tun.limited(40_000).unwrap());
+    tun.limit = tun.limited(40_000).unwrap().into();
     (net, tun, send)
 }
 
@@ -668,7 +666,7 @@ fn packets_that_a_limited_queue_drops_are_counted() {
 #[test]
 fn every_queue_is_limited_to_a_few_megabytes() {
     let (_net, mut tun, send) = limited(65_000, 200);
-    tun.limit = None;
+    tun.limit.take();
     let wait = |tun: &Tun| {
         for _ in 0..150 {
             send(60_000);
@@ -677,6 +675,7 @@ fn every_queue_is_limited_to_a_few_megabytes() {
     };
     assert_eq!(once_detached(150, || wait(&tun)), 150);
     let tun = Tun::from_fd(tun.fd.try_clone().unwrap(), Offloads::ALL).unwrap();
+    tun.limit_queue();
     assert_eq!(wait(&tun), 70);
 }
 
@@ -770,7 +769,7 @@ fn the_queue_limit_follows_its_device_and_ends_with_it() {
     };
     assert_eq!(wait(&tun), 5);
     // 2. until the process that set it is gone
-    tun.limit = None;
+    tun.limit.take();
     assert_eq!(once_detached(10, || wait(&tun)), 10);
 }
 
