@@ -71,7 +71,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Run an interface: the same as `adit INTERFACE`, for an interface of any name
+    /// Run interfaces in one process; with one, the same as `adit INTERFACE`, of any name
     Run(RunArgs),
     /// Bring up a tunnel from a wg-quick configuration file
     #[command(after_help = AFTER_UP_HELP)]
@@ -124,12 +124,16 @@ pub(crate) enum Command {
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct RunArgs {
-    /// Name of the interface to create
+    /// Name of the interface to create; `adit run` takes several, and one process serves them all
     #[arg(value_name = "INTERFACE", required = true, value_parser = interface_name)]
-    pub(crate) interface: String,
+    pub(crate) interfaces: Vec<String>,
     /// Stay in the foreground and log to standard error
     #[arg(short, long)]
     pub(crate) foreground: bool,
+    /// Start no process: have the one that serves this interface serve the new ones, too
+    #[arg(long, value_name = "INTERFACE", value_parser = interface_name,
+          conflicts_with_all = ["foreground", "disable_offload", "background", "die_with", "control_dir"])]
+    pub(crate) join: Option<String>,
     /// Never use this offload: tun-tso, tun-uso, tun-tunnel, tun-gro-tcp, tun-gro-udp,
     /// tun-gro-tunnel, udp-gso or udp-gro; repeatable
     #[arg(long, value_name = "NAME")]
@@ -151,7 +155,7 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     pub(crate) fn new(interface: &str) -> Self {
         Self {
-            interface: interface.to_owned(),
+            interfaces: vec![interface.to_owned()],
             ..Self::default()
         }
     }
@@ -171,6 +175,10 @@ pub(crate) struct UpArgs {
     /// Stay until the tunnel ends, and take it down on SIGTERM and SIGINT
     #[arg(short, long)]
     pub(crate) foreground: bool,
+    /// Start no process: have the one that serves this interface serve the new one, too
+    #[arg(long, value_name = "INTERFACE", value_parser = interface_name,
+          conflicts_with_all = ["foreground", "disable_offload"])]
+    pub(crate) join: Option<String>,
     /// Never use this offload (see `adit --help`); repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) disable_offload: Vec<String>,
@@ -210,6 +218,11 @@ pub(crate) fn misspelt(interface: &str) -> Option<String> {
     let slip = meant.len() > 3 || letters(&meant) == letters(interface);
     let digit = interface.bytes().any(|byte| byte.is_ascii_digit());
     (slip && !digit).then_some(meant)
+}
+
+/// Whether `word` is a command.
+pub(crate) fn is_command(word: &str) -> bool {
+    Cli::command().find_subcommand(word).is_some()
 }
 
 /// The command that is one typing mistake away from `word`.

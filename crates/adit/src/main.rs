@@ -29,7 +29,8 @@ fn main() -> ExitCode {
             // ends with 1.
             let word = std::env::args_os().nth(1).unwrap_or_default();
             let word = word.to_string_lossy();
-            if error.kind() == ErrorKind::ArgumentConflict && !word.starts_with('-') {
+            let is_interface = !word.starts_with('-') && !cli::is_command(&word);
+            if error.kind() == ErrorKind::ArgumentConflict && is_interface {
                 // clap would speak of a subcommand that the user did not type.
                 say!("adit: nothing may follow {word}, the interface to create: see `adit --help`");
             } else {
@@ -60,7 +61,24 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
     match (cli.command, cli.run) {
         (None, Some(args)) => {
-            let name = &args.interface;
+            let name = &args.interfaces[0];
+            if args.interfaces.len() > 1 {
+                let next = &args.interfaces[1];
+                let hint = match cli::command_near(name) {
+                    Some(meant) => format!("perhaps `adit {meant}` is meant"),
+                    None if cli::is_command(next) => {
+                        format!("perhaps `adit {next} {name}` is meant")
+                    }
+                    None => {
+                        let names = args.interfaces.join(" ");
+                        format!("`adit run {names}` has one process serve several")
+                    }
+                };
+                failure::bail!(
+                    Mistake,
+                    "nothing may follow {name}, the interface to create; {hint}"
+                );
+            }
             if let Some(meant) = cli::misspelt(name)
                 && !run::is_meant(&args)
             {

@@ -71,11 +71,14 @@ struct Quick {
 pub(crate) fn up(args: &UpArgs) -> Result<()> {
     require_rights()?;
     // When PID 1 of a container ends, so does all that it started.
-    if args.foreground || std::process::id() == 1 {
+    if args.join.is_none() && (args.foreground || std::process::id() == 1) {
         return foreground::up(args);
     }
     let (quick, netlink) = Quick::prepare(args)?;
-    run::start_in_background(&quick.process(args))?;
+    match &args.join {
+        Some(with) => run::join(with, &quick.name)?,
+        None => drop(run::start_in_background(&quick.process(args))?),
+    }
     quick.bring_up_or_undo(&netlink)
 }
 

@@ -3,37 +3,41 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status;
-use adit_ctl::uapi::{Request, Response, UapiError};
+use adit_ctl::uapi::{Response, UapiError};
 use adit_engine::{CommandError, Interface};
 use adit_io::Offloads;
 use adit_netlink::Netlink;
 use adit_netlink::ethtool::tx_udp_segmentation;
-use adit_proto::config::DeviceStatus;
+use adit_proto::config::{DeviceChange, DeviceStatus};
 
-/// On the control socket.
-pub(super) fn request(engine: &Interface, request: Request) -> Response {
-    match request {
-        Request::Get => engine.get().map(Response::Status),
-        Request::Set(change) => engine.set(change).map(|()| Response::Done),
-    }
-    .unwrap_or_else(|error| Response::Refused(uapi_error(error)))
+/// To `get` on the control socket.
+pub(super) fn get(interface: &Interface) -> Response {
+    let status = interface.get().map(Response::Status);
+    status.unwrap_or_else(refused)
 }
 
-fn uapi_error(error: CommandError) -> UapiError {
-    UapiError::new(error.errno().raw_os_error(), error.to_string())
+/// To `set` on the control socket.
+pub(super) fn set(interface: &Interface, change: DeviceChange) -> Response {
+    let done = interface.set(change).map(|()| Response::Done);
+    done.unwrap_or_else(refused)
+}
+
+fn refused(error: CommandError) -> Response {
+    let errno = error.errno().raw_os_error();
+    Response::Refused(UapiError::new(errno, error.to_string()))
 }
 
 /// On the status socket. `tun` is what is in force of the TUN's offloads.
-pub(super) fn status(engine: &Interface, name: &str, tun: Offloads) -> status::Interface {
-    let device = engine.get().unwrap_or_default();
-    let report = engine.report();
+pub(super) fn status(interface: &Interface, name: &str, tun: Offloads) -> status::Interface {
+    let device = interface.get().unwrap_or_default();
+    let report = interface.report();
     let offloads = report.offloads.and(Offloads {
         udp_gso: true,
         udp_gro: true,
         ..tun
     });
-    let mut interface = status::Interface::new(name, &device, false);
-    interface.engine = Some(status::Engine {
+    let mut status = status::Interface::new(name, &device, false);
+    status.engine = Some(status::Engine {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         aead: report.aead.to_owned(),
         shards: u32::try_from(report.shards).unwrap_or(u32::MAX),
@@ -53,7 +57,7 @@ pub(super) fn status(engine: &Interface, name: &str, tun: Offloads) -> status::I
                 .map(|(name, count, _)| (name, count)),
         ),
     });
-    interface
+    status
 }
 
 fn named(counters: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {

@@ -33,7 +33,7 @@ pub(crate) fn start(args: &RunArgs) -> Result<Child> {
             command.env("LOG_LEVEL", "error");
         }
     }
-    command.args(["--", &args.interface]);
+    command.arg("--").args(&args.interfaces);
     let stdin = if super::inherited_number("WG_UAPI_FD")? == Some(0) {
         Stdio::inherit()
     } else {

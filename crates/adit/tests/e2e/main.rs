@@ -18,6 +18,7 @@ mod handshakes;
 mod interface;
 mod interop;
 mod kernel;
+mod many;
 mod mistakes;
 mod offloads;
 mod paths;

@@ -87,6 +87,20 @@ impl Start {
     }
 }
 
+/// The processes of the host that run the implementation under test, in the host's numbers.
+pub fn processes(host: &Container) -> Vec<u32> {
+    let program = Program::Adit.path();
+    std::fs::read_dir(host.path("/proc"))
+        .expect("the host's /proc")
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let exe = std::fs::read_link(entry.path().join("exe")).ok()?;
+            (exe == program).then_some(pid)
+        })
+        .collect()
+}
+
 /// A running implementation. Its log is printed when the test that owns it panics.
 pub struct Daemon {
     pub host: Container,

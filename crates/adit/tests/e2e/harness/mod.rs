@@ -18,7 +18,7 @@ mod watchdog;
 pub use capture::Capture;
 pub use container::{Container, link, move_link};
 pub use guest::Guest;
-pub use implementation::{Daemon, Program, Start, peer};
+pub use implementation::{Daemon, Program, Start, peer, processes};
 pub use systemd::Systemd;
 pub use topology::{Family, Natted, Routed, SitePair};
 pub use traffic::{
