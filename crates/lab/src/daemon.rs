@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use adit_testbed::framing::TUNNEL_MTU;
 use adit_testbed::process::{self, Process};
 use adit_testbed::{Host, interrupt, proc};
 
-use crate::implementation::Entry;
+use crate::implementation::{Entry, Implementation};
 use crate::sandbox::Failure;
 
 /// How long a daemon, and a first packet, may take.
@@ -37,24 +38,39 @@ pub(crate) fn keys() -> Result<Keys, Failure> {
 
 /// Starts the daemon of an interface, and waits for its control socket.
 pub(crate) fn start(host: &Host, entry: &Entry, interface: &str) -> Result<Process, Failure> {
-    let binary = entry.binary.as_deref().ok_or("it has no binary")?;
     let arguments = entry.who.arguments(interface);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut command = process::command(&binary.to_string_lossy(), &arguments);
+    spawn(host, entry, &arguments, &[interface.to_owned()])
+}
+
+/// Starts a daemon, and waits for the control sockets of its interfaces.
+fn spawn(
+    host: &Host,
+    entry: &Entry,
+    arguments: &[&str],
+    interfaces: &[String],
+) -> Result<Process, Failure> {
+    let binary = entry.binary.as_deref().ok_or("it has no binary")?;
+    let (Some(first), Some(last)) = (interfaces.first(), interfaces.last()) else {
+        return Err("it has no interface".into());
+    };
+    let mut command = process::command(&binary.to_string_lossy(), arguments);
     command
         .env("LOG_LEVEL", "error")
         .env("WG_LOG_LEVEL", "error")
         .env("WG_PROCESS_FOREGROUND", "1");
-    let path = log_path(interface);
+    let path = log_path(first);
     let log = host.run(move || std::fs::File::create(path))?;
     command
         .stdout(Stdio::from(log.try_clone()?))
         .stderr(Stdio::from(log));
     let mut daemon = host.spawn(command)?;
-    let deadline = Instant::now() + READY;
+    let limit = READY + READY * u32::try_from(interfaces.len())? / 100;
+    let deadline = Instant::now() + limit;
     let mut answers_since = None;
     loop {
-        let socket = format!("/var/run/wireguard/{interface}.sock");
+        // A process that serves several makes them in their order.
+        let socket = format!("/var/run/wireguard/{last}.sock");
         let there = host
             .run(|| std::fs::metadata(socket).is_ok_and(|socket| socket.file_type().is_socket()));
         if there {
@@ -76,12 +92,49 @@ pub(crate) fn start(host: &Host, entry: &Entry, interface: &str) -> Result<Proce
         if !daemon.is_alive() || Instant::now() > deadline {
             return Err(format!(
                 "the daemon did not start: {}",
-                read_log(host, interface)?.trim()
+                read_log(host, first)?.trim()
             )
             .into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Starts the daemons of several interfaces: one process for all where the implementation can.
+pub(crate) fn start_several(
+    host: &Host,
+    entry: &Entry,
+    interfaces: &[String],
+) -> Result<Vec<Process>, Failure> {
+    match (entry.who, interfaces) {
+        (Implementation::Adit, [_, _, ..]) => {
+            let names = interfaces.iter().map(String::as_str);
+            let arguments: Vec<&str> = ["run", "-f"].into_iter().chain(names).collect();
+            Ok(vec![spawn(host, entry, &arguments, interfaces)?])
+        }
+        _ => interfaces
+            .iter()
+            .map(|interface| start(host, entry, interface))
+            .collect(),
+    }
+}
+
+/// Gives an interface its key, port and peer, its address and MTU.
+pub(crate) fn configure(
+    host: &Host,
+    private: &str,
+    name: &str,
+    port_and_peer: &str,
+    address: IpAddr,
+) -> Result<(), Failure> {
+    let private = private.to_owned();
+    host.run(move || std::fs::write("/run/key", private))?;
+    let set = format!("set {name} private-key /run/key listen-port {port_and_peer}");
+    let words: Vec<&str> = set.split_whitespace().collect();
+    host.output("wg", &words, READY)?;
+    host.bring_up(name, &[(address, 32)], Some(u32::try_from(TUNNEL_MTU)?))?;
+    host.ip(&format!("route replace 10.77.0.1/32 dev {name}"))?;
+    Ok(())
 }
 
 fn log_path(interface: &str) -> String {

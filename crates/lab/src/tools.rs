@@ -81,7 +81,9 @@ impl Iperf {
         at: &Host,
         to: IpAddr,
     ) -> Result<Running, Failure> {
-        let server = process::command("iperf3", &["-s", "-1", "--forceflush"]);
+        // At this address, so that servers for several addresses of a host run side by side.
+        let at_address = to.to_string();
+        let server = process::command("iperf3", &["-s", "-1", "--forceflush", "-B", &at_address]);
         let mut server = at.spawn(server)?;
         server.wait_for_line("listening", Duration::from_secs(5))?;
         let mut args = vec![

@@ -55,6 +55,16 @@ pub struct Memory {
     pub peak: f64,
 }
 
+/// How many threads a process has.
+///
+/// # Errors
+///
+/// The process has ended, or `/proc` is not mounted.
+pub fn threads(pid: u32) -> io::Result<usize> {
+    let status = process(pid)?.status().map_err(error)?;
+    usize::try_from(status.threads).map_err(io::Error::other)
+}
+
 /// The memory of a process.
 ///
 /// # Errors

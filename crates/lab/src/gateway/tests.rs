@@ -1,3 +1,4 @@
+use super::measures::{GAP, STREAM_RATIO};
 use super::*;
 
 fn report(rounds: &[(Case, f64, f64)]) -> GatewayReport {

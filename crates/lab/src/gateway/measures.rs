@@ -1,0 +1,144 @@
+//! What is measured, and the goals.
+
+use super::Case;
+
+/// A quantity that is measured in a case.
+pub(super) struct Measure {
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    pub(super) unit: &'static str,
+    pub(super) places: usize,
+}
+
+pub(super) const STREAM: &str = "stream";
+pub(super) const STREAM_BESIDE: &str = "stream_beside";
+pub(super) const STREAM_RATIO: &str = "stream_ratio";
+pub(super) const PING: &str = "ping_p50";
+pub(super) const PING_BESIDE: &str = "ping_beside_p50";
+pub(super) const PING_BESIDE_P99: &str = "ping_beside_p99";
+pub(super) const LOST: &str = "ping_beside_lost";
+pub(super) const GAP: &str = "ping_beside_gap";
+pub(super) const SLOW_TCP: &str = "slow_tcp";
+
+pub(super) const ONE_RATE: &str = "one_tunnel";
+pub(super) const FOUR_RATE: &str = "four_tunnels";
+pub(super) const FOUR_RATE_RATIO: &str = "four_tunnels_ratio";
+pub(super) const ONE_CPU: &str = "one_cpu";
+pub(super) const FOUR_CPU: &str = "four_cpu";
+pub(super) const FOUR_CPU_RATIO: &str = "four_cpu_ratio";
+pub(super) const ONE_MEMORY: &str = "one_memory";
+pub(super) const FOUR_MEMORY: &str = "four_memory";
+pub(super) const FOUR_MEMORY_RATIO: &str = "four_memory_ratio";
+
+pub(super) const COUNT: &str = "interfaces";
+pub(super) const START: &str = "start";
+pub(super) const START_EACH: &str = "start_each";
+pub(super) const MEMORY: &str = "memory";
+pub(super) const MEMORY_EACH: &str = "memory_each";
+pub(super) const THREADS: &str = "threads";
+pub(super) const IDLE_CPU: &str = "idle_cpu";
+
+pub(super) const JAIN: &str = "jain";
+pub(super) const SHARES: &str = "share_ratio";
+pub(super) const TOTAL: &str = "total";
+
+/// Delivered goodput by offered rate, in Gb/s; without a rate, as fast as the sender can.
+pub(super) const OFFERED: [(&str, Option<f64>); 7] = [
+    ("offered_0.1", Some(0.1)),
+    ("offered_0.25", Some(0.25)),
+    ("offered_0.5", Some(0.5)),
+    ("offered_1", Some(1.0)),
+    ("offered_2", Some(2.0)),
+    ("offered_4", Some(4.0)),
+    ("offered_most", None),
+];
+pub(super) const MOST: &str = "goodput_most";
+pub(super) const TWICE: &str = "goodput_at_twice";
+pub(super) const TWICE_RATIO: &str = "goodput_at_twice_ratio";
+
+pub(super) const MEASURES: [Measure; 38] = [
+    measure(STREAM, "TCP to the fast peer, alone", "Gb/s", 2),
+    measure(STREAM_BESIDE, "the same beside the flood", "Gb/s", 2),
+    measure(STREAM_RATIO, "  of the stream alone", "×", 2),
+    measure(PING, "ping the fast peer, p50", "ms", 2),
+    measure(PING_BESIDE, "the same beside the flood, p50", "ms", 2),
+    measure(PING_BESIDE_P99, "  p99", "ms", 2),
+    measure(LOST, "  not answered", "%", 1),
+    measure(GAP, "  longest time without an answer", "ms", 0),
+    measure(SLOW_TCP, "TCP to the slow peer, alone", "Mb/s", 2),
+    measure(ONE_RATE, "TCP, 4 streams, 1 tunnel", "Gb/s", 2),
+    measure(FOUR_RATE, "  4 tunnels", "Gb/s", 2),
+    measure(FOUR_RATE_RATIO, "  4 of 1", "×", 2),
+    measure(ONE_CPU, "CPU of both ends, 1 tunnel", "s/GB", 2),
+    measure(FOUR_CPU, "  4 tunnels", "s/GB", 2),
+    measure(FOUR_CPU_RATIO, "  4 of 1", "×", 2),
+    measure(ONE_MEMORY, "memory of both ends, 1 tunnel", "MiB", 1),
+    measure(FOUR_MEMORY, "  4 tunnels", "MiB", 1),
+    measure(FOUR_MEMORY_RATIO, "  4 of 1", "×", 2),
+    measure(COUNT, "interfaces, each with one peer", "", 0),
+    measure(START, "time until all answer", "s", 2),
+    measure(START_EACH, "  for each", "ms", 1),
+    measure(MEMORY, "memory", "MiB", 1),
+    measure(MEMORY_EACH, "  for each", "KiB", 0),
+    measure(THREADS, "threads", "", 0),
+    measure(IDLE_CPU, "CPU of 5 idle seconds", "ms", 0),
+    measure(JAIN, "Jain's index, 1 stream a peer", "", 3),
+    measure(SHARES, "16 streams to one peer, 1 to the other", "×", 2),
+    measure(TOTAL, "all streams", "Gb/s", 2),
+    measure(OFFERED[0].0, "goodput of UDP, offered 0.1 Gb/s", "Gb/s", 2),
+    measure(OFFERED[1].0, "  0.25 Gb/s", "Gb/s", 2),
+    measure(OFFERED[2].0, "  0.5 Gb/s", "Gb/s", 2),
+    measure(OFFERED[3].0, "  1 Gb/s", "Gb/s", 2),
+    measure(OFFERED[4].0, "  2 Gb/s", "Gb/s", 2),
+    measure(OFFERED[5].0, "  4 Gb/s", "Gb/s", 2),
+    measure(OFFERED[6].0, "  as much as the sender can", "Gb/s", 2),
+    measure(MOST, "  the most", "Gb/s", 2),
+    measure(TWICE, "  offered twice that", "Gb/s", 2),
+    measure(TWICE_RATIO, "  of the most", "×", 2),
+];
+
+const fn measure(
+    id: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    places: usize,
+) -> Measure {
+    Measure {
+        id,
+        title,
+        unit,
+        places,
+    }
+}
+
+/// How a value and its goal compare.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+    /// So many times the best other implementation, at least.
+    TimesBest(f64),
+}
+
+/// What Adit is to reach in a case. `cpus` are those of the machine.
+pub(super) fn goals(case: Case, cpus: usize) -> Vec<(&'static str, Goal)> {
+    use Goal::{AtLeast, AtMost, TimesBest};
+    match case {
+        Case::FourTunnels => vec![
+            (FOUR_RATE_RATIO, AtLeast(0.97)),
+            (FOUR_CPU_RATIO, AtMost(1.05)),
+            (FOUR_MEMORY_RATIO, AtMost(1.3)),
+        ],
+        Case::Interfaces => vec![
+            (START, AtMost(10.0)),
+            (MEMORY, AtMost(250.0)),
+            (THREADS, AtMost(adit_testbed::stats::to_f64(cpus + 4))),
+        ],
+        Case::Peers2 => vec![(JAIN, AtLeast(0.95)), (SHARES, AtMost(1.3))],
+        Case::Peers8 | Case::Peers64 => vec![(JAIN, AtLeast(0.95))],
+        Case::Overload | Case::OverloadBoth => {
+            vec![(TWICE_RATIO, AtLeast(0.9)), (TWICE, TimesBest(1.0))]
+        }
+        _ => vec![(STREAM_RATIO, AtLeast(0.9)), (GAP, AtMost(50.0))],
+    }
+}

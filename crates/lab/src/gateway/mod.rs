@@ -1,0 +1,208 @@
+//! `adit-lab gateway`: what a gateway with many peers and interfaces is measured by.
+//!
+//! - `slow`: whether peers are delayed when the path to another one fails;
+//! - `tunnels`: many interfaces, in one process where the implementation can;
+//! - `fairness`: what each of several busy peers gets;
+//! - `overload`: what an application receives of more than can be carried.
+
+mod fairness;
+mod measures;
+mod overload;
+mod peers;
+mod report;
+mod slow;
+mod tunnels;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use adit_testbed::interrupt;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::implementation::{Entry, Implementation};
+use crate::install;
+use crate::output::Json;
+use crate::sandbox::Failure;
+use crate::tools;
+use measures::MEASURES;
+use report::GatewayReport;
+
+/// Measures what a gateway with many peers and interfaces needs: isolation, fairness, overload.
+///
+/// Builds hosts in network namespaces, and measures each implementation in alternating rounds.
+///
+/// Isolation: a TCP stream and pings to one peer, alone and beside a UDP flood of 200 Mb/s to peers
+/// behind a path that fails. Interfaces: four tunnels against one, and a thousand idle ones.
+/// Fairness: TCP to 2, 8 and 64 peers at once. Overload: what an application that reads one
+/// datagram a call receives of UDP, by offered rate, in one direction and in both.
+///
+/// Needs root, iperf3, ping, ip, tc and wg. Leaves nothing behind.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct GatewayArgs {
+    /// How many rounds.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Measure only these cases.
+    #[arg(long, value_delimiter = ',', value_name = "CASE")]
+    only: Vec<Case>,
+    /// Run only these.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    implementations: Vec<Implementation>,
+    /// The Adit to measure (the binary itself, no script), instead of building the one in the
+    /// repository.
+    #[arg(long, value_name = "PATH")]
+    adit: Option<PathBuf>,
+    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
+    /// error).
+    ///
+    /// One object with `schema` (1), `command`, `machine`, `rounds` and `implementations`. Each of
+    /// the `cases` has `measures`, and each of these, for each implementation, the value of every
+    /// round, `median`, `min`, `max` and `spread`. Each of the `goals` has `name`, `value`, `goal`
+    /// and `met`. `notes` say what did not work. Fields are only ever added under the same schema
+    /// number.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Case {
+    /// One peer behind 10 Mb/s.
+    Slow,
+    /// 50 peers behind 10 Mb/s.
+    SlowPeers,
+    /// Packets vanish on the path.
+    BlackHole,
+    /// The address of the peer's host is not resolved.
+    NoNeighbour,
+    /// The gateway has no route to the peer.
+    NoRoute,
+    /// The peer's port is closed: ICMP errors come back.
+    ClosedPort,
+    /// Four tunnels between two hosts, against one.
+    FourTunnels,
+    /// A thousand interfaces in one process; a hundred where each needs a process of its own.
+    Interfaces,
+    /// Bulk TCP to two peers.
+    #[value(name = "peers-2")]
+    #[serde(rename = "peers-2")]
+    Peers2,
+    /// Bulk TCP to 8 peers.
+    #[value(name = "peers-8")]
+    #[serde(rename = "peers-8")]
+    Peers8,
+    /// Bulk TCP to 64 peers.
+    #[value(name = "peers-64")]
+    #[serde(rename = "peers-64")]
+    Peers64,
+    /// More UDP than can be carried, in one direction.
+    Overload,
+    /// The same in both directions.
+    OverloadBoth,
+}
+
+impl Case {
+    const ALL: [Self; 13] = [
+        Self::Slow,
+        Self::SlowPeers,
+        Self::BlackHole,
+        Self::NoNeighbour,
+        Self::NoRoute,
+        Self::ClosedPort,
+        Self::FourTunnels,
+        Self::Interfaces,
+        Self::Peers2,
+        Self::Peers8,
+        Self::Peers64,
+        Self::Overload,
+        Self::OverloadBoth,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Slow => "slow",
+            Self::SlowPeers => "slow-peers",
+            Self::BlackHole => "black-hole",
+            Self::NoNeighbour => "no-neighbour",
+            Self::NoRoute => "no-route",
+            Self::ClosedPort => "closed-port",
+            Self::FourTunnels => "four-tunnels",
+            Self::Interfaces => "interfaces",
+            Self::Peers2 => "peers-2",
+            Self::Peers8 => "peers-8",
+            Self::Peers64 => "peers-64",
+            Self::Overload => "overload",
+            Self::OverloadBoth => "overload-both",
+        }
+    }
+
+    /// One round.
+    fn measure(self, entry: &Entry) -> Result<Values, Failure> {
+        match self {
+            Self::FourTunnels => tunnels::four(entry),
+            Self::Interfaces => tunnels::interfaces(entry),
+            Self::Peers2 => fairness::fairness(entry, 2),
+            Self::Peers8 => fairness::fairness(entry, 8),
+            Self::Peers64 => fairness::fairness(entry, 64),
+            Self::Overload => overload::overload(entry, false),
+            Self::OverloadBoth => overload::overload(entry, true),
+            failing_path => slow::slow(entry, failing_path),
+        }
+    }
+}
+
+/// Values of one round, by the id of their measure.
+type Values = Vec<(&'static str, f64)>;
+
+/// Runs all cases.
+pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
+    tools::require(&tools::LOAD)?;
+    let json = Json::open(args.json.as_deref())?;
+    let mut report = GatewayReport::new(args.rounds);
+    report.find(args)?;
+    let cases = if args.only.is_empty() {
+        Case::ALL.to_vec()
+    } else {
+        args.only.clone()
+    };
+    for round in 1..=args.rounds {
+        eprintln!("round {round} of {}", args.rounds);
+        for entry in install::order(&report.implementations, round) {
+            for &case in &cases {
+                interrupt::check()?;
+                eprint!("  {:<14}{:<14}", entry.who.name(), case.name());
+                match case.measure(&entry) {
+                    Ok(values) => {
+                        eprintln!("{}", progress(case, &values));
+                        report.add(case, entry.who, values);
+                    }
+                    Err(why) => {
+                        interrupt::check()?;
+                        eprintln!("failed: {why}");
+                        report.note(round, entry.who, case, &why);
+                    }
+                }
+            }
+        }
+    }
+    report.machine.finish();
+    json.publish(&report.table(), || {
+        Ok(serde_json::to_string_pretty(&report.document())?)
+    })
+}
+
+/// The values that goals are about.
+fn progress(case: Case, values: &Values) -> String {
+    let goals = measures::goals(case, 1);
+    let shown = values.iter().filter_map(|(id, value)| {
+        let wanted = goals.iter().any(|(of, _)| of == id);
+        let measure = MEASURES.iter().find(|measure| measure.id == *id)?;
+        let places = measure.places;
+        wanted.then(|| format!("{id} {value:.places$} {}", measure.unit))
+    });
+    shown.collect::<Vec<_>>().join(" · ")
+}

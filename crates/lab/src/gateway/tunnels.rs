@@ -1,0 +1,205 @@
+//! Two hosts with several tunnels between them.
+//!
+//! ```text
+//!    left 10.76.1.1 ───────── veth ───────── 10.76.1.2 right
+//!    wg0, wg1 ...  10.78.0.1, 10.78.1.1 ...  10.78.0.2 ...
+//! ```
+//!
+//! Each host runs one process where the implementation can serve several interfaces, or else one
+//! for each.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use adit_testbed::framing::TUNNEL_MTU;
+use adit_testbed::process::Process;
+use adit_testbed::stats::to_f64;
+use adit_testbed::{Host, link, proc};
+
+use super::Values;
+use super::measures::{
+    COUNT, FOUR_CPU, FOUR_CPU_RATIO, FOUR_MEMORY, FOUR_MEMORY_RATIO, FOUR_RATE, FOUR_RATE_RATIO,
+    IDLE_CPU, MEMORY, MEMORY_EACH, ONE_CPU, ONE_MEMORY, ONE_RATE, START, START_EACH, THREADS,
+};
+use crate::daemon::{self, READY};
+use crate::implementation::{Entry, Implementation};
+use crate::measure::wait;
+use crate::sandbox::Failure;
+use crate::tools::{Iperf, Running};
+
+const LINK: &str = "ve1";
+/// Seconds of each stream.
+const SECONDS: u32 = 4;
+
+/// The hosts, and what runs there.
+pub(super) struct Tunnels {
+    // The daemons are stopped before their hosts go.
+    daemons: Vec<Process>,
+    pub(super) left: Host,
+    pub(super) right: Host,
+}
+
+/// The inner address of one end of a tunnel: 1 for the left one, 2 for the right one.
+pub(super) fn inner(tunnel: u8, end: u8) -> IpAddr {
+    Ipv4Addr::new(10, 78, tunnel, end).into()
+}
+
+fn name(tunnel: usize) -> String {
+    format!("wg{tunnel}")
+}
+
+fn host() -> Result<Host, Failure> {
+    let host = Host::new()?;
+    host.own_run()?;
+    Ok(host)
+}
+
+impl Tunnels {
+    pub(super) fn new(entry: &Entry, count: u8) -> Result<Self, Failure> {
+        let mut this = Self {
+            daemons: Vec::new(),
+            left: host()?,
+            right: host()?,
+        };
+        link(&this.left, &this.right, LINK)?;
+        for (host, last) in [(&this.left, 1), (&this.right, 2)] {
+            let address = Ipv4Addr::new(10, 76, 1, last).into();
+            host.bring_up(LINK, &[(address, 24)], None)?;
+            let names: Vec<String> = (0..count.into()).map(name).collect();
+            this.daemons
+                .extend(daemon::start_several(host, entry, &names)?);
+        }
+        for tunnel in 0..count {
+            let (left, right) = (daemon::keys()?, daemon::keys()?);
+            let ends = [
+                (&this.left, &left.private, &right.public, 1, 2),
+                (&this.right, &right.private, &left.public, 2, 1),
+            ];
+            for (host, private, public, own, other) in ends {
+                let private = private.clone();
+                host.run(move || std::fs::write("/run/key", private))?;
+                let name = name(tunnel.into());
+                let port = 51_820 + u16::from(tunnel);
+                let set = format!(
+                    "set {name} private-key /run/key listen-port {port} peer {public} endpoint 10.76.1.{other}:{port} \
+                     allowed-ips 10.78.{tunnel}.0/24"
+                );
+                let words: Vec<&str> = set.split_whitespace().collect();
+                host.output("wg", &words, READY)?;
+                let mtu = u32::try_from(TUNNEL_MTU)?;
+                host.bring_up(&name, &[(inner(tunnel, own), 24)], Some(mtu))?;
+            }
+        }
+        for tunnel in 0..count {
+            daemon::wait_for(&this.left, inner(tunnel, 2))?;
+        }
+        Ok(this)
+    }
+
+    fn cpu_time(&self) -> Result<Duration, Failure> {
+        let times = self
+            .daemons
+            .iter()
+            .map(|daemon| proc::cpu_time(daemon.id()));
+        Ok(times.sum::<std::io::Result<Duration>>()?)
+    }
+
+    /// In MiB.
+    fn memory(&self) -> Result<f64, Failure> {
+        memory(&self.daemons)
+    }
+
+    /// Four TCP streams from left to right, shared by the tunnels: Gb/s, and CPU seconds of all
+    /// daemons for each GB.
+    fn load(&self, tunnels: u8) -> Result<(f64, f64), Failure> {
+        let before = self.cpu_time()?;
+        let streams = (0..tunnels).map(|tunnel| {
+            let iperf = Iperf::tcp(4 / u32::from(tunnels), SECONDS);
+            iperf.start_between(&self.left, &self.right, inner(tunnel, 2))
+        });
+        let streams = streams.collect::<Result<Vec<Running>, _>>()?;
+        let (mut gbps, mut bytes) = (0.0, 0.0);
+        for stream in streams {
+            let flow = stream.finish()?;
+            gbps += flow.gbps();
+            bytes += flow.bytes;
+        }
+        let spent = self.cpu_time()?.saturating_sub(before);
+        Ok((gbps, spent.as_secs_f64() / (bytes / 1e9)))
+    }
+}
+
+fn memory(daemons: &[Process]) -> Result<f64, Failure> {
+    let mut sum = 0.0;
+    for daemon in daemons {
+        sum += proc::memory(daemon.id())?.now;
+    }
+    Ok(sum)
+}
+
+/// Four tunnels against one.
+pub(super) fn four(entry: &Entry) -> Result<Values, Failure> {
+    let measured = |tunnels: u8| -> Result<[f64; 3], Failure> {
+        let hosts = Tunnels::new(entry, tunnels)?;
+        let (gbps, cpu) = hosts.load(tunnels)?;
+        Ok([gbps, cpu, hosts.memory()?])
+    };
+    let (one, four) = (measured(1)?, measured(4)?);
+    Ok(vec![
+        (ONE_RATE, one[0]),
+        (FOUR_RATE, four[0]),
+        (FOUR_RATE_RATIO, four[0] / one[0]),
+        (ONE_CPU, one[1]),
+        (FOUR_CPU, four[1]),
+        (FOUR_CPU_RATIO, four[1] / one[1]),
+        (ONE_MEMORY, one[2]),
+        (FOUR_MEMORY, four[2]),
+        (FOUR_MEMORY_RATIO, four[2] / one[2]),
+    ])
+}
+
+/// A thousand interfaces, or a hundred of an implementation that needs a process for each.
+pub(super) fn interfaces(entry: &Entry) -> Result<Values, Failure> {
+    let count = match entry.who {
+        Implementation::Adit => 1000,
+        _ => 100,
+    };
+    let host = host()?;
+    let names: Vec<String> = (0..count).map(name).collect();
+    let begun = Instant::now();
+    let daemons = daemon::start_several(&host, entry, &names)?;
+    let start = begun.elapsed().as_secs_f64();
+    let keys = daemon::keys()?;
+    let peer = daemon::keys()?.public;
+    host.run(move || std::fs::write("/run/key", keys.private))?;
+    let script = format!(
+        "set -e; for i in $(seq 0 {}); do wg set wg$i private-key /run/key peer {peer} allowed-ips \
+         10.$((i / 250)).$((i % 250)).0/24; ip link set wg$i up; done",
+        count - 1
+    );
+    host.output("sh", &["-c", &script], Duration::from_secs(120))?;
+    let cpu = || -> Result<Duration, Failure> {
+        let times = daemons.iter().map(|daemon| proc::cpu_time(daemon.id()));
+        Ok(times.sum::<std::io::Result<Duration>>()?)
+    };
+    // Until what the links' events caused is done.
+    wait(Duration::from_secs(2))?;
+    let before = cpu()?;
+    wait(Duration::from_secs(5))?;
+    let idle = cpu()?.saturating_sub(before);
+    let mut threads = 0;
+    for daemon in &daemons {
+        threads += proc::threads(daemon.id())?;
+    }
+    let memory = memory(&daemons)?;
+    let each = to_f64(count);
+    Ok(vec![
+        (COUNT, each),
+        (START, start),
+        (START_EACH, start * 1000.0 / each),
+        (MEMORY, memory),
+        (MEMORY_EACH, memory * 1024.0 / each),
+        (THREADS, to_f64(threads)),
+        (IDLE_CPU, idle.as_secs_f64() * 1000.0),
+    ])
+}
