@@ -139,7 +139,7 @@ impl LinkedHosts {
     }
 
     fn link(&self) -> Result<(), Failure> {
-        link(&self.a, &self.b, LINK)?;
+        link((&self.a, LINK), (&self.b, LINK))?;
         for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
             host.bring_up("lo", &[], None)?;
             self.join(host, LINK, LINK_NET, [us, them], LINK_MTU)?;

@@ -172,6 +172,21 @@ impl Host {
             Ok(netlink.set_link(index, &change)?)
         })?
     }
+
+    /// Moves one of its interfaces to another host, where it is down and has no address.
+    ///
+    /// # Errors
+    /// Those of the kernel, as where there is no such interface.
+    pub fn move_link(&self, interface: &str, to: &Self) -> io::Result<()> {
+        self.netns.run(|| {
+            let netlink = Netlink::open()?;
+            let change = LinkChange {
+                netns: Some(&to.netns),
+                ..LinkChange::default()
+            };
+            Ok(netlink.set_link(netlink.link(interface)?.index, &change)?)
+        })?
+    }
 }
 
 impl Drop for Host {
@@ -183,14 +198,15 @@ impl Drop for Host {
     }
 }
 
-/// Joins two hosts with a veth pair. Both ends have the same `name`, the kernel's MTU of 1500
-/// octets and no address, and are down.
+/// Joins two hosts with a veth pair, whose ends have these names. They have the kernel's MTU of
+/// 1500 octets and no address, and are down.
 ///
 /// # Errors
 /// Those of the kernel, as where a host has such an interface already.
-pub fn link(one: &Host, other: &Host, name: &str) -> io::Result<()> {
-    one.netns
-        .run(|| Ok(Netlink::open()?.add_veth(name, name, Some(&other.netns))?))?
+pub fn link(one: (&Host, &str), other: (&Host, &str)) -> io::Result<()> {
+    let netns = &other.0.netns;
+    let add = || Ok(Netlink::open()?.add_veth(one.1, other.1, Some(netns))?);
+    one.0.netns.run(add)?
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ fn pair() -> (Host, Host) {
 #[test]
 fn linked_hosts_reach_each_other() {
     let (one, other) = pair();
-    link(&one, &other, "cable").unwrap();
+    link((&one, "cable"), (&other, "cable")).unwrap();
     one.bring_up("cable", &[(ONE.into(), 24)], None).unwrap();
     other
         .bring_up("cable", &[(OTHER.into(), 24)], Some(1400))
@@ -28,7 +28,7 @@ fn linked_hosts_reach_each_other() {
     sending.unwrap().join().unwrap().unwrap();
     let mut buffer = [0; 16];
     assert_eq!(receiver.recv(&mut buffer).unwrap(), 5);
-    assert!(link(&one, &other, "cable").is_err());
+    assert!(link((&one, "cable"), (&other, "end")).is_err());
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl HostPair {
     }
 
     fn lay_cable(&self) -> io::Result<()> {
-        link(&self.left, &self.right, CABLE)?;
+        link((&self.left, CABLE), (&self.right, CABLE))?;
         for (host, at) in [(&self.left, LEFT), (&self.right, RIGHT)] {
             host.bring_up(CABLE, &[(at.into(), PREFIX)], None)?;
         }

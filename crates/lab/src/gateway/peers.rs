@@ -35,7 +35,7 @@ impl Peers {
             Ok(host)
         };
         let (gateway, host) = (host()?, host()?);
-        link(&gateway, &host, LINK)?;
+        link((&gateway, LINK), (&host, LINK))?;
         for (host, last) in [(&gateway, 1), (&host, 2)] {
             let address = Ipv4Addr::new(10, 76, 1, last).into();
             host.bring_up(LINK, &[(address, 24)], None)?;

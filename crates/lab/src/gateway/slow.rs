@@ -68,7 +68,7 @@ impl Gateway {
             peers,
         };
         for (other, name, net) in [(&this.fast, FAST_LINK, 1), (&this.slow, SLOW_LINK, 2)] {
-            link(&this.gateway, other, name)?;
+            link((&this.gateway, name), (other, name))?;
             for (host, last) in [(&this.gateway, 1), (other, 2)] {
                 let address = Ipv4Addr::new(10, 76, net, last).into();
                 host.bring_up(name, &[(address, 24)], None)?;

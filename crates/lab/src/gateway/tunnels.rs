@@ -61,7 +61,7 @@ impl Tunnels {
             left: host()?,
             right: host()?,
         };
-        link(&this.left, &this.right, LINK)?;
+        link((&this.left, LINK), (&this.right, LINK))?;
         for (host, last) in [(&this.left, 1), (&this.right, 2)] {
             let address = Ipv4Addr::new(10, 76, 1, last).into();
             host.bring_up(LINK, &[(address, 24)], None)?;

@@ -1,15 +1,15 @@
-//! A container: network, mount and PID namespaces, and the process that holds them.
+//! A container: a host of the test bed with mount and PID namespaces, and the process that holds
+//! these.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::AsFd;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_testbed::Host;
 use adit_testbed::process::{Finished, Process};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::watchdog;
 
@@ -44,7 +44,7 @@ struct Inner {
     holder: Child,
     /// PID 1 of the container, as the test sees it.
     init: u32,
-    netns: File,
+    host: Host,
 }
 
 impl Drop for Inner {
@@ -62,14 +62,17 @@ impl Container {
             "the end-to-end tests make network namespaces and need root: run them as root"
         );
         watchdog::watch_this_test();
-        let mut holder = Command::new("unshare")
-            .args(["--net", "--mount", "--pid", "--fork", "--kill-child"])
+        let host = Host::new().expect("a network namespace");
+        let mut holder = Command::new("unshare");
+        holder
+            .args(["--mount", "--pid", "--fork", "--kill-child"])
             .args(["--propagation", "private", "--mount-proc"])
             .args(["sh", "-c", HOLD])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
+            .stderr(Stdio::piped());
+        let mut holder = host
+            .run(move || holder.spawn())
             .expect("unshare (util-linux) starts");
         let mut first = String::new();
         BufReader::new(holder.stdout.as_mut().expect("a pipe"))
@@ -91,13 +94,11 @@ impl Container {
             .trim()
             .parse()
             .expect("one child");
-        let netns =
-            File::open(format!("/proc/{init}/ns/net")).expect("the container's network namespace");
         Container(Arc::new(Inner {
             name: name.to_owned(),
             holder,
             init,
-            netns,
+            host,
         }))
     }
 
@@ -165,20 +166,12 @@ impl Container {
         )
     }
 
-    /// Runs `work` on a thread that stands in the container's network namespace.
+    /// Runs `work` on a thread of its own in the container's network namespace.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> std::thread::JoinHandle<T> {
-        let host = self.clone();
-        std::thread::Builder::new()
-            .name(format!("in {}", self.name()))
-            .spawn(move || {
-                move_into_link_name_space(host.0.netns.as_fd(), Some(LinkNameSpaceType::Network))
-                    .expect("entering the container's network namespace");
-                work()
-            })
-            .expect("a thread")
+        self.0.host.thread(work).expect("a thread")
     }
 
     /// The same, waiting for the result. A panic inside is a panic here.
@@ -220,18 +213,11 @@ pub fn link(
     b_name: &str,
     b_addrs: &[&str],
 ) {
-    a.sh(&format!(
-        "ip link add {a_name} type veth peer name {b_name}-new"
-    ));
-    move_link(a, &format!("{b_name}-new"), b);
-    b.sh(&format!("ip link set {b_name}-new name {b_name}"));
-    for (host, name, addrs) in [(a, a_name, a_addrs), (b, b_name, b_addrs)] {
-        let mut script = format!("set -e; ip link set {name} up;");
-        for addr in addrs {
-            let nodad = if addr.contains(':') { "nodad" } else { "" };
-            script += &format!("ip addr add {addr} dev {name} {nodad};");
-        }
-        host.sh(&script);
+    let (at_a, at_b) = ((&a.0.host, a_name), (&b.0.host, b_name));
+    adit_testbed::link(at_a, at_b).expect("a veth pair");
+    for ((host, name), addrs) in [(at_a, a_addrs), (at_b, b_addrs)] {
+        let addrs: Vec<_> = addrs.iter().map(|addr| with_prefix(addr)).collect();
+        host.bring_up(name, &addrs, None).expect("addresses");
     }
     for (host, addrs) in [(a, a_addrs), (b, b_addrs)] {
         for addr in addrs {
@@ -240,21 +226,17 @@ pub fn link(
     }
 }
 
-/// `ip link set NAME netns` from one container to another.
+fn with_prefix(text: &str) -> (IpAddr, u8) {
+    let (addr, len) = text.split_once('/').expect("an address and its prefix");
+    let addr = addr.parse().expect("an address");
+    (addr, len.parse().expect("a prefix length"))
+}
+
+/// Moves an interface from one container to another.
 #[track_caller]
 pub fn move_link(from: &Container, name: &str, to: &Container) {
-    // PIDs of other containers mean nothing inside a PID namespace: enter the network only.
-    let mut command = Command::new("nsenter");
-    command
-        .args(["-t", &from.pid().to_string(), "-n", "--"])
-        .args(["ip", "link", "set", name, "netns", &to.pid().to_string()]);
-    let moved = output(command, b"", "ip link set netns");
-    assert!(
-        moved.ok(),
-        "moving {name} to {}: {}",
-        to.name(),
-        moved.stderr
-    );
+    let moved = from.0.host.move_link(name, &to.0.host);
+    moved.expect("the interface moves");
 }
 
 /// Runs a command to its end, bounded in time, with `input` as its standard input.
