@@ -9,7 +9,7 @@ use adit_ctl::uapi::{self, Client, ClientError};
 
 use crate::cli::{self, ShowArgs};
 use crate::failure::{Context, Failure, Result, say};
-use crate::quick::is_nobody;
+use crate::quick::is_unserved;
 
 /// What the interface of this name answered.
 type Answer = (String, std::result::Result<Interface, ClientError>);
@@ -60,7 +60,7 @@ fn all() -> Vec<Answer> {
     let names = uapi::interfaces(Path::new(uapi::DIR));
     let answers = names.into_iter().map(ask);
     answers
-        .filter(|(_, answer)| !answer.as_ref().is_err_and(is_nobody))
+        .filter(|(_, answer)| !answer.as_ref().is_err_and(is_unserved))
         .collect()
 }
 

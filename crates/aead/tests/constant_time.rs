@@ -61,7 +61,7 @@ fn run_with_secrets(kernel: Kernel) {
                 .collect();
             kernel.seal(&mut jobs);
             drop(jobs);
-            // What is sealed is public, but it has been made of secrets.
+            // The sealed packet is public, but it was computed from secrets.
             outs.iter_mut().for_each(|out| mark(out, true));
             let mut jobs: Vec<_> = (0..)
                 .zip(&mut outs)

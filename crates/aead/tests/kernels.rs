@@ -498,7 +498,7 @@ fn no_kernel_touches_a_byte_outside_its_slices() {
     }
 }
 
-/// What can be chosen, and every kernel without the library's help.
+/// The kernels that can be chosen, and every kernel without the library's help.
 fn kernels() -> impl Iterator<Item = Kernel> {
     Kernel::available().flat_map(|kernel| [kernel, kernel.unmixed()])
 }

@@ -89,7 +89,7 @@ fn wycheproof_agrees() {
     assert!(run > 250, "only {run} vectors");
 }
 
-/// What can be chosen, and every kernel without the library's help.
+/// The kernels that can be chosen, and every kernel without the library's help.
 fn kernels() -> impl Iterator<Item = Kernel> {
     Kernel::available().flat_map(|kernel| [kernel, kernel.unmixed()])
 }

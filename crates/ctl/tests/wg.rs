@@ -178,7 +178,7 @@ fn wg_sets_and_shows_a_configuration() {
     let (device, _serving) = start(&service, "wgtest0");
     wg(&["setconf", "wgtest0", "/dev/stdin"], &configuration()).unwrap();
     assert_eq!(wg(&["show", "interfaces"], "").unwrap(), "wgtest0\n");
-    // What wg shows, it sets again; and what it sets again changes nothing.
+    // `wg setconf` takes the output of `wg showconf`, and changes nothing by it.
     let shown = wg(&["showconf", "wgtest0"], "").unwrap();
     let before = device.lock().unwrap().clone();
     for command in ["setconf", "syncconf", "addconf"] {

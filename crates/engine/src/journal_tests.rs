@@ -43,7 +43,7 @@ fn a_first_incident_is_logged_at_once_and_repeats_each_second() {
     assert_eq!(journal.take_due(at(1000)), [Line::Of(mistake, 1000)]);
     assert!(journal.note(at(1500), 1, || mistake));
     assert_eq!(journal.take_due(at(2000)), [Line::Of(mistake, 1)]);
-    // It has stopped, and nobody woke up for that: the next time it is news again.
+    // It has stopped, and no thread woke up for that: the next time it is written at once again.
     assert!(journal.note(at(3001), 3, || mistake));
     assert_eq!(journal.take_due(at(3001)), [Line::Of(mistake, 3)]);
     assert_eq!(journal.take_due(at(5000)), []);

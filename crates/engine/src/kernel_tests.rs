@@ -217,7 +217,7 @@ fn a_device_that_moves_is_watched_where_it_is() {
         assert!(at_sockets(&kernel));
         assert!(away_source.upgrade().is_none(), "nobody needs it");
 
-        // There and back before anybody looks, with an index that nobody has seen.
+        // There and back before the platform looks, with an index that it has not seen.
         let before = tun.ifindex().expect("it is here");
         away.add_veth("one", "other", None).expect("added");
         away.add_veth("third", "fourth", None).expect("added");

@@ -329,7 +329,7 @@ fn udp_gso_packet(datagrams: u16, size: u16) -> Vec<u8> {
     frame
 }
 
-/// What happens next.
+/// The next call meets this.
 type Event = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 /// A socket that lets something happen when it has sent.

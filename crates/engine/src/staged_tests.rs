@@ -6,7 +6,7 @@ const PER_SHARD: usize = 4 << 20;
 /// Does not divide the bound: the last frame that would cross it must not.
 const LEN: usize = 60_001;
 
-/// What is really held, whatever the count of bytes says.
+/// The bytes that are really held, whatever the counter says.
 fn held(staged: &Staged<u32>) -> usize {
     staged
         .queues
@@ -38,7 +38,7 @@ fn many_peers_with_big_frames_stay_within_the_bytes_of_a_shard() {
     assert_eq!(dropped, (pushed - fit) as u64);
     assert_eq!(held(&staged), fit * LEN, "the bound is used");
 
-    // All bring as much: nobody loses all of it.
+    // All peers bring as much, so none loses everything.
     for peer in 0..40 {
         let frames = staged.take(peer);
         assert!(!frames.is_empty(), "peer {peer} lost all to others");

@@ -176,7 +176,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Invariant 5, and what a flood of initiations does to nobody else.
+/// Invariant 5, and that a flood of initiations harms no other peer.
 #[test]
 fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
     let gate = Arc::new(Gate::default());
@@ -207,8 +207,7 @@ fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
         for train in flood.chunks(50 * initiation.len()) {
             stranger.send(&pair, initiation.len(), train);
         }
-        // What arrives behind the flood is delivered before the control thread has looked at any of
-        // it.
+        // A packet behind the flood is delivered before the control thread has looked at any of it.
         expect_delivery(&pair, A, b"beside the flood");
         expect_delivery(&pair, B, b"beside the flood");
         drop(closed);
@@ -273,7 +272,7 @@ fn datagrams_that_find_the_receive_buffer_full_are_counted() {
     assert_eq!(pair.drops(B, "malformed_datagram"), ROOM);
 }
 
-/// What B's sockets have received and sent.
+/// The datagrams that B's sockets have received and sent.
 #[derive(Default)]
 struct Seen {
     received: AtomicUsize,

@@ -51,7 +51,7 @@ fn a_port_that_shards_still_have_open_is_waited_for() {
         pair.sides[A].interface.set(change).expect("nobody else's");
         assert_eq!(pair.sides[A].interface.get().unwrap().listen_port, port);
     }
-    // Somebody else's is not.
+    // A port that another process has is refused.
     let other = SocketAddr::new(pair.sides[A].addr.ip(), port + 2);
     let _theirs = pair.network.bind(other, false).expect("a free port");
     let change = DeviceChange {

@@ -1,4 +1,4 @@
-//! What interfaces of one engine owe each other: nothing that happens to one concerns the others.
+//! Interfaces of one engine: an event of one leaves the others alone.
 
 #[allow(dead_code, reason = "each test file uses a part of this")]
 mod common;

@@ -386,7 +386,7 @@ fn a_destination_that_no_peer_owns_is_dropped_and_counted() {
     pair.wait_for_drops(A, "malformed_frame", 1);
 }
 
-/// Invariant 10: each counts once, and what nobody meant for a peer is no drop.
+/// Invariant 10: each drop counts once, and packets that were meant for no peer are no drops.
 #[test]
 fn multicast_that_no_peer_takes_is_ignored_and_no_drop() {
     let pair = EnginePair::new(Options::default());
@@ -614,7 +614,7 @@ fn a_failing_or_identical_set_disturbs_nothing() {
     let pair = EnginePair::new(Options::default());
     expect_delivery(&pair, A, &[datagram(A, (1, 2), 0, 10)]);
     let before = pair.sides[A].interface.get().unwrap();
-    // The port is taken by somebody else.
+    // Another process has the port.
     let taken = SocketAddr::new(pair.sides[A].addr.ip(), 7777);
     let _holder = pair.network.bind(taken, true).expect("a free address");
     let change = DeviceChange {

@@ -26,7 +26,7 @@ use x25519_dalek::StaticSecret;
 const SLOW: &str = "192.0.2.3:51820";
 const SLOW_INNER: [u8; 4] = [10, 0, 0, 3];
 
-/// What all sockets of a host have to do with the path to C.
+/// The path to C, which all sockets of a host share.
 #[derive(Default)]
 struct Path {
     /// Nothing leaves any more: it stays in the buffer of the socket that sends it.

@@ -74,7 +74,7 @@ struct Table {
     schema: u32,
     command: &'static str,
     cpu: String,
-    /// What adit-aead uses by itself on this processor.
+    /// The kernel that adit-aead chooses by itself on this processor.
     adit: &'static str,
     results: Vec<Cell>,
 }

@@ -133,12 +133,12 @@ fn parse(text: &str) -> Result<Results, String> {
         .map_err(|e| format!("this is no whole results file: {e}; {WANTED}"))
 }
 
-/// What one panel shows.
+/// The bars of one panel.
 struct Measure {
     id: &'static str,
     title: &'static str,
     better: &'static str,
-    /// What it is called among what is missing.
+    /// Its name in the list of missing values.
     short: &'static str,
     unit: &'static str,
     places: usize,
@@ -350,7 +350,7 @@ const BARS: usize = 160;
 const LONGEST: f64 = 520.0;
 const ROW: usize = 26;
 const BAR: usize = 16;
-/// A panel's title, and what is left free under its last bar.
+/// Height of a panel's title, and of the free space under its last bar.
 const TITLE: usize = 34;
 const GAP: usize = 18;
 const PRINT_ROW: usize = 16;

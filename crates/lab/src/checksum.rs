@@ -67,7 +67,7 @@ const WAYS: [Way; 5] = [
     },
 ];
 
-/// What is printed with `--json`.
+/// The object that `--json` prints.
 #[derive(Serialize)]
 struct ComparisonReport {
     schema: u32,
@@ -288,7 +288,7 @@ fn as_it_stands() {
     black_box(());
 }
 
-/// What Adit runs.
+/// The implementation that Adit runs.
 fn simd(bytes: &[u8]) -> u16 {
     Sum::of(bytes).fold()
 }

@@ -229,7 +229,8 @@ fn one_round(
     Ok(())
 }
 
-/// One implementation on one pair of hosts. What fails is noted, and the rest goes on.
+/// One implementation on one pair of hosts. A failed measurement is noted, and the next one
+/// follows.
 fn one_stage(
     args: &CompareArgs,
     round: u32,
@@ -285,7 +286,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// What was done, or a note of why it failed; an error only if the user wants to stop.
+    /// The result, or a note of why it failed; an error only if the user wants to stop.
     fn attempt<T>(
         &mut self,
         step: Option<Step>,

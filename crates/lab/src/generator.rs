@@ -33,7 +33,7 @@ const MAX_SEGMENTS: usize = 64;
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// A receiver that hears nothing for so long has heard everything.
 const SILENCE: Duration = Duration::from_millis(300);
-/// What connecting may take, in milliseconds.
+/// Milliseconds that connecting may take.
 const CONNECT: u16 = 5000;
 /// Milliseconds within which the next request comes, as long as any does.
 const ANSWERED: u16 = 15_000;
@@ -241,8 +241,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Answers {
-    /// What each took through the tunnel, in milliseconds, from the first step of its connection to
-    /// its last byte.
+    /// The time that each took through the tunnel, in milliseconds, from the first step of its
+    /// connection to its last byte.
     pub(crate) fn run(self, pair: &LinkedHosts) -> Result<Vec<f64>, Failure> {
         let at = SocketAddr::new(pair.address(Family::V4, 0), PORT);
         let listener = pair.a.run(move || TcpListener::bind(at))?;
@@ -253,7 +253,7 @@ impl Answers {
         Ok(times)
     }
 
-    /// Until the time is over and somebody connects and asks for nothing.
+    /// Until the time is over and a client connects that asks for nothing.
     fn answer(self, listener: &TcpListener) -> Result<(), Failure> {
         let coming = watch([listener], EpollFlags::EPOLLIN)?;
         let answer = vec![0; self.len];

@@ -1,4 +1,5 @@
-//! What is measured: the bare link, the other implementations, Adit, and Adit without its AEAD.
+//! The subjects of measurements: the bare link, the other implementations, Adit, and Adit without
+//! its AEAD.
 
 use std::path::PathBuf;
 

@@ -179,7 +179,7 @@ fn datagrams(
     delivered(load.run(pair, pair.address(Family::V4, 1))?, names)
 }
 
-/// Thousands of datagrams a second that arrived, and what share of those sent did not.
+/// Thousands of datagrams a second that arrived, and the share of those sent that did not.
 fn delivered(flow: Flow, [rate, lost]: [&'static str; 2]) -> Result<Values, Failure> {
     let (sent, received) = flow.datagrams.ok_or("no datagrams were counted")?;
     let missing = (1.0 - received / sent.max(1.0)).max(0.0);

@@ -83,7 +83,7 @@ impl Step {
         Self::Tcp1Pinned,
     ];
 
-    /// What `--quick` runs.
+    /// The metrics of `--quick`.
     pub(crate) const QUICK: [Self; 7] = [
         Self::Memory,
         Self::Ping,

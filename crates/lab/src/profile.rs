@@ -101,7 +101,8 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
 
 const ENDS: [&str; 2] = ["sender", "receiver"];
 
-/// What perf writes, hundreds of megabytes perhaps: removed when it has been read, or will not be.
+/// The file that perf writes, perhaps hundreds of megabytes. It is removed once it was read, or
+/// when it will not be.
 struct Recording(PathBuf);
 
 impl Drop for Recording {

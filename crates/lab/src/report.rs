@@ -122,7 +122,7 @@ impl ComparisonReport {
         self.notes.iter().filter(|note| note.round > 0).count()
     }
 
-    /// Whether somebody wants to know, be it of an implementation that had to be left out.
+    /// Whether the user asked for this implementation, also where it had to be left out.
     pub(crate) fn asked(&self, who: Implementation, id: &str) -> bool {
         let step = metric(id).map(|metric| metric.step);
         let there = self.implementations.iter().any(|entry| entry.who == who);

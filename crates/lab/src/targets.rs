@@ -110,7 +110,7 @@ pub(crate) fn judge(report: &ComparisonReport) -> Vec<Target> {
 }
 
 fn judge_ratio(report: &ComparisonReport, id: &str, against: Against, goal: Goal) -> Target {
-    // Of several opponents the best, or all of them while nobody knows.
+    // The best of several other implementations, or all of them while none is measured.
     let best_of = |what: &str, all: &[Implementation]| {
         let best = report.best(all, id);
         let opponents = best.map_or_else(|| all.to_vec(), |who| vec![who]);
@@ -158,8 +158,8 @@ fn retransmits(report: &ComparisonReport) -> Target {
     }
 }
 
-/// Judged by the greatest of the rounds in which the single stream ran: nobody's peak is high
-/// without a load.
+/// Judged by the greatest of the rounds in which the single stream ran: without a load, no peak is
+/// high.
 fn memory(report: &ComparisonReport) -> Target {
     let loaded = report.values(Adit, "tcp1");
     let ran = |round| loaded.iter().any(|&(other, _)| other == round);

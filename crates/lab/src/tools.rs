@@ -228,7 +228,7 @@ fn parse_iperf(json: &str) -> Result<Flow, Failure> {
     })
 }
 
-/// What pings found.
+/// The results of pings.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Pings {
     /// Round trips in microseconds, one for each answer.

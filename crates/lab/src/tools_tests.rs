@@ -53,7 +53,7 @@ fn the_rate_of_a_part_is_of_the_tenths_that_lie_within() {
     assert!(parse_rate_within(r#"{"error":"the server is busy"}"#, 0.0..1.0).is_err());
 }
 
-/// What ping says of answers with these numbers and round trips in milliseconds.
+/// The output of ping for answers with these numbers and round trips in milliseconds.
 fn said(answers: &[(u32, f64)], sent: u32) -> String {
     let lines = answers.iter().map(|(number, time)| {
         format!("64 bytes from 10.0.0.2: icmp_seq={number} ttl=64 time={time} ms\n")

@@ -1,4 +1,4 @@
-//! The kernel's answers, and what `nft` reads back of what was set.
+//! The kernel's answers, and the rules as `nft` reads them back.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ fn inside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     Netns::new().unwrap().run(work).unwrap()
 }
 
-/// What is in force in the calling thread's namespace.
+/// The rules in force in the calling thread's namespace.
 fn ruleset() -> String {
     let output = Command::new("nft").args(["list", "ruleset"]).output();
     let output = output.expect("nft, which scripts/setup installs");
@@ -34,7 +34,7 @@ fn firewall(family: Family, addresses: &[IpAddr]) -> Firewall<'_> {
     }
 }
 
-/// What wg-quick would pipe into `nft -f`.
+/// The text that wg-quick would pipe into `nft -f`.
 fn wg_quicks(pf: &str, address: &str) -> String {
     format!(
         "add table {pf} wg-quick-wg0

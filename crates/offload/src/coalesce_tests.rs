@@ -307,7 +307,7 @@ fn other_flows_do_not_end_a_run() {
 fn a_closed_run_stays_closed() {
     let a = Packet::udp(false, 500);
     let short = a.next().with(|p| p.payload.truncate(100));
-    // What follows the short one could go in front of it by its size and identification.
+    // By its size and identification, the packet behind the short one could go in front of it.
     let late = short.next().with(|p| p.payload = bytes(500, 1));
     assert_eq!(counts(&[a, short, late]), [2, 1]);
 }

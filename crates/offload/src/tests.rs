@@ -401,7 +401,7 @@ fn by_flow(packets: &[Vec<u8>]) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     flows
 }
 
-/// What arrived leaves, flow by flow in the same order.
+/// All packets that arrived leave, and each flow keeps its order.
 fn assert_delivered(arrived: &[Vec<u8>], frames: &[Vec<u8>]) {
     let left = split(frames);
     assert_eq!(arrived.len(), left.len());

@@ -209,7 +209,7 @@ proptest! {
     fn every_stream_leaves_as_it_came(arrived in stream()) {
         let frames = coalesce(&mut Coalescer::new(true, false), &arrived);
         prop_assert_eq!(split(&frames), arrived.clone());
-        // What is merged as datagrams gets a checksum where there was none.
+        // A datagram that is merged gets a checksum where it had none.
         let unsummed = |packets: &[Vec<u8>]| {
             let field = if arrived[0][0] >> 4 == 6 { 46 } else { 26 };
             let mut packets = packets.to_vec();
@@ -329,7 +329,7 @@ fn what_is_no_plain_segment_in_vxlan_is_not_merged_as_one() {
             p.between[20] = 0x81;
             p.between.extend([0, 9, 8, 0]);
         },
-        // The datagram goes on behind the packet, and the sequence with it.
+        // The datagram continues behind the packet, and so does the sequence.
         |p, behind| {
             behind.extend([7; 4]);
             p.inner.sequence += if p.inner.id == 101 { 4 } else { 0 };

@@ -11,13 +11,13 @@ fn every_limit_has_the_value_that_the_whitepaper_spells_out() {
     assert_eq!(REKEY_ATTEMPT_TIME.as_secs(), 90);
     assert_eq!(REKEY_TIMEOUT.as_secs(), 5);
     assert_eq!(KEEPALIVE_TIMEOUT.as_secs(), 10);
-    // What follows from it.
+    // Limits that follow from it.
     assert_eq!(REKEY_JITTER.as_millis(), 333);
     assert_eq!(NO_ANSWER_TIMEOUT.as_secs(), 15);
     assert_eq!(REKEY_ON_RECEIVE_TIME.as_secs(), 165);
     assert_eq!(ZERO_KEYS_AFTER_TIME.as_secs(), 540);
     assert_eq!(COOKIE_REFRESH_TIME.as_secs(), 120);
-    // What it leaves open.
+    // Limits that it leaves open.
     assert_eq!(INITIATION_INTERVAL.as_millis(), 20);
     assert_eq!(TIMESTAMP_GRAIN, 16_777_216);
     assert_eq!((LIMITER_RATE, LIMITER_BURST), (20, 5));

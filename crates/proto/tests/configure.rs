@@ -1,4 +1,4 @@
-//! What `set` does, key by key, and what it leaves alone.
+//! The effect of `set`, key by key, and the settings that it leaves alone.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn device_change(peers: Vec<PeerChange>) -> DeviceChange {
     }
 }
 
-/// What `wg syncconf` sends for the pair's A.
+/// The change that `wg syncconf` sends for the pair's A.
 fn as_configured(net: &Net) -> DeviceChange {
     let endpoint = net.hosts[B].addr;
     let mut change = peer(B, |peer| {
@@ -239,7 +239,7 @@ fn a_peer_added_again_after_its_removal_is_a_new_one() {
     let new = net.peer(A, B);
     assert_ne!(old.id(), new.id());
     assert_eq!((new.rx_bytes(), new.tx_bytes()), (0, 0));
-    // What is left of the old one is harmless.
+    // The remains of the old one are harmless.
     old.want_session();
     net.event(A, &old);
     assert!(new.current().is_none());

@@ -537,7 +537,7 @@ fn a_cloned_machine_sends_with_new_sessions_only() {
     let other_thread = std::thread::spawn(move || old.reserve(now, 1));
     assert!(other_thread.join().unwrap().is_err());
 
-    // What is under way to A arrives, and A's next packet makes a session.
+    // The message on its way to A arrives, and A's next packet makes a session.
     net.send(B, A, b"old");
     net.run_for(millis(10));
     assert_eq!(net.hosts[A].delivered.pop().unwrap(), b"old");

@@ -185,14 +185,14 @@ fn no_notice_is_lost_while_the_control_thread_takes_them() {
         for _ in 0..shard.join().unwrap() {
             device.handle_event(START, WALL, &peer);
         }
-        // Both timers run, so that there is nothing to tell, and the next event is told.
+        // Both timers run, so that there is nothing to report, and the next event is reported.
         assert!(!peer.data_sent(START, &session, 0));
         assert!(!peer.received(START, &session, 0, true));
         assert!(peer.want_session());
     });
 }
 
-/// A shard that finds no session. Whether it was told to queue the peer.
+/// A shard that finds no session. Returns whether it has to queue the peer.
 fn stage(peer: &Arc<Peer>, staged: &Staged, now: Time) -> thread::JoinHandle<bool> {
     // It looks before anything else happens: loom does not see that, and would not do anything else
     // in between.

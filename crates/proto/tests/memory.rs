@@ -15,9 +15,9 @@ struct Hosts {
     net: Net,
     /// Private keys.
     own: Needles,
-    /// What is of a peer: the preshared key and the static-static secret.
+    /// Secrets of a peer: the preshared key and the static-static secret.
     of_peer: Needles,
-    /// What is of one handshake or session.
+    /// Secrets of one handshake or session.
     of_handshakes: Needles,
 }
 

@@ -6,7 +6,7 @@ use adit_proto::config::{DeviceChange, PublicKey, Secret};
 use adit_proto::{HandshakeKind, HandshakeOutcome, Output, Refusal};
 use common::*;
 
-/// What came of a datagram that arrives now.
+/// The outcome of a datagram that arrives now.
 fn outcome(net: &mut Net, host: usize, datagram: &Datagram) -> HandshakeOutcome {
     let (now, wall, load) = (net.now, net.wall(host), net.under_load);
     let device = &mut net.hosts[host].device;
@@ -202,7 +202,7 @@ fn initiate(net: &mut Net, left: bool) -> (Vec<u8>, u32) {
     send_all(net, A, left).pop().unwrap()
 }
 
-/// What B answers to an initiation.
+/// B's answer to an initiation.
 fn respond(net: &mut Net, initiation: &[u8], under_load: bool, left: bool) -> (Vec<u8>, u32) {
     let (now, wall, from) = (net.now, net.wall(B), net.hosts[A].addr);
     let device = &mut net.hosts[B].device;
@@ -236,7 +236,7 @@ fn messages_tell_how_many_before_them_were_in_vain() {
         B,
         &peer(A, |peer| peer.preshared_key = Some(Secret::new(&[9; 32]))),
     );
-    // What could not leave was not in vain.
+    // An initiation that could not leave was not in vain.
     for (left, in_vain) in [(true, 0), (false, 1), (true, 1), (true, 2)] {
         let (initiation, of_initiation) = initiate(&mut net, left);
         let (_, of_response) = respond(&mut net, &initiation, false, left);

@@ -90,7 +90,7 @@ fn a_packet_without_a_session_starts_a_handshake() {
     net.run_for(secs(1));
     let from = net.hosts[A].addr.into();
     assert_eq!(pass(&mut net, &packet, from), Ok(packet));
-    // A peer that nobody has told the address of.
+    // A peer without a known address.
     let mut change = peer(2, |_: &mut PeerChange| {});
     change.peers[0].allowed_ips = vec![add("10.0.0.77/32")];
     net.apply(A, &change);

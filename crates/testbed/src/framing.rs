@@ -67,7 +67,7 @@ pub const fn tunnel_wire(len: usize, mtu: usize, outer: Family) -> usize {
 }
 
 impl Load {
-    /// Length of an IP packet of this load where the MTU is `mtu`, and what of it is payload.
+    /// Length of an IP packet of this load where the MTU is `mtu`, and its payload.
     fn packet(self, mtu: usize) -> (usize, usize) {
         match self {
             Self::Tcp(family) => (mtu, mtu - family.header() - TCP),
@@ -79,9 +79,9 @@ impl Load {
         }
     }
 
-    /// What share of the direct path's result the framing of a tunnel over `outer` leaves: payload
-    /// octets per octet on the wire in the tunnel, over the same without it. For datagrams of one
-    /// size that is the ratio of packet rates.
+    /// The share of the direct path's result that the framing of a tunnel over `outer` leaves:
+    /// payload octets per octet on the wire in the tunnel, over the same without it. For datagrams
+    /// of one size that is the ratio of packet rates.
     pub fn share(self, outer: Family) -> f64 {
         let (plain_len, plain_payload) = self.packet(LINK_MTU);
         let (len, payload) = self.packet(TUNNEL_MTU);

@@ -59,8 +59,8 @@ impl Host {
         })
     }
 
-    /// Does `work` on the host's thread and waits for it. What changes that thread, as the
-    /// following two do, holds for every thread and process that the host starts later.
+    /// Does `work` on the host's thread and waits for it. A change of that thread, as the following
+    /// two methods make, holds for every thread and process that the host starts later.
     ///
     /// # Panics
     /// If `work` does.

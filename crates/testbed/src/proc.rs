@@ -49,7 +49,7 @@ pub fn has_open(pid: u32, path: &Path) -> io::Result<bool> {
 /// Resident memory, in MiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// What there is now.
+    /// Memory at the moment.
     pub now: f64,
     /// The most that there ever was.
     pub peak: f64,

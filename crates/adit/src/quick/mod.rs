@@ -94,9 +94,9 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
             None
         }
         Err(error) => {
-            let nobody = is_nobody(&error);
+            let unserved = is_unserved(&error);
             let failure = quick.explain(error);
-            if !nobody {
+            if !unserved {
                 return Err(failure);
             }
             if netlink.link(&quick.name).is_ok() {
@@ -184,7 +184,7 @@ fn read(path: &Path) -> Result<zeroize::Zeroizing<String>> {
 }
 
 /// Whether no process serves the interface.
-pub(crate) fn is_nobody(error: &ClientError) -> bool {
+pub(crate) fn is_unserved(error: &ClientError) -> bool {
     matches!(error, ClientError::Io(e)
         if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused))
 }
@@ -480,7 +480,7 @@ impl Quick {
     /// Why there is no status.
     fn explain(&self, error: ClientError) -> Failure {
         let Self { name, .. } = self;
-        Failure::State(match is_nobody(&error) {
+        Failure::State(match is_unserved(&error) {
             true => format!(
                 "`{name}` is not up: no process serves {}/{name}.sock",
                 uapi::DIR

@@ -92,8 +92,8 @@ pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
         rustix::stdio::dup2_stderr(&null).context(failed)?;
     }
     let mut stdout = std::io::stdout();
-    let told = stdout.write_all(READY).and_then(|()| stdout.flush());
-    told.context(|| "cannot report readiness".into())?;
+    let reported = stdout.write_all(READY).and_then(|()| stdout.flush());
+    reported.context(|| "cannot report readiness".into())?;
     rustix::stdio::dup2_stdout(&null).context(failed)
 }
 

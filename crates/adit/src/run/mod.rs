@@ -26,6 +26,7 @@ use self::process::{Given, Process};
 use crate::cli::RunArgs;
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail, say};
+use crate::quick::is_unserved;
 
 /// `LOG_LEVEL`, as wireguard-go reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +184,7 @@ pub(crate) fn join(with: &str, name: &str) -> Result<()> {
     added.map_err(|error| {
         Failure::State(match error {
             ClientError::Explained(why) => why,
-            ClientError::Io(e) if is_nobody(&e) => {
+            error if is_unserved(&error) => {
                 format!("no process serves {with}: start one with `adit run {with}`")
             }
             ClientError::Io(e) if e.kind() == ErrorKind::UnexpectedEof => {
@@ -195,14 +196,6 @@ pub(crate) fn join(with: &str, name: &str) -> Result<()> {
             error => format!("cannot have the process of {with} serve {name}: {error}"),
         })
     })
-}
-
-/// Whether no process listens.
-fn is_nobody(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused
-    )
 }
 
 /// The offloads that remain after `--disable-offload` and ADIT_DISABLE_OFFLOADS.

@@ -82,7 +82,7 @@ fn an_mtu_of_65535_or_1280_is_the_users_to_choose() {
                 longest - headers
             ));
         }
-        // Of a TCP segment that fills 65,535 bytes nobody tells its sender that it is too long.
+        // The sender of a TCP segment that fills 65,535 bytes does not learn that it is too long.
         if mtu == longest {
             tcp(&left.host, &right.host, &right.v4, 16 * MIB);
             tcp(&right.host, &left.host, &left.v6, 16 * MIB);
@@ -211,7 +211,7 @@ fn deleting_an_interface_with_a_full_socket_ends_its_process() {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a port");
         let end = std::time::Instant::now() + seconds(2);
         while std::time::Instant::now() < end {
-            // What is full refuses some of it.
+            // A full interface refuses some of it.
             let _ = socket.send_to(&[0; 1300], (to.as_str(), 9));
         }
     });

@@ -46,7 +46,7 @@ fn exchanges(other: Program) {
                 5,
             );
             if psk && left == Program::Adit {
-                // At the next handshake: the session goes on.
+                // The session continues at the next handshake.
                 net.left.sh_with_input(
                     &format!(
                         "wg set wg0 peer {} preshared-key /dev/stdin",
@@ -141,8 +141,8 @@ fn roams(other: Program) {
     }
 }
 
-/// The other side is killed and comes back with the same keys: a new handshake takes over, whoever
-/// needs it first.
+/// The other side is killed and comes back with the same keys. A new handshake follows, whichever
+/// side needs it first.
 fn survives_a_restart(other: Program) {
     let net = SitePair::new();
     let mut tunnel = WgTunnel::new(
@@ -184,8 +184,8 @@ fn is_renewed(other: Program) {
                     ..Setup::default()
                 },
             );
-            // What these lose while sessions change they lose between themselves too: BoringTun
-            // dozens, wireguard-go and its fork now and then one.
+            // These implementations also lose packets between themselves while sessions change:
+            // BoringTun dozens, wireguard-go and its fork now and then one.
             let tolerated = match other {
                 Program::Boringtun => 200,
                 Program::Tailscale | Program::WireguardGo => 2,

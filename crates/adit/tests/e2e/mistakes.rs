@@ -86,7 +86,7 @@ fn a_wrong_public_key_of_ours_is_told_by_log_and_counter() {
         ],
     );
     assert!(counter(right, "handshakes", "bad_mac1") >= 1);
-    // On its own side there is no answer, which is told with what that may mean.
+    // Its own side gets no answer, and the log says what that may mean.
     let line = says(
         left,
         &[&format!("peer {wrong}"), "1 before it had no answer"],
@@ -280,7 +280,7 @@ fn a_firewall_on_this_host_is_told_by_log_and_counter() {
         "{handshakes}"
     );
 
-    // Data that cannot leave is told, too.
+    // The log also names data that cannot leave.
     left.host.sh("nft flush chain inet f out");
     wait_for("the tunnel works without the rule", seconds(20), || {
         left.host
@@ -497,7 +497,7 @@ fn what_the_outer_queue_drops_is_counted() {
     let after: u64 = overflowed.trim().parse().expect("a number");
     println!("{sent} sent, {arrived} arrived; dropped: {drops:?} by Adit, {after} after");
     assert_eq!(sent, arrived + drops[0] + drops[1] + after);
-    // Nobody takes what is full for a path that does not like trains.
+    // A full queue is not taken for a path that refuses trains.
     assert_eq!(engine(left)["offloads"]["udp-gso"], true);
     let full = "No buffer space available (the queue of the outgoing interface is full)";
     says(left, &["data could not be sent", full]);
@@ -569,7 +569,7 @@ fn packets_that_a_stopped_process_misses_are_counted() {
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 }
-                // What this socket has no room for has arrived.
+                // Datagrams that do not fit this socket's buffer have arrived all the same.
                 arrived.fetch_add(batch.len() as u64 + batch.lost(), Ordering::Relaxed);
             }
         }

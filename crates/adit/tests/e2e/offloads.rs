@@ -154,7 +154,7 @@ fn a_path_that_shrinks_below_a_segment_stops_no_traffic() {
 
 #[test]
 fn vxlan_inside_the_tunnel_arrives_whole() {
-    // What is not merged again has its checksums verified by the kernel.
+    // The kernel verifies the checksums of packets that are not merged again.
     for (sums, without) in [
         ("noudpcsum", None),
         ("udpcsum", None),

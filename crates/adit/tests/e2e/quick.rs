@@ -191,7 +191,7 @@ fn takes_the_default_route(command: &str) {
     // To other ports of the endpoint too: only the tunnel's own datagrams go around it.
     assert!(left.sh("ip route get 10.2.0.100").contains("dev wg0"));
     tcp(left, &world.net.right, "172.31.0.1", MIB);
-    // What is on the link stays there.
+    // Addresses of the link stay there.
     ping(left, "10.1.0.1", 1);
     let rules = left.sh("ip rule; ip -6 rule");
     assert_eq!(
@@ -269,7 +269,7 @@ fn what_pre_up_adds_is_routed_like_the_files() {
     left.sh(&format!("{} down wg0", adit()));
     comes_back(left, &before, "down");
 
-    // What is wrong is found before a hook runs, still.
+    // Mistakes are still found before a hook runs.
     let table = "Table = no-such-table\nPreUp = touch /run/ran";
     world.write(&world.config(table, "192.168.77.0/24"));
     let output = left.try_sh(&format!("{} up wg0", adit()));
@@ -347,7 +347,7 @@ fn an_interrupted_up_leaves_nothing() {
             comes_back(left, &before, &hook);
         }
     }
-    // SIGHUP says that the terminal is gone: nothing can be told any more.
+    // SIGHUP says that the terminal is gone: no message can be printed any more.
     world.write(&world.config("PostUp = kill -HUP $PPID", "0.0.0.0/0, ::/0"));
     let output = left.try_sh(&format!("{} up wg0 2> /dev/full", adit()));
     assert!(!output.ok());
@@ -732,7 +732,7 @@ fn the_rules_of_another_tunnel_with_the_same_mark_stay() {
     down("wg0");
     comes_back(left, &untouched, "the tunnel itself");
 
-    // What somebody made for a tunnel without a default route is theirs.
+    // Settings that a user made for a tunnel without a default route stay the user's.
     left.sh("ip rule add not fwmark 77 table 77; ip route add 0.0.0.0/1 dev lo table 77");
     let before = state(left);
     other(77, "10.20.0.0/16");
@@ -748,8 +748,8 @@ fn only_what_a_killed_full_tunnel_left_is_taken_for_it() {
     }
     let world = World::new();
     let left = world.left();
-    // Somebody's rule whose table has no route at the moment; a pair as of a tunnel whose process
-    // was killed.
+    // A rule of another program, whose table has no route at the moment, and a pair of rules as a
+    // tunnel leaves them whose process was killed.
     left.sh("ip rule add pref 90 not fwmark 51822 table 51822");
     left.sh(
         "ip rule add not fwmark 51821 table 51821; ip rule add table main suppress_prefixlength 0",
@@ -829,7 +829,7 @@ fn a_process_that_hangs_is_told_of_and_taken_down() {
         "{}",
         output.stderr
     );
-    // It stands in nobody's way.
+    // It disturbs no other tunnel.
     let output = left.try_sh(&format!("{} show", adit()));
     assert!(
         !output.ok() && output.stderr.contains(hangs) && output.stdout.contains("wg1"),

@@ -1,4 +1,4 @@
-//! A tunnel that somebody watches over: `adit up --foreground`, as PID 1, and the unit for systemd.
+//! A supervised tunnel: `adit up --foreground`, as PID 1, and the unit for systemd.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -146,7 +146,7 @@ fn up_in_the_foreground_ends_well_when_somebody_takes_it_down() {
         left.sh(&how.replace("\"$0\"", &adit()));
         let status = up.wait();
         assert!(status.success(), "{how}: {status}: {}", log(left));
-        // Nobody runs them twice.
+        // They do not run twice.
         let hooks = left.sh("cat /run/hooks");
         assert!(hooks.matches("post-down").count() <= 1, "{how}: {hooks}");
         left.sh("rm /run/hooks /run/log");
@@ -326,7 +326,7 @@ fn an_interface_in_another_namespace_is_told_of_as_such() {
         "{}",
         output.stderr
     );
-    // What it says helps.
+    // The advice in the message works.
     left.sh(&format!(
         "nsenter -t {} -n {adit} down wg0; {adit} up wg0",
         process(left),
@@ -409,7 +409,7 @@ fn the_unit_is_ready_when_it_works_comes_back_and_says_why() {
         0
     );
 
-    // A user who takes it down by hand means it.
+    // `adit down` by hand is meant to last: systemd does not start the tunnel again.
     systemd.sh(&format!("systemctl start {unit}; adit down wg0"));
     wait_for("the unit ends", seconds(30), || is("inactive"));
     assert_eq!(systemd.property(unit, "Result"), "success");

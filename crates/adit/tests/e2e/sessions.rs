@@ -405,7 +405,7 @@ fn malformed_and_replayed_datagrams_change_nothing() {
     }
 }
 
-/// What Adit dropped, by reason; nothing for another implementation.
+/// Adit's drops by reason; none for another implementation.
 fn dropped(side: &Side) -> Vec<(String, u64)> {
     if side.daemon.program != Program::Adit {
         return Vec::new();

@@ -13,9 +13,9 @@ const ROUNDS: usize = 8;
 /// The order of a usual test.
 const ORDER: u64 = 20_261_122;
 
-/// What is done to a host, and how it is undone: scripts that find PEER, V6, PID and NET (1 on the
-/// left, 2 on the right) in their environment, and the tunnel's configuration on their standard
-/// input.
+/// A disturbance of a host: the scripts that cause it and undo it. They find PEER, V6, PID and NET
+/// (1 on the left, 2 on the right) in their environment, and the tunnel's configuration on their
+/// standard input.
 struct Disturbance {
     name: &'static str,
     on: On,
@@ -171,7 +171,7 @@ impl Event<'_> {
 /// What a daemon holds at most: descriptors, threads and KiB of memory.
 const MOST: [usize; 3] = [38, 8, 32 << 10];
 
-/// What it holds.
+/// The same of one daemon, now.
 fn holdings(side: &Side) -> [usize; 3] {
     let of_process = format!("/proc/{}", side.daemon.pid());
     let count = |what| {

@@ -167,7 +167,7 @@ fn wg_prints_what_was_configured_in_every_format() {
     }
     assert!(!host.try_sh("wg show doesnotexist").ok());
 
-    // What showconf prints, setconf restores.
+    // `wg setconf` restores the output of `wg showconf`.
     let written = host.sh("wg showconf wg0");
     host.sh("wg set wg0 listen-port 0 fwmark off private-key /dev/null");
     host.sh(&format!(
@@ -282,7 +282,7 @@ fn a_port_taken_at_start_is_bound_once_it_is_free() {
     host.sh("ip link set wg0 up");
     let set = || host.try_sh("wg set wg0 listen-port 5001").ok();
     wait_for("it is refused", seconds(5), || !set());
-    // What has nothing to do with it can be set.
+    // Settings that are independent of it can be set.
     host.sh(&format!("wg set wg0 peer {}", Keys::new().public));
     drop(other);
     assert!(set());
@@ -586,7 +586,7 @@ fn garbage_on_the_socket_is_refused_and_disturbs_nobody() {
         drop(socket);
         assert_eq!(device.get(), before, "after {shown:?}");
     }
-    // Many idle clients keep nobody from being served.
+    // Many idle clients do not lock another one out.
     let idle: Vec<_> = (0..64).map(|_| device.connect()).collect();
     let start = Instant::now();
     assert_eq!(device.get(), before);

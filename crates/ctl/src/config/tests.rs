@@ -119,7 +119,7 @@ fn allowed_ips_may_add_and_remove() {
     assert!(!config.to_change(&[]).peers[0].replace_allowed_ips);
 }
 
-/// (a line within `[Interface]`, what is said of it)
+/// (a line within `[Interface]`, the message about it)
 const INTERFACE_MISTAKES: &[(&str, &str)] = &[
     (
         "PrivateKey = abc",
@@ -274,7 +274,7 @@ wg0.conf:6: there is no section \"[Pear]\": expected [Interface] or [Peer]";
     }
 }
 
-/// What `wg setconf` and wg-quick make of the same file.
+/// The configuration that `wg setconf` and wg-quick read from the same file.
 #[test]
 fn of_what_is_said_twice_the_last_counts_and_is_warned_of() {
     let text = format!(
@@ -672,7 +672,7 @@ fn no_error_repeats_a_key_wherever_it_stands() {
             }
         }
         for text in texts {
-            // What is a host and a port for all that one can see is no mistake.
+            // A text that looks like a host and a port is no mistake.
             let Err(error) = parse(&text) else {
                 assert!(
                     text.contains("Endpoint") && text.contains(":51820"),

@@ -192,7 +192,7 @@ fn unfinished_requests_at_all_sockets_together_are_bounded() {
     let mut answer = [0; 10];
     unfinished("wg1", 30).read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"errno=12\n\n");
-    // What went with its socket does not count any more.
+    // Bytes of clients that were removed with their socket do not count any more.
     drop(first);
     assert!(has_ended(&mut large));
     let mut client = unfinished("wg1", 60);

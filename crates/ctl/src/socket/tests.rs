@@ -435,13 +435,13 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
         asked <= 60,
         "a client that reads no answer gets one, but {asked} were made"
     );
-    // Nobody spins while clients stall.
+    // The thread sleeps while clients stall.
     let task = serves.recv().unwrap();
     let before = cpu_ticks(&task);
     std::thread::sleep(Duration::from_millis(500));
     let spent = cpu_ticks(&task) - before;
     assert!(spent < 30, "{spent} ticks of 10 ms in half a second");
-    // A client that stalls within a request is told so before it is dropped.
+    // A client that stalls within a request gets an errno before it is dropped.
     let mut answer = String::new();
     half.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "errno=71\n\n");

@@ -42,7 +42,7 @@ pub struct Parser {
     /// The line passed [`MAX_LINE`]; its rest is skipped.
     overlong: bool,
     /// Bytes of the present request so far.
-    taken: usize,
+    request_len: usize,
     state: State,
 }
 
@@ -62,7 +62,7 @@ enum State {
 impl Parser {
     /// Bytes of a request that is not complete yet; 0 between requests.
     pub fn held(&self) -> usize {
-        self.taken
+        self.request_len
     }
 
     #[cfg(test)]
@@ -79,8 +79,8 @@ impl Parser {
             let end = input.iter().position(|&byte| byte == b'\n');
             let (piece, rest) = input.split_at(end.map_or(input.len(), |at| at + 1));
             *input = rest;
-            self.taken += piece.len();
-            if self.taken > room.min(MAX_REQUEST) {
+            self.request_len += piece.len();
+            if self.request_len > room.min(MAX_REQUEST) {
                 return Some(self.give_up("the request is too long"));
             }
             let text = piece.strip_suffix(b"\n").unwrap_or(piece);
@@ -101,7 +101,7 @@ impl Parser {
     /// The client has stopped writing. The answer to a request that it left unfinished, and thereby
     /// without effect.
     pub fn end(&mut self) -> Option<Heard> {
-        let unfinished = self.taken > 0;
+        let unfinished = self.request_len > 0;
         match std::mem::take(self).state {
             State::Wrong(error) | State::Lost(error) => Some(Heard::Hopeless(error)),
             _ => unfinished.then(|| {
@@ -119,7 +119,7 @@ impl Parser {
         let line = std::mem::take(&mut self.line);
         let overlong = std::mem::take(&mut self.overlong);
         if line.is_empty() && !overlong {
-            self.taken = 0;
+            self.request_len = 0;
             return match std::mem::take(&mut self.state) {
                 State::Idle => None,
                 State::Get => Some(Heard::Request(Request::Get)),

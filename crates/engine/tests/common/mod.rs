@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// Trains travel as trains.
     pub(crate) gso: bool,
     pub(crate) shards: usize,
-    /// Whether somebody reads the verbose log, which is then in [`PlatformEnd::log`].
+    /// Whether the verbose log is on; [`PlatformEnd::log`] then has it.
     pub(crate) verbose: bool,
 }
 
@@ -148,7 +148,7 @@ impl EnginePair {
         pair
     }
 
-    /// What the set-up told this side.
+    /// The configuration of this side.
     pub(crate) fn configuration(&self, side: usize) -> DeviceChange {
         let other = 1 - side;
         let block = Cidr::new(inner_ip(other), 32).expect("a right prefix");
@@ -184,7 +184,7 @@ impl EnginePair {
         packets
     }
 
-    /// What a side has delivered and nobody took yet.
+    /// Frames that a side has delivered and the test has not taken yet.
     pub(crate) fn delivered_now(&self, side: usize) -> Vec<Vec<u8>> {
         self.sides[side]
             .tuns

@@ -536,8 +536,8 @@ fn a_device_knows_where_and_when_a_packet_was_sent() {
     }
 }
 
-/// A device whose queue is limited to 40,000 bytes of long packets and so many in all, and who
-/// sends GSO packets through it.
+/// A device whose queue is limited to 40,000 bytes of long packets and to so many packets, and a
+/// function that sends GSO packets through it.
 fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     let net = Netns::new().unwrap();
     let mut tun = device(&net, "tun", &["10.8.0.1"], Offloads::ALL);
@@ -557,8 +557,8 @@ fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
     (net, tun, send)
 }
 
-/// What is counted when it is as many as expected, or after five seconds: a process that another
-/// test starts has this one's descriptors until it executes its program, and the BPF program of a
+/// Counts until the count is the expected one, or for five seconds. A process that another test
+/// starts has this process's descriptors until it executes its program, and the BPF program of a
 /// queue limit stays attached until the last of them is closed.
 fn once_detached(expected: usize, count: impl Fn() -> usize) -> usize {
     let start = Instant::now();
@@ -778,7 +778,7 @@ fn a_limited_queue_takes_an_idle_connections_packets() {
     let (net, tun, send) = limited(9000, 20);
     let other = Netns::new().unwrap();
     let peer = device(&other, "tun", &["10.8.0.2"], Offloads::ALL);
-    // What is written at once is one packet of two segments, however slowly answers come.
+    // Data written at once is one packet of two segments, however slowly answers come.
     let change = LinkChange {
         mtu: Some(4040),
         ..LinkChange::default()

@@ -28,7 +28,7 @@ fn numbered(len: usize) -> Vec<u8> {
         .collect()
 }
 
-// A scripted kernel: what it answers to each call, and what it took.
+// A scripted kernel: its answer to each call, and the datagrams that it took.
 
 #[derive(Debug, PartialEq, Eq)]
 struct Taken {
@@ -677,7 +677,7 @@ fn shards_share_a_port_and_the_kernel_spreads_senders_over_them() {
     }
 }
 
-/// Sockets that only send come and go, and what arrives at the port arrives at the first.
+/// Sockets that only send come and go, and datagrams to the port still arrive at the first socket.
 #[test]
 fn a_send_socket_shares_the_port_and_receives_nothing() {
     let hosts = Hosts::new();
@@ -700,7 +700,8 @@ fn a_send_socket_shares_the_port_and_receives_nothing() {
             others.remove(round % others.len());
             others.push(send_socket());
         }
-        // What it sends comes from the port that all share, and the answer is not its own.
+        // Its datagrams come from the port that all share, and the answer arrives at another
+        // socket.
         at_a.send(&[train(to, 5, b"hello")], &mut SendReport::default());
         let from = receive(&at_b, 5)[0].0.from;
         others[0].send(
@@ -1091,7 +1092,7 @@ fn a_socket_knows_where_and_when_a_datagram_arrived() {
         .unwrap()
         .unwrap();
     on_each_cpu(|cpu| {
-        // What arrives is whole, however long.
+        // Datagrams of any length arrive whole.
         for len in [0, 1, 1400, 65_507] {
             let sent = numbered(len);
             let before = boottime();

@@ -264,7 +264,7 @@ impl Net {
         self.hosts[host].device.handshake_stats()
     }
 
-    /// What host `host` sent of a kind since `since`.
+    /// The messages of a kind that host `host` sent since `since`.
     pub fn sent(&self, host: usize, kind: &str, since: Time) -> Vec<Datagram> {
         let addr = self.hosts[host].addr;
         let sent = self.log.iter().filter(|datagram| {

@@ -60,7 +60,7 @@ impl Capture {
 
     /// All bytes captured so far.
     pub fn bytes(&self) -> Vec<u8> {
-        // What was captured last is on its way to the file.
+        // The last datagrams may not have reached the file yet.
         std::thread::sleep(std::time::Duration::from_millis(300));
         std::fs::read(self.host.path(&self.file)).expect("the capture's file")
     }

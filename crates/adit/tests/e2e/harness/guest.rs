@@ -153,7 +153,7 @@ impl Guest {
         answer
     }
 
-    /// Takes a snapshot of the running machine, which goes on.
+    /// Takes a snapshot of the machine, which keeps running.
     pub fn take_snapshot(&self) {
         let migrate = format!("migrate \"exec:cat > {SNAPSHOT}\"");
         self.monitor(&[&migrate, "cont"]);
@@ -177,7 +177,7 @@ impl Guest {
             &["-incoming", &incoming],
         );
         (self.qemu, self.shell) = (qemu, std::sync::Mutex::new(shell));
-        // What is written to the shell before is lost.
+        // The shell loses input that comes before this.
         wait_for("the snapshot is loaded", seconds(60), || {
             self.monitor(&["info status"]).contains("status: running")
         });

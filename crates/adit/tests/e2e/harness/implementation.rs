@@ -127,8 +127,8 @@ impl Daemon {
                         daemon.log()
                     );
                 }
-                // `wg` removes a socket on which nobody listens: perhaps not the one of a killed
-                // run any more, but a new one.
+                // `wg` removes a socket without a listener. It may have removed a new one in place
+                // of a killed run's.
                 UnixStream::connect(host.path(&socket)).is_ok()
                     && host.try_sh(&format!("wg show {interface}")).ok()
             },

@@ -29,7 +29,7 @@ fn wg(args: &[&str], input: &str) -> String {
     output.stdout.trim().to_owned()
 }
 
-/// What stands at the two ends and how they are joined.
+/// The implementations at the two ends, and how they are joined.
 #[derive(Clone)]
 pub struct Setup {
     pub left: Program,
@@ -67,7 +67,7 @@ pub struct Side {
     pub interface: String,
     pub keys: Keys,
     pub port: u16,
-    /// What `wg setconf` was given.
+    /// The configuration that `wg setconf` was given.
     pub config: String,
     /// Inner addresses.
     pub v4: String,
