@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use adit_io::Offloads;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
-use adit_io::{Offloads, TunQueue};
 use adit_netlink::netns::Netns;
 use adit_netlink::{LinkChange, Netlink};
 use adit_proto::Endpoint;
@@ -218,7 +218,7 @@ impl Platform for Kernel {
         let readable = changes.chain(self.tick.as_ref().map(AsFd::as_fd));
         let readable = readable.map(|fd| (fd, EventFlags::IN));
         // A device that comes up becomes writable, in whatever namespace it is.
-        let down = (!self.last.up).then(|| self.tun.fd());
+        let down = (!self.last.up).then(|| self.tun.as_fd());
         readable
             .chain(down.map(|fd| (fd, EventFlags::OUT)))
             .collect()

@@ -8,13 +8,12 @@
 //!    join are sealed together;
 //! 5. `send`: sealed trains leave in the order in which they were closed (`sender`).
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_io::{MAX_FRAME, TunQueue, UdpSocket};
+use adit_io::{BatchFrame, FrameBatch, TunQueue, UdpSocket};
 use adit_offload::Frame;
 use adit_proto::{DropReason, Drops, Endpoint, Peer, Time};
 use arrayvec::ArrayVec;
@@ -24,9 +23,6 @@ use crate::sender::Sender;
 use crate::staged::{Staged, packets};
 use crate::train::{OpenTrain, datagram_len, max_bytes};
 
-/// Room for frames read at once: four GSO packets or thousands of small packets. More would leave
-/// the second-level cache before they are sealed.
-const ARENA_BYTES: usize = 256 << 10;
 /// Trains of different peers (or ECN marks) that are open at once.
 const MAX_OPEN: usize = 16;
 
@@ -45,18 +41,10 @@ pub(crate) enum Progress {
     Blocked,
 }
 
-/// Frames that were read from a TUN queue and not yet appended.
-#[derive(Default)]
-pub(crate) struct Frames {
-    arena: Vec<u8>,
-    /// Where they stand in the arena.
-    waiting: VecDeque<(usize, usize)>,
-}
-
 /// The outbound path of one interface.
 pub(crate) struct Outbound<U> {
-    /// The frames that a full socket left, with the arena where they stand.
-    left: Option<Frames>,
+    /// The frames that a full socket left.
+    left: Option<FrameBatch>,
     forwarder: Forwarder<U>,
     /// Polls since the TUN was last read empty.
     behind: u32,
@@ -92,32 +80,35 @@ impl<U: UdpSocket> Outbound<U> {
         &mut self,
         context: Context<'_, U>,
         tun: &impl TunQueue,
-        frames: &mut Frames,
+        frames: &mut FrameBatch,
     ) -> io::Result<Progress> {
         self.forwarder.processed = 0;
         if !self.forwarder.sender.flush(context) {
             return Ok(Progress::Blocked);
         }
-        if let Some(mut left) = self.left.take() {
-            let progress = self.forward_all(context, &mut left);
-            if left.waiting.is_empty() {
+        if let Some(left) = self.left.take() {
+            let progress = self.forward_all(context, &left);
+            if left.is_empty() {
+                tun.processed(&left);
                 *frames = left;
             } else {
                 self.left = Some(left);
             }
             return Ok(progress);
         }
-        let emptied = frames.read(tun)?;
+        let emptied = tun.read_batch(frames)?;
         self.note_standing(context, emptied);
         let progress = self.forward_all(context, frames);
-        if !frames.waiting.is_empty() {
+        if frames.is_empty() {
+            tun.processed(frames);
+        } else {
             self.left = Some(std::mem::take(frames));
         }
         Ok(progress)
     }
 
     /// Forwards the frames until none is left or a socket is full.
-    fn forward_all(&mut self, context: Context<'_, U>, frames: &mut Frames) -> Progress {
+    fn forward_all(&mut self, context: Context<'_, U>, frames: &FrameBatch) -> Progress {
         loop {
             self.forward(context, frames);
             if !self.forwarder.sender.flush(context) {
@@ -125,7 +116,7 @@ impl<U: UdpSocket> Outbound<U> {
             }
             // A socket that was full may have space by now. Then nothing wakes this shard for the
             // frames that are left, so they are sent at once (invariant 6).
-            if frames.waiting.is_empty() {
+            if frames.is_empty() {
                 return Progress::Done;
             }
         }
@@ -146,16 +137,17 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// Stages 2 to 4 for the frames that were read, until none is left or a full socket leaves no
     /// buffer for the next.
-    fn forward(&mut self, context: Context<'_, U>, frames: &mut Frames) {
+    fn forward(&mut self, context: Context<'_, U>, frames: &FrameBatch) {
         let mut trains = Trains::default();
         let routes = context.common.proto.routes();
-        while let Some(&(start, len)) = frames.waiting.front() {
-            if !self.forwarder.sender.has_room(context) {
-                break;
-            }
-            frames.waiting.pop_front();
-            let bytes = &frames.arena[start..start + len];
-            let route = |frame: &Frame<'_>| routes.lookup(frame.destination());
+        while self.forwarder.sender.has_room(context)
+            && let Some(BatchFrame { bytes, peer }) = frames.next_frame()
+        {
+            let route = |frame: &Frame<'_>| {
+                let found = routes.lookup(frame.destination());
+                peer.set(found.map(|found| found.id()));
+                found
+            };
             self.forwarder.forward(&mut trains, context, bytes, route);
         }
         trains.close_all(&mut self.forwarder.sender, context);
@@ -221,30 +213,6 @@ impl<U: UdpSocket> Outbound<U> {
     /// Closes all sockets that peers have of their own: the shared ones changed.
     pub(crate) fn clear_paths(&mut self) {
         self.forwarder.sender.paths.clear();
-    }
-}
-
-impl Frames {
-    /// Stage 1: frames one behind the other, until none waits (true) or the next might not fit.
-    fn read(&mut self, tun: &impl TunQueue) -> io::Result<bool> {
-        if self.arena.is_empty() {
-            self.arena = vec![0; ARENA_BYTES];
-        }
-        let mut start = 0;
-        while start + MAX_FRAME <= self.arena.len() {
-            match tun.read(&mut self.arena[start..]) {
-                Ok(len) => {
-                    self.waiting.push_back((start, len));
-                    start += len.next_multiple_of(64);
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if self.waiting.is_empty() => return Err(e),
-                // Frames that were read come first. The next read meets the same error.
-                Err(_) => return Ok(true),
-            }
-        }
-        Ok(false)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The outbound path on a clock of the test's, with every datagram on the wire looked at.
 
 use std::collections::HashSet;
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -55,7 +56,7 @@ fn wall(now: Time) -> Tai64N {
 /// by the test.
 struct Bench<U = MemUdp> {
     outbound: Outbound<U>,
-    frames: Frames,
+    frames: FrameBatch,
     pool: Pool,
     common: Common<U>,
     sockets: Sockets<U>,
@@ -109,7 +110,7 @@ impl<U: UdpSocket> Bench<U> {
         Self {
             outbound: Outbound::new(0, Arc::clone(&common.queues[0].drops))
                 .expect("an epoll descriptor"),
-            frames: Frames::default(),
+            frames: FrameBatch::default(),
             pool: Pool::default(),
             sockets: Sockets {
                 v4: Some(make(bind(our_addr, true), Arc::clone(&ours))),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_io::tun::TunErrorKind;
-use adit_io::{Arrival, Offloads, TunQueue, UdpSocket};
+use adit_io::{Arrival, FrameBatch, Offloads, TunQueue, UdpSocket};
 use adit_proto::Time;
 use rustix::event::epoll::{self, EventFlags};
 
@@ -14,7 +14,7 @@ use crate::clock;
 use crate::common::{Common, Context, ShardCommand, Sockets};
 use crate::inbound::Inbound;
 use crate::inbound_path::{InboundPath, InboundThread};
-use crate::outbound::{Frames, Outbound, Progress};
+use crate::outbound::{Outbound, Progress};
 use crate::paths::{STALL, TIDY};
 use crate::poll::{Descriptor, Token, each};
 use crate::sender::Pool;
@@ -25,7 +25,7 @@ pub(crate) struct Resources<T, U> {
     pub(crate) epoll: OwnedFd,
     pub(crate) inbound_thread: Arc<InboundThread<T, U>>,
     pub(crate) inbound: Inbound,
-    pub(crate) frames: Frames,
+    pub(crate) frames: FrameBatch,
     pub(crate) pool: Pool,
 }
 

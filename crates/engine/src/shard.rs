@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use adit_io::{TunQueue, UdpSocket};
+use adit_io::{FrameBatch, TunQueue, UdpSocket};
 use adit_proto::Time;
 use arrayvec::ArrayVec;
 use rustix::event::epoll::{self, EventFlags};
@@ -17,7 +17,6 @@ use crate::clock;
 use crate::common::ShardHandle;
 use crate::inbound::Inbound;
 use crate::inbound_path::InboundThread;
-use crate::outbound::Frames;
 use crate::placement::Placement;
 use crate::poll::{MAX_EVENTS, Token, give_priority, overwrite_stack, wait};
 use crate::queues::{Queues, Resources};
@@ -78,7 +77,7 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                 epoll,
                 inbound_thread,
                 inbound: Inbound::new(),
-                frames: Frames::default(),
+                frames: FrameBatch::default(),
                 pool: Pool::default(),
             },
             placement: Placement::new(),

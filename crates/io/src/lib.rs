@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 mod batch;
+mod frames;
 mod offloads;
 mod sys;
 pub mod testing;
@@ -20,6 +21,7 @@ use adit_proto::{Endpoint, Time};
 use rustix::io::Errno;
 
 pub use batch::{Received, RecvBatch};
+pub use frames::{BatchFrame, FrameBatch};
 pub use offloads::{Offloads, UnknownOffload};
 pub use sys::os::{close_inherited, duplicate};
 pub use udp::{IcmpError, IcmpKind};
@@ -47,6 +49,20 @@ pub trait TunQueue: Send + Sync {
     ///
     /// `WouldBlock` when no frame waits; [`tun::TunErrorKind::of`] classifies all others.
     fn read(&self, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Clears `batch` and fills it with the frames that wait: true if none waits any more.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::read`] if there is no frame, but not `WouldBlock`.
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        batch.fill(|buf| self.read(buf))
+    }
+
+    /// All frames of a batch that was read from it have been processed.
+    fn processed(&self, batch: &FrameBatch) {
+        let _ = batch;
+    }
 
     /// Writes one frame: a virtio header and an IP packet, gathered from `frame`.
     ///
@@ -129,6 +145,14 @@ pub trait UdpSocket: Send + Sync {
 impl<T: TunQueue + ?Sized> TunQueue for Box<T> {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         (**self).read(buf)
+    }
+
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        (**self).read_batch(batch)
+    }
+
+    fn processed(&self, batch: &FrameBatch) {
+        (**self).processed(batch)
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
@@ -253,6 +277,14 @@ impl SendReport {
 impl<T: TunQueue + ?Sized> TunQueue for std::sync::Arc<T> {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         (**self).read(buf)
+    }
+
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        (**self).read_batch(batch)
+    }
+
+    fn processed(&self, batch: &FrameBatch) {
+        (**self).processed(batch)
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {

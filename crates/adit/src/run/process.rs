@@ -89,7 +89,8 @@ impl Process {
     /// The queue of the TUN is still to be limited.
     pub(super) fn add(self: &Arc<Self>, name: &str, given: Given) -> Result<Arc<Tun>> {
         let sockets = Sockets::bind(name, given.control, self)?;
-        let tun = Arc::new(open_tun(name, given.tun, self.allowed)?);
+        let shares = self.interfaces().running.len() < MAX_FAIR;
+        let tun = Arc::new(open_tun(name, given.tun, shares, self.allowed)?);
         let offloads = tun.offloads();
         let settings = self.settings(name, offloads);
         let kernel = Kernel::new(Arc::clone(&tun), settings, &self.watches);
@@ -285,21 +286,26 @@ fn add_for_client(process: &Weak<Process>, name: &str) -> Response {
     }
 }
 
+/// So many interfaces of a process have queues that their peers share fairly. Each costs the kernel
+/// 3.5 MiB and this process 65 descriptors.
+const MAX_FAIR: usize = 8;
+
 /// Whether this network namespace has an interface of that name.
 fn is_here(name: &str) -> bool {
     Netlink::open().is_ok_and(|netlink| netlink.link(name).is_ok())
 }
 
-fn open_tun(name: &str, given: Option<OwnedFd>, offloads: Offloads) -> Result<Tun> {
+fn open_tun(name: &str, given: Option<OwnedFd>, fair: bool, offloads: Offloads) -> Result<Tun> {
     if let Some(fd) = given {
         return Tun::from_fd(fd, offloads).context(|| "cannot use WG_TUN_FD".into());
     }
     let netlink = Netlink::open();
     let existed = (netlink.as_ref()).is_ok_and(|netlink| netlink.link(name).is_ok());
-    let tun = Tun::open(name, 1, offloads).context(|| format!("cannot create {name}"))?;
-    let Some(tun) = tun.into_iter().next() else {
-        bail!(State, "cannot create {name}: no TUN queue")
+    let tun = match fair {
+        true => Tun::open_fair(name, offloads),
+        false => Tun::open(name, 1, offloads).map(|mut tuns| tuns.remove(0)),
     };
+    let tun = tun.context(|| format!("cannot create {name}"))?;
     let (Ok(netlink), Ok(index)) = (netlink, tun.ifindex()) else {
         return Ok(tun);
     };

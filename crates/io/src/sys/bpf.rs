@@ -37,7 +37,7 @@ pub(crate) const DROP: i32 = 2;
 ///
 /// The program that notes it lives as long as what it is attached to.
 #[derive(Debug)]
-pub(crate) struct LastArrival(SharedMap);
+pub(crate) struct LastArrival(SharedMap<2>);
 
 const CPU: usize = 0;
 /// Nanoseconds of CLOCK_BOOTTIME.
@@ -75,7 +75,7 @@ impl LastArrival {
 }
 
 /// A program that stores the number of the CPU and the time, and lets the packet pass.
-fn note_arrival() -> io::Result<(SharedMap, OwnedFd)> {
+fn note_arrival() -> io::Result<(SharedMap<2>, OwnedFd)> {
     let (numbers, map) = SharedMap::new()?;
     let [map_low, map_high] = Instruction::numbers(R1, &map);
     let program = [
@@ -112,26 +112,33 @@ pub(crate) fn attach_to_egress(ifindex: u32, program: &[Instruction]) -> io::Res
     Ok(owned(unsafe { bpf(BPF_LINK_CREATE, &mut attributes) }?))
 }
 
-const NUMBERS: usize = 16;
+/// Has a program choose the queue of every packet that leaves through a TUN device. Needs Linux 4.16
+/// and CAP_BPF.
+///
+/// The program returns the number of the queue.
+pub(crate) fn steer(tun: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    let program = load(BPF_PROG_TYPE_SOCKET_FILTER, program)?;
+    os::ioctl_int(tun, libc::TUNSETSTEERINGEBPF, program.as_raw_fd())
+}
 
-/// Numbers that a program and this process share: the value of an array map that has one.
+/// `N` numbers that a program and this process share: the value of an array map that has one.
 #[derive(Debug)]
-pub(crate) struct SharedMap(NonNull<[AtomicU64; NUMBERS]>);
+pub(crate) struct SharedMap<const N: usize>(NonNull<[AtomicU64; N]>);
 
 // SAFETY: it owns the mapping, in which there is nothing but atomics, on whatever thread it is.
-unsafe impl Send for SharedMap {}
+unsafe impl<const N: usize> Send for SharedMap<N> {}
 // SAFETY: threads share nothing but the atomics of the mapping, which lives as long as this value.
-unsafe impl Sync for SharedMap {}
+unsafe impl<const N: usize> Sync for SharedMap<N> {}
 
-impl Drop for SharedMap {
+impl<const N: usize> Drop for SharedMap<N> {
     fn drop(&mut self) {
         // SAFETY: `new` made the mapping for this one alone, of this length; `get` lends it for no
         // longer than this lives.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<[AtomicU64; NUMBERS]>()) };
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<[AtomicU64; N]>()) };
     }
 }
 
-impl SharedMap {
+impl<const N: usize> SharedMap<N> {
     /// They are zero. The descriptor is the map's, for a program to name.
     pub(crate) fn new() -> io::Result<(Self, OwnedFd)> {
         // Asked for first: a sandbox may end a process that makes a system call which it is not
@@ -139,7 +146,7 @@ impl SharedMap {
         if !capabilities(None)?.effective.contains(CapabilitySet::BPF) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let len = size_of::<[AtomicU64; NUMBERS]>();
+        let len = size_of::<[AtomicU64; N]>();
         let mut attributes = MapCreate {
             map_type: BPF_MAP_TYPE_ARRAY,
             key_size: 4,
@@ -165,7 +172,7 @@ impl SharedMap {
         Ok((Self(numbers), map))
     }
 
-    pub(crate) fn get(&self) -> &[AtomicU64; NUMBERS] {
+    pub(crate) fn get(&self) -> &[AtomicU64; N] {
         // SAFETY: `new` made the mapping, which begins with a page, is long enough and ends with
         // this only (`drop`); what programs write there are whole numbers, which are atomics here.
         unsafe { self.0.as_ref() }
@@ -185,16 +192,22 @@ pub(crate) struct Register(u8);
 pub(crate) const R0: Register = Register(0);
 pub(crate) const R1: Register = Register(1);
 pub(crate) const R2: Register = Register(2);
+pub(crate) const R3: Register = Register(3);
+pub(crate) const R4: Register = Register(4);
 pub(crate) const R6: Register = Register(6);
 pub(crate) const R7: Register = Register(7);
 pub(crate) const R8: Register = Register(8);
 pub(crate) const R9: Register = Register(9);
+/// The end of the 512 bytes that a program has for itself.
+pub(crate) const R10: Register = Register(10);
 
 /// The number of a helper function of the kernel, without its `BPF_FUNC_`.
 #[derive(Clone, Copy)]
 pub(crate) struct Function(i32);
 
 const GET_SMP_PROCESSOR_ID: Function = Function(8);
+pub(crate) const SKB_LOAD_BYTES: Function = Function(26);
+pub(crate) const GET_HASH_RECALC: Function = Function(34);
 pub(crate) const TCP_SOCK: Function = Function(96);
 const KTIME_GET_BOOT_NS: Function = Function(125);
 
@@ -279,24 +292,59 @@ impl Instruction {
         Self::new(0x1f, to, from, 0, 0)
     }
 
-    /// Skips `skip` instructions if `register == value`.
-    pub(crate) const fn skip_if_equal(register: Register, value: i32, skip: i16) -> Self {
-        Self::new(0x15, register, R0, skip, value)
+    /// The 32 bits at `base + off` = `from`
+    pub(crate) const fn store32(base: Register, off: i16, from: Register) -> Self {
+        Self::new(0x63, base, from, off, 0)
     }
 
-    /// Skips `skip` instructions if `register != value`.
-    pub(crate) const fn skip_if_not_equal(register: Register, value: i32, skip: i16) -> Self {
-        Self::new(0x55, register, R0, skip, value)
+    /// `from` = the 64 bits at `base + off`, which grow by what `from` was, atomically
+    pub(crate) const fn fetch_add64(base: Register, off: i16, from: Register) -> Self {
+        Self::new(0xdb, base, from, off, 1)
     }
 
-    /// Skips `skip` instructions if `register < value`, without sign.
-    pub(crate) const fn skip_if_less(register: Register, value: i32, skip: i16) -> Self {
-        Self::new(0xa5, register, R0, skip, value)
+    /// `to &= value`
+    pub(crate) const fn and_value(to: Register, value: i32) -> Self {
+        Self::new(0x57, to, R0, 0, value)
     }
 
-    /// Skips `skip` instructions if `left <= right`, with sign.
-    pub(crate) const fn skip_if_at_most(left: Register, right: Register, skip: i16) -> Self {
-        Self::new(0xdd, left, right, skip, 0)
+    /// `to |= from`
+    pub(crate) const fn or(to: Register, from: Register) -> Self {
+        Self::new(0x4f, to, from, 0, 0)
+    }
+
+    /// `to <<= bits`
+    pub(crate) const fn shift_left(to: Register, bits: i32) -> Self {
+        Self::new(0x67, to, R0, 0, bits)
+    }
+
+    /// `to >>= bits`, without sign
+    pub(crate) const fn shift_right(to: Register, bits: i32) -> Self {
+        Self::new(0x77, to, R0, 0, bits)
+    }
+
+    /// Goes elsewhere if `register == value`.
+    pub(crate) const fn go_if_equal(register: Register, value: i32) -> Self {
+        Self::new(0x15, register, R0, 0, value)
+    }
+
+    /// Goes elsewhere if `register != value`.
+    pub(crate) const fn go_if_not_equal(register: Register, value: i32) -> Self {
+        Self::new(0x55, register, R0, 0, value)
+    }
+
+    /// Goes elsewhere if `register < value`, without sign.
+    pub(crate) const fn go_if_less_than_value(register: Register, value: i32) -> Self {
+        Self::new(0xa5, register, R0, 0, value)
+    }
+
+    /// Goes elsewhere if `left < right`, without sign.
+    pub(crate) const fn go_if_less(left: Register, right: Register) -> Self {
+        Self::new(0xad, left, right, 0, 0)
+    }
+
+    /// Goes elsewhere if `left <= right`, with sign.
+    pub(crate) const fn go_if_at_most(left: Register, right: Register) -> Self {
+        Self::new(0xdd, left, right, 0, 0)
     }
 
     /// `R0 = function(R1, R2, ...)`
@@ -307,6 +355,52 @@ impl Instruction {
     /// Ends the program; R0 says what becomes of the packet.
     pub(crate) const fn exit() -> Self {
         Self::new(0x95, R0, R0, 0, 0)
+    }
+}
+
+/// Instructions, and where those that go elsewhere go.
+#[derive(Default)]
+pub(crate) struct Program {
+    instructions: Vec<Instruction>,
+    /// Where labels are.
+    labels: Vec<usize>,
+    /// Instructions that go to labels.
+    jumps: Vec<(usize, Label)>,
+}
+
+/// A place in a program. It comes after every instruction that goes there.
+#[derive(Clone, Copy)]
+pub(crate) struct Label(usize);
+
+impl Program {
+    /// A place that [`Self::place`] decides on later.
+    pub(crate) fn label(&mut self) -> Label {
+        self.labels.push(0);
+        Label(self.labels.len() - 1)
+    }
+
+    /// The next instruction is where this label is.
+    pub(crate) fn place(&mut self, label: Label) {
+        self.labels[label.0] = self.instructions.len();
+    }
+
+    pub(crate) fn add<const N: usize>(&mut self, instructions: [Instruction; N]) {
+        self.instructions.extend(instructions);
+    }
+
+    /// An instruction that goes to the label.
+    pub(crate) fn jump(&mut self, instruction: Instruction, to: Label) {
+        self.jumps.push((self.instructions.len(), to));
+        self.instructions.push(instruction);
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<Instruction> {
+        for (from, Label(to)) in self.jumps {
+            // The kernel refuses a program with a jump that this cannot express.
+            let skipped = self.labels[to].saturating_sub(from + 1);
+            self.instructions[from].off = i16::try_from(skipped).unwrap_or(i16::MAX);
+        }
+        self.instructions
     }
 }
 

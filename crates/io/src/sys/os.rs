@@ -40,7 +40,7 @@ impl IfReq {
         i16::from_ne_bytes([self.data[0], self.data[1]])
     }
 
-    pub(crate) fn set_flags(&mut self, flags: i16) {
+    pub(crate) fn set_flags(&mut self, flags: u16) {
         self.data[..2].copy_from_slice(&flags.to_ne_bytes());
     }
 

@@ -21,6 +21,11 @@ fn ip(text: &str) -> IpAddr {
 /// Makes a device in `netns`, up, with addresses.
 fn device(netns: &Netns, name: &str, addresses: &[&str], offloads: Offloads) -> Tun {
     let mut tuns = netns.run(|| Tun::open(name, 1, offloads)).unwrap().unwrap();
+    bring_up(netns, name, addresses);
+    tuns.pop().unwrap()
+}
+
+pub(super) fn bring_up(netns: &Netns, name: &str, addresses: &[&str]) {
     let netlink = Netlink::open_in(netns).unwrap();
     let index = netlink.link(name).unwrap().index;
     let up = LinkChange {
@@ -34,7 +39,6 @@ fn device(netns: &Netns, name: &str, addresses: &[&str], offloads: Offloads) -> 
             .add_address(index, ip(address), prefix, true)
             .unwrap();
     }
-    tuns.pop().unwrap()
 }
 
 /// Two hosts whose TUN devices are joined by a thread that carries every frame over as it is, but
@@ -553,7 +557,7 @@ fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
         // A packet that is held back is an error for some senders.
         let _ = sender.send_to(&vec![7; len - 28], "10.8.0.2:9");
     };
-    tun.limit = tun.limited(40_000).unwrap().into();
+    tun.egress = tun.limited(40_000).unwrap().into();
     (net, tun, send)
 }
 
@@ -572,7 +576,7 @@ fn once_detached(expected: usize, count: impl Fn() -> usize) -> usize {
 }
 
 /// A socket whose datagrams leave as GSO packets, if they are longer than 1,400 bytes.
-fn segmenting(addr: &str) -> StdUdp {
+pub(super) fn segmenting(addr: &str) -> StdUdp {
     let socket = StdUdp::bind(addr).unwrap();
     os::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 1400).unwrap();
     socket
@@ -666,7 +670,7 @@ fn packets_that_a_limited_queue_drops_are_counted() {
 #[test]
 fn every_queue_is_limited_to_a_few_megabytes() {
     let (_net, mut tun, send) = limited(65_000, 200);
-    tun.limit.take();
+    tun.egress.take();
     let wait = |tun: &Tun| {
         for _ in 0..150 {
             send(60_000);
@@ -769,7 +773,7 @@ fn the_queue_limit_follows_its_device_and_ends_with_it() {
     };
     assert_eq!(wait(&tun), 5);
     // 2. until the process that set it is gone
-    tun.limit.take();
+    tun.egress.take();
     assert_eq!(once_detached(10, || wait(&tun)), 10);
 }
 

@@ -1,0 +1,129 @@
+//! Room for the frames that are read from a TUN at once.
+
+use std::cell::Cell;
+use std::io;
+
+use crate::MAX_FRAME;
+
+/// Bytes of frames that are read at once: four GSO packets or thousands of small packets. More
+/// would leave the second-level cache before they are sealed.
+const ARENA_BYTES: usize = 256 << 10;
+
+/// Frames that were read from a TUN, in the order in which they are to be processed.
+///
+/// The memory is reserved with the first read. A page of it costs nothing until frames fill it.
+#[derive(Default)]
+pub struct FrameBatch {
+    arena: Vec<u8>,
+    /// Where the next frame goes.
+    end: usize,
+    frames: Vec<Slot>,
+    /// The first that [`Self::next_frame`] has not returned.
+    next: Cell<usize>,
+}
+
+/// Where a frame is.
+struct Slot {
+    start: usize,
+    len: usize,
+    queue: usize,
+    peer: Cell<Option<u32>>,
+}
+
+/// A frame of a [`FrameBatch`].
+#[derive(Clone, Copy)]
+pub struct BatchFrame<'a> {
+    /// A virtio header and an IP packet.
+    pub bytes: &'a [u8],
+    /// The peer that it turned out to be for, for [`TunQueue::processed`].
+    ///
+    /// [`TunQueue::processed`]: crate::TunQueue::processed
+    pub peer: &'a Cell<Option<u32>>,
+}
+
+impl FrameBatch {
+    /// Whether no frame is left to process.
+    pub fn is_empty(&self) -> bool {
+        self.next.get() == self.frames.len()
+    }
+
+    /// Takes the next frame.
+    pub fn next_frame(&self) -> Option<BatchFrame<'_>> {
+        let slot = self.frames.get(self.next.get())?;
+        self.next.set(self.next.get() + 1);
+        Some(BatchFrame {
+            bytes: &self.arena[slot.start..slot.start + slot.len],
+            peer: &slot.peer,
+        })
+    }
+
+    /// Clears it and reads frames until none waits (true) or the next might not fit.
+    pub(crate) fn fill(
+        &mut self,
+        read: impl Fn(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<bool> {
+        self.clear();
+        while self.has_room() {
+            match self.append(0, &read) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if self.frames.is_empty() => return Err(e),
+                // Frames that were read come first. The next read meets the same error.
+                Err(_) => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Forgets all frames.
+    pub(crate) fn clear(&mut self) {
+        if self.arena.len() != ARENA_BYTES {
+            self.arena = vec![0; ARENA_BYTES];
+        }
+        self.end = 0;
+        self.frames.clear();
+        self.next.set(0);
+    }
+
+    /// How many frames it has.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether any frame fits.
+    pub(crate) fn has_room(&self) -> bool {
+        self.end + MAX_FRAME <= ARENA_BYTES
+    }
+
+    /// Appends the frame that `read` reads from this queue, and returns its length. There is always
+    /// room: what does not fit makes the batch longer.
+    pub(crate) fn append(
+        &mut self,
+        queue: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        if self.end + MAX_FRAME > self.arena.len() {
+            self.arena.resize(self.end + MAX_FRAME, 0);
+        }
+        let len = read(&mut self.arena[self.end..])?;
+        self.frames.push(Slot {
+            start: self.end,
+            len,
+            queue,
+            peer: Cell::new(None),
+        });
+        self.end += len.next_multiple_of(64);
+        Ok(len)
+    }
+
+    /// The frames from `from` on are to be processed before the others.
+    pub(crate) fn put_first(&mut self, from: usize) {
+        self.frames.rotate_left(from);
+    }
+
+    /// The queue of each frame, and the peer that it was for.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (usize, Option<u32>)> {
+        self.frames.iter().map(|slot| (slot.queue, slot.peer.get()))
+    }
+}

@@ -1,0 +1,492 @@
+//! A BPF program for what leaves through a TUN device: it holds back what would make a queue too
+//! long, and chooses the queue where there are several.
+//!
+//! The kernel measures a queue in packets, which may be a thousand times as long as others.
+//!
+//! Of several queues the first is for packets of sparse flows, all others ([`QUEUES`]) are for the
+//! rest: the destination chooses among them. A packet is of a sparse flow if it is no GSO packet
+//! and nothing of its flow waits: all that was sent before has been processed. Flows keep their
+//! order as long as whoever reads the queues
+//!
+//! - processes what it read from the first queue before what it read from others before that, and
+//! - reports as processed only what is ([`Egress::processed`]).
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::sys::bpf::{
+    self, GET_HASH_RECALC, Instruction, Program, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10,
+    SKB_LOAD_BYTES, SharedMap, TCP_SOCK, offset,
+};
+
+/// The queues besides the first.
+pub(crate) const QUEUES: usize = 1 << QUEUE_BITS;
+const QUEUE_BITS: i32 = 6;
+
+/// Bytes of a packet that counts: shorter ones are limited by their number.
+const LONG: u16 = 4096;
+/// Packets that are read from a queue before what was let through before them is taken for read,
+/// too, or lost. No fewer than the queue has room for.
+const AGE: u32 = 512;
+/// For so long and so often it is observed how many packets an empty queue lost.
+const OBSERVED: Duration = Duration::from_millis(100);
+const OBSERVATIONS: u32 = 8;
+/// When so many later ones were read from its queue, a packet was processed, or lost. Far more than
+/// the queue has room for.
+const SETTLED: u32 = 16_384;
+/// More packets than were in the first queue before the program came.
+const UNCOUNTED: u64 = 1 << 16;
+/// Bytes that long packets have on average where the queue is long enough. TCP makes none longer
+/// than a third of its window, so where many connections share the queue a short one costs them
+/// more than it saves.
+const MEAN: u64 = 48_000;
+/// So many times the least limit is the most.
+const RANGE: u64 = 8;
+/// Where many queues share the limit, each has one part in this many of the least one, at least.
+const LEAST_SHARE: u64 = 16;
+
+// The numbers that the program and this process share. First come some for each queue.
+const QUEUE: usize = 16;
+/// The same in bytes, as a power of two.
+const QUEUE_SHIFT: i32 = 7;
+/// Packets that were let through: what the program writes.
+const PASSED: usize = 0;
+/// Bytes of the long ones among them.
+const LONG_PASSED: usize = 1;
+/// What `PASSED` was when the last packet that was processed was let through, or less: what was lost
+/// counts as processed only later. It begins a cache line, of what this process writes.
+const PROCESSED: usize = 8;
+/// Bytes of long packets that were read.
+const LONG_READ: usize = 9;
+/// How many of them there may be between the two before the next packet.
+const LIMIT: usize = 10;
+/// Packets that were read, or more: what `PASSED` is when the queue is empty.
+const READ: usize = 11;
+/// Then come some for the device: packets that were in the GSO packets which the program dropped
+/// and nobody keeps.
+const LOST: usize = (1 + QUEUES) * QUEUE;
+/// Not zero if there are several queues.
+const STEERED: usize = LOST + 8;
+/// How many packets there may be between `PASSED` and `READ` before the next one.
+const CAPACITY: usize = LOST + 9;
+/// Then come two for each flow, as far as hashes tell flows apart: what `PASSED` was when the flow
+/// last sent a packet to its queue and to the first one.
+const FLOWS: usize = LOST + QUEUE;
+const FLOW_BITS: u32 = 12;
+const NUMBERS: usize = FLOWS + (2 << FLOW_BITS);
+
+// Where a program finds what it asks for.
+/// `struct __sk_buff`
+const LEN: i16 = 0;
+const QUEUE_MAPPING: i16 = 12;
+const PROTOCOL: i16 = 16;
+const GSO_SEGS: i16 = 164;
+const SOCKET: i16 = 168;
+const GSO_SIZE: i16 = 176;
+/// `struct bpf_tcp_sock`
+const PACKETS_OUT: i16 = 44;
+/// ETH_P_IP in network byte order, as little-endian machines read it.
+const IPV4: i32 = 0x0008;
+/// The last four bytes of the destination.
+const DESTINATION_V4: i32 = 16;
+const DESTINATION_V6: i32 = 36;
+
+/// Headers of IPv6 and TCP with timestamps.
+const HEADERS: i32 = 40 + 32;
+
+/// Drops long GSO packets that are sent through an interface while too many bytes of long packets
+/// wait in their queue, as long as it lives.
+///
+/// TCP on this host keeps what is dropped here, and slows down. It tries again when an
+/// acknowledgement comes; where none is to come, only after 200 ms or more. So a connection that
+/// has nothing in flight passes. A packet that is no GSO packet passes, too: with an MTU of 4096 or
+/// more a retransmission is as long as that. Of such packets the kernel's limit lets no more bytes
+/// wait than the MTU times the number of packets.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    numbers: Box<SharedMap<NUMBERS>>,
+    _attached: OwnedFd,
+    least: u64,
+    reader: Mutex<Reader>,
+}
+
+/// What this process knows of the queues. One thread at a time reads them.
+#[derive(Debug)]
+struct Reader {
+    queues: [ReadQueue; 1 + QUEUES],
+    /// Packets read lately, and how many of them were long, and their bytes.
+    packets: u32,
+    long: u64,
+    bytes: u64,
+    /// Bytes that may wait in all queues together.
+    limit: u64,
+    /// Queues that share the limit.
+    busy: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ReadQueue {
+    /// Packets read since `PASSED` and `LONG_PASSED` were `marks`.
+    packets: u32,
+    marks: [u64; 2],
+    /// What `PASSED` was so many packets ago.
+    settling: u64,
+    read: u32,
+    /// Packets that were read and not yet processed.
+    unprocessed: u64,
+    /// The least number of packets that were missing when the queue was empty, how often it was, and
+    /// since when. Some that are missing may yet come: the program has just let them through.
+    missing: u64,
+    observations: u32,
+    since: Instant,
+}
+
+impl Egress {
+    /// For an interface of the calling thread's network namespace: `least` bytes may wait, or up to
+    /// [`RANGE`] times that as long as packets are short of [`MEAN`]. Needs Linux 6.6, CAP_BPF and
+    /// CAP_NET_ADMIN.
+    pub(crate) fn attach(ifindex: u32, least: u64) -> io::Result<Self> {
+        let (numbers, map) = SharedMap::new()?;
+        let attached = bpf::attach_to_egress(ifindex, &program(&map))?;
+        let queue = ReadQueue {
+            packets: 0,
+            marks: [0; 2],
+            settling: 0,
+            read: 0,
+            unprocessed: 0,
+            missing: u64::MAX,
+            observations: 0,
+            since: Instant::now(),
+        };
+        let egress = Self {
+            numbers: Box::new(numbers),
+            _attached: attached,
+            least,
+            reader: Mutex::new(Reader {
+                queues: [queue; 1 + QUEUES],
+                packets: 0,
+                long: 0,
+                bytes: 0,
+                limit: least,
+                busy: 1,
+            }),
+        };
+        for queue in 0..=QUEUES {
+            egress.number(queue, LIMIT).store(least, Relaxed);
+        }
+        for which in [PASSED, READ] {
+            egress.number(0, which).store(UNCOUNTED, Relaxed);
+        }
+        egress.numbers.get()[CAPACITY].store(u64::MAX / 2, Relaxed);
+        Ok(egress)
+    }
+
+    /// From now on the program chooses among all queues, which are open and have room for so many
+    /// packets each.
+    ///
+    /// It lets no more through: what the kernel drops afterwards counts as not yet processed for a
+    /// while, and so makes sparse flows seem not to be.
+    pub(crate) fn steer(&self, room: u64) {
+        self.numbers.get()[CAPACITY].store(room - room / 8, Relaxed);
+        self.numbers.get()[STEERED].store(1, Relaxed);
+    }
+
+    fn number(&self, queue: usize, which: usize) -> &AtomicU64 {
+        &self.numbers.get()[queue * QUEUE + which]
+    }
+
+    /// Packets dropped so far that no TCP of this host keeps: those in GSO packets that are
+    /// forwarded, or UDP.
+    pub(crate) fn lost(&self) -> u64 {
+        self.numbers.get()[LOST].load(Relaxed)
+    }
+
+    /// So many queues have something, and share the limit.
+    pub(crate) fn share(&self, queues: u32) {
+        self.reader().busy = u64::from(queues.max(1));
+    }
+
+    /// Packets have been processed that were read from these queues.
+    pub(crate) fn processed(&self, queues: impl Iterator<Item = usize>) {
+        let mut reader = self.reader();
+        for queue in queues {
+            let known = &mut reader.queues[queue];
+            known.unprocessed = known.unprocessed.saturating_sub(1);
+            self.number(queue, PROCESSED).fetch_add(1, Relaxed);
+        }
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A queue was empty. What was let through to it and is not there was lost.
+    pub(crate) fn was_empty(&self, queue: usize) {
+        for (passed, read) in [(LONG_PASSED, LONG_READ), (PASSED, READ)] {
+            let passed = self.number(queue, passed).load(Relaxed);
+            self.number(queue, read).store(passed, Relaxed);
+        }
+        let mut reader = self.reader();
+        let known = &mut reader.queues[queue];
+        let (passed, processed) = (self.number(queue, PASSED), self.number(queue, PROCESSED));
+        let here = processed.load(Relaxed) + known.unprocessed;
+        let Some(missing) = passed.load(Relaxed).checked_sub(here) else {
+            processed.fetch_sub(here - passed.load(Relaxed), Relaxed);
+            return;
+        };
+        known.missing = known.missing.min(missing);
+        known.observations += 1;
+        if known.observations >= OBSERVATIONS && known.since.elapsed() >= OBSERVED {
+            processed.fetch_add(known.missing, Relaxed);
+            known.missing = u64::MAX;
+            known.observations = 0;
+            known.since = Instant::now();
+        }
+    }
+
+    /// A packet of so many bytes was read from a queue.
+    pub(crate) fn took(&self, queue: usize, bytes: usize) {
+        let long_read = self.number(queue, LONG_READ);
+        let read = self.number(queue, READ);
+        read.fetch_add(1, Relaxed);
+        let mut reader = self.reader();
+        let reader = &mut *reader;
+        if bytes >= usize::from(LONG) {
+            let bytes = bytes as u64;
+            long_read.fetch_add(bytes, Relaxed);
+            reader.bytes += bytes;
+            reader.long += 1;
+            let share = (reader.limit / reader.busy).max(self.least / LEAST_SHARE);
+            self.number(queue, LIMIT).store(share, Relaxed);
+        }
+        let known = &mut reader.queues[queue];
+        known.packets += 1;
+        if known.packets == AGE {
+            known.packets = 0;
+            // What was let through may be lost where the queue is full of packets, and must not
+            // count for ever.
+            let passed = [PASSED, LONG_PASSED].map(|which| self.number(queue, which).load(Relaxed));
+            let [packets, long] = std::mem::replace(&mut known.marks, passed);
+            read.fetch_max(packets, Relaxed);
+            long_read.fetch_max(long, Relaxed);
+        }
+        known.unprocessed += 1;
+        known.read += 1;
+        if known.read == SETTLED {
+            known.read = 0;
+            let passed = self.number(queue, PASSED).load(Relaxed);
+            let settled = std::mem::replace(&mut known.settling, passed);
+            self.number(queue, PROCESSED).fetch_max(settled, Relaxed);
+        }
+        reader.packets += 1;
+        if reader.packets < AGE {
+            return;
+        }
+        reader.packets = 0;
+        let (bytes, long) = (
+            std::mem::take(&mut reader.bytes),
+            std::mem::take(&mut reader.long),
+        );
+        if let Some(mean) = bytes.checked_div(long) {
+            let step = reader.limit / 8;
+            let after = if mean < MEAN {
+                reader.limit + step
+            } else {
+                reader.limit - step
+            };
+            reader.limit = after.clamp(self.least, RANGE * self.least);
+        }
+    }
+}
+
+/// R6 is the packet, R7 the numbers, R8 the packet's length, R9 the numbers of its queue.
+fn program(map: &OwnedFd) -> Vec<Instruction> {
+    // Places on the stack, for what calls forget.
+    let (address, queue, flow) = (-8, -16, -24);
+    let flows = i32::from(offset(FLOWS));
+    let mut program = Program::default();
+    let bulk = program.label();
+    let v6 = program.label();
+    let fits = program.label();
+    let lost = program.label();
+    let add = program.label();
+    let pass = program.label();
+    let drop = program.label();
+    let full = program.label();
+    let one = program.label();
+    // To `label` if the queue with these numbers has no room.
+    let unless_room = |program: &mut Program, numbers, label| {
+        program.add([
+            Instruction::load64(R2, numbers, offset(PASSED)),
+            Instruction::load64(R3, numbers, offset(READ)),
+            Instruction::subtract(R2, R3),
+            Instruction::load64(R3, R7, offset(CAPACITY)),
+        ]);
+        program.jump(Instruction::go_if_at_most(R3, R2), label);
+    };
+
+    // 1. One queue: it is the first, and flows are all the same.
+    program.add([Instruction::copy(R6, R1)]);
+    program.add(Instruction::numbers(R7, map));
+    program.add([
+        Instruction::load32(R8, R6, LEN),
+        Instruction::copy(R9, R7),
+        Instruction::set(R1, 0),
+        Instruction::store64(R10, queue, R1),
+        Instruction::copy(R1, R7),
+        Instruction::add_value(R1, flows),
+        Instruction::store64(R10, flow, R1),
+        Instruction::load64(R1, R7, offset(STEERED)),
+    ]);
+    program.jump(Instruction::go_if_equal(R1, 0), bulk);
+
+    // 2. Several: the sum of the last bytes of the destination chooses one, so that neighbours have
+    //    different ones. Where there are none, they are zero.
+    program.add([
+        Instruction::set(R1, 0),
+        Instruction::store64(R10, address, R1),
+        Instruction::load32(R1, R6, PROTOCOL),
+        Instruction::set(R2, DESTINATION_V6),
+    ]);
+    program.jump(Instruction::go_if_not_equal(R1, IPV4), v6);
+    program.add([Instruction::set(R2, DESTINATION_V4)]);
+    program.place(v6);
+    program.add([
+        Instruction::copy(R1, R6),
+        Instruction::copy(R3, R10),
+        Instruction::add_value(R3, i32::from(address)),
+        Instruction::set(R4, 4),
+        Instruction::call(SKB_LOAD_BYTES),
+        Instruction::load32(R1, R10, address),
+        Instruction::copy(R9, R1),
+    ]);
+    for _ in 0..3 {
+        program.add([Instruction::shift_right(R1, 8), Instruction::add(R9, R1)]);
+    }
+    // 3. The hash chooses among that queue's flows.
+    program.add([
+        Instruction::and_value(R9, (1 << QUEUE_BITS) - 1),
+        Instruction::copy(R1, R6),
+        Instruction::call(GET_HASH_RECALC),
+        Instruction::shift_left(R0, QUEUE_BITS),
+        Instruction::or(R0, R9),
+        Instruction::and_value(R0, (1 << FLOW_BITS) - 1),
+        Instruction::shift_left(R0, 4),
+        Instruction::add_value(R0, flows),
+        Instruction::copy(R1, R7),
+        Instruction::add(R1, R0),
+        Instruction::store64(R10, flow, R1),
+        Instruction::add_value(R9, 1),
+        Instruction::store64(R10, queue, R9),
+        Instruction::shift_left(R9, QUEUE_SHIFT),
+        Instruction::add(R9, R7),
+    ]);
+    // 4. A packet of a sparse flow goes to the first queue.
+    program.add([Instruction::load32(R2, R6, GSO_SIZE)]);
+    program.jump(Instruction::go_if_not_equal(R2, 0), bulk);
+    for (numbers, sent) in [(R9, 0), (R7, 1)] {
+        program.add([
+            Instruction::load64(R2, R1, offset(sent)),
+            Instruction::load64(R3, numbers, offset(PROCESSED)),
+        ]);
+        program.jump(Instruction::go_if_less(R3, R2), bulk);
+    }
+    unless_room(&mut program, R7, bulk);
+    program.add([
+        Instruction::set(R2, 1),
+        Instruction::fetch_add64(R7, offset(PASSED), R2),
+        Instruction::add_value(R2, 1),
+        Instruction::store64(R1, offset(1), R2),
+        Instruction::set(R1, 0),
+        Instruction::store32(R6, QUEUE_MAPPING, R1),
+        Instruction::set(R0, bpf::PASS),
+        Instruction::exit(),
+    ]);
+
+    // 5. Where there is room, a short packet passes. As long as passed - read is within the limit,
+    //    every other one is counted and passes.
+    program.place(bulk);
+    unless_room(&mut program, R9, full);
+    program.jump(
+        Instruction::go_if_less_than_value(R8, i32::from(LONG)),
+        pass,
+    );
+    program.add([
+        Instruction::load64(R1, R9, offset(LONG_PASSED)),
+        Instruction::load64(R2, R9, offset(LONG_READ)),
+        Instruction::subtract(R1, R2),
+        Instruction::load64(R2, R9, offset(LIMIT)),
+    ]);
+    program.jump(Instruction::go_if_at_most(R1, R2), fits);
+    // 6. So does, beyond it, what is no GSO packet.
+    program.add([Instruction::load32(R1, R6, GSO_SIZE)]);
+    program.jump(Instruction::go_if_equal(R1, 0), fits);
+    // 7. And what a TCP socket sends that has nothing in flight. What another one sends, TCP keeps.
+    program.place(full);
+    program.add([Instruction::load64(R1, R6, SOCKET)]);
+    program.jump(Instruction::go_if_equal(R1, 0), lost);
+    program.add([Instruction::call(TCP_SOCK)]);
+    program.jump(Instruction::go_if_equal(R0, 0), lost);
+    program.add([Instruction::load32(R1, R0, PACKETS_OUT)]);
+    program.jump(Instruction::go_if_not_equal(R1, 0), drop);
+    program.jump(
+        Instruction::go_if_less_than_value(R8, i32::from(LONG)),
+        pass,
+    );
+
+    program.place(fits);
+    program.add([Instruction::add64(R9, offset(LONG_PASSED), R8)]);
+    program.place(pass);
+    program.add([
+        Instruction::set(R2, 1),
+        Instruction::fetch_add64(R9, offset(PASSED), R2),
+        Instruction::add_value(R2, 1),
+        Instruction::load64(R1, R10, flow),
+        Instruction::store64(R1, offset(0), R2),
+        Instruction::load64(R1, R10, queue),
+        Instruction::store32(R6, QUEUE_MAPPING, R1),
+        Instruction::set(R0, bpf::PASS),
+        Instruction::exit(),
+    ]);
+
+    // 8. How many packets it holds. What a virtual machine or another TUN sent does not say. Then
+    //    it is what is left without headers, divided by the GSO size and rounded up: one less than
+    //    it holds if the last is tiny.
+    program.place(lost);
+    program.add([Instruction::load32(R1, R6, GSO_SEGS)]);
+    program.jump(Instruction::go_if_not_equal(R1, 0), add);
+    program.add([Instruction::load32(R2, R6, GSO_SIZE)]);
+    program.jump(Instruction::go_if_equal(R2, 0), one);
+    program.add([
+        Instruction::copy(R1, R8),
+        Instruction::add(R1, R2),
+        Instruction::add_value(R1, -HEADERS - 1),
+        Instruction::divide(R1, R2),
+    ]);
+    program.place(add);
+    program.add([
+        Instruction::add64(R7, offset(LOST), R1),
+        Instruction::set(R0, bpf::DROP),
+        Instruction::exit(),
+    ]);
+    program.place(one);
+    program.add([
+        Instruction::set(R1, 1),
+        Instruction::add64(R7, offset(LOST), R1),
+    ]);
+    program.place(drop);
+    program.add([Instruction::set(R0, bpf::DROP), Instruction::exit()]);
+    program.finish()
+}
+
+/// Has the kernel put packets into the queues that [`Egress`] chose.
+pub(crate) fn obey(tun: BorrowedFd<'_>) -> io::Result<()> {
+    let program = [
+        Instruction::load32(R0, R1, QUEUE_MAPPING),
+        Instruction::exit(),
+    ];
+    bpf::steer(tun, &program)
+}

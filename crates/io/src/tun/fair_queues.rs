@@ -1,0 +1,255 @@
+//! The queues of a TUN device that peers share fairly.
+//!
+//! [`Egress`] puts packets of sparse flows into the first queue, all others into one of many that
+//! their destination chooses. What a peer has waiting in its queues delays no other one: the queues
+//! are read by deficit round robin, and a sender whose queue is full slows down.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use adit_offload::VNET_HDR_LEN;
+use arrayvec::ArrayVec;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+
+use super::egress::{Egress, QUEUES};
+use crate::FrameBatch;
+
+/// Bytes that each peer may send in a round.
+const QUANTUM: i64 = 64 << 10;
+
+/// The queues of a device, besides the first.
+pub(super) struct FairQueues {
+    /// Readable when any queue has something, the first included, whose number is 0.
+    epoll: OwnedFd,
+    /// Queues 1 to [`QUEUES`]. Set once.
+    bulk: OnceLock<Vec<OwnedFd>>,
+    schedule: Mutex<Schedule>,
+}
+
+impl FairQueues {
+    /// Those of a device that has only this first queue yet.
+    pub(super) fn new(first: &OwnedFd) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, first, EventData::new_u64(0), EventFlags::IN)?;
+        Ok(Self {
+            epoll,
+            bulk: OnceLock::new(),
+            schedule: Mutex::new(Schedule::new()),
+        })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Whether there are queues besides the first.
+    pub(super) fn are_open(&self) -> bool {
+        self.bulk.get().is_some()
+    }
+
+    /// Adds the further queues, which `open` opens.
+    pub(super) fn open(&self, open: impl Fn() -> io::Result<OwnedFd>) -> io::Result<()> {
+        let queues = (1..=QUEUES as u64).map(|number| {
+            let queue = open()?;
+            epoll::add(
+                &self.epoll,
+                &queue,
+                EventData::new_u64(number),
+                EventFlags::IN,
+            )?;
+            Ok(queue)
+        });
+        let queues = queues.collect::<io::Result<Vec<_>>>()?;
+        let _ = self.bulk.set(queues);
+        Ok(())
+    }
+
+    /// Reads frames until none waits (true) or the batch is full.
+    pub(super) fn read(
+        &self,
+        first: &OwnedFd,
+        egress: &Egress,
+        batch: &mut FrameBatch,
+    ) -> io::Result<bool> {
+        let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        let bulk = self.bulk.get().map_or(&[][..], Vec::as_slice);
+        let is_sparse = self.poll(&mut schedule)?;
+        egress.share(schedule.ready.count_ones());
+        batch.clear();
+        while batch.has_room() {
+            let Some(queue) = schedule.next() else { break };
+            match read(&bulk[queue], egress, 1 + queue, batch)? {
+                Some(len) => schedule.took(queue, len),
+                None => schedule.was_empty(queue),
+            }
+        }
+        // What a flow sent to the first queue came before what it sent to the others: all that is
+        // there now is processed before what was just read.
+        let bulk = batch.len();
+        if is_sparse || bulk > 0 {
+            // A flow has one packet there at most, so this ends.
+            while read(first, egress, 0, batch)?.is_some() {}
+            batch.put_first(bulk);
+        }
+        Ok(schedule.ready == 0)
+    }
+
+    /// Notes which queues have something; true if the first has.
+    fn poll(&self, schedule: &mut Schedule) -> io::Result<bool> {
+        let mut events = [Event {
+            flags: EventFlags::empty(),
+            data: EventData::new_u64(0),
+        }; 1 + QUEUES];
+        let count = match epoll::wait(&self.epoll, &mut events, Some(&Timespec::default())) {
+            Err(rustix::io::Errno::INTR) => 0,
+            count => count?,
+        };
+        let mut is_sparse = false;
+        for event in &events[..count] {
+            match usize::try_from(event.data.u64())
+                .unwrap_or(0)
+                .checked_sub(1)
+            {
+                Some(queue) => schedule.has(queue),
+                None => is_sparse = true,
+            }
+        }
+        Ok(is_sparse)
+    }
+
+    /// Frames that were read have been processed.
+    pub(super) fn processed(&self, egress: &Egress, batch: &FrameBatch) {
+        let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        for (queue, peer) in batch.queues() {
+            if let (Some(queue), Some(peer)) = (queue.checked_sub(1), peer) {
+                schedule.peers[queue] = Some(peer);
+            }
+        }
+        egress.processed(batch.queues().map(|(queue, _)| queue));
+    }
+}
+
+/// Reads one frame from a queue: its length, or `None` if there is none.
+fn read(
+    fd: &OwnedFd,
+    egress: &Egress,
+    queue: usize,
+    batch: &mut FrameBatch,
+) -> io::Result<Option<usize>> {
+    use rustix::io::Errno;
+    loop {
+        match batch.append(queue, |buf| Ok(rustix::io::read(fd, buf)?)) {
+            Ok(len) => {
+                egress.took(queue, len.saturating_sub(VNET_HDR_LEN));
+                return Ok(Some(len));
+            }
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::AGAIN) => {
+                    egress.was_empty(queue);
+                    return Ok(None);
+                }
+                Some(Errno::INTR) => {}
+                // Frames that were read come first. The next read meets the same error.
+                _ if !batch.is_empty() => return Ok(None),
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// Which queue is read next.
+///
+/// In each round a peer may send [`QUANTUM`] bytes, whatever the number of its queues. To whom a
+/// frame goes shows when it has been read; it is taken for one of the peer that the queue's last
+/// frame was for.
+struct Schedule {
+    /// A bit for each queue that may have something.
+    ready: u64,
+    /// The queue whose turn it is.
+    turn: u32,
+    /// Whom the last frame was for.
+    peers: [Option<u32>; QUEUES],
+    /// Bytes that may still be read in this round.
+    deficits: [i64; QUEUES],
+}
+
+impl Schedule {
+    fn new() -> Self {
+        Self {
+            ready: 0,
+            turn: 0,
+            peers: [None; QUEUES],
+            deficits: [QUANTUM; QUEUES],
+        }
+    }
+
+    /// This queue has something.
+    fn has(&mut self, queue: usize) {
+        if self.ready & 1 << queue != 0 {
+            return;
+        }
+        // Nor may the peer send more because it has one more queue.
+        let siblings = self.siblings(queue);
+        let deficits = siblings.iter().map(|other| self.deficits[*other]);
+        if let Some(least) = deficits.min() {
+            self.deficits[queue] = least;
+        }
+        self.ready |= 1 << queue;
+    }
+
+    /// The queue to read from, if any has something.
+    fn next(&mut self) -> Option<usize> {
+        while self.ready != 0 {
+            let from_turn = u64::MAX.checked_shl(self.turn).unwrap_or(0);
+            let queue = (self.ready & from_turn).trailing_zeros();
+            if queue == u64::BITS {
+                // The next round.
+                self.turn = 0;
+                for deficit in &mut self.deficits {
+                    *deficit = (*deficit + QUANTUM).min(QUANTUM);
+                }
+            } else if self.deficits[queue as usize] > 0 {
+                self.turn = queue;
+                return Some(queue as usize);
+            } else {
+                self.turn = queue + 1;
+            }
+        }
+        None
+    }
+
+    /// A frame of so many bytes was read from a queue.
+    fn took(&mut self, queue: usize, len: usize) {
+        let len = i64::try_from(len).unwrap_or(QUANTUM);
+        self.deficits[queue] -= len;
+        for other in self.siblings(queue) {
+            self.deficits[other] -= len;
+        }
+    }
+
+    /// Nothing is left in a queue.
+    fn was_empty(&mut self, queue: usize) {
+        self.ready &= !(1 << queue);
+    }
+
+    /// The other queues with something for the same peer.
+    fn siblings(&self, queue: usize) -> ArrayVec<usize, QUEUES> {
+        let peer = self.peers[queue];
+        let mut others = self.ready & !(1 << queue);
+        let mut siblings = ArrayVec::new();
+        while peer.is_some() && others != 0 {
+            let other = others.trailing_zeros() as usize;
+            others &= others - 1;
+            if self.peers[other] == peer {
+                siblings.push(other);
+            }
+        }
+        siblings
+    }
+}
+
+#[cfg(test)]
+#[path = "fair_queues_tests.rs"]
+mod tests;

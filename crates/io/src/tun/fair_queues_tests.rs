@@ -1,0 +1,259 @@
+use std::collections::HashMap;
+use std::net::UdpSocket as StdUdp;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use adit_netlink::netns::Netns;
+
+use super::super::Tun;
+use super::super::tests::{bring_up, segmenting};
+use super::*;
+use crate::{Offloads, TunQueue};
+
+/// Reads `frames` frames from queues that always have one of this length; bytes of each queue.
+fn read(schedule: &mut Schedule, lens: &[(usize, usize)], frames: usize) -> Vec<usize> {
+    let mut bytes = vec![0; QUEUES];
+    for _ in 0..frames {
+        let queue = schedule.next().expect("something waits");
+        let (_, len) = lens
+            .iter()
+            .find(|(of, _)| *of == queue)
+            .expect("its length");
+        schedule.took(queue, *len);
+        bytes[queue] += len;
+    }
+    bytes
+}
+
+fn ready(queues: &[(usize, usize)]) -> Schedule {
+    let mut schedule = Schedule::new();
+    queues.iter().for_each(|(queue, _)| schedule.has(*queue));
+    schedule
+}
+
+#[test]
+fn queues_with_long_and_short_frames_share_bytes() {
+    let lens = [(0, 65_000), (7, 100), (63, 1500)];
+    let mut schedule = ready(&lens);
+    let bytes = read(&mut schedule, &lens, 100_000);
+    for (queue, _) in lens {
+        let share = bytes[queue] as f64 / bytes[0] as f64;
+        assert!((0.95..1.05).contains(&share), "{queue}: {share}");
+    }
+}
+
+#[test]
+fn a_peer_with_many_queues_gets_what_others_get() {
+    let lens = [
+        (1, 60_000),
+        (2, 60_000),
+        (3, 60_000),
+        (4, 60_000),
+        (9, 1500),
+    ];
+    let mut schedule = ready(&lens);
+    for (queue, _) in lens {
+        schedule.peers[queue] = Some(if queue == 9 { 1 } else { 0 });
+    }
+    let bytes = read(&mut schedule, &lens, 50_000);
+    let share = bytes[1..5].iter().sum::<usize>() as f64 / bytes[9] as f64;
+    assert!((0.95..1.05).contains(&share), "{share}");
+}
+
+#[test]
+fn a_further_queue_of_a_peer_brings_it_nothing() {
+    let lens = [(1, 60_000), (9, 1500)];
+    let mut schedule = ready(&lens);
+    for queue in 1..9 {
+        schedule.peers[queue] = Some(0);
+    }
+    let mut bytes = vec![0; QUEUES];
+    // Another destination of the first peer in turn.
+    for round in 0..20_000 {
+        let next = 1 + round % 8;
+        schedule.has(next);
+        let queue = schedule.next().expect("something waits");
+        let len = if queue == 9 { 1500 } else { 60_000 };
+        schedule.took(queue, len);
+        bytes[queue] += len;
+        if queue != 9 {
+            schedule.was_empty(queue);
+        }
+    }
+    let share = bytes[1..9].iter().sum::<usize>() as f64 / bytes[9] as f64;
+    assert!((0.5..1.1).contains(&share), "{share}");
+}
+
+#[test]
+fn a_queue_alone_is_read_to_its_end() {
+    let lens = [(5, 65_000)];
+    let mut schedule = ready(&lens);
+    assert_eq!(read(&mut schedule, &lens, 1000)[5], 65_000_000);
+    schedule.was_empty(5);
+    assert_eq!(schedule.next(), None);
+}
+
+/// A device with all its queues, 10.8.0.1/24.
+fn fair_device() -> (Netns, Tun) {
+    let net = Netns::new().unwrap();
+    let open = || Tun::open_fair("tun", Offloads::ALL);
+    let tun = net.run(open).unwrap().unwrap();
+    bring_up(&net, "tun", &["10.8.0.1"]);
+    tun.limit_queue();
+    assert!(tun.fair.as_ref().is_some_and(FairQueues::are_open));
+    // At first it is not known what was in the first queue before.
+    let start = Instant::now();
+    let sender = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+    while start.elapsed() < Duration::from_millis(300) {
+        sender.send_to(&[7; 100], "10.8.0.9:9").unwrap();
+        batch(&tun);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    (net, tun)
+}
+
+/// Reads a batch: for each IPv4 packet the last byte of its destination, and its length.
+fn batch(tun: &Tun) -> Vec<(u8, usize)> {
+    let mut batch = FrameBatch::default();
+    tun.read_batch(&mut batch).unwrap();
+    let mut packets = Vec::new();
+    while let Some(frame) = batch.next_frame() {
+        let packet = &frame.bytes[VNET_HDR_LEN..];
+        if packet[0] == 0x45 {
+            frame.peer.set(Some(packet[19].into()));
+            packets.push((packet[19], packet.len()));
+        }
+    }
+    tun.processed(&batch);
+    packets
+}
+
+#[test]
+fn destinations_have_turns_however_much_waits_for_each() {
+    let (net, tun) = fair_device();
+    let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
+    let send = |to: u8, times: usize| {
+        for _ in 0..times {
+            sender
+                .send_to(&[7; 50_000], ("10.8.0.".to_owned() + &to.to_string(), 9))
+                .unwrap();
+        }
+    };
+    // More waits for the first than is read at once, and it came first.
+    send(2, 40);
+    send(3, 10);
+    send(4, 10);
+    let mut sent = HashMap::<u8, usize>::new();
+    for _ in 0..9 {
+        for (to, _) in batch(&tun) {
+            *sent.entry(to).or_default() += 1;
+        }
+    }
+    let [first, second, third] = [2, 3, 4].map(|to| sent.get(&to).copied().unwrap_or_default());
+    assert_eq!([second, third], [10, 10], "{first} to the first meanwhile");
+    assert!(first <= 16, "{first}");
+}
+
+#[test]
+fn packets_of_sparse_flows_are_read_before_others_that_came_first() {
+    let (net, tun) = fair_device();
+    let bulk = net.run(|| segmenting("10.8.0.1:0")).unwrap();
+    let sparse = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+    for _ in 0..3 {
+        for _ in 0..10 {
+            bulk.send_to(&[7; 50_000], "10.8.0.2:9").unwrap();
+        }
+        // The second packet is not sparse: the first is there still.
+        sparse.send_to(&[7; 100], "10.8.0.2:9").unwrap();
+        sparse.send_to(&[7; 200], "10.8.0.2:9").unwrap();
+        let packets: Vec<_> = std::iter::repeat_with(|| batch(&tun))
+            .take_while(|packets| !packets.is_empty())
+            .flatten()
+            .collect();
+        assert_eq!(packets.len(), 12);
+        assert_eq!(packets[0], (2, 128));
+        assert_eq!(packets[11], (2, 228));
+    }
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn flows_keep_their_order_across_queues() {
+    let (net, tun) = fair_device();
+    let stop = AtomicBool::new(false);
+    // Where each flow, told by its source port, stands.
+    let mut last = HashMap::<(u8, u16), u64>::new();
+    let mut queues = HashMap::<u8, [u64; 2]>::new();
+    std::thread::scope(|scope| {
+        for to in [2, 3] {
+            for pause in [0, 20, 300] {
+                let (net, stop) = (&net, &stop);
+                scope.spawn(move || {
+                    let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
+                    let mut number = 0_u64;
+                    while !stop.load(Ordering::Relaxed) {
+                        // Every third one is a GSO packet of two segments.
+                        let mut text = vec![0; if number.is_multiple_of(3) { 2000 } else { 64 }];
+                        text[..8].copy_from_slice(&number.to_be_bytes());
+                        let to = ("10.8.0.".to_owned() + &to.to_string(), 9);
+                        let _ = sender.send_to(&text, to);
+                        number += 1;
+                        if pause > 0 && number.is_multiple_of(5) {
+                            std::thread::sleep(Duration::from_micros(pause));
+                        }
+                    }
+                });
+            }
+        }
+        // Also if this thread panics.
+        let _stop = Stop(&stop);
+        let mut batch = FrameBatch::default();
+        let mut packets = 0;
+        for round in 0.. {
+            if packets > 200_000 {
+                break;
+            }
+            tun.read_batch(&mut batch).unwrap();
+            // Packets that were read wait for a while now and then, as behind a full socket.
+            if round % 7 == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            for (queue, _) in batch.queues() {
+                queues.entry(0).or_default()[usize::from(queue > 0)] += 1;
+            }
+            while let Some(frame) = batch.next_frame() {
+                let packet = &frame.bytes[VNET_HDR_LEN..];
+                if packet[0] != 0x45 {
+                    continue;
+                }
+                packets += 1;
+                let port = u16::from_be_bytes([packet[20], packet[21]]);
+                let number = u64::from_be_bytes(packet[28..36].try_into().unwrap());
+                if let Some(before) = last.insert((packet[19], port), number) {
+                    assert!(before < number, "{number} after {before} from port {port}");
+                }
+            }
+            tun.processed(&batch);
+        }
+    });
+    assert_eq!(last.len(), 6);
+    let [sparse, bulk] = queues[&0];
+    assert!(sparse > 1000 && bulk > 1000, "{sparse} sparse, {bulk} not");
+}
+
+#[test]
+fn a_device_that_exists_is_not_shared_with_its_owner() {
+    let (net, tun) = fair_device();
+    let open = || Tun::open_fair("tun", Offloads::ALL).err();
+    let error = net.run(open).unwrap().expect("the device has an owner");
+    assert!(error.to_string().contains("in use"), "{error}");
+    drop(tun);
+    assert!(net.run(open).unwrap().is_none());
+}
