@@ -26,6 +26,7 @@ use arrayvec::ArrayVec;
 
 use crate::common::Common;
 use crate::journal::Incident;
+use crate::shares::Shares;
 
 /// Packets opened together: enough to fill the lanes of any kernel with small packets.
 const MAX_GROUP: usize = 256;
@@ -102,10 +103,12 @@ impl Inbound {
         &mut self,
         context: Context<'_, T, U>,
         socket: &U,
+        shares: &mut Shares,
     ) -> io::Result<usize> {
         // An error other than `WouldBlock` concerns one datagram that is lost: the next wake-up
         // continues.
         if socket.recv(&mut self.batch).is_err() {
+            shares.poll_ended(context.now, true);
             return Ok(0);
         }
         let Context {
@@ -127,18 +130,24 @@ impl Inbound {
             offset: 0,
         };
         while cursor.message < self.batch.len() {
-            cursor = self.classify(context, cursor);
+            cursor = self.classify(context, cursor, shares);
             processed += self.packets.len();
             self.open();
             self.commit(context);
             self.coalesce(context)?;
         }
+        shares.poll_ended(context.now, !self.batch.is_full());
         self.deliver(context)?;
         Ok(processed)
     }
 
     /// Stages 2 and 3, for datagrams from `cursor` on until a group is full.
-    fn classify<T, U>(&mut self, context: Context<'_, T, U>, mut cursor: Cursor) -> Cursor {
+    fn classify<T, U>(
+        &mut self,
+        context: Context<'_, T, U>,
+        mut cursor: Cursor,
+        shares: &mut Shares,
+    ) -> Cursor {
         let Context {
             common, drops, now, ..
         } = context;
@@ -167,6 +176,14 @@ impl Inbound {
                         .session(receiver)
                         .filter(|found| found.session.may_receive(now));
                     if let Some(found) = found {
+                        let rest = bytes.len() - cursor.offset;
+                        if !shares.admit(found.peer.id(), rest) {
+                            let datagrams = rest.div_ceil(message.stride) as u64;
+                            let reason = DropReason::OverShare;
+                            found.peer.count_dropped(drops, reason, datagrams);
+                            cursor.offset = bytes.len();
+                            continue;
+                        }
                         last = Some(receiver);
                         self.runs.push(Run {
                             message: cursor.message,

@@ -24,6 +24,7 @@ use crate::inbound::{Context, Inbound};
 use crate::lock::lock;
 use crate::placement::Placement;
 use crate::poll::{Descriptor, MAX_EVENTS, Token, each, give_priority, overwrite_stack, wait};
+use crate::shares::Shares;
 use crate::wake::Waker;
 
 /// What the two threads that may poll the sockets share.
@@ -34,7 +35,7 @@ pub(crate) struct InboundPath<T, U> {
     pub(crate) common: Arc<Common<U>>,
     offloads: Offloads,
     /// Held during a poll.
-    gate: Mutex<()>,
+    gate: Mutex<Shares>,
     /// The last to go: the interface has ended when its TUN is closed.
     _part: Part<U>,
 }
@@ -74,8 +75,7 @@ impl<T: TunQueue, U: UdpSocket> InboundPath<T, U> {
             offloads: self.offloads,
             now,
         };
-        let _gate = lock(&self.gate);
-        inbound.poll(context, socket)
+        inbound.poll(context, socket, &mut lock(&self.gate))
     }
 }
 

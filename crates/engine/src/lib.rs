@@ -52,6 +52,7 @@ mod poll;
 mod queues;
 mod sender;
 mod shard;
+mod shares;
 mod staged;
 mod train;
 mod wake;

@@ -35,6 +35,8 @@ pub struct RecvBatch {
     pub(crate) dropped: Option<u32>,
     /// Messages to ask for next, by what came last.
     wanted: usize,
+    /// Messages that were asked for.
+    asked: usize,
     pub(crate) headers: RecvHeaders,
 }
 
@@ -73,6 +75,7 @@ impl RecvBatch {
             lost: 0,
             dropped: None,
             wanted: FEW_MESSAGES.min(slots),
+            asked: slots,
             headers: RecvHeaders::new(slots),
         }
     }
@@ -85,6 +88,11 @@ impl RecvBatch {
     /// Messages in it.
     pub fn len(&self) -> usize {
         self.received.len()
+    }
+
+    /// Whether more may wait: it holds as many messages as were asked for.
+    pub fn is_full(&self) -> bool {
+        self.received.len() >= self.asked
     }
 
     /// Holds no message.
@@ -161,6 +169,7 @@ impl RecvBatch {
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         self.clear();
         self.dropped = None;
+        self.asked = self.wanted;
         let slots = self
             .slab
             .chunks_mut(SLOT_STRIDE)

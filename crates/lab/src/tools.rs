@@ -18,6 +18,8 @@ use crate::sandbox::Failure;
 pub(crate) struct Iperf {
     pub(crate) streams: u32,
     pub(crate) bidirectional: bool,
+    /// From b to a.
+    pub(crate) reverse: bool,
     /// Datagrams of this payload as fast as they go, instead of TCP.
     pub(crate) datagram: Option<usize>,
     pub(crate) seconds: u32,
@@ -33,6 +35,7 @@ impl Iperf {
         Self {
             streams,
             bidirectional: false,
+            reverse: false,
             datagram: None,
             seconds,
             warm_up: 0,
@@ -101,6 +104,9 @@ impl Iperf {
         ];
         if self.bidirectional {
             args.push("--bidir".to_owned());
+        }
+        if self.reverse {
+            args.push("--reverse".to_owned());
         }
         if let Some(len) = self.datagram {
             args.extend(["-u", "-b", "0", "-l", &len.to_string()].map(str::to_owned));

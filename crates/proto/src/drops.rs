@@ -40,6 +40,8 @@ explained_enum! {
         /// kernel counts a train of datagrams that it merged as one, and tells with the next one
         /// that arrives.
         ReceiveBufferFull => "receive_buffer_full",
+        /// Inbound: more arrived than this process has CPU for, and most of it from this peer.
+        OverShare => "over_share",
         /// Inbound: neither a handshake message nor a data message.
         MalformedDatagram => "malformed_datagram",
         /// Inbound: the queue of handshake messages was full.

@@ -1,7 +1,7 @@
 //! What each of several busy peers of a gateway gets.
 
 use super::Values;
-use super::measures::{JAIN, SHARES, TOTAL};
+use super::measures::{JAIN, JAIN_BACK, SHARES, SHARES_BACK, TOTAL, TOTAL_BACK};
 use super::peers::Peers;
 use crate::implementation::Entry;
 use crate::sandbox::Failure;
@@ -12,25 +12,34 @@ const SECONDS: u32 = 5;
 /// Streams to the peer that has more of them than the other.
 const MANY: u32 = 16;
 
-/// Bulk TCP from a gateway to so many peers.
+/// Bulk TCP from a gateway to so many peers, and from them to it.
 pub(super) fn fairness(entry: &Entry, peers: u8) -> Result<Values, Failure> {
     let hosts = Peers::new(entry, peers)?;
-    let shares = hosts.streams(|_| 1)?;
-    let mut values = vec![(JAIN, jain(&shares)), (TOTAL, shares.iter().sum())];
-    if peers == 2 {
-        let shares = hosts.streams(|peer| if peer == 0 { MANY } else { 1 })?;
-        let most = shares.iter().copied().fold(0.0, f64::max);
-        let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
-        values.push((SHARES, most / least));
+    let mut values = Values::new();
+    for (reverse, index, total, ratio) in [
+        (false, JAIN, TOTAL, SHARES),
+        (true, JAIN_BACK, TOTAL_BACK, SHARES_BACK),
+    ] {
+        let shares = hosts.streams(|_| 1, reverse)?;
+        values.extend([(index, jain(&shares)), (total, shares.iter().sum())]);
+        if peers == 2 {
+            let shares = hosts.streams(|peer| if peer == 0 { MANY } else { 1 }, reverse)?;
+            let most = shares.iter().copied().fold(0.0, f64::max);
+            let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+            values.push((ratio, most / least));
+        }
     }
     Ok(values)
 }
 
 impl Peers {
-    /// TCP to all peers at once, so many streams to each: Gb/s of each peer.
-    fn streams(&self, streams: impl Fn(u8) -> u32) -> Result<Vec<f64>, Failure> {
+    /// TCP to all peers at once, or from them, so many streams each: Gb/s of each peer.
+    fn streams(&self, streams: impl Fn(u8) -> u32, reverse: bool) -> Result<Vec<f64>, Failure> {
         let running = (0..self.count).map(|peer| {
-            let iperf = Iperf::tcp(streams(peer), SECONDS);
+            let iperf = Iperf {
+                reverse,
+                ..Iperf::tcp(streams(peer), SECONDS)
+            };
             iperf.start_between(&self.gateway, &self.host, Self::address(peer))
         });
         let running = running.collect::<Result<Vec<Running>, _>>()?;

@@ -41,6 +41,9 @@ pub(super) const IDLE_CPU: &str = "idle_cpu";
 pub(super) const JAIN: &str = "jain";
 pub(super) const SHARES: &str = "share_ratio";
 pub(super) const TOTAL: &str = "total";
+pub(super) const JAIN_BACK: &str = "jain_back";
+pub(super) const SHARES_BACK: &str = "share_ratio_back";
+pub(super) const TOTAL_BACK: &str = "total_back";
 
 /// Delivered goodput by offered rate, in Gb/s; without a rate, as fast as the sender can.
 pub(super) const OFFERED: [(&str, Option<f64>); 7] = [
@@ -56,7 +59,7 @@ pub(super) const MOST: &str = "goodput_most";
 pub(super) const TWICE: &str = "goodput_at_twice";
 pub(super) const TWICE_RATIO: &str = "goodput_at_twice_ratio";
 
-pub(super) const MEASURES: [Measure; 38] = [
+pub(super) const MEASURES: [Measure; 41] = [
     measure(STREAM, "TCP to the fast peer, alone", "Gb/s", 2),
     measure(STREAM_BESIDE, "the same beside the flood", "Gb/s", 2),
     measure(STREAM_RATIO, "  of the stream alone", "×", 2),
@@ -84,7 +87,15 @@ pub(super) const MEASURES: [Measure; 38] = [
     measure(IDLE_CPU, "CPU of 5 idle seconds", "ms", 0),
     measure(JAIN, "Jain's index, 1 stream a peer", "", 3),
     measure(SHARES, "16 streams to one peer, 1 to the other", "×", 2),
-    measure(TOTAL, "all streams", "Gb/s", 2),
+    measure(TOTAL, "  all streams", "Gb/s", 2),
+    measure(JAIN_BACK, "Jain's index, 1 stream from a peer", "", 3),
+    measure(
+        SHARES_BACK,
+        "16 streams from one peer, 1 from the other",
+        "×",
+        2,
+    ),
+    measure(TOTAL_BACK, "  all streams", "Gb/s", 2),
     measure(OFFERED[0].0, "goodput of UDP, offered 0.1 Gb/s", "Gb/s", 2),
     measure(OFFERED[1].0, "  0.25 Gb/s", "Gb/s", 2),
     measure(OFFERED[2].0, "  0.5 Gb/s", "Gb/s", 2),
@@ -134,8 +145,15 @@ pub(super) fn goals(case: Case, cpus: usize) -> Vec<(&'static str, Goal)> {
             (MEMORY, AtMost(250.0)),
             (THREADS, AtMost(adit_testbed::stats::to_f64(cpus + 4))),
         ],
-        Case::Peers2 => vec![(JAIN, AtLeast(0.95)), (SHARES, AtMost(1.3))],
-        Case::Peers8 | Case::Peers64 => vec![(JAIN, AtLeast(0.95))],
+        Case::Peers2 => vec![
+            (JAIN, AtLeast(0.95)),
+            (SHARES, AtMost(1.3)),
+            (JAIN_BACK, AtLeast(0.95)),
+            (SHARES_BACK, AtMost(1.3)),
+        ],
+        Case::Peers8 | Case::Peers64 => {
+            vec![(JAIN, AtLeast(0.95)), (JAIN_BACK, AtLeast(0.95))]
+        }
         Case::Overload | Case::OverloadBoth => {
             vec![(TWICE_RATIO, AtLeast(0.9)), (TWICE, TimesBest(1.0))]
         }

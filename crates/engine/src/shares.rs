@@ -1,0 +1,155 @@
+//! Which peer's datagrams are dropped while more arrives than one thread processes.
+//!
+//! Everything arrives at one socket, in one queue. While that queue never becomes empty, the peer
+//! that sends most decides what the others get. Datagrams of peers that exceed an equal share are
+//! then dropped before they are opened: few at first, which is enough for TCP, and more the longer
+//! the queue stands.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use adit_proto::Time;
+
+/// How long the queue has stood before anything is dropped, and how long shares hold.
+const INTERVAL: Duration = Duration::from_millis(8);
+/// A peer that sends less than this part of all is no reason to drop anything of others.
+const BULK: u64 = 128;
+/// Nothing is dropped of a peer that lately sent at most this many eighths of an equal share.
+const FAIR_EIGHTHS: u64 = 9;
+/// The longer the queue stands, the more is dropped of what arrives: one part in this many more in
+/// each interval, and so many parts at most.
+const STEP: u64 = 64;
+const MAX_STEPS: u64 = 16;
+/// Peers that are told apart. With more, none can have much more than an equal share for long.
+const MAX_PEERS: usize = 4096;
+
+/// What each peer sent lately to one interface.
+#[derive(Default)]
+pub(crate) struct Shares {
+    /// Since when the queue has not been empty.
+    standing: Option<Time>,
+    /// When the present interval began.
+    begun: Time,
+    peers: HashMap<u32, Arrived>,
+    /// Bytes that were processed in it, and dropped.
+    processed: u64,
+    dropped: u64,
+    /// Bytes that each peer may send in it.
+    share: Option<u64>,
+    /// How many parts of what arrives are to be dropped.
+    steps: u64,
+}
+
+/// Bytes of a peer.
+#[derive(Default)]
+struct Arrived {
+    /// In this interval.
+    now: u64,
+    /// In the last intervals: less of them the longer they are past.
+    lately: u64,
+    exceeds: bool,
+}
+
+impl Shares {
+    /// So many bytes of a peer arrived. Whether they are to be processed.
+    pub(crate) fn admit(&mut self, peer: u32, bytes: usize) -> bool {
+        if self.standing.is_none() {
+            return true;
+        }
+        if self.peers.len() == MAX_PEERS && !self.peers.contains_key(&peer) {
+            return true;
+        }
+        let bytes = bytes as u64;
+        let arrived = self.peers.entry(peer).or_default();
+        let is_admitted = !arrived.exceeds || self.share.is_none_or(|share| arrived.now < share);
+        arrived.now += bytes;
+        *if is_admitted {
+            &mut self.processed
+        } else {
+            &mut self.dropped
+        } += bytes;
+        is_admitted
+    }
+
+    /// A poll is over. It left nothing in the socket, or perhaps something.
+    pub(crate) fn poll_ended(&mut self, now: Time, emptied: bool) {
+        if emptied {
+            if self.standing.take().is_some() {
+                self.peers.clear();
+                self.begin(now);
+                self.share = None;
+                self.steps /= 2;
+            }
+            return;
+        }
+        if self.standing.is_none() {
+            self.standing = Some(now);
+            self.begin(now);
+        } else if now.since(self.begun) >= INTERVAL {
+            self.share = self.fair_share();
+            self.steps = match self.share {
+                Some(_) => (self.steps + 1).min(MAX_STEPS),
+                None => self.steps / 2,
+            };
+            self.begin(now);
+        }
+    }
+
+    fn begin(&mut self, now: Time) {
+        self.begun = now;
+        self.processed = 0;
+        self.dropped = 0;
+    }
+
+    /// What each peer that exceeds an equal share may send in the next interval; `None` if there is
+    /// none. The peers begin that interval.
+    fn fair_share(&mut self) -> Option<u64> {
+        // 1. Who sent more than others for a while?
+        self.peers.retain(|_, arrived| {
+            arrived.lately = arrived.lately * 7 / 8 + arrived.now;
+            arrived.lately > 0
+        });
+        let all: u64 = self.peers.values().map(|arrived| arrived.lately).sum();
+        let bulk = |arrived: &&Arrived| arrived.lately > all / BULK;
+        let count = self.peers.values().filter(bulk).count() as u64;
+        let sum: u64 = self
+            .peers
+            .values()
+            .filter(bulk)
+            .map(|arrived| arrived.lately)
+            .sum();
+        let mut arrived: Vec<u64> = self.peers.values().map(|arrived| arrived.now).collect();
+        let mut exceeds = false;
+        for arrived in self.peers.values_mut() {
+            arrived.exceeds = count > 1 && arrived.lately * count * 8 > sum * FAIR_EIGHTHS;
+            arrived.now = 0;
+            exceeds |= arrived.exceeds;
+        }
+        if !exceeds {
+            return None;
+        }
+        // 2. Less than was processed until enough is dropped, then a little more: dropping costs
+        //    time, too, and the queue of a flood stands whatever is dropped.
+        let wanted = (self.processed + self.dropped) * (self.steps + 1) / STEP;
+        let mut left = match wanted.checked_sub(self.dropped) {
+            Some(more) => self.processed.saturating_sub(more),
+            None => self.processed + self.processed / STEP,
+        };
+        // 3. The least get what they want, the others equal parts of what is left.
+        arrived.sort_unstable();
+        let mut peers = arrived.len() as u64;
+        for bytes in arrived {
+            let share = left / peers;
+            if bytes > share {
+                return Some(share);
+            }
+            left -= bytes;
+            peers -= 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+#[path = "shares_tests.rs"]
+mod tests;
