@@ -1,11 +1,12 @@
 //! The control thread: handshakes, timers and configuration. It never touches a data packet but
 //! keepalives.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use adit_aead::{SealJob, TAG_LEN};
@@ -13,7 +14,7 @@ use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::limits::REKEY_ATTEMPT_TIME;
 use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN};
-use adit_proto::{Device, DropReason, Endpoint, HandshakeKind, Output, Peer, Time};
+use adit_proto::{Device, DropReason, Endpoint, HandshakeKind, Output, Peer, Time, Transaction};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{
@@ -24,7 +25,7 @@ use crate::arrivals::Arrivals;
 use crate::clock;
 use crate::common::{Common, Part, ShardCommand, Sockets};
 use crate::error::CommandError;
-use crate::inbox::Command;
+use crate::inbox::{Command, SetAnswer};
 use crate::journal::{Incident, Line};
 use crate::platform::{Platform, PlatformEvent, Source, TunDrops};
 use crate::poll::{overwrite_stack, wait};
@@ -41,10 +42,18 @@ const REBIND: Duration = Duration::from_secs(1);
 /// routes a second.
 const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
 /// Handshake messages between two looks at timers and commands.
-const HANDSHAKE_BATCH: usize = 64;
+const HANDSHAKE_BATCH: usize = 32;
+/// Events of peers that are handled in a turn.
+const EVENTS_BATCH: usize = 1024;
+/// Peers whose status is read in a turn.
+const STATUS_BATCH: usize = 1024;
+/// Peers among which the one is looked for that an ICMP error is about.
+const PEERS_SEARCHED: usize = 10_000;
 /// Paths that are looked at before handshakes are answered again: each may be a question to the
 /// kernel, of some 10 µs.
 const PATHS_BATCH: usize = 64;
+/// Paths that are forgotten in a turn, which asks nothing.
+const FORGET_BATCH: usize = 1024;
 /// Interfaces that get a turn before any gets its next one.
 const MAX_TURNS: usize = 64;
 
@@ -240,8 +249,15 @@ pub(crate) struct Control<H: Platform> {
     /// When to look at the paths to peers, since routes changed, and when that was done last.
     paths_at: Option<Time>,
     paths_seen: Time,
-    /// While they are looked at, the peer to go on with.
+    /// While they are looked at, the receiver index to go on with.
     paths_from: Option<u32>,
+    /// All of them are wrong, whatever the kernel says.
+    forget_paths: bool,
+    /// Peers whose events are to be handled.
+    events: VecDeque<Arc<Peer>>,
+    /// Commands that wait for the one that is being executed.
+    commands: VecDeque<Command>,
+    executing: Option<Executing>,
     fwmark: u32,
     up: bool,
     /// It counts the time for which the machine is suspended, as that of epoll_wait(2) does not.
@@ -270,6 +286,10 @@ impl<H: Platform> Control<H> {
             paths_at: None,
             paths_seen: Time::default(),
             paths_from: None,
+            forget_paths: false,
+            events: VecDeque::new(),
+            commands: VecDeque::new(),
+            executing: None,
             fwmark: 0,
             up: false,
             timer: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?,
@@ -289,12 +309,12 @@ impl<H: Platform> Control<H> {
             self.platform.tun_is_behind();
         }
         let now = clock::now();
-        for peer in events {
+        self.events.extend(events);
+        for peer in take_some(&mut self.events, EVENTS_BATCH) {
             self.device.handle_event(now, clock::wall(), &peer);
         }
-        for command in commands {
-            self.execute(now, command);
-        }
+        self.commands.extend(commands);
+        self.execute(now);
         self.handshakes();
         let now = clock::now();
         if self.device.next_deadline().is_some_and(|at| at <= now) {
@@ -307,7 +327,11 @@ impl<H: Platform> Control<H> {
         self.put_out();
         self.tell();
         self.set_timer()?;
-        Ok(self.paths_from.is_some() || !self.common.control.is_empty())
+        let is_busy = self.paths_from.is_some()
+            || !self.events.is_empty()
+            || self.executing.is_some()
+            || !self.commands.is_empty();
+        Ok(is_busy || !self.common.control.is_empty())
     }
 
     /// Has the timer wake the thread when something is due.
@@ -485,7 +509,7 @@ impl<H: Platform> Control<H> {
                 Line::Of(Incident::Icmp { error, .. }, times) => {
                     let named =
                         |peer: &&Arc<Peer>| peer.endpoint().is_some_and(|to| to.addr == error.to);
-                    let peer = self.device.peers().find(named);
+                    let peer = self.device.peers().take(PEERS_SEARCHED).find(named);
                     let peer = peer.map(|peer| peer.public_key());
                     let line = Line::Of(Incident::Icmp { peer, error }, times);
                     self.platform.log_verbose(format_args!("{line}"));
@@ -571,23 +595,84 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    fn execute(&mut self, now: Time, command: Command) {
-        // A caller that went away needs no answer.
+    /// Executes commands in their order, a bounded piece of one a turn: a change of half a million
+    /// peers takes seconds, and handshakes, timers and other interfaces get their turns meanwhile.
+    /// So `get` reports what was before a change, or what is after it.
+    fn execute(&mut self, now: Time) {
+        if self.executing.is_none() {
+            self.executing = self
+                .commands
+                .pop_front()
+                .and_then(|command| self.begin(command));
+        }
+        self.executing = match self.executing.take() {
+            Some(Executing::Set(set)) => self.go_on_setting(now, set),
+            Some(Executing::Get(get)) => self.go_on_getting(get),
+            None => None,
+        };
+    }
+
+    fn begin(&mut self, command: Command) -> Option<Executing> {
         match command {
-            Command::Set(change, answer) => drop(answer.send(self.set(now, &change))),
-            Command::Get(answer) => drop(answer.send(self.status())),
+            Command::Set(change, answer) => Some(Executing::Set(Box::new(Setting {
+                transaction: self.device.begin(change),
+                has_sockets: false,
+                answer,
+            }))),
+            Command::Get(answer) => Some(Executing::Get(Box::new(Getting {
+                status: self.status_without_peers(),
+                next: 0,
+                answer,
+            }))),
             Command::Report(answer) => {
                 let TunDrops { full, limit } = self.platform.tun_drops();
                 let drops = &self.common.queues[0].drops;
                 drops.count(DropReason::TunFull, full);
                 drops.count(DropReason::TunLimit, limit);
+                // A caller that went away needs no answer, here and below.
                 let _ = answer.send((self.device.handshake_stats(), self.offloads()));
+                None
             }
         }
     }
 
-    /// One transaction: sockets first, since binding is what can fail.
-    fn set(&mut self, now: Time, change: &DeviceChange) -> Result<(), CommandError> {
+    fn go_on_getting(&mut self, mut get: Box<Getting>) -> Option<Executing> {
+        let peers = self.device.peer_status_from(get.next);
+        let before = get.status.peers.len();
+        for (id, peer) in peers.take(STATUS_BATCH) {
+            get.status.peers.push(peer);
+            get.next = id + 1;
+        }
+        if get.status.peers.len() < before + STATUS_BATCH {
+            let _ = get.answer.send(get.status);
+            return None;
+        }
+        Some(Executing::Get(get))
+    }
+
+    fn go_on_setting(&mut self, now: Time, mut set: Box<Setting>) -> Option<Executing> {
+        let mut result = Ok(());
+        // Sockets before anything changes, since binding is what can fail.
+        if !set.has_sockets && set.transaction.is_checked() {
+            result = self.set_sockets(set.transaction.change());
+            set.has_sockets = true;
+        }
+        let done = result.and_then(|()| {
+            let done = self.device.resume(now, &mut set.transaction);
+            done.map_err(CommandError::Config)
+        });
+        self.put_out();
+        let result = match done {
+            Ok(false) => return Some(Executing::Set(set)),
+            Ok(true) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let _ = set.answer.send((result, set.transaction.into_change()));
+        None
+    }
+
+    /// Port and mark of a transaction; if that fails, nothing was changed.
+    fn set_sockets(&mut self, change: &DeviceChange) -> Result<(), CommandError> {
         let port = change.listen_port.unwrap_or(self.listen_port);
         let fwmark = change.fwmark.unwrap_or(self.fwmark);
         let bound = self.common.queues[0].sockets.load().port;
@@ -603,23 +688,17 @@ impl<H: Platform> Control<H> {
                     .map_err(|error| CommandError::Bind { port, error })?,
             )
         };
-        let marked = if fwmark == self.fwmark {
-            Ok(())
-        } else {
-            self.set_mark(fwmark)
-        };
-        let applied = marked.and_then(|()| {
-            let applied = self.device.apply(now, change);
-            applied.map_err(CommandError::Config)
-        });
-        if let Err(error) = applied {
+        if fwmark != self.fwmark
+            && let Err(error) = self.set_mark(fwmark)
+        {
             // A mark that could be set before can be set again.
             let _ = self.set_mark(self.fwmark);
             return Err(error);
         }
         if fwmark != self.fwmark || rebound.is_some() {
             // They may leave by another uplink now.
-            self.device.peers().for_each(|peer| peer.clear_source());
+            (self.paths_from, self.forget_paths) = (Some(0), true);
+            self.look_at_paths(clock::now());
         }
         (self.listen_port, self.fwmark) = (port, fwmark);
         // While the interface is down the port was only tried: sockets are bound when it comes up.
@@ -628,7 +707,6 @@ impl<H: Platform> Control<H> {
             Some(_) => self.bound_port = 0,
             None => {}
         }
-        self.put_out();
         Ok(())
     }
 
@@ -651,14 +729,14 @@ impl<H: Platform> Control<H> {
         of_socket.fold(Offloads::ALL, Offloads::and)
     }
 
-    fn status(&self) -> DeviceStatus {
+    fn status_without_peers(&self) -> DeviceStatus {
         DeviceStatus {
             listen_port: match self.listen_port {
                 0 => self.bound_port,
                 port => port,
             },
             fwmark: self.fwmark,
-            ..self.device.status()
+            ..self.device.status_without_peers()
         }
     }
 
@@ -756,7 +834,7 @@ impl<H: Platform> Control<H> {
 
     /// Routes changed: the cached paths to peers may be wrong. They are checked a few at a time,
     /// because handshakes wait meanwhile. If routes change again, every peer is checked before the
-    /// first one is checked again.
+    /// first one is checked again. Only a peer with a session has such a path.
     fn look_at_paths(&mut self, now: Time) {
         if self.paths_from.is_none() && self.paths_at.is_some_and(|at| at <= now) {
             (self.paths_at, self.paths_seen, self.paths_from) = (None, now, Some(0));
@@ -769,17 +847,48 @@ impl<H: Platform> Control<H> {
         let Some(from) = self.paths_from.take() else {
             return;
         };
-        let mut peers = self.device.tunnels_from(from);
-        for peer in peers.by_ref().take(PATHS_BATCH) {
-            if peer
-                .endpoint()
-                .is_some_and(|to| self.platform.source_is_stale(to, self.fwmark))
+        let batch = match self.forget_paths {
+            true => FORGET_BATCH,
+            false => PATHS_BATCH,
+        };
+        let mut peers = self.device.peers_in_use_from(from);
+        for (_, peer) in peers.by_ref().take(batch) {
+            if self.forget_paths
+                || peer
+                    .endpoint()
+                    .is_some_and(|to| self.platform.source_is_stale(to, self.fwmark))
             {
                 peer.clear_source();
             }
         }
-        self.paths_from = peers.next().map(|peer| peer.id());
+        self.paths_from = peers.next().map(|(index, _)| index);
+        self.forget_paths &= self.paths_from.is_some();
     }
+}
+
+/// A command of which a part is done.
+enum Executing {
+    Set(Box<Setting>),
+    Get(Box<Getting>),
+}
+
+struct Setting {
+    transaction: Transaction,
+    /// Its sockets are bound.
+    has_sockets: bool,
+    answer: SyncSender<SetAnswer>,
+}
+
+struct Getting {
+    status: DeviceStatus,
+    /// The id of the peer to go on with.
+    next: u32,
+    answer: SyncSender<DeviceStatus>,
+}
+
+/// At most so many from the front.
+fn take_some<T>(queue: &mut VecDeque<T>, count: usize) -> Vec<T> {
+    queue.drain(..queue.len().min(count)).collect()
 }
 
 impl<H: Platform> Drop for Control<H> {

@@ -24,9 +24,12 @@ pub(crate) struct HandshakeMessage {
     pub(crate) datagram: ArrayVec<u8, { wire::INITIATION_LEN }>,
 }
 
+/// What became of a change. It comes back with it, because the caller has time to free it.
+pub(crate) type SetAnswer = (Result<(), CommandError>, DeviceChange);
+
 /// A caller's request; the caller waits for the answer.
 pub(crate) enum Command {
-    Set(DeviceChange, SyncSender<Result<(), CommandError>>),
+    Set(DeviceChange, SyncSender<SetAnswer>),
     Get(SyncSender<DeviceStatus>),
     Report(SyncSender<(HandshakeStats, Offloads)>),
 }

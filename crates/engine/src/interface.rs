@@ -77,7 +77,9 @@ impl Interface {
     pub fn set(&self, change: DeviceChange) -> Result<(), CommandError> {
         let (answer, result) = sync_channel(1);
         self.common.command(Command::Set(change, answer));
-        result.recv().unwrap_or(Err(CommandError::Stopping))
+        result
+            .recv()
+            .map_or(Err(CommandError::Stopping), |(result, _)| result)
     }
 
     /// Configuration and status as of now; an error once the interface ends.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use adit_engine::{Engine, StopReason};
 use adit_io::testing::mem::{MemTun, MemUdp, Network};
 use adit_io::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey};
 use adit_proto::wire::INITIATION_LEN;
 use common::{A, B, EnginePair, Options, inner_ip, udp_frame};
 
@@ -326,4 +327,47 @@ fn a_flooded_interface_leaves_the_handshakes_of_others_alone() {
         calls.load(Ordering::Relaxed) > before,
         "the flood has ended"
     );
+}
+
+/// `count` silent peers with an allowed IP each.
+fn silent(count: u32) -> DeviceChange {
+    let sections = (0..count).map(|n| {
+        let mut key = [1; 32];
+        key[..4].copy_from_slice(&n.to_le_bytes());
+        let block = Cidr::new((0xac10_0000 + n).to_be_bytes().into(), 32);
+        PeerChange {
+            allowed_ips: vec![AllowedIpChange::Add(block.expect("a prefix"))],
+            ..PeerChange::new(PublicKey(key))
+        }
+    });
+    DeviceChange {
+        peers: sections.collect(),
+        ..DeviceChange::default()
+    }
+}
+
+/// The control thread makes a change of many peers in turns.
+#[test]
+fn many_peers_are_configured_while_others_shake_hands() {
+    const PEERS: u32 = 20_000;
+    let pairs = pairs(1, 2);
+    let interface = &pairs[0].sides[A].interface;
+    std::thread::scope(|scope| {
+        let setting = scope.spawn(|| {
+            for remove in [false, true, false, true] {
+                let mut change = silent(PEERS);
+                for peer in &mut change.peers {
+                    peer.remove = remove;
+                }
+                interface.set(change).expect("a right configuration");
+                // What a reader sees is what was before a change or after it.
+                let peers = interface.get().expect("it runs").peers.len();
+                let silent = if remove { 0 } else { PEERS };
+                assert_eq!(peers, 1 + silent as usize);
+            }
+        });
+        exchange(&pairs, &[0, 1], 10);
+        setting.join().expect("no panic");
+    });
+    exchange(&pairs, &[0, 1], 10);
 }

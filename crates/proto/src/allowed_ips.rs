@@ -100,6 +100,37 @@ impl<T: Clone> AllowedIps<T> {
     }
 }
 
+/// What is left of tables that nobody uses any more. Freeing a million nodes takes a tenth of a
+/// second, so that it is done in pieces.
+pub(crate) struct Garbage<T>(Vec<Arc<Node<T>>>);
+
+impl<T> Default for Garbage<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Garbage<T> {
+    pub(crate) fn add(&mut self, table: AllowedIps<T>) {
+        self.0.extend(table.v4);
+        self.0.extend(table.v6);
+    }
+
+    /// Frees so many nodes at most, and returns whether there are more. Nodes that another table
+    /// shares stay.
+    pub(crate) fn free(&mut self, nodes: usize) -> bool {
+        for _ in 0..nodes {
+            let Some(node) = self.0.pop() else {
+                return false;
+            };
+            if let Some(node) = Arc::into_inner(node) {
+                self.0.extend(node.children.into_iter().flatten());
+            }
+        }
+        !self.0.is_empty()
+    }
+}
+
 fn insert<T: Clone>(link: &mut Link<T>, bits: u128, len: u8, owner: T) -> Option<T> {
     let Some(shared) = link else {
         *link = Some(Node::leaf(bits, len, owner));

@@ -114,7 +114,7 @@ pub mod wire;
 pub use allowed_ips::AllowedIps;
 pub use device::{
     ConfigError, Device, HandshakeKind, HandshakeOutcome, HandshakeStats, NotOpened, NotSealed,
-    Output, Random, Refusal,
+    Output, Random, Refusal, Transaction,
 };
 pub use drops::{DropReason, Drops, IgnoredKind};
 pub use endpoint::{Endpoint, Source};

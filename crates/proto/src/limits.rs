@@ -51,7 +51,7 @@ pub const UNDER_LOAD_TIME: Duration = Duration::from_secs(1);
 /// The replay window in packets (5.4.6 leaves the figure to implementations).
 pub const WINDOW_PACKETS: u64 = 8192;
 /// Peers of one device (invariant 5).
-pub const MAX_PEERS: usize = 65_536;
+pub const MAX_PEERS: usize = 1 << 20;
 
 #[cfg(test)]
 #[path = "limits_tests.rs"]

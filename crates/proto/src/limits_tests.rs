@@ -24,5 +24,5 @@ fn every_limit_has_the_value_that_the_whitepaper_spells_out() {
     assert_eq!(LIMITER_SOURCES, 16_384);
     assert_eq!(UNDER_LOAD_TIME.as_secs(), 1);
     assert_eq!(WINDOW_PACKETS, 8192);
-    assert_eq!(MAX_PEERS, 65_536);
+    assert_eq!(MAX_PEERS, 1_048_576);
 }

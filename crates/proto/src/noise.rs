@@ -13,7 +13,7 @@
 //! Each verb works in [`zeroizing_stack`]: what is left of it is what it returns, whose secrets
 //! stand on the heap.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use adit_aead::Key;
@@ -31,12 +31,18 @@ const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
 pub(crate) struct Identity {
     pub(crate) secret: Secret,
     pub(crate) public: PublicKey,
+    /// Another one for each identity that the device ever had.
+    number: u32,
 }
 
 impl Identity {
-    pub(crate) fn new(secret: Secret) -> Self {
+    pub(crate) fn new(secret: Secret, number: u32) -> Self {
         let public = secret.public_key();
-        Self { secret, public }
+        Self {
+            secret,
+            public,
+            number,
+        }
     }
 }
 
@@ -44,9 +50,9 @@ impl Identity {
 pub(crate) struct Remote {
     pub(crate) public: PublicKey,
     /// DH of both static keys, made for the first handshake and kept for all others: a change of
-    /// configuration with tens of thousands of peers would take seconds with it. `None` for a
-    /// public key of low order.
-    static_static: OnceCell<Option<Secret>>,
+    /// configuration with a million peers would take a minute with it. With it stands the number of
+    /// the identity that it was made with. Its secret is `None` for a public key of low order.
+    static_static: RefCell<Option<(u32, Option<Secret>)>>,
     /// Zero if there is none.
     pub(crate) preshared_key: Secret,
 }
@@ -55,16 +61,27 @@ impl Remote {
     pub(crate) fn new(public: PublicKey) -> Self {
         Self {
             public,
-            static_static: OnceCell::new(),
+            static_static: RefCell::default(),
             preshared_key: Secret::zero(),
         }
     }
 
-    /// `local` is the same each time. If our own key changes, this value is made again.
-    fn static_static(&self, local: &Identity) -> Option<&Secret> {
-        self.static_static
-            .get_or_init(|| dh(&local.secret, &self.public.0).map(|shared| Secret::new(&shared)))
+    /// What was made with an identity that was replaced meanwhile is made again.
+    fn static_static(&self, local: &Identity) -> Option<Secret> {
+        let mut kept = self.static_static.borrow_mut();
+        if kept
             .as_ref()
+            .is_none_or(|(number, _)| *number != local.number)
+        {
+            let shared = dh(&local.secret, &self.public.0).map(|shared| Secret::new(&shared));
+            *kept = Some((local.number, shared));
+        }
+        kept.as_ref().and_then(|(_, shared)| shared.clone())
+    }
+
+    /// Our own key is another now.
+    pub(crate) fn forget_static_static(&mut self) {
+        *self.static_static.get_mut() = None;
     }
 }
 

@@ -19,7 +19,7 @@ struct Side {
 /// Initiator and responder.
 fn sides() -> [Side; 2] {
     let secrets = [Secret::new(&[0x11; 32]), Secret::new(&[0x22; 32])];
-    let [a, b] = secrets.map(Identity::new);
+    let [a, b] = secrets.map(|secret| Identity::new(secret, 1));
     let [to_b, to_a] = [b.public, a.public].map(|public| {
         let mut remote = Remote::new(public);
         remote.preshared_key = Secret::new(&PSK);
@@ -123,13 +123,24 @@ fn we_answer_the_initiation_of_another_implementation() {
 #[test]
 fn the_static_static_secret_is_made_for_the_first_handshake() {
     let [a, b] = sides();
-    assert!(a.remote.static_static.get().is_none());
+    assert!(a.remote.static_static.borrow().is_none());
     let ephemeral = Secret::new(&[0x33; 32]);
     let (_, message) = create_initiation(&a.identity, &a.remote, 7, STAMP, ephemeral).unwrap();
-    assert!(b.remote.static_static.get().is_none());
+    assert!(b.remote.static_static.borrow().is_none());
     consume_initiation(&b.identity, initiation(&message), |_| Some(&b.remote)).unwrap();
-    let [ours, theirs] = [&a, &b].map(|side| side.remote.static_static.get().unwrap());
-    assert!(ours.is_some() && ours == theirs);
+    let [ours, theirs] = [&a, &b].map(|side| side.remote.static_static.borrow());
+    assert!(ours.is_some() && *ours == *theirs);
+}
+
+#[test]
+fn another_identity_makes_the_static_static_secret_anew() {
+    let [a, b] = sides();
+    let first = a.remote.static_static(&a.identity).unwrap();
+    let other = Identity::new(Secret::new(&[0x55; 32]), 2);
+    let second = a.remote.static_static(&other).unwrap();
+    assert!(first != second);
+    let to_other = Remote::new(other.public);
+    assert!(second == to_other.static_static(&b.identity).unwrap());
 }
 
 #[test]

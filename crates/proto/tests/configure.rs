@@ -3,10 +3,11 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use adit_proto::config::{AllowedIpChange, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::limits::MAX_PEERS;
-use adit_proto::{ConfigError, Peer};
+use adit_proto::{ConfigError, Device, Peer, Time};
 use common::*;
 
 fn addr(text: &str) -> SocketAddr {
@@ -315,9 +316,7 @@ fn allowed_ips_swap_owners_in_one_change() {
     assert_eq!(owner(&net, "10.2.0.1"), Some(public_key(5)));
     let ip = "10.1.0.1".parse().unwrap();
     assert_eq!(
-        before
-            .lookup(ip)
-            .map(|peer: &std::sync::Arc<Peer>| peer.public_key()),
+        before.lookup(ip).map(|peer: &Arc<Peer>| peer.public_key()),
         Some(public_key(5))
     );
 }
@@ -386,4 +385,194 @@ fn the_device_reports_what_was_set() {
         },
     );
     assert_eq!(net.hosts[A].device.status().fwmark, 0);
+}
+
+/// `count` peers with three allowed IPs each.
+fn many(count: u32) -> DeviceChange {
+    let sections = (0..count).map(|n| {
+        let mut key = [1; 32];
+        key[..4].copy_from_slice(&n.to_le_bytes());
+        let [_, a, b, c] = n.to_be_bytes();
+        let mut section = PeerChange::new(PublicKey(key));
+        section.allowed_ips = [
+            format!("10.{a}.{b}.{c}/32"),
+            format!("172.16.{b}.{c}/32"),
+            format!("fd00::{n:x}/128"),
+        ]
+        .map(|block| add(&block))
+        .into();
+        section
+    });
+    device_change(sections.collect())
+}
+
+/// Makes a change in pieces, of which each is as large as the documentation says; `between` looks
+/// at the device after each. Returns how many there were.
+fn in_pieces(net: &mut Net, change: DeviceChange, mut between: impl FnMut(&mut Device)) -> usize {
+    let now = net.now;
+    let device = &mut net.hosts[A].device;
+    let mut transaction = device.begin(change);
+    for pieces in 1.. {
+        if device.resume(now, &mut transaction).expect("few peers") {
+            return pieces;
+        }
+        between(device);
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_large_change_is_made_in_pieces_and_routes_change_at_once() {
+    let mut net = Net::of(1, 18);
+    let shared = net.hosts[A].device.shared();
+    let (mut peers, mut largest) = (0, 0);
+    let pieces = in_pieces(&mut net, many(5000), |device| {
+        let count = device.peers().count();
+        largest = largest.max(count - std::mem::replace(&mut peers, count));
+        assert!(shared.routes().is_empty(), "as before, until all is done");
+    });
+    // A peer and its three blocks are four steps of 1024.
+    assert!((19..25).contains(&pieces), "{pieces} pieces");
+    assert!((200..=257).contains(&largest), "{largest} peers in a piece");
+    assert_eq!(shared.routes().len(), 15_000);
+    assert_eq!(owner(&net, "10.0.0.7"), owner(&net, "fd00::7"));
+
+    // The same once more changes nothing, also in the middle.
+    let before = net.hosts[A].device.status();
+    let mut again = many(5000);
+    again.replace_peers = true;
+    again
+        .peers
+        .iter_mut()
+        .for_each(|peer| peer.replace_allowed_ips = true);
+    in_pieces(&mut net, again, |device| {
+        assert_eq!(shared.routes().len(), 3 * device.peers().count())
+    });
+    assert_eq!(net.hosts[A].device.status(), before);
+
+    // All peers but a new one go.
+    let mut other = peer(B, |peer| peer.allowed_ips = vec![add("10.0.0.7/32")]);
+    other.replace_peers = true;
+    let pieces = in_pieces(&mut net, other, |_| {
+        assert_eq!(shared.routes().len(), 15_000)
+    });
+    assert!(pieces >= 19, "{pieces} pieces");
+    assert_eq!(shared.routes().len(), 1);
+    assert_eq!(owner(&net, "10.0.0.7"), Some(public_key(B)));
+    assert_eq!(net.hosts[A].device.peers().count(), 1);
+}
+
+#[test]
+fn one_peer_with_many_allowed_ips_is_changed_in_pieces() {
+    let mut net = Net::of(1, 19);
+    let blocks = |range: std::ops::Range<u32>| {
+        let blocks = range.map(|n| add(&format!("fd00::{n:x}/128")));
+        peer(5, |peer| {
+            peer.replace_allowed_ips = true;
+            peer.allowed_ips = blocks.collect();
+        })
+    };
+    assert!(in_pieces(&mut net, blocks(0..10_000), |_| ()) >= 10);
+    // Half of them is replaced: those that stay, those that come and those that go take their time.
+    assert!(in_pieces(&mut net, blocks(5000..15_000), |_| ()) >= 19);
+    assert_eq!(net.status(A, 5).allowed_ips.len(), 10_000);
+    assert_eq!(owner(&net, "fd00::1387"), None);
+    assert_eq!(owner(&net, "fd00::1388"), Some(public_key(5)));
+    assert!(in_pieces(&mut net, peer(5, |peer| peer.remove = true), |_| ()) >= 10);
+    assert!(net.hosts[A].device.shared().routes().is_empty());
+}
+
+#[test]
+fn a_new_private_key_reaches_many_peers_in_pieces() {
+    let mut net = Net::pair(20);
+    net.connect();
+    net.apply(A, &many(5000));
+    let key = DeviceChange {
+        private_key: Some(private_key(7)),
+        ..DeviceChange::default()
+    };
+    assert!(in_pieces(&mut net, key, |_| ()) >= 5);
+    net.drain(A);
+    net.publics[A] = public_key(7);
+    net.apply(
+        B,
+        &peer(7, |peer| peer.allowed_ips = vec![add("10.0.0.1/32")]),
+    );
+    net.connect();
+}
+
+#[test]
+fn a_table_in_use_is_freed_later_and_in_pieces() {
+    let mut net = Net::of(1, 21);
+    net.apply(A, &many(5000));
+    let shared = net.hosts[A].device.shared();
+    let peer = Arc::clone(net.hosts[A].device.peers().next().expect("many"));
+    let in_use = shared.routes();
+    let all = DeviceChange {
+        replace_peers: true,
+        ..DeviceChange::default()
+    };
+    net.apply(A, &all);
+    // The table's three references, and ours.
+    assert_eq!(Arc::strong_count(&peer), 4);
+    drop(in_use);
+    assert!(Arc::strong_count(&peer) > 1, "a shard does not free it");
+    let (wall, mut calls) = (net.wall(A), 0);
+    let device = &mut net.hosts[A].device;
+    while let Some(at) = device.next_deadline() {
+        device.handle_timeout(at, wall);
+        calls += 1;
+    }
+    assert_eq!(Arc::strong_count(&peer), 1);
+    // 15,000 blocks are nearly 30,000 nodes, and a call frees 8192.
+    assert!((3..6).contains(&calls), "{calls} calls");
+}
+
+#[test]
+fn silent_peers_cost_nothing_but_their_place() {
+    let mut net = Net::pair(22);
+    net.connect();
+    net.run_for(secs(60));
+    let deadline = net.hosts[A].device.next_deadline();
+    net.apply(A, &many(5000));
+    let device = &mut net.hosts[A].device;
+    assert_eq!(device.next_deadline(), deadline);
+    // Whoever looks for paths that changed meets the peers that have one.
+    let in_use = device
+        .peers_in_use_from(0)
+        .map(|(_, peer)| peer.public_key());
+    assert_eq!(in_use.collect::<Vec<_>>(), [public_key(B)]);
+    device.was_cloned(net.now);
+    assert_eq!(device.next_deadline(), deadline);
+}
+
+#[test]
+fn many_peers_learn_in_pieces_that_the_interface_is_up() {
+    let mut net = Net::of(1, 23);
+    let mut change = many(5000);
+    for peer in &mut change.peers {
+        peer.endpoint = Some(addr("192.0.2.9:9"));
+        peer.persistent_keepalive = Some(25);
+    }
+    let (now, wall) = (net.now, net.wall(A));
+    let device = &mut net.hosts[A].device;
+    device.went_down();
+    device.apply(now, &change).unwrap();
+    device.came_up(now);
+    assert_eq!(
+        device.next_deadline(),
+        Some(Time::default()),
+        "not all have"
+    );
+    let mut sent = 0;
+    for calls in 1.. {
+        device.handle_timeout(now, wall);
+        let outputs = std::iter::from_fn(|| device.poll_output()).count();
+        assert!(outputs <= 32, "{outputs} in call {calls}");
+        sent += outputs;
+        if device.next_deadline().is_none_or(|at| at > now) {
+            break;
+        }
+    }
+    assert_eq!(sent, 5000);
 }

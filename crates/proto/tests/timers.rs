@@ -365,21 +365,21 @@ fn many_peers_that_are_due_at_once_take_turns_with_the_rest() {
     device.handle_event(now, wall, &last);
     device.handle_timeout(now, wall);
     let outputs: Vec<_> = std::iter::from_fn(|| device.poll_output()).collect();
-    assert_eq!(outputs.len(), 64);
+    assert_eq!(outputs.len(), 32);
     let Some(Output::Handshake { peer, .. }) = outputs.first() else {
         panic!("an initiation")
     };
     assert_eq!(peer.as_ref().unwrap().id(), last.id());
-    let mut sent = 64;
+    let mut sent = 32;
     let mut turns = 1;
     while device.next_deadline().unwrap() <= now {
         device.handle_timeout(now, wall);
         let more = std::iter::from_fn(|| device.poll_output()).count();
-        assert!((1..=64).contains(&more));
+        assert!((1..=32).contains(&more));
         sent += more;
         turns += 1;
     }
-    assert_eq!((sent, turns), (1000, 1000_u32.div_ceil(64)));
+    assert_eq!((sent, turns), (1000, 1000_u32.div_ceil(32)));
 }
 
 #[test]
@@ -402,10 +402,10 @@ fn peers_that_frames_wait_for_hold_up_no_other_timer() {
     let first: Vec<_> = std::iter::from_fn(|| device.poll_output()).collect();
     let keepalive = |output: &Output| matches!(output, Output::Keepalive { .. });
     assert!(first.iter().any(keepalive), "the live peer's leaves");
-    assert_eq!(first.len(), 64, "and the others take the other turns");
+    assert_eq!(first.len(), 32, "and the others take the other turns");
     // Peers that wait longer come first, also if others are wanted again and again.
-    let waiting = &peers[63..];
-    for peer in &peers[..63] {
+    let waiting = &peers[31..];
+    for peer in &peers[..31] {
         peer.want_session();
         device.handle_event(now + secs(6), wall, peer);
     }
@@ -415,7 +415,7 @@ fn peers_that_frames_wait_for_hold_up_no_other_timer() {
         _ => None,
     });
     let second = second.filter(|peer| waiting.iter().any(|other| Arc::ptr_eq(peer, other)));
-    assert!(second.count() >= 32, "they have at least half of the turns");
+    assert!(second.count() >= 16, "they have at least half of the turns");
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! A change of configuration: checked whole, then done, then published at once.
+//! A change of configuration: checked whole, then done in bounded pieces, then published at once.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,75 @@ use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, 
 use crate::cookie::Checker;
 use crate::limits::{MAX_PEERS, REJECT_AFTER_TIME};
 use crate::noise::{Identity, Remote};
+use crate::peer::Peer;
 use crate::{Tai64N, Time};
+
+/// What one call of [`Device::resume`] may do: about so many peers and blocks, some microseconds
+/// each.
+const WORK: usize = 1024;
+
+/// A change that is being made, in pieces: see [`Device::begin`].
+pub struct Transaction {
+    change: DeviceChange,
+    own_key: Option<PublicKey>,
+    /// Another one for each transaction of a device, above 0.
+    number: u32,
+    routes_changed: bool,
+    step: Step,
+}
+
+/// What is done next, from which section or peer on.
+enum Step {
+    /// Would there be too many peers?
+    Count(usize, Counted),
+    /// The settings of the device.
+    Device,
+    /// Our own key changed: each peer learns of it.
+    Key(u32),
+    /// A peer with our own key is removed.
+    OwnPeer(u32),
+    Section(usize, Option<Section>),
+    /// Peers that the change did not name are removed.
+    Unnamed(u32),
+    Publish,
+    Done,
+}
+
+/// The peers that there would be.
+struct Counted {
+    /// Those that the change adds (true) or removes, as far as it was looked at.
+    named: BTreeMap<PublicKey, bool>,
+    peers: usize,
+}
+
+/// A section of which a part is done.
+struct Section {
+    id: u32,
+    /// The next of its changes of allowed IPs.
+    next: usize,
+    /// The blocks that replace all others, as far as they were looked at.
+    replacement: Option<BTreeSet<Cidr>>,
+    /// Up to here, blocks that are not among those were given up.
+    swept: Option<Cidr>,
+    anew: bool,
+}
+
+impl Transaction {
+    /// What is asked for.
+    pub fn change(&self) -> &DeviceChange {
+        &self.change
+    }
+
+    /// Whether [`Device::resume`] will change something from now on, and not fail any more.
+    pub fn is_checked(&self) -> bool {
+        !matches!(self.step, Step::Count(..))
+    }
+
+    /// The change, whose memory a caller may want to free elsewhere.
+    pub fn into_change(self) -> DeviceChange {
+        self.change
+    }
+}
 
 impl Device {
     /// Changes the configuration, whole or not at all. A value that is set to what it already was
@@ -27,47 +96,79 @@ impl Device {
     ///
     /// There would be too many peers; nothing was changed.
     pub fn apply(&mut self, now: Time, change: &DeviceChange) -> Result<(), ConfigError> {
-        let own_key = self.own_key_after(change);
-        self.check_size(change, own_key)?;
-
-        if let Some(key) = &change.private_key {
-            self.set_private_key(now, key);
-        }
-        self.listen_port = change.listen_port.unwrap_or(self.listen_port);
-        self.fwmark = change.fwmark.unwrap_or(self.fwmark);
-
-        let mut routes_changed = false;
-        let mut kept = HashSet::new();
-        for section in &change.peers {
-            // A peer with our own key is ignored, as if it were not there.
-            if Some(section.public_key) == own_key {
-                continue;
-            }
-            let known = self.by_key.get(&section.public_key).copied();
-            let named = known.filter(|id| !change.replace_peers || kept.contains(id));
-            if section.remove {
-                if let Some(id) = named {
-                    routes_changed |= self.remove_peer(id);
-                }
-                continue;
-            }
-            if named.is_none() && section.update_only {
-                continue;
-            }
-            let id = known.unwrap_or_else(|| self.add_peer(section.public_key));
-            kept.insert(id);
-            routes_changed |= self.change_peer(now, id, section, named.is_none());
-        }
-        if change.replace_peers {
-            let unnamed = self.peers.keys().filter(|id| !kept.contains(id));
-            for id in unnamed.copied().collect::<Vec<_>>() {
-                routes_changed |= self.remove_peer(id);
-            }
-        }
-        if routes_changed {
-            self.core.shared.publish(self.routes.clone());
-        }
+        let mut transaction = self.begin(change.clone());
+        while !self.resume(now, &mut transaction)? {}
         Ok(())
+    }
+
+    /// The same in pieces, between which the device can do other things: half a million peers take
+    /// seconds. Call [`Device::resume`] until it returns true, for one transaction after another.
+    ///
+    /// Peers change one after another meanwhile, and routes all at once in the end.
+    pub fn begin(&mut self, change: DeviceChange) -> Transaction {
+        self.transactions += 1;
+        let before = match change.replace_peers {
+            true => 0,
+            false => self.peers.len(),
+        };
+        let step = if before + change.peers.len() <= MAX_PEERS {
+            Step::Device
+        } else {
+            let (named, peers) = (BTreeMap::new(), before);
+            Step::Count(0, Counted { named, peers })
+        };
+        Transaction {
+            own_key: self.own_key_after(&change),
+            number: self.transactions,
+            routes_changed: false,
+            step,
+            change,
+        }
+    }
+
+    /// Goes on with a change, and returns whether it is done: a bounded piece of work each time.
+    ///
+    /// # Errors
+    ///
+    /// There would be too many peers; nothing was changed.
+    pub fn resume(
+        &mut self,
+        now: Time,
+        transaction: &mut Transaction,
+    ) -> Result<bool, ConfigError> {
+        let mut work = WORK;
+        while work > 0 {
+            work -= 1;
+            let step = std::mem::replace(&mut transaction.step, Step::Done);
+            transaction.step = match step {
+                Step::Count(at, counted) => {
+                    transaction.step = self.count(transaction, at, counted)?;
+                    if transaction.is_checked() {
+                        // The caller may have to prepare something that can fail.
+                        return Ok(false);
+                    }
+                    continue;
+                }
+                Step::Device => self.change_device(now, transaction),
+                Step::Key(from) => self.own_key_changed(now, from),
+                Step::OwnPeer(id) => match self.remove_some(id, transaction, &mut work) {
+                    true => Step::Section(0, None),
+                    false => Step::OwnPeer(id),
+                },
+                Step::Section(at, begun) => {
+                    self.change_section(now, transaction, at, begun, &mut work)
+                }
+                Step::Unnamed(from) => self.remove_unnamed(transaction, from, &mut work),
+                Step::Publish => {
+                    if transaction.routes_changed {
+                        self.publish_routes(now);
+                    }
+                    Step::Done
+                }
+                Step::Done => return Ok(true),
+            };
+        }
+        Ok(false)
     }
 
     fn own_key_after(&self, change: &DeviceChange) -> Option<PublicKey> {
@@ -77,55 +178,142 @@ impl Device {
         }
     }
 
-    /// Counts the peers that the change would leave, at most.
-    fn check_size(&self, change: &DeviceChange, own: Option<PublicKey>) -> Result<(), ConfigError> {
-        let before = if change.replace_peers {
-            0
-        } else {
-            self.peers.len()
+    /// Counts the peers that there would be after one more section.
+    fn count(
+        &self,
+        transaction: &Transaction,
+        at: usize,
+        mut counted: Counted,
+    ) -> Result<Step, ConfigError> {
+        let Some(section) = transaction.change.peers.get(at) else {
+            return Ok(Step::Device);
         };
-        if before + change.peers.len() <= MAX_PEERS {
-            return Ok(());
-        }
-        let mut keys = HashSet::new();
-        if !change.replace_peers {
-            keys.extend(self.by_key.keys().copied());
-        }
-        for section in &change.peers {
-            if section.remove {
-                keys.remove(&section.public_key);
-            } else if !section.update_only && Some(section.public_key) != own {
-                keys.insert(section.public_key);
-            }
-            if keys.len() > MAX_PEERS {
-                return Err(ConfigError::TooManyPeers);
+        let adds = !section.remove;
+        if section.remove || !section.update_only && Some(section.public_key) != transaction.own_key
+        {
+            let was_there = || {
+                !transaction.change.replace_peers && self.by_key.contains_key(&section.public_key)
+            };
+            let before = counted.named.insert(section.public_key, adds);
+            match (before.unwrap_or_else(was_there), adds) {
+                (false, true) => counted.peers += 1,
+                (true, false) => counted.peers -= 1,
+                _ => {}
             }
         }
-        Ok(())
+        if counted.peers > MAX_PEERS {
+            return Err(ConfigError::TooManyPeers);
+        }
+        Ok(Step::Count(at + 1, counted))
     }
 
-    fn set_private_key(&mut self, now: Time, key: &Secret) {
-        let identity = clamped(key).map(Identity::new);
-        let before = self.core.identity.as_ref().map(|own| &own.secret);
-        if before == identity.as_ref().map(|own| &own.secret) {
-            return;
+    fn change_device(&mut self, now: Time, transaction: &Transaction) -> Step {
+        let change = &transaction.change;
+        self.listen_port = change.listen_port.unwrap_or(self.listen_port);
+        self.fwmark = change.fwmark.unwrap_or(self.fwmark);
+        match &change.private_key {
+            Some(key) if self.set_private_key(key) => self.own_key_changed(now, 0),
+            _ => Step::Section(0, None),
         }
-        let public = identity.as_ref().map(|own| own.public);
-        self.core.identity = identity;
-        if let Some(public) = public {
-            self.checker = Checker::new(&public);
-            if let Some(&id) = self.by_key.get(&public)
-                && self.remove_peer(id)
-            {
-                self.core.shared.publish(self.routes.clone());
-            }
+    }
+
+    /// True if it is another one.
+    fn set_private_key(&mut self, key: &Secret) -> bool {
+        let key = clamped(key);
+        if self.core.identity.as_ref().map(|own| &own.secret) == key.as_ref() {
+            return false;
         }
-        let ids: Vec<u32> = self.peers.keys().copied().collect();
-        for id in ids {
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.own_key_changed(&mut self.core, now);
-                self.reschedule(id);
+        self.identities += 1;
+        self.core.identity = key.map(|key| Identity::new(key, self.identities));
+        if let Some(own) = &self.core.identity {
+            self.checker = Checker::new(&own.public);
+        }
+        true
+    }
+
+    fn own_key_changed(&mut self, now: Time, from: u32) -> Step {
+        let Some((&id, peer)) = self.peers.range_mut(from..).next() else {
+            let own = self.core.identity.as_ref();
+            let own = own.and_then(|own| self.by_key.get(&own.public));
+            return own.map_or(Step::Section(0, None), |id| Step::OwnPeer(*id));
+        };
+        peer.remote.forget_static_static();
+        peer.start_anew(&mut self.core, now);
+        self.reschedule(id);
+        Step::Key(id + 1)
+    }
+
+    fn change_section(
+        &mut self,
+        now: Time,
+        transaction: &mut Transaction,
+        at: usize,
+        begun: Option<Section>,
+        work: &mut usize,
+    ) -> Step {
+        let next = Step::Section(at + 1, None);
+        let (replace_peers, number) = (transaction.change.replace_peers, transaction.number);
+        let Some(section) = transaction.change.peers.get(at) else {
+            return match replace_peers {
+                true => Step::Unnamed(0),
+                false => Step::Publish,
+            };
+        };
+        let mut begun = match begun {
+            Some(begun) => begun,
+            None => {
+                // A peer with our own key is ignored, as if it were not there.
+                if Some(section.public_key) == transaction.own_key {
+                    return next;
+                }
+                let known = self.by_key.get(&section.public_key).copied();
+                let is_named = |id: &u32| {
+                    !replace_peers
+                        || (self.peers.get(id)).is_some_and(|peer| peer.named_in == number)
+                };
+                let named = known.filter(is_named);
+                if section.remove {
+                    return match named {
+                        Some(id) if !self.remove_some(id, transaction, work) => {
+                            Step::Section(at, None)
+                        }
+                        _ => next,
+                    };
+                }
+                if named.is_none() && section.update_only {
+                    return next;
+                }
+                let id = known.unwrap_or_else(|| self.add_peer(section.public_key));
+                self.begin_section(id, section, named.is_none(), number)
             }
+        };
+        let Some(section) = transaction.change.peers.get(at) else {
+            return next;
+        };
+        let changed = &mut transaction.routes_changed;
+        if !self.change_allowed_ips(&mut begun, section, changed, work) {
+            return Step::Section(at, Some(begun));
+        }
+        if let Some(peer) = self.peers.get_mut(&begun.id) {
+            peer.change(&mut self.core, now, section, begun.anew);
+            self.reschedule(begun.id);
+        }
+        next
+    }
+
+    fn begin_section(&mut self, id: u32, section: &PeerChange, anew: bool, number: u32) -> Section {
+        let mut has_blocks = false;
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.named_in = number;
+            has_blocks = !peer.allowed_ips.is_empty();
+        }
+        let replaces = has_blocks && (anew || section.replace_allowed_ips);
+        Section {
+            id,
+            next: 0,
+            replacement: replaces.then(BTreeSet::new),
+            swept: None,
+            anew,
         }
     }
 
@@ -134,16 +322,27 @@ impl Device {
         self.next_id += 1;
         let mut peer = PeerState::new(id, Remote::new(key));
         peer.sent_timestamp = self.removed.remove(&key).unwrap_or_default();
-        self.peers.insert(id, peer);
+        self.peers.insert(id, Box::new(peer));
         self.core.shared.set_peer_count(self.peers.len());
         self.by_key.insert(key, id);
         id
     }
 
-    /// True if that changed the routes.
-    fn remove_peer(&mut self, id: u32) -> bool {
+    /// True when the peer is gone.
+    fn remove_some(&mut self, id: u32, transaction: &mut Transaction, work: &mut usize) -> bool {
+        let Some(state) = self.peers.get_mut(&id) else {
+            return true;
+        };
+        while let Some(block) = state.allowed_ips.pop_first() {
+            self.routes.remove(block);
+            transaction.routes_changed = true;
+            if *work == 0 {
+                return false;
+            }
+            *work -= 1;
+        }
         let Some(mut peer) = self.peers.remove(&id) else {
-            return false;
+            return true;
         };
         let core = &mut self.core;
         core.shared.set_peer_count(self.peers.len());
@@ -154,13 +353,10 @@ impl Device {
         peer.end_handshake(core);
         peer.expire_sessions(core);
         peer.drop_sessions(core);
-        for block in &peer.allowed_ips {
-            self.routes.remove(*block);
-        }
         if peer.sent_timestamp != Tai64N::default() {
             if self.removed.len() >= MAX_PEERS {
                 // Without it only a clock that is set back locks a peer out that comes again.
-                self.removed.clear();
+                self.removed.pop_first();
             }
             self.removed.insert(peer.public_key(), peer.sent_timestamp);
         }
@@ -168,65 +364,105 @@ impl Device {
             peer: Arc::clone(&peer.peer),
             given_up_after: None,
         });
-        !peer.allowed_ips.is_empty()
+        true
     }
 
-    /// Does what a section asks; `anew` also resets what it does not name. True if that changed the
-    /// routes.
-    fn change_peer(&mut self, now: Time, id: u32, section: &PeerChange, anew: bool) -> bool {
-        let routes_changed = self.change_allowed_ips(id, section, anew);
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.change(&mut self.core, now, section, anew);
-            self.reschedule(id);
-        }
-        routes_changed
-    }
-
-    fn change_allowed_ips(&mut self, id: u32, section: &PeerChange, anew: bool) -> bool {
-        let Some(peer) = self.peers.get_mut(&id) else {
-            return false;
+    fn remove_unnamed(
+        &mut self,
+        transaction: &mut Transaction,
+        from: u32,
+        work: &mut usize,
+    ) -> Step {
+        let Some((&id, peer)) = self.peers.range(from..).next() else {
+            return Step::Publish;
         };
-        let before = std::mem::take(&mut peer.allowed_ips);
-        let mut after: BTreeSet<Cidr> = if anew || section.replace_allowed_ips {
-            BTreeSet::new()
+        if peer.named_in == transaction.number || self.remove_some(id, transaction, work) {
+            Step::Unnamed(id + 1)
         } else {
-            before.clone()
+            Step::Unnamed(id)
+        }
+    }
+
+    /// Goes on with the allowed IPs of a section, and returns whether all is done. Blocks that the
+    /// peer had and keeps are not touched.
+    fn change_allowed_ips(
+        &mut self,
+        begun: &mut Section,
+        section: &PeerChange,
+        changed: &mut bool,
+        work: &mut usize,
+    ) -> bool {
+        let Some(peer) = self
+            .peers
+            .get(&begun.id)
+            .map(|state| Arc::clone(&state.peer))
+        else {
+            return true;
         };
-        for change in &section.allowed_ips {
+        while let Some(change) = section.allowed_ips.get(begun.next) {
+            if *work == 0 {
+                return false;
+            }
+            *work -= 1;
+            begun.next += 1;
             match change {
-                AllowedIpChange::Add(block) => after.insert(*block),
-                AllowedIpChange::Remove(block) => after.remove(block),
-            };
-        }
-        let peer = Arc::clone(&peer.peer);
-        let mut changed = false;
-        for block in before.difference(&after) {
-            self.routes.remove(*block);
-            changed = true;
-        }
-        for block in after.difference(&before) {
-            changed = true;
-            // The block moves from its old owner.
-            let owner = self.routes.insert(*block, Arc::clone(&peer));
-            if let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner.id())) {
-                owner.allowed_ips.remove(block);
+                AllowedIpChange::Add(block) => {
+                    begun.replacement.as_mut().map(|all| all.insert(*block));
+                    *changed |= self.add_block(&peer, *block);
+                }
+                AllowedIpChange::Remove(block) => {
+                    begun.replacement.as_mut().map(|all| all.remove(block));
+                    *changed |= self.remove_block(begun.id, *block);
+                }
             }
         }
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.allowed_ips = after;
+        let Some(replacement) = &begun.replacement else {
+            return true;
+        };
+        loop {
+            let from = begun.swept.map_or(Bound::Unbounded, Bound::Excluded);
+            let state = self.peers.get(&begun.id);
+            let next =
+                state.and_then(|state| state.allowed_ips.range((from, Bound::Unbounded)).next());
+            let Some(block) = next.copied() else {
+                return true;
+            };
+            if *work == 0 {
+                return false;
+            }
+            *work -= 1;
+            begun.swept = Some(block);
+            if !replacement.contains(&block) {
+                *changed |= self.remove_block(begun.id, block);
+            }
         }
-        changed
+    }
+
+    /// The block moves from its old owner. True if that is another peer, or none.
+    fn add_block(&mut self, peer: &Arc<Peer>, block: Cidr) -> bool {
+        let is_new =
+            (self.peers.get_mut(&peer.id())).is_some_and(|state| state.allowed_ips.insert(block));
+        if is_new {
+            let owner = self.routes.insert(block, Arc::clone(peer));
+            if let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner.id())) {
+                owner.allowed_ips.remove(&block);
+            }
+        }
+        is_new
+    }
+
+    /// True if the peer had it.
+    fn remove_block(&mut self, id: u32, block: Cidr) -> bool {
+        let state = self.peers.get_mut(&id);
+        let had = state.is_some_and(|state| state.allowed_ips.remove(&block));
+        if had {
+            self.routes.remove(block);
+        }
+        had
     }
 }
 
 impl PeerState {
-    fn own_key_changed(&mut self, core: &mut Core, now: Time) {
-        let preshared_key = self.remote.preshared_key.clone();
-        self.remote = Remote::new(self.public_key());
-        self.remote.preshared_key = preshared_key;
-        self.start_anew(core, now);
-    }
-
     fn change(&mut self, core: &mut Core, now: Time, section: &PeerChange, anew: bool) {
         if let Some(key) = &section.preshared_key {
             // Takes effect with the next handshake; sessions live on.

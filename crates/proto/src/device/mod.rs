@@ -17,12 +17,14 @@ mod peer_state;
 mod timer_table;
 mod timers;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use crate::config::{DeviceStatus, PublicKey, Secret};
+use crate::allowed_ips::Garbage;
+use crate::config::{DeviceStatus, PeerStatus, PublicKey, Secret};
 use crate::cookie::Checker;
 use crate::limiter::Limiter;
 use crate::noise::Identity;
@@ -32,13 +34,20 @@ use crate::shared::Shared;
 use crate::wire::{INITIATION_LEN, RESPONSE_LEN};
 use crate::{AllowedIps, Endpoint, Tai64N, Time};
 
+pub use configure::Transaction;
 pub use outcome::{HandshakeKind, HandshakeOutcome, Refusal};
 pub use packet::{NotOpened, NotSealed};
 use peer_state::PeerState;
 
 /// How many peers one call serves. Each may cost a Diffie-Hellman computation, and the other end
 /// answers each message.
-const MAX_DUE: usize = 64;
+const MAX_DUE: usize = 32;
+/// How many peers one call tells that the device came up.
+const TOLD_AT_ONCE: usize = 2048;
+/// Nodes of routing tables that one call frees.
+const FREED_AT_ONCE: usize = 8192;
+/// How long to wait for shards that still use a table.
+const FREE_AGAIN: Duration = Duration::from_millis(10);
 
 /// The two orders of [`Device::deadlines`].
 const URGENT: usize = 0;
@@ -50,15 +59,28 @@ pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 /// A WireGuard interface without its sockets: see the [crate] for how to drive it.
 pub struct Device {
     core: Core,
-    /// By [`Peer::id`], so in the order in which they were added.
-    peers: BTreeMap<u32, PeerState>,
-    by_key: HashMap<PublicKey, u32>,
+    /// By [`Peer::id`], so in the order in which they were added. Boxed, because nodes of a tree
+    /// that grows at its end stay half empty.
+    peers: BTreeMap<u32, Box<PeerState>>,
+    /// A tree, because a hash table stands still while it grows: 40 ms at half a million.
+    by_key: BTreeMap<PublicKey, u32>,
     next_id: u32,
     /// The last timestamp that each removed peer was sent, for the case that it is added again. At
     /// most MAX_PEERS.
-    removed: HashMap<PublicKey, Tai64N>,
+    removed: BTreeMap<PublicKey, Tai64N>,
     /// What the next change starts from; clones of it are published.
     routes: AllowedIps<Arc<Peer>>,
+    /// Tables that were published before; shards may still use them.
+    retired: Vec<Arc<AllowedIps<Arc<Peer>>>>,
+    /// Parts of those that nobody uses any more.
+    garbage: Garbage<Arc<Peer>>,
+    /// When to free more of both.
+    free_at: Option<Time>,
+    /// How many transactions began, and how many identities there were.
+    transactions: u32,
+    identities: u32,
+    /// While the peers learn that the device came up, the peer to go on with.
+    coming_up: Option<u32>,
     /// The earliest deadline of each peer that has one. Those that frames wait for stand in
     /// [`URGENT`], the others in [`ORDINARY`].
     deadlines: [BTreeSet<(Time, u32)>; 2],
@@ -75,7 +97,7 @@ struct Core {
     up: bool,
     identity: Option<Identity>,
     /// Peers by every index that was given out, of handshakes and of sessions.
-    indices: HashMap<u32, u32>,
+    indices: BTreeMap<u32, u32>,
     shared: Arc<Shared>,
     random: Random,
     outputs: VecDeque<Queued>,
@@ -226,7 +248,7 @@ impl Device {
             core: Core {
                 up: true,
                 identity: None,
-                indices: HashMap::new(),
+                indices: BTreeMap::new(),
                 shared: Arc::new(Shared::new()),
                 random,
                 outputs: VecDeque::new(),
@@ -234,10 +256,16 @@ impl Device {
                 keys_dropped: false,
             },
             peers: BTreeMap::new(),
-            by_key: HashMap::new(),
+            by_key: BTreeMap::new(),
             next_id: 0,
-            removed: HashMap::new(),
+            removed: BTreeMap::new(),
             routes: AllowedIps::default(),
+            retired: Vec::new(),
+            garbage: Garbage::default(),
+            free_at: None,
+            transactions: 0,
+            identities: 0,
+            coming_up: None,
             deadlines: Default::default(),
             listen_port: 0,
             fwmark: 0,
@@ -249,14 +277,29 @@ impl Device {
 
     /// The configuration and counters, as `get` reports them.
     pub fn status(&self) -> DeviceStatus {
+        DeviceStatus {
+            peers: self.peer_status_from(0).map(|(_, status)| status).collect(),
+            ..self.status_without_peers()
+        }
+    }
+
+    /// The same, with room for all peers but without them.
+    pub fn status_without_peers(&self) -> DeviceStatus {
         let identity = self.core.identity.as_ref();
         DeviceStatus {
             private_key: identity.map(|identity| identity.secret.clone()),
             public_key: identity.map(|identity| identity.public),
             listen_port: self.listen_port,
             fwmark: self.fwmark,
-            peers: self.peers.values().map(PeerState::status).collect(),
+            peers: Vec::with_capacity(self.peers.len()),
         }
+    }
+
+    /// The status of each peer from the one with this [`Peer::id`] on, with its id, in the order in
+    /// which they were added.
+    pub fn peer_status_from(&self, id: u32) -> impl Iterator<Item = (u32, PeerStatus)> {
+        let peers = self.peers.range(id..);
+        peers.map(|(id, state)| (*id, state.status()))
     }
 
     /// All peers, in the order in which they were added.
@@ -264,9 +307,11 @@ impl Device {
         self.peers.values().map(|state| &state.peer)
     }
 
-    /// The peers from the one with this [`Peer::id`] on, in the order in which they were added.
-    pub fn tunnels_from(&self, id: u32) -> impl Iterator<Item = &Arc<Peer>> {
-        self.peers.range(id..).map(|(_, state)| &state.peer)
+    /// The peers that have a session or a handshake under way, by its receiver index, from this
+    /// index on. A peer has several.
+    pub fn peers_in_use_from(&self, index: u32) -> impl Iterator<Item = (u32, &Arc<Peer>)> {
+        let indices = self.core.indices.range(index..);
+        indices.filter_map(|(index, id)| Some((*index, &self.peers.get(id)?.peer)))
     }
 
     /// The peer with this static key.
@@ -329,6 +374,10 @@ impl Device {
     /// others in between. Peers that frames wait for and the others alternate, so that neither can
     /// hold the other up.
     pub fn handle_timeout(&mut self, now: Time, wall: Tai64N) {
+        self.tell_peers_of_coming_up(now);
+        if self.free_at.is_some_and(|at| at <= now) {
+            self.free(now);
+        }
         let orders = [[URGENT, ORDINARY], [ORDINARY, URGENT]].into_iter().cycle();
         for [first, second] in orders.take(MAX_DUE) {
             let Some(id) = self
@@ -349,18 +398,55 @@ impl Device {
     /// up.
     pub fn went_down(&mut self) {
         self.core.up = false;
+        self.coming_up = None;
     }
 
-    /// Messages that were sent while there was no socket are lost.
+    /// Messages that were sent while there was no socket are lost. Where there are many peers, some
+    /// learn of it by [`Device::handle_timeout`].
     pub fn came_up(&mut self, now: Time) {
         self.core.up = true;
-        let ids: Vec<u32> = self.peers.keys().copied().collect();
-        for id in ids {
+        self.coming_up = Some(0);
+        self.tell_peers_of_coming_up(now);
+    }
+
+    fn tell_peers_of_coming_up(&mut self, now: Time) {
+        let Some(from) = self.coming_up.take() else {
+            return;
+        };
+        let mut ids = self.peers.range(from..).map(|(id, _)| *id);
+        let told: Vec<u32> = ids.by_ref().take(TOLD_AT_ONCE).collect();
+        self.coming_up = ids.next();
+        for id in told {
             if let Some(state) = self.peers.get_mut(&id) {
                 state.came_up(&mut self.core, now);
                 self.reschedule(id);
             }
         }
+    }
+
+    /// Publishes the routes, and frees what that replaced.
+    fn publish_routes(&mut self, now: Time) {
+        let before = self.core.shared.publish(self.routes.clone());
+        self.retired.push(before);
+        self.free(now);
+    }
+
+    /// Frees a bounded part of the tables that were replaced.
+    fn free(&mut self, now: Time) {
+        let retired = std::mem::take(&mut self.retired);
+        for table in retired {
+            // A shard may just look something up in it, and must not be the one that frees it.
+            match Arc::try_unwrap(table) {
+                Ok(table) => self.garbage.add(table),
+                Err(table) => self.retired.push(table),
+            }
+        }
+        let more = self.garbage.free(FREED_AT_ONCE);
+        self.free_at = if more {
+            Some(now)
+        } else {
+            (!self.retired.is_empty()).then_some(now + FREE_AGAIN)
+        };
     }
 
     /// The machine is a clone, or was reset to a snapshot: another copy of it, or this one before
@@ -375,7 +461,8 @@ impl Device {
             // The other copy knows the secret behind the cookies.
             self.checker = Checker::new(&identity.public);
         }
-        let ids: Vec<u32> = self.peers.keys().copied().collect();
+        // The others have neither.
+        let ids: BTreeSet<u32> = self.core.indices.values().copied().collect();
         for id in ids {
             if let Some(state) = self.peers.get_mut(&id) {
                 state.start_anew(&mut self.core, now);
@@ -394,7 +481,9 @@ impl Device {
     /// initiations are sent by it, also the first one to a peer, a bounded number a call.
     pub fn next_deadline(&self) -> Option<Time> {
         let first = self.deadlines.iter().filter_map(BTreeSet::first);
-        first.map(|(time, _)| *time).min()
+        let first = first.map(|(time, _)| *time);
+        let coming_up = self.coming_up.map(|_| Time::default());
+        first.chain(coming_up).chain(self.free_at).min()
     }
 
     /// Whether all keys of a peer were dropped since the last call. Then each thread that sealed or
@@ -448,7 +537,7 @@ impl Core {
             let mut bytes = [0; 4];
             (self.random)(&mut bytes);
             let index = u32::from_le_bytes(bytes);
-            if let std::collections::hash_map::Entry::Vacant(entry) = self.indices.entry(index) {
+            if let std::collections::btree_map::Entry::Vacant(entry) = self.indices.entry(index) {
                 entry.insert(id);
                 return index;
             }

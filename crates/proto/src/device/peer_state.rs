@@ -25,6 +25,8 @@ pub(super) struct PeerState {
     pub(super) configured_endpoint: Option<SocketAddr>,
     pub(super) persistent_keepalive: u16,
     pub(super) allowed_ips: BTreeSet<Cidr>,
+    /// The number of the last transaction that named the peer.
+    pub(super) named_in: u32,
     /// Our initiation that waits for its response.
     pub(super) initiation: Option<CreatedInitiation>,
     pub(super) sessions: Sessions,
@@ -69,6 +71,7 @@ impl PeerState {
             configured_endpoint: None,
             persistent_keepalive: 0,
             allowed_ips: BTreeSet::new(),
+            named_in: 0,
             initiation: None,
             sessions: Sessions::default(),
             greatest_timestamp: Tai64N::default(),
@@ -324,6 +327,8 @@ impl PeerState {
     /// Drops every session; the keys are zeroized when the last shard drops its reference.
     pub(super) fn drop_sessions(&mut self, core: &mut Core) {
         self.retire_sessions();
+        // Changes of routes are not looked at for a peer without a session.
+        self.peer.clear_source();
         core.keys_dropped = true;
         let sessions = std::mem::take(&mut self.sessions);
         core.drop_session(sessions.previous);
