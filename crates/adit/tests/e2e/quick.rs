@@ -1085,7 +1085,7 @@ fn what_the_kernel_or_the_process_refuses_is_named() {
     let world = World::new();
     let left = world.left();
     // Digits are base64, too.
-    let too_many: String = (0..=65_536)
+    let too_many: String = (0..=1 << 20)
         .map(|n| format!("[Peer]\nPublicKey = {n:0>42}A=\n"))
         .collect();
     let good = world.config("", "192.168.77.0/24");
@@ -1100,7 +1100,7 @@ fn what_the_kernel_or_the_process_refuses_is_named() {
         ),
         (
             format!("{good}{too_many}"),
-            "cannot configure wg0: a device has at most 65536 peers",
+            "cannot configure wg0: a device has at most 1048576 peers",
         ),
     ] {
         world.write(&config);

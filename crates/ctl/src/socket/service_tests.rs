@@ -177,6 +177,8 @@ fn of_too_many_clients_the_busiest_socket_loses_one() {
 
 #[test]
 fn unfinished_requests_at_all_sockets_together_are_bounded() {
+    // MiB of a 64th of what there is.
+    const SHARE: usize = crate::uapi::MAX_REQUEST >> 26;
     let dir = Dir::new();
     let service = Service::start().unwrap();
     let (first, _told) = serve(&service, &dir, "wg0");
@@ -188,14 +190,16 @@ fn unfinished_requests_at_all_sockets_together_are_bounded() {
         _ = (0..mib).all(|_| client.write_all(&[b'1'; 1 << 20]).is_ok());
         client
     };
-    let mut large = unfinished("wg0", 40);
+    let mut large = unfinished("wg0", 40 * SHARE);
     let mut answer = [0; 10];
-    unfinished("wg1", 30).read_exact(&mut answer).unwrap();
+    unfinished("wg1", 30 * SHARE)
+        .read_exact(&mut answer)
+        .unwrap();
     assert_eq!(&answer, b"errno=12\n\n");
     // Bytes of clients that were removed with their socket do not count any more.
     drop(first);
     assert!(has_ended(&mut large));
-    let mut client = unfinished("wg1", 60);
+    let mut client = unfinished("wg1", 60 * SHARE);
     assert_eq!(ask(&mut client, b"\n\n"), "errno=22\n\n");
 }
 

@@ -489,6 +489,8 @@ fn when_there_are_too_many_clients_the_most_silent_makes_room() {
 
 #[test]
 fn unfinished_requests_of_all_clients_together_are_bounded() {
+    // MiB of a 64th of what there is.
+    const SHARE: usize = crate::uapi::MAX_REQUEST >> 26;
     let dir = Dir::new();
     let service = Service::start().unwrap();
     let (_serving, _told) = serve(&service, &dir);
@@ -500,14 +502,14 @@ fn unfinished_requests_of_all_clients_together_are_bounded() {
             && (0..mib).all(|_| client.write_all(&[b'1'; 1 << 20]).is_ok());
         (client, told)
     };
-    let (mut first, told) = unfinished(32);
+    let (mut first, told) = unfinished(32 * SHARE);
     assert!(told);
-    // 63 of the 64 MiB: all is heard to its end, and the line is what is wrong.
-    let (mut second, told) = unfinished(31);
+    // 63 of 64 parts: all is heard to its end, and the line is what is wrong.
+    let (mut second, told) = unfinished(31 * SHARE);
     assert!(told);
     assert_eq!(ask(&mut second, b"\n\n"), "errno=22\n\n");
     // More than 64: the client that asks for it gets no memory, and the other continues.
-    let (mut third, _) = unfinished(34);
+    let (mut third, _) = unfinished(34 * SHARE);
     let mut answer = [0; 10];
     third.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"errno=12\n\n");

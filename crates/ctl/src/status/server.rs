@@ -14,8 +14,8 @@ use crate::zeroized::Zeroized;
 /// Where the status sockets `IF.sock` are.
 pub const DIR: &str = "/run/adit";
 
-/// Longest document that is read: 65,536 peers with many allowed IPs each.
-const MAX_DOCUMENT: u64 = 256 << 20;
+/// Longest document that is read: a million peers with some allowed IPs each.
+const MAX_DOCUMENT: u64 = 1 << 30;
 
 /// A bound status socket. Dropping it removes the socket's file.
 #[derive(Debug)]

@@ -10,6 +10,9 @@ use zeroize::Zeroizing;
 use crate::keys;
 use crate::zeroized::Zeroized;
 
+/// What is written about a peer with an endpoint and three allowed IPs.
+const PEER_LEN: usize = 420;
+
 /// Writes to memory, which cannot fail.
 macro_rules! line {
     ($out:expr, $($arg:tt)*) => { _ = writeln!($out, $($arg)*) };
@@ -32,6 +35,8 @@ pub(crate) fn write_status(out: &mut Zeroized, status: &DeviceStatus) {
     if status.fwmark != 0 {
         line!(out, "fwmark={}", status.fwmark);
     }
+    // More than most answers take.
+    out.reserve(status.peers.len() * PEER_LEN);
     let none = Secret::zero();
     for peer in &status.peers {
         public_key(out, &peer.public_key);

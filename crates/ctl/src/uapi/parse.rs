@@ -18,11 +18,11 @@ use crate::zeroized::Zeroized;
 
 /// Longest line that is looked at, in bytes. The longest that makes sense is shorter than 100.
 pub const MAX_LINE: usize = 4096;
-/// Longest request, in bytes: 65,536 peers with a few allowed IPs each take less than half of it.
-pub const MAX_REQUEST: usize = 64 << 20;
-/// Most peer sections in one `set`. As many peers as wireguard-go takes, each removed and added
+/// Longest request, in bytes: a million peers with a few allowed IPs each take less than it.
+pub const MAX_REQUEST: usize = 512 << 20;
+/// Most peer sections in one `set`: as many peers as a device may have, each removed and added
 /// again.
-pub const MAX_PEERS: usize = 2 * 65_536;
+pub const MAX_PEERS: usize = 2 * adit_proto::limits::MAX_PEERS;
 
 /// What a client's bytes were.
 #[derive(Debug, PartialEq, Eq)]
