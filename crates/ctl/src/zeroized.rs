@@ -11,19 +11,14 @@ const KEEP: usize = 64 << 10;
 pub(crate) struct Zeroized(Vec<u8>);
 
 impl Zeroized {
-    /// Makes room for so many bytes, so that what comes need not be moved.
-    pub(crate) fn reserve(&mut self, bytes: usize) {
-        let needed = self.0.len() + bytes;
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        let needed = self.0.len() + bytes.len();
         if needed > self.0.capacity() {
             let mut larger = Vec::with_capacity(needed.max(2 * self.0.capacity()).max(256));
             larger.extend_from_slice(&self.0);
             zeroize(&mut self.0);
             self.0 = larger;
         }
-    }
-
-    pub(crate) fn extend(&mut self, bytes: &[u8]) {
-        self.reserve(bytes.len());
         self.0.extend_from_slice(bytes);
     }
 

@@ -28,6 +28,10 @@ pub(crate) trait Talk: Send {
     /// The present request may grow to `room` bytes.
     fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Zeroized) -> bool;
 
+    /// Appends the next piece of a long answer, when the client has taken what was there. What is
+    /// appended is never nothing until the answer is whole.
+    fn go_on(&mut self, _: &mut Zeroized) {}
+
     /// The client has stopped writing, or stalled. Whatever is in `out` afterwards is the last it
     /// gets.
     fn end(&mut self, out: &mut Zeroized);
@@ -137,9 +141,17 @@ impl Client {
         self.send(now)
     }
 
-    /// Sends what the client takes now, the whole answer with one call if it takes it.
+    /// Sends what the client takes now, the whole answer if it takes it.
     fn send(&mut self, now: Instant) -> bool {
-        while self.sent < self.out.len() {
+        loop {
+            if self.sent == self.out.len() {
+                self.sent = 0;
+                self.out.clear();
+                self.talk.go_on(&mut self.out);
+                if self.out.is_empty() {
+                    return !self.ending;
+                }
+            }
             match net::send(
                 &self.stream,
                 &self.out[self.sent..],
@@ -154,9 +166,6 @@ impl Client {
                 Err(_) => return false,
             }
         }
-        self.sent = 0;
-        self.out.clear();
-        !self.ending
     }
 
     /// The client stalled: one last word if it was within a request, none if it does not read.

@@ -538,3 +538,42 @@ fn garbage_gets_an_answer_and_the_end() {
     }
     assert_eq!(ask(&mut dir.connect(), b"get=2\n\n"), "errno=71\n\n");
 }
+
+#[test]
+fn a_long_answer_comes_in_pieces_and_whole() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let peers = |count: u8| {
+        let keys = (0..5u8).flat_map(move |a| (0..count).map(move |b| [a, b]));
+        keys.map(|[a, b]| PeerStatus {
+            public_key: PublicKey([[a, b]; 16].concat().try_into().unwrap()),
+            preshared_key: None,
+            endpoint: None,
+            last_handshake: None,
+            rx_bytes: 0,
+            tx_bytes: 0,
+            drops: Vec::new(),
+            persistent_keepalive: 0,
+            allowed_ips: Vec::new(),
+        })
+        .collect()
+    };
+    let status = move || DeviceStatus {
+        listen_port: 7,
+        peers: peers(200),
+        ..DeviceStatus::default()
+    };
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let handler = move |_| Response::Status(status());
+    let _serving = server.serve(&service, handler, |_| ()).unwrap();
+    let mut client = Client::connect_in(&dir.0, "wg0").unwrap();
+    let text = crate::uapi::format_status(&client.get().unwrap());
+    assert_eq!(client.get().unwrap().peers.len(), 1000);
+    // A client that asks again before it reads, and stops writing, gets both.
+    let mut both = dir.connect();
+    both.write_all(b"get=1\n\nget=1\n\n").unwrap();
+    both.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answers = Vec::new();
+    both.read_to_end(&mut answers).unwrap();
+    assert!(answers == [&text[..], &text].concat());
+}

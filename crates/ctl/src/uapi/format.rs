@@ -4,14 +4,13 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use adit_proto::config::{AllowedIpChange, DeviceChange, DeviceStatus, PublicKey, Secret};
+use adit_proto::config::{
+    AllowedIpChange, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret,
+};
 use zeroize::Zeroizing;
 
 use crate::keys;
 use crate::zeroized::Zeroized;
-
-/// What is written about a peer with an endpoint and three allowed IPs.
-const PEER_LEN: usize = 420;
 
 /// Writes to memory, which cannot fail.
 macro_rules! line {
@@ -25,7 +24,13 @@ pub fn format_status(status: &DeviceStatus) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(out.to_vec())
 }
 
-pub(crate) fn write_status(out: &mut Zeroized, status: &DeviceStatus) {
+fn write_status(out: &mut Zeroized, status: &DeviceStatus) {
+    write_device(out, status);
+    write_peers(out, &status.peers);
+    write_errno(out, 0);
+}
+
+pub(crate) fn write_device(out: &mut Zeroized, status: &DeviceStatus) {
     if let Some(key) = status.private_key.as_ref().filter(|key| !key.is_zero()) {
         line!(out, "private_key={}", *keys::to_hex(key.bytes()));
     }
@@ -35,10 +40,11 @@ pub(crate) fn write_status(out: &mut Zeroized, status: &DeviceStatus) {
     if status.fwmark != 0 {
         line!(out, "fwmark={}", status.fwmark);
     }
-    // More than most answers take.
-    out.reserve(status.peers.len() * PEER_LEN);
+}
+
+pub(crate) fn write_peers(out: &mut Zeroized, peers: &[PeerStatus]) {
     let none = Secret::zero();
-    for peer in &status.peers {
+    for peer in peers {
         public_key(out, &peer.public_key);
         let preshared = peer.preshared_key.as_ref().unwrap_or(&none);
         line!(out, "preshared_key={}", *keys::to_hex(preshared.bytes()));
@@ -59,7 +65,6 @@ pub(crate) fn write_status(out: &mut Zeroized, status: &DeviceStatus) {
             line!(out, "allowed_ip={block}");
         }
     }
-    write_errno(out, 0);
 }
 
 /// The reason of a refusal, before its errno.

@@ -4,6 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::{io, sync::Arc};
 
+use adit_proto::config::PeerStatus;
+
 use super::{DIR, Heard, Parser, Request, Response, UapiError, format};
 use crate::socket::{BindError, Bound, ServerEvent, Service, Serving, Talk};
 use crate::zeroized::Zeroized;
@@ -83,6 +85,8 @@ impl Server {
                 parser: Parser::default(),
                 handler: Arc::clone(&handler),
                 notify: Arc::clone(&tell),
+                telling: Vec::new().into_iter(),
+                is_telling: false,
             })
         };
         service.serve(self.0, open, move |event| notify(event))
@@ -93,7 +97,15 @@ struct Conversation {
     parser: Parser,
     handler: Arc<dyn Fn(Request) -> Response + Send + Sync>,
     notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync>,
+    /// Peers that are still to be told of in the present answer.
+    telling: std::vec::IntoIter<PeerStatus>,
+    /// That answer has not ended yet.
+    is_telling: bool,
 }
+
+/// Peers that are written at once: an answer about half a million of them is 180 MB long, and the
+/// client reads what there is while we write the rest.
+const TOLD_AT_ONCE: usize = 128;
 
 impl Conversation {
     fn refuse(&self, error: &UapiError, out: &mut Zeroized) {
@@ -116,7 +128,11 @@ impl Talk for Conversation {
             None => true,
             Some(Heard::Request(request)) => {
                 match (self.handler)(request) {
-                    Response::Status(status) => format::write_status(out, &status),
+                    Response::Status(status) => {
+                        format::write_device(out, &status);
+                        (self.telling, self.is_telling) = (status.peers.into_iter(), true);
+                        self.go_on(out);
+                    }
                     Response::Done => format::write_errno(out, 0),
                     Response::Refused(error) => self.refuse(&error, out),
                     Response::Explained(error) => {
@@ -134,6 +150,20 @@ impl Talk for Conversation {
                 self.refuse(&error, out);
                 false
             }
+        }
+    }
+
+    fn go_on(&mut self, out: &mut Zeroized) {
+        if !self.is_telling {
+            return;
+        }
+        let told = self.telling.as_slice();
+        let count = told.len().min(TOLD_AT_ONCE);
+        format::write_peers(out, &told[..count]);
+        self.telling.by_ref().take(count).for_each(drop);
+        if self.telling.len() == 0 {
+            format::write_errno(out, 0);
+            (self.telling, self.is_telling) = (Vec::new().into_iter(), false);
         }
     }
 
