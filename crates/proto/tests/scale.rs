@@ -98,3 +98,41 @@ fn how_many_handshakes_a_responder_answers() {
         PEERS as f64 / took.as_secs_f64()
     );
 }
+
+/// Prints; run with `--release -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints times and asserts nothing"]
+fn what_a_look_up_costs_at_10_and_at_500_000_peers() {
+    const LOOK_UPS: u32 = 2_000_000;
+    for count in [10_u32, 500_000] {
+        let mut net = Net::of(1, 3);
+        let now = net.now;
+        let device = &mut net.hosts[A].device;
+        let change = many(count as usize);
+        device.apply(now, &change).unwrap();
+        let shared = device.shared();
+        let routes = shared.routes();
+        let measure = |addresses: &[std::net::IpAddr]| {
+            let begin = Instant::now();
+            let mut found = 0_u32;
+            for ip in addresses.iter().cycle().take(LOOK_UPS as usize) {
+                found += u32::from(routes.lookup(*ip).is_some());
+            }
+            assert_eq!(found, LOOK_UPS);
+            begin.elapsed().as_nanos() as f64 / f64::from(LOOK_UPS)
+        };
+        let mut random = Random(7);
+        let mut any = || {
+            let [_, a, b, c] = u32::try_from(random.below(count.into()))
+                .unwrap()
+                .to_be_bytes();
+            std::net::IpAddr::from([10, a, b, c])
+        };
+        let [few, all] = [10, LOOK_UPS].map(|n| (0..n).map(|_| any()).collect::<Vec<_>>());
+        println!(
+            "{count} peers: {:.1} ns for 10 addresses in turn, {:.1} ns for random ones",
+            measure(&few),
+            measure(&all)
+        );
+    }
+}
