@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 /// Where interfaces that are given by name have their files.
 pub const DIR: &str = "/etc/wireguard";
 /// Longest file that is read, in bytes.
-const MAX_FILE: u64 = 64 << 20;
+const MAX_FILE: u64 = 512 << 20;
 
 /// A configuration file, understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
