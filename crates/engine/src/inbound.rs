@@ -415,3 +415,7 @@ fn classify_other<U>(common: &Common<U>, drops: &Drops, from: Endpoint, datagram
 fn narrow(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+#[path = "inbound_tests.rs"]
+mod tests;

@@ -416,4 +416,4 @@ fn is_own_datagram(frame: &Frame<'_>, peer: &Peer, own_port: u16) -> bool {
 
 #[cfg(test)]
 #[path = "outbound_tests.rs"]
-mod tests;
+pub(crate) mod tests;

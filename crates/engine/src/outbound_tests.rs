@@ -27,11 +27,11 @@ const INITIATION_LEN: usize = 148;
 /// Plaintext is recognised by so many bytes of it.
 const RECOGNISED: usize = 8;
 
-fn public(secret: &StaticSecret) -> PublicKey {
+pub(crate) fn public(secret: &StaticSecret) -> PublicKey {
     PublicKey(x25519_dalek::PublicKey::from(secret).to_bytes())
 }
 
-fn device(secret: &StaticSecret, peer: PeerChange, now: Time) -> Device {
+pub(crate) fn device(secret: &StaticSecret, peers: Vec<PeerChange>, now: Time) -> Device {
     let mut seed = secret.to_bytes()[0];
     let mut device = Device::new(Box::new(move |bytes| {
         for byte in bytes {
@@ -41,14 +41,14 @@ fn device(secret: &StaticSecret, peer: PeerChange, now: Time) -> Device {
     }));
     let change = DeviceChange {
         private_key: Some(Secret::new(secret.as_bytes())),
-        peers: vec![peer],
+        peers,
         ..DeviceChange::default()
     };
     device.apply(now, &change).expect("a right configuration");
     device
 }
 
-fn wall(now: Time) -> Tai64N {
+pub(crate) fn wall(now: Time) -> Tai64N {
     Tai64N::from_unix(now.since(Time::default()))
 }
 
@@ -96,8 +96,9 @@ impl<U: UdpSocket> Bench<U> {
             allowed_ips: vec![AllowedIpChange::Add(block)],
             ..PeerChange::new(public(&their_secret))
         };
-        let ours = Arc::new(Mutex::new(device(&our_secret, them, now)));
-        let theirs = device(&their_secret, PeerChange::new(public(&our_secret)), now);
+        let ours = Arc::new(Mutex::new(device(&our_secret, vec![them], now)));
+        let us = PeerChange::new(public(&our_secret));
+        let theirs = device(&their_secret, vec![us], now);
 
         let network = Network::new();
         let bind = |addr, gso| network.bind(addr, gso).expect("a free address");
@@ -426,7 +427,7 @@ fn a_frame_overtakes_no_staged_frame_when_a_session_comes() {
         ours.apply(bench.now, &change)
             .expect("a right configuration");
         drop(ours);
-        let mut other = device(&secret, PeerChange::new(us), bench.now);
+        let mut other = device(&secret, vec![PeerChange::new(us)], bench.now);
         assert!(bench.tun_end.inject(to_other(n, udp_gso_packet(1, 9))));
         bench.poll();
         std::mem::swap(&mut bench.theirs, &mut other);
