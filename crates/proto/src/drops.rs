@@ -12,8 +12,9 @@ explained_enum! {
         /// Outbound: the queue of the TUN was full before Adit read it, because this process had no
         /// CPU or its socket was full. The kernel counts a GSO packet as one, whatever it holds.
         TunFull => "tun_full",
-        /// Outbound: a long GSO packet found too many bytes in the queue of the TUN, and no TCP on
-        /// this host keeps it: it was forwarded, or UDP. Each packet that it holds counts.
+        /// Outbound: the packet found too many others, or too many bytes, in its queue of the TUN,
+        /// and no TCP on this host keeps it: it was forwarded, or UDP. Each packet that a GSO packet
+        /// holds counts.
         TunLimit => "tun_limit",
         /// Outbound: the frame from the TUN is no IP packet, or its virtio header contradicts it.
         MalformedFrame => "malformed_frame",
