@@ -60,11 +60,11 @@ impl FrameBatch {
     /// Clears it and reads frames until none waits (true) or the next might not fit.
     pub(crate) fn fill(
         &mut self,
-        read: impl Fn(&mut [u8]) -> io::Result<usize>,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<bool> {
         self.clear();
         while self.has_room() {
-            match self.append(0, &read) {
+            match self.append(0, &mut read) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

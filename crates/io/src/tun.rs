@@ -24,7 +24,7 @@ use adit_netlink::netns::Netns;
 use adit_offload::{
     GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VNET_HDR_LEN, VnetHdr,
 };
-use egress::Egress;
+use egress::{Egress, Reading};
 use fair_queues::FairQueues;
 
 #[cfg(test)]
@@ -332,7 +332,7 @@ impl Tun {
 
     /// Attaches a limit to the device, where it is.
     fn limited(&self, least: u64) -> io::Result<Egress> {
-        let attach = || Egress::attach(self.ifindex()?, least);
+        let attach = || Egress::attach(self.ifindex()?, least, self.fair.is_some());
         self.netns()?.run(attach)?
     }
 
@@ -344,6 +344,19 @@ impl Tun {
         self.netns()?.run(open)??;
         let room = self.query(libc::SIOCGIFTXQLEN)?.int();
         u64::try_from(room).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Reads from the first queue.
+    fn read_first(&self, reading: Option<&mut Reading<'_>>, buf: &mut [u8]) -> io::Result<usize> {
+        let read = rustix::io::read(&self.fd, buf);
+        if let Some(reading) = reading {
+            match read {
+                Ok(len) => reading.took(0, len.saturating_sub(VNET_HDR_LEN)),
+                Err(Errno::AGAIN) => reading.was_empty(0),
+                Err(_) => {}
+            }
+        }
+        Ok(read?)
     }
 
     /// Packets that the limit of the queue's length has dropped so far and that no TCP of this host
@@ -368,21 +381,17 @@ impl AsFd for Tun {
 
 impl TunQueue for Tun {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let read = rustix::io::read(&self.fd, buf);
-        if let Some(egress) = self.egress.get() {
-            match read {
-                Ok(len) => egress.took(0, len.saturating_sub(VNET_HDR_LEN)),
-                Err(Errno::AGAIN) => egress.was_empty(0),
-                Err(_) => {}
-            }
-        }
-        Ok(read?)
+        let mut reading = self.egress.get().map(Egress::reading);
+        self.read_first(reading.as_mut(), buf)
     }
 
     fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
         match (&self.fair, self.egress.get()) {
             (Some(fair), Some(egress)) if fair.are_open() => fair.read(&self.fd, egress, batch),
-            _ => batch.fill(|buf| self.read(buf)),
+            (_, egress) => {
+                let mut reading = egress.map(Egress::reading);
+                batch.fill(|buf| self.read_first(reading.as_mut(), buf))
+            }
         }
     }
 

@@ -37,7 +37,7 @@ pub(crate) const DROP: i32 = 2;
 ///
 /// The program that notes it lives as long as what it is attached to.
 #[derive(Debug)]
-pub(crate) struct LastArrival(SharedMap<2>);
+pub(crate) struct LastArrival(SharedMap);
 
 const CPU: usize = 0;
 /// Nanoseconds of CLOCK_BOOTTIME.
@@ -75,8 +75,8 @@ impl LastArrival {
 }
 
 /// A program that stores the number of the CPU and the time, and lets the packet pass.
-fn note_arrival() -> io::Result<(SharedMap<2>, OwnedFd)> {
-    let (numbers, map) = SharedMap::new()?;
+fn note_arrival() -> io::Result<(SharedMap, OwnedFd)> {
+    let (numbers, map) = SharedMap::new(2)?;
     let [map_low, map_high] = Instruction::numbers(R1, &map);
     let program = [
         Instruction::call(KTIME_GET_BOOT_NS),
@@ -121,32 +121,33 @@ pub(crate) fn steer(tun: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<
     os::ioctl_int(tun, libc::TUNSETSTEERINGEBPF, program.as_raw_fd())
 }
 
-/// `N` numbers that a program and this process share: the value of an array map that has one.
+/// Numbers that a program and this process share: the value of an array map that has one.
 #[derive(Debug)]
-pub(crate) struct SharedMap<const N: usize>(NonNull<[AtomicU64; N]>);
+pub(crate) struct SharedMap(NonNull<[AtomicU64]>);
 
 // SAFETY: it owns the mapping, in which there is nothing but atomics, on whatever thread it is.
-unsafe impl<const N: usize> Send for SharedMap<N> {}
+unsafe impl Send for SharedMap {}
 // SAFETY: threads share nothing but the atomics of the mapping, which lives as long as this value.
-unsafe impl<const N: usize> Sync for SharedMap<N> {}
+unsafe impl Sync for SharedMap {}
 
-impl<const N: usize> Drop for SharedMap<N> {
+impl Drop for SharedMap {
     fn drop(&mut self) {
+        let len = self.0.len() * size_of::<AtomicU64>();
         // SAFETY: `new` made the mapping for this one alone, of this length; `get` lends it for no
         // longer than this lives.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<[AtomicU64; N]>()) };
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), len) };
     }
 }
 
-impl<const N: usize> SharedMap<N> {
-    /// They are zero. The descriptor is the map's, for a program to name.
-    pub(crate) fn new() -> io::Result<(Self, OwnedFd)> {
+impl SharedMap {
+    /// So many, all zero. The descriptor is the map's, for a program to name.
+    pub(crate) fn new(count: usize) -> io::Result<(Self, OwnedFd)> {
         // Asked for first: a sandbox may end a process that makes a system call which it is not
         // meant to need.
         if !capabilities(None)?.effective.contains(CapabilitySet::BPF) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let len = size_of::<[AtomicU64; N]>();
+        let len = count * size_of::<AtomicU64>();
         let mut attributes = MapCreate {
             map_type: BPF_MAP_TYPE_ARRAY,
             key_size: 4,
@@ -168,13 +169,14 @@ impl<const N: usize> SharedMap<N> {
                 0,
             )
         }?;
-        let numbers = NonNull::new(address.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok((Self(numbers), map))
+        let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok((Self(NonNull::slice_from_raw_parts(first, count)), map))
     }
 
-    pub(crate) fn get(&self) -> &[AtomicU64; N] {
-        // SAFETY: `new` made the mapping, which begins with a page, is long enough and ends with
-        // this only (`drop`); what programs write there are whole numbers, which are atomics here.
+    pub(crate) fn get(&self) -> &[AtomicU64] {
+        // SAFETY: `new` made the mapping, which begins with a page, is as long as the map's value,
+        // so many numbers, and ends with this only (`drop`); what programs write there are whole
+        // numbers, which are atomics here.
         unsafe { self.0.as_ref() }
     }
 }

@@ -55,8 +55,8 @@ pub(crate) fn ioctl_ifreq(
     request: libc::Ioctl,
     ifreq: &mut IfReq,
 ) -> io::Result<()> {
-    // SAFETY: callers pass TUNSETIFF, TUNGETIFF, SIOCGIFMTU or SIOCGIFINDEX, which access one
-    // ifreq, exclusively borrowed here and as large as the kernel's.
+    // SAFETY: callers pass TUNSETIFF, TUNGETIFF, SIOCGIFMTU, SIOCGIFINDEX or SIOCGIFTXQLEN, which
+    // access one ifreq, exclusively borrowed here and as large as the kernel's.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut *ifreq) }).map(drop)
 }
 
@@ -73,7 +73,8 @@ pub(crate) fn ioctl_value(
 
 /// An ioctl that reads one `int`.
 pub(crate) fn ioctl_int(fd: BorrowedFd<'_>, request: libc::Ioctl, value: i32) -> io::Result<()> {
-    // SAFETY: callers pass TUNSETVNETHDRSZ or TUNSETFILTEREBPF, which read one int.
+    // SAFETY: callers pass TUNSETVNETHDRSZ, TUNSETFILTEREBPF or TUNSETSTEERINGEBPF, which read one
+    // int.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw const value) }).map(drop)
 }
 

@@ -9,7 +9,7 @@
 //! order as long as whoever reads the queues
 //!
 //! - processes what it read from the first queue before what it read from others before that, and
-//! - reports as processed only what is ([`Egress::processed`]).
+//! - reports as processed only what is ([`Reading::processed`]).
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -18,8 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::sys::bpf::{
-    self, GET_HASH_RECALC, Instruction, Program, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10,
-    SKB_LOAD_BYTES, SharedMap, TCP_SOCK, offset,
+    self, GET_HASH_RECALC, Instruction, Label, Program, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10,
+    Register, SKB_LOAD_BYTES, SharedMap, TCP_SOCK, offset,
 };
 
 /// The queues besides the first.
@@ -45,10 +45,22 @@ const UNCOUNTED: u64 = 1 << 16;
 const MEAN: u64 = 48_000;
 /// So many times the least limit is the most.
 const RANGE: u64 = 8;
-/// Where many queues share the limit, each has one part in this many of the least one, at least.
-const LEAST_SHARE: u64 = 16;
 
-// The numbers that the program and this process share. First come some for each queue.
+// The numbers that the program and this process share. First come some for the device. What the
+// program writes: packets that were in the GSO packets which it dropped and nobody keeps.
+const LOST: usize = 0;
+/// Bytes of long packets that were let through to any queue.
+const ALL_PASSED: usize = 1;
+/// What this process writes, in a cache line of its own: bytes of them that were read.
+const ALL_READ: usize = 8;
+/// How many bytes of long packets there may be before the next one: those of its queue and those of
+/// all queues, added up.
+const LIMIT: usize = 9;
+/// Not zero if there are several queues.
+const STEERED: usize = 10;
+/// How many packets there may be between `PASSED` and `READ` before the next one.
+const CAPACITY: usize = 11;
+/// Then come so many for each queue.
 const QUEUE: usize = 16;
 /// The same in bytes, as a power of two.
 const QUEUE_SHIFT: i32 = 7;
@@ -61,22 +73,12 @@ const LONG_PASSED: usize = 1;
 const PROCESSED: usize = 8;
 /// Bytes of long packets that were read.
 const LONG_READ: usize = 9;
-/// How many of them there may be between the two before the next packet.
-const LIMIT: usize = 10;
 /// Packets that were read, or more: what `PASSED` is when the queue is empty.
-const READ: usize = 11;
-/// Then come some for the device: packets that were in the GSO packets which the program dropped
-/// and nobody keeps.
-const LOST: usize = (1 + QUEUES) * QUEUE;
-/// Not zero if there are several queues.
-const STEERED: usize = LOST + 8;
-/// How many packets there may be between `PASSED` and `READ` before the next one.
-const CAPACITY: usize = LOST + 9;
-/// Then come two for each flow, as far as hashes tell flows apart: what `PASSED` was when the flow
-/// last sent a packet to its queue and to the first one.
-const FLOWS: usize = LOST + QUEUE;
+const READ: usize = 10;
+/// Where there are several queues, then come two for each flow, as far as hashes tell flows apart:
+/// what `PASSED` was when the flow last sent a packet to its queue and to the first one.
+const FLOWS: usize = QUEUE * (2 + QUEUES);
 const FLOW_BITS: u32 = 12;
-const NUMBERS: usize = FLOWS + (2 << FLOW_BITS);
 
 // Where a program finds what it asks for.
 /// `struct __sk_buff`
@@ -98,33 +100,33 @@ const DESTINATION_V6: i32 = 36;
 const HEADERS: i32 = 40 + 32;
 
 /// Drops long GSO packets that are sent through an interface while too many bytes of long packets
-/// wait in their queue, as long as it lives.
+/// wait, as long as it lives.
 ///
 /// TCP on this host keeps what is dropped here, and slows down. It tries again when an
 /// acknowledgement comes; where none is to come, only after 200 ms or more. So a connection that
 /// has nothing in flight passes. A packet that is no GSO packet passes, too: with an MTU of 4096 or
 /// more a retransmission is as long as that. Of such packets the kernel's limit lets no more bytes
 /// wait than the MTU times the number of packets.
+///
+/// One queue alone may have as many bytes as the limit says. Of several, each may have what all
+/// leave of twice the limit, so that full ones have equal parts.
 #[derive(Debug)]
 pub(crate) struct Egress {
-    numbers: Box<SharedMap<NUMBERS>>,
+    numbers: SharedMap,
     _attached: OwnedFd,
     least: u64,
     reader: Mutex<Reader>,
 }
 
-/// What this process knows of the queues. One thread at a time reads them.
+/// What this process knows of the queues.
 #[derive(Debug)]
 struct Reader {
-    queues: [ReadQueue; 1 + QUEUES],
+    queues: Vec<ReadQueue>,
     /// Packets read lately, and how many of them were long, and their bytes.
     packets: u32,
     long: u64,
     bytes: u64,
-    /// Bytes that may wait in all queues together.
     limit: u64,
-    /// Queues that share the limit.
-    busy: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -144,13 +146,24 @@ struct ReadQueue {
     since: Instant,
 }
 
+/// The right to note what is read; one thread at a time has it.
+pub(crate) struct Reading<'a> {
+    numbers: &'a [AtomicU64],
+    least: u64,
+    reader: MutexGuard<'a, Reader>,
+}
+
 impl Egress {
-    /// For an interface of the calling thread's network namespace: `least` bytes may wait, or up to
-    /// [`RANGE`] times that as long as packets are short of [`MEAN`]. Needs Linux 6.6, CAP_BPF and
-    /// CAP_NET_ADMIN.
-    pub(crate) fn attach(ifindex: u32, least: u64) -> io::Result<Self> {
-        let (numbers, map) = SharedMap::new()?;
-        let attached = bpf::attach_to_egress(ifindex, &program(&map))?;
+    /// For an interface of the calling thread's network namespace that has one queue, or will have
+    /// all: `least` bytes may wait, or up to [`RANGE`] times that as long as packets are short of
+    /// [`MEAN`]. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
+    pub(crate) fn attach(ifindex: u32, least: u64, several: bool) -> io::Result<Self> {
+        let (count, queues) = match several {
+            true => (FLOWS + (2 << FLOW_BITS), 1 + QUEUES),
+            false => (2 * QUEUE, 1),
+        };
+        let (numbers, map) = SharedMap::new(count)?;
+        let attached = bpf::attach_to_egress(ifindex, &program(&map, several))?;
         let queue = ReadQueue {
             packets: 0,
             marks: [0; 2],
@@ -161,27 +174,24 @@ impl Egress {
             observations: 0,
             since: Instant::now(),
         };
-        let egress = Self {
-            numbers: Box::new(numbers),
+        let shared = numbers.get();
+        shared[LIMIT].store(2 * least, Relaxed);
+        shared[CAPACITY].store(u64::MAX / 2, Relaxed);
+        for which in [PASSED, READ] {
+            shared[place(0, which)].store(UNCOUNTED, Relaxed);
+        }
+        Ok(Self {
+            numbers,
             _attached: attached,
             least,
             reader: Mutex::new(Reader {
-                queues: [queue; 1 + QUEUES],
+                queues: vec![queue; queues],
                 packets: 0,
                 long: 0,
                 bytes: 0,
                 limit: least,
-                busy: 1,
             }),
-        };
-        for queue in 0..=QUEUES {
-            egress.number(queue, LIMIT).store(least, Relaxed);
-        }
-        for which in [PASSED, READ] {
-            egress.number(0, which).store(UNCOUNTED, Relaxed);
-        }
-        egress.numbers.get()[CAPACITY].store(u64::MAX / 2, Relaxed);
-        Ok(egress)
+        })
     }
 
     /// From now on the program chooses among all queues, which are open and have room for so many
@@ -190,12 +200,9 @@ impl Egress {
     /// It lets no more through: what the kernel drops afterwards counts as not yet processed for a
     /// while, and so makes sparse flows seem not to be.
     pub(crate) fn steer(&self, room: u64) {
-        self.numbers.get()[CAPACITY].store(room - room / 8, Relaxed);
-        self.numbers.get()[STEERED].store(1, Relaxed);
-    }
-
-    fn number(&self, queue: usize, which: usize) -> &AtomicU64 {
-        &self.numbers.get()[queue * QUEUE + which]
+        let numbers = self.numbers.get();
+        numbers[CAPACITY].store(room - room / 8, Relaxed);
+        numbers[STEERED].store(1, Relaxed);
     }
 
     /// Packets dropped so far that no TCP of this host keeps: those in GSO packets that are
@@ -204,92 +211,126 @@ impl Egress {
         self.numbers.get()[LOST].load(Relaxed)
     }
 
-    /// So many queues have something, and share the limit.
-    pub(crate) fn share(&self, queues: u32) {
-        self.reader().busy = u64::from(queues.max(1));
-    }
-
-    /// Packets have been processed that were read from these queues.
-    pub(crate) fn processed(&self, queues: impl Iterator<Item = usize>) {
-        let mut reader = self.reader();
-        for queue in queues {
-            let known = &mut reader.queues[queue];
-            known.unprocessed = known.unprocessed.saturating_sub(1);
-            self.number(queue, PROCESSED).fetch_add(1, Relaxed);
+    pub(crate) fn reading(&self) -> Reading<'_> {
+        let reader = self.reader.lock();
+        Reading {
+            numbers: self.numbers.get(),
+            least: self.least,
+            reader: reader.unwrap_or_else(PoisonError::into_inner),
         }
     }
+}
 
-    fn reader(&self) -> MutexGuard<'_, Reader> {
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+/// Where a number of a queue is.
+fn place(queue: usize, which: usize) -> usize {
+    QUEUE * (1 + queue) + which
+}
+
+impl Reading<'_> {
+    fn number(&self, queue: usize, which: usize) -> u64 {
+        self.numbers[place(queue, which)].load(Relaxed)
+    }
+
+    /// Sets a number that only this process writes.
+    fn set(&self, queue: usize, which: usize, number: u64) {
+        self.numbers[place(queue, which)].store(number, Relaxed);
+    }
+
+    /// So many bytes of long packets were read from a queue so far.
+    fn set_long_read(&self, queue: usize, bytes: u64) {
+        let more = bytes.wrapping_sub(self.number(queue, LONG_READ));
+        self.set(queue, LONG_READ, bytes);
+        let all = self.numbers[ALL_READ].load(Relaxed);
+        self.numbers[ALL_READ].store(all.wrapping_add(more), Relaxed);
+    }
+
+    /// So many packets that were read from a queue have been processed.
+    pub(crate) fn processed(&mut self, queue: usize, packets: u64) {
+        let known = &mut self.reader.queues[queue];
+        known.unprocessed = known.unprocessed.saturating_sub(packets);
+        self.set(queue, PROCESSED, self.number(queue, PROCESSED) + packets);
     }
 
     /// A queue was empty. What was let through to it and is not there was lost.
-    pub(crate) fn was_empty(&self, queue: usize) {
-        for (passed, read) in [(LONG_PASSED, LONG_READ), (PASSED, READ)] {
-            let passed = self.number(queue, passed).load(Relaxed);
-            self.number(queue, read).store(passed, Relaxed);
-        }
-        let mut reader = self.reader();
-        let known = &mut reader.queues[queue];
-        let (passed, processed) = (self.number(queue, PASSED), self.number(queue, PROCESSED));
-        let here = processed.load(Relaxed) + known.unprocessed;
-        let Some(missing) = passed.load(Relaxed).checked_sub(here) else {
-            processed.fetch_sub(here - passed.load(Relaxed), Relaxed);
+    pub(crate) fn was_empty(&mut self, queue: usize) {
+        self.set_long_read(queue, self.number(queue, LONG_PASSED));
+        if !self.has_several() {
             return;
+        }
+        let passed = self.number(queue, PASSED);
+        self.set(queue, READ, passed);
+        let processed = self.number(queue, PROCESSED);
+        let known = &mut self.reader.queues[queue];
+        let here = processed + known.unprocessed;
+        let Some(missing) = passed.checked_sub(here) else {
+            // Some came before the program.
+            let processed = processed.saturating_sub(here - passed);
+            return self.set(queue, PROCESSED, processed);
         };
         known.missing = known.missing.min(missing);
         known.observations += 1;
         if known.observations >= OBSERVATIONS && known.since.elapsed() >= OBSERVED {
-            processed.fetch_add(known.missing, Relaxed);
-            known.missing = u64::MAX;
-            known.observations = 0;
-            known.since = Instant::now();
+            let missing = std::mem::replace(&mut known.missing, u64::MAX);
+            (known.observations, known.since) = (0, Instant::now());
+            self.set(queue, PROCESSED, processed + missing);
         }
     }
 
     /// A packet of so many bytes was read from a queue.
-    pub(crate) fn took(&self, queue: usize, bytes: usize) {
-        let long_read = self.number(queue, LONG_READ);
-        let read = self.number(queue, READ);
-        read.fetch_add(1, Relaxed);
-        let mut reader = self.reader();
-        let reader = &mut *reader;
+    pub(crate) fn took(&mut self, queue: usize, bytes: usize) {
         if bytes >= usize::from(LONG) {
             let bytes = bytes as u64;
-            long_read.fetch_add(bytes, Relaxed);
-            reader.bytes += bytes;
-            reader.long += 1;
-            let share = (reader.limit / reader.busy).max(self.least / LEAST_SHARE);
-            self.number(queue, LIMIT).store(share, Relaxed);
+            self.set_long_read(queue, self.number(queue, LONG_READ) + bytes);
+            self.reader.bytes += bytes;
+            self.reader.long += 1;
         }
-        let known = &mut reader.queues[queue];
+        if self.has_several() {
+            self.settle(queue);
+        }
+        let known = &mut self.reader.queues[queue];
         known.packets += 1;
         if known.packets == AGE {
             known.packets = 0;
             // What was let through may be lost where the queue is full of packets, and must not
             // count for ever.
-            let passed = [PASSED, LONG_PASSED].map(|which| self.number(queue, which).load(Relaxed));
+            let passed = [PASSED, LONG_PASSED].map(|which| self.number(queue, which));
+            let known = &mut self.reader.queues[queue];
             let [packets, long] = std::mem::replace(&mut known.marks, passed);
-            read.fetch_max(packets, Relaxed);
-            long_read.fetch_max(long, Relaxed);
+            self.set(queue, READ, self.number(queue, READ).max(packets));
+            self.set_long_read(queue, self.number(queue, LONG_READ).max(long));
         }
+        self.adapt();
+    }
+
+    fn has_several(&self) -> bool {
+        self.reader.queues.len() > 1
+    }
+
+    /// One more packet was read from a queue, and will be processed.
+    fn settle(&mut self, queue: usize) {
+        self.set(queue, READ, self.number(queue, READ) + 1);
+        let passed = self.number(queue, PASSED);
+        let known = &mut self.reader.queues[queue];
         known.unprocessed += 1;
         known.read += 1;
         if known.read == SETTLED {
             known.read = 0;
-            let passed = self.number(queue, PASSED).load(Relaxed);
             let settled = std::mem::replace(&mut known.settling, passed);
-            self.number(queue, PROCESSED).fetch_max(settled, Relaxed);
+            let processed = self.number(queue, PROCESSED).max(settled);
+            self.set(queue, PROCESSED, processed);
         }
+    }
+
+    /// The limit is higher while packets are short.
+    fn adapt(&mut self) {
+        let reader = &mut *self.reader;
         reader.packets += 1;
         if reader.packets < AGE {
             return;
         }
         reader.packets = 0;
-        let (bytes, long) = (
-            std::mem::take(&mut reader.bytes),
-            std::mem::take(&mut reader.long),
-        );
+        let bytes = std::mem::take(&mut reader.bytes);
+        let long = std::mem::take(&mut reader.long);
         if let Some(mean) = bytes.checked_div(long) {
             let step = reader.limit / 8;
             let after = if mean < MEAN {
@@ -298,52 +339,157 @@ impl Egress {
                 reader.limit - step
             };
             reader.limit = after.clamp(self.least, RANGE * self.least);
+            self.numbers[LIMIT].store(2 * reader.limit, Relaxed);
         }
     }
 }
 
 /// R6 is the packet, R7 the numbers, R8 the packet's length, R9 the numbers of its queue.
-fn program(map: &OwnedFd) -> Vec<Instruction> {
+fn program(map: &OwnedFd, several: bool) -> Vec<Instruction> {
     // Places on the stack, for what calls forget.
-    let (address, queue, flow) = (-8, -16, -24);
-    let flows = i32::from(offset(FLOWS));
+    let (queue, flow) = (-16, -24);
     let mut program = Program::default();
     let bulk = program.label();
-    let v6 = program.label();
+    let full = program.label();
     let fits = program.label();
     let lost = program.label();
     let add = program.label();
     let pass = program.label();
     let drop = program.label();
-    let full = program.label();
-    let one = program.label();
-    // To `label` if the queue with these numbers has no room.
-    let unless_room = |program: &mut Program, numbers, label| {
-        program.add([
-            Instruction::load64(R2, numbers, offset(PASSED)),
-            Instruction::load64(R3, numbers, offset(READ)),
-            Instruction::subtract(R2, R3),
-            Instruction::load64(R3, R7, offset(CAPACITY)),
-        ]);
-        program.jump(Instruction::go_if_at_most(R3, R2), label);
-    };
 
-    // 1. One queue: it is the first, and flows are all the same.
+    // 1. As long as there is one queue, it is the first, and flows are all the same.
     program.add([Instruction::copy(R6, R1)]);
     program.add(Instruction::numbers(R7, map));
     program.add([
         Instruction::load32(R8, R6, LEN),
         Instruction::copy(R9, R7),
-        Instruction::set(R1, 0),
-        Instruction::store64(R10, queue, R1),
-        Instruction::copy(R1, R7),
-        Instruction::add_value(R1, flows),
-        Instruction::store64(R10, flow, R1),
-        Instruction::load64(R1, R7, offset(STEERED)),
+        Instruction::add_value(R9, 1 << QUEUE_SHIFT),
     ]);
-    program.jump(Instruction::go_if_equal(R1, 0), bulk);
+    if several {
+        program.add([
+            Instruction::set(R1, 0),
+            Instruction::store64(R10, queue, R1),
+            Instruction::copy(R1, R7),
+            Instruction::add_value(R1, i32::from(offset(FLOWS))),
+            Instruction::store64(R10, flow, R1),
+            Instruction::load64(R1, R7, offset(STEERED)),
+        ]);
+        program.jump(Instruction::go_if_equal(R1, 0), bulk);
+        choose(&mut program, (queue, flow), bulk);
+    }
 
-    // 2. Several: the sum of the last bytes of the destination chooses one, so that neighbours have
+    // 2. Where there is room, a short packet passes. As long as not too many bytes of long ones
+    //    wait, every other one is counted and passes.
+    program.place(bulk);
+    if several {
+        unless_room(&mut program, R9, full);
+    }
+    program.jump(
+        Instruction::go_if_less_than_value(R8, i32::from(LONG)),
+        pass,
+    );
+    program.add([
+        Instruction::load64(R1, R9, offset(LONG_PASSED)),
+        Instruction::load64(R2, R9, offset(LONG_READ)),
+        Instruction::subtract(R1, R2),
+        Instruction::copy(R2, R1),
+    ]);
+    if several {
+        program.add([
+            Instruction::load64(R2, R7, offset(ALL_PASSED)),
+            Instruction::load64(R3, R7, offset(ALL_READ)),
+            Instruction::subtract(R2, R3),
+        ]);
+    }
+    program.add([
+        Instruction::add(R1, R2),
+        Instruction::load64(R2, R7, offset(LIMIT)),
+    ]);
+    program.jump(Instruction::go_if_at_most(R1, R2), fits);
+    // 3. So does, beyond it, what is no GSO packet.
+    program.add([Instruction::load32(R1, R6, GSO_SIZE)]);
+    program.jump(Instruction::go_if_equal(R1, 0), fits);
+    // 4. And what a TCP socket sends that has nothing in flight. What another one sends, TCP keeps.
+    program.place(full);
+    program.add([Instruction::load64(R1, R6, SOCKET)]);
+    program.jump(Instruction::go_if_equal(R1, 0), lost);
+    program.add([Instruction::call(TCP_SOCK)]);
+    program.jump(Instruction::go_if_equal(R0, 0), lost);
+    program.add([Instruction::load32(R1, R0, PACKETS_OUT)]);
+    program.jump(Instruction::go_if_not_equal(R1, 0), drop);
+    program.jump(
+        Instruction::go_if_less_than_value(R8, i32::from(LONG)),
+        pass,
+    );
+
+    program.place(fits);
+    program.add([Instruction::add64(R9, offset(LONG_PASSED), R8)]);
+    if several {
+        program.add([Instruction::add64(R7, offset(ALL_PASSED), R8)]);
+    }
+    program.place(pass);
+    if several {
+        program.add([
+            Instruction::load64(R1, R10, flow),
+            Instruction::load64(R3, R10, queue),
+        ]);
+        send(&mut program, R9, 0);
+    }
+    program.add([Instruction::set(R0, bpf::PASS), Instruction::exit()]);
+
+    // 5. How many packets it holds: one, if it is no GSO packet. What a virtual machine or another
+    //    TUN sent does not say. Then it is what is left without headers, divided by the GSO size and
+    //    rounded up: one less than it holds if the last is tiny.
+    program.place(lost);
+    program.add([
+        Instruction::load32(R2, R6, GSO_SIZE),
+        Instruction::set(R1, 1),
+    ]);
+    program.jump(Instruction::go_if_equal(R2, 0), add);
+    program.add([Instruction::load32(R1, R6, GSO_SEGS)]);
+    program.jump(Instruction::go_if_not_equal(R1, 0), add);
+    program.add([
+        Instruction::copy(R1, R8),
+        Instruction::add(R1, R2),
+        Instruction::add_value(R1, -HEADERS - 1),
+        Instruction::divide(R1, R2),
+    ]);
+    program.place(add);
+    program.add([Instruction::add64(R7, offset(LOST), R1)]);
+    program.place(drop);
+    program.add([Instruction::set(R0, bpf::DROP), Instruction::exit()]);
+    program.finish()
+}
+
+/// To `full` if the queue with these numbers has no room.
+fn unless_room(program: &mut Program, numbers: Register, full: Label) {
+    program.add([
+        Instruction::load64(R2, numbers, offset(PASSED)),
+        Instruction::load64(R3, numbers, offset(READ)),
+        Instruction::subtract(R2, R3),
+        Instruction::load64(R3, R7, offset(CAPACITY)),
+    ]);
+    program.jump(Instruction::go_if_at_most(R3, R2), full);
+}
+
+/// Counts the packet for the queue with these numbers, and notes for the flow, whose numbers are R1,
+/// when that was. R3 is the number of the queue.
+fn send(program: &mut Program, numbers: Register, which: usize) {
+    program.add([
+        Instruction::set(R2, 1),
+        Instruction::fetch_add64(numbers, offset(PASSED), R2),
+        Instruction::add_value(R2, 1),
+        Instruction::store64(R1, offset(which), R2),
+        Instruction::store32(R6, QUEUE_MAPPING, R3),
+    ]);
+}
+
+/// Lets the packet of a sparse flow pass, to the first queue. For any other one, sets R9 and stores
+/// the number of its queue and the address of its flow's numbers at these places of the stack.
+fn choose(program: &mut Program, (queue, flow): (i16, i16), bulk: Label) {
+    let address = -8;
+    let v6 = program.label();
+    // 1. The sum of the last bytes of the destination chooses a queue, so that neighbours have
     //    different ones. Where there are none, they are zero.
     program.add([
         Instruction::set(R1, 0),
@@ -366,7 +512,7 @@ fn program(map: &OwnedFd) -> Vec<Instruction> {
     for _ in 0..3 {
         program.add([Instruction::shift_right(R1, 8), Instruction::add(R9, R1)]);
     }
-    // 3. The hash chooses among that queue's flows.
+    // 2. The hash chooses among that queue's flows.
     program.add([
         Instruction::and_value(R9, (1 << QUEUE_BITS) - 1),
         Instruction::copy(R1, R6),
@@ -375,111 +521,32 @@ fn program(map: &OwnedFd) -> Vec<Instruction> {
         Instruction::or(R0, R9),
         Instruction::and_value(R0, (1 << FLOW_BITS) - 1),
         Instruction::shift_left(R0, 4),
-        Instruction::add_value(R0, flows),
+        Instruction::add_value(R0, i32::from(offset(FLOWS))),
         Instruction::copy(R1, R7),
         Instruction::add(R1, R0),
         Instruction::store64(R10, flow, R1),
         Instruction::add_value(R9, 1),
         Instruction::store64(R10, queue, R9),
+        Instruction::add_value(R9, 1),
         Instruction::shift_left(R9, QUEUE_SHIFT),
         Instruction::add(R9, R7),
+        Instruction::copy(R4, R7),
+        Instruction::add_value(R4, 1 << QUEUE_SHIFT),
     ]);
-    // 4. A packet of a sparse flow goes to the first queue.
+    // 3. A packet of a sparse flow goes to the first queue.
     program.add([Instruction::load32(R2, R6, GSO_SIZE)]);
     program.jump(Instruction::go_if_not_equal(R2, 0), bulk);
-    for (numbers, sent) in [(R9, 0), (R7, 1)] {
+    for (numbers, sent) in [(R9, 0), (R4, 1)] {
         program.add([
             Instruction::load64(R2, R1, offset(sent)),
             Instruction::load64(R3, numbers, offset(PROCESSED)),
         ]);
         program.jump(Instruction::go_if_less(R3, R2), bulk);
     }
-    unless_room(&mut program, R7, bulk);
-    program.add([
-        Instruction::set(R2, 1),
-        Instruction::fetch_add64(R7, offset(PASSED), R2),
-        Instruction::add_value(R2, 1),
-        Instruction::store64(R1, offset(1), R2),
-        Instruction::set(R1, 0),
-        Instruction::store32(R6, QUEUE_MAPPING, R1),
-        Instruction::set(R0, bpf::PASS),
-        Instruction::exit(),
-    ]);
-
-    // 5. Where there is room, a short packet passes. As long as passed - read is within the limit,
-    //    every other one is counted and passes.
-    program.place(bulk);
-    unless_room(&mut program, R9, full);
-    program.jump(
-        Instruction::go_if_less_than_value(R8, i32::from(LONG)),
-        pass,
-    );
-    program.add([
-        Instruction::load64(R1, R9, offset(LONG_PASSED)),
-        Instruction::load64(R2, R9, offset(LONG_READ)),
-        Instruction::subtract(R1, R2),
-        Instruction::load64(R2, R9, offset(LIMIT)),
-    ]);
-    program.jump(Instruction::go_if_at_most(R1, R2), fits);
-    // 6. So does, beyond it, what is no GSO packet.
-    program.add([Instruction::load32(R1, R6, GSO_SIZE)]);
-    program.jump(Instruction::go_if_equal(R1, 0), fits);
-    // 7. And what a TCP socket sends that has nothing in flight. What another one sends, TCP keeps.
-    program.place(full);
-    program.add([Instruction::load64(R1, R6, SOCKET)]);
-    program.jump(Instruction::go_if_equal(R1, 0), lost);
-    program.add([Instruction::call(TCP_SOCK)]);
-    program.jump(Instruction::go_if_equal(R0, 0), lost);
-    program.add([Instruction::load32(R1, R0, PACKETS_OUT)]);
-    program.jump(Instruction::go_if_not_equal(R1, 0), drop);
-    program.jump(
-        Instruction::go_if_less_than_value(R8, i32::from(LONG)),
-        pass,
-    );
-
-    program.place(fits);
-    program.add([Instruction::add64(R9, offset(LONG_PASSED), R8)]);
-    program.place(pass);
-    program.add([
-        Instruction::set(R2, 1),
-        Instruction::fetch_add64(R9, offset(PASSED), R2),
-        Instruction::add_value(R2, 1),
-        Instruction::load64(R1, R10, flow),
-        Instruction::store64(R1, offset(0), R2),
-        Instruction::load64(R1, R10, queue),
-        Instruction::store32(R6, QUEUE_MAPPING, R1),
-        Instruction::set(R0, bpf::PASS),
-        Instruction::exit(),
-    ]);
-
-    // 8. How many packets it holds. What a virtual machine or another TUN sent does not say. Then
-    //    it is what is left without headers, divided by the GSO size and rounded up: one less than
-    //    it holds if the last is tiny.
-    program.place(lost);
-    program.add([Instruction::load32(R1, R6, GSO_SEGS)]);
-    program.jump(Instruction::go_if_not_equal(R1, 0), add);
-    program.add([Instruction::load32(R2, R6, GSO_SIZE)]);
-    program.jump(Instruction::go_if_equal(R2, 0), one);
-    program.add([
-        Instruction::copy(R1, R8),
-        Instruction::add(R1, R2),
-        Instruction::add_value(R1, -HEADERS - 1),
-        Instruction::divide(R1, R2),
-    ]);
-    program.place(add);
-    program.add([
-        Instruction::add64(R7, offset(LOST), R1),
-        Instruction::set(R0, bpf::DROP),
-        Instruction::exit(),
-    ]);
-    program.place(one);
-    program.add([
-        Instruction::set(R1, 1),
-        Instruction::add64(R7, offset(LOST), R1),
-    ]);
-    program.place(drop);
-    program.add([Instruction::set(R0, bpf::DROP), Instruction::exit()]);
-    program.finish()
+    unless_room(program, R4, bulk);
+    program.add([Instruction::set(R3, 0)]);
+    send(program, R4, 1);
+    program.add([Instruction::set(R0, bpf::PASS), Instruction::exit()]);
 }
 
 /// Has the kernel put packets into the queues that [`Egress`] chose.

@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
-use super::egress::{Egress, QUEUES};
+use super::egress::{Egress, QUEUES, Reading};
 use crate::FrameBatch;
 
 /// Bytes that each peer may send in a round.
@@ -76,11 +76,11 @@ impl FairQueues {
         let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
         let bulk = self.bulk.get().map_or(&[][..], Vec::as_slice);
         let is_sparse = self.poll(&mut schedule)?;
-        egress.share(schedule.ready.count_ones());
+        let mut reading = egress.reading();
         batch.clear();
         while batch.has_room() {
             let Some(queue) = schedule.next() else { break };
-            match read(&bulk[queue], egress, 1 + queue, batch)? {
+            match read(&bulk[queue], &mut reading, 1 + queue, batch)? {
                 Some(len) => schedule.took(queue, len),
                 None => schedule.was_empty(queue),
             }
@@ -90,7 +90,7 @@ impl FairQueues {
         let bulk = batch.len();
         if is_sparse || bulk > 0 {
             // A flow has one packet there at most, so this ends.
-            while read(first, egress, 0, batch)?.is_some() {}
+            while read(first, &mut reading, 0, batch)?.is_some() {}
             batch.put_first(bulk);
         }
         Ok(schedule.ready == 0)
@@ -122,19 +122,26 @@ impl FairQueues {
     /// Frames that were read have been processed.
     pub(super) fn processed(&self, egress: &Egress, batch: &FrameBatch) {
         let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut packets = [0; 1 + QUEUES];
         for (queue, peer) in batch.queues() {
+            packets[queue] += 1;
             if let (Some(queue), Some(peer)) = (queue.checked_sub(1), peer) {
                 schedule.peers[queue] = Some(peer);
             }
         }
-        egress.processed(batch.queues().map(|(queue, _)| queue));
+        let mut reading = egress.reading();
+        for (queue, packets) in packets.into_iter().enumerate() {
+            if packets > 0 {
+                reading.processed(queue, packets);
+            }
+        }
     }
 }
 
 /// Reads one frame from a queue: its length, or `None` if there is none.
 fn read(
     fd: &OwnedFd,
-    egress: &Egress,
+    reading: &mut Reading<'_>,
     queue: usize,
     batch: &mut FrameBatch,
 ) -> io::Result<Option<usize>> {
@@ -142,12 +149,12 @@ fn read(
     loop {
         match batch.append(queue, |buf| Ok(rustix::io::read(fd, buf)?)) {
             Ok(len) => {
-                egress.took(queue, len.saturating_sub(VNET_HDR_LEN));
+                reading.took(queue, len.saturating_sub(VNET_HDR_LEN));
                 return Ok(Some(len));
             }
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::AGAIN) => {
-                    egress.was_empty(queue);
+                    reading.was_empty(queue);
                     return Ok(None);
                 }
                 Some(Errno::INTR) => {}

@@ -135,7 +135,7 @@ fn destinations_have_turns_however_much_waits_for_each() {
     let send = |to: u8, times: usize| {
         for _ in 0..times {
             sender
-                .send_to(&[7; 50_000], ("10.8.0.".to_owned() + &to.to_string(), 9))
+                .send_to(&[7; 50_000], (format!("10.8.0.{to}"), 9))
                 .unwrap();
         }
     };
@@ -152,6 +152,37 @@ fn destinations_have_turns_however_much_waits_for_each() {
     let [first, second, third] = [2, 3, 4].map(|to| sent.get(&to).copied().unwrap_or_default());
     assert_eq!([second, third], [10, 10], "{first} to the first meanwhile");
     assert!(first <= 16, "{first}");
+}
+
+#[test]
+fn the_bytes_that_wait_are_limited_however_many_queues_there_are() {
+    let (net, tun) = fair_device();
+    let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
+    let fill = |destinations: std::ops::Range<u8>| {
+        for to in destinations {
+            for _ in 0..200 {
+                // What finds no room is an error for some senders.
+                let _ = sender.send_to(&[7; 60_000], (format!("10.8.0.{to}"), 9));
+            }
+        }
+    };
+    let waiting = || {
+        let packets = std::iter::repeat_with(|| batch(&tun));
+        let packets = packets.take_while(|packets| !packets.is_empty()).flatten();
+        packets.fold(HashMap::<u8, usize>::new(), |mut bytes, (to, len)| {
+            *bytes.entry(to).or_default() += len;
+            bytes
+        })
+    };
+    let limit = 4 << 20;
+    // 1. One queue alone has the limit.
+    fill(2..3);
+    let alone = waiting()[&2];
+    assert!((limit..limit + 70_000).contains(&alone), "{alone}");
+    // 2. All together have twice as much at most.
+    fill(2..66);
+    let all: usize = waiting().values().sum();
+    assert!((limit..2 * limit + 70_000).contains(&all), "{all}");
 }
 
 #[test]
@@ -190,7 +221,8 @@ fn flows_keep_their_order_across_queues() {
     let stop = AtomicBool::new(false);
     // Where each flow, told by its source port, stands.
     let mut last = HashMap::<(u8, u16), u64>::new();
-    let mut queues = HashMap::<u8, [u64; 2]>::new();
+    // Packets of sparse flows, and others.
+    let mut read = [0_u64; 2];
     std::thread::scope(|scope| {
         for to in [2, 3] {
             for pause in [0, 20, 300] {
@@ -202,7 +234,7 @@ fn flows_keep_their_order_across_queues() {
                         // Every third one is a GSO packet of two segments.
                         let mut text = vec![0; if number.is_multiple_of(3) { 2000 } else { 64 }];
                         text[..8].copy_from_slice(&number.to_be_bytes());
-                        let to = ("10.8.0.".to_owned() + &to.to_string(), 9);
+                        let to = (format!("10.8.0.{to}"), 9);
                         let _ = sender.send_to(&text, to);
                         number += 1;
                         if pause > 0 && number.is_multiple_of(5) {
@@ -215,9 +247,10 @@ fn flows_keep_their_order_across_queues() {
         // Also if this thread panics.
         let _stop = Stop(&stop);
         let mut batch = FrameBatch::default();
-        let mut packets = 0;
+        let start = Instant::now();
         for round in 0.. {
-            if packets > 200_000 {
+            let is_enough = read[0] > 2000 && read[1] > 200_000;
+            if is_enough || start.elapsed() > Duration::from_secs(60) {
                 break;
             }
             tun.read_batch(&mut batch).unwrap();
@@ -226,14 +259,13 @@ fn flows_keep_their_order_across_queues() {
                 std::thread::sleep(Duration::from_micros(200));
             }
             for (queue, _) in batch.queues() {
-                queues.entry(0).or_default()[usize::from(queue > 0)] += 1;
+                read[usize::from(queue > 0)] += 1;
             }
             while let Some(frame) = batch.next_frame() {
                 let packet = &frame.bytes[VNET_HDR_LEN..];
                 if packet[0] != 0x45 {
                     continue;
                 }
-                packets += 1;
                 let port = u16::from_be_bytes([packet[20], packet[21]]);
                 let number = u64::from_be_bytes(packet[28..36].try_into().unwrap());
                 if let Some(before) = last.insert((packet[19], port), number) {
@@ -244,7 +276,7 @@ fn flows_keep_their_order_across_queues() {
         }
     });
     assert_eq!(last.len(), 6);
-    let [sparse, bulk] = queues[&0];
+    let [sparse, bulk] = read;
     assert!(sparse > 1000 && bulk > 1000, "{sparse} sparse, {bulk} not");
 }
 
