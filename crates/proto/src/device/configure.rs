@@ -26,6 +26,8 @@ pub struct Transaction {
     /// Another one for each transaction of a device, above 0.
     number: u32,
     routes_changed: bool,
+    /// Peers that were removed. Until the routes are published, frames are staged for them.
+    removed: Vec<Arc<Peer>>,
     step: Step,
 }
 
@@ -43,6 +45,8 @@ enum Step {
     /// Peers that the change did not name are removed.
     Unnamed(u32),
     Publish,
+    /// What is staged for removed peers is dropped.
+    DropStaged,
     Done,
 }
 
@@ -121,6 +125,7 @@ impl Device {
             own_key: self.own_key_after(&change),
             number: self.transactions,
             routes_changed: false,
+            removed: Vec::new(),
             step,
             change,
         }
@@ -163,8 +168,18 @@ impl Device {
                     if transaction.routes_changed {
                         self.publish_routes(now);
                     }
-                    Step::Done
+                    Step::DropStaged
                 }
+                Step::DropStaged => match transaction.removed.pop() {
+                    Some(peer) => {
+                        self.core.push(Output::DropStaged {
+                            peer,
+                            given_up_after: None,
+                        });
+                        Step::DropStaged
+                    }
+                    None => Step::Done,
+                },
                 Step::Done => return Ok(true),
             };
         }
@@ -360,10 +375,7 @@ impl Device {
             }
             self.removed.insert(peer.public_key(), peer.sent_timestamp);
         }
-        core.push(Output::DropStaged {
-            peer: Arc::clone(&peer.peer),
-            given_up_after: None,
-        });
+        transaction.removed.push(peer.peer);
         true
     }
 
