@@ -70,17 +70,7 @@ fn apply(device: &mut DeviceStatus, change: &DeviceChange) -> Result<(), UapiErr
             peers.remove(&key);
             continue;
         }
-        let mut peer = peers.remove(&key).unwrap_or(PeerStatus {
-            public_key: key,
-            preshared_key: None,
-            endpoint: None,
-            last_handshake: None,
-            rx_bytes: 0,
-            tx_bytes: 0,
-            drops: Vec::new(),
-            persistent_keepalive: 0,
-            allowed_ips: Vec::new(),
-        });
+        let mut peer = peers.remove(&key).unwrap_or(PeerStatus::new(key));
         peer.preshared_key = change.preshared_key.clone().or(peer.preshared_key);
         peer.endpoint = change.endpoint.or(peer.endpoint);
         peer.persistent_keepalive = change

@@ -238,3 +238,20 @@ pub struct PeerStatus {
     /// Sorted.
     pub allowed_ips: Vec<Cidr>,
 }
+
+impl PeerStatus {
+    /// That of a peer of which nothing but its key is known.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            preshared_key: None,
+            endpoint: None,
+            last_handshake: None,
+            rx_bytes: 0,
+            tx_bytes: 0,
+            drops: Vec::new(),
+            persistent_keepalive: 0,
+            allowed_ips: Vec::new(),
+        }
+    }
+}

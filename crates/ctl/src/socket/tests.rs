@@ -452,17 +452,7 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
 }
 
 fn peer(n: u8) -> PeerStatus {
-    PeerStatus {
-        public_key: PublicKey([n; 32]),
-        preshared_key: None,
-        endpoint: None,
-        last_handshake: None,
-        rx_bytes: 0,
-        tx_bytes: 0,
-        drops: Vec::new(),
-        persistent_keepalive: 0,
-        allowed_ips: Vec::new(),
-    }
+    PeerStatus::new(PublicKey([n; 32]))
 }
 
 #[test]
@@ -545,18 +535,8 @@ fn a_long_answer_comes_in_pieces_and_whole() {
     let service = Service::start().unwrap();
     let peers = |count: u8| {
         let keys = (0..5u8).flat_map(move |a| (0..count).map(move |b| [a, b]));
-        keys.map(|[a, b]| PeerStatus {
-            public_key: PublicKey([[a, b]; 16].concat().try_into().unwrap()),
-            preshared_key: None,
-            endpoint: None,
-            last_handshake: None,
-            rx_bytes: 0,
-            tx_bytes: 0,
-            drops: Vec::new(),
-            persistent_keepalive: 0,
-            allowed_ips: Vec::new(),
-        })
-        .collect()
+        keys.map(|[a, b]| PeerStatus::new(PublicKey([[a, b]; 16].concat().try_into().unwrap())))
+            .collect()
     };
     let status = move || DeviceStatus {
         listen_port: 7,

@@ -7,17 +7,7 @@ use super::*;
 
 fn device() -> DeviceStatus {
     let block = |ip: [u8; 4], len| Cidr::new(ip.into(), len).unwrap();
-    let peer = |n: u8| PeerStatus {
-        public_key: PublicKey([n; 32]),
-        preshared_key: None,
-        endpoint: None,
-        last_handshake: None,
-        rx_bytes: 0,
-        tx_bytes: 0,
-        drops: Vec::new(),
-        persistent_keepalive: 0,
-        allowed_ips: Vec::new(),
-    };
+    let peer = |n: u8| PeerStatus::new(PublicKey([n; 32]));
     DeviceStatus {
         private_key: Some(Secret::new(&[2; 32])),
         public_key: Some(PublicKey([3; 32])),

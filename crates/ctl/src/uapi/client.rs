@@ -215,17 +215,9 @@ impl Client {
 
 fn status_line(status: &mut DeviceStatus, key: &str, value: &str) -> Option<()> {
     if key == "public_key" {
-        status.peers.push(PeerStatus {
-            public_key: PublicKey(*keys::from_hex(value.as_bytes())?.bytes()),
-            preshared_key: None,
-            endpoint: None,
-            last_handshake: None,
-            rx_bytes: 0,
-            tx_bytes: 0,
-            drops: Vec::new(),
-            persistent_keepalive: 0,
-            allowed_ips: Vec::new(),
-        });
+        status.peers.push(PeerStatus::new(PublicKey(
+            *keys::from_hex(value.as_bytes())?.bytes(),
+        )));
         return Some(());
     }
     let Some(peer) = status.peers.last_mut() else {

@@ -85,8 +85,7 @@ impl Server {
                 parser: Parser::default(),
                 handler: Arc::clone(&handler),
                 notify: Arc::clone(&tell),
-                telling: Vec::new().into_iter(),
-                is_telling: false,
+                telling: None,
             })
         };
         service.serve(self.0, open, move |event| notify(event))
@@ -97,10 +96,8 @@ struct Conversation {
     parser: Parser,
     handler: Arc<dyn Fn(Request) -> Response + Send + Sync>,
     notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync>,
-    /// Peers that are still to be told of in the present answer.
-    telling: std::vec::IntoIter<PeerStatus>,
-    /// That answer has not ended yet.
-    is_telling: bool,
+    /// Peers that are still to be told of in an answer that has not ended yet.
+    telling: Option<std::vec::IntoIter<PeerStatus>>,
 }
 
 /// Peers that are written at once: an answer about half a million of them is 180 MB long, and the
@@ -130,7 +127,7 @@ impl Talk for Conversation {
                 match (self.handler)(request) {
                     Response::Status(status) => {
                         format::write_device(out, &status);
-                        (self.telling, self.is_telling) = (status.peers.into_iter(), true);
+                        self.telling = Some(status.peers.into_iter());
                         self.go_on(out);
                     }
                     Response::Done => format::write_errno(out, 0),
@@ -154,16 +151,15 @@ impl Talk for Conversation {
     }
 
     fn go_on(&mut self, out: &mut Zeroized) {
-        if !self.is_telling {
+        let Some(peers) = &mut self.telling else {
             return;
-        }
-        let told = self.telling.as_slice();
-        let count = told.len().min(TOLD_AT_ONCE);
-        format::write_peers(out, &told[..count]);
-        self.telling.by_ref().take(count).for_each(drop);
-        if self.telling.len() == 0 {
+        };
+        let count = peers.len().min(TOLD_AT_ONCE);
+        format::write_peers(out, &peers.as_slice()[..count]);
+        peers.by_ref().take(count).for_each(drop);
+        if peers.len() == 0 {
             format::write_errno(out, 0);
-            (self.telling, self.is_telling) = (Vec::new().into_iter(), false);
+            self.telling = None;
         }
     }
 

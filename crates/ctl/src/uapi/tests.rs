@@ -308,17 +308,7 @@ fn a_hundred_and_thirty_thousand_allowed_ips_come_through() {
 }
 
 fn status() -> DeviceStatus {
-    let peer = |n: u8| PeerStatus {
-        public_key: PublicKey([n; 32]),
-        preshared_key: None,
-        endpoint: None,
-        last_handshake: None,
-        rx_bytes: 0,
-        tx_bytes: 0,
-        drops: Vec::new(),
-        persistent_keepalive: 0,
-        allowed_ips: Vec::new(),
-    };
+    let peer = |n: u8| PeerStatus::new(PublicKey([n; 32]));
     DeviceStatus {
         private_key: Some(Secret::new(&[0x40; 32])),
         public_key: None,
