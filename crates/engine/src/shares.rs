@@ -26,8 +26,8 @@ const MAX_PEERS: usize = 4096;
 /// What each peer sent lately to one interface.
 #[derive(Default)]
 pub(crate) struct Shares {
-    /// Since when the queue has not been empty.
-    standing: Option<Time>,
+    /// The queue has not been empty lately.
+    stands: bool,
     /// When the present interval began.
     begun: Time,
     peers: HashMap<u32, Arrived>,
@@ -53,7 +53,7 @@ struct Arrived {
 impl Shares {
     /// So many bytes of a peer arrived. Whether they are to be processed.
     pub(crate) fn admit(&mut self, peer: u32, bytes: usize) -> bool {
-        if self.standing.is_none() {
+        if !self.stands {
             return true;
         }
         if self.peers.len() == MAX_PEERS && !self.peers.contains_key(&peer) {
@@ -74,7 +74,7 @@ impl Shares {
     /// A poll is over. It left nothing in the socket, or perhaps something.
     pub(crate) fn poll_ended(&mut self, now: Time, emptied: bool) {
         if emptied {
-            if self.standing.take().is_some() {
+            if std::mem::take(&mut self.stands) {
                 self.peers.clear();
                 self.begin(now);
                 self.share = None;
@@ -82,8 +82,8 @@ impl Shares {
             }
             return;
         }
-        if self.standing.is_none() {
-            self.standing = Some(now);
+        if !self.stands {
+            self.stands = true;
             self.begin(now);
         } else if now.since(self.begun) >= INTERVAL {
             self.share = self.fair_share();
@@ -104,7 +104,7 @@ impl Shares {
     /// What each peer that exceeds an equal share may send in the next interval; `None` if there is
     /// none. The peers begin that interval.
     fn fair_share(&mut self) -> Option<u64> {
-        // 1. Who sent more than others for a while?
+        // 1. Peers that sent more than others for a while exceed their shares.
         self.peers.retain(|_, arrived| {
             arrived.lately = arrived.lately * 7 / 8 + arrived.now;
             arrived.lately > 0
