@@ -27,6 +27,12 @@ fn quiet() -> Settings {
     }
 }
 
+/// A TUN device in the namespace of the calling thread.
+fn device(name: &str) -> Arc<Tun> {
+    let mut tuns = Tun::open(name, 1, Offloads::ALL).expect("a TUN device");
+    Arc::new(tuns.remove(0))
+}
+
 #[test]
 fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
     let (here, there) = (
@@ -34,8 +40,7 @@ fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
         Netns::new().expect("a namespace"),
     );
     let test = || {
-        let mut tuns = Tun::open("tuned", 1, Offloads::ALL).expect("a TUN device");
-        let tun = Arc::new(tuns.remove(0));
+        let tun = device("tuned");
         let outside = Netlink::open().expect("a socket");
         keep_net_admin_only();
         let said = Arc::<Mutex<Vec<String>>>::default();
@@ -74,8 +79,7 @@ fn a_device_out_of_reach_comes_up_and_goes_down() {
         Netns::new().expect("a namespace"),
     );
     let test = || {
-        let mut tuns = Tun::open("far", 1, Offloads::ALL).expect("a TUN device");
-        let tun = Arc::new(tuns.remove(0));
+        let tun = device("far");
         let (at_home, away) = (
             Netlink::open().expect("a socket"),
             Netlink::open_in(&there).expect("the right to enter"),
@@ -118,8 +122,7 @@ fn a_device_out_of_reach_comes_up_and_goes_down() {
 fn what_the_kernel_refuses_is_reported() {
     let netns = Netns::new().expect("a namespace");
     let test = || {
-        let mut tuns = Tun::open("slow", 1, Offloads::ALL).expect("a TUN device");
-        let tun = Arc::new(tuns.remove(0));
+        let tun = device("slow");
         let up = LinkChange {
             up: Some(true),
             ..LinkChange::default()
@@ -157,8 +160,7 @@ fn a_device_that_moves_is_watched_where_it_is() {
         Netns::new().expect("a namespace"),
     );
     let test = || {
-        let mut tuns = Tun::open("moving", 1, Offloads::ALL).expect("a TUN device");
-        let tun = Arc::new(tuns.remove(0));
+        let tun = device("moving");
         let (at_home, away) = (
             Netlink::open().expect("a socket"),
             Netlink::open_in(&there).expect("the right to enter"),
@@ -238,8 +240,7 @@ fn a_device_that_moves_is_watched_where_it_is() {
 fn a_change_of_routes_leaves_the_device_alone() {
     let netns = Netns::new().expect("a namespace");
     let test = || {
-        let mut tuns = Tun::open("still", 1, Offloads::ALL).expect("a TUN device");
-        let tun = Arc::new(tuns.remove(0));
+        let tun = device("still");
         let netlink = Netlink::open().expect("a socket");
         let index = tun.ifindex().expect("it is here");
         let up = LinkChange {

@@ -18,20 +18,36 @@ use common::{A, B, EnginePair, Options, inner_ip, udp_frame};
 
 /// Ends `shards` strong, joined by `count` pairs of interfaces.
 fn pairs(shards: usize, count: u8) -> Vec<EnginePair> {
+    let pair = disturbed(shards, Arc::default(), |tun, _| tun, |socket, _| socket);
+    (0..count).map(pair).collect()
+}
+
+/// Makes pairs of interfaces whose devices and sockets have flags. That of side A of pair 0 is
+/// `flag`, the others are never set.
+fn disturbed<T: TunQueue + 'static, U: UdpSocket + 'static>(
+    shards: usize,
+    flag: Arc<AtomicBool>,
+    wrap_tun: impl Fn(MemTun, Arc<AtomicBool>) -> T,
+    wrap: impl Fn(MemUdp, Arc<AtomicBool>) -> U + Send + Clone + 'static,
+) -> impl Fn(u8) -> EnginePair {
     let engines = [A, B].map(|_| Engine::start(shards).expect("an engine"));
     let network = Network::new();
-    let pair = |number| {
-        let options = Options::default();
+    move |number| {
+        let (flag, wrap) = (Arc::clone(&flag), wrap.clone());
+        let flag = move |side| match (number, side) {
+            (0, A) => Arc::clone(&flag),
+            _ => Arc::default(),
+        };
+        let flag_of_tun = flag.clone();
         EnginePair::on(
             &engines,
             &network,
             number,
-            options,
-            |_, tun| tun,
-            |_, socket| socket,
+            Options::default(),
+            |side, tun| wrap_tun(tun, flag_of_tun(side)),
+            move |side, socket| wrap(socket, flag(side)),
         )
-    };
-    (0..count).map(pair).collect()
+    }
 }
 
 /// A datagram that says which pair's it is.
@@ -151,33 +167,8 @@ impl TunQueue for Deleted {
 
 #[test]
 fn a_device_that_is_deleted_ends_its_interface_only() {
-    let engines = [A, B].map(|_| Engine::start(1).expect("an engine"));
-    let network = Network::new();
     let is_deleted = Arc::new(AtomicBool::new(false));
-    let pair = |number| {
-        let flag = match number {
-            0 => Arc::clone(&is_deleted),
-            _ => Arc::default(),
-        };
-        let wrap = move |side, tun| {
-            Deleted(
-                tun,
-                if side == A {
-                    Arc::clone(&flag)
-                } else {
-                    Arc::default()
-                },
-            )
-        };
-        EnginePair::on(
-            &engines,
-            &network,
-            number,
-            Options::default(),
-            wrap,
-            |_, socket| socket,
-        )
-    };
+    let pair = disturbed(1, Arc::clone(&is_deleted), Deleted, |socket, _| socket);
     let pairs: Vec<_> = (0..2).map(pair).collect();
     exchange(&pairs, &[0, 1], 10);
     is_deleted.store(true, Ordering::Relaxed);
@@ -210,31 +201,8 @@ impl UdpSocket for Full {
 /// Invariant 9, between interfaces.
 #[test]
 fn a_full_socket_delays_only_its_interface_and_loses_nothing() {
-    let engines = [A, B].map(|_| Engine::start(1).expect("an engine"));
-    let network = Network::new();
     let is_full = Arc::new(AtomicBool::new(false));
-    let pair = |number| {
-        let flag = match number {
-            0 => Arc::clone(&is_full),
-            _ => Arc::default(),
-        };
-        let wrap = move |side, socket| {
-            let flag = if side == A {
-                Arc::clone(&flag)
-            } else {
-                Arc::default()
-            };
-            Full(socket, flag)
-        };
-        EnginePair::on(
-            &engines,
-            &network,
-            number,
-            Options::default(),
-            |_, tun| tun,
-            wrap,
-        )
-    };
+    let pair = disturbed(1, Arc::clone(&is_full), |tun, _| tun, Full);
     let pairs: Vec<_> = (0..2).map(pair).collect();
     exchange(&pairs, &[0, 1], 10);
     is_full.store(true, Ordering::Relaxed);
@@ -281,35 +249,11 @@ impl UdpSocket for Flooded {
 
 #[test]
 fn a_flooded_interface_leaves_the_handshakes_of_others_alone() {
-    let engines = [A, B].map(|_| Engine::start(1).expect("an engine"));
-    let network = Network::new();
-    let (is_flooded, calls) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::<AtomicUsize>::default(),
-    );
-    let pair = |number| {
-        let flag = match number {
-            0 => Arc::clone(&is_flooded),
-            _ => Arc::default(),
-        };
-        let calls = Arc::clone(&calls);
-        let wrap = move |side, socket| {
-            let flag = if side == A {
-                Arc::clone(&flag)
-            } else {
-                Arc::default()
-            };
-            Flooded(socket, flag, Arc::clone(&calls))
-        };
-        EnginePair::on(
-            &engines,
-            &network,
-            number,
-            Options::default(),
-            |_, tun| tun,
-            wrap,
-        )
-    };
+    let is_flooded = Arc::new(AtomicBool::new(false));
+    let calls = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&calls);
+    let flooded = move |socket, flag| Flooded(socket, flag, Arc::clone(&count));
+    let pair = disturbed(1, Arc::clone(&is_flooded), |tun, _| tun, flooded);
     let first = pair(0);
     is_flooded.store(true, Ordering::Relaxed);
     // The first datagram wakes the shard, which then finds more for ever.

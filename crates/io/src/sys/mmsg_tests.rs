@@ -86,8 +86,8 @@ fn what_is_encoded_is_decoded() {
     ] {
         let decoded = decode_control(&control(&transmit(to, Some(src), 3, 30), true));
         assert_eq!(decoded.ecn, 3);
-        // In IPv4, the address to send from stands in the field in which the address to answer from
-        // stands on receipt.
+        // In IPv4, the field that gives the destination of a received datagram is the one that takes
+        // the source of a sent one.
         assert_eq!(decoded.src.unwrap().ip, src.parse::<IpAddr>().unwrap());
     }
     for text in ["192.0.2.1:1", "[2001:db8::1]:65535", "[fe80::1%9]:2"] {
