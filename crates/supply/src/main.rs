@@ -1,0 +1,68 @@
+//! What Adit is made of.
+//!
+//! - `adit-supply check`: licences and sources by deny.toml, and docs/dependencies.md by Cargo.lock
+//! - `adit-supply sbom`: the bill of materials of the program, as CycloneDX 1.5
+//!
+//! cargo-deny checks more, but compiles for longer than all of Adit; where it is installed,
+//! `cargo deny check` reads the same deny.toml.
+
+#![forbid(unsafe_code)]
+
+mod licence;
+mod metadata;
+mod page;
+mod policy;
+mod sbom;
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+
+use metadata::Metadata;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match arguments
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
+        ["check"] => check(),
+        ["sbom"] => {
+            Metadata::load("adit").map(|metadata| println!("{:#}", sbom::document(&metadata)))
+        }
+        _ => Err("usage: adit-supply check | sbom".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("adit-supply: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check() -> Result<(), String> {
+    let metadata = Metadata::load("")?;
+    let policy = policy::Policy::parse(&read("deny.toml")?)?;
+    let mut wrong = policy.broken_by(&metadata);
+    wrong.extend(page::mistakes(
+        &read("docs/dependencies.md")?,
+        &metadata,
+        &read("Cargo.lock")?,
+    ));
+    if wrong.is_empty() {
+        println!(
+            "adit-supply: {} packages, licences, sources and page are right",
+            metadata.packages.len()
+        );
+        return Ok(());
+    }
+    Err(wrong.join("\n"))
+}
+
+/// A file of the repository.
+fn read(path: &str) -> Result<String, String> {
+    std::fs::read_to_string(metadata::root().join(path)).map_err(|error| format!("{path}: {error}"))
+}

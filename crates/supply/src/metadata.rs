@@ -1,0 +1,132 @@
+//! What `cargo metadata` says.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Where Adit is built for.
+const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+
+pub(crate) struct Metadata {
+    /// Those that Adit is built of, its own and the tests' included.
+    pub(crate) packages: Vec<Package>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// `None` of Adit's own.
+    pub(crate) source: Option<String>,
+    /// As SPDX expression.
+    pub(crate) license: String,
+    /// What its Cargo.toml asks for: names and versions, without Adit's own.
+    pub(crate) asks_for: Vec<(String, String)>,
+    /// Packages that it is built with, as `name@version`; no dev-dependencies.
+    pub(crate) built_with: Vec<String>,
+}
+
+/// The repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+impl Metadata {
+    /// Asks cargo. Only what `program` is built of, if that is one's name.
+    pub(crate) fn load(program: &str) -> Result<Self, String> {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--locked",
+            "--filter-platform",
+            PLATFORM,
+        ]);
+        if program.is_empty() {
+            cargo.arg("--all-features");
+        }
+        let output = cargo
+            .current_dir(root())
+            .output()
+            .map_err(|error| format!("cargo: {error}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        let json: Value =
+            serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+        let metadata = Self::parse(&json);
+        Ok(if program.is_empty() {
+            metadata
+        } else {
+            metadata.of(program)
+        })
+    }
+
+    pub(crate) fn parse(json: &Value) -> Self {
+        let of = |id: &Value| {
+            let package = list(&json["packages"]).find(|package| package["id"] == *id);
+            let package = package.unwrap_or(&Value::Null);
+            format!("{}@{}", text(&package["name"]), text(&package["version"]))
+        };
+        let package = |package: &Value| {
+            let node = list(&json["resolve"]["nodes"]).find(|node| node["id"] == package["id"]);
+            let asks = list(&package["dependencies"]).filter(|asked| asked["path"].is_null());
+            let built = list(&node.unwrap_or(&Value::Null)["deps"]).filter(|dependency| {
+                list(&dependency["dep_kinds"]).any(|kind| kind["kind"] != "dev")
+            });
+            Package {
+                name: text(&package["name"]),
+                version: text(&package["version"]),
+                source: package["source"].as_str().map(str::to_owned),
+                license: text(&package["license"]),
+                asks_for: asks
+                    .map(|asked| (text(&asked["name"]), text(&asked["req"])))
+                    .collect(),
+                built_with: built.map(|dependency| of(&dependency["pkg"])).collect(),
+            }
+        };
+        Self {
+            packages: list(&json["packages"]).map(package).collect(),
+        }
+    }
+
+    /// What the package of this name is built of.
+    pub(crate) fn of(self, program: &str) -> Self {
+        let mut wanted = BTreeSet::new();
+        let first = self
+            .packages
+            .iter()
+            .filter(|package| package.name == program);
+        let mut next: Vec<String> = first.map(Package::id).collect();
+        while let Some(id) = next.pop() {
+            let package = self.packages.iter().find(|package| package.id() == id);
+            if let Some(package) = package.filter(|_| wanted.insert(id)) {
+                next.extend(package.built_with.iter().cloned());
+            }
+        }
+        let packages = self
+            .packages
+            .into_iter()
+            .filter(|package| wanted.contains(&package.id()));
+        Self {
+            packages: packages.collect(),
+        }
+    }
+}
+
+impl Package {
+    pub(crate) fn id(&self) -> String {
+        format!("{}@{}", self.name, self.version)
+    }
+}
