@@ -1,0 +1,352 @@
+//! The system calls that each thread may make.
+//!
+//! A call that is in no list of the thread fails with EPERM: a C library that is newer than the
+//! list may try one and do without. What only an intruder asks for ends the process ([`INTRUDER`]).
+
+use libc::c_long;
+use seccompiler::SeccompCmpArgLen::{Dword, Qword};
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
+use seccompiler::{BackendError, SeccompCondition, SeccompRule};
+
+use crate::Role;
+
+/// A system call, and with which arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// As libc has it, with `SYS_` in front.
+    symbol: &'static str,
+    /// On this machine.
+    pub number: c_long,
+    /// With which arguments it is allowed.
+    pub only: Only,
+}
+
+impl Call {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.symbol.trim_start_matches("SYS_")
+    }
+}
+
+/// With which arguments a system call is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Only {
+    /// Any.
+    Any,
+    /// For memory that cannot be executed: mmap(2), mprotect(2).
+    Data,
+    /// For the calling thread: sched_setaffinity(2).
+    Itself,
+    /// To read a limit of this process: prlimit64(2).
+    Reading,
+    /// For a thread of this process, in its namespaces: clone(2).
+    Threads,
+    /// UNIX, IPv4, IPv6 and netlink: socket(2).
+    Families,
+    /// Network namespaces: setns(2).
+    Networks,
+    /// To end a process: pidfd_send_signal(2).
+    Killing,
+    /// To see that a descriptor is open: fcntl(2).
+    IsOpen,
+    /// Names of threads and of memory, and giving up rights: prctl(2).
+    Names,
+}
+
+macro_rules! calls {
+    ($($name:ident $(: $only:ident)?),* $(,)?) => {
+        &[$(Call { symbol: stringify!($name), number: libc::$name, only: calls!(@only $($only)?) }),*]
+    };
+    (@only) => { Only::Any };
+    (@only $only:ident) => { Only::$only };
+}
+
+/// Memory, waiting, descriptors that are open, and the end of a thread: what every thread does.
+const EVERY_THREAD: &[Call] = calls![
+    SYS_brk,
+    SYS_clock_gettime,
+    SYS_close,
+    SYS_epoll_ctl,
+    SYS_epoll_pwait,
+    SYS_exit,
+    SYS_futex,
+    SYS_madvise,
+    SYS_mmap: Data,
+    SYS_mprotect: Data,
+    SYS_mremap,
+    SYS_munmap,
+    SYS_read,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    // The C library's allocator, for the number of CPUs.
+    SYS_sched_getaffinity,
+    SYS_sched_yield,
+    SYS_sigaltstack,
+    SYS_write,
+    SYS_writev,
+];
+
+/// Shards, and the thread for sparse flows. The file that is read at an offset tells how busy the
+/// CPUs are, or how long the thread has waited for one. The vDSO has no getcpu(2) on every machine.
+const PACKETS: &[Call] = calls![
+    SYS_getcpu,
+    SYS_pread64,
+    SYS_recvmmsg,
+    SYS_sched_setaffinity: Itself,
+    SYS_sendmmsg,
+];
+
+/// Handshakes, timers, configuration; word of changes to links and routes.
+const CONTROL: &[Call] = calls![
+    SYS_clock_nanosleep,
+    SYS_epoll_create1,
+    SYS_getrandom,
+    SYS_getsockopt,
+    SYS_gettid,
+    SYS_recvfrom,
+    SYS_recvmmsg,
+    SYS_recvmsg,
+    SYS_restart_syscall,
+    SYS_sendmmsg,
+    SYS_sendmsg,
+    SYS_sendto,
+    SYS_timerfd_create,
+    SYS_timerfd_settime,
+];
+
+/// Clients of the control sockets and of the status sockets, the thread that tells them of events,
+/// and the one that talks to the process which looks names up. The files whose status it reads are those of the sockets: it notices when they go.
+const SOCKETS: &[Call] = calls![
+    SYS_accept4,
+    SYS_clock_nanosleep,
+    SYS_geteuid,
+    SYS_getpid,
+    SYS_getrandom,
+    SYS_getsockopt,
+    SYS_inotify_rm_watch,
+    SYS_newfstatat,
+    SYS_ppoll,
+    SYS_prlimit64: Reading,
+    SYS_recvfrom,
+    SYS_recvmsg,
+    SYS_restart_syscall,
+    SYS_sendmsg,
+    SYS_sendto,
+    SYS_statx,
+];
+
+/// Waits for signals and for a process that asks for the interfaces, and ends this one.
+const MAIN: &[Call] = calls![
+    SYS_accept4,
+    SYS_exit_group,
+    SYS_geteuid,
+    SYS_getsockopt,
+    SYS_ppoll,
+    SYS_restart_syscall,
+];
+
+/// What the whole process keeps, beyond what its threads need all the time: for changes of the
+/// configuration, of interfaces and of the host.
+const KEEPER: &[Call] = calls![
+    SYS_bind,
+    SYS_bpf,
+    SYS_capget,
+    SYS_capset,
+    SYS_chdir,
+    SYS_clone: Threads,
+    // Refused with ENOSYS, so that libraries use clone(2), whose flags a filter can see.
+    SYS_clone3,
+    SYS_connect,
+    SYS_dup3,
+    SYS_eventfd2,
+    SYS_fchmod,
+    SYS_fchmodat,
+    SYS_fchownat,
+    SYS_fcntl,
+    SYS_flock,
+    SYS_fstat,
+    SYS_getcwd,
+    SYS_getdents64,
+    SYS_getpriority,
+    SYS_getsockname,
+    SYS_inotify_add_watch,
+    SYS_inotify_init1,
+    SYS_ioctl,
+    SYS_listen,
+    SYS_lseek,
+    SYS_mkdirat,
+    SYS_openat,
+    // Of a hand-over: a process that was told to go on, and does not say that it does, is killed.
+    SYS_pidfd_open,
+    SYS_pidfd_send_signal: Killing,
+    SYS_prctl: Names,
+    SYS_readlinkat,
+    SYS_renameat2,
+    SYS_rseq,
+    SYS_rt_sigaction,
+    SYS_seccomp,
+    SYS_set_robust_list,
+    SYS_setns: Networks,
+    SYS_setpriority,
+    SYS_setsockopt,
+    SYS_socket: Families,
+    SYS_uname,
+    SYS_unlinkat,
+    SYS_wait4,
+    SYS_waitid,
+];
+
+/// libc has no name for it on some machines that have the call.
+const RENAMEAT: &[Call] = &[Call {
+    symbol: "SYS_renameat",
+    #[cfg(target_arch = "x86_64")]
+    number: libc::SYS_renameat,
+    // As of the kernel's asm-generic/unistd.h.
+    #[cfg(not(target_arch = "x86_64"))]
+    number: 38,
+    only: Only::Any,
+}];
+
+/// The older forms, which some libraries use where the machine has them.
+#[cfg(target_arch = "x86_64")]
+const OLDER_FORMS: &[Call] = calls![
+    SYS_access,
+    SYS_chmod,
+    SYS_chown,
+    SYS_dup2,
+    SYS_epoll_wait,
+    SYS_lchown,
+    SYS_lstat,
+    SYS_mkdir,
+    SYS_open,
+    SYS_poll,
+    SYS_readlink,
+    SYS_rename,
+    SYS_rmdir,
+    SYS_stat,
+    SYS_unlink,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER_FORMS: &[Call] = &[];
+
+/// What no thread ever asks for, and no library on its own: a try ends the process. The kernel logs
+/// it, and whoever supervises the process starts it again.
+pub const INTRUDER: &[Call] = calls![
+    SYS_add_key,
+    SYS_chroot,
+    SYS_delete_module,
+    SYS_execve,
+    SYS_execveat,
+    SYS_finit_module,
+    SYS_init_module,
+    SYS_io_uring_setup,
+    SYS_kexec_load,
+    SYS_keyctl,
+    SYS_mount,
+    SYS_perf_event_open,
+    SYS_pidfd_getfd,
+    SYS_pivot_root,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_ptrace,
+    SYS_reboot,
+    SYS_umount2,
+    SYS_unshare,
+    SYS_userfaultfd,
+];
+
+/// What a debug build asks for besides, at the end of each descriptor.
+pub(crate) const ASSERTIONS: &[Call] = calls![SYS_fcntl: IsOpen];
+
+/// What libraries try and do without: the allocator looks at a sysctl, a panic tells the number of its
+/// thread, and a backtrace looks at the program.
+pub(crate) const TRIED: &[Call] = calls![SYS_getcwd, SYS_gettid, SYS_openat, SYS_readlinkat];
+#[cfg(target_arch = "x86_64")]
+pub(crate) const TRIED_OLDER: &[Call] = calls![SYS_open, SYS_readlink];
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) const TRIED_OLDER: &[Call] = &[];
+
+/// What a thread asks for that has failed, in abort(3) or in the handler of a fault, which sets the
+/// default action and lets the fault come again: it would fault for ever. Without exit_group(2), the
+/// C library would end the thread alone. So they end the process.
+pub(crate) const FAILING: &[Call] = calls![SYS_exit_group, SYS_rt_sigaction, SYS_tgkill, SYS_tkill];
+
+/// All that a thread of this role may call.
+pub fn of(role: Role) -> Vec<Call> {
+    let lists: &[&[Call]] = match role {
+        Role::Packets => &[EVERY_THREAD, PACKETS],
+        Role::Control => &[EVERY_THREAD, CONTROL],
+        Role::Sockets => &[EVERY_THREAD, SOCKETS],
+        Role::Main => &[EVERY_THREAD, MAIN],
+        Role::Keeper => &[
+            EVERY_THREAD,
+            PACKETS,
+            CONTROL,
+            SOCKETS,
+            MAIN,
+            KEEPER,
+            RENAMEAT,
+            OLDER_FORMS,
+        ],
+    };
+    let mut calls = lists.concat();
+    calls.sort_by_key(|call| call.number);
+    calls.dedup_by_key(|call| call.number);
+    calls
+}
+
+/// Flags of clone(2): what makes a thread, and what it must not be besides.
+const THREAD: u64 = flags(
+    libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD,
+);
+const ELSEWHERE: u64 = flags(
+    libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_PTRACE,
+);
+
+const fn flags(flags: libc::c_int) -> u64 {
+    flags.cast_unsigned() as u64
+}
+
+impl Only {
+    /// One of these has to hold; none if any arguments will do.
+    pub(crate) fn rules(self) -> Result<Vec<SeccompRule>, BackendError> {
+        let int = |value: libc::c_int| flags(value);
+        let (len, argument, allowed) = match self {
+            Self::Any => return Ok(Vec::new()),
+            Self::Data => (Qword, 2, vec![(MaskedEq(int(libc::PROT_EXEC)), 0)]),
+            Self::Itself => (Dword, 0, vec![(Eq, 0)]),
+            Self::Reading => (Qword, 2, vec![(Eq, 0)]),
+            Self::Threads => (Qword, 0, vec![(MaskedEq(THREAD | ELSEWHERE), THREAD)]),
+            Self::Families => {
+                let families = [
+                    libc::AF_UNIX,
+                    libc::AF_INET,
+                    libc::AF_INET6,
+                    libc::AF_NETLINK,
+                ];
+                (Dword, 0, families.map(|family| (Eq, int(family))).to_vec())
+            }
+            Self::IsOpen => (Dword, 1, vec![(Eq, int(libc::F_GETFD))]),
+            Self::Killing => (Dword, 1, vec![(Eq, int(libc::SIGKILL))]),
+            Self::Networks => (Dword, 1, vec![(Eq, int(libc::CLONE_NEWNET))]),
+            Self::Names => {
+                // The memory of an allocator has a name, too.
+                const PR_SET_VMA: libc::c_int = 0x5356_4d41;
+                let options = [libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS, PR_SET_VMA];
+                (Dword, 0, options.map(|option| (Eq, int(option))).to_vec())
+            }
+        };
+        let rule = |(operator, value)| {
+            SeccompCondition::new(argument, len.clone(), operator, value)
+                .and_then(|condition| SeccompRule::new(vec![condition]))
+        };
+        allowed.into_iter().map(rule).collect()
+    }
+}

@@ -1,0 +1,344 @@
+//! The sandbox: what a process gives up before it starts its threads, and each thread when it
+//! begins its work.
+//!
+//! 1. [`begin`] limits the whole process, before there are threads: no new privileges, no dumps, no
+//!    tracing, memory that is not swapped out, few capabilities, the files of its folders, and the
+//!    system calls that any thread may need. It starts the keeper.
+//! 2. [`confine`] leaves to the calling thread only the system calls of its [`Role`], and no
+//!    capability.
+//! 3. A confined thread has the keeper do the rest: [`run`], [`aside`], [`post`]. Where nothing is
+//!    confined, as in tests, they call the function that they are given.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod calls;
+mod files;
+mod keeper;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::OnceLock;
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
+};
+use rustix::time::{ClockId, clock_gettime};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+
+use calls::{Call, INTRUDER};
+pub use files::Folders;
+pub use keeper::{aside, post, run};
+
+/// What a thread is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// It processes packets.
+    Packets,
+    /// It does handshakes, timers and configuration.
+    Control,
+    /// It serves the clients of UNIX sockets.
+    Sockets,
+    /// It waits for signals, and ends the process.
+    Main,
+    /// It keeps the rights of the process.
+    Keeper,
+}
+
+impl Role {
+    /// All.
+    pub const ALL: [Self; 5] = [
+        Self::Packets,
+        Self::Control,
+        Self::Sockets,
+        Self::Main,
+        Self::Keeper,
+    ];
+}
+
+/// What a call does that a thread may not make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Otherwise {
+    /// It fails with EPERM.
+    Refuse,
+    /// It ends the process, so that a test finds what is missing in a list.
+    Kill,
+}
+
+impl Otherwise {
+    /// As this program is built.
+    pub const HERE: Self = match cfg!(debug_assertions) {
+        true => Self::Kill,
+        false => Self::Refuse,
+    };
+}
+
+/// Which parts of the sandbox are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Threads have lists of system calls (seccomp).
+    pub system_calls: bool,
+    /// Only some files can be opened (Landlock).
+    pub files: bool,
+    /// All capabilities are dropped, but for those of the keeper.
+    pub capabilities: bool,
+    /// There are no dumps of the memory, and nobody but root can trace the process.
+    pub no_dumps: bool,
+    /// The memory is not swapped out.
+    pub locked_memory: bool,
+}
+
+impl Parts {
+    /// The name of each, and what it does.
+    pub const EXPLAINED: [(&str, &str); 5] = [
+        (
+            "system-calls",
+            "Each thread can make the system calls that it needs, and no others (seccomp).",
+        ),
+        (
+            "files",
+            "Only the folders of the sockets, the TUN device and what the kernel tells can be opened (Landlock, Linux 5.19).",
+        ),
+        (
+            "capabilities",
+            "The process has given up its capabilities, but for those of one thread that others ask.",
+        ),
+        (
+            "no-dumps",
+            "No dump is made of its memory, and nobody but root can trace it.",
+        ),
+        (
+            "locked-memory",
+            "Its memory is not swapped out. It takes RLIMIT_MEMLOCK without a limit, or CAP_SYS_RESOURCE.",
+        ),
+    ];
+
+    /// Each with its name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        let on = [
+            self.system_calls,
+            self.files,
+            self.capabilities,
+            self.no_dumps,
+            self.locked_memory,
+        ];
+        Self::EXPLAINED.iter().map(|(name, _)| *name).zip(on)
+    }
+}
+
+static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
+
+struct Sandbox {
+    parts: Parts,
+    /// None where the kernel does not take them.
+    filters: HashMap<Role, Vec<BpfProgram>>,
+}
+
+/// What the keeper keeps, if the process has it: for TUN devices, marks, buffers and BPF programs;
+/// low ports; files and sockets of other users; the kernel's log; the priority of shards; and
+/// CAP_SYS_ADMIN for devices that move to another namespace.
+const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::CHOWN)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::SYS_NICE)
+    .union(CapabilitySet::SYSLOG);
+
+/// Limits the process, which must have one thread only, for good, and starts the keeper. Sockets
+/// and other files can be made in `folders` and nowhere else.
+///
+/// What the kernel does not have is left out: [`parts`] tells what is on.
+///
+/// # Errors
+///
+/// No thread could be started, or no_new_privs is unknown to the kernel (before Linux 3.5).
+pub fn begin(folders: &Folders) -> io::Result<()> {
+    begin_with(folders, Otherwise::HERE)
+}
+
+/// [`begin`], and what a call does that a thread may not make.
+///
+/// # Errors
+///
+/// Those of [`begin`].
+pub fn begin_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
+    let mut parts = Parts {
+        no_dumps: forbid_dumps(),
+        locked_memory: lock_memory(),
+        ..Parts::default()
+    };
+    set_no_new_privs(true)?;
+    // The library looks for the clock of the vDSO once, with calls that threads need for nothing
+    // else.
+    let _ = clock_gettime(ClockId::Boottime);
+    parts.files = files::limit(folders).unwrap_or(false);
+    parts.capabilities = keep(KEPT).is_ok();
+    let mut filters = HashMap::new();
+    for role in Role::ALL {
+        filters.insert(role, filters_of(role, otherwise)?);
+    }
+    let keeper = filters.remove(&Role::Keeper).unwrap_or_default();
+    parts.system_calls = match install(&keeper) {
+        Ok(()) => true,
+        // The kernel has no filters, or whoever started the process lets it have none.
+        Err(_) => {
+            filters.clear();
+            false
+        }
+    };
+    let _ = SANDBOX.set(Sandbox { parts, filters });
+    keeper::start()
+}
+
+/// Which parts are on: none if the process has no sandbox.
+pub fn parts() -> Parts {
+    let sandbox = SANDBOX.get();
+    sandbox.map_or_else(Parts::default, |sandbox| sandbox.parts)
+}
+
+/// Leaves to the calling thread what its role needs, for good; nothing happens if the process has
+/// no sandbox.
+///
+/// # Errors
+///
+/// Those of seccomp(2) and capset(2), as when there is no memory. The thread must not go on.
+pub fn confine(role: Role) -> io::Result<()> {
+    let Some(sandbox) = SANDBOX.get() else {
+        return Ok(());
+    };
+    // The library asks for random numbers with a thread's first hash table, and never again.
+    let _ = std::hash::RandomState::new();
+    if role != Role::Keeper {
+        keep(CapabilitySet::empty())?;
+    }
+    if let Some(filters) = sandbox.filters.get(&role) {
+        install(filters)?;
+    }
+    keeper::set_confined();
+    Ok(())
+}
+
+/// Keeps at most these capabilities of the calling thread.
+fn keep(these: CapabilitySet) -> io::Result<()> {
+    let own = capabilities(None)?.permitted & these;
+    let sets = CapabilitySets {
+        effective: own,
+        permitted: own,
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(set_capabilities(None, sets)?)
+}
+
+/// No dump of the memory, which has keys, and no tracing but by root.
+fn forbid_dumps() -> bool {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let limited = setrlimit(Resource::Core, none);
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).is_ok() && limited.is_ok()
+}
+
+/// Keeps the memory out of the swap: all of it, since keys are anywhere in it. Not where the limit
+/// is less than everything: then memory could not grow any more.
+fn lock_memory() -> bool {
+    let all = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    if getrlimit(Resource::Memlock) != all && setrlimit(Resource::Memlock, all).is_err() {
+        return false;
+    }
+    // Pages are locked when they are touched: stacks would otherwise be there as a whole.
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).is_ok()
+}
+
+/// The filters of a role, in the order in which they are to be installed.
+///
+/// # Errors
+///
+/// None on the architectures that there are lists for.
+pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram>> {
+    let refuse = match otherwise {
+        Otherwise::Refuse => SeccompAction::Errno(errno(libc::EPERM)),
+        Otherwise::Kill => SeccompAction::KillProcess,
+    };
+    let mut filters = Vec::new();
+    if role == Role::Keeper {
+        let only = |call: &Call| call.number == libc::SYS_clone3;
+        let clone3: Vec<Call> = calls::of(role).into_iter().filter(only).collect();
+        let missing = SeccompAction::Errno(errno(libc::ENOSYS));
+        filters.push(compile(&clone3, SeccompAction::Allow, missing)?);
+        filters.push(compile(
+            INTRUDER,
+            SeccompAction::Allow,
+            SeccompAction::KillProcess,
+        )?);
+    }
+    let mut calls = calls::of(role);
+    let known: Vec<_> = calls.iter().map(|call| call.number).collect();
+    let others = |list: &[Call]| -> Vec<Call> {
+        let others = list.iter().filter(|call| !known.contains(&call.number));
+        others.copied().collect()
+    };
+    filters.push(compile(
+        &others(calls::FAILING),
+        SeccompAction::Allow,
+        SeccompAction::KillProcess,
+    )?);
+    if cfg!(debug_assertions) && role != Role::Keeper {
+        calls.extend(calls::ASSERTIONS);
+    }
+    if otherwise == Otherwise::Kill && role != Role::Keeper {
+        let refuse = SeccompAction::Errno(errno(libc::EPERM));
+        let tried = others(&[calls::TRIED, calls::TRIED_OLDER].concat());
+        filters.push(compile(&tried, SeccompAction::Allow, refuse)?);
+        calls.extend(tried);
+    }
+    filters.push(compile(&calls, refuse, SeccompAction::Allow)?);
+    Ok(filters)
+}
+
+fn errno(number: libc::c_int) -> u32 {
+    number.cast_unsigned()
+}
+
+fn compile(
+    calls: &[Call],
+    mismatch: SeccompAction,
+    matches: SeccompAction,
+) -> io::Result<BpfProgram> {
+    let mut rules = BTreeMap::new();
+    for call in calls {
+        rules.insert(call.number, call.only.rules().map_err(io::Error::other)?);
+    }
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
+    let filter = SeccompFilter::new(rules, mismatch, matches, arch).map_err(io::Error::other)?;
+    BpfProgram::try_from(filter).map_err(io::Error::other)
+}
+
+/// Installs filters for the calling thread and those that it starts.
+///
+/// # Errors
+///
+/// Those of seccomp(2): `InvalidInput` if the kernel has no filters.
+pub fn install(filters: &[BpfProgram]) -> io::Result<()> {
+    for filter in filters {
+        apply_filter(filter).map_err(|error| match error {
+            seccompiler::Error::Seccomp(error) | seccompiler::Error::Prctl(error) => error,
+            error => io::Error::other(error),
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
