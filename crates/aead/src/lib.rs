@@ -79,7 +79,8 @@ impl Key {
         }
     }
 
-    fn bytes(&self) -> &[u8; 32] {
+    /// The key itself: for the process that goes on with it. Callers zeroize their copies.
+    pub fn bytes(&self) -> &[u8; 32] {
         &self.bytes
     }
 

@@ -11,6 +11,8 @@ mod address;
 mod attribute;
 mod clones;
 pub mod ethtool;
+#[doc(hidden)]
+pub mod fuzzing;
 mod link;
 mod monitor;
 pub mod netns;

@@ -91,7 +91,7 @@ impl Monitor {
 }
 
 impl Event {
-    fn from_message(message: &Message) -> Option<Self> {
+    pub(super) fn from_message(message: &Message) -> Option<Self> {
         match message {
             Message::NewLink(_) => Link::from_message(message).map(Self::Link),
             Message::DelLink(link) => Some(Self::LinkGone {

@@ -216,7 +216,7 @@ impl Route {
         message
     }
 
-    fn from_message(message: &Message) -> Option<Self> {
+    pub(super) fn from_message(message: &Message) -> Option<Self> {
         let Message::NewRoute(message) = message else {
             return None;
         };

@@ -100,7 +100,7 @@ impl Rule {
         message
     }
 
-    fn from_message(message: &Message, family: Family) -> Option<Self> {
+    pub(super) fn from_message(message: &Message, family: Family) -> Option<Self> {
         let Message::NewRule(message) = message else {
             return None;
         };

@@ -62,9 +62,11 @@ mod ends;
 mod frame;
 #[cfg(test)]
 mod frame_tests;
+mod icmp;
 mod ip;
 #[cfg(test)]
 mod ip_tests;
+pub mod lab;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -73,6 +75,7 @@ mod tunnel_tests;
 pub use coalesce::{Coalescer, Full, Span};
 pub use ends::TunnelEnds;
 pub use frame::{Frame, Malformed};
+pub use icmp::{echo, echo_answer, too_big};
 pub use ip::{Dropped, Inner, decap_ecn, inner_packet};
 
 /// Bytes of `struct virtio_net_hdr_v1_hash_tunnel`, which precedes every frame read from and

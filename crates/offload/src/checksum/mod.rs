@@ -9,7 +9,10 @@ mod simd;
 #[cfg(test)]
 mod tests;
 
+use std::hint::black_box;
 use std::ops::Add;
+
+use crate::lab::{self, Idea};
 
 /// A one's complement sum of 16-bit words, not yet folded.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +23,9 @@ impl Sum {
     /// if a zero followed.
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
+        if lab::without(Idea::VectorChecksum) {
+            return Sum(two_bytes_at_a_time(bytes));
+        }
         #[cfg(target_arch = "x86_64")]
         if bytes.len() >= simd::WORTH {
             return Sum(simd::sum(bytes));
@@ -90,4 +96,17 @@ fn lanes<const LANES: usize>(bytes: &[u8]) -> u64 {
     let mut last = [0; 4];
     last[..tail.len()].copy_from_slice(tail);
     sum + u64::from(u32::from_ne_bytes(last))
+}
+
+/// The sum as "Surpassing 10Gb/s over Tailscale" (2023) found it in wireguard-go, for the lab only.
+fn two_bytes_at_a_time(bytes: &[u8]) -> u64 {
+    let (words, tail) = bytes.as_chunks::<2>();
+    let last = |&byte| u64::from(u16::from_ne_bytes([byte, 0]));
+    let mut sum = tail.first().map_or(0, last);
+    for word in words {
+        sum += u64::from(u16::from_ne_bytes(*word));
+        // Keeps LLVM from making vectors of the loop; costs no instruction.
+        black_box(());
+    }
+    sum
 }
