@@ -4,6 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
+use adit_offload::lab::{self, Idea};
 use adit_proto::Endpoint;
 
 use crate::sys::mmsg::RecvHeaders;
@@ -128,7 +129,13 @@ impl RecvBatch {
     /// Empties it.
     pub fn clear(&mut self) {
         self.received.clear();
+        self.asked = self.slots;
         self.lost = 0;
+    }
+
+    /// More waits than these messages, as fakes of the socket say that fill less than all slots.
+    pub fn leave_more(&mut self) {
+        self.asked = self.received.len();
     }
 
     /// Messages that found the receive buffer full, since the last batch. The kernel counts a
@@ -169,6 +176,9 @@ impl RecvBatch {
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         self.clear();
         self.dropped = None;
+        if lab::without(Idea::Mmsg) {
+            self.wanted = 1;
+        }
         self.asked = self.wanted;
         let slots = self
             .slab
@@ -199,5 +209,23 @@ impl RecvBatch {
             .min(FEW_MESSAGES.max(2 * count))
             .clamp(FEW_MESSAGES / 2, self.slots.max(FEW_MESSAGES / 2));
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_full_if_its_slots_are_or_if_more_was_left() {
+        let from = Endpoint::from(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 1));
+        let mut batch = RecvBatch::new(2);
+        assert!(batch.push(from, 0, 1, &[1]));
+        assert!(!batch.is_full());
+        batch.leave_more();
+        assert!(batch.is_full());
+        batch.clear();
+        assert!(batch.push(from, 0, 1, &[1]) && !batch.is_full());
+        assert!(batch.push(from, 0, 1, &[2]) && batch.is_full());
     }
 }

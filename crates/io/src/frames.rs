@@ -49,8 +49,14 @@ impl FrameBatch {
 
     /// Takes the next frame.
     pub fn next_frame(&self) -> Option<BatchFrame<'_>> {
-        let slot = self.frames.get(self.next.get())?;
+        let frame = self.peek()?;
         self.next.set(self.next.get() + 1);
+        Some(frame)
+    }
+
+    /// The next frame, which stays.
+    pub fn peek(&self) -> Option<BatchFrame<'_>> {
+        let slot = self.frames.get(self.next.get())?;
         Some(BatchFrame {
             bytes: &self.arena[slot.start..slot.start + slot.len],
             peer: &slot.peer,
@@ -86,8 +92,8 @@ impl FrameBatch {
         self.next.set(0);
     }
 
-    /// How many frames it has.
-    pub(crate) fn len(&self) -> usize {
+    /// How many frames it has, those that were processed included.
+    pub fn len(&self) -> usize {
         self.frames.len()
     }
 

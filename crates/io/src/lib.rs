@@ -7,6 +7,8 @@
 
 mod batch;
 mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
 mod offloads;
 mod sys;
 pub mod testing;
@@ -23,7 +25,8 @@ use rustix::io::Errno;
 pub use batch::{Received, RecvBatch};
 pub use frames::{BatchFrame, FrameBatch};
 pub use offloads::{Offloads, UnknownOffload};
-pub use sys::os::{close_inherited, duplicate};
+pub use sys::os::{close_inherited, duplicate, set_mark};
+use udp::UdpState;
 pub use udp::{IcmpError, IcmpKind};
 
 /// The longest frame of a TUN queue: a virtio header and 65,535 bytes of IP packet.
@@ -131,6 +134,11 @@ pub trait UdpSocket: Send + Sync {
     /// The buffers that the kernel made shorter than they should be.
     fn short_buffers(&self) -> ShortBuffers {
         ShortBuffers::default()
+    }
+
+    /// What another process has to know to go on with the socket, besides its descriptor.
+    fn state(&self) -> UdpState {
+        UdpState::default()
     }
 
     /// Readable when a datagram waits.

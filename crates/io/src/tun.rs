@@ -6,6 +6,7 @@
 
 mod egress;
 mod fair_queues;
+mod handed_over;
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -26,6 +27,7 @@ use adit_offload::{
 };
 use egress::{Egress, Reading};
 use fair_queues::FairQueues;
+pub use handed_over::TunState;
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +52,7 @@ pub struct Tun {
     fd: OwnedFd,
     offloads: Offloads,
     /// If nobody else has queues of this device, and the kernel lets us.
-    last_arrival: Option<LastArrival>,
+    last_arrival: OnceLock<LastArrival>,
     /// Set once, if nobody else has queues.
     egress: OnceLock<Egress>,
     /// The first queue is `fd`.
@@ -102,8 +104,8 @@ impl Tun {
             Ok(fd) => {
                 let fair = FairQueues::new(&fd)?;
                 let mut tun = Self::from_fd(fd, offloads)?;
-                tun.last_arrival = LastArrival::of_tun(tun.fd.as_fd()).ok();
                 tun.has_other_queues = false;
+                tun.follow_arrivals();
                 tun.fair = Some(fair);
                 Ok(tun)
             }
@@ -147,15 +149,13 @@ impl Tun {
         let mut tun = Self {
             fd,
             offloads,
-            last_arrival: None,
+            last_arrival: OnceLock::new(),
             egress: OnceLock::new(),
             fair: None,
             has_other_queues: flags & libc::IFF_MULTI_QUEUE != 0,
             control: Mutex::default(),
         };
-        if !tun.has_other_queues {
-            tun.last_arrival = LastArrival::of_tun(tun.fd.as_fd()).ok();
-        }
+        tun.follow_arrivals();
         // Any length from 10 on does for any kernel. It comes before the features that need it.
         let header = libc::c_int::try_from(VNET_HDR_LEN).unwrap_or(libc::c_int::MAX);
         os::ioctl_int(tun.fd.as_fd(), libc::TUNSETVNETHDRSZ, header)
@@ -165,6 +165,16 @@ impl Tun {
         tun.offloads.tun_gro_udp &= !loses_merged_datagrams(os::kernel_release());
         tun.probe_writes();
         Ok(tun)
+    }
+
+    /// Has the kernel say where packets come from, if nobody else has queues of the device. Another
+    /// process that had it say so learns no more.
+    pub fn follow_arrivals(&self) {
+        if !self.has_other_queues
+            && let Ok(last) = LastArrival::of_tun(self.fd.as_fd())
+        {
+            let _ = self.last_arrival.set(last);
+        }
     }
 
     /// Asks for what is allowed, then for less and less until the kernel accepts. The features are
@@ -228,7 +238,7 @@ impl Tun {
     ///
     /// The device was deleted (EBADFD), or the process may not enter its namespace.
     pub fn ifindex(&self) -> io::Result<u32> {
-        let index = self.query(libc::SIOCGIFINDEX)?.int();
+        let index = self.query(libc::SIOCGIFINDEX as _)?.int();
         u32::try_from(index).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
@@ -238,7 +248,7 @@ impl Tun {
     ///
     /// The device was deleted (EBADFD), or the process may not enter its namespace.
     pub fn mtu(&self) -> io::Result<u32> {
-        let mtu = self.query(libc::SIOCGIFMTU)?.int();
+        let mtu = self.query(libc::SIOCGIFMTU as _)?.int();
         u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
@@ -340,9 +350,11 @@ impl Tun {
     fn open_others(&self, fair: &FairQueues) -> io::Result<u64> {
         // Without it the kernel moves flows from one queue to another.
         egress::obey(self.fd.as_fd())?;
-        let open = || fair.open(|| attach(&self.name()?, libc::IFF_MULTI_QUEUE));
-        self.netns()?.run(open)??;
-        let room = self.query(libc::SIOCGIFTXQLEN)?.int();
+        if !fair.are_open() {
+            let open = || fair.open(|| attach(&self.name()?, libc::IFF_MULTI_QUEUE));
+            self.netns()?.run(open)??;
+        }
+        let room = self.query(libc::SIOCGIFTXQLEN as _)?.int();
         u64::try_from(room).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
@@ -415,7 +427,7 @@ impl TunQueue for Tun {
     }
 
     fn last_arrival(&self) -> Option<Arrival> {
-        self.last_arrival.as_ref().map(LastArrival::get)
+        self.last_arrival.get().map(LastArrival::get)
     }
 }
 

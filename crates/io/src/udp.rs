@@ -8,10 +8,11 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use adit_offload::lab::{self, Idea};
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -51,17 +52,30 @@ const PORT_ATTEMPTS: usize = 100;
 
 /// A UDP socket of one address family.
 pub struct Udp {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     gso: bool,
     gro: bool,
     gso_fallbacks: GsoFallbacks,
     icmp: IcmpErrors,
     /// How long the receive buffer is, by the rate of this socket. One thread at a time receives.
     room: Mutex<Room>,
+    /// How long the receive buffer is to be, while that has not been set yet; 0 otherwise.
+    wanted: Arc<AtomicUsize>,
     /// Messages that found the receive buffer full, as the kernel counts them: the lower 32 bits.
     dropped: AtomicU32,
     /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
-    last_arrival: Option<LastArrival>,
+    last_arrival: OnceLock<LastArrival>,
+}
+
+/// What a process knows of a socket, besides its descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpState {
+    /// UDP_SEGMENT is used.
+    pub gso: bool,
+    /// UDP_GRO is on.
+    pub gro: bool,
+    /// Messages that found the receive buffer full, as the kernel counts them.
+    pub dropped: u32,
 }
 
 /// The sockets of one shard.
@@ -128,8 +142,7 @@ fn try_bind_group(
     let mut pairs = Vec::with_capacity(shards);
     for shard in 0..shards {
         let mut bind = |ip: IpAddr| -> io::Result<Option<Udp>> {
-            let mut socket = match Udp::bind(SocketAddr::new(ip, port), fwmark, offloads, shard > 0)
-            {
+            let socket = match Udp::bind(SocketAddr::new(ip, port), fwmark, offloads, shard > 0) {
                 Err(error) if is_missing(&error) => return Ok(None),
                 result => result?,
             };
@@ -138,7 +151,7 @@ fn try_bind_group(
                 // Only after the first bind, which fails if another process has the port.
                 sockopt::set_socket_reuseport(&socket.fd, true)?;
             } else {
-                socket.last_arrival = LastArrival::of_socket(socket.fd.as_fd()).ok();
+                socket.follow_arrivals();
             }
             Ok(Some(socket))
         };
@@ -181,7 +194,12 @@ impl Udp {
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        let fd = Arc::new(rustix::net::socket_with(
+            family,
+            SocketType::DGRAM,
+            flags,
+            None,
+        )?);
         // No SO_REUSEADDR: for UDP it would let another process take the port.
         if shared {
             sockopt::set_socket_reuseport(&fd, true)?;
@@ -207,7 +225,8 @@ impl Udp {
                 on(libc::IPPROTO_IPV6, libc::IPV6_RECVERR)?;
             }
         }
-        on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
+        // Where nobody implements it (user-mode emulation), what a full buffer loses is not counted.
+        let _ = on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
         set_receive_buffer(fd.as_fd(), SOCKET_BUFFER);
         set_send_buffer(fd.as_fd(), SEND_BUFFER);
         let udp = Self {
@@ -222,8 +241,9 @@ impl Udp {
             gso_fallbacks: GsoFallbacks::default(),
             icmp: IcmpErrors::default(),
             room: Mutex::default(),
+            wanted: Arc::default(),
             dropped: AtomicU32::new(0),
-            last_arrival: None,
+            last_arrival: OnceLock::new(),
             fd,
         };
         if !udp.gro {
@@ -242,8 +262,7 @@ impl Udp {
     ///
     /// Those of getsockname(2), which do not occur for a bound socket.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let addr = rustix::net::getsockname(&self.fd)?;
-        SocketAddr::try_from(addr).map_err(io::Error::from)
+        local_addr(&self.fd)
     }
 
     /// Sets the mark that policy routing sees on what is sent; 0 removes it. Needs CAP_NET_ADMIN.
@@ -252,10 +271,39 @@ impl Udp {
     ///
     /// `PermissionDenied` without CAP_NET_ADMIN.
     pub fn set_mark(&self, fwmark: u32) -> io::Result<()> {
-        let mark = i32::from_ne_bytes(fwmark.to_ne_bytes());
-        os::set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark).map_err(|error| {
-            io::Error::new(error.kind(), format!("setting fwmark {fwmark:#x}: {error}"))
+        let fd = Arc::clone(&self.fd);
+        adit_sandbox::run(move || os::set_mark(fd.as_fd(), fwmark))
+    }
+
+    /// Goes on with a socket that another process bound with the same offloads.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the descriptor is no UDP socket of that port.
+    pub fn take_over(fd: OwnedFd, state: UdpState) -> io::Result<Self> {
+        if sockopt::socket_type(&fd)? != SocketType::DGRAM {
+            let message = "a descriptor that was handed over is no UDP socket";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        Ok(Self {
+            fd: Arc::new(fd),
+            gso: state.gso,
+            gro: state.gro,
+            gso_fallbacks: GsoFallbacks::default(),
+            icmp: IcmpErrors::default(),
+            room: Mutex::default(),
+            wanted: Arc::default(),
+            dropped: AtomicU32::new(state.dropped),
+            last_arrival: OnceLock::new(),
         })
+    }
+
+    /// Has the kernel say where datagrams arrive. Another process that had it say so learns no more.
+    pub fn follow_arrivals(&self) {
+        let fd = Arc::clone(&self.fd);
+        if let Ok(last) = adit_sandbox::run(move || LastArrival::of_socket(fd.as_fd())) {
+            let _ = self.last_arrival.set(last);
+        }
     }
 
     /// Whether UDP_SEGMENT is in force, though perhaps not for every destination.
@@ -270,6 +318,14 @@ impl Udp {
 
     fn room(&self) -> MutexGuard<'_, Room> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `bytes` wait to be received, soon. One request at a time is under way.
+    fn want_receive_buffer(&self, bytes: usize) {
+        if self.wanted.swap(bytes, Relaxed) == 0 {
+            let (fd, wanted) = (Arc::clone(&self.fd), Arc::clone(&self.wanted));
+            adit_sandbox::post(move || set_receive_buffer(fd.as_fd(), wanted.swap(0, Relaxed)));
+        }
     }
 
     /// A route changed: what was refused on the old one may work on the new one.
@@ -306,7 +362,7 @@ impl UdpSocket for Udp {
         }?;
         let room = self.room().received(Instant::now(), bytes);
         if let Some(room) = room {
-            set_receive_buffer(self.fd.as_fd(), room);
+            self.want_receive_buffer(room);
         }
         if let Some(now) = batch.dropped {
             let more = newer(self.dropped.load(Relaxed), now);
@@ -319,27 +375,39 @@ impl UdpSocket for Udp {
     }
 
     fn send_socket(&self) -> io::Result<Self> {
-        // Only after the first bind, which finds out whether another process has the port.
-        sockopt::set_socket_reuseport(&self.fd, true)?;
-        let mark = os::option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK)?;
+        let fd = Arc::clone(&self.fd);
         let offloads = Offloads {
             udp_gso: self.gso,
             udp_gro: false,
             ..Offloads::NONE
         };
-        let socket = Self::bind(self.local_addr()?, mark.cast_unsigned(), offloads, true)?;
-        // The kernel makes the group of sockets with its second one. Until this call it also
-        // chooses the new socket for datagrams that arrive: for some microseconds, once.
-        os::steer_to_first(self.fd.as_fd())?;
-        Ok(socket)
+        adit_sandbox::run(move || {
+            // Only after the first bind, which finds out whether another process has the port.
+            sockopt::set_socket_reuseport(&fd, true)?;
+            let mark = os::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK)?;
+            let socket = Self::bind(local_addr(&fd)?, mark.cast_unsigned(), offloads, true)?;
+            // The kernel makes the group of sockets with its second one. Until this call it also
+            // chooses the new socket for datagrams that arrive: for some microseconds, once.
+            os::steer_to_first(fd.as_fd())?;
+            Ok(socket)
+        })
     }
 
     fn set_send_buffer(&self, bytes: usize) {
-        set_send_buffer(self.fd.as_fd(), bytes);
+        let fd = Arc::clone(&self.fd);
+        adit_sandbox::post(move || set_send_buffer(fd.as_fd(), bytes));
     }
 
     fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
         self.icmp.take(self.fd.as_fd(), each);
+    }
+
+    fn state(&self) -> UdpState {
+        UdpState {
+            gso: self.gso,
+            gro: self.gro,
+            dropped: self.dropped.load(Relaxed),
+        }
     }
 
     fn short_buffers(&self) -> ShortBuffers {
@@ -357,8 +425,13 @@ impl UdpSocket for Udp {
     }
 
     fn last_arrival(&self) -> Option<Arrival> {
-        self.last_arrival.as_ref().map(LastArrival::get)
+        self.last_arrival.get().map(LastArrival::get)
     }
+}
+
+fn local_addr(fd: &OwnedFd) -> io::Result<SocketAddr> {
+    let addr = rustix::net::getsockname(fd)?;
+    SocketAddr::try_from(addr).map_err(io::Error::from)
 }
 
 /// How far a counter of 32 bits, which wraps, has gone on. Messages that several CPUs queued may
@@ -433,7 +506,9 @@ fn send_trains(
         let mut messages = ArrayVec::<Message<'_>, SEND_BATCH>::new();
         let mut ends = ArrayVec::<Cursor, SEND_BATCH>::new();
         let mut next = at;
-        while let Some(train) = trains.get(next.train).filter(|_| !messages.is_full()) {
+        let is_full =
+            |messages: usize| messages == SEND_BATCH || lab::without(Idea::Mmsg) && messages == 1;
+        while let Some(train) = trains.get(next.train).filter(|_| !is_full(messages.len())) {
             let segment =
                 plain != Some(next.train) && gso.is_some_and(|gso| gso.allow(train.to.addr.ip()));
             let bytes = &train.bytes[next.offset..];

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use procfs::net::TcpState;
 use procfs::process::{FDTarget, Process};
 use procfs::{
     CpuInfo, Current as _, CurrentSI as _, KernelStats, LoadAverage, ProcError, ticks_per_second,
@@ -91,17 +92,33 @@ pub fn retransmits() -> io::Result<u64> {
     Ok(snmp.tcp_retrans_segs)
 }
 
-/// Whether a UDP socket over IPv4 is bound to the port in the network namespace of the calling
-/// thread.
+/// Whether a UDP socket, over IPv4 or IPv6, is bound to the port in the network namespace of the
+/// calling thread.
 ///
 /// # Errors
 ///
 /// `/proc` is not mounted.
 pub fn has_udp_port(port: u16) -> io::Result<bool> {
     let sockets = this_thread()?.udp().map_err(error)?;
-    Ok(sockets
-        .iter()
-        .any(|socket| socket.local_address.port() == port))
+    // There is no such file without IPv6.
+    let others = this_thread()?.udp6().unwrap_or_default();
+    let mut all = sockets.iter().chain(&others);
+    Ok(all.any(|socket| socket.local_address.port() == port))
+}
+
+/// Whether a TCP socket, over IPv4 or IPv6, listens at the port in the network namespace of the
+/// calling thread. Unlike a connection, the question disturbs no server.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
+pub fn has_tcp_listener(port: u16) -> io::Result<bool> {
+    let sockets = this_thread()?.tcp().map_err(error)?;
+    // There is no such file without IPv6.
+    let others = this_thread()?.tcp6().unwrap_or_default();
+    let listens = |state: &TcpState| matches!(state, TcpState::Listen);
+    let mut all = sockets.iter().chain(&others);
+    Ok(all.any(|socket| socket.local_address.port() == port && listens(&socket.state)))
 }
 
 /// The averages of the run queue's length over 1, 5 and 15 minutes, as text; nothing where they
@@ -200,7 +217,23 @@ mod tests {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         assert!(has_udp_port(port).unwrap());
+        // Where there is IPv6.
+        if let Ok(socket) = std::net::UdpSocket::bind("[::1]:0") {
+            assert!(has_udp_port(socket.local_addr().unwrap().port()).unwrap());
+        }
         retransmits().unwrap();
+    }
+
+    #[test]
+    fn a_tcp_socket_is_seen_while_it_listens() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(has_tcp_listener(port).unwrap());
+        // A connection from that port does not listen at it.
+        let near = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        assert!(!has_tcp_listener(near.local_addr().unwrap().port()).unwrap());
+        drop((near, listener));
+        assert!(!has_tcp_listener(port).unwrap());
     }
 
     #[test]

@@ -133,7 +133,7 @@ unsafe impl Sync for SharedMap {}
 impl Drop for SharedMap {
     fn drop(&mut self) {
         let len = self.0.len() * size_of::<AtomicU64>();
-        // SAFETY: `new` made the mapping for this one alone, of this length; `get` lends it for no
+        // SAFETY: `of` made the mapping for this one alone, of this length; `get` lends it for no
         // longer than this lives.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), len) };
     }
@@ -157,6 +157,13 @@ impl SharedMap {
         };
         // SAFETY: the attributes are as long as stated and hold no pointers.
         let map = owned(unsafe { bpf(BPF_MAP_CREATE, &mut attributes) }?);
+        Ok((Self::of(&map, count)?, map))
+    }
+
+    /// Those of a map that this process, or one before it, made for so many. The kernel refuses to
+    /// map more than the map's value has.
+    pub(crate) fn of(map: &OwnedFd, count: usize) -> io::Result<Self> {
+        let len = count * size_of::<AtomicU64>();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, where the kernel likes.
         let address = unsafe {
@@ -165,16 +172,16 @@ impl SharedMap {
                 len,
                 protection,
                 MapFlags::SHARED,
-                &map,
+                map,
                 0,
             )
         }?;
         let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok((Self(NonNull::slice_from_raw_parts(first, count)), map))
+        Ok(Self(NonNull::slice_from_raw_parts(first, count)))
     }
 
     pub(crate) fn get(&self) -> &[AtomicU64] {
-        // SAFETY: `new` made the mapping, which begins with a page, is as long as the map's value,
+        // SAFETY: `of` made the mapping, which begins with a page, is as long as the map's value,
         // so many numbers, and ends with this only (`drop`); what programs write there are whole
         // numbers, which are atomics here.
         unsafe { self.0.as_ref() }

@@ -102,7 +102,7 @@ pub(crate) fn send(fd: BorrowedFd<'_>, messages: &[Message<'_>]) -> Result<usize
             fd.as_raw_fd(),
             headers.as_mut_ptr().cast(),
             u32::try_from(count).unwrap_or(0),
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
         )
     };
     usize::try_from(sent).map_err(|_| last_errno())
@@ -182,7 +182,7 @@ fn encode_name(addr: SocketAddr) -> (Name, libc::socklen_t) {
 }
 
 /// The address in the first `len` bytes of `name`.
-fn decode_name(name: &[u8; 28], len: usize) -> Option<SocketAddr> {
+pub(crate) fn decode_name(name: &[u8; 28], len: usize) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes([name[0], name[1]]);
     let port = u16::from_be_bytes([name[2], name[3]]);
     if family == FAMILY_V4 && len >= 16 {
@@ -279,7 +279,7 @@ impl RecvHeaders {
                 fd.as_raw_fd(),
                 self.headers.as_mut_ptr(),
                 count,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
             )
         };
@@ -342,7 +342,7 @@ pub(crate) fn receive_errors(
             fd.as_raw_fd(),
             headers.as_mut_ptr(),
             u32::try_from(ERROR_BATCH).unwrap_or(0),
-            libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT,
+            (libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) as _,
             std::ptr::null_mut(),
         )
     };
@@ -360,7 +360,7 @@ pub(crate) fn receive_errors(
 }
 
 /// The control message that says what an entry of the error queue is.
-fn decode_error(control: &[u8]) -> QueuedError {
+pub(crate) fn decode_error(control: &[u8]) -> QueuedError {
     let mut error = QueuedError::default();
     for (level, kind, payload) in control_messages(control) {
         match (level, kind, payload) {
@@ -450,7 +450,7 @@ fn control_messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8]
 }
 
 /// What the control messages of a datagram say.
-fn decode_control(control: &[u8]) -> Arrived {
+pub(crate) fn decode_control(control: &[u8]) -> Arrived {
     let mut arrived = Arrived {
         addr: None,
         src: None,

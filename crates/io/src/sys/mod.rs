@@ -4,3 +4,5 @@
 pub(crate) mod bpf;
 pub(crate) mod mmsg;
 pub(crate) mod os;
+#[cfg(test)]
+mod sandbox_tests;

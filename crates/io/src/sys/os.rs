@@ -158,6 +158,17 @@ pub(crate) fn steer_to_first(socket: BorrowedFd<'_>) -> io::Result<()> {
     .map(drop)
 }
 
+/// Sets the mark of what a socket sends, for rules of routing and firewalls.
+///
+/// # Errors
+///
+/// `PermissionDenied` without CAP_NET_ADMIN.
+pub fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+    let value = i32::from_ne_bytes(mark.to_ne_bytes());
+    set_option(socket, libc::SOL_SOCKET, libc::SO_MARK, value)
+        .map_err(|error| io::Error::new(error.kind(), format!("setting fwmark {mark:#x}: {error}")))
+}
+
 /// Closes the descriptors that this process inherited, except the standard streams and `except`:
 /// another process may wait for the end of a pipe or a lock. Descriptors that this process opened
 /// itself have FD_CLOEXEC, which tells the two apart.

@@ -4,12 +4,13 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_proto::Endpoint;
 use rustix::io::Errno;
 
-use crate::{Arrival, IcmpError, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::{Arrival, IcmpError, IcmpKind, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 /// Which faults, each as a probability between 0 and 1, and the seed of the dice.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,12 +32,54 @@ pub struct Faults {
     pub error: f64,
     /// The TUN refuses a GRO packet with EINVAL.
     pub refusal: f64,
+    /// Up to 64 datagrams in a row vanish.
+    pub bursts: f64,
+    /// A bit of a datagram is flipped.
+    pub corruption: f64,
+    /// The kernel refuses a train: ENOBUFS, EPERM, EMSGSIZE, EINVAL or EIO.
+    pub not_sent: f64,
+    /// The buffer becomes full in the middle of a train, and the caller offers its rest again.
+    pub partial: f64,
+    /// An ICMP error comes back.
+    pub icmp: f64,
 }
+
+/// Whoever has it ends the faults, and learns how much got through.
+#[derive(Clone, Default)]
+pub struct Injector(Arc<Injected>);
+
+#[derive(Default)]
+struct Injected {
+    is_over: AtomicBool,
+    datagrams: AtomicU64,
+}
+
+impl Injector {
+    /// Nothing goes wrong any more.
+    pub fn end(&self) {
+        self.0.is_over.store(true, Relaxed);
+    }
+
+    /// Datagrams that the faults left to the network, copies included.
+    pub fn datagrams(&self) -> u64 {
+        self.0.datagrams.load(Relaxed)
+    }
+}
+
+/// What a kernel answers to a send that it refuses.
+const ERRORS: [Errno; 5] = [
+    Errno::NOBUFS,
+    Errno::PERM,
+    Errno::MSGSIZE,
+    Errno::INVAL,
+    Errno::IO,
+];
 
 /// `T` with faults.
 pub struct Faulty<T> {
     inner: T,
     faults: Faults,
+    injector: Injector,
     state: Mutex<State>,
 }
 
@@ -44,6 +87,10 @@ struct State {
     dice: u64,
     /// Datagrams that are being overtaken, with how many still overtake each.
     late: VecDeque<(usize, Part)>,
+    /// Datagrams that still vanish.
+    burst: u64,
+    /// ICMP errors that nobody has taken yet, by where the datagrams were sent.
+    icmp: Vec<Endpoint>,
 }
 
 /// Datagrams that are sent together.
@@ -57,12 +104,20 @@ struct Part {
 impl<T> Faulty<T> {
     /// `inner` with `faults`.
     pub fn new(inner: T, faults: Faults) -> Self {
+        Self::with(inner, faults, Injector::default())
+    }
+
+    /// The same; the faults last until the injector ends them.
+    pub fn with(inner: T, faults: Faults, injector: Injector) -> Self {
         Self {
             inner,
             faults,
+            injector,
             state: Mutex::new(State {
                 dice: faults.seed,
                 late: VecDeque::new(),
+                burst: 0,
+                icmp: Vec::new(),
             }),
         }
     }
@@ -72,12 +127,24 @@ impl<T> Faulty<T> {
     }
 
     fn happens(&self, probability: f64) -> bool {
-        self.state().happens(probability)
+        !self.injector.0.is_over.load(Relaxed) && self.state().happens(probability)
+    }
+
+    /// The faults of this moment.
+    fn faults(&self) -> Faults {
+        if self.injector.0.is_over.load(Relaxed) {
+            return Faults::default();
+        }
+        self.faults
     }
 }
 
 impl State {
     fn happens(&mut self, probability: f64) -> bool {
+        // What never happens leaves the dice alone.
+        if probability == 0.0 {
+            return false;
+        }
         // 53 bits make every value of an f64 in [0, 1) that is a multiple of 2^-53.
         let bits = self.roll() >> 11;
         (bits as f64) / ((1_u64 << 53) as f64) < probability
@@ -109,7 +176,19 @@ impl State {
             }
         };
         for datagram in train.bytes.chunks(stride) {
-            if self.happens(faults.loss) {
+            if self.happens(faults.bursts) {
+                self.burst = self.roll() % 64 + 1;
+            } else if faults.bursts == 0.0 {
+                self.burst = 0;
+            }
+            if self.happens(faults.loss) || self.burst > 0 {
+                self.burst = self.burst.saturating_sub(1);
+                flush(&mut run, out);
+            } else if self.happens(faults.corruption) && !datagram.is_empty() {
+                flush(&mut run, out);
+                let at = usize::try_from(self.roll() >> 32).unwrap_or(0) % datagram.len();
+                run.extend_from_slice(datagram);
+                run[at] ^= 1 << (self.roll() % 8);
                 flush(&mut run, out);
             } else if self.happens(faults.reordering) {
                 flush(&mut run, out);
@@ -183,16 +262,36 @@ impl<T: TunQueue> TunQueue for Faulty<T> {
 
 impl<T: UdpSocket> UdpSocket for Faulty<T> {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        let faults = self.faults();
         let mut state = self.state();
         let mut parts = Vec::new();
-        let mut taken = 0;
+        let (mut taken, mut resume_at) = (0, 0);
+        let mut refused = Vec::new();
         for train in trains {
-            if state.happens(self.faults.full) {
+            if state.happens(faults.full) {
                 break;
             }
-            state.distort(&self.faults, train, &mut parts);
+            let datagrams = train.bytes.len().div_ceil(train.stride.max(1)).max(1) as u64;
+            if state.happens(faults.icmp) {
+                state.icmp.push(train.to);
+            }
+            if state.happens(faults.not_sent) {
+                refused.push((taken, datagrams));
+            } else if datagrams > 1 && state.happens(faults.partial) {
+                let leave = usize::try_from(1 + state.roll() % (datagrams - 1)).unwrap_or(1);
+                resume_at = leave * train.stride;
+                let bytes = &train.bytes[..resume_at];
+                state.distort(&faults, &Transmit { bytes, ..*train }, &mut parts);
+                break;
+            } else {
+                state.distort(&faults, train, &mut parts);
+            }
             taken += 1;
         }
+        let is_icmp = !state.icmp.is_empty();
+        let error =
+            (!refused.is_empty()).then(|| ERRORS[usize::try_from(state.roll() % 5).unwrap_or(0)]);
+        drop(state);
         let transmits: Vec<_> = parts
             .iter()
             .map(|part| Transmit {
@@ -202,16 +301,19 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
                 bytes: &part.bytes,
             })
             .collect();
-        // Datagrams that do not fit the socket are lost: this call has already taken them.
+        // What does not fit the socket is lost on the network: this call has already taken it.
         let sent = self.inner.send(&transmits, report);
         let datagrams =
             |train: &Transmit<'_>| train.bytes.len().div_ceil(train.stride).max(1) as u64;
+        let passed = transmits[..sent].iter().map(datagrams).sum::<u64>() - report.datagrams_lost();
+        self.injector.0.datagrams.fetch_add(passed, Relaxed);
         report.lost.clear();
-        let lost = transmits[sent..].iter().map(datagrams).sum();
-        if lost > 0 {
-            report.lose(taken.max(1) - 1, lost);
+        for (train, datagrams) in refused {
+            report.lose(train, datagrams);
+            report.error = error;
         }
-        report.resume_at = 0;
+        report.icmp |= is_icmp;
+        report.resume_at = resume_at;
         report.stale_source = report.stale_source.map(|_| taken.max(1) - 1);
         taken
     }
@@ -228,6 +330,16 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
     }
 
     fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
+        for to in std::mem::take(&mut self.state().icmp) {
+            let error = IcmpError {
+                to: to.addr,
+                reporter: None,
+                kind: IcmpKind::ALL[0],
+                code: (3, 1),
+                mtu: 0,
+            };
+            each(error, 1);
+        }
         self.inner.take_errors(each);
     }
 

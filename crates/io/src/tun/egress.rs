@@ -12,7 +12,7 @@
 //! - reports as processed only what is ([`Reading::processed`]).
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +21,10 @@ use crate::sys::bpf::{
     self, GET_HASH_RECALC, Instruction, Label, Program, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10,
     Register, SKB_LOAD_BYTES, SharedMap, TCP_SOCK, offset,
 };
+
+/// The version of the program and of the numbers that it shares: raised with every change of them. A
+/// process goes on only with a program of its own version, and otherwise attaches one.
+pub(super) const LAYOUT: u32 = 1;
 
 /// The queues besides the first.
 pub(crate) const QUEUES: usize = 1 << QUEUE_BITS;
@@ -113,7 +117,8 @@ const HEADERS: i32 = 40 + 32;
 #[derive(Debug)]
 pub(crate) struct Egress {
     numbers: SharedMap,
-    _attached: OwnedFd,
+    map: OwnedFd,
+    attached: OwnedFd,
     least: u64,
     reader: Mutex<Reader>,
 }
@@ -158,12 +163,31 @@ impl Egress {
     /// all: `least` bytes may wait, or up to [`RANGE`] times that as long as packets are short of
     /// [`MEAN`]. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
     pub(crate) fn attach(ifindex: u32, least: u64, several: bool) -> io::Result<Self> {
-        let (count, queues) = match several {
-            true => (FLOWS + (2 << FLOW_BITS), 1 + QUEUES),
-            false => (2 * QUEUE, 1),
-        };
-        let (numbers, map) = SharedMap::new(count)?;
+        let (numbers, map) = SharedMap::new(count_numbers(several))?;
         let attached = bpf::attach_to_egress(ifindex, &program(&map, several))?;
+        let shared = numbers.get();
+        shared[LIMIT].store(2 * least, Relaxed);
+        shared[CAPACITY].store(u64::MAX / 2, Relaxed);
+        for which in [PASSED, READ] {
+            shared[place(0, which)].store(UNCOUNTED, Relaxed);
+        }
+        Ok(Self::of(numbers, map, attached, least, several))
+    }
+
+    /// Goes on with the program of another process, as [`Self::fds`] had it there. What that process
+    /// read, it has processed. Its [`LAYOUT`] must be this one.
+    pub(crate) fn take_over([map, attached]: [OwnedFd; 2], several: bool) -> io::Result<Self> {
+        let numbers = SharedMap::of(&map, count_numbers(several))?;
+        Ok(Self::of(
+            numbers,
+            map,
+            attached,
+            super::QUEUE_BYTES,
+            several,
+        ))
+    }
+
+    fn of(numbers: SharedMap, map: OwnedFd, attached: OwnedFd, least: u64, several: bool) -> Self {
         let queue = ReadQueue {
             packets: 0,
             marks: [0; 2],
@@ -174,24 +198,30 @@ impl Egress {
             observations: 0,
             since: Instant::now(),
         };
-        let shared = numbers.get();
-        shared[LIMIT].store(2 * least, Relaxed);
-        shared[CAPACITY].store(u64::MAX / 2, Relaxed);
-        for which in [PASSED, READ] {
-            shared[place(0, which)].store(UNCOUNTED, Relaxed);
-        }
-        Ok(Self {
+        let queues = match several {
+            true => 1 + QUEUES,
+            false => 1,
+        };
+        let limit = numbers.get()[LIMIT].load(Relaxed) / 2;
+        let reader = Reader {
+            queues: vec![queue; queues],
+            packets: 0,
+            long: 0,
+            bytes: 0,
+            limit: limit.clamp(least, RANGE * least),
+        };
+        Self {
             numbers,
-            _attached: attached,
+            map,
+            attached,
             least,
-            reader: Mutex::new(Reader {
-                queues: vec![queue; queues],
-                packets: 0,
-                long: 0,
-                bytes: 0,
-                limit: least,
-            }),
-        })
+            reader: Mutex::new(reader),
+        }
+    }
+
+    /// The map and the program's place at the device, for [`Self::take_over`].
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.map.as_fd(), self.attached.as_fd()]
     }
 
     /// From now on the program chooses among all queues, which are open and have room for so many
@@ -218,6 +248,14 @@ impl Egress {
             least: self.least,
             reader: reader.unwrap_or_else(PoisonError::into_inner),
         }
+    }
+}
+
+/// How many numbers there are.
+fn count_numbers(several: bool) -> usize {
+    match several {
+        true => FLOWS + (2 << FLOW_BITS),
+        false => 2 * QUEUE,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use adit_offload::VNET_HDR_LEN;
 use arrayvec::ArrayVec;
@@ -25,7 +25,29 @@ pub(super) struct FairQueues {
     epoll: OwnedFd,
     /// Queues 1 to [`QUEUES`]. Set once.
     bulk: OnceLock<Vec<OwnedFd>>,
+    /// Held by the thread that reads.
     schedule: Mutex<Schedule>,
+    /// Frames that were processed and that the schedule does not know of: the thread that reports
+    /// them does not wait for one that reads.
+    processed: Mutex<Processed>,
+}
+
+/// Frames that were processed lately.
+#[derive(Clone, Copy)]
+struct Processed {
+    any: bool,
+    /// How many of each queue, the first included.
+    frames: [u64; 1 + QUEUES],
+    /// Whom the last of each queue but the first was for.
+    peers: [Option<u32>; QUEUES],
+}
+
+impl Processed {
+    const NONE: Self = Self {
+        any: false,
+        frames: [0; 1 + QUEUES],
+        peers: [None; QUEUES],
+    };
 }
 
 impl FairQueues {
@@ -37,6 +59,7 @@ impl FairQueues {
             epoll,
             bulk: OnceLock::new(),
             schedule: Mutex::new(Schedule::new()),
+            processed: Mutex::new(Processed::NONE),
         })
     }
 
@@ -49,8 +72,17 @@ impl FairQueues {
         self.bulk.get().is_some()
     }
 
+    /// All queues besides the first, as far as they are open, and nothing that was processed is left
+    /// to be noted.
+    pub(super) fn fds(&self, egress: Option<&Egress>) -> impl Iterator<Item = BorrowedFd<'_>> {
+        if let Some(egress) = egress {
+            self.settle(egress);
+        }
+        self.bulk.get().into_iter().flatten().map(AsFd::as_fd)
+    }
+
     /// Adds the further queues, which `open` opens.
-    pub(super) fn open(&self, open: impl Fn() -> io::Result<OwnedFd>) -> io::Result<()> {
+    pub(super) fn open(&self, mut open: impl FnMut() -> io::Result<OwnedFd>) -> io::Result<()> {
         let queues = (1..=QUEUES as u64).map(|number| {
             let queue = open()?;
             epoll::add(
@@ -73,7 +105,18 @@ impl FairQueues {
         egress: &Egress,
         batch: &mut FrameBatch,
     ) -> io::Result<bool> {
-        let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = self.read_scheduled(first, egress, batch);
+        self.settle(egress);
+        read
+    }
+
+    fn read_scheduled(
+        &self,
+        first: &OwnedFd,
+        egress: &Egress,
+        batch: &mut FrameBatch,
+    ) -> io::Result<bool> {
+        let mut schedule = lock(&self.schedule);
         let bulk = self.bulk.get().map_or(&[][..], Vec::as_slice);
         let is_sparse = self.poll(&mut schedule)?;
         let mut reading = egress.reading();
@@ -121,21 +164,41 @@ impl FairQueues {
 
     /// Frames that were read have been processed.
     pub(super) fn processed(&self, egress: &Egress, batch: &FrameBatch) {
-        let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut packets = [0; 1 + QUEUES];
+        let mut processed = lock(&self.processed);
+        processed.any = true;
         for (queue, peer) in batch.queues() {
-            packets[queue] += 1;
-            if let (Some(queue), Some(peer)) = (queue.checked_sub(1), peer) {
-                schedule.peers[queue] = Some(peer);
+            processed.frames[queue] += 1;
+            if let (Some(queue), Some(_)) = (queue.checked_sub(1), peer) {
+                processed.peers[queue] = peer;
             }
         }
-        let mut reading = egress.reading();
-        for (queue, packets) in packets.into_iter().enumerate() {
-            if packets > 0 {
-                reading.processed(queue, packets);
+        drop(processed);
+        self.settle(egress);
+    }
+
+    /// Takes note of what was processed, unless another thread reads: that one does it afterwards.
+    fn settle(&self, egress: &Egress) {
+        while lock(&self.processed).any {
+            let Ok(mut schedule) = self.schedule.try_lock() else {
+                return;
+            };
+            let Processed { frames, peers, .. } =
+                std::mem::replace(&mut *lock(&self.processed), Processed::NONE);
+            for (known, peer) in schedule.peers.iter_mut().zip(peers) {
+                *known = peer.or(*known);
+            }
+            let mut reading = egress.reading();
+            for (queue, frames) in frames.into_iter().enumerate() {
+                if frames > 0 {
+                    reading.processed(queue, frames);
+                }
             }
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads one frame from a queue: its length, or `None` if there is none.

@@ -68,7 +68,7 @@ pub struct IcmpError {
 }
 
 impl IcmpError {
-    fn new(queued: &QueuedError) -> Option<Self> {
+    pub(crate) fn new(queued: &QueuedError) -> Option<Self> {
         use IcmpKind::{
             HostUnreachable, NetworkUnreachable, Other, PortUnreachable, Prohibited, TimeExceeded,
             TooBig,

@@ -578,6 +578,43 @@ fn segments_beyond_the_mtu_are_sent_as_fragments_instead() {
 }
 
 #[test]
+fn the_longest_and_the_shortest_datagram_are_received() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let longest = if to.is_ipv4() { 65_507 } else { 65_527 };
+        let mut batch = RecvBatch::default();
+        for len in [longest, 0, 1] {
+            let bytes = numbered(len);
+            let mut report = SendReport::default();
+            assert_eq!(at_a.send(&[train(to, len, &bytes)], &mut report), 1);
+            assert_eq!(report.datagrams_lost(), 0, "{len} bytes");
+            let start = Instant::now();
+            while at_b.recv(&mut batch).is_err() {
+                assert!(start.elapsed() < Duration::from_secs(3), "{len} bytes");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(batch.len(), 1);
+            assert!(batch.bytes(0) == bytes, "{len} bytes");
+            assert_eq!(batch.received()[0].stride, len.max(1));
+        }
+    }
+}
+
+#[test]
+fn sockets_and_devices_are_closed_on_exec() {
+    let hosts = Hosts::new();
+    let (at_a, _, _) = hosts.sockets(FAMILIES[0].2, Offloads::ALL);
+    let flags = rustix::io::fcntl_getfd(at_a.fd()).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    let open = || crate::tun::Tun::open("adit0", 1, Offloads::ALL);
+    for queue in hosts.a.run(open).unwrap().unwrap() {
+        let flags = rustix::io::fcntl_getfd(crate::TunQueue::fd(&queue)).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    }
+}
+
+#[test]
 fn a_source_address_that_goes_away_is_replaced_and_reported() {
     let hosts = Hosts::new();
     let netlink = Netlink::open_in(&hosts.a).unwrap();

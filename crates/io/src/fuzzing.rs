@@ -1,0 +1,51 @@
+//! Decoders of control messages, for the fuzz targets.
+
+use std::net::SocketAddr;
+
+use adit_proto::Source;
+
+use crate::IcmpError;
+use crate::sys::mmsg;
+
+/// What the control messages of a datagram say.
+#[derive(Clone, Copy, Debug)]
+pub struct Control {
+    /// Our address that it was sent to.
+    pub source: Option<Source>,
+    /// The two ECN bits.
+    pub ecn: u8,
+    /// From UDP_GRO.
+    pub stride: Option<usize>,
+    /// From SO_RXQ_OVFL.
+    pub dropped: Option<u32>,
+}
+
+/// Decodes the control messages of a datagram.
+pub fn control(control: &[u8]) -> Control {
+    let arrived = mmsg::decode_control(control);
+    let mmsg::Arrived {
+        src: source,
+        ecn,
+        stride,
+        dropped,
+        ..
+    } = arrived;
+    Control {
+        source,
+        ecn,
+        stride,
+        dropped,
+    }
+}
+
+/// Decodes a socket address of which the kernel says that it has `len` bytes.
+pub fn name(name: &[u8; 28], len: usize) -> Option<SocketAddr> {
+    mmsg::decode_name(name, len)
+}
+
+/// Decodes an entry of an error queue.
+pub fn icmp(control: &[u8], name: &[u8; 28], len: usize) -> Option<IcmpError> {
+    let mut error = mmsg::decode_error(control);
+    error.to = mmsg::decode_name(name, len);
+    IcmpError::new(&error)
+}

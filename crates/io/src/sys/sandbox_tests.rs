@@ -1,0 +1,551 @@
+//! What is left to a thread that has been taken over: code that makes any system call it likes, in
+//! a thread of each role, in a process with the sandbox that `adit` begins.
+//!
+//! Such a process is this test program, started anew with [`CHILD`] set.
+
+#![allow(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use adit_sandbox::calls::{self, INTRUDER, Only};
+use adit_sandbox::{Folders, Otherwise, Role, begin_with, confine};
+use libc::c_long;
+
+/// What the child does: a role, and an attempt or a call that ends the process.
+const CHILD: &str = "ADIT_TEST_TAKEN_OVER";
+
+/// Any system call; the number of the error, if there was one.
+fn call(number: c_long, arguments: [usize; 6]) -> Result<usize, i32> {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: that is up to the callers: what they pass is no address, or that of memory which the
+    // call only reads.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    match usize::try_from(result) {
+        Ok(result) => Ok(result),
+        Err(_) => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+    }
+}
+
+fn is_refused(result: Result<usize, i32>) -> bool {
+    result == Err(libc::EPERM)
+}
+
+/// Runs `work` on a thread of its own with these filters alone.
+fn filtered<T: Send>(role: Role, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let filters = adit_sandbox::filters_of(role, Otherwise::Refuse).expect("filters");
+            // A filter stays with its thread; it takes the last of the list, of what is allowed.
+            let _ = std::hash::RandomState::new();
+            adit_sandbox::install(&filters[filters.len() - 1..]).expect("installed");
+            work()
+        });
+        thread.join().expect("no panic")
+    })
+}
+
+/// Those that would end the thread, or harm it, with any arguments; the last two are uprobe and
+/// uretprobe, which only the kernel's own probes may call.
+const UNTRIED: [c_long; 5] = [
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_rt_sigreturn,
+    335,
+    336,
+];
+
+/// Every call that the kernel has, one by one, with arguments that no call likes.
+#[test]
+fn each_role_has_the_system_calls_of_its_list_and_no_other() {
+    for role in Role::ALL {
+        let allowed = filtered(role, || {
+            let tried = (0..=600).filter(|number| !UNTRIED.contains(number));
+            let allowed = tried.filter(|number| !is_refused(call(*number, [usize::MAX; 6])));
+            allowed.collect::<BTreeSet<c_long>>()
+        });
+        let expected = calls::of(role).into_iter();
+        let expected = expected.filter(|call| call.only == Only::Any);
+        let mut expected: BTreeSet<c_long> = expected.map(|call| call.number).collect();
+        for untried in UNTRIED {
+            expected.remove(&untried);
+        }
+        assert_eq!(allowed, expected, "{role:?}");
+    }
+    let packets = calls::of(Role::Packets);
+    assert!(packets.len() <= 25, "{} system calls", packets.len());
+}
+
+/// The names in the table of SECURITY.md are those of the lists.
+#[test]
+fn security_md_lists_the_system_calls_of_each_role() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../SECURITY.md");
+    let page = std::fs::read_to_string(page).expect("SECURITY.md");
+    let names = |label: &str| -> BTreeSet<String> {
+        let row = format!("| {label} |");
+        let line = page.lines().find(|line| line.starts_with(&row));
+        let line = line.unwrap_or_else(|| panic!("no row {label}"));
+        let (_, cells) = line.split_once(&row).expect("it begins so");
+        cells
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect()
+    };
+    let listed = |role| -> BTreeSet<String> {
+        let calls = calls::of(role).into_iter();
+        calls.map(|call| call.name().to_owned()).collect()
+    };
+    let every = names("every thread");
+    for (label, role) in [
+        ("packets", Role::Packets),
+        ("control", Role::Control),
+        ("sockets", Role::Sockets),
+        ("main", Role::Main),
+    ] {
+        let documented: BTreeSet<String> = every.union(&names(label)).cloned().collect();
+        assert_eq!(documented, listed(role), "{label}");
+    }
+    let others = [Role::Packets, Role::Control, Role::Sockets, Role::Main].map(listed);
+    let mut kept = listed(Role::Keeper);
+    for name in others.iter().flatten() {
+        kept.remove(name);
+    }
+    // The older forms exist on one architecture only.
+    let documented = &names("keeper") | &names("keeper, older forms");
+    let missing: Vec<_> = kept.difference(&documented).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(documented, kept);
+    }
+    let intruder = INTRUDER.iter().map(|call| call.name().to_owned());
+    assert_eq!(names("intruder"), intruder.collect());
+}
+
+/// A path as a system call wants it.
+fn path(text: &'static std::ffi::CStr) -> usize {
+    text.as_ptr().addr()
+}
+
+/// An attempt: its name, and the call that it makes.
+type Attempt = (&'static str, fn() -> Result<usize, i32>);
+
+const AT_HERE: usize = libc::AT_FDCWD.cast_unsigned() as usize;
+const O_RDONLY: usize = libc::O_RDONLY as usize;
+
+/// What nobody who has taken over a thread may do.
+const ATTEMPTS: [Attempt; 31] = [
+    ("open a file", || {
+        call(
+            libc::SYS_openat,
+            [AT_HERE, path(c"/etc/passwd"), O_RDONLY, 0, 0, 0],
+        )
+    }),
+    ("open a file of this process", || {
+        call(
+            libc::SYS_openat,
+            [AT_HERE, path(c"/proc/self/status"), O_RDONLY, 0, 0, 0],
+        )
+    }),
+    ("read the memory of another process", || {
+        call(
+            libc::SYS_openat,
+            [AT_HERE, path(c"/proc/1/mem"), O_RDONLY, 0, 0, 0],
+        )
+    }),
+    ("openat2", || {
+        call(
+            libc::SYS_openat2,
+            [AT_HERE, path(c"/etc/passwd"), 0, 24, 0, 0],
+        )
+    }),
+    ("open_by_handle_at", || {
+        call(libc::SYS_open_by_handle_at, [AT_HERE, 0, 0, 0, 0, 0])
+    }),
+    ("make a directory", || {
+        call(
+            libc::SYS_mkdirat,
+            [AT_HERE, path(c"/tmp/adit-taken-over-too"), 0o700, 0, 0, 0],
+        )
+    }),
+    ("remove a file", || {
+        call(
+            libc::SYS_unlinkat,
+            [AT_HERE, path(c"/tmp/adit-none"), 0, 0, 0, 0],
+        )
+    }),
+    ("memfd_create", || {
+        call(libc::SYS_memfd_create, [path(c"x"), 0, 0, 0, 0, 0])
+    }),
+    ("netlink", || {
+        call(
+            libc::SYS_socket,
+            [
+                libc::AF_NETLINK as usize,
+                libc::SOCK_RAW as usize,
+                0,
+                0,
+                0,
+                0,
+            ],
+        )
+    }),
+    ("an IPv4 socket", || {
+        call(
+            libc::SYS_socket,
+            [
+                libc::AF_INET as usize,
+                libc::SOCK_DGRAM as usize,
+                0,
+                0,
+                0,
+                0,
+            ],
+        )
+    }),
+    ("a UNIX socket", || {
+        call(
+            libc::SYS_socket,
+            [
+                libc::AF_UNIX as usize,
+                libc::SOCK_STREAM as usize,
+                0,
+                0,
+                0,
+                0,
+            ],
+        )
+    }),
+    ("a packet socket", || {
+        call(
+            libc::SYS_socket,
+            [
+                libc::AF_PACKET as usize,
+                libc::SOCK_RAW as usize,
+                0,
+                0,
+                0,
+                0,
+            ],
+        )
+    }),
+    ("connect", || call(libc::SYS_connect, [0, 0, 0, 0, 0, 0])),
+    ("setsockopt", || {
+        call(libc::SYS_setsockopt, [0, 0, 0, 0, 0, 0])
+    }),
+    ("ioctl", || call(libc::SYS_ioctl, [0, 0, 0, 0, 0, 0])),
+    ("signal another process", || {
+        call(libc::SYS_kill, [1, 0, 0, 0, 0, 0])
+    }),
+    ("stop another process", || {
+        let stop = libc::SIGSTOP as usize;
+        call(libc::SYS_pidfd_send_signal, [0, stop, 0, 0, 0, 0])
+    }),
+    ("pidfd_open", || {
+        call(libc::SYS_pidfd_open, [1, 0, 0, 0, 0, 0])
+    }),
+    ("fork", || {
+        call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0])
+    }),
+    ("start a thread", || {
+        call(libc::SYS_clone, [usize::MAX, 0, 0, 0, 0, 0])
+    }),
+    ("enter a namespace", || {
+        call(libc::SYS_setns, [0, libc::CLONE_NEWNS as usize, 0, 0, 0, 0])
+    }),
+    ("load a BPF program", || {
+        call(libc::SYS_bpf, [5, 0, 0, 0, 0, 0])
+    }),
+    ("memory that can be executed", || {
+        call(
+            libc::SYS_mmap,
+            [
+                0,
+                4096,
+                (libc::PROT_READ | libc::PROT_EXEC) as usize,
+                (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize,
+                usize::MAX,
+                0,
+            ],
+        )
+    }),
+    ("make memory executable", || {
+        call(
+            libc::SYS_mprotect,
+            [0, 4096, libc::PROT_EXEC as usize, 0, 0, 0],
+        )
+    }),
+    ("allow dumps again", || {
+        call(
+            libc::SYS_prctl,
+            [libc::PR_SET_DUMPABLE as usize, 1, 0, 0, 0, 0],
+        )
+    }),
+    ("raise a limit", || {
+        let limit: [u64; 2] = [u64::MAX; 2];
+        call(
+            libc::SYS_prlimit64,
+            [
+                0,
+                libc::RLIMIT_CORE as usize,
+                limit.as_ptr().addr(),
+                0,
+                0,
+                0,
+            ],
+        )
+    }),
+    ("bind another thread to a CPU", || {
+        call(libc::SYS_sched_setaffinity, [1, 0, 0, 0, 0, 0])
+    }),
+    ("another user", || {
+        call(libc::SYS_setuid, [1, 0, 0, 0, 0, 0])
+    }),
+    ("set the clock", || {
+        call(libc::SYS_clock_settime, [0, 0, 0, 0, 0, 0])
+    }),
+    ("swap files", || call(libc::SYS_swapon, [0, 0, 0, 0, 0, 0])),
+    ("the kernel's log", || {
+        call(libc::SYS_syslog, [3, 0, 0, 0, 0, 0])
+    }),
+];
+
+fn role(name: &str) -> Role {
+    let named = Role::ALL
+        .into_iter()
+        .find(|role| format!("{role:?}") == name);
+    named.expect("a role")
+}
+
+/// A folder of this test's own, as a process has for its sockets.
+fn folder() -> PathBuf {
+    std::env::temp_dir().join("adit-taken-over")
+}
+
+/// In the child: the sandbox, a thread of the role, and what it tries.
+#[test]
+fn taken_over() {
+    let Ok(what) = std::env::var(CHILD) else {
+        return;
+    };
+    let (name, attempt) = what.split_once(' ').expect("a role and an attempt");
+    let role = role(name);
+    let folders = Folders {
+        own: vec![folder()],
+        removable_in: None,
+    };
+    let otherwise = match attempt {
+        // Debug builds have this.
+        "live on, or be killed" => Otherwise::Kill,
+        _ => Otherwise::Refuse,
+    };
+    begin_with(&folders, otherwise).expect("a sandbox");
+    assert!(adit_sandbox::parts().system_calls);
+    println!("files={}", adit_sandbox::parts().files);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            confine(role).expect("confined");
+            match (attempt, attempt.parse()) {
+                ("fault", _) => fault(),
+                ("abort", _) => std::process::abort(),
+                ("exit", _) => std::process::exit(7),
+                ("overflow", _) => println!("{}", overflow(&[0; 1024])),
+                ("live on" | "live on, or be killed", _) => live_on(),
+                (_, Ok(number)) => {
+                    let result = call(number, [0; 6]);
+                    println!("the process lives: {result:?}");
+                }
+                _ => {
+                    for (name, attempt) in ATTEMPTS {
+                        println!("{name}={:?}", attempt());
+                    }
+                }
+            }
+        });
+        thread.join().expect("no panic");
+    });
+}
+
+fn fault() {
+    let nothing = std::ptr::without_provenance::<u8>(8);
+    // SAFETY: none: nothing is there, which is what the test is about.
+    println!("{}", unsafe { nothing.read_volatile() });
+}
+
+/// Uses up the stack.
+#[expect(unconditional_recursion, reason = "that is what the test is about")]
+fn overflow(before: &[u8; 1024]) -> u64 {
+    let mut more = *before;
+    more[0] = more[0].wrapping_add(1);
+    overflow(std::hint::black_box(&more)) + u64::from(more[1])
+}
+
+/// What happens seldom in a thread, and must not end the process.
+fn live_on() {
+    let panicked = std::panic::catch_unwind(|| panic!("it tells where"));
+    assert!(panicked.is_err());
+    // By brk(2) and mmap(2), mremap(2), munmap(2), and madvise(2) or mprotect(2).
+    let small: Vec<Box<[u8]>> = (1..2000).map(|len| vec![1; len].into()).collect();
+    let mut large = vec![1_u8; 64 << 20];
+    large.resize(128 << 20, 2);
+    large.truncate(1 << 10);
+    large.shrink_to_fit();
+    let len: usize = small.iter().map(|one| one.len()).sum();
+    drop(small);
+    let no_memory = Vec::<u8>::new().try_reserve_exact(1 << 46);
+    assert!(no_memory.is_err());
+    eprintln!(
+        "{:?} {:?}",
+        std::time::Instant::now(),
+        std::time::SystemTime::now()
+    );
+    assert_eq!(
+        call(libc::SYS_clock_gettime, [0, 0, 0, 0, 0, 0]),
+        Err(libc::EFAULT)
+    );
+    std::thread::yield_now();
+    println!("lives on with {}", large.len() + len);
+}
+
+fn child(role: Role, attempt: &str) -> Output {
+    std::fs::create_dir_all(folder()).expect("a folder");
+    let output = Command::new("timeout")
+        .args(["-s", "KILL", "60"])
+        .arg(std::env::current_exe().expect("this program"))
+        .env("RUST_BACKTRACE", "full")
+        .args(["--exact", "sys::sandbox_tests::taken_over", "--nocapture"])
+        .env(CHILD, format!("{role:?} {attempt}"))
+        .output();
+    output.expect("it starts")
+}
+
+#[test]
+fn a_thread_that_is_taken_over_opens_starts_and_reads_nothing() {
+    for role in [Role::Packets, Role::Control, Role::Sockets, Role::Main] {
+        let output = child(role, "all");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{role:?}: {told}");
+        for (name, _) in ATTEMPTS {
+            let refused = format!("{name}=Err({})", libc::EPERM);
+            assert!(
+                told.lines().any(|line| line == refused),
+                "{role:?}: {name}: {told}"
+            );
+        }
+    }
+}
+
+/// The keeper can open, bind and load; its limits are those of the process.
+#[test]
+fn the_keeper_stays_within_the_limits_of_the_process() {
+    let output = child(Role::Keeper, "all");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{told}");
+    let result = |name: &str| {
+        let line = (told.lines()).find_map(|line| line.strip_prefix(&format!("{name}=")));
+        line.unwrap_or_else(|| panic!("{name}: {told}")).to_owned()
+    };
+    for (name, _) in ATTEMPTS
+        .iter()
+        .filter(|(name, _)| !OF_KEEPER.contains(name))
+    {
+        assert_eq!(result(name), format!("Err({})", libc::EPERM), "{name}");
+    }
+    if told.contains("files=false") {
+        assert!(
+            !std::env::var("CI").is_ok_and(|ci| !ci.is_empty()),
+            "this kernel has no Landlock"
+        );
+        return;
+    }
+    for name in [
+        "open a file",
+        "read the memory of another process",
+        "make a directory",
+        "signal another process",
+    ] {
+        let refused = [libc::EACCES, libc::EPERM].map(|errno| format!("Err({errno})"));
+        assert!(refused.contains(&result(name)), "{name}: {}", result(name));
+    }
+    assert!(result("open a file of this process").starts_with("Ok"));
+}
+
+/// Of the attempts, those that the keeper's filter lets through, at least as far as it can see.
+const OF_KEEPER: [&str; 13] = [
+    "load a BPF program",
+    "open a file",
+    "open a file of this process",
+    "read the memory of another process",
+    "make a directory",
+    "remove a file",
+    "netlink",
+    "an IPv4 socket",
+    "a UNIX socket",
+    "connect",
+    "setsockopt",
+    "ioctl",
+    "pidfd_open",
+];
+
+#[test]
+fn what_only_an_intruder_calls_ends_the_process() {
+    for role in [Role::Packets, Role::Control, Role::Sockets, Role::Main] {
+        for call in INTRUDER {
+            let output = child(role, &call.number.to_string());
+            let told = String::from_utf8_lossy(&output.stdout).into_owned();
+            let signal = output.status.signal();
+            assert_eq!(
+                signal,
+                Some(libc::SIGSYS),
+                "{role:?}: {}: {told}",
+                call.name()
+            );
+        }
+    }
+}
+
+/// It does not fault for ever, since the handler of the fault may not be set to another.
+#[test]
+fn a_confined_thread_that_fails_ends_the_process() {
+    for role in [Role::Packets, Role::Control, Role::Sockets, Role::Main] {
+        for failure in ["fault", "abort", "overflow", "exit"] {
+            let output = child(role, failure);
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            match (role, failure) {
+                // The main thread may end the process.
+                (Role::Main, "exit") => assert_eq!(output.status.code(), Some(7), "{told}"),
+                _ => {
+                    let signal = output.status.signal();
+                    assert_eq!(signal, Some(libc::SIGSYS), "{role:?}: {failure}: {told}");
+                }
+            }
+            let overflows = told.contains("has overflowed its stack");
+            assert_eq!(overflows, failure == "overflow", "{told}");
+        }
+    }
+    for failure in ["fault", "abort", "overflow"] {
+        let output = child(Role::Keeper, failure);
+        let signal = output.status.signal();
+        assert!(
+            signal.is_some_and(|signal| signal != libc::SIGKILL),
+            "{failure}: {signal:?}"
+        );
+    }
+}
+
+#[test]
+fn a_confined_thread_panics_and_allocates_as_any_other() {
+    for role in Role::ALL {
+        for attempt in ["live on", "live on, or be killed"] {
+            let output = child(role, attempt);
+            let told = [output.stdout, output.stderr].concat();
+            let told = String::from_utf8_lossy(&told).into_owned();
+            assert!(output.status.success(), "{role:?}: {told}");
+            assert!(told.contains("lives on with"), "{role:?}: {told}");
+            assert!(told.contains("it tells where"), "{role:?}: {told}");
+        }
+    }
+}

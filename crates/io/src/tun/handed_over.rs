@@ -1,0 +1,89 @@
+//! A TUN device that goes from one process to another: the same queues, with what waits in them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, OnceLock};
+
+use super::egress::{Egress, LAYOUT, QUEUES};
+use super::fair_queues::FairQueues;
+use super::{Tun, context};
+use crate::Offloads;
+use crate::sys::os::{self, IfReq};
+
+/// What another process has to know to go on with a TUN, besides its descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunState {
+    /// Those in force.
+    pub offloads: Offloads,
+    /// It was opened for several queues that peers share.
+    pub fair: bool,
+    /// Queues besides the first that are open.
+    pub queues: u32,
+    /// The version of the program that limits the queues, if there is one.
+    pub limit: Option<u32>,
+    /// Another process has queues of the device.
+    pub has_other_queues: bool,
+}
+
+impl Tun {
+    /// What another process needs to go on with this device. This one has processed all that it
+    /// read, and reads nothing meanwhile.
+    pub fn state(&self) -> (TunState, Vec<BorrowedFd<'_>>) {
+        let egress = self.egress.get();
+        let fair = self.fair.iter().flat_map(|fair| fair.fds(egress));
+        let mut fds = vec![self.fd.as_fd()];
+        fds.extend(fair);
+        let state = TunState {
+            offloads: self.offloads,
+            fair: self.fair.is_some(),
+            queues: u32::try_from(fds.len() - 1).unwrap_or(u32::MAX),
+            limit: egress.map(|_| LAYOUT),
+            has_other_queues: self.has_other_queues,
+        };
+        fds.extend(egress.into_iter().flat_map(Egress::fds));
+        (state, fds)
+    }
+
+    /// Goes on with the device of another process, which [`Self::state`] described there. It still
+    /// says where packets come from to that process: see [`Self::follow_arrivals`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if these are not the descriptors of such a device; those of epoll_create(2) and
+    /// mmap(2).
+    pub fn take_over(state: TunState, fds: Vec<OwnedFd>) -> io::Result<Self> {
+        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "these are no queues of a TUN");
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or_else(wrong);
+        let fd = next()?;
+        let mut request = IfReq::new("")?;
+        os::ioctl_ifreq(fd.as_fd(), libc::TUNGETIFF, &mut request)
+            .map_err(|error| context(error, "a descriptor that was handed over is no TUN"))?;
+        let fair = match state.fair {
+            true => Some(FairQueues::new(&fd)?),
+            false => None,
+        };
+        match (&fair, usize::try_from(state.queues)) {
+            (_, Ok(0)) => {}
+            (Some(fair), Ok(QUEUES)) => fair.open(&mut next)?,
+            _ => return Err(wrong()),
+        }
+        let egress = OnceLock::new();
+        if let Some(layout) = state.limit {
+            let program = [next()?, next()?];
+            // Another version's goes when that process does.
+            if layout == LAYOUT {
+                let _ = egress.set(Egress::take_over(program, state.fair)?);
+            }
+        }
+        Ok(Self {
+            fd,
+            offloads: state.offloads,
+            last_arrival: OnceLock::new(),
+            egress,
+            fair,
+            has_other_queues: state.has_other_queues,
+            control: Mutex::default(),
+        })
+    }
+}
