@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         }
                     }
                     // What was kept is sealed now, or dropped.
-                    Output::SessionReady { .. } | Output::DropStaged { .. } => {}
+                    Output::SessionReady { .. } | Output::DropStaged { .. } | Output::Event(_) => {}
                 }
             }
         }

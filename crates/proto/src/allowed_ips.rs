@@ -1,4 +1,5 @@
 use std::net::IpAddr;
+use std::ops::{BitXor, Shr};
 use std::sync::Arc;
 
 use crate::config::Cidr;
@@ -6,33 +7,23 @@ use crate::config::Cidr;
 /// Address blocks and their owners, with longest-prefix match for IPv4 and IPv6 (whitepaper 2,
 /// cryptokey routing).
 ///
-/// A path-compressed binary trie whose nodes are shared between clones: a clone is two pointers,
-/// and a change copies only the nodes on the way to the block. That makes snapshots for the shards
-/// cheap at any size.
+/// A trie of which each node decides six bits of the address (a tree bitmap, after Eatherton,
+/// Varghese and Dittia); nodes that would decide nothing are left out. Half a million hosts side by
+/// side are four nodes deep. Nodes are shared between clones: a clone is two pointers, and a change
+/// copies only the nodes on the way to the block. That makes snapshots for the shards cheap at any
+/// size.
 #[derive(Clone)]
 pub struct AllowedIps<T> {
-    v4: Link<T>,
-    v6: Link<T>,
+    v4: Trie<u32, T>,
+    v6: Trie<u128, T>,
     len: usize,
-}
-
-type Link<T> = Option<Arc<Node<T>>>;
-
-/// A block. Bits stand at the top of `bits` for both families; the rest is zero.
-#[derive(Clone)]
-struct Node<T> {
-    bits: u128,
-    len: u8,
-    /// `None` where two blocks diverge at a prefix that is no block itself.
-    owner: Option<T>,
-    children: [Link<T>; 2],
 }
 
 impl<T> Default for AllowedIps<T> {
     fn default() -> Self {
         Self {
-            v4: None,
-            v6: None,
+            v4: Trie(None),
+            v6: Trie(None),
             len: 0,
         }
     }
@@ -42,24 +33,10 @@ impl<T: Clone> AllowedIps<T> {
     /// The owner of the longest block that contains the address.
     #[inline]
     pub fn lookup(&self, ip: IpAddr) -> Option<&T> {
-        let (mut link, bits) = match ip {
-            IpAddr::V4(ip) => (&self.v4, u128::from(u32::from(ip)) << 96),
-            IpAddr::V6(ip) => (&self.v6, u128::from(ip)),
-        };
-        let mut found = None;
-        while let Some(node) = link {
-            if common_len(node.bits, bits) < node.len {
-                break;
-            }
-            if node.owner.is_some() {
-                found = node.owner.as_ref();
-            }
-            if node.len == 128 {
-                break;
-            }
-            link = &node.children[bit(bits, node.len)];
+        match ip {
+            IpAddr::V4(ip) => self.v4.lookup(ip.into()),
+            IpAddr::V6(ip) => self.v6.lookup(ip.into()),
         }
-        found
     }
 
     /// How many blocks there are.
@@ -74,141 +51,392 @@ impl<T: Clone> AllowedIps<T> {
 
     /// Gives the block to `owner` and returns the owner that it had.
     pub fn insert(&mut self, block: Cidr, owner: T) -> Option<T> {
-        let (root, bits, len) = self.place(block);
-        let before = insert(root, bits, len, owner);
+        let len = block.prefix_len();
+        let before = match block.addr() {
+            IpAddr::V4(ip) => self.v4.insert(Block::new(ip.into(), len), owner),
+            IpAddr::V6(ip) => self.v6.insert(Block::new(ip.into(), len), owner),
+        };
         self.len += usize::from(before.is_none());
         before
     }
 
     /// Takes exactly this block away and returns its owner.
     pub fn remove(&mut self, block: Cidr) -> Option<T> {
-        let (root, bits, len) = self.place(block);
-        let before = remove(root, bits, len);
+        let len = block.prefix_len();
+        let before = match block.addr() {
+            IpAddr::V4(ip) => self.v4.remove(Block::new(ip.into(), len)),
+            IpAddr::V6(ip) => self.v6.remove(Block::new(ip.into(), len)),
+        };
         self.len -= usize::from(before.is_some());
         before
     }
-
-    fn place(&mut self, block: Cidr) -> (&mut Link<T>, u128, u8) {
-        match block.addr() {
-            IpAddr::V4(ip) => (
-                &mut self.v4,
-                u128::from(u32::from(ip)) << 96,
-                block.prefix_len(),
-            ),
-            IpAddr::V6(ip) => (&mut self.v6, u128::from(ip), block.prefix_len()),
-        }
-    }
 }
 
-/// What is left of tables that nobody uses any more. Freeing a million nodes takes a tenth of a
-/// second, so that it is done in pieces.
-pub(crate) struct Garbage<T>(Vec<Arc<Node<T>>>);
+/// What is left of tables that nobody uses any more. Freeing half a million owners takes a tenth of
+/// a second, so that it is done in pieces.
+pub(crate) struct Garbage<T> {
+    v4: Vec<Link<u32, T>>,
+    v6: Vec<Link<u128, T>>,
+}
 
 impl<T> Default for Garbage<T> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self {
+            v4: Vec::new(),
+            v6: Vec::new(),
+        }
     }
 }
 
 impl<T> Garbage<T> {
     pub(crate) fn add(&mut self, table: AllowedIps<T>) {
-        self.0.extend(table.v4);
-        self.0.extend(table.v6);
+        self.v4.extend(table.v4.0);
+        self.v6.extend(table.v6.0);
     }
 
-    /// Frees so many nodes at most, and returns whether there are more. Nodes that another table
-    /// shares stay.
-    pub(crate) fn free(&mut self, nodes: usize) -> bool {
-        for _ in 0..nodes {
-            let Some(node) = self.0.pop() else {
-                return false;
-            };
-            if let Some(node) = Arc::into_inner(node) {
-                self.0.extend(node.children.into_iter().flatten());
-            }
-        }
-        !self.0.is_empty()
+    /// Frees about so many nodes and owners, and returns whether there are more. Nodes that another
+    /// table shares stay.
+    pub(crate) fn free(&mut self, count: usize) -> bool {
+        let left = free(&mut self.v4, count);
+        free(&mut self.v6, left);
+        !self.v4.is_empty() || !self.v6.is_empty()
     }
 }
 
-fn insert<T: Clone>(link: &mut Link<T>, bits: u128, len: u8, owner: T) -> Option<T> {
-    let Some(shared) = link else {
-        *link = Some(Node::leaf(bits, len, owner));
-        return None;
-    };
-    let common = common_len(shared.bits, bits).min(len).min(shared.len);
-    if common == shared.len {
-        let node = Arc::make_mut(shared);
-        if len == node.len {
-            return node.owner.replace(owner);
+/// Returns how many more may be freed.
+fn free<A, T>(links: &mut Vec<Link<A, T>>, count: usize) -> usize {
+    let mut left = count;
+    while left > 0 {
+        let Some(link) = links.pop() else {
+            break;
+        };
+        left -= 1;
+        if let Some(node) = Arc::into_inner(link) {
+            left = left.saturating_sub(node.owners.len());
+            links.extend(node.children);
         }
-        return insert(&mut node.children[bit(bits, node.len)], bits, len, owner);
     }
-    // The block and this node diverge after `common` bits: a new node takes this one's place above
-    // both.
-    let below = link.take();
-    let below_bits = below.as_ref().map_or(0, |node| node.bits);
-    let mut parting = Node {
-        bits: bits & mask(common),
-        len: common,
-        owner: None,
-        children: [None, None],
-    };
-    parting.children[bit(below_bits, common)] = below;
-    if common == len {
-        parting.owner = Some(owner);
-    } else {
-        parting.children[bit(bits, common)] = Some(Node::leaf(bits, len, owner));
+    left
+}
+
+/// An address as a number.
+trait Address: Copy + PartialEq + BitXor<Output = Self> + Shr<u32, Output = Self> {
+    const BITS: u32;
+    /// The lowest bits.
+    fn low(self) -> u32;
+    /// The highest bit that is set.
+    fn highest(self) -> Option<u32>;
+}
+
+impl Address for u32 {
+    const BITS: u32 = u32::BITS;
+    fn low(self) -> u32 {
+        self
     }
-    *link = Some(Arc::new(parting));
+    fn highest(self) -> Option<u32> {
+        self.checked_ilog2()
+    }
+}
+
+impl Address for u128 {
+    const BITS: u32 = u128::BITS;
+    #[expect(clippy::cast_possible_truncation, reason = "only these are asked for")]
+    fn low(self) -> u32 {
+        self as u32
+    }
+    fn highest(self) -> Option<u32> {
+        self.checked_ilog2()
+    }
+}
+
+/// How many bits a node decides. The lowest nodes decide the lowest bits, so that hosts side by
+/// side share one.
+const STRIDE: u32 = 6;
+const CHILDREN: u32 = 1 << STRIDE;
+
+/// The bits that a node decides which stands `shift` bits above the lowest.
+#[inline]
+fn index<A: Address>(addr: A, shift: u32) -> u32 {
+    (addr >> shift).low() % CHILDREN
+}
+
+/// A block, and where it stands.
+#[derive(Clone, Copy)]
+struct Block<A> {
+    addr: A,
+    /// That of its node.
+    shift: u32,
+    /// Among the blocks of its node: those of one bit are 2 and 3, those of two bits 4 to 7, and
+    /// those of all six bits 64 to 127.
+    number: u32,
+}
+
+impl<A: Address> Block<A> {
+    fn new(addr: A, len: u8) -> Self {
+        let host_bits = A::BITS - u32::from(len);
+        let shift = host_bits / STRIDE * STRIDE;
+        Self {
+            addr,
+            shift,
+            number: (CHILDREN + index(addr, shift)) >> (host_bits - shift),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Trie<A, T>(Option<Link<A, T>>);
+
+type Link<A, T> = Arc<Node<A, T>>;
+
+/// The blocks that end within six bits of an address, and the nodes below.
+#[derive(Clone)]
+struct Node<A, T> {
+    /// The bits above its own are those of all addresses below.
+    addr: A,
+    /// How many bits stand below its own: a multiple of [`STRIDE`].
+    shift: u32,
+    /// Which blocks there are with all six bits, by index, and with fewer, by number.
+    long: u64,
+    short: u64,
+    /// Which children there are, by index.
+    below: u64,
+    /// Of the long blocks, then of the short ones.
+    owners: Box<[T]>,
+    children: Box<[Link<A, T>]>,
+}
+
+impl<A: Address, T: Clone> Trie<A, T> {
+    #[inline]
+    fn lookup(&self, addr: A) -> Option<&T> {
+        let mut found = None;
+        let mut link = self.0.as_ref();
+        while let Some(node) = link {
+            if node.addr_above() != addr >> node.shift >> STRIDE {
+                break;
+            }
+            let index = index(addr, node.shift);
+            if let Some(number) = node.longest(index) {
+                found = Some((node, number));
+            }
+            link = node.child(index);
+        }
+        let (node, number) = found?;
+        node.owners.get(node.place(number))
+    }
+
+    fn insert(&mut self, block: Block<A>, owner: T) -> Option<T> {
+        match &mut self.0 {
+            Some(root) => insert(root, block, owner),
+            empty => {
+                *empty = Some(Node::of(block, owner));
+                None
+            }
+        }
+    }
+
+    fn remove(&mut self, block: Block<A>) -> Option<T> {
+        let root = self.0.as_mut()?;
+        let before = remove(root, block);
+        if !is_needed(root) {
+            self.0 = None;
+        }
+        before
+    }
+}
+
+/// How far up the node stands that has both the node and the block below it, or is the node.
+fn common_shift<A: Address, T>(node: &Node<A, T>, block: Block<A>) -> u32 {
+    let parting = (node.addr ^ block.addr).highest().unwrap_or(0);
+    node.shift.max(block.shift).max(parting / STRIDE * STRIDE)
+}
+
+fn insert<A: Address, T: Clone>(link: &mut Link<A, T>, block: Block<A>, owner: T) -> Option<T> {
+    let shift = common_shift(link, block);
+    if shift != link.shift {
+        let mut above = Node::new(block.addr, shift);
+        above.add_child(index(link.addr, shift), Arc::clone(link));
+        *link = Arc::new(above);
+    }
+    let node = Arc::make_mut(link);
+    if block.shift == shift {
+        return node.set(block.number, owner);
+    }
+    let index = index(block.addr, shift);
+    if let Some(child) = node.child_mut(index) {
+        return insert(child, block, owner);
+    }
+    node.add_child(index, Node::of(block, owner));
     None
 }
 
-fn remove<T: Clone>(link: &mut Link<T>, bits: u128, len: u8) -> Option<T> {
-    let shared = link.as_mut()?;
-    if shared.len > len || common_len(shared.bits, bits) < shared.len {
+fn remove<A: Address, T: Clone>(link: &mut Link<A, T>, block: Block<A>) -> Option<T> {
+    let shift = link.shift;
+    if common_shift(link, block) != shift {
         return None;
     }
-    let node = Arc::make_mut(shared);
-    let before = if node.len == len {
-        node.owner.take()
-    } else {
-        remove(&mut node.children[bit(bits, node.len)], bits, len)
-    };
-    // A node without an owner and with fewer than two children is removed.
-    if node.owner.is_none() {
-        match &mut node.children {
-            [None, only] | [only, None] => *link = only.take(),
-            _ => {}
-        }
+    let node = Arc::make_mut(link);
+    if block.shift == shift {
+        return node.take(block.number);
+    }
+    let index = index(block.addr, shift);
+    let child = node.child_mut(index)?;
+    let before = remove(child, block);
+    if !is_needed(child) {
+        node.remove_child(index);
     }
     before
 }
 
-impl<T> Node<T> {
-    fn leaf(bits: u128, len: u8, owner: T) -> Arc<Self> {
-        Arc::new(Self {
-            bits,
-            len,
-            owner: Some(owner),
-            children: [None, None],
-        })
+/// Whether there is something in a node or below it. A node that decides nothing gives way to the
+/// only one below it.
+fn is_needed<A, T>(link: &mut Link<A, T>) -> bool {
+    if !link.owners.is_empty() {
+        return true;
+    }
+    if let [only] = &*link.children {
+        *link = Arc::clone(only);
+    }
+    !(link.owners.is_empty() && link.children.is_empty())
+}
+
+impl<A: Address, T> Node<A, T> {
+    fn new(addr: A, shift: u32) -> Self {
+        Self {
+            addr,
+            shift,
+            long: 0,
+            short: 0,
+            below: 0,
+            owners: Box::default(),
+            children: Box::default(),
+        }
+    }
+
+    /// One with only this block.
+    fn of(block: Block<A>, owner: T) -> Link<A, T> {
+        let mut node = Self::new(block.addr, block.shift);
+        node.set(block.number, owner);
+        Arc::new(node)
+    }
+
+    #[inline]
+    fn addr_above(&self) -> A {
+        self.addr >> self.shift >> STRIDE
+    }
+
+    /// The number of the longest block that contains the addresses with this index.
+    #[inline]
+    fn longest(&self, index: u32) -> Option<u32> {
+        if self.long & 1 << index != 0 {
+            return Some(CHILDREN + index);
+        }
+        let containing = self.short & CONTAINING[index as usize % CONTAINING.len()];
+        containing.checked_ilog2()
+    }
+
+    #[inline]
+    fn child(&self, index: u32) -> Option<&Link<A, T>> {
+        if self.below & 1 << index == 0 {
+            return None;
+        }
+        self.children.get(ones_below(self.below, index))
+    }
+
+    fn child_mut(&mut self, index: u32) -> Option<&mut Link<A, T>> {
+        if self.below & 1 << index == 0 {
+            return None;
+        }
+        self.children.get_mut(ones_below(self.below, index))
+    }
+
+    fn add_child(&mut self, index: u32, child: Link<A, T>) {
+        self.below |= 1 << index;
+        let place = ones_below(self.below, index);
+        insert_at(&mut self.children, place, child);
+    }
+
+    fn remove_child(&mut self, index: u32) {
+        self.below &= !(1 << index);
+        remove_at(&mut self.children, ones_below(self.below, index));
+    }
+
+    /// Where the owner of a block stands.
+    #[inline]
+    fn place(&self, number: u32) -> usize {
+        if number >= CHILDREN {
+            ones_below(self.long, number - CHILDREN)
+        } else {
+            self.long.count_ones() as usize + ones_below(self.short, number)
+        }
+    }
+
+    fn has(&self, number: u32) -> bool {
+        (u128::from(self.long) << CHILDREN | u128::from(self.short)) & 1 << number != 0
+    }
+
+    fn flip(&mut self, number: u32) {
+        if number >= CHILDREN {
+            self.long ^= 1 << (number - CHILDREN);
+        } else {
+            self.short ^= 1 << number;
+        }
+    }
+
+    fn set(&mut self, number: u32, owner: T) -> Option<T> {
+        let place = self.place(number);
+        if self.has(number) {
+            return Some(std::mem::replace(&mut self.owners[place], owner));
+        }
+        self.flip(number);
+        insert_at(&mut self.owners, place, owner);
+        None
+    }
+
+    fn take(&mut self, number: u32) -> Option<T> {
+        if !self.has(number) {
+            return None;
+        }
+        self.flip(number);
+        let place = self.place(number);
+        Some(remove_at(&mut self.owners, place))
     }
 }
 
-/// How many leading bits two addresses share, at most 128.
+/// By index, the numbers of the shorter blocks that contain it.
+const CONTAINING: [u64; CHILDREN as usize] = {
+    let mut containing = [0; CHILDREN as usize];
+    let mut index = 0;
+    while index < CHILDREN {
+        let mut number = (CHILDREN + index) >> 1;
+        while number > 1 {
+            containing[index as usize] |= 1 << number;
+            number >>= 1;
+        }
+        index += 1;
+    }
+    containing
+};
+
+/// How many of the bits below `bit` are set. Often all are: counting takes a dozen instructions.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "at most 128")]
-fn common_len(a: u128, b: u128) -> u8 {
-    (a ^ b).leading_zeros() as u8
+fn ones_below(bits: u64, bit: u32) -> usize {
+    if bits == u64::MAX {
+        return bit as usize;
+    }
+    (bits & ((1 << bit) - 1)).count_ones() as usize
 }
 
-/// The bit behind a prefix of `len` < 128 bits.
-#[inline]
-fn bit(bits: u128, len: u8) -> usize {
-    usize::from(bits << len >> 127 != 0)
+/// These lists are as long as they need to be: there are a million of them.
+fn insert_at<T>(list: &mut Box<[T]>, place: usize, item: T) {
+    let mut items = std::mem::take(list).into_vec();
+    items.reserve_exact(1);
+    items.insert(place, item);
+    *list = items.into_boxed_slice();
 }
 
-fn mask(len: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
+fn remove_at<T>(list: &mut Box<[T]>, place: usize) -> T {
+    let mut items = std::mem::take(list).into_vec();
+    let item = items.remove(place);
+    *list = items.into_boxed_slice();
+    item
 }

@@ -8,6 +8,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::crypto;
 use crate::drops::DropReason;
+use crate::{Failure, Liveness};
 
 /// A secret of 32 bytes, zeroized when dropped and never printed.
 ///
@@ -233,10 +234,31 @@ pub struct PeerStatus {
     pub tx_bytes: u64,
     /// Packets dropped, by reason; only reasons that occurred.
     pub drops: Vec<(DropReason, u64)>,
+    /// The longest packet that the path to it was found to take, if it is shorter than what the
+    /// interface takes.
+    pub path_mtu: Option<u16>,
     /// Seconds; 0 is off.
     pub persistent_keepalive: u16,
     /// Sorted.
     pub allowed_ips: Vec<Cidr>,
+    /// How handshakes with it went; the UAPI does not tell.
+    pub handshakes: Option<PeerHandshakes>,
+}
+
+/// How handshakes with one peer went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerHandshakes {
+    /// Whether the peer is there.
+    pub state: Liveness,
+    /// When the last initiation to it was made, since the Unix epoch.
+    pub last_attempt: Option<Duration>,
+    /// Initiations that left and were not answered, since the last session or the last that was
+    /// given up.
+    pub unanswered: u32,
+    /// The last one that failed.
+    pub last_failure: Option<Failure>,
+    /// From the last initiation that was answered to its response.
+    pub latency: Option<Duration>,
 }
 
 impl PeerStatus {
@@ -250,8 +272,10 @@ impl PeerStatus {
             rx_bytes: 0,
             tx_bytes: 0,
             drops: Vec::new(),
+            path_mtu: None,
             persistent_keepalive: 0,
             allowed_ips: Vec::new(),
+            handshakes: None,
         }
     }
 }

@@ -147,6 +147,11 @@ impl Stamper {
     }
 }
 
+/// Whether a sender says that it has a cookie: mac2 is zero without one (5.4.4).
+pub(crate) fn has_mac2(message: &[u8]) -> bool {
+    split(message).2 != [0; MAC_LEN]
+}
+
 /// What mac1 signs, mac1, mac2.
 fn split(message: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let (signed, macs) = message.split_at(message.len() - MACS_LEN);

@@ -5,7 +5,6 @@ use blake2::digest::{FixedOutput, KeyInit, Update};
 use blake2::{Blake2s256, Blake2sMac};
 use chacha20poly1305::aead::AeadInOut;
 use chacha20poly1305::{ChaCha20Poly1305, Tag, XChaCha20Poly1305};
-use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
 use crate::config::Secret;
@@ -80,15 +79,56 @@ const STACK_DEPTH: usize = 16 << 10;
 
 /// The public key of a private key.
 pub(crate) fn public_key(secret: &[u8; 32]) -> [u8; 32] {
-    x25519_dalek::PublicKey::from(&StaticSecret::from(*secret)).to_bytes()
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if graviola::util::is_cpu_supported() {
+        return assembly::public_key(secret);
+    }
+    portable::public_key(secret)
 }
 
 /// DH, unless the result is all zero: then the public key has low order and the result no secret.
 pub(crate) fn dh(secret: &Secret, public: &[u8; 32]) -> Option<Zeroized> {
-    let shared = StaticSecret::from(*secret.bytes()).diffie_hellman(&(*public).into());
-    shared
-        .was_contributory()
-        .then(|| Zeroizing::new(shared.to_bytes()))
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if graviola::util::is_cpu_supported() {
+        return assembly::dh(secret.bytes(), public);
+    }
+    portable::dh(secret.bytes(), public)
+}
+
+/// Curve25519 in assembly that is proven to be right (s2n-bignum's): twice as fast. It needs ADX
+/// and AVX2, or ARM's cryptographic extension.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod assembly {
+    use super::{Zeroized, Zeroizing};
+    use graviola::key_agreement::x25519::{PublicKey, StaticPrivateKey};
+
+    pub(super) fn public_key(secret: &[u8; 32]) -> [u8; 32] {
+        let secret = StaticPrivateKey::from_array(secret);
+        secret.public_key().as_bytes()
+    }
+
+    pub(super) fn dh(secret: &[u8; 32], public: &[u8; 32]) -> Option<Zeroized> {
+        let secret = StaticPrivateKey::from_array(secret);
+        let shared = secret.diffie_hellman(&PublicKey::from_array(public));
+        Some(Zeroizing::new(shared.ok()?.0))
+    }
+}
+
+/// Curve25519 for every CPU.
+mod portable {
+    use super::{Zeroized, Zeroizing};
+    use x25519_dalek::{PublicKey, StaticSecret};
+
+    pub(super) fn public_key(secret: &[u8; 32]) -> [u8; 32] {
+        PublicKey::from(&StaticSecret::from(*secret)).to_bytes()
+    }
+
+    pub(super) fn dh(secret: &[u8; 32], public: &[u8; 32]) -> Option<Zeroized> {
+        let shared = StaticSecret::from(*secret).diffie_hellman(&(*public).into());
+        shared
+            .was_contributory()
+            .then(|| Zeroizing::new(shared.to_bytes()))
+    }
 }
 
 /// AEAD with counter 0, in place; returns the tag.

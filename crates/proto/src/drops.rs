@@ -26,6 +26,9 @@ explained_enum! {
         RoutingLoop => "routing_loop",
         /// Outbound: the packet does not fit a UDP datagram.
         TooBig => "too_big",
+        /// Outbound: the packet is longer than the path to the peer takes, as probes have shown, and
+        /// its sender was told so by ICMP. A few at the beginning of a connection are as it should be.
+        PathMtu => "path_mtu",
         /// Outbound: waited for a handshake, and the queue was full or the handshake given up.
         Staged => "staged",
         /// Outbound: the session ended between choosing it and sealing.
@@ -51,7 +54,8 @@ explained_enum! {
         UnknownSession => "unknown_session",
         /// Inbound: the tag is wrong.
         NotAuthentic => "not_authentic",
-        /// Inbound: the counter was seen before or is too old.
+        /// Inbound: the counter was seen before or is too old. Anybody can send such, so it counts
+        /// under no peer, unless two threads had the same packet at the same time.
         Replayed => "replayed",
         /// Inbound: what was sealed is no IP packet.
         MalformedPacket => "malformed_packet",
@@ -79,6 +83,27 @@ explained_enum! {
     }
 }
 
+explained_enum! {
+    /// Where packets came from and where they got to: see [`books`].
+    pub enum PassedKind {
+        /// Outbound: packets read from the TUN; each that a GSO packet holds counts.
+        FromTun => "from_tun",
+        /// Outbound: packets from the TUN that the kernel took, sealed. Keepalives, probes and
+        /// handshake messages are not among them.
+        Sent => "sent",
+        /// Inbound: datagrams of all kinds that the sockets gave.
+        Received => "received",
+        /// Inbound: handshake messages, good or bad, that did not find their queue full.
+        HandshakeMessages => "handshake_messages",
+        /// Inbound: authentic data messages without a packet.
+        Keepalives => "keepalives",
+        /// Inbound: answers to our probes of a path's MTU.
+        ProbeAnswers => "probe_answers",
+        /// Inbound: packets that the TUN took; each that a GRO packet holds counts.
+        ToTun => "to_tun",
+    }
+}
+
 impl IgnoredKind {
     /// The kind of a packet that no peer's allowed IPs contain; `None` if it was meant for a peer.
     fn of(destination: IpAddr) -> Option<Self> {
@@ -94,11 +119,86 @@ impl IgnoredKind {
     }
 }
 
-/// One counter per [`DropReason`] and [`IgnoredKind`], written by one shard and read by anyone.
+/// A counter of an interface.
+#[derive(Clone, Copy, Debug)]
+pub enum Counter {
+    /// Packets dropped.
+    Dropped(DropReason),
+    /// Packets that are no drops, though no peer got them.
+    Ignored(IgnoredKind),
+    /// Packets that passed.
+    Passed(PassedKind),
+}
+
+impl Counter {
+    /// Its name among those of its kind.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dropped(reason) => reason.name(),
+            Self::Ignored(kind) => kind.name(),
+            Self::Passed(kind) => kind.name(),
+        }
+    }
+}
+
+/// One direction of an interface. As soon as nothing is under way, no packet is anywhere but where
+/// it is known (invariant 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Book {
+    /// Packets that came in.
+    pub came: u64,
+    /// Those of which a counter tells where they are.
+    pub known: u64,
+}
+
+/// The books of an interface, outbound and inbound. `waiting` packets are kept for sessions.
+///
+/// - `from_tun` = `sent` + ignored + outbound drops + what waits. Drops before the TUN is read,
+///   `tun_full` and `tun_limit`, are not part of it.
+/// - `received` = `handshake_messages` + `keepalives` + `probe_answers` + `to_tun` + inbound drops
+///   but `receive_buffer_full`.
+pub fn books(waiting: u64, of: impl Fn(Counter) -> u64) -> [Book; 2] {
+    let passed = |kinds: &[PassedKind]| -> u64 {
+        let kinds = kinds.iter().map(|kind| Counter::Passed(*kind));
+        kinds.map(&of).sum()
+    };
+    let dropped = |direction: &str| -> u64 {
+        let early = [
+            DropReason::TunFull,
+            DropReason::TunLimit,
+            DropReason::ReceiveBufferFull,
+        ];
+        let reasons = DropReason::ALL.iter().filter(|reason| {
+            reason.explanation().starts_with(direction) && !early.contains(reason)
+        });
+        reasons.map(|reason| of(Counter::Dropped(*reason))).sum()
+    };
+    let ignored = IgnoredKind::ALL.iter().map(|kind| Counter::Ignored(*kind));
+    let outbound = Book {
+        came: passed(&[PassedKind::FromTun]),
+        known: passed(&[PassedKind::Sent])
+            + ignored.map(&of).sum::<u64>()
+            + dropped("Outbound")
+            + waiting,
+    };
+    let inbound = Book {
+        came: passed(&[PassedKind::Received]),
+        known: passed(&[
+            PassedKind::HandshakeMessages,
+            PassedKind::Keepalives,
+            PassedKind::ProbeAnswers,
+            PassedKind::ToTun,
+        ]) + dropped("Inbound"),
+    };
+    [outbound, inbound]
+}
+
+/// One [`Counter`] of each kind, written by the threads that process packets, read by anyone.
 #[derive(Default, Debug)]
 pub struct Drops {
     dropped: [AtomicU64; DropReason::ALL.len()],
     ignored: [AtomicU64; IgnoredKind::ALL.len()],
+    passed: [AtomicU64; PassedKind::ALL.len()],
 }
 
 impl Drops {
@@ -110,11 +210,26 @@ impl Drops {
     /// Counts packets that no peer's allowed IPs contain the destination of.
     pub fn count_unrouted(&self, destination: IpAddr, packets: u64) {
         match IgnoredKind::of(destination) {
-            Some(kind) => {
-                self.ignored[kind as usize].fetch_add(packets, Ordering::Relaxed);
-            }
+            Some(kind) => self.count_ignored(kind, packets),
             None => self.count(DropReason::NoRoute, packets),
         }
+    }
+
+    /// Counts so many packets of this kind.
+    pub fn count_ignored(&self, kind: IgnoredKind, packets: u64) {
+        self.ignored[kind as usize].fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// Counts so many packets that passed; once a batch.
+    pub fn count_passed(&self, kind: PassedKind, packets: u64) {
+        if packets > 0 {
+            self.passed[kind as usize].fetch_add(packets, Ordering::Relaxed);
+        }
+    }
+
+    /// Packets that passed here so far.
+    pub fn passed(&self, kind: PassedKind) -> u64 {
+        self.passed[kind as usize].load(Ordering::Relaxed)
     }
 
     /// Packets dropped for this reason so far.
@@ -153,6 +268,37 @@ impl PeerDrops {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_counter_is_in_one_book_but_for_drops_before_reading() {
+        let in_books = |one: &'static str| {
+            books(0, |counter| u64::from(counter.name() == one)).map(|book| (book.came, book.known))
+        };
+        let (outbound, inbound) = ([(0, 1), (0, 0)], [(0, 0), (0, 1)]);
+        for kind in PassedKind::ALL {
+            let expected = match kind {
+                PassedKind::FromTun => [(1, 0), (0, 0)],
+                PassedKind::Received => [(0, 0), (1, 0)],
+                PassedKind::Sent => outbound,
+                _ => inbound,
+            };
+            assert_eq!(in_books(kind.name()), expected, "{kind:?}");
+        }
+        for kind in IgnoredKind::ALL {
+            assert_eq!(in_books(kind.name()), outbound, "{kind:?}");
+        }
+        for reason in DropReason::ALL {
+            let expected = match reason {
+                DropReason::TunFull | DropReason::TunLimit | DropReason::ReceiveBufferFull => {
+                    [(0, 0); 2]
+                }
+                reason if (*reason as usize) < DropReason::ReceiveBufferFull as usize => outbound,
+                _ => inbound,
+            };
+            assert_eq!(in_books(reason.name()), expected, "{reason:?}");
+        }
+        assert_eq!(books(3, |_| 0)[0], Book { came: 0, known: 3 });
+    }
 
     #[test]
     fn what_the_kernel_sends_by_itself_is_known() {

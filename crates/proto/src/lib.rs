@@ -15,7 +15,8 @@
 //!
 //! Packets need not pass through the device. Shards send and receive trains of them with what the
 //! device publishes: a [`Peer`] for each peer, its [`Session`]s and the routes, all in [`Shared`].
-//! They check sources, move the replay window, trim the padding, and note what they did. An
+//! They check sources, move the replay window, trim the padding, and note what they did. While
+//! many handshake messages arrive, they pass on only what their [`Gate`] lets through. An
 //! embedder that needs no trains has commands for one packet, which do all of that:
 //! [`Device::seal`], [`Device::open`] and [`Device::seal_keepalive`].
 //!
@@ -76,6 +77,8 @@
 //!                 }
 //!                 // What was kept is sealed now, or dropped.
 //!                 Output::SessionReady { .. } | Output::DropStaged { .. } => {}
+//!                 // Somebody may watch.
+//!                 Output::Event(_) => {}
 //!             }
 //!         }
 //!     }
@@ -100,6 +103,7 @@ mod device;
 mod drops;
 mod endpoint;
 mod explained;
+mod gate;
 mod limiter;
 pub mod limits;
 mod noise;
@@ -113,11 +117,13 @@ pub mod wire;
 
 pub use allowed_ips::AllowedIps;
 pub use device::{
-    ConfigError, Device, HandshakeKind, HandshakeOutcome, HandshakeStats, NotOpened, NotSealed,
-    Output, Random, Refusal, Transaction,
+    ConfigError, Device, Failure, FailureReason, HAND_OVER_FORMAT, HandshakeKind, HandshakeOutcome,
+    HandshakeStats, Import, Liveness, NotImported, NotOpened, NotSealed, Output, PeerEvent, Random,
+    Refusal, Transaction,
 };
-pub use drops::{DropReason, Drops, IgnoredKind};
+pub use drops::{Book, Counter, DropReason, Drops, IgnoredKind, PassedKind, books};
 pub use endpoint::{Endpoint, Source};
+pub use gate::{Gate, Screened};
 pub use peer::Peer;
 pub use replay::ReplayWindow;
 pub use session::{Expired, Session};

@@ -27,9 +27,18 @@ pub(crate) struct Limiter {
 
 /// An IPv4 host, or an IPv6 /64: a host has all addresses of its /64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Source {
+pub(crate) enum Source {
     V4(u32),
     V6(u128),
+}
+
+impl Source {
+    pub(crate) fn of(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => Self::V4(ip.into()),
+            IpAddr::V6(ip) => Self::V6(u128::from(ip) >> 64),
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -40,14 +49,14 @@ struct Bucket {
 }
 
 impl Limiter {
+    /// Whether [`Self::allow`] would say yes.
+    pub(crate) fn may_allow(&self, now: Time, source: Source) -> bool {
+        self.tokens(now, source) >= COST
+    }
+
     /// Takes a token of the source's bucket; false if it has none.
-    pub(crate) fn allow(&mut self, now: Time, ip: IpAddr) -> bool {
-        let source = match ip {
-            IpAddr::V4(ip) => Source::V4(ip.into()),
-            IpAddr::V6(ip) => Source::V6(u128::from(ip) >> 64),
-        };
-        let known = self.young.get(&source).or_else(|| self.old.get(&source));
-        let (tokens, at) = known.map_or((FULL, now), |bucket| (bucket.tokens, bucket.at));
+    pub(crate) fn allow(&mut self, now: Time, source: Source) -> bool {
+        let tokens = self.tokens(now, source);
         let age = now.since(self.young_since);
         let full = self.young.len() >= LIMITER_SOURCES && !self.young.contains_key(&source);
         if full || age >= GENERATION {
@@ -57,12 +66,18 @@ impl Limiter {
             }
             self.young_since = now;
         }
-        let earned = u64::try_from(now.since(at).as_nanos()).unwrap_or(FULL);
-        let tokens = tokens.saturating_add(earned).min(FULL);
         let left = tokens.checked_sub(COST);
         let tokens = left.unwrap_or(tokens);
         self.young.insert(source, Bucket { tokens, at: now });
         left.is_some()
+    }
+
+    fn tokens(&self, now: Time, source: Source) -> u64 {
+        let known = self.young.get(&source).or_else(|| self.old.get(&source));
+        known.map_or(FULL, |bucket| {
+            let earned = u64::try_from(now.since(bucket.at).as_nanos()).unwrap_or(FULL);
+            bucket.tokens.saturating_add(earned).min(FULL)
+        })
     }
 }
 

@@ -4,8 +4,8 @@ fn at(millis: u64) -> Time {
     Time(1_000_000_000) + Duration::from_millis(millis)
 }
 
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
+fn ip(text: &str) -> Source {
+    Source::of(text.parse().unwrap())
 }
 
 #[test]
@@ -14,7 +14,11 @@ fn a_source_has_a_burst_of_five_and_twenty_a_second() {
     let source = ip("192.0.2.1");
     let allowed = (0..10).filter(|_| limiter.allow(at(0), source)).count();
     assert_eq!(allowed, 5);
-    assert!(!limiter.allow(at(49), source));
+    assert!(!limiter.may_allow(at(49), source) && !limiter.allow(at(49), source));
+    assert!(
+        limiter.may_allow(at(50), source),
+        "and a look takes nothing"
+    );
     assert!(limiter.allow(at(50), source) && !limiter.allow(at(50), source));
     let over_ten_seconds = (0..10_000).filter(|ms| limiter.allow(at(50 + ms), source));
     assert!((195..=205).contains(&over_ten_seconds.count()));
@@ -42,10 +46,7 @@ fn an_ipv6_source_is_its_slash_64() {
 fn a_million_sources_take_no_more_memory_than_the_bound() {
     let mut limiter = Limiter::default();
     for i in 0..1_000_000 {
-        limiter.allow(
-            at(u64::from(i) / 100),
-            std::net::Ipv4Addr::from_bits(i).into(),
-        );
+        limiter.allow(at(u64::from(i) / 100), Source::V4(i));
         assert!(limiter.young.len() <= LIMITER_SOURCES);
         assert!(limiter.old.len() <= LIMITER_SOURCES);
     }
@@ -60,7 +61,7 @@ fn a_full_limiter_admits_known_sources_and_new_ones() {
     // From one routed /48.
     for i in 2..u128::try_from(LIMITER_SOURCES).unwrap() {
         let source = 0x2001_0db8 << 96 | i << 64;
-        assert!(limiter.allow(at(0), std::net::Ipv6Addr::from_bits(source).into()));
+        assert!(limiter.allow(at(0), Source::V6(source >> 64)));
     }
     assert_eq!(limiter.young.len(), LIMITER_SOURCES);
     assert!(limiter.allow(at(0), new));

@@ -48,8 +48,24 @@ pub const LIMITER_BURST: u32 = 5;
 pub const LIMITER_SOURCES: usize = 16_384;
 /// The device stays under load for this long after the engine last said so.
 pub const UNDER_LOAD_TIME: Duration = Duration::from_secs(1);
+/// So many handshake messages in UNDER_LOAD_TIME that are not passed keep the device under load.
+pub const LOADED_MESSAGES: u32 = 512;
+/// Cookie replies per second to one source. It needs one in two minutes (5.4.7).
+pub const COOKIE_RATE: u32 = 2;
+/// Cookie replies that a source may get at once.
+pub const COOKIE_BURST: u32 = 10;
+/// Cookie replies per second to all sources together: some 3 µs of a CPU each.
+pub const COOKIE_RATE_OF_ALL: u32 = 50_000;
+/// Peers that a new process calls in a second, because the one before it had sessions with them.
+pub const CALLS_PER_SECOND: u32 = 1000;
+/// Peers whose endpoints are kept for the next process (invariant 5).
+pub const MAX_REMEMBERED: usize = 16_384;
 /// The replay window in packets (5.4.6 leaves the figure to implementations).
 pub const WINDOW_PACKETS: u64 = 8192;
+/// Addresses of a peer's name that handshakes try.
+pub const MAX_CANDIDATES: usize = 8;
+/// Between two of them, as of "Happy Eyeballs" (RFC 8305, 5: "Connection Attempt Delay").
+pub const STAGGER: Duration = Duration::from_millis(250);
 /// Peers of one device (invariant 5).
 pub const MAX_PEERS: usize = 1 << 20;
 

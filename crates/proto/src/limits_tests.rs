@@ -22,7 +22,12 @@ fn every_limit_has_the_value_that_the_whitepaper_spells_out() {
     assert_eq!(TIMESTAMP_GRAIN, 16_777_216);
     assert_eq!((LIMITER_RATE, LIMITER_BURST), (20, 5));
     assert_eq!(LIMITER_SOURCES, 16_384);
+    assert_eq!((COOKIE_RATE, COOKIE_BURST), (2, 10));
+    assert_eq!(COOKIE_RATE_OF_ALL, 50_000);
+    assert_eq!(LOADED_MESSAGES, 512);
     assert_eq!(UNDER_LOAD_TIME.as_secs(), 1);
+    assert_eq!((CALLS_PER_SECOND, MAX_REMEMBERED), (1000, 16_384));
     assert_eq!(WINDOW_PACKETS, 8192);
+    assert_eq!((MAX_CANDIDATES, STAGGER.as_millis()), (8, 250));
     assert_eq!(MAX_PEERS, 1_048_576);
 }

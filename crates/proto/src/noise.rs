@@ -20,7 +20,7 @@ use adit_aead::Key;
 
 use crate::config::{PublicKey, Secret};
 use crate::crypto::{Zeroized, dh, hash, kdf, open, public_key, seal, zeroizing_stack};
-use crate::session::Session;
+use crate::session::{Ends, Session};
 use crate::wire::{INITIATION_LEN, Initiation, RESPONSE_LEN, Response};
 use crate::{Tai64N, Time};
 
@@ -97,6 +97,27 @@ pub(crate) struct CreatedInitiation {
     pub(crate) index: u32,
     ephemeral: Secret,
     handshake: Handshake,
+}
+
+impl CreatedInitiation {
+    /// The chaining key, the hash and the ephemeral key.
+    pub(crate) fn parts(&self) -> (&Secret, &[u8; 32], &Secret) {
+        let Handshake { chaining_key, hash } = &self.handshake;
+        (chaining_key, hash, &self.ephemeral)
+    }
+
+    /// Of an initiation that another process sent.
+    pub(crate) fn from_parts(
+        index: u32,
+        (chaining_key, hash, ephemeral): (Secret, [u8; 32], Secret),
+    ) -> Self {
+        let handshake = Handshake { chaining_key, hash };
+        Self {
+            index,
+            ephemeral,
+            handshake,
+        }
+    }
 }
 
 /// An authentic initiation of a peer.
@@ -321,7 +342,13 @@ impl Handshake {
             (of_responder, of_initiator)
         };
         let (send, receive) = (Key::new(&send), Key::new(&receive));
-        Arc::new(Session::new(local, remote, initiator, now, send, receive))
+        let ends = Ends {
+            local_index: local,
+            remote_index: remote,
+            initiator,
+            born: now,
+        };
+        Arc::new(Session::new(ends, send, receive))
     }
 }
 

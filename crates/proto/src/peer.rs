@@ -1,3 +1,4 @@
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{self, Ordering};
 
@@ -20,6 +21,8 @@ pub struct Peer {
     public_key: PublicKey,
     current: ArcSwapOption<Session>,
     endpoint: ArcSwapOption<Endpoint>,
+    /// Where it was before it roamed, until the control thread has looked.
+    roamed_from: ArcSwapOption<SocketAddr>,
     rx_bytes: atomic::AtomicU64,
     tx_bytes: atomic::AtomicU64,
     last_sent: atomic::AtomicU64,
@@ -38,7 +41,24 @@ pub struct Peer {
     /// The bits of [`event`] that the control thread has not read yet.
     pending: AtomicU8,
     drops: PeerDrops,
+    /// 0 if there is nothing to say of the path; else its limit in bytes, and [`path`].
+    path: atomic::AtomicU32,
+    /// Where a long packet went from and to, for the control thread.
+    sample: ArcSwapOption<(IpAddr, IpAddr)>,
+    /// The identifier of the probes that are under way, and which of them are answered.
+    probes: atomic::AtomicU64,
 }
+
+/// Bits of [`Peer::path`] above the limit.
+mod path {
+    /// The next long packet begins a search.
+    pub(super) const WANTS_SAMPLE: u32 = 1 << 16;
+    /// Answers to probes may come in.
+    pub(super) const PROBING: u32 = 1 << 17;
+}
+
+/// Shorter packets pass wherever there is IP at all, and begin no search.
+const LONG_PACKET: usize = 1200;
 
 /// The events that a shard raises for the control thread.
 pub(crate) mod event {
@@ -49,6 +69,10 @@ pub(crate) mod event {
     pub(crate) const NO_ANSWER: u8 = 8;
     /// Data was received and the timer for our answer is not armed.
     pub(crate) const KEEPALIVE: u8 = 16;
+    /// The peer is reached at another address than before.
+    pub(crate) const ROAMED: u8 = 32;
+    /// A packet was seen that is long enough to probe the path, or a probe was answered.
+    pub(crate) const PATH: u8 = 64;
 }
 
 impl Peer {
@@ -58,6 +82,7 @@ impl Peer {
             public_key,
             current: ArcSwapOption::empty(),
             endpoint: ArcSwapOption::empty(),
+            roamed_from: ArcSwapOption::empty(),
             rx_bytes: atomic::AtomicU64::new(0),
             tx_bytes: atomic::AtomicU64::new(0),
             last_sent: atomic::AtomicU64::new(0),
@@ -69,6 +94,9 @@ impl Peer {
             armed: AtomicU8::new(0),
             pending: AtomicU8::new(0),
             drops: PeerDrops::default(),
+            path: atomic::AtomicU32::new(0),
+            sample: ArcSwapOption::empty(),
+            probes: atomic::AtomicU64::new(0),
         }
     }
 
@@ -105,7 +133,11 @@ impl Peer {
             known.addr == from.addr && (known.src == from.src || from.src.is_none())
         });
         if !same {
+            let before = known.as_deref().map(|known| known.addr);
             self.endpoint.store(Some(Arc::new(from)));
+            if let Some(before) = before.filter(|before| *before != from.addr) {
+                self.roamed_from.store(Some(Arc::new(before)));
+            }
         }
     }
 
@@ -159,6 +191,9 @@ impl Peer {
             self.current.store(Some(Arc::clone(session)));
             events |= event::CONFIRMED;
         }
+        if self.roamed_from.load().is_some() {
+            events |= event::ROAMED;
+        }
         if session.enters_last_minute(now) && self.is_current(session) {
             events |= self.rekey();
         }
@@ -192,6 +227,52 @@ impl Peer {
     /// Packets to and from this peer that were dropped, by reason; only reasons that occurred.
     pub fn drops(&self) -> Vec<(DropReason, u64)> {
         self.drops.counted()
+    }
+
+    /// Whether [`Self::path_limit`] or [`Self::sample`] concerns a packet of this length.
+    #[inline]
+    pub fn path_concerns(&self, len: impl FnOnce() -> usize) -> bool {
+        let path = self.path.load(Ordering::Relaxed);
+        if path == 0 {
+            return false;
+        }
+        let (len, limit) = (len(), path & 0xffff);
+        limit != 0 && len > limit as usize || path & path::WANTS_SAMPLE != 0 && len >= LONG_PACKET
+    }
+
+    /// The longest packet that the path takes, if it is known to take less than the interface.
+    pub fn path_limit(&self) -> Option<u16> {
+        let limit = self.path.load(Ordering::Relaxed) & 0xffff;
+        u16::try_from(limit).ok().filter(|limit| *limit != 0)
+    }
+
+    /// A packet of this length leaves. Returns whether to wake the control thread.
+    pub fn sample(&self, len: usize, from: IpAddr, to: IpAddr) -> bool {
+        if len < LONG_PACKET || self.path.load(Ordering::Relaxed) & path::WANTS_SAMPLE == 0 {
+            return false;
+        }
+        let before = self.path.fetch_and(!path::WANTS_SAMPLE, Ordering::AcqRel);
+        if before & path::WANTS_SAMPLE == 0 {
+            return false;
+        }
+        self.sample.store(Some(Arc::new((from, to))));
+        self.raise(event::PATH)
+    }
+
+    /// Whether answers to probes may come in.
+    pub fn is_probing(&self) -> bool {
+        self.path.load(Ordering::Relaxed) & path::PROBING != 0
+    }
+
+    /// An echo was answered inside the tunnel. `None` if it is none of our probes; else whether to
+    /// wake the control thread.
+    pub fn probe_answered(&self, id: u16, sequence: u16) -> Option<bool> {
+        let probes = self.probes.load(Ordering::Acquire);
+        if probes >> 32 != u64::from(id) || sequence >= 32 {
+            return None;
+        }
+        self.probes.fetch_or(1 << sequence, Ordering::AcqRel);
+        Some(self.raise(event::PATH))
     }
 
     fn sent(&self, now: Time, session: &Session, bytes: u64) -> u8 {
@@ -234,8 +315,53 @@ impl Peer {
     }
 }
 
+/// What shards noted of a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Noted {
+    /// Received and sent.
+    pub(crate) bytes: [u64; 2],
+    /// Last sent, last received, unanswered and owed, as [`Peer`] has them.
+    pub(crate) times: [u64; 4],
+    pub(crate) armed: u8,
+    pub(crate) handshaking: bool,
+}
+
 /// For the control thread.
 impl Peer {
+    /// What shards noted, while none of them does.
+    pub(crate) fn noted(&self) -> Noted {
+        Noted {
+            bytes: [&self.rx_bytes, &self.tx_bytes].map(|bytes| bytes.load(Ordering::Relaxed)),
+            times: [
+                self.last_sent.load(Ordering::Relaxed),
+                self.last_received.load(Ordering::Relaxed),
+                self.unanswered.load(Ordering::SeqCst),
+                self.owed.load(Ordering::SeqCst),
+            ],
+            armed: self.armed.load(Ordering::SeqCst),
+            handshaking: self.is_handshaking(),
+        }
+    }
+
+    /// What shards of another process noted. No shard knows the peer yet.
+    pub(crate) fn set_noted(&self, noted: &Noted) {
+        let [received, sent] = noted.bytes;
+        self.rx_bytes.store(received, Ordering::Relaxed);
+        self.tx_bytes.store(sent, Ordering::Relaxed);
+        let [last_sent, last_received, unanswered, owed] = noted.times;
+        self.last_sent.store(last_sent, Ordering::Relaxed);
+        self.last_received.store(last_received, Ordering::Relaxed);
+        self.unanswered.store(unanswered, Ordering::SeqCst);
+        self.owed.store(owed, Ordering::SeqCst);
+        self.armed.store(noted.armed, Ordering::SeqCst);
+        self.handshaking.store(noted.handshaking, Ordering::SeqCst);
+    }
+
+    /// Packets that another process dropped.
+    pub(crate) fn add_drops(&self, reason: DropReason, packets: u64) {
+        self.drops.count(reason, packets);
+    }
+
     pub(crate) fn note_sent(&self, now: Time, bytes: u64) {
         self.tx_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.last_sent.store(stamp(now), Ordering::Relaxed);
@@ -255,6 +381,47 @@ impl Peer {
         if self.unanswered.load(Ordering::Relaxed) != 0 {
             self.unanswered.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Where it was before it roamed, once.
+    pub(crate) fn take_roamed(&self) -> Option<SocketAddr> {
+        self.roamed_from.swap(None).map(|before| *before)
+    }
+
+    pub(crate) fn want_sample(&self) {
+        self.path.fetch_or(path::WANTS_SAMPLE, Ordering::AcqRel);
+    }
+
+    pub(crate) fn wants_sample(&self) -> bool {
+        self.path.load(Ordering::Acquire) & path::WANTS_SAMPLE != 0
+    }
+
+    pub(crate) fn take_sample(&self) -> Option<(IpAddr, IpAddr)> {
+        self.sample.swap(None).map(|between| *between)
+    }
+
+    pub(crate) fn begin_probes(&self, id: u16) {
+        self.probes.store(u64::from(id) << 32, Ordering::Release);
+        self.path.fetch_or(path::PROBING, Ordering::AcqRel);
+    }
+
+    pub(crate) fn end_probes(&self) {
+        self.path.fetch_and(!path::PROBING, Ordering::AcqRel);
+    }
+
+    /// Which of the probes are answered: bit n is the sequence number n.
+    pub(crate) fn probe_answers(&self) -> u32 {
+        u32::try_from(self.probes.load(Ordering::Acquire) & 0xffff_ffff).unwrap_or(0)
+    }
+
+    /// True if it was another one.
+    pub(crate) fn set_path_limit(&self, limit: Option<u16>) -> bool {
+        let before = self.path_limit();
+        let bits = u32::from(limit.unwrap_or(0));
+        // Only the control thread changes these bits.
+        self.path.fetch_and(!0xffff, Ordering::AcqRel);
+        self.path.fetch_or(bits, Ordering::AcqRel);
+        before != limit
     }
 
     pub(crate) fn take_events(&self) -> u8 {

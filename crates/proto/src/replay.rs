@@ -2,7 +2,7 @@ use crate::limits::{REJECT_AFTER_MESSAGES, WINDOW_PACKETS};
 
 /// One word more than the window holds: the word of the greatest counter is only partly in use (RFC
 /// 6479).
-const WORDS: usize = 129;
+pub(crate) const WORDS: usize = 129;
 const _: () = assert!(WINDOW_PACKETS == 64 * (WORDS as u64 - 1));
 
 /// Which counters a session has received (whitepaper 5.4.6, RFC 6479).
@@ -30,24 +30,39 @@ impl ReplayWindow {
         }
     }
 
+    /// The greatest counter so far, and which of those before it came.
+    pub(crate) fn parts(&self) -> (u64, &[u64; WORDS]) {
+        (self.greatest, &self.ring)
+    }
+
+    /// A window that another process moved so far; `None` if no window gets there.
+    pub(crate) fn from_parts(greatest: u64, ring: [u64; WORDS]) -> Option<Self> {
+        (greatest < REJECT_AFTER_MESSAGES).then_some(Self { greatest, ring })
+    }
+
+    /// Whether [`Self::commit`] would take this counter now. It may be asked before a packet is
+    /// authenticated, because it changes nothing: a replay is then refused without its decryption.
+    pub fn may_accept(&self, counter: u64) -> bool {
+        if counter > self.greatest {
+            return counter < REJECT_AFTER_MESSAGES;
+        }
+        self.greatest - counter < WINDOW_PACKETS
+            && self.ring[slot(counter / 64)] & (1 << (counter % 64)) == 0
+    }
+
     /// Marks the counter of an authenticated packet as received.
     ///
     /// False if the packet must be dropped: received before, older than the window, or beyond
     /// REJECT_AFTER_MESSAGES.
     pub fn commit(&mut self, counter: u64) -> bool {
-        if counter >= REJECT_AFTER_MESSAGES {
+        if !self.may_accept(counter) {
             return false;
         }
         if counter > self.greatest {
             self.advance(counter);
-        } else if self.greatest - counter >= WINDOW_PACKETS {
-            return false;
         }
-        let word = &mut self.ring[slot(counter / 64)];
-        let bit = 1 << (counter % 64);
-        let fresh = *word & bit == 0;
-        *word |= bit;
-        fresh
+        self.ring[slot(counter / 64)] |= 1 << (counter % 64);
+        true
     }
 
     /// Clears the words between the greatest counter so far and the new one.

@@ -12,10 +12,7 @@ use crate::replay::ReplayWindow;
 ///
 /// Its keys are zeroized when the last reference goes.
 pub struct Session {
-    local_index: u32,
-    remote_index: u32,
-    initiator: bool,
-    born: Time,
+    ends: Ends,
     send_key: Key,
     receive_key: Key,
     /// The next counter to hand out.
@@ -39,37 +36,61 @@ impl std::fmt::Display for Expired {
 
 impl std::error::Error for Expired {}
 
+/// What a handshake says of a session besides its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) local_index: u32,
+    pub(crate) remote_index: u32,
+    pub(crate) initiator: bool,
+    pub(crate) born: Time,
+}
+
 impl Session {
-    pub(crate) fn new(
-        local_index: u32,
-        remote_index: u32,
-        initiator: bool,
-        born: Time,
-        send_key: Key,
-        receive_key: Key,
-    ) -> Self {
+    pub(crate) fn new(ends: Ends, send_key: Key, receive_key: Key) -> Self {
         Self {
-            local_index,
-            remote_index,
-            initiator,
-            born,
+            ends,
             send_key,
             receive_key,
             counter: AtomicU64::new(0),
-            confirmed: AtomicBool::new(initiator),
+            confirmed: AtomicBool::new(ends.initiator),
             last_minute: AtomicBool::new(false),
             window: Mutex::new(ReplayWindow::new()),
         }
     }
 
+    /// A session that another process used before: it goes on with the counter `sent`.
+    pub(crate) fn in_use(
+        self,
+        sent: u64,
+        window: ReplayWindow,
+        is_confirmed: bool,
+        has_last_minute: bool,
+    ) -> Self {
+        Self {
+            counter: AtomicU64::new(sent),
+            confirmed: AtomicBool::new(is_confirmed),
+            last_minute: AtomicBool::new(has_last_minute),
+            window: Mutex::new(window),
+            ..self
+        }
+    }
+
+    pub(crate) fn ends(&self) -> Ends {
+        self.ends
+    }
+
+    pub(crate) fn has_last_minute(&self) -> bool {
+        self.last_minute.load(Ordering::Relaxed)
+    }
+
     /// The receiver index of datagrams that come in.
     pub fn local_index(&self) -> u32 {
-        self.local_index
+        self.ends.local_index
     }
 
     /// The receiver index of datagrams that go out.
     pub fn remote_index(&self) -> u32 {
-        self.remote_index
+        self.ends.remote_index
     }
 
     /// Seals what goes out.
@@ -107,10 +128,10 @@ impl Session {
 
     /// Whether the session is young enough to receive with.
     pub fn may_receive(&self, now: Time) -> bool {
-        now.since(self.born) < REJECT_AFTER_TIME
+        now.since(self.ends.born) < REJECT_AFTER_TIME
     }
 
-    /// The replay window, locked: take it once for all authenticated packets of a train.
+    /// The replay window, locked: take it once for all packets of a train.
     pub fn window(&self) -> MutexGuard<'_, ReplayWindow> {
         // A panic elsewhere leaves the window intact, because each step of `commit` does.
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
@@ -118,7 +139,7 @@ impl Session {
 
     /// Whether a packet could be sent now.
     pub fn may_send(&self, now: Time) -> bool {
-        now.since(self.born) < REJECT_AFTER_TIME && self.sent() < REJECT_AFTER_MESSAGES
+        now.since(self.ends.born) < REJECT_AFTER_TIME && self.sent() < REJECT_AFTER_MESSAGES
     }
 
     /// How many counters were handed out.
@@ -130,7 +151,7 @@ impl Session {
     /// initiation … if after transmitting a transport data message, the current secure session is
     /// Rekey-After-Time seconds old", and either side after Rekey-After-Messages (6.2).
     pub(crate) fn is_stale_for_sending(&self, now: Time) -> bool {
-        self.initiator && now.since(self.born) >= REKEY_AFTER_TIME
+        self.ends.initiator && now.since(self.ends.born) >= REKEY_AFTER_TIME
             || self.sent() >= REKEY_AFTER_MESSAGES
     }
 
@@ -138,8 +159,8 @@ impl Session {
     /// (Reject-After-Time - Keepalive-Timeout - Rekey-Timeout) seconds old and it has not yet acted
     /// upon this event" (6.2).
     pub(crate) fn enters_last_minute(&self, now: Time) -> bool {
-        self.initiator
-            && now.since(self.born) >= REKEY_ON_RECEIVE_TIME
+        self.ends.initiator
+            && now.since(self.ends.born) >= REKEY_ON_RECEIVE_TIME
             && !self.last_minute.swap(true, Ordering::Relaxed)
     }
 

@@ -5,7 +5,13 @@ use super::*;
 
 fn session(initiator: bool) -> Session {
     let key = || Key::new(&[7; 32]);
-    Session::new(1, 2, initiator, Time(1000), key(), key())
+    let ends = Ends {
+        local_index: 1,
+        remote_index: 2,
+        initiator,
+        born: Time(1000),
+    };
+    Session::new(ends, key(), key())
 }
 
 fn at(seconds: u64) -> Time {
@@ -93,4 +99,20 @@ fn only_the_initiator_rekeys_by_time_and_both_by_messages() {
     assert!(!theirs.is_stale_for_sending(at(0)));
     theirs.reserve(at(0), 1).unwrap();
     assert!(theirs.is_stale_for_sending(at(0)));
+}
+
+#[test]
+fn threads_that_commit_the_same_counters_find_each_fresh_once() {
+    let session = Arc::new(session(true));
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let session = Arc::clone(&session);
+            std::thread::spawn(move || {
+                let fresh = |counter: &u64| session.window().commit(*counter);
+                (0..8192).filter(fresh).count()
+            })
+        })
+        .collect();
+    let fresh = threads.into_iter().map(|thread| thread.join().unwrap());
+    assert_eq!(fresh.sum::<usize>(), 8192);
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use arc_swap::{ArcSwap, Guard};
 
 use crate::allowed_ips::AllowedIps;
+use crate::gate::Gate;
 use crate::peer::Peer;
 use crate::session::Session;
 
@@ -17,6 +18,7 @@ pub struct Shared {
     /// Sessions by receiver index, spread over locks that are held for one look-up at a time.
     sessions: Box<[RwLock<HashMap<u32, IndexEntry>>]>,
     peers: AtomicUsize,
+    gate: Gate,
 }
 
 /// Where a datagram with a receiver index belongs.
@@ -34,12 +36,18 @@ impl Shared {
             routes: ArcSwap::default(),
             sessions: (0..INDEX_SHARDS).map(|_| RwLock::default()).collect(),
             peers: AtomicUsize::new(0),
+            gate: Gate::new(),
         }
     }
 
     /// The allowed IPs of all peers, as of the last complete change of configuration.
     pub fn routes(&self) -> Guard<Arc<AllowedIps<Arc<Peer>>>> {
         self.routes.load()
+    }
+
+    /// What decides which handshake messages are looked at.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// The session that a receiver index names. One look-up a train is enough.

@@ -70,6 +70,7 @@ mod modelled {
     atomic!(AtomicU8, u8);
     atomic!(AtomicU64, u64);
     store!(AtomicBool, bool);
+    store!(AtomicU8, u8);
     store!(AtomicU64, u64);
     update!(AtomicBool, bool, swap);
     update!(AtomicU8, u8, swap);

@@ -7,7 +7,7 @@ use adit_proto::config::Cidr;
 use proptest::prelude::*;
 
 /// Blocks and owners; the horrible way.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Naive(Vec<(Cidr, u32)>);
 
 impl Naive {
@@ -121,12 +121,52 @@ fn a_snapshot_does_not_see_later_changes() {
     assert_eq!(routes.lookup(ip("10.2.0.1")), None);
 }
 
+/// More hosts than a node has, in neighbouring nodes, and every shorter block around them.
+#[test]
+fn hosts_side_by_side_come_and_go_in_any_order() {
+    let block = |n: u32, len| Cidr::new(Ipv4Addr::from(0x0a00_0000 + n).into(), len).unwrap();
+    let mut blocks: Vec<_> = (0..200).map(|n| block(n, 32)).collect();
+    blocks.extend(
+        (24..32)
+            .flat_map(|len| (0..200).step_by(1 << (32 - len)).map(move |n| (n, len)))
+            .map(|(n, len)| block(n, len)),
+    );
+    let (mut routes, mut naive) = (AllowedIps::default(), Naive::default());
+    let count = blocks.len();
+    // No divisor of the steps is one of the count.
+    assert!(!count.is_multiple_of(7) && !count.is_multiple_of(11));
+    let shuffled = |step: usize| (0..count).map(move |i| i * step % count);
+    let check = |routes: &AllowedIps<u32>, naive: &Naive| {
+        for n in 0..256 {
+            let ip = block(n, 32).addr();
+            assert_eq!(routes.lookup(ip).copied(), naive.lookup(ip), "{ip}");
+        }
+    };
+    for i in shuffled(7) {
+        let owner = u32::try_from(i).unwrap();
+        assert_eq!(
+            routes.insert(blocks[i], owner),
+            naive.insert(blocks[i], owner)
+        );
+    }
+    check(&routes, &naive);
+    for i in shuffled(11) {
+        assert_eq!(routes.remove(blocks[i]), naive.remove(blocks[i]));
+        if i % 8 == 0 {
+            check(&routes, &naive);
+        }
+    }
+    assert!(routes.is_empty());
+}
+
 /// Few distinct bits, so that blocks nest and collide.
 fn address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         (0_u32..16, 0_u32..29)
             .prop_map(|(bits, shift)| IpAddr::from(Ipv4Addr::from(bits << shift))),
         any::<u32>().prop_map(|bits| IpAddr::from(Ipv4Addr::from(bits & 0xc000_0003))),
+        (0_u32..80).prop_map(|host| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + host))),
+        (0_u128..80).prop_map(|host| IpAddr::from(Ipv6Addr::from(0xfd << 120 | host))),
         (0_u128..16, 0_u32..125)
             .prop_map(|(bits, shift)| IpAddr::from(Ipv6Addr::from(bits << shift))),
     ]
@@ -138,24 +178,55 @@ fn block() -> impl Strategy<Value = Cidr> {
     })
 }
 
+/// Whether both say the same about the addresses and about all blocks there are.
+fn agree(
+    routes: &AllowedIps<u32>,
+    naive: &Naive,
+    questions: &[IpAddr],
+) -> Result<(), TestCaseError> {
+    prop_assert_eq!(routes.len(), naive.0.len());
+    let blocks = naive.0.iter().map(|(block, _)| block.addr());
+    for ip in blocks.chain(questions.iter().copied()) {
+        prop_assert_eq!(routes.lookup(ip).copied(), naive.lookup(ip), "{}", ip);
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
-    fn the_trie_agrees_with_the_list(
+    fn the_trie_and_its_snapshots_agree_with_the_list(
         changes in prop::collection::vec((block(), 0_u32..8, any::<bool>()), 0..200),
+        again in prop::collection::vec((any::<prop::sample::Index>(), 0_u32..9), 0..100),
         questions in prop::collection::vec(address(), 0..100),
     ) {
         let (mut routes, mut naive) = (AllowedIps::default(), Naive::default());
+        let mut snapshots = Vec::new();
         for (block, owner, insert) in changes {
             if insert {
                 prop_assert_eq!(routes.insert(block, owner), naive.insert(block, owner));
             } else {
                 prop_assert_eq!(routes.remove(block), naive.remove(block));
             }
-            prop_assert_eq!(routes.len(), naive.0.len());
         }
-        let blocks: Vec<_> = naive.0.iter().map(|(block, _)| block.addr()).collect();
-        for ip in questions.into_iter().chain(blocks) {
-            prop_assert_eq!(routes.lookup(ip).copied(), naive.lookup(ip), "{}", ip);
+        agree(&routes, &naive, &questions)?;
+        // Blocks that there are go, or go to another owner.
+        for (which, owner) in again {
+            if naive.0.is_empty() {
+                break;
+            }
+            if owner % 3 == 0 {
+                snapshots.push((routes.clone(), naive.clone()));
+            }
+            let (block, _) = *which.get(&naive.0);
+            if owner < 6 {
+                prop_assert_eq!(routes.remove(block), naive.remove(block));
+            } else {
+                prop_assert_eq!(routes.insert(block, owner), naive.insert(block, owner));
+            }
+            agree(&routes, &naive, &questions)?;
+        }
+        for (routes, naive) in snapshots {
+            agree(&routes, &naive, &questions)?;
         }
     }
 }

@@ -129,11 +129,11 @@ fn a_replayed_initiation_changes_nothing() {
     net.connect();
     net.run_for(secs(1));
     let initiation = net.sent(A, "initiation", START).pop().unwrap();
-    let before = net.hosts[B].device.status();
+    let before = net.acted_on(B);
     net.deliver(B, "203.0.113.9:9".parse().unwrap(), &initiation.bytes);
     assert_eq!(net.stats(B).replayed_timestamp, 1);
     assert_eq!(net.stats(B).responses_sent, 1);
-    assert_eq!(net.hosts[B].device.status(), before);
+    assert_eq!(net.acted_on(B), before);
     assert!(net.peer(B, A).current().is_some());
 }
 
@@ -198,10 +198,7 @@ fn nothing_unauthenticated_changes_any_state() {
     let templates: Vec<_> = net.log.clone();
     let evil = "203.0.113.9:9".parse().unwrap();
     for host in [A, B] {
-        let before = (
-            net.hosts[host].device.status(),
-            net.hosts[host].device.next_deadline(),
-        );
+        let before = (net.acted_on(host), net.hosts[host].device.next_deadline());
         let session = net.session(host, 1 - host);
         for datagram in &templates {
             for byte in 0..datagram.bytes.len() {
@@ -213,10 +210,7 @@ fn nothing_unauthenticated_changes_any_state() {
             }
             net.deliver(host, evil, &datagram.bytes);
         }
-        let after = (
-            net.hosts[host].device.status(),
-            net.hosts[host].device.next_deadline(),
-        );
+        let after = (net.acted_on(host), net.hosts[host].device.next_deadline());
         assert_eq!(before, after);
         assert!(std::sync::Arc::ptr_eq(
             &session,
@@ -355,12 +349,20 @@ fn under_load_a_source_is_limited_and_others_are_not() {
         }
         messages
     };
-    for device in &mut clients {
+    for (n, device) in clients.iter_mut().enumerate() {
+        // One source gets ten cookies at once, then two a second.
+        if n >= 10 {
+            net.run_for(millis(500));
+        }
         for message in messages(device) {
             net.deliver(B, from, &message);
+            if n >= 10 {
+                net.deliver(B, from, &message);
+            }
         }
     }
     assert_eq!(net.stats(B).cookies_sent, 40);
+    assert_eq!(net.stats(B).rate_limited, 30);
     for device in &mut clients {
         for reply in net.sent(B, "cookie", START) {
             device.handle_handshake(net.now, wall, to.into(), &reply.bytes, false);
@@ -375,7 +377,7 @@ fn under_load_a_source_is_limited_and_others_are_not() {
         }
     }
     assert_eq!(net.stats(B).responses_sent, 5, "the burst");
-    assert_eq!(net.stats(B).rate_limited, 35);
+    assert_eq!(net.stats(B).rate_limited, 30 + 35);
 }
 
 /// A hub with many peers that are away starts anew: those that it spoke with must still hear it.
@@ -692,4 +694,32 @@ fn indices_differ_and_are_given_back() {
         .iter()
         .filter(|index| shared.session(**index).is_some());
     assert!(alive.count() <= 3, "previous, current, next");
+}
+
+#[test]
+fn a_response_that_takes_seconds_is_taken() {
+    let mut net = Net::pair(19);
+    (net.weather.delay_min, net.weather.delay_max) = (2400, 2400);
+    net.send(A, B, b"far");
+    net.run_for(secs(8));
+    assert_eq!(net.sent(A, "initiation", START).len(), 1);
+    assert_eq!(net.hosts[B].delivered, [b"far"]);
+}
+
+#[test]
+fn a_peer_removed_in_a_handshake_leaves_no_timer() {
+    for seed in 0..4 {
+        let mut net = Net::pair(20 + seed);
+        net.weather.loss = 100;
+        net.send(A, B, b"x");
+        net.run_for(secs(3 * seed));
+        let gone = peer(B, |peer| peer.remove = true);
+        net.apply(A, &gone);
+        // What the shards still noted of it comes too late.
+        net.run_for(secs(1));
+        assert_eq!(net.hosts[A].device.next_deadline(), None);
+        let before = net.log.len();
+        net.run_for(secs(600));
+        assert_eq!(net.log.len(), before, "nothing is sent to it");
+    }
 }

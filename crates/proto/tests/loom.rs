@@ -56,7 +56,7 @@ fn drain(device: &mut Device, staged: Option<&Staged>) -> Vec<Vec<u8>> {
                     *staged.lock().unwrap() = 0;
                 }
             }
-            Output::Keepalive { .. } => {}
+            Output::Keepalive { .. } | Output::Event(_) => {}
         }
     }
     sent

@@ -3,7 +3,7 @@
 mod common;
 
 use adit_proto::config::{DeviceChange, PublicKey, Secret};
-use adit_proto::{HandshakeKind, HandshakeOutcome, Output, Refusal};
+use adit_proto::{FailureReason, HandshakeKind, HandshakeOutcome, Liveness, Output, Refusal};
 use common::*;
 
 /// The outcome of a datagram that arrives now.
@@ -301,4 +301,69 @@ fn every_counter_has_a_name_a_value_and_an_explanation() {
     for refusal in Refusal::ALL {
         assert!(refusal.explanation().ends_with('.'), "{refusal:?}");
     }
+}
+
+#[test]
+fn a_peer_is_told_up_silent_gone_and_up_again() {
+    let mut net = Net::pair(21);
+    net.connect();
+    assert_eq!(net.news, [(A, "up"), (B, "up")]);
+    // Nothing that A sends arrives from now on.
+    let handshakes = |net: &Net| net.hosts[A].device.status().peers[0].handshakes.unwrap();
+    assert!(handshakes(&net).latency.is_some() && handshakes(&net).last_failure.is_none());
+    net.weather.loss = 100;
+    net.send(A, B, b"data");
+    net.run_for(secs(16));
+    assert_eq!(net.news[2..], [(A, "silent")]);
+    assert!(handshakes(&net).unanswered > 0);
+    net.run_for(secs(120));
+    assert_eq!(net.news[3..], [(A, "gone")]);
+    let failure = handshakes(&net).last_failure.map(|failure| failure.reason);
+    assert_eq!(failure, Some(FailureReason::NoAnswer));
+    net.weather = Weather::FAIR;
+    net.send(A, B, b"data");
+    net.run_for(secs(2));
+    assert!(net.news[4..].contains(&(A, "up")), "{:?}", net.news);
+    assert_eq!(handshakes(&net).state, Liveness::Up);
+}
+
+#[test]
+fn a_peer_that_moves_is_told_once_however_it_shows() {
+    let mut net = Net::pair(22);
+    net.connect();
+    net.news.clear();
+    // With data.
+    net.hosts[A].addr = "198.51.100.7:7".parse().unwrap();
+    net.send(A, B, b"data");
+    net.send(A, B, b"data");
+    net.run_for(secs(1));
+    assert_eq!(net.news, [(B, "roamed")]);
+    // With a handshake.
+    net.hosts[A].addr = "198.51.100.8:8".parse().unwrap();
+    net.now = net.now + secs(200);
+    net.send(A, B, b"data");
+    net.run_for(secs(1));
+    let roamed = net.news.iter().filter(|news| **news == (B, "roamed"));
+    assert_eq!(roamed.count(), 2, "{:?}", net.news);
+}
+
+#[test]
+fn a_probe_begins_a_handshake_within_the_limits() {
+    let mut net = Net::pair(23);
+    net.connect();
+    let sessions = net.sessions;
+    let probe = |net: &mut Net| {
+        let now = net.now;
+        let due = net.hosts[A].device.probe(now, &public_key(B)).unwrap();
+        due.since(now)
+    };
+    // The last one has just been: the next may come five seconds later, and no probe changes that.
+    let due = probe(&mut net);
+    assert!(due > secs(4) && due <= secs(5), "{due:?}");
+    net.run_for(secs(2));
+    assert_eq!((probe(&mut net), net.sessions), (due - secs(2), sessions));
+    net.run_for(secs(4));
+    assert_eq!(net.sessions, sessions + 2, "one at each end");
+    let now = net.now;
+    assert_eq!(net.hosts[A].device.probe(now, &public_key(A)), None);
 }

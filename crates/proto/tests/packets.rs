@@ -3,6 +3,7 @@
 mod common;
 
 use adit_proto::config::PeerChange;
+use adit_proto::wire::DataHeader;
 use adit_proto::{Endpoint, NotOpened, NotSealed};
 use common::*;
 
@@ -25,6 +26,11 @@ fn pass(net: &mut Net, packet: &[u8], from: Endpoint) -> Result<Vec<u8>, NotOpen
     assert_eq!(datagram.len() % 16, 0, "it is padded");
     let opened = net.hosts[B].device.open(now, walls[B], from, &datagram);
     let again = net.hosts[B].device.open(now, walls[B], from, &datagram);
+    assert_eq!(again, Err(NotOpened::Replayed));
+    // The tag is not looked at: a replay costs no decryption.
+    let mut tampered = datagram.clone();
+    tampered[20] ^= 1;
+    let again = net.hosts[B].device.open(now, walls[B], from, &tampered);
     assert_eq!(again, Err(NotOpened::Replayed));
     net.drain(A);
     net.drain(B);
@@ -97,4 +103,92 @@ fn a_packet_without_a_session_starts_a_handshake() {
     let (now, wall) = (net.now, net.wall(A));
     let sealed = net.hosts[A].device.seal(now, wall, &nowhere, 1420);
     assert!(matches!(sealed, Err(NotSealed::NoEndpoint(_))));
+}
+
+#[test]
+fn counters_beyond_32_bits_are_sealed_and_opened() {
+    let mut net = Net::pair(33);
+    net.connect();
+    let session = net.session(A, B);
+    for _ in 0..3 {
+        session.reserve(net.now, u32::MAX).unwrap();
+    }
+    let (now, walls) = (net.now, [net.wall(A), net.wall(B)]);
+    let (mut counters, from) = (Vec::new(), net.hosts[A].addr.into());
+    for n in 0..3 {
+        let packet = ipv4(1, 2, &[n]);
+        let sealed = net.hosts[A].device.seal(now, walls[A], &packet, 1420);
+        let (_, datagram) = sealed.ok().expect("a session");
+        counters.push(DataHeader::parse(&datagram).unwrap().counter);
+        let opened = net.hosts[B].device.open(now, walls[B], from, &datagram);
+        assert_eq!(opened, Ok(packet));
+    }
+    assert!(counters[0] >= 3 * u64::from(u32::MAX));
+    assert!(counters.is_sorted_by(|a, b| a + 1 == *b));
+}
+
+#[test]
+fn a_peer_cannot_use_an_address_inside_another_peers_block() {
+    let mut net = Net::pair(34);
+    net.connect();
+    // A has all of it but one address, which belongs to a third peer.
+    let mut change = peer(A, |peer| peer.allowed_ips = vec![add("10.0.0.0/8")]);
+    change
+        .peers
+        .extend(peer(2, |peer| peer.allowed_ips = vec![add("10.0.0.7/32")]).peers);
+    net.apply(B, &change);
+    let from = net.hosts[A].addr.into();
+    let own = ipv4(6, 2, b"own");
+    assert_eq!(pass(&mut net, &own, from), Ok(own.clone()));
+    let spoofed = pass(&mut net, &ipv4(7, 2, b"spoofed"), from);
+    assert_eq!(spoofed, Err(NotOpened::WrongSource));
+}
+
+#[test]
+fn an_ipv6_source_is_checked_in_all_its_bits() {
+    let mut net = Net::pair(35);
+    net.connect();
+    net.apply(A, &peer(B, |peer| peer.allowed_ips = vec![add("::/0")]));
+    let block = add("fd00::1:0:0:1/128");
+    net.apply(B, &peer(A, |peer| peer.allowed_ips = vec![block]));
+    let from = net.hosts[A].addr.into();
+    let ipv6 = |source: [u16; 8]| {
+        let mut packet = vec![0; 40];
+        packet[0] = 0x60;
+        for (place, word) in packet[8..24].chunks_mut(2).zip(source) {
+            place.copy_from_slice(&word.to_be_bytes());
+        }
+        packet
+    };
+    let right = [0xfd00, 0, 0, 0, 1, 0, 0, 1];
+    assert!(pass(&mut net, &ipv6(right), from).is_ok());
+    for bit in 0..128 {
+        let mut wrong = right;
+        wrong[bit / 16] ^= 1 << (bit % 16);
+        let refused = pass(&mut net, &ipv6(wrong), from);
+        assert_eq!(refused, Err(NotOpened::WrongSource), "bit {bit}");
+    }
+}
+
+#[test]
+fn a_forged_counter_does_not_move_the_window() {
+    let mut net = Net::pair(36);
+    net.connect();
+    let (now, walls) = (net.now, [net.wall(A), net.wall(B)]);
+    let packet = ipv4(1, 2, b"x");
+    let sealed = net.hosts[A].device.seal(now, walls[A], &packet, 1420);
+    let (_, datagram) = sealed.ok().expect("a session");
+    let from = net.hosts[A].addr.into();
+    for counter in [1 << 20, u64::MAX >> 1, u64::MAX] {
+        let mut forged = datagram.clone();
+        forged[8..16].copy_from_slice(&counter.to_le_bytes());
+        let refused = net.hosts[B].device.open(now, walls[B], from, &forged);
+        // Beyond the last counter, the tag is not even looked at.
+        assert!(matches!(
+            refused,
+            Err(NotOpened::NotAuthentic | NotOpened::Replayed)
+        ));
+    }
+    let opened = net.hosts[B].device.open(now, walls[B], from, &datagram);
+    assert_eq!(opened, Ok(packet));
 }

@@ -48,7 +48,7 @@ proptest! {
         net.under_load = seed % 2 == 0;
         net.send(A, B, b"data");
         net.run_for(secs(20));
-        let before: Vec<_> = [A, B].map(|host| net.hosts[host].device.status()).into();
+        let before: Vec<_> = [A, B].map(|host| net.acted_on(host)).into();
         let delivered: Vec<_> = net.hosts.iter().map(|host| host.delivered.clone()).collect();
         let log = net.log.clone();
         for (which, value, how) in mutations {
@@ -65,7 +65,7 @@ proptest! {
                 net.deliver(host, "203.0.113.9:9".parse().unwrap(), &bytes);
             }
         }
-        let after: Vec<_> = [A, B].map(|host| net.hosts[host].device.status()).into();
+        let after: Vec<_> = [A, B].map(|host| net.acted_on(host)).into();
         prop_assert_eq!(before, after);
         for (host, delivered) in net.hosts.iter().zip(delivered) {
             prop_assert_eq!(&host.delivered, &delivered);

@@ -105,6 +105,21 @@ fn initiations_are_repeated_after_5_seconds_and_up_to_333_ms() {
 }
 
 #[test]
+fn hosts_that_start_together_do_not_stay_in_phase() {
+    let retries = |seed| {
+        let mut net = Net::pair(seed);
+        net.weather.loss = 100;
+        net.send(A, B, b"x");
+        net.run_for(secs(80));
+        let sent = net.sent(A, "initiation", START);
+        sent.iter().map(|sent| sent.at).collect::<Vec<_>>()
+    };
+    let (one, other) = (retries(2), retries(3));
+    let same = one.iter().zip(&other).filter(|(one, other)| one == other);
+    assert_eq!(same.count(), 1, "only the first leaves at the same time");
+}
+
+#[test]
 fn a_handshake_and_its_staged_packets_are_given_up_after_90_s() {
     let mut net = Net::pair(3);
     net.weather.loss = 100;

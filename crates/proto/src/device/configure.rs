@@ -9,7 +9,6 @@ use super::peer_state::PeerState;
 use super::timer_table::Timer;
 use super::{ConfigError, Core, Device, Output};
 use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
-use crate::cookie::Checker;
 use crate::limits::{MAX_PEERS, REJECT_AFTER_TIME};
 use crate::noise::{Identity, Remote};
 use crate::peer::Peer;
@@ -241,7 +240,7 @@ impl Device {
         self.identities += 1;
         self.core.identity = key.map(|key| Identity::new(key, self.identities));
         if let Some(own) = &self.core.identity {
-            self.checker = Checker::new(&own.public);
+            self.core.shared.gate().set_key(&own.public);
         }
         true
     }
@@ -311,6 +310,7 @@ impl Device {
         }
         if let Some(peer) = self.peers.get_mut(&begun.id) {
             peer.change(&mut self.core, now, section, begun.anew);
+            self.remembered.peer_configured(peer);
             self.reschedule(begun.id);
         }
         next
@@ -368,6 +368,7 @@ impl Device {
         peer.end_handshake(core);
         peer.expire_sessions(core);
         peer.drop_sessions(core);
+        self.remembered.changed = true;
         if peer.sent_timestamp != Tai64N::default() {
             if self.removed.len() >= MAX_PEERS {
                 // Without it only a clock that is set back locks a peer out that comes again.
@@ -493,6 +494,7 @@ impl PeerState {
         let Some(addr) = section.endpoint else {
             if anew {
                 self.configured_endpoint = None;
+                self.candidates = None;
                 if self.peer.last_received().is_none() {
                     // No peer was ever there.
                     self.peer.set_endpoint(None);
@@ -504,7 +506,8 @@ impl PeerState {
         // endpoint is meant to move the peer.
         let whole = anew || section.replace_allowed_ips;
         let here = self.peer.endpoint().map(|endpoint| endpoint.addr);
-        let same = self.configured_endpoint.replace(addr) == Some(addr);
+        let known = (self.candidates.as_ref()).is_some_and(|names| names.contains(addr));
+        let same = self.configured_endpoint.replace(addr) == Some(addr) || known;
         let silent = |at| now.since(at) >= REJECT_AFTER_TIME;
         let dead =
             self.timers.is_armed(Timer::Retransmit) && self.peer.last_received().is_none_or(silent);
@@ -512,6 +515,7 @@ impl PeerState {
             return;
         }
         self.peer.set_endpoint(Some(addr.into()));
+        self.endpoint_configured(addr);
         self.initiations_in_vain = 0;
         self.restart_handshake(now);
     }

@@ -1,8 +1,11 @@
-//! What happens to a handshake message, in this order: parse → mac1 → mac2 and limiter under load →
-//! consume → act.
+//! What happens to a handshake message, in this order: parse → mac1, and mac2 and limits under load
+//! (`gate`) → consume → act.
 
-use super::{Device, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Refusal};
+use super::{
+    Core, Device, FailureReason, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Refusal,
+};
 use crate::config::PublicKey;
+use crate::gate::Verdict;
 use crate::limits::*;
 use crate::noise::{Reject, consume_initiation, consume_response, create_response};
 use crate::wire::{CookieReply, Initiation, Message, Response};
@@ -10,6 +13,9 @@ use crate::{Endpoint, Tai64N, Time};
 
 /// Why a message is refused, and the static key that it shows or that its handshake is with.
 type Refused = (Refusal, Option<PublicKey>);
+
+/// Whether a message is worth the computation that follows; the index is that of its sender.
+type Admit = fn(&mut Device, Time, Endpoint, &[u8], u32) -> Result<(), Refused>;
 
 impl Device {
     /// A datagram of type 1, 2 or 3 came in. `wall` is the time of day; `under_load` says that the
@@ -23,14 +29,36 @@ impl Device {
         under_load: bool,
     ) -> HandshakeOutcome {
         if under_load {
-            self.under_load_until = now + UNDER_LOAD_TIME;
+            self.core.shared.gate().load(now);
         }
+        self.handle(now, wall, from, datagram, Self::admit)
+    }
+
+    /// The same for a message that [`Gate::screen`](crate::Gate::screen) called proven.
+    pub fn handle_proven(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        from: Endpoint,
+        datagram: &[u8],
+    ) -> HandshakeOutcome {
+        self.handle(now, wall, from, datagram, |_, _, _, _, _| Ok(()))
+    }
+
+    fn handle(
+        &mut self,
+        now: Time,
+        wall: Tai64N,
+        from: Endpoint,
+        datagram: &[u8],
+        admit: Admit,
+    ) -> HandshakeOutcome {
         let message = Message::parse(datagram);
         let kind = message.as_ref().map(HandshakeKind::of);
         let handled = match message {
             None => Err((Refusal::Invalid, None)),
             Some(_) if self.core.identity.is_none() => Err((Refusal::NoPrivateKey, None)),
-            Some(message) => self.handle_message(now, wall, from, datagram, message),
+            Some(message) => self.handle_message(now, wall, from, datagram, message, admit),
         };
         let (refusal, peer) = match handled {
             Ok(peer) => (None, Some(peer)),
@@ -38,6 +66,11 @@ impl Device {
         };
         if let Some(refusal) = refusal {
             self.core.stats.count(refusal);
+            let id = peer.and_then(|peer| self.by_key.get(&peer));
+            let state = id.and_then(|id| self.peers.get_mut(id));
+            if let (Some(state), Some(reason)) = (state, FailureReason::of(refusal)) {
+                state.failed(reason, wall.to_unix());
+            }
         }
         HandshakeOutcome {
             kind,
@@ -55,17 +88,18 @@ impl Device {
         from: Endpoint,
         datagram: &[u8],
         message: Message<'_>,
+        admit: Admit,
     ) -> Result<PublicKey, Refused> {
         let stats = &mut self.core.stats;
         match message {
             Message::Initiation(initiation) => {
                 stats.initiations_received += 1;
-                self.admit(now, from, datagram, initiation.sender())?;
-                self.handle_initiation(now, from, initiation)
+                admit(self, now, from, datagram, initiation.sender())?;
+                self.handle_initiation(now, wall, from, initiation)
             }
             Message::Response(response) => {
                 stats.responses_received += 1;
-                self.admit(now, from, datagram, response.sender())?;
+                admit(self, now, from, datagram, response.sender())?;
                 self.handle_response(now, wall, from, response)
             }
             Message::CookieReply(reply) => {
@@ -83,41 +117,26 @@ impl Device {
         datagram: &[u8],
         sender: u32,
     ) -> Result<(), Refused> {
-        let random = &mut self.core.random;
-        if !self.checker.mac1_is_valid(datagram) {
-            return Err((Refusal::BadMac1, None));
+        let Core { shared, random, .. } = &mut self.core;
+        match (shared.gate()).judge(now, from.addr, datagram, sender, random) {
+            Verdict::Proven | Verdict::Passed => Ok(()),
+            Verdict::Refused(refusal) => Err((refusal, None)),
+            Verdict::Reply(reply) => {
+                self.core.push(Output::Handshake {
+                    to: from,
+                    datagram: reply.into_iter().collect(),
+                    peer: None,
+                    in_vain: 0,
+                });
+                Err((Refusal::CookieRequired, None))
+            }
         }
-        if now >= self.under_load_until {
-            return Ok(());
-        }
-        // "If the responder is under load, … it may … respond with a cookie reply message" (5.3) to
-        // a sender that has not proven that it receives at its address. After that, messages are
-        // limited by that address.
-        let addr = from.addr;
-        if !self
-            .checker
-            .mac2_is_valid(now, addr, datagram, &mut *random)
-        {
-            let reply = self
-                .checker
-                .create_reply(now, addr, datagram, sender, &mut *random);
-            self.core.push(Output::Handshake {
-                to: from,
-                datagram: reply.into_iter().collect(),
-                peer: None,
-                in_vain: 0,
-            });
-            return Err((Refusal::CookieRequired, None));
-        }
-        if !self.limiter.allow(now, addr.ip()) {
-            return Err((Refusal::RateLimited, None));
-        }
-        Ok(())
     }
 
     fn handle_initiation(
         &mut self,
         now: Time,
+        wall: Tai64N,
         from: Endpoint,
         message: Initiation<'_>,
     ) -> Result<PublicKey, Refused> {
@@ -163,10 +182,15 @@ impl Device {
         };
         core.stats.initiations_accepted += 1;
         state.peer.roam(from);
+        state.tell_roamed(core);
+        self.remembered.changed = true;
         state.peer.note_received(now, INITIATION_BYTES);
         state.session_responded(core, now, session);
         state.last_sent_handshake = Some(now);
         state.stamper.stamp(now, &mut response);
+        if state.responses_in_vain > 0 {
+            state.failed(FailureReason::NotConfirmed, wall.to_unix());
+        }
         state.send_handshake(core, now, from, &response, state.responses_in_vain);
         self.reschedule(id);
         Ok(public)
@@ -197,7 +221,10 @@ impl Device {
             return Err((Refusal::NotAuthentic, Some(public)));
         };
         core.stats.responses_accepted += 1;
+        self.remembered.changed = true;
         state.peer.roam(from);
+        state.tell_roamed(core);
+        state.latency = state.last_sent_handshake.map(|sent| now.since(sent));
         state.peer.note_received(now, RESPONSE_BYTES);
         state.session_initiated(core, now, wall, session);
         let id = state.peer.id();

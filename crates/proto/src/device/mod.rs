@@ -4,20 +4,29 @@
 //! - `handshake`: how a message of type 1, 2 or 3 is handled;
 //! - `outcome`: the result of a handshake message, for the log and the counters;
 //! - `peer_state`: sessions, starting and finishing handshakes;
+//! - `remembered`: the peers that the process before this one had sessions with;
 //! - `timer_table`: which timers a peer has;
 //! - `timers`: the action of each timer;
+//! - `handed_over`: a device as bytes, for the process that goes on in its place;
 //! - `configure`: a change of configuration;
+//! - `candidates`: the addresses of a peer whose endpoint is a name;
+//! - `path`: the longest packet that the path to a peer takes;
 //! - `packet`: one packet of data, for embedders without shards.
 
+mod candidates;
 mod configure;
+mod handed_over;
 mod handshake;
 mod outcome;
 mod packet;
+mod path;
 mod peer_state;
+mod remembered;
 mod timer_table;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,26 +34,26 @@ use arrayvec::ArrayVec;
 
 use crate::allowed_ips::Garbage;
 use crate::config::{DeviceStatus, PeerStatus, PublicKey, Secret};
-use crate::cookie::Checker;
-use crate::limiter::Limiter;
 use crate::noise::Identity;
-use crate::peer::Peer;
+use crate::peer::{Peer, event};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::wire::{INITIATION_LEN, RESPONSE_LEN};
 use crate::{AllowedIps, Endpoint, Tai64N, Time};
 
 pub use configure::Transaction;
-pub use outcome::{HandshakeKind, HandshakeOutcome, Refusal};
+pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};
+pub use outcome::{Failure, FailureReason, HandshakeKind, HandshakeOutcome, Liveness, Refusal};
 pub use packet::{NotOpened, NotSealed};
 use peer_state::PeerState;
+use remembered::Remembered;
 
 /// How many peers one call serves. Each may cost a Diffie-Hellman computation, and the other end
 /// answers each message.
 const MAX_DUE: usize = 32;
 /// How many peers one call tells that the device came up.
 const TOLD_AT_ONCE: usize = 2048;
-/// Nodes of routing tables that one call frees.
+/// Nodes of routing tables, and entries in them, that one call frees.
 const FREED_AT_ONCE: usize = 8192;
 /// How long to wait for shards that still use a table.
 const FREE_AGAIN: Duration = Duration::from_millis(10);
@@ -86,9 +95,7 @@ pub struct Device {
     deadlines: [BTreeSet<(Time, u32)>; 2],
     listen_port: u16,
     fwmark: u32,
-    checker: Checker,
-    limiter: Limiter,
-    under_load_until: Time,
+    remembered: Remembered,
 }
 
 /// What a peer's actions need besides the peer.
@@ -103,6 +110,8 @@ struct Core {
     outputs: VecDeque<Queued>,
     stats: HandshakeStats,
     keys_dropped: bool,
+    /// The MTU up to which paths are probed, if they are.
+    probed_mtu: Option<u16>,
 }
 
 /// An output, or one that is decided on when it is taken out.
@@ -118,10 +127,6 @@ enum Queued {
 }
 
 /// What the device wants done.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most are handshakes, and none is kept"
-)]
 pub enum Output {
     /// Send the datagram on the UDP socket, then call [`Device::handle_sent`].
     Handshake {
@@ -153,6 +158,61 @@ pub enum Output {
         /// removed.
         given_up_after: Option<u32>,
     },
+    /// Nothing has to be done: this is for whoever watches.
+    Event(PeerEvent),
+}
+
+/// News of a peer.
+pub enum PeerEvent {
+    /// It is known now whether the peer is there.
+    Liveness {
+        /// The peer.
+        peer: Arc<Peer>,
+        /// How it is now.
+        state: Liveness,
+    },
+    /// There is a new session, which is used from now on.
+    Session {
+        /// The peer that it is with.
+        peer: Arc<Peer>,
+    },
+    /// The peer is reached at another address.
+    Roamed {
+        /// The peer, with its new endpoint.
+        peer: Arc<Peer>,
+        /// Where it was before.
+        from: SocketAddr,
+    },
+    /// To be sent to the peer, inside the tunnel: an echo request of this length, identifier and
+    /// sequence number, from and to these addresses, which any host answers. Only after
+    /// [`Device::probe_paths`].
+    ProbePath {
+        /// The peer.
+        peer: Arc<Peer>,
+        /// The inner source.
+        from: std::net::IpAddr,
+        /// The inner destination.
+        to: std::net::IpAddr,
+        /// Of the inner packet.
+        len: usize,
+        /// The identifier.
+        id: u16,
+        /// The sequence number.
+        sequence: u16,
+    },
+    /// The longest packet that the path to the peer takes has changed.
+    PathFound {
+        /// The peer.
+        peer: Arc<Peer>,
+        /// Its length; `None` if the path takes all that the interface does.
+        limit: Option<u16>,
+    },
+    /// The peer's endpoint is a name ([`Device::set_candidates`]), and an initiation was not
+    /// answered: the name may lead elsewhere by now.
+    Unanswered {
+        /// The peer.
+        peer: Arc<Peer>,
+    },
 }
 
 macro_rules! handshake_counters {
@@ -167,6 +227,14 @@ macro_rules! handshake_counters {
             /// Every counter: its name, its value and what it counts, which is its documentation.
             pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
                 [$((stringify!($name), self.$name, concat!($($doc),+).trim_ascii()),)+].into_iter()
+            }
+
+            /// Sets the counter of this name, if there is one.
+            fn set(&mut self, name: &str, value: u64) {
+                match name {
+                    $(stringify!($name) => self.$name = value,)+
+                    _ => {}
+                }
             }
         }
     };
@@ -254,6 +322,7 @@ impl Device {
                 outputs: VecDeque::new(),
                 stats: HandshakeStats::default(),
                 keys_dropped: false,
+                probed_mtu: None,
             },
             peers: BTreeMap::new(),
             by_key: BTreeMap::new(),
@@ -269,9 +338,7 @@ impl Device {
             deadlines: Default::default(),
             listen_port: 0,
             fwmark: 0,
-            checker: Checker::new(&PublicKey([0; 32])),
-            limiter: Limiter::default(),
-            under_load_until: Time::default(),
+            remembered: Remembered::default(),
         }
     }
 
@@ -327,7 +394,9 @@ impl Device {
 
     /// How handshakes went so far.
     pub fn handshake_stats(&self) -> HandshakeStats {
-        self.core.stats
+        let mut stats = self.core.stats;
+        self.core.shared.gate().add_to(&mut stats);
+        stats
     }
 
     /// Says whether the datagram of an [`Output::Handshake`] for this peer left. If it did not, its
@@ -336,6 +405,16 @@ impl Device {
         let stats = &mut self.core.stats;
         if !left {
             stats.send_failed += 1;
+            if let Some(peer) = peer
+                && let Some(state) = self.peers.get_mut(&peer.id())
+            {
+                if datagram.len() == INITIATION_LEN && state.copy_not_sent() {
+                    self.reschedule(peer.id());
+                } else {
+                    let at = state.sent_timestamp.to_unix();
+                    state.failed(FailureReason::NotSent, at);
+                }
+            }
             return;
         }
         if let Some(peer) = peer {
@@ -359,9 +438,20 @@ impl Device {
         }
     }
 
+    /// Somebody wants to see a handshake with a peer: one begins, as if a packet asked for it, unless
+    /// one is under way. Returns when its next initiation is due; `None` if there is no such peer.
+    pub fn probe(&mut self, now: Time, key: &PublicKey) -> Option<Time> {
+        let id = *self.by_key.get(key)?;
+        let state = self.peers.get_mut(&id)?;
+        let due = state.probe(now);
+        self.reschedule(id);
+        Some(due)
+    }
+
     /// A shard raised an event for this peer: one of its methods returned true.
     pub fn handle_event(&mut self, now: Time, wall: Tai64N, peer: &Arc<Peer>) {
         let events = peer.take_events();
+        self.remembered.changed |= events & (event::ROAMED | event::CONFIRMED) != 0;
         if let Some(state) = self.peers.get_mut(&peer.id()) {
             state.events_raised(&mut self.core, now, wall, events);
             self.reschedule(peer.id());
@@ -378,6 +468,7 @@ impl Device {
         if self.free_at.is_some_and(|at| at <= now) {
             self.free(now);
         }
+        self.call_remembered(now);
         let orders = [[URGENT, ORDINARY], [ORDINARY, URGENT]].into_iter().cycle();
         for [first, second] in orders.take(MAX_DUE) {
             let Some(id) = self
@@ -459,7 +550,7 @@ impl Device {
     pub fn was_cloned(&mut self, now: Time) {
         if let Some(identity) = &self.core.identity {
             // The other copy knows the secret behind the cookies.
-            self.checker = Checker::new(&identity.public);
+            self.core.shared.gate().set_key(&identity.public);
         }
         // The others have neither.
         let ids: BTreeSet<u32> = self.core.indices.values().copied().collect();
@@ -483,7 +574,8 @@ impl Device {
         let first = self.deadlines.iter().filter_map(BTreeSet::first);
         let first = first.map(|(time, _)| *time);
         let coming_up = self.coming_up.map(|_| Time::default());
-        first.chain(coming_up).chain(self.free_at).min()
+        let first = first.chain(coming_up).chain(self.free_at);
+        first.chain(self.next_call()).min()
     }
 
     /// Whether all keys of a peer were dropped since the last call. Then each thread that sealed or
@@ -512,7 +604,7 @@ impl Device {
             return;
         };
         let order = if state.frames_wait { URGENT } else { ORDINARY };
-        let next = state.timers.next_deadline().map(|at| (order, at));
+        let next = state.next_deadline().map(|at| (order, at));
         if next == state.scheduled {
             return;
         }
@@ -550,3 +642,7 @@ impl Core {
         ephemeral
     }
 }
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

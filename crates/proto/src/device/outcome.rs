@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::config::PublicKey;
 use crate::explained_enum;
@@ -68,8 +69,65 @@ explained_enum! {
     }
 }
 
+explained_enum! {
+    /// Why a handshake with a peer failed last.
+    pub enum FailureReason {
+        /// No answer came for 90 seconds: the peer is down, its address or port is another, a
+        /// firewall is between, or the peer refuses and its log says why.
+        NoAnswer => "no_answer",
+        /// Our message could not leave this host: no socket, no route, or a firewall.
+        NotSent => "not_sent",
+        /// We answered the peer's initiation, and the peer did not use the session: the preshared
+        /// keys differ, or the peer does not hear us.
+        NotConfirmed => "not_confirmed",
+        /// The peer's initiation had a timestamp that is not greater than the last one: the peer's
+        /// clock was set back, another host has the same private key, or it was a replay.
+        ReplayedTimestamp => "replayed_timestamp",
+        /// The peer's response does not decrypt: the preshared keys differ, or it was forged.
+        NotAuthentic => "not_authentic",
+        /// The peer's initiations come too fast: under load, or too soon after the last one.
+        TooMany => "too_many",
+    }
+}
+
+explained_enum! {
+    /// What is known of whether a peer is there.
+    pub enum Liveness {
+        /// There was no session with it yet.
+        Unknown => "unknown",
+        /// It has a session, and has not failed to answer since.
+        Up => "up",
+        /// It does not answer: neither data for 15 seconds, nor an initiation for 5 seconds.
+        Silent => "silent",
+        /// It did not answer for 90 seconds, or there was no new session for 9 minutes: its keys
+        /// are gone or about to go.
+        Gone => "gone",
+    }
+}
+
+/// A handshake that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Why.
+    pub reason: FailureReason,
+    /// When, since the Unix epoch.
+    pub at: Duration,
+}
+
+impl FailureReason {
+    /// The reason for the peer that a refused message is of; `None` if the refusal is no failure.
+    pub(super) fn of(refusal: Refusal) -> Option<Self> {
+        match refusal {
+            Refusal::ReplayedTimestamp => Some(Self::ReplayedTimestamp),
+            Refusal::NotAuthentic => Some(Self::NotAuthentic),
+            Refusal::RateLimited | Refusal::Flooded => Some(Self::TooMany),
+            _ => None,
+        }
+    }
+}
+
 impl HandshakeKind {
-    pub(super) fn of(message: &Message<'_>) -> Self {
+    pub(crate) fn of(message: &Message<'_>) -> Self {
         match message {
             Message::Initiation(_) => Self::Initiation,
             Message::Response(_) => Self::Response,

@@ -29,17 +29,17 @@ pub enum NotSealed {
     NoSession(Arc<Peer>),
 }
 
-/// Why a datagram was not opened. Up to `Replayed` it has changed nothing.
+/// Why a datagram was not opened. Up to `NotAuthentic` it has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotOpened {
     /// It is no transport data message.
     Invalid,
     /// No session has its receiver index, or the session is too old.
     NoSession,
+    /// It came before, or is older than the replay window. Its tag was not looked at.
+    Replayed,
     /// Its tag is wrong.
     NotAuthentic,
-    /// It came before, or is older than the replay window.
-    Replayed,
     /// The plaintext is no whole IPv4 or IPv6 packet.
     NotIp,
     /// The source of what it carries is not in the peer's allowed IPs.
@@ -116,6 +116,9 @@ impl Device {
         let inbound = inbound.filter(|inbound| inbound.session.may_receive(now));
         let inbound = inbound.ok_or(NotOpened::NoSession)?;
         let (peer, session) = (&inbound.peer, &inbound.session);
+        if !session.window().may_accept(header.counter) {
+            return Err(NotOpened::Replayed);
+        }
         let mut text = datagram[DataHeader::LEN..].to_vec();
         let mut job = [OpenJob::in_place(
             session.receive_key(),

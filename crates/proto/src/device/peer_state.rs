@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
+use super::candidates::Candidates;
+use super::path::Search;
 use super::timer_table::{Timer, Timers};
-use super::{Core, Output, Queued};
-use crate::config::{Cidr, PeerStatus, PublicKey};
+use super::{Core, Failure, FailureReason, Liveness, Output, PeerEvent, Queued};
+use crate::config::{Cidr, PeerHandshakes, PeerStatus, PublicKey};
 use crate::cookie::Stamper;
 use crate::limits::*;
 use crate::noise::{CreatedInitiation, Remote, create_initiation};
@@ -23,6 +25,10 @@ pub(super) struct PeerState {
     pub(super) stamper: Stamper,
     /// As it was last set; that of [`Peer`] follows the peer when it roams.
     pub(super) configured_endpoint: Option<SocketAddr>,
+    /// If the endpoint is a name: its addresses.
+    pub(super) candidates: Option<Box<Candidates>>,
+    /// For the longest packet that the path to it takes.
+    pub(super) search: Option<Box<Search>>,
     pub(super) persistent_keepalive: u16,
     pub(super) allowed_ips: BTreeSet<Cidr>,
     /// The number of the last transaction that named the peer.
@@ -34,6 +40,10 @@ pub(super) struct PeerState {
     pub(super) greatest_timestamp: Tai64N,
     pub(super) last_consumed_initiation: Option<Time>,
     pub(super) last_handshake: Option<Duration>,
+    pub(super) liveness: Liveness,
+    pub(super) last_failure: Option<Failure>,
+    /// From our last initiation that was answered to its response.
+    pub(super) latency: Option<Duration>,
     /// The timestamp of our last initiation.
     pub(super) sent_timestamp: Tai64N,
     /// When an initiation or response was last sent.
@@ -69,6 +79,8 @@ impl PeerState {
             stamper: Stamper::new(&remote.public),
             remote,
             configured_endpoint: None,
+            candidates: None,
+            search: None,
             persistent_keepalive: 0,
             allowed_ips: BTreeSet::new(),
             named_in: 0,
@@ -77,6 +89,9 @@ impl PeerState {
             greatest_timestamp: Tai64N::default(),
             last_consumed_initiation: None,
             last_handshake: None,
+            liveness: Liveness::Unknown,
+            last_failure: None,
+            latency: None,
             sent_timestamp: Tai64N::default(),
             last_sent_handshake: None,
             initiations_in_vain: 0,
@@ -103,8 +118,44 @@ impl PeerState {
             rx_bytes: self.peer.rx_bytes(),
             tx_bytes: self.peer.tx_bytes(),
             drops: self.peer.drops(),
+            path_mtu: self.peer.path_limit(),
             persistent_keepalive: self.persistent_keepalive,
             allowed_ips: self.allowed_ips.iter().copied().collect(),
+            handshakes: Some(PeerHandshakes {
+                state: self.liveness,
+                last_attempt: (self.sent_timestamp != Tai64N::default())
+                    .then(|| self.sent_timestamp.to_unix()),
+                unanswered: self.initiations_in_vain,
+                last_failure: self.last_failure,
+                latency: self.latency,
+            }),
+        }
+    }
+
+    /// A handshake failed.
+    pub(super) fn failed(&mut self, reason: FailureReason, at: Duration) {
+        self.last_failure = Some(Failure { reason, at });
+    }
+
+    /// Tells whoever watches how the peer is now. One that was not up cannot fall silent or go.
+    pub(super) fn tell_liveness(&mut self, core: &mut Core, state: Liveness) {
+        let is_news = match state {
+            Liveness::Silent => self.liveness == Liveness::Up,
+            Liveness::Gone => matches!(self.liveness, Liveness::Up | Liveness::Silent),
+            state => self.liveness != state,
+        };
+        if is_news {
+            self.liveness = state;
+            let peer = Arc::clone(&self.peer);
+            core.push(Output::Event(PeerEvent::Liveness { peer, state }));
+        }
+    }
+
+    /// Tells whoever watches if the peer has roamed.
+    pub(super) fn tell_roamed(&self, core: &mut Core) {
+        if let Some(from) = self.peer.take_roamed() {
+            let peer = Arc::clone(&self.peer);
+            core.push(Output::Event(PeerEvent::Roamed { peer, from }));
         }
     }
 
@@ -122,6 +173,12 @@ impl PeerState {
             if current.is_none_or(|current| current.is_stale_for_sending(now)) {
                 self.handshake_wanted(now, false);
             }
+        }
+        if events & event::ROAMED != 0 {
+            self.tell_roamed(core);
+        }
+        if events & event::PATH != 0 {
+            self.path_event(core, now);
         }
         self.arm_for_activity(now, events);
     }
@@ -173,6 +230,22 @@ impl PeerState {
         self.timers.arm(Timer::Retransmit, at);
     }
 
+    /// Asks for a session as a packet would, but gives up after `patience`.
+    pub(super) fn call(&mut self, now: Time, patience: Duration) {
+        if self.sessions.current.is_some() || self.timers.is_armed(Timer::Retransmit) {
+            return;
+        }
+        self.handshake_wanted(now, false);
+        let spent = REKEY_ATTEMPT_TIME.saturating_sub(patience).as_nanos();
+        self.attempts_since = Time(now.0.saturating_sub(u64::try_from(spent).unwrap_or(0)));
+    }
+
+    /// Asks for a new session, also where there is one, and returns when the initiation is due.
+    pub(super) fn probe(&mut self, now: Time) -> Time {
+        self.handshake_wanted(now, false);
+        self.timers.deadline(Timer::Retransmit).unwrap_or(now)
+    }
+
     /// The handshake that is under way, if one is, begins anew: its initiation went nowhere, or is
     /// not right any more.
     pub(super) fn restart_handshake(&mut self, now: Time) {
@@ -211,6 +284,7 @@ impl PeerState {
         };
         self.initiation = Some(initiation);
         self.stamper.stamp(now, &mut message);
+        let to = self.begin_race(now, &message).map_or(to, Endpoint::from);
         self.send_handshake(core, now, to, &message, self.initiations_in_vain);
     }
 
@@ -287,15 +361,20 @@ impl PeerState {
     fn make_current(&mut self, core: &mut Core, wall: Tai64N, session: Arc<Session>) {
         self.sessions.current = Some(Arc::clone(&session));
         self.peer.set_current(Some(session));
+        self.look_at_path(core);
         self.last_handshake = Some(wall.to_unix());
         self.responses_in_vain = 0;
         self.end_handshake(core);
+        self.tell_liveness(core, Liveness::Up);
+        let peer = Arc::clone(&self.peer);
+        core.push(Output::Event(PeerEvent::Session { peer }));
         core.push(self.session_ready());
     }
 
     /// No handshake is under way any more, for good or ill.
     pub(super) fn end_handshake(&mut self, core: &mut Core) {
         self.forget_initiation(core);
+        self.end_race();
         self.initiations_in_vain = 0;
         self.frames_wait = false;
         self.timers.disarm(Timer::Retransmit);

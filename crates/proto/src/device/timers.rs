@@ -9,23 +9,28 @@ use std::time::Duration;
 
 use super::peer_state::PeerState;
 use super::timer_table::Timer;
-use super::{Core, Output};
+use super::{Core, FailureReason, Liveness, Output};
 use crate::limits::*;
 use crate::peer::event;
 use crate::{Tai64N, Time};
 
 impl PeerState {
     pub(super) fn time_passed(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        self.race_due(core, now);
+        self.search_due(core, now);
         for timer in Timer::ALL {
             if !self.timers.take_due(timer, now) {
                 continue;
             }
             match timer {
                 Timer::Retransmit => self.initiation_due(core, now, wall),
-                Timer::NoAnswer => self.data_unanswered(now),
+                Timer::NoAnswer => self.data_unanswered(core, now),
                 Timer::Keepalive => self.keepalive_due(core, now),
                 Timer::PersistentKeepalive => self.persistent_keepalive_due(core, now),
-                Timer::ZeroKeys => self.drop_sessions(core),
+                Timer::ZeroKeys => {
+                    self.drop_sessions(core);
+                    self.tell_liveness(core, Liveness::Gone);
+                }
             }
         }
     }
@@ -68,11 +73,18 @@ impl PeerState {
             if self.initiation.is_some() {
                 // The path may be what broke: let the kernel choose the source anew.
                 self.peer.clear_source();
+                self.ask_for_candidates(core);
+                let heard = self.peer.last_received();
+                if heard.is_none_or(|at| now.since(at) >= KEEPALIVE_TIMEOUT) {
+                    self.tell_liveness(core, Liveness::Silent);
+                }
             }
             return self.send_initiation(core, now, wall);
         }
         core.stats.given_up += 1;
         let given_up_after = Some(self.initiations_in_vain);
+        self.failed(FailureReason::NoAnswer, wall.to_unix());
+        self.tell_liveness(core, Liveness::Gone);
         self.end_handshake(core);
         self.peer.clear_owed();
         if !self.timers.is_armed(Timer::ZeroKeys) {
@@ -86,7 +98,7 @@ impl PeerState {
 
     /// "If … no packets have been received for Keepalive-Timeout + Rekey-Timeout" after data was
     /// sent, "a handshake initiation is sent" (6.5).
-    fn data_unanswered(&mut self, now: Time) {
+    fn data_unanswered(&mut self, core: &mut Core, now: Time) {
         self.peer.set_armed(event::NO_ANSWER, false);
         let Some(since) = self.peer.unanswered() else {
             return;
@@ -94,6 +106,7 @@ impl PeerState {
         if self.answer_due(since) > now {
             return self.arm_activity(Timer::NoAnswer, self.answer_due(since));
         }
+        self.tell_liveness(core, Liveness::Silent);
         self.peer.clear_unanswered();
         self.peer.clear_source();
         self.handshake_wanted(now, false);

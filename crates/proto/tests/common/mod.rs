@@ -17,10 +17,12 @@ use std::time::Duration;
 
 use adit_aead::{OpenJob, SealJob, TAG_LEN};
 use adit_proto::config::{
-    AllowedIpChange, Cidr, DeviceChange, PeerChange, PeerStatus, PublicKey, Secret,
+    AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerChange, PeerStatus, PublicKey, Secret,
 };
 use adit_proto::wire::{self, DataHeader, Kind};
-use adit_proto::{Device, Endpoint, HandshakeStats, Output, Peer, Session, Tai64N, Time};
+use adit_proto::{
+    Device, Endpoint, HandshakeStats, Output, Peer, PeerEvent, Session, Tai64N, Time,
+};
 
 pub const A: usize = 0;
 pub const B: usize = 1;
@@ -105,9 +107,59 @@ pub fn peer(n: usize, change: impl FnOnce(&mut PeerChange)) -> DeviceChange {
     }
 }
 
+/// What else happens to datagrams and hosts; percentages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// With each datagram, up to 31 that follow it are lost.
+    pub bursts: u64,
+    /// A bit is flipped.
+    pub corrupted: u64,
+    /// The sender's kernel refuses a datagram.
+    pub refused: u64,
+    /// The receiver's TUN takes no packet.
+    pub tun_full: u64,
+    /// Longer datagrams are lost.
+    pub longest: Option<usize>,
+    /// This host's datagrams are lost.
+    pub mute: Option<usize>,
+}
+
+/// Whether a host runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Running {
+    #[default]
+    Yes,
+    /// The process is stopped: datagrams wait in its socket.
+    Stopped,
+    /// The machine sleeps, and nothing reaches it.
+    Asleep,
+}
+
+/// Datagrams that a stopped host's socket holds.
+const MOST_HELD: usize = 256;
+
+/// Where packets and datagrams got to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Books {
+    /// Packets from the TUN: all, those that were sealed, and those that were given up.
+    pub given: usize,
+    pub sealed: usize,
+    pub given_up: usize,
+    /// Datagrams that arrived: all, handshake messages and keepalives.
+    pub arrived: usize,
+    pub handshakes: usize,
+    pub keepalives: usize,
+}
+
 pub struct VirtualHost {
     pub device: Device,
+    pub running: Running,
+    pub books: Books,
+    held: Vec<Datagram>,
     pub addr: SocketAddr,
+    /// Others that lead to it. It answers from the one that was last sent to.
+    pub aliases: Vec<SocketAddr>,
+    answers_from: Option<SocketAddr>,
     /// How far the time of day is ahead, in seconds.
     pub skew: i64,
     pub staged: HashMap<u32, Vec<Vec<u8>>>,
@@ -161,9 +213,22 @@ pub struct Net {
     /// By which they know each other, if not by those of [`private_key`].
     pub publics: Vec<PublicKey>,
     pub weather: Weather,
+    pub faults: Faults,
+    /// Datagrams that the network lost, and copies that it made.
+    pub lost: usize,
+    pub copies: usize,
+    burst: u64,
     pub under_load: bool,
     /// Everything that was sent, lost or not.
     pub log: Vec<Datagram>,
+    /// What each host told of its peers.
+    pub news: Vec<(usize, &'static str)>,
+    /// Sessions that either host told of.
+    pub sessions: usize,
+    /// The probes that hosts were asked to send: length, identifier and sequence number.
+    pub probes: Vec<(usize, u16, u16)>,
+    /// What is lost on its way.
+    pub black_holes: Vec<fn(&Datagram) -> bool>,
     flying: BTreeMap<(Time, u64), Datagram>,
     count: u64,
     pub random: Random,
@@ -192,7 +257,12 @@ impl Net {
     pub fn of(count: usize, seed: u64) -> Self {
         let hosts = (0..count).map(|n| VirtualHost {
             device: device(seed << 8 | n as u64),
+            running: Running::Yes,
+            books: Books::default(),
+            held: Vec::new(),
             addr: format!("192.0.2.{}:51820", n + 1).parse().unwrap(),
+            aliases: Vec::new(),
+            answers_from: None,
             skew: 0,
             staged: HashMap::new(),
             delivered: Vec::new(),
@@ -204,8 +274,16 @@ impl Net {
             hosts: hosts.collect(),
             publics: (0..count).map(public_key).collect(),
             weather: Weather::FAIR,
+            faults: Faults::default(),
+            lost: 0,
+            copies: 0,
+            burst: 0,
             under_load: false,
             log: Vec::new(),
+            news: Vec::new(),
+            sessions: 0,
+            probes: Vec::new(),
+            black_holes: Vec::new(),
             flying: BTreeMap::new(),
             count: 0,
             random: Random(seed),
@@ -276,6 +354,7 @@ impl Net {
     /// A packet for `peer` came out of the TUN.
     pub fn send(&mut self, host: usize, peer: usize, text: &[u8]) {
         let peer = self.peer(host, peer);
+        self.hosts[host].books.given += 1;
         self.hosts[host]
             .staged
             .entry(peer.id())
@@ -297,8 +376,10 @@ impl Net {
                 .and_then(|to| Some((to, seal(peer, self.now, &text)?)));
             match sealed {
                 Some((to, (session, bytes))) => {
-                    event |= peer.data_sent(self.now, &session, bytes.len() as u64);
-                    self.transmit(host, to.addr, bytes);
+                    self.hosts[host].books.sealed += 1;
+                    let len = bytes.len() as u64;
+                    let left = self.transmit(host, to.addr, bytes);
+                    event |= peer.data_sent(self.now, &session, if left { len } else { 0 });
                 }
                 None => kept.push(text),
             }
@@ -312,6 +393,13 @@ impl Net {
         }
     }
 
+    /// A datagram comes once more. The log, of what hosts sent, does not have it.
+    pub fn replay(&mut self, datagram: Datagram) {
+        self.count += 1;
+        let arrival = (self.now + millis(self.weather.delay_min), self.count);
+        self.flying.insert(arrival, datagram);
+    }
+
     pub fn event(&mut self, host: usize, peer: &Arc<Peer>) {
         let (now, wall) = (self.now, self.wall(host));
         self.hosts[host].device.handle_event(now, wall, peer);
@@ -319,6 +407,9 @@ impl Net {
     }
 
     pub fn drain(&mut self, host: usize) {
+        if self.hosts[host].running != Running::Yes {
+            return;
+        }
         let (now, wall) = (self.now, self.wall(host));
         let device = &mut self.hosts[host].device;
         for turn in 0.. {
@@ -333,9 +424,9 @@ impl Net {
                 Output::Handshake {
                     to, datagram, peer, ..
                 } => {
+                    let left = self.transmit(host, to.addr, datagram.to_vec());
                     let device = &mut self.hosts[host].device;
-                    device.handle_sent(&datagram, peer.as_ref(), true);
-                    self.transmit(host, to.addr, datagram.to_vec());
+                    device.handle_sent(&datagram, peer.as_ref(), left);
                 }
                 Output::SessionReady { peer } => self.flush(host, &peer),
                 Output::Keepalive { peer } => {
@@ -346,32 +437,97 @@ impl Net {
                         continue;
                     };
                     let len = bytes.len() as u64;
-                    let event = peer.keepalive_sent(self.now, &session, len);
-                    self.transmit(host, to.addr, bytes);
+                    let left = self.transmit(host, to.addr, bytes);
+                    let event = left && peer.keepalive_sent(self.now, &session, len);
                     if event {
                         self.event(host, &peer);
                     }
                 }
                 Output::DropStaged { peer, .. } => {
-                    self.hosts[host].staged.remove(&peer.id());
+                    let lost = self.hosts[host].staged.remove(&peer.id());
+                    self.hosts[host].books.given_up += lost.map_or(0, |lost| lost.len());
                     self.hosts[host].staged_drops += 1;
+                }
+                Output::Event(event) => {
+                    let news = match event {
+                        PeerEvent::Liveness { state, .. } => state.name(),
+                        PeerEvent::Roamed { .. } => "roamed",
+                        PeerEvent::Session { .. } => {
+                            self.sessions += 1;
+                            continue;
+                        }
+                        PeerEvent::Unanswered { .. } => "unanswered",
+                        PeerEvent::ProbePath {
+                            len, id, sequence, ..
+                        } => {
+                            self.probes.push((len, id, sequence));
+                            "probe"
+                        }
+                        PeerEvent::PathFound { .. } => "path",
+                    };
+                    self.news.push((host, news));
                 }
             }
         }
     }
 
-    fn transmit(&mut self, host: usize, to: SocketAddr, bytes: Vec<u8>) {
+    /// All of a device's status that anything follows from. The reason of a peer's last failure is
+    /// for people, and may be forged.
+    pub fn acted_on(&self, host: usize) -> DeviceStatus {
+        let mut status = self.hosts[host].device.status();
+        for peer in &mut status.peers {
+            if let Some(handshakes) = &mut peer.handshakes {
+                handshakes.last_failure = None;
+            }
+        }
+        status
+    }
+
+    /// Something that happens in so many of a hundred cases. No dice are rolled for what never does.
+    fn happens(&mut self, percent: u64) -> bool {
+        percent > 0 && self.random.chance(percent)
+    }
+
+    /// False if the host's kernel refuses it.
+    fn transmit(&mut self, host: usize, to: SocketAddr, bytes: Vec<u8>) -> bool {
         let datagram = Datagram {
             at: self.now,
-            from: self.hosts[host].addr,
+            from: self.hosts[host]
+                .answers_from
+                .unwrap_or(self.hosts[host].addr),
             to,
             bytes,
         };
         self.log.push(datagram.clone());
-        if self.random.chance(self.weather.loss) {
-            return;
+        if self.happens(self.faults.refused) {
+            self.lost += 1;
+            return false;
+        }
+        if self.happens(self.faults.bursts) {
+            self.burst = self.random.below(32);
+        } else if self.faults.bursts == 0 {
+            self.burst = 0;
+        }
+        let is_long = self
+            .faults
+            .longest
+            .is_some_and(|longest| datagram.bytes.len() > longest);
+        if self.random.chance(self.weather.loss)
+            || self.burst > 0
+            || is_long
+            || self.faults.mute == Some(host)
+        {
+            self.burst = self.burst.saturating_sub(1);
+            self.lost += 1;
+            return true;
+        }
+        let mut datagram = datagram;
+        if self.happens(self.faults.corrupted) {
+            let at = self.random.below(datagram.bytes.len() as u64);
+            datagram.bytes[usize::try_from(at).unwrap()] ^= 1 << self.random.below(8);
         }
         let copies = 1 + usize::from(self.random.chance(self.weather.duplicates));
+        self.copies += copies - 1;
         for _ in 0..copies {
             let spread = self.weather.delay_max - self.weather.delay_min + 1;
             let delay = self.weather.delay_min + self.random.below(spread);
@@ -379,14 +535,17 @@ impl Net {
             let arrival = (self.now + millis(delay), self.count);
             self.flying.insert(arrival, datagram.clone());
         }
+        true
     }
 
     /// A datagram arrives now, from wherever the caller says.
     pub fn deliver(&mut self, host: usize, from: SocketAddr, bytes: &[u8]) {
+        self.hosts[host].books.arrived += 1;
         let (now, wall) = (self.now, self.wall(host));
         let from = Endpoint::from(from);
         match wire::classify(bytes) {
             Some(Kind::Handshake) => {
+                self.hosts[host].books.handshakes += 1;
                 let load = self.under_load;
                 let device = &mut self.hosts[host].device;
                 device.handle_handshake(now, wall, from, bytes, load);
@@ -423,7 +582,11 @@ impl Net {
         let event = inbound
             .peer
             .received(self.now, session, bytes.len() as u64, data);
-        if data {
+        if !data {
+            self.hosts[host].books.keepalives += 1;
+        } else if self.happens(self.faults.tun_full) {
+            self.hosts[host].drops += 1;
+        } else {
             self.hosts[host].delivered.push(text);
         }
         if event {
@@ -439,9 +602,9 @@ impl Net {
     pub fn run_until(&mut self, end: Time) {
         loop {
             let arrival = self.flying.keys().next().map(|(at, _)| *at);
-            let deadlines = self
-                .hosts
-                .iter()
+            let awake = self.hosts.iter();
+            let deadlines = awake
+                .filter(|host| host.running == Running::Yes)
                 .filter_map(|host| host.device.next_deadline());
             let next = deadlines.chain(arrival).min();
             let Some(next) = next.filter(|next| *next <= end) else {
@@ -453,16 +616,69 @@ impl Net {
                     break;
                 }
                 let datagram = entry.remove();
-                let to = self.hosts.iter().position(|host| host.addr == datagram.to);
-                if let Some(host) = to {
-                    self.deliver(host, datagram.from, &datagram.bytes);
+                if self.black_holes.iter().any(|hole| hole(&datagram)) {
+                    self.lost += 1;
+                    continue;
                 }
+                let leads_to = |host: &VirtualHost| {
+                    host.addr == datagram.to || host.aliases.contains(&datagram.to)
+                };
+                let Some(host) = self.hosts.iter().position(leads_to) else {
+                    self.lost += 1;
+                    continue;
+                };
+                match self.hosts[host].running {
+                    Running::Stopped if self.hosts[host].held.len() < MOST_HELD => {
+                        self.hosts[host].held.push(datagram);
+                        continue;
+                    }
+                    Running::Stopped | Running::Asleep => {
+                        self.lost += 1;
+                        continue;
+                    }
+                    Running::Yes => {}
+                }
+                if !self.hosts[host].aliases.is_empty() {
+                    self.hosts[host].answers_from = Some(datagram.to);
+                }
+                self.deliver(host, datagram.from, &datagram.bytes);
             }
             for host in 0..self.hosts.len() {
                 self.drain(host);
             }
         }
         self.now = end;
+    }
+
+    /// A host that did not run goes on.
+    pub fn wake(&mut self, host: usize) {
+        self.hosts[host].running = Running::Yes;
+        for datagram in std::mem::take(&mut self.hosts[host].held) {
+            self.deliver(host, datagram.from, &datagram.bytes);
+        }
+        self.drain(host);
+    }
+
+    /// Every packet and every datagram is somewhere (invariant 10).
+    #[track_caller]
+    pub fn check_books(&self) {
+        let (mut arrived, mut held) = (0, 0);
+        for host in &self.hosts {
+            let books = host.books;
+            let staged: usize = host.staged.values().map(Vec::len).sum();
+            assert_eq!(
+                books.given,
+                books.sealed + books.given_up + staged,
+                "{books:?}"
+            );
+            let known = books.handshakes + books.keepalives + host.delivered.len() + host.drops;
+            assert_eq!(books.arrived, known, "{books:?}");
+            arrived += books.arrived;
+            held += host.held.len();
+        }
+        let on_its_way = self.flying.len() + held;
+        let sent = self.log.len() + self.copies;
+        assert_eq!(sent, arrived + self.lost + on_its_way, "lost {}", self.lost);
     }
 
     /// Sends a packet from A to B and waits for both to have a confirmed session.

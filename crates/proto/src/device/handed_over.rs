@@ -1,0 +1,676 @@
+//! A device as bytes: what another process needs to go on in its place.
+//!
+//! A device is a sequence of records: [`DEVICE`] first, then one [`PEER`] for each peer in the order
+//! in which they were added, one [`REMOVED`] for each timestamp of a removed peer, and [`END`]. All
+//! numbers are little-endian. What is counted by name goes by name, so that versions may have
+//! different counters. Any other change of a record raises [`HAND_OVER_FORMAT`].
+//!
+//! Records have keys: they are zeroized when dropped, and must not be stored.
+//!
+//! A few things stay behind, because handshakes do without: the secret behind our cookies and the
+//! cookies of peers, the products of static keys, and who is still to be called after a restart. A
+//! search for the MTU of a path begins anew; what it has found goes along.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_aead::Key;
+use arrayvec::ArrayVec;
+use zeroize::Zeroizing;
+
+use super::candidates::Candidates;
+use super::peer_state::PeerState;
+use super::timer_table::Timer;
+use super::{Device, Failure, FailureReason, Liveness, Random};
+use crate::config::{Cidr, PublicKey, Secret};
+use crate::limits::{MAX_PEERS, REJECT_AFTER_MESSAGES};
+use crate::noise::{CreatedInitiation, Identity, Remote};
+use crate::peer::Noted;
+use crate::replay::WORDS;
+use crate::session::{Ends, Session};
+use crate::{DropReason, Endpoint, ReplayWindow, Source, Tai64N, Time};
+
+/// The version of the records. A process takes those of its own version only.
+pub const HAND_OVER_FORMAT: u32 = 2;
+
+const DEVICE: u8 = 1;
+const PEER: u8 = 2;
+const REMOVED: u8 = 3;
+const END: u8 = 4;
+
+/// The longest record of a peer without allowed IPs: three sessions, and a handshake under way that
+/// goes to many addresses.
+const PEER_BYTES: usize = 5120;
+/// An allowed IP.
+const BLOCK_BYTES: usize = 18;
+
+/// Records that make no device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotImported(&'static str);
+
+impl std::fmt::Display for NotImported {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "what was handed over makes no device: {}", self.0)
+    }
+}
+
+impl std::error::Error for NotImported {}
+
+type Result<T> = std::result::Result<T, NotImported>;
+
+impl Device {
+    /// Puts out the records of this device. No thread may seal or open with its sessions while this
+    /// runs, and none of them afterwards if another device goes on with the records: a counter is
+    /// used once (invariant 1). All outputs were taken before, and all events handled.
+    ///
+    /// # Errors
+    ///
+    /// Those of `put`.
+    pub fn export<E>(
+        &mut self,
+        now: Time,
+        mut put: impl FnMut(Zeroizing<Vec<u8>>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        while self.coming_up.is_some() {
+            self.tell_peers_of_coming_up(now);
+        }
+        put(self.own_record())?;
+        for state in self.peers.values() {
+            put(peer_record(state))?;
+        }
+        for (key, timestamp) in &self.removed {
+            let mut record = Writer::new(REMOVED, 64);
+            record.bytes(&key.0);
+            record.bytes(&timestamp.0);
+            put(record.0)?;
+        }
+        let mut end = Writer::new(END, 16);
+        end.u32(count(self.peers.len()));
+        end.u32(count(self.removed.len()));
+        put(end.0)
+    }
+
+    fn own_record(&self) -> Zeroizing<Vec<u8>> {
+        let mut record = Writer::new(DEVICE, 4096);
+        let identity = self.core.identity.as_ref();
+        record.option(identity, |record, own| record.bytes(own.secret.bytes()));
+        record.u16(self.listen_port);
+        record.u32(self.fwmark);
+        record.bool(self.core.up);
+        let stats = self.handshake_stats();
+        record.u32(count(stats.counters().count()));
+        for (name, value, _) in stats.counters() {
+            record.text(name);
+            record.u64(value);
+        }
+        // Peers' drops go by the place of the reason among these.
+        record.u32(count(DropReason::ALL.len()));
+        for reason in DropReason::ALL {
+            record.text(reason.name());
+        }
+        record.0
+    }
+
+    /// The sessions of this device went to another process that may have sealed with them. None
+    /// seals here any more; handshakes follow.
+    pub fn gave_up_sessions(&mut self, now: Time) {
+        self.was_cloned(now);
+    }
+}
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
+    let mut record = Writer::new(PEER, PEER_BYTES + BLOCK_BYTES * state.allowed_ips.len());
+    record.bytes(&state.public_key().0);
+    record.bytes(state.remote.preshared_key.bytes());
+    record.option(state.configured_endpoint, Writer::address);
+    record.option(state.peer.endpoint(), |record, endpoint| {
+        record.address(endpoint.addr);
+        record.option(endpoint.src, |record, source| {
+            record.ip(source.ip);
+            record.u32(source.ifindex);
+        });
+    });
+    record.u16(state.persistent_keepalive);
+    record.u32(count(state.allowed_ips.len()));
+    for block in &state.allowed_ips {
+        record.ip(block.addr());
+        record.u8(block.prefix_len());
+    }
+    record.option(state.initiation.as_ref(), |record, initiation| {
+        let (chaining_key, hash, ephemeral) = initiation.parts();
+        record.u32(initiation.index);
+        record.bytes(chaining_key.bytes());
+        record.bytes(hash);
+        record.bytes(ephemeral.bytes());
+    });
+    let sessions = &state.sessions;
+    for session in [&sessions.previous, &sessions.current, &sessions.next] {
+        record.option(session.as_ref(), |record, session| record.session(session));
+    }
+    record.bytes(&state.greatest_timestamp.0);
+    record.option(state.last_consumed_initiation, Writer::time);
+    record.option(state.last_handshake, Writer::duration);
+    record.u8(place(Liveness::ALL, state.liveness));
+    record.option(state.last_failure, |record, failure| {
+        record.u8(place(FailureReason::ALL, failure.reason));
+        record.duration(failure.at);
+    });
+    record.option(state.latency, Writer::duration);
+    record.bytes(&state.sent_timestamp.0);
+    record.option(state.last_sent_handshake, Writer::time);
+    record.u32(state.initiations_in_vain);
+    record.u32(state.responses_in_vain);
+    record.time(state.attempts_since);
+    record.duration(state.jitter);
+    for timer in Timer::ALL {
+        record.option(state.timers.deadline(timer), Writer::time);
+    }
+    record.bool(state.frames_wait);
+    record.noted(&state.peer.noted());
+    let drops = state.peer.drops();
+    record.u32(count(drops.len()));
+    for (reason, packets) in drops {
+        record.u8(place(DropReason::ALL, reason));
+        record.u64(packets);
+    }
+    record.option(state.peer.path_limit(), Writer::u16);
+    record.bool(state.search.is_some() || state.peer.wants_sample());
+    record.option(state.candidates.as_ref(), |record, candidates| {
+        record.addresses(&candidates.addrs);
+        record.u32(count(candidates.races));
+        record.option(candidates.message.first(), |record, _| {
+            record.bytes(&candidates.message);
+        });
+        record.addresses(&candidates.waiting);
+        record.addresses(&candidates.sent);
+        record.option(candidates.due, Writer::time);
+    });
+    record.0
+}
+
+fn place<T: Copy + PartialEq>(all: &[T], one: T) -> u8 {
+    let place = all.iter().position(|other| *other == one);
+    place
+        .and_then(|place| u8::try_from(place).ok())
+        .unwrap_or(u8::MAX)
+}
+
+/// Makes a device of the records of another one, in the order in which they came.
+pub struct Import {
+    device: Device,
+    /// The reasons for drops, as the other process numbers them; `None` for one not known here.
+    reasons: Vec<Option<DropReason>>,
+    has_device: bool,
+    has_ended: bool,
+}
+
+impl Import {
+    /// Nothing came yet. `random` is as of [`Device::new`].
+    pub fn new(random: Random) -> Self {
+        Self {
+            device: Device::new(random),
+            reasons: Vec::new(),
+            has_device: false,
+            has_ended: false,
+        }
+    }
+
+    /// Takes the next record.
+    ///
+    /// # Errors
+    ///
+    /// It is no record, not the next one, or contradicts those before.
+    pub fn take(&mut self, record: &[u8]) -> Result<()> {
+        let mut record = Reader(record);
+        let kind = record.u8()?;
+        if self.has_ended || (kind == DEVICE) == self.has_device {
+            return Err(NotImported("the records are in a wrong order"));
+        }
+        match kind {
+            DEVICE => self.take_own(&mut record)?,
+            PEER => self.take_peer(&mut record)?,
+            REMOVED => {
+                let key = PublicKey(*record.array()?);
+                let timestamp = Tai64N(*record.array()?);
+                if self.device.removed.len() >= MAX_PEERS {
+                    return Err(NotImported("too many removed peers"));
+                }
+                self.device.removed.insert(key, timestamp);
+            }
+            END => {
+                let (peers, removed) = (record.u32()?, record.u32()?);
+                let device = &self.device;
+                let here = (count(device.peers.len()), count(device.removed.len()));
+                if (peers, removed) != here {
+                    return Err(NotImported("peers are missing"));
+                }
+                self.has_ended = true;
+            }
+            _ => return Err(NotImported("a record of an unknown kind")),
+        }
+        match record.0 {
+            [] => Ok(()),
+            _ => Err(NotImported("a record is too long")),
+        }
+    }
+
+    /// The device, when the last record has come.
+    ///
+    /// # Errors
+    ///
+    /// Records are missing.
+    pub fn finish(self, now: Time) -> Result<Device> {
+        let mut device = self.device;
+        if !self.has_ended {
+            return Err(NotImported("records are missing"));
+        }
+        device.publish_routes(now);
+        let ids: Vec<u32> = device.peers.keys().copied().collect();
+        for id in ids {
+            device.reschedule(id);
+        }
+        Ok(device)
+    }
+
+    fn take_own(&mut self, record: &mut Reader<'_>) -> Result<()> {
+        self.has_device = true;
+        let device = &mut self.device;
+        if let Some(key) = record.option(|record| Ok(Secret::new(record.array()?)))? {
+            device.identities += 1;
+            let own = Identity::new(key, device.identities);
+            device.core.shared.gate().set_key(&own.public);
+            device.core.identity = Some(own);
+        }
+        device.listen_port = record.u16()?;
+        device.fwmark = record.u32()?;
+        device.core.up = record.bool()?;
+        for _ in 0..record.u32()? {
+            let (name, value) = (record.text()?, record.u64()?);
+            device.core.stats.set(name, value);
+        }
+        for _ in 0..record.u32()? {
+            let name = record.text()?;
+            let known = DropReason::ALL.iter().find(|reason| reason.name() == name);
+            self.reasons.push(known.copied());
+        }
+        Ok(())
+    }
+
+    fn take_peer(&mut self, record: &mut Reader<'_>) -> Result<()> {
+        let device = &mut self.device;
+        let key = PublicKey(*record.array()?);
+        let own = device.core.identity.as_ref().map(|own| own.public);
+        if device.by_key.contains_key(&key) || own == Some(key) || device.peers.len() >= MAX_PEERS {
+            return Err(NotImported("a peer that cannot be"));
+        }
+        let id = device.next_id;
+        let mut state = PeerState::new(id, Remote::new(key));
+        state.remote.preshared_key = Secret::new(record.array()?);
+        state.configured_endpoint = record.option(Reader::address)?;
+        let endpoint = record.option(|record| {
+            let addr = record.address()?;
+            let src = record.option(|record| {
+                let (ip, ifindex) = (record.ip()?, record.u32()?);
+                Ok(Source { ip, ifindex })
+            })?;
+            Ok(Endpoint { addr, src })
+        })?;
+        state.peer.set_endpoint(endpoint);
+        state.persistent_keepalive = record.u16()?;
+        for _ in 0..record.u32()? {
+            let block = Cidr::new(record.ip()?, record.u8()?);
+            let block = block.ok_or(NotImported("a prefix is too long"))?;
+            let other = device.routes.insert(block, Arc::clone(&state.peer));
+            if !state.allowed_ips.insert(block) || other.is_some() {
+                return Err(NotImported("an allowed IP of two peers"));
+            }
+        }
+        state.initiation = record.option(|record| {
+            let index = record.u32()?;
+            let chaining_key = Secret::new(record.array()?);
+            let hash = *record.array()?;
+            let ephemeral = Secret::new(record.array()?);
+            let parts = (chaining_key, hash, ephemeral);
+            Ok(CreatedInitiation::from_parts(index, parts))
+        })?;
+        let mut indices = Vec::from_iter(state.initiation.as_ref().map(|it| it.index));
+        let mut sessions = [None, None, None];
+        for place in &mut sessions {
+            *place = record.option(Reader::session)?.map(Arc::new);
+            if let Some(session) = place {
+                device.core.shared.insert(&state.peer, session);
+                indices.push(session.local_index());
+            }
+        }
+        let [previous, current, next] = sessions;
+        state.peer.set_current(current.clone());
+        state.sessions.previous = previous;
+        state.sessions.current = current;
+        state.sessions.next = next;
+        for index in indices {
+            if device.core.indices.insert(index, id).is_some() {
+                return Err(NotImported("an index of two sessions"));
+            }
+        }
+        read_history(&mut state, record)?;
+        for _ in 0..record.u32()? {
+            let (place, packets) = (usize::from(record.u8()?), record.u64()?);
+            let reason = self.reasons.get(place);
+            let reason = reason.ok_or(NotImported("a drop without reason"))?;
+            if let Some(reason) = reason {
+                state.peer.add_drops(*reason, packets);
+            }
+        }
+        let limit = record.option(Reader::u16)?;
+        state.peer.set_path_limit(limit);
+        if record.bool()? {
+            state.peer.want_sample();
+        }
+        state.candidates = record.option(Reader::candidates)?.map(Box::new);
+        device.next_id += 1;
+        device.peers.insert(id, Box::new(state));
+        device.by_key.insert(key, id);
+        device.core.shared.set_peer_count(device.peers.len());
+        Ok(())
+    }
+}
+
+/// What happened with a peer so far, and its timers.
+fn read_history(state: &mut PeerState, record: &mut Reader<'_>) -> Result<()> {
+    state.greatest_timestamp = Tai64N(*record.array()?);
+    state.last_consumed_initiation = record.option(Reader::time)?;
+    state.last_handshake = record.option(Reader::duration)?;
+    state.liveness = record.one_of(Liveness::ALL)?;
+    state.last_failure = record.option(|record| {
+        let reason = record.one_of(FailureReason::ALL)?;
+        let at = record.duration()?;
+        Ok(Failure { reason, at })
+    })?;
+    state.latency = record.option(Reader::duration)?;
+    state.sent_timestamp = Tai64N(*record.array()?);
+    state.last_sent_handshake = record.option(Reader::time)?;
+    state.initiations_in_vain = record.u32()?;
+    state.responses_in_vain = record.u32()?;
+    state.attempts_since = record.time()?;
+    state.jitter = record.duration()?;
+    for timer in Timer::ALL {
+        if let Some(at) = record.option(Reader::time)? {
+            state.timers.arm(timer, at);
+        }
+    }
+    state.frames_wait = record.bool()?;
+    state.peer.set_noted(&record.noted()?);
+    Ok(())
+}
+
+/// Writes a record. It never grows beyond the room that it began with, so that no copy of a key is
+/// left behind.
+struct Writer(Zeroizing<Vec<u8>>);
+
+impl Writer {
+    fn new(kind: u8, room: usize) -> Self {
+        let mut bytes = Vec::with_capacity(room);
+        bytes.push(kind);
+        Self(Zeroizing::new(bytes))
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        debug_assert!(self.0.len() + bytes.len() <= self.0.capacity());
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn u8(&mut self, number: u8) {
+        self.bytes(&[number]);
+    }
+
+    fn bool(&mut self, is_so: bool) {
+        self.u8(is_so.into());
+    }
+
+    fn u16(&mut self, number: u16) {
+        self.bytes(&number.to_le_bytes());
+    }
+
+    fn u32(&mut self, number: u32) {
+        self.bytes(&number.to_le_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.bytes(&number.to_le_bytes());
+    }
+
+    fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        self.bool(value.is_some());
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        self.u32(count(text.len()));
+        self.bytes(text.as_bytes());
+    }
+
+    fn time(&mut self, time: Time) {
+        self.u64(time.0);
+    }
+
+    fn duration(&mut self, duration: Duration) {
+        self.u64(duration.as_secs());
+        self.u32(duration.subsec_nanos());
+    }
+
+    fn ip(&mut self, ip: IpAddr) {
+        match ip {
+            IpAddr::V4(ip) => {
+                self.u8(4);
+                self.bytes(&ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                self.u8(6);
+                self.bytes(&ip.octets());
+            }
+        }
+    }
+
+    fn address(&mut self, address: SocketAddr) {
+        self.ip(address.ip());
+        self.u16(address.port());
+        let scope = match address {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(address) => address.scope_id(),
+        };
+        self.u32(scope);
+    }
+
+    fn addresses(&mut self, addresses: &[SocketAddr]) {
+        self.u32(count(addresses.len()));
+        for address in addresses {
+            self.address(*address);
+        }
+    }
+
+    fn session(&mut self, session: &Session) {
+        let Ends {
+            local_index,
+            remote_index,
+            initiator,
+            born,
+        } = session.ends();
+        self.u32(local_index);
+        self.u32(remote_index);
+        self.bool(initiator);
+        self.time(born);
+        self.bytes(session.send_key().bytes());
+        self.bytes(session.receive_key().bytes());
+        self.u64(session.sent());
+        self.bool(session.is_confirmed());
+        self.bool(session.has_last_minute());
+        let window = session.window();
+        let (greatest, ring) = window.parts();
+        self.u64(greatest);
+        for word in ring {
+            self.u64(*word);
+        }
+    }
+
+    fn noted(&mut self, noted: &Noted) {
+        let Noted {
+            bytes,
+            times,
+            armed,
+            handshaking,
+        } = noted;
+        for number in bytes.iter().chain(times) {
+            self.u64(*number);
+        }
+        self.u8(*armed);
+        self.bool(*handshaking);
+    }
+}
+
+/// What is left of a record to be read.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N]> {
+        let split = self.0.split_first_chunk();
+        let (first, rest) = split.ok_or(NotImported("a record is too short"))?;
+        self.0 = rest;
+        Ok(first)
+    }
+
+    fn u8(&mut self) -> Result<u8> {
+        self.array::<1>().map(|[byte]| *byte)
+    }
+
+    fn bool(&mut self) -> Result<bool> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(NotImported("neither yes nor no")),
+        }
+    }
+
+    fn u16(&mut self) -> Result<u16> {
+        Ok(u16::from_le_bytes(*self.array()?))
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(*self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(*self.array()?))
+    }
+
+    fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
+        match self.bool()? {
+            true => read(self).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    fn text(&mut self) -> Result<&'a str> {
+        let len = self.u32()? as usize;
+        let (text, rest) = (self.0.split_at_checked(len)).ok_or(NotImported("a name is cut"))?;
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|_| NotImported("a name is no text"))
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> Result<T> {
+        let place = usize::from(self.u8()?);
+        (all.get(place).copied()).ok_or(NotImported("a state that is not known"))
+    }
+
+    fn time(&mut self) -> Result<Time> {
+        self.u64().map(Time)
+    }
+
+    fn duration(&mut self) -> Result<Duration> {
+        let (seconds, nanos) = (self.u64()?, self.u32()?);
+        match nanos {
+            ..1_000_000_000 => Ok(Duration::new(seconds, nanos)),
+            _ => Err(NotImported("a second of too many nanoseconds")),
+        }
+    }
+
+    fn ip(&mut self) -> Result<IpAddr> {
+        match self.u8()? {
+            4 => Ok(IpAddr::from(*self.array::<4>()?)),
+            6 => Ok(IpAddr::from(*self.array::<16>()?)),
+            _ => Err(NotImported("neither IPv4 nor IPv6")),
+        }
+    }
+
+    fn address(&mut self) -> Result<SocketAddr> {
+        let mut address = SocketAddr::new(self.ip()?, self.u16()?);
+        let scope = self.u32()?;
+        if let SocketAddr::V6(address) = &mut address {
+            address.set_scope_id(scope);
+        }
+        Ok(address)
+    }
+
+    fn addresses<const N: usize>(&mut self) -> Result<ArrayVec<SocketAddr, N>> {
+        let mut addrs = ArrayVec::new();
+        for _ in 0..self.u32()? {
+            let added = addrs.try_push(self.address()?);
+            added.map_err(|_| NotImported("a name has too many addresses"))?;
+        }
+        Ok(addrs)
+    }
+
+    fn candidates(&mut self) -> Result<Candidates> {
+        Ok(Candidates {
+            addrs: self.addresses()?,
+            races: self.u32()? as usize,
+            message: self
+                .option(|record| Ok(ArrayVec::from(*record.array()?)))?
+                .unwrap_or_default(),
+            waiting: self.addresses()?,
+            sent: self.addresses()?,
+            due: self.option(Self::time)?,
+        })
+    }
+
+    fn session(&mut self) -> Result<Session> {
+        let ends = Ends {
+            local_index: self.u32()?,
+            remote_index: self.u32()?,
+            initiator: self.bool()?,
+            born: self.time()?,
+        };
+        let (send, receive) = (Key::new(self.array()?), Key::new(self.array()?));
+        let sent = self.u64()?;
+        if sent > REJECT_AFTER_MESSAGES {
+            return Err(NotImported("a counter is beyond its limit"));
+        }
+        let is_confirmed = self.bool()?;
+        let has_last_minute = self.bool()?;
+        let greatest = self.u64()?;
+        let mut ring = [0; WORDS];
+        for word in &mut ring {
+            *word = self.u64()?;
+        }
+        let window = ReplayWindow::from_parts(greatest, ring);
+        let window = window.ok_or(NotImported("a received counter is beyond its limit"))?;
+        let session = Session::new(ends, send, receive);
+        Ok(session.in_use(sent, window, is_confirmed, has_last_minute))
+    }
+
+    fn noted(&mut self) -> Result<Noted> {
+        let mut noted = Noted::default();
+        for number in noted.bytes.iter_mut().chain(&mut noted.times) {
+            *number = self.u64()?;
+        }
+        noted.armed = self.u8()?;
+        noted.handshaking = self.bool()?;
+        Ok(noted)
+    }
+}

@@ -1,0 +1,136 @@
+//! A process that starts anew calls the peers that the one before it had sessions with.
+
+mod common;
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use adit_proto::config::{DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::wire::DataHeader;
+use common::*;
+
+/// B starts anew, with what the process before it has left and the configuration that it had.
+fn restart(net: &mut Net, left: Vec<(PublicKey, SocketAddr)>, endpoint: Option<SocketAddr>) {
+    net.hosts[B].device = device(77);
+    net.hosts[B].device.remember(left);
+    let mut change = peer(A, |peer| {
+        peer.allowed_ips = vec![add("10.0.0.1/32")];
+        peer.endpoint = endpoint;
+    });
+    change.private_key = Some(private_key(B));
+    net.apply(B, &change);
+}
+
+/// Connected, and A is where only roaming has told B.
+fn roamed(seed: u64) -> (Net, SocketAddr) {
+    let mut net = Net::pair(seed);
+    net.connect();
+    assert!(net.hosts[B].device.poll_endpoints_changed());
+    let elsewhere = "198.51.100.7:7".parse().unwrap();
+    net.hosts[A].addr = elsewhere;
+    net.send(A, B, b"from elsewhere");
+    net.run_for(millis(100));
+    net.send(B, A, b"an answer");
+    net.run_for(millis(100));
+    assert!(net.hosts[B].device.poll_endpoints_changed());
+    assert!(!net.hosts[B].device.poll_endpoints_changed());
+    (net, elsewhere)
+}
+
+#[test]
+fn a_peer_that_only_roaming_located_is_called_at_once() {
+    let (mut net, elsewhere) = roamed(40);
+    let left = net.hosts[B].device.active_endpoints();
+    assert_eq!(left, [(public_key(A), elsewhere)]);
+    let before = net.session(B, A).local_index();
+    restart(&mut net, left, None);
+    net.send(B, A, b"to elsewhere");
+    net.run_for(millis(500));
+    assert!(
+        net.hosts[A]
+            .delivered
+            .iter()
+            .any(|text| text == b"to elsewhere")
+    );
+
+    // Invariant 1: the sessions, and so the keys, are other ones. What was sealed for the process
+    // that ended opens nowhere.
+    assert_ne!(net.session(B, A).local_index(), before);
+    assert!(net.hosts[B].device.shared().session(before).is_none());
+    let sealed: Vec<_> = net
+        .log
+        .iter()
+        .filter(|datagram| datagram.from == net.hosts[B].addr)
+        .filter_map(|datagram| DataHeader::parse(&datagram.bytes))
+        .map(|header| (header.receiver, header.counter))
+        .collect();
+    let unique: HashSet<_> = sealed.iter().collect();
+    assert!(
+        sealed.len() >= 2 && unique.len() == sealed.len(),
+        "{sealed:?}"
+    );
+}
+
+#[test]
+fn a_configured_endpoint_is_newer_than_a_remembered_one() {
+    let (mut net, elsewhere) = roamed(41);
+    let left = net.hosts[B].device.active_endpoints();
+    let configured: SocketAddr = "203.0.113.5:5".parse().unwrap();
+    let start = net.now;
+    restart(&mut net, left, Some(configured));
+    net.run_for(millis(500));
+    let called = net.sent(B, "initiation", start);
+    assert_eq!(called.len(), 1);
+    assert_eq!(called[0].to, configured);
+    assert_ne!(called[0].to, elsewhere);
+}
+
+#[test]
+fn peers_without_a_session_are_neither_remembered_nor_called() {
+    let mut net = Net::pair(42);
+    net.send(A, B, b"x");
+    assert_eq!(net.hosts[A].device.active_endpoints(), []);
+    net.connect();
+    net.run_for(secs(600));
+    assert_eq!(net.hosts[A].device.active_endpoints(), []);
+    let start = net.now;
+    restart(&mut net, Vec::new(), Some("203.0.113.5:5".parse().unwrap()));
+    net.run_for(secs(10));
+    assert_eq!(net.sent(B, "initiation", start), []);
+}
+
+#[test]
+fn calls_are_a_thousand_a_second_and_two_for_a_silent_peer() {
+    const PEERS: u16 = 2500;
+    let mut net = Net::of(2, 43);
+    let key = |n: u16| {
+        let mut bytes = [9; 32];
+        bytes[1..3].copy_from_slice(&n.to_le_bytes());
+        public_of(&Secret::new(&bytes))
+    };
+    let keys: Vec<_> = (0..PEERS).map(key).collect();
+    let endpoint: SocketAddr = "203.0.113.5:5".parse().unwrap();
+    let left = keys.iter().map(|key| (*key, endpoint));
+    net.hosts[B].device = device(78);
+    net.hosts[B].device.remember(left);
+    let change = DeviceChange {
+        private_key: Some(private_key(B)),
+        peers: keys.into_iter().map(PeerChange::new).collect(),
+        ..DeviceChange::default()
+    };
+    let start = net.now;
+    // Nothing can be sent, so nothing is: the calls wait.
+    net.hosts[B].device.went_down();
+    net.apply(B, &change);
+    net.run_for(secs(3));
+    assert_eq!(net.sent(B, "initiation", start), []);
+    net.hosts[B].device.came_up(net.now);
+    let up = net.now;
+    net.drain(B);
+    net.run_for(secs(1));
+    let first = net.sent(B, "initiation", up).len();
+    assert!((1000..=1040).contains(&first), "{first} in a second");
+    net.run_for(secs(60));
+    let all = net.sent(B, "initiation", up).len();
+    assert_eq!(all, 2 * usize::from(PEERS));
+}
