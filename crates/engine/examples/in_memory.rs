@@ -18,8 +18,8 @@ fn interface(
     key: u8,
 ) -> Result<(Interface, TunEnd), Box<dyn Error>> {
     let (tun, end) = mem::tun()?;
-    let platform = MemPlatform::new(network, addr)?.with_tuns([end.clone()]);
-    let interface = Engine::start(1)?.add(vec![tun], platform, Offloads::ALL)?;
+    let platform = MemPlatform::new(network, addr)?.with_tun(end.clone());
+    let interface = Engine::start(1)?.add(tun, platform, Offloads::ALL)?;
     let change = DeviceChange {
         private_key: Some(Secret::new(&[key; 32])),
         ..DeviceChange::default()

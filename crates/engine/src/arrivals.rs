@@ -34,6 +34,11 @@ impl<Q> Arrivals<Q> {
             .unwrap_or_default()
     }
 
+    /// Whether the thread has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.0).is_none()
+    }
+
     /// The thread ends: nothing more is taken over.
     pub(crate) fn close(&self) {
         let waiting = lock(&self.0).take();

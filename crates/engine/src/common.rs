@@ -7,18 +7,21 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use adit_io::tun::TunErrorKind;
 use adit_io::{IcmpKind, Offloads, UdpSocket};
-use adit_offload::{Merged, TunnelEnds};
-use adit_proto::{Drops, Peer, Time};
+use adit_offload::{Frame, Merged, TunnelEnds};
+use adit_proto::{DropReason, Drops, IgnoredKind, PassedKind, Peer, Time};
 use arc_swap::ArcSwap;
 
+use crate::handed_over::InterfaceState;
 use crate::inbox::Inbox;
 use crate::interface::StopReason;
 use crate::journal::{Incident, Journal};
+use crate::load::Load;
 use crate::lock::lock;
+use crate::ownership::Ownership;
 use crate::sender::Pool;
 use crate::wake::Waker;
 
-/// The sockets of one shard: one per address family that the host has, both on one port.
+/// The sockets of an interface: one per address family that the host has, both on one port.
 #[derive(Debug)]
 pub struct Sockets<U> {
     /// For IPv4; none where the host has no IPv4.
@@ -62,6 +65,15 @@ pub(crate) struct Context<'a, U> {
     pub(crate) now: Time,
 }
 
+impl<U> Context<'_, U> {
+    /// A frame leaves: a UDP tunnel that it belongs to ends here.
+    pub(crate) fn saw(&self, frame: &Frame<'_>) {
+        if let (Some(tunnel_ends), Some(end)) = (&self.common.tunnel_ends, frame.tunnel_end()) {
+            tunnel_ends.saw(end, self.now.since(Time::default()));
+        }
+    }
+}
+
 impl<U> Clone for Context<'_, U> {
     fn clone(&self) -> Self {
         *self
@@ -75,8 +87,7 @@ pub(crate) struct Common<U> {
     /// Routes and sessions, published by the control thread.
     pub(crate) proto: Arc<adit_proto::Shared>,
     pub(crate) control: Inbox,
-    /// One for each shard that serves the interface.
-    pub(crate) queues: Vec<QueuesHandle<U>>,
+    pub(crate) queues: QueuesHandle<U>,
     /// Where UDP tunnels end, unless what is for them is not merged.
     pub(crate) tunnel_ends: Option<TunnelEnds>,
     mtu: AtomicUsize,
@@ -85,6 +96,7 @@ pub(crate) struct Common<U> {
     refused_trains: AtomicU64,
     icmp_errors: [AtomicU64; IcmpKind::ALL.len()],
     pub(crate) journal: Journal,
+    pub(crate) load: Load,
     stopping: AtomicBool,
     end: Mutex<End>,
     ended: Condvar,
@@ -143,6 +155,10 @@ pub(crate) struct ShardHandle {
     overloaded: AtomicBool,
     /// The shard may not run at the priority that it should have.
     priority_refused: AtomicBool,
+    /// It sleeps, and nobody has asked it for help since.
+    is_idle: AtomicBool,
+    /// It is one shard too many: it ends once it serves nothing.
+    retires: AtomicBool,
     /// Of the thread of the inbound path.
     inbound_thread: Arc<Waker>,
 }
@@ -155,6 +171,8 @@ impl ShardHandle {
             due: Mutex::default(),
             overloaded: AtomicBool::new(false),
             priority_refused: AtomicBool::new(false),
+            is_idle: AtomicBool::new(false),
+            retires: AtomicBool::new(false),
             inbound_thread,
         })
     }
@@ -163,9 +181,27 @@ impl ShardHandle {
         &self.waker
     }
 
+    /// Whether this thread and that of the inbound path have woken up since the last call, which
+    /// woke them.
+    pub(crate) fn responds(&self) -> bool {
+        // Both are to be woken.
+        let (shard, inbound) = (self.waker.responds(), self.inbound_thread.responds());
+        shard && inbound
+    }
+
     /// How many interfaces it serves.
     pub(crate) fn load(&self) -> usize {
-        self.load.load(Ordering::Relaxed)
+        self.load.load(Ordering::Acquire)
+    }
+
+    /// It has to give away what it serves, and ends then.
+    pub(crate) fn retire(&self) {
+        self.retires.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub(crate) fn retires(&self) -> bool {
+        self.retires.load(Ordering::Acquire)
     }
 
     /// The numbers of the queues that have something for the shard, since the last call.
@@ -185,6 +221,16 @@ impl ShardHandle {
         self.overloaded.swap(false, Ordering::AcqRel)
     }
 
+    /// The shard is about to sleep, or awake.
+    pub(crate) fn set_idle(&self, is_idle: bool) {
+        self.is_idle.store(is_idle, Ordering::Relaxed);
+    }
+
+    /// Whether it sleeps; if so, it counts as awake from now on.
+    pub(crate) fn ends_idleness(&self) -> bool {
+        self.is_idle.load(Ordering::Relaxed) && self.is_idle.swap(false, Ordering::AcqRel)
+    }
+
     pub(crate) fn priority_was_refused(&self) {
         self.priority_refused.store(true, Ordering::Relaxed);
     }
@@ -194,15 +240,34 @@ impl ShardHandle {
     }
 }
 
-/// The queues that one shard serves of an interface, as other threads see them.
+/// That a shard serves, or is about to serve, one interface more.
+pub(crate) struct Served(pub(crate) Arc<ShardHandle>);
+
+impl Served {
+    pub(crate) fn new(shard: &Arc<ShardHandle>) -> Self {
+        shard.load.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(shard))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.load.fetch_sub(1, Ordering::Release);
+        if self.0.retires() {
+            self.0.waker.wake();
+        }
+    }
+}
+
+/// The queues of an interface, as other threads than their owner see them.
 pub(crate) struct QueuesHandle<U> {
     /// No other queues of the engine have this number.
     pub(crate) number: u32,
     pub(crate) sockets: ArcSwap<Sockets<U>>,
     pub(crate) drops: Arc<Drops>,
-    pub(crate) shard: Arc<ShardHandle>,
-    /// The shard knows that there is something for it.
-    is_due: AtomicBool,
+    pub(crate) ownership: Ownership<ShardHandle>,
+    /// Nothing is read for now.
+    is_paused: AtomicBool,
     commands: Mutex<Vec<ShardCommand>>,
     /// The peers that it has frames staged for, or had.
     waits_for: Mutex<HashSet<u32>>,
@@ -220,13 +285,12 @@ pub(crate) enum ShardCommand {
 
 impl<U> QueuesHandle<U> {
     pub(crate) fn new(number: u32, shard: Arc<ShardHandle>) -> Self {
-        shard.load.fetch_add(1, Ordering::Relaxed);
         Self {
             number,
             sockets: ArcSwap::from_pointee(Sockets::unbound()),
             drops: Arc::default(),
-            shard,
-            is_due: AtomicBool::new(false),
+            ownership: Ownership::new(shard),
+            is_paused: AtomicBool::new(false),
             commands: Mutex::default(),
             waits_for: Mutex::default(),
         }
@@ -234,16 +298,10 @@ impl<U> QueuesHandle<U> {
 
     /// Has the shard look at what changed.
     pub(crate) fn wake(&self) {
-        // If it knows already, it sees this change, too.
-        if !self.is_due.swap(true, Ordering::AcqRel) {
-            lock(&self.shard.due).push(self.number);
-            self.shard.waker.wake();
-        }
-    }
-
-    /// The shard looks: from now on it has to be told again.
-    pub(crate) fn looks(&self) {
-        self.is_due.swap(false, Ordering::AcqRel);
+        self.ownership.wake(|shard| {
+            lock(&shard.due).push(self.number);
+            shard.waker.wake();
+        });
     }
 
     /// The shard stages frames for a peer: it wants to hear what becomes of the handshake. To be
@@ -267,21 +325,29 @@ impl<U> QueuesHandle<U> {
         }
     }
 
+    /// Nothing is read for now, or all goes on.
+    pub(crate) fn set_paused(&self, pauses: bool) {
+        self.is_paused.store(pauses, Ordering::Release);
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused.load(Ordering::Acquire)
+    }
+
+    /// The path pauses: the shard does what it was told when it is woken again.
+    pub(crate) fn put_back(&self, command: ShardCommand) {
+        lock(&self.commands).push(command);
+    }
+
     pub(crate) fn take_commands(&self) -> Vec<ShardCommand> {
         std::mem::take(&mut *lock(&self.commands))
-    }
-}
-
-impl<U> Drop for QueuesHandle<U> {
-    fn drop(&mut self) {
-        self.shard.load.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl<U> Common<U> {
     pub(crate) fn new(
         proto: Arc<adit_proto::Shared>,
-        queues: Vec<QueuesHandle<U>>,
+        queues: QueuesHandle<U>,
         offloads: Offloads,
         is_verbose: bool,
     ) -> io::Result<Self> {
@@ -295,6 +361,7 @@ impl<U> Common<U> {
             refused_trains: AtomicU64::new(0),
             icmp_errors: Default::default(),
             journal: Journal::new(is_verbose),
+            load: Load::default(),
             stopping: AtomicBool::new(false),
             end: Mutex::default(),
             ended: Condvar::new(),
@@ -322,6 +389,65 @@ impl<U> Common<U> {
     /// Trains that the kernel would not segment.
     pub(crate) fn count_refused_trains(&self, trains: u64) {
         self.refused_trains.fetch_add(trains, Ordering::Relaxed);
+    }
+
+    /// Goes on with the counters of another process.
+    pub(crate) fn set_counters(&self, state: &InterfaceState) {
+        let named = |counters: &[(String, u64)], name: &str| {
+            let found = counters.iter().find(|(known, _)| known == name);
+            found.map_or(0, |(_, count)| *count)
+        };
+        let drops = &self.queues.drops;
+        for reason in DropReason::ALL {
+            drops.count(*reason, named(&state.drops, reason.name()));
+        }
+        for kind in IgnoredKind::ALL {
+            drops.count_ignored(*kind, named(&state.ignored, kind.name()));
+        }
+        for kind in PassedKind::ALL {
+            drops.count_passed(*kind, named(&state.passed, kind.name()));
+        }
+        for kind in IcmpKind::ALL {
+            let count = named(&state.icmp_errors, kind.name());
+            self.icmp_errors[*kind as usize].store(count, Ordering::Relaxed);
+        }
+        self.refused_trains
+            .store(state.refused_trains, Ordering::Relaxed);
+        for (refuses, known) in self.tun_refuses.iter().zip(&state.tun_refuses) {
+            refuses.store(*known, Ordering::Relaxed);
+        }
+        self.load.outbound.set(&state.outbound);
+        self.load.inbound.set(&state.inbound);
+        self.load.sent.set(&state.sent_trains);
+        self.load.received.set(&state.received_trains);
+        self.set_mtu(state.mtu);
+    }
+
+    /// What [`Self::set_counters`] takes; the control thread adds its part.
+    pub(crate) fn counters(&self) -> InterfaceState {
+        let drops = &self.queues.drops;
+        let named = |(name, count): (&str, u64)| (name.to_owned(), count);
+        let dropped = DropReason::ALL.iter().map(|it| (it.name(), drops.of(*it)));
+        let passed = (PassedKind::ALL.iter()).map(|it| (it.name(), drops.passed(*it)));
+        let ignored = (IgnoredKind::ALL.iter()).map(|it| (it.name(), drops.ignored(*it)));
+        let icmp_errors = IcmpKind::ALL
+            .iter()
+            .map(|it| (it.name(), self.icmp_errors(*it)));
+        let refuses = self.tun_refuses.iter();
+        InterfaceState {
+            drops: dropped.map(named).collect(),
+            ignored: ignored.map(named).collect(),
+            passed: passed.map(named).collect(),
+            icmp_errors: icmp_errors.map(named).collect(),
+            refused_trains: self.refused_trains(),
+            tun_refuses: refuses.map(|it| it.load(Ordering::Relaxed)).collect(),
+            mtu: self.mtu(),
+            outbound: self.load.outbound.read(),
+            inbound: self.load.inbound.read(),
+            sent_trains: self.load.sent.read(),
+            received_trains: self.load.received.read(),
+            ..InterfaceState::default()
+        }
     }
 
     pub(crate) fn refused_trains(&self) -> u64 {
@@ -353,7 +479,7 @@ impl<U> Common<U> {
     pub(crate) fn stop(&self) {
         if !self.stopping.swap(true, Ordering::AcqRel) {
             self.control.waker.wake();
-            self.queues.iter().for_each(QueuesHandle::wake);
+            self.queues.wake();
         }
     }
 
@@ -391,10 +517,9 @@ impl<U> Common<U> {
 
     /// Has all threads that may have keys on their stacks overwrite these.
     pub(crate) fn overwrite_stacks(&self) {
-        for queues in &self.queues {
-            queues.shard.waker.wake();
-            queues.shard.inbound_thread.wake();
-        }
+        let shard = self.queues.ownership.owner();
+        shard.waker.wake();
+        shard.inbound_thread.wake();
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -13,8 +13,10 @@ use adit_aead::{SealJob, TAG_LEN};
 use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::limits::REKEY_ATTEMPT_TIME;
-use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN};
-use adit_proto::{Device, DropReason, Endpoint, HandshakeKind, Output, Peer, Time, Transaction};
+use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN, padded_len};
+use adit_proto::{
+    Device, DropReason, Endpoint, HandshakeKind, Output, Peer, PeerEvent, Time, Transaction,
+};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{
@@ -25,19 +27,22 @@ use crate::arrivals::Arrivals;
 use crate::clock;
 use crate::common::{Common, Part, ShardCommand, Sockets};
 use crate::error::CommandError;
-use crate::inbox::{Command, SetAnswer};
+use crate::event::Event;
+use crate::handed_over::InterfaceState;
+use crate::inbox::{Command, Exported, Resume, SetAnswer};
 use crate::journal::{Incident, Line};
+use crate::memory;
 use crate::platform::{Platform, PlatformEvent, Source, TunDrops};
-use crate::poll::{overwrite_stack, wait};
+use crate::poll::{overwrite_stack, wait, with_priority};
 use crate::wake::Waker;
 
-/// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
-const LOADED_QUEUE: usize = 512;
 /// How long shards may take to close a socket, and how often to try meanwhile.
 const RELEASE: Duration = Duration::from_secs(1);
 const RELEASE_POLL: Duration = Duration::from_millis(1);
 /// How often to try to bind a port that is in use.
 const REBIND: Duration = Duration::from_secs(1);
+/// How often to keep the endpoints of peers for the next process, at most.
+const REMEMBER: Duration = Duration::from_secs(1);
 /// How often to ask again, at most, which way each peer is reached. Routers learn of hundreds of
 /// routes a second.
 const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
@@ -126,6 +131,7 @@ impl<H: Platform> ControlThread<H> {
 
     /// Runs until it is asked to end.
     pub(crate) fn run(mut self) -> io::Result<()> {
+        adit_sandbox::confine(adit_sandbox::Role::Control)?;
         let mut events = Vec::with_capacity(MAX_TURNS);
         while !self.inbox.stopping.load(Ordering::Acquire) {
             let timeout = (!self.busy.is_empty()).then_some(Duration::ZERO);
@@ -246,6 +252,9 @@ pub(crate) struct Control<H: Platform> {
     left: Option<(u16, Time)>,
     /// When to try again to bind it.
     rebind_at: Option<Time>,
+    /// When to keep the endpoints of peers, since they changed, and when that was done last.
+    remember_at: Option<Time>,
+    remembered: Time,
     /// When to look at the paths to peers, since routes changed, and when that was done last.
     paths_at: Option<Time>,
     paths_seen: Time,
@@ -266,23 +275,49 @@ pub(crate) struct Control<H: Platform> {
     wakeups: OwnedFd,
     /// The thread does not watch that yet.
     is_unwatched: bool,
+    /// Another process has what this one had, or is to give it: nothing happens until it resumes.
+    is_paused: bool,
     _part: Part<H::Socket>,
 }
 
 impl<H: Platform> Control<H> {
     pub(crate) fn new(
         mut device: Device,
-        platform: H,
+        mut platform: H,
         common: Arc<Common<H::Socket>>,
     ) -> io::Result<Self> {
         device.went_down();
+        device.remember(platform.remembered());
+        Self::of(device, platform, common, &InterfaceState::default())
+    }
+
+    /// Goes on with an interface of another process, once it [resumes](Resume).
+    pub(crate) fn take_over(
+        device: Device,
+        platform: H,
+        common: Arc<Common<H::Socket>>,
+        state: &InterfaceState,
+    ) -> io::Result<Self> {
+        let mut control = Self::of(device, platform, common, state)?;
+        control.is_paused = true;
+        Ok(control)
+    }
+
+    fn of(
+        device: Device,
+        platform: H,
+        common: Arc<Common<H::Socket>>,
+        state: &InterfaceState,
+    ) -> io::Result<Self> {
         Ok(Self {
             device,
             platform,
-            listen_port: 0,
-            bound_port: 0,
+            listen_port: state.listen_port,
+            bound_port: state.bound_port,
             left: None,
             rebind_at: None,
+            remember_at: None,
+            remembered: Time::default(),
             paths_at: None,
             paths_seen: Time::default(),
             paths_from: None,
@@ -290,11 +325,12 @@ impl<H: Platform> Control<H> {
             events: VecDeque::new(),
             commands: VecDeque::new(),
             executing: None,
-            fwmark: 0,
-            up: false,
+            fwmark: state.fwmark,
+            up: state.up,
             timer: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?,
             wakeups: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             is_unwatched: true,
+            is_paused: false,
             _part: Part::new(&common),
             common,
         })
@@ -303,10 +339,16 @@ impl<H: Platform> Control<H> {
     /// Its turn: does what is due, and returns whether more is. Errors are the interface's and
     /// final.
     fn turn(&mut self) -> io::Result<bool> {
+        if self.is_paused {
+            return self.pauses();
+        }
         self.take_wakeups()?;
         let (events, commands, behind) = self.common.control.take_all();
         if behind {
             self.platform.tun_is_behind();
+        }
+        for packet in self.common.control.take_answers() {
+            self.platform.deliver(&packet);
         }
         let now = clock::now();
         self.events.extend(events);
@@ -315,6 +357,9 @@ impl<H: Platform> Control<H> {
         }
         self.commands.extend(commands);
         self.execute(now);
+        if self.is_paused {
+            return Ok(true);
+        }
         self.handshakes();
         let now = clock::now();
         if self.device.next_deadline().is_some_and(|at| at <= now) {
@@ -324,6 +369,7 @@ impl<H: Platform> Control<H> {
             self.come_up();
         }
         self.look_at_paths(now);
+        self.remember(now);
         self.put_out();
         self.tell();
         self.set_timer()?;
@@ -334,12 +380,99 @@ impl<H: Platform> Control<H> {
         Ok(is_busy || !self.common.control.is_empty())
     }
 
+    /// While another process has the interface, or still has it: nothing is sealed, and no timer
+    /// runs. Questions are answered; a change is not made, because it would be lost.
+    fn pauses(&mut self) -> io::Result<bool> {
+        self.common.control.waker.clear();
+        // What happens to the device is looked at afterwards.
+        self.wakeups = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let waker = self.common.control.waker.as_fd();
+        epoll::add(
+            &self.wakeups,
+            waker,
+            EventData::new_u64(WAKER),
+            EventFlags::IN,
+        )?;
+        self.is_unwatched = true;
+        self.commands.extend(self.common.control.take_commands());
+        while let Some(command) = self.commands.pop_front() {
+            match command {
+                Command::Resume(how, answer) => {
+                    self.resume(how)?;
+                    let _ = answer.send(());
+                    return Ok(true);
+                }
+                // Without an answer the caller learns that nothing was done. Addresses of names
+                // come again.
+                Command::Set(..)
+                | Command::Export(_)
+                | Command::Probe(..)
+                | Command::Candidates(_) => {}
+                command => self.executing = self.begin(clock::now(), command),
+            }
+            while let Some(Executing::Get(get)) = self.executing.take() {
+                self.executing = self.go_on_getting(get);
+            }
+        }
+        Ok(false)
+    }
+
+    fn resume(&mut self, how: Resume) -> io::Result<()> {
+        if how == Resume::WithoutSessions {
+            self.device.gave_up_sessions(clock::now());
+        }
+        self.is_paused = false;
+        self.platform.resumed(&self.common.queues.sockets.load());
+        // Routes and the device may have changed unseen.
+        (self.paths_from, self.forget_paths) = (Some(0), false);
+        self.host_changed()
+    }
+
+    /// Puts out what another process needs. All that the shards told is handled before.
+    fn export(&mut self, answer: &SyncSender<Exported>) {
+        loop {
+            let now = clock::now();
+            let (events, commands, _) = self.common.control.take_all();
+            self.events.extend(events);
+            self.commands.extend(commands);
+            for peer in take_some(&mut self.events, usize::MAX) {
+                self.device.handle_event(now, clock::wall(), &peer);
+            }
+            self.handshakes();
+            self.put_out();
+            if !self.common.control.has_messages() {
+                break;
+            }
+        }
+        self.count_tun_drops();
+        self.is_paused = true;
+        let exported = self
+            .device
+            .export(clock::now(), |record| answer.send(Exported::Record(record)));
+        let mut state = self.common.counters();
+        state.listen_port = self.listen_port;
+        state.bound_port = self.bound_port;
+        state.fwmark = self.fwmark;
+        state.up = self.up;
+        if exported.is_ok() {
+            let _ = answer.send(Exported::State(Box::new(state)));
+        }
+    }
+
+    fn count_tun_drops(&mut self) {
+        let TunDrops { full, limit } = self.platform.tun_drops();
+        let drops = &self.common.queues.drops;
+        drops.count(DropReason::TunFull, full);
+        drops.count(DropReason::TunLimit, limit);
+    }
+
     /// Has the timer wake the thread when something is due.
     fn set_timer(&self) -> io::Result<()> {
         let due = self.device.next_deadline().into_iter();
         // 0 is never.
         let due = due
             .chain(self.rebind_at)
+            .chain(self.remember_at)
             .chain(self.paths_at)
             .chain(self.common.journal.deadline())
             .min()
@@ -358,7 +491,7 @@ impl<H: Platform> Control<H> {
 
     /// The number of the interface: that of its first queues.
     fn number(&self) -> u32 {
-        self.common.queues[0].number
+        self.common.queues.number
     }
 
     /// Collects what may wake the thread for this interface.
@@ -397,21 +530,30 @@ impl<H: Platform> Control<H> {
         Ok(())
     }
 
+    /// Keeps for the next process where peers are, if that changed.
+    fn remember(&mut self, now: Time) {
+        if self.device.poll_endpoints_changed() {
+            self.remember_at.get_or_insert(self.remembered + REMEMBER);
+        }
+        if self.remember_at.is_some_and(|at| at <= now) {
+            (self.remember_at, self.remembered) = (None, now);
+            self.platform.remember(&self.device.active_endpoints());
+        }
+    }
+
     /// Handshake messages, a bounded number: timers and commands must not wait for a flood.
     fn handshakes(&mut self) {
         for _ in 0..HANDSHAKE_BATCH {
-            let Some((message, behind)) = self.common.control.next_handshake() else {
+            let Some(message) = self.common.control.next_handshake() else {
                 break;
             };
-            let now = clock::now();
-            let loaded = behind >= LOADED_QUEUE;
-            let outcome = self.device.handle_handshake(
-                now,
-                clock::wall(),
-                message.from,
-                &message.datagram,
-                loaded,
-            );
+            let (now, wall) = (clock::now(), clock::wall());
+            let (from, datagram) = (message.from, &message.datagram);
+            // A shard tells of load before it adds to a long queue.
+            let outcome = match message.proven {
+                true => self.device.handle_proven(now, wall, from, datagram),
+                false => (self.device).handle_handshake(now, wall, from, datagram, false),
+            };
             if outcome.refusal.is_some() {
                 self.note(|| Incident::Handshake(outcome));
             }
@@ -434,15 +576,20 @@ impl<H: Platform> Control<H> {
                     let key = peer.public_key();
                     self.platform
                         .log_verbose(format_args!("peer {key}: session established"));
-                    for shard in &self.common.queues {
-                        shard.tell(ShardCommand::SessionReady(Arc::clone(&peer)));
-                    }
+                    self.common.queues.tell(ShardCommand::SessionReady(peer));
                 }
                 Output::DropStaged {
                     peer,
                     given_up_after,
                 } => {
                     let key = peer.public_key();
+                    if let Some(initiations) = given_up_after {
+                        let event = Event::GivenUp {
+                            peer: key,
+                            initiations,
+                        };
+                        self.platform.tell(&event);
+                    }
                     match given_up_after {
                         Some(count) => self.platform.log_verbose(format_args!(
                             "peer {key}: handshake given up after {} s and {count} initiations without an answer",
@@ -450,8 +597,54 @@ impl<H: Platform> Control<H> {
                         )),
                         None => self.platform.log_verbose(format_args!("peer {key}: removed")),
                     }
-                    for shard in &self.common.queues {
-                        shard.tell(ShardCommand::DropStaged(Arc::clone(&peer)));
+                    self.common.queues.tell(ShardCommand::DropStaged(peer));
+                }
+                Output::Event(PeerEvent::Liveness { peer, state }) => {
+                    self.platform.tell(&Event::Liveness {
+                        peer: peer.public_key(),
+                        state,
+                        endpoint: peer.endpoint().map(|to| to.addr),
+                    });
+                }
+                Output::Event(PeerEvent::Session { peer }) => self.platform.tell(&Event::Session {
+                    peer: peer.public_key(),
+                    endpoint: peer.endpoint().map(|to| to.addr),
+                }),
+                Output::Event(PeerEvent::ProbePath {
+                    peer,
+                    from,
+                    to,
+                    len,
+                    id,
+                    sequence,
+                }) => {
+                    if let Some(probe) = adit_offload::echo(from, to, len, id, sequence) {
+                        self.seal_and_send(&peer, &probe);
+                    }
+                }
+                Output::Event(PeerEvent::PathFound { peer, limit }) => {
+                    let key = peer.public_key();
+                    match limit {
+                        Some(limit) => self.platform.log_verbose(format_args!(
+                            "peer {key}: packets of more than {limit} bytes do not arrive: their senders are told to send \
+                             shorter ones"
+                        )),
+                        None => self
+                            .platform
+                            .log_verbose(format_args!("peer {key}: packets of any length arrive")),
+                    }
+                }
+                Output::Event(PeerEvent::Unanswered { peer }) => {
+                    let peer = peer.public_key();
+                    self.platform.tell(&Event::Unanswered { peer });
+                }
+                Output::Event(PeerEvent::Roamed { peer, from }) => {
+                    if let Some(to) = peer.endpoint() {
+                        self.platform.tell(&Event::Roamed {
+                            peer: peer.public_key(),
+                            from,
+                            to: to.addr,
+                        });
                     }
                 }
             }
@@ -502,19 +695,24 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// Writes what is due of the journal.
+    /// Writes what is due of the journal, and tells whoever listens.
     fn tell(&self) {
-        for line in self.common.journal.take_due(clock::now()) {
-            match line {
-                Line::Of(Incident::Icmp { error, .. }, times) => {
-                    let named =
-                        |peer: &&Arc<Peer>| peer.endpoint().is_some_and(|to| to.addr == error.to);
-                    let peer = self.device.peers().take(PEERS_SEARCHED).find(named);
-                    let peer = peer.map(|peer| peer.public_key());
-                    let line = Line::Of(Incident::Icmp { peer, error }, times);
-                    self.platform.log_verbose(format_args!("{line}"));
-                }
-                line => self.platform.log_verbose(format_args!("{line}")),
+        let journal = &self.common.journal;
+        for mut line in journal.take_due(clock::now()) {
+            if let Line::Of(Incident::Icmp { peer, error }, _) = &mut line {
+                let named =
+                    |peer: &&Arc<Peer>| peer.endpoint().is_some_and(|to| to.addr == error.to);
+                let found = self.device.peers().take(PEERS_SEARCHED).find(named);
+                *peer = found.map(|peer| peer.public_key());
+            }
+            if journal.is_logged() {
+                self.platform.log_verbose(format_args!("{line}"));
+            }
+            if journal.is_heard() {
+                self.platform.tell(&match line {
+                    Line::Of(incident, times) => Event::Incident { incident, times },
+                    Line::Others(count) => Event::Others { count },
+                });
             }
         }
     }
@@ -536,41 +734,38 @@ impl<H: Platform> Control<H> {
             });
             false
         };
-        // All sockets have the same port: where one is full, the next may not be.
-        let mut failed = None;
-        for shard in &self.common.queues {
-            let sockets = shard.sockets.load();
-            let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
-                continue;
-            };
-            let mut report = SendReport::default();
-            let taken = socket.send(
-                &[Transmit {
-                    to,
-                    ecn: 0,
-                    stride: datagram.len(),
-                    bytes: datagram,
-                }],
-                &mut report,
-            );
-            if let (Some(peer), Some(_)) = (peer, report.stale_source) {
-                peer.clear_source();
-            }
-            if report.icmp {
-                self.common.take_errors(socket, clock::now());
-            }
-            if taken == 1 && report.lost.is_empty() {
-                return true;
-            }
-            failed = Some(report.error.unwrap_or(rustix::io::Errno::AGAIN));
-            if taken == 1 {
-                break;
-            }
+        let sockets = self.common.queues.sockets.load();
+        let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
+            return not_sent(None);
+        };
+        let mut report = SendReport::default();
+        let taken = socket.send(
+            &[Transmit {
+                to,
+                ecn: 0,
+                stride: datagram.len(),
+                bytes: datagram,
+            }],
+            &mut report,
+        );
+        if let (Some(peer), Some(_)) = (peer, report.stale_source) {
+            peer.clear_source();
         }
-        not_sent(failed)
+        if report.icmp {
+            self.common.take_errors(socket, clock::now());
+        }
+        if taken == 1 && report.lost.is_empty() {
+            return true;
+        }
+        not_sent(Some(report.error.unwrap_or(rustix::io::Errno::AGAIN)))
     }
 
     fn send_keepalive(&self, peer: &Arc<Peer>) {
+        self.seal_and_send(peer, &[]);
+    }
+
+    /// Sends one packet that no shard has, as a keepalive is: no timer waits for its answer.
+    fn seal_and_send(&self, peer: &Arc<Peer>, packet: &[u8]) {
         let now = clock::now();
         let (Some(session), Some(to)) = (peer.session(now), peer.endpoint()) else {
             return;
@@ -578,7 +773,9 @@ impl<H: Platform> Control<H> {
         let Ok(counter) = session.reserve(now, 1) else {
             return;
         };
-        let mut datagram = [0; DataHeader::LEN + TAG_LEN];
+        let padded = padded_len(packet.len(), self.common.mtu().max(packet.len()));
+        let mut datagram = vec![0; DataHeader::LEN + padded + TAG_LEN];
+        datagram[DataHeader::LEN..][..packet.len()].copy_from_slice(packet);
         let (header, text) = datagram
             .split_first_chunk_mut()
             .expect("longer than a header");
@@ -603,7 +800,7 @@ impl<H: Platform> Control<H> {
             self.executing = self
                 .commands
                 .pop_front()
-                .and_then(|command| self.begin(command));
+                .and_then(|command| self.begin(now, command));
         }
         self.executing = match self.executing.take() {
             Some(Executing::Set(set)) => self.go_on_setting(now, set),
@@ -612,7 +809,7 @@ impl<H: Platform> Control<H> {
         };
     }
 
-    fn begin(&mut self, command: Command) -> Option<Executing> {
+    fn begin(&mut self, now: Time, command: Command) -> Option<Executing> {
         match command {
             Command::Set(change, answer) => Some(Executing::Set(Box::new(Setting {
                 transaction: self.device.begin(change),
@@ -624,13 +821,30 @@ impl<H: Platform> Control<H> {
                 next: 0,
                 answer,
             }))),
+            Command::Probe(key, answer) => {
+                let due = self.device.probe(now, &key);
+                let _ = answer.send(due.map(|due| due.since(now)));
+                None
+            }
+            Command::Candidates(named) => {
+                for (peer, addrs) in named {
+                    self.device.set_candidates(now, &peer, addrs.as_deref());
+                }
+                None
+            }
             Command::Report(answer) => {
-                let TunDrops { full, limit } = self.platform.tun_drops();
-                let drops = &self.common.queues[0].drops;
-                drops.count(DropReason::TunFull, full);
-                drops.count(DropReason::TunLimit, limit);
+                self.count_tun_drops();
                 // A caller that went away needs no answer, here and below.
                 let _ = answer.send((self.device.handshake_stats(), self.offloads()));
+                None
+            }
+            Command::Export(answer) => {
+                with_priority(|| self.export(&answer));
+                None
+            }
+            // It does not pause.
+            Command::Resume(_, answer) => {
+                let _ = answer.send(());
                 None
             }
         }
@@ -654,7 +868,9 @@ impl<H: Platform> Control<H> {
         let mut result = Ok(());
         // Sockets before anything changes, since binding is what can fail.
         if !set.has_sockets && set.transaction.is_checked() {
-            result = self.set_sockets(set.transaction.change());
+            let change = set.transaction.change();
+            result = self.check_memory(change);
+            result = result.and_then(|()| self.set_sockets(change));
             set.has_sockets = true;
         }
         let done = result.and_then(|()| {
@@ -671,11 +887,22 @@ impl<H: Platform> Control<H> {
         None
     }
 
+    /// Refuses a change that does not fit into the memory that the process may have.
+    fn check_memory(&self, change: &DeviceChange) -> Result<(), CommandError> {
+        match memory::needed(&self.device, change) {
+            0 => Ok(()),
+            needed => match self.platform.memory_left() {
+                Some(left) if left < needed => Err(CommandError::Memory { needed, left }),
+                _ => Ok(()),
+            },
+        }
+    }
+
     /// Port and mark of a transaction; if that fails, nothing was changed.
     fn set_sockets(&mut self, change: &DeviceChange) -> Result<(), CommandError> {
         let port = change.listen_port.unwrap_or(self.listen_port);
         let fwmark = change.fwmark.unwrap_or(self.fwmark);
-        let bound = self.common.queues[0].sockets.load().port;
+        let bound = self.common.queues.sockets.load().port;
         // The port that the kernel chose is no other port; one that could not be had at first may
         // be free now.
         let is_bound = bound != 0 && port == bound;
@@ -711,20 +938,18 @@ impl<H: Platform> Control<H> {
     }
 
     fn set_mark(&self, fwmark: u32) -> Result<(), CommandError> {
-        for shard in &self.common.queues {
-            for socket in shard.sockets.load().both() {
-                self.platform
-                    .set_mark(socket, fwmark)
-                    .map_err(|error| CommandError::Mark { fwmark, error })?;
-            }
-            shard.tell(ShardCommand::ClearPaths);
+        for socket in self.common.queues.sockets.load().both() {
+            self.platform
+                .set_mark(socket, fwmark)
+                .map_err(|error| CommandError::Mark { fwmark, error })?;
         }
+        self.common.queues.tell(ShardCommand::ClearPaths);
         Ok(())
     }
 
     /// The offloads that are in force on every socket.
     fn offloads(&self) -> Offloads {
-        let sockets = self.common.queues[0].sockets.load();
+        let sockets = self.common.queues.sockets.load();
         let of_socket = sockets.both().map(|socket| self.platform.offloads(socket));
         of_socket.fold(Offloads::ALL, Offloads::and)
     }
@@ -742,7 +967,7 @@ impl<H: Platform> Control<H> {
 
     /// Binds the configured port; without one, that of the last time if it is still free, as peers
     /// know it.
-    fn bind(&self) -> io::Result<Vec<Sockets<H::Socket>>> {
+    fn bind(&self) -> io::Result<Sockets<H::Socket>> {
         let bind = |port| self.bind_port(port, self.fwmark);
         if self.listen_port == 0 && self.bound_port != 0 {
             bind(self.bound_port).or_else(|_| bind(0))
@@ -752,12 +977,12 @@ impl<H: Platform> Control<H> {
     }
 
     /// Binds a port, once our own shards have closed their sockets on it.
-    fn bind_port(&self, port: u16, fwmark: u32) -> io::Result<Vec<Sockets<H::Socket>>> {
+    fn bind_port(&self, port: u16, fwmark: u32) -> io::Result<Sockets<H::Socket>> {
         let is_ours = || {
             (self.left).is_some_and(|(left, at)| left == port && clock::now().since(at) < RELEASE)
         };
         loop {
-            match self.platform.bind(port, fwmark, self.common.queues.len()) {
+            match self.platform.bind(port, fwmark) {
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_ours() => {
                     std::thread::sleep(RELEASE_POLL);
                 }
@@ -766,21 +991,14 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    fn unbound(&self) -> Vec<Sockets<H::Socket>> {
-        let shards = self.common.queues.iter();
-        shards.map(|_| Sockets::unbound()).collect()
-    }
-
-    fn publish(&mut self, sockets: Vec<Sockets<H::Socket>>) {
-        let before = self.common.queues[0].sockets.load().port;
+    fn publish(&mut self, sockets: Sockets<H::Socket>) {
+        let before = self.common.queues.sockets.load().port;
         if before != 0 {
             self.left = Some((before, clock::now()));
         }
-        let port = sockets.first().map_or(0, |sockets| sockets.port);
-        for (shard, sockets) in self.common.queues.iter().zip(sockets) {
-            shard.sockets.store(Arc::new(sockets));
-            shard.wake();
-        }
+        let port = sockets.port;
+        self.common.queues.sockets.store(Arc::new(sockets));
+        self.common.queues.wake();
         self.rebind_at = None;
         if port == 0 {
             self.device.went_down();
@@ -817,12 +1035,15 @@ impl<H: Platform> Control<H> {
         } = self.platform.handle_events()?;
         self.watch()?;
         self.common.set_mtu(mtu);
+        let probed = u16::try_from(mtu).ok();
+        let probes = self.platform.probes_paths();
+        self.device.probe_paths(probed.filter(|_| probes));
         if up != self.up {
             self.up = up;
             if up {
                 self.come_up();
             } else {
-                self.publish(self.unbound());
+                self.publish(Sockets::unbound());
             }
         }
         if routes_changed {
@@ -838,10 +1059,8 @@ impl<H: Platform> Control<H> {
     fn look_at_paths(&mut self, now: Time) {
         if self.paths_from.is_none() && self.paths_at.is_some_and(|at| at <= now) {
             (self.paths_at, self.paths_seen, self.paths_from) = (None, now, Some(0));
-            for shard in &self.common.queues {
-                for socket in shard.sockets.load().both() {
-                    self.platform.forget_paths(socket);
-                }
+            for socket in self.common.queues.sockets.load().both() {
+                self.platform.forget_paths(socket);
             }
         }
         let Some(from) = self.paths_from.take() else {
@@ -894,7 +1113,7 @@ fn take_some<T>(queue: &mut VecDeque<T>, count: usize) -> Vec<T> {
 impl<H: Platform> Drop for Control<H> {
     fn drop(&mut self) {
         // After the end of the engine, its port is free.
-        self.publish(self.unbound());
+        self.publish(Sockets::unbound());
         self.common.control.close();
     }
 }

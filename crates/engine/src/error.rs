@@ -26,6 +26,13 @@ pub enum CommandError {
         /// The kernel's answer.
         error: io::Error,
     },
+    /// The change takes more memory than the process may have.
+    Memory {
+        /// Bytes that the change needs, roughly.
+        needed: u64,
+        /// Bytes that there are.
+        left: u64,
+    },
     /// The engine is shutting down.
     Stopping,
 }
@@ -40,6 +47,7 @@ impl CommandError {
                 io::ErrorKind::PermissionDenied => Errno::ACCESS,
                 _ => Errno::IO,
             },
+            Self::Memory { .. } => Errno::NOMEM,
             Self::Mark { .. } | Self::Stopping => Errno::IO,
         }
     }
@@ -53,6 +61,13 @@ impl fmt::Display for CommandError {
             Self::Mark { fwmark, error } => {
                 write!(f, "cannot set the firewall mark {fwmark:#x}: {error}")
             }
+            Self::Memory { needed, left } => write!(
+                f,
+                "the change needs some {} MiB of memory, and this process may have {} MiB more: raise its limit \
+                 (RLIMIT_AS, RLIMIT_DATA, or memory.max of its cgroup), or set fewer peers",
+                needed >> 20,
+                left >> 20
+            ),
             Self::Stopping => f.write_str("the tunnel is shutting down"),
         }
     }
@@ -63,7 +78,7 @@ impl Error for CommandError {
         match self {
             Self::Config(error) => Some(error),
             Self::Bind { error, .. } | Self::Mark { error, .. } => Some(error),
-            Self::Stopping => None,
+            Self::Memory { .. } | Self::Stopping => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! 1. `receive`: the datagrams that wait in the socket, as trains that the kernel merged;
 //! 2. `classify`: data continues, handshake messages go to the control thread's bounded queue;
 //! 3. `look up`: the receiver index names session and peer, once for a run of datagrams;
-//! 4. `open`: every packet of the group at once;
+//! 4. `open`: every packet of the group at once, but those that the replay window refuses already;
 //! 5. `commit`: the replay window moves over the authentic packets, and the peer's timers learn of
 //!    them;
 //! 6. `check source`: the inner packet's source must be routed to the peer that it came from;
@@ -21,26 +21,28 @@ use adit_io::tun::TunErrorKind;
 use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket};
 use adit_offload::{Coalescer, Merged, Span, VNET_HDR_LEN};
 use adit_proto::wire::{self, DataHeader, Kind};
-use adit_proto::{DropReason, Drops, Endpoint, Peer, Session, Time};
+use adit_proto::{DropReason, Drops, Endpoint, PassedKind, Peer, Session, Time};
 use arrayvec::ArrayVec;
 
 use crate::common::Common;
 use crate::journal::Incident;
+use crate::poll::Polled;
 use crate::shares::Shares;
 
 /// Packets opened together: enough to fill the lanes of any kernel with small packets.
-const MAX_GROUP: usize = 256;
-/// A group ends with the message that makes it this long.
-const GROUP_BYTES: usize = 32 << 10;
+const MAX_JOBS: usize = 256;
 /// Pieces of one gathering write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
-/// What one thread needs to poll sockets, of whatever interface.
-pub(crate) struct Inbound {
-    batch: RecvBatch,
-    coalescer: Coalescer,
-    packets: ArrayVec<Packet, MAX_GROUP>,
-    runs: ArrayVec<Run, MAX_GROUP>,
+/// What one receive brought, on its way to the TUN: stages 1 to 3 take it, stage 4 is the work, and
+/// stages 5 to 8 put it.
+#[derive(Default)]
+pub(crate) struct InboundBatch {
+    received: RecvBatch,
+    packets: Vec<Packet>,
+    /// Which packets are authentic and no replays: of all that are open.
+    accepted: Vec<bool>,
+    runs: Vec<Run>,
 }
 
 /// The interface whose socket is polled.
@@ -77,98 +79,65 @@ struct Packet {
     /// Length of ciphertext and tag.
     len: usize,
     counter: u64,
-    accepted: bool,
+    /// The window knew its counter before it was opened, so it was not.
+    replayed: bool,
 }
 
-/// How far a batch was classified.
-#[derive(Clone, Copy)]
-struct Cursor {
-    message: usize,
-    offset: usize,
-}
-
-impl Inbound {
-    pub(crate) fn new() -> Self {
-        Self {
-            batch: RecvBatch::default(),
-            coalescer: Coalescer::new(true, true),
-            packets: ArrayVec::new(),
-            runs: ArrayVec::new(),
-        }
-    }
-
-    /// Receives what waits in the socket, up to a batch, and delivers it. Returns how many data
-    /// messages that were; errors are the TUN's.
-    pub(crate) fn poll<T: TunQueue, U: UdpSocket>(
+impl InboundBatch {
+    /// Stages 1 to 3: false if nothing waited. An error of the socket concerns one datagram that is
+    /// lost: the next wake-up continues.
+    pub(crate) fn take<T, U: UdpSocket>(
         &mut self,
         context: Context<'_, T, U>,
         socket: &U,
         shares: &mut Shares,
-    ) -> io::Result<usize> {
-        // An error other than `WouldBlock` concerns one datagram that is lost: the next wake-up
-        // continues.
-        if socket.recv(&mut self.batch).is_err() {
+    ) -> bool {
+        self.packets.clear();
+        self.accepted.clear();
+        if socket.recv(&mut self.received).is_err() {
             shares.poll_ended(context.now, true);
-            return Ok(0);
+            return false;
         }
-        let Context {
-            common, offloads, ..
-        } = context;
-        context
-            .drops
-            .count(DropReason::ReceiveBufferFull, self.batch.lost());
-        self.coalescer.merge_only(|kind| {
-            let is_allowed = match kind {
-                Merged::Tcp | Merged::Tunnel => offloads.tun_gro_tcp,
-                Merged::Udp => offloads.tun_gro_udp,
-            };
-            is_allowed && common.tun_takes(kind)
-        });
-        let mut processed = 0;
-        let mut cursor = Cursor {
-            message: 0,
-            offset: 0,
-        };
-        while cursor.message < self.batch.len() {
-            cursor = self.classify(context, cursor, shares);
-            processed += self.packets.len();
-            self.open();
-            self.commit(context);
-            self.coalesce(context)?;
-        }
-        shares.poll_ended(context.now, !self.batch.is_full());
-        self.deliver(context)?;
-        Ok(processed)
+        let lost = self.received.lost();
+        context.drops.count(DropReason::ReceiveBufferFull, lost);
+        self.classify(context, shares);
+        context.common.answer_handshakes(context.now);
+        shares.poll_ended(context.now, !self.received.is_full());
+        true
     }
 
-    /// Stages 2 and 3, for datagrams from `cursor` on until a group is full.
-    fn classify<T, U>(
+    /// How many data messages it has, and whether more may wait.
+    pub(crate) fn polled(&self) -> Polled {
+        Polled::packets(self.packets.len(), self.received.is_full())
+    }
+
+    /// Stages 2 and 3.
+    fn classify<T, U: UdpSocket>(
         &mut self,
-        context: Context<'_, T, U>,
-        mut cursor: Cursor,
-        shares: &mut Shares,
-    ) -> Cursor {
-        let Context {
+        Context {
             common, drops, now, ..
-        } = context;
-        self.packets.clear();
-        self.runs.clear();
-        let mut bytes_in_group = 0;
-        while cursor.message < self.batch.len() && bytes_in_group < GROUP_BYTES {
-            let message = self.batch.received()[cursor.message];
-            let bytes = self.batch.bytes(cursor.message);
+        }: Context<'_, T, U>,
+        shares: &mut Shares,
+    ) {
+        let messages = self.received.received();
+        let trains = messages.iter().enumerate().map(|(index, message)| {
+            let length = self.received.bytes(index).len();
+            length.div_ceil(message.stride.max(1)).max(1)
+        });
+        drops.count_passed(PassedKind::Received, trains.clone().sum::<usize>() as u64);
+        common.load.received.count(trains);
+        for (index, message) in messages.iter().enumerate() {
+            let bytes = self.received.bytes(index);
             let mut last: Option<u32> = None;
-            while cursor.offset < bytes.len() {
-                let end = bytes.len().min(cursor.offset + message.stride);
-                let datagram = &bytes[cursor.offset..end];
+            let mut offset = 0;
+            while offset < bytes.len() {
+                let end = bytes.len().min(offset + message.stride);
+                let datagram = &bytes[offset..end];
                 let Some(DataHeader { receiver, counter }) = DataHeader::parse(datagram) else {
-                    classify_other(common, drops, message.from, datagram);
-                    cursor.offset = end;
+                    classify_other(common, drops, now, message.from, datagram);
+                    offset = end;
                     continue;
                 };
-                if self.packets.is_full() {
-                    return cursor;
-                }
                 if last != Some(receiver) {
                     last = None;
                     let found = common
@@ -176,17 +145,16 @@ impl Inbound {
                         .session(receiver)
                         .filter(|found| found.session.may_receive(now));
                     if let Some(found) = found {
-                        let rest = bytes.len() - cursor.offset;
+                        let rest = bytes.len() - offset;
                         if !shares.admit(found.peer.id(), rest) {
                             let datagrams = rest.div_ceil(message.stride) as u64;
                             let reason = DropReason::OverShare;
                             found.peer.count_dropped(drops, reason, datagrams);
-                            cursor.offset = bytes.len();
-                            continue;
+                            break;
                         }
                         last = Some(receiver);
                         self.runs.push(Run {
-                            message: cursor.message,
+                            message: index,
                             peer: found.peer,
                             session: found.session,
                             packets: self.packets.len()..self.packets.len(),
@@ -196,91 +164,163 @@ impl Inbound {
                 match self.runs.last_mut() {
                     Some(run) if last.is_some() => {
                         self.packets.push(Packet {
-                            start: cursor.offset + DataHeader::LEN,
+                            start: offset + DataHeader::LEN,
                             len: datagram.len() - DataHeader::LEN,
                             counter,
-                            accepted: false,
+                            replayed: false,
                         });
                         run.packets.end = self.packets.len();
                     }
                     _ => drops.count(DropReason::UnknownSession, 1),
                 }
-                cursor.offset = end;
+                offset = end;
             }
             if bytes.is_empty() {
                 drops.count(DropReason::MalformedDatagram, 1);
             }
-            bytes_in_group += bytes.len();
-            cursor = Cursor {
-                message: cursor.message + 1,
-                offset: 0,
-            };
         }
-        cursor
     }
 
-    /// Stage 4.
-    fn open(&mut self) {
-        let mut jobs: ArrayVec<OpenJob<'_>, MAX_GROUP> = ArrayVec::new();
-        let mut runs = self.runs.iter().peekable();
-        for (message, (_, mut bytes)) in self.batch.iter_mut().enumerate() {
+    /// Stage 4, for those packets that are not open yet. Then sorts the runs by peer: those of one
+    /// keep their order.
+    ///
+    /// A look at the window spares the decryption of replays and changes nothing; what another
+    /// thread commits meanwhile costs only a decryption.
+    pub(crate) fn open(&mut self) {
+        if self.accepted.len() == self.packets.len() {
+            return;
+        }
+        let Self {
+            received,
+            packets,
+            accepted,
+            runs,
+        } = self;
+        accepted.resize(packets.len(), false);
+        let mut jobs: ArrayVec<OpenJob<'_>, MAX_JOBS> = ArrayVec::new();
+        // The packets of the jobs.
+        let mut indices: ArrayVec<usize, MAX_JOBS> = ArrayVec::new();
+        let mut open = |jobs: &mut ArrayVec<OpenJob<'_>, MAX_JOBS>,
+                        indices: &mut ArrayVec<usize, MAX_JOBS>| {
+            adit_aead::open(jobs);
+            for (index, job) in indices.drain(..).zip(&*jobs) {
+                accepted[index] = job.is_authentic();
+            }
+            jobs.clear();
+        };
+        let mut of_message = runs.iter().peekable();
+        for (message, (_, mut bytes)) in received.iter_mut().enumerate() {
             // How much of the message lies before `bytes`.
             let mut passed = 0;
-            while let Some(run) = runs.next_if(|run| run.message == message) {
-                for packet in &self.packets[run.packets.clone()] {
+            while let Some(run) = of_message.next_if(|run| run.message == message) {
+                let window = run.session.window();
+                for packet in &mut packets[run.packets.clone()] {
+                    packet.replayed = !window.may_accept(packet.counter);
+                }
+                drop(window);
+                for index in run.packets.clone() {
+                    let packet = &packets[index];
+                    if packet.replayed {
+                        continue;
+                    }
                     let (_, from) = bytes.split_at_mut(packet.start - passed);
                     let (text, rest) = from.split_at_mut(packet.len);
                     passed = packet.start + packet.len;
                     bytes = rest;
-                    jobs.push(OpenJob::in_place(
-                        run.session.receive_key(),
-                        packet.counter,
-                        text,
-                    ));
+                    if jobs.is_full() {
+                        open(&mut jobs, &mut indices);
+                    }
+                    let key = run.session.receive_key();
+                    jobs.push(OpenJob::in_place(key, packet.counter, text));
+                    indices.push(index);
                 }
             }
         }
-        adit_aead::open(&mut jobs);
-        for (packet, job) in self.packets.iter_mut().zip(&jobs) {
-            packet.accepted = job.is_authentic();
-        }
+        open(&mut jobs, &mut indices);
+        drop(jobs);
+        runs.sort_by_key(|run| run.peer.id());
     }
 
     /// Stage 5. Only what is authentic moves the window, the endpoint or a timer.
-    fn commit<T, U>(&mut self, context: Context<'_, T, U>) {
-        let Context {
+    fn commit<T, U>(
+        &mut self,
+        Context {
             common, drops, now, ..
-        } = context;
-        for run in &self.runs {
-            let (mut bytes, mut any, mut data) = (0, false, false);
-            let mut window = run.session.window();
-            for packet in &mut self.packets[run.packets.clone()] {
-                if !packet.accepted {
-                    // Anybody can send what is not authentic: it is none of the peer's packets.
-                    drops.count(DropReason::NotAuthentic, 1);
-                } else if !window.commit(packet.counter) {
-                    packet.accepted = false;
-                    run.peer.count_dropped(drops, DropReason::Replayed, 1);
-                } else {
-                    any = true;
-                    data |= packet.len > TAG_LEN;
-                    bytes += (DataHeader::LEN + packet.len) as u64;
+        }: Context<'_, T, U>,
+    ) {
+        let is_same = |a: &Run, b: &Run| Arc::ptr_eq(&a.session, &b.session);
+        for runs in self.runs.chunk_by(is_same) {
+            let (mut bytes, mut from, mut data) = (0, None, false);
+            let Run { peer, session, .. } = &runs[0];
+            let mut window = session.window();
+            for run in runs {
+                let accepted = &mut self.accepted[run.packets.clone()];
+                for (packet, accepted) in self.packets[run.packets.clone()].iter().zip(accepted) {
+                    if packet.replayed {
+                        // Nobody looked at its tag, and anybody can send such: as below.
+                        drops.count(DropReason::Replayed, 1);
+                    } else if !*accepted {
+                        // Anybody can send what is not authentic: it is none of the peer's packets.
+                        drops.count(DropReason::NotAuthentic, 1);
+                    } else if !window.commit(packet.counter) {
+                        *accepted = false;
+                        peer.count_dropped(drops, DropReason::Replayed, 1);
+                    } else {
+                        from = Some(run.message);
+                        data |= packet.len > TAG_LEN;
+                        bytes += (DataHeader::LEN + packet.len) as u64;
+                    }
                 }
             }
             drop(window);
-            if any {
-                run.peer.roam(self.batch.received()[run.message].from);
-                if run.peer.received(now, &run.session, bytes, data) {
-                    common.control.event(&run.peer);
+            if let Some(message) = from {
+                peer.roam(self.received.received()[message].from);
+                if peer.received(now, session, bytes, data) {
+                    common.control.event(peer);
                 }
             }
         }
+    }
+}
+
+/// What a thread needs to put batches, of whatever interface.
+pub(crate) struct Delivery(Coalescer);
+
+impl Delivery {
+    pub(crate) fn new() -> Self {
+        Self(Coalescer::new(true, true))
+    }
+
+    /// Stages 5 to 8, and stage 4 if that is not done. Errors are the TUN's.
+    pub(crate) fn put<T: TunQueue, U: UdpSocket>(
+        &mut self,
+        context: Context<'_, T, U>,
+        batch: &mut InboundBatch,
+    ) -> io::Result<()> {
+        let Context {
+            common, offloads, ..
+        } = context;
+        batch.open();
+        batch.commit(context);
+        self.0.merge_only(|kind| {
+            let is_allowed = match kind {
+                Merged::Tcp | Merged::Tunnel => offloads.tun_gro_tcp,
+                Merged::Udp => offloads.tun_gro_udp,
+            };
+            is_allowed && common.tun_takes(kind)
+        });
+        let coalesced = self.coalesce(context, batch);
+        // Sessions are not kept longer than they are used.
+        batch.runs.clear();
+        coalesced?;
+        self.deliver(context, &batch.received)
     }
 
     /// Stages 6 and 7.
     fn coalesce<T: TunQueue, U: UdpSocket>(
         &mut self,
         context: Context<'_, T, U>,
+        batch: &mut InboundBatch,
     ) -> io::Result<()> {
         let Context {
             common, drops, now, ..
@@ -290,34 +330,48 @@ impl Inbound {
         let is_end = |end| {
             tunnel_ends.is_some_and(|tunnel_ends| tunnel_ends.know(end, now.since(Time::default())))
         };
-        for at in 0..self.runs.len() {
-            let run = &self.runs[at];
-            let (message, packets) = (run.message, run.packets.clone());
-            let id = run.peer.id();
-            let ecn = self.batch.received()[message].ecn;
+        let InboundBatch {
+            received,
+            packets,
+            accepted,
+            runs,
+        } = batch;
+        for Run {
+            message,
+            peer,
+            packets: range,
+            ..
+        } in &*runs
+        {
+            let (message, id) = (*message, peer.id());
+            let from = received.received()[message];
+            let probing = peer.is_probing();
             let mut checked: Option<IpAddr> = None;
             let mut wrong: Option<(IpAddr, u64)> = None;
-            for index in packets {
-                let packet = &self.packets[index];
-                if !packet.accepted || packet.len == TAG_LEN {
+            let (mut keepalives, mut answers) = (0, 0);
+            for (packet, accepted) in packets[range.clone()].iter().zip(&accepted[range.clone()]) {
+                if !accepted {
+                    continue;
+                }
+                if packet.len == TAG_LEN {
+                    keepalives += 1;
                     continue;
                 }
                 let (start, len) = (packet.start, packet.len - TAG_LEN);
-                let plaintext = &self.batch.bytes(message)[start..start + len];
+                let plaintext = &received.bytes(message)[start..start + len];
                 let Some(inner) = adit_offload::inner_packet(plaintext) else {
-                    self.runs[at]
-                        .peer
-                        .count_dropped(drops, DropReason::MalformedPacket, 1);
+                    peer.count_dropped(drops, DropReason::MalformedPacket, 1);
                     continue;
                 };
+                // What answers has perhaps an address that is none of the peer's.
+                if probing && is_probe_answer(common, peer, plaintext) {
+                    answers += 1;
+                    continue;
+                }
                 if checked != Some(inner.source) {
-                    if routes
-                        .lookup(inner.source)
-                        .is_none_or(|owner| owner.id() != id)
-                    {
-                        self.runs[at]
-                            .peer
-                            .count_dropped(drops, DropReason::WrongSource, 1);
+                    let owner = routes.lookup(inner.source);
+                    if owner.is_none_or(|owner| owner.id() != id) {
+                        peer.count_dropped(drops, DropReason::WrongSource, 1);
                         let before = wrong.map_or(0, |(_, times)| times);
                         wrong = Some((inner.source, before + 1));
                         continue;
@@ -325,12 +379,10 @@ impl Inbound {
                     checked = Some(inner.source);
                 }
                 let len = inner.len;
-                if ecn != 0 {
-                    let packet = &mut self.batch.bytes_mut(message)[start..start + len];
-                    if adit_offload::decap_ecn(ecn, packet).is_err() {
-                        self.runs[at]
-                            .peer
-                            .count_dropped(drops, DropReason::EcnNotCapable, 1);
+                if from.ecn != 0 {
+                    let packet = &mut received.bytes_mut(message)[start..start + len];
+                    if adit_offload::decap_ecn(from.ecn, packet).is_err() {
+                        peer.count_dropped(drops, DropReason::EcnNotCapable, 1);
                         continue;
                     }
                 }
@@ -339,18 +391,19 @@ impl Inbound {
                     start: narrow(start),
                     len: narrow(len),
                 };
-                let packet = &self.batch.bytes(message)[start..start + len];
-                if self.coalescer.push(id, packet, span, is_end).is_err() {
-                    self.deliver(context)?;
-                    let packet = &self.batch.bytes(message)[start..start + len];
-                    let pushed = self.coalescer.push(id, packet, span, is_end);
+                let packet = &received.bytes(message)[start..start + len];
+                if self.0.push(id, packet, span, is_end).is_err() {
+                    self.deliver(context, received)?;
+                    let pushed = self.0.push(id, packet, span, is_end);
                     debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
                 }
             }
+            drops.count_passed(PassedKind::Keepalives, keepalives);
+            drops.count_passed(PassedKind::ProbeAnswers, answers);
             if let Some((source, times)) = wrong {
                 common.note(now, times, || Incident::WrongSource {
-                    peer: self.runs[at].peer.public_key(),
-                    from: self.batch.received()[message].from.addr,
+                    peer: peer.public_key(),
+                    from: from.from.addr,
                     source,
                 });
             }
@@ -360,19 +413,24 @@ impl Inbound {
 
     /// Stage 8. A GRO packet that the kernel refuses is delivered packet by packet, and no more of
     /// its kind are made.
-    fn deliver<T: TunQueue, U>(&mut self, context: Context<'_, T, U>) -> io::Result<()> {
-        let Context { drops, tun, .. } = context;
-        let batch = &self.batch;
+    fn deliver<T: TunQueue, U>(
+        &mut self,
+        Context {
+            common, drops, tun, ..
+        }: Context<'_, T, U>,
+        received: &RecvBatch,
+    ) -> io::Result<()> {
         let mut refused = ArrayVec::<Merged, { Merged::COUNT }>::new();
-        let mut gone = Ok(());
-        self.coalescer.drain(|head, spans| {
+        let (mut gone, mut delivered) = (Ok(()), 0);
+        self.0.drain(|head, spans| {
             let mut pieces: ArrayVec<IoSlice<'_>, MAX_PIECES> = ArrayVec::new();
             pieces.push(IoSlice::new(head));
             pieces.extend(spans.iter().map(|span| {
                 let (start, len) = (span.start as usize, span.len as usize);
-                IoSlice::new(&batch.bytes(span.buffer as usize)[start..start + len])
+                IoSlice::new(&received.bytes(span.buffer as usize)[start..start + len])
             }));
             let Err(error) = tun.write(&pieces) else {
+                delivered += spans.len() as u64;
                 return;
             };
             match TunErrorKind::of(&error) {
@@ -385,29 +443,51 @@ impl Inbound {
                     for span in spans {
                         let (start, len) = (span.start as usize, span.len as usize);
                         let packet =
-                            &batch.bytes(span.buffer as usize)[start - headers..start + len];
+                            &received.bytes(span.buffer as usize)[start - headers..start + len];
                         let pieces = [IoSlice::new(&[0; VNET_HDR_LEN]), IoSlice::new(packet)];
-                        if tun.write(&pieces).is_err() {
-                            drops.count(DropReason::DeliverFailed, 1);
+                        match tun.write(&pieces) {
+                            Ok(()) => delivered += 1,
+                            Err(_) => drops.count(DropReason::DeliverFailed, 1),
                         }
                     }
                 }
                 _ => drops.count(DropReason::DeliverFailed, spans.len() as u64),
             }
         });
+        drops.count_passed(PassedKind::ToTun, delivered);
         for kind in refused {
-            context.common.tun_refused(kind);
+            common.tun_refused(kind);
         }
         gone
     }
 }
 
+/// Whether a packet answers a probe of the path to the peer.
+fn is_probe_answer<U>(common: &Common<U>, peer: &Arc<Peer>, plaintext: &[u8]) -> bool {
+    let answer = adit_offload::echo_answer(plaintext);
+    match answer.and_then(|(id, sequence)| peer.probe_answered(id, sequence)) {
+        None => false,
+        Some(wakes) => {
+            if wakes {
+                common.control.event(peer);
+            }
+            true
+        }
+    }
+}
+
 /// A datagram that carries no data: a handshake message, or garbage.
-fn classify_other<U>(common: &Common<U>, drops: &Drops, from: Endpoint, datagram: &[u8]) {
-    if wire::classify(datagram) != Some(Kind::Handshake) {
+fn classify_other<U: UdpSocket>(
+    common: &Common<U>,
+    drops: &Drops,
+    now: Time,
+    from: Endpoint,
+    datagram: &[u8],
+) {
+    if wire::classify(datagram) == Some(Kind::Handshake) {
+        common.handshake(drops, now, from, datagram);
+    } else {
         drops.count(DropReason::MalformedDatagram, 1);
-    } else if !common.control.handshake(from, datagram) {
-        drops.count(DropReason::HandshakeQueueFull, 1);
     }
 }
 

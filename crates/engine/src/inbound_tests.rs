@@ -104,9 +104,9 @@ fn a_standing_queue_costs_the_peer_that_fills_it() {
 
     let waker = Arc::new(Waker::new().expect("an eventfd"));
     let shard = Arc::new(ShardHandle::new(waker).expect("an eventfd"));
-    let handles = vec![QueuesHandle::new(0, shard)];
+    let handle = QueuesHandle::new(0, shard);
     let offloads = Offloads::ALL;
-    let common = Common::<Flooded>::new(gateway.shared(), handles, offloads, false);
+    let common = Common::<Flooded>::new(gateway.shared(), handle, offloads, false);
     let common = common.expect("an eventfd");
     let (tun, _end) = mem::tun().expect("an in-memory TUN");
     let network = Network::new();
@@ -115,17 +115,22 @@ fn a_standing_queue_costs_the_peer_that_fills_it() {
         receivers: vec![(receivers[0], 56), (receivers[1], 8)],
         is_over: Mutex::new(false),
     };
-    let mut inbound = Inbound::new();
+    let mut batch = InboundBatch::default();
+    let mut delivery = Delivery::new();
     let mut shares = Shares::default();
     let mut poll = |now: Time| {
         let context = Context {
             common: &common,
-            drops: &common.queues[0].drops,
+            drops: &common.queues.drops,
             tun: &tun,
             offloads,
             now,
         };
-        inbound.poll(context, &socket, &mut shares).expect("a TUN")
+        if !batch.take(context, &socket, &mut shares) {
+            return 0;
+        }
+        delivery.put(context, &mut batch).expect("a TUN");
+        batch.packets.len()
     };
     let dropped = |peer: u8| {
         let peer = gateway.peer(&key(peer)).expect("configured");

@@ -2,21 +2,25 @@
 
 use std::any::Any;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use adit_io::{IcmpKind, Offloads, UdpSocket};
+use adit_io::{IcmpKind, Offloads, TunQueue, UdpSocket};
 use adit_offload::Merged;
-use adit_proto::config::{DeviceChange, DeviceStatus};
-use adit_proto::{DropReason, Drops, HandshakeStats, IgnoredKind};
+use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
+use adit_proto::{DropReason, HandshakeStats, IgnoredKind, PassedKind};
 
 use crate::common::Common;
 use crate::error::CommandError;
-use crate::inbox::Command;
+use crate::handed_over::HandedSocket;
+use crate::inbox::{Candidates, Command};
+use crate::load::{BatchCounters, TrainCounters, WaitingCounters};
+use crate::queues::Queues;
 
 /// A running interface. Dropping it ends the interface.
 pub struct Interface {
-    common: Arc<dyn AnyCommon>,
+    pub(crate) common: Arc<dyn AnyCommon>,
     /// Its threads, which end after it.
     _engine: Arc<dyn Any + Send + Sync>,
 }
@@ -47,24 +51,40 @@ pub struct EngineReport {
     /// Packets that are no drops though no peer got them, by the name of what they are; zeros
     /// included.
     pub ignored: Vec<(&'static str, u64)>,
+    /// Packets that passed, by the name of where; zeros included.
+    pub passed: Vec<(&'static str, u64)>,
     /// ICMP errors that came back, by the name of what they say; zeros included.
     pub icmp_errors: Vec<(&'static str, u64)>,
     /// How handshakes went.
     pub handshakes: HandshakeStats,
-    /// Threads that process its packets.
+    /// Threads that process its packets at this moment.
     pub shards: usize,
     /// What the kernel refused to this process, by the name that the status has for it.
     pub refused: Vec<&'static str>,
+    /// What was taken from the TUN.
+    pub outbound: BatchCounters,
+    /// What was taken from the sockets.
+    pub inbound: BatchCounters,
+    /// Trains that were sent.
+    pub sent_trains: TrainCounters,
+    /// Trains that were received.
+    pub received_trains: TrainCounters,
+    /// What waits at the moment.
+    pub waiting: WaitingCounters,
 }
 
 impl Interface {
-    pub(crate) fn new<U: UdpSocket + 'static>(
-        common: Arc<Common<U>>,
+    pub(crate) fn new<T: TunQueue + 'static, U: UdpSocket + 'static>(
+        queues: &Arc<Queues<T, U>>,
         offloads: Offloads,
         engine: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         Self {
-            common: Arc::new(Running { common, offloads }),
+            common: Arc::new(Running {
+                common: Arc::clone(&queues.common),
+                queues: Arc::downgrade(queues),
+                offloads,
+            }),
             _engine: engine,
         }
     }
@@ -93,12 +113,40 @@ impl Interface {
         result.recv().map_err(|_| CommandError::Stopping)
     }
 
+    /// Begins a handshake with a peer, unless one is under way. Returns the time until its initiation
+    /// leaves, which the protocol's limits decide; `None` if there is no such peer.
+    pub fn probe(&self, peer: PublicKey) -> Option<Duration> {
+        let (answer, result) = sync_channel(1);
+        self.common.command(Command::Probe(peer, answer));
+        result.recv().ok().flatten()
+    }
+
+    /// The addresses that the names of peers' endpoints lead to now; `None` for a peer without a
+    /// name. It does not block, and the caller bounds how often it comes.
+    pub fn set_candidates(&self, named: Vec<Candidates>) {
+        self.common.command(Command::Candidates(named));
+    }
+
     /// The counters so far and the settings in force.
     pub fn report(&self) -> EngineReport {
         let (answer, result) = sync_channel(1);
         self.common.command(Command::Report(answer));
         let (handshakes, offloads) = result.recv().unwrap_or_default();
         self.common.report(handshakes, offloads)
+    }
+
+    /// For a watchdog: waits for the control thread, and returns whether the threads that process
+    /// packets have answered the call before this one. They are to have some seconds for that.
+    pub fn responds(&self) -> bool {
+        let (answer, result) = sync_channel(1);
+        self.common.command(Command::Report(answer));
+        result.recv().is_ok() && self.common.responds()
+    }
+
+    /// Whether somebody listens to what the listener of the settings is told. Refused messages,
+    /// failed sends and the like are told only while somebody does.
+    pub fn listen(&self, listens: bool) {
+        self.common.listen(listens);
     }
 
     /// Asks it to end.
@@ -127,38 +175,42 @@ impl Drop for Interface {
 }
 
 /// What the handle needs of [`Common`], whatever its sockets are.
-trait AnyCommon: Send + Sync {
+pub(crate) trait AnyCommon: Send + Sync {
     fn command(&self, command: Command);
     fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> EngineReport;
+    fn responds(&self) -> bool;
+    fn listen(&self, listens: bool);
     fn stop(&self);
     fn wait(&self) -> StopReason;
     fn on_end(&self, on_end: Box<dyn FnOnce() + Send>);
+    /// See [`Queues::pause`].
+    fn pause(&self, pauses: bool);
+    /// See [`Queues::is_drained`].
+    fn is_drained(&self) -> bool;
+    /// Packets that wait for sessions.
+    fn staged_packets(&self) -> u64;
+    fn sockets(&self) -> io::Result<Vec<HandedSocket>>;
 }
 
-struct Running<U> {
+struct Running<T, U> {
     common: Arc<Common<U>>,
+    /// Gone once the interface ends.
+    queues: Weak<Queues<T, U>>,
     offloads: Offloads,
 }
 
-impl<U: UdpSocket> Running<U> {
+impl<T, U: UdpSocket> Running<T, U> {
     /// The names of what the kernel refused.
     fn refused(&self) -> Vec<&'static str> {
-        let queues = self.common.queues.iter();
-        let sockets = queues.map(|queues| queues.sockets.load());
+        let queues = &self.common.queues;
         let (mut receive, mut send) = (false, false);
-        for sockets in sockets {
-            for socket in sockets.both() {
-                let short = socket.short_buffers();
-                receive |= short.receive;
-                send |= short.send;
-            }
+        for socket in queues.sockets.load().both() {
+            let short = socket.short_buffers();
+            receive |= short.receive;
+            send |= short.send;
         }
-        let mut queues = self.common.queues.iter();
         let all = [
-            (
-                "priority",
-                queues.any(|queues| queues.shard.is_priority_refused()),
-            ),
+            ("priority", queues.ownership.owner().is_priority_refused()),
             ("receive_buffer", receive),
             ("send_buffer", send),
         ];
@@ -168,7 +220,7 @@ impl<U: UdpSocket> Running<U> {
     }
 }
 
-impl<U: UdpSocket> AnyCommon for Running<U> {
+impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
     fn command(&self, command: Command) {
         // Once the control thread has ended, no command is executed: dropping this one answers the
         // caller.
@@ -179,10 +231,7 @@ impl<U: UdpSocket> AnyCommon for Running<U> {
 
     fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> EngineReport {
         let common = &self.common;
-        let sum = |count: &dyn Fn(&Drops) -> u64| {
-            let queues = common.queues.iter();
-            queues.map(|queues| count(&queues.drops)).sum()
-        };
+        let drops = &common.queues.drops;
         let mut offloads = self.offloads.and(sockets);
         // Packets in UDP tunnels are merged only where TCP is.
         offloads.tun_gro_tunnel &= offloads.tun_gro_tcp && common.tun_takes(Merged::Tunnel);
@@ -194,20 +243,40 @@ impl<U: UdpSocket> AnyCommon for Running<U> {
             aead: adit_aead::implementation(),
             drops: DropReason::ALL
                 .iter()
-                .map(|reason| (reason.name(), sum(&|drops| drops.of(*reason))))
+                .map(|reason| (reason.name(), drops.of(*reason)))
                 .collect(),
             ignored: IgnoredKind::ALL
                 .iter()
-                .map(|kind| (kind.name(), sum(&|drops| drops.ignored(*kind))))
+                .map(|kind| (kind.name(), drops.ignored(*kind)))
+                .collect(),
+            passed: PassedKind::ALL
+                .iter()
+                .map(|kind| (kind.name(), drops.passed(*kind)))
                 .collect(),
             icmp_errors: IcmpKind::ALL
                 .iter()
                 .map(|kind| (kind.name(), common.icmp_errors(*kind)))
                 .collect(),
             handshakes,
-            shards: common.queues.len(),
+            shards: 1 + self.queues.upgrade().map_or(0, |queues| queues.helpers()),
             refused: self.refused(),
+            outbound: common.load.outbound.read(),
+            inbound: common.load.inbound.read(),
+            sent_trains: common.load.sent.read(),
+            received_trains: common.load.received.read(),
+            waiting: WaitingCounters {
+                handshake_messages: common.control.handshakes() as u64,
+                ..common.load.waiting.read()
+            },
         }
+    }
+
+    fn responds(&self) -> bool {
+        self.common.queues.ownership.owner().responds()
+    }
+
+    fn listen(&self, listens: bool) {
+        self.common.journal.listen(listens);
     }
 
     fn stop(&self) {
@@ -220,5 +289,38 @@ impl<U: UdpSocket> AnyCommon for Running<U> {
 
     fn on_end(&self, on_end: Box<dyn FnOnce() + Send>) {
         self.common.on_end(on_end);
+    }
+
+    fn pause(&self, pauses: bool) {
+        if let Some(queues) = self.queues.upgrade() {
+            queues.pause(pauses);
+            queues.handle().wake();
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        let queues = self.queues.upgrade();
+        queues.is_none_or(|queues| queues.is_drained())
+    }
+
+    fn staged_packets(&self) -> u64 {
+        let queues = self.queues.upgrade();
+        queues.map_or(0, |queues| queues.outbound.staged_packets())
+    }
+
+    fn sockets(&self) -> io::Result<Vec<HandedSocket>> {
+        let sockets = self.common.queues.sockets.load();
+        let families = [(false, &sockets.v4), (true, &sockets.v6)];
+        let bound = families
+            .into_iter()
+            .filter_map(|(v6, socket)| Some((v6, socket.as_ref()?)));
+        let handed = bound.map(|(v6, socket)| {
+            Ok(HandedSocket {
+                v6,
+                fd: socket.fd().try_clone_to_owned()?,
+                state: socket.state(),
+            })
+        });
+        handed.collect()
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! Each cause and source has a line at once, then one a second that counts the repeats. The number
 //! of sources with lines of their own is bounded, and the others are counted together. Shards only
-//! leave a note: the control thread writes the lines. At other log levels nothing is noted.
+//! leave a note: the control thread writes the lines. At other log levels, and while nobody listens
+//! to events, nothing is noted.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use adit_io::{IcmpError, IcmpKind};
@@ -200,7 +202,9 @@ impl fmt::Display for Line {
 
 /// The incidents that wait for a line.
 pub(crate) struct Journal {
-    is_read: bool,
+    is_logged: bool,
+    /// Somebody listens to events.
+    is_heard: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -221,18 +225,36 @@ struct Recent {
 }
 
 impl Journal {
-    /// Notes nothing unless it `is_read`.
-    pub(crate) fn new(is_read: bool) -> Self {
+    /// Notes nothing unless it `is_logged` or somebody listens.
+    pub(crate) fn new(is_logged: bool) -> Self {
         Self {
-            is_read,
+            is_logged,
+            is_heard: AtomicBool::new(false),
             state: Mutex::default(),
         }
+    }
+
+    /// Somebody listens to events, or nobody does any more.
+    pub(crate) fn listen(&self, listens: bool) {
+        self.is_heard.store(listens, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_heard(&self) -> bool {
+        self.is_heard.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_logged(&self) -> bool {
+        self.is_logged
+    }
+
+    fn is_read(&self) -> bool {
+        self.is_logged || self.is_heard()
     }
 
     /// Something happened, so many `times`. True if that changes what is due, and when: the control
     /// thread must look.
     pub(crate) fn note(&self, now: Time, times: u64, incident: impl FnOnce() -> Incident) -> bool {
-        if !self.is_read || times == 0 {
+        if !self.is_read() || times == 0 {
             return false;
         }
         let incident = incident();
@@ -262,7 +284,7 @@ impl Journal {
 
     /// The lines to be written now.
     pub(crate) fn take_due(&self, now: Time) -> Vec<Line> {
-        if !self.is_read {
+        if !self.is_read() {
             return Vec::new();
         }
         let mut state = lock(&self.state);
@@ -283,7 +305,7 @@ impl Journal {
 
     /// When there is something to be written, if nothing more happens.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        if !self.is_read {
+        if !self.is_read() {
             return None;
         }
         let state = lock(&self.state);

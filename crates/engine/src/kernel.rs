@@ -1,16 +1,21 @@
 //! The Linux kernel as the host: real sockets, and netlink for what happens around them.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use adit_io::Offloads;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
+use adit_io::{Offloads, TunQueue};
 use adit_netlink::netns::Netns;
 use adit_netlink::{LinkChange, Netlink};
+use adit_offload::VNET_HDR_LEN;
+use adit_offload::lab::{self, Idea};
 use adit_proto::Endpoint;
+use adit_proto::config::PublicKey;
 use rustix::event::Timespec;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -19,9 +24,11 @@ use rustix::time::{
 };
 
 use crate::common::Sockets;
+use crate::event::Event;
 use crate::platform::{Platform, PlatformEvent, Source, TunDrops};
 use crate::train;
 use crate::watch::{Changes, Subscription, Topic, Watches};
+use crate::{memory, remembered};
 
 /// How soon a device that nothing can watch is looked at again.
 const LOOK_AGAIN: Timespec = Timespec {
@@ -32,6 +39,9 @@ const LOOK_AGAIN: Timespec = Timespec {
 /// Takes lines of the log that tell how it goes.
 pub type VerboseLog = Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>;
 
+/// Takes events; it is called on a thread of the engine, which it must not block.
+pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+
 /// What a user decides about sockets and devices.
 #[derive(Clone)]
 pub struct Settings {
@@ -41,6 +51,13 @@ pub struct Settings {
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
     /// Called with how it goes, line by line; without it nothing of that is even noted.
     pub log_verbose: Option<VerboseLog>,
+    /// Called with events, those of [`Interface::listen`] included.
+    ///
+    /// [`Interface::listen`]: crate::Interface::listen
+    pub listener: Option<Listener>,
+    /// Where a process that is killed leaves the endpoints of its peers to the next one; one that
+    /// ends otherwise removes it.
+    pub peers_file: Option<PathBuf>,
 }
 
 /// Sockets of the network namespace that the process is in, and a TUN device that may be moved to
@@ -73,7 +90,7 @@ struct Namespace {
     link: Subscription,
     /// The device's index here.
     index: u32,
-    netlink: Netlink,
+    netlink: Arc<Netlink>,
     /// Nothing is left to be done about what the device drops.
     noqueue: bool,
 }
@@ -120,16 +137,21 @@ impl Kernel {
 
     /// Watches the device in the namespace where it is, and sizes its GSO packets there.
     fn follow(&mut self) {
-        let Ok(netns) = self.tun.netns() else { return };
-        let id = netns.id().ok();
+        let tun = Arc::clone(&self.tun);
+        let found = adit_sandbox::run(move || {
+            let netns = tun.netns()?;
+            Ok::<_, io::Error>((netns.id().ok(), netns, tun.ifindex()))
+        });
+        let Ok((id, netns, index)) = found else {
+            return;
+        };
         let stayed = id.is_some() && self.netns == id;
-        let index = self.tun.ifindex();
         // A device that was elsewhere and came back may have another index.
         let same = |known: &Namespace| index.as_ref().is_ok_and(|index| *index == known.index);
         if stayed && self.namespace.as_ref().is_some_and(same) {
             return;
         }
-        let opened = index.and_then(|index| self.open(&netns, index));
+        let opened = index.and_then(|index| self.open(netns, index));
         if let (Err(e), false) = (&opened, stayed) {
             (self.settings.log)(&format!("the interface is not tuned: {e}"));
         }
@@ -142,13 +164,15 @@ impl Kernel {
         self.size_frames();
     }
 
-    fn open(&self, netns: &Netns, index: u32) -> io::Result<Namespace> {
-        let topic = Topic::Link(index);
-        Ok(Namespace {
-            link: self.watches.subscribe(netns, topic, &self.changes)?,
-            index,
-            netlink: Netlink::open_in(netns)?,
-            noqueue: false,
+    fn open(&self, netns: Netns, index: u32) -> io::Result<Namespace> {
+        let (watches, changes) = (self.watches.clone(), Arc::clone(&self.changes));
+        adit_sandbox::run(move || {
+            Ok(Namespace {
+                link: watches.subscribe(&netns, Topic::Link(index), &changes)?,
+                index,
+                netlink: Arc::new(Netlink::open_in(&netns)?),
+                noqueue: false,
+            })
         })
     }
 
@@ -169,15 +193,27 @@ impl Kernel {
         let segments = train::packets_per_train(mtu);
         // 52 bytes of IPv4 and TCP headers with timestamps: the usual segment.
         let size = match u32::try_from(segments * mtu.saturating_sub(52) + 400) {
-            Ok(size) if !self.tun.offloads().tun_tunnel => size.min(65_536),
+            Ok(size) if !self.tun.offloads().tun_tunnel && !lab::without(Idea::SizedFrames) => {
+                size.min(65_536)
+            }
             _ => 65_536,
         };
         let change = LinkChange {
             gso_max_size: Some(size),
             ..LinkChange::default()
         };
-        if let Err(e) = namespace.netlink.set_link(namespace.index, &change) {
+        let (netlink, index) = (Arc::clone(&namespace.netlink), namespace.index);
+        if let Err(e) = adit_sandbox::run(move || netlink.set_link(index, &change)) {
             (self.settings.log)(&format!("GSO packets keep their size: {e}"));
+        }
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // What it says is for the case that the process is killed.
+        if let Some(path) = self.settings.peers_file.take() {
+            let _ = adit_sandbox::run(|| std::fs::remove_file(path));
         }
     }
 }
@@ -185,16 +221,11 @@ impl Kernel {
 impl Platform for Kernel {
     type Socket = Udp;
 
-    fn bind(&self, port: u16, fwmark: u32, shards: usize) -> io::Result<Vec<Sockets<Udp>>> {
-        let (pairs, port) = udp::bind_group(port, fwmark, self.settings.offloads, shards)?;
-        Ok(pairs
-            .into_iter()
-            .map(|pair| Sockets {
-                v4: pair.v4,
-                v6: pair.v6,
-                port,
-            })
-            .collect())
+    fn bind(&self, port: u16, fwmark: u32) -> io::Result<Sockets<Udp>> {
+        let offloads = self.settings.offloads;
+        let bind = move || udp::bind_pair(port, fwmark, offloads);
+        let (v4, v6, port) = adit_sandbox::run(bind)?;
+        Ok(Sockets { v4, v6, port })
     }
 
     fn set_mark(&self, socket: &Udp, fwmark: u32) -> io::Result<()> {
@@ -244,7 +275,9 @@ impl Platform for Kernel {
         }
         self.follow();
         let before = self.last.mtu;
-        let up = match self.tun.is_up() {
+        let tun = Arc::clone(&self.tun);
+        let (up, mtu) = adit_sandbox::run(move || (tun.is_up(), tun.mtu()));
+        let up = match up {
             // The device was deleted. Shards that leave the TUN alone, since their socket is full,
             // do not hear of it.
             Err(e) if Errno::from_io_error(&e) == Some(Errno::BADFD) => return Err(e),
@@ -252,7 +285,7 @@ impl Platform for Kernel {
         };
         self.last = PlatformEvent {
             up,
-            mtu: self.tun.mtu().map_or(self.last.mtu, |mtu| mtu as usize),
+            mtu: mtu.map_or(self.last.mtu, |mtu| mtu as usize),
             routes_changed,
         };
         if self.last.mtu != before {
@@ -270,7 +303,7 @@ impl Platform for Kernel {
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool {
         let Some(source) = to.src else { return false };
         if self.lookups.is_none() {
-            self.lookups = Netlink::open().ok();
+            self.lookups = adit_sandbox::run(Netlink::open).ok();
         }
         let Some(netlink) = &self.lookups else {
             return false;
@@ -283,6 +316,12 @@ impl Platform for Kernel {
             })
     }
 
+    fn resumed(&mut self, sockets: &Sockets<Udp>) {
+        let tun = Arc::clone(&self.tun);
+        adit_sandbox::run(move || tun.follow_arrivals());
+        sockets.both().for_each(Udp::follow_arrivals);
+    }
+
     fn tun_is_behind(&mut self) {
         let Some(namespace) = self
             .namespace
@@ -291,14 +330,27 @@ impl Platform for Kernel {
         else {
             return;
         };
-        let (netlink, index) = (&namespace.netlink, namespace.index);
-        // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
-        let full = netlink.link_by_index(index).map(|link| link.tx_dropped > 0);
-        let done = full.and_then(|full| Ok(full && netlink.set_noqueue(index).map(|_| true)?));
+        let (netlink, index) = (Arc::clone(&namespace.netlink), namespace.index);
+        let done = adit_sandbox::run(move || {
+            // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
+            let full = netlink.link_by_index(index)?.tx_dropped > 0;
+            Ok::<_, io::Error>(full && netlink.set_noqueue(index).map(|_| true)?)
+        });
         namespace.noqueue = done.unwrap_or_else(|e| {
             (self.settings.log)(&format!("what a full interface drops is lost: {e}"));
             true
         });
+    }
+
+    fn probes_paths(&self) -> bool {
+        true
+    }
+
+    fn deliver(&self, packet: &[u8]) {
+        let header = [0; VNET_HDR_LEN];
+        let _ = self
+            .tun
+            .write(&[IoSlice::new(&header), IoSlice::new(packet)]);
     }
 
     fn tun_drops(&mut self) -> TunDrops {
@@ -319,6 +371,27 @@ impl Platform for Kernel {
         }
     }
 
+    fn remembered(&mut self) -> Vec<(PublicKey, SocketAddr)> {
+        let path = self.settings.peers_file.clone();
+        path.map(|path| adit_sandbox::run(move || remembered::load(&path)))
+            .unwrap_or_default()
+    }
+
+    fn remember(&self, peers: &[(PublicKey, SocketAddr)]) {
+        let Some(path) = &self.settings.peers_file else {
+            return;
+        };
+        let (file, peers) = (path.clone(), peers.to_vec());
+        if let Err(error) = adit_sandbox::run(move || remembered::store(&file, &peers)) {
+            let path = path.display();
+            self.log_verbose(format_args!("cannot keep endpoints in {path}: {error}"));
+        }
+    }
+
+    fn memory_left(&self) -> Option<u64> {
+        adit_sandbox::run(memory::left)
+    }
+
     fn log_error(&self, message: &str) {
         (self.settings.log)(message);
     }
@@ -330,6 +403,12 @@ impl Platform for Kernel {
     fn log_verbose(&self, line: fmt::Arguments<'_>) {
         if let Some(log) = &self.settings.log_verbose {
             log(line);
+        }
+    }
+
+    fn tell(&self, event: &Event) {
+        if let Some(listener) = &self.settings.listener {
+            listener(event);
         }
     }
 }

@@ -24,6 +24,8 @@ fn quiet() -> Settings {
         offloads: Offloads::ALL,
         log: Arc::new(|_| {}),
         log_verbose: None,
+        listener: None,
+        peers_file: None,
     }
 }
 
@@ -49,6 +51,8 @@ fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
             offloads: Offloads::ALL,
             log: Arc::new(move |line| log.lock().expect("not poisoned").push(line.into())),
             log_verbose: None,
+            listener: None,
+            peers_file: None,
         };
         let kernel = Kernel::new(Arc::clone(&tun), settings, &Watches::default());
         let mut kernel = kernel.expect("a platform");
@@ -89,7 +93,7 @@ fn a_device_out_of_reach_comes_up_and_goes_down() {
         let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
         let engine = Engine::start(1).expect("an engine");
         let kernel = kernel.expect("a platform");
-        let engine = engine.add(vec![Arc::clone(&tun)], kernel, Offloads::ALL);
+        let engine = engine.add(Arc::clone(&tun), kernel, Offloads::ALL);
         let _engine = engine.expect("an engine");
         // There is a line with titles, and one for each socket of the namespace.
         let sockets = || std::fs::read_to_string("/proc/thread-self/net/udp").expect("a list");
@@ -141,7 +145,7 @@ fn what_the_kernel_refuses_is_reported() {
         let engine = Engine::start(1).expect("an engine");
         let kernel = kernel.expect("a platform");
         let interface = engine
-            .add(vec![tun], kernel, Offloads::ALL)
+            .add(tun, kernel, Offloads::ALL)
             .expect("an interface");
         let start = Instant::now();
         while interface.report().refused != expected {

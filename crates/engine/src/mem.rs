@@ -25,7 +25,7 @@ pub struct MemPlatform<U = MemUdp> {
     addr: SocketAddr,
     gso: bool,
     verbose: bool,
-    tuns: Vec<TunEnd>,
+    tun: Option<TunEnd>,
     /// Frames that the TUNs had refused when that was last asked.
     refused: u64,
     wrap: Box<dyn Fn(MemUdp) -> U + Send>,
@@ -73,7 +73,7 @@ impl MemPlatform {
             addr,
             gso: true,
             verbose: false,
-            tuns: Vec::new(),
+            tun: None,
             refused: 0,
             wrap: Box::new(|socket| socket),
             end: PlatformEnd(Arc::new(state)),
@@ -90,7 +90,7 @@ impl<U> MemPlatform<U> {
             addr: self.addr,
             gso: self.gso,
             verbose: self.verbose,
-            tuns: self.tuns,
+            tun: self.tun,
             refused: self.refused,
             wrap: Box::new(wrap),
             end: self.end,
@@ -111,10 +111,10 @@ impl<U> MemPlatform<U> {
         self
     }
 
-    /// Frames that find the rings of these TUNs full are counted as drops.
+    /// Frames that find the ring of this TUN full are counted as drops.
     #[must_use]
-    pub fn with_tuns(mut self, tuns: impl IntoIterator<Item = TunEnd>) -> Self {
-        self.tuns.extend(tuns);
+    pub fn with_tun(mut self, tun: TunEnd) -> Self {
+        self.tun = Some(tun);
         self
     }
 
@@ -168,31 +168,18 @@ impl PlatformEnd {
 impl<U: UdpSocket + 'static> Platform for MemPlatform<U> {
     type Socket = U;
 
-    /// The network has no groups of sockets on one port: all shards but the first send from a port
-    /// of their own.
-    fn bind(&self, port: u16, _fwmark: u32, shards: usize) -> io::Result<Vec<Sockets<U>>> {
+    fn bind(&self, port: u16, _fwmark: u32) -> io::Result<Sockets<U>> {
         let port = if port == 0 { self.addr.port() } else { port };
-        let bind = |ip, port| {
+        let bind = |ip| {
             let socket = self.network.bind(SocketAddr::new(ip, port), self.gso)?;
             Ok::<_, io::Error>(Some((self.wrap)(socket)))
         };
-        let ports = (0..).map(|shard| port.checked_add(shard * 1000));
-        ports
-            .take(shards)
-            .map(|own| {
-                let own = own.ok_or(io::ErrorKind::AddrNotAvailable)?;
-                let (v4, v6) = match self.addr.ip() {
-                    // Nothing is ever sent to the other one: what it does to this one is the
-                    // question.
-                    IpAddr::V4(ip) => (
-                        bind(ip.into(), own)?,
-                        bind(ip.to_ipv6_mapped().into(), own)?,
-                    ),
-                    IpAddr::V6(ip) => (None, bind(ip.into(), own)?),
-                };
-                Ok(Sockets { v4, v6, port })
-            })
-            .collect()
+        let (v4, v6) = match self.addr.ip() {
+            // Nothing is ever sent to the other one: what it does to this one is the question.
+            IpAddr::V4(ip) => (bind(ip.into())?, bind(ip.to_ipv6_mapped().into())?),
+            IpAddr::V6(ip) => (None, bind(ip.into())?),
+        };
+        Ok(Sockets { v4, v6, port })
     }
 
     fn set_mark(&self, _socket: &U, _fwmark: u32) -> io::Result<()> {
@@ -224,7 +211,7 @@ impl<U: UdpSocket + 'static> Platform for MemPlatform<U> {
     fn tun_is_behind(&mut self) {}
 
     fn tun_drops(&mut self) -> TunDrops {
-        let refused = self.tuns.iter().map(TunEnd::refused).sum();
+        let refused = self.tun.as_ref().map_or(0, TunEnd::refused);
         let before = std::mem::replace(&mut self.refused, refused);
         TunDrops {
             full: refused - before,

@@ -8,20 +8,26 @@
 //!    join are sealed together;
 //! 5. `send`: sealed trains leave in the order in which they were closed (`sender`).
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use adit_io::{BatchFrame, FrameBatch, TunQueue, UdpSocket};
 use adit_offload::Frame;
-use adit_proto::{DropReason, Drops, Endpoint, Peer, Time};
+use adit_proto::{DropReason, Drops, Endpoint, PassedKind, Peer, Time};
 use arrayvec::ArrayVec;
 
-use crate::common::{Context, ShardCommand};
-use crate::sender::Sender;
+use crate::common::{Common, Context, ShardCommand};
+use crate::gates::{Gates, Put, Taken, Ticket};
+use crate::load::Waiting;
+use crate::poll::Polled;
+use crate::sender::{MAX_READY, Pool, Sender};
+use crate::spares::Spares;
 use crate::staged::{Staged, packets};
-use crate::train::{OpenTrain, datagram_len, max_bytes};
+use crate::train::{OpenTrain, SealedTrain, datagram_len, max_bytes, seal_all};
 
 /// Trains of different peers (or ECN marks) that are open at once.
 const MAX_OPEN: usize = 16;
@@ -32,20 +38,30 @@ const STANDING: u32 = 16;
 /// How often the control thread hears of that.
 const TELL_EVERY: Duration = Duration::from_millis(20);
 
-/// What a poll left behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// All frames that were read are sent.
-    Done,
-    /// The socket is full, and sealed trains wait for it: call again when it is writable.
-    Blocked,
+/// Frames that were read from the TUN, on their way to the socket.
+#[derive(Default)]
+pub(crate) struct OutboundBatch {
+    frames: FrameBatch,
+    /// More may wait.
+    more: bool,
+    /// The trains that the first of them became, when another batch was to be put before.
+    sealed: VecDeque<SealedTrain>,
 }
 
-/// The outbound path of one interface.
+/// The outbound path of one interface: its TUN is read behind the first gate, and its sockets are
+/// written behind the second.
 pub(crate) struct Outbound<U> {
-    /// The frames that a full socket left.
-    left: Option<FrameBatch>,
-    forwarder: Forwarder<U>,
+    gates: Gates<Standing, Box<OutboundBatch>, Forwarder<U>>,
+    /// The address family that trains wait for, as [`Sender::waits_for`] has it: 0 if none do.
+    blocked: AtomicU8,
+    /// [`Self::tidy`] is to be called now and then.
+    is_untidy: AtomicBool,
+    waiting: Arc<Waiting>,
+}
+
+/// Whether the TUN's queue stands.
+#[derive(Default)]
+struct Standing {
     /// Polls since the TUN was last read empty.
     behind: u32,
     /// When the control thread last heard that the TUN is behind.
@@ -53,77 +69,233 @@ pub(crate) struct Outbound<U> {
 }
 
 impl<U: UdpSocket> Outbound<U> {
-    /// That of the interface's queues at this index of [`Common::queues`].
-    ///
     /// # Errors
     ///
     /// The kernel's, when it makes no further epoll descriptor.
-    ///
-    /// [`Common::queues`]: crate::common::Common::queues
-    pub(crate) fn new(queues: usize, drops: Arc<Drops>) -> io::Result<Self> {
+    pub(crate) fn new(drops: Arc<Drops>, waiting: Arc<Waiting>) -> io::Result<Self> {
+        let forwarder = Forwarder {
+            sender: Sender::new(drops)?,
+            staged: Staged::default(),
+            processed: 0,
+            is_paused: false,
+        };
         Ok(Self {
-            left: None,
-            forwarder: Forwarder {
-                queues,
-                sender: Sender::new(drops)?,
-                staged: Staged::default(),
-                processed: 0,
-            },
-            behind: 0,
-            told: Time::default(),
+            gates: Gates::new(Standing::default(), forwarder),
+            blocked: AtomicU8::new(0),
+            is_untidy: AtomicBool::new(false),
+            waiting,
         })
     }
 
-    /// Reads what waits in the TUN queue and sends it. The shard reads all its queues into the same
-    /// `frames`.
-    pub(crate) fn poll(
-        &mut self,
+    /// Takes what waits in the TUN queue. `awaits` says that the calling thread is the one that is
+    /// woken if it has to wait for others. Errors are the TUN's.
+    pub(crate) fn take(
+        &self,
         context: Context<'_, U>,
         tun: &impl TunQueue,
-        frames: &mut FrameBatch,
-    ) -> io::Result<Progress> {
-        self.forwarder.processed = 0;
-        if !self.forwarder.sender.flush(context) {
-            return Ok(Progress::Blocked);
-        }
-        if let Some(left) = self.left.take() {
-            let progress = self.forward_all(context, &left);
-            if left.is_empty() {
-                tun.processed(&left);
-                *frames = left;
-            } else {
-                self.left = Some(left);
+        spares: &Spares<OutboundBatch>,
+        awaits: bool,
+    ) -> io::Result<Taken<Box<OutboundBatch>>> {
+        self.gates.take(awaits, |standing| {
+            let mut batch = spares.take();
+            let read = tun.read_batch(&mut batch.frames);
+            if let Ok(emptied) = read {
+                standing.note(context, emptied);
+                batch.more = !emptied;
+                if !batch.frames.is_empty() {
+                    return Ok(Some(batch));
+                }
             }
-            return Ok(progress);
-        }
-        let emptied = tun.read_batch(frames)?;
-        self.note_standing(context, emptied);
-        let progress = self.forward_all(context, frames);
-        if frames.is_empty() {
-            tun.processed(frames);
-        } else {
-            self.left = Some(std::mem::take(frames));
-        }
-        Ok(progress)
+            spares.put(batch);
+            read.map(|_| None)
+        })
     }
 
-    /// Forwards the frames until none is left or a socket is full.
-    fn forward_all(&mut self, context: Context<'_, U>, frames: &FrameBatch) -> Progress {
-        loop {
-            self.forward(context, frames);
-            if !self.forwarder.sender.flush(context) {
-                return Progress::Blocked;
-            }
-            // A socket that was full may have space by now. Then nothing wakes this shard for the
-            // frames that are left, so they are sent at once (invariant 6).
-            if frames.is_empty() {
-                return Progress::Done;
-            }
+    /// Does the work for a batch, unless it is its turn, and files it.
+    pub(crate) fn finish(
+        &self,
+        context: Context<'_, U>,
+        tun: &impl TunQueue,
+        spares: &Spares<OutboundBatch>,
+        (ticket, mut batch): (Ticket, Box<OutboundBatch>),
+    ) -> Polled {
+        let more = batch.more;
+        let mut processed = match self.gates.is_head(&ticket) {
+            true => 0,
+            false => batch.seal(context),
+        };
+        self.gates.file(ticket, batch);
+        processed += self.proceed(context, tun, spares);
+        match self.waits_for() {
+            Some(_) => Polled::Blocked,
+            None => Polled::packets(processed, more),
         }
     }
 
+    /// Does the work for a batch that the owner puts.
+    pub(crate) fn work(
+        &self,
+        context: Context<'_, U>,
+        (ticket, mut batch): (Ticket, Box<OutboundBatch>),
+    ) {
+        batch.seal(context);
+        self.gates.file(ticket, batch);
+    }
+
+    /// Puts what is ready, unless another thread does. Returns how many packets were processed that
+    /// were not before.
+    pub(crate) fn proceed(
+        &self,
+        context: Context<'_, U>,
+        tun: &impl TunQueue,
+        spares: &Spares<OutboundBatch>,
+    ) -> usize {
+        let mut processed = 0;
+        let put = |forwarder: &mut Forwarder<U>, batch: &mut Box<OutboundBatch>| {
+            forwarder.processed = 0;
+            let put = forwarder.put(context, batch);
+            processed += forwarder.processed;
+            let passed = forwarder.processed as u64;
+            (forwarder.sender.drops()).count_passed(PassedKind::FromTun, passed);
+            if put == Put::Done {
+                tun.processed(&batch.frames);
+            }
+            self.note_state(forwarder);
+            put
+        };
+        self.gates.proceed(put, |batch| {
+            spares.put(batch);
+            if self.gates.was_awaited() {
+                context.common.queues.wake();
+            }
+        });
+        processed
+    }
+
+    /// Goes on where a full socket stopped it. False if it is still full.
+    pub(crate) fn resume(
+        &self,
+        context: Context<'_, U>,
+        tun: &impl TunQueue,
+        spares: &Spares<OutboundBatch>,
+    ) -> bool {
+        if self.waits_for().is_some() {
+            self.with(|forwarder| forwarder.sender.flush(context));
+            self.proceed(context, tun, spares);
+        }
+        self.waits_for().is_none()
+    }
+
+    /// Has what is behind the second gate for a moment.
+    fn with<R>(&self, method: impl FnOnce(&mut Forwarder<U>) -> R) -> R {
+        self.gates.with(|forwarder| {
+            let result = method(forwarder);
+            self.note_state(forwarder);
+            result
+        })
+    }
+
+    fn note_state(&self, forwarder: &Forwarder<U>) {
+        let blocked = match forwarder.sender.waits_for() {
+            None => 0,
+            Some(false) => 1,
+            Some(true) => 2,
+        };
+        self.blocked.store(blocked, Ordering::Release);
+        let is_untidy = forwarder.sender.paths.is_untidy();
+        self.is_untidy.store(is_untidy, Ordering::Release);
+        let (trains, frames) = (forwarder.sender.waiting(), forwarder.staged.frames());
+        self.waiting.sealed_trains.store(trains, Ordering::Relaxed);
+        self.waiting.staged_frames.store(frames, Ordering::Relaxed);
+        let packets = forwarder.staged.packets();
+        self.waiting
+            .staged_packets
+            .store(packets, Ordering::Relaxed);
+    }
+
+    /// The address family of the first train that waits for a socket: true for IPv6.
+    pub(crate) fn waits_for(&self) -> Option<bool> {
+        match self.blocked.load(Ordering::Acquire) {
+            0 => None,
+            family => Some(family == 2),
+        }
+    }
+
+    /// How many trains the shared sockets have taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.with(|forwarder| forwarder.sender.taken())
+    }
+
+    /// A session exists now: sends what waited for it. False if the path pauses.
+    pub(crate) fn send_staged(&self, context: Context<'_, U>, peer: &Arc<Peer>) -> bool {
+        self.with(|forwarder| {
+            if !forwarder.is_paused {
+                forwarder.send_staged(context, peer);
+            }
+            !forwarder.is_paused
+        })
+    }
+
+    /// Reads and seals nothing any more but what was read before: until [`Self::is_drained`], and
+    /// then nothing at all.
+    pub(crate) fn pause(&self, pauses: bool) {
+        self.gates.set_closed(pauses);
+        self.with(|forwarder| forwarder.is_paused = pauses);
+    }
+
+    /// Whether all that was read has left, or waits for a session.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.gates.is_drained() && self.with(|forwarder| forwarder.sender.waits_for().is_none())
+    }
+
+    /// Packets that wait for sessions.
+    pub(crate) fn staged_packets(&self) -> u64 {
+        self.with(|forwarder| forwarder.staged.packets())
+    }
+
+    /// No session will come: drops what waited for it.
+    pub(crate) fn drop_staged(&self, peer: &Peer) {
+        self.with(|Forwarder { sender, staged, .. }| {
+            let dropped = staged.drop_all(peer.id());
+            sender.drop_packets(peer, DropReason::Staged, dropped);
+        });
+    }
+
+    /// The socket that peers share has been full for long: peers that may be the reason get sockets
+    /// of their own. False if that changed nothing.
+    pub(crate) fn isolate(&self, context: Context<'_, U>) -> bool {
+        self.with(|forwarder| forwarder.sender.isolate(context))
+    }
+
+    /// Calls `use_fd` with what is readable when [`Self::handle_path_events`] has something to do.
+    pub(crate) fn with_paths_fd<R>(&self, use_fd: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+        self.with(|forwarder| use_fd(forwarder.sender.paths.fd()))
+    }
+
+    /// Takes what happened to the peers' own sockets.
+    pub(crate) fn handle_path_events(&self, context: Context<'_, U>) {
+        self.with(|forwarder| forwarder.sender.paths.handle_events(context));
+    }
+
+    /// Whether [`Self::tidy`] is to be called now and then.
+    pub(crate) fn is_untidy(&self) -> bool {
+        self.is_untidy.load(Ordering::Acquire)
+    }
+
+    /// Closes the peers' own sockets that are no longer needed.
+    pub(crate) fn tidy(&self, context: Context<'_, U>) {
+        self.with(|forwarder| forwarder.sender.paths.tidy(context));
+    }
+
+    /// Closes all sockets that peers have of their own: the shared ones changed.
+    pub(crate) fn clear_paths(&self) {
+        self.with(|forwarder| forwarder.sender.paths.clear());
+    }
+}
+
+impl Standing {
     /// Tells the control thread, now and then, that the TUN holds more than leaves.
-    fn note_standing(&mut self, Context { common, now, .. }: Context<'_, U>, emptied: bool) {
+    fn note<U>(&mut self, Context { common, now, .. }: Context<'_, U>, emptied: bool) {
         self.behind = if emptied {
             0
         } else {
@@ -134,13 +306,150 @@ impl<U: UdpSocket> Outbound<U> {
             common.control.tun_is_behind();
         }
     }
+}
 
-    /// Stages 2 to 4 for the frames that were read, until none is left or a full socket leaves no
-    /// buffer for the next.
-    fn forward(&mut self, context: Context<'_, U>, frames: &FrameBatch) {
+impl OutboundBatch {
+    /// How many frames it has, and whether more may wait.
+    pub(crate) fn polled(&self) -> Polled {
+        Polled::packets(self.frames.len(), self.more)
+    }
+
+    /// Stages 2 to 4 before it is this batch's turn: for frames from the first on, as long as each
+    /// has a session and there are not too many trains. Returns how many packets that were.
+    fn seal<U: UdpSocket>(&mut self, context: Context<'_, U>) -> usize {
+        let drops = &context.common.queues.drops;
+        let routes = context.common.proto.routes();
+        let mut trains = Trains::default();
+        let mut sealed = Sealed {
+            trains: &mut self.sealed,
+            drops,
+        };
+        let mut processed = 0;
+        while sealed.trains.len() < MAX_READY
+            && let Some(BatchFrame { bytes, peer }) = self.frames.peek()
+        {
+            // What fails here is counted when it is this batch's turn.
+            let Ok(frame) = Frame::parse(bytes) else {
+                break;
+            };
+            let Some(found) = routes.lookup(frame.destination()) else {
+                break;
+            };
+            if found.session(context.now).is_none() || found.endpoint().is_none() {
+                break;
+            }
+            peer.set(Some(found.id()));
+            self.frames.next_frame();
+            processed += frame.segments();
+            context.saw(&frame);
+            match trains.append(&mut sealed, context, found, &frame) {
+                Ok(()) => {}
+                // The session ended just now.
+                Err(NotAppended::NoSession) => {
+                    let packets = frame.segments() as u64;
+                    found.count_dropped(drops, DropReason::SessionEnded, packets);
+                }
+                Err(NotAppended::Dropped(reason, packets)) => {
+                    found.count_dropped(drops, reason, packets as u64);
+                }
+            }
+        }
+        trains.close_all(&mut sealed, context);
+        drops.count_passed(PassedKind::FromTun, processed as u64);
+        processed
+    }
+}
+
+/// What takes trains when they are closed.
+trait Closed<U> {
+    /// A buffer for a train; `None` while too many exist.
+    fn buffer(&mut self, pool: &Pool) -> Option<Box<[u8]>>;
+
+    /// Takes a train that is sealed, or one whose session may not be used any more.
+    fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>);
+}
+
+/// Trains that are sent later.
+struct Sealed<'a> {
+    trains: &'a mut VecDeque<SealedTrain>,
+    drops: &'a Drops,
+}
+
+impl<U> Closed<U> for Sealed<'_> {
+    fn buffer(&mut self, pool: &Pool) -> Option<Box<[u8]>> {
+        Some(pool.take())
+    }
+
+    fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>) {
+        match train {
+            Ok(sealed) => self.trains.push_back(sealed),
+            Err(train) => {
+                let packets = train.packets() as u64;
+                let reason = DropReason::SessionEnded;
+                train.peer.count_dropped(self.drops, reason, packets);
+                context.pool.put(train.into_buffer());
+            }
+        }
+    }
+}
+
+impl<U: UdpSocket> Closed<U> for Sender<U> {
+    fn buffer(&mut self, pool: &Pool) -> Option<Box<[u8]>> {
+        Sender::buffer(self, pool)
+    }
+
+    fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>) {
+        Sender::take(self, context, train);
+    }
+}
+
+/// Stages 2 to 5.
+struct Forwarder<U> {
+    sender: Sender<U>,
+    staged: Staged<Arc<Peer>>,
+    /// Packets that the last poll processed.
+    processed: usize,
+    /// What waits for sessions stays: see [`Outbound::pause`].
+    is_paused: bool,
+}
+
+impl<U: UdpSocket> Forwarder<U> {
+    /// Sends a batch: its trains that are sealed, then what becomes of its other frames.
+    fn put(&mut self, context: Context<'_, U>, batch: &mut OutboundBatch) -> Put {
+        if !self.sender.flush(context) {
+            return Put::Blocked;
+        }
+        loop {
+            while self.sender.has_room(context)
+                && let Some(train) = batch.sealed.pop_front()
+            {
+                // A session that comes after staged frames has to wait for them.
+                if self.staged.holds(train.peer.id()) {
+                    self.send_staged(context, &train.peer);
+                }
+                self.sender.adopt(context, train);
+            }
+            if batch.sealed.is_empty() {
+                self.forward_all(context, &batch.frames);
+            }
+            let is_flushed = self.sender.flush(context);
+            if batch.sealed.is_empty() && batch.frames.is_empty() {
+                return Put::Done;
+            }
+            // A socket that was full may have space by now. Then nothing wakes anybody for the
+            // frames that are left, so they are sent at once (invariant 6).
+            if !is_flushed {
+                return Put::Blocked;
+            }
+        }
+    }
+
+    /// Stages 2 to 4 for the frames that are left, until none is or a full socket leaves no buffer
+    /// for the next.
+    fn forward_all(&mut self, context: Context<'_, U>, frames: &FrameBatch) {
         let mut trains = Trains::default();
         let routes = context.common.proto.routes();
-        while self.forwarder.sender.has_room(context)
+        while self.sender.has_room(context)
             && let Some(BatchFrame { bytes, peer }) = frames.next_frame()
         {
             let route = |frame: &Frame<'_>| {
@@ -148,87 +457,11 @@ impl<U: UdpSocket> Outbound<U> {
                 peer.set(found.map(|found| found.id()));
                 found
             };
-            self.forwarder.forward(&mut trains, context, bytes, route);
+            self.forward(&mut trains, context, bytes, route);
         }
-        trains.close_all(&mut self.forwarder.sender, context);
+        trains.close_all(&mut self.sender, context);
     }
 
-    /// The address family of the first train that waits for a socket: true for IPv6.
-    pub(crate) fn waits_for(&self) -> Option<bool> {
-        self.forwarder.sender.waits_for()
-    }
-
-    /// How many trains the shared sockets have taken.
-    pub(crate) fn taken(&self) -> u64 {
-        self.forwarder.sender.taken()
-    }
-
-    /// How many packets the last poll processed.
-    pub(crate) fn processed(&self) -> usize {
-        self.forwarder.processed
-    }
-
-    /// A session exists now: sends what waited for it.
-    pub(crate) fn send_staged(&mut self, context: Context<'_, U>, peer: &Arc<Peer>) -> Progress {
-        self.forwarder.send_staged(context, peer);
-        match self.waits_for() {
-            None => Progress::Done,
-            Some(_) => Progress::Blocked,
-        }
-    }
-
-    /// No session will come: drops what waited for it.
-    pub(crate) fn drop_staged(&mut self, peer: &Peer) {
-        let dropped = self.forwarder.staged.drop_all(peer.id());
-        let sender = &self.forwarder.sender;
-        sender.drop_packets(peer, DropReason::Staged, dropped);
-    }
-
-    /// The socket that peers share has been full for long: peers that may be the reason get sockets
-    /// of their own. False if that changed nothing.
-    pub(crate) fn isolate(&mut self, context: Context<'_, U>) -> bool {
-        self.forwarder.sender.isolate(context)
-    }
-
-    /// Readable when [`Self::handle_path_events`] has something to do.
-    pub(crate) fn paths_fd(&self) -> BorrowedFd<'_> {
-        self.forwarder.sender.paths.fd()
-    }
-
-    /// Takes what happened to the peers' own sockets.
-    pub(crate) fn handle_path_events(&mut self, context: Context<'_, U>) {
-        self.forwarder.sender.paths.handle_events(context);
-    }
-
-    /// Whether [`Self::tidy`] is to be called now and then.
-    pub(crate) fn is_untidy(&self) -> bool {
-        self.forwarder.sender.paths.is_untidy()
-    }
-
-    /// Closes the peers' own sockets that are no longer needed.
-    pub(crate) fn tidy(&mut self, context: Context<'_, U>) {
-        self.forwarder.sender.paths.tidy(context);
-    }
-
-    /// Closes all sockets that peers have of their own: the shared ones changed.
-    pub(crate) fn clear_paths(&mut self) {
-        self.forwarder.sender.paths.clear();
-    }
-}
-
-/// Stages 2 to 5.
-struct Forwarder<U> {
-    /// The index of the interface's queues in [`Common::queues`].
-    ///
-    /// [`Common::queues`]: crate::common::Common::queues
-    queues: usize,
-    sender: Sender<U>,
-    staged: Staged<Arc<Peer>>,
-    /// Packets that the last poll processed.
-    processed: usize,
-}
-
-impl<U: UdpSocket> Forwarder<U> {
     /// Stages 2 to 4 for one frame.
     fn forward<'a, 'r>(
         &mut self,
@@ -237,16 +470,15 @@ impl<U: UdpSocket> Forwarder<U> {
         bytes: &'a [u8],
         route: impl FnOnce(&Frame<'a>) -> Option<&'r Arc<Peer>>,
     ) {
-        let Context { common, now, .. } = context;
+        let Context { now, .. } = context;
         let Ok(frame) = Frame::parse(bytes) else {
+            self.processed += 1;
             self.sender.drops().count(DropReason::MalformedFrame, 1);
             return;
         };
         let packets = frame.segments();
         self.processed += packets;
-        if let (Some(tunnel_ends), Some(end)) = (&common.tunnel_ends, frame.tunnel_end()) {
-            tunnel_ends.saw(end, now.since(Time::default()));
-        }
+        context.saw(&frame);
         let Some(peer) = route(&frame) else {
             let drops = self.sender.drops();
             return drops.count_unrouted(frame.destination(), packets as u64);
@@ -257,6 +489,10 @@ impl<U: UdpSocket> Forwarder<U> {
                 return self.stage(context, peer, bytes);
             }
             self.send_staged(context, peer);
+        }
+        if self.sender.paths.is_full(peer.id()) {
+            let sender = &self.sender;
+            return sender.drop_packets(peer, DropReason::SlowPath, packets as u64);
         }
         match trains.append(&mut self.sender, context, peer, &frame) {
             Ok(()) => {}
@@ -301,7 +537,7 @@ impl<U: UdpSocket> Forwarder<U> {
             let sender = &self.sender;
             return sender.drop_packets(peer, DropReason::NoEndpoint, packets(bytes));
         }
-        let handle = &common.queues[self.queues];
+        let handle = &common.queues;
         let is_first = !self.staged.holds(peer.id());
         let sender = &self.sender;
         self.staged.push(peer.id(), peer, bytes, |loser, packets| {
@@ -339,7 +575,7 @@ impl<'a> Trains<'a> {
     /// Stages 3 and 4 for one frame.
     fn append<U: UdpSocket>(
         &mut self,
-        sender: &mut Sender<U>,
+        closed: &mut impl Closed<U>,
         context: Context<'_, U>,
         peer: &Arc<Peer>,
         frame: &Frame<'a>,
@@ -349,8 +585,8 @@ impl<'a> Trains<'a> {
         if is_own_datagram(frame, peer, context.sockets.port) {
             return Err(NotAppended::Dropped(DropReason::RoutingLoop, segments));
         }
-        if sender.paths.is_full(peer.id()) {
-            return Err(NotAppended::Dropped(DropReason::SlowPath, segments));
+        if peer.path_concerns(|| frame.segment_len(0)) && is_too_long(common, peer, frame) {
+            return Err(NotAppended::Dropped(DropReason::PathMtu, segments));
         }
         let mtu = common.mtu();
         let ecn = frame.ecn();
@@ -365,10 +601,10 @@ impl<'a> Trains<'a> {
                 Some(at) if self.open[at].ecn() == ecn && self.open[at].takes(len) => at,
                 other => {
                     if let Some(at) = other {
-                        sender.seal(self.open.remove(at), context);
+                        self.close(at, closed, context);
                     } else if self.open.is_full() {
                         // Trains of many peers are short: sealed together, they fill the lanes.
-                        sender.seal_all(&mut self.open, context);
+                        self.close_all(closed, context);
                     }
                     let Some(session) = peer.session(now) else {
                         // Segments that were appended may have left, and a part of a frame cannot
@@ -382,7 +618,7 @@ impl<'a> Trains<'a> {
                     if len > max_bytes(&to) {
                         return Err(rest(DropReason::TooBig));
                     }
-                    let buffer = sender
+                    let buffer = closed
                         .buffer(context.pool)
                         .ok_or(rest(DropReason::SendFailed))?;
                     self.open
@@ -392,15 +628,52 @@ impl<'a> Trains<'a> {
             };
             self.open[at].append(frame, i, len);
             if self.open[at].is_full() {
-                sender.seal(self.open.remove(at), context);
+                self.close(at, closed, context);
             }
         }
         Ok(())
     }
 
-    fn close_all<U: UdpSocket>(&mut self, sender: &mut Sender<U>, context: Context<'_, U>) {
-        sender.seal_all(&mut self.open, context);
+    /// Seals one train.
+    fn close<U>(&mut self, at: usize, closed: &mut impl Closed<U>, context: Context<'_, U>) {
+        let mut train = ArrayVec::from([self.open.remove(at)]);
+        seal_all(&mut train, context.now, |train| closed.take(context, train));
     }
+
+    /// Seals all; their order stays.
+    fn close_all<U>(&mut self, closed: &mut impl Closed<U>, context: Context<'_, U>) {
+        seal_all(&mut self.open, context.now, |train| {
+            closed.take(context, train)
+        });
+    }
+}
+
+/// What is known of the path to a peer says that a frame's segments do not arrive: their sender is
+/// told. IPv6 has no shorter limit than 1280 bytes (RFC 8200, 5).
+#[cold]
+fn is_too_long<U>(common: &Common<U>, peer: &Arc<Peer>, frame: &Frame<'_>) -> bool {
+    let len = frame.segment_len(0);
+    if peer.sample(len, frame.source(), frame.destination()) {
+        common.control.event(peer);
+    }
+    let Some(limit) = peer.path_limit() else {
+        return false;
+    };
+    let limit = match frame.destination().is_ipv6() {
+        true => limit.max(1280),
+        false => limit,
+    };
+    if len <= limit.into() {
+        return false;
+    }
+    let mut packet = vec![0; frame.header_len()];
+    frame.write_header(0, &mut packet);
+    let payload = frame.payload(0);
+    packet.extend(&payload[..payload.len().min(128)]);
+    if let Some(told) = adit_offload::too_big(&packet, limit) {
+        common.control.leave_answer(told);
+    }
+    true
 }
 
 /// Whether a frame is a datagram that this device sent to the endpoint of this peer: sealing it

@@ -20,7 +20,8 @@ use x25519_dalek::StaticSecret;
 
 use super::*;
 use crate::common::{Common, QueuesHandle, ShardHandle, Sockets};
-use crate::sender::{MAX_SEND, Pool};
+use crate::queues::Buffers;
+use crate::sender::MAX_SEND;
 use crate::wake::Waker;
 
 const INITIATION_LEN: usize = 148;
@@ -56,8 +57,7 @@ pub(crate) fn wall(now: Time) -> Tai64N {
 /// by the test.
 struct Bench<U = MemUdp> {
     outbound: Outbound<U>,
-    frames: FrameBatch,
-    pool: Pool,
+    buffers: Buffers,
     common: Common<U>,
     sockets: Sockets<U>,
     tun: MemTun,
@@ -104,15 +104,14 @@ impl<U: UdpSocket> Bench<U> {
         let bind = |addr, gso| network.bind(addr, gso).expect("a free address");
         let inbound = Arc::new(Waker::new().expect("an eventfd"));
         let shard = Arc::new(ShardHandle::new(inbound).expect("an eventfd"));
-        let handles = vec![QueuesHandle::new(0, shard)];
+        let handle = QueuesHandle::new(0, shard);
         let shared = ours.lock().expect("not poisoned").shared();
-        let common = Common::new(shared, handles, Offloads::ALL, false).expect("an eventfd");
+        let common = Common::new(shared, handle, Offloads::ALL, false).expect("an eventfd");
         let (tun, tun_end) = mem::tun().expect("an in-memory TUN");
         Self {
-            outbound: Outbound::new(0, Arc::clone(&common.queues[0].drops))
+            outbound: Outbound::new(Arc::clone(&common.queues.drops), Arc::default())
                 .expect("an epoll descriptor"),
-            frames: FrameBatch::default(),
-            pool: Pool::default(),
+            buffers: Buffers::default(),
             sockets: Sockets {
                 v4: Some(make(bind(our_addr, true), Arc::clone(&ours))),
                 v6: None,
@@ -150,23 +149,41 @@ impl<U: UdpSocket> Bench<U> {
         lengths.len()
     }
 
-    /// A poll of our own TUN, or of another one.
-    fn try_poll(&mut self, other: Option<&Failing>) -> io::Result<Progress> {
-        let context = Context {
+    fn context(&self) -> Context<'_, U> {
+        Context {
             common: &self.common,
             sockets: &self.sockets,
-            pool: &self.pool,
+            pool: &self.buffers.trains,
             now: self.now,
-        };
-        match other {
-            Some(tun) => self.outbound.poll(context, tun, &mut self.frames),
-            None => self.outbound.poll(context, &self.tun, &mut self.frames),
         }
     }
 
+    /// A poll of our own TUN, or of another one. Whether the socket is full.
+    fn try_poll(&self, other: Option<&Failing>) -> io::Result<bool> {
+        match other {
+            Some(tun) => self.poll_of(tun),
+            None => self.poll_of(&self.tun),
+        }
+    }
+
+    fn poll_of(&self, tun: &impl TunQueue) -> io::Result<bool> {
+        let (context, spares) = (self.context(), &self.buffers.outbound);
+        if !self.outbound.resume(context, tun, spares) {
+            return Ok(true);
+        }
+        let polled = match self.outbound.take(context, tun, spares, true)? {
+            Taken::Batch(ticket, batch) => {
+                self.outbound.finish(context, tun, spares, (ticket, batch))
+            }
+            Taken::Nothing => Polled::packets(0, false),
+            Taken::Busy | Taken::Full => panic!("there is no other thread"),
+        };
+        Ok(polled == Polled::Blocked)
+    }
+
     fn poll(&mut self) {
-        let polled = self.try_poll(None);
-        assert_eq!(polled.expect("a TUN without faults"), Progress::Done);
+        let is_full = self.try_poll(None).expect("a TUN without faults");
+        assert!(!is_full);
     }
 
     /// Datagrams that have left since the last look, none with a piece of plaintext in it.
@@ -228,14 +245,8 @@ impl<U: UdpSocket> Bench<U> {
         );
         while let Some(output) = next() {
             if let Output::SessionReady { peer } = output {
-                let context = Context {
-                    common: &self.common,
-                    sockets: &self.sockets,
-                    pool: &self.pool,
-                    now: self.now,
-                };
-                let polled = self.outbound.send_staged(context, &peer);
-                assert_eq!(polled, Progress::Done);
+                self.outbound.send_staged(self.context(), &peer);
+                assert_eq!(self.outbound.waits_for(), None);
             }
         }
     }
@@ -284,7 +295,7 @@ fn only_handshakes_leave_without_a_session_and_no_plaintext() {
     receivers.sort();
     receivers.dedup();
     assert_eq!(receivers.len(), 3, "a session of its own for each round");
-    let drops = &bench.common.queues[0].drops;
+    let drops = &bench.common.queues.drops;
     assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
 }
 
@@ -309,9 +320,9 @@ fn nothing_waits_for_a_peer_that_is_nowhere() {
     let frames = bench.frames();
     assert!(bench.tun_end.inject(udp_gso_packet(5, 100)));
     bench.poll();
-    let dropped = bench.common.queues[0].drops.of(DropReason::NoEndpoint);
+    let dropped = bench.common.queues.drops.of(DropReason::NoEndpoint);
     assert_eq!(dropped, frames as u64 + 5);
-    assert!(!bench.outbound.forwarder.staged.holds(0));
+    assert!(!bench.outbound.with(|forwarder| forwarder.staged.holds(0)));
     assert!(bench.common.control.take_all().0.is_empty());
 }
 
@@ -388,10 +399,12 @@ fn a_session_that_ends_within_a_frame_drops_the_rest_of_it() {
     bench.poll();
     let left = bench.wire().len();
     assert!((1..200).contains(&left), "{left} have left");
-    let ended = bench.common.queues[0].drops.of(DropReason::SessionEnded);
+    let ended = bench.common.queues.drops.of(DropReason::SessionEnded);
     assert_eq!(left as u64 + ended, 200);
     assert_eq!(
-        bench.outbound.forwarder.staged.drop_all(0),
+        bench
+            .outbound
+            .with(|forwarder| forwarder.staged.drop_all(0)),
         0,
         "it would leave twice"
     );
@@ -499,7 +512,7 @@ fn what_was_read_before_an_error_leaves() {
     let frames = [udp_gso_packet(3, 100), udp_gso_packet(2, 50)].into();
     let failing = Failing(Mutex::new(frames), tun);
     let polled = bench.try_poll(Some(&failing));
-    assert_eq!(polled.expect("frames were read"), Progress::Done);
+    assert!(!polled.expect("frames were read"));
     assert_eq!(bench.wire().len(), 5);
     let polled = bench.try_poll(Some(&failing));
     assert!(polled.is_err(), "nothing but the error is left");
@@ -591,13 +604,9 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
             frame[VNET_HDR_LEN + 1] = u8::from(n % 2 == 0);
             assert!(bench.tun_end.inject(frame));
         }
-        let polled = bench.try_poll(None);
-        let polled = polled.expect("a TUN without faults");
-        assert_eq!(
-            polled == Progress::Blocked,
-            bench.outbound.waits_for().is_some()
-        );
-        if polled == Progress::Blocked {
+        let is_full = bench.try_poll(None).expect("a TUN without faults");
+        assert_eq!(is_full, bench.outbound.waits_for().is_some());
+        if is_full {
             assert_eq!(calls.load(Ordering::Relaxed), 0, "it has room");
             bench.poll();
         }
@@ -628,12 +637,11 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     };
     frames(&bench, 3);
     calls.store(usize::MAX, Ordering::Relaxed);
-    let polled = bench.try_poll(None);
-    assert_eq!(polled.expect("a TUN without faults"), Progress::Blocked);
+    assert!(bench.try_poll(None).expect("a TUN without faults"));
     calls.store(0, Ordering::Relaxed);
     // 2. The second one sends more than two replay windows.
-    let drops = Arc::clone(&bench.common.queues[0].drops);
-    let second = Outbound::new(0, drops).expect("an epoll descriptor");
+    let drops = Arc::clone(&bench.common.queues.drops);
+    let second = Outbound::new(drops, Arc::default()).expect("an epoll descriptor");
     let first = std::mem::replace(&mut bench.outbound, second);
     for _ in 0..50 {
         frames(&bench, 7);
@@ -672,7 +680,7 @@ fn a_shard_hears_only_of_handshakes_that_its_frames_wait_for() {
         Arc::clone(ours.peers().next().expect("the peer"))
     };
     let heard = |bench: &Bench| {
-        let handle = &bench.common.queues[0];
+        let handle = &bench.common.queues;
         handle.tell(ShardCommand::SessionReady(peer(bench)));
         handle.tell(ShardCommand::DropStaged(peer(bench)));
         handle.take_commands().len()

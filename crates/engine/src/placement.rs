@@ -90,6 +90,12 @@ impl Placement {
         }
     }
 
+    /// The calling thread is the one that this is about: opens what tells of it, which a confined
+    /// thread cannot.
+    pub(crate) fn begins(&self) {
+        let _ = self.stayer.waited();
+    }
+
     /// A poll begins. Whether the thread rested before it: then [`Self::arrived`] wants to know
     /// more.
     pub(crate) fn poll_begins(&mut self, now: Time) -> bool {
@@ -401,4 +407,23 @@ fn only(cpu: usize) -> CpuSet {
     let mut set = CpuSet::new();
     set.set(cpu);
     set
+}
+
+/// How many of these CPUs the calling thread may use.
+pub(crate) fn usable(cpus: &[usize]) -> usize {
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return 0;
+    };
+    let is_usable = |cpu: &&usize| **cpu < CpuSet::MAX_CPU && allowed.is_set(**cpu);
+    cpus.iter().filter(is_usable).count()
+}
+
+/// Has the calling thread run on those of these CPUs that it may use.
+pub(crate) fn restrict(cpus: &[usize]) {
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU) {
+        set.set(*cpu);
+    }
+    // CPUs may have gone since they were chosen: then it runs where it may.
+    let _ = sched_setaffinity(None, &set);
 }

@@ -3,28 +3,30 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
+use adit_proto::config::PublicKey;
 use rustix::event::epoll::EventFlags;
 
 use crate::common::Sockets;
+use crate::event::Event;
 
 /// The host that an engine runs on: the kernel, or a test's network in memory.
 pub trait Platform: Send + 'static {
     /// Its UDP sockets.
     type Socket: UdpSocket + 'static;
 
-    /// Binds the sockets of `shards` shards to `port`, 0 for any that is free in both families.
+    /// Binds sockets to `port`, 0 for any that is free in both families.
     ///
     /// # Errors
     ///
     /// `AddrInUse` if the port is taken, `PermissionDenied` if the process may not have it, and
     /// those of the host.
-    fn bind(&self, port: u16, fwmark: u32, shards: usize)
-    -> io::Result<Vec<Sockets<Self::Socket>>>;
+    fn bind(&self, port: u16, fwmark: u32) -> io::Result<Sockets<Self::Socket>>;
 
     /// Changes the mark of what a socket sends.
     ///
@@ -65,14 +67,40 @@ pub trait Platform: Send + 'static {
     /// Whether the source kept with an endpoint is no longer what routing would use.
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool;
 
+    /// The interface goes on after a pause, perhaps in another process than before it: what the
+    /// kernel tells a process, it tells this one from now on.
+    fn resumed(&mut self, _sockets: &Sockets<Self::Socket>) {}
+
     /// The TUN has been full for a while, and may have dropped packets: senders on this host should
     /// slow down instead.
     fn tun_is_behind(&mut self);
+
+    /// Whether to look for the longest packet that the path to each peer takes, by packets inside
+    /// the tunnel that the peers' hosts answer; it is asked whenever the MTU may have changed.
+    fn probes_paths(&self) -> bool {
+        false
+    }
+
+    /// Gives this host a packet, as if it had come through the tunnel. It may be lost.
+    fn deliver(&self, _packet: &[u8]) {}
 
     /// Packets that were lost before anybody could read them from the TUN, since this was last
     /// asked.
     fn tun_drops(&mut self) -> TunDrops {
         TunDrops::default()
+    }
+
+    /// Where peers were that the process before this one had sessions with; it is asked once.
+    fn remembered(&mut self) -> Vec<(PublicKey, SocketAddr)> {
+        Vec::new()
+    }
+
+    /// Keeps for the next process where peers are.
+    fn remember(&self, _peers: &[(PublicKey, SocketAddr)]) {}
+
+    /// Bytes of memory that the process may have beyond what it has; `None` if nothing limits it.
+    fn memory_left(&self) -> Option<u64> {
+        None
     }
 
     /// Something failed that no caller waits for.
@@ -83,6 +111,9 @@ pub trait Platform: Send + 'static {
 
     /// Writes one line of the verbose log.
     fn log_verbose(&self, line: fmt::Arguments<'_>);
+
+    /// Tells whoever watches; it must not block.
+    fn tell(&self, _event: &Event) {}
 }
 
 /// Descriptors that several interfaces share; `Arc::ptr_eq` tells whether two sources are one.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData};
-use rustix::process::setpriority_process;
+use rustix::process::{getpriority_process, setpriority_process};
 
 use crate::common::Sockets;
 
@@ -35,6 +35,34 @@ pub(crate) enum Descriptor {
     V6,
     /// The peers' own sockets.
     Paths,
+}
+
+/// What a poll of a queue found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Polled {
+    /// So many packets were processed.
+    Packets {
+        count: usize,
+        /// The batch was full: more may wait.
+        more: bool,
+    },
+    /// Another thread is taking what waits.
+    Busy,
+    /// As many batches are taken as may be. The thread that puts the next one wakes the owner.
+    Full,
+    /// The socket is full, and sealed trains wait for it: call again when it is writable.
+    Blocked,
+}
+
+impl Polled {
+    pub(crate) fn packets(count: usize, more: bool) -> Self {
+        Self::Packets { count, more }
+    }
+
+    /// Whether any were processed.
+    pub(crate) fn has_packets(self) -> bool {
+        matches!(self, Self::Packets { count: 1.., .. })
+    }
 }
 
 impl Token {
@@ -68,6 +96,23 @@ pub(crate) fn give_priority() -> bool {
     setpriority_process(None, PRIORITY).is_ok()
 }
 
+/// Runs `work` with this priority: packets wait for it.
+pub(crate) fn with_priority<R>(work: impl FnOnce() -> R) -> R {
+    let me = Some(rustix::thread::gettid());
+    let before = adit_sandbox::run(move || {
+        let before = getpriority_process(me);
+        let _ = setpriority_process(me, PRIORITY);
+        before
+    });
+    let result = work();
+    if let Ok(before) = before {
+        adit_sandbox::post(move || {
+            let _ = setpriority_process(me, before);
+        });
+    }
+    result
+}
+
 /// Overwrites what sealing and opening left of keys on the stack of a thread, below its loop. A
 /// thread that has packets does that by itself; one that has none is woken for it when keys are
 /// dropped.
@@ -82,6 +127,10 @@ pub(crate) fn wait(
     events: &mut Vec<Event>,
     timeout: Option<Duration>,
 ) -> io::Result<()> {
+    #[cfg(debug_assertions)]
+    if timeout != Some(Duration::ZERO) {
+        crate::progress::sleeps();
+    }
     events.clear();
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     let spare = rustix::buffer::spare_capacity(events);

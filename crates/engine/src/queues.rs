@@ -1,317 +1,312 @@
-//! The queues that one shard serves of one interface: a TUN queue and the sockets.
+//! The queues of one interface, a TUN queue and the sockets, and what a thread needs to poll them.
+//!
+//! Any thread may poll any queues: the gates keep their order.
 
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
-use adit_io::tun::TunErrorKind;
-use adit_io::{Arrival, FrameBatch, Offloads, TunQueue, UdpSocket};
+use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_proto::Time;
-use rustix::event::epoll::{self, EventFlags};
+use rustix::event::epoll::EventFlags;
 
-use crate::clock;
-use crate::common::{Common, Context, ShardCommand, Sockets};
-use crate::inbound::Inbound;
-use crate::inbound_path::{InboundPath, InboundThread};
-use crate::outbound::{Outbound, Progress};
-use crate::paths::{STALL, TIDY};
-use crate::poll::{Descriptor, Token, each};
+use crate::common::{self, Common, Part, QueuesHandle, Sockets};
+use crate::crew::Need;
+use crate::gates::{Gates, Put, Taken, Ticket};
+use crate::inbound::{self, Delivery, InboundBatch};
+use crate::lock::lock;
+use crate::outbound::{Outbound, OutboundBatch};
+use crate::poll::Polled;
+#[cfg(debug_assertions)]
+use crate::progress;
 use crate::sender::Pool;
+use crate::shares::Shares;
+use crate::spares::Spares;
 
-/// What a shard has once for all its queues.
-pub(crate) struct Resources<T, U> {
-    /// What the shard sleeps on.
-    pub(crate) epoll: OwnedFd,
-    pub(crate) inbound_thread: Arc<InboundThread<T, U>>,
-    pub(crate) inbound: Inbound,
-    pub(crate) frames: FrameBatch,
-    pub(crate) pool: Pool,
+/// Buffers that all threads share.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    pub(crate) outbound: Spares<OutboundBatch>,
+    inbound: Spares<InboundBatch>,
+    pub(crate) trains: Pool,
+}
+
+/// What a thread needs to poll queues, of whatever interface.
+pub(crate) struct Worker {
+    pub(crate) buffers: Arc<Buffers>,
+    delivery: Delivery,
+}
+
+impl Worker {
+    pub(crate) fn new(buffers: Arc<Buffers>) -> Self {
+        Self {
+            buffers,
+            delivery: Delivery::new(),
+        }
+    }
+}
+
+/// What a thread is to the queues that it polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It waits for their events, and [`QueuesHandle::wake`] wakes it.
+    Owner,
+    /// An owner that leaves the work to others.
+    OwnerOfPipeline,
+    /// Any other.
+    Helper,
+}
+
+/// A batch that its owner took, for another thread to work on.
+enum Job {
+    Outbound(Ticket, Box<OutboundBatch>),
+    Inbound(Ticket, Box<InboundBatch>),
 }
 
 /// The queues of one interface.
 pub(crate) struct Queues<T, U> {
-    number: u32,
-    path: Arc<InboundPath<T, U>>,
-    sockets: Arc<Sockets<U>>,
-    outbound: Outbound<U>,
-    /// A socket is full: the TUN waits until it is writable.
-    blocked: Option<Blocked>,
-    /// Little moves: the inbound path's own thread has the sockets.
-    handed_over: bool,
-    /// Something may leave: the TUN queue can be read, or the full socket written.
-    ready: bool,
+    pub(crate) tun: T,
+    pub(crate) common: Arc<Common<U>>,
+    offloads: Offloads,
+    inbound: Gates<Shares, Box<InboundBatch>, ()>,
+    pub(crate) outbound: Outbound<U>,
+    pub(crate) need: Mutex<Need>,
+    /// As many as the gates let in.
+    jobs: Mutex<VecDeque<Job>>,
+    /// The last to go: the interface has ended when its TUN is closed.
+    _part: Part<U>,
 }
 
-/// That a socket which all peers share is full.
-#[derive(Clone, Copy)]
-struct Blocked {
-    /// That of IPv6.
-    v6: bool,
-    /// When it last took a train, or something was last done about it.
-    since: Time,
-    /// How many it had taken then.
-    taken: u64,
-    /// Nothing more can be done about it.
-    accepted: bool,
+impl<T, U> Queues<T, U> {
+    pub(crate) fn handle(&self) -> &QueuesHandle<U> {
+        &self.common.queues
+    }
+
+    /// Has nothing read, sealed or opened any more, or lets all go on. What was read before is
+    /// processed: [`Self::is_drained`] says when that is done. The owner is to be woken afterwards: it
+    /// waits for other events then.
+    pub(crate) fn pause(&self, pauses: bool)
+    where
+        U: UdpSocket,
+    {
+        self.handle().set_paused(pauses);
+        self.inbound.set_closed(pauses);
+        self.outbound.pause(pauses);
+    }
+
+    /// Whether all that was read before has been processed.
+    pub(crate) fn is_drained(&self) -> bool
+    where
+        U: UdpSocket,
+    {
+        self.inbound.is_drained() && self.outbound.is_drained()
+    }
+
+    /// The owner is about to sleep: whoever works on the batches that wait for it is there, or the
+    /// owner is woken at once.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check_progress(&self) {
+        let need = lock(&self.need);
+        let jobs = self.jobs();
+        assert!(
+            jobs == 0
+                || need.helpers() > 0
+                || self.handle().ownership.is_due()
+                || self.common.is_stopping(),
+            "{} goes to sleep while {jobs} batches wait for a thread that works on them",
+            std::thread::current().name().unwrap_or("the owner")
+        );
+    }
+
+    /// How many threads help their owner.
+    pub(crate) fn helpers(&self) -> usize {
+        lock(&self.need).helpers()
+    }
+
+    /// How many batches wait for a thread that works on them.
+    pub(crate) fn jobs(&self) -> usize {
+        lock(&self.jobs).len()
+    }
 }
 
 impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
-    /// Those at `index` in [`Common::queues`].
-    pub(crate) fn new(
-        index: usize,
-        tun: T,
-        common: Arc<Common<U>>,
-        offloads: Offloads,
-    ) -> io::Result<Self> {
-        let handle = &common.queues[index];
+    /// # Errors
+    ///
+    /// The kernel's, when it makes no further epoll descriptor.
+    pub(crate) fn new(tun: T, common: Arc<Common<U>>, offloads: Offloads) -> io::Result<Self> {
         Ok(Self {
-            number: handle.number,
-            outbound: Outbound::new(index, Arc::clone(&handle.drops))?,
-            path: Arc::new(InboundPath::new(index, tun, common, offloads)),
-            sockets: Arc::new(Sockets::unbound()),
-            blocked: None,
-            handed_over: false,
-            ready: false,
+            tun,
+            offloads,
+            inbound: Gates::new(Shares::default(), ()),
+            outbound: Outbound::new(
+                Arc::clone(&common.queues.drops),
+                Arc::clone(&common.load.waiting),
+            )?,
+            need: Mutex::default(),
+            jobs: Mutex::default(),
+            _part: Part::new(&common),
+            common,
         })
     }
 
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    pub(crate) fn common(&self) -> &Arc<Common<U>> {
-        &self.path.common
-    }
-
-    /// The shard is to poll them from now on.
-    pub(crate) fn attach(&self, epoll: &OwnedFd) -> io::Result<()> {
-        let tun = Token::Queue(self.number, Descriptor::Tun).data();
-        epoll::add(epoll, self.path.tun.fd(), tun, EventFlags::IN)?;
-        let paths = Token::Queue(self.number, Descriptor::Paths).data();
-        epoll::add(epoll, self.outbound.paths_fd(), paths, EventFlags::IN)?;
-        Ok(())
-    }
-
-    /// The shard polls them no longer.
-    pub(crate) fn detach(mut self, resources: &Resources<T, U>) {
-        self.set_handed_over(resources, false);
-        // Others may have these open for longer. Errors say that they were never added.
-        let _ = epoll::delete(&resources.epoll, self.path.tun.fd());
-        for socket in self.sockets.both() {
-            let _ = epoll::delete(&resources.epoll, socket.fd());
+    /// What a poll of the outbound path runs with.
+    pub(crate) fn context<'a>(
+        &'a self,
+        buffers: &'a Buffers,
+        sockets: &'a Sockets<U>,
+        now: Time,
+    ) -> common::Context<'a, U> {
+        common::Context {
+            common: &self.common,
+            sockets,
+            pool: &buffers.trains,
+            now,
         }
     }
 
-    /// Takes an event of one of their descriptors. Returns how many packets were received, if a
-    /// socket was read; errors are the TUN's and final.
-    pub(crate) fn event(
-        &mut self,
-        resources: &mut Resources<T, U>,
-        descriptor: Descriptor,
+    /// Reads what waits in the TUN queue, up to a batch, and sends it. Errors are the TUN's.
+    pub(crate) fn poll_tun(
+        &self,
+        worker: &Worker,
+        sockets: &Sockets<U>,
+        now: Time,
+        role: Role,
+    ) -> io::Result<Polled> {
+        let buffers = &*worker.buffers;
+        let context = self.context(buffers, sockets, now);
+        let (outbound, tun, spares) = (&self.outbound, &self.tun, &buffers.outbound);
+        if !outbound.resume(context, tun, spares) {
+            return Ok(Polled::Blocked);
+        }
+        let taken = outbound.take(context, tun, spares, role != Role::Helper)?;
+        if let Taken::Batch(_, batch) = &taken {
+            self.common.load.outbound.took(batch.polled(), role);
+            #[cfg(debug_assertions)]
+            progress::pause();
+        }
+        Ok(match taken {
+            Taken::Batch(ticket, batch) if role == Role::OwnerOfPipeline => {
+                let polled = batch.polled();
+                lock(&self.jobs).push_back(Job::Outbound(ticket.leave(), batch));
+                polled
+            }
+            Taken::Batch(ticket, batch) => outbound.finish(context, tun, spares, (ticket, batch)),
+            Taken::Nothing => Polled::packets(0, false),
+            Taken::Busy => Polled::Busy,
+            Taken::Full => Polled::Full,
+        })
+    }
+
+    /// Handles an event of a socket: processes what waits in it, up to a batch. Errors are the
+    /// TUN's.
+    pub(crate) fn poll_socket(
+        &self,
+        worker: &mut Worker,
+        socket: &U,
         flags: EventFlags,
         now: Time,
-    ) -> io::Result<Option<usize>> {
-        match descriptor {
-            Descriptor::Tun => self.ready = true,
-            Descriptor::Paths => self.with_outbound(resources, now, Outbound::handle_path_events),
-            Descriptor::V4 | Descriptor::V6 => {
-                self.ready |= flags.contains(EventFlags::OUT);
-                let is_inbound = flags.intersects(EventFlags::IN | EventFlags::ERR);
-                let socket = self.sockets.family(descriptor == Descriptor::V6);
-                if let Some(socket) = socket.filter(|_| is_inbound) {
-                    let inbound = &mut resources.inbound;
-                    return self.path.poll(inbound, socket, flags, now).map(Some);
-                }
+        role: Role,
+    ) -> io::Result<Polled> {
+        if flags.contains(EventFlags::ERR) {
+            self.common.take_errors(socket, now);
+        }
+        let context = self.inbound_context(now);
+        let spares = &worker.buffers.inbound;
+        let taken = self.inbound.take(role != Role::Helper, |shares| {
+            let mut batch = spares.take();
+            if batch.take(context, socket, shares) {
+                return Ok(Some(batch));
             }
-        }
-        Ok(None)
-    }
-
-    /// Where the last packet from this descriptor came from.
-    pub(crate) fn last_arrival(&self, descriptor: Descriptor) -> Option<Arrival> {
-        match descriptor {
-            Descriptor::Tun => self.path.tun.last_arrival(),
-            Descriptor::Paths => None,
-            family => self
-                .sockets
-                .family(family == Descriptor::V6)?
-                .last_arrival(),
-        }
-    }
-
-    /// Sends what is ready. Returns how many packets that were, if anything was; errors are the
-    /// TUN's and final.
-    pub(crate) fn send_ready(
-        &mut self,
-        resources: &mut Resources<T, U>,
-        now: Time,
-    ) -> io::Result<Option<usize>> {
-        if let Some(blocked) = self.blocked
-            && !blocked.accepted
-            && now.since(blocked.since) >= STALL
-        {
-            self.ready = self.with_outbound(resources, now, Outbound::isolate);
-            self.blocked = Some(Blocked {
-                since: now,
-                accepted: !self.ready,
-                ..blocked
-            });
-        }
-        let was_ready = std::mem::take(&mut self.ready);
-        if was_ready {
-            self.send(resources, now)?;
-        }
-        if self.outbound.is_untidy() {
-            self.with_outbound(resources, now, Outbound::tidy);
-        }
-        Ok(was_ready.then(|| self.outbound.processed()))
-    }
-
-    /// When to look at them without an event.
-    pub(crate) fn looks_in(&self) -> Option<Duration> {
-        match self.blocked {
-            Some(blocked) if !blocked.accepted => {
-                Some(STALL.saturating_sub(clock::now().since(blocked.since)))
-            }
-            _ => self.outbound.is_untidy().then_some(TIDY),
-        }
-    }
-
-    /// Calls a method of the outbound path.
-    fn with_outbound<R>(
-        &mut self,
-        resources: &Resources<T, U>,
-        now: Time,
-        method: impl FnOnce(&mut Outbound<U>, Context<'_, U>) -> R,
-    ) -> R {
-        let context = Context {
-            common: &self.path.common,
-            sockets: &self.sockets,
-            pool: &resources.pool,
-            now,
+            spares.put(batch);
+            Ok::<_, io::Error>(None)
+        })?;
+        let (ticket, mut batch) = match taken {
+            Taken::Batch(ticket, batch) => (ticket, batch),
+            Taken::Nothing => return Ok(Polled::packets(0, false)),
+            Taken::Busy => return Ok(Polled::Busy),
+            Taken::Full => return Ok(Polled::Full),
         };
-        method(&mut self.outbound, context)
+        let polled = batch.polled();
+        self.common.load.inbound.took(polled, role);
+        #[cfg(debug_assertions)]
+        progress::pause();
+        if role == Role::OwnerOfPipeline {
+            lock(&self.jobs).push_back(Job::Inbound(ticket.leave(), batch));
+            return Ok(polled);
+        }
+        if !self.inbound.is_head(&ticket) {
+            batch.open();
+        }
+        self.inbound.file(ticket, batch);
+        self.put_inbound(worker, now).map(|()| polled)
     }
 
-    fn send(&mut self, resources: &mut Resources<T, U>, now: Time) -> io::Result<()> {
-        let context = Context {
-            common: &self.path.common,
-            sockets: &self.sockets,
-            pool: &resources.pool,
+    fn inbound_context(&self, now: Time) -> inbound::Context<'_, T, U> {
+        inbound::Context {
+            common: &self.common,
+            drops: &self.handle().drops,
+            tun: &self.tun,
+            offloads: self.offloads,
             now,
-        };
-        let frames = &mut resources.frames;
-        match self.outbound.poll(context, &self.path.tun, frames) {
-            Ok(Progress::Blocked) => {
-                self.set_blocked(&resources.epoll, self.outbound.waits_for(), now)
-            }
-            Ok(Progress::Done) => self.set_blocked(&resources.epoll, None, now),
-            Err(e) if TunErrorKind::of(&e) == TunErrorKind::Gone => Err(e),
-            // Anything else concerns what was to be read and passes.
-            Err(_) => Ok(()),
         }
     }
 
-    /// While a socket is full the TUN is left alone: the kernel's queues fill, and their owners
-    /// notice.
-    fn set_blocked(&mut self, epoll: &OwnedFd, v6: Option<bool>, now: Time) -> io::Result<()> {
-        let before = self.blocked;
-        let taken = self.outbound.taken();
-        self.blocked = v6.map(|v6| match before {
-            Some(blocked) if (blocked.v6, blocked.taken) == (v6, taken) => blocked,
-            _ => Blocked {
-                v6,
-                since: now,
-                taken,
-                accepted: false,
-            },
+    /// Puts what was received and is ready, unless another thread does. Errors are the TUN's.
+    fn put_inbound(&self, Worker { buffers, delivery }: &mut Worker, now: Time) -> io::Result<()> {
+        let context = self.inbound_context(now);
+        let mut result = Ok(());
+        let put = |(): &mut (), batch: &mut Box<InboundBatch>| {
+            if let Err(error) = delivery.put(context, batch) {
+                result = Err(error);
+            }
+            Put::Done
+        };
+        self.inbound.proceed(put, |batch| {
+            buffers.inbound.put(batch);
+            if self.inbound.was_awaited() {
+                self.handle().wake();
+            }
         });
-        if v6 != before.map(|blocked| blocked.v6) {
-            let events = if v6.is_some() {
-                EventFlags::empty()
-            } else {
-                EventFlags::IN
-            };
-            let data = Token::Queue(self.number, Descriptor::Tun).data();
-            epoll::modify(epoll, self.path.tun.fd(), data, events)?;
-            self.change_socket_events(epoll);
-        }
-        Ok(())
+        result
     }
 
-    /// Whether the inbound path's own thread has the sockets.
-    pub(crate) fn is_handed_over(&self) -> bool {
-        self.handed_over
+    /// Puts what others have worked on. Errors are the TUN's.
+    pub(crate) fn proceed(
+        &self,
+        worker: &mut Worker,
+        sockets: &Sockets<U>,
+        now: Time,
+    ) -> io::Result<()> {
+        let buffers = &*worker.buffers;
+        let context = self.context(buffers, sockets, now);
+        self.outbound.proceed(context, &self.tun, &buffers.outbound);
+        self.put_inbound(worker, now)
     }
 
-    /// Hands the sockets over to the inbound path's own thread, or reclaims them.
-    pub(crate) fn set_handed_over(&mut self, resources: &Resources<T, U>, handed_over: bool) {
-        if handed_over == self.handed_over {
-            return;
-        }
-        let thread = &resources.inbound_thread;
-        if handed_over {
-            self.handed_over = thread.hand_over(&self.path, &self.sockets);
-        } else {
-            thread.reclaim(self.number, &self.sockets);
-            self.handed_over = false;
-        }
-        self.change_socket_events(&resources.epoll);
+    fn take_over(&self, ticket: Ticket) -> Ticket {
+        let ticket = ticket.take_over();
+        #[cfg(debug_assertions)]
+        progress::pause();
+        ticket
     }
 
-    fn change_socket_events(&self, epoll: &OwnedFd) {
-        for (socket, descriptor) in each(&self.sockets) {
-            let data = Token::Queue(self.number, descriptor).data();
-            // Fails for no socket that was added.
-            let _ = epoll::modify(epoll, socket.fd(), data, self.socket_events(descriptor));
-        }
-    }
-
-    fn socket_events(&self, descriptor: Descriptor) -> EventFlags {
-        let mut events = EventFlags::empty();
-        events.set(EventFlags::IN, !self.handed_over);
-        let blocks = |blocked: Blocked| blocked.v6 == (descriptor == Descriptor::V6);
-        events.set(EventFlags::OUT, self.blocked.is_some_and(blocks));
-        events
-    }
-
-    /// Looks at what another thread changed. Errors are final.
-    pub(crate) fn changed(&mut self, resources: &Resources<T, U>, now: Time) -> io::Result<()> {
-        let path = Arc::clone(&self.path);
-        let handle = path.handle();
-        handle.looks();
-        let sockets = handle.sockets.load_full();
-        let replaced = !Arc::ptr_eq(&sockets, &self.sockets);
-        if replaced {
-            self.set_handed_over(resources, false);
-            for socket in self.sockets.both() {
-                epoll::delete(&resources.epoll, socket.fd())?;
+    /// Works on a batch that the owner took, and wakes it. False if there is none.
+    pub(crate) fn do_job(&self, worker: &Worker, sockets: &Sockets<U>, now: Time) -> bool {
+        let job = lock(&self.jobs).pop_front();
+        match job {
+            None => return false,
+            Some(Job::Outbound(ticket, batch)) => {
+                let ticket = self.take_over(ticket);
+                let context = self.context(&worker.buffers, sockets, now);
+                self.outbound.work(context, (ticket, batch));
             }
-            self.sockets = sockets;
-            self.outbound.clear_paths();
-            for (socket, descriptor) in each(&self.sockets) {
-                let data = Token::Queue(self.number, descriptor).data();
-                let events = self.socket_events(descriptor);
-                epoll::add(&resources.epoll, socket.fd(), data, events)?;
+            Some(Job::Inbound(ticket, mut batch)) => {
+                let ticket = self.take_over(ticket);
+                batch.open();
+                self.inbound.file(ticket, batch);
             }
         }
-        for command in handle.take_commands() {
-            match command {
-                ShardCommand::SessionReady(peer) => {
-                    let send = |outbound: &mut Outbound<U>, context: Context<'_, U>| {
-                        outbound.send_staged(context, &peer)
-                    };
-                    if self.with_outbound(resources, now, send) == Progress::Blocked {
-                        self.set_blocked(&resources.epoll, self.outbound.waits_for(), now)?;
-                    }
-                }
-                ShardCommand::DropStaged(peer) => self.outbound.drop_staged(&peer),
-                ShardCommand::ClearPaths => self.outbound.clear_paths(),
-            }
-        }
-        // The full socket was replaced, and there may be none of its family now.
-        self.ready |= replaced && self.blocked.is_some();
-        Ok(())
+        self.handle().wake();
+        true
     }
 }

@@ -6,40 +6,42 @@
 //! its peer then gets a socket of its own (`paths`), at which its trains are dropped when they do
 //! not fit.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use adit_io::{SendReport, Transmit, UdpSocket};
-use adit_proto::{DropReason, Drops, Peer};
+use adit_proto::{DropReason, Drops, PassedKind, Peer};
 use arrayvec::ArrayVec;
 
 use crate::common::Context;
 use crate::journal::Incident;
+use crate::lock::lock;
 use crate::paths::Paths;
-use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES, seal_all};
+use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES};
 
 /// Trains of an interface that exist at once: those that are open, and sealed ones that wait for the socket.
 const MAX_TRAINS: usize = 64;
+/// Trains that may wait for the socket before those of one more frame.
+pub(crate) const MAX_READY: usize = MAX_TRAINS / 2;
 /// Trains given to one `send`.
 pub(crate) const MAX_SEND: usize = 32;
 /// A train of this length is worth a system call of its own, while its bytes are in the cache.
 const SEND_AT_ONCE: usize = 16 << 10;
 
-/// Buffers for the trains of all interfaces of a shard. They are made when first needed and kept:
-/// light traffic touches few.
+/// Buffers for the trains of all interfaces. They are made when first needed and kept: light
+/// traffic touches few.
 #[derive(Default)]
-pub(crate) struct Pool(RefCell<Vec<Box<[u8]>>>);
+pub(crate) struct Pool(Mutex<Vec<Box<[u8]>>>);
 
 impl Pool {
-    fn take(&self) -> Box<[u8]> {
-        let kept = self.0.borrow_mut().pop();
+    pub(crate) fn take(&self) -> Box<[u8]> {
+        let kept = lock(&self.0).pop();
         kept.unwrap_or_else(|| vec![0; TRAIN_BYTES].into_boxed_slice())
     }
 
-    fn put(&self, buffer: Box<[u8]>) {
-        let mut kept = self.0.borrow_mut();
+    pub(crate) fn put(&self, buffer: Box<[u8]>) {
+        let mut kept = lock(&self.0);
         if kept.len() < MAX_TRAINS {
             kept.push(buffer);
         }
@@ -92,7 +94,7 @@ impl<U: UdpSocket> Sender<U> {
 
     /// Whether the trains of one more frame find buffers.
     pub(crate) fn has_room(&mut self, context: Context<'_, U>) -> bool {
-        self.ready.len() < MAX_TRAINS / 2 || self.flush(context)
+        self.ready.len() < MAX_READY || self.flush(context)
     }
 
     /// Whether sealed trains wait for a socket, and the address family of the first: true for IPv6.
@@ -100,23 +102,23 @@ impl<U: UdpSocket> Sender<U> {
         self.ready.front().map(|train| train.to.addr.is_ipv6())
     }
 
+    /// How many sealed trains wait for a socket.
+    pub(crate) fn waiting(&self) -> usize {
+        self.ready.len()
+    }
+
     /// How many trains the shared sockets have taken.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Stage 4, for one train.
-    pub(crate) fn seal(&mut self, train: OpenTrain<'_>, context: Context<'_, U>) {
-        self.seal_all(&mut ArrayVec::from([train]), context);
-    }
-
-    /// Stage 4, for several trains at once; their order stays.
-    pub(crate) fn seal_all<const N: usize>(
+    /// Takes a train that is sealed, or one whose session may not be used any more.
+    pub(crate) fn take(
         &mut self,
-        trains: &mut ArrayVec<OpenTrain<'_>, N>,
         context: Context<'_, U>,
+        train: Result<SealedTrain, OpenTrain<'_>>,
     ) {
-        seal_all(trains, context.now, |train| match train {
+        match train {
             Ok(mut sealed) if self.paths.has(sealed.peer.id()) => {
                 self.paths.send(context, &mut sealed, &self.drops);
                 self.release(sealed.buffer, context.pool);
@@ -133,7 +135,13 @@ impl<U: UdpSocket> Sender<U> {
                 self.drop_packets(&train.peer, reason, packets);
                 self.release(train.into_buffer(), context.pool);
             }
-        });
+        }
+    }
+
+    /// Takes a train that was sealed elsewhere.
+    pub(crate) fn adopt(&mut self, context: Context<'_, U>, train: SealedTrain) {
+        self.buffers += 1;
+        self.take(context, Ok(train));
     }
 
     /// Stage 5: sends what is ready, in order. False if the socket is full.
@@ -228,7 +236,7 @@ pub(crate) fn send<U: UdpSocket>(
         taken
     } else {
         for (index, train) in trains.iter().enumerate() {
-            report.lose(index, train.packets as u64);
+            report.lose(index, train.waiting() as u64);
         }
         trains.len()
     };
@@ -247,6 +255,8 @@ pub(crate) fn send<U: UdpSocket>(
             });
         }
     }
+    let packets = trains[..taken].iter().map(|train| train.packets);
+    common.load.sent.count(packets);
     for (index, train) in trains[..taken].iter().enumerate() {
         let is_lossy = report.lost_of(index) > 0;
         let bytes = if is_lossy { 0 } else { train.len as u64 };
@@ -254,8 +264,12 @@ pub(crate) fn send<U: UdpSocket>(
             common.control.event(&train.peer);
         }
     }
+    // A train may leave in parts, and what is left of one may be dropped.
+    let mut left: usize = trains[..taken].iter().map(SealedTrain::waiting).sum();
     if let Some(next) = trains.get_mut(taken) {
+        left += report.resume_at / next.stride;
         next.sent += report.resume_at;
     }
+    drops.count_passed(PassedKind::Sent, left as u64 - report.datagrams_lost());
     taken
 }

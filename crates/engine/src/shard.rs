@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use adit_io::{FrameBatch, TunQueue, UdpSocket};
+use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
 use arrayvec::ArrayVec;
 use rustix::event::epoll::{self, EventFlags};
@@ -15,12 +15,11 @@ use rustix::event::epoll::{self, EventFlags};
 use crate::arrivals::Arrivals;
 use crate::clock;
 use crate::common::ShardHandle;
-use crate::inbound::Inbound;
-use crate::inbound_path::InboundThread;
+use crate::crew::{Crew, Helper};
+use crate::owner::{OwnedQueues, Resources};
 use crate::placement::Placement;
-use crate::poll::{MAX_EVENTS, Token, give_priority, overwrite_stack, wait};
-use crate::queues::{Queues, Resources};
-use crate::sender::Pool;
+use crate::poll::{MAX_EVENTS, Polled, Token, give_priority, overwrite_stack, wait};
+use crate::queues::Worker;
 
 /// Interfaces whose sockets are handed over at a time, at most. With more, flows are not sparse.
 const MAX_HANDED_OVER: usize = 16;
@@ -29,7 +28,11 @@ const MAX_HANDED_OVER: usize = 16;
 pub(crate) struct ShardInbox<T, U> {
     pub(crate) handle: Arc<ShardHandle>,
     /// Queues that it is to serve.
-    pub(crate) arrivals: Arrivals<Queues<T, U>>,
+    pub(crate) arrivals: Arrivals<OwnedQueues<T, U>>,
+    /// Queues of others that it is to help with.
+    pub(crate) help: Arrivals<Helper<T, U>>,
+    /// It is to keep so many interfaces, and to give away the others.
+    keeps: AtomicUsize,
     stopping: AtomicBool,
 }
 
@@ -38,8 +41,21 @@ impl<T, U> ShardInbox<T, U> {
         Self {
             handle: Arc::new(handle),
             arrivals: Arrivals::default(),
+            help: Arrivals::default(),
+            keeps: AtomicUsize::new(usize::MAX),
             stopping: AtomicBool::new(false),
         }
+    }
+
+    /// Has the shard give away what it serves beyond so many interfaces.
+    pub(crate) fn keep(&self, interfaces: usize) {
+        self.keeps.store(interfaces, Ordering::Release);
+        self.handle.waker().wake();
+    }
+
+    /// Whether its thread has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.arrivals.is_closed()
     }
 
     /// Asks the shard to end.
@@ -52,7 +68,9 @@ impl<T, U> ShardInbox<T, U> {
 /// A shard and what it alone owns.
 pub(crate) struct Shard<T, U> {
     inbox: Arc<ShardInbox<T, U>>,
-    queues: HashMap<u32, Queues<T, U>>,
+    crew: Arc<Crew<T, U>>,
+    helps: Vec<Helper<T, U>>,
+    queues: HashMap<u32, OwnedQueues<T, U>>,
     resources: Resources<T, U>,
     placement: Placement,
     /// The numbers of the queues whose sockets are handed over.
@@ -61,25 +79,22 @@ pub(crate) struct Shard<T, U> {
     looks_at: Vec<u32>,
 }
 
-impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
+impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     /// A shard without queues.
-    pub(crate) fn new(
-        inbox: Arc<ShardInbox<T, U>>,
-        inbound_thread: Arc<InboundThread<T, U>>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(inbox: Arc<ShardInbox<T, U>>, crew: Arc<Crew<T, U>>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Token::Waker.data();
         epoll::add(&epoll, inbox.handle.waker(), waker, EventFlags::IN)?;
         Ok(Self {
             inbox,
+            helps: Vec::new(),
             queues: HashMap::new(),
             resources: Resources {
                 epoll,
-                inbound_thread,
-                inbound: Inbound::new(),
-                frames: FrameBatch::default(),
-                pool: Pool::default(),
+                inbound_thread: Arc::clone(&crew.inbound),
+                worker: Worker::new(Arc::clone(&crew.buffers)),
             },
+            crew,
             placement: Placement::new(),
             handed_over: ArrayVec::new(),
             looks_at: Vec::new(),
@@ -91,13 +106,23 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         if !give_priority() {
             self.inbox.handle.priority_was_refused();
         }
+        self.placement.begins();
+        adit_sandbox::confine(adit_sandbox::Role::Packets)?;
         let mut events = Vec::with_capacity(MAX_EVENTS);
         // The queues that have something in this round.
         let mut round = Vec::new();
-        while !self.inbox.stopping.load(Ordering::Acquire) {
-            wait(&self.resources.epoll, &mut events, self.timeout())?;
+        while !self.inbox.stopping.load(Ordering::Acquire) && !self.has_retired() {
+            let timeout = self.timeout();
+            self.inbox.handle.set_idle(self.helps.is_empty());
+            #[cfg(debug_assertions)]
+            for queues in self.queues.values().filter(|_| timeout.is_none()) {
+                queues.queues.check_progress();
+            }
+            wait(&self.resources.epoll, &mut events, timeout)?;
+            self.inbox.handle.set_idle(false);
             let now = clock::now();
             let rested = self.placement.poll_begins(now);
+            let role = self.crew.role_of_owners();
             let mut from = None;
             round.append(&mut self.looks_at);
             for event in &events {
@@ -115,9 +140,14 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                 if !round.contains(&number) {
                     round.push(number);
                 }
-                match queues.event(&mut self.resources, descriptor, event.flags, now) {
+                match queues.event(&mut self.resources, descriptor, event.flags, (now, role)) {
                     Ok(None) => {}
-                    Ok(Some(packets)) => self.placement.processed(packets),
+                    Ok(Some(polled)) => {
+                        note(&mut self.placement, polled);
+                        if !self.crew.polled(&queues.queues, polled, (now, role)) {
+                            queues.do_jobs(&self.resources, now);
+                        }
+                    }
                     Err(error) => queues.common().fail(error),
                 }
                 if rested {
@@ -128,9 +158,14 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                 let Some(queues) = self.queues.get_mut(&number) else {
                     continue;
                 };
-                match queues.send_ready(&mut self.resources, now) {
+                match queues.send_ready(&mut self.resources, (now, role)) {
                     Ok(None) => {}
-                    Ok(Some(packets)) => self.placement.processed(packets),
+                    Ok(Some(polled)) => {
+                        note(&mut self.placement, polled);
+                        if !self.crew.polled(&queues.queues, polled, (now, role)) {
+                            queues.do_jobs(&self.resources, now);
+                        }
+                    }
                     Err(error) => queues.common().fail(error),
                 }
                 if queues.common().is_stopping() {
@@ -139,23 +174,30 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
                     self.looks_at.push(number);
                 }
             }
+            let worker = &mut self.resources.worker;
+            self.helps
+                .retain_mut(|helper| helper.poll(&self.crew, worker, now));
             if let Some(arrival) = from {
                 self.placement.arrived(arrival);
             }
             self.placement.poll_ended(now);
             self.hand_over(&round);
             round.clear();
+            self.give_away();
         }
         Ok(())
     }
 
     /// How long to sleep at most.
     fn timeout(&self) -> Option<Duration> {
+        if !self.helps.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let queues = self
             .looks_at
             .iter()
             .filter_map(|number| self.queues.get(number));
-        queues.filter_map(Queues::looks_in).min()
+        queues.filter_map(OwnedQueues::looks_in).min()
     }
 
     /// Another thread left something.
@@ -164,18 +206,23 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
         if self.inbox.handle.was_overloaded() {
             self.placement.leave();
         }
-        for queues in self.inbox.arrivals.take() {
-            if let Err(error) = queues.attach(&self.resources.epoll) {
+        self.helps.extend(self.inbox.help.take());
+        // Before the arrivals: queues arrive before anybody wakes the shard for them.
+        let due = self.inbox.handle.take_due();
+        for mut queues in self.inbox.arrivals.take() {
+            let attached = queues.attach(&self.resources.epoll);
+            let looked = attached.and_then(|()| queues.changed(&mut self.resources, now));
+            if let Err(error) = looked {
                 queues.common().fail(error);
             }
             round.push(queues.number());
             self.queues.insert(queues.number(), queues);
         }
-        for number in self.inbox.handle.take_due() {
+        for number in due {
             let Some(queues) = self.queues.get_mut(&number) else {
                 continue;
             };
-            if let Err(error) = queues.changed(&self.resources, now) {
+            if let Err(error) = queues.changed(&mut self.resources, now) {
                 queues.common().fail(error);
             }
             round.push(number);
@@ -185,9 +232,43 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     fn detach(&mut self, number: u32) {
         self.handed_over
             .retain(|handed_over| *handed_over != number);
-        if let Some(queues) = self.queues.remove(&number) {
+        if let Some(mut queues) = self.queues.remove(&number) {
             queues.detach(&self.resources);
         }
+    }
+
+    /// Gives interfaces to other shards, if it is asked to. Nothing that they have read is lost: the
+    /// gates and what waits behind them go along.
+    fn give_away(&mut self) {
+        let retires = self.inbox.handle.retires();
+        let keeps = match (retires, self.inbox.keeps.load(Ordering::Acquire)) {
+            (true, _) => 0,
+            (false, usize::MAX) => return,
+            (false, _) => self.inbox.keeps.swap(usize::MAX, Ordering::AcqRel),
+        };
+        while self.queues.len() > keeps {
+            let Some((other, served)) = self.crew.other_shard(&self.inbox) else {
+                break;
+            };
+            let Some(number) = self.queues.keys().next().copied() else {
+                break;
+            };
+            self.handed_over.retain(|of| *of != number);
+            if let Some(mut queues) = self.queues.remove(&number) {
+                queues.detach(&self.resources);
+                queues.set_owner(served);
+                other.arrivals.leave(queues);
+                other.handle.waker().wake();
+            }
+        }
+        if retires {
+            self.helps.clear();
+        }
+    }
+
+    fn has_retired(&self) -> bool {
+        let handle = &self.inbox.handle;
+        handle.retires() && handle.load() == 0
     }
 
     /// While this thread is where the packets of sparse flows come from, it hands over the sockets
@@ -205,7 +286,8 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
             let Some(queues) = self.queues.get_mut(&number) else {
                 continue;
             };
-            if queues.is_handed_over() || self.handed_over.is_full() {
+            let is_paused = queues.queues.handle().is_paused();
+            if queues.is_handed_over() || is_paused || self.handed_over.is_full() {
                 continue;
             }
             queues.set_handed_over(&self.resources, true);
@@ -216,9 +298,21 @@ impl<T: TunQueue, U: UdpSocket> Shard<T, U> {
     }
 }
 
+/// Tells what a poll found.
+fn note(placement: &mut Placement, polled: Polled) {
+    match polled {
+        Polled::Packets { count, .. } => placement.processed(count),
+        Polled::Blocked => placement.processed(1),
+        // The other thread is to get on with it.
+        Polled::Busy => std::thread::yield_now(),
+        Polled::Full => {}
+    }
+}
+
 impl<T, U> Drop for Shard<T, U> {
     fn drop(&mut self) {
         // What arrives from now on finds no shard.
         self.inbox.arrivals.close();
+        self.inbox.help.close();
     }
 }

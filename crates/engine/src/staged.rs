@@ -17,6 +17,9 @@ pub(crate) struct Staged<P> {
     /// The bytes of each queue and whose it is: the longest is last.
     by_bytes: BTreeSet<(usize, u32)>,
     bytes: usize,
+    frames: usize,
+    /// A GSO frame is several.
+    packets: u64,
 }
 
 /// The frames that wait for one peer, oldest first.
@@ -32,14 +35,26 @@ impl<P> Default for Staged<P> {
             queues: HashMap::new(),
             by_bytes: BTreeSet::new(),
             bytes: 0,
+            frames: 0,
+            packets: 0,
         }
     }
 }
 
 impl<P: Clone> Staged<P> {
+    /// How many frames wait.
+    pub(crate) fn frames(&self) -> usize {
+        self.frames
+    }
+
     /// Whether frames wait for this peer.
     pub(crate) fn holds(&self, peer: u32) -> bool {
         self.bytes > 0 && self.queues.contains_key(&peer)
+    }
+
+    /// How many packets wait, for all peers.
+    pub(crate) fn packets(&self) -> u64 {
+        self.packets
     }
 
     /// Puts a frame last in the queue of peer number `id`. When a queue or all of them together are
@@ -76,6 +91,8 @@ impl<P: Clone> Staged<P> {
         queue.frames.push_back(Zeroizing::new(frame.into()));
         queue.bytes += frame.len();
         self.bytes += frame.len();
+        self.frames += 1;
+        self.packets += packets(frame);
         self.by_bytes.insert((queue.bytes, id));
     }
 
@@ -87,6 +104,7 @@ impl<P: Clone> Staged<P> {
         };
         self.by_bytes.remove(&(queue.bytes, peer));
         let oldest = queue.frames.pop_front().unwrap_or_default();
+        self.frames -= 1;
         queue.bytes -= oldest.len();
         self.bytes -= oldest.len();
         if queue.frames.is_empty() {
@@ -94,7 +112,9 @@ impl<P: Clone> Staged<P> {
         } else {
             self.by_bytes.insert((queue.bytes, peer));
         }
-        packets(&oldest)
+        let lost = packets(&oldest);
+        self.packets -= lost;
+        lost
     }
 
     /// Takes all frames that wait for a peer, oldest first.
@@ -104,6 +124,8 @@ impl<P: Clone> Staged<P> {
         };
         self.by_bytes.remove(&(queue.bytes, peer));
         self.bytes -= queue.bytes;
+        self.frames -= queue.frames.len();
+        self.packets -= queue.frames.iter().map(|it| packets(it)).sum::<u64>();
         queue.frames
     }
 

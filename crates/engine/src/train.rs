@@ -224,6 +224,11 @@ pub(crate) fn seal_all<'a, const N: usize>(
 }
 
 impl SealedTrain {
+    /// How many of its packets have not left yet.
+    pub(crate) fn waiting(&self) -> usize {
+        (self.len - self.sent).div_ceil(self.stride)
+    }
+
     /// Seals what has not left with new counters if the old ones are far behind: the socket was
     /// full, and other shards went on with the session. `Err` gives the number of packets back if
     /// the session may not be used any more.
@@ -233,7 +238,7 @@ impl SealedTrain {
         }
         let key = self.session.send_key();
         let slots = || self.sent..self.len;
-        let packets = slots().len().div_ceil(self.stride);
+        let packets = self.waiting();
         let count = u32::try_from(packets).expect("at most 64");
         let Ok(first) = self.session.reserve(now, count) else {
             return Err(packets);

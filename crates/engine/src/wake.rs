@@ -3,34 +3,64 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Wakes one sleeping thread. Waking twice before it runs wakes it once.
 #[derive(Debug)]
-pub(crate) struct Waker(OwnedFd);
+pub(crate) struct Waker {
+    event: OwnedFd,
+    /// How often [`Self::responds`] was asked since the thread last woke up.
+    unanswered: AtomicU32,
+}
 
 impl Waker {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(
-            0,
-            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
-        )?))
+        Ok(Self {
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            unanswered: AtomicU32::new(0),
+        })
     }
 
     pub(crate) fn wake(&self) {
         // A full counter means that a wake-up is already due.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
     /// To be called by the thread that was woken, before it looks for what it was woken for.
     pub(crate) fn clear(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+        self.unanswered.store(0, Ordering::Relaxed);
+    }
+
+    /// Wakes the thread, and tells whether it has woken up since the last call: not if it hangs.
+    pub(crate) fn responds(&self) -> bool {
+        let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed);
+        self.wake();
+        unanswered == 0
     }
 }
 
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.event.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_wake_up_does_not_respond() {
+        let waker = Waker::new().expect("an eventfd");
+        // Nothing was asked of it yet.
+        assert!(waker.responds());
+        assert!(!waker.responds());
+        waker.wake();
+        assert!(!waker.responds());
+        waker.clear();
+        assert!(waker.responds());
     }
 }

@@ -18,9 +18,11 @@ use adit_proto::{Device, Endpoint, Output, Tai64N, Time};
 use common::{A, B, EnginePair, Options, inner_ip, public, segments, udp_frame};
 use x25519_dalek::StaticSecret;
 
-/// Handshake messages that may wait, as SPEC.md says.
-const QUEUE: usize = 4096;
-const EXCESS: usize = 1000;
+/// Handshake messages that wait before their senders have to prove their address, and those that
+/// may wait then.
+const UNPROVEN: usize = 512;
+const QUEUE: usize = 2048;
+const EXCESS: usize = 5000;
 const KEEPALIVE_LEN: usize = 32;
 
 /// Lets no keepalive pass while it is closed: only the control thread sends those, so that it alone
@@ -203,33 +205,74 @@ fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
             gate.held.load(Ordering::Acquire)
         });
 
-        let flood = initiation.repeat(QUEUE + EXCESS);
-        for train in flood.chunks(50 * initiation.len()) {
-            stranger.send(&pair, initiation.len(), train);
-        }
+        let send = |message: &[u8], count: usize| {
+            for train in message.repeat(count).chunks(50 * message.len()) {
+                stranger.send(&pair, message.len(), train);
+            }
+        };
+        send(&initiation, UNPROVEN + EXCESS);
         // A packet behind the flood is delivered before the control thread has looked at any of it.
         expect_delivery(&pair, A, b"beside the flood");
         expect_delivery(&pair, B, b"beside the flood");
+        // Nor is it the control thread that answers, and who has its cookie passes the others.
+        let cookie = stranger.receive(3);
+        // Cookie replies wait with them, as long as there is room.
+        send(&cookie, QUEUE + EXCESS);
+        let proven = stranger.initiation_with(&pair, &cookie);
+        stranger.send(&pair, proven.len(), &proven);
+        // The shard is through with all of it when what came behind it is delivered.
+        expect_delivery(&pair, A, b"behind the flood");
         drop(closed);
         set.join()
             .expect("no panic")
             .expect("a right configuration");
     });
 
-    assert_eq!(pair.drops(B, "handshake_queue_full"), EXCESS as u64);
+    stranger.receive(2);
+    assert_eq!(
+        pair.drops(B, "handshake_queue_full"),
+        (UNPROVEN + EXCESS) as u64
+    );
     let handshakes = || pair.sides[B].interface.report().handshakes;
+    // The pair's own handshake was the first, and the proven one is the last.
+    let sent = (1 + UNPROVEN + EXCESS + 1) as u64;
     wait_until("what waited is looked at", || {
-        handshakes().initiations_received > QUEUE as u64
+        let counted = handshakes();
+        counted.initiations_received == sent
+            && counted.cookies_received == (QUEUE - UNPROVEN) as u64
     });
-    // The pair's own handshake was the first.
-    assert_eq!(handshakes().initiations_received, 1 + QUEUE as u64);
-    assert!(handshakes().cookies_sent > 0);
+    let counted = handshakes();
+    assert!((1..=100).contains(&counted.cookies_sent), "{counted:?}");
+    assert!(counted.rate_limited >= EXCESS as u64 - 100, "{counted:?}");
+    assert_eq!(counted.bad_mac1, 0);
+    expect_delivery(&pair, A, b"after the flood");
+}
 
-    let cookie = stranger.receive(3);
-    let initiation = stranger.initiation_with(&pair, &cookie);
+/// A wrong mac1 is refused by the shard while messages wait.
+#[test]
+fn a_flood_without_our_key_asks_nobody_for_a_cookie() {
+    let pair = EnginePair::new(Options::default());
+    let mut change = pair.configuration(B);
+    change.peers = vec![PeerChange::new(Stranger::public())];
+    pair.sides[B]
+        .interface
+        .set(change)
+        .expect("a right configuration");
+    let mut stranger = Stranger::new(&pair);
+    let initiation = stranger.initiation();
+    let mut wrong = initiation.clone();
+    wrong[20] ^= 1;
+    for train in wrong.repeat(UNPROVEN + EXCESS).chunks(50 * wrong.len()) {
+        stranger.send(&pair, wrong.len(), train);
+    }
     stranger.send(&pair, initiation.len(), &initiation);
     stranger.receive(2);
-    expect_delivery(&pair, A, b"after the flood");
+    let handshakes = || pair.sides[B].interface.report().handshakes;
+    wait_until("all are refused", || {
+        handshakes().bad_mac1 == (UNPROVEN + EXCESS) as u64
+    });
+    assert_eq!(handshakes().cookies_sent, 0);
+    assert_eq!(pair.drops(B, "handshake_queue_full"), 0);
 }
 
 /// A socket that receives nothing while the gate is locked.
@@ -373,36 +416,4 @@ fn handshakes_are_answered_between_looks_at_paths() {
         (ASKED..ASKED + 100).contains(&answered),
         "answered after {answered} look-ups"
     );
-}
-
-/// A shard's socket that has no room for handshakes.
-struct NoRoom(MemUdp);
-
-impl UdpSocket for NoRoom {
-    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
-        let is_of_first = self.0.local_addr().port() == 51820;
-        if is_of_first && trains[0].bytes[0] != 4 {
-            return 0;
-        }
-        self.0.send(trains, report)
-    }
-
-    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
-        self.0.recv(batch)
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd()
-    }
-}
-
-#[test]
-fn handshakes_leave_by_any_socket_that_has_room() {
-    let options = Options {
-        shards: 2,
-        ..Options::default()
-    };
-    let pair = EnginePair::with_sockets(options, |_, socket| NoRoom(socket));
-    expect_delivery(&pair, A, b"session");
-    assert_eq!(pair.sides[A].interface.report().handshakes.send_failed, 0);
 }

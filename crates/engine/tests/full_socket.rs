@@ -201,7 +201,7 @@ fn a_full_socket_stops_only_the_tun_and_loses_nothing() {
     assert_eq!(line.refused(), refused, "a full socket was tried again");
     let further = datagram(A, 0);
     assert!(
-        !pair.sides[A].tuns[0].inject(further),
+        !pair.sides[A].tun.inject(further),
         "a frame was taken from the TUN"
     );
     assert!(pair.delivered_now(B).is_empty());

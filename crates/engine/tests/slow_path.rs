@@ -116,7 +116,7 @@ impl Hosts {
         let platform = MemPlatform::new(&pair.network, slow()).expect("a host");
         let engine = Engine::start(1).expect("an engine");
         let c = engine
-            .add(vec![tun], platform, Offloads::ALL)
+            .add(tun, platform, Offloads::ALL)
             .expect("an interface");
         let block = |ip: [u8; 4]| AllowedIpChange::Add(Cidr::new(ip.into(), 32).expect("a prefix"));
         let at_c = DeviceChange {
@@ -198,13 +198,13 @@ fn a_slow_path_delays_no_other_peer() {
         for _ in 0..100 {
             number += 1;
             // The ring is full while the shard waits to see whether the socket drains.
-            hosts.pair.sides[A].tuns[0].inject(datagram(SLOW_INNER, number));
+            hosts.pair.sides[A].tun.inject(datagram(SLOW_INNER, number));
         }
         assert!(number < 1_000_000, "nothing was dropped");
     }
     // 2. B gets every packet, among more of them for C.
     for n in 1..200 {
-        hosts.pair.sides[A].tuns[0].inject(datagram(SLOW_INNER, n));
+        hosts.pair.sides[A].tun.inject(datagram(SLOW_INNER, n));
         to_b(&hosts, n);
     }
     let opened = hosts.path.opened.load(Ordering::SeqCst);
@@ -243,7 +243,7 @@ fn a_single_peer_gets_no_socket_of_its_own() {
         .interface
         .set(at_slow)
         .expect("a right configuration");
-    let tun = &pair.sides[A].tuns[0];
+    let tun = &pair.sides[A].tun;
     wait_until("the TUN is left alone", || {
         let before = tun.refused();
         for n in 0..2000 {

@@ -8,7 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use adit_engine::{Engine, Interface, MemPlatform, PlatformEnd};
+use adit_engine::{Engine, Interface, MemPlatform, PlatformEnd, Policy, ThreadSettings};
 use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
 use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_offload::{Frame, VNET_HDR_LEN};
@@ -24,7 +24,9 @@ pub(crate) struct Options {
     pub(crate) offloads: Offloads,
     /// Trains travel as trains.
     pub(crate) gso: bool,
+    /// Shards at most.
     pub(crate) shards: usize,
+    pub(crate) policy: Policy,
     /// Whether the verbose log is on; [`PlatformEnd::log`] then has it.
     pub(crate) verbose: bool,
 }
@@ -35,6 +37,7 @@ impl Default for Options {
             offloads: Offloads::ALL,
             gso: true,
             shards: 1,
+            policy: Policy::Auto,
             verbose: false,
         }
     }
@@ -43,8 +46,7 @@ impl Default for Options {
 /// One end.
 pub(crate) struct Side {
     pub(crate) interface: Interface,
-    /// One per shard.
-    pub(crate) tuns: Vec<TunEnd>,
+    pub(crate) tun: TunEnd,
     pub(crate) addr: SocketAddr,
     pub(crate) host: PlatformEnd,
 }
@@ -92,7 +94,13 @@ impl EnginePair {
         U: UdpSocket + 'static,
         W: Fn(usize, MemUdp) -> U + Send + Clone + 'static,
     {
-        let engines = [A, B].map(|_| Engine::start(options.shards).expect("an engine"));
+        let engines = [A, B].map(|_| {
+            let settings = ThreadSettings {
+                policy: options.policy,
+                ..ThreadSettings::from(options.shards)
+            };
+            Engine::with(&settings).expect("an engine")
+        });
         Self::on(&engines, &Network::new(), 0, options, wrap_tun, wrap)
     }
 
@@ -113,26 +121,21 @@ impl EnginePair {
         let sides = [A, B].map(|number| {
             let last = 2 * pair + if number == A { 1 } else { 2 };
             let addr = SocketAddr::from(([192, 0, 2, last], 51820));
-            let (queues, tuns): (Vec<_>, Vec<_>) = (0..options.shards)
-                .map(|_| {
-                    let (tun, end) = mem::tun().expect("an in-memory TUN");
-                    (wrap_tun(number, tun), end)
-                })
-                .unzip();
+            let (queue, tun) = mem::tun().expect("an in-memory TUN");
             let wrap = wrap.clone();
             let host = MemPlatform::new(network, addr)
                 .expect("a host")
                 .with_gso(options.gso)
                 .with_verbose_log(options.verbose)
-                .with_tuns(tuns.iter().cloned())
+                .with_tun(tun.clone())
                 .with_sockets(move |socket| wrap(number, socket));
             let end = host.end();
             let interface = engines[number]
-                .add(queues, host, options.offloads)
+                .add(wrap_tun(number, queue), host, options.offloads)
                 .expect("an interface");
             Side {
                 interface,
-                tuns,
+                tun,
                 addr,
                 host: end,
             }
@@ -164,7 +167,7 @@ impl EnginePair {
     }
 
     pub(crate) fn inject(&self, side: usize, frame: Vec<u8>) {
-        assert!(self.sides[side].tuns[0].inject(frame), "the ring is full");
+        assert!(self.sides[side].tun.inject(frame), "the ring is full");
     }
 
     /// Packets that a side delivers, GSO packets taken apart, until there are `count` or none came
@@ -173,7 +176,7 @@ impl EnginePair {
         let mut packets = Vec::new();
         let mut last = Instant::now();
         while packets.len() < count && last.elapsed() < Duration::from_secs(5) {
-            match self.sides[side].tuns.iter().find_map(TunEnd::take) {
+            match self.sides[side].tun.take() {
                 Some(frame) => {
                     packets.extend(segments(&frame));
                     last = Instant::now();
@@ -186,11 +189,7 @@ impl EnginePair {
 
     /// Frames that a side has delivered and the test has not taken yet.
     pub(crate) fn delivered_now(&self, side: usize) -> Vec<Vec<u8>> {
-        self.sides[side]
-            .tuns
-            .iter()
-            .filter_map(TunEnd::take)
-            .collect()
+        self.sides[side].tun.take().into_iter().collect()
     }
 
     pub(crate) fn drops(&self, side: usize, reason: &str) -> u64 {

@@ -1,12 +1,10 @@
-//! The inbound path of one interface on one shard, and the thread that polls it while flows are
-//! sparse.
+//! The thread that polls sockets while flows are sparse.
 //!
 //! A packet of a sparse flow waits longest for CPUs to wake up. A packet from the TUN comes from
 //! the CPU of its sender, and a datagram from the CPU that serves the network card. Two threads can
 //! each run where their packets come from; one cannot. So a shard hands the sockets with sparse
 //! flows over to a thread that all shards share. Under load that does not help, and the shard does
-//! both. A thread holds the lock for a whole poll, so packets keep their order whichever thread
-//! polls.
+//! both. Both threads go through the gates of the queue, so packets keep their order.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,70 +12,18 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use adit_io::{Offloads, TunQueue, UdpSocket};
-use adit_proto::Time;
+use adit_io::{TunQueue, UdpSocket};
 use rustix::event::epoll::{self, EventFlags};
 
 use crate::clock;
-use crate::common::{Common, Part, QueuesHandle, Sockets};
-use crate::inbound::{Context, Inbound};
+use crate::common::Sockets;
 use crate::lock::lock;
 use crate::placement::Placement;
-use crate::poll::{Descriptor, MAX_EVENTS, Token, each, give_priority, overwrite_stack, wait};
-use crate::shares::Shares;
+use crate::poll::{
+    Descriptor, MAX_EVENTS, Polled, Token, each, give_priority, overwrite_stack, wait,
+};
+use crate::queues::{Buffers, Queues, Role, Worker};
 use crate::wake::Waker;
-
-/// What the two threads that may poll the sockets share.
-pub(crate) struct InboundPath<T, U> {
-    /// Its index in [`Common::queues`].
-    index: usize,
-    pub(crate) tun: T,
-    pub(crate) common: Arc<Common<U>>,
-    offloads: Offloads,
-    /// Held during a poll.
-    gate: Mutex<Shares>,
-    /// The last to go: the interface has ended when its TUN is closed.
-    _part: Part<U>,
-}
-
-impl<T: TunQueue, U: UdpSocket> InboundPath<T, U> {
-    pub(crate) fn new(index: usize, tun: T, common: Arc<Common<U>>, offloads: Offloads) -> Self {
-        Self {
-            index,
-            tun,
-            offloads,
-            gate: Mutex::default(),
-            _part: Part::new(&common),
-            common,
-        }
-    }
-
-    pub(crate) fn handle(&self) -> &QueuesHandle<U> {
-        &self.common.queues[self.index]
-    }
-
-    /// Handles an event of a socket: processes what waits in it, up to a batch, and returns how
-    /// many packets. Errors are the TUN's.
-    pub(crate) fn poll(
-        &self,
-        inbound: &mut Inbound,
-        socket: &U,
-        flags: EventFlags,
-        now: Time,
-    ) -> io::Result<usize> {
-        if flags.contains(EventFlags::ERR) {
-            self.common.take_errors(socket, now);
-        }
-        let context = Context {
-            common: &*self.common,
-            drops: &self.handle().drops,
-            tun: &self.tun,
-            offloads: self.offloads,
-            now,
-        };
-        inbound.poll(context, socket, &mut lock(&self.gate))
-    }
-}
 
 /// The thread that polls sockets with sparse flows, of all shards.
 pub(crate) struct InboundThread<T, U> {
@@ -85,13 +31,15 @@ pub(crate) struct InboundThread<T, U> {
     /// What it sleeps on: its waker, and the sockets that are handed over.
     epoll: OwnedFd,
     /// Whose sockets these are, by the number of the queues.
-    paths: Mutex<HashMap<u32, Arc<InboundPath<T, U>>>>,
+    paths: Mutex<HashMap<u32, Arc<Queues<T, U>>>>,
+    buffers: Arc<Buffers>,
     stopping: AtomicBool,
 }
 
 impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(buffers: Arc<Buffers>) -> io::Result<Self> {
         let thread = Self {
+            buffers,
             waker: Arc::new(Waker::new()?),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             paths: Mutex::default(),
@@ -104,7 +52,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
 
     /// Hands the sockets of a path over to the thread: all of them, or none if there is no memory
     /// for that.
-    pub(crate) fn hand_over(&self, path: &Arc<InboundPath<T, U>>, sockets: &Sockets<U>) -> bool {
+    pub(crate) fn hand_over(&self, path: &Arc<Queues<T, U>>, sockets: &Sockets<U>) -> bool {
         let number = path.handle().number;
         lock(&self.paths).insert(number, Arc::clone(path));
         let handed_over = each(sockets).all(|(socket, descriptor)| {
@@ -135,8 +83,10 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
     /// Processes packets from the sockets that are handed over, until it is asked to end.
     pub(crate) fn run(&self) -> io::Result<()> {
         give_priority();
-        let mut inbound = Inbound::new();
+        let mut worker = Worker::new(Arc::clone(&self.buffers));
         let mut placement = Placement::new();
+        placement.begins();
+        adit_sandbox::confine(adit_sandbox::Role::Packets)?;
         let mut events = Vec::with_capacity(MAX_EVENTS);
         while !self.stopping.load(Ordering::Acquire) {
             wait(&self.epoll, &mut events, None)?;
@@ -159,8 +109,10 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
                 let Some(socket) = sockets.family(descriptor == Descriptor::V6) else {
                     continue;
                 };
-                match path.poll(&mut inbound, socket, event.flags, now) {
-                    Ok(packets) => placement.processed(packets),
+                match path.poll_socket(&mut worker, socket, event.flags, now, Role::Helper) {
+                    Ok(Polled::Packets { count, .. }) => placement.processed(count),
+                    // The owner has it.
+                    Ok(_) => std::thread::yield_now(),
                     Err(error) => path.common.fail(error),
                 }
                 if rested {
@@ -172,7 +124,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
             }
             if placement.is_loaded() {
                 for path in lock(&self.paths).values() {
-                    path.handle().shard.overload();
+                    path.handle().ownership.owner().overload();
                 }
             }
         }

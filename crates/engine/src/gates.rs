@@ -1,0 +1,240 @@
+//! The two ordered gates of a queue, by which several threads process it without changing its
+//! order.
+//!
+//! A poll of a queue has three parts:
+//!
+//! ```text
+//! take    in order, behind the first gate     reads a batch and draws a ticket
+//! work    unordered, no lock                  opens or seals it
+//! put     in the order of the tickets,        commits and delivers it, or sends it
+//!         behind the second gate
+//! ```
+//!
+//! One thread finds both gates open. Of several, none waits for another: a batch is filed under its
+//! ticket, and whoever is at the second gate puts all that are ready.
+//!
+//! ```text
+//!             head            next
+//!   put …… |  ready  |  taken  |  ready  |  free  |       slots by ticket
+//! ```
+//!
+//! `filed` counts what was filed since the thread at the second gate last looked. The thread that
+//! raises it from zero goes there, and leaves when it is back at zero: so nothing that was filed
+//! lies there without a thread that is going to look at it (invariant 6).
+
+#[cfg(debug_assertions)]
+use crate::progress;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock};
+
+/// Batches of one queue that are taken and not put, at most.
+pub(crate) const DEPTH: usize = 4;
+
+/// A queue's gates. `S` is what taking needs, `P` what putting needs; a batch is a `B`.
+pub(crate) struct Gates<S, B, P> {
+    first: Mutex<First<S>>,
+    /// Filed batches: a ticket has the slot that is its remainder.
+    slots: [Mutex<Option<B>>; DEPTH],
+    /// What was filed since the thread at the second gate looked.
+    filed: AtomicUsize,
+    second: Mutex<P>,
+    /// The ticket to be put next. Written behind the second gate.
+    head: AtomicU64,
+    /// A thread wants to know when [`DEPTH`] are no longer taken.
+    is_awaited: AtomicBool,
+}
+
+struct First<S> {
+    next: u64,
+    /// Nothing is taken.
+    is_closed: bool,
+    state: S,
+}
+
+/// The right to put a batch when its turn comes, and the duty to [`file`](Gates::file) it.
+#[derive(Debug)]
+#[must_use = "the batches behind it wait"]
+pub(crate) struct Ticket(u64);
+
+/// In debug builds a thread that has a ticket may not sleep.
+impl Ticket {
+    fn draw(number: u64) -> Self {
+        Self(number).take_over()
+    }
+
+    /// The calling thread leaves it to another one, which then [takes it over](Self::take_over).
+    pub(crate) fn leave(self) -> Self {
+        #[cfg(debug_assertions)]
+        progress::lets_go(self.0);
+        self
+    }
+
+    /// The calling thread has it now.
+    pub(crate) fn take_over(self) -> Self {
+        #[cfg(debug_assertions)]
+        progress::takes(self.0);
+        self
+    }
+}
+
+/// What came of trying to take a batch.
+#[derive(Debug)]
+pub(crate) enum Taken<B> {
+    Batch(Ticket, B),
+    /// There is nothing to take.
+    Nothing,
+    /// Another thread is taking.
+    Busy,
+    /// [`DEPTH`] batches are taken, or the gates are closed. A thread that asked to be told is told when this changes.
+    Full,
+}
+
+/// What became of a batch at the second gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    Done,
+    /// It cannot go on now. It stays the head until [`Gates::proceed`] is called.
+    Blocked,
+}
+
+impl<S, B, P> Gates<S, B, P> {
+    pub(crate) fn new(taking: S, putting: P) -> Self {
+        Self {
+            first: Mutex::new(First {
+                next: 0,
+                is_closed: false,
+                state: taking,
+            }),
+            slots: std::array::from_fn(|_| Mutex::new(None)),
+            filed: AtomicUsize::new(0),
+            second: Mutex::new(putting),
+            head: AtomicU64::new(0),
+            is_awaited: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes a batch, if the first gate is open. With `awaits`, [`Self::was_awaited`] is true after
+    /// the next batch that is put, if [`DEPTH`] are taken now.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`.
+    pub(crate) fn take<E>(
+        &self,
+        awaits: bool,
+        take: impl FnOnce(&mut S) -> Result<Option<B>, E>,
+    ) -> Result<Taken<B>, E> {
+        let Some(mut first) = try_lock(&self.first) else {
+            return Ok(Taken::Busy);
+        };
+        if first.is_closed {
+            return Ok(Taken::Full);
+        }
+        if self.is_full(first.next) {
+            if !awaits {
+                return Ok(Taken::Full);
+            }
+            self.is_awaited.store(true, Ordering::Relaxed);
+            // A batch that was put meanwhile did not see that. Either this thread sees that it was,
+            // or the one that put it sees that it is awaited.
+            fence(Ordering::SeqCst);
+            if self.is_full(first.next) {
+                return Ok(Taken::Full);
+            }
+            self.is_awaited.store(false, Ordering::Relaxed);
+        }
+        Ok(match take(&mut first.state)? {
+            None => Taken::Nothing,
+            Some(batch) => {
+                let ticket = Ticket::draw(first.next);
+                first.next += 1;
+                Taken::Batch(ticket, batch)
+            }
+        })
+    }
+
+    /// Has nothing taken any more, or lets batches in again. When this returns, every batch that any
+    /// thread took has its ticket; whoever opens the gates wakes the owner.
+    pub(crate) fn set_closed(&self, is_closed: bool) {
+        lock(&self.first).is_closed = is_closed;
+    }
+
+    /// Whether every batch that was taken has been put.
+    pub(crate) fn is_drained(&self) -> bool {
+        let next = lock(&self.first).next;
+        self.head.load(Ordering::Acquire) == next
+    }
+
+    fn is_full(&self, next: u64) -> bool {
+        next - self.head.load(Ordering::Acquire) >= DEPTH as u64
+    }
+
+    /// Whether the batch with this ticket is the next to be put: then its thread may as well do the
+    /// work behind the second gate, piece by piece.
+    pub(crate) fn is_head(&self, ticket: &Ticket) -> bool {
+        ticket.0 == self.head.load(Ordering::Acquire)
+    }
+
+    /// Files a batch whose work is done, or which is the head. Then [`Self::proceed`] is to be called,
+    /// by this thread or by one that it wakes.
+    pub(crate) fn file(&self, ticket: Ticket, batch: B) {
+        *lock(self.slot(ticket.0)) = Some(batch);
+        drop(ticket.leave());
+    }
+
+    /// Puts what is ready, if no other thread is at the second gate; if one is, it looks again. `done`
+    /// gets each batch that was put.
+    pub(crate) fn proceed(
+        &self,
+        mut put: impl FnMut(&mut P, &mut B) -> Put,
+        mut done: impl FnMut(B),
+    ) {
+        if self.filed.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
+        let mut seen = 1;
+        loop {
+            let mut second = lock(&self.second);
+            let mut head = self.head.load(Ordering::Relaxed);
+            loop {
+                let mut slot = lock(self.slot(head));
+                let Some(batch) = &mut *slot else { break };
+                if put(&mut second, batch) == Put::Blocked {
+                    break;
+                }
+                let batch = slot.take();
+                drop(slot);
+                head += 1;
+                self.head.store(head, Ordering::Release);
+                fence(Ordering::SeqCst);
+                batch.into_iter().for_each(&mut done);
+            }
+            drop(second);
+            match self
+                .filed
+                .compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return,
+                Err(more) => seen = more,
+            }
+        }
+    }
+
+    /// Whether a thread asked to be told that a batch was put; it is told once.
+    pub(crate) fn was_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
+    }
+
+    /// Has the state behind the second gate for a moment. A thread that puts is waited for.
+    pub(crate) fn with<R>(&self, use_state: impl FnOnce(&mut P) -> R) -> R {
+        use_state(&mut lock(&self.second))
+    }
+
+    fn slot(&self, ticket: u64) -> &Mutex<Option<B>> {
+        let slot = usize::try_from(ticket % DEPTH as u64);
+        &self.slots[slot.unwrap_or_default()]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "gates_tests.rs"]
+mod tests;

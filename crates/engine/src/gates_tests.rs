@@ -1,0 +1,176 @@
+use std::convert::Infallible;
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+
+/// Takes the numbers from 0 on, and puts them into a list.
+type Numbers = Gates<u32, u32, Vec<u32>>;
+
+fn numbers() -> Numbers {
+    Gates::new(0, Vec::new())
+}
+
+fn take(gates: &Numbers, awaits: bool) -> Taken<u32> {
+    let next = |next: &mut u32| {
+        *next += 1;
+        Ok::<_, Infallible>(Some(*next - 1))
+    };
+    gates.take(awaits, next).expect("numbers do not end")
+}
+
+fn batch(taken: Taken<u32>) -> (Ticket, u32) {
+    match taken {
+        Taken::Batch(ticket, number) => (ticket, number),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
+    list.push(*number);
+    Put::Done
+}
+
+fn file(gates: &Numbers, (ticket, number): (Ticket, u32)) {
+    gates.file(ticket, number);
+    gates.proceed(put, drop);
+}
+
+fn have(gates: &Numbers) -> Vec<u32> {
+    gates.with(|list| list.clone())
+}
+
+#[test]
+fn batches_are_put_in_the_order_in_which_they_were_taken() {
+    let gates = numbers();
+    let [first, second, third] = [(); 3].map(|()| batch(take(&gates, false)));
+    assert!(gates.is_head(&first.0) && !gates.is_head(&second.0));
+    file(&gates, third);
+    file(&gates, second);
+    assert_eq!(have(&gates), [], "the first is not done");
+    file(&gates, first);
+    assert_eq!(have(&gates), [0, 1, 2]);
+}
+
+#[test]
+fn a_batch_that_is_blocked_is_the_next_when_it_can_go_on() {
+    let gates = numbers();
+    let [first, second] = [(); 2].map(|()| batch(take(&gates, false)));
+    gates.file(first.0, first.1);
+    gates.proceed(|_, _| Put::Blocked, drop);
+    gates.file(second.0, second.1);
+    gates.proceed(|_, _| Put::Blocked, drop);
+    assert_eq!(have(&gates), []);
+    let mut done = Vec::new();
+    gates.proceed(put, |number| done.push(number));
+    assert_eq!(have(&gates), [0, 1]);
+    assert_eq!(done, [0, 1]);
+}
+
+#[test]
+fn no_more_are_taken_than_may_be_and_who_asked_is_told() {
+    let gates = numbers();
+    let tickets: Vec<_> = (0..DEPTH).map(|_| batch(take(&gates, true))).collect();
+    assert!(!gates.was_awaited(), "nobody had to wait");
+    assert!(matches!(take(&gates, false), Taken::Full));
+    assert!(!gates.was_awaited(), "nobody asked to be told");
+    assert!(matches!(take(&gates, true), Taken::Full));
+    let mut told = Vec::new();
+    for (ticket, number) in tickets {
+        gates.file(ticket, number);
+        gates.proceed(put, |_| told.push(gates.was_awaited()));
+    }
+    assert_eq!(told, [true, false, false, false]);
+    assert_eq!(batch(take(&gates, true)).1, 4);
+}
+
+#[test]
+fn what_is_being_taken_is_not_waited_for() {
+    let gates = numbers();
+    let within = |_: &mut u32| {
+        assert!(matches!(take(&gates, true), Taken::Busy));
+        Ok::<_, Infallible>(None)
+    };
+    assert!(matches!(gates.take(true, within), Ok(Taken::Nothing)));
+    assert_eq!(batch(take(&gates, true)).1, 0);
+}
+
+/// Threads that take, work for random times and file, as long as there is something.
+#[test]
+fn several_threads_keep_the_order_and_leave_nothing_behind() {
+    const LAST: u32 = 20_000;
+    let gates: Gates<u32, u32, Vec<u32>> = Gates::new(0, Vec::new());
+    let taken = AtomicUsize::new(0);
+    let run = |seed: u32| {
+        let mut dice = seed;
+        loop {
+            let next = |next: &mut u32| {
+                let number = (*next < LAST).then_some(*next);
+                *next += u32::from(number.is_some());
+                Ok::<_, Infallible>(number)
+            };
+            match gates.take(false, next).expect("numbers") {
+                Taken::Batch(ticket, number) => {
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    dice = dice.wrapping_mul(0x9E37_79B1).wrapping_add(1);
+                    if dice >> 24 == 0 {
+                        std::thread::yield_now();
+                    }
+                    file(&gates, (ticket, number));
+                }
+                Taken::Nothing => return,
+                Taken::Busy | Taken::Full => std::thread::yield_now(),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        for seed in 1..=4 {
+            scope.spawn(move || run(seed));
+        }
+    });
+    assert!(have(&gates).into_iter().eq(0..LAST));
+    assert_eq!(taken.into_inner(), LAST as usize);
+}
+
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "goes to sleep with ticket [0]")]
+fn a_thread_that_sleeps_with_a_ticket_panics() {
+    let gates = numbers();
+    let first = batch(take(&gates, false));
+    let second = batch(take(&gates, false));
+    file(&gates, second);
+    crate::progress::sleeps();
+    file(&gates, first);
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn a_thread_that_left_its_ticket_to_another_may_sleep() {
+    let gates = numbers();
+    let (ticket, number) = batch(take(&gates, false));
+    let ticket = ticket.leave();
+    crate::progress::sleeps();
+    file(&gates, (ticket.take_over(), number));
+    crate::progress::sleeps();
+    assert_eq!(have(&gates), [0]);
+}
+
+/// The stall of CVE-2026-52945: the head is not done yet, what is behind it is, and nothing further
+/// arrives. Whoever did the work goes away; there, no thread came back for it.
+#[test]
+fn what_waits_behind_a_head_goes_with_it_without_a_further_arrival() {
+    let gates = numbers();
+    let mut taken: Vec<_> = (0..DEPTH).map(|_| batch(take(&gates, true))).collect();
+    let head = taken.remove(0);
+    for behind in taken.into_iter().rev() {
+        file(&gates, behind);
+    }
+    assert_eq!(have(&gates), []);
+    assert!(matches!(take(&gates, true), Taken::Full));
+    gates.file(head.0, head.1);
+    let mut woken = 0;
+    gates.proceed(put, |_| woken += u32::from(gates.was_awaited()));
+    assert_eq!(have(&gates), [0, 1, 2, 3]);
+    assert_eq!(woken, 1, "the owner, which found too much taken, is told");
+}

@@ -1,0 +1,149 @@
+//! How much memory a change of configuration takes, and how much the process may still have.
+//!
+//! An allocation that fails ends the process. So a change that cannot fit is refused first, where
+//! the limit is known: that of the process (RLIMIT_AS, RLIMIT_DATA) or of its cgroup.
+
+use std::path::Path;
+
+use adit_proto::Device;
+use adit_proto::config::DeviceChange;
+use rustix::process::{Resource, getrlimit};
+
+/// Bytes for a new peer and for one of its allowed IPs: with three, 1.64 KB (SPEC.md).
+const OF_PEER: u64 = 1_000;
+const OF_ALLOWED_IP: u64 = 220;
+/// Smaller changes are not looked at.
+const SMALL: u64 = 4 << 20;
+/// Peers of a change that are looked up: whether half a million are there takes 100 ms.
+const SAMPLE: usize = 1024;
+
+/// Bytes that the device needs beyond what it has, roughly; 0 if it is little.
+pub(crate) fn needed(device: &Device, change: &DeviceChange) -> u64 {
+    let peers = &change.peers;
+    if peers.len() as u64 * OF_PEER < SMALL / 4 {
+        return 0;
+    }
+    let sample = peers.iter().step_by(peers.len().div_ceil(SAMPLE));
+    let (mut looked_at, mut bytes) = (0, 0);
+    for peer in sample {
+        looked_at += 1;
+        if !peer.remove && device.peer(&peer.public_key).is_none() {
+            bytes += OF_PEER + OF_ALLOWED_IP * peer.allowed_ips.len() as u64;
+        }
+    }
+    let bytes = bytes * peers.len() as u64 / looked_at.max(1);
+    if bytes < SMALL { 0 } else { bytes }
+}
+
+/// Bytes that this process may have beyond what it has; `None` if nothing limits it.
+pub(crate) fn left() -> Option<u64> {
+    let own = own_sizes()
+        .into_iter()
+        .flatten()
+        .filter_map(|(resource, used)| {
+            let limit = getrlimit(resource).current?;
+            Some(limit.saturating_sub(used))
+        });
+    own.chain(left_in_cgroup(
+        Path::new("/sys/fs/cgroup"),
+        &std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default(),
+    ))
+    .min()
+}
+
+/// What counts towards which limit.
+fn own_sizes() -> Option<[(Resource, u64); 2]> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let of = |name: &str| {
+        let size = status.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(size.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+    };
+    Some([
+        (Resource::As, of("VmSize:")?),
+        (Resource::Data, of("VmData:")?),
+    ])
+}
+
+/// The least that a cgroup of this process leaves, version 2; `of_process` is /proc/self/cgroup.
+fn left_in_cgroup(root: &Path, of_process: &str) -> Option<u64> {
+    let path = of_process
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))?;
+    let group = root.join(path);
+    let groups = group
+        .ancestors()
+        .take_while(|group| group.starts_with(root));
+    groups.filter_map(left_in).min()
+}
+
+fn left_in(group: &Path) -> Option<u64> {
+    let read = |file| std::fs::read_to_string(group.join(file));
+    let limit: u64 = read("memory.max").ok()?.trim().parse().ok()?;
+    let used: u64 = read("memory.current").ok()?.trim().parse().ok()?;
+    // What files are cached is given up first.
+    let stat = read("memory.stat").unwrap_or_default();
+    let cached = stat.lines().filter_map(|line| {
+        let (name, bytes) = line.split_once(' ')?;
+        let counts = matches!(name, "active_file" | "inactive_file");
+        counts.then(|| bytes.parse::<u64>().ok()).flatten()
+    });
+    Some(limit.saturating_sub(used.saturating_sub(cached.sum())))
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_proto::Time;
+    use adit_proto::config::{AllowedIpChange, Cidr, PeerChange, PublicKey};
+
+    use super::*;
+
+    fn change(peers: u32) -> DeviceChange {
+        let block = Cidr::new([10, 0, 0, 0].into(), 8).expect("a prefix");
+        let peer = |n: u32| {
+            let mut key = [1; 32];
+            key[..4].copy_from_slice(&n.to_le_bytes());
+            PeerChange {
+                allowed_ips: vec![AllowedIpChange::Add(block)],
+                ..PeerChange::new(PublicKey(key))
+            }
+        };
+        DeviceChange {
+            peers: (0..peers).map(peer).collect(),
+            ..DeviceChange::default()
+        }
+    }
+
+    #[test]
+    fn only_peers_that_are_new_need_memory() {
+        let mut device = Device::new(Box::new(|bytes| bytes.fill(7)));
+        assert_eq!(needed(&device, &change(3000)), 0);
+        assert_eq!(needed(&device, &change(20_000)), 20_000 * 1220);
+        device.apply(Time(1), &change(20_000)).expect("few peers");
+        assert_eq!(needed(&device, &change(20_000)), 0);
+        let half = needed(&device, &change(40_000));
+        assert!((24_000_000..25_000_000).contains(&half), "{half}");
+    }
+
+    #[test]
+    fn the_tightest_cgroup_above_the_process_counts() {
+        let root = std::env::temp_dir().join(format!("adit-cgroup-{}", std::process::id()));
+        let inner = root.join("outer/inner");
+        std::fs::create_dir_all(&inner).expect("directories");
+        let write = |group: &Path, max: &str, current: &str| {
+            std::fs::write(group.join("memory.max"), max).expect("written");
+            std::fs::write(group.join("memory.current"), current).expect("written");
+        };
+        let left = || left_in_cgroup(&root, "1:name=x:/y\n0::/outer/inner\n");
+        assert_eq!(left(), None);
+        write(&inner, "max\n", "5000\n");
+        assert_eq!(left(), None);
+        write(&root.join("outer"), "10000\n", "7000\n");
+        assert_eq!(left(), Some(3000));
+        let stat = "anon 4000\nactive_file 1500\ninactive_file 500\n";
+        std::fs::write(root.join("outer/memory.stat"), stat).expect("written");
+        assert_eq!(left(), Some(5000));
+        write(&inner, "6000\n", "7000\n");
+        assert_eq!(left(), Some(0));
+        std::fs::remove_dir_all(&root).expect("removed");
+    }
+}

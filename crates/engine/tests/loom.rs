@@ -1,0 +1,147 @@
+//! The gates of a queue and its ownership in every interleaving of the threads that have to do with
+//! them: `make loom`.
+
+#![cfg(loom)]
+
+#[path = "../src/gates.rs"]
+#[allow(dead_code, reason = "the model uses a part")]
+mod gates;
+#[path = "../src/ownership.rs"]
+#[allow(dead_code, reason = "the model uses a part")]
+mod ownership;
+#[cfg(debug_assertions)]
+#[path = "../src/progress.rs"]
+#[allow(dead_code, reason = "the model uses a part")]
+mod progress;
+#[path = "../src/sync.rs"]
+#[allow(unused_imports, reason = "the model uses a part")]
+mod sync;
+
+use std::convert::Infallible;
+
+use gates::{DEPTH, Gates, Put, Taken};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+use ownership::Ownership;
+
+/// Takes numbers from 0 on, and puts them into a list.
+type Numbers = Gates<u32, u32, Vec<u32>>;
+
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000;
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+fn take(gates: &Numbers, awaits: bool) -> Taken<u32> {
+    let next = |next: &mut u32| {
+        *next += 1;
+        Ok::<_, Infallible>(Some(*next - 1))
+    };
+    gates.take(awaits, next).expect("numbers do not end")
+}
+
+fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
+    list.push(*number);
+    Put::Done
+}
+
+/// Takes and files one batch, if no other thread is taking. Whether it did.
+fn one(gates: &Numbers) -> bool {
+    let Taken::Batch(ticket, number) = take(gates, false) else {
+        return false;
+    };
+    thread::yield_now();
+    gates.file(ticket, number);
+    gates.proceed(put, drop);
+    true
+}
+
+/// Invariants 2 and 6: what is filed is put, in order, without anybody who looks at it later.
+#[test]
+fn what_two_threads_file_is_put_in_order() {
+    explore(|| {
+        let gates = Arc::new(Numbers::new(0, Vec::new()));
+        let other = {
+            let gates = Arc::clone(&gates);
+            thread::spawn(move || u32::from(one(&gates)) + u32::from(one(&gates)))
+        };
+        let taken = u32::from(one(&gates)) + other.join().unwrap();
+        assert!(gates.with(|list| list.iter().copied().eq(0..taken)));
+    });
+}
+
+/// The head was blocked. A thread goes on with it while another one files a batch behind it.
+#[test]
+fn a_head_that_was_blocked_takes_those_behind_it_along() {
+    explore(|| {
+        let gates = Arc::new(Numbers::new(0, Vec::new()));
+        let Taken::Batch(ticket, number) = take(&gates, false) else {
+            panic!("nobody else takes")
+        };
+        gates.file(ticket, number);
+        gates.proceed(|_, _| Put::Blocked, drop);
+        let other = {
+            let gates = Arc::clone(&gates);
+            thread::spawn(move || one(&gates))
+        };
+        gates.proceed(put, drop);
+        assert!(other.join().unwrap());
+        assert!(gates.with(|list| *list == [0, 1]));
+    });
+}
+
+/// Invariant 6: whoever found too much taken, and asked, is told.
+#[test]
+fn a_thread_that_awaits_a_batch_is_told_of_it() {
+    explore(|| {
+        let gates = Arc::new(Numbers::new(0, Vec::new()));
+        let mut tickets = Vec::new();
+        for _ in 0..DEPTH {
+            let Taken::Batch(ticket, number) = take(&gates, true) else {
+                panic!("nobody else takes")
+            };
+            tickets.push((ticket, number));
+        }
+        let owner = {
+            let gates = Arc::clone(&gates);
+            thread::spawn(move || matches!(take(&gates, true), Taken::Full))
+        };
+        let mut told = false;
+        let (ticket, number) = tickets.remove(0);
+        gates.file(ticket, number);
+        gates.proceed(put, |_| told |= gates.was_awaited());
+        let waits = owner.join().unwrap();
+        assert!(told || !waits, "it sleeps and nobody wakes it");
+    });
+}
+
+/// Invariant 6: two threads leave something while the queues change their owner. The new one sees it
+/// when it first looks, or is woken.
+#[test]
+fn what_is_left_while_the_owner_changes_is_seen_or_wakes_the_new_one() {
+    explore(|| {
+        // Whether each was woken.
+        let [old, new] = [(); 2].map(|()| std::sync::Arc::new(AtomicBool::new(false)));
+        let ownership = Arc::new(Ownership::new(old));
+        let left = Arc::new([(); 2].map(|()| AtomicBool::new(false)));
+        let others = [0, 1].map(|number| {
+            let (ownership, left) = (Arc::clone(&ownership), Arc::clone(&left));
+            thread::spawn(move || {
+                left[number].store(true, Ordering::Relaxed);
+                ownership.wake(|woken| woken.store(true, Ordering::Relaxed));
+            })
+        });
+        // The old owner looks once more, and gives the queues away.
+        ownership.looks();
+        ownership.change(std::sync::Arc::clone(&new));
+        ownership.looks();
+        let seen = [0, 1].map(|number| left[number].load(Ordering::Relaxed));
+        for other in others {
+            other.join().unwrap();
+        }
+        assert!(seen == [true; 2] || new.load(Ordering::Relaxed), "{seen:?}");
+    });
+}
