@@ -27,7 +27,7 @@
 //!                 device.fwmark = change.fwmark.unwrap_or(device.fwmark);
 //!                 answers.extend_from_slice(b"errno=0\n\n");
 //!             }
-//!             Heard::Request(Request::Add(_)) => answers.extend_from_slice(b"errno=95\n\n"),
+//!             Heard::Request(_) => answers.extend_from_slice(b"errno=95\n\n"),
 //!             Heard::Refused(error) | Heard::Hopeless(error) => {
 //!                 answers.extend_from_slice(format!("errno={}\n\n", error.errno).as_bytes());
 //!             }
@@ -50,4 +50,4 @@ pub mod status;
 pub mod uapi;
 mod zeroized;
 
-pub use socket::{BindError, ServerEvent, Service, Serving, connect, identity};
+pub use socket::{BindError, Origin, ServerEvent, Service, Serving, connect, identity, make_dir};

@@ -6,6 +6,7 @@
 //! last one counts, and a warning says so. Where those tools fail or guess, this parser says
 //! `file:line: what is wrong, what was expected`.
 
+mod names;
 mod parse;
 mod values;
 mod write;
@@ -13,7 +14,8 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use write::{save, strip};
+pub use names::clean as clean_name;
+pub use write::{peer_named, save, strip, without_peer};
 
 use std::fmt;
 use std::io::{self, Read};
@@ -106,6 +108,8 @@ pub enum Table {
 pub struct Peer {
     /// Names the peer.
     pub public_key: PublicKey,
+    /// What a comment beside `[Peer]` calls it, for people.
+    pub name: Option<String>,
     /// `None` if the file has none.
     pub preshared_key: Option<Secret>,
     /// Where the peer is at first; a name is not resolved here.
@@ -181,6 +185,15 @@ impl fmt::Display for Errors {
 }
 
 impl std::error::Error for Errors {}
+
+impl std::str::FromStr for Endpoint {
+    type Err = String;
+
+    /// As a file has it: `host:port`, `[address]:port`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        values::endpoint(text)
+    }
+}
 
 impl Errors {
     fn none_or(self, config: Config) -> Result<Config, Self> {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use adit_proto::config::{AllowedIpChange, PublicKey, Secret};
 
-use super::values;
 use super::{Config, Errors, Peer, Remark};
+use super::{names, values};
 
 const INTERFACE_KEYS: [&str; 12] = [
     "PrivateKey",
@@ -102,6 +102,10 @@ struct Reader {
     has_key: bool,
     interface_line: usize,
     unknown_section: bool,
+    /// The name that a comment on the line above gives.
+    name_above: Option<String>,
+    /// The present line is still beside the `[Peer]` that began the section.
+    is_beside: bool,
     /// The last section of each peer.
     peer_lines: HashMap<PublicKey, usize>,
     /// Where each of the configuration's peers begins.
@@ -138,7 +142,10 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
 
 impl Reader {
     fn line(&mut self, number: usize, line: &str) {
-        let result = match Line::read(line) {
+        let read = Line::read(line);
+        let is_key = matches!(read, Line::KeyValue(..));
+        let is_header = matches!(read, Line::Section(_));
+        let result = match read {
             Line::Blank => Ok(()),
             Line::Section(header) => self.start_section(number, header),
             Line::KeyValue(key, value) => {
@@ -158,6 +165,14 @@ impl Reader {
         };
         if let Err(error) = result {
             self.errors.push((number, error));
+        }
+        match line.find('#') {
+            // In a line with a setting, it is about the setting.
+            Some(at) if !is_key => self.comment(&line[at..], is_header),
+            _ => {
+                self.name_above = None;
+                self.is_beside &= !is_key;
+            }
         }
     }
 
@@ -182,9 +197,11 @@ impl Reader {
                 Ok(())
             }
             Some(Section::Peer) => {
+                self.is_beside = true;
                 self.lines.push(number);
                 self.config.peers.push(Peer {
                     public_key: PublicKey([0; 32]),
+                    name: self.name_above.take(),
                     preshared_key: None,
                     endpoint: None,
                     allowed_ips: Vec::new(),
@@ -194,6 +211,19 @@ impl Reader {
                 Ok(())
             }
         }
+    }
+
+    /// A comment may name a peer: that of the section it stands in, or of the next one.
+    fn comment(&mut self, comment: &str, is_header: bool) {
+        let name = names::of_comment(comment);
+        let peer = (self.config.peers.last_mut()).filter(|_| self.section == Some(Section::Peer));
+        if let (Some(name), Some(peer)) = (&name, peer)
+            && (name.is_explicit || self.is_beside)
+        {
+            peer.name = Some(name.text.clone());
+        }
+        self.is_beside &= name.is_none() || is_header;
+        self.name_above = name.map(|name| name.text).filter(|_| !is_header);
     }
 
     fn end_section(&mut self) {

@@ -521,15 +521,11 @@ fn strip_leaves_what_wg_understands() {
 
 fn peer(key: &str, allowed_ips: &[&str]) -> PeerStatus {
     PeerStatus {
-        public_key: keys::public_from_base64(key).unwrap(),
-        preshared_key: None,
-        endpoint: None,
         last_handshake: Some(Duration::from_secs(1)),
         rx_bytes: 1,
         tx_bytes: 1,
-        drops: Vec::new(),
-        persistent_keepalive: 0,
         allowed_ips: allowed_ips.iter().map(|ip| cidr(ip)).collect(),
+        ..PeerStatus::new(keys::public_from_base64(key).unwrap())
     }
 }
 
@@ -740,4 +736,31 @@ proptest! {
             prop_assert_eq!(read, ips);
         }
     }
+}
+
+#[test]
+fn a_peer_goes_with_the_comment_above_it_and_nothing_else() {
+    let one = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
+    let two = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
+    let head = "# head\n[Interface]\nListenPort = 1\n";
+    let first = format!("\n# friendly_name = first\n[Peer]\nPublicKey = {one}\n");
+    let second = format!("\n# second\n[Peer]\nAllowedIPs = 10.0.0.0/8 # why\nPublicKey = {two}\n");
+    let text = format!("{head}{first}{second}");
+    let key = |text: &str| crate::keys::public_from_base64(text).expect("a key");
+    assert_eq!(super::peer_named(&text, "first"), Some(key(one)));
+    assert_eq!(super::peer_named(&text, "second"), Some(key(two)));
+    assert_eq!(super::peer_named(&text, "head"), None);
+    let twice = text.replace("# second", "# first");
+    assert_eq!(super::peer_named(&twice, "first"), None);
+
+    let rest = |peer| {
+        super::without_peer(&text, key(peer))
+            .expect("it is there")
+            .to_string()
+    };
+    assert_eq!(rest(one), format!("{head}{second}"));
+    assert_eq!(rest(two), format!("{head}{first}"));
+    let alone = super::without_peer(&rest(one), key(two)).expect("it is there");
+    assert!(!alone.contains("[Peer]"));
+    assert_eq!(super::without_peer(&alone, key(two)), None);
 }

@@ -100,6 +100,40 @@ fn put(out: &mut String, line: &str) {
     out.push('\n');
 }
 
+/// `text` without a peer's sections and the comments right above them; `None` if it has no such
+/// peer.
+pub fn without_peer(text: &str, peer: PublicKey) -> Option<Zeroizing<String>> {
+    let (head, blocks) = blocks(text.trim_start_matches('\u{feff}'));
+    let is_it = |block: &Block<'_>| block.kind == Section::Peer && public_key(block) == Some(peer);
+    if !blocks.iter().any(is_it) {
+        return None;
+    }
+    let mut out = Zeroizing::new(String::with_capacity(text.len() + 1));
+    head.iter().for_each(|line| put(&mut out, line));
+    for block in blocks.iter().filter(|block| !is_it(block)) {
+        block.lead.iter().for_each(|line| put(&mut out, line));
+        put(&mut out, block.header);
+        block.lines.iter().for_each(|line| put(&mut out, line));
+    }
+    Some(out)
+}
+
+/// The peer with this name in the comment above its section: `# name`, or `# friendly_name = name`;
+/// `None` if no peer has it or several have.
+pub fn peer_named(text: &str, name: &str) -> Option<PublicKey> {
+    let (_, blocks) = blocks(text.trim_start_matches('\u{feff}'));
+    let has_name = |line: &&str| {
+        let comment = line.trim().trim_start_matches('#').trim();
+        let value = comment.strip_prefix("friendly_name");
+        let value = value.and_then(|rest| rest.trim().strip_prefix('='));
+        value.map_or(comment, str::trim) == name
+    };
+    let peers = blocks.iter().filter(|block| block.kind == Section::Peer);
+    let mut named = peers.filter(|block| block.lead.iter().any(has_name));
+    let first = named.next().and_then(public_key)?;
+    named.next().is_none().then_some(first)
+}
+
 /// Comments and blank lines right above a header belong to that section; a second `[Interface]` to
 /// the first.
 fn blocks(text: &str) -> (Vec<&str>, Vec<Block<'_>>) {

@@ -10,7 +10,7 @@ use rustix::net;
 use crate::zeroized::Zeroized;
 
 /// How long a client may stand still within a request or an answer.
-pub(super) const STALL: Duration = Duration::from_secs(10);
+pub(crate) const STALL: Duration = Duration::from_secs(10);
 /// Bytes read at once, and kept of a client that sends requests before it takes answers.
 const READ_SIZE: usize = 16 << 10;
 
@@ -38,6 +38,12 @@ pub(crate) trait Talk: Send {
 
     /// Bytes of an unfinished request.
     fn held(&self) -> usize;
+
+    /// How long the client may do nothing before it counts as stalled; `None` for as long as it
+    /// likes. `owes` says that it has an answer to read.
+    fn patience(&self, owes: bool) -> Option<Duration> {
+        (owes || self.held() > 0).then_some(STALL)
+    }
 }
 
 pub(super) struct Client {
@@ -109,8 +115,8 @@ impl Client {
 
     /// When the client counts as stalled, if it does nothing until then.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let within = self.talk.held() > 0 || !self.out.is_empty();
-        within.then(|| self.seen + STALL)
+        let patience = self.talk.patience(!self.out.is_empty());
+        patience.map(|patience| self.seen + patience)
     }
 
     /// Handles one request at most, so that every client is served. False: the conversation is
@@ -139,6 +145,12 @@ impl Client {
             self.unheard.consume(heard);
         }
         self.send(now)
+    }
+
+    /// There may be something new to tell the client. False: the conversation is over.
+    pub(super) fn poke(&mut self, now: Instant) -> bool {
+        // Until the client has read what there is, nothing is added.
+        !self.out.is_empty() || self.ending || self.send(now)
     }
 
     /// Sends what the client takes now, the whole answer if it takes it.

@@ -9,8 +9,9 @@ mod service_tests;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use client::Talk;
-pub use service::{ServerEvent, Service, Serving};
+pub(crate) use client::{STALL, Talk};
+pub(crate) use service::Poker;
+pub use service::{Origin, ServerEvent, Service, Serving};
 
 use std::fmt;
 use std::io;
@@ -18,6 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -67,7 +69,7 @@ impl std::error::Error for BindError {}
 /// was bound.
 #[derive(Debug)]
 pub(crate) struct Bound {
-    listener: Option<UnixListener>,
+    listener: Option<Arc<UnixListener>>,
     path: PathBuf,
     /// Device and inode of the socket file. `None` once it was removed.
     file: Option<(u64, u64)>,
@@ -143,9 +145,23 @@ fn answers(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Makes a directory for sockets, with mode 0755, if it is missing.
+///
+/// # Errors
+///
+/// Those of mkdir(2).
+pub fn make_dir(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    make_dirs(dir)?;
+    // The umask may have taken bits away.
+    std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755))
+}
+
 /// Makes a directory, and those above it. A link among them may lead nowhere, as /var/run in an
 /// image without /run: what it leads to is made.
-fn make_dir(dir: &Path) -> io::Result<()> {
+fn make_dirs(dir: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o755);
     let made = builder.create(dir);
@@ -177,17 +193,16 @@ fn clear(path: &Path) -> Result<(), BindError> {
 }
 
 impl Bound {
-    /// Binds `dir/name.sock` with mode 0600, making `dir` with mode 0755 if it is missing. The
-    /// file's removal is noticed if it is `watched`.
-    pub(crate) fn bind(dir: &Path, name: &str, watched: bool) -> Result<Self, BindError> {
+    /// Binds `dir/name.sock` with mode 0600, or 0660 for a `group`, making `dir` with mode 0755 if
+    /// it is missing. The file's removal is noticed if it is `watched`.
+    pub(crate) fn bind(
+        dir: &Path,
+        name: &str,
+        watched: bool,
+        group: Option<u32>,
+    ) -> Result<Self, BindError> {
         crate::config::check_name(name).map_err(BindError::Name)?;
-        if !dir.is_dir() {
-            let failed = |error| BindError::Io("make", dir.to_owned(), error);
-            let made = make_dir(dir);
-            // The umask may have taken bits away.
-            made.and_then(|()| std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)))
-                .map_err(failed)?;
-        }
+        make_dir(dir).map_err(|error| BindError::Io("make", dir.to_owned(), error))?;
         let _lock = lock(dir)?;
         let path = dir.join(format!("{name}.sock"));
         clear(&path)?;
@@ -200,7 +215,14 @@ impl Bound {
             _ = std::fs::remove_dir_all(&nest);
             std::fs::DirBuilder::new().mode(0o700).create(&nest)?;
             let listener = UnixListener::bind(&egg)?;
-            std::fs::set_permissions(&egg, PermissionsExt::from_mode(0o600))?;
+            let mode = match group {
+                Some(group) => {
+                    std::os::unix::fs::chown(&egg, None, Some(group))?;
+                    0o660
+                }
+                None => 0o600,
+            };
+            std::fs::set_permissions(&egg, PermissionsExt::from_mode(mode))?;
             Self::guard(listener, &egg, &path, watched)
         };
         let bound = hatch();
@@ -209,7 +231,12 @@ impl Bound {
     }
 
     /// Takes a socket that the parent process bound at `dir/name.sock`.
-    pub(crate) fn adopt(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
+    pub(crate) fn adopt(
+        dir: &Path,
+        name: &str,
+        fd: OwnedFd,
+        watched: bool,
+    ) -> Result<Self, BindError> {
         crate::config::check_name(name).map_err(BindError::Name)?;
         let path = dir.join(format!("{name}.sock"));
         let family = net::sockopt::socket_domain(&fd);
@@ -221,7 +248,7 @@ impl Bound {
         let failed = |error| BindError::Io("take over", path.clone(), error);
         rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
             .map_err(|error| failed(error.into()))?;
-        Self::guard(UnixListener::from(fd), &path, &path, true).map_err(failed)
+        Self::guard(UnixListener::from(fd), &path, &path, watched).map_err(failed)
     }
 
     /// Moves the socket from `egg` to `path` when nothing else can fail.
@@ -232,7 +259,7 @@ impl Bound {
             std::fs::rename(egg, path)?;
         }
         Ok(Self {
-            listener: Some(listener),
+            listener: Some(Arc::new(listener)),
             path: path.to_owned(),
             file: Some(file),
             watched,
@@ -251,10 +278,15 @@ impl Bound {
     pub(crate) fn into_fd(mut self) -> OwnedFd {
         self.file = None;
         self.companion = None;
-        match self.listener.take() {
+        match self.listener.take().and_then(Arc::into_inner) {
             Some(listener) => listener.into(),
-            None => unreachable!("only into_fd takes the listener"),
+            None => unreachable!("only into_fd takes the listener, and nobody serves it yet"),
         }
+    }
+
+    /// The listening socket, for whoever hands it over.
+    fn shared(&self) -> Option<Arc<UnixListener>> {
+        self.listener.clone()
     }
 
     fn listener(&self) -> BorrowedFd<'_> {

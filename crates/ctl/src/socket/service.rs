@@ -3,7 +3,9 @@
 //! No client can stop it. Sockets do not block. A client that does not read its answer is not read
 //! from. A client that stalls within a request or an answer is dropped after [`STALL`]. When a
 //! socket has too many clients, the one that has been silent for longest is dropped; when all
-//! sockets together have too many, the socket with the most clients loses that one. The thread
+//! sockets together have too many, or the process has few descriptors left, the socket with the most
+//! clients loses that one. A client that has sent its request is heard before the next is accepted.
+//! The thread
 //! sleeps in epoll_wait(2) until a client, a socket's file or a [`Command`] wakes it, or the
 //! earliest deadline passes, and then looks only at what is ready.
 //!
@@ -13,21 +15,25 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use adit_sandbox::Role;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::inotify::{self, ReadFlags};
 use rustix::io::Errno;
 use rustix::net;
+use rustix::process::{Resource, getrlimit};
 
 use super::Bound;
 use super::client::{Client, Talk};
+use crate::uapi::Configured;
 use crate::zeroized::Zeroized;
 
 /// Clients of a socket at a time.
@@ -36,6 +42,9 @@ const MAX_CLIENTS: usize = 32;
 const MAX_ALL_CLIENTS: usize = 1024;
 /// Bytes of unfinished requests, of all clients together.
 const MAX_HELD: usize = crate::uapi::MAX_REQUEST;
+/// Descriptors below the limit of the process that clients leave free, for the sockets and files
+/// of its interfaces.
+const SPARE_DESCRIPTORS: u64 = 8;
 /// How long to leave a socket's waiting clients alone when accept(2) fails, as it does without free
 /// file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -53,6 +62,8 @@ const FILES: u64 = 1;
 pub enum ServerEvent<'a> {
     /// A client got this error: a line for the log.
     Refused(&'a crate::uapi::UapiError),
+    /// A client's `set` was applied, and this is what it named.
+    Configured(&'a Configured),
     /// The socket's file was removed: no client can reach this interface any more, so it should
     /// end.
     Removed,
@@ -85,6 +96,8 @@ pub struct Serving {
     thread: Option<ThreadId>,
     /// Brings the socket back when it is no longer served.
     bound: mpsc::Receiver<Bound>,
+    poker: Poker,
+    listener: Option<Arc<UnixListener>>,
 }
 
 /// What the thread and its users share.
@@ -101,10 +114,57 @@ struct Shared {
 enum Command {
     Add(u64, Socket),
     Remove(u64),
+    Poke(u64),
     Stop,
 }
 
-type Open = Box<dyn Fn(&mut Zeroized) -> Box<dyn Talk> + Send>;
+type Open = Box<dyn Fn(&mut Zeroized, Origin) -> Box<dyn Talk> + Send>;
+
+/// The process at the other end of a connection, as the kernel names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// 0 for a process of a namespace that this one does not see.
+    pub pid: i32,
+    /// The user that it ran as when it connected.
+    pub uid: u32,
+}
+
+impl Origin {
+    fn of(stream: &OwnedFd) -> Self {
+        net::sockopt::socket_peercred(stream).map_or_else(
+            |_| Self::default(),
+            |found| Self {
+                pid: found.pid.as_raw_pid(),
+                uid: found.uid.as_raw(),
+            },
+        )
+    }
+
+    /// The name of the program that the process runs now, if it is still there.
+    pub fn command(&self) -> Option<String> {
+        let path = format!("/proc/{}/comm", self.pid);
+        let name = adit_sandbox::run(|| std::fs::read_to_string(path)).ok()?;
+        let printable = name.trim().chars().filter(|c| !c.is_control());
+        Some(printable.collect())
+    }
+}
+
+/// Has the service look whether the clients of a socket have something new to be told.
+#[derive(Clone, Debug)]
+pub(crate) struct Poker {
+    id: u64,
+    shared: Arc<Shared>,
+    /// It has been asked to and has not looked yet.
+    is_due: Arc<AtomicBool>,
+}
+
+impl Poker {
+    pub(crate) fn poke(&self) {
+        if !self.is_due.swap(true, Ordering::AcqRel) {
+            self.shared.command(Command::Poke(self.id));
+        }
+    }
+}
 
 struct Socket {
     bound: Bound,
@@ -114,6 +174,8 @@ struct Socket {
     watch: Option<i32>,
     /// How many clients it has.
     clients: usize,
+    /// Of [`Poker`].
+    is_due: Arc<AtomicBool>,
     /// Gives the socket back to its [`Serving`].
     done: mpsc::Sender<Bound>,
 }
@@ -160,11 +222,18 @@ impl Service {
     pub(crate) fn serve(
         &self,
         bound: Bound,
-        open: impl Fn(&mut Zeroized) -> Box<dyn Talk> + Send + 'static,
+        open: impl Fn(&mut Zeroized, Origin) -> Box<dyn Talk> + Send + 'static,
         notify: impl Fn(ServerEvent<'_>) + Send + 'static,
     ) -> io::Result<Serving> {
         let id = self.shared.new_id();
         let (done, returned) = mpsc::channel();
+        let is_due = Arc::new(AtomicBool::new(false));
+        let poker = Poker {
+            id,
+            shared: Arc::clone(&self.shared),
+            is_due: Arc::clone(&is_due),
+        };
+        let listener = bound.shared();
         let socket = Socket {
             watch: match bound.watched {
                 true => self.shared.watch(&bound.path)?,
@@ -174,6 +243,7 @@ impl Service {
             open: Box::new(open),
             notify: Box::new(notify),
             clients: 0,
+            is_due,
             done,
         };
         if !self.shared.command(Command::Add(id, socket)) {
@@ -184,6 +254,8 @@ impl Service {
             shared: Arc::clone(&self.shared),
             thread: self.thread.as_ref().map(|thread| thread.thread().id()),
             bound: returned,
+            poker,
+            listener,
         })
     }
 }
@@ -202,6 +274,16 @@ impl Drop for Service {
 impl Serving {
     /// Returns when the socket is no longer served and its file is gone.
     pub fn stop(self) {}
+
+    /// The listening socket, for another process to go on with. Its clients there wait for that
+    /// process; those that were accepted here stay here.
+    pub fn listener(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.as_deref().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn poker(&self) -> Poker {
+        self.poker.clone()
+    }
 }
 
 impl Drop for Serving {
@@ -209,6 +291,7 @@ impl Drop for Serving {
         self.shared.command(Command::Remove(self.id));
         if self.thread != Some(std::thread::current().id()) {
             // Here and not on the thread, because the directory may be locked for a while.
+            self.listener = None;
             drop(self.bound.recv());
         }
     }
@@ -241,6 +324,13 @@ impl Shared {
                 .map_err(|errno| exhausted(errno, "max_user_watches")),
         }
     }
+}
+
+/// Whether the process has few descriptors left: it gets the lowest number that is free.
+fn is_scarce(newest: &OwnedFd) -> bool {
+    let number = u64::try_from(newest.as_raw_fd()).unwrap_or(0);
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.is_some_and(|limit| number + SPARE_DESCRIPTORS >= limit)
 }
 
 /// Explains that inotify has no more of what the limit is for.
@@ -281,6 +371,9 @@ struct Thread {
 
 impl Thread {
     fn run(mut self) {
+        if adit_sandbox::confine(Role::Sockets).is_err() {
+            return;
+        }
         let mut events = Vec::with_capacity(EVENTS);
         loop {
             events.clear();
@@ -346,10 +439,28 @@ impl Thread {
                     self.listen(id, Instant::now());
                 }
                 Command::Remove(id) => self.remove(id),
+                Command::Poke(id) => self.poke(id),
                 Command::Stop => return false,
             }
         }
         true
+    }
+
+    fn poke(&mut self, of: u64) {
+        let Some(socket) = self.sockets.get(&of) else {
+            return;
+        };
+        // From now on it has to be asked again.
+        socket.is_due.store(false, Ordering::Release);
+        let now = Instant::now();
+        let clients = self.clients.iter();
+        let clients = clients.filter(|(_, client)| client.socket == of);
+        for id in clients.map(|(&id, _)| id).collect::<Vec<_>>() {
+            if let Some(client) = self.clients.get_mut(&id) {
+                let stays = client.poke(now);
+                self.update(id, stays);
+            }
+        }
     }
 
     fn remove(&mut self, id: u64) {
@@ -420,16 +531,21 @@ impl Thread {
         let flags = net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK;
         match net::accept_with(socket.bound.listener(), flags) {
             Ok(stream) => {
+                let is_scarce = is_scarce(&stream);
                 let mut greeting = Zeroized::default();
-                let talk = (socket.open)(&mut greeting);
+                let talk = (socket.open)(&mut greeting, Origin::of(&stream));
                 let id = self.shared.new_id();
                 socket.clients += 1;
                 let client = Client::new(stream, of, now, talk, greeting);
                 self.clients.insert(id, client);
-                self.make_room(id, of);
-                self.update(id, true);
+                self.make_room(id, of, is_scarce);
+                self.handle(id);
             }
             Err(Errno::WOULDBLOCK | Errno::CONNABORTED | Errno::INTR) => {}
+            // Without a free descriptor a client makes room for the one that waits.
+            Err(Errno::MFILE | Errno::NFILE) if !self.clients.is_empty() => {
+                self.make_room(of, of, true);
+            }
             Err(error) => {
                 (socket.notify)(ServerEvent::Failed(&error.into()));
                 _ = epoll::delete(&self.epoll, socket.bound.listener());
@@ -438,11 +554,12 @@ impl Thread {
         }
     }
 
-    /// Drops the client that has been silent for longest if there are too many with the newcomer.
-    fn make_room(&mut self, newcomer: u64, of: u64) {
+    /// Drops the client that has been silent for longest if there are too many with the newcomer, or
+    /// if descriptors are `scarce`.
+    fn make_room(&mut self, newcomer: u64, of: u64, scarce: bool) {
         let clients_of = |id| self.sockets.get(&id).map_or(0, |socket| socket.clients);
         let crowded = clients_of(of) > MAX_CLIENTS;
-        if !crowded && self.clients.len() <= MAX_ALL_CLIENTS {
+        if !crowded && !scarce && self.clients.len() <= MAX_ALL_CLIENTS {
             return;
         }
         let candidates = (self.clients.iter())

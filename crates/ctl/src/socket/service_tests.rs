@@ -98,9 +98,13 @@ fn control_and_status_sockets_share_a_service() {
     let (control, report) = (Dir::new(), Dir::new());
     let service = Service::start().unwrap();
     let (_serving, _told) = serve(&service, &control, "wg0");
-    let server = status::Server::bind_in(&report.0, "wg0").unwrap();
+    let server = status::Server::bind_in(&report.0, "wg0", None).unwrap();
     let interface = || Interface::new("wg0", &DeviceStatus::default(), false);
-    let serving = server.serve(&service, interface, |_| ()).unwrap();
+    let events = status::Events::new("wg0");
+    let answer = move || status::Report::new(interface(), std::iter::empty());
+    let serving = server
+        .serve(&service, &events, answer, |_| None, |_| ())
+        .unwrap();
     assert_eq!(status::fetch_in(&report.0, "wg0").unwrap(), interface());
     serving.stop();
     assert_eq!(report.names(), [""; 0]);

@@ -83,6 +83,10 @@ fn serve(service: &Service, dir: &Dir) -> (Serving, mpsc::Receiver<String>) {
             *mark.lock().unwrap() = change.fwmark.unwrap_or(0);
             Response::Done
         }
+        Request::Alive
+        | Request::Threads { .. }
+        | Request::Names(_)
+        | Request::Endpoints { .. } => Response::Done,
         Request::Add(name) if name == "wg1" => Response::Done,
         Request::Add(name) => {
             Response::Explained(UapiError::new(22, format!("no room for\n{name}")))
@@ -144,6 +148,10 @@ fn a_connection_serves_several_requests_one_write_each() {
     let (_serving, told) = serve(&service, &dir);
     let mut client = dir.connect();
     assert_eq!(ask(&mut client, b"set=1\nfwmark=7\n\n"), "errno=0\n\n");
+    // Who changed what is told, and only of a change that was applied.
+    let configured = told.recv().unwrap();
+    let pid = format!("pid: {}", std::process::id());
+    assert!(configured.contains(&pid) && configured.contains("fwmark"));
     assert_eq!(ask(&mut client, b"get=1\n\n"), "fwmark=7\nerrno=0\n\n");
     assert_eq!(
         ask(&mut client, b"set=1\nlisten_port=1\n\n"),
@@ -397,7 +405,12 @@ fn clients_that_stall_vanish_or_never_read_stop_nobody() {
             count.fetch_add(1, Ordering::Relaxed);
             Response::Status(big.clone())
         }
-        Request::Set(_) | Request::Add(_) => {
+        Request::Set(_)
+        | Request::Add(_)
+        | Request::Alive
+        | Request::Threads { .. }
+        | Request::Names(_)
+        | Request::Endpoints { .. } => {
             let _ = task.send(std::fs::read_link("/proc/thread-self").unwrap());
             Response::Done
         }

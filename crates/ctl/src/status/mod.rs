@@ -7,16 +7,24 @@
 
 mod render;
 mod server;
+mod told;
+mod wg;
 
 #[cfg(test)]
 mod tests;
 
-pub use render::{Colour, render};
-pub use server::{DIR, Server, fetch, fetch_in};
+pub use events::{EVENT_SCHEMA, Event, EventKind, Events};
+pub use render::{Colour, render, render_interface};
+pub use server::{
+    DIR, Probe, Report, Server, document, fetch, fetch_in, fetch_json, listen, probe, probe_in,
+};
+pub use told::NamedPeer;
+pub use wg::{Field, print_field};
 
 use std::collections::BTreeMap;
 
 use adit_proto::config::{DeviceStatus, PeerStatus};
+use adit_proto::{Book, Counter, books};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
@@ -47,11 +55,13 @@ macro_rules! documented {
 
         impl $name {
             /// The name of every field, and its documentation.
-            const FIELDS: &'static [(&'static str, &'static str)] =
+            pub(super) const FIELDS: &'static [(&'static str, &'static str)] =
                 &[$((stringify!($field), concat!($($field_doc),+).trim_ascii()),)+];
         }
     )+};
 }
+
+mod events;
 
 documented! {
     /// The document that `adit show --json` prints and that the status socket sends.
@@ -103,10 +113,29 @@ documented! {
         /// Implementation of ChaCha20-Poly1305 that seals and opens packets: `avx512`, `avx2`,
         /// `portable` or `ring`.
         pub aead: String,
-        /// Threads that carry packets in both directions.
+        /// Threads that process packets of the interface at this moment: the one that owns it, and
+        /// those that help.
         pub shards: u32,
+        /// Such threads of the process, at most; `adit tune` changes that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub max_shards: Option<u32>,
+        /// The process that runs the interface.
+        #[serde(default)]
+        pub pid: u32,
+        /// When the process began to serve the interface: seconds since the Unix epoch. The
+        /// counters count from then on.
+        #[serde(default)]
+        pub started: u64,
+        /// CPU time of each thread of the process, by its name, in milliseconds. Threads serve
+        /// all interfaces of the process.
+        #[serde(default)]
+        pub cpu_milliseconds: BTreeMap<String, u64>,
         /// Offloads, by the name of their switch: true for those in force.
         pub offloads: BTreeMap<String, bool>,
+        /// Parts of the sandbox, by name: true for those that are on, as the kernel and the rights
+        /// of the process allow. With `--no-sandbox` none is.
+        #[serde(default)]
+        pub sandbox: BTreeMap<String, bool>,
         /// Whether the devices that lead to the peers cut UDP trains in hardware; `null` when that
         /// is not known.
         pub tx_udp_segmentation: Option<bool>,
@@ -123,12 +152,71 @@ documented! {
         /// drops.
         #[serde(default)]
         pub ignored: BTreeMap<String, u64>,
+        /// Packets that passed, by where. While nothing is under way, `from_tun` is `sent`, what is
+        /// ignored or waits, and the outbound drops but `tun_full` and `tun_limit`; and `received` is
+        /// `handshake_messages`, `keepalives`, `probe_answers`, `to_tun`, and the inbound drops but
+        /// `receive_buffer_full`.
+        #[serde(default)]
+        pub passed: BTreeMap<String, u64>,
         /// ICMP errors that came back for what was sent, by what they say. They may be forged, and
         /// nothing follows from them.
         #[serde(default)]
         pub icmp_errors: BTreeMap<String, u64>,
         /// Handshake messages, by what came of them.
         pub handshakes: BTreeMap<String, u64>,
+        /// Which threads process the interface: `auto`, `inline` or `pipeline`; `adit tune` changes
+        /// that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub policy: Option<String>,
+        /// Batches of frames that threads took from the TUN.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub outbound: Option<Batches>,
+        /// Batches of data messages that threads took from the sockets.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub inbound: Option<Batches>,
+        /// Trains that were given to the kernel: datagrams for one peer, in one send.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub sent_trains: Option<Trains>,
+        /// Trains that the kernel gave: datagrams from one peer, which it had merged.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub received_trains: Option<Trains>,
+        /// What waits at this moment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub waiting: Option<Waiting>,
+    }
+
+    /// Batches of one direction.
+    #[derive(Default)]
+    pub struct Batches {
+        /// Batches that were not empty.
+        pub batches: u64,
+        /// Frames or data messages in them.
+        pub contents: u64,
+        /// Batches that a thread took which does not own the interface.
+        pub helped: u64,
+    }
+
+    /// What waits inside Adit.
+    #[derive(Default)]
+    pub struct Waiting {
+        /// Handshake messages, for the control thread.
+        pub handshake_messages: u64,
+        /// Sealed trains, for a full socket.
+        pub sealed_trains: u64,
+        /// Frames, for a session.
+        pub staged_frames: u64,
+        /// Packets in these frames.
+        #[serde(default)]
+        pub staged_packets: u64,
+    }
+
+    /// Trains by how many datagrams they have.
+    #[derive(Default)]
+    pub struct Trains {
+        /// Trains of one datagram, of up to 2, 4, 8, 16, 32 and 64, and of more.
+        pub counts: Vec<u64>,
+        /// Datagrams in all of them.
+        pub datagrams: u64,
     }
 
     /// One peer.
@@ -136,6 +224,10 @@ documented! {
     pub struct Peer {
         /// Its public key, in base64.
         pub public_key: String,
+        /// What people call it: from a comment in the wg-quick file that `adit up` or `adit sync`
+        /// read. Absent without one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
         /// Whether a preshared key is set.
         pub has_preshared_key: bool,
         /// Its preshared key, in base64. Never on the status socket, and so never in `adit show`.
@@ -147,6 +239,29 @@ documented! {
         pub allowed_ips: Vec<String>,
         /// Seconds since the Unix epoch; `null` before the first.
         pub latest_handshake: Option<u64>,
+        /// Whether it is there: `unknown` before its first session, `up`, `silent` when it does not
+        /// answer, `gone` when it has not for long. Absent for other implementations, as are the
+        /// following fields up to the bytes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub state: Option<String>,
+        /// When the last initiation to it was made: seconds since the Unix epoch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub last_attempt: Option<u64>,
+        /// Initiations that it has not answered, since its last session or since the last handshake
+        /// that was given up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub unanswered: Option<u32>,
+        /// The last handshake with it that failed. Absent if none has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub last_failure: Option<Failure>,
+        /// Microseconds from our last initiation that it answered to the answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub handshake_microseconds: Option<u64>,
+        /// The longest packet that the path to it takes, as probes have found, where that is less
+        /// than the MTU of the interface. Longer ones are answered by ICMP, and count as `path_mtu`
+        /// among the drops.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub path_mtu: Option<u16>,
         /// Bytes of UDP payload received and found authentic, handshakes included.
         pub transfer_rx: u64,
         /// Bytes of UDP payload sent, handshakes included.
@@ -157,6 +272,41 @@ documented! {
         pub drops: BTreeMap<String, u64>,
         /// Seconds between two persistent keepalives; 0 is off.
         pub persistent_keepalive: u16,
+    }
+
+    /// A handshake that failed.
+    pub struct Failure {
+        /// When: seconds since the Unix epoch.
+        pub at: u64,
+        /// Why: see FAILURES.
+        pub reason: String,
+    }
+}
+
+impl Waiting {
+    /// Each number with its name.
+    pub fn named(&self) -> [(&'static str, u64); 4] {
+        [
+            ("handshake_messages", self.handshake_messages),
+            ("sealed_trains", self.sealed_trains),
+            ("staged_frames", self.staged_frames),
+            ("staged_packets", self.staged_packets),
+        ]
+    }
+}
+
+impl Engine {
+    /// Its books, outbound and inbound. A counter that its program does not have is 0.
+    pub fn books(&self) -> [Book; 2] {
+        let waits = self.waiting.as_ref().map_or(0, |it| it.staged_packets);
+        books(waits, |counter| {
+            let counters = match counter {
+                Counter::Dropped(_) => &self.drops,
+                Counter::Ignored(_) => &self.ignored,
+                Counter::Passed(_) => &self.passed,
+            };
+            counters.get(counter.name()).copied().unwrap_or_default()
+        })
     }
 }
 
@@ -171,6 +321,11 @@ impl StatusReport {
     }
 }
 
+/// Every field of an event, and its documentation.
+pub fn event_fields() -> impl Iterator<Item = (&'static str, &'static str)> {
+    Event::FIELDS.iter().copied()
+}
+
 /// Every field of the document, as a path with `[]` for the elements of an array, and its
 /// documentation.
 pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
@@ -178,7 +333,13 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("", StatusReport::FIELDS),
         ("interfaces[].", Interface::FIELDS),
         ("interfaces[].engine.", Engine::FIELDS),
+        ("interfaces[].engine.outbound.", Batches::FIELDS),
+        ("interfaces[].engine.inbound.", Batches::FIELDS),
+        ("interfaces[].engine.waiting.", Waiting::FIELDS),
+        ("interfaces[].engine.sent_trains.", Trains::FIELDS),
+        ("interfaces[].engine.received_trains.", Trains::FIELDS),
         ("interfaces[].peers[].", Peer::FIELDS),
+        ("interfaces[].peers[].last_failure.", Failure::FIELDS),
         ("errors[].", NoAnswer::FIELDS),
     ]
     .into_iter()
@@ -207,7 +368,9 @@ impl Interface {
 }
 
 impl Peer {
-    fn new(peer: &PeerStatus, reveal: bool) -> Self {
+    /// What the UAPI tells, and more where the peer is Adit's. `reveal` also puts the preshared key
+    /// in.
+    pub fn new(peer: &PeerStatus, reveal: bool) -> Self {
         let preshared = peer.preshared_key.as_ref().filter(|key| !key.is_zero());
         Self {
             public_key: keys::to_base64(&peer.public_key.0).to_string(),
@@ -217,12 +380,28 @@ impl Peer {
             endpoint: peer.endpoint.map(|addr| addr.to_string()),
             allowed_ips: peer.allowed_ips.iter().map(|ip| ip.to_string()).collect(),
             latest_handshake: peer.last_handshake.map(|at| at.as_secs()),
+            path_mtu: peer.path_mtu,
             transfer_rx: peer.rx_bytes,
             transfer_tx: peer.tx_bytes,
             drops: (peer.drops.iter())
                 .map(|(reason, packets)| (reason.name().to_owned(), *packets))
                 .collect(),
             persistent_keepalive: peer.persistent_keepalive,
+            name: None,
+            state: (peer.handshakes).map(|handshakes| handshakes.state.name().to_owned()),
+            last_attempt: (peer.handshakes)
+                .and_then(|handshakes| handshakes.last_attempt)
+                .map(|at| at.as_secs()),
+            unanswered: peer.handshakes.map(|handshakes| handshakes.unanswered),
+            last_failure: (peer.handshakes)
+                .and_then(|handshakes| handshakes.last_failure)
+                .map(|failure| Failure {
+                    at: failure.at.as_secs(),
+                    reason: failure.reason.name().to_owned(),
+                }),
+            handshake_microseconds: (peer.handshakes)
+                .and_then(|handshakes| handshakes.latency)
+                .map(|latency| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)),
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use super::{Engine, Interface, Peer};
+use super::wg;
+use super::{Engine, Interface, Peer, Waiting};
 
 /// Whether to colour the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,23 @@ pub fn render(interface: &Interface, now: u64, colour: Colour) -> String {
     page.text
 }
 
+/// The same without its peers.
+pub fn render_interface(interface: &Interface, colour: Colour) -> String {
+    let mut page = Page {
+        text: String::new(),
+        colour,
+    };
+    _ = page.title_and_engine(interface);
+    page.text
+}
+
+/// `total / count` with one digit behind the point.
+fn mean(total: u64, count: u64) -> String {
+    let tenths = (u128::from(total) * 10).checked_div(count.into());
+    let tenths = tenths.unwrap_or(0);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
 struct Page {
     text: String,
     colour: Colour,
@@ -83,6 +101,17 @@ impl Page {
     }
 
     fn interface(&mut self, interface: &Interface, now: u64) -> fmt::Result {
+        self.title_and_engine(interface)?;
+        let mut peers: Vec<&Peer> = interface.peers.iter().collect();
+        // As wg does: the peer with the latest handshake comes first.
+        peers.sort_by_key(|peer| std::cmp::Reverse(peer.latest_handshake));
+        for peer in peers {
+            self.peer(peer, now)?;
+        }
+        Ok(())
+    }
+
+    fn title_and_engine(&mut self, interface: &Interface) -> fmt::Result {
         self.title(GREEN, "interface", &interface.name)?;
         if let Some(key) = &interface.public_key {
             self.line("public key", key)?;
@@ -97,12 +126,6 @@ impl Page {
         }
         if let Some(engine) = &interface.engine {
             self.engine(engine)?;
-        }
-        let mut peers: Vec<&Peer> = interface.peers.iter().collect();
-        // As wg does: the peer with the latest handshake comes first.
-        peers.sort_by_key(|peer| std::cmp::Reverse(peer.latest_handshake));
-        for peer in peers {
-            self.peer(peer, now)?;
         }
         Ok(())
     }
@@ -128,13 +151,19 @@ impl Page {
             None => "unknown",
         };
         self.line("outgoing segmentation", hardware)?;
-        if engine.shards > 1 {
-            self.line("shards", &engine.shards.to_string())?;
+        match engine.max_shards {
+            Some(most) => self.line("shards", &format!("{} of at most {most}", engine.shards))?,
+            None if engine.shards > 1 => self.line("shards", &engine.shards.to_string())?,
+            None => {}
+        }
+        if let Some(policy) = &engine.policy {
+            self.line("policy", policy)?;
         }
         if !engine.refused.is_empty() {
             let refused = engine.refused.join(", ").replace('_', " ");
             self.line("refused by the kernel", &refused)?;
         }
+        self.sandbox(&engine.sandbox)?;
         for (what, counters) in [
             ("drops", &engine.drops),
             ("icmp errors", &engine.icmp_errors),
@@ -142,7 +171,52 @@ impl Page {
         ] {
             self.counters(what, counters)?;
         }
-        Ok(())
+        self.load(engine)
+    }
+
+    /// How full batches and trains are, who took them, and what waits.
+    fn load(&mut self, engine: &Engine) -> fmt::Result {
+        let (outbound, inbound) = (&engine.outbound, &engine.inbound);
+        for (what, batches, contents, trains) in [
+            ("outbound", outbound, "frames", &engine.sent_trains),
+            ("inbound", inbound, "datagrams", &engine.received_trains),
+        ] {
+            let Some(batches) = batches.as_ref().filter(|batches| batches.batches > 0) else {
+                continue;
+            };
+            let count = batches.batches;
+            let mut text = format!(
+                "{count} batches of {} {contents}",
+                mean(batches.contents, count)
+            );
+            if batches.helped > 0 {
+                write!(text, " ({} by helpers)", batches.helped)?;
+            }
+            if let Some(trains) = trains {
+                let count = trains.counts.iter().sum();
+                let mean = mean(trains.datagrams, count);
+                write!(text, ", {count} trains of {mean} datagrams")?;
+            }
+            self.line(what, &text)?;
+        }
+        let waiting = engine.waiting.iter().flat_map(Waiting::named);
+        let waiting = waiting.map(|(name, count)| (name.to_owned(), count));
+        self.counters("waiting", &waiting.collect())
+    }
+
+    /// The parts of the sandbox that are on, and those that are off; older programs tell of none.
+    fn sandbox(&mut self, parts: &BTreeMap<String, bool>) -> fmt::Result {
+        let names = |state: bool| {
+            let names = parts.iter().filter(|(_, on)| **on == state);
+            let names: Vec<String> = names.map(|(name, _)| name.replace('-', " ")).collect();
+            names.join(", ")
+        };
+        match (names(true), names(false)) {
+            (on, off) if on.is_empty() && off.is_empty() => Ok(()),
+            (on, off) if off.is_empty() => self.line("sandbox", &on),
+            (on, _) if on.is_empty() => self.line("sandbox", "off"),
+            (on, off) => self.line("sandbox", &format!("{on} (off: {off})")),
+        }
     }
 
     /// A line with the counters that are not zero, if there are any.
@@ -160,16 +234,22 @@ impl Page {
     fn peer(&mut self, peer: &Peer, now: u64) -> fmt::Result {
         self.text.push('\n');
         self.title(YELLOW, "peer", &peer.public_key)?;
+        if let Some(name) = &peer.name {
+            self.line("name", name)?;
+        }
+        if let Some(state) = peer.state.as_deref().filter(|state| *state != "unknown") {
+            self.line("state", state)?;
+        }
         if peer.has_preshared_key {
             let key = peer.preshared_key.as_deref().unwrap_or("(hidden)");
             self.line("preshared key", key)?;
         }
-        if let Some(endpoint) = &peer.endpoint {
-            self.line("endpoint", endpoint)?;
+        if peer.endpoint.is_some() {
+            self.line("endpoint", &wg::EndpointOf(peer).to_string())?;
         }
         let slash = self.paint(CYAN, "/");
         let blocks: Vec<String> = (peer.allowed_ips.iter())
-            .map(|block| block.replace('/', &slash))
+            .map(|block| wg::allowed_ip(block).replace('/', &slash))
             .collect();
         let blocks = match blocks.is_empty() {
             true => "(none)".to_owned(),
@@ -187,6 +267,11 @@ impl Page {
             };
             self.line("latest handshake", &ago)?;
         }
+        self.handshakes(peer, now)?;
+        if let Some(mtu) = peer.path_mtu {
+            let text = format!("{mtu} bytes, as probes have found");
+            self.line("path mtu", &text)?;
+        }
         if (peer.transfer_rx, peer.transfer_tx) != (0, 0) {
             let received = self.bytes(peer.transfer_rx);
             let sent = self.bytes(peer.transfer_tx);
@@ -196,6 +281,27 @@ impl Page {
         if peer.persistent_keepalive != 0 {
             let every = self.duration(peer.persistent_keepalive.into());
             self.line("persistent keepalive", &format!("every {every}"))?;
+        }
+        Ok(())
+    }
+
+    /// What is wrong with handshakes, if anything is.
+    fn handshakes(&mut self, peer: &Peer, now: u64) -> fmt::Result {
+        let ago = |page: &Self, at: u64| match now.saturating_sub(at) {
+            0 => "now".to_owned(),
+            seconds => format!("{} ago", page.duration(seconds)),
+        };
+        let unanswered = peer.unanswered.unwrap_or(0);
+        if let (Some(at), 1..) = (peer.last_attempt, unanswered) {
+            let ago = ago(self, at);
+            self.line("latest attempt", &format!("{ago}, {unanswered} unanswered"))?;
+        }
+        let failure = peer.last_failure.as_ref();
+        // What failed before the latest handshake is history.
+        if let Some(failure) = failure.filter(|failure| Some(failure.at) > peer.latest_handshake) {
+            let reason = failure.reason.replace('_', " ");
+            let ago = ago(self, failure.at);
+            self.line("latest failure", &format!("{reason}, {ago}"))?;
         }
         Ok(())
     }

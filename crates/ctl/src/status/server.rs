@@ -1,13 +1,28 @@
-//! The status socket: each client gets one [`StatusReport`] as JSON, and the connection ends.
+//! The status socket. A client that writes `status` and a line end gets one [`StatusReport`] as
+//! JSON, and the connection ends; so does, a moment later, a client that writes nothing, as older
+//! ones do. A client that writes `events` gets a line of JSON for each [`Event`] from then on. One
+//! that writes `handshake` and a public key in base64 has a handshake with that peer begin, if it
+//! runs as root or as the server does, and gets a [`Probe`].
+//!
+//! [`Event`]: super::Event
 //!
 //! The socket stands outside the UAPI's directory, where every socket counts as an interface. The
 //! report has no secrets.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Interface, StatusReport};
-use crate::socket::{self, BindError, Bound, ServerEvent, Service, Serving, Talk};
+use adit_proto::config::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use super::events::{Events, Listener};
+use super::{Interface, NamedPeer, Peer, SCHEMA, StatusReport};
+use crate::keys;
+use crate::socket::{self, BindError, Bound, Origin, STALL, ServerEvent, Service, Serving, Talk};
 use crate::uapi::PATIENCE;
 use crate::zeroized::Zeroized;
 
@@ -17,69 +32,258 @@ pub const DIR: &str = "/run/adit";
 /// Longest document that is read: a million peers with some allowed IPs each.
 const MAX_DOCUMENT: u64 = 1 << 30;
 
+/// Bytes of peers that are made for a client at once.
+const PIECE: usize = 32 << 10;
+
+/// What a status socket tells: an interface, and its peers one by one, since there may be a million.
+pub struct Report {
+    head: Interface,
+    peers: Box<dyn Iterator<Item = NamedPeer> + Send>,
+}
+
+impl Report {
+    /// The peers of `head` come before `peers`.
+    pub fn new(head: Interface, peers: impl Iterator<Item = NamedPeer> + Send + 'static) -> Self {
+        let peers = Box::new(peers);
+        Self { head, peers }
+    }
+}
+
 /// A bound status socket. Dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct Server(Bound);
 
 impl Server {
-    /// Binds `/run/adit/NAME.sock`, taking over what a dead process left there.
+    /// Binds `/run/adit/NAME.sock`, taking over what a dead process left there. The members of the
+    /// `group`, if there is one, may use it, too.
     ///
     /// # Errors
     /// See [`BindError`]; a name that is no interface's is one.
-    pub fn bind(name: &str) -> Result<Self, BindError> {
-        Self::bind_in(Path::new(DIR), name)
+    pub fn bind(name: &str, group: Option<u32>) -> Result<Self, BindError> {
+        Self::bind_in(Path::new(DIR), name, group)
     }
 
     /// Binds `dir/NAME.sock`.
     ///
     /// # Errors
-    /// See [`BindError`]; a name that is no interface's is one.
-    pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
-        Bound::bind(dir, name, false).map(Self)
+    /// As of [`Server::bind`].
+    pub fn bind_in(dir: &Path, name: &str, group: Option<u32>) -> Result<Self, BindError> {
+        Bound::bind(dir, name, false, group).map(Self)
     }
 
-    /// Answers every client on the service's thread with what `report` returns at that moment.
-    /// Removal of the file is not noticed.
+    /// Takes a listening socket that another process bound at `dir/NAME.sock`, its file included.
+    ///
+    /// # Errors
+    /// The descriptor is no listening UNIX socket, or the file is not there.
+    pub fn adopt_in(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
+        Bound::adopt(dir, name, fd, false).map(Self)
+    }
+
+    /// Answers every client on the service's thread with what `report` returns at that moment, with
+    /// `events`, or with what `probe` returns: the time until a handshake with that peer begins, or
+    /// `None` if there is no such peer. Removal of the file is not noticed.
     ///
     /// # Errors
     /// The service's thread has panicked.
     pub fn serve(
         self,
         service: &Service,
-        report: impl Fn() -> Interface + Send + 'static,
+        events: &Arc<Events>,
+        report: impl Fn() -> Report + Send + Sync + 'static,
+        probe: impl Fn(PublicKey) -> Option<Duration> + Send + Sync + 'static,
         notify: impl Fn(ServerEvent<'_>) + Send + 'static,
     ) -> io::Result<Serving> {
-        let open = move |out: &mut Zeroized| -> Box<dyn Talk> {
-            let mut interface = report();
-            interface.private_key = None;
-            for peer in &mut interface.peers {
-                peer.preshared_key = None;
-            }
-            let json = serde_json::to_vec(&StatusReport::new(vec![interface])).unwrap_or_default();
-            out.extend(&json);
-            out.extend(b"\n");
-            Box::new(Greeting)
+        let (report, probe): (Arc<Reporter>, Arc<Prober>) = (Arc::new(report), Arc::new(probe));
+        let source = Arc::clone(events);
+        let open = move |_: &mut Zeroized, origin: Origin| -> Box<dyn Talk> {
+            let own = rustix::process::geteuid().as_raw();
+            Box::new(Reception {
+                events: Arc::clone(&source),
+                report: Arc::clone(&report),
+                probe: (origin.uid == 0 || origin.uid == own).then(|| Arc::clone(&probe)),
+                request: Vec::new(),
+                listener: None,
+                telling: None,
+            })
         };
-        service.serve(self.0, open, notify)
+        let serving = service.serve(self.0, open, notify)?;
+        events.wake_by(serving.poker());
+        Ok(serving)
     }
 }
 
-/// Says its piece and ends.
-struct Greeting;
+/// How long a client that says nothing may still say what it wants: on a busy machine it may not
+/// run for a while.
+const UNDECIDED: Duration = Duration::from_secs(1);
+/// Longest request: `handshake` and a key.
+const MAX_REQUEST: usize = 64;
 
-impl Talk for Greeting {
-    fn listens(&self) -> bool {
+type Reporter = dyn Fn() -> Report + Send + Sync;
+type Prober = dyn Fn(PublicKey) -> Option<Duration> + Send + Sync;
+
+/// The answer to `handshake KEY`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// Version of the answer. Fields may be added under the same version.
+    pub schema: u32,
+    /// The public key, as it was asked for.
+    pub peer: String,
+    /// Milliseconds until an initiation leaves: the protocol allows one every five seconds. Absent if
+    /// none will.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub milliseconds: Option<u64>,
+    /// Why none will.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A client, until it has what it wants.
+struct Reception {
+    events: Arc<Events>,
+    report: Arc<Reporter>,
+    /// Absent for a client that may only read.
+    probe: Option<Arc<Prober>>,
+    request: Vec<u8>,
+    /// Present once it asked for events.
+    listener: Option<Listener>,
+    /// Present while it has not got the whole status.
+    telling: Option<Telling>,
+}
+
+/// The rest of a status.
+struct Telling {
+    /// Those of the head, then the others.
+    first: std::vec::IntoIter<Peer>,
+    peers: Box<dyn Iterator<Item = NamedPeer> + Send>,
+    is_first: bool,
+    /// What comes after the peers.
+    tail: Vec<u8>,
+}
+
+impl Reception {
+    /// Begins with what comes before the peers.
+    fn tell_status(&mut self, out: &mut Zeroized) {
+        let Report { mut head, peers } = (self.report)();
+        head.private_key = None;
+        let first = std::mem::take(&mut head.peers).into_iter();
+        let json = serde_json::to_string(&StatusReport::new(vec![head])).unwrap_or_default();
+        // No text has this: its quotes would have a backslash each.
+        let list = "\"peers\":[";
+        let (before, after) = json.split_once(list).unwrap_or((&json, ""));
+        out.extend(before.as_bytes());
+        out.extend(list.as_bytes());
+        self.telling = Some(Telling {
+            first,
+            peers,
+            is_first: true,
+            tail: format!("{after}\n").into_bytes(),
+        });
+    }
+}
+
+impl Telling {
+    /// Appends some peers. False: that was all.
+    fn go_on(&mut self, out: &mut Zeroized) -> bool {
+        let mut piece = Vec::with_capacity(PIECE + (PIECE >> 2));
+        while piece.len() < PIECE {
+            let comma = piece.len();
+            if !self.is_first {
+                piece.push(b',');
+            }
+            // Writing to a vector cannot fail.
+            if let Some(mut peer) = self.first.next() {
+                peer.preshared_key = None;
+                _ = serde_json::to_writer(&mut piece, &peer);
+            } else if let Some(peer) = self.peers.next() {
+                _ = serde_json::to_writer(&mut piece, &peer);
+            } else {
+                piece.truncate(comma);
+                piece.append(&mut self.tail);
+                break;
+            }
+            self.is_first = false;
+        }
+        out.extend(&piece);
+        !self.tail.is_empty()
+    }
+}
+
+impl Reception {
+    fn probe(&self, key: &str) -> Probe {
+        let peer = keys::public_from_base64(key);
+        let begun = match (&self.probe, peer) {
+            (None, _) => Err("only root may begin a handshake"),
+            (Some(probe), Some(peer)) => probe(peer).ok_or("there is no such peer"),
+            (Some(_), None) => Err("this is no public key"),
+        };
+        Probe {
+            schema: SCHEMA,
+            peer: key.to_owned(),
+            milliseconds: (begun.ok())
+                .map(|due| u64::try_from(due.as_millis()).unwrap_or(u64::MAX)),
+            error: begun.err().map(str::to_owned),
+        }
+    }
+}
+
+impl Talk for Reception {
+    fn hear(&mut self, input: &mut &[u8], _: usize, out: &mut Zeroized) -> bool {
+        let bytes = std::mem::take(input);
+        if self.listener.is_some() {
+            return true;
+        }
+        let room = (MAX_REQUEST + 1).saturating_sub(self.request.len());
+        self.request.extend(bytes.iter().take(room));
+        let Some(end) = self.request.iter().position(|byte| *byte == b'\n') else {
+            return self.request.len() <= MAX_REQUEST;
+        };
+        match &self.request[..end] {
+            b"status" => self.tell_status(out),
+            b"events" => {
+                let listener = self.events.listen();
+                out.extend(&listener.greeting());
+                self.listener = Some(listener);
+                return true;
+            }
+            request => match str::from_utf8(request).map(|text| text.split_once(' ')) {
+                Ok(Some(("handshake", key))) => {
+                    out.extend(&serde_json::to_vec(&self.probe(key)).unwrap_or_default());
+                    out.extend(b"\n");
+                }
+                _ => out.extend(b"{\"error\":\"write status, events or handshake KEY\"}\n"),
+            },
+        }
         false
     }
 
-    fn hear(&mut self, _: &mut &[u8], _: usize, _: &mut Zeroized) -> bool {
-        false
+    fn go_on(&mut self, out: &mut Zeroized) {
+        if let Some(listener) = &mut self.listener {
+            listener.take(|line| out.extend(line));
+        }
+        if let Some(telling) = &mut self.telling
+            && !telling.go_on(out)
+        {
+            self.telling = None;
+        }
     }
 
-    fn end(&mut self, _: &mut Zeroized) {}
+    fn end(&mut self, out: &mut Zeroized) {
+        if self.listener.is_none() && self.request.is_empty() {
+            self.tell_status(out);
+        }
+    }
 
     fn held(&self) -> usize {
         0
+    }
+
+    fn patience(&self, owes: bool) -> Option<Duration> {
+        match (&self.listener, owes) {
+            // It misses events, and nobody waits for it.
+            (Some(_), _) => None,
+            (None, true) => Some(STALL),
+            (None, false) => Some(UNDECIDED),
+        }
     }
 }
 
@@ -98,10 +302,84 @@ pub fn fetch(name: &str) -> io::Result<Interface> {
 /// # Errors
 /// As of [`fetch`].
 pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
-    let stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
     let mut json = Vec::new();
-    stream.take(MAX_DOCUMENT).read_to_end(&mut json)?;
-    let mut report: StatusReport = serde_json::from_slice(&json)?;
+    fetch_json_in(dir, name, &mut json)?;
+    document(&json)
+}
+
+/// The report of the interface `name` from `/run/adit/NAME.sock`, for programs that read a part of
+/// it: it takes the place of what is in `json`.
+///
+/// # Errors
+/// As of [`fetch`]; it is not looked at.
+pub fn fetch_json(name: &str, json: &mut Vec<u8>) -> io::Result<()> {
+    fetch_json_in(Path::new(DIR), name, json)
+}
+
+fn fetch_json_in(dir: &Path, name: &str, json: &mut Vec<u8>) -> io::Result<()> {
+    let mut stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
+    // An older server does not read that, and resets the connection once it has told all.
+    _ = stream.write_all(b"status\n");
+    json.clear();
+    match stream.take(MAX_DOCUMENT).read_to_end(json) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset && json.ends_with(b"\n") => {}
+        result => _ = result?,
+    }
+    Ok(())
+}
+
+/// The interface in a report of one.
+///
+/// # Errors
+///
+/// It is no such report (`InvalidData`).
+pub fn document(json: &[u8]) -> io::Result<Interface> {
+    let mut report: StatusReport = serde_json::from_slice(json)?;
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no report of one interface");
     report.interfaces.pop().ok_or_else(wrong)
+}
+
+/// Has the process of the interface `name` begin a handshake with the peer that has this public key,
+/// unless one is under way.
+///
+/// # Errors
+/// As of [`fetch`]. An older process gives no such answer (`InvalidData`).
+pub fn probe(name: &str, peer: &str) -> io::Result<Probe> {
+    probe_in(Path::new(DIR), name, peer)
+}
+
+/// The same at `dir/NAME.sock`.
+///
+/// # Errors
+/// As of [`probe`].
+pub fn probe_in(dir: &Path, name: &str, peer: &str) -> io::Result<Probe> {
+    let mut stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
+    stream.write_all(format!("handshake {peer}\n").as_bytes())?;
+    let mut json = Vec::new();
+    stream.take(1 << 10).read_to_end(&mut json)?;
+    Ok(serde_json::from_slice(&json)?)
+}
+
+/// A connection on which the events of the interface `name` arrive, a line of JSON each. Its reads
+/// block.
+///
+/// # Errors
+///
+/// No process listens there, or this user may not connect.
+pub fn listen(name: &str) -> io::Result<UnixStream> {
+    let mut attempts = 3;
+    loop {
+        let mut stream = socket::connect(&Path::new(DIR).join(format!("{name}.sock")), PATIENCE)?;
+        match stream.write_all(b"events\n") {
+            // This process got no CPU between the two, and was taken for one that says nothing.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe && attempts > 1 => {
+                attempts -= 1;
+            }
+            Err(error) => return Err(error),
+            Ok(()) => {
+                stream.set_read_timeout(None)?;
+                return Ok(stream);
+            }
+        }
+    }
 }

@@ -1,3 +1,6 @@
+use std::io::{BufRead, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::DropReason;
@@ -42,13 +45,39 @@ fn interface() -> Interface {
         version: "0.1.0".into(),
         aead: "avx512".into(),
         shards: 1,
+        max_shards: Some(4),
+        pid: 7,
+        started: 1000,
+        cpu_milliseconds: named(&[("shard", 12)]),
         offloads: BTreeMap::from([("tun-tso".into(), true), ("udp-gso".into(), false)]),
+        sandbox: BTreeMap::from([
+            ("files".into(), false),
+            ("no-dumps".into(), true),
+            ("system-calls".into(), true),
+        ]),
         tx_udp_segmentation: None,
         refused: vec!["priority".into(), "receive_buffer".into()],
         drops: named(&[("no_route", 3), ("replayed", 0)]),
         ignored: named(&[("multicast", 9)]),
+        passed: BTreeMap::new(),
         icmp_errors: named(&[("port_unreachable", 4), ("too_big", 0)]),
         handshakes: named(&[("bad_mac1", 2)]),
+        policy: Some("auto".into()),
+        outbound: Some(Batches {
+            batches: 4,
+            contents: 10,
+            helped: 1,
+        }),
+        inbound: Some(Batches::default()),
+        sent_trains: Some(Trains {
+            counts: vec![1, 0, 2],
+            datagrams: 9,
+        }),
+        received_trains: None,
+        waiting: Some(Waiting {
+            sealed_trains: 5,
+            ..Waiting::default()
+        }),
     });
     interface
 }
@@ -61,10 +90,15 @@ const TEXT: &str = "interface: wg0
   aead: avx512
   offloads: tun-tso (off: udp-gso)
   outgoing segmentation: unknown
+  shards: 1 of at most 4
+  policy: auto
   refused by the kernel: priority, receive buffer
+  sandbox: no dumps, system calls (off: files)
   drops: 3 no route
   icmp errors: 4 port unreachable
   handshakes: 2 bad mac1
+  outbound: 4 batches of 2.5 frames (1 by helpers), 3 trains of 3.0 datagrams
+  waiting: 5 sealed trains
 
 peer: BgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgY=
   preshared key: (hidden)
@@ -145,7 +179,7 @@ fn json_is_versioned_and_holds_keys_only_when_asked() {
 fn a_document_without_fields_that_were_added_is_understood() {
     let mut json = serde_json::to_value(StatusReport::new(vec![interface()])).unwrap();
     let engine = json["interfaces"][0]["engine"].as_object_mut().unwrap();
-    for added in ["ignored", "icmp_errors", "refused"] {
+    for added in ["ignored", "icmp_errors", "refused", "sandbox"] {
         assert!(engine.remove(added).is_some());
     }
     let report: StatusReport = serde_json::from_value(json).unwrap();
@@ -158,18 +192,205 @@ fn a_document_without_fields_that_were_added_is_understood() {
 fn the_status_socket_tells_everything_but_keys() {
     let dir = std::env::temp_dir().join(format!("adit-status-{}", std::process::id()));
     _ = std::fs::remove_dir_all(&dir);
-    let server = Server::bind_in(&dir, "wg0").unwrap();
+    let server = Server::bind_in(&dir, "wg0", None).unwrap();
     let report = || {
         let mut revealed = Interface::new("wg0", &device(), true);
         revealed.engine = interface().engine.clone();
-        revealed
+        Report::new(revealed, std::iter::empty())
     };
     let service = crate::Service::start().unwrap();
-    let serving = server.serve(&service, report, |_| ()).unwrap();
+    let events = Events::new("wg0");
+    let serving = server
+        .serve(&service, &events, report, |_| None, |_| ())
+        .unwrap();
     for _ in 0..3 {
         assert_eq!(fetch_in(&dir, "wg0").unwrap(), interface());
     }
     serving.stop();
     assert!(fetch_in(&dir, "wg0").is_err());
     std::fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn thousands_of_peers_are_told_in_pieces() {
+    let dir = std::env::temp_dir().join(format!("adit-pieces-{}", std::process::id()));
+    _ = std::fs::remove_dir_all(&dir);
+    let server = Server::bind_in(&dir, "wg0", None).unwrap();
+    let peers = || {
+        (0..5000).map(|number| {
+            let name = Some(format!("\"peers\":[]{number}"));
+            let status = device().peers.swap_remove(1);
+            NamedPeer { status, name }
+        })
+    };
+    let report = move || Report::new(interface(), peers());
+    let service = crate::Service::start().unwrap();
+    let events = Events::new("wg0");
+    let _serving = server
+        .serve(&service, &events, report, |_| None, |_| ())
+        .unwrap();
+    let mut all = interface();
+    all.peers.extend(peers().map(|peer| {
+        let mut of_status = Peer::new(&peer.status, false);
+        of_status.name = peer.name;
+        of_status
+    }));
+    assert_eq!(fetch_in(&dir, "wg0").unwrap(), all);
+}
+
+/// What is told is the JSON of a [`Peer`], byte for byte.
+#[test]
+fn a_peer_is_told_as_its_structure_says() {
+    let mut status = device().peers.swap_remove(1);
+    let json = |status: &PeerStatus, name: Option<&str>| {
+        let mut peer = Peer::new(status, false);
+        peer.name = name.map(str::to_owned);
+        let expected = serde_json::to_string(&peer).unwrap();
+        let (name, status) = (peer.name.clone(), status.clone());
+        let told = serde_json::to_string(&NamedPeer { status, name }).unwrap();
+        assert_eq!(told, expected);
+    };
+    json(&status, None);
+    let at = Duration::from_secs(77);
+    status.handshakes = Some(adit_proto::config::PeerHandshakes {
+        state: adit_proto::Liveness::Silent,
+        last_attempt: Some(at),
+        unanswered: 3,
+        last_failure: Some(adit_proto::Failure {
+            reason: adit_proto::FailureReason::NoAnswer,
+            at,
+        }),
+        latency: Some(Duration::from_micros(1234)),
+    });
+    status.path_mtu = Some(1280);
+    status.drops = vec![(DropReason::SlowPath, 7), (DropReason::NoEndpoint, 1)];
+    json(&status, Some("a \"name\""));
+    json(&PeerStatus::new(PublicKey([255; 32])), Some(""));
+}
+
+/// There is one peer.
+fn probe(peer: PublicKey) -> Option<Duration> {
+    (peer.0 == [7; 32]).then_some(Duration::from_millis(1234))
+}
+
+#[test]
+fn a_handshake_is_begun_for_a_peer_that_there_is() {
+    let (dir, _service, _serving, _) = serve("probe");
+    let answer = |key: &str| probe_in(&dir, "wg0", key).unwrap();
+    let known = keys::to_base64(&[7; 32]).to_string();
+    let begun = answer(&known);
+    assert_eq!((begun.schema, &begun.peer), (1, &known));
+    assert_eq!((begun.milliseconds, begun.error), (Some(1234), None));
+    for other in [&*keys::to_base64(&[8; 32]), "key", ""] {
+        let refused = answer(other);
+        assert!(refused.error.is_some() && refused.milliseconds.is_none());
+    }
+}
+
+/// A directory of its own, a status socket in it, and the events of the interface.
+fn serve(
+    name: &str,
+) -> (
+    std::path::PathBuf,
+    crate::Service,
+    crate::Serving,
+    Arc<Events>,
+) {
+    let dir = std::env::temp_dir().join(format!("adit-{name}-{}", std::process::id()));
+    _ = std::fs::remove_dir_all(&dir);
+    let server = Server::bind_in(&dir, "wg0", None).unwrap();
+    let service = crate::Service::start().unwrap();
+    let events = Events::new("wg0");
+    let report = || Report::new(interface(), std::iter::empty());
+    let serving = server
+        .serve(&service, &events, report, probe, |_| ())
+        .unwrap();
+    (dir, service, serving, events)
+}
+
+#[test]
+fn a_client_that_says_nothing_gets_the_status_as_before() {
+    let (dir, _service, _serving, _) = serve("old-client");
+    let mut text = String::new();
+    let mut stream = UnixStream::connect(dir.join("wg0.sock")).unwrap();
+    stream.read_to_string(&mut text).unwrap();
+    let report: StatusReport = serde_json::from_str(&text).unwrap();
+    assert_eq!(report.interfaces, [interface()]);
+    // Half a word and the end, or another word, are no request.
+    for (word, expected) in [
+        ("sta", ""),
+        ("keys\n", "{\"error\""),
+        (&*"x".repeat(99), ""),
+    ] {
+        let mut stream = UnixStream::connect(dir.join("wg0.sock")).unwrap();
+        stream.write_all(word.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut text = String::new();
+        _ = stream.read_to_string(&mut text);
+        assert!(
+            text.starts_with(expected) && text.len() < 100,
+            "{word}: {text}"
+        );
+    }
+}
+
+/// An older server says what it has to say and closes, whatever is asked.
+#[test]
+fn the_status_of_an_older_server_is_understood() {
+    let dir = std::env::temp_dir().join(format!("adit-old-server-{}", std::process::id()));
+    _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(dir.join("wg0.sock")).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let json = serde_json::to_string(&StatusReport::new(vec![interface()])).unwrap();
+        stream.write_all((json + "\n").as_bytes()).unwrap();
+        // The question is there, and stays unread.
+        std::thread::sleep(Duration::from_millis(50));
+    });
+    assert_eq!(fetch_in(&dir, "wg0").unwrap(), interface());
+    server.join().unwrap();
+}
+
+#[test]
+fn events_reach_each_listener_and_a_slow_one_holds_up_nobody() {
+    let (dir, _service, serving, events) = serve("events");
+    let connect = || {
+        let mut stream = UnixStream::connect(dir.join("wg0.sock")).unwrap();
+        stream.write_all(b"events\n").unwrap();
+        let mut lines = std::io::BufReader::new(stream).lines();
+        let greeting: Event = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!((greeting.event.as_str(), greeting.schema), ("listening", 1));
+        lines.map(|line| serde_json::from_str::<Event>(&line.unwrap()).unwrap())
+    };
+    let (mut quick, mut slow) = (connect(), connect());
+    let padding = "x".repeat(1000);
+    // Far more than fits the socket of the one that reads nothing, and the queue.
+    for number in 0..4000 {
+        let text = format!("{number} {padding}");
+        events.publish(EventKind::Configured, text, |event| {
+            event.pid = Some(number)
+        });
+        assert_eq!(quick.next().unwrap().pid, Some(number));
+    }
+    let mut heard = 0;
+    let mut missed = 0;
+    while heard + missed < 4000 {
+        let event = slow.next().unwrap();
+        match event.event.as_str() {
+            "missed" => missed += event.count.unwrap(),
+            _ => {
+                assert_eq!(u64::try_from(event.pid.unwrap()).unwrap(), heard + missed);
+                heard += 1;
+            }
+        }
+    }
+    assert!(
+        missed > 0 && heard >= 1024,
+        "{heard} heard, {missed} missed"
+    );
+    // Others are still answered, and listeners learn of the end.
+    assert_eq!(fetch_in(&dir, "wg0").unwrap(), interface());
+    drop(serving);
+    assert!(quick.next().is_none());
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use zeroize::Zeroizing;
 
-use super::{DIR, MAX_LINE, format_set, parse};
+use super::{DIR, MAX_LINE, MAX_NAMES, format_set, parse};
+use crate::config::Endpoint;
 use crate::keys;
 use crate::socket;
 use crate::zeroized::Zeroized;
@@ -105,8 +106,13 @@ impl Client {
     /// As of [`Client::connect`].
     pub fn connect_in(dir: &Path, name: &str) -> io::Result<Self> {
         let stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
+        Ok(Self::over(stream))
+    }
+
+    /// Over a connection that is there, to any daemon.
+    pub fn over(stream: UnixStream) -> Self {
         let ahead = Zeroized::default();
-        Ok(Self { stream, ahead })
+        Self { stream, ahead }
     }
 
     /// The whole state. Keys that this version does not know are skipped.
@@ -137,6 +143,15 @@ impl Client {
         }
     }
 
+    /// For a watchdog: whether all threads of the interface run. Only Adit can tell.
+    ///
+    /// # Errors
+    /// See [`ClientError`]: the threads are stopped or hang, or the process is gone.
+    pub fn alive(&mut self) -> Result<(), ClientError> {
+        self.stream.write_all(b"alive=1\n\n")?;
+        self.answer(|_, _| Some(()))
+    }
+
     /// Has the process serve one more interface. Only Adit can.
     ///
     /// # Errors
@@ -145,6 +160,32 @@ impl Client {
     pub fn add(&mut self, name: &str) -> Result<(), ClientError> {
         self.stream.set_read_timeout(Some(PATIENCE_TO_SET))?;
         write!(self.stream, "add=1\ninterface={name}\n\n")?;
+        self.explained()
+    }
+
+    /// Has the process use so many threads at most, by the policy of this name. Only Adit can.
+    ///
+    /// # Errors
+    /// As of [`Client::add`].
+    pub fn set_threads(
+        &mut self,
+        shards: Option<u16>,
+        policy: Option<&str>,
+    ) -> Result<(), ClientError> {
+        let mut request = String::from("threads=1\n");
+        if let Some(shards) = shards {
+            request += &format!("shards={shards}\n");
+        }
+        if let Some(policy) = policy {
+            request += &format!("policy={policy}\n");
+        }
+        request.push('\n');
+        self.stream.write_all(request.as_bytes())?;
+        self.explained()
+    }
+
+    /// An answer that may have a message.
+    fn explained(&mut self) -> Result<(), ClientError> {
         let mut message = None;
         let answer = self.answer(|key, value| {
             if key == "message" {
@@ -156,6 +197,47 @@ impl Client {
             (Err(ClientError::Refused(_)), Some(message)) => Err(ClientError::Explained(message)),
             (answer, _) => answer,
         }
+    }
+
+    /// Gives peers names, in place of all earlier ones. Only Adit keeps them.
+    ///
+    /// # Errors
+    /// As of [`Client::add`].
+    pub fn name_peers<'a>(
+        &mut self,
+        names: impl Iterator<Item = (PublicKey, &'a str)>,
+    ) -> Result<(), ClientError> {
+        let mut request = String::from("names=1\n");
+        for (key, name) in names {
+            let key = keys::to_hex(&key.0);
+            request += &format!("public_key={}\nname={name}\n", *key);
+        }
+        request.push('\n');
+        self.stream.write_all(request.as_bytes())?;
+        self.answer(|_, _| Some(()))
+    }
+
+    /// Says which peers' endpoints are names that are to be looked up again; with `replace`, no
+    /// other peer's is. Only Adit looks them up.
+    ///
+    /// # Errors
+    /// As of [`Client::add`].
+    pub fn name_endpoints<'a>(
+        &mut self,
+        named: impl Iterator<Item = (PublicKey, &'a Endpoint)>,
+        replace: bool,
+    ) -> Result<(), ClientError> {
+        let mut request = String::from("endpoints=1\n");
+        if !replace {
+            request += "replace=false\n";
+        }
+        for (key, endpoint) in named.take(MAX_NAMES) {
+            let key = keys::to_hex(&key.0);
+            request += &format!("public_key={}\nendpoint={endpoint}\n", *key);
+        }
+        request.push('\n');
+        self.stream.write_all(request.as_bytes())?;
+        self.answer(|_, _| Some(()))
     }
 
     fn answer(

@@ -1,7 +1,7 @@
 //! From the bytes of a client to requests, with bounded memory and whatever the bytes are.
 //!
 //! 1. bytes → lines, none longer than [`MAX_LINE`];
-//! 2. the first line says `get`, `set` or `add`;
+//! 2. the first line says `get`, `set`, `add`, `threads`, `alive`, `names` or `endpoints`;
 //! 3. lines → a draft of the transaction, or the first thing wrong with it;
 //! 4. blank line → the request. After a mistake the rest is skipped up to there, so that a client
 //!    that writes all before it reads finds the errno and not a broken pipe.
@@ -13,16 +13,21 @@ use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, Public
 use rustix::io::Errno;
 
 use super::{Request, UapiError};
+use crate::config::Endpoint;
 use crate::keys;
 use crate::zeroized::Zeroized;
 
 /// Longest line that is looked at, in bytes. The longest that makes sense is shorter than 100.
 pub const MAX_LINE: usize = 4096;
-/// Longest request, in bytes: a million peers with a few allowed IPs each take less than it.
-pub const MAX_REQUEST: usize = 512 << 20;
+/// Longest request, in bytes: half a million peers with endpoint, preshared key and three allowed IPs
+/// each take 160 MB, a million with one allowed IP 130 MB.
+pub const MAX_REQUEST: usize = 256 << 20;
 /// Most peer sections in one `set`: as many peers as a device may have, each removed and added
 /// again.
 pub const MAX_PEERS: usize = 2 * adit_proto::limits::MAX_PEERS;
+
+/// Most peers of an interface whose endpoint is a name that is looked up again.
+pub const MAX_NAMES: usize = 4096;
 
 /// What a client's bytes were.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,10 +58,29 @@ enum State {
     Get,
     Set(Box<DeviceChange>),
     Add(Option<String>),
+    Threads(Option<u16>, Option<String>),
+    Alive,
+    Names(Names),
+    Endpoints(Endpoints),
     /// The request is wrong; its rest is skipped.
     Wrong(UapiError),
     /// The first line was no operation.
     Lost(UapiError),
+}
+
+/// The names so far, and the peer that the next name is for.
+#[derive(Default)]
+struct Names {
+    named: Vec<(PublicKey, String)>,
+    next: Option<PublicKey>,
+}
+
+/// The endpoints so far, and the peer that the next one is for.
+#[derive(Default)]
+struct Endpoints {
+    named: Vec<(PublicKey, Endpoint)>,
+    next: Option<PublicKey>,
+    keeps: bool,
 }
 
 impl Parser {
@@ -124,10 +148,19 @@ impl Parser {
                 State::Idle => None,
                 State::Get => Some(Heard::Request(Request::Get)),
                 State::Set(change) => Some(Heard::Request(Request::Set(*change))),
+                State::Alive => Some(Heard::Request(Request::Alive)),
                 State::Add(Some(name)) => Some(Heard::Request(Request::Add(name))),
                 State::Add(None) => Some(Heard::Refused(UapiError::invalid(
                     "add=1 takes a line interface=NAME",
                 ))),
+                State::Threads(shards, policy) => {
+                    Some(Heard::Request(Request::Threads { shards, policy }))
+                }
+                State::Names(names) => Some(Heard::Request(Request::Names(names.named))),
+                State::Endpoints(Endpoints { named, keeps, .. }) => {
+                    let replace = !keeps;
+                    Some(Heard::Request(Request::Endpoints { named, replace }))
+                }
                 State::Wrong(error) => Some(Heard::Refused(error)),
                 State::Lost(error) => Some(Heard::Hopeless(error)),
             };
@@ -141,8 +174,17 @@ impl Parser {
             (State::Wrong(_) | State::Lost(_), _) => {}
             (State::Idle, Ok(("get", "1"))) => self.state = State::Get,
             (State::Idle, Ok(("set", "1"))) => self.state = State::Set(Box::default()),
+            (State::Idle, Ok(("alive", "1"))) => self.state = State::Alive,
             (State::Idle, Ok(("add", "1"))) => self.state = State::Add(None),
-            (State::Idle, Ok(("get" | "set" | "add", _))) => {
+            (State::Idle, Ok(("threads", "1"))) => self.state = State::Threads(None, None),
+            (State::Idle, Ok(("names", "1"))) => self.state = State::Names(Names::default()),
+            (State::Idle, Ok(("endpoints", "1"))) => {
+                self.state = State::Endpoints(Endpoints::default());
+            }
+            (
+                State::Idle,
+                Ok(("get" | "set" | "add" | "threads" | "alive" | "names" | "endpoints", _)),
+            ) => {
                 self.state = State::Wrong(UapiError::protocol("only version 1 is spoken here"));
             }
             (State::Idle, Ok(_)) => {
@@ -150,13 +192,35 @@ impl Parser {
                 self.state = State::Lost(error);
             }
             (State::Idle, Err(error)) => self.state = State::Lost(error),
-            (State::Get, _) => {
-                self.state = State::Wrong(UapiError::invalid("get=1 takes no further lines"));
+            (State::Get | State::Alive, _) => {
+                self.state =
+                    State::Wrong(UapiError::invalid("this request takes no further lines"));
             }
             (State::Add(name @ None), Ok(("interface", value))) => *name = Some(value.to_owned()),
             (State::Add(_), _) => {
                 let error = UapiError::invalid("add=1 takes one line interface=NAME");
                 self.state = State::Wrong(error);
+            }
+            (State::Threads(shards, _), Ok(("shards", value)))
+                if matches!(number::<u16>(value), Some(1..)) =>
+            {
+                *shards = number(value);
+            }
+            (State::Threads(_, policy), Ok(("policy", value))) => *policy = Some(value.to_owned()),
+            (State::Threads(..), _) => {
+                let error = UapiError::invalid("threads=1 takes lines shards=N and policy=NAME");
+                self.state = State::Wrong(error);
+            }
+            (State::Names(names), pair) => {
+                if let Err(error) = pair.and_then(|(key, value)| names_line(names, key, value)) {
+                    self.state = State::Wrong(error);
+                }
+            }
+            (State::Endpoints(named), pair) => {
+                let line = pair.and_then(|(key, value)| endpoints_line(named, key, value));
+                if let Err(error) = line {
+                    self.state = State::Wrong(error);
+                }
             }
             (State::Set(change), pair) => {
                 if let Err(error) = pair.and_then(|(key, value)| change_line(change, key, value)) {
@@ -176,6 +240,44 @@ fn split(line: &[u8]) -> Result<(&str, &str), UapiError> {
         std::str::from_utf8(line).map_err(|_| UapiError::invalid("a line is not UTF-8 text"))?;
     line.split_once('=')
         .ok_or_else(|| UapiError::protocol("a line has no '='"))
+}
+
+/// One line of `names`.
+fn names_line(names: &mut Names, key: &str, value: &str) -> Result<(), UapiError> {
+    let wrong = || UapiError::invalid("names=1 takes lines public_key=KEY and name=TEXT in turn");
+    match (key, names.next.take()) {
+        ("public_key", None) => {
+            let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
+            names.next = Some(PublicKey(*public.bytes()));
+        }
+        ("name", Some(peer)) if names.named.len() < MAX_PEERS => {
+            names
+                .named
+                .extend(crate::config::clean_name(value).map(|name| (peer, name)));
+        }
+        _ => return Err(wrong()),
+    }
+    Ok(())
+}
+
+/// One line of `endpoints`.
+fn endpoints_line(endpoints: &mut Endpoints, key: &str, value: &str) -> Result<(), UapiError> {
+    let wrong = || {
+        UapiError::invalid("endpoints=1 takes lines public_key=KEY and endpoint=HOST:PORT in turn")
+    };
+    match (key, endpoints.next.take()) {
+        ("replace", None) if value == "false" => endpoints.keeps = true,
+        ("public_key", None) => {
+            let public = keys::from_hex(value.as_bytes()).ok_or_else(wrong)?;
+            endpoints.next = Some(PublicKey(*public.bytes()));
+        }
+        ("endpoint", Some(peer)) if endpoints.named.len() < MAX_NAMES => {
+            let endpoint = value.parse().map_err(UapiError::invalid)?;
+            endpoints.named.push((peer, endpoint));
+        }
+        _ => return Err(wrong()),
+    }
+    Ok(())
 }
 
 /// One line of a `set`: the device's until the first `public_key`, then that peer's.
@@ -302,8 +404,11 @@ pub(crate) fn endpoint(value: &str) -> Option<SocketAddr> {
         Err(_) => {
             let (addr, scope) = value.strip_prefix('[')?.split_once('%')?;
             let (scope, port) = scope.split_once("]:")?;
-            let socket = std::os::unix::net::UnixDatagram::unbound().ok()?;
-            let scope = rustix::net::netdevice::name_to_index(socket, scope).ok()?;
+            let name = scope.to_owned();
+            let scope = adit_sandbox::run(move || {
+                let socket = std::os::unix::net::UnixDatagram::unbound().ok()?;
+                rustix::net::netdevice::name_to_index(socket, &name).ok()
+            })?;
             format!("[{addr}%{scope}]:{port}").parse().ok()?
         }
     };

@@ -6,8 +6,8 @@ use std::{io, sync::Arc};
 
 use adit_proto::config::PeerStatus;
 
-use super::{DIR, Heard, Parser, Request, Response, UapiError, format};
-use crate::socket::{BindError, Bound, ServerEvent, Service, Serving, Talk};
+use super::{Configured, DIR, Heard, Parser, Request, Response, UapiError, format};
+use crate::socket::{BindError, Bound, Origin, ServerEvent, Service, Serving, Talk};
 use crate::zeroized::Zeroized;
 
 /// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the
@@ -32,7 +32,7 @@ impl Server {
     /// # Errors
     /// See [`BindError`]; a name that is no interface's is one.
     pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
-        let bound = Bound::bind(dir, name, true)?;
+        let bound = Bound::bind(dir, name, true, None)?;
         Ok(Self::accompanied(bound, dir, name))
     }
 
@@ -51,7 +51,7 @@ impl Server {
     /// # Errors
     /// As of [`Server::adopt`].
     pub fn adopt_in(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
-        let bound = Bound::adopt(dir, name, fd)?;
+        let bound = Bound::adopt(dir, name, fd, true)?;
         Ok(Self::accompanied(bound, dir, name))
     }
 
@@ -80,11 +80,12 @@ impl Server {
         let handler: Arc<dyn Fn(Request) -> Response + Send + Sync> = Arc::new(handler);
         let notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync> = Arc::new(notify);
         let tell = Arc::clone(&notify);
-        let open = move |_: &mut Zeroized| -> Box<dyn Talk> {
+        let open = move |_: &mut Zeroized, origin| -> Box<dyn Talk> {
             Box::new(Conversation {
                 parser: Parser::default(),
                 handler: Arc::clone(&handler),
                 notify: Arc::clone(&tell),
+                origin,
                 telling: None,
             })
         };
@@ -96,6 +97,8 @@ struct Conversation {
     parser: Parser,
     handler: Arc<dyn Fn(Request) -> Response + Send + Sync>,
     notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync>,
+    /// The client.
+    origin: Origin,
     /// Peers that are still to be told of in an answer that has not ended yet.
     telling: Option<std::vec::IntoIter<PeerStatus>>,
 }
@@ -124,13 +127,22 @@ impl Talk for Conversation {
         match self.parser.push(input, room) {
             None => true,
             Some(Heard::Request(request)) => {
+                let configured = match &request {
+                    Request::Set(change) => Some(Configured::new(self.origin, change)),
+                    _ => None,
+                };
                 match (self.handler)(request) {
                     Response::Status(status) => {
                         format::write_device(out, &status);
                         self.telling = Some(status.peers.into_iter());
                         self.go_on(out);
                     }
-                    Response::Done => format::write_errno(out, 0),
+                    Response::Done => {
+                        if let Some(configured) = &configured {
+                            (self.notify)(ServerEvent::Configured(configured));
+                        }
+                        format::write_errno(out, 0);
+                    }
                     Response::Refused(error) => self.refuse(&error, out),
                     Response::Explained(error) => {
                         format::write_message(out, &error.message);

@@ -201,6 +201,21 @@ fn a_connection_goes_on_after_a_wrong_request() {
 }
 
 #[test]
+fn threads_are_asked_for_by_number_and_policy() {
+    let heard = |shards, policy: Option<&str>| {
+        let policy = policy.map(str::to_owned);
+        [Heard::Request(Request::Threads { shards, policy })]
+    };
+    let both = hear(b"threads=1\nshards=4\npolicy=inline\n\n");
+    assert_eq!(both, heard(Some(4), Some("inline")));
+    assert_eq!(hear(b"threads=1\n\n"), heard(None, None));
+    for wrong in ["shards=0", "shards=65536", "shards=", "fwmark=1"] {
+        let heard = hear(format!("threads=1\n{wrong}\n\n").as_bytes());
+        assert!(matches!(heard[..], [Heard::Refused(_)]), "{wrong}");
+    }
+}
+
+#[test]
 fn an_interface_is_added_by_its_name_and_nothing_else() {
     let added = hear(b"add=1\ninterface=wg1\n\n");
     assert_eq!(added, [Heard::Request(Request::Add("wg1".into()))]);
@@ -474,4 +489,43 @@ proptest! {
         }
         prop_assert_eq!(read, change);
     }
+}
+
+#[test]
+fn names_of_peers_come_in_pairs_and_are_cleaned() {
+    let (one, two) = ("01".repeat(32), "02".repeat(32));
+    let request = format!(
+        "names=1\npublic_key={one}\nname=al\x07ice\npublic_key={two}\nname= \n\nnames=1\n\nnames=1\nname=x\n\n"
+    );
+    let mut input = request.as_bytes();
+    let mut parser = Parser::default();
+    let mut next = || parser.push(&mut input, MAX_REQUEST);
+    let named = vec![(PublicKey([1; 32]), "alice".to_owned())];
+    assert_eq!(next(), Some(Heard::Request(Request::Names(named))));
+    assert_eq!(next(), Some(Heard::Request(Request::Names(Vec::new()))));
+    assert!(matches!(next(), Some(Heard::Refused(_))));
+}
+
+#[test]
+fn names_of_endpoints_come_in_pairs() {
+    let (one, two) = ("01".repeat(32), "02".repeat(32));
+    let request = format!(
+        "endpoints=1\npublic_key={one}\nendpoint=a.example:1\npublic_key={two}\nendpoint=b:2\n\n\
+         endpoints=1\nreplace=false\n\nendpoints=1\nendpoint=x:1\n\n\
+         endpoints=1\npublic_key={one}\nendpoint=x\n\n"
+    );
+    let mut input = request.as_bytes();
+    let mut parser = Parser::default();
+    let mut next = || parser.push(&mut input, MAX_REQUEST);
+    let endpoint = |text: &str| text.parse::<crate::config::Endpoint>().unwrap();
+    let named = vec![
+        (PublicKey([1; 32]), endpoint("a.example:1")),
+        (PublicKey([2; 32]), endpoint("b:2")),
+    ];
+    for (named, replace) in [(named, true), (Vec::new(), false)] {
+        let expected = Request::Endpoints { named, replace };
+        assert_eq!(next(), Some(Heard::Request(expected)));
+    }
+    assert!(matches!(next(), Some(Heard::Refused(_))));
+    assert!(matches!(next(), Some(Heard::Refused(_))));
 }

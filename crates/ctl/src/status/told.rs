@@ -1,0 +1,98 @@
+//! A peer as the status socket tells it: the JSON of [`Peer`](super::Peer) without one. With
+//! thousands of peers, texts of their own for each would cost most of the time of an answer.
+
+use std::fmt::Display;
+
+use adit_proto::config::PeerStatus;
+use base64ct::{Base64, Encoding};
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
+use crate::keys::BASE64_LEN;
+
+/// What the status socket tells of a peer. Its preshared key is not among it.
+pub struct NamedPeer {
+    /// What the device knows.
+    pub status: PeerStatus,
+    /// What people call it.
+    pub name: Option<String>,
+}
+
+/// As text, without a string.
+struct Text<T>(T);
+
+impl<T: Display> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Failure {
+    at: u64,
+    reason: &'static str,
+}
+
+impl Serialize for NamedPeer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { status, name } = self;
+        let mut key = [0; BASE64_LEN];
+        let key = Base64::encode(&status.public_key.0, &mut key).unwrap_or_default();
+        let preshared = status.preshared_key.as_ref();
+        let mut drops = status.drops.clone();
+        drops.sort_unstable_by_key(|(reason, _)| reason.name());
+
+        let mut peer = serializer.serialize_struct("Peer", 16)?;
+        peer.serialize_field("public_key", key)?;
+        if let Some(name) = name {
+            peer.serialize_field("name", name)?;
+        }
+        peer.serialize_field(
+            "has_preshared_key",
+            &preshared.is_some_and(|key| !key.is_zero()),
+        )?;
+        peer.serialize_field("endpoint", &status.endpoint.map(Text))?;
+        peer.serialize_field("allowed_ips", &Blocks(status))?;
+        let handshake = status.last_handshake.map(|at| at.as_secs());
+        peer.serialize_field("latest_handshake", &handshake)?;
+        if let Some(handshakes) = &status.handshakes {
+            peer.serialize_field("state", handshakes.state.name())?;
+            if let Some(at) = handshakes.last_attempt {
+                peer.serialize_field("last_attempt", &at.as_secs())?;
+            }
+            peer.serialize_field("unanswered", &handshakes.unanswered)?;
+            if let Some(failure) = handshakes.last_failure {
+                let (at, reason) = (failure.at.as_secs(), failure.reason.name());
+                peer.serialize_field("last_failure", &Failure { at, reason })?;
+            }
+            if let Some(latency) = handshakes.latency {
+                let latency = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+                peer.serialize_field("handshake_microseconds", &latency)?;
+            }
+        }
+        if let Some(mtu) = status.path_mtu {
+            peer.serialize_field("path_mtu", &mtu)?;
+        }
+        peer.serialize_field("transfer_rx", &status.rx_bytes)?;
+        peer.serialize_field("transfer_tx", &status.tx_bytes)?;
+        peer.serialize_field("drops", &Drops(&drops))?;
+        peer.serialize_field("persistent_keepalive", &status.persistent_keepalive)?;
+        peer.end()
+    }
+}
+
+struct Blocks<'a>(&'a PeerStatus);
+
+impl Serialize for Blocks<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.allowed_ips.iter().map(Text))
+    }
+}
+
+struct Drops<'a>(&'a [(adit_proto::DropReason, u64)]);
+
+impl Serialize for Drops<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let drops = self.0.iter();
+        serializer.collect_map(drops.map(|(reason, packets)| (reason.name(), packets)))
+    }
+}
