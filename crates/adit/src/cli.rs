@@ -2,12 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use adit_ctl::config::Endpoint;
+use adit_ctl::status::Field;
+use adit_proto::config::{Cidr, PublicKey};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::failure::{Context, Result};
+use crate::threads::{PolicyArg, ThreadArgs};
+use crate::view::Sort;
 
 #[cfg(test)]
 #[path = "cli_tests.rs"]
@@ -24,6 +30,7 @@ If an interface has the name of a subcommand, or nearly that name, use `adit run
 Environment of the daemon:
   LOG_LEVEL              verbose (or debug: why peers do not connect), error, silent; error if unset
   ADIT_DISABLE_OFFLOADS  like --disable-offload, names separated by commas
+  ADIT_STATUS_GROUP      like --status-group
   ADIT_AEAD              avx512, avx2, portable or ring, instead of the fastest for this processor
   WG_TUN_FD              use this open TUN file descriptor, with IFF_VNET_HDR
   WG_UAPI_FD             use this listening UNIX socket as the control socket
@@ -34,7 +41,9 @@ Exit status: 0 success, 1 failure.";
 const AFTER_UP_HELP: &str = "\
 With --foreground, and as PID 1 of a container, `adit up` stays until the tunnel ends. When the tunnel is up and the PostUp \
 hooks have run, it reports to systemd that it is ready (sd_notify). On SIGTERM and SIGINT it takes the tunnel down, like \
-`adit down`. On SIGHUP it applies the changed file, like `adit sync`; in a terminal, SIGHUP takes the tunnel down. Its \
+`adit down`. On SIGHUP it applies the changed file, like `adit sync`; in a terminal, SIGHUP takes the tunnel down. On \
+SIGUSR2, which `adit upgrade` sends, it has the program that stands at the path where it was started from go on in \
+place of the tunnel's process, and becomes that program itself. Its \
 exit status is 0 when it took the tunnel down, or `adit down` did. When the tunnel's process fails or is \
 killed, it runs the PreDown and PostDown hooks and exits with 1. The routing rules and the firewall of a default route, \
 and DNS, then stay until `adit down` or the next `adit up`, so that no packet leaves in clear.
@@ -45,11 +54,31 @@ A tunnel has a default route if its AllowedIPs contain 0.0.0.0/0 or ::/0 and it 
 interface of such a tunnel is gone, its traffic stays blocked; with wg-quick it leaves in clear. `adit up NAME` brings \
 the tunnel back without a gap, and `adit down NAME` returns to the clear network.
 
+Endpoints that are names are looked up again by the tunnel's process when a handshake is not answered, and when the time \
+that the answer holds (TTL) has passed, but not more often than every 30 seconds; after 5 minutes if no server tells. A \
+peer that answers stays where it is, wherever its name leads. If a name has several addresses, the initiation goes to the \
+next every 250 ms, and the first that answers is used. `wg set PEER endpoint` ends this for a peer, unless its name leads \
+to that address.
+
 Environment:
   WG_ENDPOINT_RESOLUTION_RETRIES  how often to look up an endpoint's name again, or infinity; 15 if unset
   NOTIFY_SOCKET                   systemd's socket for readiness reports
 
 `adit up` passes the daemon's environment on (see `adit --help`).";
+
+const AFTER_TOP_HELP: &str = "\
+Keys: q ends; s sorts by the next column; / filters by name, beginning of a key or address, and Esc removes the filter; p \
+pauses; arrows and pages scroll. Where the output is no terminal, one page is printed as plain text.
+
+Bits are those of UDP payload from and to peers. Packets of an interface are those that the kernel counts, where a GSO \
+packet is one. Threads serve all interfaces of their process.";
+
+const AFTER_WHY_HELP: &str = "\
+The handshake is what a packet to the peer would cause: one begins unless one is under way, at most every five seconds. \
+Where there is a session, the peer is asked inside the tunnel, by a short and a long UDP datagram to a port that nobody \
+uses; where there is none, the host at the endpoint is asked so.
+
+Exit status: 0 it works, 1 something is wrong, 2 wrong usage, or it could not be looked at.";
 
 #[derive(Parser)]
 #[command(
@@ -78,9 +107,22 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Take down a tunnel that `adit up` brought up, and unblock the traffic of one whose process was
     /// killed
-    Down(ConfArgs),
+    Down(FileArgs),
+    /// Have this program go on in place of running processes, without a handshake and without a gap
+    ///
+    /// After an update of the program, running tunnels keep the old one until then. The new process
+    /// takes over devices, sockets, sessions, counters and configuration. If it fails, the old one
+    /// goes on. `systemctl reload` does this, too, when the program was replaced. A tunnel of
+    /// `adit up --foreground`, as the unit's, gets the program that stands where that one was started
+    /// from: a package replaces it there.
+    Upgrade(UpgradeArgs),
+    /// Change which threads of a running process process packets
+    ///
+    /// Holds for all interfaces of the process, until it ends; an upgrade keeps it. No packet is lost
+    /// or overtakes another one of its flow. `adit show` shows what is in force.
+    Tune(TuneArgs),
     /// Write a running tunnel's configuration back to its file
-    Save(ConfArgs),
+    Save(FileArgs),
     /// Apply a changed file to a running tunnel, without disturbing peers that did not change
     ///
     /// Applies keys, peers, port and mark as `wg syncconf` does, then MTU, addresses and routes. Adds
@@ -92,11 +134,42 @@ pub(crate) enum Command {
     /// Prints a line for each address and MTU that it changes, and for each change that it does not
     /// apply: DNS, hooks, another Table, addresses that a hook may have set, and the addresses, MTU
     /// and routes of an interface that was renamed or moved. `adit down` and `adit up` apply those.
-    Sync(ConfArgs),
+    Sync(FileArgs),
+    /// Make keys and a free address for a new peer, add it to the file and to the running interface,
+    /// and print the peer's own file
+    ///
+    /// The printed file has the peer's private key, which is stored nowhere else.
+    NewPeer(NewPeerArgs),
+    /// Add a peer that has keys to the file and to the running interface
+    Add(AddArgs),
+    /// Remove a peer from the file and from the running interface
+    Remove(RemoveArgs),
+    /// Edit a configuration file, check it, and apply it if the interface is up
+    ///
+    /// The editor is that of VISUAL or EDITOR, or else editor(1) or vi(1). It has a copy of the file.
+    /// A copy with mistakes is not taken: edit it again, or throw it away.
+    Edit(FileArgs),
+    /// Say what is wrong or unusual in a configuration file, without any rights
+    ///
+    /// Exits with 1 if `adit up` would refuse the file.
+    Check(ConfArgs),
     /// Print a configuration file without the keys that only `adit up` and wg-quick understand
     Strip(ConfArgs),
     /// Show interfaces: peers, transfer, offloads in force, drops by reason
     Show(ShowArgs),
+    /// Say why a peer does not connect, or why nothing goes through, and what to type next
+    ///
+    /// Looks at the interface, routes, firewall, clock and allowed IPs, has the process begin one
+    /// handshake, as the protocol allows it, and tells what came back and what that means.
+    #[command(after_help = AFTER_WHY_HELP)]
+    Why(WhyArgs),
+    /// Watch interfaces and peers live: rates, handshakes, drops by reason, threads
+    #[command(after_help = AFTER_TOP_HELP)]
+    Top(TopArgs),
+    /// Print the status in Prometheus's format, or serve it over HTTP
+    Metrics(MetricsArgs),
+    /// Print what happens to interfaces and peers, as it happens
+    Events(EventsArgs),
     /// Print a new private key
     Genkey,
     /// Print a new preshared key
@@ -113,7 +186,7 @@ pub(crate) enum Command {
     },
     /// Print a manual page, or write all of them to a directory
     Man {
-        /// The command of the page to print: `show` for adit-show(1); adit(1) by default
+        /// The command of the page to print: `show` for adit-show(8); adit(8) by default
         #[arg(value_name = "COMMAND", conflicts_with = "dir")]
         command: Option<String>,
         /// Write one page per command there instead of printing one
@@ -122,7 +195,9 @@ pub(crate) enum Command {
     },
 }
 
+// Clap leaves a group empty that has arguments of another struct: then it would never be there.
 #[derive(Args, Clone, Debug, Default)]
+#[group(args = ["interfaces"])]
 pub(crate) struct RunArgs {
     /// Name of the interface to create; `adit run` takes several, and one process serves them all
     #[arg(value_name = "INTERFACE", required = true, value_parser = interface_name)]
@@ -132,21 +207,32 @@ pub(crate) struct RunArgs {
     pub(crate) foreground: bool,
     /// Start no process: have the one that serves this interface serve the new ones, too
     #[arg(long, value_name = "INTERFACE", value_parser = interface_name,
-          conflicts_with_all = ["foreground", "disable_offload", "background", "die_with", "control_dir"])]
+          conflicts_with_all = ["foreground", "disable_offload", "background", "die_with", "control_dir",
+                                "status_group"])]
     pub(crate) join: Option<String>,
     /// Never use this offload: tun-tso, tun-uso, tun-tunnel, tun-gro-tcp, tun-gro-udp,
     /// tun-gro-tunnel, udp-gso or udp-gro; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) disable_offload: Vec<String>,
-    /// More than one is refused: see [`one_shard`]
-    #[arg(long, hide = true, value_name = "N", value_parser = one_shard)]
-    pub(crate) shards: Option<u16>,
+    #[command(flatten)]
+    pub(crate) threads: ThreadArgs,
+    /// Let the members of this group, a name or a number, read the status, which has no keys:
+    /// for `adit show`, `metrics`, `events` and `top` without root
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) status_group: Option<String>,
+    /// Keep all rights, for a debugger or where the sandbox is in the way: see SECURITY.md
+    #[arg(long, env = "ADIT_NO_SANDBOX", hide_env_values = true,
+          value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) no_sandbox: bool,
     /// Report readiness on standard output, then leave the terminal: for the background process
     #[arg(long, hide = true)]
     pub(crate) background: bool,
     /// End when the parent process, which must have this PID, ends
     #[arg(long, hide = true, value_name = "PID")]
     pub(crate) die_with: Option<i32>,
+    /// Go on with the interfaces of the process with this PID
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) take_over: Option<i32>,
     /// Put the sockets there instead of below /var/run, and remove the directory at the end
     #[arg(long, hide = true, value_name = "DIR")]
     pub(crate) control_dir: Option<PathBuf>,
@@ -161,7 +247,7 @@ impl RunArgs {
     }
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct ConfArgs {
     /// A file NAME.conf, or the NAME of an interface with its file in /etc/wireguard
     #[arg(value_name = "CONF|INTERFACE")]
@@ -169,9 +255,104 @@ pub(crate) struct ConfArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct UpArgs {
+pub(crate) struct FileArgs {
     #[command(flatten)]
     pub(crate) conf: ConfArgs,
+    /// Read the private key and preshared keys from this file, which has the form of a configuration
+    /// file and nothing but keys; by default from the systemd credential INTERFACE.keys, if there is
+    /// one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keys: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct TuneArgs {
+    /// An interface of the process
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    pub(crate) interface: String,
+    #[command(flatten)]
+    pub(crate) change: ThreadChange,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct ThreadChange {
+    /// Threads that process packets, at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) shards: Option<u16>,
+    /// Which of them process an interface
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<PolicyArg>,
+}
+
+#[derive(Args)]
+pub(crate) struct UpgradeArgs {
+    /// Replace the processes of these interfaces; without any, all processes of this user
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    pub(crate) interfaces: Vec<String>,
+    /// Leave those alone that run this very program
+    #[arg(long)]
+    pub(crate) if_replaced: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct NewPeerArgs {
+    #[command(flatten)]
+    pub(crate) conf: ConfArgs,
+    /// A name for the comment above the peer's section
+    #[arg(long, value_parser = one_line)]
+    pub(crate) name: Option<String>,
+    /// Where the peer finds this host; by default its address towards the Internet
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) endpoint: Option<Endpoint>,
+    /// What the peer sends through the tunnel; by default the networks of the interface's addresses
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = block)]
+    pub(crate) allowed_ips: Vec<Cidr>,
+    /// Name servers for the peer
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) dns: Vec<IpAddr>,
+    /// Print the file as a QR code, too, which WireGuard's apps for telephones read
+    #[arg(long)]
+    pub(crate) qr: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct AddArgs {
+    #[command(flatten)]
+    pub(crate) conf: ConfArgs,
+    /// The peer's public key
+    #[arg(value_name = "PUBLIC-KEY", value_parser = public_key)]
+    pub(crate) peer: PublicKey,
+    /// A name for the comment above the peer's section
+    #[arg(long, value_parser = one_line)]
+    pub(crate) name: Option<String>,
+    /// The peer's addresses; by default a free one of each network of the interface
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = block)]
+    pub(crate) allowed_ips: Vec<Cidr>,
+    /// Where the peer is
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) endpoint: Option<Endpoint>,
+    /// Seconds between keepalives
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) persistent_keepalive: Option<u16>,
+}
+
+#[derive(Args)]
+pub(crate) struct RemoveArgs {
+    #[command(flatten)]
+    pub(crate) conf: ConfArgs,
+    /// The peer's public key, or its name in the comment above its section
+    #[arg(value_name = "PEER")]
+    pub(crate) peer: String,
+}
+
+#[derive(Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) file: FileArgs,
+    /// Change nothing: print what would be done, as a script of `ip`, `wg` and `nft`
+    #[arg(long, conflicts_with_all = ["foreground", "join"])]
+    pub(crate) dry_run: bool,
     /// Stay until the tunnel ends, and take it down on SIGTERM and SIGINT
     #[arg(short, long)]
     pub(crate) foreground: bool,
@@ -182,17 +363,106 @@ pub(crate) struct UpArgs {
     /// Never use this offload (see `adit --help`); repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) disable_offload: Vec<String>,
-    /// More than one is refused: see [`one_shard`]
-    #[arg(long, hide = true, value_name = "N", value_parser = one_shard)]
-    pub(crate) shards: Option<u16>,
+    #[command(flatten)]
+    pub(crate) threads: ThreadArgs,
+    /// Keep all rights, for a debugger or where the sandbox is in the way: see SECURITY.md
+    #[arg(long, env = "ADIT_NO_SANDBOX", hide_env_values = true,
+          value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) no_sandbox: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct ShowArgs {
+    /// An interface; `all` of them, as without it; or `interfaces`, to print their names
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    pub(crate) interface: Option<String>,
+    /// Print only this, byte for byte as `wg show` does: public-key, private-key, listen-port,
+    /// fwmark, peers, preshared-keys, endpoints, allowed-ips, latest-handshakes, transfer,
+    /// persistent-keepalive or dump
+    #[arg(value_name = "FIELD", value_parser = field, requires = "interface", conflicts_with = "json")]
+    pub(crate) field: Option<Field>,
+    /// Print JSON; `errors` names the interfaces that could not be asked
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Only peers whose name has this in it, whose key begins with it, or whose endpoint or allowed
+    /// IPs are meant by this address
+    #[arg(long, value_name = "NAME|KEY|ADDRESS")]
+    pub(crate) peer: Option<String>,
+    /// The order of peers that have a line each
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) sort: Sort,
+    /// A block of lines for each peer, as `wg show`, or one line; `auto` is lines for more than 16
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) layout: Layout,
+    /// Print again and again, every so many seconds (2 if not said), with rates
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          require_equals = true, value_parser = seconds, conflicts_with_all = ["json", "field"])]
+    pub(crate) watch: Option<f64>,
+}
+
+/// How `adit show` prints peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Layout {
+    /// Lines where there are many peers
+    #[default]
+    Auto,
+    /// A block for each peer
+    Blocks,
+    /// A line for each peer
+    Lines,
+}
+
+#[derive(Args)]
+pub(crate) struct WhyArgs {
+    /// The interface
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    pub(crate) interface: String,
+    /// Only peers whose name has this in it, whose key begins with it, or whose endpoint or allowed
+    /// IPs are meant by this address; without it all, or eight, those without a session first
+    #[arg(value_name = "NAME|KEY|ADDRESS")]
+    pub(crate) peer: Option<String>,
+    /// An address behind the peer to try; by default one that the allowed IPs name alone
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) inside: Option<IpAddr>,
+    /// Seconds to wait for an answer; a second handshake message leaves after five
+    #[arg(long, value_name = "SECONDS", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=90))]
+    pub(crate) wait: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct TopArgs {
     /// Only this interface
     #[arg(value_name = "INTERFACE", value_parser = interface_name)]
     pub(crate) interface: Option<String>,
-    /// Print JSON; `errors` names the interfaces that could not be asked
+    /// The order of peers
+    #[arg(long, value_enum, default_value_t = Sort::Rx)]
+    pub(crate) sort: Sort,
+    /// Only peers whose name has this in it, whose key begins with it, or whose endpoint or allowed
+    /// IPs are meant by this address
+    #[arg(long, value_name = "NAME|KEY|ADDRESS")]
+    pub(crate) peer: Option<String>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub(crate) interval: f64,
+}
+
+#[derive(Args)]
+pub(crate) struct MetricsArgs {
+    /// Serve /metrics over HTTP at this address and port, as 127.0.0.1:9586, or at a UNIX socket,
+    /// as unix:/run/adit-metrics.sock
+    #[arg(long, value_name = "ADDRESS|unix:PATH")]
+    pub(crate) listen: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct EventsArgs {
+    /// Only this interface; without it all, those that come later included
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    pub(crate) interface: Option<String>,
+    /// Print each event as a line of JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -233,22 +503,45 @@ pub(crate) fn command_near(word: &str) -> Option<String> {
     Some(meant.to_owned())
 }
 
+fn field(name: &str) -> std::result::Result<Field, String> {
+    let field = Field::ALL.into_iter().find(|field| field.name() == name);
+    field.ok_or_else(|| format!("expected {}", Field::ALL.map(Field::name).join(", ")))
+}
+
+fn seconds(text: &str) -> std::result::Result<f64, String> {
+    let seconds = text.parse().ok();
+    let seconds = seconds.filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds, at least 0.1".into())
+}
+
 fn interface_name(name: &str) -> std::result::Result<String, String> {
     adit_ctl::config::check_name(name).map(|()| name.to_owned())
 }
 
-/// A TUN with several queues sends a flow to the queue on which userspace last wrote a packet of
-/// that flow (`tun_flow_update`). With a socket for each shard, the answers of a peer move its flows
-/// to another queue and shard, where they overtake waiting packets. Only a steering program prevents
-/// that, and there is none yet.
-fn one_shard(number: &str) -> std::result::Result<u16, String> {
-    match number.parse() {
-        Ok(1) => Ok(1),
-        Ok(0) | Err(_) => Err("expected 1".into()),
-        Ok(_) => Err("several shards reorder packets, because the kernel moves flows between the queues of a TUN: \
-                      only 1 is possible"
-            .into()),
+fn one_line(text: &str) -> std::result::Result<String, String> {
+    match text.chars().any(char::is_control) || text.trim().is_empty() {
+        true => Err("expected one line of text".into()),
+        false => Ok(text.trim().to_owned()),
     }
+}
+
+fn public_key(text: &str) -> std::result::Result<PublicKey, String> {
+    let key = adit_ctl::keys::public_from_base64(text);
+    key.ok_or_else(|| "expected 44 characters of base64, as `adit pubkey` prints them".into())
+}
+
+/// An address stands for itself.
+fn block(text: &str) -> std::result::Result<Cidr, String> {
+    let (ip, len) = match text.split_once('/') {
+        Some((ip, len)) => (ip, len.parse().ok()),
+        None => (text, Some(if text.contains(':') { 128 } else { 32 })),
+    };
+    let block = ip
+        .parse()
+        .ok()
+        .zip(len)
+        .and_then(|(ip, len)| Cidr::new(ip, len));
+    block.ok_or_else(|| "expected an address and a prefix length, such as 10.0.0.0/8".into())
 }
 
 /// Prints text to standard output. A reader that has closed the pipe has seen enough.
@@ -258,10 +551,4 @@ pub(crate) fn print(text: &[u8]) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result.context(|| "cannot write to standard output".into()),
     }
-}
-
-pub(crate) fn print_completions(shell: Shell) -> Result<()> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "adit", &mut script);
-    print(&script)
 }

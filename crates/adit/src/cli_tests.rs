@@ -37,15 +37,32 @@ fn a_slip_before_an_argument_is_noticed_in_short_commands_too() {
 }
 
 #[test]
-fn several_shards_are_refused_with_the_reason() {
+fn threads_are_set_by_flags_and_mistakes_are_explained() {
     for command in ["run", "up"] {
-        let parse =
-            |number| Cli::try_parse_from(["adit", command, "--shards", number, "wg0"]).map(drop);
-        assert!(parse("1").is_ok(), "{command}");
-        for number in ["2", "256", "65535"] {
-            let error = parse(number).expect_err(number).to_string();
-            assert!(error.contains("reorder packets"), "{error}");
+        let parse = |flag, value| {
+            Cli::try_parse_from(["adit", command, flag, value, "wg0"]).map_err(|e| e.to_string())
+        };
+        for (flag, value) in [
+            ("--shards", "2"),
+            ("--policy", "inline"),
+            ("--policy", "pipeline"),
+            ("--cpus", "0-3,8"),
+            ("--control-cpus", "1"),
+            ("--numa-node", "0"),
+        ] {
+            assert!(parse(flag, value).is_ok(), "{command} {flag} {value}");
         }
-        assert!(parse("0").is_err() && parse("two").is_err());
+        for (flag, value, said) in [
+            ("--shards", "0", "0 is not in 1..=1024"),
+            (
+                "--policy",
+                "fast",
+                "[possible values: auto, inline, pipeline]",
+            ),
+            ("--cpus", "first", "expected 0-3,8"),
+        ] {
+            let error = parse(flag, value).map(drop).expect_err(flag);
+            assert!(error.contains(said), "{error}");
+        }
     }
 }

@@ -28,14 +28,19 @@ pub(crate) fn private_key() -> Result<Secret> {
     filled.map(|()| key)
 }
 
+/// A new preshared key.
+pub(crate) fn preshared_key() -> Result<Secret> {
+    let mut filled = Ok(());
+    let key = keys::generate_preshared(|bytes| filled = fill_random(bytes));
+    filled.map(|()| key)
+}
+
 pub(crate) fn genkey() -> Result<()> {
     print_secret(&private_key()?)
 }
 
 pub(crate) fn genpsk() -> Result<()> {
-    let mut filled = Ok(());
-    let key = keys::generate_preshared(|bytes| filled = fill_random(bytes));
-    filled.and_then(|()| print_secret(&key))
+    print_secret(&preshared_key()?)
 }
 
 pub(crate) fn pubkey() -> Result<()> {
@@ -61,6 +66,12 @@ pub(crate) fn pubkey() -> Result<()> {
 }
 
 fn print_secret(key: &Secret) -> Result<()> {
+    warn_of_readers();
+    print_line(&keys::to_base64(key.bytes()))
+}
+
+/// Warns if standard output, which is about to get a secret, is a file that everybody may read.
+pub(crate) fn warn_of_readers() {
     if let Ok(stat) = fstat(std::io::stdout())
         && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
         && stat.st_mode & 0o007 != 0
@@ -69,7 +80,6 @@ fn print_secret(key: &Secret) -> Result<()> {
             "Warning: writing to world accessible file.\nConsider setting the umask to 077 and trying again."
         );
     }
-    print_line(&keys::to_base64(key.bytes()))
 }
 
 fn print_line(text: &str) -> Result<()> {

@@ -4,14 +4,25 @@
 // Printing panics where the reader has gone.
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
+mod check;
 mod cli;
+mod completions;
 mod demo;
+mod events;
 mod failure;
 mod keys;
 mod man;
+mod metrics;
 mod quick;
+mod resolver;
 mod run;
+mod seen;
 mod show;
+mod threads;
+mod top;
+mod upgrade;
+mod view;
+mod why;
 
 use std::process::ExitCode;
 
@@ -22,6 +33,16 @@ use cli::{Cli, Command};
 use failure::{Result, say};
 
 fn main() -> ExitCode {
+    // No command, since no person types it.
+    if std::env::args_os().nth(1).as_deref() == Some(resolver::ARGUMENT.as_ref()) {
+        return match resolver::serve() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                failure.report();
+                ExitCode::FAILURE
+            }
+        };
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -41,10 +62,10 @@ fn main() -> ExitCode {
             {
                 say!("There is no command {word}; perhaps `adit {meant}` is meant.");
             }
-            return if error.use_stderr() {
-                ExitCode::FAILURE
-            } else {
-                ExitCode::SUCCESS
+            return match error.use_stderr() {
+                true if word == "why" => ExitCode::from(why::NOT_LOOKED),
+                true => ExitCode::FAILURE,
+                false => ExitCode::SUCCESS,
             };
         }
     };
@@ -94,15 +115,26 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (None, None) => failure::bail!(Mistake, "nothing to do: see `adit --help`"),
         (Some(Command::Up(args)), _) => quick::up(&args).map(done),
         (Some(Command::Down(args)), _) => quick::down(&args).map(done),
+        (Some(Command::Upgrade(args)), _) => upgrade::upgrade(&args).map(done),
+        (Some(Command::Tune(args)), _) => run::tune(&args).map(done),
         (Some(Command::Save(args)), _) => quick::save(&args).map(done),
         (Some(Command::Sync(args)), _) => quick::sync(&args).map(done),
+        (Some(Command::NewPeer(args)), _) => quick::new_peer(&args).map(done),
+        (Some(Command::Add(args)), _) => quick::add(&args).map(done),
+        (Some(Command::Remove(args)), _) => quick::remove(&args).map(done),
+        (Some(Command::Edit(args)), _) => quick::edit(&args).map(done),
+        (Some(Command::Check(args)), _) => check::check(&args),
         (Some(Command::Strip(args)), _) => quick::strip(&args).map(done),
         (Some(Command::Show(args)), _) => show::show(&args).map(done),
+        (Some(Command::Why(args)), _) => why::why(&args),
+        (Some(Command::Top(args)), _) => top::top(&args).map(done),
+        (Some(Command::Metrics(args)), _) => metrics::metrics(&args).map(done),
+        (Some(Command::Events(args)), _) => events::events(&args).map(done),
         (Some(Command::Genkey), _) => keys::genkey().map(done),
         (Some(Command::Genpsk), _) => keys::genpsk().map(done),
         (Some(Command::Pubkey), _) => keys::pubkey().map(done),
         (Some(Command::Demo(args)), _) => demo::demo(&args).map(done),
-        (Some(Command::Completions { shell }), _) => cli::print_completions(shell).map(done),
+        (Some(Command::Completions { shell }), _) => completions::print(shell).map(done),
         (Some(Command::Man { dir: Some(dir), .. }), _) => man::write_to(dir).map(done),
         (Some(Command::Man { command, .. }), _) => man::print(command.as_deref()).map(done),
     }

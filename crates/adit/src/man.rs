@@ -5,14 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use adit_ctl::status;
-use adit_engine::{DropReason, IgnoredKind};
+use adit_engine::{DropReason, IgnoredKind, PassedKind};
 use adit_io::{IcmpKind, Offloads};
-use adit_proto::{HandshakeStats, Refusal};
+use adit_proto::{FailureReason, HandshakeStats, Refusal};
 use clap::{Command, CommandFactory};
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 use crate::cli::{self, Cli};
 use crate::failure::{Context, Result, bail};
+use crate::why;
 
 #[cfg(test)]
 #[path = "man_tests.rs"]
@@ -23,16 +24,21 @@ const CONFIGURATION: (&str, &str) = (
     "/etc/wireguard/INTERFACE.conf",
     "The configuration for `adit up`, in wg-quick's format; see wg(8) and wg-quick(8).",
 );
+const CREDENTIAL: (&str, &str) = (
+    "/etc/credstore/INTERFACE.keys",
+    "Keys that the unit `adit@INTERFACE` adds to the configuration.",
+);
 const CONTROL_SOCKET: (&str, &str) = (
     "/var/run/wireguard/INTERFACE.sock",
     "The control socket, for `wg`. Only root may use it, because it returns the private key.",
 );
 const STATUS_SOCKET: (&str, &str) = (
     "/run/adit/INTERFACE.sock",
-    "The status socket, for `adit show`. It returns neither private nor preshared keys.",
+    "The status socket, for `adit show`, `top`, `metrics` and `events`. It returns neither private nor preshared keys. Root \
+     may use it, and the group that `--status-group` names.",
 );
 
-/// Prints a page: that of a command, or adit(1).
+/// Prints a page: that of a command, or adit(8).
 pub(crate) fn print(command: Option<&str>) -> Result<()> {
     let name = command.map_or_else(|| "adit".to_owned(), |command| format!("adit-{command}"));
     let Some((_, page)) = pages().into_iter().find(|(known, _)| *known == name) else {
@@ -51,7 +57,7 @@ pub(crate) fn write_to(dir: PathBuf) -> Result<()> {
     let write = || -> io::Result<()> {
         std::fs::create_dir_all(&dir)?;
         for (name, page) in pages() {
-            std::fs::write(Path::new(&dir).join(format!("{name}.1")), page)?;
+            std::fs::write(Path::new(&dir).join(format!("{name}.8")), page)?;
         }
         Ok(())
     };
@@ -71,7 +77,9 @@ fn pages() -> Vec<(String, String)> {
         let name = command.get_display_name().unwrap_or("adit").to_owned();
         let mut page = Vec::new();
         // Writing to memory does not fail.
-        let _ = clap_mangen::Man::new(command).render(&mut page);
+        let _ = clap_mangen::Man::new(command)
+            .section("8")
+            .render(&mut page);
         let page = String::from_utf8_lossy(&page).into_owned() + &sections(&name).render();
         (name, page)
     })
@@ -106,17 +114,63 @@ fn sections(name: &str) -> Roff {
             );
             see_also(
                 &mut roff,
-                "adit-up(1), adit-show(1), wg(8), wg-quick(8), ip-link(8)",
+                "adit-up(8), adit-show(8), wg(8), wg-quick(8), ip-link(8)",
             );
         }
         "adit-show" => show(&mut roff),
-        "adit-up" | "adit-down" | "adit-save" | "adit-sync" | "adit-strip" => {
-            list(&mut roff, "FILES", [CONFIGURATION]);
-            see_also(&mut roff, "adit(1), adit-show(1), wg(8), wg-quick(8)");
+        "adit-events" => events(&mut roff),
+        "adit-why" => why(&mut roff),
+        "adit-metrics" => metrics(&mut roff),
+        "adit-up" => {
+            keys(&mut roff);
+            list(&mut roff, "FILES", [CONFIGURATION, CREDENTIAL]);
+            see_also(
+                &mut roff,
+                "adit(8), adit-show(8), wg(8), wg-quick(8), systemd.exec(5)",
+            );
         }
-        _ => see_also(&mut roff, "adit(1), wg(8)"),
+        "adit-new-peer" => {
+            list(&mut roff, "FILES", [CONFIGURATION]);
+            let examples = [
+                (
+                    "adit new-peer wg0 --name phone --qr",
+                    "Prints a file and its code for a telephone, which may use the networks of wg0.",
+                ),
+                (
+                    "adit new-peer wg0 --allowed-ips 0.0.0.0/0,::/0 --dns 10.0.0.1 > laptop.conf",
+                    "Makes a file for a laptop that sends everything through wg0.",
+                ),
+            ];
+            list(&mut roff, "EXAMPLES", examples);
+            see_also(&mut roff, "adit(8), adit-add(8), adit-remove(8), wg(8)");
+        }
+        "adit-down" | "adit-save" | "adit-sync" | "adit-strip" | "adit-add" | "adit-remove"
+        | "adit-edit" | "adit-check" => {
+            list(&mut roff, "FILES", [CONFIGURATION]);
+            see_also(
+                &mut roff,
+                "adit(8), adit-show(8), adit-why(8), wg(8), wg-quick(8)",
+            );
+        }
+        _ => see_also(&mut roff, "adit(8), wg(8)"),
     }
     roff
+}
+
+fn keys(roff: &mut Roff) {
+    roff.control("SH", ["KEYS IN A FILE OF THEIR OWN"]);
+    paragraph(
+        roff,
+        "`--keys` names a file with secret keys that the configuration file does not have. It has the form of a \
+         configuration file: `PrivateKey` in `[Interface]`, and for each peer with a preshared key a `[Peer]` with \
+         `PublicKey` and `PresharedKey`. Anything else in it is refused, and so is a key that stands in both files. Keys \
+         from it are never written to the configuration file.",
+    );
+    paragraph(
+        roff,
+        "Without `--keys`, it is the credential `INTERFACE.keys` of the service, if there is one that is not empty. The \
+         unit `adit@INTERFACE` loads it from /etc/credstore. Other commands find it while that unit runs.",
+    );
 }
 
 fn diagnostics(roff: &mut Roff) {
@@ -128,7 +182,7 @@ fn diagnostics(roff: &mut Roff) {
          ICMP errors that come back. The line names the address of the other end, and the public key of the peer where \
          that is known. An event that repeats within a second has one line, with a count. In a flood from many addresses \
          a few addresses have lines, and the others are counted together.",
-        "`adit show` has counters for all of this at any level; adit-show(1) explains them. A private or preshared key is \
+        "`adit show` has counters for all of this at any level; adit-show(8) explains them. A private or preshared key is \
          never logged.",
         "A handshake message is refused for one of these reasons:",
     ] {
@@ -151,6 +205,7 @@ fn show(roff: &mut Roff) {
     }
     let offloads = Offloads::NAMES.into_iter().zip(Offloads::EXPLANATIONS);
     list(roff, "OFFLOADS", offloads);
+    list(roff, "SANDBOX", adit_sandbox::Parts::EXPLAINED);
     let drops = DropReason::ALL.iter();
     list(
         roff,
@@ -162,6 +217,12 @@ fn show(roff: &mut Roff) {
         roff,
         "IGNORED PACKETS",
         ignored.map(|one| (one.name(), one.explanation())),
+    );
+    let passed = PassedKind::ALL.iter();
+    list(
+        roff,
+        "PACKETS THAT PASSED",
+        passed.map(|one| (one.name(), one.explanation())),
     );
     let icmp = IcmpKind::ALL.iter();
     list(
@@ -176,14 +237,39 @@ fn show(roff: &mut Roff) {
         "HANDSHAKES",
         handshakes.map(|(name, _, text)| (name, text)),
     );
+    let failures = FailureReason::ALL.iter();
+    list(
+        roff,
+        "FAILURES",
+        failures.map(|one| (one.name(), one.explanation())),
+    );
+    roff.control("SH", ["NAMES"]);
+    paragraph(
+        roff,
+        "A comment in the wg-quick file that `adit up` or `adit sync` reads is the name of a peer: above `[Peer]`, behind \
+         it or right below it, as wg-easy, wireguard-install and PiVPN write it; or `# Name = alice` or \
+         `# friendly_name = alice` anywhere in the section.",
+    );
     list(roff, "FILES", [STATUS_SOCKET, CONTROL_SOCKET]);
     list(
         roff,
         "EXAMPLES",
         [
             (
+                "adit show wg0 --peer alice",
+                "The peers whose name contains `alice`, in any case.",
+            ),
+            (
+                "adit show --watch=1 --layout lines --sort rx",
+                "A line for each peer, every second, with rates; who sends most comes first.",
+            ),
+            (
                 "adit show",
                 "Every userspace WireGuard interface of this network namespace's host.",
+            ),
+            (
+                "adit show wg0 latest-handshakes",
+                "One field, byte for byte as `wg show wg0 latest-handshakes` prints it.",
             ),
             (
                 "adit show wg0 --json | jq .interfaces[0].engine.drops",
@@ -191,7 +277,108 @@ fn show(roff: &mut Roff) {
             ),
         ],
     );
-    see_also(roff, "adit(1), wg(8)");
+    see_also(roff, "adit(8), wg(8)");
+}
+
+fn events(roff: &mut Roff) {
+    roff.control("SH", ["JSON"]);
+    paragraph(
+        roff,
+        "`adit events --json` prints one object a line. Fields and kinds may be added under the same `schema`; that one is \
+         removed or means something else makes it 2. A reader that is too slow misses events, and learns how many.",
+    );
+    for (name, text) in status::event_fields() {
+        item(roff, name, text);
+    }
+    list(roff, "EVENTS", status::EventKind::EXPLAINED.iter().copied());
+    list(roff, "FILES", [STATUS_SOCKET]);
+    list(
+        roff,
+        "EXAMPLES",
+        [
+            (
+                "adit events --json | jq -r 'select(.event == \"unknown_peer\").peer'",
+                "The keys of those who knock and are no peers.",
+            ),
+            (
+                "echo events | socat -t 3600 - UNIX-CONNECT:/run/adit/wg0.sock",
+                "The same lines without this command.",
+            ),
+        ],
+    );
+    see_also(roff, "adit(1), adit-show(1)");
+}
+
+fn why(roff: &mut Roff) {
+    list(
+        roff,
+        "CAUSES",
+        why::causes::Cause::EXPLAINED.iter().copied(),
+    );
+    roff.control("SH", ["JSON"]);
+    paragraph(
+        roff,
+        "`adit why --json` prints one object. Fields and causes may be added under the same `schema`; that one is removed or \
+         means something else makes it 2.",
+    );
+    for (path, text) in why::FIELDS {
+        item(roff, path, text);
+    }
+    roff.control("SH", ["OTHER IMPLEMENTATIONS"]);
+    paragraph(
+        roff,
+        "Of an interface that another userspace WireGuard serves, only its configuration and its latest handshakes can be \
+         seen. A packet to an address inside begins the handshake there. Without root, none is begun.",
+    );
+    list(roff, "FILES", [STATUS_SOCKET, CONTROL_SOCKET]);
+    list(
+        roff,
+        "EXAMPLES",
+        [
+            (
+                "adit why wg0",
+                "Looks at each peer, or at the eight that need it most.",
+            ),
+            (
+                "adit why wg0 alice --inside 10.9.0.80",
+                "Looks at one peer, and asks a host behind it.",
+            ),
+            (
+                "adit why wg0 --json | jq -r '.peers[].findings[0].cause'",
+                "The most likely cause of each peer.",
+            ),
+        ],
+    );
+    see_also(
+        roff,
+        "adit(8), adit-show(8), adit-check(8), adit-events(8), wg(8)",
+    );
+}
+
+fn metrics(roff: &mut Roff) {
+    roff.control("SH", ["METRICS"]);
+    paragraph(
+        roff,
+        "`wireguard_sent_bytes_total`, `wireguard_received_bytes_total` and `wireguard_latest_handshake_seconds` have the \
+         names and labels of prometheus_wireguard_exporter; `friendly_name` is the name of adit-show(8). What begins with \
+         `adit_` has the reasons and results of adit-show(8) as labels. `adit_interface_answers` is 0 for an interface \
+         whose process does not answer, or does not answer this user.",
+    );
+    paragraph(
+        roff,
+        "It needs no root: a member of the group that the process of an interface was given with `--status-group` or \
+         ADIT_STATUS_GROUP may read the status. At most 16 connections are answered at a time.",
+    );
+    list(roff, "FILES", [STATUS_SOCKET]);
+    list(
+        roff,
+        "EXAMPLES",
+        [(
+            "adit metrics --listen 127.0.0.1:9586",
+            "What Prometheus scrapes with `targets: [localhost:9586]`.",
+        )],
+    );
+    see_also(roff, "adit(8), adit-show(8)");
 }
 
 /// A section with an item for each name.

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Engine, Interface, NoAnswer, Peer, StatusReport};
+use adit_ctl::status::{
+    Batches, Engine, Failure, Interface, NoAnswer, Peer, StatusReport, Trains, Waiting,
+};
 use serde_json::Value;
 
 use super::*;
@@ -20,11 +22,20 @@ fn full_document() -> StatusReport {
         version: String::new(),
         aead: String::new(),
         shards: 1,
+        max_shards: Some(1),
+        pid: 1,
+        started: 1,
+        cpu_milliseconds: BTreeMap::new(),
         offloads: Offloads::NAMES.map(|name| (name.to_owned(), true)).into(),
+        sandbox: adit_sandbox::parts()
+            .iter()
+            .map(|(name, on)| (name.to_owned(), on))
+            .collect(),
         tx_udp_segmentation: Some(true),
         refused: vec![String::new()],
         drops: counters(DropReason::ALL.iter().map(|one| one.name()).collect()),
         ignored: counters(IgnoredKind::ALL.iter().map(|one| one.name()).collect()),
+        passed: counters(PassedKind::ALL.iter().map(|one| one.name()).collect()),
         icmp_errors: counters(IcmpKind::ALL.iter().map(|one| one.name()).collect()),
         handshakes: counters(
             HandshakeStats::default()
@@ -32,9 +43,25 @@ fn full_document() -> StatusReport {
                 .map(|(name, ..)| name)
                 .collect(),
         ),
+        policy: some(),
+        outbound: Some(Batches::default()),
+        inbound: Some(Batches::default()),
+        sent_trains: Some(Trains::default()),
+        received_trains: Some(Trains::default()),
+        waiting: Some(Waiting::default()),
     };
     let peer = Peer {
         public_key: String::new(),
+        name: some(),
+        state: some(),
+        last_attempt: Some(1),
+        unanswered: Some(1),
+        last_failure: Some(Failure {
+            at: 1,
+            reason: String::new(),
+        }),
+        handshake_microseconds: Some(1),
+        path_mtu: Some(1),
         has_preshared_key: true,
         preshared_key: some(),
         endpoint: some(),
@@ -66,7 +93,12 @@ fn full_document() -> StatusReport {
 fn names(value: &Value, path: &str, documented: &[String], into: &mut Vec<String>) {
     match value {
         Value::Object(object) => {
-            let is_map = documented.iter().any(|field| field == path) && !path.ends_with("engine");
+            let is_documented = |path: &str| documented.iter().any(|field| field == path);
+            // The fields of a structure are documented, the entries of a map are not.
+            let is_structure = object
+                .keys()
+                .any(|name| is_documented(&format!("{path}.{name}")));
+            let is_map = is_documented(path) && !is_structure;
             for (name, value) in object {
                 match (is_map, path) {
                     (true, _) => into.push(name.clone()),
@@ -96,7 +128,10 @@ fn every_field_and_counter_of_the_json_stands_in_the_page() {
     let json = serde_json::to_value(full_document()).expect("JSON");
     let mut all = Vec::new();
     names(&json, "", &documented, &mut all);
-    let counters = DropReason::ALL.len() + IgnoredKind::ALL.len() + IcmpKind::ALL.len();
+    let counters = DropReason::ALL.len()
+        + IgnoredKind::ALL.len()
+        + PassedKind::ALL.len()
+        + IcmpKind::ALL.len();
     assert!(all.len() > counters + 40, "{all:?}");
     for name in &all {
         assert!(
@@ -108,6 +143,19 @@ fn every_field_and_counter_of_the_json_stands_in_the_page() {
     for path in documented {
         assert!(all.contains(&path), "there is no {path}");
     }
+}
+
+#[test]
+fn every_cause_and_field_of_why_stands_in_its_page() {
+    let page = page("adit-why");
+    let causes = why::causes::Cause::EXPLAINED.iter();
+    for (name, _) in causes.chain(why::FIELDS) {
+        assert!(
+            page.contains(&format!(".TP\n\\fB{name}\\fR\n")),
+            "{name} is missing"
+        );
+    }
+    assert!(page.contains("Exit status: 0 it works, 1 something is wrong, 2 wrong usage"));
 }
 
 #[test]
@@ -138,8 +186,8 @@ fn each_command_has_a_page_with_a_name_and_what_to_see_also() {
 fn pages_are_written_to_a_directory_that_is_made() {
     let dir = std::env::temp_dir().join(format!("adit-man-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
-    write_to(dir.join("man1")).expect("written");
-    let written = std::fs::read_to_string(dir.join("man1/adit-show.1")).expect("a page");
+    write_to(dir.join("man8")).expect("written");
+    let written = std::fs::read_to_string(dir.join("man8/adit-show.8")).expect("a page");
     assert!(written.contains("no_route"));
     std::fs::remove_dir_all(&dir).expect("removed");
 }

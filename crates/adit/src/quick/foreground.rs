@@ -3,53 +3,53 @@
 //!
 //! 1. bring the tunnel up; its process ends with this one, however that ends;
 //! 2. tell the service manager;
-//! 3. wait for a signal or for the end of the tunnel's process; as PID 1, bury what others leave;
+//! 3. wait for a signal or for the end of the tunnel's process; as PID 1, bury what others leave; on
+//!    SIGUSR2, of `adit upgrade`, start the program that stands where this one was started from, which
+//!    goes on in place of the tunnel's process, and then become that program, too;
 //! 4. take the tunnel down, or, after the process failed, leave what keeps traffic from leaving in
 //!    clear.
 
 use std::io::IsTerminal;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 use adit_ctl::config::Table;
 use adit_netlink::Netlink;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait, waitpid};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use super::{Quick, down, has_default, programs, sync};
-use crate::cli::{RunArgs, UpArgs};
+use super::{Quick, down, has_default, programs, sync, watchdog};
+use crate::cli::{FileArgs, RunArgs, UpArgs};
 use crate::failure::{Context, Failure, Result, say};
 use crate::run;
 
+/// In the environment of a process that became another program: its PID and the tunnel's process.
+const UPGRADED: &str = "ADIT_UPGRADED";
+
 pub(super) fn up(args: &UpArgs) -> Result<()> {
     // Before there is anything that they could tell of.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD])
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2, SIGCHLD])
         .context(|| "cannot catch signals".into())?;
-    let (mut quick, netlink) = Quick::prepare(args)?;
-    let name = quick.name.clone();
-    tell(&format!("STATUS=Bringing up {name}"));
-    let daemon = run::start_in_background(&RunArgs {
-        die_with: Some(rustix::process::getpid().as_raw_pid()),
-        ..quick.process(args)
-    })?;
-    let daemon = Pid::from_child(&daemon);
-    if let Err(failure) = quick.bring_up_or_undo(&netlink) {
-        let asked = |signal| [SIGTERM, SIGINT].contains(&signal);
-        if !signals.pending().any(asked) {
-            return Err(failure);
-        }
-        // After a stop request, remains of an earlier run are removed, too.
-        if quick.path.is_file() {
-            let _ = down(&args.conf);
-        }
+    let begun = match upgraded() {
+        Some(daemon) => Some((Quick::load(&args.file)?, super::open_netlink()?, daemon)),
+        None => begin(args, &mut signals)?,
+    };
+    let Some((mut quick, netlink, mut daemon)) = begun else {
         return Ok(());
-    }
+    };
+    let name = quick.name.clone();
     // Signals interrupt nothing from now on; they are heard here.
     quick.interrupted = Arc::default();
     let mut full = quick.routes_everything();
     tell(&format!("READY=1\nSTATUS={name} is up"));
+    watchdog::start(&name);
+    // One may have ended while this process became another program.
+    if let Some(status) = bury(daemon) {
+        return quick.has_ended(&netlink, status, full);
+    }
 
     for signal in &mut signals {
         match signal {
@@ -58,9 +58,16 @@ pub(super) fn up(args: &UpArgs) -> Result<()> {
                     return quick.has_ended(&netlink, status, full);
                 }
             }
+            SIGUSR2 => match quick.upgrade(args, daemon) {
+                Ok(new) => {
+                    daemon = new;
+                    quick.become_new_program(&args.file, daemon).report();
+                }
+                Err(failure) => say!("adit: {name} is not upgraded: {failure}"),
+            },
             // A pipe cannot be read again.
             SIGHUP if !std::io::stdin().is_terminal() && quick.path.is_file() => {
-                match sync(&args.conf) {
+                match sync(&args.file) {
                     Ok(()) => say!("adit: applied {}", quick.path.display()),
                     Err(failure) => failure.report(),
                 }
@@ -76,8 +83,56 @@ pub(super) fn up(args: &UpArgs) -> Result<()> {
     quick.end(&netlink, daemon)
 }
 
+/// Brings the tunnel up. `None` if a signal asked for its end meanwhile.
+fn begin(args: &UpArgs, signals: &mut Signals) -> Result<Option<(Quick, Netlink, Pid)>> {
+    let (quick, netlink) = Quick::prepare(args)?;
+    tell(&format!("STATUS=Bringing up {}", quick.name));
+    let daemon = run::start_in_background(&RunArgs {
+        die_with: Some(rustix::process::getpid().as_raw_pid()),
+        ..quick.process(args)
+    })?;
+    let daemon = Pid::from_child(&daemon);
+    if let Err(failure) = quick.bring_up_or_undo(&netlink) {
+        let asked = |signal| [SIGTERM, SIGINT].contains(&signal);
+        if !signals.pending().any(asked) {
+            return Err(failure);
+        }
+        // After a stop request, remains of an earlier run are removed, too.
+        if quick.path.is_file() {
+            let _ = down(&args.file);
+        }
+        return Ok(None);
+    }
+    Ok(Some((quick, netlink, daemon)))
+}
+
+/// The tunnel's process, when this process was another version of this program before: a child of
+/// this process, as that version said.
+fn upgraded() -> Option<Pid> {
+    let known = std::env::var(UPGRADED).ok()?;
+    let (own, daemon) = known.split_once(' ')?;
+    // A hook inherits it, and may start another tunnel.
+    let is_meant = own == std::process::id().to_string();
+    daemon
+        .parse()
+        .ok()
+        .filter(|_| is_meant)
+        .and_then(Pid::from_raw)
+}
+
+/// The program that stands where this one was started from, perhaps a newer one.
+fn program() -> Result<PathBuf> {
+    let failed = || "cannot find the program".to_owned();
+    let path = std::fs::read_link("/proc/self/exe").context(failed)?;
+    let text = path.to_string_lossy();
+    // So the kernel says that the file was replaced.
+    Ok(text
+        .strip_suffix(" (deleted)")
+        .map_or(path.clone(), PathBuf::from))
+}
+
 /// Tells the service manager. The tunnel works without it.
-fn tell(state: &str) {
+pub(super) fn tell(state: &str) {
     if let Err(error) = run::notify_systemd(state) {
         say!("adit: cannot notify the service manager: {error}");
     }
@@ -100,6 +155,44 @@ impl Quick {
     fn routes_everything(&self) -> bool {
         let status = self.ask();
         self.config.interface.table == Table::Auto && status.is_ok_and(|it| has_default(&it))
+    }
+
+    /// Has a new process go on in place of the tunnel's process. If that fails, the old one goes on.
+    fn upgrade(&self, args: &UpArgs, daemon: Pid) -> Result<Pid> {
+        let new = RunArgs {
+            die_with: Some(rustix::process::getpid().as_raw_pid()),
+            take_over: Some(daemon.as_raw_pid()),
+            ..self.process(args)
+        };
+        let aead = std::env::var("ADIT_AEAD").ok();
+        let environment: Vec<_> = aead
+            .map(|it| ("ADIT_AEAD".into(), it))
+            .into_iter()
+            .collect();
+        let child = run::start_program(&program()?, &new, &environment)?;
+        Ok(Pid::from_child(&child))
+    }
+
+    /// Becomes the new program, in this very process, which the service manager and the tunnel's
+    /// process know. If that fails, this one goes on.
+    fn become_new_program(&self, file: &FileArgs, daemon: Pid) -> Failure {
+        // The new one reads the file, and must not fail.
+        let read = match self.path.is_file() {
+            true => Self::load(file).map(drop),
+            false => Err(Failure::State("its configuration came from a pipe".into())),
+        };
+        let exec: Result<()> = read.and_then(|()| {
+            let mut command = Command::new(program()?);
+            let mut args = std::env::args_os();
+            command.arg0(args.next().unwrap_or_else(|| "adit".into()));
+            let known = format!("{} {}", std::process::id(), daemon.as_raw_pid());
+            Err(command.args(args).env(UPGRADED, known).exec()).context(|| "cannot start it".into())
+        });
+        let why = exec.err().unwrap_or(Failure::Reported);
+        Failure::State(format!(
+            "{}: the tunnel has the new program, and the process that watches over it keeps the old one: {why}",
+            self.name
+        ))
     }
 
     /// Does what `down` does. This process ends in any case, so nothing that fails keeps the rest

@@ -10,11 +10,17 @@
 //! 6. routes to the allowed IPs that are in force, policy routing and firewall for default routes;
 //! 7. PostUp hooks.
 
+mod addresses;
+mod dry_run;
+mod edit;
 mod endpoint;
 mod foreground;
+mod keys;
+mod peers;
 mod programs;
 mod routing;
 mod sync;
+mod watchdog;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -43,10 +49,12 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::cli::{self, ConfArgs, RunArgs, UpArgs};
+use crate::cli::{self, ConfArgs, FileArgs, RunArgs, UpArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::run;
+pub(crate) use edit::edit;
 use endpoint::Retries;
+pub(crate) use peers::{add, new_peer, remove};
 use routing::Planned;
 
 /// The kernel has no IPv6 on an interface with less.
@@ -61,6 +69,8 @@ struct Quick {
     name: String,
     path: PathBuf,
     config: Config,
+    /// Secrets of the configuration that are not in that file.
+    kept: keys::Kept,
     /// Set by SIGINT, SIGTERM and SIGHUP.
     interrupted: Arc<AtomicBool>,
     /// A killed run left everything blocked that would go through its tunnel: this one must not
@@ -69,6 +79,9 @@ struct Quick {
 }
 
 pub(crate) fn up(args: &UpArgs) -> Result<()> {
+    if args.dry_run {
+        return dry_run::print(args);
+    }
     require_rights()?;
     // When PID 1 of a container ends, so does all that it started.
     if args.join.is_none() && (args.foreground || std::process::id() == 1) {
@@ -82,7 +95,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<()> {
     quick.bring_up_or_undo(&netlink)
 }
 
-pub(crate) fn down(args: &ConfArgs) -> Result<()> {
+pub(crate) fn down(args: &FileArgs) -> Result<()> {
     require_rights()?;
     let quick = Quick::load_with_mistakes(args)?;
     let interface = &quick.config.interface;
@@ -127,14 +140,14 @@ pub(crate) fn down(args: &ConfArgs) -> Result<()> {
     quick.hooks(&interface.post_down)
 }
 
-pub(crate) fn save(args: &ConfArgs) -> Result<()> {
+pub(crate) fn save(args: &FileArgs) -> Result<()> {
     require_rights()?;
     let quick = Quick::load_with_mistakes(args)?;
     quick.save(&open_netlink()?, &quick.status()?)
 }
 
 /// Applies a changed file to a running interface; peers that stay as they are notice nothing.
-pub(crate) fn sync(args: &ConfArgs) -> Result<()> {
+pub(crate) fn sync(args: &FileArgs) -> Result<()> {
     require_rights()?;
     Quick::load(args)?.sync(&open_netlink()?)
 }
@@ -201,14 +214,14 @@ fn has_default(status: &DeviceStatus) -> bool {
 impl Quick {
     /// Finds what can be found wrong before anything is started.
     fn prepare(args: &UpArgs) -> Result<(Self, Netlink)> {
-        let quick = Self::load(&args.conf)?;
+        let quick = Self::load(&args.file)?;
         let name = &quick.name;
         routing::table_number(&quick.config.interface.table)
             .context(|| quick.path.display().to_string())?;
         quick.check_stated_mtu()?;
         let netlink = open_netlink()?;
         if netlink.link(name).is_ok() {
-            let conf = &args.conf.conf;
+            let conf = &args.file.conf.conf;
             bail!(
                 State,
                 "`{name}` already exists: `adit down {conf}` takes it down if Adit runs it"
@@ -221,11 +234,13 @@ impl Quick {
     fn process(&self, args: &UpArgs) -> RunArgs {
         RunArgs {
             disable_offload: args.disable_offload.clone(),
+            threads: args.threads.clone(),
+            no_sandbox: args.no_sandbox,
             ..RunArgs::new(&self.name)
         }
     }
 
-    fn load(args: &ConfArgs) -> Result<Self> {
+    fn load(args: &FileArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
         for warning in &quick.config.warnings {
             say!("Warning: {warning}");
@@ -237,7 +252,7 @@ impl Quick {
     }
 
     /// The file may have been edited since. `up` has already printed the warnings.
-    fn load_with_mistakes(args: &ConfArgs) -> Result<Self> {
+    fn load_with_mistakes(args: &FileArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
         for mistake in mistakes.0 {
             say!("Warning: {mistake}");
@@ -245,10 +260,12 @@ impl Quick {
         Ok(quick)
     }
 
-    fn parse(args: &ConfArgs) -> Result<(Self, config::Errors)> {
-        let (path, name) = config::locate(&args.conf).map_err(Failure::Mistake)?;
-        let (config, mistakes) =
+    fn parse(args: &FileArgs) -> Result<(Self, config::Errors)> {
+        let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
+        let (mut config, mut mistakes) =
             Config::salvage(&path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
+        let (kept, wrong) = keys::add(&mut config, args.keys.as_deref(), &name);
+        mistakes.0.extend(wrong);
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, interrupted.clone())
@@ -258,6 +275,7 @@ impl Quick {
             name,
             path,
             config,
+            kept,
             interrupted,
             blocked: Cell::new(false),
         };
@@ -296,6 +314,8 @@ impl Quick {
             replace_peers: false,
             ..self.config.to_change(&endpoints)
         })?;
+        self.name_peers(false);
+        self.name_endpoints();
         // A hook may have set more than the file.
         let status = self.status()?;
         let mark = self.mark(netlink, &status, &orphans)?;
@@ -330,6 +350,33 @@ impl Quick {
         self.hooks(&interface.post_up)?;
         self.blocked.set(false);
         Ok(())
+    }
+
+    /// Tells the process the names that comments of the file give peers; `always` also if there are
+    /// none. Nothing depends on them, and other implementations have no names.
+    fn name_peers(&self, always: bool) {
+        let peers = self.config.peers.iter();
+        let names = || {
+            peers
+                .clone()
+                .filter_map(|peer| Some((peer.public_key, peer.name.as_deref()?)))
+        };
+        if always || names().next().is_some() {
+            let client = Client::connect(&self.name);
+            _ = client.map(|mut client| client.name_peers(names()));
+        }
+    }
+
+    /// Tells the process which endpoints are names, which it looks up again when they are needed.
+    /// Other implementations do not.
+    fn name_endpoints(&self) {
+        let named = || {
+            (self.config.peers.iter())
+                .filter_map(|peer| Some((peer.public_key, peer.endpoint.as_ref()?)))
+                .filter(|(_, endpoint)| endpoint.numeric().is_none())
+        };
+        let client = Client::connect(&self.name);
+        _ = client.map(|mut client| client.name_endpoints(named(), true));
     }
 
     /// The part of [`Self::check_mtu`] that needs only the file.
@@ -685,6 +732,10 @@ impl Quick {
         for file in [socket.with_extension("name"), socket, status] {
             let _ = fs::remove_file(file);
         }
+        let hand_over = Path::new(status::DIR).join(run::hand_over::DIR);
+        run::hand_over::remove_dead(&hand_over);
+        // The last one takes the directory along.
+        let _ = fs::remove_dir(hand_over);
     }
 
     /// DNS, policy routing, firewall.
@@ -702,6 +753,9 @@ impl Quick {
             return;
         }
         let _ = fs::remove_file(self.memory());
+        // Where its peers were, as a killed process leaves it to the next one.
+        let peers = Path::new(status::DIR).join(format!("{}.peers", self.name));
+        let _ = fs::remove_file(peers);
         let firewall = routing::unset_firewall(&self.name);
         if interface.table == Table::Auto {
             match status {
@@ -723,26 +777,36 @@ impl Quick {
             .context(|| format!("cannot save {}", self.name))?;
         let addresses = routing::addresses(netlink, link.index, &self.config.interface.addresses)?;
         let mtu = self.config.interface.mtu.and(u16::try_from(link.mtu).ok());
-        let text = config::save(&read(&self.path)?, status, &addresses, mtu);
+        let text = config::save(
+            &read(&self.path)?,
+            &self.kept.strip(status.clone()),
+            &addresses,
+            mtu,
+        );
 
-        // The file itself, not a link to it.
-        let failed = || format!("cannot write {}", self.path.display());
-        let path = fs::canonicalize(&self.path).context(failed)?;
-        let temporary = path.with_extension("conf.tmp");
-        let mut options = fs::OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)
-            .context(failed)?;
-        let written = file
-            .write_all(text.as_bytes())
-            .and_then(|()| file.sync_all());
-        let moved = written.and_then(|()| fs::rename(&temporary, &path));
-        moved
-            .inspect_err(|_| drop(fs::remove_file(&temporary)))
-            .context(failed)
+        write(&self.path, &text)
     }
+}
+
+/// Replaces a configuration file, all at once, with one that only its owner may read.
+fn write(path: &Path, text: &str) -> Result<()> {
+    // The file itself, not a link to it.
+    let failed = || format!("cannot write {}", path.display());
+    let path = fs::canonicalize(path).context(failed)?;
+    let temporary = path.with_extension("conf.tmp");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .context(failed)?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
+    let moved = written.and_then(|()| fs::rename(&temporary, &path));
+    moved
+        .inspect_err(|_| drop(fs::remove_file(&temporary)))
+        .context(failed)
 }

@@ -8,13 +8,15 @@
 //!    are a default route that was left to others before; those that are gone lose them, and others
 //!    are not touched.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::time::SystemTime;
 
 use adit_ctl::config::{Address, Table};
 use adit_netlink::netns;
 use adit_netlink::{Family, Link, LinkChange, Netlink, Route};
 use adit_proto::config::{Cidr, DeviceStatus};
+use adit_proto::limits::REJECT_AFTER_TIME;
 
 use super::routing::{self, Planned};
 use super::{MIN_V6_MTU, Quick, allowed_ips};
@@ -37,8 +39,9 @@ impl Quick {
         self.check_stated_mtu()?;
         let status = self.status()?;
         let link = netlink.link(name).ok();
-        let endpoints = self.endpoints()?;
+        let mut endpoints = self.endpoints()?;
         self.remember(&endpoints);
+        self.keep_endpoints(&status, &mut endpoints);
         let mut change = config.to_change(&endpoints);
         if change.fwmark == Some(0) && self.may_be_full() && config.interface.table == Table::Auto {
             // No mark is stated: the one that was chosen stays.
@@ -56,6 +59,8 @@ impl Quick {
             None => None,
         };
         self.set(&change)?;
+        self.name_peers(true);
+        self.name_endpoints();
         match before {
             Some(before) => {
                 let status = self.status()?;
@@ -79,6 +84,33 @@ impl Quick {
             );
         }
         Ok(())
+    }
+
+    /// A name that leads elsewhere now does not move a peer that answers: it is followed when the
+    /// peer falls silent.
+    fn keep_endpoints(&self, status: &DeviceStatus, endpoints: &mut [Option<SocketAddr>]) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.unwrap_or_default();
+        let running: HashMap<_, _> = (status.peers.iter())
+            .map(|peer| (peer.public_key, peer))
+            .collect();
+        for (peer, endpoint) in self.config.peers.iter().zip(endpoints) {
+            let name = peer.endpoint.as_ref().filter(|it| it.numeric().is_none());
+            let known = running.get(&peer.public_key).filter(|peer| {
+                (peer.last_handshake).is_some_and(|at| now.saturating_sub(at) < REJECT_AFTER_TIME)
+            });
+            let here = known.and_then(|peer| peer.endpoint);
+            if let (Some(name), Some(here), Some(there)) = (name, here, *endpoint)
+                && here != there
+            {
+                *endpoint = Some(here);
+                say!(
+                    "adit: {}: peer {} answers at {here} and stays there; `{name}` leads to {there}",
+                    self.name,
+                    peer.public_key
+                );
+            }
+        }
     }
 
     fn has_hooks(&self) -> bool {

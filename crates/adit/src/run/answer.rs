@@ -1,14 +1,20 @@
 //! What the sockets of an interface answer.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use adit_ctl::status;
 use adit_ctl::uapi::{Response, UapiError};
-use adit_engine::{CommandError, Interface};
+use adit_engine::{BatchCounters, CommandError, Interface, Policy, TrainCounters};
 use adit_io::Offloads;
 use adit_netlink::Netlink;
 use adit_netlink::ethtool::tx_udp_segmentation;
 use adit_proto::config::{DeviceChange, DeviceStatus};
+use rustix::io::Errno;
+
+use super::names::Names;
 
 /// To `get` on the control socket.
 pub(super) fn get(interface: &Interface) -> Response {
@@ -22,33 +28,63 @@ pub(super) fn set(interface: &Interface, change: DeviceChange) -> Response {
     done.unwrap_or_else(refused)
 }
 
+/// To `alive` on the control socket.
+pub(super) fn alive(interface: &Interface) -> Response {
+    match interface.responds() {
+        true => Response::Done,
+        false => Response::Refused(UapiError::new(
+            Errno::TIMEDOUT.raw_os_error(),
+            "a thread that processes packets does not answer",
+        )),
+    }
+}
+
 fn refused(error: CommandError) -> Response {
     let errno = error.errno().raw_os_error();
     Response::Refused(UapiError::new(errno, error.to_string()))
 }
 
 /// On the status socket. `tun` is what is in force of the TUN's offloads.
-pub(super) fn status(interface: &Interface, name: &str, tun: Offloads) -> status::Interface {
-    let device = interface.get().unwrap_or_default();
+pub(super) fn status(
+    interface: &Interface,
+    name: &str,
+    tun: Offloads,
+    started: u64,
+    names: &Arc<Names>,
+    (max_shards, policy): (usize, Policy),
+) -> status::Report {
+    let mut device = interface.get().unwrap_or_default();
+    let egress = egress_segments(&device);
+    let peers = std::mem::take(&mut device.peers);
     let report = interface.report();
     let offloads = report.offloads.and(Offloads {
         udp_gso: true,
         udp_gro: true,
         ..tun
     });
+    let count = |threads| u32::try_from(threads).unwrap_or(u32::MAX);
     let mut status = status::Interface::new(name, &device, false);
     status.engine = Some(status::Engine {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         aead: report.aead.to_owned(),
-        shards: u32::try_from(report.shards).unwrap_or(u32::MAX),
+        shards: count(report.shards),
+        max_shards: Some(count(max_shards)),
+        pid: std::process::id(),
+        started,
+        cpu_milliseconds: adit_sandbox::run(cpu_of_threads),
         offloads: offloads
             .iter()
             .map(|(name, on)| (name.to_owned(), on))
             .collect(),
-        tx_udp_segmentation: egress_segments(&device),
+        sandbox: adit_sandbox::parts()
+            .iter()
+            .map(|(name, on)| (name.to_owned(), on))
+            .collect(),
+        tx_udp_segmentation: egress,
         refused: report.refused.into_iter().map(str::to_owned).collect(),
         drops: named(report.drops),
         ignored: named(report.ignored),
+        passed: named(report.passed),
         icmp_errors: named(report.icmp_errors),
         handshakes: named(
             report
@@ -56,8 +92,66 @@ pub(super) fn status(interface: &Interface, name: &str, tun: Offloads) -> status
                 .counters()
                 .map(|(name, count, _)| (name, count)),
         ),
+        policy: Some(policy.name().to_owned()),
+        outbound: Some(batches(report.outbound)),
+        inbound: Some(batches(report.inbound)),
+        sent_trains: Some(trains(report.sent_trains)),
+        received_trains: Some(trains(report.received_trains)),
+        waiting: Some(status::Waiting {
+            handshake_messages: report.waiting.handshake_messages,
+            sealed_trains: report.waiting.sealed_trains,
+            staged_frames: report.waiting.staged_frames,
+            staged_packets: report.waiting.staged_packets,
+        }),
     });
-    status
+    let names = Arc::clone(names);
+    status::Report::new(
+        status,
+        peers.into_iter().map(move |status| status::NamedPeer {
+            name: names.of(&status.public_key),
+            status,
+        }),
+    )
+}
+
+fn batches(counters: BatchCounters) -> status::Batches {
+    status::Batches {
+        batches: counters.batches,
+        contents: counters.contents,
+        helped: counters.helped,
+    }
+}
+
+fn trains(counters: TrainCounters) -> status::Trains {
+    status::Trains {
+        counts: counters.counts.to_vec(),
+        datagrams: counters.datagrams,
+    }
+}
+
+/// The time of day in seconds since the Unix epoch.
+pub(super) fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}
+
+/// The CPU time of each thread of this process, by name, in milliseconds.
+fn cpu_of_threads() -> BTreeMap<String, u64> {
+    let mut times = BTreeMap::new();
+    for task in std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).ok();
+        // The first number is the time on a CPU, in nanoseconds.
+        let nanoseconds =
+            read("schedstat").and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+        if let (Some(name), Some(nanoseconds)) = (read("comm"), nanoseconds) {
+            *times.entry(name.trim().to_owned()).or_default() += nanoseconds / 1_000_000;
+        }
+    }
+    times
 }
 
 fn named(counters: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
@@ -70,12 +164,16 @@ fn named(counters: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<St
 /// Whether the devices that lead to the peers segment UDP in hardware: false if one of them does
 /// not.
 fn egress_segments(device: &DeviceStatus) -> Option<bool> {
+    // A gateway's peers are behind few devices; a handful of them tells.
+    let endpoints = device.peers.iter().filter_map(|peer| peer.endpoint);
+    let (endpoints, fwmark) = (endpoints.take(16).collect(), device.fwmark);
+    adit_sandbox::run(move || all_segment(endpoints, fwmark))
+}
+
+fn all_segment(endpoints: Vec<SocketAddr>, fwmark: u32) -> Option<bool> {
     let netlink = Netlink::open().ok()?;
-    let mut egress: Vec<u32> = (device.peers.iter())
-        // A gateway's peers are behind few devices; a handful of them tells.
-        .filter_map(|peer| peer.endpoint)
-        .take(16)
-        .filter_map(|to| netlink.route_get(to.ip(), None, device.fwmark, None).ok())
+    let mut egress: Vec<u32> = (endpoints.iter())
+        .filter_map(|to| netlink.route_get(to.ip(), None, fwmark, None).ok())
         .map(|path| path.oif)
         .collect();
     egress.sort_unstable();

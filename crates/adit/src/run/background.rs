@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal};
@@ -18,13 +19,37 @@ const READY: &[u8] = b"ready\n";
 /// keeps this standard error for later errors.
 pub(crate) fn start(args: &RunArgs) -> Result<Child> {
     // Not the path of the binary, which may have been replaced since.
-    let mut command = Command::new("/proc/self/exe");
+    start_program(Path::new("/proc/self/exe"), args, &[])
+}
+
+/// The same of any program that is an Adit, with more variables in its environment.
+pub(crate) fn start_program(
+    program: &Path,
+    args: &RunArgs,
+    environment: &[(String, String)],
+) -> Result<Child> {
+    let mut command = Command::new(program);
     command
         .arg0("adit")
         .args(["run", "--foreground", "--background"]);
     for name in &args.disable_offload {
         command.args(["--disable-offload", name]);
     }
+    command.args(args.threads.to_args());
+    if args.no_sandbox {
+        command.arg("--no-sandbox");
+    }
+    if let Some(group) = &args.status_group {
+        command.args(["--status-group", group]);
+    }
+    if let Some(pid) = args.take_over {
+        command.args(["--take-over", &pid.to_string()]);
+        // These are for a process that begins.
+        for variable in ["NOTIFY_SOCKET", "WG_TUN_FD", "WG_UAPI_FD"] {
+            command.env_remove(variable);
+        }
+    }
+    command.envs(environment.iter().cloned());
     if let Some(parent) = args.die_with {
         command.args(["--die-with", &parent.to_string()]);
         // Readiness is the parent's to tell.
@@ -70,7 +95,10 @@ pub(crate) fn start(args: &RunArgs) -> Result<Child> {
 /// Reports that this process is ready: to systemd, if it asks, and to the waiting parent, whose
 /// terminal this process then leaves.
 pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
-    if let Err(error) = notify_systemd("READY=1") {
+    // Of a process that goes on for another one, systemd learns from that one.
+    if args.take_over.is_none()
+        && let Err(error) = notify_systemd("READY=1")
+    {
         // The socket may belong to another program, be out of reach, or be of a kind that came
         // later: that is no reason to go without a tunnel.
         level.error(format_args!("cannot notify the service manager: {error}"));

@@ -1,14 +1,16 @@
 //! What the main thread waits for: signals, and word from other threads. It takes no further
 //! thread.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level::pipe};
 
+use super::hand_over::{Channel, Listener};
 use crate::failure::{Context, Result};
 
 /// Something that the main thread acts on.
@@ -19,13 +21,15 @@ pub(super) enum Event {
     Ended(String),
     /// The control socket of the interface of this name was removed.
     SocketRemoved(String),
+    /// Another process asks for the interfaces.
+    HandOver(Channel),
 }
 
 /// The receiving end. Signals are caught as long as it exists.
 pub(super) struct Events {
     queue: mpsc::Receiver<Event>,
     /// A byte arrives after each event and each signal.
-    wake: UnixStream,
+    wake: PipeReader,
     /// The last signal, or 0.
     caught: Arc<AtomicUsize>,
 }
@@ -34,16 +38,17 @@ pub(super) struct Events {
 #[derive(Clone)]
 pub(super) struct Sender {
     queue: mpsc::Sender<Event>,
-    wake: Arc<UnixStream>,
+    wake: Arc<PipeWriter>,
 }
 
 impl Events {
     /// Catches signals from now on.
     pub(super) fn new() -> Result<(Self, Sender)> {
         let failed = || "cannot catch signals".to_owned();
-        let (wake, waker) = UnixStream::pair().context(failed)?;
+        // Not a socket: any thread may have to handle a signal, and all of them may write(2).
+        let (wake, waker) = std::io::pipe().context(failed)?;
         // When it is full, a wake-up is already due.
-        waker.set_nonblocking(true).context(failed)?;
+        rustix::io::ioctl_fionbio(&waker, true).context(failed)?;
         let caught = Arc::new(AtomicUsize::new(0));
         for (signal, number) in [(SIGTERM, SIGTERM as usize), (SIGINT, SIGINT as usize)] {
             flag::register_usize(signal, Arc::clone(&caught), number).context(failed)?;
@@ -63,8 +68,8 @@ impl Events {
         Ok((events, sender))
     }
 
-    /// Waits for the next event; signals come first.
-    pub(super) fn next(&mut self) -> Result<Event> {
+    /// Waits for the next event; signals come first. Without a `listener` no other process can ask.
+    pub(super) fn next(&mut self, listener: Option<&Listener>) -> Result<Event> {
         loop {
             match self.caught.swap(0, Relaxed) {
                 0 => {}
@@ -73,9 +78,22 @@ impl Events {
             if let Ok(event) = self.queue.try_recv() {
                 return Ok(event);
             }
+            if let Some(channel) = listener.and_then(Listener::accept) {
+                return Ok(Event::HandOver(channel));
+            }
+            let failed = || "cannot wait for signals".to_owned();
+            let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+            fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+            match poll(&mut fds, None) {
+                Err(Errno::INTR) => {}
+                polled => drop(polled.map_err(std::io::Error::from).context(failed)?),
+            }
+            if fds[0].revents().is_empty() {
+                continue;
+            }
             match self.wake.read(&mut [0; 64]) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                read => drop(read.context(|| "cannot wait for signals".into())?),
+                read => drop(read.context(failed)?),
             }
         }
     }

@@ -1,35 +1,43 @@
 //! `adit INTERFACE...`: the process behind one interface or several.
 //!
-//! 1. add each interface (`process`);
+//! 1. start the process that looks names up (`resolve`), give up rights, then add each interface
+//!    (`process`);
 //! 2. report readiness;
 //! 3. wait until asked to end, or until every interface or its socket is gone.
 
 mod answer;
 mod background;
 mod events;
+pub(crate) mod hand_over;
+mod names;
 mod process;
+mod resolve;
+mod watch;
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use adit_ctl::config;
 use adit_ctl::uapi::{Client, ClientError};
+use adit_ctl::{config, status};
 use adit_io::Offloads;
+use adit_sandbox::Role;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 
-pub(crate) use background::{notify_systemd, start as start_in_background};
+pub(crate) use background::{notify_systemd, start as start_in_background, start_program};
 
 use self::events::{Event, Events};
+use self::hand_over::{Listener, Me, give};
 use self::process::{Given, Process};
-use crate::cli::RunArgs;
+use crate::cli::{RunArgs, TuneArgs};
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::quick::is_unserved;
 
 /// `LOG_LEVEL`, as wireguard-go reads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum LogLevel {
     /// Errors, and the terminal is left when running in the background.
     Unset,
@@ -88,8 +96,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let result = begin(args);
     if let Some(dir) = &args.control_dir {
         // The other process of a demo, or the demo itself, may need it still.
-        let _ = std::fs::remove_dir(status_directory(dir));
-        let _ = std::fs::remove_dir(dir);
+        let dir = dir.clone();
+        adit_sandbox::run(move || {
+            let _ = std::fs::remove_dir(status_directory(&dir));
+            let _ = std::fs::remove_dir(dir);
+        });
     }
     result
 }
@@ -116,8 +127,39 @@ fn begin(args: &RunArgs) -> Result<()> {
 }
 
 fn serve(args: &RunArgs) -> Result<()> {
+    allow_descriptors();
+    // Signals are caught from here on, so that an early one still removes the sockets' files.
+    let (events, sender) = Events::new()?;
+    let (process, finish) = match args.take_over {
+        Some(pid) => {
+            let (process, finish) = take_over(args, pid, sender);
+            (process, Some(finish))
+        }
+        None => (start(args, sender)?, None),
+    };
+    let (level, me) = (process.level(), Arc::new(Me::new(args)));
+    // Without it the process cannot be replaced by another one without a handshake.
+    let listener = Listener::bind(&process.status_dir())
+        .inspect_err(|failure| level.verbose(format_args!("no hand-over: {failure}")))
+        .ok();
+    let reported = background::report_ready(args, level);
+    match finish {
+        None => reported?,
+        // Nobody else has the interfaces any more.
+        Some(finish) => {
+            reported.unwrap_or_else(|failure| level.error(failure));
+            finish.finish();
+        }
+    }
+    adit_sandbox::confine(Role::Main).context(|| "cannot confine a thread".into())?;
+    wait(&process, &me, events, listener)
+}
+
+/// Serves interfaces that no process serves yet.
+fn start(args: &RunArgs, sender: events::Sender) -> Result<Arc<Process>> {
     let level = LogLevel::from_env();
     let allowed = allowed_offloads(&args.disable_offload)?;
+    let threads = args.threads.settings()?;
     let given = Given {
         tun: inherited("WG_TUN_FD")?,
         control: inherited("WG_UAPI_FD")?,
@@ -129,10 +171,10 @@ fn serve(args: &RunArgs) -> Result<()> {
             args.interfaces.len()
         );
     }
-    allow_descriptors();
-    // Signals are caught from here on, so that an early one still removes the sockets' files.
-    let (mut events, sender) = Events::new()?;
-    let process = Process::new(sender, level, allowed, args.control_dir.clone())?;
+    let group = status_group(args)?;
+    let settings = (allowed, threads);
+    let dir = args.control_dir.clone();
+    let process = Process::new(sender, level, settings, dir, group, !args.no_sandbox)?;
     let mut given = Some(given);
     let mut tuns = Vec::new();
     for name in &args.interfaces {
@@ -149,10 +191,44 @@ fn serve(args: &RunArgs) -> Result<()> {
         // It would take longer than anybody waits.
         _ => drop(std::thread::spawn(limit)),
     }
-    background::report_ready(args, level)?;
+    Ok(process)
+}
 
+/// Goes on with the interfaces of the process `pid`.
+fn take_over(
+    args: &RunArgs,
+    pid: i32,
+    sender: events::Sender,
+) -> (Arc<Process>, hand_over::Finish) {
+    // Until the other process has let go, what this one has is not its own: it must take nothing
+    // down when it fails.
+    std::panic::set_hook(Box::new(|panic| {
+        say!("adit: {panic}");
+        std::process::exit(1);
+    }));
+    let dir = args.control_dir.as_deref().map(status_directory);
+    let dir = dir.unwrap_or_else(|| status::DIR.into());
+    let taken = hand_over::take(pid, &dir, sender, !args.no_sandbox);
+    let (process, finish) = taken.unwrap_or_else(|failure| {
+        failure.report();
+        std::process::exit(1);
+    });
+    drop(std::panic::take_hook());
+    let level = process.level();
+    level.verbose(format_args!("goes on in place of process {pid}"));
+    (process, finish)
+}
+
+/// Waits until the process is to end.
+fn wait(
+    process: &Arc<Process>,
+    me: &Arc<Me>,
+    mut events: Events,
+    listener: Option<Listener>,
+) -> Result<()> {
+    let level = process.level();
     loop {
-        match events.next()? {
+        match events.next(listener.as_ref())? {
             Event::Signal(signal) => process.stop_all(&format!("signal {signal}")),
             Event::SocketRemoved(name) => process.stop(&name, "the control socket was removed"),
             Event::Ended(name) => match process.bury(&name) {
@@ -160,8 +236,51 @@ fn serve(args: &RunArgs) -> Result<()> {
                 (true, Ok(())) => {}
                 (true, Err(failure)) => level.error(failure),
             },
+            Event::HandOver(mut channel) => {
+                let (process, me) = (Arc::clone(process), Arc::clone(me));
+                let given = adit_sandbox::aside(move || give(&process, &me, &mut channel));
+                match given.context(|| "no thread".into()).flatten() {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        level.verbose("another process goes on");
+                        drop(listener);
+                        // Nothing is taken down.
+                        std::process::exit(0);
+                    }
+                    Err(failure) => level.error(format_args!("not handed over: {failure}")),
+                }
+            }
         }
     }
+}
+
+/// The group whose members may read the status: of the command line or the environment, by name
+/// or number.
+fn status_group(args: &RunArgs) -> Result<Option<u32>> {
+    let from_env = || std::env::var("ADIT_STATUS_GROUP").ok();
+    let Some(group) = args.status_group.clone().or_else(from_env) else {
+        return Ok(None);
+    };
+    if group.is_empty() {
+        return Ok(None);
+    }
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    match group.parse().ok().or_else(|| group_id(&groups, &group)) {
+        Some(id) => Ok(Some(id)),
+        None => bail!(
+            Mistake,
+            "there is no group {group} in /etc/group: make it with `groupadd --system {group}`, or state its number"
+        ),
+    }
+}
+
+/// The number of a group, from the text of group(5).
+fn group_id(groups: &str, name: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let is_it = fields.next() == Some(name);
+        fields.nth(1).filter(|_| is_it)?.parse().ok()
+    })
 }
 
 /// An interface has some ten descriptors open. Nothing here uses select(2), for which the usual
@@ -196,6 +315,28 @@ pub(crate) fn join(with: &str, name: &str) -> Result<()> {
             error => format!("cannot have the process of {with} serve {name}: {error}"),
         })
     })
+}
+
+/// Has the process that serves an interface process packets by other threads.
+pub(crate) fn tune(args: &TuneArgs) -> Result<()> {
+    let name = &args.interface;
+    let policy = args.change.policy.map(|policy| policy.0.name());
+    let changed = Client::connect(name)
+        .map_err(ClientError::Io)
+        .and_then(|mut client| client.set_threads(args.change.shards, policy));
+    changed.map_err(|error| {
+        Failure::State(match error {
+            ClientError::Explained(why) => format!("the process of {name} changed nothing: {why}"),
+            error if is_unserved(&error) => format!("no process serves {name}"),
+            ClientError::Refused(_) => no_tuning(name),
+            ClientError::Io(e) if e.kind() == ErrorKind::UnexpectedEof => no_tuning(name),
+            error => format!("cannot ask the process of {name}: {error}"),
+        })
+    })
+}
+
+fn no_tuning(name: &str) -> String {
+    format!("the process of {name} cannot change its threads: it is no Adit, or an older one")
 }
 
 /// The offloads that remain after `--disable-offload` and ADIT_DISABLE_OFFLOADS.

@@ -2,18 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use adit_ctl::uapi::{Request, Response, UapiError};
 use adit_ctl::{BindError, ServerEvent, Service, Serving, status, uapi};
-use adit_engine::{Engine, Interface, Kernel, Settings, StopReason, VerboseLog, Watches};
+use adit_engine::{
+    Engine, Interface, Kernel, Policy, Settings, StopReason, ThreadSettings, VerboseLog, Watches,
+};
 use adit_io::Offloads;
 use adit_io::tun::Tun;
 use adit_netlink::{LinkChange, Netlink};
+use adit_proto::config::PublicKey;
+use adit_sandbox::Folders;
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use super::events::{Event, Sender};
+use super::hand_over::{Offer, Switches};
+use super::names::Names;
+use super::resolve::{Guard, Resolver};
+use super::watch::{self, Looks};
 use super::{LogLevel, answer};
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail};
@@ -25,30 +34,52 @@ const MTU: u32 = 1420;
 
 /// What all interfaces of the process share.
 pub(super) struct Process {
-    engine: Engine<Arc<Tun>, Kernel>,
+    pub(super) engine: Engine<Arc<Tun>, Kernel>,
     watches: Watches,
-    service: Service,
     events: Sender,
     level: LogLevel,
     allowed: Offloads,
+    threads: ThreadSettings,
     /// Where the sockets stand, if not below /var/run.
-    control_dir: Option<PathBuf>,
+    pub(super) control_dir: Option<PathBuf>,
+    /// The group that may read the status.
+    status_group: Option<u32>,
+    no_sandbox: bool,
+    pub(super) resolver: Arc<Resolver>,
+    _resolving: Guard,
+    looks: Arc<Looks>,
     interfaces: Mutex<Interfaces>,
+    /// Dropped after the sockets that it serves: its thread could not remove their files.
+    service: Service,
 }
 
 #[derive(Default)]
-struct Interfaces {
-    running: BTreeMap<String, Running>,
+pub(super) struct Interfaces {
+    pub(super) running: BTreeMap<String, Running>,
     /// The process ends: it takes no further interface.
-    ending: bool,
+    pub(super) ending: bool,
 }
 
 /// An interface, and its sockets.
-struct Running {
-    interface: Arc<Interface>,
+pub(super) struct Running {
+    pub(super) interface: Arc<Interface>,
     /// Closed here: that takes the kernel some 30 ms, which no other thread can spare.
-    tun: Arc<Tun>,
-    serving: Vec<Serving>,
+    pub(super) tun: Arc<Tun>,
+    /// That of the control socket is last.
+    pub(super) serving: Vec<Serving>,
+    pub(super) names: Arc<Names>,
+    /// Since when it is served: seconds since the Unix epoch.
+    pub(super) started: u64,
+}
+
+/// What an interface needs that comes from another process.
+pub(super) struct Prepared {
+    pub(super) name: String,
+    pub(super) tun: Arc<Tun>,
+    pub(super) kernel: Option<Kernel>,
+    names: Arc<Names>,
+    events: Arc<status::Events>,
+    started: u64,
 }
 
 /// Descriptors that another process opened for an interface.
@@ -62,19 +93,32 @@ impl Process {
     pub(super) fn new(
         events: Sender,
         level: LogLevel,
-        allowed: Offloads,
+        (allowed, threads): (Offloads, ThreadSettings),
         control_dir: Option<PathBuf>,
+        status_group: Option<u32>,
+        sandbox: bool,
     ) -> Result<Arc<Self>> {
+        // A process with a sandbox can start no program, nor begin one once it has threads.
+        let (resolver, resolving) = Resolver::start(level)?;
+        if sandbox {
+            adit_sandbox::begin(&folders(control_dir.as_deref()))
+                .context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
+        }
         let failed = || "cannot start the threads".to_owned();
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
-            engine: Engine::start(cpus).context(failed)?,
+            engine: Engine::with(&threads).context(failed)?,
+            threads,
             watches: Watches::default(),
             service: Service::start().context(failed)?,
             events,
             level,
             allowed,
             control_dir,
+            status_group,
+            no_sandbox: !sandbox,
+            resolver,
+            _resolving: resolving,
+            looks: Arc::default(),
             interfaces: Mutex::default(),
         }))
     }
@@ -88,43 +132,127 @@ impl Process {
     ///
     /// The queue of the TUN is still to be limited.
     pub(super) fn add(self: &Arc<Self>, name: &str, given: Given) -> Result<Arc<Tun>> {
-        let sockets = Sockets::bind(name, given.control, self)?;
-        let shares = self.interfaces().running.len() < MAX_FAIR;
+        let sockets = Bound::bind(name, given.control, self)?;
+        let number = self.interfaces().running.len();
+        let shares = number < MAX_FAIR && may_open(DESCRIPTORS_OF_FAIR * (number as u64 + 1));
         let tun = Arc::new(open_tun(name, given.tun, shares, self.allowed)?);
+        let mut prepared = self.prepare(name, Arc::clone(&tun), Vec::new(), answer::now())?;
         let offloads = tun.offloads();
-        let settings = self.settings(name, offloads);
-        let kernel = Kernel::new(Arc::clone(&tun), settings, &self.watches);
-        let tuns = vec![Arc::clone(&tun)];
-        let interface = kernel.and_then(|kernel| self.engine.add(tuns, kernel, offloads));
+        let interface = match prepared.kernel.take() {
+            Some(kernel) => self.engine.add(Arc::clone(&tun), kernel, offloads),
+            None => unreachable!("it was just prepared"),
+        };
         let interface = Arc::new(interface.context(|| format!("cannot start {name}"))?);
-        let serving = sockets.serve(self, &interface, name, offloads)?;
+        self.install(interface, Arc::clone(&tun), prepared, sockets)?;
+        Ok(tun)
+    }
+
+    /// What the engine and the sockets of an interface need besides the TUN.
+    pub(super) fn prepare(
+        &self,
+        name: &str,
+        tun: Arc<Tun>,
+        known: Vec<(PublicKey, String)>,
+        started: u64,
+    ) -> Result<Prepared> {
+        let names = Arc::new(Names::default());
+        names.set(known);
+        let events = status::Events::new(name);
+        let settings = Settings {
+            listener: Some(watch::listener(name, &events, &names, &self.resolver)),
+            ..self.settings(name, tun.offloads(), &names)
+        };
+        let kernel = Kernel::new(Arc::clone(&tun), settings, &self.watches);
+        Ok(Prepared {
+            name: name.to_owned(),
+            tun,
+            kernel: Some(kernel.context(|| format!("cannot start {name}"))?),
+            names,
+            events,
+            started,
+        })
+    }
+
+    /// Answers for an interface that the engine has, until it ends.
+    pub(super) fn install(
+        self: &Arc<Self>,
+        interface: Arc<Interface>,
+        tun: Arc<Tun>,
+        prepared: Prepared,
+        sockets: Bound,
+    ) -> Result<()> {
+        self.looks.watch(&interface, &prepared.events);
+        // Once they are served, they end only with the thread that serves them: it may be the one
+        // that waits for this.
         let mut interfaces = self.interfaces();
         if interfaces.ending {
             bail!(State, "the process ends");
         }
+        let serving = sockets.serve(self, &interface, &prepared)?;
+        let name = prepared.name;
         let running = Running {
             interface: Arc::clone(&interface),
-            tun: Arc::clone(&tun),
+            tun,
             serving,
+            names: prepared.names,
+            started: prepared.started,
         };
-        interfaces.running.insert(name.to_owned(), running);
+        interfaces.running.insert(name.clone(), running);
         drop(interfaces);
-        let (events, ended) = (self.events.clone(), name.to_owned());
-        interface.on_end(move || events.send(Event::Ended(ended)));
         self.level.verbose(format_args!("{name} is ready"));
-        Ok(tun)
+        let events = self.events.clone();
+        interface.on_end(move || events.send(Event::Ended(name)));
+        Ok(())
     }
 
-    fn settings(&self, name: &str, offloads: Offloads) -> Settings {
+    /// A process that goes on with the settings of another one.
+    pub(super) fn of(events: Sender, offer: &Offer, sandbox: bool) -> Result<Arc<Self>> {
+        let settings = (offer.allowed.offloads(), offer.threads());
+        let (dir, group) = (offer.control_dir.clone(), offer.status_group);
+        let sandbox = sandbox && !offer.no_sandbox;
+        Self::new(events, offer.level, settings, dir, group, sandbox)
+    }
+
+    /// These settings, for another process.
+    pub(super) fn offer(&self) -> Offer {
+        let (shards, policy) = self.engine.threads();
+        Offer {
+            level: self.level,
+            allowed: Switches::new(self.allowed),
+            shards,
+            policy: policy.name().to_owned(),
+            shard_cpus: self.threads.shard_cpus.clone(),
+            control_cpus: self.threads.control_cpus.clone(),
+            control_dir: self.control_dir.clone(),
+            status_group: self.status_group,
+            no_sandbox: self.no_sandbox,
+            interfaces: 0,
+        }
+    }
+
+    pub(super) fn level(&self) -> LogLevel {
+        self.level
+    }
+
+    /// Where status sockets stand.
+    pub(super) fn status_dir(&self) -> PathBuf {
+        status_dir(self.control_dir.as_deref())
+    }
+
+    fn settings(&self, name: &str, offloads: Offloads, names: &Arc<Names>) -> Settings {
         let (level, owner) = (self.level, name.to_owned());
         let log = move |message: &str| level.error(format_args!("{owner}: {message}"));
-        let owner = name.to_owned();
-        let log_verbose: VerboseLog =
-            Arc::new(move |line| level.verbose(format_args!("{owner}: {line}")));
+        let (owner, names) = (name.to_owned(), Arc::clone(names));
+        let log_verbose: VerboseLog = Arc::new(move |line| {
+            let line = names.annotate(&line.to_string());
+            level.verbose(format_args!("{owner}: {line}"));
+        });
         Settings {
             offloads,
             log: Arc::new(log),
             log_verbose: (level == LogLevel::Verbose).then_some(log_verbose),
+            listener: None,
+            peers_file: Some(self.status_dir().join(format!("{name}.peers"))),
         }
     }
 
@@ -159,13 +287,15 @@ impl Process {
             interface,
             tun,
             serving,
+            ..
         }) = running
         else {
             return (goes_on, Ok(()));
         };
         let reason = interface.wait();
         drop(tun);
-        drop(serving);
+        // Their files are removed, also where no thread can be started for that.
+        let _ = adit_sandbox::aside(|| drop(serving));
         let result = match reason {
             StopReason::Asked => Ok(()),
             StopReason::InterfaceGone => {
@@ -178,19 +308,38 @@ impl Process {
         (goes_on, result)
     }
 
-    fn interfaces(&self) -> MutexGuard<'_, Interfaces> {
+    pub(super) fn interfaces(&self) -> MutexGuard<'_, Interfaces> {
         let interfaces = self.interfaces.lock();
         interfaces.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The control socket of an interface and, unless it cannot be had, its status socket.
-struct Sockets {
-    control: uapi::Server,
-    status: Option<status::Server>,
+fn status_dir(control_dir: Option<&Path>) -> PathBuf {
+    let dir = control_dir.map(status_directory);
+    dir.unwrap_or_else(|| status::DIR.into())
 }
 
-impl Sockets {
+/// Where the process makes its sockets and files: directories, which are made now.
+pub(super) fn folders(control_dir: Option<&Path>) -> Folders {
+    let control = control_dir.unwrap_or(Path::new(uapi::DIR)).to_owned();
+    let own = vec![control, status_dir(control_dir)];
+    for folder in &own {
+        // Whoever needs it will say why it is not there.
+        let _ = adit_ctl::make_dir(folder);
+    }
+    // A directory that is named is removed at the end.
+    let removable_in = control_dir.and_then(Path::parent).map(Path::to_owned);
+    Folders { own, removable_in }
+}
+
+/// The control socket of an interface and, unless it cannot be had, its status socket.
+pub(super) struct Bound {
+    /// Only that of another process may be lost, and why.
+    pub(super) control: std::result::Result<uapi::Server, String>,
+    pub(super) status: Option<status::Server>,
+}
+
+impl Bound {
     fn bind(name: &str, given: Option<OwnedFd>, process: &Process) -> Result<Self> {
         let control = match (given, &process.control_dir) {
             (Some(fd), _) => uapi::Server::adopt(name, fd),
@@ -211,17 +360,14 @@ impl Sockets {
             }
             _ => Failure::State(error.to_string()),
         })?;
-        let status = match &process.control_dir {
-            Some(dir) => status::Server::bind_in(&status_directory(dir), name),
-            None => status::Server::bind(name),
-        };
+        let status = status::Server::bind_in(&process.status_dir(), name, process.status_group);
         // The tunnel works without it.
         let status = status.inspect_err(|error| {
             let level = process.level;
             level.error(format_args!("{name}: no status for `adit show`: {error}"));
         });
         Ok(Self {
-            control,
+            control: Ok(control),
             status: status.ok(),
         })
     }
@@ -231,12 +377,24 @@ impl Sockets {
         self,
         process: &Arc<Process>,
         interface: &Arc<Interface>,
-        name: &str,
-        tun: Offloads,
+        prepared: &Prepared,
     ) -> Result<Vec<Serving>> {
+        let Prepared {
+            name,
+            names,
+            events: watchers,
+            started,
+            ..
+        } = prepared;
+        let (tun, started) = (prepared.tun.offloads(), *started);
         let failed = || "cannot serve a socket".to_owned();
-        let (level, events, owner) = (process.level, process.events.clone(), name.to_owned());
+        let (level, events, owner) = (process.level, process.events.clone(), name.clone());
+        let told = Arc::clone(watchers);
         let on_event = move |event: ServerEvent<'_>| match event {
+            ServerEvent::Configured(change) => {
+                level.verbose(format_args!("{owner}: configuration changed: {change}"));
+                watch::configured(&told, change);
+            }
             ServerEvent::Refused(error) => {
                 level.error(format_args!("{owner}: refused a request: {error}"));
             }
@@ -247,20 +405,60 @@ impl Sockets {
         };
         // The process has the service, and the service this.
         let (process_of, handle) = (Arc::downgrade(process), Arc::clone(interface));
+        let given_names = Arc::clone(names);
+        let (resolver, owner) = (Arc::clone(&process.resolver), name.to_owned());
         let answer = move |request| match request {
             Request::Get => answer::get(&handle),
-            Request::Set(change) => answer::set(&handle, change),
+            Request::Set(change) => {
+                resolver.configured(&owner, &change);
+                answer::set(&handle, change)
+            }
+            Request::Alive => answer::alive(&handle),
             Request::Add(name) => add_for_client(&process_of, &name),
+            Request::Threads { shards, policy } => {
+                set_threads(&process_of, shards, policy.as_deref())
+            }
+            Request::Names(given) => {
+                given_names.set(given);
+                Response::Done
+            }
+            Request::Endpoints { named, replace } => {
+                resolver.name(&owner, &handle, named, replace);
+                Response::Done
+            }
         };
         let service = &process.service;
-        let control = self.control.serve(service, answer, on_event);
-        let mut serving = vec![control.context(failed)?];
+        let mut serving = Vec::new();
+        match self.control {
+            Ok(control) => {
+                let control = control.serve(service, answer, on_event);
+                serving.push(control.context(failed)?);
+            }
+            Err(why) => level.error(format_args!("{name}: no control socket: {why}")),
+        }
         if let Some(status) = self.status {
-            let (handle, name) = (Arc::clone(interface), name.to_owned());
-            let report = move || answer::status(&handle, &name, tun);
+            let (handle, name) = (Arc::clone(interface), name.clone());
+            let (names, process) = (Arc::clone(names), Arc::downgrade(process));
+            let probed = Arc::clone(interface);
+            let report = move || {
+                let threads = process.upgrade().map(|process| process.engine.threads());
+                let threads = threads.unwrap_or_default();
+                answer::status(&handle, &name, tun, started, &names, threads)
+            };
             // Nothing depends on the status socket: its loss ends nothing. It is removed first, so
             // that a program that waits for the control socket to be gone finds this one gone, too.
-            serving.insert(0, status.serve(service, report, |_| {}).context(failed)?);
+            serving.insert(
+                0,
+                status
+                    .serve(
+                        service,
+                        watchers,
+                        report,
+                        move |peer| probed.probe(peer),
+                        |_| {},
+                    )
+                    .context(failed)?,
+            );
         }
         Ok(serving)
     }
@@ -272,8 +470,12 @@ fn add_for_client(process: &Weak<Process>, name: &str) -> Response {
         .map_err(Failure::Mistake)
         .and_then(|()| match process.upgrade() {
             Some(process) => {
-                process.add(name, Given::default())?.limit_queue();
-                Ok(())
+                let name = name.to_owned();
+                let add = move || {
+                    process.add(&name, Given::default())?.limit_queue();
+                    Ok(())
+                };
+                adit_sandbox::aside(add).context(|| "cannot serve one more".into())?
             }
             None => Err(Failure::State("the process ends".into())),
         });
@@ -286,9 +488,39 @@ fn add_for_client(process: &Weak<Process>, name: &str) -> Response {
     }
 }
 
+/// Changes which threads process packets because a client asks for it.
+fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str>) -> Response {
+    let set = |engine: &Engine<Arc<Tun>, Kernel>| {
+        let (before, policy_before) = engine.threads();
+        let policy = match policy {
+            None => policy_before,
+            Some(name) => Policy::ALL
+                .iter()
+                .find_map(|(known, policy)| (*known == name).then_some(*policy))
+                .ok_or_else(|| UapiError::invalid(format!("there is no policy {name}")))?,
+        };
+        engine.set_threads(shards.map_or(before, usize::from), policy)?;
+        Ok::<_, UapiError>(())
+    };
+    match process.upgrade().map(|process| set(&process.engine)) {
+        Some(Ok(())) => Response::Done,
+        Some(Err(error)) => Response::Explained(error),
+        None => Response::Explained(UapiError::invalid("the process ends")),
+    }
+}
+
 /// So many interfaces of a process have queues that their peers share fairly. Each costs the kernel
 /// 3.5 MiB and this process 65 descriptors.
 const MAX_FAIR: usize = 8;
+
+/// With what else such an interface has open.
+const DESCRIPTORS_OF_FAIR: u64 = 96;
+
+/// Whether the process may have so many descriptors.
+fn may_open(descriptors: u64) -> bool {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.is_none_or(|limit| descriptors <= limit)
+}
 
 /// Whether this network namespace has an interface of that name.
 fn is_here(name: &str) -> bool {

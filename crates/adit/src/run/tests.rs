@@ -10,6 +10,15 @@ fn log_levels_are_wireguard_gos() {
 }
 
 #[test]
+fn a_group_is_found_by_its_name() {
+    let groups = "root:x:0:\nprometheus:x:112:alice,bob\nbad\nempty:x::\n";
+    assert_eq!(group_id(groups, "prometheus"), Some(112));
+    for name in ["prom", "x", "bad", "empty", ""] {
+        assert_eq!(group_id(groups, name), None, "{name}");
+    }
+}
+
+#[test]
 fn an_unknown_offload_is_an_error_that_names_it() {
     let failure = allowed_offloads(&["udp-gso".into(), "warp".into()])
         .unwrap_err()

@@ -26,22 +26,32 @@ pub fn initiation(number: u64, responder: PublicKey, at: Tai64N) -> (PublicKey, 
     let mut fill = random(0x9e37_79b9_7f4a_7c15 ^ (number + 1) << 20);
     let mut private = [0; 32];
     fill(&mut private);
+    first_message(&Secret::new(&private), fill, responder, at)
+}
+
+/// The first message to `responder` of the interface that has this private key, in base64.
+pub fn initiation_of(private: &str, responder: PublicKey, at: Tai64N) -> Vec<u8> {
+    let private = adit_ctl::keys::from_base64(private).expect("a key");
+    first_message(&private, random(7), responder, at).1
+}
+
+fn first_message(
+    private: &Secret,
+    fill: impl FnMut(&mut [u8]) + Send + 'static,
+    responder: PublicKey,
+    at: Tai64N,
+) -> (PublicKey, Vec<u8>) {
     let mut device = Device::new(Box::new(fill));
     let mut peer = PeerChange::new(responder);
     peer.endpoint = Some("10.0.0.1:51820".parse().expect("an address"));
     let change = DeviceChange {
-        private_key: Some(Secret::new(&private)),
+        private_key: Some(private.clone()),
         peers: vec![peer],
         ..DeviceChange::default()
     };
     let now = Time::default();
     device.apply(now, &change).expect("a configuration");
-    let peer = device
-        .peer(&responder)
-        .expect("the peer just added")
-        .clone();
-    peer.want_session();
-    device.handle_event(now, at, &peer);
+    device.probe(now, &responder).expect("the peer just added");
     device.handle_timeout(now, at);
     let public = device.status().public_key.expect("derived");
     while let Some(output) = device.poll_output() {

@@ -168,14 +168,7 @@ fn vxlan_inside_the_tunnel_arrives_whole() {
             Start::default().env("ADIT_DISABLE_OFFLOADS", name)
         });
         let net = SitePair::new();
-        let tunnel = WgTunnel::new(
-            &net,
-            Setup {
-                start_left: start.clone(),
-                start_right: start,
-                ..Setup::default()
-            },
-        );
+        let tunnel = WgTunnel::new(&net, Setup::starting(start));
         tunnel.connect();
         for (host, number, local, remote) in [
             (&net.left, 1, &tunnel.left.v4, &tunnel.right.v4),

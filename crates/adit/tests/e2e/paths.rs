@@ -391,3 +391,37 @@ fn ecn_marks_cross_the_tunnel_both_ways_and_dscp_stays_inside() {
         "the inner packet is marked congestion experienced"
     );
 }
+
+/// The path takes 1,300 bytes of IPv6 and says so to nobody: 1,216 inside the tunnel.
+#[test]
+fn a_path_that_loses_long_packets_in_silence_passes_tcp() {
+    for program in [Program::Adit, Program::WireguardGo] {
+        let Some(program) = peer(program).filter(|_| Program::Adit.is_adit()) else {
+            continue;
+        };
+        let net = Routed::new();
+        net.router.sh(
+            "set -e; ip link set eth1 mtu 1300
+             nft 'add table ip6 quiet; add chain ip6 quiet out { type filter hook output priority 0; };
+                  add rule ip6 quiet out icmpv6 type packet-too-big drop'",
+        );
+        let setup = Setup {
+            right: program,
+            outer: Family::V6,
+            ..Setup::default()
+        };
+        let left = (&net.left, net.address_of_left(Family::V6));
+        let right = (&net.right, net.address_of_right(Family::V6));
+        let tunnel = WgTunnel::between(left, right, setup);
+        let (left, right) = (&tunnel.left, &tunnel.right);
+        tunnel.connect();
+        ping_fails(&left.host, &format!("-M probe -s 1300 {}", right.v4));
+        tcp(&left.host, &right.host, &right.v4, 64 * MIB);
+        let drops = left.status()["engine"]["drops"]["path_mtu"].as_u64();
+        assert!(drops.is_some_and(|drops| drops > 0), "{drops:?}");
+        assert_eq!(left.status()["peers"][0]["path_mtu"], 1216);
+        // Its sender was told, and the host remembers.
+        let route = left.host.sh(&format!("ip route get {}", right.v4));
+        assert!(route.contains("mtu 1216"), "{route}");
+    }
+}

@@ -415,3 +415,114 @@ fn the_unit_is_ready_when_it_works_comes_back_and_says_why() {
     assert_eq!(systemd.property(unit, "Result"), "success");
     comes_back(left, &before, "adit down");
 }
+
+/// The unit as it is packaged, with shorter times.
+fn packaged(world: &World) -> Option<Systemd> {
+    let systemd = Systemd::boot(world.left())?;
+    systemd.install(
+        "adit@wg0.service.d/test.conf",
+        "[Service]\nWatchdogSec=2\nTimeoutAbortSec=2\n",
+    );
+    let unit = include_str!("../../../../packaging/adit@.service");
+    systemd.install("adit@.service", unit);
+    Some(systemd)
+}
+
+#[test]
+fn the_watchdog_starts_a_tunnel_again_that_hangs() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let Some(systemd) = packaged(&world) else {
+        return;
+    };
+    let unit = "adit@wg0.service";
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    systemd.sh(&format!("systemctl start {unit}"));
+    ping(world.left(), "172.31.0.1", 1);
+    // It outlives the watchdog's time while it works.
+    std::thread::sleep(seconds(5));
+    assert_eq!(systemd.property(unit, "NRestarts"), "0");
+    systemd.sh("kill -STOP $(pgrep -f 'adit run .* wg0$')");
+    wait_for("it is started again", seconds(60), || {
+        systemd.property(unit, "NRestarts") == "1"
+            && systemd.property(unit, "ActiveState") == "active"
+    });
+    ping(world.left(), "172.31.0.1", 1);
+    let journal = systemd.journal(unit);
+    assert!(journal.contains("Watchdog timeout"), "{journal}");
+}
+
+#[test]
+fn the_unit_has_the_rights_for_the_bpf_programs() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let Some(systemd) = packaged(&world) else {
+        return;
+    };
+    // The descriptors of maps and links.
+    let objects = |name: &str| {
+        let objects = systemd.sh(&format!(
+            "cat /proc/$(pgrep -f 'adit run .* {name}$')/fdinfo/* | grep -cE '^(map_type|link_type)' || true"
+        ));
+        objects.trim().parse::<u32>().expect("a number")
+    };
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    systemd.sh("cp /etc/wireguard/wg0.conf /run/other.conf; adit up /run/other.conf");
+    let without_sandbox = objects("other");
+    systemd.sh("adit down /run/other.conf; systemctl start adit@wg0");
+    assert!(without_sandbox > 0);
+    assert_eq!(objects("wg0"), without_sandbox);
+}
+
+#[test]
+fn the_unit_has_the_rights_for_the_sandbox_of_adit() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let Some(systemd) = packaged(&world) else {
+        return;
+    };
+    world.write(&world.config("", "192.168.77.0/24"));
+    systemd.sh("systemctl start adit@wg0");
+    let shown = systemd.sh("adit show wg0");
+    // Where systemd itself may not raise the limit, no memory is locked.
+    let parts = shown
+        .replace(" (off: locked memory)", "")
+        .replace(", locked memory", "");
+    let others = "sandbox: capabilities, files, no dumps, system calls\n";
+    assert!(parts.contains(others), "{shown}");
+}
+
+#[test]
+fn the_unit_takes_keys_from_a_credential() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let Some(systemd) = packaged(&world) else {
+        return;
+    };
+    let config = world.config("SaveConfig = true", "192.168.77.0/24");
+    let (keys, rest): (Vec<&str>, Vec<&str>) = config
+        .lines()
+        .partition(|line| line.starts_with("PrivateKey"));
+    let without = rest.join("\n") + "\n";
+    world.write(&without);
+    std::fs::create_dir(systemd.path("/run/credstore")).expect("a directory");
+    let keys = format!("[Interface]\n{}\n", keys.join("\n"));
+    std::fs::write(systemd.path("/run/credstore/wg0.keys"), keys).expect("written");
+    systemd.sh("systemctl start adit@wg0");
+    ping(left, "192.168.77.2", 1);
+    // Commands that are typed find it, too, and write it nowhere.
+    systemd.sh("adit sync wg0; adit save wg0");
+    ping(left, "192.168.77.2", 1);
+    systemd.sh("systemctl stop adit@wg0");
+    let saved = left.sh("cat /etc/wireguard/wg0.conf");
+    assert!(saved.contains("PublicKey") && !saved.contains("PrivateKey"));
+}

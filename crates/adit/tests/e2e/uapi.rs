@@ -452,7 +452,12 @@ fn a_port_in_use_fails_the_set_and_the_old_port_goes_on() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let (bound, is_bound) = std::sync::mpsc::channel();
         let holder = net.left.spawn(move || {
-            let socket = std::net::UdpSocket::bind("0.0.0.0:5555").expect("a free port");
+            // An interface that goes down gives it back soon.
+            let mut socket = None;
+            wait_for("the port is free", Duration::from_secs(10), || {
+                socket = std::net::UdpSocket::bind("0.0.0.0:5555").ok();
+                socket.is_some()
+            });
             bound.send(()).expect("somebody waits");
             let _ = held.recv();
             drop(socket);
@@ -759,6 +764,56 @@ fn many_clients_at_once_each_get_a_whole_answer() {
         .collect();
     for client in clients {
         client.join().expect("no panic");
+    }
+}
+
+#[test]
+fn silent_clients_take_no_descriptors_from_others() {
+    if !crate::quick::only_adit() {
+        return;
+    }
+    let host = Container::new("left");
+    let daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
+    // It may have 32 more than the interface itself takes.
+    let pid = daemon.pid();
+    let used = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .expect("its descriptors")
+        .count();
+    let prlimit = std::process::Command::new("prlimit")
+        .args([
+            format!("--pid={pid}"),
+            format!("--nofile={0}:{0}", used + 32),
+        ])
+        .status();
+    assert!(prlimit.expect("prlimit starts").success());
+    let path = |of: &str| host.path(&format!("/run/{of}/wg0.sock"));
+    let connect = |of: &str| {
+        let mut stream = None;
+        wait_for("a client connects", seconds(10), || {
+            stream = UnixStream::connect(path(of)).ok();
+            stream.is_some()
+        });
+        stream.expect("just seen")
+    };
+    let mut silent = Vec::new();
+    for round in 0..10 {
+        for _ in 0..20 {
+            silent.push(connect("wireguard"));
+            silent.push(connect("adit"));
+        }
+        // One that speaks is heard at once, whatever came before it.
+        let began = std::time::Instant::now();
+        let mut client = connect("wireguard");
+        client
+            .set_read_timeout(Some(seconds(10)))
+            .expect("a socket");
+        client.write_all(b"get=1\n\n").expect("it reads");
+        assert_eq!(errno(&answer(&mut client)), 0);
+        println!("{} silent clients: {:?}", 40 * (round + 1), began.elapsed());
+        host.sh(&format!(
+            "{} show wg0 > /dev/null",
+            Program::Adit.path().display()
+        ));
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use adit_testbed::Host;
 use adit_testbed::process::{Finished, Process};
 
-use super::watchdog;
+use super::{books, watchdog};
 
 /// Sets a container up, says so, and holds it.
 const HOLD: &str = r"
@@ -49,9 +50,15 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // For those that ended before, their owners have looked.
+        let books = (!std::thread::panicking())
+            .then(|| catch_unwind(AssertUnwindSafe(|| books::check(&self.name, self.init))));
         // --kill-child takes the container's PID 1 along.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
+        if let Some(Err(panic)) = books {
+            std::panic::resume_unwind(panic);
+        }
     }
 }
 

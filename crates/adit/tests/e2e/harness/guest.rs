@@ -286,8 +286,9 @@ fn append(initrd: &Path, files: &[&Path], dir: &Path) {
             copy(Path::new(library), Path::new(library));
         }
     }
+    // Half of the guest's memory holds all files, and most of a program is what a debugger reads.
     let script = format!(
-        "cd '{}' && find . | busybox cpio -o -H newc 2> /dev/null >> '{}'",
+        "cd '{}' && strip --strip-debug bin/* && find . | busybox cpio -o -H newc 2> /dev/null >> '{}'",
         tree.display(),
         initrd.display()
     );

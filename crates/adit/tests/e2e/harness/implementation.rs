@@ -1,6 +1,7 @@
 //! The implementations that can stand at either end, started the way their users start them.
 
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -87,7 +88,8 @@ impl Start {
     }
 }
 
-/// The processes of the host that run the implementation under test, in the host's numbers.
+/// The processes of the host that run the implementation under test, in the host's numbers;
+/// without those that look names up for them.
 pub fn processes(host: &Container) -> Vec<u32> {
     let program = Program::Adit.path();
     std::fs::read_dir(host.path("/proc"))
@@ -96,7 +98,9 @@ pub fn processes(host: &Container) -> Vec<u32> {
             let entry = entry.ok()?;
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let exe = std::fs::read_link(entry.path().join("exe")).ok()?;
-            (exe == program).then_some(pid)
+            let args = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let is_resolver = args.split(|byte| *byte == 0).nth(1) == Some(b"--resolver");
+            (exe == program && !is_resolver).then_some(pid)
         })
         .collect()
 }
@@ -240,6 +244,10 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        let books = (!std::thread::panicking()).then(|| {
+            let check = || super::books::check(self.host.name(), self.host.pid());
+            catch_unwind(AssertUnwindSafe(check))
+        });
         let id = self.child.id();
         if let Ok(children) = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")) {
             for child in children.split_whitespace().filter_map(|c| c.parse().ok()) {
@@ -262,6 +270,9 @@ impl Drop for Daemon {
             );
         }
         let _ = std::fs::remove_file(&self.log);
+        if let Some(Err(panic)) = books {
+            std::panic::resume_unwind(panic);
+        }
     }
 }
 

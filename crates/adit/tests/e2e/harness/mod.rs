@@ -5,6 +5,7 @@
 //! outside the namespaces, so tests run in parallel, survive killed predecessors and leave nothing
 //! behind.
 
+mod books;
 mod capture;
 mod container;
 mod guest;

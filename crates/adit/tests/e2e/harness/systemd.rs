@@ -10,6 +10,9 @@ use super::{Container, Program, container, seconds, under_ci, wait_for};
 
 const UNITS: &str = "/run/units";
 
+/// Succeeds when systemd runs: "offline" is before that, and a Debian is starting for a while.
+const SPEAKS: &str = "systemctl is-system-running | grep -E 'running|degraded|starting'";
+
 /// In the host: a cgroup of its own ($1) and namespaces in that, which end with this process. Empty
 /// cgroups do not go by themselves: those of killed runs, whose process ($1 up to its dash) is
 /// gone, go now.
@@ -19,11 +22,11 @@ mkdir -p /run/cgroup
 mountpoint -q /run/cgroup || mount -t cgroup2 cgroup2 /run/cgroup
 mkdir "/run/cgroup/adit-e2e-$1"
 echo 0 > "/run/cgroup/adit-e2e-$1/cgroup.procs"
-exec unshare --cgroup --pid --fork --kill-child --mount --uts --ipc --mount-proc --propagation private sh -c "$2" sh "$3"
+exec unshare --cgroup --pid --fork --kill-child --mount --uts --ipc --mount-proc --propagation private sh -c "$2" sh "$3" "$4"
 "#;
 
 /// In these: what systemd may see and change, and nothing of the machine's own beyond. $1 is the
-/// program under test.
+/// program under test. Credentials reach a unit by a mount that is shared.
 const BOOT: &str = r#"
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -50,9 +53,39 @@ for unit in systemd-journald.service systemd-journald.socket; do
 done
 for target in sysinit basic shutdown; do printf '[Unit]\n' > /run/units/$target.target; done
 printf '[Unit]\nWants=systemd-journald.service\n' > /run/units/default.target
+mount --make-rshared /
 exec env -i PATH="$PATH" container=adit-e2e SYSTEMD_UNIT_PATH=/run/units SYSTEMD_GENERATOR_PATH=/run/none \
   SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/run/none \
   /lib/systemd/systemd --system --log-target=journal --show-status=no
+"#;
+
+/// The same in a Debian of its own: what $2/root has, with changes in the host's /run/upper, which
+/// the next boot finds again. $1 and what is in $2 are at /opt.
+const BOOT_DEBIAN: &str = r#"
+set -e
+mkdir -p /run/upper /run/work /run/debian
+mount -t overlay overlay -o "lowerdir=$2/root,upperdir=/run/upper,workdir=/run/work" /run/debian
+cd /run/debian
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount -t cgroup2 cgroup2 sys/fs/cgroup
+mount -t tmpfs -o mode=755 tmpfs dev
+cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/net dev
+ln -s pts/ptmx dev/ptmx
+mount -t tmpfs -o mode=755 tmpfs run
+mkdir -p run/net mnt opt
+mount --bind "$2" opt
+mount --bind proc/sys/net run/net
+mount --bind proc/sys proc/sys
+mount -o remount,bind,ro proc/sys
+mount --move run/net proc/sys/net
+printf '[Journal]\nReadKMsg=no\nStorage=volatile\n' > etc/systemd/journald.conf
+echo 0123456789abcdef0123456789abcdef > etc/machine-id
+pivot_root . mnt
+umount -l /mnt
+mount --make-rshared /
+exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin container=adit-e2e \
+  /lib/systemd/systemd --system --unit=multi-user.target --log-target=journal --show-status=no
 "#;
 
 /// A running systemd. Its network is the host's, its /run its own, and `adit` is on its PATH.
@@ -73,6 +106,20 @@ impl Systemd {
             eprintln!("not run: {message}");
             return None;
         }
+        Some(Self::start(host, BOOT, Path::new("")))
+    }
+
+    /// Boots a Debian in which nothing is installed yet, and then the same one again. `dir` is at
+    /// its /opt; its `root` is what scripts/root made.
+    pub fn boot_debian(host: &Container, dir: &Path) -> Systemd {
+        let systemd = Self::start(host, BOOT_DEBIAN, dir);
+        wait_for("Debian has booted", seconds(60), || {
+            systemd.try_sh("systemctl is-active multi-user.target").ok()
+        });
+        systemd
+    }
+
+    fn start(host: &Container, boot: &str, dir: &Path) -> Systemd {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let cgroup = format!("{}-{number}", std::process::id());
@@ -80,8 +127,9 @@ impl Systemd {
         let file = std::fs::File::create(&log).expect("a log file");
         let mut command = host.command("sh");
         command
-            .args(["-c", HOLD, "sh", &cgroup, BOOT])
+            .args(["-c", HOLD, "sh", &cgroup, boot])
             .arg(Program::Adit.path())
+            .arg(dir)
             .stdin(Stdio::null())
             .stdout(file.try_clone().expect("a descriptor"))
             .stderr(file);
@@ -99,10 +147,10 @@ impl Systemd {
             // nsenter, unshare, systemd.
             let outer = child_of(&systemd.holder.id().to_string());
             systemd.init = outer.and_then(|outer| child_of(&outer)).unwrap_or_default();
-            is_systemd(&systemd.init) && systemd.try_sh("systemctl is-system-running").ok()
+            is_systemd(&systemd.init) && systemd.try_sh(SPEAKS).ok()
         });
         systemd.sweep();
-        Some(systemd)
+        systemd
     }
 
     /// Runs a shell script beside it, in all its namespaces.
@@ -128,10 +176,16 @@ impl Systemd {
         output.stdout
     }
 
+    /// A path inside, as the test can open it.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{inside}", self.init))
+    }
+
     /// Adds a unit and starts nothing.
     #[track_caller]
     pub fn install(&self, name: &str, unit: &str) {
-        let path = format!("/proc/{}/root{UNITS}/{name}", self.init);
+        let path = self.path(&format!("{UNITS}/{name}"));
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
         std::fs::write(path, unit).expect("a unit file");
         self.sh("systemctl daemon-reload");
     }

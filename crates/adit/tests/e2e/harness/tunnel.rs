@@ -60,6 +60,17 @@ impl Default for Setup {
     }
 }
 
+impl Setup {
+    /// Both ends start like this.
+    pub fn starting(start: Start) -> Setup {
+        Setup {
+            start_left: start.clone(),
+            start_right: start,
+            ..Setup::default()
+        }
+    }
+}
+
 /// One end of a tunnel.
 pub struct Side {
     pub host: Container,

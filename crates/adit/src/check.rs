@@ -1,0 +1,341 @@
+//! `adit check`: what is wrong or unusual in a configuration file. It needs no rights but to read
+//! the file, and looks at nothing else.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adit_ctl::config::{self, Config, Interface, Peer, Table};
+use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
+
+use crate::cli::{self, ConfArgs};
+use crate::failure::{Failure, Result};
+use crate::why::causes::overhead;
+use crate::why::evidence::is_host;
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;
+
+/// Most paths through the Internet.
+const PATH_MTU: u32 = 1500;
+const MIN_V6_MTU: u16 = 1280;
+/// Findings of one kind that are printed, at most.
+const MANY: usize = 20;
+
+/// How bad a finding is. The texts are what a line begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// `adit up` refuses the file.
+    Error,
+    /// It will hardly do what was meant.
+    Warning,
+    /// It may be meant so.
+    Hint,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Hint => "hint",
+        }
+    }
+}
+
+type Finding = (Kind, String);
+
+/// Prints the findings. The exit status is 1 if there is an error.
+pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
+    let path = match Path::new(&args.conf) {
+        file if file.is_file() => PathBuf::from(file),
+        _ => config::locate(&args.conf).map_err(Failure::Mistake)?.0,
+    };
+    let (config, errors) =
+        Config::salvage(&path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
+    let mut findings: Vec<Finding> = Vec::new();
+    findings.extend(errors.0.iter().map(|it| (Kind::Error, it.to_string())));
+    findings.extend(
+        config
+            .warnings
+            .iter()
+            .map(|it| (Kind::Warning, it.to_string())),
+    );
+    let file = path.display();
+    let found = examine(&config).into_iter();
+    findings.extend(found.map(|(kind, text)| (kind, format!("{file}: {text}"))));
+    findings.sort_by_key(|(kind, _)| *kind);
+    let mut out = String::new();
+    for (kind, text) in &findings {
+        _ = writeln!(out, "{}: {text}", kind.name());
+    }
+    if findings.is_empty() {
+        _ = writeln!(out, "{file}: nothing to remark");
+    }
+    cli::print(out.as_bytes())?;
+    Ok(match findings.first() {
+        Some((Kind::Error, _)) => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// Everything that a look at each line alone does not show.
+fn examine(config: &Config) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let found = &mut findings;
+    interface(config, found);
+    mtu(config, found);
+    reachable(config, found);
+    for peer in &config.peers {
+        one_peer(config, peer, found);
+    }
+    nested(config, found);
+    dns(config, found);
+    findings
+}
+
+fn name(key: &PublicKey) -> String {
+    format!("peer {}", *adit_ctl::keys::to_base64(&key.0))
+}
+
+fn blocks(peer: &Peer) -> impl Iterator<Item = Cidr> + '_ {
+    peer.allowed_ips.iter().filter_map(|change| match change {
+        AllowedIpChange::Add(block) => Some(*block),
+        AllowedIpChange::Remove(_) => None,
+    })
+}
+
+fn all_blocks(config: &Config) -> impl Iterator<Item = Cidr> + '_ {
+    config.peers.iter().flat_map(blocks)
+}
+
+fn endpoint(peer: &Peer) -> Option<SocketAddr> {
+    peer.endpoint.as_ref()?.numeric()
+}
+
+fn interface(config: &Config, found: &mut Vec<Finding>) {
+    let Interface {
+        addresses,
+        private_key,
+        post_up,
+        table,
+        ..
+    } = &config.interface;
+    if private_key.as_ref().is_none_or(Secret::is_zero) && post_up.is_empty() {
+        found.push((
+            Kind::Warning,
+            "there is no PrivateKey: no peer will answer, unless a file of keys has it (adit-up(8))"
+                .into(),
+        ));
+    }
+    for v6 in [false, true] {
+        let of_family = |ip: IpAddr| ip.is_ipv6() == v6;
+        let routed = all_blocks(config).find(|block| of_family(block.addr()));
+        let addressed = addresses.iter().any(|address| of_family(address.ip));
+        if let (Some(block), false, true) = (routed, addressed, *table != Table::Off) {
+            let version = if v6 { "IPv6" } else { "IPv4" };
+            found.push((
+                Kind::Warning,
+                format!(
+                    "the interface has no {version} Address, but {block} is among the AllowedIPs: what is sent there has \
+                     an address that the peer does not expect"
+                ),
+            ));
+        }
+    }
+    let has_default = |v6: bool| {
+        all_blocks(config).any(|block| block.prefix_len() == 0 && block.addr().is_ipv6() == v6)
+    };
+    if *table == Table::Auto && has_default(false) && !has_default(true) {
+        found.push((
+            Kind::Hint,
+            "AllowedIPs have 0.0.0.0/0 and not ::/0: IPv6 leaves outside of the tunnel".into(),
+        ));
+    }
+}
+
+fn mtu(config: &Config, found: &mut Vec<Finding>) {
+    let Some(mtu) = config.interface.mtu else {
+        return;
+    };
+    let v6 = all_blocks(config).find(|block| block.addr().is_ipv6());
+    if let (Some(block), true) = (v6, mtu < MIN_V6_MTU)
+        && config.interface.table != Table::Off
+    {
+        found.push((
+            Kind::Error,
+            format!("MTU = {mtu} is too small for {block}: IPv6 needs {MIN_V6_MTU}"),
+        ));
+    }
+    let over_v6 = config
+        .peers
+        .iter()
+        .filter_map(endpoint)
+        .any(|it| it.is_ipv6());
+    let version = if over_v6 { "IPv6" } else { "IPv4" };
+    let overhead = overhead(over_v6);
+    let mtu = u32::from(mtu);
+    if mtu > PATH_MTU - overhead {
+        found.push((
+            Kind::Warning,
+            format!(
+                "MTU = {mtu} makes datagrams of {} bytes over {version}, which a path of {PATH_MTU} bytes sends in \
+                 fragments or not at all: {} fits. Without the line, `adit up` finds it out",
+                mtu + overhead,
+                PATH_MTU - overhead
+            ),
+        ));
+    }
+}
+
+/// Whether handshakes can begin anywhere.
+fn reachable(config: &Config, found: &mut Vec<Finding>) {
+    let has_port = config.interface.listen_port.is_some_and(|port| port != 0);
+    let waiting = config
+        .peers
+        .iter()
+        .filter(|peer| peer.endpoint.is_none())
+        .count();
+    if has_port || waiting == 0 {
+        return;
+    }
+    let chosen =
+        "the interface has no ListenPort, so that its port is another one after each start";
+    found.push(match waiting == config.peers.len() {
+        true => (
+            Kind::Warning,
+            format!("no peer has an Endpoint, and {chosen}: no handshake can begin"),
+        ),
+        false => (
+            Kind::Hint,
+            format!("{chosen}: the peers without an Endpoint cannot begin a handshake"),
+        ),
+    });
+}
+
+fn one_peer(config: &Config, peer: &Peer, found: &mut Vec<Finding>) {
+    let Interface {
+        addresses,
+        private_key,
+        table,
+        listen_port,
+        ..
+    } = &config.interface;
+    let name = name(&peer.public_key);
+    let own = (private_key.as_ref()).filter(|key| !key.is_zero());
+    if own.is_some_and(|key| key.public_key() == peer.public_key) {
+        found.push((
+            Kind::Warning,
+            format!("{name} has the public key of this interface itself, which ignores it: a peer needs a key of its own"),
+        ));
+    }
+    if peer.allowed_ips.is_empty() {
+        found.push((
+            Kind::Warning,
+            format!("{name} has no AllowedIPs: nothing is sent to it or taken from it"),
+        ));
+    }
+    for address in addresses {
+        let host = |block: &Cidr| {
+            block.contains(address.ip) && is_host(*block) && !block.addr().is_unspecified()
+        };
+        if let Some(block) = blocks(peer).find(host) {
+            found.push((
+                Kind::Warning,
+                format!("{name}: {block} is this interface's own Address"),
+            ));
+        }
+    }
+    if let Some(to) = endpoint(peer)
+        && addresses.iter().any(|address| address.ip == to.ip())
+    {
+        found.push((
+            Kind::Warning,
+            format!("{name}: its Endpoint {to} is this interface's own Address: it is to be where the peer is, outside of the tunnel"),
+        ));
+    } else if let Some(to) = endpoint(peer)
+        && *table != Table::Off
+    {
+        // The routes of a default route pass over what has the tunnel's mark.
+        let loops = |block: &Cidr| {
+            let is_default = block.prefix_len() == 0 && *table == Table::Auto;
+            block.contains(to.ip()) && !is_default
+        };
+        if let Some(block) = all_blocks(config).find(loops) {
+            found.push((
+                Kind::Warning,
+                format!(
+                    "{name}: its Endpoint {to} lies inside the allowed IPs {block}, so that its datagrams are routed into \
+                     the tunnel: take the address out of AllowedIPs, or give it a route of its own in a PreUp hook"
+                ),
+            ));
+        }
+    }
+    if peer.endpoint.is_some() && peer.persistent_keepalive.is_none() && listen_port.is_none() {
+        found.push((
+            Kind::Hint,
+            format!(
+                "{name}: without PersistentKeepalive = 25, a NAT or firewall in front of this host forgets the tunnel \
+                 while it is idle, and the peer cannot reach it"
+            ),
+        ));
+    }
+}
+
+/// Allowed IPs of a peer inside those of another one. The same block twice is a warning of the
+/// parser.
+fn nested(config: &Config, found: &mut Vec<Finding>) {
+    let mut owners: HashMap<Cidr, PublicKey> = HashMap::new();
+    for peer in &config.peers {
+        owners.extend(blocks(peer).map(|block| (block, peer.public_key)));
+    }
+    let mut nested: Vec<(Cidr, Cidr)> = Vec::new();
+    for (inner, owner) in &owners {
+        // A default route holds all others, as it should.
+        let outer = (1..inner.prefix_len()).rev().find_map(|len| {
+            let outer = Cidr::new(inner.addr(), len)?;
+            owners.contains_key(&outer).then_some(outer)
+        });
+        if let Some(outer) = outer
+            && owners.get(&outer) != Some(owner)
+        {
+            nested.push((*inner, outer));
+        }
+    }
+    nested.sort_by_key(|(inner, _)| (inner.addr(), inner.prefix_len()));
+    for (inner, outer) in nested.iter().take(MANY) {
+        let whose = |block| owners.get(block).map(name).unwrap_or_default();
+        found.push((
+            Kind::Hint,
+            format!(
+                "{inner} of {} lies inside {outer} of {}: the narrower one counts",
+                whose(inner),
+                whose(outer)
+            ),
+        ));
+    }
+    if nested.len() > MANY {
+        let text = format!("{} more allowed IPs lie inside others", nested.len() - MANY);
+        found.push((Kind::Hint, text));
+    }
+}
+
+fn dns(config: &Config, found: &mut Vec<Finding>) {
+    let Interface { dns, addresses, .. } = &config.interface;
+    let servers = dns.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+    for server in servers {
+        let within = all_blocks(config).any(|block| block.contains(server));
+        let connected = addresses.iter().any(|address| {
+            Cidr::new(address.ip, address.prefix_len).is_some_and(|block| block.contains(server))
+        });
+        if !within && !connected && !server.is_loopback() {
+            found.push((
+                Kind::Hint,
+                format!("DNS = {server} is in no AllowedIPs: it is asked outside of the tunnel"),
+            ));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+use super::*;
+
+const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+const ONE: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
+const TWO: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
+
+/// A file with nothing to remark.
+fn good() -> String {
+    format!(
+        "[Interface]\nPrivateKey = {KEY}\nAddress = 10.0.0.1/24, fd00::1/64\nListenPort = 51820\n\
+         [Peer]\nPublicKey = {ONE}\nAllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = 192.0.2.1:51820\n\
+         [Peer]\nPublicKey = {TWO}\nAllowedIPs = 10.0.0.3/32\n"
+    )
+}
+
+fn findings(text: &str) -> Vec<Finding> {
+    examine(&Config::parse(text, "file").expect("a configuration"))
+}
+
+#[test]
+fn a_good_file_has_nothing_to_remark() {
+    assert_eq!(findings(&good()), []);
+}
+
+#[test]
+fn each_mistake_is_found_alone() {
+    let cases = [
+        ("10.0.0.3/32", "10.0.0.1/32", Kind::Warning, "own Address"),
+        (
+            TWO,
+            "HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw=",
+            Kind::Warning,
+            "a key of its own",
+        ),
+        (
+            "192.0.2.1:51820",
+            "10.0.0.1:51820",
+            Kind::Warning,
+            "own Address",
+        ),
+        (
+            "10.0.0.3/32",
+            "192.0.2.0/24",
+            Kind::Warning,
+            "lies inside the allowed IPs",
+        ),
+        ("10.0.0.3/32", "", Kind::Warning, "has no AllowedIPs"),
+        (
+            "10.0.0.3/32",
+            "10.0.0.0/8",
+            Kind::Hint,
+            "the narrower one counts",
+        ),
+        (
+            "10.0.0.3/32",
+            "0.0.0.0/0",
+            Kind::Hint,
+            "IPv6 leaves outside",
+        ),
+        (", fd00::1/64", "", Kind::Warning, "no IPv6 Address"),
+        (
+            "ListenPort = 51820",
+            "MTU = 1441\nListenPort = 1",
+            Kind::Warning,
+            "1501 bytes over IPv4",
+        ),
+        (
+            "ListenPort = 51820",
+            "MTU = 1279\nListenPort = 1",
+            Kind::Error,
+            "IPv6 needs 1280",
+        ),
+        (
+            "ListenPort = 51820",
+            "DNS = 9.9.9.9\nListenPort = 1",
+            Kind::Hint,
+            "asked outside",
+        ),
+    ];
+    for (old, new, kind, text) in cases {
+        let found = findings(&good().replace(old, new));
+        assert_eq!(found.len(), 1, "{old} → {new}: {found:?}");
+        assert!(found[0].0 == kind && found[0].1.contains(text), "{found:?}");
+    }
+    let no_key = good().replace(&format!("PrivateKey = {KEY}\n"), "");
+    assert!(findings(&no_key)[0].1.contains("no PrivateKey"));
+}
+
+#[test]
+fn a_peer_behind_nat_and_one_that_cannot_begin_are_found() {
+    let no_port = good().replace("ListenPort = 51820\n", "");
+    let texts: Vec<String> = findings(&no_port).into_iter().map(|it| it.1).collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    assert!(texts[0].contains("peers without an Endpoint cannot begin"));
+    assert!(texts[1].contains("PersistentKeepalive = 25"));
+    let nowhere = no_port.replace("Endpoint = 192.0.2.1:51820\n", "");
+    assert!(findings(&nowhere)[0].1.contains("no handshake can begin"));
+}
+
+/// The firewall mark keeps the datagrams of a default route out of the tunnel.
+#[test]
+fn an_endpoint_may_lie_inside_a_default_route() {
+    let full = good().replace("10.0.0.3/32", "0.0.0.0/0, ::/0");
+    assert_eq!(findings(&full), []);
+    let table = full.replace("ListenPort", "Table = 7\nListenPort");
+    assert!(
+        findings(&table)[0]
+            .1
+            .contains("lies inside the allowed IPs 0.0.0.0/0")
+    );
+    let off = full.replace("ListenPort", "Table = off\nListenPort");
+    assert_eq!(findings(&off), []);
+}
+
+#[test]
+fn mtu_fits_the_family_of_the_endpoint() {
+    let v6 = good().replace("192.0.2.1:51820", "[2001:db8::1]:51820");
+    for (mtu, over) in [(1420, false), (1421, true)] {
+        let text = v6.replace("ListenPort", &format!("MTU = {mtu}\nListenPort"));
+        assert_eq!(!findings(&text).is_empty(), over, "{mtu}");
+    }
+}

@@ -1,0 +1,30 @@
+use super::*;
+
+#[test]
+fn commands_are_told_by_what_they_take() {
+    let configured = commands(Takes::Configured);
+    for name in ["up", "down", "sync", "save", "strip"] {
+        assert!(configured.contains(&name.to_owned()), "{configured:?}");
+    }
+    for name in ["show", "why"] {
+        assert!(commands(Takes::Running).contains(&name.to_owned()));
+    }
+    assert!(!commands(Takes::Running).contains(&"run".to_owned()));
+}
+
+/// clap's scripts may change with its versions; then so must what is added to them.
+#[test]
+fn scripts_have_the_names_of_interfaces() {
+    let bash = script(Shell::Bash);
+    assert_eq!(bash.matches("-F _adit_with_names ").count(), 2, "{bash}");
+    assert!(!bash.contains("-F _adit "));
+    let zsh = script(Shell::Zsh);
+    let configured = commands(Takes::Configured).len();
+    assert_eq!(zsh.matches(":_adit_configured' ").count(), configured);
+    assert_eq!(zsh.matches("_adit_running() {").count(), 1);
+    // The first word is a command.
+    assert_eq!(zsh.matches("case $line[1] in").count(), 2);
+    assert!(!zsh.contains("$line[2]") && !zsh.contains("':interfaces -- "));
+    let fish = script(Shell::Fish);
+    assert_eq!(fish.matches("s/\\.conf\\$//p").count(), configured);
+}

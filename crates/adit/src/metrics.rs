@@ -1,0 +1,586 @@
+//! `adit metrics`: the status of all interfaces in Prometheus's text format, once or over HTTP.
+//!
+//! Counters of peers have the names and labels of MindFlavor's prometheus_wireguard_exporter; what
+//! only Adit tells begins with `adit_`.
+
+mod http;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use adit_ctl::status::{Batches, Engine, Trains, Waiting};
+
+use crate::cli::{self, MetricsArgs};
+use crate::failure::{Context, Result, say};
+use crate::seen::{self, Interface};
+use crate::show;
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;
+
+pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
+    match &args.listen {
+        Some(address) => {
+            // What one answer was read into is there for the next one: with thousands of peers, it
+            // is megabytes.
+            let json = Mutex::new(Vec::new());
+            let collect = move || {
+                let mut json = json.lock().unwrap_or_else(PoisonError::into_inner);
+                let collected = collect(&mut json);
+                Box::new(move |put: &mut Put<'_>| collected.render(put)) as http::Document
+            };
+            http::serve(address, collect)
+        }
+        None => {
+            let collected = collect(&mut Vec::new());
+            let mut result = Ok(());
+            let ended = collected.render(&mut |piece| {
+                result = cli::print(piece);
+                match result {
+                    Ok(()) => Ok(()),
+                    Err(_) => Err(io::ErrorKind::Other.into()),
+                }
+            });
+            result.and(ended.context(|| "cannot print".into()))
+        }
+    }
+}
+
+/// Takes a piece of the document.
+type Put<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
+
+/// What the document is made of.
+#[derive(Default)]
+struct Collected {
+    interfaces: Vec<Interface>,
+    /// Interfaces without an answer.
+    silent: Vec<String>,
+    /// The labels of all peers, one after the other.
+    labels: String,
+    peers: Vec<Peer>,
+}
+
+/// What is told of a peer.
+struct Peer {
+    /// Where its labels begin, where the allowed IPs in them do and end, and where all end.
+    labels: [usize; 4],
+    numbers: [Option<u64>; OF_PEERS.len()],
+    microseconds: Option<u64>,
+    drops: Vec<(Box<str>, u64)>,
+    failure: Option<Box<str>>,
+}
+
+/// Asks every interface that this process can ask.
+fn collect(json: &mut Vec<u8>) -> Collected {
+    let mut collected = Collected::default();
+    let silent = show::all_json(json, |json| collected.add(json));
+    for unanswered in silent {
+        say!("adit: {}", unanswered.error);
+        collected.silent.push(unanswered.interface);
+    }
+    collected
+}
+
+impl Collected {
+    fn add(&mut self, json: &[u8]) -> serde_json::Result<()> {
+        let (labels, peers) = (&mut self.labels, &mut self.peers);
+        let interfaces = seen::read(json, &mut |interface, peer| {
+            peers.push(Peer::new(interface, &peer, labels));
+        })?;
+        self.interfaces.extend(interfaces);
+        Ok(())
+    }
+}
+
+impl Peer {
+    /// The labels are as the exporter has them: with a name only where there is one.
+    fn new(interface: &str, peer: &seen::Peer<'_>, labels: &mut String) -> Self {
+        let start = labels.len();
+        push_label(labels, "", "interface", interface);
+        push_label(labels, ",", "public_key", &peer.public_key.0);
+        let before = labels.len();
+        labels.push_str(",allowed_ips=\"");
+        for (i, block) in peer.allowed_ips.iter().enumerate() {
+            labels.push_str(if i == 0 { "" } else { "," });
+            push_escaped(labels, &block.0);
+        }
+        labels.push('"');
+        let behind = labels.len();
+        if let Some(name) = &peer.name {
+            push_label(labels, ",", "friendly_name", &name.0);
+        }
+        let drops = peer.drops.iter();
+        Self {
+            labels: [start, before, behind, labels.len()],
+            numbers: OF_PEERS.map(|(_, _, _, of)| of(peer)),
+            microseconds: peer.handshake_microseconds,
+            drops: drops
+                .map(|(reason, packets)| ((*reason.0).into(), *packets))
+                .collect(),
+            failure: peer
+                .last_failure
+                .as_ref()
+                .map(|failure| (*failure.reason.0).into()),
+        }
+    }
+}
+
+/// The document, as it is written. It leaves in pieces.
+struct Page<'a> {
+    text: String,
+    put: &'a mut Put<'a>,
+    result: io::Result<()>,
+}
+
+/// Of the document. A piece stays in the cache.
+const PIECE: usize = 64 << 10;
+
+impl Page<'_> {
+    fn flush(&mut self) {
+        if self.result.is_ok() {
+            self.result = (self.put)(self.text.as_bytes());
+        }
+        self.text.clear();
+    }
+
+    fn flush_if_full(&mut self) {
+        if self.text.len() >= PIECE {
+            self.flush();
+        }
+    }
+}
+
+/// The lines of one metric.
+struct Metric<'p, 'a> {
+    page: &'p mut Page<'a>,
+    name: &'static str,
+}
+
+impl<'p, 'a> Metric<'p, 'a> {
+    fn new(page: &'p mut Page<'a>, name: &'static str, kind: &str, help: &str) -> Self {
+        // Writing to a string cannot fail, here and below.
+        _ = write!(page.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        Self { page, name }
+    }
+
+    fn line(&mut self, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.line_of("", labels, value);
+    }
+
+    /// A line of the metric with this end of its name.
+    fn line_of(&mut self, end: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        let text = &mut self.page.text;
+        _ = write!(text, "{}{end}{{", self.name);
+        for (i, (label, value)) in labels.iter().enumerate() {
+            push_label(text, if i == 0 { "" } else { "," }, label, value);
+        }
+        _ = writeln!(text, "}} {value}");
+        self.page.flush_if_full();
+    }
+
+    /// The lines of a histogram. Its lengths double, and the last has no bound.
+    fn histogram(&mut self, interface: &str, trains: &Trains) {
+        let mut count = 0;
+        for (exponent, of_length) in trains.counts.iter().enumerate() {
+            count += of_length;
+            if exponent + 1 < trains.counts.len() {
+                let bound = (1_u64 << exponent).to_string();
+                self.line_of(
+                    "_bucket",
+                    &[("interface", interface), ("le", &bound)],
+                    count,
+                );
+            }
+        }
+        self.line_of(
+            "_bucket",
+            &[("interface", interface), ("le", "+Inf")],
+            count,
+        );
+        self.line_of("_sum", &[("interface", interface)], trains.datagrams);
+        self.line_of("_count", &[("interface", interface)], count);
+    }
+
+    /// The line for labels that [`push_label`] has written, in pieces.
+    fn line_with(&mut self, labels: &[&str], value: u64) {
+        self.begin(labels);
+        push_number(&mut self.page.text, value);
+        self.end();
+    }
+
+    fn begin(&mut self, labels: &[&str]) {
+        let text = &mut self.page.text;
+        text.push_str(self.name);
+        text.push('{');
+        for piece in labels {
+            text.push_str(piece);
+        }
+        text.push_str("} ");
+    }
+
+    fn end(&mut self) {
+        self.page.text.push('\n');
+        self.page.flush_if_full();
+    }
+}
+
+/// As `write!` does, in a fifth of the time: there are as many as lines.
+fn push_number(text: &mut String, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    text.extend(digits[at..].iter().map(|digit| char::from(*digit)));
+}
+
+/// Appends a label, behind `comma`.
+fn push_label(text: &mut String, comma: &str, label: &str, value: &str) {
+    for piece in [comma, label, "=\""] {
+        text.push_str(piece);
+    }
+    push_escaped(text, value);
+    text.push('"');
+}
+
+fn push_escaped(text: &mut String, value: &str) {
+    if !value
+        .bytes()
+        .any(|byte| matches!(byte, b'\\' | b'"' | b'\n'))
+    {
+        return text.push_str(value);
+    }
+    for piece in value.split_inclusive(['\\', '"', '\n']) {
+        let (plain, escaped) = match piece.as_bytes().last() {
+            Some(b'\\') => (piece.len() - 1, "\\\\"),
+            Some(b'"') => (piece.len() - 1, "\\\""),
+            Some(b'\n') => (piece.len() - 1, "\\n"),
+            _ => (piece.len(), ""),
+        };
+        text.push_str(&piece[..plain]);
+        text.push_str(escaped);
+    }
+}
+
+impl Collected {
+    /// The document.
+    fn render(&self, put: &mut Put<'_>) -> io::Result<()> {
+        let mut page = Page {
+            text: String::with_capacity(PIECE + (PIECE >> 3)),
+            put: &mut |piece| put(piece),
+            result: Ok(()),
+        };
+        self.render_peers(&mut page);
+        engines(&mut page, &self.interfaces);
+        let mut up = Metric::new(
+            &mut page,
+            "adit_interface_answers",
+            "gauge",
+            "Whether the process of the interface answered (1) or not (0)",
+        );
+        for interface in &self.interfaces {
+            up.line(&[("interface", &interface.name)], 1);
+        }
+        for name in &self.silent {
+            up.line(&[("interface", name)], 0);
+        }
+        page.flush();
+        page.result
+    }
+}
+
+type OfPeer = fn(&seen::Peer<'_>) -> Option<u64>;
+
+/// What is one number for each peer: name, type, help.
+const OF_PEERS: [(&str, &str, &str, OfPeer); 8] = [
+    (
+        "wireguard_sent_bytes_total",
+        "counter",
+        "Bytes sent to the peer",
+        |peer| Some(peer.transfer_tx),
+    ),
+    (
+        "wireguard_received_bytes_total",
+        "counter",
+        "Bytes received from the peer",
+        |peer| Some(peer.transfer_rx),
+    ),
+    (
+        "wireguard_latest_handshake_seconds",
+        "gauge",
+        "UNIX timestamp seconds of the last handshake",
+        |peer| Some(peer.latest_handshake.unwrap_or(0)),
+    ),
+    (
+        "adit_peer_up",
+        "gauge",
+        "Whether the peer has a session and has not failed to answer since",
+        |peer| peer.state.as_ref().map(|state| u64::from(state.0 == "up")),
+    ),
+    (
+        "adit_peer_unanswered_initiations",
+        "gauge",
+        "Initiations that the peer has not answered since its last session or since they were given up",
+        |peer| peer.unanswered.map(u64::from),
+    ),
+    (
+        "adit_peer_last_attempt_timestamp_seconds",
+        "gauge",
+        "UNIX timestamp of the last initiation to the peer",
+        |peer| peer.last_attempt,
+    ),
+    (
+        "adit_peer_last_failure_timestamp_seconds",
+        "gauge",
+        "UNIX timestamp of the last handshake with the peer that failed",
+        |peer| peer.last_failure.as_ref().map(|failure| failure.at),
+    ),
+    (
+        "adit_peer_path_mtu_bytes",
+        "gauge",
+        "The longest packet that the path to the peer takes, where probes have found it shorter than the MTU",
+        |peer| peer.path_mtu.map(u64::from),
+    ),
+];
+
+impl Collected {
+    fn render_peers(&self, page: &mut Page<'_>) {
+        for (at, (name, kind, help, _)) in OF_PEERS.into_iter().enumerate() {
+            let mut metric = Metric::new(page, name, kind, help);
+            for peer in &self.peers {
+                if let Some(value) = peer.numbers[at] {
+                    let [start, _, _, end] = peer.labels;
+                    metric.line_with(&[&self.labels[start..end]], value);
+                }
+            }
+        }
+        let mut metric = Metric::new(
+            page,
+            "adit_peer_handshake_latency_seconds",
+            "gauge",
+            "From the last initiation that the peer answered to the answer",
+        );
+        for peer in &self.peers {
+            if let Some(microseconds) = peer.microseconds {
+                let seconds = microseconds / 1_000_000;
+                metric.begin(&self.short(peer));
+                _ = write!(
+                    metric.page.text,
+                    "{seconds}.{:06}",
+                    microseconds % 1_000_000
+                );
+                metric.end();
+            }
+        }
+        let mut metric = Metric::new(
+            page,
+            "adit_peer_dropped_packets_total",
+            "counter",
+            "Packets to and from the peer that were dropped, by reason",
+        );
+        for peer in &self.peers {
+            for (reason, packets) in &peer.drops {
+                metric.line_with(&with_reason(&self.short(peer), reason), *packets);
+            }
+        }
+        let mut metric = Metric::new(
+            page,
+            "adit_peer_last_failure_info",
+            "gauge",
+            "Why the last handshake with the peer failed: 1 for the reason",
+        );
+        for peer in &self.peers {
+            if let Some(reason) = &peer.failure {
+                metric.line_with(&with_reason(&self.short(peer), reason), 1);
+            }
+        }
+    }
+
+    /// A peer's labels without the allowed IPs: such series are joined with the others by the key.
+    fn short(&self, peer: &Peer) -> [&str; 2] {
+        let [start, before, behind, end] = peer.labels;
+        [&self.labels[start..before], &self.labels[behind..end]]
+    }
+}
+
+/// Reasons are words of letters and underscores.
+fn with_reason<'a>([before, after]: &[&'a str; 2], reason: &'a str) -> [&'a str; 5] {
+    [before, after, ",reason=\"", reason, "\""]
+}
+
+type OfEngine = for<'a> fn(&'a Engine) -> &'a BTreeMap<String, u64>;
+
+type OfTrains = for<'a> fn(&'a Engine) -> Option<&'a Trains>;
+
+/// What is one number for each reason or result.
+const OF_ENGINES: [(&str, &str, &str, OfEngine); 5] = [
+    (
+        "adit_dropped_packets_total",
+        "reason",
+        "Packets dropped, by reason",
+        |engine| &engine.drops,
+    ),
+    (
+        "adit_ignored_packets_total",
+        "kind",
+        "Packets of the kernel's own accord that no peer got",
+        |engine| &engine.ignored,
+    ),
+    (
+        "adit_passed_packets_total",
+        "kind",
+        "Packets and datagrams that passed, by where",
+        |engine| &engine.passed,
+    ),
+    (
+        "adit_icmp_errors_total",
+        "kind",
+        "ICMP errors that came back for what was sent",
+        |engine| &engine.icmp_errors,
+    ),
+    (
+        "adit_handshake_messages_total",
+        "result",
+        "Handshake messages, by what came of them",
+        |engine| &engine.handshakes,
+    ),
+];
+
+type OfBatches = fn(&Batches) -> u64;
+
+/// What is one number for each direction.
+const OF_BATCHES: [(&str, &str, OfBatches); 3] = [
+    (
+        "adit_batches_total",
+        "Batches that threads took from the TUN (outbound) and the sockets (inbound)",
+        |batches| batches.batches,
+    ),
+    (
+        "adit_batched_total",
+        "Frames (outbound) and data messages (inbound) in these batches",
+        |batches| batches.contents,
+    ),
+    (
+        "adit_helped_batches_total",
+        "Batches that a thread took which does not own the interface",
+        |batches| batches.helped,
+    ),
+];
+
+fn engines(page: &mut Page<'_>, interfaces: &[Interface]) {
+    let engines = || {
+        let interfaces = interfaces.iter();
+        interfaces.filter_map(|interface| Some((interface, interface.engine.as_ref()?)))
+    };
+    for (name, label, help, of) in OF_ENGINES {
+        let mut metric = Metric::new(page, name, "counter", help);
+        for (interface, engine) in engines() {
+            for (reason, count) in of(engine) {
+                metric.line(&[("interface", &interface.name), (label, reason)], count);
+            }
+        }
+    }
+    for (name, help, of) in OF_BATCHES {
+        let mut metric = Metric::new(page, name, "counter", help);
+        for (interface, engine) in engines() {
+            let directions = [("outbound", &engine.outbound), ("inbound", &engine.inbound)];
+            for (direction, batches) in directions {
+                if let Some(batches) = batches {
+                    let labels = [("interface", &*interface.name), ("direction", direction)];
+                    metric.line(&labels, of(batches));
+                }
+            }
+        }
+    }
+    let trains: [(&str, &str, OfTrains); 2] = [
+        (
+            "adit_sent_train_datagrams",
+            "Datagrams of each train that was given to the kernel",
+            |engine| engine.sent_trains.as_ref(),
+        ),
+        (
+            "adit_received_train_datagrams",
+            "Datagrams of each train that the kernel gave",
+            |engine| engine.received_trains.as_ref(),
+        ),
+    ];
+    for (name, help, of) in trains {
+        let mut metric = Metric::new(page, name, "histogram", help);
+        for (interface, engine) in engines() {
+            if let Some(trains) = of(engine) {
+                metric.histogram(&interface.name, trains);
+            }
+        }
+    }
+    let mut metric = Metric::new(
+        page,
+        "adit_waiting",
+        "gauge",
+        "What waits for a handshake, a session or a socket, by what it is",
+    );
+    for (interface, engine) in engines() {
+        for (what, count) in engine.waiting.iter().flat_map(Waiting::named) {
+            metric.line(&[("interface", &interface.name), ("what", what)], count);
+        }
+    }
+    let mut metric = Metric::new(
+        page,
+        "adit_offload_enabled",
+        "gauge",
+        "Whether the offload is in force",
+    );
+    for (interface, engine) in engines() {
+        for (offload, is_on) in &engine.offloads {
+            let labels = [("interface", &*interface.name), ("offload", offload)];
+            metric.line(&labels, u64::from(*is_on));
+        }
+    }
+    let mut metric = Metric::new(
+        page,
+        "adit_interface_info",
+        "gauge",
+        "1 for each interface that Adit serves: version, AEAD and process",
+    );
+    for (interface, engine) in engines() {
+        let pid = engine.pid.to_string();
+        let labels = [
+            ("interface", &*interface.name),
+            ("version", &engine.version),
+            ("aead", &engine.aead),
+            ("pid", &pid),
+        ];
+        metric.line(&labels, 1);
+    }
+    let mut metric = Metric::new(
+        page,
+        "adit_start_timestamp_seconds",
+        "gauge",
+        "UNIX timestamp of when the process began to serve the interface",
+    );
+    for (interface, engine) in engines() {
+        metric.line(&[("interface", &interface.name)], engine.started);
+    }
+    let mut metric = Metric::new(
+        page,
+        "adit_thread_cpu_seconds_total",
+        "counter",
+        "CPU time of each thread of a process, which may serve several interfaces",
+    );
+    let processes: BTreeMap<u32, &Engine> =
+        engines().map(|(_, engine)| (engine.pid, engine)).collect();
+    for (pid, engine) in processes {
+        let pid = pid.to_string();
+        for (thread, milliseconds) in &engine.cpu_milliseconds {
+            let seconds = format!("{}.{:03}", milliseconds / 1000, milliseconds % 1000);
+            metric.line(&[("pid", &pid), ("thread", thread)], seconds);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `adit edit`: as visudo(8) does it. The editor has a copy, and only one without mistakes becomes
+//! the file.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use adit_ctl::config::{self, Config};
+
+use super::{is_unserved, read, require_rights, sync, write};
+use crate::cli::FileArgs;
+use crate::failure::{Context, Failure, Result, bail, say};
+
+/// A copy of a file, which goes at the end.
+struct Copy(PathBuf);
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+pub(crate) fn edit(args: &FileArgs) -> Result<()> {
+    require_rights()?;
+    let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
+    let old = match path.exists() {
+        true => read(&path)?,
+        false => zeroize::Zeroizing::default(),
+    };
+    let copy = copy(&path, &old)?;
+    let new = loop {
+        run_editor(&copy.0)?;
+        let new = read(&copy.0)?;
+        if *new == *old {
+            say!("adit: {} stays as it is", path.display());
+            return Ok(());
+        }
+        let mistakes = match Config::parse(&new, &path.display().to_string()) {
+            Ok(config) => {
+                for warning in &config.warnings {
+                    say!("Warning: {warning}");
+                }
+                break new;
+            }
+            Err(mistakes) => mistakes,
+        };
+        say!("{mistakes}");
+        if !wants_again()? {
+            bail!(State, "{} stays as it is", path.display());
+        }
+    };
+    if !path.exists() {
+        let created = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&path);
+        created.context(|| format!("cannot write {}", path.display()))?;
+    }
+    write(&path, &new)?;
+    match adit_ctl::uapi::Client::connect(&name).map_err(adit_ctl::uapi::ClientError::Io) {
+        Err(error) if is_unserved(&error) => Ok(()),
+        _ => sync(args),
+    }
+}
+
+/// Beside the file, where its directory keeps others out.
+fn copy(path: &Path, text: &str) -> Result<Copy> {
+    let copy = path.with_extension(format!("conf.edit-{}", std::process::id()));
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(&copy);
+    let failed = || format!("cannot write {}", copy.display());
+    let mut file = file.context(failed)?;
+    let copy = Copy(copy.clone());
+    file.write_all(text.as_bytes())
+        .context(|| format!("cannot write {}", copy.0.display()))?;
+    Ok(copy)
+}
+
+fn run_editor(file: &Path) -> Result<()> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let chosen = set("VISUAL").or_else(|| set("EDITOR"));
+    let fallback = || {
+        OsString::from(if Path::new("/usr/bin/editor").exists() {
+            "editor"
+        } else {
+            "vi"
+        })
+    };
+    let editor = chosen.unwrap_or_else(fallback);
+    // It may have arguments.
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "exec $0 \"$1\""])
+        .arg(&editor)
+        .arg(file);
+    let status = command.status();
+    let status = status.context(|| format!("cannot run {}", editor.display()))?;
+    if !status.success() {
+        bail!(
+            State,
+            "the editor {} failed ({status}): nothing is changed",
+            editor.display()
+        );
+    }
+    Ok(())
+}
+
+/// Asks whether to edit again.
+fn wants_again() -> Result<bool> {
+    loop {
+        let asked = write!(
+            std::io::stderr(),
+            "Edit it again (e), or throw it away (x)? "
+        );
+        asked.context(|| "cannot ask".into())?;
+        let mut answer = String::new();
+        let read = std::io::stdin().lock().read_line(&mut answer);
+        match (
+            read.context(|| "cannot read the answer".into())?,
+            answer.trim(),
+        ) {
+            (0, _) | (_, "x") => return Ok(false),
+            (_, "e") => return Ok(true),
+            _ => {}
+        }
+    }
+}

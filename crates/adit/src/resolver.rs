@@ -1,0 +1,292 @@
+//! The process that looks names up, for one that serves interfaces: `adit --resolver`.
+//!
+//! It is a process of its own because the system's resolver opens files and sockets, loads modules
+//! and may block for minutes: what serves interfaces is to do nothing of that. It is started before
+//! the first interface exists, in the same namespaces, and gives up all rights that it does not
+//! need. Requests and answers are datagrams of a socket pair, its standard input; it ends when the
+//! other end is closed.
+//!
+//! The addresses are those of getaddrinfo(3), with all that the system is set to: hosts(5), DNS and
+//! whatever else nsswitch.conf(5) says. It does not tell how long they hold. So the first server of
+//! resolv.conf(5) is asked for that, too; without an answer, they hold for [`DEFAULT_TTL`].
+//!
+//! A tunnel with a default route takes the system's look-ups into the tunnel, and if its peer has
+//! moved, they get no answer there. Then the servers of resolv.conf(5) are asked with the tunnel's
+//! own mark, which leads around it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::Signal;
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use simple_dns::rdata::RData;
+use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, TYPE};
+
+use crate::failure::{Context, Result};
+
+/// The argument that starts it.
+pub(crate) const ARGUMENT: &str = "--resolver";
+/// Requests that are worked on at the same time: each may wait for servers that do not answer.
+pub(crate) const IN_FLIGHT: usize = 4;
+/// How long addresses hold of which nobody says how long.
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(300);
+/// Addresses in an answer.
+const MAX_ADDRESSES: usize = 16;
+/// How long a server may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Servers that are asked; resolv.conf(5) allows as many.
+const MAX_SERVERS: usize = 3;
+const MAX_MESSAGE: usize = 512;
+
+/// A name to be looked up.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Comes back with the answer.
+    pub(crate) id: u32,
+    /// That of the interface's packets.
+    pub(crate) mark: u32,
+    pub(crate) host: String,
+}
+
+/// What it leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) id: u32,
+    /// Without a port; empty if the look-up failed.
+    pub(crate) addrs: Vec<SocketAddr>,
+    /// How long they hold.
+    pub(crate) ttl: Duration,
+}
+
+impl Request {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(8 + self.host.len());
+        bytes.extend(self.id.to_le_bytes());
+        bytes.extend(self.mark.to_le_bytes());
+        bytes.extend(self.host.as_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (mark, host) = rest.split_first_chunk()?;
+        Some(Self {
+            id: u32::from_le_bytes(*id),
+            mark: u32::from_le_bytes(*mark),
+            host: std::str::from_utf8(host).ok()?.to_owned(),
+        })
+    }
+}
+
+impl Answer {
+    fn to_bytes(&self) -> Vec<u8> {
+        let ttl = u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX);
+        let mut bytes = Vec::with_capacity(8 + 21 * MAX_ADDRESSES);
+        bytes.extend(self.id.to_le_bytes());
+        bytes.extend(ttl.to_le_bytes());
+        for addr in self.addrs.iter().take(MAX_ADDRESSES) {
+            let (v6, ip, scope) = match addr {
+                SocketAddr::V4(v4) => (0, v4.ip().to_ipv6_mapped(), 0),
+                SocketAddr::V6(v6) => (1, *v6.ip(), v6.scope_id()),
+            };
+            bytes.push(v6);
+            bytes.extend(ip.octets());
+            bytes.extend(scope.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (ttl, rest) = rest.split_first_chunk()?;
+        let addrs = rest.chunks(21).take(MAX_ADDRESSES).map(|chunk| {
+            let (v6, rest) = chunk.split_first()?;
+            let (ip, scope) = rest.split_first_chunk::<16>()?;
+            let ip = Ipv6Addr::from(*ip);
+            match v6 {
+                0 => Some(SocketAddr::new(ip.to_ipv4_mapped()?.into(), 0)),
+                _ => {
+                    let scope = u32::from_le_bytes(scope.try_into().ok()?);
+                    Some(SocketAddrV6::new(ip, 0, 0, scope).into())
+                }
+            }
+        });
+        Some(Self {
+            id: u32::from_le_bytes(*id),
+            addrs: addrs.collect::<Option<_>>()?,
+            ttl: Duration::from_secs(u32::from_le_bytes(*ttl).into()),
+        })
+    }
+}
+
+/// Answers requests until the other end is closed.
+pub(crate) fn serve() -> Result<()> {
+    let failed = || "cannot look names up".to_owned();
+    let _ = rustix::thread::set_name(c"adit-resolver");
+    // Its look-ups may last: it is not to outlive the other process meanwhile.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(failed)?;
+    adit_io::close_inherited(&[]).context(failed)?;
+    let socket = adit_io::duplicate(0).context(failed)?;
+    drop_rights();
+    std::thread::scope(|scope| {
+        for _ in 1..IN_FLIGHT {
+            scope.spawn(|| answer_all(&socket));
+        }
+        answer_all(&socket);
+    });
+    Ok(())
+}
+
+/// DNS is spoken with whoever answers. What remains is the right to mark packets.
+fn drop_rights() {
+    let only = CapabilitySet::NET_ADMIN;
+    // They fail where there are none to give up.
+    let _ = rustix::thread::set_no_new_privs(true);
+    if let Ok(own) = rustix::thread::capabilities(None) {
+        let _ = rustix::thread::set_capabilities(
+            None,
+            CapabilitySets {
+                effective: own.effective & only,
+                permitted: own.permitted & only,
+                inheritable: CapabilitySet::empty(),
+            },
+        );
+    }
+}
+
+fn answer_all(socket: &OwnedFd) {
+    let mut bytes = [0; MAX_MESSAGE];
+    loop {
+        let length = match rustix::net::recv(socket, &mut bytes[..], RecvFlags::empty()) {
+            Ok((0, _)) => break,
+            Ok((length, _)) => length,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => break,
+        };
+        let Some(request) = Request::parse(&bytes[..length]) else {
+            continue;
+        };
+        let (addrs, ttl) = look_up(&request.host, request.mark);
+        let id = request.id;
+        let answer = Answer { id, addrs, ttl }.to_bytes();
+        if rustix::net::send(socket, &answer, SendFlags::NOSIGNAL).is_err() {
+            break;
+        }
+    }
+    // The other threads may be in a look-up.
+    std::process::exit(0);
+}
+
+fn look_up(host: &str, mark: u32) -> (Vec<SocketAddr>, Duration) {
+    let servers = servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
+    let found = (host, 0).to_socket_addrs().map(Iterator::collect);
+    let found: Vec<SocketAddr> = found.unwrap_or_default();
+    if let Some(first) = found.first() {
+        let of = if first.is_ipv4() { TYPE::A } else { TYPE::AAAA };
+        let server = servers.first();
+        let told = server.and_then(|server| ask(*server, host, of, 0));
+        let ttl = told.map_or(DEFAULT_TTL, |(_, ttl)| ttl);
+        return (found, ttl);
+    }
+    if mark == 0 {
+        return (Vec::new(), DEFAULT_TTL);
+    }
+    // Around the tunnel.
+    for server in servers {
+        let told = [TYPE::AAAA, TYPE::A].map(|of| ask(server, host, of, mark));
+        let ttl = told.iter().flatten().map(|(_, ttl)| *ttl).min();
+        let addrs: Vec<SocketAddr> = (told.into_iter().flatten())
+            .flat_map(|(addrs, _)| addrs)
+            .map(|ip| SocketAddr::new(ip, 0))
+            .collect();
+        if !addrs.is_empty() {
+            return (addrs, ttl.unwrap_or(DEFAULT_TTL));
+        }
+    }
+    (Vec::new(), DEFAULT_TTL)
+}
+
+/// The servers of resolv.conf(5).
+fn servers(text: &str) -> Vec<SocketAddr> {
+    let servers = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let is_server = words.next() == Some("nameserver");
+        let ip: IpAddr = words.next().filter(|_| is_server)?.parse().ok()?;
+        Some(SocketAddr::new(ip, 53))
+    });
+    servers.take(MAX_SERVERS).collect()
+}
+
+/// Asks one server for addresses of one family: these, and how long they hold.
+fn ask(server: SocketAddr, host: &str, of: TYPE, mark: u32) -> Option<(Vec<IpAddr>, Duration)> {
+    let mut id = [0; 2];
+    rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()).ok()?;
+    let id = u16::from_le_bytes(id);
+    let query = query(id, host, of)?;
+    let any: IpAddr = match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    if mark != 0 {
+        adit_io::set_mark(socket.as_fd(), mark).ok()?;
+    }
+    socket.connect(server).ok()?;
+    socket.send(&query).ok()?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut bytes = [0; 2048];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        socket.set_read_timeout(Some(left)).ok()?;
+        let length = socket.recv(&mut bytes).ok()?;
+        if let Some(answer) = read(&bytes[..length], id, host) {
+            return answer;
+        }
+    }
+}
+
+fn query(id: u16, host: &str, of: TYPE) -> Option<Vec<u8>> {
+    let mut packet = Packet::new_query(id);
+    packet.set_flags(PacketFlag::RECURSION_DESIRED);
+    let name = Name::new(host).ok()?;
+    let class = CLASS::IN.into();
+    let question = Question::new(name, QTYPE::TYPE(of), class, false);
+    packet.questions.push(question);
+    packet.build_bytes_vec().ok()
+}
+
+/// `None` for what is no answer to the question, `Some(None)` for one without an address.
+#[expect(clippy::option_option, reason = "another datagram may be the answer")]
+fn read(bytes: &[u8], id: u16, host: &str) -> Option<Option<(Vec<IpAddr>, Duration)>> {
+    let packet = Packet::parse(bytes).ok()?;
+    let question = packet.questions.first()?;
+    let asked = question.qname.to_string();
+    let is_answer = packet.id() == id
+        && packet.has_flags(PacketFlag::RESPONSE)
+        && asked.eq_ignore_ascii_case(host.trim_end_matches('.'));
+    if !is_answer {
+        return None;
+    }
+    let addrs = packet
+        .answers
+        .iter()
+        .filter_map(|record| match &record.rdata {
+            RData::A(a) => Some(IpAddr::from(Ipv4Addr::from(a.address))),
+            RData::AAAA(aaaa) => Some(Ipv6Addr::from(aaaa.address).into()),
+            _ => None,
+        });
+    let addrs: Vec<IpAddr> = addrs.take(MAX_ADDRESSES).collect();
+    // Those of the aliases count, too.
+    let ttl = packet.answers.iter().map(|record| record.ttl).min();
+    let ttl = ttl.filter(|_| !addrs.is_empty());
+    Some(ttl.map(|ttl| (addrs, Duration::from_secs(ttl.into()))))
+}
+
+#[cfg(test)]
+#[path = "resolver_tests.rs"]
+mod tests;

@@ -1,0 +1,215 @@
+//! The old process.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use adit_engine::{Interface, Resume};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
+
+use super::super::background::notify_systemd;
+use super::super::process::{Process, Running};
+use super::messages::{Description, Hello, Kind, Offer, Offered, Refused, Socket, State, Switches};
+use super::{Channel, Hurry, common_format};
+use crate::cli::RunArgs;
+use crate::failure::{Context, Failure, Result, bail};
+
+/// How long a new process may prepare itself, while all goes on.
+const TO_PREPARE: Duration = Duration::from_secs(15);
+/// How long it may take over each message while packets wait: long enough for a million peers.
+const TO_ANSWER: Duration = Duration::from_secs(5);
+/// How long what was read may take to leave.
+const TO_DRAIN: Duration = Duration::from_secs(1);
+/// How long a process that was killed may take to end.
+const TO_DIE: Timespec = Timespec {
+    tv_sec: 2,
+    tv_nsec: 0,
+};
+
+/// What this process is to whoever replaces it.
+pub(crate) struct Me {
+    /// Device and inode of its program, from when it began.
+    program: (u64, u64),
+    supervisor: Option<i32>,
+    /// It is the main process of a unit of systemd.
+    is_main: bool,
+    refuses: Option<String>,
+}
+
+impl Me {
+    pub(crate) fn new(args: &RunArgs) -> Self {
+        let program = std::fs::metadata("/proc/self/exe");
+        let is_main = std::env::var_os("NOTIFY_SOCKET").is_some();
+        let stays = !args.background && args.die_with.is_none() && !is_main;
+        Self {
+            program: program.map_or((0, 0), |found| (found.dev(), found.ino())),
+            supervisor: args.die_with,
+            is_main,
+            refuses: stays.then(|| {
+                "it runs in the foreground, and whoever started it would take it for ended: start it anew instead".into()
+            }),
+        }
+    }
+
+    fn describe(&self, process: &Process) -> Description {
+        let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+        let notify = self.is_main.then(|| variable("NOTIFY_SOCKET"));
+        Description {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: rustix::process::getpid().as_raw_pid(),
+            program: self.program,
+            supervisor: self.supervisor,
+            interfaces: process.interfaces().running.keys().cloned().collect(),
+            environment: variable("ADIT_AEAD")
+                .into_iter()
+                .chain(notify.flatten())
+                .collect(),
+            refuses: self.refuses.clone(),
+        }
+    }
+}
+
+/// Answers whoever connected. True if it goes on with the interfaces: then this process has to end,
+/// and to leave everything as it is.
+pub(in crate::run) fn give(process: &Process, me: &Me, channel: &mut Channel) -> Result<bool> {
+    channel.set_patience(TO_ANSWER)?;
+    // Some look only whether anybody listens.
+    let Ok(hello) = channel.hear::<Hello>(Kind::Hello) else {
+        return Ok(false);
+    };
+    if !hello.takes {
+        channel.tell(Kind::Description, &me.describe(process))?;
+        return Ok(false);
+    }
+    let given = common_format(&hello).and_then(|_| match &me.refuses {
+        Some(why) => Err(Failure::State(why.clone())),
+        None => give_all(process, channel),
+    });
+    if let Err(failure) = given {
+        let why = failure.to_string();
+        // It may be gone.
+        let _ = channel.tell(Kind::Refused, &Refused { why });
+        return Err(failure);
+    }
+    if me.is_main
+        && let Some(pid) = channel.pid()
+    {
+        // systemd takes it from the main process alone.
+        let _ = notify_systemd(&format!("MAINPID={}", pid.as_raw_pid()));
+    }
+    Ok(true)
+}
+
+fn give_all(process: &Process, channel: &mut Channel) -> Result<()> {
+    // None comes or goes meanwhile.
+    let interfaces = process.interfaces();
+    if interfaces.ending {
+        bail!(State, "the process ends");
+    }
+    let pid = channel.pid();
+    let offer = Offer {
+        interfaces: interfaces.running.len(),
+        ..process.offer()
+    };
+    let stderr = std::io::stderr();
+    channel.tell_with(Kind::Offer, &offer, &[stderr.as_fd()])?;
+    for (name, running) in &interfaces.running {
+        offer_one(channel, name, running)?;
+    }
+    channel.set_patience(TO_PREPARE)?;
+    let () = channel.hear(Kind::Ready)?;
+    let _hurry = Hurry::new();
+    channel.set_patience(TO_ANSWER)?;
+
+    let all: Vec<&Interface> = interfaces
+        .running
+        .values()
+        .map(|running| &*running.interface)
+        .collect();
+    let mut paused = Paused {
+        interfaces: Vec::new(),
+        how: Resume::AsItWas,
+    };
+    for interface in all {
+        interface
+            .pause(TO_DRAIN)
+            .context(|| "cannot hand over".into())?;
+        paused.interfaces.push(interface);
+    }
+    for (name, running) in &interfaces.running {
+        give_state(process, channel, name, &running.interface)?;
+    }
+    let () = channel.hear(Kind::Complete)?;
+    // From here on the sessions are not this process's.
+    paused.how = Resume::WithoutSessions;
+    let runs = channel
+        .tell(Kind::Go, &())
+        .and_then(|()| channel.hear::<()>(Kind::Running));
+    if runs.is_err() {
+        kill(pid);
+    }
+    runs?;
+    paused.interfaces.clear();
+    Ok(())
+}
+
+/// Interfaces that go on when this is dropped.
+struct Paused<'a> {
+    interfaces: Vec<&'a Interface>,
+    how: Resume,
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        for interface in &self.interfaces {
+            interface.resume(self.how);
+        }
+    }
+}
+
+fn offer_one(channel: &mut Channel, name: &str, running: &Running) -> Result<()> {
+    let (tun, mut fds) = running.tun.state();
+    let listeners = || running.serving.iter().rev().filter_map(|it| it.listener());
+    fds.extend(listeners());
+    let offered = Offered {
+        name: name.to_owned(),
+        offloads: Switches::new(tun.offloads),
+        fair: tun.fair,
+        queues: tun.queues,
+        limit: tun.limit,
+        has_other_queues: tun.has_other_queues,
+        has_status: listeners().count() > 1,
+        names: running.names.all(),
+        started: running.started,
+    };
+    channel.tell_with(Kind::Interface, &offered, &fds)
+}
+
+fn give_state(
+    process: &Process,
+    channel: &mut Channel,
+    name: &str,
+    interface: &Interface,
+) -> Result<()> {
+    let failed = || "cannot hand over".to_owned();
+    let state = interface.export(|record| {
+        let sent = channel.send(Kind::Record, &record, &[]);
+        sent.map_err(|failure| std::io::Error::other(failure.to_string()))
+    });
+    let state = state.context(failed)?;
+    let sockets = interface.sockets().context(failed)?;
+    let known = sockets.iter().map(|it| Socket::new(it.v6, it.state));
+    let state = State::new(state, process.resolver.export(name), known.collect());
+    let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(|it| it.fd.as_fd()).collect();
+    channel.tell_with(Kind::State, &state, &fds)
+}
+
+/// Two processes must not read from the same queues: one that was told to go on, and does not say
+/// that it does, is killed.
+fn kill(pid: Option<Pid>) {
+    let Some(handle) = pid.and_then(super::super::resolve::kill) else {
+        return;
+    };
+    let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&TO_DIE));
+}

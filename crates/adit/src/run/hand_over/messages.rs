@@ -1,0 +1,320 @@
+//! What the two processes of a hand-over tell each other. Everything but `Record`, which has keys,
+//! is JSON: fields may be added under the same format.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use adit_engine::{BatchCounters, InterfaceState, Policy, ThreadSettings, TrainCounters};
+use adit_io::Offloads;
+use adit_io::tun::TunState;
+use adit_io::udp::UdpState;
+use serde::{Deserialize, Serialize};
+
+use super::super::LogLevel;
+use super::super::resolve::HandedNames;
+use super::FORMATS;
+
+/// The kinds of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// From whoever connects.
+    Hello,
+    /// The answer to one that only asks.
+    Description,
+    /// Nothing is handed over, and why.
+    Refused,
+    Offer,
+    /// One interface, with its descriptors.
+    Interface,
+    Ready,
+    /// A piece of the protocol's state of an interface.
+    Record,
+    /// The rest of it, with the descriptors of its sockets.
+    State,
+    Complete,
+    Go,
+    Running,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 11] = [
+        Self::Hello,
+        Self::Description,
+        Self::Refused,
+        Self::Offer,
+        Self::Interface,
+        Self::Ready,
+        Self::Record,
+        Self::State,
+        Self::Complete,
+        Self::Go,
+        Self::Running,
+    ];
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(super) version: String,
+    /// Those that it takes.
+    pub(super) formats: Vec<u32>,
+    /// It is to go on with the interfaces; else it only asks.
+    pub(super) takes: bool,
+}
+
+impl Hello {
+    pub(super) fn new(takes: bool) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            formats: FORMATS.into(),
+            takes,
+        }
+    }
+}
+
+/// What a process says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Description {
+    pub(crate) version: String,
+    pub(crate) pid: i32,
+    /// Device and inode of its program.
+    pub(crate) program: (u64, u64),
+    /// The `adit up --foreground` that started it, and that starts the next one.
+    pub(crate) supervisor: Option<i32>,
+    pub(crate) interfaces: Vec<String>,
+    /// Variables of its environment that the next one needs.
+    pub(crate) environment: Vec<(String, String)>,
+    /// Why it cannot be replaced, if so.
+    pub(crate) refuses: Option<String>,
+}
+
+/// Why nothing is handed over.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Refused {
+    pub(super) why: String,
+}
+
+/// The settings of the process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    pub(in crate::run) level: LogLevel,
+    pub(in crate::run) allowed: Switches,
+    pub(in crate::run) shards: usize,
+    pub(in crate::run) policy: String,
+    pub(in crate::run) shard_cpus: Option<Vec<usize>>,
+    pub(in crate::run) control_cpus: Option<Vec<usize>>,
+    pub(in crate::run) control_dir: Option<PathBuf>,
+    pub(in crate::run) status_group: Option<u32>,
+    /// It keeps all rights, as it was told to.
+    #[serde(default)]
+    pub(in crate::run) no_sandbox: bool,
+    /// How many `Interface` messages follow.
+    pub(in crate::run) interfaces: usize,
+}
+
+impl Offer {
+    pub(in crate::run) fn threads(&self) -> ThreadSettings {
+        let known = Policy::ALL.iter().find(|(name, _)| *name == self.policy);
+        ThreadSettings {
+            shards: self.shards,
+            policy: known.map_or_else(Policy::default, |(_, policy)| *policy),
+            shard_cpus: self.shard_cpus.clone(),
+            control_cpus: self.control_cpus.clone(),
+        }
+    }
+}
+
+/// Offloads by their names.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Switches(BTreeMap<String, bool>);
+
+impl Switches {
+    pub(in crate::run) fn new(offloads: Offloads) -> Self {
+        let named = offloads.iter().map(|(name, on)| (name.to_owned(), on));
+        Self(named.collect())
+    }
+
+    /// One that the other process does not know is off.
+    pub(in crate::run) fn offloads(&self) -> Offloads {
+        let mut offloads = Offloads::ALL;
+        for name in Offloads::NAMES {
+            if self.0.get(name) != Some(&true) {
+                // A name of the list is one.
+                let _ = offloads.disable(name);
+            }
+        }
+        offloads
+    }
+}
+
+/// An interface. The descriptors of its TUN come with it, then its control socket, then its status
+/// socket, if there is one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Offered {
+    pub(super) name: String,
+    pub(super) offloads: Switches,
+    pub(super) fair: bool,
+    pub(super) queues: u32,
+    pub(super) limit: Option<u32>,
+    pub(super) has_other_queues: bool,
+    pub(super) has_status: bool,
+    /// The names of peers, by their keys in base64.
+    pub(super) names: Vec<(String, String)>,
+    /// When the first process began to serve it: seconds since the Unix epoch.
+    pub(super) started: u64,
+}
+
+impl Offered {
+    pub(super) fn tun(&self) -> TunState {
+        TunState {
+            offloads: self.offloads.offloads(),
+            fair: self.fair,
+            queues: self.queues,
+            limit: self.limit,
+            has_other_queues: self.has_other_queues,
+        }
+    }
+}
+
+/// The state of an interface that is not the protocol's. The descriptors of its sockets come with
+/// it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct State {
+    listen_port: u16,
+    bound_port: u16,
+    fwmark: u32,
+    up: bool,
+    mtu: usize,
+    drops: Vec<(String, u64)>,
+    ignored: Vec<(String, u64)>,
+    #[serde(default)]
+    passed: Vec<(String, u64)>,
+    icmp_errors: Vec<(String, u64)>,
+    refused_trains: u64,
+    tun_refuses: Vec<bool>,
+    #[serde(default)]
+    load: Load,
+    /// Endpoints that are names.
+    #[serde(default)]
+    pub(super) endpoints: HandedNames,
+    /// The port of the sockets; 0 if there is none.
+    pub(super) port: u16,
+    pub(super) sockets: Vec<Socket>,
+}
+
+/// Batches and trains so far.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Load {
+    /// Batches, their contents, and those that helpers took.
+    outbound: [u64; 3],
+    inbound: [u64; 3],
+    sent: Trains,
+    received: Trains,
+}
+
+/// Trains of each length, and the datagrams in all of them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Trains(Vec<u64>, u64);
+
+impl Trains {
+    fn new(counters: TrainCounters) -> Self {
+        Self(counters.counts.into(), counters.datagrams)
+    }
+
+    /// Lengths that the other process tells apart differently are lost.
+    fn counters(self) -> TrainCounters {
+        let counts = self.0.try_into();
+        TrainCounters {
+            counts: counts.unwrap_or_default(),
+            datagrams: self.1,
+        }
+    }
+}
+
+impl Load {
+    fn new(state: &InterfaceState) -> Self {
+        let of = |it: BatchCounters| [it.batches, it.contents, it.helped];
+        Self {
+            outbound: of(state.outbound),
+            inbound: of(state.inbound),
+            sent: Trains::new(state.sent_trains),
+            received: Trains::new(state.received_trains),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Socket {
+    pub(super) v6: bool,
+    gso: bool,
+    gro: bool,
+    dropped: u32,
+}
+
+impl Socket {
+    pub(super) fn new(v6: bool, state: UdpState) -> Self {
+        let UdpState { gso, gro, dropped } = state;
+        Self {
+            v6,
+            gso,
+            gro,
+            dropped,
+        }
+    }
+
+    pub(super) fn state(self) -> UdpState {
+        let Self {
+            gso, gro, dropped, ..
+        } = self;
+        UdpState { gso, gro, dropped }
+    }
+}
+
+impl State {
+    pub(super) fn new(state: InterfaceState, endpoints: HandedNames, sockets: Vec<Socket>) -> Self {
+        Self {
+            load: Load::new(&state),
+            endpoints,
+            listen_port: state.listen_port,
+            bound_port: state.bound_port,
+            fwmark: state.fwmark,
+            up: state.up,
+            mtu: state.mtu,
+            drops: state.drops,
+            ignored: state.ignored,
+            passed: state.passed,
+            icmp_errors: state.icmp_errors,
+            refused_trains: state.refused_trains,
+            tun_refuses: state.tun_refuses,
+            port: match sockets.is_empty() {
+                true => 0,
+                false => state.bound_port,
+            },
+            sockets,
+        }
+    }
+
+    pub(super) fn interface(self) -> InterfaceState {
+        let batches = |[batches, contents, helped]: [u64; 3]| BatchCounters {
+            batches,
+            contents,
+            helped,
+        };
+        InterfaceState {
+            outbound: batches(self.load.outbound),
+            inbound: batches(self.load.inbound),
+            sent_trains: self.load.sent.counters(),
+            received_trains: self.load.received.counters(),
+            listen_port: self.listen_port,
+            bound_port: self.bound_port,
+            fwmark: self.fwmark,
+            up: self.up,
+            mtu: self.mtu,
+            drops: self.drops,
+            ignored: self.ignored,
+            passed: self.passed,
+            icmp_errors: self.icmp_errors,
+            refused_trains: self.refused_trains,
+            tun_refuses: self.tun_refuses,
+        }
+    }
+}

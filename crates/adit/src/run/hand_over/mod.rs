@@ -1,0 +1,91 @@
+//! The hand-over of all interfaces of a process to a new process, as in an upgrade.
+//!
+//! ```text
+//!   new process                              old process
+//!   Hello            →                       forwards packets
+//!                    ←  Offer, Interface…    descriptors and settings
+//!   Ready            →                       everything that can fail there has been done
+//!                                            pauses: what it has read leaves, and nothing more
+//!                    ←  Record…, State…      sessions, counters, windows, keys
+//!   Complete         →                       from here on it will never use these sessions
+//!                    ←  Go
+//!   forwards packets
+//!   Running          →                       ends without a trace
+//! ```
+//!
+//! Until `Go` a new process that fails, or hangs, changes nothing: the old one goes on as it was. If
+//! the new one fails between `Go` and `Running`, the old one goes on without sessions, and
+//! handshakes follow.
+//!
+//! Keys cross this socket and no other, and are never written to a disk.
+
+mod channel;
+mod give;
+mod messages;
+mod take;
+
+pub(crate) use channel::{Channel, DIR, Listener, remove_dead, sockets};
+pub(super) use give::{Me, give};
+pub(crate) use messages::Description;
+use messages::{Hello, Kind};
+pub(crate) use messages::{Offer, Switches};
+pub(super) use take::{Finish, take};
+
+use adit_proto::HAND_OVER_FORMAT;
+use rustix::process::{getpriority_process, setpriority_process};
+
+use crate::failure::{Failure, Result, bail};
+
+/// The formats that this program gives and takes.
+pub(crate) const FORMATS: [u32; 1] = [HAND_OVER_FORMAT];
+
+/// This thread has the priority of the threads that process packets, which wait for it, until this is
+/// dropped.
+struct Hurry(rustix::io::Result<i32>);
+
+/// That of the engine.
+const PRIORITY: i32 = -10;
+
+impl Hurry {
+    fn new() -> Self {
+        let before = getpriority_process(None);
+        // Without the right to it, a hand-over takes longer on a busy machine.
+        let _ = setpriority_process(None, PRIORITY);
+        Self(before)
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        if let Ok(before) = self.0 {
+            let _ = setpriority_process(None, before);
+        }
+    }
+}
+
+/// Asks the process behind a channel what it is.
+pub(crate) fn describe(channel: &mut Channel) -> Result<Description> {
+    channel.tell(Kind::Hello, &Hello::new(false))?;
+    channel.hear(Kind::Description)
+}
+
+/// The format that both know; the reason if there is none.
+fn common_format(theirs: &Hello) -> Result<u32> {
+    let common = FORMATS.iter().rev().find(|it| theirs.formats.contains(it));
+    match common {
+        Some(format) => Ok(*format),
+        None => bail!(
+            State,
+            "Adit {} hands over in format {FORMATS:?}, and Adit {} takes {:?}: the old process goes on; to change to the \
+             other program, restart it, and handshakes follow",
+            env!("CARGO_PKG_VERSION"),
+            theirs.version,
+            theirs.formats
+        ),
+    }
+}
+
+/// What a message that should not be there means.
+fn out_of_turn() -> Failure {
+    Failure::State("the other process says something out of turn".into())
+}

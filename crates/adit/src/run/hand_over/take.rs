@@ -1,0 +1,227 @@
+//! The new process.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_ctl::{status, uapi};
+use adit_engine::{Interface, Resume, Sockets, importer};
+use adit_io::tun::Tun;
+use adit_io::udp::Udp;
+use rustix::net::sockopt;
+
+use super::super::events::Sender;
+use super::super::process::{Bound, Prepared, Process};
+use super::super::resolve::HandedNames;
+use super::channel::parse;
+use super::messages::{Hello, Kind, Offer, Offered, State};
+use super::{Channel, DIR, Hurry, out_of_turn};
+use crate::failure::{Context, Result, bail};
+
+/// How long the old process may take over each message: what it read may have to leave first.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Clients that may wait at a socket, as of the standard library.
+const BACKLOG: i32 = 128;
+
+/// Goes on with all interfaces of the process `pid`. If that fails, this process has to end at once
+/// (exit(3)): nothing is taken down, because it all belongs to the old process still.
+pub(in crate::run) fn take(
+    pid: i32,
+    dir: &Path,
+    events: Sender,
+    sandbox: bool,
+) -> Result<(Arc<Process>, Finish)> {
+    let path = dir.join(DIR).join(format!("{pid}.sock"));
+    let mut channel = Channel::connect(&path).context(|| {
+        format!(
+            "cannot ask process {pid} for its interfaces ({})",
+            path.display()
+        )
+    })?;
+    channel.set_patience(PATIENCE)?;
+    channel.tell(Kind::Hello, &Hello::new(true))?;
+    let (offer, stderr): (Offer, _) = channel.hear_with(Kind::Offer)?;
+    let process = Process::of(events, &offer, sandbox)?;
+    let mut prepared = Vec::new();
+    for _ in 0..offer.interfaces {
+        let (offered, fds) = channel.hear_with(Kind::Interface)?;
+        prepared.push(prepare(&process, &offered, fds)?);
+    }
+    let hurry = Hurry::new();
+    channel.tell(Kind::Ready, &())?;
+
+    let mut taken = Vec::new();
+    for one in prepared {
+        taken.push(take_state(&process, &mut channel, one)?);
+    }
+    channel.tell(Kind::Complete, &())?;
+    let () = channel.hear(Kind::Go)?;
+    for Taken { interface, .. } in &taken {
+        interface.resume(Resume::AsItWas);
+    }
+    // Whether the old process is still there or not: it will not go on.
+    let _ = channel.tell(Kind::Running, &());
+    drop(hurry);
+    let mut tuns = Vec::new();
+    for one in taken {
+        let Taken {
+            interface,
+            tun,
+            prepared,
+            listeners,
+            endpoints,
+        } = one;
+        tuns.push(Arc::downgrade(&tun));
+        let served = listeners.bind(&process, &prepared.name);
+        process
+            .resolver
+            .import(&prepared.name, &interface, endpoints);
+        process.install(interface, tun, prepared, served)?;
+    }
+    Ok((process, Finish { stderr, tuns }))
+}
+
+/// What is left to be done when the new process runs.
+pub(crate) struct Finish {
+    /// The old process's standard error.
+    stderr: Vec<OwnedFd>,
+    tuns: Vec<std::sync::Weak<Tun>>,
+}
+
+impl Finish {
+    /// The log goes where that of the old process went, and queues are limited where the old
+    /// process's limit is of another version.
+    pub(crate) fn finish(self) {
+        if let Some(stderr) = self.stderr.first() {
+            let _ = rustix::stdio::dup2_stderr(stderr);
+        }
+        for tun in self.tuns.iter().filter_map(std::sync::Weak::upgrade) {
+            tun.limit_queue();
+        }
+    }
+}
+
+/// Listening sockets that the old process bound.
+struct Listeners {
+    control: OwnedFd,
+    status: Option<OwnedFd>,
+}
+
+impl Listeners {
+    fn new(mut fds: Vec<OwnedFd>, has_status: bool) -> Result<Self> {
+        let status = match has_status {
+            true => fds.pop(),
+            false => None,
+        };
+        let (Some(control), true) = (fds.pop(), fds.is_empty()) else {
+            return Err(out_of_turn());
+        };
+        for fd in status.iter().chain([&control]) {
+            if sockopt::socket_acceptconn(fd) != Ok(true) {
+                bail!(
+                    State,
+                    "a control socket that was handed over does not listen"
+                );
+            }
+        }
+        Ok(Self { control, status })
+    }
+
+    /// The sockets as this process's. Clients learn from the kernel that it is.
+    fn bind(self, process: &Process, name: &str) -> Bound {
+        for fd in self.status.iter().chain([&self.control]) {
+            let _ = rustix::net::listen(fd, BACKLOG);
+        }
+        let control = match &process.control_dir {
+            Some(dir) => uapi::Server::adopt_in(dir, name, self.control),
+            None => uapi::Server::adopt(name, self.control),
+        };
+        let dir = process.status_dir();
+        let status = self.status;
+        let status = status.map(|fd| status::Server::adopt_in(&dir, name, fd));
+        Bound {
+            control: control.map_err(|error| error.to_string()),
+            status: status.and_then(std::result::Result::ok),
+        }
+    }
+}
+
+type Ready = (Prepared, Listeners);
+
+fn prepare(process: &Process, offered: &Offered, mut fds: Vec<OwnedFd>) -> Result<Ready> {
+    let name = &offered.name;
+    let listeners = 1 + usize::from(offered.has_status);
+    let Some(at) = fds.len().checked_sub(listeners) else {
+        return Err(out_of_turn());
+    };
+    let listeners = Listeners::new(fds.split_off(at), offered.has_status)?;
+    let tun = Tun::take_over(offered.tun(), fds).context(|| format!("cannot go on with {name}"))?;
+    let names = offered
+        .names
+        .iter()
+        .filter_map(|(key, name)| Some((adit_ctl::keys::public_from_base64(key)?, name.clone())));
+    let prepared = process.prepare(name, Arc::new(tun), names.collect(), offered.started)?;
+    Ok((prepared, listeners))
+}
+
+/// An interface that is to resume.
+struct Taken {
+    interface: Arc<Interface>,
+    tun: Arc<Tun>,
+    prepared: Prepared,
+    listeners: Listeners,
+    endpoints: HandedNames,
+}
+
+fn take_state(
+    process: &Process,
+    channel: &mut Channel,
+    (mut prepared, listeners): Ready,
+) -> Result<Taken> {
+    let failed = {
+        let name = prepared.name.clone();
+        move || format!("cannot go on with {name}")
+    };
+    let mut import = importer();
+    let (mut state, fds) = loop {
+        match channel.receive()? {
+            (Kind::Record, record, _) => import.take(&record).context(&failed)?,
+            (Kind::State, body, fds) => break (parse::<State>(&body)?, fds),
+            _ => return Err(out_of_turn()),
+        }
+    };
+    let device = import
+        .finish(adit_proto::Time::default())
+        .context(&failed)?;
+    let mut sockets = Sockets {
+        v4: None,
+        v6: None,
+        port: state.port,
+    };
+    for (known, fd) in state.sockets.iter().zip(fds) {
+        let socket = Udp::take_over(fd, known.state()).context(&failed)?;
+        match known.v6 {
+            true => sockets.v6 = Some(socket),
+            false => sockets.v4 = Some(socket),
+        }
+    }
+    let endpoints = std::mem::take(&mut state.endpoints);
+    let tun = Arc::clone(&prepared.tun);
+    let kernel = prepared.kernel.take().ok_or_else(out_of_turn)?;
+    let taken = process.engine.take_over(
+        Arc::clone(&tun),
+        kernel,
+        tun.offloads(),
+        device,
+        &state.interface(),
+        sockets,
+    );
+    Ok(Taken {
+        interface: Arc::new(taken.context(&failed)?),
+        tun,
+        prepared,
+        listeners,
+        endpoints,
+    })
+}

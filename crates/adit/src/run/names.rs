@@ -1,0 +1,75 @@
+//! The names of an interface's peers, which people know them by.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use adit_ctl::keys::{BASE64_LEN, public_from_base64};
+use adit_proto::config::PublicKey;
+
+/// Set by `adit up` and `adit sync`; read by the status, events and the log.
+#[derive(Default)]
+pub(super) struct Names(RwLock<HashMap<PublicKey, String>>);
+
+impl Names {
+    /// In place of all earlier ones.
+    pub(super) fn set(&self, names: Vec<(PublicKey, String)>) {
+        let names = names.into_iter().collect();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = names;
+    }
+
+    /// All of them, by keys in base64.
+    pub(super) fn all(&self) -> Vec<(String, String)> {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let named = names
+            .iter()
+            .map(|(key, name)| (key.to_string(), name.clone()));
+        named.collect()
+    }
+
+    pub(super) fn of(&self, peer: &PublicKey) -> Option<String> {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        names.get(peer).cloned()
+    }
+
+    /// A line of the log that begins with `peer KEY`, with the peer's name behind the key.
+    pub(super) fn annotate(&self, line: &str) -> String {
+        let key = line
+            .strip_prefix("peer ")
+            .and_then(|rest| rest.get(..BASE64_LEN));
+        let name = key
+            .and_then(public_from_base64)
+            .and_then(|key| self.of(&key));
+        match (key, name) {
+            (Some(key), Some(name)) => {
+                let rest = &line["peer ".len() + key.len()..];
+                format!("peer {key} ({name}){rest}")
+            }
+            _ => line.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_about_a_peer_has_its_name() {
+        let names = Names::default();
+        let (alice, bob) = (PublicKey([7; 32]), PublicKey([8; 32]));
+        let line = format!("peer {alice}: session established");
+        assert_eq!(names.annotate(&line), line);
+        names.set(vec![(alice, "alice".into())]);
+        let expected = format!("peer {alice} (alice): session established");
+        assert_eq!(names.annotate(&line), expected);
+        for other in [
+            format!("peer {bob}: x"),
+            "peer".into(),
+            format!("peer {}", "ä".repeat(44)),
+        ] {
+            assert_eq!(names.annotate(&other), other);
+        }
+        names.set(Vec::new());
+        assert_eq!(names.annotate(&line), line);
+    }
+}

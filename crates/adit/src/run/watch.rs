@@ -1,0 +1,418 @@
+//! Events of the interfaces of a process: what the engine tells, and what looks at the counters
+//! show while somebody listens.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use adit_ctl::status::{EventKind, Events};
+use adit_ctl::uapi::Configured;
+use adit_engine::{EngineReport, Event, Incident, Interface, Listener};
+use adit_proto::config::PublicKey;
+use adit_proto::{Liveness, Refusal};
+use adit_sandbox::{Role, confine};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::names::Names;
+use super::resolve::Resolver;
+
+/// How often to look at the counters: what they show is told within 100 ms.
+const PERIOD: Duration = Duration::from_millis(50);
+/// Looks at many interfaces take a twentieth of a CPU at most.
+const SHARE: u32 = 20;
+/// How long no packet must be dropped until that counts as the end.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Of the calling thread.
+fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(now).unwrap_or_default()
+}
+
+/// What becomes of the engine's events.
+pub(super) fn listener(
+    interface: &str,
+    events: &Arc<Events>,
+    names: &Arc<Names>,
+    resolver: &Arc<Resolver>,
+) -> Listener {
+    let (events, names) = (Arc::clone(events), Arc::clone(names));
+    let (interface, resolver) = (interface.to_owned(), Arc::clone(resolver));
+    Arc::new(move |event| {
+        if let Event::Unanswered { peer } = event {
+            resolver.unanswered(&interface, peer);
+        }
+        if events.is_heard() {
+            publish(&events, &names, event);
+        }
+    })
+}
+
+fn publish(events: &Events, names: &Names, event: &Event) {
+    let say = |kind, text: String, peer: Option<PublicKey>, about: About| {
+        events.publish(kind, names.annotate(&text), |line| {
+            line.peer = peer.map(|peer| peer.to_string());
+            line.name = peer.and_then(|peer| names.of(&peer));
+            line.endpoint = about.endpoint.map(|addr| addr.to_string());
+            line.from = about.from.map(|addr| addr.to_string());
+            line.reason = about.reason.map(str::to_owned);
+            line.count = about.count;
+        });
+    };
+    match *event {
+        Event::Liveness {
+            peer,
+            state,
+            endpoint,
+        } => {
+            let (kind, words) = match state {
+                Liveness::Unknown => return,
+                Liveness::Up => (EventKind::PeerUp, "has a session"),
+                Liveness::Silent => (EventKind::PeerSilent, "does not answer"),
+                Liveness::Gone => (EventKind::PeerGone, "has not answered for long"),
+            };
+            let at = endpoint.map_or_else(String::new, |addr| format!(", at {addr}"));
+            let about = About {
+                endpoint,
+                ..About::default()
+            };
+            say(kind, format!("peer {peer}: {words}{at}"), Some(peer), about);
+        }
+        Event::Session { peer, endpoint } => {
+            let about = About {
+                endpoint,
+                ..About::default()
+            };
+            let text = format!("peer {peer}: has a new session");
+            say(EventKind::Session, text, Some(peer), about);
+        }
+        Event::Roamed { peer, from, to } => {
+            let about = About {
+                endpoint: Some(to),
+                from: Some(from),
+                ..About::default()
+            };
+            let text = format!("peer {peer}: moved from {from} to {to}");
+            say(EventKind::PeerRoamed, text, Some(peer), about);
+        }
+        // Watchers are told of each initiation in vain.
+        Event::Unanswered { .. } => {}
+        Event::GivenUp { peer, initiations } => {
+            let about = About {
+                reason: Some("no_answer"),
+                count: Some(initiations.into()),
+                ..About::default()
+            };
+            let text = format!(
+                "peer {peer}: handshake given up after {initiations} initiations without an answer"
+            );
+            say(EventKind::HandshakeFailed, text, Some(peer), about);
+        }
+        Event::Incident { incident, times } => {
+            let (kind, peer, mut about) = of_incident(&incident);
+            about.count = about.count.or((times > 1).then_some(times));
+            say(kind, incident.to_string(), peer, about);
+        }
+        Event::Others { count } => {
+            let about = About {
+                count: Some(count),
+                ..About::default()
+            };
+            let text = format!("{count} more events of other addresses");
+            say(EventKind::Others, text, None, about);
+        }
+    }
+}
+
+/// The fields of an event besides the peer.
+#[derive(Default)]
+struct About {
+    endpoint: Option<SocketAddr>,
+    from: Option<SocketAddr>,
+    reason: Option<&'static str>,
+    count: Option<u64>,
+}
+
+fn of_incident(incident: &Incident) -> (EventKind, Option<PublicKey>, About) {
+    let at = |endpoint| About {
+        endpoint: Some(endpoint),
+        ..About::default()
+    };
+    match *incident {
+        Incident::Handshake(outcome) => {
+            let kind = match outcome.refusal {
+                Some(Refusal::UnknownPeer) => EventKind::UnknownPeer,
+                _ => EventKind::HandshakeFailed,
+            };
+            let about = About {
+                reason: outcome.refusal.map(Refusal::name),
+                ..at(outcome.from)
+            };
+            (kind, outcome.peer, about)
+        }
+        Incident::WrongSource { peer, from, .. } => (EventKind::WrongSource, Some(peer), at(from)),
+        Incident::InVain {
+            peer, to, before, ..
+        } => {
+            let about = About {
+                count: Some(before.into()),
+                ..at(to)
+            };
+            (EventKind::Unanswered, Some(peer), about)
+        }
+        Incident::NotSent { peer, to, .. } => (EventKind::NotSent, peer, at(to)),
+        Incident::Icmp { peer, error } => {
+            let about = About {
+                reason: Some(error.kind.name()),
+                ..at(error.to)
+            };
+            (EventKind::IcmpError, peer, about)
+        }
+    }
+}
+
+/// A client changed the configuration.
+pub(super) fn configured(events: &Events, change: &Configured) {
+    if events.is_heard() {
+        events.publish(EventKind::Configured, change.to_string(), |line| {
+            line.pid = Some(change.by.pid);
+            line.uid = Some(change.by.uid);
+            line.command.clone_from(&change.command);
+        });
+    }
+}
+
+/// One thread that looks at the counters of every interface that somebody listens to, as long as
+/// there is one.
+#[derive(Default)]
+pub(super) struct Looks {
+    watched: Mutex<Watching>,
+}
+
+#[derive(Default)]
+struct Watching {
+    interfaces: Vec<Watched>,
+    /// The thread runs.
+    runs: bool,
+}
+
+struct Watched {
+    interface: Weak<Interface>,
+    events: Arc<Events>,
+    seen: Option<Seen>,
+}
+
+impl Looks {
+    /// From now on, as long as somebody listens to `events`, tells of offloads that are lost, and
+    /// of drops.
+    pub(super) fn watch(self: &Arc<Self>, interface: &Arc<Interface>, events: &Arc<Events>) {
+        let (looks, handle) = (Arc::downgrade(self), Arc::downgrade(interface));
+        let source = Arc::downgrade(events);
+        events.on_listen(move |listens| {
+            let Some(interface) = handle.upgrade() else {
+                return;
+            };
+            interface.listen(listens);
+            if let (true, Some(looks), Some(events)) = (listens, looks.upgrade(), source.upgrade())
+            {
+                looks.add(Arc::downgrade(&interface), events);
+            }
+        });
+    }
+
+    fn add(self: &Arc<Self>, interface: Weak<Interface>, events: Arc<Events>) {
+        let mut watching = self.watching();
+        watching.interfaces.push(Watched {
+            interface,
+            events,
+            seen: None,
+        });
+        if !watching.runs {
+            let looks = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("adit-events".into());
+            let look = move || {
+                if confine(Role::Sockets).is_ok() {
+                    looks.run();
+                }
+            };
+            // Without it, other events are told all the same.
+            watching.runs = adit_sandbox::run(|| thread.spawn(look)).is_ok();
+        }
+    }
+
+    fn run(&self) {
+        loop {
+            let (start, before) = (Instant::now(), cpu_time());
+            // Reports are asked for without the lock: their answers may take a while.
+            let mut mine = std::mem::take(&mut self.watching().interfaces);
+            mine.retain_mut(Watched::look);
+            let mut watching = self.watching();
+            watching.interfaces.append(&mut mine);
+            // Whoever stopped listening and began again is there twice.
+            let mut known: Vec<*const Events> = Vec::new();
+            watching.interfaces.retain(|one| {
+                let is_new = !known.contains(&Arc::as_ptr(&one.events));
+                known.push(Arc::as_ptr(&one.events));
+                is_new
+            });
+            if watching.interfaces.is_empty() {
+                watching.runs = false;
+                return;
+            }
+            drop(watching);
+            let took = start.elapsed();
+            // The control thread works about as long for a look as this one. Waiting for a CPU is
+            // no work.
+            let work = took.min((cpu_time() - before) * 2);
+            std::thread::sleep(PERIOD.saturating_sub(took).max(work * SHARE));
+        }
+    }
+
+    fn watching(&self) -> MutexGuard<'_, Watching> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watched {
+    /// False if nobody listens any more, or the interface has ended.
+    fn look(&mut self) -> bool {
+        let Some(interface) = self.interface.upgrade().filter(|_| self.events.is_heard()) else {
+            return false;
+        };
+        let report = interface.report();
+        drop(interface);
+        match &mut self.seen {
+            Some(seen) => {
+                let events = &self.events;
+                seen.look(&report, Instant::now(), |kind, reason, count, text| {
+                    events.publish(kind, text, |line| {
+                        line.reason = Some(reason.to_owned());
+                        line.count = count;
+                    });
+                });
+            }
+            None => self.seen = Some(Seen::new(&report)),
+        }
+        true
+    }
+}
+
+/// What the last report said.
+struct Seen {
+    drops: BTreeMap<&'static str, Dropping>,
+    offloads: BTreeMap<&'static str, bool>,
+}
+
+#[derive(Default)]
+struct Dropping {
+    count: u64,
+    /// While packets are dropped: the count before, and when the last look saw more of them.
+    since: Option<(u64, Instant)>,
+}
+
+impl Seen {
+    fn new(report: &EngineReport) -> Self {
+        let drops = report.drops.iter().map(|&(reason, count)| {
+            let dropping = Dropping { count, since: None };
+            (reason, dropping)
+        });
+        Self {
+            drops: drops.collect(),
+            offloads: report.offloads.iter().collect(),
+        }
+    }
+
+    fn look(
+        &mut self,
+        report: &EngineReport,
+        now: Instant,
+        mut tell: impl FnMut(EventKind, &str, Option<u64>, String),
+    ) {
+        for (name, is_on) in report.offloads.iter() {
+            if self.offloads.insert(name, is_on) == Some(true) && !is_on {
+                let text = format!("offload {name} is off: the kernel or the device failed at it");
+                tell(EventKind::OffloadLost, name, None, text);
+            }
+        }
+        for &(reason, count) in &report.drops {
+            let dropping = self.drops.entry(reason).or_default();
+            let more = count.saturating_sub(dropping.count);
+            let before = std::mem::replace(&mut dropping.count, count);
+            match &mut dropping.since {
+                Some((_, last)) if more > 0 => *last = now,
+                Some((begin, last)) if now.duration_since(*last) >= QUIET => {
+                    let all = count.saturating_sub(*begin);
+                    let text = format!("no more packets are dropped as {reason}; {all} were");
+                    dropping.since = None;
+                    tell(EventKind::DropsEnded, reason, Some(all), text);
+                }
+                None if more > 0 => {
+                    dropping.since = Some((before, now));
+                    let text = format!("packets are dropped as {reason}: {more} so far");
+                    tell(EventKind::DropsStarted, reason, Some(more), text);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_engine::{BatchCounters, TrainCounters, WaitingCounters};
+    use adit_io::Offloads;
+    use adit_proto::HandshakeStats;
+
+    use super::*;
+
+    fn report(no_route: u64, offloads: Offloads) -> EngineReport {
+        EngineReport {
+            offloads,
+            refused_trains: 0,
+            aead: "ring",
+            drops: vec![("no_route", no_route), ("replayed", 0)],
+            ignored: Vec::new(),
+            passed: Vec::new(),
+            icmp_errors: Vec::new(),
+            handshakes: HandshakeStats::default(),
+            shards: 1,
+            refused: Vec::new(),
+            outbound: BatchCounters::default(),
+            inbound: BatchCounters::default(),
+            sent_trains: TrainCounters::default(),
+            received_trains: TrainCounters::default(),
+            waiting: WaitingCounters::default(),
+        }
+    }
+
+    #[test]
+    fn drops_start_and_end_and_offloads_are_lost_once() {
+        let mut lost = Offloads::ALL;
+        lost.udp_gso = false;
+        let start = Instant::now();
+        let mut seen = Seen::new(&report(5, Offloads::ALL));
+        let mut look = |tenths: u32, dropped, offloads| {
+            let mut told = Vec::new();
+            let now = start + Duration::from_millis(100) * tenths;
+            seen.look(&report(dropped, offloads), now, |kind, reason, count, _| {
+                told.push((kind, reason.to_owned(), count));
+            });
+            told
+        };
+        let (started, ended) = (EventKind::DropsStarted, EventKind::DropsEnded);
+        let no_route = || "no_route".to_owned();
+        assert!(look(1, 5, Offloads::ALL).is_empty());
+        assert_eq!(look(2, 7, Offloads::ALL), [(started, no_route(), Some(2))]);
+        assert!(look(3, 9, Offloads::ALL).is_empty());
+        assert!(
+            look(12, 9, Offloads::ALL).is_empty(),
+            "not quiet for long enough"
+        );
+        assert_eq!(look(13, 9, Offloads::ALL), [(ended, no_route(), Some(4))]);
+        assert!(look(30, 9, Offloads::ALL).is_empty());
+        let udp_gso = (EventKind::OffloadLost, "udp-gso".to_owned(), None);
+        assert_eq!(look(31, 9, lost), [udp_gso]);
+        assert!(look(32, 9, lost).is_empty());
+    }
+}

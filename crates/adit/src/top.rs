@@ -1,0 +1,386 @@
+//! `adit top`: interfaces and peers, live.
+//!
+//! One thread asks the processes once an interval; this one draws what came last and reads keys, so
+//! that a process that hangs does not hold up the keyboard. Where the output is no terminal, one page
+//! is printed as plain text.
+
+mod draw;
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use adit_ctl::status::{Colour, Engine};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+
+use crate::cli::{self, TopArgs};
+use crate::failure::{Context, Failure, Result, bail};
+use crate::view::{self, Filter, Row, Rows, Sample, Sort};
+use crate::{seen, show};
+
+#[cfg(test)]
+#[path = "top_tests.rs"]
+mod tests;
+
+/// How long a key may wait for what came meanwhile to be drawn.
+const TICK: Duration = Duration::from_millis(100);
+/// Columns of a page that is no terminal's.
+const PAGE_WIDTH: usize = 132;
+
+/// What the processes said at one time.
+struct Shot {
+    at: Instant,
+    interfaces: Vec<Seen>,
+    /// Their peers.
+    rows: Vec<Row>,
+    /// What could not be asked.
+    errors: Vec<String>,
+}
+
+/// An interface at one time.
+struct Seen {
+    name: String,
+    engine: Option<Engine>,
+    up: usize,
+    peers: usize,
+    /// Bytes from and to all peers.
+    bytes: [u64; 2],
+    /// Packets in and out, as the kernel counts them; not in other network namespaces.
+    packets: Option<[u64; 2]>,
+}
+
+/// Asks the processes. Peers become rows while the answer is read, and only their counters are kept
+/// for the rates of the next look.
+struct Looker {
+    only: Option<String>,
+    json: Vec<u8>,
+    before: Option<Sample>,
+}
+
+impl Looker {
+    fn new(only: Option<String>) -> Self {
+        Self {
+            only,
+            json: Vec::new(),
+            before: None,
+        }
+    }
+
+    fn look(&mut self) -> Shot {
+        let at = Instant::now();
+        let before = self.before.take();
+        let (mut interfaces, mut rows) = (Vec::new(), Rows::new(before.as_ref(), at));
+        let errors = match &self.only {
+            None => {
+                let read = |json: &[u8]| Seen::read(json, &mut rows, &mut interfaces);
+                let silent = show::all_json(&mut self.json, read);
+                silent.into_iter().map(|one| one.error).collect()
+            }
+            Some(name) => {
+                let json = &mut self.json;
+                let read = show::interface_json(name, json).and_then(|()| {
+                    let read = Seen::read(json, &mut rows, &mut interfaces);
+                    Ok(read.map_err(std::io::Error::from)?)
+                });
+                let error = read
+                    .err()
+                    .map(|error| show::explain(name, error).to_string());
+                error.into_iter().collect()
+            }
+        };
+        self.shot(at, interfaces, rows.rows, errors)
+    }
+
+    fn shot(
+        &mut self,
+        at: Instant,
+        interfaces: Vec<Seen>,
+        rows: Vec<Row>,
+        errors: Vec<String>,
+    ) -> Shot {
+        self.before = Some(Sample::of(&rows, at));
+        Shot {
+            at,
+            interfaces,
+            rows,
+            errors,
+        }
+    }
+}
+
+impl Seen {
+    /// Appends the interfaces of a report, and their peers.
+    fn read(json: &[u8], rows: &mut Rows<'_>, all: &mut Vec<Self>) -> serde_json::Result<()> {
+        let first = rows.rows.len();
+        let interfaces = seen::read(json, &mut |name, peer| rows.push(name, &peer))?;
+        let mut rows = rows.rows[first..].iter().peekable();
+        for interface in interfaces {
+            let mut seen = Self::new(interface);
+            while let Some(row) = rows.next_if(|row| *row.interface == *seen.name) {
+                seen.peers += 1;
+                seen.up += usize::from(row.state == "up");
+                seen.bytes[0] += row.rx;
+                seen.bytes[1] += row.tx;
+            }
+            all.push(seen);
+        }
+        Ok(())
+    }
+
+    fn new(seen::Interface { name, engine }: seen::Interface) -> Self {
+        let read = |file: &str| -> Option<u64> {
+            let path = format!("/sys/class/net/{name}/statistics/{file}");
+            std::fs::read_to_string(path).ok()?.trim().parse().ok()
+        };
+        let packets = || Some([read("rx_packets")?, read("tx_packets")?]);
+        Self {
+            packets: packets(),
+            name,
+            engine,
+            up: 0,
+            peers: 0,
+            bytes: [0; 2],
+        }
+    }
+}
+
+/// An interface, ready to be drawn.
+#[derive(Debug, Default)]
+struct Line {
+    name: String,
+    up: usize,
+    peers: usize,
+    /// Of bytes from and to all peers, in a second.
+    bytes: [f64; 2],
+    /// Of packets in and out, in a second.
+    packets: Option<[f64; 2]>,
+    /// Packets dropped in a second, by reason, most first; only reasons that occur.
+    drops: Vec<(String, f64)>,
+    /// Threads and their share of a CPU in percent, busiest first; only those that run.
+    threads: Vec<(String, f64)>,
+}
+
+/// What is on the screen.
+pub(crate) struct Top {
+    colour: bool,
+    sort: Sort,
+    filter: Filter,
+    /// The filter is being typed.
+    is_typing: bool,
+    is_paused: bool,
+    /// The first row that is drawn.
+    scroll: usize,
+    lines: Vec<Line>,
+    /// The places of those rows of the last shot that pass the filter, in order.
+    order: Vec<u32>,
+    last: Option<Shot>,
+    /// The shot before, without its rows.
+    before: Option<(Instant, Vec<Seen>)>,
+    /// Seconds since the Unix epoch.
+    now: u64,
+}
+
+pub(crate) fn top(args: &TopArgs) -> Result<()> {
+    let interval = Duration::from_secs_f64(args.interval);
+    let mut top = Top::new(args);
+    let mut looker = Looker::new(args.interface.clone());
+    if !std::io::stdout().is_terminal() {
+        // Two looks, for the rates.
+        for pause in [interval, Duration::ZERO] {
+            top.take(looker.look());
+            std::thread::sleep(pause);
+        }
+        if let (Some(error), true) = (top.errors().first(), top.lines.is_empty()) {
+            bail!(State, "{error}");
+        }
+        return cli::print(top.page().as_bytes());
+    }
+    if let Some(name) = &args.interface {
+        // A name that is wrong is better told before the screen is taken.
+        show::interface(name)?;
+    }
+    // Without a place for one that waits: there are two of them at most.
+    let (sender, shots) = sync_channel(0);
+    let looks = std::thread::Builder::new()
+        .name("adit-top".into())
+        .spawn(move || {
+            loop {
+                let start = Instant::now();
+                if sender.send(looker.look()).is_err() {
+                    return;
+                }
+                std::thread::sleep(interval.saturating_sub(start.elapsed()));
+            }
+        });
+    drop(looks.context(|| "cannot start a thread".into())?);
+    let failed = || "cannot use the terminal".to_owned();
+    let mut terminal = ratatui::try_init().context(failed)?;
+    let result = top.run(&mut terminal, &shots);
+    ratatui::restore();
+    result
+}
+
+impl Top {
+    fn new(args: &TopArgs) -> Self {
+        Self {
+            colour: Colour::from_env() == Colour::Always,
+            sort: args.sort,
+            filter: Filter::new(args.peer.as_deref().unwrap_or_default()),
+            is_typing: false,
+            is_paused: false,
+            scroll: 0,
+            lines: Vec::new(),
+            order: Vec::new(),
+            last: None,
+            before: None,
+            now: show::now(),
+        }
+    }
+
+    /// Until somebody ends it.
+    fn run(
+        &mut self,
+        terminal: &mut ratatui::DefaultTerminal,
+        shots: &Receiver<Shot>,
+    ) -> Result<()> {
+        let failed = || "cannot use the terminal".to_owned();
+        let mut is_stale = true;
+        loop {
+            match shots.try_recv() {
+                Ok(_) if self.is_paused => {}
+                Ok(shot) => {
+                    self.take(shot);
+                    is_stale = true;
+                }
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => {
+                    return Err(Failure::State("the thread that looks has ended".into()));
+                }
+            }
+            if is_stale {
+                terminal.draw(|frame| self.draw(frame)).context(failed)?;
+                is_stale = false;
+            }
+            if !event::poll(TICK).context(failed)? {
+                continue;
+            }
+            match event::read().context(failed)? {
+                Event::Key(key) if key.kind != KeyEventKind::Release => {
+                    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+                    if !self.key(key.code, is_control) {
+                        return Ok(());
+                    }
+                    is_stale = true;
+                }
+                Event::Resize(..) => is_stale = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Does what a key says. False: the end.
+    fn key(&mut self, key: KeyCode, is_control: bool) -> bool {
+        let words = self.filter.words().to_owned();
+        match (key, self.is_typing) {
+            (KeyCode::Char('c'), _) if is_control => return false,
+            (KeyCode::Enter, true) => self.is_typing = false,
+            (KeyCode::Esc, _) => {
+                self.is_typing = false;
+                self.filter = Filter::default();
+            }
+            (KeyCode::Backspace, true) => {
+                let kept = words.chars().count().saturating_sub(1);
+                self.filter = Filter::new(&words.chars().take(kept).collect::<String>());
+            }
+            (KeyCode::Char(c), true) => self.filter = Filter::new(&format!("{words}{c}")),
+            (KeyCode::Char('q'), false) => return false,
+            (KeyCode::Char('s'), false) => self.sort = self.sort.next(),
+            (KeyCode::Char('/'), false) => self.is_typing = true,
+            (KeyCode::Char('p' | ' '), false) => self.is_paused = !self.is_paused,
+            (KeyCode::Down | KeyCode::Char('j'), _) => self.scroll += 1,
+            (KeyCode::Up | KeyCode::Char('k'), _) => self.scroll = self.scroll.saturating_sub(1),
+            (KeyCode::PageDown, _) => self.scroll += 20,
+            (KeyCode::PageUp, _) => self.scroll = self.scroll.saturating_sub(20),
+            (KeyCode::Home, _) => self.scroll = 0,
+            _ => {}
+        }
+        self.arrange();
+        true
+    }
+
+    /// Takes what the processes said now.
+    fn take(&mut self, shot: Shot) {
+        self.now = show::now();
+        let before = self.last.replace(shot);
+        self.before = before.map(|shot| (shot.at, shot.interfaces));
+        if let Some(last) = &self.last {
+            let lines = last.interfaces.iter();
+            self.lines = lines
+                .map(|interface| Line::new(interface, last.at, self.before.as_ref()))
+                .collect();
+        }
+        self.arrange();
+    }
+
+    fn arrange(&mut self) {
+        let Some(last) = &self.last else {
+            return;
+        };
+        self.order = view::order(&last.rows, &self.filter, self.sort);
+        self.scroll = self.scroll.min(self.order.len().saturating_sub(1));
+    }
+
+    /// Those that pass the filter, in order.
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        let rows = self.last.as_ref().map_or(&[][..], |last| &last.rows);
+        self.order.iter().map(|at| &rows[*at as usize])
+    }
+
+    fn errors(&self) -> &[String] {
+        self.last.as_ref().map_or(&[], |last| &last.errors)
+    }
+}
+
+impl Line {
+    fn new(interface: &Seen, at: Instant, before: Option<&(Instant, Vec<Seen>)>) -> Self {
+        let mut line = Self {
+            name: interface.name.clone(),
+            up: interface.up,
+            peers: interface.peers,
+            ..Self::default()
+        };
+        let Some((then, before)) = before else {
+            return line;
+        };
+        let Some(earlier) = (before.iter()).find(|earlier| earlier.name == interface.name) else {
+            return line;
+        };
+        let seconds = at.duration_since(*then).as_secs_f64().max(0.001);
+        let rate = |now: u64, then: u64| view::precise(now.saturating_sub(then)) / seconds;
+        let both = |now: [u64; 2], then: [u64; 2]| [0, 1].map(|at| rate(now[at], then[at]));
+        line.bytes = both(interface.bytes, earlier.bytes);
+        let packets = interface.packets.zip(earlier.packets);
+        line.packets = packets.map(|(now, then)| both(now, then));
+        let rates = |now: &BTreeMap<String, u64>, then: &BTreeMap<String, u64>| {
+            let rates = now.iter().map(|(name, count)| {
+                (
+                    name.clone(),
+                    rate(*count, then.get(name).copied().unwrap_or(0)),
+                )
+            });
+            let mut rates: Vec<(String, f64)> = rates.filter(|(_, rate)| *rate > 0.0).collect();
+            rates.sort_by(|a, b| b.1.total_cmp(&a.1));
+            rates
+        };
+        if let (Some(now), Some(then)) = (&interface.engine, &earlier.engine) {
+            line.drops = rates(&now.drops, &then.drops);
+            // Milliseconds in a second are tenths of a percent.
+            line.threads = rates(&now.cpu_milliseconds, &then.cpu_milliseconds);
+            line.threads
+                .iter_mut()
+                .for_each(|(_, share)| *share /= 10.0);
+        }
+        line
+    }
+}

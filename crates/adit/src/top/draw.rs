@@ -1,0 +1,230 @@
+//! The page of `adit top`, for any width.
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::{Line, PAGE_WIDTH, Top};
+use crate::show;
+use crate::view::{self, Row};
+
+/// Interfaces on a screen that have a line each; the peers of all follow.
+const INTERFACES: usize = 8;
+
+/// A column of the table of peers.
+struct Column {
+    title: &'static str,
+    width: usize,
+    is_right: bool,
+    text: fn(&Row, u64) -> String,
+}
+
+const fn column(
+    title: &'static str,
+    width: usize,
+    is_right: bool,
+    text: fn(&Row, u64) -> String,
+) -> Column {
+    Column {
+        title,
+        width,
+        is_right,
+        text,
+    }
+}
+
+fn rate(row: &Row, which: usize) -> String {
+    row.rates
+        .map_or_else(|| "-".into(), |rates| view::bit_rate(rates[which].into()))
+}
+
+/// In the order in which they stand; a narrow screen leaves those out that [`WANTED`] names last.
+const COLUMNS: [Column; 10] = [
+    column("IFACE", 8, false, |row, _| row.interface.to_string()),
+    column("PEER", 18, false, |row, _| row.name().into_owned()),
+    column("STATE", 7, false, |row, _| row.state.to_string()),
+    column("ENDPOINT", 22, false, |row, _| row.endpoint.to_string()),
+    column("HANDSHAKE", 9, true, |row, now| {
+        view::age(row.handshake, now)
+    }),
+    column("LATENCY", 7, true, |row, _| {
+        row.latency.map_or_else(|| "-".into(), view::latency)
+    }),
+    column("RX bit/s", 8, true, |row, _| rate(row, 0)),
+    column("TX bit/s", 8, true, |row, _| rate(row, 1)),
+    column("DROP/s", 6, true, |row, _| {
+        row.rates
+            .map_or_else(|| "-".into(), |rates| view::count(rates[2].into()))
+    }),
+    column("PROBLEM", 24, false, |row, _| match show::problem(row) {
+        problem if problem.is_empty() && row.drops > 0 => {
+            format!(
+                "dropped: {}",
+                row.drop_reason.as_deref().unwrap_or_default()
+            )
+        }
+        problem => problem,
+    }),
+];
+
+/// Columns by how much they are wanted, most first.
+const WANTED: [usize; 10] = [1, 6, 7, 4, 2, 8, 3, 9, 0, 5];
+
+/// The columns that fit, in their order.
+fn fitting(width: usize) -> Vec<&'static Column> {
+    let (mut used, mut chosen) = (0, Vec::new());
+    for index in WANTED {
+        let needed = COLUMNS[index].width + 1;
+        if used + needed > width + 1 {
+            break;
+        }
+        used += needed;
+        chosen.push(index);
+    }
+    chosen.sort_unstable();
+    chosen.into_iter().map(|index| &COLUMNS[index]).collect()
+}
+
+impl Top {
+    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        self.draw_into(frame.buffer_mut(), area);
+    }
+
+    pub(super) fn draw_into(&self, buffer: &mut Buffer, area: Rect) {
+        // The last line says which keys there are.
+        let height = usize::from(area.height.saturating_sub(1));
+        let mut lines = self.lines(usize::from(area.width), Some(height));
+        lines.truncate(height);
+        lines.resize(height, (String::new(), Style::new()));
+        lines.push((self.help(), Style::new().add_modifier(Modifier::BOLD)));
+        for (y, (text, style)) in (area.y..area.bottom()).zip(lines) {
+            let style = if self.colour { style } else { Style::new() };
+            buffer.set_stringn(area.x, y, text, usize::from(area.width), style);
+        }
+    }
+
+    /// All of it as text, for what is no terminal.
+    pub(super) fn page(&self) -> String {
+        let lines = self.lines(PAGE_WIDTH, None).into_iter();
+        lines
+            .map(|(line, _)| line.trim_end().to_owned() + "\n")
+            .collect()
+    }
+
+    /// The page without the last line; without a height all rows.
+    fn lines(&self, width: usize, height: Option<usize>) -> Vec<(String, Style)> {
+        let plain = Style::new();
+        let bold = plain.add_modifier(Modifier::BOLD);
+        let heading = plain.add_modifier(Modifier::REVERSED);
+        let (red, yellow, green) = (
+            plain.fg(Color::Red),
+            plain.fg(Color::Yellow),
+            plain.fg(Color::Green),
+        );
+        let mut lines = vec![(self.title(), bold)];
+        lines.extend(self.errors().iter().map(|error| (error.clone(), red)));
+        lines.push((Line::heading(width), heading));
+        let shown = self
+            .lines
+            .iter()
+            .take(height.map_or(usize::MAX, |_| INTERFACES));
+        lines.extend(shown.map(|line| (line.text(width), green)));
+        if height.is_some() && self.lines.len() > INTERFACES {
+            lines.push((format!("… {} more", self.lines.len() - INTERFACES), plain));
+        }
+        let columns = fitting(width);
+        let join = |text: &dyn Fn(&Column) -> String| {
+            let cells = columns
+                .iter()
+                .map(|column| view::cell(&text(column), column.width, column.is_right));
+            cells.collect::<Vec<_>>().join(" ")
+        };
+        lines.push((String::new(), plain));
+        lines.push((join(&|column| column.title.to_owned()), heading));
+        let room = height.map_or(usize::MAX, |height| height.saturating_sub(lines.len()));
+        for row in self.rows().skip(self.scroll).take(room) {
+            let style = match &*row.state {
+                "up" => plain,
+                "silent" => yellow,
+                "gone" => red,
+                _ => plain.fg(Color::DarkGray),
+            };
+            lines.push((join(&|column| (column.text)(row, self.now)), style));
+        }
+        lines
+    }
+
+    fn title(&self) -> String {
+        let peers: usize = self.lines.iter().map(|line| line.peers).sum();
+        let up: usize = self.lines.iter().map(|line| line.up).sum();
+        let mut title = format!(
+            "adit: {up} of {peers} peers up, sorted by {}",
+            self.sort.name()
+        );
+        if !self.filter.words().is_empty() || self.is_typing {
+            title += &format!(", {} match {:?}", self.order.len(), self.filter.words());
+        }
+        if self.is_paused {
+            title += ", paused";
+        }
+        title
+    }
+
+    fn help(&self) -> String {
+        match self.is_typing {
+            true => format!(
+                "filter: {}_  (Enter keeps it, Esc removes it)",
+                self.filter.words()
+            ),
+            false => "q quit  s sort  / filter  Esc all  p pause  ↑↓ scroll".to_owned(),
+        }
+    }
+}
+
+impl Line {
+    fn heading(width: usize) -> String {
+        let first = "INTERFACE             UP/PEERS RX bit/s TX bit/s";
+        match width {
+            0..60 => first.to_owned(),
+            60..100 => format!("{first} RX pk/s TX pk/s DROPS/s"),
+            _ => format!("{first} RX pk/s TX pk/s DROPS/s             THREADS, CPU"),
+        }
+    }
+
+    fn text(&self, width: usize) -> String {
+        let peers = format!("{}/{}", self.up, self.peers);
+        let [rx, tx] = self.bytes.map(view::bit_rate);
+        let first = format!(
+            "{} {peers:>14} {rx:>8} {tx:>8}",
+            view::cell(&self.name, 15, false)
+        );
+        if width < 60 {
+            return first;
+        }
+        let [rx, tx] = match self.packets {
+            Some(packets) => packets.map(view::count),
+            None => ["-".to_owned(), "-".to_owned()],
+        };
+        let drops: Vec<String> = (self.drops.iter().take(2))
+            .map(|(reason, rate)| format!("{} {}", view::count(*rate), reason.replace('_', " ")))
+            .collect();
+        let drops = match drops.is_empty() {
+            true => "0".to_owned(),
+            false => drops.join(", "),
+        };
+        let line = format!("{first} {rx:>7} {tx:>7} ");
+        if width < 100 {
+            return line + &drops;
+        }
+        let threads: Vec<String> = (self.threads.iter().take(4))
+            .map(|(name, share)| format!("{name} {share:.0}%"))
+            .collect();
+        format!(
+            "{line}{} {}",
+            view::cell(&drops, 19, false),
+            threads.join(", ")
+        )
+    }
+}

@@ -1,0 +1,146 @@
+use std::collections::BTreeMap;
+
+use adit_ctl::status::{Engine, Interface, Peer, StatusReport};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::*;
+
+fn peer(key: &str, name: &str, rx: u64) -> Peer {
+    let mut peer = Peer::default();
+    key.clone_into(&mut peer.public_key);
+    peer.name = Some(name.to_owned());
+    peer.state = Some("up".into());
+    peer.endpoint = Some("192.0.2.1:51820".into());
+    peer.transfer_rx = rx;
+    peer
+}
+
+fn look(looker: &mut Looker, at: Instant, rx: u64, drops: u64) -> Shot {
+    let mut interface = Interface::default();
+    "wg0".clone_into(&mut interface.name);
+    interface.peers = vec![peer("AAAA", "alice", rx), peer("BBBB", "bob", 2 * rx)];
+    interface.engine = Some(Engine {
+        drops: BTreeMap::from([("no_route".into(), drops), ("replayed".into(), 0)]),
+        cpu_milliseconds: BTreeMap::from([("adit-shard-0".into(), rx / 1000)]),
+        ..Engine::default()
+    });
+    let json = serde_json::to_vec(&StatusReport::new(vec![interface])).expect("JSON");
+    let before = looker.before.take();
+    let (mut interfaces, mut rows) = (Vec::new(), Rows::new(before.as_ref(), at));
+    Seen::read(&json, &mut rows, &mut interfaces).expect("a report");
+    interfaces[0].packets = Some([rx / 100, 0]);
+    looker.shot(at, interfaces, rows.rows, Vec::new())
+}
+
+fn top() -> Top {
+    let mut top = Top::new(&TopArgs {
+        interface: None,
+        sort: Sort::Rx,
+        peer: None,
+        interval: 1.0,
+    });
+    top.colour = false;
+    let (start, mut looker) = (Instant::now(), Looker::new(None));
+    top.take(look(&mut looker, start, 0, 0));
+    let then = start + Duration::from_secs(1);
+    top.take(look(&mut looker, then, 125_000, 40));
+    top
+}
+
+/// The screen's lines.
+fn screen(top: &Top, width: u16, height: u16) -> Vec<String> {
+    let area = Rect::new(0, 0, width, height);
+    let mut buffer = Buffer::empty(area);
+    top.draw_into(&mut buffer, area);
+    let line = |y| {
+        (0..width)
+            .map(|x| buffer[(x, y)].symbol())
+            .collect::<String>()
+    };
+    (0..height).map(|y| line(y).trim_end().to_owned()).collect()
+}
+
+#[test]
+fn rates_drops_and_threads_are_those_of_the_last_interval() {
+    let lines = screen(&top(), 160, 12);
+    let interface = lines
+        .iter()
+        .find(|line| line.starts_with("wg0 "))
+        .expect("wg0");
+    for part in ["2/2", "3.00M", "1.25K", "40 no route", "adit-shard-0 12%"] {
+        assert!(interface.contains(part), "{part} in {interface}");
+    }
+    let bob = lines
+        .iter()
+        .position(|line| line.contains("bob"))
+        .expect("bob");
+    assert!(lines[bob].contains("2.00M"), "{lines:#?}");
+    assert!(lines[bob + 1].contains("alice") && lines[bob + 1].contains("1.00M"));
+}
+
+#[test]
+fn a_narrow_screen_keeps_names_and_rates() {
+    let top = top();
+    for (width, shown, left_out) in [
+        (
+            40,
+            vec!["PEER", "RX bit/s", "TX bit/s"],
+            vec!["ENDPOINT", "STATE"],
+        ),
+        (80, vec!["STATE", "HANDSHAKE", "DROP/s"], vec!["LATENCY"]),
+        (160, vec!["IFACE", "ENDPOINT", "LATENCY", "PROBLEM"], vec![]),
+    ] {
+        let lines = screen(&top, width, 12);
+        let heading = lines
+            .iter()
+            .find(|line| line.contains("PEER "))
+            .expect("a heading");
+        assert!(
+            shown.iter().all(|title| heading.contains(title)),
+            "{heading}"
+        );
+        assert!(
+            !left_out.iter().any(|title| heading.contains(title)),
+            "{heading}"
+        );
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.chars().count() <= usize::from(width))
+        );
+    }
+    // No size is too small.
+    for (width, height) in [(1, 1), (3, 2), (10, 5), (200, 1)] {
+        screen(&top, width, height);
+    }
+}
+
+#[test]
+fn keys_sort_filter_pause_and_end() {
+    let mut top = top();
+    assert!(top.key(KeyCode::Char('/'), false));
+    for c in "ALIq".chars() {
+        assert!(top.key(KeyCode::Char(c), false));
+    }
+    assert!(top.order.is_empty());
+    assert!(top.key(KeyCode::Backspace, false));
+    assert_eq!(top.order.len(), 1);
+    assert!(
+        screen(&top, 80, 10)
+            .iter()
+            .any(|line| line.starts_with("filter: ALI_"))
+    );
+    assert!(top.key(KeyCode::Enter, false) && !top.is_typing);
+    assert!(screen(&top, 80, 10)[0].contains("1 match \"ALI\""));
+    assert!(top.key(KeyCode::Esc, false));
+    assert_eq!(top.order.len(), 2);
+    assert!(top.key(KeyCode::PageDown, false));
+    assert_eq!(top.scroll, 1);
+    assert!(top.key(KeyCode::Char('p'), false) && top.is_paused);
+    assert_eq!(top.sort, Sort::Rx);
+    assert!(top.key(KeyCode::Char('s'), false));
+    assert_eq!(top.sort, Sort::Tx);
+    assert!(!top.key(KeyCode::Char('q'), false));
+    assert!(!top.key(KeyCode::Char('c'), true));
+}

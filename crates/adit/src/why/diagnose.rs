@@ -1,0 +1,445 @@
+//! How each cause shows.
+
+use std::net::IpAddr;
+
+use adit_ctl::status::{Event, EventKind};
+use adit_proto::{FailureReason, Refusal};
+
+use super::causes::{Cause, Certainty, Finding, overhead};
+use super::evidence::{Evidence, Inside, Reach};
+use Certainty::{Certain, Likely, Possible};
+
+#[cfg(test)]
+#[path = "diagnose_tests.rs"]
+mod tests;
+
+/// A finding, with what was seen, and what to type next.
+macro_rules! finding {
+    ($cause:ident, $certainty:expr; $text:literal; $($command:literal)*) => {
+        Finding::new(Cause::$cause, $certainty, format!($text))$(.run(format!($command)))*
+    };
+}
+
+/// What is wrong with a peer: the most likely cause first. Nothing if it works.
+pub(crate) fn diagnose(seen: &Evidence) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let causes: &[fn(&Evidence, &mut Vec<Finding>)] = match (seen.up, seen.session) {
+        (false, _) => &[down],
+        (true, true) => &[source, inside, elsewhere, routed, overlap],
+        (true, false) => &[
+            route,
+            sending,
+            came_back,
+            configuration,
+            clock,
+            silence,
+            routed,
+            overlap,
+        ],
+    };
+    for look_for in causes {
+        look_for(seen, &mut found);
+    }
+    if !seen.session {
+        // No handshake fails for the sake of these.
+        let later = [Cause::NoAllowedIps, Cause::NotRouted];
+        let found = found.iter_mut().filter(|one| later.contains(&one.cause));
+        found.for_each(|finding| finding.problem = false);
+    }
+    found.sort_by_key(|finding| (!finding.problem, finding.certainty));
+    // The first that names a cause is the surest.
+    let mut named = Vec::new();
+    found.retain(|finding| {
+        let is_new = !named.contains(&finding.cause);
+        named.push(finding.cause);
+        is_new
+    });
+    found
+}
+
+fn down(seen: &Evidence, found: &mut Vec<Finding>) {
+    let name = &seen.interface;
+    found.push(finding!(InterfaceDown, Certain;
+        "{name} is down: it has no socket, sends nothing and hears nothing";
+        "ip link set {name} up"));
+}
+
+/// What the interface lacks for a handshake.
+fn configuration(seen: &Evidence, found: &mut Vec<Finding>) {
+    let (name, key, ours) = (&seen.interface, &seen.peer.public_key, &seen.public_key);
+    if !seen.has_key {
+        found.push(finding!(NoPrivateKey, Certain;
+            "{name} has no private key: no peer can answer it";
+            "wg set {name} private-key FILE"));
+    }
+    if seen.endpoint.is_none() {
+        let (port, waited) = (seen.listen_port, seen.waited.as_secs());
+        found.push(finding!(NoEndpoint, Likely;
+            "no endpoint is known, and the peer did not call within {waited} s: either side must know where the other one \
+             is. This side listens at port {port}";
+            "wg set {name} peer {key} endpoint ADDRESS:PORT"
+            "at the peer: wg set INTERFACE peer {ours} endpoint OUR-ADDRESS:{port} persistent-keepalive 25"));
+    }
+}
+
+/// The way to the endpoint.
+fn route(seen: &Evidence, found: &mut Vec<Finding>) {
+    let (Some(to), Some(path)) = (seen.endpoint, &seen.path) else {
+        return;
+    };
+    let (name, key, ip) = (&seen.interface, &seen.peer.public_key, to.ip());
+    let mark = match seen.fwmark {
+        0 => String::new(),
+        mark => format!(" mark {mark:#x}"),
+    };
+    match path {
+        Err(error) => found.push(finding!(NoRoute, Certain;
+            "this host has no way to {ip}: {error}";
+            "ip route get {ip}{mark}"
+            "ip route add {ip} via ROUTER")),
+        Ok(path) if path.local => found.push(finding!(EndpointIsHere, Certain;
+            "{ip} is an address of this host itself";
+            "ip route get {ip}"
+            "wg set {name} peer {key} endpoint ADDRESS:PORT")),
+        Ok(path) if Some(path.oif) == seen.index => {
+            let why = seen.block_of(ip).map_or_else(String::new, |block| {
+                format!(": {block} is among the allowed IPs and holds it")
+            });
+            found.push(finding!(RoutingLoop, Certain;
+                "the route to the endpoint {ip} leads into {name} itself, so that its datagrams go round and round{why}";
+                "ip route get {ip}{mark}"
+                "ip route add {ip} via ROUTER dev DEVICE"));
+        }
+        Ok(_) => {}
+    }
+    if let Some(device) = &seen.filtered {
+        found.push(finding!(RpFilter, Certain;
+            "answers arrive at {device}, and the kernel would send to {ip} by another way without the firewall mark: its \
+             reverse path filter drops them";
+            "sysctl -w net.ipv4.conf.{device}.rp_filter=2"));
+    }
+}
+
+/// Whether our message left.
+fn sending(seen: &Evidence, found: &mut Vec<Finding>) {
+    let Some(event) = seen.event(EventKind::NotSent) else {
+        return;
+    };
+    let said = without_key(event);
+    if !said.contains("Operation not permitted") {
+        // A route that is missing or rejects has been named for certain.
+        return found.push(Finding::new(Cause::NotSent, Likely, said));
+    }
+    let port = seen.endpoint.map_or(0, |to| to.port());
+    let rules = quoted(seen);
+    let finding = finding!(LocalFirewall, Certain;
+        "a firewall on this host drops what we send: {said}{rules}";
+        "nft -a list ruleset | grep -e hook -e drop -e reject -e {port}");
+    let chain = seen.rules.first().and_then(|rule| rule.split_once(": "));
+    found.push(match chain {
+        Some((chain, _)) => finding.run(format!("nft insert rule {chain} udp dport {port} accept")),
+        None => finding,
+    });
+}
+
+/// The rules that may have dropped something.
+fn quoted(seen: &Evidence) -> String {
+    match seen.rules.as_slice() {
+        [] => String::new(),
+        rules => format!(". On this host nftables has: {}", rules.join(" | ")),
+    }
+}
+
+/// The text of an event. Its first words are the key, which the heading has.
+fn without_key(event: &Event) -> &str {
+    event.text.split_once(": ").map_or("", |(_, text)| text)
+}
+
+/// What came back instead of an answer.
+fn came_back(seen: &Evidence, found: &mut Vec<Finding>) {
+    icmp(seen, found);
+    let (name, key, ours) = (&seen.interface, &seen.peer.public_key, &seen.public_key);
+    // Without an endpoint it may be anybody who calls.
+    let sure = if seen.endpoint.is_some() {
+        Certain
+    } else {
+        Likely
+    };
+    for event in &seen.events {
+        let from = event.endpoint.as_deref().unwrap_or("elsewhere");
+        if let (true, Some(other)) = (event.event == EventKind::UnknownPeer.name(), &event.peer) {
+            let blocks = seen.peer.allowed_ips.join(",");
+            let to = seen
+                .endpoint
+                .map_or_else(String::new, |to| format!(" endpoint {to}"));
+            found.push(finding!(WrongPeerKey, sure;
+                "what calls from {from} has the public key {other}, which is no peer of {name}: the key that is configured \
+                 here is another one";
+                "at the peer: wg show INTERFACE public-key"
+                "wg set {name} peer {key} remove"
+                "wg set {name} peer {other} allowed-ips {blocks}{to}"));
+        } else if event.reason.as_deref() == Some(Refusal::BadMac1.name()) {
+            found.push(finding!(PeerLacksOurKey, sure;
+                "a handshake message came from {from} that was made for another public key than ours: the peer has a wrong \
+                 one for this interface, whose key is {ours}";
+                "at the peer: wg show INTERFACE peers"
+                "at the peer: wg set INTERFACE peer {ours} endpoint OUR-ADDRESS:PORT allowed-ips OUR-ADDRESSES"));
+        }
+    }
+    match seen.failure() {
+        Some(FailureReason::NotAuthentic) => found.push(preshared_key(seen, Certain,
+            "the peer answers, and its response does not decrypt: its preshared key is another one, or only one side has one")),
+        Some(FailureReason::NotConfirmed) => found.push(preshared_key(seen, Likely,
+            "we answered the peer's initiations, and it did not use the session: the preshared keys differ, or our answers \
+             do not reach it")),
+        Some(FailureReason::ReplayedTimestamp) => found.push(finding!(PeerClock, Certain;
+            "the peer's initiation has a timestamp that is not newer than its last one: its clock was set back, or another \
+             host has the same private key";
+            "at the peer: timedatectl"
+            "if its clock is right: wg set {name} peer {key} remove, and add it again")),
+        _ => {}
+    }
+    if seen.more("cookies_accepted") > 0 {
+        found.push(finding!(UnderLoad, Certain;
+            "the peer is under load: it sent a cookie reply, and no response yet";
+            "adit why {name} {key}"));
+    }
+}
+
+fn preshared_key(seen: &Evidence, certainty: Certainty, text: &str) -> Finding {
+    let (name, key, ours) = (&seen.interface, &seen.peer.public_key, &seen.public_key);
+    let has = if seen.peer.has_preshared_key {
+        "one"
+    } else {
+        "none"
+    };
+    finding!(PresharedKey, certainty;
+        "{text} (this side has {has})";
+        "wg set {name} peer {key} preshared-key FILE"
+        "at the peer: wg set INTERFACE peer {ours} preshared-key FILE")
+}
+
+/// Errors that routers and hosts sent.
+fn icmp(seen: &Evidence, found: &mut Vec<Finding>) {
+    let (Some(to), Some(event)) = (seen.endpoint, seen.event(EventKind::IcmpError)) else {
+        return;
+    };
+    let said = without_key(event);
+    let (name, key, ip, port) = (&seen.interface, &seen.peer.public_key, to.ip(), to.port());
+    let host = if ip.is_ipv6() {
+        format!("[{ip}]")
+    } else {
+        ip.to_string()
+    };
+    found.push(match event.reason.as_deref() {
+        Some("port_unreachable") => finding!(PortClosed, Certain;
+            "{ip} says that nothing listens at port {port}: WireGuard does not run there, or its ListenPort is another one";
+            "at the peer: wg show all listen-port"
+            "at the peer: ss -ulnp"
+            "wg set {name} peer {key} endpoint {host}:PORT"),
+        Some("prohibited") => finding!(Rejected, Certain;
+            "a firewall rejects what we send to {to}: {said}";
+            "at the peer: nft list ruleset | grep -e reject -e {port}"
+            "traceroute {ip}"),
+        Some("host_unreachable" | "network_unreachable" | "time_exceeded") => finding!(HostUnreachable, Certain;
+            "{to} cannot be reached: {said}";
+            "ping {ip}"
+            "ip neigh show {ip}"
+            "traceroute {ip}"),
+        _ => return,
+    });
+}
+
+/// Our own clock. A peer says nothing of an initiation that it takes for a replay.
+fn clock(seen: &Evidence, found: &mut Vec<Finding>) {
+    if let Some(why) = &seen.clock {
+        found.push(finding!(Clock, Likely;
+            "the clock of this host is wrong: {why}. A peer that has seen a later timestamp refuses ours, without a word";
+            "timedatectl set-ntp true"
+            "date -u"));
+    }
+}
+
+/// An initiation left, and nothing came.
+fn silence(seen: &Evidence, found: &mut Vec<Finding>) {
+    // Anything surer explains the silence.
+    let Some(to) = seen
+        .endpoint
+        .filter(|_| found.iter().all(|one| one.certainty != Certain))
+    else {
+        return;
+    };
+    let (key, ours, ip, port) = (&seen.peer.public_key, &seen.public_key, to.ip(), to.port());
+    let (is_there, rules) = (seen.outside == Some(Reach::Answers), quoted(seen));
+    let host = match seen.outside {
+        Some(Reach::Answers) => ", though that host is up and UDP reaches it",
+        Some(_) => "; nor did that host say anything to UDP at another port",
+        None => "",
+    };
+    let waited = seen.waited.as_secs();
+    let text = format!("an initiation went to {to}, and nothing came back in {waited} s{host}");
+    let drops = match is_there {
+        true => "a firewall drops UDP to that port, or the answers",
+        false => "the host is down, or a firewall drops UDP, there or on the way",
+    };
+    // What worked before had the right keys.
+    let keys = is_there && seen.peer.latest_handshake.is_none();
+    let (keys, way) = if keys {
+        (Likely, Possible)
+    } else {
+        (Possible, Likely)
+    };
+    found.push(finding!(NoAnswer, way;
+        "{text}: {drops}{rules}";
+        "at the peer: tcpdump -ni any udp port {port}"
+        "at the peer: nft list ruleset | grep -e hook -e drop -e {port}"
+        "ping {ip}"
+        "traceroute {ip}"));
+    found.push(finding!(PeerLacksOurKey, keys;
+        "{text}: the peer has no peer with our public key {ours}, or another one in its place, and refuses in silence";
+        "at the peer: wg show all peers"
+        "at the peer: adit why INTERFACE"));
+    found.push(finding!(WrongPeerKey, Possible;
+        "{key} is not the public key of what runs at {to}, which refuses in silence";
+        "at the peer: wg show all public-key"));
+    found.push(finding!(Clock, Possible;
+        "the clock of this host was set back while the peer remembers later timestamps, or another host uses our private key";
+        "date -u"));
+}
+
+/// What comes out of the tunnel and is refused.
+fn source(seen: &Evidence, found: &mut Vec<Finding>) {
+    let (name, key) = (&seen.interface, &seen.peer.public_key);
+    let blocks = seen.peer.allowed_ips.join(",");
+    let before = seen.peer.drops.get("wrong_source").copied().unwrap_or(0);
+    let now = seen.event(EventKind::WrongSource).map(without_key);
+    let said = match now {
+        Some(said) => said.to_owned(),
+        None if before > 0 => format!("{before} packets had another inner source"),
+        None => return,
+    };
+    let finding = finding!(WrongSource, if now.is_some() { Certain } else { Likely };
+        "{said}: the allowed IPs of the peer here ({blocks}) are not the addresses that it uses inside";
+        "at the peer: ip address show dev INTERFACE"
+        "wg set {name} peer {key} allowed-ips {blocks},ADDRESS");
+    found.push(if now.is_some() {
+        finding
+    } else {
+        finding.remark()
+    });
+}
+
+/// Whether packets pass through the tunnel.
+fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
+    let (name, ours, mtu) = (&seen.interface, &seen.public_key, seen.mtu);
+    let outer = overhead(seen.endpoint.is_some_and(|to| to.is_ipv6()));
+    let needs = mtu + outer;
+    let fits = seen
+        .path_mtu
+        .map(|path| path.saturating_sub(outer))
+        .filter(|fits| *fits < mtu);
+    let probed = (seen.peer.path_mtu).map(u32::from);
+    let probed = probed.filter(|takes| *takes < mtu);
+    if let Some(Inside { to, short, long }) = &seen.inside {
+        if *short != Reach::Answers {
+            let inner: Vec<String> = seen.addresses.iter().map(ToString::to_string).collect();
+            let inner = inner.join(" or ");
+            found.push(finding!(NothingInside, Likely;
+                "the handshake works, and {to} does not answer inside: the peer's allowed IPs for us lack our address \
+                 {inner}, its firewall drops what comes out of the tunnel, or {to} is not its address";
+                "at the peer: wg show all allowed-ips"
+                "at the peer: wg set INTERFACE peer {ours} allowed-ips OUR-ADDRESSES"
+                "ping {to}"));
+        } else if *long != Reach::Answers {
+            let set = probed.or(fits).unwrap_or(1280);
+            found.push(finding!(Mtu, Certain;
+                "{to} answers through the tunnel to short packets, and not to packets of {mtu} bytes, the MTU of {name}: \
+                 these make datagrams of {needs} bytes, which the path to the peer does not take";
+                "ip link set {name} mtu {set}"
+                "in the file, below [Interface]: MTU = {set}"));
+        }
+    }
+    if let Some(takes) = probed {
+        found.push(finding!(Mtu, Certain;
+            "the path to the peer takes packets of {takes} bytes, as probes through the tunnel have found, and the MTU of \
+             {name} is {mtu}: programs are told by ICMP to send shorter ones, and what does not heed that is dropped as \
+             path mtu";
+            "ip link set {name} mtu {takes}"
+            "in the file, below [Interface]: MTU = {takes}").remark());
+    } else if let Some(fits) = fits {
+        let path = fits + outer;
+        found.push(finding!(Mtu, Possible;
+            "the MTU of {name}, {mtu}, makes datagrams of {needs} bytes, and the path to the peer takes {path}: they are \
+             sent in fragments or not at all; {fits} fits";
+            "ip link set {name} mtu {fits}").remark());
+    }
+}
+
+/// An answer from where we did not send to.
+fn elsewhere(seen: &Evidence, found: &mut Vec<Finding>) {
+    if let Some(event) = seen.event(EventKind::PeerRoamed)
+        && let (Some(from), Some(to)) = (&event.from, &event.endpoint)
+    {
+        found.push(finding!(AnswersFromElsewhere, Certain;
+            "we sent to {from}, and the peer answers from {to}: a NAT, or a second address at the peer. WireGuard follows it, \
+             but a firewall or NAT between that expects answers from {from} would drop them";
+            "at the peer: ip address show"
+            "at the peer: nft list ruleset | grep -e nat -e masquerade").remark());
+    }
+}
+
+/// Whether this host sends the peer's allowed IPs into the tunnel.
+fn routed(seen: &Evidence, found: &mut Vec<Finding>) {
+    let (name, key) = (&seen.interface, &seen.peer.public_key);
+    if seen.peer.allowed_ips.is_empty() {
+        found.push(finding!(NoAllowedIps, Certain;
+            "the peer has no allowed IPs: nothing is sent to it or taken from it. A block belongs to the peer that was given \
+             it last";
+            "wg show {name} allowed-ips"
+            "wg set {name} peer {key} allowed-ips ADDRESS/32"));
+    }
+    for (block, device) in &seen.not_routed {
+        let (to, way) = (
+            block.addr(),
+            match device {
+                Some(device) => format!("by {device}, whose route is narrower or comes first"),
+                None => "nowhere: there is no route".to_owned(),
+            },
+        );
+        found.push(finding!(NotRouted, Certain;
+            "this host sends packets to {block} {way}, not into {name}";
+            "ip route get {to}"
+            "ip route add {block} dev {name}"));
+    }
+    if let Some(block) = seen.unaddressed {
+        let version = if block.addr().is_ipv6() {
+            "IPv6"
+        } else {
+            "IPv4"
+        };
+        found.push(finding!(NoAddress, Likely;
+            "{name} has no {version} address, and the peer has {block}: packets there have a source that it does not expect";
+            "ip address add ADDRESS dev {name}").remark());
+    }
+}
+
+fn overlap(seen: &Evidence, found: &mut Vec<Finding>) {
+    let name = &seen.interface;
+    if let Some((inner, outer, other)) = &seen.nested {
+        found.push(finding!(Overlap, Possible;
+            "{inner} of peer {other} lies inside {outer} of this peer: packets there go to the other one";
+            "wg show {name} allowed-ips").remark());
+    }
+}
+
+/// Whether an event is about this peer, or came from its address.
+pub(super) fn concerns(event: &Event, key: &str, endpoint: Option<IpAddr>) -> bool {
+    let from: Option<std::net::SocketAddr> =
+        event.endpoint.as_deref().and_then(|it| it.parse().ok());
+    let is_stranger = event.event == EventKind::UnknownPeer.name() || event.peer.is_none();
+    match (&event.peer, endpoint) {
+        (Some(peer), _) if peer == key => true,
+        (_, Some(endpoint)) => is_stranger && from.is_some_and(|from| from.ip() == endpoint),
+        (_, None) => is_stranger && from.is_some(),
+    }
+}

@@ -1,0 +1,204 @@
+use adit_ctl::status::{Failure, Peer};
+
+use super::*;
+use crate::why::evidence::{dropping, wrong_clock};
+
+const KEY: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
+const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
+
+/// A peer that does not answer, at a host that says nothing.
+fn silent() -> Evidence {
+    let mut peer = Peer::default();
+    peer.public_key = KEY.into();
+    peer.allowed_ips = vec!["10.0.0.2/32".into()];
+    Evidence {
+        interface: "wg0".into(),
+        index: Some(7),
+        up: true,
+        mtu: 1420,
+        has_key: true,
+        endpoint: Some("192.0.2.1:51820".parse().unwrap()),
+        outside: Some(Reach::Silent),
+        since: 1_800_000_000,
+        peer,
+        ..Evidence::default()
+    }
+}
+
+fn event(kind: EventKind, peer: Option<&str>, endpoint: &str, reason: &str) -> Event {
+    Event {
+        event: kind.name().into(),
+        peer: peer.map(str::to_owned),
+        endpoint: Some(endpoint.into()),
+        reason: Some(reason.into()),
+        text: format!("peer {KEY}: something"),
+        ..Event::default()
+    }
+}
+
+#[track_caller]
+fn first(seen: &Evidence) -> (Cause, Certainty) {
+    let found = diagnose(seen);
+    let first = found.first().expect("a finding");
+    (first.cause, first.certainty)
+}
+
+#[test]
+fn silence_is_told_by_what_the_host_says_and_what_was_before() {
+    let mut seen = silent();
+    assert_eq!(first(&seen), (Cause::NoAnswer, Likely));
+    seen.outside = None;
+    assert_eq!(first(&seen), (Cause::NoAnswer, Likely));
+    seen.outside = Some(Reach::Answers);
+    assert_eq!(first(&seen), (Cause::PeerLacksOurKey, Likely));
+    // The keys were right once.
+    seen.peer.latest_handshake = Some(1);
+    assert_eq!(first(&seen), (Cause::NoAnswer, Likely));
+    (seen.clock, seen.outside) = (Some("it says 1970".into()), None);
+    assert_eq!(first(&seen), (Cause::Clock, Likely));
+}
+
+#[test]
+fn a_failure_of_now_counts_and_one_of_the_past_does_not() {
+    for (reason, ago, cause) in [
+        ("not_authentic", 5, Cause::PresharedKey),
+        ("not_confirmed", 5, Cause::PresharedKey),
+        ("replayed_timestamp", 5, Cause::PeerClock),
+        ("no_answer", 5, Cause::NoAnswer),
+        ("replayed_timestamp", 500, Cause::NoAnswer),
+    ] {
+        let mut seen = silent();
+        seen.peer.last_failure = Some(Failure {
+            at: seen.since - ago,
+            reason: reason.into(),
+        });
+        assert_eq!(first(&seen).0, cause, "{reason} {ago} s ago");
+    }
+    let mut seen = silent();
+    seen.counters[1].insert("cookies_accepted".into(), 1);
+    assert_eq!(first(&seen), (Cause::UnderLoad, Certain));
+}
+
+#[test]
+fn each_icmp_error_names_its_cause() {
+    for (reason, cause) in [
+        ("port_unreachable", Cause::PortClosed),
+        ("host_unreachable", Cause::HostUnreachable),
+        ("network_unreachable", Cause::HostUnreachable),
+        ("time_exceeded", Cause::HostUnreachable),
+        ("prohibited", Cause::Rejected),
+        ("other", Cause::NoAnswer),
+    ] {
+        let mut seen = silent();
+        let error = event(EventKind::IcmpError, Some(KEY), "192.0.2.1:51820", reason);
+        seen.events = vec![error];
+        assert_eq!(first(&seen).0, cause, "{reason}");
+    }
+}
+
+/// Without an endpoint anybody may be the one who calls.
+#[test]
+fn a_stranger_counts_where_the_peer_is_or_may_be() {
+    let stranger = |from| event(EventKind::UnknownPeer, Some(OTHER), from, "unknown_peer");
+    let ip = |text: &str| text.parse().ok();
+    for (from, endpoint, is_ours) in [
+        ("192.0.2.1:9", ip("192.0.2.1"), true),
+        ("192.0.2.2:9", ip("192.0.2.1"), false),
+        ("192.0.2.2:9", None, true),
+    ] {
+        assert_eq!(concerns(&stranger(from), KEY, endpoint), is_ours, "{from}");
+    }
+    // What is about another peer is not about this one, wherever it comes from.
+    let others = event(
+        EventKind::HandshakeFailed,
+        Some(OTHER),
+        "192.0.2.1:9",
+        "flooded",
+    );
+    assert!(!concerns(&others, KEY, ip("192.0.2.1")) && concerns(&others, OTHER, None));
+
+    let mut seen = silent();
+    for (endpoint, certainty) in [(seen.endpoint, Certain), (None, Likely)] {
+        seen.endpoint = endpoint;
+        seen.events = vec![event(
+            EventKind::HandshakeFailed,
+            None,
+            "192.0.2.1:9",
+            "bad_mac1",
+        )];
+        assert_eq!(first(&seen), (Cause::PeerLacksOurKey, certainty));
+        seen.events = vec![stranger("192.0.2.1:9")];
+        assert_eq!(first(&seen), (Cause::WrongPeerKey, certainty));
+    }
+}
+
+#[test]
+fn long_packets_that_do_not_pass_are_the_mtu() {
+    let mut seen = silent();
+    seen.session = true;
+    seen.path_mtu = Some(1480);
+    let inside = |short, long| {
+        let to = "10.0.0.2".parse().unwrap();
+        Some(Inside { to, short, long })
+    };
+    seen.inside = inside(Reach::Answers, Reach::Answers);
+    assert!(diagnose(&seen).is_empty());
+    seen.inside = inside(Reach::Answers, Reach::Silent);
+    assert_eq!(first(&seen), (Cause::Mtu, Certain));
+    seen.inside = inside(Reach::Silent, Reach::Silent);
+    assert_eq!(first(&seen), (Cause::NothingInside, Likely));
+    // 1479 bytes hold an MTU of 1419.
+    seen.inside = None;
+    seen.path_mtu = Some(1479);
+    let found = diagnose(&seen);
+    assert_eq!((found[0].cause, found[0].problem), (Cause::Mtu, false));
+    assert!(found[0].commands[0].ends_with("mtu 1419"));
+    // Over IPv6 an MTU of 1420 needs 1500.
+    seen.endpoint = Some("[2001:db8::1]:1".parse().unwrap());
+    seen.path_mtu = Some(1500);
+    assert!(diagnose(&seen).is_empty());
+    // What probes have found counts for more than what the route says.
+    seen.peer.path_mtu = Some(1292);
+    let found = diagnose(&seen);
+    assert_eq!((found[0].cause, found[0].problem), (Cause::Mtu, false));
+    assert!(found[0].commands[0].ends_with("mtu 1292"));
+    seen.inside = inside(Reach::Answers, Reach::Silent);
+    assert_eq!(first(&seen), (Cause::Mtu, Certain));
+    assert!(diagnose(&seen)[0].commands[0].ends_with("mtu 1292"));
+}
+
+#[test]
+fn a_clock_is_wrong_before_2020_and_before_what_has_happened() {
+    let wrong =
+        |now, happened: u64| wrong_clock(now, [(happened, "it was".to_owned())].into_iter());
+    assert!(wrong(100_000, 0).unwrap().contains("1970-01-02"));
+    assert_eq!(wrong(1_800_000_000, 1_800_000_100), None);
+    let text = wrong(1_800_000_000, 1_800_086_400).unwrap();
+    assert!(
+        text.contains("2027-01-15") && text.contains("2027-01-16"),
+        "{text}"
+    );
+}
+
+#[test]
+fn rules_that_may_drop_are_found_in_a_rule_set() {
+    let ruleset = "table inet filter {\n\
+                   \tchain input {\n\
+                   \t\ttype filter hook input priority filter; policy drop;\n\
+                   \t\tudp dport 51821 drop\n\
+                   \t\ttcp dport 22 accept\n\
+                   \t}\n\
+                   \tchain output {\n\
+                   \t\tudp dport { 9, 51820 } counter drop\n\
+                   \t\tudp dport 51820 accept\n\
+                   \t}\n\
+                   }\n";
+    let found = dropping(ruleset, &[51820]);
+    assert_eq!(
+        found,
+        [
+            "inet filter input: type filter hook input priority filter; policy drop;",
+            "inet filter output: udp dport { 9, 51820 } counter drop",
+        ]
+    );
+}

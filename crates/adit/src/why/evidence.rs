@@ -1,0 +1,448 @@
+//! What can be seen from this host of a peer that does not connect.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use adit_ctl::status::{Event, EventKind, Interface, Peer};
+use adit_netlink::{Link, Netlink, Path};
+use adit_proto::FailureReason;
+use adit_proto::config::Cidr;
+
+use crate::events::utc;
+
+/// A port that hardly anybody uses: what traceroute(8) sends to first.
+const UNUSED_PORT: u16 = 33434;
+/// How often to ask, and how long to wait each time.
+const ASKED: u32 = 4;
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Blocks of a peer for which the route is looked up.
+const MAX_BLOCKS: usize = 64;
+/// A clock that says less was never set: 1 January 2020.
+const YEAR_2020: u64 = 1_577_836_800;
+/// How much later than the clock a file may be, in seconds.
+const SLACK: u64 = 120;
+/// Rules of a firewall that are quoted.
+const MAX_RULES: usize = 4;
+
+/// What came back for UDP to a port that nothing listens at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The host says that nothing listens there: it is up, and datagrams reach it.
+    Answers,
+    /// Nothing.
+    Silent,
+    /// An error, of this host or of a router.
+    Failed(String),
+}
+
+/// What came back from inside the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Inside {
+    /// Who was asked.
+    pub(crate) to: IpAddr,
+    /// For a short packet.
+    pub(crate) short: Reach,
+    /// For one as long as the MTU.
+    pub(crate) long: Reach,
+}
+
+/// The interface, as netlink has it, and the host around it.
+pub(super) struct Host {
+    netlink: Netlink,
+    pub(super) link: Link,
+    links: Vec<Link>,
+    addresses: Vec<(u32, IpAddr)>,
+    clock: Option<String>,
+}
+
+/// All that is known of one peer.
+#[derive(Clone, Default)]
+pub(crate) struct Evidence {
+    pub(crate) interface: String,
+    pub(crate) index: Option<u32>,
+    pub(crate) up: bool,
+    pub(crate) mtu: u32,
+    pub(crate) public_key: String,
+    pub(crate) has_key: bool,
+    pub(crate) listen_port: u16,
+    pub(crate) fwmark: u32,
+    /// Addresses of the interface.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) peer: Peer,
+    /// Before anything was tried.
+    pub(crate) endpoint: Option<SocketAddr>,
+    /// The way to it, or why there is none.
+    pub(crate) path: Option<Result<Path, String>>,
+    /// The device that it leaves by.
+    pub(crate) device: Option<String>,
+    pub(crate) path_mtu: Option<u32>,
+    /// The device at which the kernel's reverse path filter drops answers.
+    pub(crate) filtered: Option<String>,
+    /// Blocks of the peer that are sent elsewhere, and by which device.
+    pub(crate) not_routed: Vec<(Cidr, Option<String>)>,
+    /// A block of a family of which the interface has no address.
+    pub(crate) unaddressed: Option<Cidr>,
+    /// A block of another peer inside one of this peer's, and that peer.
+    pub(crate) nested: Option<(Cidr, Cidr, String)>,
+    /// What is wrong with the clock.
+    pub(crate) clock: Option<String>,
+    /// Rules of the firewall that may drop our datagrams.
+    pub(crate) rules: Vec<String>,
+    /// There is a session, since a handshake was tried or, if none was, from before.
+    pub(crate) session: bool,
+    /// Why no handshake was tried.
+    pub(crate) not_tried: Option<String>,
+    /// How long was waited for an answer.
+    pub(crate) waited: Duration,
+    /// When that began: seconds since the Unix epoch.
+    pub(crate) since: u64,
+    /// What happened meanwhile that concerns the peer.
+    pub(crate) events: Vec<Event>,
+    /// The interface's counters of handshakes, before and after.
+    pub(crate) counters: [BTreeMap<String, u64>; 2],
+    /// What the host at the endpoint answers to UDP.
+    pub(crate) outside: Option<Reach>,
+    pub(crate) inside: Option<Inside>,
+}
+
+impl Host {
+    pub(super) fn look(netlink: Netlink, link: Link, status: &Interface) -> Self {
+        let addresses = netlink.addresses().unwrap_or_default().into_iter();
+        Self {
+            links: netlink.links().unwrap_or_default(),
+            addresses: addresses.map(|one| (one.ifindex, one.ip)).collect(),
+            clock: clock(&link.name, status),
+            netlink,
+            link,
+        }
+    }
+
+    fn device(&self, index: u32) -> Option<&Link> {
+        self.links.iter().find(|link| link.index == index)
+    }
+
+    /// Everything that is known before anything is tried.
+    pub(super) fn evidence(&self, status: &Interface, peer: &Peer) -> Evidence {
+        let is_own =
+            |(index, ip): &&(u32, IpAddr)| *index == self.link.index && !is_link_local(*ip);
+        let mut seen = Evidence {
+            interface: status.name.clone(),
+            index: Some(self.link.index),
+            up: self.link.up,
+            mtu: self.link.mtu,
+            public_key: status.public_key.clone().unwrap_or_default(),
+            has_key: status.public_key.is_some(),
+            listen_port: status.listen_port,
+            fwmark: status.fwmark,
+            addresses: self
+                .addresses
+                .iter()
+                .filter(is_own)
+                .map(|(_, ip)| *ip)
+                .collect(),
+            peer: peer.clone(),
+            endpoint: peer.endpoint.as_deref().and_then(|text| text.parse().ok()),
+            clock: self.clock.clone(),
+            ..Evidence::default()
+        };
+        self.path(&mut seen);
+        self.blocks(&mut seen);
+        seen.nested = nested(status, peer);
+        seen
+    }
+
+    /// The way to the endpoint.
+    fn path(&self, seen: &mut Evidence) {
+        let Some(to) = seen.endpoint else { return };
+        let get = |mark| self.netlink.route_get(to.ip(), None, mark, None);
+        let path = match get(seen.fwmark) {
+            Ok(path) => path,
+            Err(error) => {
+                seen.path = Some(Err(error.to_string()));
+                return;
+            }
+        };
+        let device = self.device(path.oif);
+        seen.path_mtu = path.mtu.or(device.map(|link| link.mtu));
+        seen.device = device.map(|link| link.name.clone());
+        seen.path = Some(Ok(path));
+        // The kernel looks up the way back to the source of each packet: without its mark, unless
+        // src_valid_mark is set.
+        let setting = |device: &str, name: &str| {
+            let path = format!("/proc/sys/net/ipv4/conf/{device}/{name}");
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            text.trim().parse().unwrap_or(0_u32)
+        };
+        if let (true, Some(link)) = (to.is_ipv4() && seen.fwmark != 0, device) {
+            let most = |name| setting("all", name).max(setting(&link.name, name));
+            let back = get(0).map_or(0, |path| path.oif);
+            if most("rp_filter") == 1 && most("src_valid_mark") == 0 && back != path.oif {
+                seen.filtered = Some(link.name.clone());
+            }
+        }
+    }
+
+    /// Whether the kernel sends the peer's blocks into the tunnel, with a source of ours.
+    fn blocks(&self, seen: &mut Evidence) {
+        for block in blocks(&seen.peer).take(MAX_BLOCKS) {
+            let Some(to) = inhabitant(block) else {
+                continue;
+            };
+            match self.netlink.route_get(to, None, 0, None) {
+                Ok(path) if path.oif == self.link.index => {
+                    let has_family = |ip: &IpAddr| ip.is_ipv6() == to.is_ipv6();
+                    if !seen.addresses.iter().any(has_family) {
+                        seen.unaddressed = Some(block);
+                    }
+                }
+                // Our own address is in our own network.
+                Ok(path) if path.local => {}
+                Ok(path) => {
+                    let device = self.device(path.oif).map(|link| link.name.clone());
+                    seen.not_routed.push((block, device));
+                }
+                Err(_) => seen.not_routed.push((block, None)),
+            }
+        }
+    }
+}
+
+impl Evidence {
+    /// The first event of a kind.
+    pub(crate) fn event(&self, kind: EventKind) -> Option<&Event> {
+        self.events.iter().find(|event| event.event == kind.name())
+    }
+
+    /// Why a handshake with the peer failed, now or within the last minute, as far as that tells
+    /// anything.
+    pub(crate) fn failure(&self) -> Option<FailureReason> {
+        let failure = self.peer.last_failure.as_ref()?;
+        let is_new =
+            failure.at + 60 >= self.since && Some(failure.at) >= self.peer.latest_handshake;
+        let reasons = FailureReason::ALL.iter().copied();
+        reasons
+            .filter(|_| is_new)
+            .find(|reason| reason.name() == failure.reason)
+    }
+
+    /// By how much a counter of handshakes has grown.
+    pub(crate) fn more(&self, counter: &str) -> u64 {
+        let [before, after] = &self.counters;
+        let count = |counters: &BTreeMap<String, u64>| counters.get(counter).copied().unwrap_or(0);
+        count(after).saturating_sub(count(before))
+    }
+
+    /// The peer's block that holds an address.
+    pub(crate) fn block_of(&self, ip: IpAddr) -> Option<Cidr> {
+        blocks(&self.peer).find(|block| block.contains(ip))
+    }
+
+    /// An address inside that only the peer can have.
+    pub(super) fn inner_address(&self) -> Option<IpAddr> {
+        let ours = |ip: IpAddr| {
+            self.addresses
+                .iter()
+                .any(|own| own.is_ipv6() == ip.is_ipv6())
+        };
+        let hosts = blocks(&self.peer).filter(|block| is_host(*block));
+        let elsewhere = |block: &Cidr| self.not_routed.iter().any(|(other, _)| other == block);
+        hosts
+            .filter(|block| ours(block.addr()) && !elsewhere(block))
+            .map(|block| block.addr())
+            .next()
+    }
+
+    /// Asks the peer something through the tunnel, if it is known whom to ask.
+    pub(super) fn look_inside(&mut self, to: Option<IpAddr>) {
+        let Some(to) = to.or_else(|| self.inner_address()) else {
+            return;
+        };
+        let headers = if to.is_ipv6() { 48 } else { 28 };
+        let longest = usize::try_from(self.mtu)
+            .unwrap_or(0)
+            .saturating_sub(headers);
+        let short = reach(to, 8);
+        let long = match short {
+            Reach::Answers => reach(to, longest),
+            _ => Reach::Silent,
+        };
+        self.inside = Some(Inside { to, short, long });
+    }
+
+    /// Looks at the firewall, and asks the host at the endpoint, unless that would go through the
+    /// tunnel.
+    pub(super) fn look_outside(&mut self) {
+        let port = self.endpoint.map(|to| to.port());
+        let ports: Vec<u16> = port.into_iter().chain([self.listen_port]).collect();
+        self.rules = rules(&ports);
+        let is_outside = |path: &Path| Some(path.oif) != self.index && !path.local;
+        if let (Some(to), Some(Ok(path)), true) = (self.endpoint, &self.path, self.fwmark == 0)
+            && is_outside(path)
+        {
+            self.outside = Some(reach(to.ip(), 8));
+        }
+    }
+}
+
+pub(super) fn blocks(peer: &Peer) -> impl Iterator<Item = Cidr> + '_ {
+    peer.allowed_ips.iter().filter_map(|text| {
+        let (ip, len) = text.split_once('/')?;
+        Cidr::new(ip.parse().ok()?, len.parse().ok()?)
+    })
+}
+
+pub(crate) fn is_host(block: Cidr) -> bool {
+    block.prefix_len() == if block.addr().is_ipv4() { 32 } else { 128 }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+/// An address in a block to look up a route for; `None` for what is not routed as others are.
+fn inhabitant(block: Cidr) -> Option<IpAddr> {
+    let ip = match block.addr() {
+        // Name servers that everybody knows.
+        IpAddr::V4(_) if block.prefix_len() == 0 => Ipv4Addr::new(1, 1, 1, 1).into(),
+        IpAddr::V6(_) if block.prefix_len() == 0 => {
+            Ipv6Addr::new(0x2606, 0x4700, 0x4700, 0, 0, 0, 0, 0x1111).into()
+        }
+        ip if is_host(block) => ip,
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | 1).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() | 1).into(),
+    };
+    (!ip.is_multicast() && !is_link_local(ip)).then_some(ip)
+}
+
+/// A block of another peer inside one of this peer's.
+fn nested(status: &Interface, peer: &Peer) -> Option<(Cidr, Cidr, String)> {
+    let outer: Vec<Cidr> = blocks(peer)
+        .filter(|block| block.prefix_len() > 0)
+        .collect();
+    let others = status
+        .peers
+        .iter()
+        .filter(|other| other.public_key != peer.public_key);
+    others
+        .flat_map(|other| blocks(other).map(move |block| (block, other)))
+        .find_map(|(inner, other)| {
+            let holds = |outer: &&Cidr| {
+                outer.contains(inner.addr()) && outer.prefix_len() < inner.prefix_len()
+            };
+            let outer = outer.iter().find(holds)?;
+            Some((inner, *outer, other.public_key.clone()))
+        })
+}
+
+/// What shows that the clock is behind what it was.
+fn clock(name: &str, status: &Interface) -> Option<String> {
+    let seconds = |time: SystemTime| {
+        let time = time.duration_since(SystemTime::UNIX_EPOCH);
+        time.map_or(0, |time| time.as_secs())
+    };
+    // Systemd's own client of NTP keeps there when it last knew the time.
+    let files = [
+        format!("/etc/wireguard/{name}.conf"),
+        "/var/lib/systemd/timesync/clock".into(),
+        "/etc/resolv.conf".into(),
+        "/var/log/wtmp".into(),
+    ];
+    let written = files.into_iter().filter_map(|file| {
+        let written = std::fs::metadata(&file).ok()?.modified().ok()?;
+        Some((seconds(written), format!("{file} was written")))
+    });
+    let handshakes = status.peers.iter().filter_map(|peer| {
+        let at = peer.latest_handshake?;
+        Some((at, "the latest handshake was".to_owned()))
+    });
+    wrong_clock(seconds(SystemTime::now()), written.chain(handshakes))
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a time of this age of the universe"
+)]
+pub(super) fn wrong_clock(
+    now: u64,
+    happened: impl Iterator<Item = (u64, String)>,
+) -> Option<String> {
+    let date = |seconds: u64| utc(seconds as f64);
+    if now < YEAR_2020 {
+        return Some(format!("it says {}", date(now)));
+    }
+    let (last, what) = happened.max()?;
+    (last > now + SLACK).then(|| format!("it says {}, but {what} at {}", date(now), date(last)))
+}
+
+/// Sends UDP to an unused port and waits for the host to say so.
+pub(super) fn reach(to: IpAddr, bytes: usize) -> Reach {
+    let from: IpAddr = match to {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let ask = || {
+        let socket = UdpSocket::bind((from, 0))?;
+        socket.connect((to, UNUSED_PORT))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        for _ in 0..ASKED {
+            socket.send(&vec![0; bytes])?;
+            match socket.recv(&mut [0; 1]) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+        }
+        Err(ErrorKind::TimedOut.into())
+    };
+    match ask() {
+        Ok(_) => Reach::Answers,
+        Err(error) => match error.kind() {
+            ErrorKind::ConnectionRefused => Reach::Answers,
+            ErrorKind::TimedOut => Reach::Silent,
+            _ => Reach::Failed(error.to_string()),
+        },
+    }
+}
+
+/// What nftables drops or rejects that may be ours.
+pub(super) fn rules(ports: &[u16]) -> Vec<String> {
+    let Ok(output) = Command::new("nft")
+        .args(["-s", "-t", "list", "ruleset"])
+        .output()
+    else {
+        return Vec::new();
+    };
+    dropping(&String::from_utf8_lossy(&output.stdout), ports)
+}
+
+pub(super) fn dropping(ruleset: &str, ports: &[u16]) -> Vec<String> {
+    let (mut table, mut chain) = (String::new(), String::new());
+    let mut found = Vec::new();
+    for line in ruleset.lines().map(str::trim) {
+        let mut words = line.split(' ');
+        match words.next() {
+            Some("table") => {
+                table = line
+                    .trim_start_matches("table ")
+                    .trim_end_matches(" {")
+                    .into()
+            }
+            Some("chain") => chain = words.next().unwrap_or_default().into(),
+            _ => {}
+        }
+        let drops = line.contains("drop") || line.contains("reject");
+        let mut words = line.split([' ', '{', '}', ',']);
+        let is_ours = words.any(|word| ports.iter().any(|port| word == port.to_string()))
+            || line.contains("policy drop")
+            || matches!(line, "drop" | "counter drop" | "reject" | "counter reject");
+        if drops && is_ours && found.len() < MAX_RULES {
+            found.push(format!("{table} {chain}: {line}"));
+        }
+    }
+    found
+}

@@ -1,0 +1,198 @@
+//! `adit why`: why a peer does not connect, or why nothing goes through.
+//!
+//! 1. Looks at interface, routes, clock and allowed IPs (`evidence.rs`).
+//! 2. Has the process begin a handshake, and listens to what comes of it (`attempt.rs`).
+//! 3. Asks the other end something: inside the tunnel if there is a session, outside if not.
+//! 4. Concludes (`diagnose.rs`), and prints (`report.rs`).
+
+mod attempt;
+pub(crate) mod causes;
+mod diagnose;
+pub(crate) mod evidence;
+mod report;
+
+use std::io::ErrorKind;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use adit_ctl::status::{Interface, Peer};
+use adit_ctl::uapi::ClientError;
+use adit_netlink::Netlink;
+
+use crate::cli::{self, WhyArgs};
+use crate::failure::{Context, Result};
+use crate::show;
+use crate::view::Filter;
+
+use attempt::Attempt;
+use causes::{Cause, Certainty, Finding};
+use evidence::{Evidence, Host};
+pub(crate) use report::FIELDS;
+use report::Report;
+
+/// Peers that are looked at when none is named.
+const MAX_PEERS: usize = 8;
+/// How old a handshake may be while there is traffic: Reject-After-Time.
+const FRESH: u64 = 180;
+
+/// The exit status of wrong usage, and of a look that was not possible.
+pub(crate) const NOT_LOOKED: u8 = 2;
+
+/// Exits with 0 if all works, and with 1 if something is wrong.
+pub(crate) fn why(args: &WhyArgs) -> Result<ExitCode> {
+    let report = match examine(args) {
+        Ok(report) => report,
+        Err(failure) => {
+            failure.report();
+            return Ok(ExitCode::from(NOT_LOOKED));
+        }
+    };
+    let text = match args.json {
+        true => {
+            let json = serde_json::to_string_pretty(&report);
+            json.context(|| "cannot write JSON".into())? + "\n"
+        }
+        false => report.render(),
+    };
+    cli::print(text.as_bytes())?;
+    Ok(match report.works {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn examine(args: &WhyArgs) -> Result<Report> {
+    let name = &args.interface;
+    let netlink = Netlink::open().context(|| "cannot open a netlink socket".into())?;
+    let link = netlink.link(name).ok();
+    let status = match (show::interface_status(name), &link) {
+        (Ok(status), Some(_)) => status,
+        (Err(ClientError::Io(error)), _) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(show::explain(name, error.into()));
+        }
+        (status, link) => {
+            return Ok(Report::of_interface(
+                name,
+                absent(name, status, link.is_some()),
+            ));
+        }
+    };
+    let Some(link) = link else {
+        return Ok(Report::of_interface(name, absent(name, Ok(status), false)));
+    };
+    let peers = match choose(&status, args) {
+        Ok(peers) => peers,
+        Err(finding) => return Ok(Report::of_interface(name, finding)),
+    };
+    let host = Host::look(netlink, link, &status);
+    let seen: Vec<Evidence> = peers
+        .into_iter()
+        .map(|peer| host.evidence(&status, peer))
+        .collect();
+    let seen = attempt(args, &status, seen)?;
+    Ok(Report::new(&status, &seen))
+}
+
+/// The interface is not there, or nobody answers for it.
+fn absent(
+    name: &str,
+    status: std::result::Result<Interface, ClientError>,
+    is_there: bool,
+) -> Finding {
+    let up = format!("adit up {name}");
+    match (status, is_there) {
+        (Ok(_), _) => {
+            let text = format!("a process serves {name}, in another network namespace");
+            Finding::new(Cause::NoInterface, Certainty::Certain, text)
+                .run(format!("ip netns exec NAMESPACE adit why {name}"))
+        }
+        (Err(_), false) => {
+            let text = format!("there is no interface {name}");
+            Finding::new(Cause::NoInterface, Certainty::Certain, text).run(up)
+        }
+        (Err(error), true) => {
+            let text = format!("{name} is there, and {}", show::explain(name, error));
+            Finding::new(Cause::NoProcess, Certainty::Certain, text)
+                .run(format!("systemctl status adit@{name}"))
+                .run(up)
+        }
+    }
+}
+
+/// The peers to look at: those that are named; or those that do not work; or some of all.
+fn choose<'a>(
+    status: &'a Interface,
+    args: &WhyArgs,
+) -> std::result::Result<Vec<&'a Peer>, Finding> {
+    let name = &status.name;
+    let mut peers: Vec<&Peer> = status.peers.iter().collect();
+    if let Some(words) = &args.peer {
+        if status.public_key.as_ref() == Some(words) {
+            let text = format!(
+                "{words} is the public key of {name} itself: a peer needs a key of its own"
+            );
+            return Err(Finding::new(Cause::OwnKey, Certainty::Certain, text)
+                .run(format!("at the peer: wg show {name} public-key")));
+        }
+        let filter = Filter::new(words);
+        peers.retain(|peer| filter.passes(peer));
+    }
+    if peers.is_empty() {
+        let text = match &args.peer {
+            Some(words) => format!("{name} has no peer {words}"),
+            None => format!("{name} has no peers"),
+        };
+        return Err(Finding::new(Cause::NoPeer, Certainty::Certain, text)
+            .run(format!("wg show {name} peers"))
+            .run(format!(
+                "adit add {name} PUBLIC-KEY --endpoint ADDRESS:PORT"
+            )));
+    }
+    if peers.len() > MAX_PEERS {
+        let (troubled, others): (Vec<&Peer>, Vec<&Peer>) =
+            peers.into_iter().partition(|peer| !is_fresh(peer));
+        peers = troubled.into_iter().chain(others).take(MAX_PEERS).collect();
+    }
+    Ok(peers)
+}
+
+/// There is a session that packets may use, as far as that can be told without one.
+fn is_fresh(peer: &Peer) -> bool {
+    peer.latest_handshake
+        .is_some_and(|at| at + FRESH >= show::now())
+        && peer.unanswered.unwrap_or(0) == 0
+}
+
+/// Tries a handshake with each peer, and asks the other ends.
+fn attempt(args: &WhyArgs, status: &Interface, mut seen: Vec<Evidence>) -> Result<Vec<Evidence>> {
+    let wait = Duration::from_secs(args.wait);
+    let say = |text: String| {
+        if !args.json {
+            crate::failure::say!("adit: {text}");
+        }
+    };
+    let mut attempt = match status.engine.is_some() {
+        true => Attempt::of_adit(&status.name, &seen, wait, say)?,
+        false => Attempt::of_another(&status.name, &seen, wait, say),
+    };
+    let read = || show::interface_status(&status.name).unwrap_or_else(|_| status.clone());
+    let after = read();
+    for one in &mut seen {
+        attempt.tell(one, status, &after);
+    }
+    std::thread::scope(|scope| {
+        for one in &mut seen {
+            scope.spawn(|| match one.session {
+                true => one.look_inside(args.inside),
+                false => one.look_outside(),
+            });
+        }
+    });
+    // What the answers from inside led to.
+    attempt.go_on(Duration::from_millis(100));
+    let last = read();
+    for one in &mut seen {
+        attempt.tell(one, status, &last);
+    }
+    Ok(seen)
+}

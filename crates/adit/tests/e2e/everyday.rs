@@ -1,0 +1,242 @@
+//! `adit up --dry-run`, `new-peer`, `add`, `remove`, `edit` and `check`.
+
+use crate::harness::*;
+use crate::quick::{World, adit, comes_back, only_adit, state};
+
+/// A server on the left: 10.77.0.1/24, fd78::1/64.
+fn server(world: &World) {
+    let left = world.left();
+    left.sh(&format!(
+        "umask 077; printf '[Interface]\\nPrivateKey = %s\\nAddress = 10.77.0.1/24, fd78::1/64\\nListenPort = 51820\\n' \
+         $({adit} genkey) > /etc/wireguard/wg0.conf; {adit} up wg0",
+        adit = adit()
+    ));
+}
+
+fn file(host: &Container) -> String {
+    host.sh("cat /etc/wireguard/wg0.conf")
+}
+
+#[test]
+fn a_new_peer_connects_with_the_file_that_it_is_given() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let (left, right) = (world.left(), &world.net.right);
+    server(&world);
+    let printed = left.sh(&format!(
+        "{} new-peer wg0 --name 'my phone' --endpoint 10.1.0.100:51820 --qr 2> /run/said",
+        adit()
+    ));
+    let (config, code) = printed.split_at(printed.find("Keepalive = 25\n").expect("a file") + 15);
+    assert!(code.lines().count() > 20 && code.contains('█'), "{code}");
+    right.sh_with_input("umask 077; cat > /etc/wireguard/wg1.conf", config);
+    right.sh(&format!("{} up wg1", adit()));
+    ping(right, "10.77.0.1", 1);
+    ping(right, "fd78::1", 1);
+
+    // The file has the peer and not its private key.
+    let private = config.lines().nth(1).expect("a line");
+    let private = private.strip_prefix("PrivateKey = ").expect("a key");
+    let text = file(left);
+    assert!(
+        text.contains("# friendly_name = my phone\n[Peer]"),
+        "{text}"
+    );
+    assert!(
+        text.contains("AllowedIPs = 10.77.0.2/32, fd78::2/128"),
+        "{text}"
+    );
+    assert!(!text.contains(private));
+    // What the guess of the address would have been.
+    let guessed = left.sh(&format!("{} new-peer wg0 2>&1", adit()));
+    assert!(guessed.contains("Endpoint = 10.1.0.100:51820"), "{guessed}");
+    assert!(guessed.contains("Address = 10.77.0.3/24, fd78::3/64"));
+
+    left.sh(&format!("{} remove wg0 'my phone'", adit()));
+    ping_fails(right, "10.77.0.1");
+    assert!(!file(left).contains("my phone"));
+    // The file is as good as the running interface.
+    let before = left.sh("wg show wg0 allowed-ips; wg show wg0 preshared-keys");
+    left.sh(&format!("{adit} down wg0; {adit} up wg0", adit = adit()));
+    let after = left.sh("wg show wg0 allowed-ips; wg show wg0 preshared-keys");
+    assert_eq!(before, after);
+}
+
+#[test]
+fn a_peer_that_has_keys_is_added_and_removed_with_its_routes() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    server(&world);
+    let key = Keys::new().public;
+    let add = format!("{} add wg0 {key}", adit());
+    left.sh(&format!(
+        "{add} --allowed-ips 10.77.0.9,172.20.0.0/16 --endpoint 10.2.0.100:7 --persistent-keepalive 9"
+    ));
+    assert!(left.sh("ip route get 172.20.0.1").contains("dev wg0"));
+    let shown = left.sh("wg show wg0 dump | tail -n 1 | cut -f 1,3,4,8");
+    assert_eq!(
+        shown,
+        format!("{key}\t10.2.0.100:7\t10.77.0.9/32,172.20.0.0/16\t9\n")
+    );
+    let twice = left.try_sh(&add);
+    assert!(
+        !twice.ok() && twice.stderr.contains("already"),
+        "{}",
+        twice.stderr
+    );
+    left.sh(&format!("{} remove wg0 {key}", adit()));
+    assert_eq!(left.sh("wg show wg0 peers"), "");
+    assert!(!left.sh("ip route").contains("172.20.0.0/16"));
+    assert!(!file(left).contains("[Peer]"));
+    let gone = left.try_sh(&format!("{} remove wg0 {key}", adit()));
+    assert!(
+        !gone.ok() && gone.stderr.contains("no such peer"),
+        "{}",
+        gone.stderr
+    );
+}
+
+#[test]
+fn edit_takes_only_what_is_right_and_applies_it() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    server(&world);
+    let before = file(left);
+    let edit = |editor: &str, answer: &str| {
+        let command = format!("VISUAL= EDITOR=\"{editor}\" {} edit wg0", adit());
+        left.try_sh_with_input(&command, answer)
+    };
+    // Thrown away, and mended at the second try.
+    let output = edit("sed -i s/51820/70000/", "x\n");
+    assert!(
+        !output.ok() && output.stderr.contains("ListenPort"),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(file(left), before);
+    assert!(edit("true", "").ok());
+    assert_eq!(file(left), before);
+    let script =
+        "if grep -q 70000 $1; then sed -i s/70000/7000/ $1; else sed -i s/51820/70000/ $1; fi";
+    left.sh_with_input("cat > /run/editor", script);
+    let output = edit("sh /run/editor", "e\n");
+    assert!(output.ok(), "{}", output.stderr);
+    assert_eq!(file(left), before.replace("51820", "7000"));
+    assert_eq!(left.sh("wg show wg0 listen-port"), "7000\n");
+    assert_eq!(
+        left.sh("stat -c %a /etc/wireguard/wg0.conf; ls -A /etc/wireguard"),
+        "600\nwg0.conf\n"
+    );
+}
+
+#[test]
+fn check_needs_no_rights_and_fails_for_errors() {
+    if !only_adit() {
+        return;
+    }
+    let host = Container::new("host");
+    host.sh(&format!(
+        "mkdir -m 755 /run/bin; cp {} /run/bin; chmod 755 /run/bin/*",
+        adit()
+    ));
+    let check = |text: &str| {
+        host.sh_with_input(
+            "cat > /run/my.conf; chown 65534 /run/my.conf; chmod 600 /run/my.conf",
+            text,
+        );
+        host.try_sh(
+            "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps -all --bounding-set -all \
+             /run/bin/adit check /run/my.conf",
+        )
+    };
+    let keys = Keys::new();
+    let good = format!(
+        "[Interface]\nPrivateKey = {}\nAddress = 10.0.0.1/24\nListenPort = 51820\n[Peer]\nPublicKey = {}\n\
+         AllowedIPs = 10.0.0.2\n",
+        Keys::new().private,
+        keys.public
+    );
+    let output = check(&good);
+    assert!(
+        output.ok() && output.stdout.contains("nothing to remark"),
+        "{}",
+        output.stdout
+    );
+    let output = check(&good.replace("10.0.0.2", "10.0.0.1"));
+    assert!(
+        output.ok() && output.stdout.starts_with("warning: "),
+        "{}",
+        output.stdout
+    );
+    let output = check(&good.replace("ListenPort", "Listenport = x\nPort"));
+    assert!(
+        !output.ok() && output.stdout.starts_with("error: "),
+        "{}",
+        output.stdout
+    );
+    assert_eq!(
+        output.stdout.matches("error: ").count(),
+        2,
+        "{}",
+        output.stdout
+    );
+}
+
+/// The script leaves the host as `adit up` does.
+#[test]
+fn a_dry_run_prints_what_up_does_and_changes_nothing() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    left.sh(&format!("mkdir /run/bin; cp {} /run/bin/adit", adit()));
+    let hooks =
+        "PreUp = echo pre %i >> /run/hooks\nPostUp = echo post %i >> /run/hooks\nMTU = 1400";
+    for (interface, allowed) in [
+        (hooks, "192.168.77.0/24, 172.31.0.0/16, fd31::/64"),
+        ("", "0.0.0.0/0, ::/0, 172.31.0.0/16"),
+        ("Table = 77", "192.168.77.0/24, 172.31.0.0/16"),
+    ] {
+        world.write(&world.config(interface, allowed));
+        let before = state(left);
+        let script = left.sh(&format!("{} up --dry-run wg0", adit()));
+        comes_back(left, &before, "a dry run");
+
+        left.sh(&format!("{} up wg0", adit()));
+        let link = || left.sh("ip -o link show wg0 | grep -o 'mtu [0-9]*'; cat /run/hooks || true");
+        let (up, up_link) = (state(left), link());
+        left.sh(&format!("{} down wg0; rm -f /run/hooks", adit()));
+        comes_back(left, &before, "down");
+
+        left.sh_with_input("PATH=/run/bin:$PATH sh -e", &script);
+        let same = |text: &str| {
+            text.replace("/run/bin/adit", &adit())
+                .replace(" pref ", " ")
+        };
+        let differs = |line: &&str| {
+            // Numbers of interfaces, priorities of rules, and what a killed run needs.
+            !line.contains(": wg0") && !line.ends_with("/adit")
+        };
+        let lines = |text: &str| -> Vec<String> {
+            let text = same(text);
+            let mut lines: Vec<String> =
+                (text.lines().filter(differs)).map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(lines(&state(left)), lines(&up), "{script}");
+        assert_eq!(link(), up_link);
+        ping(left, "192.168.77.2", 1);
+        left.sh(&format!("{} down wg0; rm -f /run/hooks", adit()));
+        comes_back(left, &before, "down");
+    }
+}

@@ -1,0 +1,148 @@
+//! What a process and its threads have given up once the interface is there, as the kernel tells.
+//! What that leaves to a thread that is taken over: crates/io/src/sys/sandbox_tests.rs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::harness::*;
+
+/// The value of a field of /proc/PID/status, or of one of its tasks.
+fn field(dir: &Path, name: &str) -> String {
+    let status = std::fs::read_to_string(dir.join("status")).expect("a status");
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_else(|| panic!("no {name}"))
+        .trim()
+        .to_owned()
+}
+
+/// The directory of a process of this host.
+fn process(host: &Container, pid: u32) -> PathBuf {
+    host.path(&format!("/proc/{pid}"))
+}
+
+/// The threads of a process, by name.
+fn threads(process: &Path) -> BTreeMap<String, PathBuf> {
+    let tasks = std::fs::read_dir(process.join("task")).expect("tasks");
+    let named = tasks.map(|task| {
+        let dir = task.expect("a task").path();
+        let name = std::fs::read_to_string(dir.join("comm")).expect("a name");
+        (name.trim().to_owned(), dir)
+    });
+    named.collect()
+}
+
+#[test]
+fn every_thread_has_given_up_what_it_does_not_need() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let subject = Program::Adit.path().display().to_string();
+    net.left.sh(&format!("{subject} run --join wg0 wg1"));
+    let dir = process(&net.left, processes(&net.left)[0]);
+    let mut listener = net.left.command(&subject);
+    let mut listener = listener.arg("events").spawn().expect("a listener");
+    let has_listener = || threads(&dir).contains_key("adit-events");
+    wait_for("the thread for events runs", seconds(10), has_listener);
+    let threads = threads(&dir);
+    for expected in [
+        "adit",
+        "adit-control",
+        "adit-ctl",
+        "adit-inbound",
+        "adit-shard-0",
+        "adit-keeper",
+    ] {
+        assert!(threads.contains_key(expected), "{expected}: {threads:?}");
+    }
+    for (name, dir) in &threads {
+        assert_eq!(field(dir, "NoNewPrivs:"), "1", "{name}");
+        assert_eq!(field(dir, "Seccomp:"), "2", "{name}");
+        let filters: u32 = field(dir, "Seccomp_filters:").parse().expect("a number");
+        let capabilities = [field(dir, "CapPrm:"), field(dir, "CapEff:")];
+        let none = "0000000000000000";
+        if name == "adit-keeper" {
+            assert_eq!(filters, 4, "those of the process");
+            assert_ne!(capabilities[1], none);
+            let kept = u64::from_str_radix(&capabilities[0], 16).expect("a number");
+            // CAP_SYS_PTRACE, CAP_SYS_MODULE, CAP_SETUID, CAP_SYS_BOOT, CAP_MKNOD
+            for one in [19, 16, 7, 22, 27] {
+                assert_eq!(kept & 1 << one, 0, "capability {one}");
+            }
+        } else {
+            assert!(filters > 4, "{name}: those of the process, and its own");
+            assert_eq!(capabilities, [none, none], "{name}");
+        }
+    }
+    let limits = std::fs::read_to_string(dir.join("limits")).expect("limits");
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    let core: Vec<&str> = core
+        .expect("a limit")
+        .split_whitespace()
+        .skip(4)
+        .take(2)
+        .collect();
+    assert_eq!(core, ["0", "0"]);
+    // Where the limit is less than everything and cannot be raised, no memory is locked.
+    let shown = net.left.sh(&format!("{subject} show wg0"));
+    let is_locked = field(&dir, "VmLck:") != "0 kB";
+    assert_eq!(
+        shown.contains("(off: locked memory)"),
+        !is_locked,
+        "{shown}"
+    );
+    listener.kill().expect("it runs");
+    listener.wait().expect("it has ended");
+}
+
+#[test]
+fn show_tells_which_parts_of_the_sandbox_are_on() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Container::new("left");
+    let subject = Program::Adit.path().display().to_string();
+    host.sh(&format!(
+        "{subject} wg0 && {subject} run --no-sandbox wg1 && ADIT_NO_SANDBOX=1 {subject} wg2"
+    ));
+    let line = |name: &str| {
+        let shown = host.sh(&format!("{subject} show {name}"));
+        let line = shown
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("sandbox: "));
+        line.unwrap_or_else(|| panic!("{shown}")).to_owned()
+    };
+    let parts = line("wg0")
+        .replace(" (off: locked memory)", "")
+        .replace(", locked memory", "");
+    assert_eq!(parts, "capabilities, files, no dumps, system calls");
+    assert_eq!([line("wg1"), line("wg2")], ["off", "off"]);
+    for pid in processes(&host) {
+        let dir = process(&host, pid);
+        let arguments = std::fs::read_to_string(dir.join("cmdline")).expect("arguments");
+        let expected = if arguments.contains("wg0") { "2" } else { "0" };
+        assert_eq!(field(&dir, "Seccomp:"), expected, "{arguments}");
+    }
+}
+
+/// So that whoever takes over the process cannot use it against others of the same user.
+#[test]
+fn a_process_without_rights_cannot_trace_it() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Container::new("left");
+    let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
+    let pid = processes(&host)[0];
+    let read = format!("head -c 1 /proc/{pid}/environ > /dev/null");
+    assert!(host.try_sh(&read).status.success(), "root may");
+    let without = format!("setpriv --bounding-set -all --inh-caps -all sh -c '{read}'");
+    assert!(
+        !host.try_sh(&without).status.success(),
+        "root without capabilities may not"
+    );
+}

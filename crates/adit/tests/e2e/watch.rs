@@ -1,0 +1,406 @@
+//! What people and programs see of a running interface: `adit show` and its kin.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{
+    Container, Daemon, Keys, Program, Setup, Side, SitePair, Start, WgTunnel, ping, seconds,
+    setconf, wait_for,
+};
+
+/// `adit ARGS`.
+fn adit(args: &str) -> String {
+    format!("{} {args}", Program::Adit.path().display())
+}
+
+/// Every word that `wg show IF` takes.
+const FIELDS: [&str; 12] = [
+    "public-key",
+    "private-key",
+    "listen-port",
+    "fwmark",
+    "peers",
+    "preshared-keys",
+    "endpoints",
+    "allowed-ips",
+    "latest-handshakes",
+    "transfer",
+    "persistent-keepalive",
+    "dump",
+];
+
+#[test]
+fn each_form_of_wg_show_prints_what_wg_prints() {
+    let net = SitePair::new();
+    let setup = Setup {
+        psk: true,
+        keepalive: Some(25),
+        ..Setup::default()
+    };
+    let tunnel = WgTunnel::new(&net, setup);
+    tunnel.connect();
+    let host = &tunnel.left.host;
+    let more = |endpoint: &str, blocks: &str| {
+        let key = Keys::new().public;
+        format!("[Peer]\nPublicKey = {key}\nEndpoint = {endpoint}\nAllowedIPs = {blocks}\n")
+    };
+    let peers = [
+        more("192.0.2.1:1000", "10.9.0.0/16, fd01::/64, ::1.2.3.4/128"),
+        more("[2001:db8::1]:2000", "::/1, 0:0:0:1::/64"),
+        more("[fe80::1%eth0]:3000", "fd02::/64"),
+        format!("[Peer]\nPublicKey = {}\n", Keys::new().public),
+    ];
+    host.sh_with_input("wg addconf wg0 /dev/stdin", &peers.concat());
+    host.sh("wg set wg0 fwmark 0x2a");
+    // Nothing goes to and fro meanwhile.
+    host.sh("ip link set wg0 down");
+    for words in ["wg0", "all"] {
+        for field in FIELDS {
+            let wg = host.sh(&format!("wg show {words} {field}"));
+            let ours = host.sh(&adit(&format!("show {words} {field}")));
+            assert_eq!(ours, wg, "{words} {field}");
+        }
+    }
+    assert_eq!(
+        host.sh(&adit("show interfaces")),
+        host.sh("wg show interfaces")
+    );
+    // What it prints for people is that of wg, and more.
+    let shown = host.sh(&adit("show all"));
+    let wg = host.sh("wg show all");
+    // A second may pass.
+    for line in wg.lines().filter(|line| !line.contains(" ago")) {
+        assert!(shown.contains(line), "{line} in {shown}");
+    }
+
+    // An interface without keys and peers.
+    let bare = Container::new("bare");
+    let _daemon = Daemon::start(&bare, Program::Adit, "wg0", &Start::default());
+    for field in FIELDS {
+        let wg = bare.sh(&format!("wg show wg0 {field}"));
+        assert_eq!(bare.sh(&adit(&format!("show wg0 {field}"))), wg, "{field}");
+    }
+    setconf(&bare, "wg0", "[Interface]\n");
+    let wrong = bare.try_sh(&adit("show wg0 keys"));
+    assert!(!wrong.ok() && wrong.stderr.contains("latest-handshakes"));
+}
+
+/// The first interface of `adit show --json`.
+fn status(host: &Container, interface: &str) -> Value {
+    let json = host.sh(&adit(&format!("show {interface} --json")));
+    let mut report: Value = serde_json::from_str(&json).expect("JSON");
+    report["interfaces"][0].take()
+}
+
+#[test]
+fn names_of_the_file_are_names_of_peers_until_sync_changes_them() {
+    let host = Container::new("named");
+    let (own, alice, bob) = (Keys::new(), Keys::new(), Keys::new());
+    let file = |first: &str, second: &str| {
+        format!(
+            "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n\n# Client: {first}\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.9.0.2/32\nEndpoint = 192.0.2.1:1000\n\n\
+             [Peer]\n# {second}\nPublicKey = {}\nAllowedIPs = 10.9.0.3/32\n",
+            own.private, alice.public, bob.public
+        )
+    };
+    let write = "install -Dm600 /dev/stdin /etc/wireguard/wg0.conf";
+    host.sh_with_input(write, &file("alice", "Bob's phone"));
+    host.sh(&format!("LOG_LEVEL=verbose {} 2> /run/log", adit("up wg0")));
+    let names = |host: &Container| {
+        let peers = status(host, "wg0")["peers"].clone();
+        let names = peers.as_array().expect("peers").iter();
+        let names: Vec<Value> = names.map(|peer| peer["name"].clone()).collect();
+        names
+    };
+    assert_eq!(names(&host), ["alice", "Bob's phone"]);
+    // `wg` sees nothing of it.
+    assert!(!host.sh("wg show wg0").contains("alice"));
+    let shown = host.sh(&adit("show wg0 --peer PHONE"));
+    assert!(shown.contains("name: Bob's phone"), "{shown}");
+    assert!(!shown.contains("alice"), "{shown}");
+    assert_eq!(
+        host.sh(&adit("show wg0 peers --peer 10.9.0.2")).trim(),
+        alice.public
+    );
+    host.try_sh("ping -n -q -c 1 -W 1 10.9.0.2");
+    wait_for("the log names the peer", seconds(10), || {
+        host.sh("cat /run/log").contains("(alice): ")
+    });
+
+    host.sh_with_input(write, &file("carol", "dave"));
+    host.sh(&adit("sync wg0"));
+    assert_eq!(names(&host), ["carol", "dave"]);
+    host.sh(&adit("down wg0"));
+}
+
+#[test]
+fn many_peers_have_a_line_each_and_an_order() {
+    let host = Container::new("many");
+    let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
+    let mut config = format!("[Interface]\nPrivateKey = {}\n", Keys::new().private);
+    let keys: Vec<Keys> = (0..20).map(|_| Keys::new()).collect();
+    for (number, keys) in keys.iter().enumerate() {
+        let endpoint = format!("192.0.2.{}:1000", 100 - number);
+        config += &format!(
+            "[Peer]\nPublicKey = {}\nEndpoint = {endpoint}\n",
+            keys.public
+        );
+    }
+    setconf(&host, "wg0", &config);
+    let shown = host.sh(&adit("show wg0 --sort endpoint"));
+    let (_, lines) = shown.split_once("PEER").expect("a heading");
+    let endpoints: Vec<&str> = (lines.lines().skip(1))
+        .filter_map(|line| line.split_whitespace().nth(3))
+        .collect();
+    let expected: Vec<String> = (81..=100).map(|n| format!("192.0.2.{n}:1000")).collect();
+    assert_eq!(endpoints, expected, "{shown}");
+    let blocks = host.sh(&adit("show wg0 --layout blocks"));
+    assert_eq!(blocks.matches("\npeer: ").count(), 20, "{blocks}");
+    // Again and again, with rates.
+    let watched = host.sh(&format!(
+        "timeout 1 {} || true",
+        adit("show wg0 --watch=0.2")
+    ));
+    assert!(watched.matches("\x1b[2J").count() >= 2, "{watched}");
+    assert!(watched.contains("RX bit/s"), "{watched}");
+}
+
+#[test]
+fn a_peer_tells_of_attempts_and_of_the_last_failure() {
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    let peer = |side: &Side| side.status()["peers"][0].clone();
+    assert_eq!(peer(left)["state"], "unknown");
+    tunnel.connect();
+    wait_for("both know that the other is there", seconds(5), || {
+        peer(left)["state"] == "up" && peer(right)["state"] == "up"
+    });
+    assert!(peer(left)["handshake_microseconds"].as_u64() > Some(0));
+
+    // Another preshared key on one side.
+    left.wg(&format!("set {{}} peer {} remove", right.keys.public));
+    setconf(
+        &left.host,
+        "wg0",
+        &format!("{}PresharedKey = {}\n", left.config, Keys::psk()),
+    );
+    left.host
+        .try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4));
+    wait_for("the reason is known", seconds(10), || {
+        peer(left)["last_failure"]["reason"] == "not_authentic"
+    });
+    let shown = left.host.sh(&adit("show wg0"));
+    assert!(shown.contains("latest failure: not authentic, "), "{shown}");
+    assert!(shown.contains("latest attempt: "), "{shown}");
+    assert!(peer(left)["unanswered"].as_u64() >= Some(1));
+    assert!(peer(left)["last_attempt"].as_u64() > Some(1_700_000_000));
+}
+
+/// `adit events --json` on a host, from now on.
+struct Listening {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    seen: Vec<Value>,
+}
+
+impl Listening {
+    fn start(host: &Container) -> Listening {
+        let mut command = host.command(&Program::Adit.path().display().to_string());
+        let mut child = command
+            .args(["events", "--json", "wg0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut listening = Listening {
+            child,
+            lines,
+            seen: Vec::new(),
+        };
+        listening.wait("listening", |_| true);
+        listening
+    }
+
+    /// The next event of a kind for which `is_it` holds. The watchdog ends a test that waits in vain.
+    fn wait(&mut self, kind: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let line = self.lines.next();
+            let line = line.unwrap_or_else(|| panic!("no {kind} among {:#?}", self.seen));
+            let event: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
+            assert_eq!(event["schema"], 1, "{event}");
+            self.seen.push(event.clone());
+            if event["event"] == kind && is_it(&event) {
+                return event;
+            }
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn events_tell_who_comes_goes_roams_knocks_and_configures() {
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    let mut events = Listening::start(&left.host);
+    tunnel.connect();
+    let key = right.keys.public.as_str();
+    let up = events.wait("peer_up", |_| true);
+    assert_eq!(
+        (&up["peer"], &up["endpoint"]),
+        (&key.into(), &"10.0.0.2:51820".into())
+    );
+
+    right.wg("set {} listen-port 51999");
+    ping(&right.host, &left.v4, 1);
+    let roamed = events.wait("peer_roamed", |_| true);
+    assert_eq!(roamed["from"], "10.0.0.2:51820");
+    assert_eq!(roamed["endpoint"], "10.0.0.2:51999");
+
+    left.host.sh("wg set wg0 fwmark 7");
+    let configured = events.wait("configured", |_| true);
+    assert_eq!(
+        (&configured["command"], &configured["uid"]),
+        (&"wg".into(), &0.into())
+    );
+    assert!(
+        configured["text"]
+            .as_str()
+            .expect("text")
+            .contains("set fwmark")
+    );
+    left.host.sh("wg set wg0 fwmark 0");
+
+    // Nobody has a route there.
+    left.host
+        .sh("ip route add 10.77.0.0/16 dev wg0; ping -n -q -c 3 -i 0.1 -W 1 10.77.0.1 || true");
+    let started = events.wait("drops_started", |event| event["reason"] == "no_route");
+    assert!(started["count"].as_u64() >= Some(1));
+    let ended = events.wait("drops_ended", |event| event["reason"] == "no_route");
+    assert_eq!(ended["count"], 3);
+
+    // The right side has another key all at once: the left one does not know it.
+    let stranger = Keys::new();
+    right
+        .host
+        .sh_with_input("wg set wg0 private-key /dev/stdin", &stranger.private);
+    right
+        .host
+        .try_sh(&format!("ping -n -q -c 1 -W 1 {}", left.v4));
+    let unknown = events.wait("unknown_peer", |_| true);
+    assert_eq!(
+        (&unknown["peer"], &unknown["reason"]),
+        (&stranger.public.into(), &"unknown_peer".into())
+    );
+
+    // The key that the left side sends to is not there any more.
+    right.host.sh("ip link set eth0 down");
+    left.host
+        .try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4));
+    events.wait("peer_silent", |event| event["peer"] == key);
+}
+
+#[test]
+fn metrics_are_scraped_by_an_unprivileged_prometheus() {
+    let net = SitePair::new();
+    let setup = Setup {
+        start_left: Start::default().env("ADIT_STATUS_GROUP", "prometheus"),
+        ..Setup::default()
+    };
+    let tunnel = WgTunnel::new(&net, setup);
+    tunnel.connect();
+    let host = &tunnel.left.host;
+    assert!(
+        host.sh("stat -c '%a %G' /run/adit/wg0.sock")
+            .contains("660 prometheus")
+    );
+    let text = host.sh(&adit("metrics"));
+    let key = &tunnel.right.keys.public;
+    let labels = format!("{{interface=\"wg0\",public_key=\"{key}\",allowed_ips=\"");
+    for metric in [
+        "sent_bytes_total",
+        "received_bytes_total",
+        "latest_handshake_seconds",
+    ] {
+        let line = format!("wireguard_{metric}{labels}");
+        assert!(text.contains(&line), "{line} in {text}");
+    }
+    let checked = host.try_sh_with_input("promtool check metrics", &text);
+    assert!(checked.ok(), "{}{}", checked.stdout, checked.stderr);
+    assert_eq!(checked.stderr, "");
+
+    // The exporter and Prometheus run as its user, who may use neither key nor control socket.
+    let user = "setpriv --reuid prometheus --regid prometheus --clear-groups";
+    let refused = host.try_sh(&format!("{user} wg show wg0 private-key"));
+    assert!(!refused.ok());
+    let config = "global: { scrape_interval: 1s }\nscrape_configs: [{ job_name: adit, static_configs: [{ targets: ['127.0.0.1:9586'] }] }]\n";
+    host.sh_with_input("cat > /run/prometheus.yml", config);
+    host.sh("install -d -o prometheus /run/tsdb");
+    let serve = adit("metrics --listen 127.0.0.1:9586");
+    let prometheus = "prometheus --config.file=/run/prometheus.yml --storage.tsdb.path=/run/tsdb \
+                      --web.listen-address=127.0.0.1:9090";
+    let background = "> /run/scrape.log 2>&1 &";
+    host.sh(&format!("{user} {serve} {background}"));
+    host.sh(&format!("{user} {prometheus} {background}"));
+    let query = "promtool query instant http://127.0.0.1:9090 'wireguard_received_bytes_total > 0'";
+    wait_for("Prometheus knows the peer", seconds(60), || {
+        let found = host.try_sh(query);
+        found.ok() && found.stdout.contains(key.as_str())
+    });
+}
+
+#[test]
+fn top_fits_its_terminal_and_obeys_keys() {
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let host = &tunnel.left.host;
+    let short = format!("{}…", &tunnel.right.keys.public[..8]);
+    let tmux = |args: &str| host.sh(&format!("LC_ALL=C.UTF-8 tmux -u -S /run/tmux {args}"));
+    let screen = |is_coloured: bool| {
+        let escapes = if is_coloured { "-e" } else { "" };
+        tmux(&format!("capture-pane -p {escapes}"))
+    };
+    let shows = |what: &str| {
+        wait_for(what, seconds(20), || screen(false).contains(what));
+    };
+    tmux(&format!(
+        "new-session -d -x 150 -y 20 '{}'",
+        adit("top --interval 0.2")
+    ));
+    shows(&short);
+    shows("LATENCY");
+    shows("1 of 1 peers up");
+    assert!(screen(true).contains("\x1b["), "colours");
+    // A filter that nothing matches, and none.
+    tmux("send-keys /");
+    shows("filter: _");
+    tmux("send-keys -l zzz");
+    shows("0 match \"zzz\"");
+    tmux("send-keys Escape");
+    shows(&short);
+    tmux("send-keys s");
+    shows("sorted by tx");
+    tmux("resize-window -x 50 -y 12");
+    wait_for("a narrow page", seconds(20), || {
+        let screen = screen(false);
+        screen.contains(&short) && !screen.contains("LATENCY") && !screen.contains("ENDPOINT")
+    });
+    tmux("send-keys q");
+    wait_for("the end", seconds(20), || {
+        !host.try_sh("tmux -S /run/tmux has-session").ok()
+    });
+
+    // Where the output is no terminal there are no colours, and an end.
+    let page = host.sh(&adit("top --interval 0.2"));
+    assert!(page.contains(&short) && !page.contains('\x1b'), "{page}");
+}
