@@ -17,6 +17,7 @@ use clap::Args;
 use ring::aead as ring_aead;
 use serde::Serialize;
 
+use crate::goals::{self, GoalResult, Limit};
 use crate::output;
 
 const LENS: [usize; 8] = [64, 128, 256, 512, 1024, 1420, 8920, 16384];
@@ -38,7 +39,8 @@ pub(crate) struct AeadArgs {
     /// One object with `schema`, `command`, `cpu`, `adit` (the kernel that Adit uses here) and
     /// `results`: one for each `impl`, `op` (seal or open), `len` (bytes) and `batch` (packets),
     /// with `gbytes_per_s` (10^9 bytes), `ns_per_packet` and `cycles_per_byte` (null without a
-    /// byte). Fields are only ever added under the same schema number.
+    /// byte). Each of the `goals` has `name`, `value` (times as fast as ring), `goal` and `met`.
+    /// Fields are only ever added under the same schema number.
     #[arg(long)]
     json: bool,
     /// A first impression in seconds: fewer rounds.
@@ -77,6 +79,7 @@ struct Table {
     /// The kernel that adit-aead chooses by itself on this processor.
     adit: &'static str,
     results: Vec<Cell>,
+    goals: Vec<GoalResult>,
 }
 
 #[derive(Serialize)]
@@ -116,6 +119,7 @@ pub(crate) fn run(args: AeadArgs) -> Result<(), Box<dyn Error>> {
         cpu: cpu(),
         adit: adit_aead::implementation(),
         results: Vec::new(),
+        goals: Vec::new(),
     };
     for op in [Op::Seal, Op::Open] {
         for &len in &lens {
@@ -129,12 +133,43 @@ pub(crate) fn run(args: AeadArgs) -> Result<(), Box<dyn Error>> {
         }
     }
     eprintln!("\r{:40}", "");
+    table.goals = goals(&table);
     let text = if args.json {
         serde_json::to_string(&table)? + "\n"
     } else {
         text(&table)
     };
     Ok(output::print(&text)?)
+}
+
+/// How many times as fast as ring a kernel is to be: its name or, where there is none, the one in
+/// use; length and batch; and at least so many times.
+const GOALS: [(Option<&str>, usize, usize, f64); 6] = [
+    (Some("avx512"), 1420, 45, 3.5),
+    (Some("avx512"), 64, 64, 5.0),
+    (Some("avx512"), 1420, 1, 1.2),
+    (Some("avx512"), 16384, 1, 1.5),
+    (Some("avx2"), 1420, 45, 1.3),
+    (None, 64, 1, 1.0),
+];
+
+/// Those that the cells of the table tell something about.
+fn goals(table: &Table) -> Vec<GoalResult> {
+    let speed = |name: &str, op, len, batch| {
+        let of_both = |cell: &&Cell| (cell.op, cell.len, cell.batch) == (op, len, batch);
+        let mut cells = table.results.iter().filter(of_both);
+        let cell = cells.find(|cell| cell.implementation == name)?;
+        Some(1.0 / cell.ns_per_packet)
+    };
+    let judged = GOALS.iter().flat_map(|&(kernel, len, batch, times)| {
+        [Op::Seal, Op::Open].into_iter().filter_map(move |op| {
+            let kernel = format!("adit-{}", kernel.unwrap_or(table.adit));
+            let ratio = speed(&kernel, op, len, batch)? / speed("ring", op, len, batch)?;
+            let name = format!("{} {len} bytes, batch {batch}, {kernel} of ring", name(op));
+            Some(GoalResult::new(name, ratio, Limit::AtLeast(times), " ×"))
+        })
+    });
+    judged.collect()
 }
 
 fn name(op: Op) -> &'static str {
@@ -422,5 +457,51 @@ fn text(table: &Table) -> String {
             out.push('\n');
         }
     }
+    if !table.goals.is_empty() {
+        out.push('\n');
+        out += &goals::table(&table.goals);
+    }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_ratios_to_ring_of_what_was_measured() {
+        let cell = |implementation: &str, op, len, batch, ns_per_packet| Cell {
+            implementation: implementation.to_owned(),
+            op,
+            len,
+            batch,
+            gbytes_per_s: 0.0,
+            ns_per_packet,
+            cycles_per_byte: None,
+        };
+        let table = Table {
+            schema: 1,
+            command: "aead",
+            cpu: String::new(),
+            adit: "avx2",
+            results: vec![
+                cell("adit-avx2", Op::Seal, 1420, 45, 100.0),
+                cell("ring", Op::Seal, 1420, 45, 140.0),
+                cell("adit-avx2", Op::Open, 64, 1, 100.0),
+                cell("ring", Op::Open, 64, 1, 90.0),
+            ],
+            goals: Vec::new(),
+        };
+        let goals = goals(&table);
+        let judged: Vec<_> = goals
+            .iter()
+            .map(|goal| (goal.name.as_str(), goal.met))
+            .collect();
+        let expected = [
+            ("seal 1420 bytes, batch 45, adit-avx2 of ring", true),
+            ("open 64 bytes, batch 1, adit-avx2 of ring", false),
+        ];
+        assert_eq!(judged, expected);
+        assert!((goals[0].value.unwrap() - 1.4).abs() < 1e-9);
+    }
 }

@@ -1,7 +1,11 @@
-//! `adit-lab chart`: a picture of a comparison, from the JSON that `adit-lab compare` wrote.
+//! `adit-lab chart`: a picture of the JSON that `adit-lab compare` or `gateway` wrote. The curves of
+//! `gateway` are in `curves.rs`; this file has the bars of `compare`, and what both are made of.
 //!
 //! Stages: read the file → panels (one a metric, a bar for each implementation) → small print →
 //! SVG. The same file always gives the same bytes.
+
+#[path = "curves.rs"]
+mod curves;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -16,19 +20,23 @@ use crate::implementation::Implementation::{Adit, Ceiling, Direct};
 use crate::metric::Step;
 use crate::output;
 
-/// Draws the results of `adit-lab compare --json=RESULTS.json` as an SVG chart.
+/// Draws the results of `adit-lab compare --json=FILE` or `adit-lab gateway --json=FILE` as SVG.
 ///
-/// The chart has horizontal bars of one TCP stream (Gb/s), of the daemons' CPU seconds for each GB
-/// of it, and of the ping beside a stream. Adit stands out. What the file does not have is left
-/// out, and the small print says so. The small print also has the machine, the date, the versions
-/// and the command. Bars are medians; a thin line reaches from the least to the greatest round.
+/// Of a comparison: horizontal bars of one TCP stream (Gb/s), of the daemons' CPU seconds for each GB
+/// of it, and of the ping beside a stream, in DIR/comparison.svg. Bars are medians; a thin line
+/// reaches from the least to the greatest round.
 ///
-/// The chart is one file, DIR/comparison.svg, without scripts or fonts of its own. It has its own
-/// background, so that it can be read on any page, and follows the reader's light or dark colour
-/// scheme.
+/// Of a gateway: curves of goodput by offered rate, of packets and CPU time by active peers, and of
+/// start and memory by interfaces, with a line for each implementation, in DIR/gateway.svg.
+///
+/// Adit stands out. What the file does not have is left out. The small print has the machine, the
+/// date, the versions and the command. The picture is one file without scripts or fonts of its own.
+/// It has its own background, so that it can be read on any page, and follows the reader's light or
+/// dark colour scheme.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ChartArgs {
-    /// A file that `adit-lab compare --json=FILE` wrote (schema 2).
+    /// A file that `adit-lab compare --json=FILE` (schema 2) or `adit-lab gateway --json=FILE`
+    /// (schema 1) wrote.
     #[arg(value_name = "RESULTS.json")]
     results: PathBuf,
     /// Where the chart goes; the directory is made if it is missing.
@@ -43,11 +51,19 @@ const FILE: &str = "comparison.svg";
 pub(crate) fn run(args: &ChartArgs) -> Result<(), Box<dyn Error>> {
     let at = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let text = fs::read_to_string(&args.results).map_err(|e| at(&args.results, &e))?;
-    let svg = draw(&text).map_err(|why| at(&args.results, &why))?;
-    let file = args.out.join(FILE);
+    let (name, svg) = picture(&text).map_err(|why| at(&args.results, &why))?;
+    let file = args.out.join(name);
     fs::create_dir_all(&args.out).map_err(|e| at(&args.out, &e))?;
     fs::write(&file, svg).map_err(|e| at(&file, &e))?;
     Ok(output::print(&format!("{}\n", file.display()))?)
+}
+
+/// The name and the text of the picture that a results file is made for.
+fn picture(text: &str) -> Result<(&'static str, String), String> {
+    match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(json) if json["command"] == "gateway" => Ok((curves::FILE, curves::draw(json)?)),
+        _ => Ok((FILE, draw(text)?)),
+    }
 }
 
 /// The part of the document of `document.rs` that the chart shows.
@@ -99,7 +115,7 @@ const SCHEMA: u64 = 2;
 
 /// The results in `text`, or why it has none.
 fn parse(text: &str) -> Result<Results, String> {
-    const WANTED: &str = "a file that `adit-lab compare --json=FILE` wrote is wanted";
+    const WANTED: &str = "a file that `adit-lab compare --json=FILE` or `adit-lab gateway --json=FILE` wrote is wanted";
     if text.trim().is_empty() {
         return Err(format!("the file is empty; {WANTED}"));
     }
@@ -265,16 +281,18 @@ fn small_print(results: &Results) -> Vec<String> {
 }
 
 fn versions(results: &Results) -> String {
-    let all = results.shown().map(|entry| {
-        // Of a binary that was given, the version ends in its path, which says nothing elsewhere.
-        let version = entry.version.split(" (/").next().unwrap_or_default();
-        // Adit's begins with its name, as `adit --version` prints it.
-        match version.starts_with(&entry.name) {
-            true => version.to_owned(),
-            false => format!("{} {version}", entry.name),
-        }
-    });
-    all.collect::<Vec<_>>().join(", ")
+    results.shown().map(version).collect::<Vec<_>>().join(", ")
+}
+
+/// Name and version of an implementation.
+fn version(entry: &Entry) -> String {
+    // Of a binary that was given, the version ends in its path, which says nothing elsewhere.
+    let version = entry.version.split(" (/").next().unwrap_or_default();
+    // Adit's begins with its name, as `adit --version` prints it.
+    match version.starts_with(&entry.name) {
+        true => version.to_owned(),
+        false => format!("{} {version}", entry.name),
+    }
 }
 
 /// The command that measures the same again, as far as the file tells.
@@ -322,7 +340,7 @@ fn missing(results: &Results) -> Option<String> {
 
 /// The day in UTC of this many seconds since 1970 (Howard Hinnant, "chrono-Compatible Low-Level
 /// Date Algorithms").
-fn date(seconds: u64) -> String {
+pub(crate) fn date(seconds: u64) -> String {
     // Days since 1 March 0000; years begin in March, so that a leap day ends one.
     let days = seconds / 86_400 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -393,14 +411,24 @@ fn svg(panels: &[Panel<'_>], print: &[String]) -> String {
         );
         y += PRINT_ROW;
     }
-    let described = escape(&describe(panels));
-    let (height, right, bottom) = (y + MARGIN / 2, WIDTH - 1, y + MARGIN / 2 - 1);
+    let title = "Adit beside other implementations of WireGuard";
+    page(title, &describe(panels), "", &body, y + MARGIN / 2)
+}
+
+/// The file with this body: `style` is added to that of all pictures.
+fn page(title: &str, described: &str, style: &str, body: &str, height: usize) -> String {
+    let described = escape(described);
+    let style = match style {
+        "" => STYLE.to_owned(),
+        more => format!("{STYLE}\n{more}"),
+    };
+    let (right, bottom) = (WIDTH - 1, height - 1);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
          viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"title desc\">\n\
-         <title id=\"title\">Adit beside other implementations of WireGuard</title>\n\
+         <title id=\"title\">{title}</title>\n\
          <desc id=\"desc\">{described}</desc>\n\
-         <style>\n{STYLE}\n</style>\n\
+         <style>\n{style}\n</style>\n\
          <rect class=\"page\" x=\"0.5\" y=\"0.5\" width=\"{right}\" height=\"{bottom}\" rx=\"6\"/>\n\
          {body}</svg>\n"
     )
@@ -522,7 +550,7 @@ fn cut(text: &str, most: usize) -> String {
 }
 
 /// `text` as XML has it. A character that XML forbids even when it is escaped becomes U+FFFD.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
         match char {

@@ -48,7 +48,7 @@ fn refused(text: &str) -> String {
 /// Whether every tag is closed by its own, attributes are quoted, and text and attributes have no
 /// bare `<` or `&`. Naive: for what this module writes, which has no comments, no CDATA and no `>`
 /// in attributes.
-fn check_well_formed(xml: &str) -> Result<(), String> {
+pub(super) fn check_well_formed(xml: &str) -> Result<(), String> {
     let mut open = Vec::new();
     let mut rest = xml.trim_end();
     while !rest.is_empty() {
@@ -307,6 +307,7 @@ fn a_document_of_this_version_can_be_drawn() {
             who: implementation,
             version,
             binary: None,
+            environment: Vec::new(),
         });
         report.samples.push(Sample {
             round: 1,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use adit_offload::checksum::Sum;
 use serde::Serialize;
 
+use crate::goals::{self, GoalResult, Limit};
 use crate::output;
 
 /// From the smallest packet to a jumbo frame; 1368 is the payload of a TCP segment in the tunnel.
@@ -28,8 +29,9 @@ pub(crate) struct ChecksumArgs {
     ///
     /// It has `schema`, `command`, `rounds`; `sizes`, each with its `bytes` and for each of the
     /// `ways` the `ns` of a call and `gib_per_s` (2^30 bytes); `geomean`, the same by geometric
-    /// means over the sizes; and how many times as fast SIMD is (`faster_than_…`). Fields are only
-    /// ever added under the same schema number; 1 called the 2-byte loop the byte loop.
+    /// means over the sizes; and how many times as fast SIMD is (`faster_than_…`). Each of the
+    /// `goals` has `name`, `value`, `goal` and `met`. Fields are only ever added under the same
+    /// schema number; 1 called the 2-byte loop the byte loop.
     #[arg(long)]
     json: bool,
     /// How often every cell is measured; the least counts, for whatever disturbs only adds.
@@ -80,6 +82,7 @@ struct ComparisonReport {
     faster_than_byte_loop: f64,
     faster_than_2_byte_loop: f64,
     faster_than_unrolled: f64,
+    goals: Vec<GoalResult>,
 }
 
 #[derive(Serialize)]
@@ -164,7 +167,23 @@ fn measure(bytes: &[u8], rounds: u16) -> ComparisonReport {
         faster_than_byte_loop: bytes / simd,
         faster_than_2_byte_loop: half_words / simd,
         faster_than_unrolled: unrolled / simd,
+        goals: goals(&times),
     }
+}
+
+/// SIMD stands last. There is to be no size at which another way is faster.
+fn goals(times: &[[f64; WAYS.len()]; SIZES.len()]) -> Vec<GoalResult> {
+    let worst = times
+        .iter()
+        .map(|[others @ .., simd]| others.iter().copied().fold(f64::INFINITY, f64::min) / simd);
+    let worst = worst.fold(f64::INFINITY, f64::min);
+    let name = "SIMD of the best other way, at the worst size";
+    vec![GoalResult::new(
+        name.to_owned(),
+        worst,
+        Limit::AtLeast(1.0),
+        " ×",
+    )]
 }
 
 /// The time of one call, from as many as fit the span.
@@ -226,6 +245,7 @@ fn table(report: &ComparisonReport) -> Result<String, std::fmt::Error> {
         "\nSIMD is {:.1} times as fast as the byte loop, {:.1} times as the 2-byte loop, {:.1} times as the unrolled loop.",
         report.faster_than_byte_loop, report.faster_than_2_byte_loop, report.faster_than_unrolled
     )?;
+    write!(out, "{}", goals::table(&report.goals))?;
     Ok(out)
 }
 
@@ -306,5 +326,19 @@ fn fold(mut sum: u64) -> u16 {
             return folded;
         }
         sum = (sum >> 16) + (sum & 0xffff);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_size_at_which_simd_is_slower_misses_the_goal() {
+        let mut times = [[8.0, 6.0, 4.0, 2.0, 1.0]; SIZES.len()];
+        assert!(goals(&times)[0].met);
+        times[3][3] = 0.9;
+        let goals = goals(&times);
+        assert!(!goals[0].met && goals[0].value == Some(0.9));
     }
 }

@@ -61,9 +61,10 @@ pub(crate) struct CompareArgs {
     /// implementation the value of every round, `median`, `min`, `max` and `spread` (half the range
     /// as a share of the median), and in `adit_to` Adit's ratio to the others (`low` to `high` is
     /// its 95 % interval, with fewer than five rounds the range: `interval_kind`). Each of the
-    /// `targets` has a `verdict`: pass, miss, failed or not_measured. `notes` say what did not
-    /// work, `stopped` why the run ended early. Fields are only ever added under the same schema
-    /// number.
+    /// `targets` has a `verdict`: pass, miss, failed or not_measured. `goals` say the same of those
+    /// that were measured, as every command does: `name`, `value` (null if it failed), `goal` and
+    /// `met`. `notes` say what did not work, `stopped` why the run ended early. Fields are only
+    /// ever added under the same schema number.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<String>,
 }

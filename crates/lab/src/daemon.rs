@@ -58,7 +58,8 @@ fn spawn(
     command
         .env("LOG_LEVEL", "error")
         .env("WG_LOG_LEVEL", "error")
-        .env("WG_PROCESS_FOREGROUND", "1");
+        .env("WG_PROCESS_FOREGROUND", "1")
+        .envs(entry.environment.iter().cloned());
     let path = log_path(first);
     let log = host.run(move || std::fs::File::create(path))?;
     command

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use adit_testbed::framing::{LINK_MTU, TUNNEL_MTU};
 use serde::Serialize;
 
+use crate::goals::GoalResult;
 use crate::implementation::{Entry, Implementation};
 use crate::metric::{METRICS, Metric, Step};
 use crate::report::{ComparisonReport, Machine, Note};
@@ -28,6 +29,7 @@ struct Document<'a> {
     implementations: &'a [Entry],
     metrics: Vec<Measured>,
     targets: Vec<Target>,
+    goals: Vec<GoalResult>,
     notes: &'a [Note],
 }
 
@@ -70,6 +72,7 @@ struct Round {
 /// The whole run.
 pub(crate) fn render(report: &ComparisonReport) -> Result<String, Failure> {
     let tools = report.tools.iter();
+    let targets = targets::judge(report);
     let document = Document {
         schema: 2,
         command: "compare",
@@ -90,7 +93,8 @@ pub(crate) fn render(report: &ComparisonReport) -> Result<String, Failure> {
             .map(|metric| measured(report, metric))
             .filter(|measured| !measured.implementations.is_empty())
             .collect(),
-        targets: targets::judge(report),
+        goals: targets::goals(&targets),
+        targets,
         notes: &report.notes,
     };
     Ok(serde_json::to_string_pretty(&document)?)

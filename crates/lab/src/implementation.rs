@@ -88,4 +88,7 @@ pub(crate) struct Entry {
     /// None for the direct path and the kernel.
     #[serde(skip)]
     pub(crate) binary: Option<PathBuf>,
+    /// What its daemon finds in its environment besides the usual.
+    #[serde(skip)]
+    pub(crate) environment: Vec<(&'static str, String)>,
 }

@@ -77,6 +77,7 @@ pub(crate) fn peer(who: Implementation) -> Result<Entry, Failure> {
         who,
         version,
         binary: Some(binary),
+        environment: Vec::new(),
     })
 }
 
@@ -174,6 +175,8 @@ pub(crate) enum Flavour {
     /// With the AEAD left out: packets are neither encrypted nor authenticated. Only this command
     /// makes that build.
     WithoutAead,
+    /// With what [`adit_offload::lab`] can turn off.
+    Steps,
     /// With frame pointers, so that a profile shows who called.
     FramePointers,
 }
@@ -182,7 +185,7 @@ pub(crate) enum Flavour {
 pub(crate) fn adit(given: Option<&Path>, flavour: Flavour) -> Result<Entry, Failure> {
     let who = match flavour {
         Flavour::WithoutAead => Implementation::Ceiling,
-        Flavour::Release | Flavour::FramePointers => Implementation::Adit,
+        Flavour::Release | Flavour::Steps | Flavour::FramePointers => Implementation::Adit,
     };
     let binary = match (given, repository()) {
         (Some(given), _) => given.to_owned(),
@@ -196,6 +199,7 @@ pub(crate) fn adit(given: Option<&Path>, flavour: Flavour) -> Result<Entry, Fail
         who,
         version,
         binary: Some(binary),
+        environment: Vec::new(),
     })
 }
 
@@ -213,6 +217,7 @@ fn build_adit(repository: &Path, flavour: Flavour) -> Result<PathBuf, Failure> {
     let (target, flags) = match flavour {
         Flavour::Release => (target, ""),
         Flavour::WithoutAead => (own.join("lab-ceiling"), "--cfg adit_lab_no_aead"),
+        Flavour::Steps => (own.join("lab-steps"), "--cfg adit_lab_steps"),
         Flavour::FramePointers => (own.join("lab-profile"), "-C force-frame-pointers=yes"),
     };
     let mut command = Command::new("cargo");
@@ -270,6 +275,7 @@ const fn plain(who: Implementation, version: String) -> Entry {
         who,
         version,
         binary: None,
+        environment: Vec::new(),
     }
 }
 
@@ -283,7 +289,7 @@ fn kernel() -> Result<Entry, Failure> {
 
 /// The implementations (one at least). Each round starts with another, and every second round goes
 /// the other way round, so that neither a place in the order nor a predecessor favours any of them.
-pub(crate) fn order(implementations: &[Entry], round: u32) -> Vec<Entry> {
+pub(crate) fn order<T: Clone>(implementations: &[T], round: u32) -> Vec<T> {
     let mut order = implementations.to_vec();
     let first = usize::try_from(round - 1).map_or(0, |first| first % order.len());
     order.rotate_left(first);

@@ -11,15 +11,21 @@ mod daemon;
 mod document;
 mod gateway;
 mod generator;
+mod goals;
+mod hostile;
 mod implementation;
 mod install;
 mod measure;
 mod metric;
 mod output;
+mod page;
 mod pair;
 mod profile;
 mod report;
+mod reproduce;
 mod sandbox;
+mod scale;
+mod soak;
 mod stats;
 mod tables;
 mod targets;
@@ -44,7 +50,12 @@ struct Cli {
 enum Command {
     Compare(compare::CompareArgs),
     Gateway(gateway::GatewayArgs),
+    Scale(scale::ScaleArgs),
+    Reproduce(reproduce::ReproduceArgs),
+    Hostile(hostile::HostileArgs),
+    Soak(soak::SoakArgs),
     Chart(chart::ChartArgs),
+    Report(page::ReportArgs),
     Profile(profile::ProfileArgs),
     Aead(aead::AeadArgs),
     Checksum(checksum::ChecksumArgs),
@@ -56,7 +67,12 @@ fn main() {
     let done: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Compare(args) => sandbox::run(|| compare::run(&args)).map_err(plain),
         Command::Gateway(args) => sandbox::run(|| gateway::run(&args)).map_err(plain),
+        Command::Scale(args) => scale::run(&args).map_err(plain),
+        Command::Reproduce(args) => sandbox::run(|| reproduce::run(&args)).map_err(plain),
+        Command::Hostile(args) => sandbox::run(|| hostile::run(&args)).map_err(plain),
+        Command::Soak(args) => sandbox::run(|| soak::run(&args)).map_err(plain),
         Command::Chart(args) => chart::run(&args),
+        Command::Report(args) => page::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),
         Command::Checksum(args) => checksum::run(args),

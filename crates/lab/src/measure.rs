@@ -130,8 +130,20 @@ const TCP1_PINNED: CpuNames = CpuNames {
     machine: None,
 };
 
-/// One stream, and the CPU time that the daemons used from its start to its end.
-fn with_cpu(pair: &LinkedHosts, load: Iperf, names: CpuNames) -> Result<Values, Failure> {
+/// A flow and the CPU time that it cost.
+pub(crate) struct Accounted {
+    pub(crate) flow: Flow,
+    /// CPU seconds of the daemons at a and b for each GB of payload.
+    pub(crate) daemons: Option<[f64; 2]>,
+    /// The same of the whole machine.
+    pub(crate) machine: f64,
+}
+
+/// Does the load, and counts the CPU time that was used from its start to its end.
+pub(crate) fn account(
+    pair: &LinkedHosts,
+    load: impl FnOnce() -> Result<Flow, Failure>,
+) -> Result<Accounted, Failure> {
     let used = || -> Result<(Option<[f64; 2]>, f64), Failure> {
         let seconds = |pid| proc::cpu_time(pid).map(|time| time.as_secs_f64());
         let daemons = pair
@@ -143,19 +155,32 @@ fn with_cpu(pair: &LinkedHosts, load: Iperf, names: CpuNames) -> Result<Values, 
         ))
     };
     let (before, machine_before) = used()?;
-    let flow = load.run(pair, pair.address(Family::V4, 1))?;
+    let flow = load()?;
     let (after, machine_after) = used()?;
     let gigabytes = flow.bytes / 1e9;
-    let mut values = rated(flow, names.rate, names.retransmits);
-    if let Some(([a0, b0], [a1, b1])) = before.zip(after) {
-        let (tx, rx) = ((a1 - a0) / gigabytes, (b1 - b0) / gigabytes);
+    let spent = |[a0, b0]: [f64; 2], [a1, b1]: [f64; 2]| [a1 - a0, b1 - b0];
+    let daemons = before
+        .zip(after)
+        .map(|(before, after)| spent(before, after).map(|seconds| seconds / gigabytes));
+    Ok(Accounted {
+        flow,
+        daemons,
+        machine: (machine_after - machine_before) / gigabytes,
+    })
+}
+
+/// One stream, and the CPU time that the daemons used from its start to its end.
+fn with_cpu(pair: &LinkedHosts, load: Iperf, names: CpuNames) -> Result<Values, Failure> {
+    let accounted = account(pair, || load.run(pair, pair.address(Family::V4, 1)))?;
+    let mut values = rated(accounted.flow, names.rate, names.retransmits);
+    if let Some([tx, rx]) = accounted.daemons {
         if let Some(ends) = names.ends {
             values.extend([(ends[0], tx), (ends[1], rx)]);
         }
         values.push((names.both, tx + rx));
     }
     if let Some(machine) = names.machine {
-        values.push((machine, (machine_after - machine_before) / gigabytes));
+        values.push((machine, accounted.machine));
     }
     Ok(values)
 }

@@ -34,6 +34,8 @@ pub(crate) struct LinkedHosts {
     who: Implementation,
     outer: Family,
     congestion: String,
+    /// Octets of the tunnel's MTU.
+    mtu: usize,
 }
 
 /// The addresses of an interface of both hosts: 10.NET.0.1 and 2, fdNET::1 and 2.
@@ -53,8 +55,10 @@ impl Net {
     }
 }
 
+/// What the link's MTU has more than the tunnel's.
+const OVERHEAD: usize = LINK_MTU - TUNNEL_MTU;
 /// Both ends of the link between the hosts.
-const LINK: &str = "ve0";
+pub(crate) const LINK: &str = "ve0";
 /// The interface of every tunnel.
 const TUNNEL: &str = "wg0";
 
@@ -65,6 +69,17 @@ impl LinkedHosts {
         placement: Placement,
         outer: Family,
         congestion: &str,
+    ) -> Result<Self, Failure> {
+        Self::with_mtu(entry, placement, outer, congestion, TUNNEL_MTU)
+    }
+
+    /// The same, with a tunnel of this MTU, and a link whose MTU is 80 octets longer.
+    pub(crate) fn with_mtu(
+        entry: &Entry,
+        placement: Placement,
+        outer: Family,
+        congestion: &str,
+        mtu: usize,
     ) -> Result<Self, Failure> {
         let [core_a, core_b] = match placement {
             Placement::Free => [None, None],
@@ -77,6 +92,7 @@ impl LinkedHosts {
             who: entry.who,
             outer,
             congestion: congestion.to_owned(),
+            mtu,
         };
         pair.link()?;
         pair.tunnel(entry)
@@ -114,9 +130,9 @@ impl LinkedHosts {
     /// Puts a VXLAN device on the tunnel (or the link) and returns b's address on it.
     pub(crate) fn vxlan(&self) -> Result<IpAddr, Failure> {
         let (device, mtu) = if self.who == Implementation::Direct {
-            ("ve0", LINK_MTU - 50)
+            (LINK, self.mtu + OVERHEAD - 50)
         } else {
-            (TUNNEL, TUNNEL_MTU - 50)
+            (TUNNEL, self.mtu - 50)
         };
         for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
             let local = self.address(Family::V4, us);
@@ -142,7 +158,7 @@ impl LinkedHosts {
         link((&self.a, LINK), (&self.b, LINK))?;
         for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
             host.bring_up("lo", &[], None)?;
-            self.join(host, LINK, LINK_NET, [us, them], LINK_MTU)?;
+            self.join(host, LINK, LINK_NET, [us, them], self.mtu + OVERHEAD)?;
         }
         Ok(())
     }
@@ -214,7 +230,7 @@ impl LinkedHosts {
         );
         let words: Vec<&str> = set.split_whitespace().collect();
         host.output("wg", &words, READY)?;
-        self.join(host, TUNNEL, TUNNEL_NET, [us, them], TUNNEL_MTU)
+        self.join(host, TUNNEL, TUNNEL_NET, [us, them], self.mtu)
     }
 
     /// Every TCP connection over the route begins with the congestion control asked for. A

@@ -1,6 +1,7 @@
 //! What a run found, and the questions that tables, targets and JSON ask of it.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adit_testbed::proc;
@@ -35,6 +36,13 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
+    /// Sizes of the caches of the first CPU, from the first level on.
+    pub(crate) caches: String,
+    /// What the kernel does about each flaw of the processor that it knows.
+    pub(crate) mitigations: String,
+    /// Where it says so: a hypervisor runs below.
+    pub(crate) virtual_machine: bool,
+    pub(crate) clock: String,
     pub(crate) load_before: String,
     pub(crate) load_after: String,
 }
@@ -48,6 +56,13 @@ impl Machine {
             cpu,
             cores,
             kernel: kernel.trim().to_owned(),
+            caches: caches(),
+            mitigations: mitigations(),
+            virtual_machine: std::fs::read_to_string("/proc/cpuinfo")
+                .is_ok_and(|info| info.split_whitespace().any(|flag| flag == "hypervisor")),
+            clock: line(
+                "/sys/devices/system/clocksource/clocksource0/current_clocksource".as_ref(),
+            ),
             load_before: proc::load_average(),
             load_after: String::new(),
         }
@@ -57,6 +72,39 @@ impl Machine {
     pub(crate) fn finish(&mut self) {
         self.load_after = proc::load_average();
     }
+}
+
+/// The first line of a file; nothing where it cannot be read.
+fn line(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// What a directory holds, by name.
+fn entries(directory: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn caches() -> String {
+    let caches = entries("/sys/devices/system/cpu/cpu0/cache");
+    let named = caches.iter().filter_map(|cache| {
+        let [level, kind, size] = ["level", "type", "size"].map(|name| line(&cache.join(name)));
+        (!size.is_empty()).then(|| format!("L{level} {} {size}", kind.to_lowercase()))
+    });
+    named.collect::<Vec<_>>().join(", ")
+}
+
+fn mitigations() -> String {
+    let flaws = entries("/sys/devices/system/cpu/vulnerabilities");
+    let named = flaws.iter().filter_map(|flaw| {
+        let name = flaw.file_name()?.to_string_lossy();
+        let state = line(flaw);
+        (!state.is_empty() && state != "Not affected").then(|| format!("{name}: {state}"))
+    });
+    named.collect::<Vec<_>>().join("; ")
 }
 
 /// A run.

@@ -19,6 +19,7 @@ fn report(samples: &[(u32, Implementation, &'static str, f64)]) -> ComparisonRep
                 who,
                 version: "1".to_owned(),
                 binary: None,
+                environment: Vec::new(),
             });
         }
     }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::goals::GoalResult;
+use crate::goals::Limit::{self, AtLeast, AtMost};
 use crate::implementation::Implementation::{self, Adit, Ceiling, Tailscale, WireguardGo};
 use crate::metric::metric;
 use crate::report::ComparisonReport;
@@ -52,33 +54,10 @@ enum Against {
     Own(&'static str),
 }
 
-#[derive(Clone, Copy)]
-enum Goal {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-impl Goal {
-    fn is_met(self, value: f64) -> bool {
-        match self {
-            Self::AtLeast(goal) => value >= goal,
-            Self::AtMost(goal) => value <= goal,
-        }
-    }
-
-    fn text(self, unit: &str) -> String {
-        match self {
-            Self::AtLeast(goal) => format!("≥ {goal}{unit}"),
-            Self::AtMost(goal) => format!("≤ {goal}{unit}"),
-        }
-    }
-}
-
 use Against::{BestPeer, BetterGo, One, Own};
-use Goal::{AtLeast, AtMost};
 
 /// The ratios of the table "Ahead of every peer".
-const RATIOS: &[(&str, Against, Goal)] = &[
+const RATIOS: &[(&str, Against, Limit)] = &[
     ("tcp1", One(WireguardGo), AtLeast(3.0)),
     ("tcp1", One(Tailscale), AtLeast(2.3)),
     ("tcp1-pinned", BetterGo, AtLeast(1.8)),
@@ -109,7 +88,24 @@ pub(crate) fn judge(report: &ComparisonReport) -> Vec<Target> {
         .collect()
 }
 
-fn judge_ratio(report: &ComparisonReport, id: &str, against: Against, goal: Goal) -> Target {
+/// The goals that were measured or went wrong, in the form that all commands share.
+pub(crate) fn goals(targets: &[Target]) -> Vec<GoalResult> {
+    let judged = targets
+        .iter()
+        .filter(|target| target.verdict != Verdict::NotMeasured);
+    let goal = |target: &Target| GoalResult {
+        name: match target.against.as_str() {
+            "–" => target.measure.clone(),
+            against => format!("{}, of {against}", target.measure),
+        },
+        value: target.measured,
+        goal: target.goal.clone(),
+        met: target.verdict == Verdict::Pass,
+    };
+    judged.map(goal).collect()
+}
+
+fn judge_ratio(report: &ComparisonReport, id: &str, against: Against, goal: Limit) -> Target {
     // The best of several other implementations, or all of them while none is measured.
     let best_of = |what: &str, all: &[Implementation]| {
         let best = report.best(all, id);
@@ -180,7 +176,7 @@ fn memory(report: &ComparisonReport) -> Target {
     }
 }
 
-fn verdict(goal: Goal, measured: Option<f64>, failed: bool) -> Verdict {
+fn verdict(goal: Limit, measured: Option<f64>, failed: bool) -> Verdict {
     match measured {
         _ if failed => Verdict::Failed,
         None => Verdict::NotMeasured,

@@ -1,6 +1,6 @@
 //! iperf3 and ping: how they are called, and what their output says.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,9 @@ use serde::Deserialize;
 
 use crate::pair::LinkedHosts;
 use crate::sandbox::Failure;
+
+/// Where an iperf3 server listens.
+pub(crate) const PORT: u16 = 5201;
 
 /// What an iperf3 run sends.
 #[derive(Clone, Copy, Debug)]
@@ -84,14 +87,39 @@ impl Iperf {
         at: &Host,
         to: IpAddr,
     ) -> Result<Running, Failure> {
+        self.start_through(from, at, to, None)
+    }
+
+    /// The same through a proxy near the client, which connects there.
+    pub(crate) fn start_through(
+        &self,
+        from: &Host,
+        at: &Host,
+        to: IpAddr,
+        proxy: Option<SocketAddr>,
+    ) -> Result<Running, Failure> {
         // At this address, so that servers for several addresses of a host run side by side.
         let at_address = to.to_string();
         let server = process::command("iperf3", &["-s", "-1", "--forceflush", "-B", &at_address]);
         let mut server = at.spawn(server)?;
         server.wait_for_line("listening", Duration::from_secs(5))?;
+        let client = self.client(from, proxy.unwrap_or(SocketAddr::new(to, PORT)))?;
+        Ok(Running {
+            _server: server,
+            client,
+            begun: Instant::now(),
+            // An overloaded tunnel delays the exchange of results.
+            limit: Duration::from_secs(u64::from(self.warm_up + self.seconds) + 15),
+        })
+    }
+
+    /// Starts a client alone.
+    fn client(&self, from: &Host, to: SocketAddr) -> Result<Process, Failure> {
         let mut args = vec![
             "-c".to_owned(),
-            to.to_string(),
+            to.ip().to_string(),
+            "-p".to_owned(),
+            to.port().to_string(),
             "-J".to_owned(),
             "-t".to_owned(),
             self.seconds.to_string(),
@@ -115,13 +143,7 @@ impl Iperf {
             args.extend(["-i", "0.1"].map(str::to_owned));
         }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        Ok(Running {
-            _server: server,
-            client: from.spawn(process::command("iperf3", &args))?,
-            begun: Instant::now(),
-            // An overloaded tunnel delays the exchange of results.
-            limit: Duration::from_secs(u64::from(self.warm_up + self.seconds) + 15),
-        })
+        Ok(from.spawn(process::command("iperf3", &args))?)
     }
 
     /// Runs to the end.
@@ -337,6 +359,17 @@ pub(crate) fn versions() -> Vec<(String, String)> {
         ("go".to_owned(), first("go", &["version"])),
         ("rustc".to_owned(), first("rustc", &["--version"])),
     ]
+}
+
+/// The first line of what a program says of its version, on either output.
+pub(crate) fn version(program: &str, flag: &str) -> String {
+    let started = Process::spawn(process::command(program, &[flag]));
+    let said = started.and_then(|process| process.finish(Duration::from_secs(5)));
+    let said = said
+        .map(|said| said.stdout + &said.stderr)
+        .unwrap_or_default();
+    let line = said.lines().map(str::trim).find(|line| !line.is_empty());
+    line.unwrap_or("not found").to_owned()
 }
 
 /// A program, the flag that makes it tell its version, and the package that Debian has it in.

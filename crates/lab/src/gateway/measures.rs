@@ -1,6 +1,7 @@
 //! What is measured, and the goals.
 
 use super::Case;
+use crate::goals::Limit::{self, AtLeast, AtMost};
 
 /// A quantity that is measured in a case.
 pub(super) struct Measure {
@@ -59,7 +60,37 @@ pub(super) const MOST: &str = "goodput_most";
 pub(super) const TWICE: &str = "goodput_at_twice";
 pub(super) const TWICE_RATIO: &str = "goodput_at_twice_ratio";
 
-pub(super) const MEASURES: [Measure; 41] = [
+pub(super) const HANDSHAKES: &str = "handshakes";
+pub(super) const ACTIVE_MEMORY: &str = "peak_memory";
+const FROM_64: &str = "from_peers_64";
+const FROM_64_CPU: &str = "from_peers_64_cpu";
+const FROM_1368: &str = "from_peers_1368";
+const FROM_1368_CPU: &str = "from_peers_1368_cpu";
+const TO_64: &str = "to_peers_64";
+const TO_64_CPU: &str = "to_peers_64_cpu";
+const TO_1368: &str = "to_peers_1368";
+const TO_1368_CPU: &str = "to_peers_1368_cpu";
+/// Whether packets go to the peers, octets of payload, and the rate and the CPU time of these.
+pub(super) const ACTIVE_LOADS: [(bool, usize, &str, &str); 4] = [
+    (false, 64, FROM_64, FROM_64_CPU),
+    (false, 1368, FROM_1368, FROM_1368_CPU),
+    (true, 64, TO_64, TO_64_CPU),
+    (true, 1368, TO_1368, TO_1368_CPU),
+];
+
+pub(super) const SILENT: &str = "silent_peers";
+pub(super) const STATE_IPS: &str = "allowed_ips";
+pub(super) const LOAD: &str = "load";
+pub(super) const LOAD_SHARE: &str = "load_stream_ratio";
+pub(super) const LOAD_GAP: &str = "load_ping_gap";
+pub(super) const SILENT_MEMORY: &str = "silent_peer_memory";
+pub(super) const DUMP: &str = "dump";
+pub(super) const REKEYED: &str = "rekeyed";
+pub(super) const REKEY_RATE: &str = "rekey_rate";
+pub(super) const REKEY_CPU_RATE: &str = "rekey_cpu_rate";
+pub(super) const REKEY_GAP: &str = "rekey_ping_gap";
+
+pub(super) const MEASURES: [Measure; 62] = [
     measure(STREAM, "TCP to the fast peer, alone", "Gb/s", 2),
     measure(STREAM_BESIDE, "the same beside the flood", "Gb/s", 2),
     measure(STREAM_RATIO, "  of the stream alone", "×", 2),
@@ -106,6 +137,27 @@ pub(super) const MEASURES: [Measure; 41] = [
     measure(MOST, "  the most", "Gb/s", 2),
     measure(TWICE, "  offered twice that", "Gb/s", 2),
     measure(TWICE_RATIO, "  of the most", "×", 2),
+    measure(HANDSHAKES, "handshakes, 64 at a time", "1/s", 0),
+    measure(FROM_64, "UDP of 64 B from the peers", "kpps", 1),
+    measure(FROM_64_CPU, "CPU time of 64 B from the peers", "µs", 2),
+    measure(FROM_1368, "UDP of 1368 B from the peers", "kpps", 1),
+    measure(FROM_1368_CPU, "CPU time of 1368 B from the peers", "µs", 2),
+    measure(TO_64, "UDP of 64 B to the peers", "kpps", 1),
+    measure(TO_64_CPU, "CPU time of 64 B to the peers", "µs", 2),
+    measure(TO_1368, "UDP of 1368 B to the peers", "kpps", 1),
+    measure(TO_1368_CPU, "CPU time of 1368 B to the peers", "µs", 2),
+    measure(ACTIVE_MEMORY, "peak memory of the gateway", "MiB", 1),
+    measure(SILENT, "peers", "", 0),
+    measure(STATE_IPS, "  their allowed IPs", "", 0),
+    measure(LOAD, "load them, `wg setconf`", "s", 2),
+    measure(LOAD_SHARE, "  a stream meanwhile, of it alone", "×", 2),
+    measure(LOAD_GAP, "  longest time without an answer", "ms", 0),
+    measure(SILENT_MEMORY, "memory for each", "KiB", 2),
+    measure(DUMP, "`wg show dump`", "s", 2),
+    measure(REKEYED, "peers that rekey after a restart", "", 0),
+    measure(REKEY_RATE, "  handshakes a second", "1/s", 0),
+    measure(REKEY_CPU_RATE, "  handshakes a CPU second", "1/s", 0),
+    measure(REKEY_GAP, "  longest time without an answer", "ms", 0),
 ];
 
 const fn measure(
@@ -125,38 +177,60 @@ const fn measure(
 /// How a value and its goal compare.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Goal {
-    AtLeast(f64),
-    AtMost(f64),
+    Own(Limit),
     /// So many times the best other implementation, at least.
     TimesBest(f64),
+    /// So many times Adit's own value in another case, at least.
+    TimesCase(Case, f64),
 }
 
 /// What Adit is to reach in a case. `cpus` are those of the machine.
 pub(super) fn goals(case: Case, cpus: usize) -> Vec<(&'static str, Goal)> {
-    use Goal::{AtLeast, AtMost, TimesBest};
+    use Goal::{Own, TimesBest, TimesCase};
+    let at_least = |limit| Own(AtLeast(limit));
+    let at_most = |limit| Own(AtMost(limit));
     match case {
         Case::FourTunnels => vec![
-            (FOUR_RATE_RATIO, AtLeast(0.97)),
-            (FOUR_CPU_RATIO, AtMost(1.05)),
-            (FOUR_MEMORY_RATIO, AtMost(1.3)),
+            (FOUR_RATE_RATIO, at_least(0.97)),
+            (FOUR_CPU_RATIO, at_most(1.05)),
+            (FOUR_MEMORY_RATIO, at_most(1.3)),
         ],
         Case::Interfaces => vec![
-            (START, AtMost(10.0)),
-            (MEMORY, AtMost(250.0)),
-            (THREADS, AtMost(adit_testbed::stats::to_f64(cpus + 4))),
+            (START, at_most(10.0)),
+            (MEMORY, at_most(250.0)),
+            (THREADS, at_most(adit_testbed::stats::to_f64(cpus + 4))),
         ],
         Case::Peers2 => vec![
-            (JAIN, AtLeast(0.95)),
-            (SHARES, AtMost(1.3)),
-            (JAIN_BACK, AtLeast(0.95)),
-            (SHARES_BACK, AtMost(1.3)),
+            (JAIN, at_least(0.95)),
+            (SHARES, at_most(1.3)),
+            (JAIN_BACK, at_least(0.95)),
+            (SHARES_BACK, at_most(1.3)),
         ],
         Case::Peers8 | Case::Peers64 => {
-            vec![(JAIN, AtLeast(0.95)), (JAIN_BACK, AtLeast(0.95))]
+            vec![(JAIN, at_least(0.95)), (JAIN_BACK, at_least(0.95))]
         }
         Case::Overload | Case::OverloadBoth => {
-            vec![(TWICE_RATIO, AtLeast(0.9)), (TWICE, TimesBest(1.0))]
+            vec![(TWICE_RATIO, at_least(0.9)), (TWICE, TimesBest(1.0))]
         }
-        _ => vec![(STREAM_RATIO, AtLeast(0.9)), (GAP, AtMost(50.0))],
+        Case::Active1000 => vec![(FROM_1368, TimesBest(2.5)), (TO_1368, TimesBest(2.5))],
+        Case::Active10000 => vec![
+            (FROM_1368, TimesCase(Case::Active1, 0.8)),
+            (TO_1368, TimesCase(Case::Active1, 0.8)),
+        ],
+        Case::Interfaces1
+        | Case::Interfaces10
+        | Case::Interfaces100
+        | Case::Active1
+        | Case::Active10
+        | Case::Active100 => Vec::new(),
+        Case::State => vec![
+            (LOAD, at_most(15.0)),
+            (LOAD_GAP, at_most(50.0)),
+            (SILENT_MEMORY, at_most(2.0)),
+            (DUMP, at_most(3.0)),
+            (REKEY_CPU_RATE, at_least(4000.0)),
+            (REKEY_GAP, at_most(50.0)),
+        ],
+        _ => vec![(STREAM_RATIO, at_least(0.9)), (GAP, at_most(50.0))],
     }
 }

@@ -3,14 +3,22 @@
 //! - `slow`: whether peers are delayed when the path to another one fails;
 //! - `tunnels`: many interfaces, in one process where the implementation can;
 //! - `fairness`: what each of several busy peers gets;
-//! - `overload`: what an application receives of more than can be carried.
+//! - `overload`: what an application receives of more than can be carried;
+//! - `active`: up to 10,000 peers that are all active, played by the lab (`many`, `clients`, `load`);
+//! - `state`: half a million peers, most of them silent (`beside` is who must not notice).
 
+mod active;
+mod beside;
+mod clients;
 mod fairness;
+mod load;
+mod many;
 mod measures;
 mod overload;
 mod peers;
 mod report;
 mod slow;
+mod state;
 mod tunnels;
 
 #[cfg(test)]
@@ -37,7 +45,16 @@ use report::GatewayReport;
 /// Isolation: a TCP stream and pings to one peer, alone and beside a UDP flood of 200 Mb/s to peers
 /// behind a path that fails. Interfaces: four tunnels against one, and a thousand idle ones.
 /// Fairness: TCP to 2, 8 and 64 peers at once. Overload: what an application that reads one
-/// datagram a call receives of UDP, by offered rate, in one direction and in both.
+/// datagram a call receives of UDP, by offered rate, in one direction and in both. Active peers: 1 to
+/// 10,000 of them, all played by this process, half over IPv4 and half over IPv6, exchange UDP with
+/// an application behind the gateway, in turn, as fast as it goes. (They have no TCP: bulk TCP is
+/// what the cases peers-2 to peers-64 measure, over real interfaces.) State: 500,000 peers are loaded
+/// while a stream and pings to another go on, and 20,000 of them shake hands within 5 s after a restart.
+///
+/// A round of one implementation takes some six minutes with all cases. What an implementation
+/// cannot do is in the table as "cannot", and the reason below it.
+///
+/// `adit-lab chart FILE --out DIR` draws the curves of what `--json=FILE` wrote.
 ///
 /// Needs root, iperf3, ping, ip, tc and wg. Leaves nothing behind.
 #[derive(Args, Clone, Debug)]
@@ -55,13 +72,17 @@ pub(crate) struct GatewayArgs {
     /// repository.
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
+    /// How many peers the case `state` loads. Other implementations get 20,000 at most.
+    #[arg(long, default_value_t = 500_000, value_name = "PEERS", value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
+    silent_peers: u32,
     /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
     /// error).
     ///
-    /// One object with `schema` (1), `command`, `machine`, `rounds` and `implementations`. Each of
+    /// One object with `schema` (1), `command`, `started`, `machine`, `rounds` and `implementations`. Each of
     /// the `cases` has `measures`, and each of these, for each implementation, the value of every
-    /// round, `median`, `min`, `max` and `spread`. Each of the `goals` has `name`, `value`, `goal`
-    /// and `met`. `notes` say what did not work. Fields are only ever added under the same schema
+    /// round, `median`, `min`, `max` and `spread`; in `cannot` it has the reason why an
+    /// implementation has no value at all. Each of the `goals` has `name`, `value`, `goal` and
+    /// `met`. `notes` say what did not work. Fields are only ever added under the same schema
     /// number.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<String>,
@@ -85,6 +106,18 @@ enum Case {
     ClosedPort,
     /// Four tunnels between two hosts, against one.
     FourTunnels,
+    /// One idle interface.
+    #[value(name = "interfaces-1")]
+    #[serde(rename = "interfaces-1")]
+    Interfaces1,
+    /// 10 of them.
+    #[value(name = "interfaces-10")]
+    #[serde(rename = "interfaces-10")]
+    Interfaces10,
+    /// 100 of them.
+    #[value(name = "interfaces-100")]
+    #[serde(rename = "interfaces-100")]
+    Interfaces100,
     /// A thousand interfaces in one process; a hundred where each needs a process of its own.
     Interfaces,
     /// Bulk TCP to two peers.
@@ -103,10 +136,32 @@ enum Case {
     Overload,
     /// The same in both directions.
     OverloadBoth,
+    /// One active peer that the lab plays.
+    #[value(name = "peers-active-1")]
+    #[serde(rename = "peers-active-1")]
+    Active1,
+    /// 10 of them.
+    #[value(name = "peers-active-10")]
+    #[serde(rename = "peers-active-10")]
+    Active10,
+    /// 100 of them.
+    #[value(name = "peers-active-100")]
+    #[serde(rename = "peers-active-100")]
+    Active100,
+    /// 1,000 of them.
+    #[value(name = "peers-active-1000")]
+    #[serde(rename = "peers-active-1000")]
+    Active1000,
+    /// 10,000 of them.
+    #[value(name = "peers-active-10000")]
+    #[serde(rename = "peers-active-10000")]
+    Active10000,
+    /// Half a million peers, most of them silent.
+    State,
 }
 
 impl Case {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 22] = [
         Self::Slow,
         Self::SlowPeers,
         Self::BlackHole,
@@ -114,12 +169,30 @@ impl Case {
         Self::NoRoute,
         Self::ClosedPort,
         Self::FourTunnels,
+        Self::Interfaces1,
+        Self::Interfaces10,
+        Self::Interfaces100,
         Self::Interfaces,
         Self::Peers2,
         Self::Peers8,
         Self::Peers64,
         Self::Overload,
         Self::OverloadBoth,
+        Self::Active1,
+        Self::Active10,
+        Self::Active100,
+        Self::Active1000,
+        Self::Active10000,
+        Self::State,
+    ];
+
+    /// The same load with more and more peers.
+    const ACTIVE: [Self; 5] = [
+        Self::Active1,
+        Self::Active10,
+        Self::Active100,
+        Self::Active1000,
+        Self::Active10000,
     ];
 
     const fn name(self) -> &'static str {
@@ -131,25 +204,46 @@ impl Case {
             Self::NoRoute => "no-route",
             Self::ClosedPort => "closed-port",
             Self::FourTunnels => "four-tunnels",
+            Self::Interfaces1 => "interfaces-1",
+            Self::Interfaces10 => "interfaces-10",
+            Self::Interfaces100 => "interfaces-100",
             Self::Interfaces => "interfaces",
             Self::Peers2 => "peers-2",
             Self::Peers8 => "peers-8",
             Self::Peers64 => "peers-64",
             Self::Overload => "overload",
             Self::OverloadBoth => "overload-both",
+            Self::Active1 => "peers-active-1",
+            Self::Active10 => "peers-active-10",
+            Self::Active100 => "peers-active-100",
+            Self::Active1000 => "peers-active-1000",
+            Self::Active10000 => "peers-active-10000",
+            Self::State => "state",
         }
     }
 
     /// One round.
-    fn measure(self, entry: &Entry) -> Result<Values, Failure> {
+    fn measure(self, entry: &Entry, args: &GatewayArgs) -> Result<Values, Failure> {
         match self {
             Self::FourTunnels => tunnels::four(entry),
-            Self::Interfaces => tunnels::interfaces(entry),
+            Self::Interfaces1 => tunnels::interfaces(entry, 1),
+            Self::Interfaces10 => tunnels::interfaces(entry, 10),
+            Self::Interfaces100 => tunnels::interfaces(entry, 100),
+            Self::Interfaces if entry.who == Implementation::Adit => {
+                tunnels::interfaces(entry, 1000)
+            }
+            Self::Interfaces => tunnels::interfaces(entry, 100),
             Self::Peers2 => fairness::fairness(entry, 2),
             Self::Peers8 => fairness::fairness(entry, 8),
             Self::Peers64 => fairness::fairness(entry, 64),
             Self::Overload => overload::overload(entry, false),
             Self::OverloadBoth => overload::overload(entry, true),
+            Self::Active1 => active::active(entry, 1),
+            Self::Active10 => active::active(entry, 10),
+            Self::Active100 => active::active(entry, 100),
+            Self::Active1000 => active::active(entry, 1000),
+            Self::Active10000 => active::active(entry, 10_000),
+            Self::State => state::state(entry, args.silent_peers),
             failing_path => slow::slow(entry, failing_path),
         }
     }
@@ -157,6 +251,20 @@ impl Case {
 
 /// Values of one round, by the id of their measure.
 type Values = Vec<(&'static str, f64)>;
+
+/// Gb/s of TCP through one tunnel, and through four at once.
+pub(crate) fn one_and_four_tunnels(entry: &Entry) -> Result<[f64; 2], Failure> {
+    let values = tunnels::four(entry)?;
+    let of = |id| {
+        values
+            .iter()
+            .find(|(of, _)| *of == id)
+            .map(|(_, value)| *value)
+    };
+    let both = of(measures::ONE_RATE).zip(of(measures::FOUR_RATE));
+    let (one, four) = both.ok_or("a stream was not measured")?;
+    Ok([one, four])
+}
 
 /// Runs all cases.
 pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
@@ -174,8 +282,8 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
         for entry in install::order(&report.implementations, round) {
             for &case in &cases {
                 interrupt::check()?;
-                eprint!("  {:<14}{:<14}", entry.who.name(), case.name());
-                match case.measure(&entry) {
+                eprint!("  {:<14}{:<20}", entry.who.name(), case.name());
+                match case.measure(&entry, args) {
                     Ok(values) => {
                         eprintln!("{}", progress(case, &values));
                         report.add(case, entry.who, values);

@@ -1,11 +1,13 @@
 //! The values of all rounds, as a table and as JSON.
 
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
 use super::measures::{Goal, MEASURES, Measure, goals};
 use super::{Case, GatewayArgs, Values};
+use crate::goals::{self, GoalResult, Limit};
 use crate::implementation::{Entry, Implementation};
 use crate::install;
 use crate::report::Machine;
@@ -15,6 +17,7 @@ use crate::stats::{Summary, summary};
 /// A run.
 pub(super) struct GatewayReport {
     pub(super) machine: Machine,
+    started: u64,
     rounds: u32,
     pub(super) implementations: Vec<Entry>,
     samples: BTreeMap<(Case, &'static str, Implementation), Vec<f64>>,
@@ -34,6 +37,8 @@ struct GatewayNote {
 pub(super) struct GatewayDocument<'a> {
     schema: u32,
     command: &'static str,
+    /// Seconds since 1970.
+    started: u64,
     machine: &'a Machine,
     rounds: u32,
     implementations: &'a [Entry],
@@ -46,6 +51,8 @@ pub(super) struct GatewayDocument<'a> {
 struct CaseResults {
     case: Case,
     measures: Vec<CaseMeasure>,
+    /// Why these have no value.
+    cannot: BTreeMap<&'static str, String>,
 }
 
 #[derive(Serialize)]
@@ -63,19 +70,12 @@ struct Rounds {
     summary: Summary,
 }
 
-/// A goal, and Adit's median.
-#[derive(Serialize)]
-pub(super) struct GoalResult {
-    pub(super) name: String,
-    value: f64,
-    goal: String,
-    pub(super) met: bool,
-}
-
 impl GatewayReport {
     pub(super) fn new(rounds: u32) -> Self {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             machine: Machine::here(),
+            started: started.map_or(0, |since| since.as_secs()),
             rounds,
             implementations: Vec::new(),
             samples: BTreeMap::new(),
@@ -133,8 +133,22 @@ impl GatewayReport {
     }
 
     fn cases(&self) -> impl Iterator<Item = Case> {
-        let has = |case: &Case| self.samples.keys().any(|(of, ..)| of == case);
+        let has = |case: &Case| {
+            let noted = self.notes.iter().any(|note| note.case == Some(*case));
+            noted || self.samples.keys().any(|(of, ..)| of == case)
+        };
         Case::ALL.into_iter().filter(has)
+    }
+
+    /// Why an implementation has no value in a case, if it was tried.
+    fn cannot(&self, case: Case, who: Implementation) -> Option<&str> {
+        let mut samples = self.samples.keys();
+        if samples.any(|(of, _, by)| (*of, *by) == (case, who)) {
+            return None;
+        }
+        let mut notes = self.notes.iter();
+        let note = notes.find(|note| note.case == Some(case) && note.implementation == who)?;
+        Some(&note.text)
     }
 
     fn summary(&self, case: Case, id: &'static str, who: Implementation) -> Option<Summary> {
@@ -148,23 +162,27 @@ impl GatewayReport {
         });
         all.filter_map(|(case, id, goal)| {
             let median = self.summary(case, id, Implementation::Adit)?.median;
-            let (value, text, met) = match goal {
-                Goal::AtLeast(least) => (median, format!("≥ {least}"), median >= least),
-                Goal::AtMost(most) => (median, format!("≤ {most}"), median <= most),
+            let unit = MEASURES.iter().find(|measure| measure.id == id)?.unit;
+            let unit = match unit {
+                "" => String::new(),
+                unit => format!(" {unit}"),
+            };
+            let (value, limit, unit) = match goal {
+                Goal::Own(limit) => (median, limit, unit),
                 Goal::TimesBest(times) => {
                     let others = Implementation::PEERS.into_iter();
                     let others = others.filter_map(|who| self.summary(case, id, who));
                     let best = others.map(|other| other.median).reduce(f64::max)?;
-                    let ratio = median / best;
-                    (ratio, format!("≥ {times} × best"), ratio >= times)
+                    (median / best, Limit::AtLeast(times), " × best".to_owned())
+                }
+                Goal::TimesCase(other, times) => {
+                    let other_median = self.summary(other, id, Implementation::Adit)?.median;
+                    let of = format!(" × {}", other.name());
+                    (median / other_median, Limit::AtLeast(times), of)
                 }
             };
-            Some(GoalResult {
-                name: format!("{}: {id}", case.name()),
-                value,
-                goal: text,
-                met,
-            })
+            let name = format!("{}: {id}", case.name());
+            Some(GoalResult::new(name, value, limit, &unit))
         })
         .collect()
     }
@@ -186,6 +204,7 @@ impl GatewayReport {
         GatewayDocument {
             schema: 1,
             command: "gateway",
+            started: self.started,
             machine: &self.machine,
             rounds: self.rounds,
             implementations: &self.implementations,
@@ -193,6 +212,14 @@ impl GatewayReport {
                 .cases()
                 .map(|case| CaseResults {
                     case,
+                    cannot: self
+                        .implementations
+                        .iter()
+                        .filter_map(|entry| {
+                            let why = self.cannot(case, entry.who)?;
+                            Some((entry.who.name(), why.to_owned()))
+                        })
+                        .collect(),
                     measures: MEASURES
                         .iter()
                         .map(|measure| measured(case, measure))
@@ -205,45 +232,73 @@ impl GatewayReport {
         }
     }
 
-    /// Medians: a table for each case, then the goals.
+    /// Medians: a table for each case, one for all numbers of active peers, then the goals.
     pub(super) fn table(&self) -> String {
         let mut text = String::new();
-        for case in self.cases() {
-            text += &format!("\n{:<38}", case.name());
-            for entry in &self.implementations {
-                text += &format!("{:>14}", entry.who.name());
-            }
-            for measure in &MEASURES {
-                let cells: Vec<String> = self
-                    .implementations
-                    .iter()
-                    .map(|entry| {
-                        let median = self.summary(case, measure.id, entry.who)?.median;
-                        let places = measure.places;
-                        Some(format!("{median:.places$}"))
-                    })
-                    .map(Option::unwrap_or_default)
-                    .collect();
-                if cells.iter().any(|cell| !cell.is_empty()) {
-                    text += &format!("\n{:<38}", format!("{}, {}", measure.title, measure.unit));
-                    text.extend(cells.iter().map(|cell| format!("{cell:>14}")));
-                }
-            }
-            text.push('\n');
+        for case in self.cases().filter(|case| !Case::ACTIVE.contains(case)) {
+            let rows = MEASURES.iter().map(|measure| {
+                let title = format!("{}, {}", measure.title, measure.unit);
+                (title, case, measure)
+            });
+            text += &self.part(case.name(), rows);
+        }
+        // One measure after the other, so that its values for more and more peers stand together.
+        for measure in &MEASURES {
+            let rows = Case::ACTIVE.into_iter().map(|case| {
+                let peers = case.name().trim_start_matches("peers-active-");
+                (format!("  {peers} active peers"), case, measure)
+            });
+            let title = format!("{}, {}", measure.title.trim(), measure.unit);
+            text += &self.part(&title, rows);
         }
         text.push('\n');
-        for goal in self.goals() {
-            let verdict = if goal.met { "met" } else { "MISSED" };
-            text += &format!(
-                "{:<38}{:>10.2}  {:<14}{verdict}\n",
-                goal.name, goal.value, goal.goal
-            );
-        }
+        text += &goals::table(&self.goals());
         for note in &self.notes {
             let case = note.case.map_or("", Case::name);
             let who = note.implementation.name();
             text += &format!("note: {who} {case}, round {}: {}\n", note.round, note.text);
         }
         text
+    }
+
+    /// One table: nothing without a value.
+    fn part<'a>(
+        &self,
+        title: &str,
+        rows: impl Iterator<Item = (String, Case, &'a Measure)>,
+    ) -> String {
+        let mut text = format!("\n{title:<38}");
+        for entry in &self.implementations {
+            text += &format!("{:>14}", entry.who.name());
+        }
+        text.push('\n');
+        let (mut rows_text, mut tried) = (String::new(), None);
+        for (title, case, measure) in rows {
+            tried = Some(case);
+            let cells: Vec<Option<String>> = self
+                .implementations
+                .iter()
+                .map(|entry| {
+                    let median = self.summary(case, measure.id, entry.who)?.median;
+                    Some(format!("{median:.*}", measure.places))
+                })
+                .collect();
+            if cells.iter().all(Option::is_none) {
+                continue;
+            }
+            let cells = cells.into_iter().zip(&self.implementations);
+            rows_text += &format!("{title:<38}");
+            rows_text.extend(cells.map(|(cell, entry)| {
+                let cannot = || self.cannot(case, entry.who).map(|_| "cannot".to_owned());
+                format!("{:>14}", cell.or_else(cannot).unwrap_or_default())
+            }));
+            rows_text.push('\n');
+        }
+        match tried {
+            _ if !rows_text.is_empty() => text + &rows_text,
+            // Every implementation that was tried failed.
+            Some(case) if title == case.name() => format!("{text}cannot: see the notes\n"),
+            _ => String::new(),
+        }
     }
 }

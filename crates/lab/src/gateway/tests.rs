@@ -1,4 +1,4 @@
-use super::measures::{GAP, STREAM_RATIO};
+use super::measures::{GAP, STREAM_RATIO, goals};
 use super::*;
 
 fn report(rounds: &[(Case, f64, f64)]) -> GatewayReport {
@@ -7,6 +7,7 @@ fn report(rounds: &[(Case, f64, f64)]) -> GatewayReport {
         who: Implementation::Adit,
         version: "test".to_owned(),
         binary: None,
+        environment: Vec::new(),
     });
     for &(case, ratio, gap) in rounds {
         report.add(
@@ -56,4 +57,99 @@ fn the_table_and_the_document_hold_what_was_measured() {
     assert_eq!(gap["name"], GAP);
     assert_eq!(gap["implementations"]["adit"]["median"], 20.0);
     assert_eq!(json["goals"][0]["met"], true);
+}
+
+const TO: &str = "to_peers_1368";
+
+/// Adit and another, with packets to active peers.
+fn active(values: &[(Case, Implementation, f64)]) -> GatewayReport {
+    let mut report = report(&[]);
+    report.implementations.push(Entry {
+        who: Implementation::WireguardGo,
+        version: "test".to_owned(),
+        binary: None,
+        environment: Vec::new(),
+    });
+    for &(case, who, value) in values {
+        report.add(case, who, vec![(TO, value)]);
+    }
+    report
+}
+
+#[test]
+fn goals_compare_with_the_best_other_and_with_fewer_peers() {
+    use Implementation::{Adit, WireguardGo};
+    let report = active(&[
+        (Case::Active1, Adit, 300.0),
+        (Case::Active1000, Adit, 250.0),
+        (Case::Active1000, WireguardGo, 101.0),
+        (Case::Active10000, Adit, 240.0),
+    ]);
+    let goals = report.goals();
+    let judged: Vec<_> = goals
+        .iter()
+        .map(|goal| (goal.name.as_str(), goal.goal.as_str(), goal.met))
+        .collect();
+    let expected = [
+        ("peers-active-1000: to_peers_1368", "≥ 2.5 × best", false),
+        (
+            "peers-active-10000: to_peers_1368",
+            "≥ 0.8 × peers-active-1",
+            true,
+        ),
+    ];
+    assert_eq!(judged, expected);
+    let values: Vec<_> = goals.iter().filter_map(|goal| goal.value).collect();
+    assert_eq!(values, [250.0 / 101.0, 240.0 / 300.0]);
+}
+
+#[test]
+fn more_and_more_peers_stand_in_one_table_and_who_cannot_is_named() {
+    use Implementation::{Adit, WireguardGo};
+    let mut report = active(&[
+        (Case::Active1, Adit, 301.0),
+        (Case::Active1, WireguardGo, 101.0),
+        (Case::Active1000, Adit, 252.0),
+    ]);
+    report.note(1, WireguardGo, Case::Active1000, &"too many".into());
+    report.note(1, WireguardGo, Case::State, &"much too many".into());
+    let table = report.table();
+    let row = |start: &str| {
+        let mut lines = table.lines();
+        lines.find(|line| line.trim_start().starts_with(start))
+    };
+    let words = |line: Option<&str>| -> Vec<String> {
+        let words = line.unwrap_or_default().split_whitespace();
+        words.map(str::to_owned).collect()
+    };
+    assert_eq!(words(row("1 active"))[3..], ["301.0", "101.0"], "{table}");
+    assert_eq!(
+        words(row("1000 active"))[3..],
+        ["252.0", "cannot"],
+        "{table}"
+    );
+    assert!(table.contains("cannot: see the notes"), "{table}");
+    let json = serde_json::to_value(report.document()).unwrap();
+    let case = &json["cases"][1];
+    assert_eq!(case["case"], "peers-active-1000");
+    assert_eq!(case["cannot"]["wireguard-go"], "too many");
+    assert_eq!(json["cases"][0]["cannot"], serde_json::json!({}));
+}
+
+#[test]
+fn every_goal_is_about_a_measure_that_there_is() {
+    for case in Case::ALL {
+        for (id, _) in goals(case, 2) {
+            assert!(MEASURES.iter().any(|measure| measure.id == id), "{id}");
+        }
+    }
+}
+
+#[test]
+fn every_case_has_its_name_on_the_command_line_and_in_json() {
+    for case in Case::ALL {
+        let name = case.to_possible_value().unwrap().get_name().to_owned();
+        assert_eq!(name, case.name());
+        assert_eq!(serde_json::to_value(case).unwrap(), case.name());
+    }
 }

@@ -22,7 +22,7 @@ use super::measures::{
     IDLE_CPU, MEMORY, MEMORY_EACH, ONE_CPU, ONE_MEMORY, ONE_RATE, START, START_EACH, THREADS,
 };
 use crate::daemon::{self, READY};
-use crate::implementation::{Entry, Implementation};
+use crate::implementation::Entry;
 use crate::measure::wait;
 use crate::sandbox::Failure;
 use crate::tools::{Iperf, Running};
@@ -158,12 +158,8 @@ pub(super) fn four(entry: &Entry) -> Result<Values, Failure> {
     ])
 }
 
-/// A thousand interfaces, or a hundred of an implementation that needs a process for each.
-pub(super) fn interfaces(entry: &Entry) -> Result<Values, Failure> {
-    let count = match entry.who {
-        Implementation::Adit => 1000,
-        _ => 100,
-    };
+/// Idle interfaces, in one process where the implementation can.
+pub(super) fn interfaces(entry: &Entry, count: usize) -> Result<Values, Failure> {
     let host = host()?;
     let names: Vec<String> = (0..count).map(name).collect();
     let begun = Instant::now();

@@ -1,0 +1,73 @@
+//! Many peers that are all active at once.
+
+use std::time::Duration;
+
+use super::Values;
+use super::clients::{self, Clients, Pace};
+use super::load::{Load, Way};
+use super::many::{self, Many, Random, section};
+use super::measures::{ACTIVE_LOADS, ACTIVE_MEMORY, HANDSHAKES};
+use crate::implementation::Entry;
+use crate::sandbox::Failure;
+
+/// How long the configuration, and then the handshakes, may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Handshakes under way at a time: no implementation is under load with so few.
+const AT_A_TIME: usize = 64;
+
+/// All peers get a session, then UDP goes both ways, one way at a time.
+pub(super) fn active(entry: &Entry, peers: u32) -> Result<Values, Failure> {
+    let mut hosts = Many::new(entry)?;
+    let random = Random::new()?;
+    let keys = (0..peers).map(|_| random.keys());
+    let keys = keys.collect::<Result<Vec<_>, _>>()?;
+    let mut config = hosts.head();
+    for (peer, keys) in (0..).zip(&keys) {
+        let inner = many::inner(peer).to_string();
+        section(
+            &mut config,
+            &keys.public,
+            &inner,
+            Some(many::endpoint(peer)),
+        );
+    }
+    hosts.setconf(config, LIMIT)?;
+    hosts.bring_up()?;
+    hosts.wait_for_port()?;
+
+    let clients = Clients::new(&keys, hosts.keys.public)?;
+    let sockets = clients::sockets(&hosts.players)?;
+    let handshakes = clients.connect(&sockets, Pace::AtATime(AT_A_TIME), LIMIT);
+    hosts.check()?;
+    let connected = handshakes.connected.len();
+    if connected < keys.len() {
+        let seconds = LIMIT.as_secs();
+        return Err(
+            format!("only {connected} of {peers} peers had a session after {seconds} s").into(),
+        );
+    }
+    let mut values = Values::new();
+    // Of a few the time is that of threads that wake up.
+    if peers >= 100 {
+        values.push((HANDSHAKES, handshakes.rate(keys.len(), LIMIT)));
+    }
+    let load = Load::new(&hosts, sockets, handshakes.connected)?;
+    let mut any = false;
+    for (way, len, rate, cpu) in ACTIVE_LOADS {
+        let way = if way { Way::ToPeers } else { Way::FromPeers };
+        let done = load.run(&hosts, way, len);
+        // That the daemon has ended tells more than that nothing arrived.
+        hosts.check()?;
+        let delivered = done?;
+        values.push((rate, delivered.rate / 1e3));
+        values.extend(delivered.cpu.map(|time| (cpu, time)));
+        any |= delivered.cpu.is_some();
+    }
+    // A flood that leaves nothing of one load is a result.
+    if !any {
+        return Err("no packet arrived, either way".into());
+    }
+    let memory = adit_testbed::proc::memory(hosts.pid())?;
+    values.push((ACTIVE_MEMORY, memory.peak));
+    Ok(values)
+}

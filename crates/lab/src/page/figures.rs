@@ -1,0 +1,368 @@
+//! What a results file has to show, whichever command wrote it.
+
+use serde_json::{Map, Value};
+
+/// The commands whose results are understood.
+const COMMANDS: [&str; 5] = ["compare", "gateway", "hostile", "scale", "reproduce"];
+
+/// One results file.
+pub(super) struct Run {
+    /// The file's name.
+    pub(super) file: String,
+    pub(super) command: String,
+    /// Seconds since 1970, where the file tells.
+    pub(super) started: Option<u64>,
+    pub(super) stopped: Option<String>,
+    /// What is known of the machine: name and value.
+    pub(super) machine: Vec<(String, String)>,
+    /// What was compared: name and version, or what it is.
+    pub(super) subjects: Vec<(String, String)>,
+    pub(super) goals: Vec<Goal>,
+    pub(super) sections: Vec<Section>,
+    /// What went wrong, and what was left out.
+    pub(super) notes: Vec<String>,
+}
+
+/// Figures that belong together.
+pub(super) struct Section {
+    pub(super) title: String,
+    pub(super) figures: Vec<Figure>,
+    pub(super) published: Vec<Published>,
+}
+
+/// A figure of a source, and what it is here.
+pub(super) struct Published {
+    pub(super) what: String,
+    pub(super) value: String,
+    pub(super) here: Option<f64>,
+    pub(super) differs: String,
+}
+
+pub(super) struct Goal {
+    pub(super) name: String,
+    pub(super) value: Option<f64>,
+    pub(super) goal: String,
+    pub(super) met: bool,
+}
+
+/// One drawing.
+pub(super) struct Figure {
+    pub(super) title: String,
+    pub(super) unit: String,
+    pub(super) drawing: Drawing,
+}
+
+pub(super) enum Drawing {
+    /// A bar for each subject.
+    Bars(Vec<(String, Values)>),
+    /// A line for each subject over what the axis says.
+    Curves { axis: String, lines: Vec<Line> },
+}
+
+pub(super) struct Line {
+    pub(super) name: String,
+    /// By what the axis says, in rising order.
+    pub(super) points: Vec<(f64, Values)>,
+}
+
+/// The values of one subject.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Values {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+    /// Of every round, where the file has them.
+    pub(super) rounds: Vec<f64>,
+}
+
+impl Run {
+    /// Reads a results file, or says why that is none.
+    pub(super) fn read(file: &str, text: &str) -> Result<Self, String> {
+        let json: Value =
+            serde_json::from_str(text).map_err(|e| format!("this is not JSON: {e}"))?;
+        let wanted = COMMANDS.join(", ");
+        let command = json["command"].as_str().unwrap_or_default().to_owned();
+        if !COMMANDS.contains(&command.as_str()) {
+            return Err(format!(
+                "this is no results file of {wanted} (its command is {command:?})"
+            ));
+        }
+        let subjects = subjects(&json);
+        let mut sections = sections(&json);
+        for figure in sections.iter_mut().flat_map(|section| &mut section.figures) {
+            figure.sort_by(&subjects);
+        }
+        if sections.iter().all(|section| section.figures.is_empty()) {
+            return Err("it has no values".to_owned());
+        }
+        Ok(Self {
+            file: file.to_owned(),
+            started: json["started"].as_u64(),
+            stopped: json["stopped"].as_str().map(str::to_owned),
+            machine: machine(&json),
+            subjects,
+            goals: list(&json, "goals").filter_map(goal).collect(),
+            notes: notes(&json),
+            sections,
+            command,
+        })
+    }
+}
+
+impl Figure {
+    /// Subjects stand in the order in which the file lists them, not in that of the alphabet.
+    fn sort_by(&mut self, subjects: &[(String, String)]) {
+        let place = |name: &str| {
+            let known = subjects.iter().position(|(of, _)| of == name);
+            known.unwrap_or(subjects.len())
+        };
+        match &mut self.drawing {
+            Drawing::Bars(bars) => bars.sort_by_key(|(name, _)| place(name)),
+            Drawing::Curves { lines, .. } => lines.sort_by_key(|line| place(&line.name)),
+        }
+    }
+}
+
+fn list<'a>(json: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    json[name].as_array().into_iter().flatten()
+}
+
+fn text(json: &Value) -> String {
+    match json {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn machine(json: &Value) -> Vec<(String, String)> {
+    let known = json["machine"].as_object().into_iter().flatten();
+    let named = known.map(|(name, value)| (name.replace('_', " "), text(value)));
+    let cpus = json["cpus"].as_u64();
+    let cpus = cpus.map(|cpus| ("cpus".to_owned(), cpus.to_string()));
+    named
+        .chain(cpus)
+        .filter(|(_, value)| !value.is_empty())
+        .collect()
+}
+
+fn subjects(json: &Value) -> Vec<(String, String)> {
+    let there = list(json, "implementations");
+    let mut all: Vec<(String, String)> = there
+        .map(|of| (text(&of["name"]), text(&of["version"])))
+        .collect();
+    for subject in list(json, "sources").flat_map(|source| list(source, "subjects")) {
+        let both = (text(&subject["name"]), text(&subject["what"]));
+        if !all.contains(&both) {
+            all.push(both);
+        }
+    }
+    all
+}
+
+fn goal(json: &Value) -> Option<Goal> {
+    Some(Goal {
+        name: json["name"].as_str()?.to_owned(),
+        value: json["value"].as_f64(),
+        goal: text(&json["goal"]),
+        met: json["met"].as_bool()?,
+    })
+}
+
+fn notes(json: &Value) -> Vec<String> {
+    let note = |of: &Value| {
+        let who = ["implementation", "subject", "case", "attack"].map(|key| text(&of[key]));
+        let who: Vec<String> = who.into_iter().filter(|who| !who.is_empty()).collect();
+        format!(
+            "{}, round {}: {}",
+            who.join(" "),
+            of["round"],
+            text(&of["text"])
+        )
+    };
+    let mut all: Vec<String> = list(json, "notes").map(note).collect();
+    for source in list(json, "sources") {
+        let left_out = list(source, "left_out");
+        all.extend(
+            left_out.map(|of| format!("left out: {}: {}", text(&of["name"]), text(&of["why"]))),
+        );
+        all.extend(list(source, "notes").map(note));
+    }
+    all
+}
+
+fn sections(json: &Value) -> Vec<Section> {
+    let section = |title: String, measures: &Value, subjects| Section {
+        figures: figures(measures, subjects),
+        published: Vec::new(),
+        title,
+    };
+    let mut all = Vec::new();
+    if json["metrics"].is_array() {
+        all.push(section(
+            "All measures".to_owned(),
+            &json["metrics"],
+            "implementations",
+        ));
+    }
+    for (key, name) in [("cases", "case"), ("attacks", "attack")] {
+        for case in list(json, key) {
+            all.push(section(
+                text(&case[name]),
+                &case["measures"],
+                "implementations",
+            ));
+        }
+    }
+    for source in list(json, "sources") {
+        let mut of = section(text(&source["source"]), &source["measures"], "subjects");
+        of.published = list(source, "published")
+            .map(|row| published(row, source))
+            .collect();
+        all.push(of);
+    }
+    if json["memory"].is_array() {
+        all.push(Section {
+            title: "The engine over devices in memory".to_owned(),
+            figures: scale(json),
+            published: Vec::new(),
+        });
+    }
+    all.retain(|section| !section.figures.is_empty());
+    all
+}
+
+fn published(row: &Value, source: &Value) -> Published {
+    let measure = list(source, "measures").find(|of| of["id"] == row["measure"]);
+    let median = |name: &str| measure?["subjects"][text(&row[name])]["median"].as_f64();
+    let subject = median("subject");
+    let here = match &row["over"] {
+        Value::Null => subject,
+        _ => subject
+            .zip(median("over"))
+            .map(|(subject, over)| subject / over),
+    };
+    Published {
+        what: text(&row["what"]),
+        value: format!(
+            "{} {}",
+            row["value"].as_f64().unwrap_or(f64::NAN),
+            text(&row["unit"])
+        ),
+        here,
+        differs: text(&row["differs"]),
+    }
+}
+
+/// Each measure as bars, but those of one curve together.
+fn figures(measures: &Value, subjects: &str) -> Vec<Figure> {
+    let mut all: Vec<Figure> = Vec::new();
+    for measure in measures.as_array().into_iter().flatten() {
+        let values = measure[subjects]
+            .as_object()
+            .map(values_of)
+            .unwrap_or_default();
+        if values.is_empty() {
+            continue;
+        }
+        let named = ["title", "id", "name"].map(|key| text(&measure[key]));
+        let title = named
+            .into_iter()
+            .find(|name| !name.is_empty())
+            .unwrap_or_default();
+        let (curve, unit) = (&measure["curve"], text(&measure["unit"]));
+        match (curve["title"].as_str(), curve["at"].as_f64()) {
+            (Some(title), Some(at)) => {
+                add_points(&mut all, title, &text(&curve["axis"]), &unit, at, values);
+            }
+            _ => all.push(Figure {
+                title: title.trim().to_owned(),
+                unit,
+                drawing: Drawing::Bars(values),
+            }),
+        }
+    }
+    all
+}
+
+fn add_points(
+    all: &mut Vec<Figure>,
+    title: &str,
+    axis: &str,
+    unit: &str,
+    at: f64,
+    values: Vec<(String, Values)>,
+) {
+    let index = all
+        .iter()
+        .position(|figure| figure.title == title && figure.unit == unit);
+    let index = index.unwrap_or_else(|| {
+        all.push(Figure {
+            title: title.to_owned(),
+            unit: unit.to_owned(),
+            drawing: Drawing::Curves {
+                axis: axis.to_owned(),
+                lines: Vec::new(),
+            },
+        });
+        all.len() - 1
+    });
+    let Drawing::Curves { lines, .. } = &mut all[index].drawing else {
+        return;
+    };
+    for (name, values) in values {
+        let line = lines.iter().position(|line| line.name == name);
+        let line = line.unwrap_or_else(|| {
+            lines.push(Line {
+                name,
+                points: Vec::new(),
+            });
+            lines.len() - 1
+        });
+        lines[line].points.push((at, values));
+        lines[line].points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+}
+
+fn values_of(subjects: &Map<String, Value>) -> Vec<(String, Values)> {
+    let named = subjects
+        .iter()
+        .map(|(name, of)| Some((name.clone(), values(of)?)));
+    named.flatten().collect()
+}
+
+fn values(of: &Value) -> Option<Values> {
+    let round = |round: &Value| round.as_f64().or_else(|| round["value"].as_f64());
+    let values = Values {
+        median: of["median"].as_f64()?,
+        min: of["min"].as_f64()?,
+        max: of["max"].as_f64()?,
+        rounds: list(of, "rounds").filter_map(round).collect(),
+    };
+    let all = [values.median, values.min, values.max];
+    all.iter().all(|value| value.is_finite()).then_some(values)
+}
+
+/// The results of `adit-lab scale`: a drawing for each load and quantity, a bar for each policy.
+fn scale(json: &Value) -> Vec<Figure> {
+    let mut all: Vec<Figure> = Vec::new();
+    for (key, unit) in [("gbps", "Gb/s"), ("cpu_s_per_gb", "CPU s/GB")] {
+        for row in list(json, "memory") {
+            let Some(values) = values(&row[key]) else {
+                continue;
+            };
+            let title = format!("packets {}", text(&row["load"]));
+            let bar = (text(&row["policy"]), values);
+            let same = |figure: &&mut Figure| figure.title == title && figure.unit == unit;
+            match all.iter_mut().find(same).map(|figure| &mut figure.drawing) {
+                Some(Drawing::Bars(bars)) => bars.push(bar),
+                _ => all.push(Figure {
+                    title,
+                    unit: unit.to_owned(),
+                    drawing: Drawing::Bars(vec![bar]),
+                }),
+            }
+        }
+    }
+    all
+}

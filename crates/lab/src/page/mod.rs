@@ -1,0 +1,50 @@
+//! `adit-lab report`: results as one page of HTML that needs nothing else.
+//!
+//! Stages: read the results files → figures (`figures`) → drawings (`plot`) → page (`html`). The same
+//! files always give the same bytes.
+
+mod figures;
+mod html;
+mod plot;
+
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::output;
+use figures::Run;
+
+/// Makes one page of results: drawings, the values behind them, the machine, goals and misses.
+///
+/// The page is one file of HTML that loads nothing, runs no script, follows the reader's light or dark
+/// colour scheme and can be read on a telephone. Below each figure are its raw values.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReportArgs {
+    /// Files that `compare`, `gateway`, `hostile`, `scale` or `reproduce` wrote with `--json=FILE`.
+    #[arg(required = true, value_name = "RESULTS.json")]
+    results: Vec<PathBuf>,
+    /// Where the page goes.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+/// Makes the page and prints where it is.
+pub(crate) fn run(args: &ReportArgs) -> Result<(), Box<dyn Error>> {
+    let mut runs = Vec::new();
+    for path in &args.results {
+        let read = || -> Result<Run, Box<dyn Error>> {
+            let text = fs::read_to_string(path)?;
+            let name = path.file_name().unwrap_or(path.as_os_str());
+            Ok(Run::read(&name.to_string_lossy(), &text)?)
+        };
+        runs.push(read().map_err(|why| format!("{}: {why}", path.display()))?);
+    }
+    let page = html::page(&runs)?;
+    fs::write(&args.output, page).map_err(|why| format!("{}: {why}", args.output.display()))?;
+    Ok(output::print(&format!("{}\n", args.output.display()))?)
+}

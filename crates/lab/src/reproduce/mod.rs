@@ -1,0 +1,252 @@
+//! `adit-lab reproduce`: the tables of the published measurements that Adit comes from, made again.
+//!
+//! - `tailscale`: what each idea of Tailscale's two articles is worth, by turning it off in Adit;
+//! - `proxies`: WireGuard beside TLS (`tls` starts the proxies, `http` makes the requests);
+//! - `inline`: the engine by policy, from `adit-lab scale`.
+//!
+//! Stages: find what a source compares → alternating rounds → published beside here → goals, JSON.
+
+mod http;
+mod inline;
+mod pfsense;
+mod proxies;
+mod results;
+mod tailscale;
+mod tls;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::goals::{self, GoalResult};
+use crate::implementation::{Entry, Implementation};
+use crate::output::Json;
+use crate::report::Machine;
+use crate::sandbox::Failure;
+use crate::{install, tools};
+use results::{Results, SourceResults};
+
+/// Makes the tables of the published measurements again, with their figures beside those of here.
+///
+/// Builds two hosts in network namespaces joined by a veth link, and measures what the source
+/// compared in alternating rounds: medians, least and greatest values.
+///
+/// tailscale-2022 and tailscale-2023: one TCP stream through Adit itself, with one idea of the
+/// articles after the other turned on: offloads of the TUN, sendmmsg and recvmmsg, UDP GSO and GRO,
+/// checksums in vectors, encryption across packets, GSO packets that fit one send. wireguard-go,
+/// Tailscale's fork, the kernel's module where it is, and the link without a tunnel stand beside it.
+/// Adit is built once more for this, with switches that a build for users does not have.
+///
+/// userspace-vs-kernel: WireGuard beside TLS 1.3 through a pair of proxies, stunnel and HAProxy, with
+/// AES-GCM and ChaCha20-Poly1305: TCP, the CPU time of the whole machine, and the latency of HTTP.
+///
+/// inline: the engine over devices in memory, by policy, as `adit-lab scale` measures it.
+///
+/// pfsense: UDP by packet size, and four tunnels between two hosts.
+///
+/// `scripts/lab-tools` installs what these need besides root, iperf3, ping, ip and wg. What is not
+/// there is left out by name. Leaves nothing behind.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReproduceArgs {
+    /// Whose tables to make again.
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<Source>,
+    /// How many rounds.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Seconds that each load counts, after one that does not.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: u32,
+    /// TCP's congestion controls, of the two Tailscale articles.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "cubic,bbr",
+        value_name = "NAME"
+    )]
+    congestion: Vec<String>,
+    /// Measure only these, by their names in the tables.
+    #[arg(long, value_delimiter = ',', value_name = "SUBJECT")]
+    subjects: Vec<String>,
+    /// The Adit to measure instead of building the one in the repository. The Tailscale articles need
+    /// one that was built with `RUSTFLAGS="--cfg adit_lab_steps"`.
+    #[arg(long, value_name = "PATH")]
+    adit: Option<PathBuf>,
+    /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
+    /// error).
+    ///
+    /// One object with `schema` (1), `command`, `started`, `seconds`, `stopped`, `machine`, `tools`,
+    /// `settings`, `sources` and `goals`. Each source has its `subjects`; its `measures`, each with
+    /// the values of every round, `median`, `min`, `max` and `spread` of each subject; `published`,
+    /// the figures of the source, each with the measure and the subject that stand for it here and
+    /// why they differ; `left_out`, what is not there and why; `goals` and `notes`. Each of the
+    /// `goals` has `name`, `value`, `goal` and `met`. Fields are only ever added under the same schema
+    /// number.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+/// A published measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Source {
+    /// "Userspace isn't slow, some kernel interfaces are!" (2022).
+    #[value(name = "tailscale-2022")]
+    Tailscale2022,
+    /// "Surpassing 10Gb/s over Tailscale" (2023).
+    #[value(name = "tailscale-2023")]
+    Tailscale2023,
+    /// "User space vs kernel": WireGuard beside TLS.
+    UserspaceVsKernel,
+    /// "WireGuard Inline": cores and policies.
+    Inline,
+    /// "WireGuard in pfSense 2.5 Performance" (2021).
+    Pfsense,
+    /// All of these, one after the other.
+    All,
+}
+
+impl Source {
+    const EACH: [Self; 5] = [
+        Self::Tailscale2022,
+        Self::Tailscale2023,
+        Self::UserspaceVsKernel,
+        Self::Inline,
+        Self::Pfsense,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tailscale2022 => "tailscale-2022",
+            Self::Tailscale2023 => "tailscale-2023",
+            Self::UserspaceVsKernel => "userspace-vs-kernel",
+            Self::Inline => "inline",
+            Self::Pfsense => "pfsense",
+            Self::All => "all",
+        }
+    }
+
+    fn measure(self, args: &ReproduceArgs, results: &mut Results) -> Result<(), Failure> {
+        match self {
+            Self::Tailscale2022 => tailscale::measure(&tailscale::FIRST, args, results),
+            Self::Tailscale2023 => tailscale::measure(&tailscale::SECOND, args, results),
+            Self::UserspaceVsKernel => proxies::measure(args, results),
+            Self::Inline => inline::measure(args, results),
+            Self::Pfsense => pfsense::measure(args, results),
+            Self::All => Ok(()),
+        }
+    }
+}
+
+impl ReproduceArgs {
+    /// Each source once, in the order in which they were published.
+    fn each(&self) -> Vec<Source> {
+        let asked =
+            |source: &Source| self.sources.contains(source) || self.sources.contains(&Source::All);
+        Source::EACH.into_iter().filter(asked).collect()
+    }
+
+    /// Whether a subject is to be measured.
+    fn wants(&self, name: &str) -> bool {
+        self.subjects.is_empty() || self.subjects.iter().any(|subject| subject == name)
+    }
+
+    /// An implementation that is wanted and there; left out by name if it is not there.
+    fn find(&self, who: Implementation, results: &mut Results) -> Option<Entry> {
+        if !self.wants(who.name()) {
+            return None;
+        }
+        match install::find(who, self.adit.as_deref()) {
+            Ok(entry) => Some(entry),
+            Err(why) => {
+                results.leave_out(who.name(), &why.to_string());
+                None
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    command: &'static str,
+    /// Seconds since 1970.
+    started: u64,
+    seconds: f64,
+    stopped: Option<&'a str>,
+    machine: &'a Machine,
+    tools: Vec<(String, String)>,
+    settings: Settings<'a>,
+    sources: &'a [SourceResults],
+    goals: Vec<GoalResult>,
+}
+
+#[derive(Serialize)]
+struct Settings<'a> {
+    rounds: u32,
+    seconds: u32,
+    congestion: &'a [String],
+}
+
+/// Makes the tables.
+pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
+    tools::require(&tools::LOAD)?;
+    let json = Json::open(args.json.as_deref())?;
+    let started = SystemTime::now().duration_since(UNIX_EPOCH);
+    let clock = Instant::now();
+    let mut machine = Machine::here();
+    let (mut sources, mut stopped) = (Vec::new(), None);
+    for source in args.each() {
+        eprintln!("{}", source.name());
+        let mut results = Results::new(source.name(), args.rounds);
+        let done = source.measure(args, &mut results);
+        sources.push(results.finish());
+        if let Err(why) = done {
+            eprintln!("stopped: {why}");
+            stopped = Some(why.to_string());
+            break;
+        }
+    }
+    machine.finish();
+    let goals: Vec<GoalResult> = sources.iter().flat_map(|of| of.goals.clone()).collect();
+    let tables = tables(&sources, &goals, stopped.as_deref());
+    let document = Document {
+        schema: 1,
+        command: "reproduce",
+        started: started.map_or(0, |since| since.as_secs()),
+        seconds: clock.elapsed().as_secs_f64(),
+        stopped: stopped.as_deref(),
+        machine: &machine,
+        tools: tools::versions(),
+        settings: Settings {
+            rounds: args.rounds,
+            seconds: args.seconds,
+            congestion: &args.congestion,
+        },
+        sources: &sources,
+        goals,
+    };
+    json.publish(&tables, || Ok(serde_json::to_string_pretty(&document)?))?;
+    let failed: usize = sources.iter().map(SourceResults::failures).sum();
+    match (stopped, failed) {
+        (Some(_), _) => Err("the run is incomplete".into()),
+        (None, 0) => Ok(()),
+        (None, count) => Err(format!("what failed is listed above ({count})").into()),
+    }
+}
+
+fn tables(sources: &[SourceResults], goals: &[GoalResult], stopped: Option<&str>) -> String {
+    let mut text: String = sources.iter().map(SourceResults::table).collect();
+    if !goals.is_empty() {
+        text += "\ngoals\n";
+        text += &goals::table(goals);
+    }
+    if let Some(why) = stopped {
+        text += &format!("\nINCOMPLETE: {why}\n");
+    }
+    text
+}

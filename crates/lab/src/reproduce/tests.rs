@@ -1,0 +1,124 @@
+use clap::Parser as _;
+
+use super::results::{Measure, Published, Results, Subject};
+use super::*;
+use crate::goals::Limit;
+use crate::metric::Better;
+
+#[derive(clap::Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: ReproduceArgs,
+}
+
+fn args(words: &[&str]) -> ReproduceArgs {
+    Cli::parse_from([&["x"], words].concat()).args
+}
+
+/// Two subjects, one measure, two rounds.
+fn measured() -> Results {
+    let mut results = Results::new("tailscale-2022", 2);
+    for name in ["plain", "direct"] {
+        results.subjects.push(Subject {
+            name: name.to_owned(),
+            what: String::new(),
+        });
+    }
+    results.measures.push(Measure {
+        id: "tcp-1420".to_owned(),
+        title: "one stream".to_owned(),
+        unit: "Gb/s",
+        better: Better::Higher,
+        places: 2,
+        curve: None,
+    });
+    for (subject, published) in [("plain", 2.42), ("kernel", 2.66)] {
+        results.published.push(Published {
+            what: "of then",
+            value: published,
+            unit: "Gb/s",
+            measure: "tcp-1420",
+            subject,
+            over: None,
+            differs: "a veth link",
+        });
+    }
+    let mut round = 0;
+    results
+        .measure_rounds(std::time::Duration::from_secs(1), |name, values| {
+            round += 1;
+            let value = if name == "plain" { 1.0 } else { 8.0 };
+            values.push(("tcp-1420".to_owned(), value * f64::from(round)));
+            match round {
+                4 => Err("the daemon ended".into()),
+                _ => Ok(()),
+            }
+        })
+        .unwrap();
+    results
+}
+
+#[test]
+fn all_means_each_source_once() {
+    assert_eq!(args(&["all", "inline"]).each(), Source::EACH);
+    let two = args(&["userspace-vs-kernel", "tailscale-2022"]).each();
+    assert_eq!(two, [Source::Tailscale2022, Source::UserspaceVsKernel]);
+}
+
+#[test]
+fn rounds_alternate_and_a_failure_is_noted() {
+    let results = measured().finish();
+    assert_eq!(results.failures(), 1);
+    let json = serde_json::to_value(&results).unwrap();
+    let plain = &json["measures"][0]["subjects"]["plain"];
+    // First in the first round, last in the second.
+    assert_eq!(
+        plain["rounds"],
+        serde_json::json!([
+            {"round": 1, "value": 1.0},
+            {"round": 2, "value": 4.0},
+        ])
+    );
+    assert_eq!(plain["median"], 2.5);
+    assert_eq!(json["notes"][0]["text"], "the daemon ended");
+}
+
+#[test]
+fn published_figures_stand_beside_those_of_here() {
+    let mut results = measured();
+    results.published.push(Published {
+        what: "a ratio",
+        over: Some("plain"),
+        subject: "direct",
+        ..results.published[0].clone()
+    });
+    let table = results.finish().table();
+    let ratio = table.lines().find(|line| line.contains("a ratio")).unwrap();
+    assert!(ratio.contains("8.00 ×"), "{ratio}");
+    let here = table
+        .lines()
+        .find(|line| line.contains("2.42 Gb/s"))
+        .unwrap();
+    assert!(
+        here.contains("2.50 ±60%") && here.contains("a veth link"),
+        "{here}"
+    );
+    let missing = table
+        .lines()
+        .find(|line| line.contains("2.66 Gb/s"))
+        .unwrap();
+    assert!(
+        missing.contains('–'),
+        "what is not measured has no value: {missing}"
+    );
+}
+
+#[test]
+fn a_goal_without_values_is_missed_and_one_not_asked_for_is_left_out() {
+    let mut results = measured();
+    results.judge("tcp-1420", "direct", "plain", Limit::AtLeast(2.0));
+    results.judge("tcp-8920", "direct", "plain", Limit::AtLeast(2.0));
+    results.judge("tcp-1420", "adit", "plain", Limit::AtLeast(2.0));
+    let met: Vec<(Option<f64>, bool)> = results.goals.iter().map(|of| (of.value, of.met)).collect();
+    assert_eq!(met, [(Some(8.0), true), (None, false)]);
+}

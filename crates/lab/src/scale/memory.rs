@@ -1,0 +1,390 @@
+//! The engine over devices in memory: how it scales by itself, without the kernel.
+//!
+//! ```text
+//!   endless TUN → gateway → (counted)          outbound
+//!   recorded datagrams → gateway → (counted)   inbound: the leaves sealed them before
+//!   leaf 0, leaf 1 … ⇄ gateway                 handshakes, by a network in memory
+//! ```
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use adit_engine::{Engine, Interface, MemPlatform, ThreadSettings};
+use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
+use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_offload::{GSO_TCPV4, NEEDS_CSUM, VNET_HDR_LEN, VnetHdr};
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use adit_testbed::{interrupt, proc};
+
+use crate::sandbox::Failure;
+
+/// Payload of a TCP segment in a tunnel of the usual MTU.
+const MSS: usize = 1368;
+/// The first type of a data message.
+const DATA: u8 = 4;
+/// What is sent until the threads have settled.
+const WARM_UP: Duration = Duration::from_millis(300);
+const MEASURED: Duration = Duration::from_secs(1);
+/// Bytes of datagrams in a receive batch, as from a socket.
+const BATCH: usize = 256 << 10;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Where packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Outbound,
+    Inbound,
+}
+
+/// What came through.
+pub(super) struct Rate {
+    pub(super) gbps: f64,
+    /// Seconds of CPU time for each GB.
+    pub(super) cpu: f64,
+}
+
+/// What a TUN reads and what becomes of what is written to it.
+#[derive(Default)]
+struct Ends {
+    /// Frames that are read without end while `reads`.
+    frames: Vec<Vec<u8>>,
+    reads: AtomicBool,
+    next: AtomicUsize,
+    /// Bytes that were written to the TUN.
+    written: AtomicU64,
+    /// Data messages are not sent but counted, and kept while `records`.
+    counts: AtomicBool,
+    sent: AtomicU64,
+    records: AtomicBool,
+    recorded: Mutex<Vec<Train>>,
+    /// What is received while `replays`.
+    replays: AtomicBool,
+    replayed: Mutex<VecDeque<Train>>,
+}
+
+/// A message of data.
+struct Train {
+    stride: usize,
+    bytes: Box<[u8]>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Tun(MemTun, Arc<Ends>);
+
+impl TunQueue for Tun {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        if !self.1.reads.load(Ordering::Relaxed) {
+            return self.0.read(buf);
+        }
+        let next = self.1.next.fetch_add(1, Ordering::Relaxed);
+        let frame = &self.1.frames[next % self.1.frames.len()];
+        buf[..frame.len()].copy_from_slice(frame);
+        Ok(frame.len())
+    }
+
+    fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
+        let bytes: usize = frame.iter().map(|piece| piece.len()).sum();
+        self.1.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+struct Udp(MemUdp, Arc<Ends>);
+
+impl UdpSocket for Udp {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        let is_data = |train: &Transmit<'_>| train.bytes.first() == Some(&DATA);
+        if !self.1.counts.load(Ordering::Relaxed) || !trains.iter().all(is_data) {
+            return self.0.send(trains, report);
+        }
+        let bytes: usize = trains.iter().map(|train| train.bytes.len()).sum();
+        self.1.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        if self.1.records.load(Ordering::Relaxed) {
+            let copies = trains.iter().map(|train| Train {
+                stride: train.stride,
+                bytes: train.bytes.into(),
+            });
+            lock(&self.1.recorded).extend(copies);
+        }
+        report.lost.clear();
+        report.resume_at = 0;
+        trains.len()
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        if !self.1.replays.load(Ordering::Relaxed) {
+            return self.0.recv(batch);
+        }
+        batch.clear();
+        let mut left = lock(&self.1.replayed);
+        let mut bytes = 0;
+        while bytes < BATCH
+            && let Some(train) = left.pop_front()
+            && batch.push(address(1).into(), 0, train.stride, &train.bytes)
+        {
+            bytes += train.bytes.len();
+        }
+        if bytes == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if !left.is_empty() {
+            batch.leave_more();
+        }
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+/// The gateway is number 0, the leaves follow.
+fn address(host: u8) -> SocketAddr {
+    (Ipv4Addr::new(192, 0, 2, 1 + host), 51_820).into()
+}
+
+fn inner(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, 1 + host)
+}
+
+fn secret(host: u8) -> Secret {
+    Secret::new(&[1 + host; 32])
+}
+
+fn public(host: u8) -> PublicKey {
+    secret(host).public_key()
+}
+
+/// One interface.
+struct Side {
+    // First: it uses the others.
+    _interface: Interface,
+    ends: Arc<Ends>,
+    tun: TunEnd,
+}
+
+type Threads = Engine<Tun, MemPlatform<Udp>>;
+
+impl Side {
+    fn new(
+        engine: &Threads,
+        network: &Network,
+        host: u8,
+        peers: &[u8],
+        segments: usize,
+    ) -> Result<Self, Failure> {
+        let ends = Arc::new(Ends {
+            frames: peers
+                .iter()
+                .map(|peer| frame(host, *peer, segments))
+                .collect(),
+            ..Ends::default()
+        });
+        let (tun, end) = mem::tun()?;
+        let of_socket = Arc::clone(&ends);
+        let platform = MemPlatform::new(network, address(host))?
+            .with_tun(end.clone())
+            .with_sockets(move |socket| Udp(socket, Arc::clone(&of_socket)));
+        let interface = engine.add(Tun(tun, Arc::clone(&ends)), platform, Offloads::ALL)?;
+        let sections = peers.iter().map(|peer| {
+            let block = Cidr::new(inner(*peer).into(), 32).ok_or("a wrong prefix")?;
+            Ok(PeerChange {
+                endpoint: Some(address(*peer)),
+                allowed_ips: vec![AllowedIpChange::Add(block)],
+                ..PeerChange::new(public(*peer))
+            })
+        });
+        interface.set(DeviceChange {
+            private_key: Some(secret(host)),
+            peers: sections.collect::<Result<Vec<_>, Failure>>()?,
+            ..DeviceChange::default()
+        })?;
+        Ok(Self {
+            _interface: interface,
+            ends,
+            tun: end,
+        })
+    }
+
+    /// Its TUN becomes readable, and stays so while it reads without end.
+    fn kick(&self) {
+        self.tun.inject(self.ends.frames[0].clone());
+    }
+}
+
+/// A TCP GSO packet of so many full segments.
+fn frame(from: u8, to: u8, segments: usize) -> Vec<u8> {
+    let vnet = VnetHdr {
+        flags: NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: 40,
+        gso_size: u16::try_from(MSS).unwrap_or(u16::MAX),
+        csum_start: 20,
+        csum_offset: 16,
+        ..VnetHdr::default()
+    };
+    let len = u16::try_from(40 + segments * MSS).unwrap_or(u16::MAX);
+    let mut frame = vnet.write().to_vec();
+    frame.extend([0x45, 0]);
+    frame.extend(len.to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
+    frame.extend(inner(from).octets());
+    frame.extend(inner(to).octets());
+    frame.extend([0, 9, 0, 9]);
+    frame.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+    frame.resize(VNET_HDR_LEN + usize::from(len), 0x5a);
+    frame
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), Failure> {
+    let begun = Instant::now();
+    while !is_so() {
+        if begun.elapsed() > LIMIT {
+            return Err(format!("{what} after {} s", LIMIT.as_secs()).into());
+        }
+        interrupt::check()?;
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
+}
+
+/// A gateway and so many leaves.
+struct Hosts {
+    gateway: Side,
+    leaves: Vec<Side>,
+    network: Network,
+}
+
+impl Hosts {
+    fn new(settings: &ThreadSettings, leaves: u8) -> Result<Self, Failure> {
+        let network = Network::new();
+        // With many peers each has a part of a GSO packet's worth.
+        let segments = if leaves == 1 { 45 } else { 16 };
+        let numbers: Vec<u8> = (1..=leaves).collect();
+        let gateway = Side::new(&Threads::with(settings)?, &network, 0, &numbers, segments)?;
+        let engine = Threads::start(1)?;
+        let leaves = numbers
+            .iter()
+            .map(|leaf| Side::new(&engine, &network, *leaf, &[0], segments));
+        let leaves = leaves.collect::<Result<Vec<_>, _>>()?;
+        let hosts = Self {
+            gateway,
+            leaves,
+            network,
+        };
+        for (leaf, frame) in hosts.leaves.iter().zip(&hosts.gateway.ends.frames) {
+            hosts.gateway.tun.inject(frame.clone());
+            let written = || leaf.ends.written.load(Ordering::Relaxed) > 0;
+            wait_until("a peer has no session", written)?;
+        }
+        Ok(hosts)
+    }
+
+    fn outbound(&self) -> Result<Rate, Failure> {
+        let ends = &self.gateway.ends;
+        ends.counts.store(true, Ordering::Relaxed);
+        ends.reads.store(true, Ordering::Relaxed);
+        self.gateway.kick();
+        std::thread::sleep(WARM_UP);
+        let (cpu, begun) = (cpu()?, Instant::now());
+        let sent = ends.sent.load(Ordering::Relaxed);
+        std::thread::sleep(MEASURED);
+        let sent = ends.sent.load(Ordering::Relaxed) - sent;
+        let rate = rate(sent, begun, cpu);
+        ends.reads.store(false, Ordering::Relaxed);
+        rate
+    }
+
+    fn inbound(&self, bytes: usize) -> Result<Rate, Failure> {
+        // 1. The leaves seal what is to be received.
+        let each = bytes / self.leaves.len();
+        let mut recorded = Vec::new();
+        for leaf in &self.leaves {
+            let ends = &leaf.ends;
+            ends.counts.store(true, Ordering::Relaxed);
+            ends.records.store(true, Ordering::Relaxed);
+            ends.reads.store(true, Ordering::Relaxed);
+            leaf.kick();
+            let enough = || ends.sent.load(Ordering::Relaxed) >= each as u64;
+            wait_until("too little was sealed", enough)?;
+            ends.reads.store(false, Ordering::Relaxed);
+            ends.records.store(false, Ordering::Relaxed);
+            recorded.push(VecDeque::from(std::mem::take(&mut *lock(&ends.recorded))));
+        }
+        let mut trains = VecDeque::new();
+        while recorded.iter().any(|left| !left.is_empty()) {
+            trains.extend(recorded.iter_mut().filter_map(VecDeque::pop_front));
+        }
+        // 2. The gateway's socket becomes readable.
+        let ends = &self.gateway.ends;
+        *lock(&ends.replayed) = trains;
+        let bytes: usize = lock(&ends.replayed)
+            .iter()
+            .map(|train| train.bytes.len())
+            .sum();
+        let (cpu, begun) = (cpu()?, Instant::now());
+        ends.replays.store(true, Ordering::Relaxed);
+        let kick = self.network.bind(address(250), false)?;
+        let train = Transmit {
+            to: address(0).into(),
+            ecn: 0,
+            stride: 1,
+            bytes: &[0],
+        };
+        kick.send(&[train], &mut SendReport::default());
+        // 3. Less than this is left in batches when the last is taken.
+        wait_until("not all was received", || lock(&ends.replayed).is_empty())?;
+        let rate = rate(bytes as u64, begun, cpu);
+        ends.replays.store(false, Ordering::Relaxed);
+        let written = ends.written.load(Ordering::Relaxed);
+        if written < bytes as u64 * 8 / 10 {
+            return Err(format!("of {bytes} bytes only {written} were written to the TUN").into());
+        }
+        rate
+    }
+}
+
+fn cpu() -> Result<Duration, Failure> {
+    Ok(proc::cpu_time(std::process::id())?)
+}
+
+fn rate(bytes: u64, begun: Instant, before: Duration) -> Result<Rate, Failure> {
+    let seconds = begun.elapsed().as_secs_f64();
+    let spent = cpu()?.saturating_sub(before).as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "less than 2^52 bytes")]
+    let bytes = bytes as f64;
+    if bytes == 0.0 {
+        return Err("nothing came through".into());
+    }
+    Ok(Rate {
+        gbps: bytes * 8.0 / seconds / 1e9,
+        cpu: spent / (bytes / 1e9),
+    })
+}
+
+/// What the engine moves with these threads, to or from so many peers: for a second, or so many
+/// bytes of what is received.
+pub(super) fn measure(
+    settings: &ThreadSettings,
+    peers: u8,
+    way: Way,
+    received: usize,
+) -> Result<Rate, Failure> {
+    let hosts = Hosts::new(settings, peers)?;
+    match way {
+        Way::Outbound => hosts.outbound(),
+        Way::Inbound => hosts.inbound(received),
+    }
+}
