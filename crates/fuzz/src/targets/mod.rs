@@ -1,0 +1,20 @@
+//! The targets.
+
+pub(crate) mod aead;
+pub(crate) mod allowed_ips;
+pub(crate) mod answers;
+pub(crate) mod cmsg;
+pub(crate) mod config;
+pub(crate) mod configure;
+pub(crate) mod datagrams;
+pub(crate) mod devices;
+pub(crate) mod hand_over;
+pub(crate) mod merge;
+pub(crate) mod netlink;
+pub(crate) mod plaintext;
+pub(crate) mod replay;
+pub(crate) mod segment;
+pub(crate) mod status;
+pub(crate) mod uapi;
+
+mod naive;
