@@ -3,12 +3,54 @@
 # More tests at once than cores: many of them wait, for timers of the protocol or for an emulated machine.
 TEST_THREADS ?= 6
 
-.PHONY: build test unit loom e2e setup peers guest lint ci
+.PHONY: build install uninstall deb static test unit loom e2e setup peers guest root lint sbom ci
+
+# Where `make install` puts things. A package has PREFIX=/usr and a DESTDIR.
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+MANDIR ?= $(PREFIX)/share/man
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+DOCDIR ?= $(PREFIX)/share/doc/adit
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
+# The program to install, the one that writes its pages and completions (another machine's cannot run here), and the
+# tool that removes debugging information.
+ADIT ?= target/release/adit
+RUN_ADIT ?= $(ADIT)
+STRIP ?= strip
 
 build:
 	cargo build --release --locked
 
-test: setup peers guest loom
+# As root, who need not have a Rust toolchain, after `make build`.
+install:
+	@test -x $(ADIT) || { echo "$(ADIT) is missing: run 'make build' first" >&2; exit 1; }
+	install -d $(addprefix $(DESTDIR),$(BINDIR) $(MANDIR)/man8 $(UNITDIR) $(DOCDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
+	install -m 755 $(ADIT) $(DESTDIR)$(BINDIR)/adit
+	$(STRIP) $(DESTDIR)$(BINDIR)/adit
+	$(RUN_ADIT) man --dir $(DESTDIR)$(MANDIR)/man8
+	$(RUN_ADIT) completions bash > $(DESTDIR)$(BASHDIR)/adit
+	$(RUN_ADIT) completions zsh > $(DESTDIR)$(ZSHDIR)/_adit
+	$(RUN_ADIT) completions fish > $(DESTDIR)$(FISHDIR)/adit.fish
+	install -m 644 packaging/adit@.service $(DESTDIR)$(UNITDIR)/
+	install -m 644 LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md SECURITY.md $(DESTDIR)$(DOCDIR)/
+
+# target/debian/adit_VERSION_ARCH.deb
+deb: build
+	scripts/deb
+
+# target/static/ARCH/adit
+static:
+	scripts/static
+
+# Leaves /etc/wireguard and running tunnels.
+uninstall:
+	rm -f $(addprefix $(DESTDIR),$(BINDIR)/adit $(BASHDIR)/adit $(ZSHDIR)/_adit $(FISHDIR)/adit.fish)
+	rm -f $(DESTDIR)$(MANDIR)/man8/adit.8 $(DESTDIR)$(MANDIR)/man8/adit-*.8 $(DESTDIR)$(UNITDIR)/adit@.service
+	rm -rf $(DESTDIR)$(DOCDIR)
+
+test: setup peers guest root loom
 	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --locked --no-fail-fast
 
 # Without the tests that need root, peers and a guest.
@@ -16,14 +58,14 @@ unit:
 	cargo test --workspace --exclude adit --locked
 	cargo test -p adit --bins --locked
 
-# What shards and the control thread tell each other, in every interleaving. Nothing else is built with this flag.
+# What shards and the control thread tell each other, and the gates of queues, in every interleaving. Nothing else is built with this flag.
 loom: export CARGO_PROFILE_RELEASE_LTO = off
 loom: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 16
 loom: export CARGO_PROFILE_RELEASE_DEBUG = false
 loom:
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p adit-proto --release --test loom --locked
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p adit-proto -p adit-engine --release --test loom --locked
 
-e2e: setup peers guest
+e2e: setup peers guest root
 	cargo test -p adit --test e2e --locked -- --test-threads $(TEST_THREADS)
 
 setup:
@@ -32,6 +74,10 @@ setup:
 # The other implementations, from the package registries.
 peers: setup
 	scripts/peers
+
+# A small Debian with systemd, to install the package in.
+root: setup
+	scripts/root
 
 # The kernel's own WireGuard in an emulated machine, and a newer kernel in another one.
 guest: setup
@@ -42,7 +88,14 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	scripts/budgets
+	cargo run --quiet --locked -p adit-supply -- check
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
+
+# What the program is made of, for a release.
+sbom:
+	@mkdir -p target
+	cargo run --quiet --locked -p adit-supply -- sbom > target/adit.cdx.json
+	@echo target/adit.cdx.json
 
 ci:
 	.ci/run
