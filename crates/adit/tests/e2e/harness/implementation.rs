@@ -92,17 +92,39 @@ impl Start {
 /// without those that look names up for them.
 pub fn processes(host: &Container) -> Vec<u32> {
     let program = Program::Adit.path();
-    std::fs::read_dir(host.path("/proc"))
+    let found: Vec<(u32, Option<u32>, Vec<u8>)> = std::fs::read_dir(host.path("/proc"))
         .expect("the host's /proc")
         .filter_map(|entry| {
             let entry = entry.ok()?;
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let exe = std::fs::read_link(entry.path().join("exe")).ok()?;
             let args = std::fs::read(entry.path().join("cmdline")).ok()?;
-            let is_resolver = args.split(|byte| *byte == 0).nth(1) == Some(b"--resolver");
-            (exe == program && !is_resolver).then_some(pid)
+            (exe == program).then(|| (pid, parent(&entry.path()), args))
         })
+        .collect();
+    // Until it has executed its program, one that looks names up looks like its parent.
+    let is_copy = |parent: &Option<u32>, args: &[u8]| {
+        let is_parent = |other: &&(u32, _, Vec<u8>)| Some(other.0) == *parent;
+        found
+            .iter()
+            .find(is_parent)
+            .is_some_and(|other| other.2 == args)
+    };
+    found
+        .iter()
+        .filter(|(_, parent, args)| {
+            let is_resolver = args.split(|byte| *byte == 0).nth(1) == Some(b"--resolver");
+            !is_resolver && !is_copy(parent, args)
+        })
+        .map(|(pid, ..)| *pid)
         .collect()
+}
+
+/// The number of the parent of the process with this directory below /proc.
+fn parent(process: &std::path::Path) -> Option<u32> {
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    line?.trim().parse().ok()
 }
 
 /// A running implementation. Its log is printed when the test that owns it panics.
