@@ -103,7 +103,7 @@ fn in_the_background_too_it_ends_on_sigterm() {
     let pids = processes(&host);
     assert_eq!(pids.len(), 1);
     host.sh(&format!("kill -TERM {}", pids[0]));
-    wait_for("the process ends", seconds(10), || gone(&host));
+    wait_for("the process ends", seconds(30), || gone(&host));
     assert!(!host.has_interface("wg0"));
     assert!(!host.path("/run/wireguard/wg0.sock").exists());
 }
@@ -130,10 +130,10 @@ fn a_verbose_log_tells_how_handshakes_go_and_another_does_not() {
         );
         let log = || host.sh(&format!("cat /run/log-{level}"));
         if level == "verbose" {
-            wait_for("the log tells", seconds(10), || log().contains(&said));
+            wait_for("the log tells", seconds(30), || log().contains(&said));
         }
         host.sh("ip link delete wg0");
-        wait_for("the process ends", seconds(10), || gone(&host));
+        wait_for("the process ends", seconds(30), || gone(&host));
         assert_eq!(log().contains(&said), level == "verbose", "{}", log());
         assert!(!log().contains(&*keys.private));
     }
@@ -169,7 +169,7 @@ fn a_log_that_nobody_can_take_any_more_ends_nothing() {
         assert_eq!(answer, "errno=22\n\n", "{to}: a refusal is logged");
         host.sh("wg show wg0");
         host.sh("ip link delete wg0");
-        wait_for("the process ends", seconds(10), || gone(&host));
+        wait_for("the process ends", seconds(30), || gone(&host));
     }
 }
 
@@ -406,7 +406,7 @@ fn a_killed_daemon_leaves_no_plaintext_path_and_recovers() {
     let config = tunnel.left.wg("showconf {}");
     tunnel.left.daemon.signal("KILL");
     tunnel.left.daemon.wait();
-    wait_for("the interface goes with it", seconds(5), || {
+    wait_for("the interface goes with it", seconds(30), || {
         !tunnel.left.host.has_interface("wg0")
     });
     tunnel.left.daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());

@@ -99,7 +99,7 @@ fn a_responder_answers_every_initiator_once() {
     }
     setconf(&net.left, "wg0", &config);
     net.left.sh("ip link set wg0 up");
-    wait_for("the responder listens on port 51820", seconds(10), || {
+    wait_for("the responder listens on port 51820", seconds(30), || {
         net.left.try_sh("grep -q :CA6C /proc/net/udp").ok()
     });
 

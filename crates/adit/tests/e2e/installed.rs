@@ -202,7 +202,7 @@ fn the_package_installs_reloads_reboots_upgrades_and_goes() {
     );
     let said = install(&systemd, "0.2.0");
     assert!(said.contains("systemctl restart 'adit@*'"), "{said}");
-    wait_for("both have the new program", seconds(10), || {
+    wait_for("both have the new program", seconds(30), || {
         let new = systemd.sh("stat -L -c %i $(command -v adit)");
         new != before.1 && program(&process) == new && program(&tunnel()) == new
     });

@@ -229,12 +229,12 @@ fn a_port_chosen_by_the_kernel_survives_down_and_up() {
         port.trim().parse::<u16>().expect("a port")
     };
     net.left.sh("ip link set wg0 up");
-    wait_for("a port is chosen", seconds(10), || port() != 0);
+    wait_for("a port is chosen", seconds(30), || port() != 0);
     let chosen = port();
     net.left.sh("ip link set wg0 down");
     assert_eq!(port(), chosen, "down");
     net.left.sh("ip link set wg0 up");
-    wait_for("it listens there again", seconds(10), || {
+    wait_for("it listens there again", seconds(30), || {
         !net.left
             .sh(&format!("ss -Huln sport = :{chosen}"))
             .is_empty()
@@ -315,7 +315,7 @@ fn open_descriptors_of_interface_and_socket_are_taken_over() {
         .stderr(Stdio::inherit());
     let child = command.spawn().expect("nsenter starts");
     let daemon = Daemon::adopt(&host, Program::Adit, "wg0", child);
-    wait_for("the socket that was passed answers", seconds(10), || {
+    wait_for("the socket that was passed answers", seconds(30), || {
         host.try_sh("timeout 2 wg show wg0").ok()
     });
     let link = host.sh("ip link show wg0");

@@ -156,7 +156,7 @@ fn survives_a_restart(other: Program) {
     tunnel.connect();
     tunnel.right.daemon.signal("KILL");
     tunnel.right.daemon.wait();
-    wait_for("the interface goes with it", seconds(5), || {
+    wait_for("the interface goes with it", seconds(30), || {
         !net.right.has_interface("wg0")
     });
     tunnel.right.daemon = Daemon::start(&net.right, other, "wg0", &Start::default());

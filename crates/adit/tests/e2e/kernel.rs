@@ -312,7 +312,7 @@ wg setconf wg{own} /tmp/conf; ip -n sleeper link set wg{own} up",
         "wg set wg0 peer {} persistent-keepalive 25",
         keys[1].public
     ));
-    wait_for("a session", seconds(10), || {
+    wait_for("a session", seconds(30), || {
         guest
             .sh("wg show wg0 latest-handshakes; wg show wg1 latest-handshakes")
             .matches("\t0\n")

@@ -45,7 +45,7 @@ fn a_killed_process_is_in_nobodys_way_and_its_peers_are_called() {
         let pause = kill_number * 7919 % 397;
         // What only roaming has told is in the file.
         let to_left = tunnel.right.endpoint();
-        wait_for("the endpoint is kept", seconds(10), || {
+        wait_for("the endpoint is kept", seconds(30), || {
             host.try_sh(&format!("grep -q ' {to_left}$' {peers}")).ok()
         });
         assert_eq!(host.sh(&format!("stat -c %a {peers}")).trim(), "600");

@@ -82,20 +82,20 @@ fn one_process_serves_several_interfaces() {
     net.left
         .sh("ip link delete wg1; rm /run/wireguard/wg3.sock");
     for name in ["wg1", "wg3"] {
-        wait_for("it ends", seconds(10), || !net.left.has_interface(name));
+        wait_for("it ends", seconds(30), || !net.left.has_interface(name));
         let socket = net.left.path(&format!("/run/wireguard/{name}.sock"));
-        wait_for("its socket goes", seconds(10), || !socket.exists());
+        wait_for("its socket goes", seconds(30), || !socket.exists());
     }
     ping_through(&net, 0);
     ping_through(&net, 2);
     // With the last one the process ends.
     net.left.sh("ip link delete wg0; ip link delete wg2");
-    wait_for("the process ends", seconds(10), || {
+    wait_for("the process ends", seconds(30), || {
         processes(&net.left).is_empty()
     });
     // A signal ends all.
     net.right.sh("pkill -TERM -x adit");
-    wait_for("the process ends", seconds(10), || {
+    wait_for("the process ends", seconds(30), || {
         processes(&net.right).is_empty()
     });
     for i in 0..4 {
@@ -121,7 +121,7 @@ fn an_interface_can_join_a_running_process() {
     for host in [&net.left, &net.right] {
         host.sh("ip link delete wg0");
         let socket = host.path("/run/wireguard/wg0.sock");
-        wait_for("its socket goes", seconds(10), || !socket.exists());
+        wait_for("its socket goes", seconds(30), || !socket.exists());
         host.sh(&format!("{} run --join wg2 wg0", subject()));
         assert_eq!(processes(host).len(), 1);
     }

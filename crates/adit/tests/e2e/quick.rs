@@ -155,7 +155,7 @@ fn goes_up_and_down(command: &str) {
             .ends_with("pre-down wg0\npost-down wg0\n")
     );
     left.sh("rm /run/hooks");
-    wait_for("nothing is left behind", seconds(5), || {
+    wait_for("nothing is left behind", seconds(30), || {
         state(left) == before
     });
     let output = left.try_sh(&format!("{command} down wg0"));
@@ -200,7 +200,7 @@ fn takes_the_default_route(command: &str) {
         "{rules}"
     );
     left.sh(&format!("{command} down wg0"));
-    wait_for("nothing is left behind", seconds(5), || {
+    wait_for("nothing is left behind", seconds(30), || {
         state(left) == before
     });
     ping(left, "10.2.0.100", 1);
@@ -861,7 +861,7 @@ fn a_process_that_hangs_is_told_of_and_taken_down() {
         state(left).matches(&name).count()
     };
     // With that of the new one that looks names up.
-    wait_for("the old process ends", seconds(10), || processes() == 2);
+    wait_for("the old process ends", seconds(30), || processes() == 2);
     ping(left, "172.31.0.1", 1);
     left.sh(&format!("{} down wg0; rm /run/post-down", adit()));
     comes_back(left, &before, "down");
@@ -1137,7 +1137,7 @@ fn table_off_and_a_table_number_are_respected() {
             .contains("172.31.0.0/16");
         assert_eq!(found, other, "Table = {table}");
         left.sh(&format!("{} down wg0", adit()));
-        wait_for("nothing is left behind", seconds(5), || {
+        wait_for("nothing is left behind", seconds(30), || {
             state(left) == before
         });
     }
@@ -1764,7 +1764,7 @@ fn the_demo_prints_its_numbers_and_leaves_nothing_behind() {
         );
     }
     assert!(json["aead"].is_string() && json["offloads"].is_object());
-    wait_for("nothing is left behind", seconds(5), || {
+    wait_for("nothing is left behind", seconds(30), || {
         state(&host) == before
     });
 
@@ -1773,7 +1773,7 @@ fn the_demo_prints_its_numbers_and_leaves_nothing_behind() {
         "timeout -s INT 2 {} demo > /dev/null 2>&1 || true",
         adit()
     ));
-    wait_for("nothing is left behind", seconds(10), || {
+    wait_for("nothing is left behind", seconds(30), || {
         state(&host) == before
     });
 
@@ -1789,7 +1789,7 @@ fn the_demo_prints_its_numbers_and_leaves_nothing_behind() {
         shown.contains("TCP") && !shown.contains("AEAD"),
         "it was under way: {shown}"
     );
-    wait_for("no socket is left behind", seconds(5), || {
+    wait_for("no socket is left behind", seconds(30), || {
         host.sh("ls -A /run/demo").is_empty()
     });
     host.sh("rmdir /run/demo");

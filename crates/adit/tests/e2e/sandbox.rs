@@ -45,7 +45,7 @@ fn every_thread_has_given_up_what_it_does_not_need() {
     let mut listener = net.left.command(&subject);
     let mut listener = listener.arg("events").spawn().expect("a listener");
     let has_listener = || threads(&dir).contains_key("adit-events");
-    wait_for("the thread for events runs", seconds(10), has_listener);
+    wait_for("the thread for events runs", seconds(30), has_listener);
     let threads = threads(&dir);
     for expected in [
         "adit",

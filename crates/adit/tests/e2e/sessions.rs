@@ -160,7 +160,7 @@ fn a_restarted_initiator_is_answered_in_the_session_it_knows() {
         let left = &mut tunnel.left;
         left.daemon.signal("KILL");
         left.daemon.wait();
-        wait_for("the interface goes with it", seconds(5), || {
+        wait_for("the interface goes with it", seconds(30), || {
             !net.left.has_interface("wg0")
         });
         left.daemon = Daemon::start(&net.left, Program::Adit, "wg0", &Start::default());
@@ -199,7 +199,7 @@ fn transfer_counters_count_exactly_the_datagrams_payload() {
 
     // Exact under bulk traffic too: both ends agree at rest.
     tcp(&left.host, &right.host, &right.v4, 16 * MIB);
-    wait_for("the counters of both sides agree", seconds(15), || {
+    wait_for("the counters of both sides agree", seconds(30), || {
         left.sent() == right.received() && left.received() == right.sent()
     });
 }
@@ -220,7 +220,7 @@ fn packets_from_outside_a_peers_allowed_ips_are_dropped() {
             .try_sh(&format!("ping -n -q -c 3 -i 0.1 -W 1 -I {source} {to}"));
     }
     ping(&left.host, &right.v4, 1);
-    wait_for("the datagrams arrived", seconds(5), || {
+    wait_for("the datagrams arrived", seconds(30), || {
         right.received() >= before + 7 * 128
     });
     let bytes = seen.bytes();
@@ -349,7 +349,7 @@ fn low_order_public_keys_emit_nothing() {
         "wg set wg0 peer {} persistent-keepalive 1 endpoint 10.0.0.2:51820",
         good.public
     ));
-    wait_for("a good key does send", seconds(10), || {
+    wait_for("a good key does send", seconds(30), || {
         !wire.datagrams().is_empty()
     });
     drop(daemon);
@@ -374,7 +374,7 @@ fn malformed_and_replayed_datagrams_change_nothing() {
             .take(300)
             .collect()
     };
-    wait_for("enough datagrams are captured", seconds(10), || {
+    wait_for("enough datagrams are captured", seconds(30), || {
         single().len() >= 50
     });
     let genuine = single();

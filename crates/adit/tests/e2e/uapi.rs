@@ -258,7 +258,7 @@ fn the_listening_port_that_was_not_asked_for_is_reported() {
         .host
         .sh_with_input("wg set wg0 private-key /dev/stdin", &Keys::new().private);
     device.host.sh("ip link set wg0 up");
-    wait_for("a port is chosen", seconds(5), || {
+    wait_for("a port is chosen", seconds(30), || {
         device.host.sh("wg show wg0 listen-port").trim() != "0"
     });
     // And may be set as if it had been asked for.
@@ -281,7 +281,7 @@ fn a_port_taken_at_start_is_bound_once_it_is_free() {
     let other = take().expect("it is free while the interface is down");
     host.sh("ip link set wg0 up");
     let set = || host.try_sh("wg set wg0 listen-port 5001").ok();
-    wait_for("it is refused", seconds(5), || !set());
+    wait_for("it is refused", seconds(30), || !set());
     // Settings that are independent of it can be set.
     host.sh(&format!("wg set wg0 peer {}", Keys::new().public));
     drop(other);
@@ -789,7 +789,7 @@ fn silent_clients_take_no_descriptors_from_others() {
     let path = |of: &str| host.path(&format!("/run/{of}/wg0.sock"));
     let connect = |of: &str| {
         let mut stream = None;
-        wait_for("a client connects", seconds(10), || {
+        wait_for("a client connects", seconds(30), || {
             stream = UnixStream::connect(path(of)).ok();
             stream.is_some()
         });

@@ -61,7 +61,7 @@ impl Hosts {
     fn upgrade(&self, side: usize) {
         let before = processes(self.host(side));
         self.host(side).sh(&format!("{} upgrade wg0", adit()));
-        wait_for("the old process ends", seconds(10), || {
+        wait_for("the old process ends", seconds(30), || {
             processes(self.host(side)).len() == 1
         });
         assert_ne!(processes(self.host(side)), before);
@@ -275,7 +275,7 @@ fn traffic_goes_on_while_processes_are_replaced() {
     for side in [0, 1] {
         assert_eq!(hosts.host(side).sh("cat /run/log"), "");
         hosts.host(side).sh("pkill -TERM -x adit");
-        wait_for("it ends", seconds(10), || {
+        wait_for("it ends", seconds(30), || {
             processes(hosts.host(side)).is_empty()
         });
         let left = hosts.host(side).sh("ls -A /run/adit /run/wireguard");
@@ -456,7 +456,7 @@ fn a_kill_in_between_leaves_one_process_or_none() {
             adit(),
             f64::from(millis) / 1000.0
         ));
-        wait_for("one process at most", seconds(10), || {
+        wait_for("one process at most", seconds(30), || {
             processes(left).len() == usize::from(left.has_interface("wg0"))
         });
         if !left.has_interface("wg0") {
@@ -494,7 +494,7 @@ fn a_tunnel_of_adit_up_can_be_upgraded_and_taken_down() {
     for _ in 0..3 {
         host.sh(&format!("{} upgrade", adit()));
     }
-    wait_for("the old processes end", seconds(10), || {
+    wait_for("the old processes end", seconds(30), || {
         processes(&host).len() == 1
     });
     assert_eq!(state(&host), up);
@@ -554,7 +554,7 @@ fn what_watches_over_a_tunnel_is_upgraded_with_it() {
 
     host.sh(&format!("cp {} /run/new; mv /run/new {program}", adit()));
     host.sh(&format!("{program} upgrade wg0"));
-    wait_for("both are replaced", seconds(10), || {
+    wait_for("both are replaced", seconds(30), || {
         let pids = daemon();
         !pids.contains('\n') && pids != first.0 && file(&supervisor) != first.1
     });
@@ -565,7 +565,7 @@ fn what_watches_over_a_tunnel_is_upgraded_with_it() {
     host.sh("wg show wg0 dump");
     // It has all duties of the one before.
     host.sh(&format!("kill -TERM {supervisor}"));
-    wait_for("all is as before", seconds(10), || links() == before);
+    wait_for("all is as before", seconds(30), || links() == before);
 }
 
 #[test]
@@ -585,7 +585,7 @@ fn all_interfaces_of_a_process_go_at_once() {
     }
     let before = host.sh("wg show all dump");
     host.sh("ip link delete wg1");
-    wait_for("it ends", seconds(10), || {
+    wait_for("it ends", seconds(30), || {
         !host.path("/run/wireguard/wg1.sock").exists()
     });
     for _ in 0..3 {
@@ -600,5 +600,5 @@ fn all_interfaces_of_a_process_go_at_once() {
     assert_eq!(kept(&host.sh("wg show all dump")), kept(&before));
     host.sh(&format!("{} run --join wg0 wg1", adit()));
     host.sh("ip link delete wg0; ip link delete wg1; ip link delete wg2");
-    wait_for("it ends", seconds(10), || processes(&host).is_empty());
+    wait_for("it ends", seconds(30), || processes(&host).is_empty());
 }

@@ -125,7 +125,7 @@ fn names_of_the_file_are_names_of_peers_until_sync_changes_them() {
         alice.public
     );
     host.try_sh("ping -n -q -c 1 -W 1 10.9.0.2");
-    wait_for("the log names the peer", seconds(10), || {
+    wait_for("the log names the peer", seconds(30), || {
         host.sh("cat /run/log").contains("(alice): ")
     });
 
@@ -175,7 +175,7 @@ fn a_peer_tells_of_attempts_and_of_the_last_failure() {
     let peer = |side: &Side| side.status()["peers"][0].clone();
     assert_eq!(peer(left)["state"], "unknown");
     tunnel.connect();
-    wait_for("both know that the other is there", seconds(5), || {
+    wait_for("both know that the other is there", seconds(30), || {
         peer(left)["state"] == "up" && peer(right)["state"] == "up"
     });
     assert!(peer(left)["handshake_microseconds"].as_u64() > Some(0));
@@ -189,7 +189,7 @@ fn a_peer_tells_of_attempts_and_of_the_last_failure() {
     );
     left.host
         .try_sh(&format!("ping -n -q -c 1 -W 1 {}", right.v4));
-    wait_for("the reason is known", seconds(10), || {
+    wait_for("the reason is known", seconds(30), || {
         peer(left)["last_failure"]["reason"] == "not_authentic"
     });
     let shown = left.host.sh(&adit("show wg0"));

@@ -52,7 +52,7 @@ impl Capture {
             file,
         };
         // The file's header is written when the socket is open.
-        wait_for("tcpdump captures", seconds(10), || {
+        wait_for("tcpdump captures", seconds(30), || {
             std::fs::metadata(capture.host.path(&capture.file)).is_ok_and(|m| m.len() >= 24)
         });
         capture

@@ -69,7 +69,7 @@ fn bind(ip: IpAddr) -> TcpListener {
                 listener.set_nonblocking(true).expect("O_NONBLOCK");
                 return listener;
             }
-            Err(error) if start.elapsed() > Duration::from_secs(5) => {
+            Err(error) if start.elapsed() > STALL => {
                 panic!("listening on {ip}: {error}")
             }
             Err(_) => std::thread::sleep(Duration::from_millis(50)),

@@ -213,7 +213,7 @@ impl WgTunnel {
     #[track_caller]
     pub fn connect(&self) {
         ping(&self.left.host, &self.right.v4, 1);
-        wait_for("the left side has a handshake", seconds(10), || {
+        wait_for("the left side has a handshake", seconds(30), || {
             self.left.latest_handshake() > 0
         });
     }
