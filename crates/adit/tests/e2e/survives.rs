@@ -225,24 +225,6 @@ fn holdings(side: &Side) -> [usize; 3] {
     ]
 }
 
-/// Tells what the hosts know of connections and interfaces if the test fails.
-struct Witness<'a>(&'a WgTunnel);
-
-impl Drop for Witness<'_> {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            return;
-        }
-        for Side { host, .. } in [&self.0.left, &self.0.right] {
-            let adit = env!("CARGO_BIN_EXE_adit");
-            let script =
-                format!("ss -tinmo; ip -s link show wg0; ip -6 route; {adit} show wg0 --json");
-            let told = host.try_sh(&script);
-            println!("--- {}:\n{}", host.name(), told.stdout);
-        }
-    }
-}
-
 #[test]
 fn connections_survive_whatever_happens_around_them() {
     let number = |name| {
@@ -272,7 +254,6 @@ fn connections_survive_whatever_happens_around_them() {
     let there = Flow::start(&left.host, &right.host, &right.v4);
     let back = Flow::start(&right.host, &left.host, &left.v6);
     let ticks = UdpTicker::start(&left.host, &right.host, &right.v6, Duration::from_millis(5));
-    let _witness = Witness(&tunnel);
     let carry_on = || {
         there.advances(1 << 18);
         back.advances(1 << 18);

@@ -264,12 +264,29 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// For a test that fails: what the host knows of connections, counters and the interface.
+    fn tell_what_is_known(&self) {
+        let name = &self.interface;
+        let script = format!(
+            "ss -tinmo; nstat -as; ip -s link show {name}; ip -6 route; {} show {name} --json",
+            Program::Adit.path().display()
+        );
+        let told = self.host.try_sh(&format!("timeout 5 sh -c '{script}'"));
+        eprintln!("--- what {} knows:\n{}", self.host.name(), told.stdout);
+    }
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
         let books = (!std::thread::panicking()).then(|| {
             let check = || super::books::check(self.host.name(), self.host.pid());
             catch_unwind(AssertUnwindSafe(check))
         });
+        if std::thread::panicking() {
+            // A second panic would end all tests.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.tell_what_is_known()));
+        }
         let id = self.child.id();
         if let Ok(children) = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")) {
             for child in children.split_whitespace().filter_map(|c| c.parse().ok()) {

@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+
 use super::Container;
 
 /// A stream or an accept that stands still for this long has failed.
@@ -434,6 +436,8 @@ impl UdpTicker {
             let (stop, received) = (stop.clone(), received.clone());
             to.spawn(move || {
                 let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).expect("a UDP socket");
+                // What this thread, which may wait for a CPU, has not read yet is not lost.
+                set_socket_recv_buffer_size_force(&socket, 8 << 20).expect("root may");
                 socket
                     .set_read_timeout(Some(Duration::from_millis(500)))
                     .expect("a timeout");
