@@ -14,6 +14,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use adit_ctl::config::Table;
 use adit_netlink::Netlink;
@@ -21,7 +23,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use super::{Quick, down, has_default, programs, sync, watchdog};
+use super::{PATIENCE, Quick, down, has_default, programs, sync, watchdog};
 use crate::cli::{FileArgs, RunArgs, UpArgs};
 use crate::failure::{Context, Failure, Result, say};
 use crate::run;
@@ -211,12 +213,28 @@ impl Quick {
             }
         }
         results.push(self.take_down(netlink, status.as_ref().ok()));
+        self.see_it_end(daemon);
         results.push(self.hooks(&interface.post_down));
         let failures: Vec<Failure> = results.into_iter().filter_map(Result::err).collect();
         failures.iter().for_each(Failure::report);
         match failures.is_empty() {
             true => Ok(()),
             false => Err(Failure::Reported),
+        }
+    }
+
+    /// Waits until the tunnel's process has ended. One that was stopped, or hangs, is killed.
+    fn see_it_end(&self, daemon: Pid) {
+        let deadline = Instant::now() + PATIENCE;
+        // There is nothing to wait for if it was waited for before.
+        while let Ok(None) = waitpid(Some(daemon), WaitOptions::NOHANG) {
+            if Instant::now() > deadline {
+                say!("adit: {}: its process is killed", self.name);
+                let _ = kill_process(daemon, Signal::KILL);
+                let _ = waitpid(Some(daemon), WaitOptions::empty());
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
         }
     }
 

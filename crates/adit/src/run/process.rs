@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use adit_ctl::uapi::{Request, Response, UapiError};
 use adit_ctl::{BindError, ServerEvent, Service, Serving, status, uapi};
@@ -332,6 +334,26 @@ pub(super) fn folders(control_dir: Option<&Path>) -> Folders {
     Folders { own, removable_in }
 }
 
+/// Binds a socket once its path is free. A process that was killed loses its interface first, and
+/// answers at its socket until the kernel has closed that, too.
+pub(super) fn once_free<T>(
+    bind: impl Fn() -> std::result::Result<T, BindError>,
+    is_here: impl Fn() -> bool,
+) -> std::result::Result<T, BindError> {
+    let deadline = Instant::now() + DYING;
+    loop {
+        match bind() {
+            Err(BindError::AlreadyRunning(_)) if !is_here() && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// How long a process that was killed may take to end, on a busy machine.
+const DYING: Duration = Duration::from_secs(3);
+
 /// The control socket of an interface and, unless it cannot be had, its status socket.
 pub(super) struct Bound {
     /// Only that of another process may be lost, and why.
@@ -341,10 +363,13 @@ pub(super) struct Bound {
 
 impl Bound {
     fn bind(name: &str, given: Option<OwnedFd>, process: &Process) -> Result<Self> {
-        let control = match (given, &process.control_dir) {
-            (Some(fd), _) => uapi::Server::adopt(name, fd),
-            (None, Some(dir)) => uapi::Server::bind_in(dir, name),
-            (None, None) => uapi::Server::bind(name),
+        let bind = || match &process.control_dir {
+            Some(dir) => uapi::Server::bind_in(dir, name),
+            None => uapi::Server::bind(name),
+        };
+        let control = match given {
+            Some(fd) => uapi::Server::adopt(name, fd),
+            None => once_free(bind, || is_here(name)),
         };
         let control = control.map_err(|error| match &error {
             BindError::AlreadyRunning(_) if is_here(name) => Failure::State(format!(

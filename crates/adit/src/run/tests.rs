@@ -26,3 +26,20 @@ fn an_unknown_offload_is_an_error_that_names_it() {
     assert!(failure.contains("warp"), "{failure}");
     assert!(!allowed_offloads(&["udp-gso".into()]).unwrap().udp_gso);
 }
+
+#[test]
+fn a_socket_is_bound_once_the_killed_process_has_let_go_of_it() {
+    use adit_ctl::BindError;
+    let taken = || BindError::AlreadyRunning("wg0.sock".into());
+    let tries = std::cell::Cell::new(0);
+    let bind = || match tries.replace(tries.get() + 1) {
+        0 | 1 => Err(taken()),
+        number => Ok(number),
+    };
+    assert!(matches!(process::once_free(bind, || false), Ok(2)));
+    // One that has the interface stays.
+    tries.set(0);
+    let refused = process::once_free(bind, || true);
+    assert!(matches!(refused, Err(BindError::AlreadyRunning(_))));
+    assert_eq!(tries.get(), 1);
+}

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+
 use crate::harness::*;
 use crate::quick::{adit, only_adit, state};
 
@@ -178,6 +180,8 @@ impl Numbered {
         let to_port = SocketAddr::new(ip, 7777);
         let stop = Arc::new(AtomicBool::new(false));
         let socket = to.within(move || UdpSocket::bind(to_port).expect("a socket"));
+        // What the receiver, which may wait for a CPU, has not read yet is not lost.
+        set_socket_recv_buffer_size_force(&socket, 8 << 20).expect("root may");
         let start = Instant::now();
         let stopped = Arc::clone(&stop);
         let receiver = to.spawn(move || {
