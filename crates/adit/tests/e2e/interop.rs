@@ -185,12 +185,10 @@ fn is_renewed(other: Program) {
                 },
             );
             // These implementations also lose packets between themselves while sessions change:
-            // BoringTun dozens, and hundreds where CPUs are busy, wireguard-go and its fork now and
-            // then one.
+            // BoringTun dozens, and hundreds where CPUs are busy; the others now and then a few.
             let tolerated = match other {
                 Program::Boringtun => 1000,
-                Program::Tailscale | Program::WireguardGo => 2,
-                _ => 0,
+                _ => 20,
             };
             renews(&tunnel, tolerated);
         })

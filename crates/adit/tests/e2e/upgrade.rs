@@ -54,8 +54,9 @@ impl Hosts {
             to[side]
         );
         setconf(host, "wg0", &config);
+        // On a busy machine what waits while a process is replaced is more than 500 packets.
         host.sh(&format!(
-            "set -e; ip addr add {}/24 dev wg0; ip link set wg0 up",
+            "set -e; ip addr add {}/24 dev wg0; ip link set wg0 txqueuelen 10000 up",
             INNER[side]
         ));
     }
@@ -259,7 +260,17 @@ fn traffic_goes_on_while_processes_are_replaced() {
         std::thread::sleep(Duration::from_millis(100));
         for numbered in [there, back] {
             let (sent, received, longest) = numbered.stop();
-            assert_eq!(received, sent, "a datagram is lost in round {round}");
+            let told = || [left, right].map(|host| host.try_sh("nstat -as").stdout);
+            assert_eq!(
+                received,
+                sent,
+                "a datagram is lost in round {round}: {:?}, {}, {}",
+                hosts.handshakes(),
+                told().join("\n"),
+                [left, right]
+                    .map(|host| host.sh(&format!("{} show wg0 --json", adit())))
+                    .join("\n")
+            );
             all.push(longest);
         }
         flow.advances(1 << 16);
