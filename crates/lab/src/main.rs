@@ -13,6 +13,7 @@ mod gateway;
 mod generator;
 mod goals;
 mod hostile;
+mod idle;
 mod implementation;
 mod install;
 mod measure;
@@ -54,6 +55,7 @@ enum Command {
     Reproduce(reproduce::ReproduceArgs),
     Hostile(hostile::HostileArgs),
     Soak(soak::SoakArgs),
+    Idle(idle::IdleArgs),
     Chart(chart::ChartArgs),
     Report(page::ReportArgs),
     Profile(profile::ProfileArgs),
@@ -70,6 +72,7 @@ fn main() {
         Command::Scale(args) => scale::run(&args).map_err(plain),
         Command::Reproduce(args) => sandbox::run(|| reproduce::run(&args)).map_err(plain),
         Command::Hostile(args) => sandbox::run(|| hostile::run(&args)).map_err(plain),
+        Command::Idle(args) => sandbox::run(|| idle::run(&args)).map_err(plain),
         Command::Soak(args) => sandbox::run(|| soak::run(&args)).map_err(plain),
         Command::Chart(args) => chart::run(&args),
         Command::Report(args) => page::run(&args),

@@ -56,6 +56,21 @@ pub struct Memory {
     pub peak: f64,
 }
 
+/// How often the threads of a process have stopped to wait for something since they started: so often
+/// they were woken up. Threads that have ended do not count.
+///
+/// # Errors
+///
+/// The process has ended, or `/proc` is not mounted.
+pub fn wake_ups(pid: u32) -> io::Result<u64> {
+    let mut sum = 0;
+    for task in process(pid)?.tasks().map_err(error)? {
+        let status = task.and_then(|task| task.status());
+        sum += status.map_err(error)?.voluntary_ctxt_switches.unwrap_or(0);
+    }
+    Ok(sum)
+}
+
 /// How many threads a process has.
 ///
 /// # Errors

@@ -1,0 +1,371 @@
+//! `adit-lab idle`: what a tunnel costs that carries nothing, and how one works on a small router.
+//!
+//! - this file: what is measured, the table and the document;
+//! - `limits`: a part of a CPU and of memory for one process.
+
+mod limits;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use adit_testbed::framing::Family;
+use adit_testbed::stats::quantile;
+use adit_testbed::{interrupt, proc};
+use clap::Args;
+use serde::Serialize;
+
+use crate::daemon::READY;
+use crate::goals::{self, GoalResult, Limit};
+use crate::implementation::{Entry, Implementation};
+use crate::install;
+use crate::measure::wait;
+use crate::output::Json;
+use crate::pair::{LinkedHosts, Placement};
+use crate::report::Machine;
+use crate::sandbox::Failure;
+use crate::stats::{Summary, summary};
+use crate::tools::{self, Iperf};
+use limits::Limits;
+
+/// Measures idle tunnels, and one whose daemon has a quarter of a CPU and 64 MiB.
+///
+/// Builds two hosts in network namespaces with a tunnel between them, for each implementation in
+/// alternating rounds. Once the tunnel is silent, the wake-ups and the CPU time of one daemon are
+/// counted, with one peer and with 1,000. Then a control group gives the daemon as much as a small
+/// router has, and a TCP stream and pings go through it. One implementation takes some 90 seconds a
+/// round.
+///
+/// Needs root, iperf3, ping, ip and wg; the small router needs control groups. Leaves nothing behind.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct IdleArgs {
+    /// How many rounds.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Seconds that silence is watched.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Run only these.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    implementations: Vec<Implementation>,
+    /// The Adit to measure (the binary itself, no script), instead of building the one in the
+    /// repository.
+    #[arg(long, value_name = "PATH")]
+    adit: Option<PathBuf>,
+    /// Write everything as JSON to FILE, or to standard output (the table then goes to standard
+    /// error).
+    ///
+    /// One object with `schema` (1), `command`, `machine`, `rounds`, `seconds`, `implementations`,
+    /// `measures`, `goals` and `notes`. Each of the `measures` has `id`, `title`, `unit` and, for each
+    /// implementation, the value of every round, `median`, `min`, `max` and `spread`. Each of the
+    /// `goals` has `name`, `value`, `goal` and `met`. `notes` say what did not work. Fields are only
+    /// ever added under the same schema number.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+/// Id, title, unit, and decimal places.
+type Measure = (&'static str, &'static str, &'static str, usize);
+
+const MEASURES: [Measure; 9] = [
+    ("wakeups_1", "wake-ups, one peer", "1/s", 2),
+    ("cpu_1", "  CPU time", "ms/s", 2),
+    ("memory_1", "  memory", "MiB", 1),
+    ("wakeups_1000", "wake-ups, 1,000 peers", "1/s", 2),
+    ("cpu_1000", "  CPU time", "ms/s", 2),
+    ("memory_1000", "  memory", "MiB", 1),
+    ("small_rate", "a quarter of a CPU, 64 MiB: TCP", "Mb/s", 0),
+    ("small_ping", "  ping, median", "ms", 2),
+    ("small_memory", "  memory, most", "MiB", 1),
+];
+
+/// Peers that never said anything, beside the one that did.
+const OTHERS: u32 = 999;
+/// After its last packet a tunnel has timers of up to 15 seconds.
+const SETTLES: Duration = Duration::from_secs(16);
+/// Seconds of the stream through the small router, after those that do not count.
+const STREAM: u32 = 5;
+const WARM_UP: u32 = 2;
+
+/// Values of one round, by the id of their measure.
+type Values = Vec<(&'static str, f64)>;
+
+/// The values, and why there are none of a small router.
+fn measure(entry: &Entry, seconds: u32) -> Result<(Values, Option<Failure>), Failure> {
+    let tunnel = || LinkedHosts::new(entry, Placement::Free, Family::V4, "cubic");
+    let mut pair = tunnel()?;
+    let [daemon, _] = pair.daemons().ok_or("it has no daemon")?;
+    let mut values = silence(daemon, seconds, ["wakeups_1", "cpu_1", "memory_1"])?;
+    add_peers(&pair)?;
+    let names = ["wakeups_1000", "cpu_1000", "memory_1000"];
+    values.extend(silence(daemon, seconds, names)?);
+    pair.check()?;
+    drop(pair);
+    // A daemon that was never large.
+    match tunnel().and_then(small_router) {
+        Ok(small) => values.extend(small),
+        Err(why) => return Ok((values, Some(why))),
+    }
+    Ok((values, None))
+}
+
+/// Wake-ups and milliseconds of CPU time a second, and memory, of a daemon that has nothing to do.
+fn silence(daemon: u32, seconds: u32, names: [&'static str; 3]) -> Result<Values, Failure> {
+    wait(SETTLES)?;
+    let before = (proc::wake_ups(daemon)?, proc::cpu_time(daemon)?);
+    wait(Duration::from_secs(seconds.into()))?;
+    let wake_ups = proc::wake_ups(daemon)?.saturating_sub(before.0);
+    let cpu = proc::cpu_time(daemon)?.saturating_sub(before.1);
+    let memory = proc::memory(daemon)?.now;
+    let seconds = f64::from(seconds);
+    #[allow(clippy::cast_precision_loss, reason = "counts of a minute are small")]
+    let wake_ups = wake_ups as f64;
+    let cpu = cpu.as_secs_f64() * 1000.0;
+    let values = [wake_ups / seconds, cpu / seconds, memory];
+    Ok(names.into_iter().zip(values).collect())
+}
+
+/// Gives host a peers that have neither endpoint nor traffic.
+fn add_peers(pair: &LinkedHosts) -> Result<(), Failure> {
+    let peer = |n: u32| {
+        // Any 32 bytes are a public key; digits are base64, and the last one stands for four bits.
+        let (block, host) = (n >> 8, n & 255);
+        format!(
+            "[Peer]\nPublicKey = {n:08}{:034}0=\nAllowedIPs = 10.100.{block}.{host}/32\n",
+            7
+        )
+    };
+    let text: String = (0..OTHERS).map(peer).collect();
+    pair.a.run(move || std::fs::write("/run/peers", text))?;
+    let args = ["addconf", "wg0", "/run/peers"];
+    pair.a.output("wg", &args, READY)?;
+    Ok(())
+}
+
+/// A stream and pings to a host whose daemon has little.
+fn small_router(mut pair: LinkedHosts) -> Result<Values, Failure> {
+    let [_, daemon] = pair.daemons().ok_or("it has no daemon")?;
+    let limits = Limits::on(daemon)?;
+    let stream = Iperf {
+        warm_up: WARM_UP,
+        ..Iperf::tcp(1, STREAM)
+    };
+    let rate = stream.run(&pair, pair.address(Family::V4, 1))?.gbps() * 1000.0;
+    let pings = tools::ping(&pair, Duration::from_millis(20), 250, 6)?;
+    pair.check()?;
+    let median = quantile(&pings.times, 0.5).ok_or("no ping was answered")?;
+    let memory = proc::memory(daemon)?.peak;
+    drop(limits);
+    Ok(vec![
+        ("small_rate", rate),
+        ("small_ping", median / 1000.0),
+        ("small_memory", memory),
+    ])
+}
+
+/// What was measured, by implementation and measure.
+type Samples = BTreeMap<(Implementation, &'static str), Vec<f64>>;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    command: &'static str,
+    machine: &'a Machine,
+    rounds: u32,
+    seconds: u32,
+    implementations: &'a [Entry],
+    measures: Vec<Measured>,
+    goals: Vec<GoalResult>,
+    notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Measured {
+    id: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    implementations: BTreeMap<&'static str, Rounds>,
+}
+
+#[derive(Serialize)]
+struct Rounds {
+    rounds: Vec<f64>,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
+/// Runs all of it.
+pub(crate) fn run(args: &IdleArgs) -> Result<(), Failure> {
+    tools::require(&tools::LOAD)?;
+    let json = Json::open(args.json.as_deref())?;
+    let mut machine = Machine::here();
+    let (implementations, mut notes) = find(args)?;
+    let mut samples = Samples::new();
+    for round in 1..=args.rounds {
+        eprintln!("round {round} of {}", args.rounds);
+        for entry in install::order(&implementations, round) {
+            interrupt::check()?;
+            let name = entry.who.name();
+            eprint!("  {name:<14}");
+            let (values, why_not) = match measure(&entry, args.seconds) {
+                Ok(measured) => measured,
+                Err(why) => (Vec::new(), Some(why)),
+            };
+            if let Some(why) = why_not {
+                interrupt::check()?;
+                eprint!("failed: {why} · ");
+                notes.push(format!("{name}, round {round}: {why}"));
+            }
+            eprintln!("{}", progress(&values));
+            for (id, value) in values {
+                samples.entry((entry.who, id)).or_default().push(value);
+            }
+        }
+    }
+    machine.finish();
+    let goals = goals(&samples);
+    let table = format!(
+        "{}\n{}",
+        table(&implementations, &samples),
+        goals::table(&goals)
+    );
+    let measures = MEASURES.iter().map(|(id, title, unit, _)| Measured {
+        id,
+        title: title.trim(),
+        unit,
+        implementations: rounds(&samples, id),
+    });
+    let document = Document {
+        schema: 1,
+        command: "idle",
+        machine: &machine,
+        rounds: args.rounds,
+        seconds: args.seconds,
+        implementations: &implementations,
+        measures: measures.collect(),
+        goals,
+        notes: &notes,
+    };
+    json.publish(&table, || Ok(serde_json::to_string_pretty(&document)?))
+}
+
+/// The implementations that are there, and why others are not.
+fn find(args: &IdleArgs) -> Result<(Vec<Entry>, Vec<String>), Failure> {
+    let (mut there, mut notes) = (Vec::new(), Vec::new());
+    let all = Implementation::PEERS.into_iter();
+    let asked = &args.implementations;
+    for who in all.chain([Implementation::Adit]) {
+        if !asked.is_empty() && !asked.contains(&who) {
+            continue;
+        }
+        match install::find(who, args.adit.as_deref()) {
+            Ok(entry) => {
+                eprintln!("{:<14}{}", who.name(), entry.version);
+                there.push(entry);
+            }
+            Err(why) => {
+                eprintln!("{:<14}left out: {why}", who.name());
+                notes.push(format!("{} was left out: {why}", who.name()));
+            }
+        }
+    }
+    if there.is_empty() {
+        return Err(
+            "nothing to measure: choose among wireguard-go, tailscale, boringtun, gotatun and adit"
+                .into(),
+        );
+    }
+    Ok((there, notes))
+}
+
+fn rounds(samples: &Samples, id: &str) -> BTreeMap<&'static str, Rounds> {
+    let of_id = samples.iter().filter(|((_, of), _)| *of == id);
+    let rounds = of_id.filter_map(|((who, _), values)| {
+        let rounds = Rounds {
+            rounds: values.clone(),
+            summary: summary(values)?,
+        };
+        Some((who.name(), rounds))
+    });
+    rounds.collect()
+}
+
+/// A tunnel that is silent wakes nobody up, and a router with 64 MiB has room for it.
+fn goals(samples: &Samples) -> Vec<GoalResult> {
+    let goal = |id, name: &str, most, unit| {
+        let value = summary(samples.get(&(Implementation::Adit, id))?)?.median;
+        let name = name.to_owned();
+        Some(GoalResult::new(name, value, Limit::AtMost(most), unit))
+    };
+    let all = [
+        goal("wakeups_1", "wake-ups, one peer", 0.1, " a second"),
+        goal("wakeups_1000", "wake-ups, 1,000 peers", 0.1, " a second"),
+        goal("small_memory", "memory on a small router", 64.0, " MiB"),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// The medians.
+fn table(implementations: &[Entry], samples: &Samples) -> String {
+    let names = implementations.iter().map(|entry| entry.who.name());
+    let mut text = format!("{:<40}", "median");
+    names.for_each(|name| text += &format!("{name:>14}"));
+    text.push('\n');
+    for (id, title, unit, places) in MEASURES {
+        text += &format!("{:<40}", format!("{title}, {unit}"));
+        for entry in implementations {
+            let values = samples.get(&(entry.who, id));
+            let median = values.and_then(|values| Some(summary(values)?.median));
+            let cell = median.map_or_else(|| "-".to_owned(), |it| format!("{it:.places$}"));
+            text += &format!("{cell:>14}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn progress(values: &Values) -> String {
+    let of = |id| {
+        let found = values.iter().find(|(of, _)| *of == id);
+        found.map_or_else(|| "-".to_owned(), |(_, value)| format!("{value:.2}"))
+    };
+    format!(
+        "{} and {} wake-ups/s · {} and {} ms/s · small: {} Mb/s, {} MiB",
+        of("wakeups_1"),
+        of("wakeups_1000"),
+        of("cpu_1"),
+        of("cpu_1000"),
+        of("small_rate"),
+        of("small_memory")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_those_of_what_was_measured() {
+        let mut samples = Samples::new();
+        assert!(goals(&samples).is_empty());
+        samples.insert((Implementation::Adit, "wakeups_1"), vec![0.0, 0.3, 0.0]);
+        samples.insert((Implementation::WireguardGo, "wakeups_1"), vec![9.0]);
+        samples.insert((Implementation::Adit, "small_memory"), vec![65.0]);
+        let judged = goals(&samples);
+        let judged: Vec<_> = judged
+            .iter()
+            .map(|goal| (goal.name.as_str(), goal.met))
+            .collect();
+        let expected = [
+            ("wake-ups, one peer", true),
+            ("memory on a small router", false),
+        ];
+        assert_eq!(judged, expected);
+    }
+
+    #[test]
+    fn measures_have_ids_of_their_own() {
+        let ids: std::collections::BTreeSet<_> = MEASURES.iter().map(|it| it.0).collect();
+        assert_eq!(ids.len(), MEASURES.len());
+    }
+}
