@@ -39,6 +39,7 @@ enum Fault {
     SmallMtu,
     /// ENOBUFS, EIO, EINVAL, EMSGSIZE, EPERM: the datagram does not leave.
     Refused,
+    Replayed,
     TunFull,
     Mute(usize),
     Nothing,
@@ -53,7 +54,7 @@ enum Fault {
 impl Fault {
     fn draw(random: &mut Random) -> Self {
         let host = usize::try_from(random.below(2)).unwrap();
-        match random.below(17) {
+        match random.below(18) {
             0 => Self::Loss,
             1 => Self::Bursts,
             2 => Self::Reordering,
@@ -70,6 +71,7 @@ impl Fault {
             13 => Self::Stopped(host),
             14 => Self::Asleep(host),
             15 => Self::AllAsleep,
+            16 => Self::Replayed,
             _ => Self::UnderLoad,
         }
     }
@@ -91,6 +93,7 @@ impl Fault {
                 faults.longest = Some(80 + usize::try_from(random.below(200)).unwrap())
             }
             Self::Refused => faults.refused = 10 + random.below(91),
+            Self::Replayed => faults.replayed = 10 + random.below(91),
             Self::TunFull => faults.tun_full = 50 + random.below(51),
             Self::Mute(host) => faults.mute = Some(host),
             Self::Nothing => net.weather.loss = 100,

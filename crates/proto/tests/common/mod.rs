@@ -21,7 +21,8 @@ use adit_proto::config::{
 };
 use adit_proto::wire::{self, DataHeader, Kind};
 use adit_proto::{
-    Device, Endpoint, HandshakeStats, Output, Peer, PeerEvent, Session, Tai64N, Time,
+    Device, Endpoint, HandshakeKind, HandshakeStats, Output, Peer, PeerEvent, Refusal, Session,
+    Tai64N, Time,
 };
 
 pub const A: usize = 0;
@@ -116,6 +117,8 @@ pub struct Faults {
     pub corrupted: u64,
     /// The sender's kernel refuses a datagram.
     pub refused: u64,
+    /// With a datagram comes one that somebody recorded, whenever that was.
+    pub replayed: u64,
     /// The receiver's TUN takes no packet.
     pub tun_full: u64,
     /// Longer datagrams are lost.
@@ -139,7 +142,7 @@ pub enum Running {
 const MOST_HELD: usize = 256;
 
 /// Where packets and datagrams got to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Books {
     /// Packets from the TUN: all, those that were sealed, and those that were given up.
     pub given: usize,
@@ -149,6 +152,13 @@ pub struct Books {
     pub arrived: usize,
     pub handshakes: usize,
     pub keepalives: usize,
+    /// What the device said of each handshake message: why it was refused, or nothing.
+    pub outcomes: HashMap<Option<Refusal>, u64>,
+    /// Bytes of datagrams that were accepted from a peer, and that left for one.
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Datagrams that were to leave, by kind.
+    pub sent: HashMap<&'static str, u64>,
 }
 
 pub struct VirtualHost {
@@ -379,6 +389,7 @@ impl Net {
                     self.hosts[host].books.sealed += 1;
                     let len = bytes.len() as u64;
                     let left = self.transmit(host, to.addr, bytes);
+                    self.hosts[host].books.sent_bytes += if left { len } else { 0 };
                     event |= peer.data_sent(self.now, &session, if left { len } else { 0 });
                 }
                 None => kept.push(text),
@@ -425,6 +436,9 @@ impl Net {
                     to, datagram, peer, ..
                 } => {
                     let left = self.transmit(host, to.addr, datagram.to_vec());
+                    if left && peer.is_some() {
+                        self.hosts[host].books.sent_bytes += datagram.len() as u64;
+                    }
                     let device = &mut self.hosts[host].device;
                     device.handle_sent(&datagram, peer.as_ref(), left);
                 }
@@ -438,6 +452,7 @@ impl Net {
                     };
                     let len = bytes.len() as u64;
                     let left = self.transmit(host, to.addr, bytes);
+                    self.hosts[host].books.sent_bytes += if left { len } else { 0 };
                     let event = left && peer.keepalive_sent(self.now, &session, len);
                     if event {
                         self.event(host, &peer);
@@ -498,6 +513,8 @@ impl Net {
             to,
             bytes,
         };
+        let sent = &mut self.hosts[host].books.sent;
+        *sent.entry(datagram.kind()).or_default() += 1;
         self.log.push(datagram.clone());
         if self.happens(self.faults.refused) {
             self.lost += 1;
@@ -520,6 +537,11 @@ impl Net {
             self.burst = self.burst.saturating_sub(1);
             self.lost += 1;
             return true;
+        }
+        if self.happens(self.faults.replayed) {
+            let any = self.random.below(self.log.len() as u64);
+            self.replay(self.log[usize::try_from(any).unwrap()].clone());
+            self.copies += 1;
         }
         let mut datagram = datagram;
         if self.happens(self.faults.corrupted) {
@@ -548,7 +570,13 @@ impl Net {
                 self.hosts[host].books.handshakes += 1;
                 let load = self.under_load;
                 let device = &mut self.hosts[host].device;
-                device.handle_handshake(now, wall, from, bytes, load);
+                let outcome = device.handle_handshake(now, wall, from, bytes, load);
+                let books = &mut self.hosts[host].books;
+                *books.outcomes.entry(outcome.refusal).or_default() += 1;
+                let counts = outcome.kind != Some(HandshakeKind::CookieReply);
+                if outcome.refusal.is_none() && counts {
+                    books.received_bytes += bytes.len() as u64;
+                }
                 self.drain(host);
             }
             Some(Kind::Data) => self.deliver_data(host, from, bytes),
@@ -579,6 +607,7 @@ impl Net {
         text.truncate(text.len() - TAG_LEN);
         inbound.peer.roam(from);
         let data = !text.is_empty();
+        self.hosts[host].books.received_bytes += bytes.len() as u64;
         let event = inbound
             .peer
             .received(self.now, session, bytes.len() as u64, data);
@@ -659,12 +688,13 @@ impl Net {
         self.drain(host);
     }
 
-    /// Every packet and every datagram is somewhere (invariant 10).
+    /// Every packet and every datagram is somewhere (invariant 10), and the counters of two hosts
+    /// that are each other's peers say so.
     #[track_caller]
     pub fn check_books(&self) {
         let (mut arrived, mut held) = (0, 0);
-        for host in &self.hosts {
-            let books = host.books;
+        for (number, host) in self.hosts.iter().enumerate() {
+            let books = &host.books;
             let staged: usize = host.staged.values().map(Vec::len).sum();
             assert_eq!(
                 books.given,
@@ -673,12 +703,50 @@ impl Net {
             );
             let known = books.handshakes + books.keepalives + host.delivered.len() + host.drops;
             assert_eq!(books.arrived, known, "{books:?}");
+            self.check_counters(number);
             arrived += books.arrived;
             held += host.held.len();
         }
         let on_its_way = self.flying.len() + held;
         let sent = self.log.len() + self.copies;
         assert_eq!(sent, arrived + self.lost + on_its_way, "lost {}", self.lost);
+    }
+
+    /// What a device counts is what it did.
+    #[track_caller]
+    fn check_counters(&self, host: usize) {
+        let (books, stats) = (&self.hosts[host].books, self.stats(host));
+        let outcome = |of| books.outcomes.get(&of).copied().unwrap_or(0);
+        let counter = |name: &str| {
+            let found = stats.counters().find(|(known, ..)| *known == name);
+            found.unwrap_or_else(|| panic!("no counter {name}")).1
+        };
+        for refusal in Refusal::ALL {
+            let name = match refusal {
+                // Counted as a reply, and together with what is invalid.
+                Refusal::CookieRequired | Refusal::NoPrivateKey => continue,
+                refusal => refusal.name(),
+            };
+            assert_eq!(counter(name), outcome(Some(*refusal)), "{name}");
+        }
+        let accepted =
+            stats.initiations_accepted + stats.responses_accepted + stats.cookies_accepted;
+        assert_eq!(accepted, outcome(None), "accepted");
+        let received =
+            stats.initiations_received + stats.responses_received + stats.cookies_received;
+        assert_eq!(
+            received + stats.invalid,
+            books.handshakes as u64,
+            "received"
+        );
+        let sent = |kind| books.sent.get(kind).copied().unwrap_or(0);
+        let all = ["initiation", "response", "cookie"].map(sent);
+        assert_eq!(all[2], outcome(Some(Refusal::CookieRequired)), "cookies");
+        let counted = stats.initiations_sent + stats.responses_sent + stats.cookies_sent;
+        assert_eq!(counted + stats.send_failed, all.iter().sum(), "sent");
+        let status = self.status(host, 1 - host);
+        let bytes = (status.rx_bytes, status.tx_bytes);
+        assert_eq!(bytes, (books.received_bytes, books.sent_bytes), "bytes");
     }
 
     /// Sends a packet from A to B and waits for both to have a confirmed session.
