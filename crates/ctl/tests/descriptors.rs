@@ -53,6 +53,7 @@ fn wait_until_left(without_clients: usize) {
 #[test]
 fn without_descriptors_the_silent_make_room_for_others() {
     let dir = std::env::temp_dir().join(format!("adit-descriptors-{}", std::process::id()));
+    _ = std::fs::remove_dir_all(&dir);
     let path = dir.join("wg0.sock");
     let service = Service::start().unwrap();
     let (tell, told) = mpsc::channel();

@@ -127,6 +127,7 @@ mod tests {
     #[test]
     fn the_tightest_cgroup_above_the_process_counts() {
         let root = std::env::temp_dir().join(format!("adit-cgroup-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
         let inner = root.join("outer/inner");
         std::fs::create_dir_all(&inner).expect("directories");
         let write = |group: &Path, max: &str, current: &str| {

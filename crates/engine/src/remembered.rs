@@ -72,6 +72,7 @@ mod tests {
     #[test]
     fn what_is_stored_is_loaded_and_garbage_is_passed_over() {
         let dir = std::env::temp_dir().join(format!("adit-remembered-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).expect("a directory");
         let path = dir.join("wg0.peers");
         assert!(load(&path).is_empty());

@@ -219,6 +219,7 @@ mod tests {
     #[test]
     fn open_files_are_those_that_a_process_has() {
         let path = std::env::temp_dir().join(format!("adit-testbed-open-{}", this_process()));
+        let _ = std::fs::remove_file(&path);
         let file = std::fs::File::create_new(&path).unwrap();
         let open = has_open(this_process(), &path);
         std::fs::remove_file(&path).unwrap();

@@ -14,6 +14,7 @@ impl Dir {
     fn new(name: &str) -> Dir {
         let name = format!("adit-e2e-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a directory");
         Dir(path)
     }

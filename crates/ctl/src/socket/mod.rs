@@ -7,7 +7,7 @@ mod service;
 #[cfg(test)]
 mod service_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use client::{STALL, Talk};
 pub(crate) use service::Poker;

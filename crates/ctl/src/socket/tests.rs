@@ -10,10 +10,10 @@ use super::*;
 use crate::uapi::{Client, ClientError, Request, Response, Server, UapiError};
 
 /// A directory of its own for each test.
-pub(super) struct Dir(pub(super) PathBuf);
+pub(crate) struct Dir(pub(crate) PathBuf);
 
 impl Dir {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("adit-ctl-{}-{n}", std::process::id()));
@@ -21,7 +21,7 @@ impl Dir {
         Self(path)
     }
 
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.path_of("wg0")
     }
 

@@ -7,6 +7,7 @@ use adit_proto::DropReason;
 use adit_proto::config::{Cidr, PublicKey, Secret};
 
 use super::*;
+use crate::socket::tests::Dir;
 
 fn device() -> DeviceStatus {
     let block = |ip: [u8; 4], len| Cidr::new(ip.into(), len).unwrap();
@@ -190,9 +191,8 @@ fn a_document_without_fields_that_were_added_is_understood() {
 
 #[test]
 fn the_status_socket_tells_everything_but_keys() {
-    let dir = std::env::temp_dir().join(format!("adit-status-{}", std::process::id()));
-    _ = std::fs::remove_dir_all(&dir);
-    let server = Server::bind_in(&dir, "wg0", None).unwrap();
+    let dir = Dir::new();
+    let server = Server::bind_in(&dir.0, "wg0", None).unwrap();
     let report = || {
         let mut revealed = Interface::new("wg0", &device(), true);
         revealed.engine = interface().engine.clone();
@@ -204,18 +204,17 @@ fn the_status_socket_tells_everything_but_keys() {
         .serve(&service, &events, report, |_| None, |_| ())
         .unwrap();
     for _ in 0..3 {
-        assert_eq!(fetch_in(&dir, "wg0").unwrap(), interface());
+        assert_eq!(fetch_in(&dir.0, "wg0").unwrap(), interface());
     }
     serving.stop();
-    assert!(fetch_in(&dir, "wg0").is_err());
-    std::fs::remove_dir(&dir).unwrap();
+    assert!(fetch_in(&dir.0, "wg0").is_err());
+    std::fs::remove_dir(&dir.0).unwrap();
 }
 
 #[test]
 fn thousands_of_peers_are_told_in_pieces() {
-    let dir = std::env::temp_dir().join(format!("adit-pieces-{}", std::process::id()));
-    _ = std::fs::remove_dir_all(&dir);
-    let server = Server::bind_in(&dir, "wg0", None).unwrap();
+    let dir = Dir::new();
+    let server = Server::bind_in(&dir.0, "wg0", None).unwrap();
     let peers = || {
         (0..5000).map(|number| {
             let name = Some(format!("\"peers\":[]{number}"));
@@ -235,7 +234,7 @@ fn thousands_of_peers_are_told_in_pieces() {
         of_status.name = peer.name;
         of_status
     }));
-    assert_eq!(fetch_in(&dir, "wg0").unwrap(), all);
+    assert_eq!(fetch_in(&dir.0, "wg0").unwrap(), all);
 }
 
 /// What is told is the JSON of a [`Peer`], byte for byte.
@@ -275,8 +274,8 @@ fn probe(peer: PublicKey) -> Option<Duration> {
 
 #[test]
 fn a_handshake_is_begun_for_a_peer_that_there_is() {
-    let (dir, _service, _serving, _) = serve("probe");
-    let answer = |key: &str| probe_in(&dir, "wg0", key).unwrap();
+    let (dir, _service, _serving, _) = serve();
+    let answer = |key: &str| probe_in(&dir.0, "wg0", key).unwrap();
     let known = keys::to_base64(&[7; 32]).to_string();
     let begun = answer(&known);
     assert_eq!((begun.schema, &begun.peer), (1, &known));
@@ -288,17 +287,9 @@ fn a_handshake_is_begun_for_a_peer_that_there_is() {
 }
 
 /// A directory of its own, a status socket in it, and the events of the interface.
-fn serve(
-    name: &str,
-) -> (
-    std::path::PathBuf,
-    crate::Service,
-    crate::Serving,
-    Arc<Events>,
-) {
-    let dir = std::env::temp_dir().join(format!("adit-{name}-{}", std::process::id()));
-    _ = std::fs::remove_dir_all(&dir);
-    let server = Server::bind_in(&dir, "wg0", None).unwrap();
+fn serve() -> (Dir, crate::Service, crate::Serving, Arc<Events>) {
+    let dir = Dir::new();
+    let server = Server::bind_in(&dir.0, "wg0", None).unwrap();
     let service = crate::Service::start().unwrap();
     let events = Events::new("wg0");
     let report = || Report::new(interface(), std::iter::empty());
@@ -310,9 +301,9 @@ fn serve(
 
 #[test]
 fn a_client_that_says_nothing_gets_the_status_as_before() {
-    let (dir, _service, _serving, _) = serve("old-client");
+    let (dir, _service, _serving, _) = serve();
     let mut text = String::new();
-    let mut stream = UnixStream::connect(dir.join("wg0.sock")).unwrap();
+    let mut stream = UnixStream::connect(dir.path()).unwrap();
     stream.read_to_string(&mut text).unwrap();
     let report: StatusReport = serde_json::from_str(&text).unwrap();
     assert_eq!(report.interfaces, [interface()]);
@@ -322,7 +313,7 @@ fn a_client_that_says_nothing_gets_the_status_as_before() {
         ("keys\n", "{\"error\""),
         (&*"x".repeat(99), ""),
     ] {
-        let mut stream = UnixStream::connect(dir.join("wg0.sock")).unwrap();
+        let mut stream = UnixStream::connect(dir.path()).unwrap();
         stream.write_all(word.as_bytes()).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut text = String::new();
@@ -337,10 +328,9 @@ fn a_client_that_says_nothing_gets_the_status_as_before() {
 /// An older server says what it has to say and closes, whatever is asked.
 #[test]
 fn the_status_of_an_older_server_is_understood() {
-    let dir = std::env::temp_dir().join(format!("adit-old-server-{}", std::process::id()));
-    _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).unwrap();
-    let listener = std::os::unix::net::UnixListener::bind(dir.join("wg0.sock")).unwrap();
+    let dir = Dir::new();
+    std::fs::create_dir_all(&dir.0).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(dir.path()).unwrap();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let json = serde_json::to_string(&StatusReport::new(vec![interface()])).unwrap();
@@ -348,15 +338,15 @@ fn the_status_of_an_older_server_is_understood() {
         // The question is there, and stays unread.
         std::thread::sleep(Duration::from_millis(50));
     });
-    assert_eq!(fetch_in(&dir, "wg0").unwrap(), interface());
+    assert_eq!(fetch_in(&dir.0, "wg0").unwrap(), interface());
     server.join().unwrap();
 }
 
 #[test]
 fn events_reach_each_listener_and_a_slow_one_holds_up_nobody() {
-    let (dir, _service, serving, events) = serve("events");
+    let (dir, _service, serving, events) = serve();
     let connect = || {
-        let mut stream = UnixStream::connect(dir.join("wg0.sock")).unwrap();
+        let mut stream = UnixStream::connect(dir.path()).unwrap();
         stream.write_all(b"events\n").unwrap();
         let mut lines = std::io::BufReader::new(stream).lines();
         let greeting: Event = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
@@ -390,7 +380,7 @@ fn events_reach_each_listener_and_a_slow_one_holds_up_nobody() {
         "{heard} heard, {missed} missed"
     );
     // Others are still answered, and listeners learn of the end.
-    assert_eq!(fetch_in(&dir, "wg0").unwrap(), interface());
+    assert_eq!(fetch_in(&dir.0, "wg0").unwrap(), interface());
     drop(serving);
     assert!(quick.next().is_none());
 }
