@@ -34,8 +34,10 @@ use failure::{Result, say};
 
 fn main() -> ExitCode {
     // No command, since no person types it.
-    if std::env::args_os().nth(1).as_deref() == Some(resolver::ARGUMENT.as_ref()) {
-        return match resolver::serve() {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().as_deref() == Some(resolver::ARGUMENT.as_ref()) {
+        let sandbox = arguments.next().as_deref() != Some(resolver::WITHOUT_SANDBOX.as_ref());
+        return match resolver::serve(sandbox) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 failure.report();

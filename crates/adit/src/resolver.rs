@@ -2,9 +2,9 @@
 //!
 //! It is a process of its own because the system's resolver opens files and sockets, loads modules
 //! and may block for minutes: what serves interfaces is to do nothing of that. It is started before
-//! the first interface exists, in the same namespaces, and gives up all rights that it does not
-//! need. Requests and answers are datagrams of a socket pair, its standard input; it ends when the
-//! other end is closed.
+//! the first interface exists, in the same namespaces, and begins a sandbox of its own: it is nobody,
+//! without capabilities, and reads what a look-up takes. Requests and answers are datagrams of a
+//! socket pair, its standard input; it ends when the other end is closed.
 //!
 //! The addresses are those of getaddrinfo(3), with all that the system is set to: hosts(5), DNS and
 //! whatever else nsswitch.conf(5) says. It does not tell how long they hold. So the first server of
@@ -12,15 +12,21 @@
 //!
 //! A tunnel with a default route takes the system's look-ups into the tunnel, and if its peer has
 //! moved, they get no answer there. Then the servers of resolv.conf(5) are asked with the tunnel's
-//! own mark, which leads around it.
+//! own mark, which leads around it. Marks take a right, so that sockets with it come with the
+//! request.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, SendFlags};
+use adit_sandbox::{Role, begin_names, confine};
+use rustix::cmsg_space;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, connect_unspec, recvmsg,
+};
 use rustix::process::Signal;
-use rustix::thread::{CapabilitySet, CapabilitySets};
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, TYPE};
 
@@ -28,12 +34,16 @@ use crate::failure::{Context, Result};
 
 /// The argument that starts it.
 pub(crate) const ARGUMENT: &str = "--resolver";
+/// The one that may follow.
+pub(crate) const WITHOUT_SANDBOX: &str = "--no-sandbox";
 /// Requests that are worked on at the same time: each may wait for servers that do not answer.
 pub(crate) const IN_FLIGHT: usize = 4;
 /// How long addresses hold of which nobody says how long.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(300);
 /// Addresses in an answer.
 const MAX_ADDRESSES: usize = 16;
+/// Sockets that come with a request: one for IPv4, one for IPv6.
+pub(crate) const MARKED: usize = 2;
 /// How long a server may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Servers that are asked; resolv.conf(5) allows as many.
@@ -45,8 +55,6 @@ const MAX_MESSAGE: usize = 512;
 pub(crate) struct Request {
     /// Comes back with the answer.
     pub(crate) id: u32,
-    /// That of the interface's packets.
-    pub(crate) mark: u32,
     pub(crate) host: String,
 }
 
@@ -62,19 +70,16 @@ pub(crate) struct Answer {
 
 impl Request {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(8 + self.host.len());
+        let mut bytes = Vec::with_capacity(4 + self.host.len());
         bytes.extend(self.id.to_le_bytes());
-        bytes.extend(self.mark.to_le_bytes());
         bytes.extend(self.host.as_bytes());
         bytes
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let (id, rest) = bytes.split_first_chunk()?;
-        let (mark, host) = rest.split_first_chunk()?;
+        let (id, host) = bytes.split_first_chunk()?;
         Some(Self {
             id: u32::from_le_bytes(*id),
-            mark: u32::from_le_bytes(*mark),
             host: std::str::from_utf8(host).ok()?.to_owned(),
         })
     }
@@ -121,54 +126,40 @@ impl Answer {
     }
 }
 
-/// Answers requests until the other end is closed.
-pub(crate) fn serve() -> Result<()> {
+/// Answers requests until the other end is closed, with a sandbox or without.
+pub(crate) fn serve(sandbox: bool) -> Result<()> {
     let failed = || "cannot look names up".to_owned();
     let _ = rustix::thread::set_name(c"adit-resolver");
-    // Its look-ups may last: it is not to outlive the other process meanwhile.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(failed)?;
     adit_io::close_inherited(&[]).context(failed)?;
     let socket = adit_io::duplicate(0).context(failed)?;
-    drop_rights();
+    if sandbox {
+        begin_names().context(failed)?;
+    }
+    // Its look-ups may last: it is not to outlive the other process meanwhile. Another user would
+    // have undone this.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(failed)?;
+    let work = || {
+        if confine(Role::Resolver).is_ok() {
+            answer_all(&socket);
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 1..IN_FLIGHT {
-            scope.spawn(|| answer_all(&socket));
+            scope.spawn(work);
         }
-        answer_all(&socket);
+        work();
     });
     Ok(())
 }
 
-/// DNS is spoken with whoever answers. What remains is the right to mark packets.
-fn drop_rights() {
-    let only = CapabilitySet::NET_ADMIN;
-    // They fail where there are none to give up.
-    let _ = rustix::thread::set_no_new_privs(true);
-    if let Ok(own) = rustix::thread::capabilities(None) {
-        let _ = rustix::thread::set_capabilities(
-            None,
-            CapabilitySets {
-                effective: own.effective & only,
-                permitted: own.permitted & only,
-                inheritable: CapabilitySet::empty(),
-            },
-        );
-    }
-}
-
 fn answer_all(socket: &OwnedFd) {
     let mut bytes = [0; MAX_MESSAGE];
-    loop {
-        let length = match rustix::net::recv(socket, &mut bytes[..], RecvFlags::empty()) {
-            Ok((0, _)) => break,
-            Ok((length, _)) => length,
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(_) => break,
-        };
+    // Otherwise it has ended.
+    while let Ok((length @ 1.., marked)) = receive(socket, &mut bytes) {
         let Some(request) = Request::parse(&bytes[..length]) else {
             continue;
         };
-        let (addrs, ttl) = look_up(&request.host, request.mark);
+        let (addrs, ttl) = look_up(&request.host, &marked);
         let id = request.id;
         let answer = Answer { id, addrs, ttl }.to_bytes();
         if rustix::net::send(socket, &answer, SendFlags::NOSIGNAL).is_err() {
@@ -179,23 +170,49 @@ fn answer_all(socket: &OwnedFd) {
     std::process::exit(0);
 }
 
-fn look_up(host: &str, mark: u32) -> (Vec<SocketAddr>, Duration) {
+/// A request, and the sockets that come with it.
+fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Vec<UdpSocket>)> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MARKED))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(bytes)];
+        recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut marked = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            marked.extend(fds.map(UdpSocket::from));
+        }
+    }
+    Ok((received.bytes, marked))
+}
+
+fn look_up(host: &str, marked: &[UdpSocket]) -> (Vec<SocketAddr>, Duration) {
     let servers = servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
     let found = (host, 0).to_socket_addrs().map(Iterator::collect);
     let found: Vec<SocketAddr> = found.unwrap_or_default();
     if let Some(first) = found.first() {
         let of = if first.is_ipv4() { TYPE::A } else { TYPE::AAAA };
-        let server = servers.first();
-        let told = server.and_then(|server| ask(*server, host, of, 0));
+        let told = servers.first().and_then(|server| {
+            let any: IpAddr = match server {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            ask(&UdpSocket::bind((any, 0)).ok()?, *server, host, of)
+        });
         let ttl = told.map_or(DEFAULT_TTL, |(_, ttl)| ttl);
         return (found, ttl);
     }
-    if mark == 0 {
-        return (Vec::new(), DEFAULT_TTL);
-    }
     // Around the tunnel.
     for server in servers {
-        let told = [TYPE::AAAA, TYPE::A].map(|of| ask(server, host, of, mark));
+        let of_family = |socket: &&UdpSocket| {
+            let own = socket.local_addr();
+            own.is_ok_and(|own| own.is_ipv4() == server.is_ipv4())
+        };
+        let Some(socket) = marked.iter().find(of_family) else {
+            continue;
+        };
+        let told = [TYPE::AAAA, TYPE::A].map(|of| ask(socket, server, host, of));
         let ttl = told.iter().flatten().map(|(_, ttl)| *ttl).min();
         let addrs: Vec<SocketAddr> = (told.into_iter().flatten())
             .flat_map(|(addrs, _)| addrs)
@@ -220,19 +237,18 @@ fn servers(text: &str) -> Vec<SocketAddr> {
 }
 
 /// Asks one server for addresses of one family: these, and how long they hold.
-fn ask(server: SocketAddr, host: &str, of: TYPE, mark: u32) -> Option<(Vec<IpAddr>, Duration)> {
+fn ask(
+    socket: &UdpSocket,
+    server: SocketAddr,
+    host: &str,
+    of: TYPE,
+) -> Option<(Vec<IpAddr>, Duration)> {
     let mut id = [0; 2];
     rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()).ok()?;
     let id = u16::from_le_bytes(id);
     let query = query(id, host, of)?;
-    let any: IpAddr = match server {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    if mark != 0 {
-        adit_io::set_mark(socket.as_fd(), mark).ok()?;
-    }
+    // A port that was not asked for is another one each time.
+    connect_unspec(socket).ok()?;
     socket.connect(server).ok()?;
     socket.send(&query).ok()?;
     let deadline = Instant::now() + PATIENCE;

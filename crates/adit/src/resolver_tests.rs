@@ -7,7 +7,6 @@ use super::*;
 fn what_one_process_writes_the_other_reads() {
     let request = Request {
         id: 7,
-        mark: 0xca6c,
         host: "host.example".into(),
     };
     assert_eq!(Request::parse(&request.to_bytes()), Some(request));

@@ -51,6 +51,14 @@ pub enum Only {
     IsOpen,
     /// Names of threads and of memory, and giving up rights: prctl(2).
     Names,
+    /// For data, or for a file that is to be executed, as a library is: mmap(2).
+    Libraries,
+    /// To read: openat(2).
+    Read,
+    /// To read: open(2).
+    ReadOlder,
+    /// For what waits in a socket, and whether it blocks: ioctl(2).
+    Waiting,
 }
 
 macro_rules! calls {
@@ -196,6 +204,66 @@ const KEEPER: &[Call] = calls![
     SYS_waitid,
 ];
 
+/// Looks names up, with all that a C library and the modules of nsswitch.conf(5) do for it: files
+/// that are read, libraries that are loaded, sockets towards DNS and local services.
+const RESOLVER: &[Call] = calls![
+    SYS_bind,
+    SYS_clock_nanosleep,
+    SYS_connect,
+    SYS_exit_group,
+    SYS_fcntl,
+    SYS_fstat,
+    SYS_fstatfs,
+    SYS_getdents64,
+    SYS_getegid,
+    SYS_geteuid,
+    SYS_getgid,
+    SYS_getpeername,
+    SYS_getpid,
+    SYS_getrandom,
+    SYS_getsockname,
+    SYS_getsockopt,
+    SYS_gettid,
+    SYS_gettimeofday,
+    SYS_getuid,
+    SYS_ioctl: Waiting,
+    SYS_lseek,
+    SYS_mmap: Libraries,
+    SYS_newfstatat,
+    SYS_openat: Read,
+    SYS_ppoll,
+    SYS_prctl: Names,
+    SYS_pread64,
+    SYS_prlimit64: Reading,
+    SYS_readlinkat,
+    SYS_readv,
+    SYS_recvfrom,
+    SYS_recvmsg,
+    SYS_restart_syscall,
+    SYS_sendmmsg,
+    SYS_sendmsg,
+    SYS_sendto,
+    SYS_setsockopt,
+    SYS_shutdown,
+    SYS_socket: Families,
+    SYS_statx,
+    SYS_sysinfo,
+    SYS_uname,
+];
+
+/// Their older forms.
+#[cfg(target_arch = "x86_64")]
+const RESOLVER_OLDER: &[Call] = calls![
+    SYS_access,
+    SYS_lstat,
+    SYS_open: ReadOlder,
+    SYS_poll,
+    SYS_readlink,
+    SYS_stat,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const RESOLVER_OLDER: &[Call] = &[];
+
 /// libc has no name for it on some machines that have the call.
 const RENAMEAT: &[Call] = &[Call {
     symbol: "SYS_renameat",
@@ -288,6 +356,8 @@ pub fn of(role: Role) -> Vec<Call> {
             RENAMEAT,
             OLDER_FORMS,
         ],
+        // The first to name a call says with which arguments.
+        Role::Resolver => &[RESOLVER, RESOLVER_OLDER, EVERY_THREAD],
     };
     let mut calls = lists.concat();
     calls.sort_by_key(|call| call.number);
@@ -318,12 +388,14 @@ impl Only {
     /// One of these has to hold; none if any arguments will do.
     pub(crate) fn rules(self) -> Result<Vec<SeccompRule>, BackendError> {
         let int = |value: libc::c_int| flags(value);
-        let (len, argument, allowed) = match self {
+        // Of a file that is opened.
+        let writing = int(libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC);
+        let allowed = match self {
             Self::Any => return Ok(Vec::new()),
-            Self::Data => (Qword, 2, vec![(MaskedEq(int(libc::PROT_EXEC)), 0)]),
-            Self::Itself => (Dword, 0, vec![(Eq, 0)]),
-            Self::Reading => (Qword, 2, vec![(Eq, 0)]),
-            Self::Threads => (Qword, 0, vec![(MaskedEq(THREAD | ELSEWHERE), THREAD)]),
+            Self::Data => vec![(2, Qword, MaskedEq(int(libc::PROT_EXEC)), 0)],
+            Self::Itself => vec![(0, Dword, Eq, 0)],
+            Self::Reading => vec![(2, Qword, Eq, 0)],
+            Self::Threads => vec![(0, Qword, MaskedEq(THREAD | ELSEWHERE), THREAD)],
             Self::Families => {
                 let families = [
                     libc::AF_UNIX,
@@ -331,20 +403,32 @@ impl Only {
                     libc::AF_INET6,
                     libc::AF_NETLINK,
                 ];
-                (Dword, 0, families.map(|family| (Eq, int(family))).to_vec())
+                families.map(|family| (0, Dword, Eq, int(family))).to_vec()
             }
-            Self::IsOpen => (Dword, 1, vec![(Eq, int(libc::F_GETFD))]),
-            Self::Killing => (Dword, 1, vec![(Eq, int(libc::SIGKILL))]),
-            Self::Networks => (Dword, 1, vec![(Eq, int(libc::CLONE_NEWNET))]),
+            Self::IsOpen => vec![(1, Dword, Eq, int(libc::F_GETFD))],
+            Self::Killing => vec![(1, Dword, Eq, int(libc::SIGKILL))],
+            Self::Networks => vec![(1, Dword, Eq, int(libc::CLONE_NEWNET))],
             Self::Names => {
                 // The memory of an allocator has a name, too.
                 const PR_SET_VMA: libc::c_int = 0x5356_4d41;
                 let options = [libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS, PR_SET_VMA];
-                (Dword, 0, options.map(|option| (Eq, int(option))).to_vec())
+                options.map(|option| (0, Dword, Eq, int(option))).to_vec()
+            }
+            Self::Libraries => vec![
+                (2, Qword, MaskedEq(int(libc::PROT_EXEC)), 0),
+                (3, Dword, MaskedEq(int(libc::MAP_ANONYMOUS)), 0),
+            ],
+            Self::Read => vec![(2, Dword, MaskedEq(writing), int(libc::O_RDONLY))],
+            Self::ReadOlder => vec![(1, Dword, MaskedEq(writing), int(libc::O_RDONLY))],
+            Self::Waiting => {
+                // As of the kernel's asm-generic/ioctls.h; libc's types of them differ.
+                const FIONREAD: u64 = 0x541b;
+                const FIONBIO: u64 = 0x5421;
+                [FIONREAD, FIONBIO].map(|of| (1, Dword, Eq, of)).to_vec()
             }
         };
-        let rule = |(operator, value)| {
-            SeccompCondition::new(argument, len.clone(), operator, value)
+        let rule = |(argument, len, operator, value)| {
+            SeccompCondition::new(argument, len, operator, value)
                 .and_then(|condition| SeccompRule::new(vec![condition]))
         };
         allowed.into_iter().map(rule).collect()

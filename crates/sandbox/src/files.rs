@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
+    PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    Scope,
 };
 
 /// What is known of Landlock here; the kernel may know less.
@@ -14,6 +15,39 @@ const KNOWN: ABI = ABI::V6;
 /// the name of the program that changed the configuration, the namespace of a thread. What others
 /// must not know of a process below /proc takes the right to trace it, which Landlock takes away.
 const READ: [&str; 3] = ["/proc", "/sys/fs/cgroup", "/sys/devices/system/cpu"];
+
+/// What a C library reads to look a name up, the modules of nsswitch.conf(5) included: they are
+/// libraries, and some have data and sockets of their own.
+const READ_FOR_NAMES: [&str; 16] = [
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/nix/store",
+    "/gnu/store",
+    "/run/NetworkManager",
+    "/run/avahi-daemon",
+    "/run/connman",
+    "/run/nscd",
+    "/run/resolvconf",
+    "/run/systemd/resolve",
+    "/var/lib/libvirt/dnsmasq",
+    "/var/lib/sss",
+];
+
+/// Where these lead is read, too: they may be links to anywhere.
+const LINKS_FOR_NAMES: [&str; 5] = [
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+];
+
+/// The only port that may be connected to by TCP.
+const DNS: u16 = 53;
 
 /// Where a process has its sockets and other files.
 #[derive(Clone, Debug, Default)]
@@ -28,19 +62,17 @@ pub struct Folders {
 /// read of the kernel. It also takes away TCP. Signals stay: a hand-over may have to kill. False where
 /// the kernel cannot.
 pub(crate) fn limit(folders: &Folders) -> Result<bool, RulesetError> {
-    let everything = AccessFs::from_all(KNOWN);
     let mut rules = Ruleset::default()
         // Without this right (Linux before 5.19) no socket could be moved to where it belongs.
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::Refer)?
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(everything)?
+        .handle_access(AccessFs::from_all(KNOWN))?
         .handle_access(AccessNet::from_all(KNOWN))?
         .create()?;
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-    let read = AccessFs::ReadFile | AccessFs::ReadDir;
     for path in READ {
-        rules = allow(rules, Path::new(path), read)?;
+        rules = allow(rules, Path::new(path), reading())?;
     }
     rules = allow(rules, Path::new("/dev/net/tun"), device)?;
     rules = allow(
@@ -66,6 +98,32 @@ pub(crate) fn limit(folders: &Folders) -> Result<bool, RulesetError> {
         rules = allow(rules, parent, AccessFs::RemoveDir.into())?;
     }
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// Limits the calling thread and those that it starts to reading what it takes to look names up, to
+/// TCP towards DNS, and to signals and abstract sockets of their own. False where the kernel cannot.
+pub(crate) fn limit_to_names() -> Result<bool, RulesetError> {
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(KNOWN))?
+        .handle_access(AccessNet::from_all(KNOWN))?
+        .scope(Scope::from_all(KNOWN))?
+        .create()?
+        .add_rule(NetPort::new(DNS, AccessNet::ConnectTcp))?;
+    for path in READ_FOR_NAMES {
+        rules = allow(rules, Path::new(path), reading())?;
+    }
+    for link in LINKS_FOR_NAMES {
+        // The folder, since the file may be replaced; but not all files.
+        let file = std::fs::canonicalize(link).unwrap_or_default();
+        let folder = file.parent().filter(|folder| folder.parent().is_some());
+        rules = allow(rules, folder.unwrap_or(&file), reading())?;
+    }
+    Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+}
+
+fn reading() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::ReadDir
 }
 
 /// A path that does not exist needs no rule.

@@ -8,6 +8,8 @@
 //!    capability.
 //! 3. A confined thread has the keeper do the rest: [`run`], [`aside`], [`post`]. Where nothing is
 //!    confined, as in tests, they call the function that they are given.
+//!
+//! A process that looks names up has less, and no keeper: [`begin_names`].
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -22,10 +24,11 @@ use std::sync::OnceLock;
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+    DumpableBehavior, Gid, Resource, Rlimit, Uid, getrlimit, set_dumpable_behavior, setrlimit,
 };
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 use rustix::time::{ClockId, clock_gettime};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
@@ -47,16 +50,19 @@ pub enum Role {
     Main,
     /// It keeps the rights of the process.
     Keeper,
+    /// It looks names up, in a process of its own.
+    Resolver,
 }
 
 impl Role {
     /// All.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Packets,
         Self::Control,
         Self::Sockets,
         Self::Main,
         Self::Keeper,
+        Self::Resolver,
     ];
 }
 
@@ -183,7 +189,9 @@ pub fn begin_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
     parts.capabilities = keep(KEPT).is_ok();
     let mut filters = HashMap::new();
     for role in Role::ALL {
-        filters.insert(role, filters_of(role, otherwise)?);
+        if role != Role::Resolver {
+            filters.insert(role, filters_of(role, otherwise)?);
+        }
     }
     let keeper = filters.remove(&Role::Keeper).unwrap_or_default();
     parts.system_calls = match install(&keeper) {
@@ -196,6 +204,58 @@ pub fn begin_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
     };
     let _ = SANDBOX.set(Sandbox { parts, filters });
     keeper::start()
+}
+
+/// Limits the process, which must have one thread only, for good, to looking names up: it reads the
+/// files that this takes, has no capability, and is nobody if it was root and may change the user.
+/// Each of its threads is still to be confined as [`Role::Resolver`].
+///
+/// What the kernel does not have is left out.
+///
+/// # Errors
+///
+/// no_new_privs is unknown to the kernel (before Linux 3.5).
+pub fn begin_names() -> io::Result<()> {
+    begin_names_with(Otherwise::HERE)
+}
+
+/// [`begin_names`], and what a call does that a thread may not make.
+///
+/// # Errors
+///
+/// Those of [`begin_names`].
+pub fn begin_names_with(otherwise: Otherwise) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    let files = files::limit_to_names().unwrap_or(false);
+    // A user that is changed may allow dumps again.
+    become_nobody();
+    let mut parts = Parts {
+        no_dumps: forbid_dumps(),
+        files,
+        capabilities: keep(CapabilitySet::empty()).is_ok(),
+        ..Parts::default()
+    };
+    let mut filters = HashMap::new();
+    parts.system_calls = install(&[intruders()?]).is_ok();
+    if parts.system_calls {
+        filters.insert(Role::Resolver, filters_of(Role::Resolver, otherwise)?);
+    }
+    let _ = SANDBOX.set(Sandbox { parts, filters });
+    Ok(())
+}
+
+/// Root without capabilities may still read what belongs to root, as private keys below /etc do.
+/// Nothing changes where the user has no other, or the process no right to become it.
+fn become_nobody() {
+    // As of user_namespaces(7), where a user that has no number appears as this one.
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    let _ = set_thread_groups(&[]);
+    let _ = set_thread_res_gid(group, group, group);
+    let _ = set_thread_res_uid(user, user, user);
 }
 
 /// Which parts are on: none if the process has no sandbox.
@@ -277,11 +337,7 @@ pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram
         let clone3: Vec<Call> = calls::of(role).into_iter().filter(only).collect();
         let missing = SeccompAction::Errno(errno(libc::ENOSYS));
         filters.push(compile(&clone3, SeccompAction::Allow, missing)?);
-        filters.push(compile(
-            INTRUDER,
-            SeccompAction::Allow,
-            SeccompAction::KillProcess,
-        )?);
+        filters.push(intruders()?);
     }
     let mut calls = calls::of(role);
     let known: Vec<_> = calls.iter().map(|call| call.number).collect();
@@ -295,7 +351,7 @@ pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram
         SeccompAction::KillProcess,
     )?);
     if cfg!(debug_assertions) && role != Role::Keeper {
-        calls.extend(calls::ASSERTIONS);
+        calls.extend(others(calls::ASSERTIONS));
     }
     if otherwise == Otherwise::Kill && role != Role::Keeper {
         let refuse = SeccompAction::Errno(errno(libc::EPERM));
@@ -305,6 +361,11 @@ pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram
     }
     filters.push(compile(&calls, refuse, SeccompAction::Allow)?);
     Ok(filters)
+}
+
+/// The filter that ends the process.
+fn intruders() -> io::Result<BpfProgram> {
+    compile(INTRUDER, SeccompAction::Allow, SeccompAction::KillProcess)
 }
 
 fn errno(number: libc::c_int) -> u32 {

@@ -3,13 +3,42 @@
 //! A process begins a sandbox once: each test starts this program anew, with [`CHILD`] set.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
 /// What the child lacks.
 const CHILD: &str = "ADIT_TEST_LACKS";
+/// The folder of its own.
+const FOLDER: &str = "ADIT_TEST_FOLDER";
+
+/// A directory of one test, which goes with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // What a process left that had the same number, and was killed, stays.
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("adit-sandbox-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Self(path),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
 
 const LANDLOCK: [libc::c_long; 3] = [
     libc::SYS_landlock_create_ruleset,
@@ -24,10 +53,6 @@ fn without(calls: &[libc::c_long], error: libc::c_int) {
     let fails = SeccompAction::Errno(errno(error));
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, fails, arch).expect("a filter");
     install(&[BpfProgram::try_from(filter).expect("a program")]).expect("installed");
-}
-
-fn folder() -> PathBuf {
-    std::env::temp_dir().join("adit-lacks")
 }
 
 fn locked_kilobytes() -> u64 {
@@ -59,15 +84,16 @@ fn lacks() {
         }
         what => panic!("{what}"),
     }
+    let folder = PathBuf::from(std::env::var_os(FOLDER).expect("a folder"));
     let folders = Folders {
-        own: vec![folder()],
+        own: vec![folder.clone()],
         removable_in: None,
     };
     begin_with(&folders, Otherwise::Refuse).expect("the rest holds");
     let parts = parts();
     let on = parts.iter().filter(|(_, on)| *on).map(|(name, _)| name);
     println!("on={}", on.collect::<Vec<_>>().join(","));
-    let thread = std::thread::spawn(|| {
+    let thread = std::thread::spawn(move || {
         confine(Role::Control).expect("confined");
         // With all memory locked, it grows as before.
         let mut memory = vec![1_u8; 32 << 20];
@@ -77,8 +103,8 @@ fn lacks() {
                 .map(drop)
                 .map_err(|error| error.kind())
         };
-        let own = || {
-            File::create(folder().join("file"))
+        let own = move || {
+            File::create(folder.join("file"))
                 .map(drop)
                 .map_err(|error| error.kind())
         };
@@ -90,15 +116,63 @@ fn lacks() {
 }
 
 fn child(lacks: &str) -> String {
-    std::fs::create_dir_all(folder()).expect("a folder");
+    let folder = Folder::new();
+    let test = match lacks.starts_with("names") {
+        true => "tests::looks_names_up",
+        false => "tests::lacks",
+    };
     let output = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "tests::lacks", "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env(CHILD, lacks)
+        .env(FOLDER, &folder.0)
+        // Where no server answers.
+        .env("RES_OPTIONS", "timeout:1 attempts:1")
         .output()
         .expect("it starts");
     let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "{lacks}: {told}");
     told
+}
+
+/// In the child: what is on where names are looked up, and what can be read there.
+#[test]
+fn looks_names_up() {
+    let Ok(what) = std::env::var(CHILD) else {
+        return;
+    };
+    match what.as_str() {
+        "names" => {}
+        "names landlock" => without(&LANDLOCK, libc::ENOSYS),
+        "names lsm" => without(&LANDLOCK, libc::EOPNOTSUPP),
+        "names seccomp" => without(&[libc::SYS_seccomp], libc::EINVAL),
+        // As in the unit, and in a user namespace with one user.
+        "names user" => keep(CapabilitySet::NET_ADMIN).expect("without CAP_SETUID"),
+        what => panic!("{what}"),
+    }
+    let folder = PathBuf::from(std::env::var_os(FOLDER).expect("a folder"));
+    let secret = folder.join("secret");
+    std::fs::write(&secret, "x").expect("a file");
+    begin_names_with(Otherwise::Kill).expect("the rest holds");
+    let parts = parts();
+    let on = parts.iter().filter(|(_, on)| *on).map(|(name, _)| name);
+    println!("on={}", on.collect::<Vec<_>>().join(","));
+    let thread = std::thread::spawn(move || {
+        confine(Role::Resolver).expect("confined");
+        let addr = |name: &str| {
+            let addrs = std::net::ToSocketAddrs::to_socket_addrs(&(name, 0));
+            addrs.is_ok_and(|mut addrs| addrs.any(|addr| addr.ip().is_loopback()))
+        };
+        // The second goes to DNS, and the answer is none.
+        println!("local={} none={}", addr("localhost"), addr("x.invalid"));
+        let read = |path: &Path| File::open(path).map(drop).map_err(|error| error.kind());
+        println!("hosts={:?}", read(Path::new("/etc/hosts")));
+        println!("shadow={:?}", read(Path::new("/etc/shadow")));
+        println!("elsewhere={:?}", read(&secret));
+    });
+    thread.join().expect("no panic");
+    let user = rustix::process::geteuid().as_raw();
+    let own = capabilities(None).expect("capabilities").permitted;
+    println!("user={user} rights={}", own.bits());
 }
 
 fn field<'a>(told: &'a str, name: &str) -> &'a str {
@@ -157,4 +231,48 @@ fn memory_is_locked_where_the_limit_can_be_raised() {
     assert_eq!(field(&told, "locked"), "0");
     assert!(!field(&told, "on").contains("locked-memory"), "{told}");
     assert_eq!(field(&told, "len"), (64_u64 << 20).to_string());
+}
+
+#[test]
+fn names_are_looked_up_by_nobody_who_reads_little() {
+    let is_root = rustix::process::geteuid().is_root();
+    for lacks in ["names", "names user"] {
+        let told = child(lacks);
+        assert_eq!(
+            field(&told, "on"),
+            "system-calls,files,capabilities,no-dumps",
+            "{told}"
+        );
+        assert_eq!(
+            [field(&told, "local"), field(&told, "none")],
+            ["true", "false"]
+        );
+        assert_eq!(field(&told, "hosts"), "Ok(())");
+        assert_eq!(field(&told, "elsewhere"), REFUSED);
+        assert_eq!(field(&told, "rights"), "0");
+        if is_root && lacks == "names" {
+            assert_eq!(field(&told, "user"), "65534");
+            assert_eq!(field(&told, "shadow"), REFUSED);
+        }
+    }
+}
+
+#[test]
+fn names_are_looked_up_where_the_kernel_has_no_sandbox() {
+    for lacks in ["names landlock", "names lsm", "names seccomp"] {
+        let told = child(lacks);
+        let missing = match lacks {
+            "names seccomp" => "system-calls",
+            _ => "files",
+        };
+        let on: Vec<&str> = field(&told, "on").split(',').collect();
+        for part in ["system-calls", "files", "capabilities", "no-dumps"] {
+            assert_eq!(on.contains(&part), part != missing, "{told}");
+        }
+        assert_eq!(
+            [field(&told, "local"), field(&told, "none")],
+            ["true", "false"]
+        );
+        assert_eq!(field(&told, "rights"), "0");
+    }
 }

@@ -101,7 +101,7 @@ impl Process {
         sandbox: bool,
     ) -> Result<Arc<Self>> {
         // A process with a sandbox can start no program, nor begin one once it has threads.
-        let (resolver, resolving) = Resolver::start(level)?;
+        let (resolver, resolving) = Resolver::start(level, sandbox)?;
         if sandbox {
             adit_sandbox::begin(&folders(control_dir.as_deref()))
                 .context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;

@@ -8,8 +8,10 @@
 //! All of it is bounded: names, look-ups at the same time, their rate, and that of each name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -19,8 +21,12 @@ use adit_ctl::uapi::MAX_NAMES;
 use adit_engine::Interface;
 use adit_proto::config::{DeviceChange, PublicKey};
 use adit_sandbox::{Role, confine};
+use rustix::cmsg_space;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, sendmsg, socket_with, socketpair,
+};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 mod handed_over;
@@ -29,7 +35,7 @@ pub(super) use handed_over::HandedNames;
 
 use super::LogLevel;
 use crate::failure::{Context, Result};
-use crate::resolver::{ARGUMENT, Answer, IN_FLIGHT, Request};
+use crate::resolver::{ARGUMENT, Answer, IN_FLIGHT, MARKED, Request, WITHOUT_SANDBOX};
 
 /// A name is looked up this often at most while handshakes of its peer fail, as the next initiation
 /// comes then (REKEY_TIMEOUT), and half as often after each failure, down to `SELDOM`.
@@ -60,7 +66,7 @@ pub(super) struct Guard(Option<Child>);
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // Where it cannot be killed, it goes with this process.
+            // Where it cannot be killed, as it is another user's, it goes with this process.
             adit_sandbox::run(move || kill(Pid::from_child(&child)).map(|_| child.wait()));
         }
     }
@@ -171,8 +177,8 @@ impl State {
         self.hosts.retain(|host, _| used.contains(host.as_str()));
     }
 
-    /// The next request, or when there is one.
-    fn next(&mut self, now: Instant) -> std::result::Result<Request, Option<Instant>> {
+    /// The next request and the mark of the interface's packets, or when there is one.
+    fn next(&mut self, now: Instant) -> std::result::Result<(Request, u32), Option<Instant>> {
         let lost = |at: &Instant| now.duration_since(*at) >= LOST;
         while let Some((&id, (host, _))) = self.requests.iter().find(|(_, (_, at))| lost(at)) {
             if let Some(host) = self.hosts.get_mut(host) {
@@ -200,11 +206,8 @@ impl State {
         let mut peers = self.peers.iter();
         let of_host = peers.find(|(_, named)| named.endpoint.host == *name);
         let mark = of_host.and_then(|((interface, _), _)| self.marks.get(interface));
-        Ok(Request {
-            id,
-            mark: mark.copied().unwrap_or(0),
-            host: name.clone(),
-        })
+        let host = name.clone();
+        Ok((Request { id, host }, mark.copied().unwrap_or(0)))
     }
 
     fn answered(&mut self, now: Instant, answer: &Answer) -> Option<(String, Outcome)> {
@@ -245,10 +248,10 @@ enum Outcome {
 
 impl Resolver {
     /// Starts the process. Without it, names are looked up once, by `adit up`.
-    pub(super) fn start(level: LogLevel) -> Result<(Arc<Self>, Guard)> {
+    pub(super) fn start(level: LogLevel, sandbox: bool) -> Result<(Arc<Self>, Guard)> {
         let failed = || "cannot start the resolver".to_owned();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context(failed)?;
-        let (child, socket) = match spawn() {
+        let (child, socket) = match spawn(sandbox) {
             Ok((child, socket)) => (Some(child), Some(socket)),
             Err(error) => {
                 level.error(format_args!(
@@ -416,14 +419,22 @@ impl Resolver {
         loop {
             let mut state = self.state();
             state.forget_unused();
-            let request = match state.next(Instant::now()) {
+            let (request, mark) = match state.next(Instant::now()) {
                 Ok(request) => request,
                 Err(until) => return until,
             };
             drop(state);
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let sockets = if mark == 0 { Vec::new() } else { marked(mark) };
+            let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MARKED))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(&fds));
+            }
+            let bytes = request.to_bytes();
             // It holds more than may be in flight. What is lost all the same is asked for again.
-            let _ = rustix::net::send(socket, &request.to_bytes(), flags);
+            let _ = sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags);
         }
     }
 
@@ -478,7 +489,20 @@ pub(super) fn kill(pid: Pid) -> Option<OwnedFd> {
     killed.is_ok().then_some(handle)
 }
 
-fn spawn() -> std::io::Result<(Child, OwnedFd)> {
+/// A socket of each family whose packets have the mark. Without the right for it there is none.
+fn marked(mark: u32) -> Vec<OwnedFd> {
+    adit_sandbox::run(move || {
+        let families = [AddressFamily::INET, AddressFamily::INET6];
+        let sockets: [_; MARKED] = families.map(|family| {
+            let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+            adit_io::set_mark(socket.as_fd(), mark).ok()?;
+            Some(socket)
+        });
+        sockets.into_iter().flatten().collect()
+    })
+}
+
+fn spawn(sandbox: bool) -> std::io::Result<(Child, OwnedFd)> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -491,6 +515,7 @@ fn spawn() -> std::io::Result<(Child, OwnedFd)> {
     let child = command
         .arg0("adit")
         .arg(ARGUMENT)
+        .args((!sandbox).then_some(WITHOUT_SANDBOX))
         .current_dir("/")
         .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::from(theirs))

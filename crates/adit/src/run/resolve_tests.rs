@@ -38,7 +38,7 @@ fn look_ups_are_few_at_a_time_and_paced() {
     let mut asked = Vec::new();
     while asked.len() < IN_FLIGHT {
         match state.next(now) {
-            Ok(request) => asked.push(request),
+            Ok((request, _)) => asked.push(request),
             Err(until) => {
                 assert_eq!(until, state.last.map(|last| last + PACE));
                 now += PACE;
@@ -50,7 +50,7 @@ fn look_ups_are_few_at_a_time_and_paced() {
     assert_eq!(first_is_lost, state.requests[&0].1 + LOST);
     // An answer makes room for the next.
     state.answered(now, &answer(&asked[0], &["192.0.2.1"], 60));
-    assert_eq!(state.next(now).unwrap().host, "host12");
+    assert_eq!(state.next(now).unwrap().0.host, "host12");
     // So does one that never comes, and the name is asked for again.
     assert!(state.next(now).is_err());
     assert!(state.next(now + LOST).is_ok());
@@ -61,7 +61,7 @@ fn a_name_is_asked_for_when_its_addresses_expire() {
     let now = Instant::now();
     for (ttl, expected) in [(0, 30), (60, 60), (1_000_000, 3600)] {
         let mut state = state(now, 1);
-        let request = state.next(now).unwrap();
+        let (request, _) = state.next(now).unwrap();
         state.answered(now, &answer(&request, &["192.0.2.1"], ttl));
         let due = now + Duration::from_secs(expected);
         assert_eq!(state.next(now + PACE).unwrap_err(), Some(due));
@@ -73,7 +73,7 @@ fn a_name_is_asked_for_when_its_addresses_expire() {
 fn failing_handshakes_ask_early_but_ever_more_seldom_in_vain() {
     let mut now = Instant::now();
     let mut state = state(now, 1);
-    let request = state.next(now).unwrap();
+    let (request, _) = state.next(now).unwrap();
     state.answered(now, &answer(&request, &["192.0.2.1"], 3600));
     for pause in [5, 10, 20, 40, 40] {
         let asked = state.hosts["host0"].asked.unwrap();
@@ -84,7 +84,7 @@ fn failing_handshakes_ask_early_but_ever_more_seldom_in_vain() {
             Some(asked + Duration::from_secs(pause))
         );
         now = asked + Duration::from_secs(pause);
-        let request = state.next(now).unwrap();
+        let (request, _) = state.next(now).unwrap();
         state.answered(now, &answer(&request, &[], 0));
     }
     // The addresses that it had stay.
@@ -104,7 +104,7 @@ fn an_address_of_others_keeps_a_name_only_if_it_leads_there() {
     ] {
         let mut state = state(now, 1);
         state.peers.get_mut(&peer(0)).unwrap().claimed = Some(addr.parse().unwrap());
-        let request = state.next(now).unwrap();
+        let (request, _) = state.next(now).unwrap();
         state.answered(now, &answer(&request, &["192.0.2.1"], 60));
         assert_eq!(state.peers.contains_key(&peer(0)), stays, "{addr}");
     }
@@ -115,5 +115,5 @@ fn the_mark_of_the_interface_goes_with_a_request() {
     let now = Instant::now();
     let mut state = state(now, 1);
     state.marks.insert("wg0".into(), 0xca6c);
-    assert_eq!(state.next(now).unwrap().mark, 0xca6c);
+    assert_eq!(state.next(now).unwrap().1, 0xca6c);
 }

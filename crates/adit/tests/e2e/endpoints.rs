@@ -27,10 +27,10 @@ struct World {
 struct Dns(Arc<Mutex<Vec<IpAddr>>>);
 
 impl Dns {
-    fn start(host: &Container) -> Self {
+    fn start(host: &Container, addr: &'static str) -> Self {
         let dns = Self::default();
         let answers = dns.clone();
-        let socket = host.within(|| UdpSocket::bind("10.1.0.1:53").expect("a socket for DNS"));
+        let socket = host.within(move || UdpSocket::bind((addr, 53)).expect("a socket for DNS"));
         // It ends with the test.
         std::thread::spawn(move || {
             let mut bytes = [0; 512];
@@ -70,13 +70,17 @@ impl Dns {
 
 impl World {
     fn new(right: Program) -> Self {
+        Self::with_dns_at(right, "10.1.0.1")
+    }
+
+    fn with_dns_at(right: Program, addr: &'static str) -> Self {
         let net = Routed::new();
         let (left_keys, right_keys) = (Keys::new(), Keys::new());
-        let dns = Dns::start(&net.router);
-        net.left.sh(
-            "set -e; echo nameserver 10.1.0.1 > /run/resolv; mount --bind /run/resolv /etc/resolv.conf
-             echo '127.0.0.1 localhost' > /run/hosts; mount --bind /run/hosts /etc/hosts",
-        );
+        let dns = Dns::start(&net.router, addr);
+        net.left.sh(&format!(
+            "set -e; echo nameserver {addr} > /run/resolv; mount --bind /run/resolv /etc/resolv.conf
+             echo '127.0.0.1 localhost' > /run/hosts; mount --bind /run/hosts /etc/hosts"
+        ));
         let right = Daemon::start(&net.right, right, "wg0", &Start::default());
         setconf(
             &net.right,
@@ -99,13 +103,18 @@ impl World {
 
     /// `adit up` with a peer at `right.test`, or without one.
     fn up(&self, with_peer: bool) {
+        self.up_for(with_peer.then_some("192.168.77.2/32"));
+    }
+
+    /// `adit up` with a peer at `right.test` for these addresses, or without one.
+    fn up_for(&self, addresses: Option<&str>) {
         let mut config = format!(
             "[Interface]\nPrivateKey = {}\nAddress = 192.168.77.1/24\n",
             self.left_keys.private
         );
-        if with_peer {
+        if let Some(addresses) = addresses {
             config += &format!(
-                "[Peer]\nPublicKey = {}\nAllowedIPs = 192.168.77.2/32\nEndpoint = right.test:51820\n",
+                "[Peer]\nPublicKey = {}\nAllowedIPs = {addresses}\nEndpoint = right.test:51820\n",
                 self.right_keys.public
             );
         }
@@ -163,6 +172,26 @@ fn a_name_that_moves_is_followed_without_a_cron_job() {
     // What `wg` prints are addresses.
     let config = world.net.left.sh("wg showconf wg0");
     assert!(!config.contains("right.test"), "{config}");
+}
+
+/// Its own traffic is all that gets around the tunnel: the system's look-ups wait for it in vain.
+#[test]
+fn a_name_is_looked_up_around_a_tunnel_that_takes_everything() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let world = World::with_dns_at(Program::Adit, "10.2.0.1");
+    world.dns.set(&["10.2.0.100"]);
+    world.up_for(Some("0.0.0.0/0"));
+    ping(&world.net.left, "192.168.77.2", 3);
+    world.dns.set(&["10.2.0.102"]);
+    world.net.right.sh(
+        "set -e; ip -4 addr flush dev eth0; ip addr add 10.2.0.102/24 dev eth0; ip route add default via 10.2.0.1",
+    );
+    wait_for("the tunnel works again", seconds(60), || {
+        world.is_answered()
+    });
+    assert_eq!(world.endpoint(), "10.2.0.102:51820");
 }
 
 #[test]

@@ -31,6 +31,13 @@ fn threads(process: &Path) -> BTreeMap<String, PathBuf> {
     named.collect()
 }
 
+/// All threads of a process have this in their status.
+fn all(process: &Path, name: &str, value: &str) -> bool {
+    let tasks = std::fs::read_dir(process.join("task")).expect("tasks");
+    let mut dirs = tasks.map(|task| task.expect("a task").path());
+    dirs.all(|dir| field(&dir, name) == value)
+}
+
 #[test]
 fn every_thread_has_given_up_what_it_does_not_need() {
     if !Program::Adit.is_adit() {
@@ -127,6 +134,40 @@ fn show_tells_which_parts_of_the_sandbox_are_on() {
         let expected = if arguments.contains("wg0") { "2" } else { "0" };
         assert_eq!(field(&dir, "Seccomp:"), expected, "{arguments}");
     }
+}
+
+#[test]
+fn the_process_that_looks_names_up_is_nobody_and_has_no_right() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Container::new("left");
+    let subject = Program::Adit.path().display().to_string();
+    let resolver_of = |interface: &str, arguments: &str| {
+        host.sh(&format!("{subject} {arguments} {interface}"));
+        let find = || host.try_sh("pgrep -n -x adit-resolver");
+        wait_for("it runs", seconds(10), || find().ok());
+        process(&host, find().stdout.trim().parse().expect("a process"))
+    };
+    let dir = resolver_of("wg0", "run");
+    let filters = |dir: &Path| field(dir, "Seccomp_filters:").parse::<u32>();
+    wait_for("its threads are confined", seconds(10), || {
+        let tasks = std::fs::read_dir(dir.join("task")).expect("tasks");
+        let tasks = tasks.map(|task| filters(&task.expect("a task").path()).expect("a number"));
+        let tasks: Vec<u32> = tasks.collect();
+        // One is that of the process.
+        tasks.len() == 4 && tasks.iter().all(|filters| *filters > 1)
+    });
+    for name in ["CapPrm:", "CapEff:", "CapInh:"] {
+        assert!(all(&dir, name, "0000000000000000"), "{name}");
+    }
+    assert!(all(&dir, "NoNewPrivs:", "1"));
+    assert!(all(&dir, "Uid:", "65534\t65534\t65534\t65534"));
+    assert!(all(&dir, "Gid:", "65534\t65534\t65534\t65534"));
+    assert!(all(&dir, "Groups:", ""));
+    host.sh("pkill -x adit-resolver");
+    let dir = resolver_of("wg1", "run --no-sandbox");
+    assert!(all(&dir, "Seccomp:", "0"));
 }
 
 /// So that whoever takes over the process cannot use it against others of the same user.

@@ -9,13 +9,16 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_sandbox::calls::{self, INTRUDER, Only};
-use adit_sandbox::{Folders, Otherwise, Role, begin_with, confine};
+use adit_sandbox::{Folders, Otherwise, Role, begin_names_with, begin_with, confine};
 use libc::c_long;
 
 /// What the child does: a role, and an attempt or a call that ends the process.
 const CHILD: &str = "ADIT_TEST_TAKEN_OVER";
+/// The folder of its own.
+const FOLDER: &str = "ADIT_TEST_FOLDER";
 
 /// Any system call; the number of the error, if there was one.
 fn call(number: c_long, arguments: [usize; 6]) -> Result<usize, i32> {
@@ -105,8 +108,12 @@ fn security_md_lists_the_system_calls_of_each_role() {
         ("control", Role::Control),
         ("sockets", Role::Sockets),
         ("main", Role::Main),
+        ("resolver", Role::Resolver),
     ] {
-        let documented: BTreeSet<String> = every.union(&names(label)).cloned().collect();
+        let mut documented: BTreeSet<String> = every.union(&names(label)).cloned().collect();
+        if role == Role::Resolver && cfg!(target_arch = "x86_64") {
+            documented.extend(names("resolver, older forms"));
+        }
         assert_eq!(documented, listed(role), "{label}");
     }
     let others = [Role::Packets, Role::Control, Role::Sockets, Role::Main].map(listed);
@@ -137,7 +144,7 @@ const AT_HERE: usize = libc::AT_FDCWD.cast_unsigned() as usize;
 const O_RDONLY: usize = libc::O_RDONLY as usize;
 
 /// What nobody who has taken over a thread may do.
-const ATTEMPTS: [Attempt; 31] = [
+const ATTEMPTS: [Attempt; 33] = [
     ("open a file", || {
         call(
             libc::SYS_openat,
@@ -148,6 +155,25 @@ const ATTEMPTS: [Attempt; 31] = [
         call(
             libc::SYS_openat,
             [AT_HERE, path(c"/proc/self/status"), O_RDONLY, 0, 0, 0],
+        )
+    }),
+    ("open a file that only root may read", || {
+        call(
+            libc::SYS_openat,
+            [AT_HERE, path(c"/etc/shadow"), O_RDONLY, 0, 0, 0],
+        )
+    }),
+    ("open a file to write", || {
+        call(
+            libc::SYS_openat,
+            [
+                AT_HERE,
+                path(c"/dev/null"),
+                libc::O_WRONLY as usize,
+                0,
+                0,
+                0,
+            ],
         )
     }),
     ("read the memory of another process", || {
@@ -320,9 +346,30 @@ fn role(name: &str) -> Role {
     named.expect("a role")
 }
 
-/// A folder of this test's own, as a process has for its sockets.
-fn folder() -> PathBuf {
-    std::env::temp_dir().join("adit-taken-over")
+/// A folder of this test's own, as a process has for its sockets; it goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // What a process left that had the same number, and was killed, stays.
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("adit-taken-over-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Self(path),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// In the child: the sandbox, a thread of the role, and what it tries.
@@ -334,7 +381,7 @@ fn taken_over() {
     let (name, attempt) = what.split_once(' ').expect("a role and an attempt");
     let role = role(name);
     let folders = Folders {
-        own: vec![folder()],
+        own: vec![std::env::var_os(FOLDER).expect("a folder").into()],
         removable_in: None,
     };
     let otherwise = match attempt {
@@ -342,7 +389,10 @@ fn taken_over() {
         "live on, or be killed" => Otherwise::Kill,
         _ => Otherwise::Refuse,
     };
-    begin_with(&folders, otherwise).expect("a sandbox");
+    match role {
+        Role::Resolver => begin_names_with(otherwise).expect("a sandbox"),
+        _ => begin_with(&folders, otherwise).expect("a sandbox"),
+    }
     assert!(adit_sandbox::parts().system_calls);
     println!("files={}", adit_sandbox::parts().files);
     std::thread::scope(|scope| {
@@ -411,13 +461,14 @@ fn live_on() {
 }
 
 fn child(role: Role, attempt: &str) -> Output {
-    std::fs::create_dir_all(folder()).expect("a folder");
+    let folder = Folder::new();
     let output = Command::new("timeout")
         .args(["-s", "KILL", "60"])
         .arg(std::env::current_exe().expect("this program"))
         .env("RUST_BACKTRACE", "full")
         .args(["--exact", "sys::sandbox_tests::taken_over", "--nocapture"])
         .env(CHILD, format!("{role:?} {attempt}"))
+        .env(FOLDER, &folder.0)
         .output();
     output.expect("it starts")
 }
@@ -463,6 +514,7 @@ fn the_keeper_stays_within_the_limits_of_the_process() {
     }
     for name in [
         "open a file",
+        "open a file that only root may read",
         "read the memory of another process",
         "make a directory",
         "signal another process",
@@ -474,10 +526,12 @@ fn the_keeper_stays_within_the_limits_of_the_process() {
 }
 
 /// Of the attempts, those that the keeper's filter lets through, at least as far as it can see.
-const OF_KEEPER: [&str; 13] = [
+const OF_KEEPER: [&str; 15] = [
     "load a BPF program",
     "open a file",
     "open a file of this process",
+    "open a file that only root may read",
+    "open a file to write",
     "read the memory of another process",
     "make a directory",
     "remove a file",
@@ -490,9 +544,51 @@ const OF_KEEPER: [&str; 13] = [
     "pidfd_open",
 ];
 
+/// Of the attempts, those that the filter of a resolver lets through, as far as it can see, and what
+/// becomes of them: `None` where that is none of the sandbox's business.
+const OF_RESOLVER: [(&str, Option<bool>); 9] = [
+    ("open a file", Some(true)),
+    ("open a file of this process", Some(false)),
+    ("open a file that only root may read", Some(false)),
+    ("read the memory of another process", Some(false)),
+    ("netlink", Some(true)),
+    ("an IPv4 socket", Some(true)),
+    ("a UNIX socket", Some(true)),
+    ("connect", None),
+    ("setsockopt", None),
+];
+
+#[test]
+fn a_resolver_that_is_taken_over_reads_little_and_starts_nothing() {
+    let output = child(Role::Resolver, "all");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{told}");
+    let has_files = told.contains("files=true");
+    for (name, _) in ATTEMPTS {
+        let line = (told.lines()).find_map(|line| line.strip_prefix(&format!("{name}=")));
+        let result = line.unwrap_or_else(|| panic!("{name}: {told}"));
+        let is_refused = result == format!("Err({})", libc::EPERM);
+        match OF_RESOLVER.iter().find(|(of, _)| *of == name) {
+            None => assert!(is_refused, "{name}: {result}"),
+            Some((_, None)) => assert!(!is_refused, "{name}: {result}"),
+            Some((_, Some(true))) => assert!(result.starts_with("Ok"), "{name}: {result}"),
+            Some((_, Some(false))) if has_files => {
+                assert_eq!(result, format!("Err({})", libc::EACCES), "{name}");
+            }
+            Some(_) => {}
+        }
+    }
+}
+
 #[test]
 fn what_only_an_intruder_calls_ends_the_process() {
-    for role in [Role::Packets, Role::Control, Role::Sockets, Role::Main] {
+    for role in [
+        Role::Packets,
+        Role::Control,
+        Role::Sockets,
+        Role::Main,
+        Role::Resolver,
+    ] {
         for call in INTRUDER {
             let output = child(role, &call.number.to_string());
             let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -510,13 +606,21 @@ fn what_only_an_intruder_calls_ends_the_process() {
 /// It does not fault for ever, since the handler of the fault may not be set to another.
 #[test]
 fn a_confined_thread_that_fails_ends_the_process() {
-    for role in [Role::Packets, Role::Control, Role::Sockets, Role::Main] {
+    for role in [
+        Role::Packets,
+        Role::Control,
+        Role::Sockets,
+        Role::Main,
+        Role::Resolver,
+    ] {
         for failure in ["fault", "abort", "overflow", "exit"] {
             let output = child(role, failure);
             let told = String::from_utf8_lossy(&output.stderr).into_owned();
             match (role, failure) {
-                // The main thread may end the process.
-                (Role::Main, "exit") => assert_eq!(output.status.code(), Some(7), "{told}"),
+                // These may end the process.
+                (Role::Main | Role::Resolver, "exit") => {
+                    assert_eq!(output.status.code(), Some(7), "{told}")
+                }
                 _ => {
                     let signal = output.status.signal();
                     assert_eq!(signal, Some(libc::SIGSYS), "{role:?}: {failure}: {told}");
