@@ -273,14 +273,41 @@ fn it_runs_on_debians_kernel_with_what_that_offers() {
         ] {
             assert_eq!(offloads[name], serde_json::Value::Bool(offered), "{report}");
         }
-        // One for what comes from the TUN, one for each socket, one for the limit of the queue.
         // The process that looks names up is another one, and younger.
-        let maps = world.guest.sh(
-            "grep -c bpf-map /proc/$(pidof adit | tr ' ' '\\n' | sort -n | head -n 1)/maps || true",
-        );
+        let oldest = world
+            .guest
+            .sh("pidof adit | tr ' ' '\\n' | sort -n | head -n 1");
+        let of_process = format!("/proc/{}", oldest.trim());
+        // One for what comes from the TUN, one for each socket, one for the limit of the queue.
+        let maps = world
+            .guest
+            .sh(&format!("grep -c bpf-map {of_process}/maps || true"));
         let programs = 3 + u8::from(since((6, 6)));
         assert_eq!(maps.trim(), programs.to_string(), "BPF programs that run");
+        memory_is_locked(&world.guest, &of_process, &report);
     }
+}
+
+/// Root has CAP_SYS_RESOURCE there, which few containers have. Keys may be in any memory that the
+/// process has written.
+fn memory_is_locked(guest: &Guest, of_process: &str, report: &serde_json::Value) {
+    let sandbox = &report["interfaces"][0]["engine"]["sandbox"];
+    assert_eq!(
+        sandbox["locked-memory"],
+        serde_json::Value::Bool(true),
+        "{report}"
+    );
+    let locked = guest.sh(&format!(
+        "awk '$1 == \"VmLck:\" {{ print $2 }}' {of_process}/status"
+    ));
+    println!("locked: {} kB", locked.trim());
+    assert_ne!(locked.trim(), "0");
+    let written = guest.sh(&format!(
+        "awk '/^[0-9a-f]+-[0-9a-f]+ / {{ rights = $2 }} \
+              /^VmFlags:/ && rights == \"rw-p\" {{ print / lo( |$)/ ? \"locked\" : \"not locked\" }}' \
+             {of_process}/smaps | sort -u"
+    ));
+    assert_eq!(written.trim(), "locked");
 }
 
 /// In a namespace of its own, where no device that is resumed wakes the process.
@@ -325,6 +352,38 @@ wg setconf wg{own} /tmp/conf; ip -n sleeper link set wg{own} up",
     guest.sh("set -e; echo +30 > /sys/class/rtc/rtc0/wakealarm; echo mem > /sys/power/state");
     // Of the 25 seconds most are left to a clock that stood still.
     wait_for("the keepalive leaves", seconds(10), || packets() != before);
+}
+
+/// The time of day goes back, forth and back again; then the machine sleeps. A session goes on, and
+/// another begins.
+#[test]
+fn packets_pass_whatever_the_clock_does_and_after_a_suspend() {
+    let Some(world) = World::new(Inside::Adit) else {
+        return;
+    };
+    let guest_pings = || world.guest.sh("ping -q -c 3 -W 10 192.168.77.1");
+    world.configure(Begins::Guest, Family::V4, None);
+    guest_pings();
+    let begin_again = format!(
+        "set -e; wg set wg0 peer {} remove; wg setconf wg0 /tmp/conf",
+        world.ours.public
+    );
+    for jump in ["- 86400", "+ 864000", "- 3600"] {
+        world
+            .guest
+            .sh(&format!("date -s @$(($(date +%s) {jump})) > /dev/null"));
+        world.ping_both_ways();
+        // The host knows the greatest time that the guest's initiations had, and takes none before.
+        world.guest.sh(&begin_again);
+        guest_pings();
+        world.ping_both_ways();
+    }
+    world.configure(Begins::Container, Family::V6, None);
+    world.ping_both_ways();
+    world
+        .guest
+        .sh("set -e; echo +10 > /sys/class/rtc/rtc0/wakealarm; echo mem > /sys/power/state");
+    world.ping_both_ways();
 }
 
 /// Different packets under the same counters would reveal their difference to a listener.

@@ -50,7 +50,7 @@ const fn router(name: &'static str, begin: &'static str, end: &'static str) -> D
 
 const RESTORE: &str = "wg syncconf wg0 /dev/stdin";
 
-const DISTURBANCES: [Disturbance; 22] = [
+const DISTURBANCES: [Disturbance; 23] = [
     side(
         "the interface is down",
         "ip link set wg0 down",
@@ -105,6 +105,12 @@ const DISTURBANCES: [Disturbance; 22] = [
         "a slow card",
         "tc qdisc replace dev eth0 root tbf rate 10mbit burst 64k limit 500k",
         "tc qdisc del dev eth0 root",
+    ),
+    // EMSGSIZE and EINVAL: trains do not fit any more.
+    side(
+        "a card with a small MTU",
+        "ip link set eth0 mtu 1300",
+        "ip link set eth0 mtu 1500",
     ),
     side("a process that stands still", "kill -STOP $PID", "kill -CONT $PID"),
     // EPERM, as of any firewall on the host.
@@ -303,4 +309,40 @@ fn connections_survive_whatever_happens_around_them() {
         let bounded = holds.iter().zip(MOST).all(|(holds, most)| *holds <= most);
         assert!(bounded, "{}: {holds:?} of {MOST:?}", side.host.name());
     }
+}
+
+/// A side that is stopped sends nothing, answers nothing, and its socket and its TUN overflow.
+#[test]
+fn flows_go_on_after_a_side_stood_still_for_five_seconds() {
+    let net = Routed::new();
+    let tunnel = routed_tunnel(&net, Setup::default());
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    tunnel.connect();
+    let there = Flow::start(&left.host, &right.host, &right.v4);
+    let back = Flow::start(&right.host, &left.host, &left.v6);
+    let ticks = UdpTicker::start(&left.host, &right.host, &right.v6, Duration::from_millis(5));
+    let carry_on = || {
+        there.advances(1 << 18);
+        back.advances(1 << 18);
+        ticks.advances(20);
+    };
+    carry_on();
+    let _witness = Witness(&tunnel);
+    for sides in [&[left][..], &[right], &[left, right]] {
+        watch_this_test();
+        let signal = |signal: &str| {
+            for Side { host, daemon, .. } in sides {
+                host.sh(&format!("kill -{signal} {}", daemon.pid_in_host()));
+            }
+        };
+        signal("STOP");
+        std::thread::sleep(Duration::from_secs(5));
+        signal("CONT");
+        let began = Instant::now();
+        carry_on();
+        println!("{} stopped: on after {:?}", sides.len(), began.elapsed());
+    }
+    there.stop();
+    back.stop();
+    ticks.stop();
 }
