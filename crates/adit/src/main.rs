@@ -16,12 +16,12 @@ mod metrics;
 mod quick;
 mod resolver;
 mod run;
-mod seen;
 mod show;
 mod threads;
 mod top;
 mod upgrade;
 mod view;
+mod watched;
 mod why;
 
 use std::process::ExitCode;

@@ -250,6 +250,15 @@ fn show(roff: &mut Roff) {
          it or right below it, as wg-easy, wireguard-install and PiVPN write it; or `# Name = alice` or \
          `# friendly_name = alice` anywhere in the section.",
     );
+    roff.control("SH", ["STATUS SOCKET"]);
+    paragraph(
+        roff,
+        "A program may ask the socket itself. It writes a word and a line end: `status` is answered with the JSON above, \
+         `events` with that of adit-events(8). `watch` is for those that look often: it tells which peers changed since it \
+         was written last on the same connection. Its first line is `{\"watch\":1,\"status\":…}` without peers. The others \
+         go through the peers that were told before: `{\"same\":N}` are as they were, `{\"changed\":PEER}` is now this, \
+         `{\"gone\":N}` are there no more. `{\"added\":PEER}` follow, and `{\"end\":N}` says how many there are now.",
+    );
     list(roff, "FILES", [STATUS_SOCKET, CONTROL_SOCKET]);
     list(
         roff,

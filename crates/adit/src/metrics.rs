@@ -8,14 +8,13 @@ mod http;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_ctl::status::{Batches, Engine, Trains, Waiting};
+use adit_ctl::status::{Batches, Engine, Interface, PeerRef, Trains, Waiting};
 
 use crate::cli::{self, MetricsArgs};
 use crate::failure::{Context, Result, say};
-use crate::seen::{self, Interface};
-use crate::show;
+use crate::watched::{Look, Watched};
 
 #[cfg(test)]
 #[path = "metrics_tests.rs"]
@@ -24,18 +23,16 @@ mod tests;
 pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
     match &args.listen {
         Some(address) => {
-            // What one answer was read into is there for the next one: with thousands of peers, it
-            // is megabytes.
-            let json = Mutex::new(Vec::new());
+            let watched = Mutex::new(Watched::new());
             let collect = move || {
-                let mut json = json.lock().unwrap_or_else(PoisonError::into_inner);
-                let collected = collect(&mut json);
+                let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                let collected = collect(&mut watched);
                 Box::new(move |put: &mut Put<'_>| collected.render(put)) as http::Document
             };
             http::serve(address, collect)
         }
         None => {
-            let collected = collect(&mut Vec::new());
+            let collected = collect(&mut Watched::new());
             let mut result = Ok(());
             let ended = collected.render(&mut |piece| {
                 result = cli::print(piece);
@@ -58,15 +55,14 @@ struct Collected {
     interfaces: Vec<Interface>,
     /// Interfaces without an answer.
     silent: Vec<String>,
-    /// The labels of all peers, one after the other.
-    labels: String,
-    peers: Vec<Peer>,
+    peers: Vec<Arc<Peer>>,
 }
 
 /// What is told of a peer.
 struct Peer {
-    /// Where its labels begin, where the allowed IPs in them do and end, and where all end.
-    labels: [usize; 4],
+    labels: Box<str>,
+    /// Where the allowed IPs in them begin and end.
+    blocks: [usize; 2],
     numbers: [Option<u64>; OF_PEERS.len()],
     microseconds: Option<u64>,
     drops: Vec<(Box<str>, u64)>,
@@ -74,9 +70,12 @@ struct Peer {
 }
 
 /// Asks every interface that this process can ask.
-fn collect(json: &mut Vec<u8>) -> Collected {
+fn collect(watched: &mut Watched<Peer>) -> Collected {
     let mut collected = Collected::default();
-    let silent = show::all_json(json, |json| collected.add(json));
+    let (looks, silent) = watched.look(None, &mut |interface, peer, _| Peer::new(interface, peer));
+    for look in looks {
+        collected.add(look);
+    }
     for unanswered in silent {
         say!("adit: {}", unanswered.error);
         collected.silent.push(unanswered.interface);
@@ -85,46 +84,54 @@ fn collect(json: &mut Vec<u8>) -> Collected {
 }
 
 impl Collected {
-    fn add(&mut self, json: &[u8]) -> serde_json::Result<()> {
-        let (labels, peers) = (&mut self.labels, &mut self.peers);
-        let interfaces = seen::read(json, &mut |interface, peer| {
-            peers.push(Peer::new(interface, &peer, labels));
-        })?;
-        self.interfaces.extend(interfaces);
-        Ok(())
+    fn add(&mut self, look: Look<Peer>) {
+        let Look {
+            mut interface,
+            peers,
+        } = look;
+        let whole = std::mem::take(&mut interface.peers);
+        let read = |peer| Arc::new(Peer::new(&interface.name, &PeerRef::from(peer)));
+        self.peers
+            .extend(peers.unwrap_or_else(|| whole.iter().map(read).collect()));
+        self.interfaces.push(interface);
     }
 }
 
 impl Peer {
     /// The labels are as the exporter has them: with a name only where there is one.
-    fn new(interface: &str, peer: &seen::Peer<'_>, labels: &mut String) -> Self {
-        let start = labels.len();
-        push_label(labels, "", "interface", interface);
-        push_label(labels, ",", "public_key", &peer.public_key.0);
+    fn new(interface: &str, peer: &PeerRef<'_>) -> Self {
+        let mut labels = String::with_capacity(160);
+        push_label(&mut labels, "", "interface", interface);
+        push_label(&mut labels, ",", "public_key", &peer.public_key);
         let before = labels.len();
         labels.push_str(",allowed_ips=\"");
         for (i, block) in peer.allowed_ips.iter().enumerate() {
             labels.push_str(if i == 0 { "" } else { "," });
-            push_escaped(labels, &block.0);
+            push_escaped(&mut labels, block);
         }
         labels.push('"');
         let behind = labels.len();
         if let Some(name) = &peer.name {
-            push_label(labels, ",", "friendly_name", &name.0);
+            push_label(&mut labels, ",", "friendly_name", name);
         }
         let drops = peer.drops.iter();
+        let failure = peer.last_failure.as_ref();
         Self {
-            labels: [start, before, behind, labels.len()],
+            labels: labels.into(),
+            blocks: [before, behind],
             numbers: OF_PEERS.map(|(_, _, _, of)| of(peer)),
             microseconds: peer.handshake_microseconds,
             drops: drops
-                .map(|(reason, packets)| ((*reason.0).into(), *packets))
+                .map(|(reason, packets)| ((**reason).into(), *packets))
                 .collect(),
-            failure: peer
-                .last_failure
-                .as_ref()
-                .map(|failure| (*failure.reason.0).into()),
+            failure: failure.map(|failure| (*failure.reason).into()),
         }
+    }
+
+    /// Its labels without the allowed IPs: such series are joined with the others by the key.
+    fn short(&self) -> [&str; 2] {
+        let [before, behind] = self.blocks;
+        [&self.labels[..before], &self.labels[behind..]]
     }
 }
 
@@ -297,7 +304,7 @@ impl Collected {
     }
 }
 
-type OfPeer = fn(&seen::Peer<'_>) -> Option<u64>;
+type OfPeer = fn(&PeerRef<'_>) -> Option<u64>;
 
 /// What is one number for each peer: name, type, help.
 const OF_PEERS: [(&str, &str, &str, OfPeer); 8] = [
@@ -323,7 +330,7 @@ const OF_PEERS: [(&str, &str, &str, OfPeer); 8] = [
         "adit_peer_up",
         "gauge",
         "Whether the peer has a session and has not failed to answer since",
-        |peer| peer.state.as_ref().map(|state| u64::from(state.0 == "up")),
+        |peer| peer.state.as_ref().map(|state| u64::from(&**state == "up")),
     ),
     (
         "adit_peer_unanswered_initiations",
@@ -357,8 +364,7 @@ impl Collected {
             let mut metric = Metric::new(page, name, kind, help);
             for peer in &self.peers {
                 if let Some(value) = peer.numbers[at] {
-                    let [start, _, _, end] = peer.labels;
-                    metric.line_with(&[&self.labels[start..end]], value);
+                    metric.line_with(&[&peer.labels], value);
                 }
             }
         }
@@ -371,7 +377,7 @@ impl Collected {
         for peer in &self.peers {
             if let Some(microseconds) = peer.microseconds {
                 let seconds = microseconds / 1_000_000;
-                metric.begin(&self.short(peer));
+                metric.begin(&peer.short());
                 _ = write!(
                     metric.page.text,
                     "{seconds}.{:06}",
@@ -388,7 +394,7 @@ impl Collected {
         );
         for peer in &self.peers {
             for (reason, packets) in &peer.drops {
-                metric.line_with(&with_reason(&self.short(peer), reason), *packets);
+                metric.line_with(&with_reason(&peer.short(), reason), *packets);
             }
         }
         let mut metric = Metric::new(
@@ -399,15 +405,9 @@ impl Collected {
         );
         for peer in &self.peers {
             if let Some(reason) = &peer.failure {
-                metric.line_with(&with_reason(&self.short(peer), reason), 1);
+                metric.line_with(&with_reason(&peer.short(), reason), 1);
             }
         }
-    }
-
-    /// A peer's labels without the allowed IPs: such series are joined with the others by the key.
-    fn short(&self, peer: &Peer) -> [&str; 2] {
-        let [start, before, behind, end] = peer.labels;
-        [&self.labels[start..before], &self.labels[behind..end]]
     }
 }
 

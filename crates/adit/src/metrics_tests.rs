@@ -1,11 +1,10 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Batches, Engine, Failure, Interface, Peer, StatusReport, Trains, Waiting};
+use adit_ctl::status::{Batches, Engine, Failure, Interface, Peer, Trains, Waiting};
 
-use super::{Collected, push_number};
+use super::{Collected, Look, push_number};
 
-/// A report in JSON.
-fn report() -> String {
+fn interface() -> Interface {
     let mut peer = Peer::default();
     "KEY=".clone_into(&mut peer.public_key);
     peer.name = Some("a \"b\" \\ c\nd".into());
@@ -48,13 +47,17 @@ fn report() -> String {
         }),
         ..Engine::default()
     });
-    serde_json::to_string(&StatusReport::new(vec![interface])).expect("JSON")
+    interface
 }
 
 #[test]
 fn metrics_have_the_exporters_names_and_labels_and_more() {
     let mut collected = Collected::default();
-    collected.add(report().as_bytes()).expect("a report");
+    let interface = interface();
+    collected.add(Look {
+        interface,
+        peers: None,
+    });
     collected.silent.push("wg1".into());
     let mut text = Vec::new();
     let put = &mut |piece: &[u8]| {

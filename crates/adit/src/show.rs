@@ -191,7 +191,7 @@ fn report(answers: Vec<Answer>) -> StatusReport {
     report
 }
 
-fn no_answer(interface: String, error: ClientError) -> NoAnswer {
+pub(crate) fn no_answer(interface: String, error: ClientError) -> NoAnswer {
     NoAnswer {
         error: explain(&interface, error).to_string(),
         interface,
@@ -213,24 +213,6 @@ fn all(is_secret: bool) -> Vec<Answer> {
     answers
         .filter(|(_, answer)| !answer.as_ref().is_err_and(is_unserved))
         .collect()
-}
-
-/// Gives the JSON of each interface, which is a report of one, to `each`, and returns what could not
-/// be asked or read. `json` is what they are read into.
-pub(crate) fn all_json(
-    json: &mut Vec<u8>,
-    mut each: impl FnMut(&[u8]) -> serde_json::Result<()>,
-) -> Vec<NoAnswer> {
-    let mut errors = Vec::new();
-    for interface in names() {
-        let read = interface_json(&interface, json);
-        match read.and_then(|()| Ok(each(json).map_err(std::io::Error::from)?)) {
-            Ok(()) => {}
-            Err(error) if is_unserved(&error) => {}
-            Err(error) => errors.push(no_answer(interface, error)),
-        }
-    }
-    errors
 }
 
 /// The interfaces of all implementations, and of Adit where only its own socket can be seen.
@@ -255,28 +237,16 @@ fn ask(name: String, is_secret: bool) -> Answer {
     (name, answer)
 }
 
+/// From the status socket if it is Adit's, else what the socket that every implementation has says.
 pub(crate) fn interface_status(name: &str) -> std::result::Result<Interface, ClientError> {
-    let mut json = Vec::new();
-    interface_json(name, &mut json)?;
-    Ok(status::document(&json)?)
-}
-
-/// The JSON of a report of one interface: from the status socket if it is Adit's, else made from
-/// what the socket that every implementation has says.
-pub(crate) fn interface_json(
-    name: &str,
-    json: &mut Vec<u8>,
-) -> std::result::Result<(), ClientError> {
-    match status::fetch_json(name, json).map_err(ClientError::from) {
-        Ok(()) => return Ok(()),
+    match status::fetch(name).map_err(ClientError::from) {
         // It would not answer there, either.
-        Err(error) if error.is_silence() => return Err(error),
-        Err(_) => {}
+        Err(error) if !error.is_silence() => {
+            let status = Client::connect(name)?.get()?;
+            Ok(Interface::new(name, &status, false))
+        }
+        answer => answer,
     }
-    let status = Client::connect(name)?.get()?;
-    let report = StatusReport::new(vec![Interface::new(name, &status, false)]);
-    json.clear();
-    Ok(serde_json::to_writer(json, &report).map_err(std::io::Error::from)?)
 }
 
 pub(crate) fn explain(name: &str, error: ClientError) -> Failure {

@@ -8,16 +8,18 @@ mod draw;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{Colour, Engine};
+use adit_ctl::status::{Colour, Engine, Interface, PeerRef};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use crate::cli::{self, TopArgs};
 use crate::failure::{Context, Failure, Result, bail};
-use crate::view::{self, Filter, Row, Rows, Sample, Sort};
-use crate::{seen, show};
+use crate::show;
+use crate::view::{self, Filter, Known, Rates, Row, Sample, Sort};
+use crate::watched::{Look, Watched};
 
 #[cfg(test)]
 #[path = "top_tests.rs"]
@@ -50,11 +52,13 @@ struct Seen {
     packets: Option<[u64; 2]>,
 }
 
-/// Asks the processes. Peers become rows while the answer is read, and only their counters are kept
-/// for the rates of the next look.
+/// Asks the processes.
 struct Looker {
     only: Option<String>,
-    json: Vec<u8>,
+    watched: Watched<Known>,
+    /// The number of the last look, and when it was.
+    last: Option<(u64, Instant)>,
+    /// Of the peers that are told whole each time.
     before: Option<Sample>,
 }
 
@@ -62,44 +66,64 @@ impl Looker {
     fn new(only: Option<String>) -> Self {
         Self {
             only,
-            json: Vec::new(),
+            watched: Watched::new(),
+            last: None,
             before: None,
         }
     }
 
     fn look(&mut self) -> Shot {
         let at = Instant::now();
-        let before = self.before.take();
-        let (mut interfaces, mut rows) = (Vec::new(), Rows::new(before.as_ref(), at));
-        let errors = match &self.only {
-            None => {
-                let read = |json: &[u8]| Seen::read(json, &mut rows, &mut interfaces);
-                let silent = show::all_json(&mut self.json, read);
-                silent.into_iter().map(|one| one.error).collect()
-            }
-            Some(name) => {
-                let json = &mut self.json;
-                let read = show::interface_json(name, json).and_then(|()| {
-                    let read = Seen::read(json, &mut rows, &mut interfaces);
-                    Ok(read.map_err(std::io::Error::from)?)
-                });
-                let error = read
-                    .err()
-                    .map(|error| show::explain(name, error).to_string());
-                error.into_iter().collect()
-            }
-        };
-        self.shot(at, interfaces, rows.rows, errors)
+        let mut tell = self.next(at);
+        let (looks, errors) = self.watched.look(self.only.as_deref(), &mut tell);
+        let errors = errors.into_iter().map(|one| one.error).collect();
+        self.shot(at, looks, errors)
     }
 
-    fn shot(
+    /// Begins another look. What it returns makes what is known of a peer that is told.
+    fn next(
         &mut self,
         at: Instant,
-        interfaces: Vec<Seen>,
-        rows: Vec<Row>,
-        errors: Vec<String>,
-    ) -> Shot {
-        self.before = Some(Sample::of(&rows, at));
+    ) -> impl FnMut(&str, &PeerRef<'_>, Option<&Known>) -> Known + use<> {
+        let last = self.last.take();
+        let number = last.map_or(0, |(number, _)| number + 1);
+        self.last = Some((number, at));
+        let since = last.map_or(Duration::ZERO, |(_, before)| at.duration_since(before));
+        let seconds = since.as_secs_f64().max(0.001);
+        let mut shared: Arc<str> = Arc::from("");
+        move |interface, peer, before| {
+            if *shared != *interface {
+                shared = Arc::from(interface);
+            }
+            let mut known = Known::new(Arc::clone(&shared), peer);
+            let before = before.filter(|before| before.key == known.key);
+            known.told = (number, before.map(|before| known.rates(before, seconds)));
+            known
+        }
+    }
+
+    fn shot(&mut self, at: Instant, looks: Vec<Look<Known>>, errors: Vec<String>) -> Shot {
+        let number = self.last.map_or(0, |(number, _)| number);
+        let (mut interfaces, mut rows, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+        for Look { interface, peers } in looks {
+            let first = rows.len();
+            match peers {
+                Some(peers) => rows.extend(peers.into_iter().map(|known| {
+                    let rates = match known.told {
+                        (told, rates) if told == number => rates,
+                        _ => Some(Rates::default()),
+                    };
+                    Row::new(known, rates)
+                })),
+                None => {
+                    let interfaces = std::slice::from_ref(&interface);
+                    rows.extend(view::rows(interfaces, self.before.as_ref(), at));
+                    whole.extend_from_slice(&rows[first..]);
+                }
+            }
+            interfaces.push(Seen::new(interface, &rows[first..]));
+        }
+        self.before = (!whole.is_empty()).then(|| Sample::of(&whole, at));
         Shot {
             at,
             interfaces,
@@ -110,25 +134,8 @@ impl Looker {
 }
 
 impl Seen {
-    /// Appends the interfaces of a report, and their peers.
-    fn read(json: &[u8], rows: &mut Rows<'_>, all: &mut Vec<Self>) -> serde_json::Result<()> {
-        let first = rows.rows.len();
-        let interfaces = seen::read(json, &mut |name, peer| rows.push(name, &peer))?;
-        let mut rows = rows.rows[first..].iter().peekable();
-        for interface in interfaces {
-            let mut seen = Self::new(interface);
-            while let Some(row) = rows.next_if(|row| *row.interface == *seen.name) {
-                seen.peers += 1;
-                seen.up += usize::from(row.state == "up");
-                seen.bytes[0] += row.rx;
-                seen.bytes[1] += row.tx;
-            }
-            all.push(seen);
-        }
-        Ok(())
-    }
-
-    fn new(seen::Interface { name, engine }: seen::Interface) -> Self {
+    fn new(mut interface: Interface, rows: &[Row]) -> Self {
+        let name = std::mem::take(&mut interface.name);
         let read = |file: &str| -> Option<u64> {
             let path = format!("/sys/class/net/{name}/statistics/{file}");
             std::fs::read_to_string(path).ok()?.trim().parse().ok()
@@ -137,10 +144,13 @@ impl Seen {
         Self {
             packets: packets(),
             name,
-            engine,
-            up: 0,
-            peers: 0,
-            bytes: [0; 2],
+            engine: interface.engine.take(),
+            up: rows.iter().filter(|row| row.state == "up").count(),
+            peers: rows.len(),
+            bytes: [
+                rows.iter().map(|row| row.rx).sum(),
+                rows.iter().map(|row| row.tx).sum(),
+            ],
         }
     }
 }

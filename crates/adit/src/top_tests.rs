@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use adit_ctl::status::{Engine, Interface, Peer, StatusReport};
+use adit_ctl::status::{Engine, Interface, Peer};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -16,7 +16,14 @@ fn peer(key: &str, name: &str, rx: u64) -> Peer {
     peer
 }
 
-fn look(looker: &mut Looker, at: Instant, rx: u64, drops: u64) -> Shot {
+/// `known` is what a watcher keeps of the peers; without it they are told whole.
+fn look(
+    looker: &mut Looker,
+    known: Option<&mut Vec<Arc<Known>>>,
+    at: Instant,
+    rx: u64,
+    drops: u64,
+) -> Shot {
     let mut interface = Interface::default();
     "wg0".clone_into(&mut interface.name);
     interface.peers = vec![peer("AAAA", "alice", rx), peer("BBBB", "bob", 2 * rx)];
@@ -25,15 +32,23 @@ fn look(looker: &mut Looker, at: Instant, rx: u64, drops: u64) -> Shot {
         cpu_milliseconds: BTreeMap::from([("adit-shard-0".into(), rx / 1000)]),
         ..Engine::default()
     });
-    let json = serde_json::to_vec(&StatusReport::new(vec![interface])).expect("JSON");
-    let before = looker.before.take();
-    let (mut interfaces, mut rows) = (Vec::new(), Rows::new(before.as_ref(), at));
-    Seen::read(&json, &mut rows, &mut interfaces).expect("a report");
-    interfaces[0].packets = Some([rx / 100, 0]);
-    looker.shot(at, interfaces, rows.rows, Vec::new())
+    let mut make = looker.next(at);
+    let peers = known.map(|known| {
+        for (at, peer) in std::mem::take(&mut interface.peers).iter().enumerate() {
+            match known.get_mut(at) {
+                Some(before) if before.rx == peer.transfer_rx => {}
+                Some(before) => *before = make("wg0", &peer.into(), Some(before)).into(),
+                None => known.push(make("wg0", &peer.into(), None).into()),
+            }
+        }
+        known.clone()
+    });
+    let mut shot = looker.shot(at, vec![Look { interface, peers }], Vec::new());
+    shot.interfaces[0].packets = Some([rx / 100, 0]);
+    shot
 }
 
-fn top() -> Top {
+fn top_of(mut known: Option<Vec<Arc<Known>>>) -> Top {
     let mut top = Top::new(&TopArgs {
         interface: None,
         sort: Sort::Rx,
@@ -42,10 +57,21 @@ fn top() -> Top {
     });
     top.colour = false;
     let (start, mut looker) = (Instant::now(), Looker::new(None));
-    top.take(look(&mut looker, start, 0, 0));
-    let then = start + Duration::from_secs(1);
-    top.take(look(&mut looker, then, 125_000, 40));
+    top.take(look(&mut looker, known.as_mut(), start, 0, 0));
+    assert!(top.rows().all(|row| row.rates.is_none()));
+    for (second, rx, drops) in [(1, 7000, 0), (2, 7000, 0), (3, 132_000, 40)] {
+        let at = start + Duration::from_secs(second);
+        top.take(look(&mut looker, known.as_mut(), at, rx, drops));
+        if second == 2 {
+            // Nobody is told of a peer that rests.
+            assert!(top.rows().all(|row| row.rates == Some([0.0; 3])));
+        }
+    }
     top
+}
+
+fn top() -> Top {
+    top_of(Some(Vec::new()))
 }
 
 /// The screen's lines.
@@ -63,7 +89,13 @@ fn screen(top: &Top, width: u16, height: u16) -> Vec<String> {
 
 #[test]
 fn rates_drops_and_threads_are_those_of_the_last_interval() {
-    let lines = screen(&top(), 160, 12);
+    for known in [None, Some(Vec::new())] {
+        rates_are_shown(&top_of(known));
+    }
+}
+
+fn rates_are_shown(top: &Top) {
+    let lines = screen(top, 160, 12);
     let interface = lines
         .iter()
         .find(|line| line.starts_with("wg0 "))

@@ -5,13 +5,12 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use adit_ctl::status::{Interface, Peer};
+use adit_ctl::status::{Interface, Peer, PeerRef};
 use adit_proto::config::Cidr;
-
-use crate::seen;
 
 #[cfg(test)]
 #[path = "view_tests.rs"]
@@ -132,116 +131,51 @@ fn cidr(block: &str) -> Option<Cidr> {
     Cidr::new(ip.parse().ok()?, len.parse().ok()?)
 }
 
-/// What a peer had counted at a time.
-#[derive(Clone, Copy, Default)]
-struct Counted {
-    rx: u64,
-    tx: u64,
-    drops: u64,
-}
+/// Of bytes received, of bytes sent, and of packets dropped, in a second.
+pub(crate) type Rates = [f32; 3];
 
 /// The counters of all peers at one time, to tell rates from the next.
 pub(crate) struct Sample {
     at: Instant,
-    peers: Vec<(Arc<str>, Arc<str>, Counted)>,
+    peers: HashMap<(Arc<str>, Arc<str>), [u64; 3]>,
 }
 
 impl Sample {
     pub(crate) fn of<'a>(rows: impl IntoIterator<Item = &'a Row>, at: Instant) -> Self {
         let counted = |row: &Row| {
-            let Row { rx, tx, drops, .. } = *row;
-            let counted = Counted { rx, tx, drops };
-            (Arc::clone(&row.interface), Arc::clone(&row.key), counted)
+            let names = (Arc::clone(&row.interface), Arc::clone(&row.key));
+            (names, row.counted())
         };
         let peers = rows.into_iter().map(counted).collect();
         Self { at, peers }
     }
 }
 
-/// Finds peers in a sample. They come in the order of the sample, but for those that came or went
-/// meanwhile.
-struct Finder<'a> {
-    sample: &'a Sample,
-    next: usize,
-    /// Made when one stands elsewhere.
-    places: Option<HashMap<(&'a str, &'a str), usize>>,
-}
-
-impl Finder<'_> {
-    fn find(&mut self, interface: &str, key: &str) -> Option<Counted> {
-        let peers = &self.sample.peers;
-        let is_it =
-            |(of, other, _): &&(Arc<str>, Arc<str>, Counted)| **other == *key && **of == *interface;
-        if let Some((_, _, counted)) = peers.get(self.next).filter(is_it) {
-            self.next += 1;
-            return Some(*counted);
-        }
-        let places = self.places.get_or_insert_with(|| {
-            let places = peers.iter().enumerate();
-            places
-                .map(|(at, (interface, key, _))| ((&**interface, &**key), at))
-                .collect()
-        });
-        let at = *places.get(&(interface, key))?;
-        self.next = at + 1;
-        Some(peers[at].2)
-    }
-}
-
-/// Makes rows of peers, in the order in which they come.
-pub(crate) struct Rows<'a> {
-    interface: Arc<str>,
-    /// With the seconds since then.
-    before: Option<(Finder<'a>, f64)>,
-    pub(crate) rows: Vec<Row>,
-}
-
-impl<'a> Rows<'a> {
-    /// `before` is for rates.
-    pub(crate) fn new(before: Option<&'a Sample>, at: Instant) -> Self {
-        let before = before.map(|sample| {
-            let seconds = at.duration_since(sample.at).as_secs_f64();
-            let finder = Finder {
-                sample,
-                next: 0,
-                places: None,
-            };
-            (finder, seconds.max(0.001))
-        });
-        // As many as there were.
-        let many = before
-            .as_ref()
-            .map_or(0, |(finder, _)| finder.sample.peers.len());
-        Self {
-            interface: Arc::from(""),
-            before,
-            rows: Vec::with_capacity(many),
-        }
-    }
-
-    pub(crate) fn push(&mut self, interface: &str, peer: &seen::Peer<'_>) {
-        if *self.interface != *interface {
-            self.interface = Arc::from(interface);
-        }
-        let mut row = Row::new(Arc::clone(&self.interface), peer);
-        if let Some((finder, seconds)) = &mut self.before
-            && let Some(counted) = finder.find(interface, &row.key)
-        {
-            let rate =
-                |now: u64, before: u64| coarse(precise(now.saturating_sub(before)) / *seconds);
-            row.rates = Some([
-                rate(row.rx, counted.rx),
-                rate(row.tx, counted.tx),
-                rate(row.drops, counted.drops),
-            ]);
-        }
-        self.rows.push(row);
-    }
-}
-
-/// One peer, ready to be shown. There may be many thousands of them.
+/// A peer as it is now. Cheap to copy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
+    known: Arc<Known>,
+    /// `None` for one that was not there before.
+    pub(crate) rates: Option<Rates>,
+}
+
+impl Row {
+    pub(crate) fn new(known: Arc<Known>, rates: Option<Rates>) -> Self {
+        Self { known, rates }
+    }
+}
+
+impl Deref for Row {
+    type Target = Known;
+
+    fn deref(&self) -> &Known {
+        &self.known
+    }
+}
+
+/// What is shown of a peer. There may be many thousands of them.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Known {
     pub(crate) interface: Arc<str>,
     pub(crate) given_name: Option<Box<str>>,
     pub(crate) key: Arc<str>,
@@ -261,20 +195,20 @@ pub(crate) struct Row {
     pub(crate) drops: u64,
     /// The reason that most packets were dropped for.
     pub(crate) drop_reason: Option<Box<str>>,
-    /// Of bytes received, of bytes sent, and of packets dropped, in a second.
-    pub(crate) rates: Option<[f32; 3]>,
+    /// The look that told this, if there are several, and the rates from the one before to that.
+    pub(crate) told: (u64, Option<Rates>),
 }
 
-impl Row {
-    fn new(interface: Arc<str>, peer: &seen::Peer<'_>) -> Self {
+impl Known {
+    pub(crate) fn new(interface: Arc<str>, peer: &PeerRef<'_>) -> Self {
         let most = peer.drops.iter().max_by_key(|(_, packets)| **packets);
         let failure = peer.last_failure.as_ref();
         let failure = failure.filter(|failure| Some(failure.at) > peer.latest_handshake);
         let words = |text: &str| text.replace('_', " ").into_boxed_str();
         let blocks: Box<str> = match peer.allowed_ips.as_slice() {
-            [one] => (*one.0).into(),
+            [one] => (**one).into(),
             several => {
-                let several: Vec<&str> = several.iter().map(|block| &*block.0).collect();
+                let several: Vec<&str> = several.iter().map(|block| &**block).collect();
                 several.join(",").into()
             }
         };
@@ -282,21 +216,30 @@ impl Row {
         let latency = peer.handshake_microseconds;
         Self {
             interface,
-            given_name: peer.name.as_ref().map(|name| (*name.0).into()),
-            key: (*peer.public_key.0).into(),
+            given_name: peer.name.as_ref().map(|name| (**name).into()),
+            key: (*peer.public_key).into(),
             state: state(peer),
-            endpoint: endpoint.map_or_else(Box::default, |endpoint| (*endpoint.0).into()),
+            endpoint: endpoint.map_or_else(Box::default, |endpoint| (**endpoint).into()),
             blocks,
             handshake: peer.latest_handshake,
             latency: latency.map(|it| it.try_into().unwrap_or(u32::MAX)),
             unanswered: peer.unanswered.unwrap_or(0),
-            failure: failure.map(|failure| words(&failure.reason.0)),
+            failure: failure.map(|failure| words(&failure.reason)),
             rx: peer.transfer_rx,
             tx: peer.transfer_tx,
             drops: peer.drops.values().sum(),
-            drop_reason: most.map(|(reason, _)| words(&reason.0)),
-            rates: None,
+            drop_reason: most.map(|(reason, _)| words(reason)),
+            told: (0, None),
         }
+    }
+
+    fn counted(&self) -> [u64; 3] {
+        [self.rx, self.tx, self.drops]
+    }
+
+    /// The rates since it was as `before`, so many seconds ago.
+    pub(crate) fn rates(&self, before: &Self, seconds: f64) -> Rates {
+        rates(self.counted(), before.counted(), seconds)
     }
 
     /// Its name, or the beginning of its key.
@@ -309,27 +252,40 @@ impl Row {
 }
 
 /// The peer's state; that of another implementation's peer is told by its handshake.
-fn state(peer: &seen::Peer<'_>) -> Cow<'static, str> {
+fn state(peer: &PeerRef<'_>) -> Cow<'static, str> {
     let known = ["unknown", "up", "silent", "gone"];
     match (&peer.state, peer.latest_handshake) {
-        (Some(state), _) => match known.into_iter().find(|known| *known == state.0) {
+        (Some(state), _) => match known.into_iter().find(|known| **known == **state) {
             Some(known) => known.into(),
-            None => state.0.clone().into_owned().into(),
+            None => state.to_string().into(),
         },
         (None, Some(_)) => "up".into(),
         (None, None) => "unknown".into(),
     }
 }
 
+fn rates(now: [u64; 3], before: [u64; 3], seconds: f64) -> Rates {
+    let rate = |at: usize| coarse(precise(now[at].saturating_sub(before[at])) / seconds);
+    [0, 1, 2].map(rate)
+}
+
 /// The rows of all peers, in their order.
 pub(crate) fn rows(interfaces: &[Interface], before: Option<&Sample>, at: Instant) -> Vec<Row> {
-    let mut rows = Rows::new(before, at);
+    let mut rows = Vec::new();
     for interface in interfaces {
-        for peer in &interface.peers {
-            rows.push(&interface.name, &peer.into());
-        }
+        let name: Arc<str> = interface.name.as_str().into();
+        rows.extend(interface.peers.iter().map(|peer| {
+            let known = Known::new(Arc::clone(&name), &peer.into());
+            let rates = before.and_then(|before| {
+                let names = (Arc::clone(&name), Arc::clone(&known.key));
+                let counted = before.peers.get(&names)?;
+                let seconds = at.duration_since(before.at).as_secs_f64().max(0.001);
+                Some(rates(known.counted(), *counted, seconds))
+            });
+            Row::new(Arc::new(known), rates)
+        }));
     }
-    rows.rows
+    rows
 }
 
 /// The places of those that pass, in order.
@@ -342,7 +298,7 @@ pub(crate) fn order(rows: &[Row], filter: &Filter, sort: Sort) -> Vec<u32> {
         let row = row(at);
         match row.rates {
             Some(rates) => rates[which].into(),
-            None => precise([row.rx, row.tx, row.drops][which]),
+            None => precise(row.counted()[which]),
         }
     };
     let by_key = |a: &u32, b: &u32| {

@@ -5,20 +5,22 @@
 //! seconds since the Unix epoch. Fields may be added under the same `schema`; their removal or a
 //! change of their meaning makes it 2.
 
+mod borrowed;
 mod render;
 mod server;
 mod told;
+mod watch;
 mod wg;
 
 #[cfg(test)]
 mod tests;
 
+pub use borrowed::{FailureRef, PeerRef, Text};
 pub use events::{EVENT_SCHEMA, Event, EventKind, Events};
 pub use render::{Colour, render, render_interface};
-pub use server::{
-    DIR, Probe, Report, Server, document, fetch, fetch_in, fetch_json, listen, probe, probe_in,
-};
+pub use server::{DIR, Probe, Report, Server, fetch, fetch_in, listen, probe, probe_in};
 pub use told::NamedPeer;
+pub use watch::Watch;
 pub use wg::{Field, print_field};
 
 use std::collections::BTreeMap;

@@ -1,10 +1,12 @@
 //! The status socket. A client that writes `status` and a line end gets one [`StatusReport`] as
 //! JSON, and the connection ends; so does, a moment later, a client that writes nothing, as older
 //! ones do. A client that writes `events` gets a line of JSON for each [`Event`] from then on. One
-//! that writes `handshake` and a public key in base64 has a handshake with that peer begin, if it
+//! that writes `watch` gets what changed since it wrote that last, and may write it again: see
+//! [`Watch`]. One that writes `handshake` and a public key in base64 has a handshake with that peer begin, if it
 //! runs as root or as the server does, and gets a [`Probe`].
 //!
 //! [`Event`]: super::Event
+//! [`Watch`]: super::Watch
 //!
 //! The socket stands outside the UAPI's directory, where every socket counts as an interface. The
 //! report has no secrets.
@@ -20,7 +22,8 @@ use adit_proto::config::PublicKey;
 use serde::{Deserialize, Serialize};
 
 use super::events::{Events, Listener};
-use super::{Interface, NamedPeer, Peer, SCHEMA, StatusReport};
+use super::watch::{Head, Told};
+use super::{Interface, NamedPeer, SCHEMA, StatusReport};
 use crate::keys;
 use crate::socket::{self, BindError, Bound, Origin, STALL, ServerEvent, Service, Serving, Talk};
 use crate::uapi::PATIENCE;
@@ -30,10 +33,10 @@ use crate::zeroized::Zeroized;
 pub const DIR: &str = "/run/adit";
 
 /// Longest document that is read: a million peers with some allowed IPs each.
-const MAX_DOCUMENT: u64 = 1 << 30;
+pub(super) const MAX_DOCUMENT: u64 = 1 << 30;
 
 /// Bytes of peers that are made for a client at once.
-const PIECE: usize = 32 << 10;
+pub(super) const PIECE: usize = 32 << 10;
 
 /// What a status socket tells: an interface, and its peers one by one, since there may be a million.
 pub struct Report {
@@ -42,10 +45,18 @@ pub struct Report {
 }
 
 impl Report {
-    /// The peers of `head` come before `peers`.
+    /// Peers of `head` are not told, nor is its private key.
     pub fn new(head: Interface, peers: impl Iterator<Item = NamedPeer> + Send + 'static) -> Self {
         let peers = Box::new(peers);
         Self { head, peers }
+    }
+
+    /// What is told of all but the peers, and these.
+    fn split(self) -> (StatusReport, Box<dyn Iterator<Item = NamedPeer> + Send>) {
+        let Self { mut head, peers } = self;
+        head.private_key = None;
+        head.peers = Vec::new();
+        (StatusReport::new(vec![head]), peers)
     }
 }
 
@@ -103,6 +114,7 @@ impl Server {
                 probe: (origin.uid == 0 || origin.uid == own).then(|| Arc::clone(&probe)),
                 request: Vec::new(),
                 listener: None,
+                told: None,
                 telling: None,
             })
         };
@@ -146,65 +158,76 @@ struct Reception {
     request: Vec<u8>,
     /// Present once it asked for events.
     listener: Option<Listener>,
+    /// Present once it asked for changes.
+    told: Option<Told>,
     /// Present while it has not got the whole status.
     telling: Option<Telling>,
 }
 
 /// The rest of a status.
 struct Telling {
-    /// Those of the head, then the others.
-    first: std::vec::IntoIter<Peer>,
     peers: Box<dyn Iterator<Item = NamedPeer> + Send>,
     is_first: bool,
-    /// What comes after the peers.
+    /// What comes after the peers, where all are told.
     tail: Vec<u8>,
 }
 
 impl Reception {
     /// Begins with what comes before the peers.
     fn tell_status(&mut self, out: &mut Zeroized) {
-        let Report { mut head, peers } = (self.report)();
-        head.private_key = None;
-        let first = std::mem::take(&mut head.peers).into_iter();
-        let json = serde_json::to_string(&StatusReport::new(vec![head])).unwrap_or_default();
+        let (status, peers) = (self.report)().split();
+        let json = serde_json::to_string(&status).unwrap_or_default();
         // No text has this: its quotes would have a backslash each.
         let list = "\"peers\":[";
         let (before, after) = json.split_once(list).unwrap_or((&json, ""));
         out.extend(before.as_bytes());
         out.extend(list.as_bytes());
         self.telling = Some(Telling {
-            first,
             peers,
             is_first: true,
             tail: format!("{after}\n").into_bytes(),
         });
     }
+
+    /// Begins with the line about all but the peers.
+    fn tell_changes(&mut self, out: &mut Zeroized) {
+        let (status, peers) = (self.report)().split();
+        out.extend(&serde_json::to_vec(&Head::new(status)).unwrap_or_default());
+        out.extend(b"\n");
+        self.told.get_or_insert_default();
+        self.telling = Some(Telling {
+            peers,
+            is_first: true,
+            tail: Vec::new(),
+        });
+    }
 }
 
 impl Telling {
-    /// Appends some peers. False: that was all.
-    fn go_on(&mut self, out: &mut Zeroized) -> bool {
+    /// Appends some peers, or what changed since they were `told`. False: that was all.
+    fn go_on(&mut self, told: Option<&mut Told>, out: &mut Zeroized) -> bool {
         let mut piece = Vec::with_capacity(PIECE + (PIECE >> 2));
+        let goes_on = match told {
+            Some(told) => told.tell(&mut self.peers, &mut piece),
+            None => self.tell_all(&mut piece),
+        };
+        out.extend(&piece);
+        goes_on
+    }
+
+    fn tell_all(&mut self, piece: &mut Vec<u8>) -> bool {
         while piece.len() < PIECE {
-            let comma = piece.len();
-            if !self.is_first {
+            let Some(peer) = self.peers.next() else {
+                piece.append(&mut self.tail);
+                return false;
+            };
+            if !std::mem::take(&mut self.is_first) {
                 piece.push(b',');
             }
             // Writing to a vector cannot fail.
-            if let Some(mut peer) = self.first.next() {
-                peer.preshared_key = None;
-                _ = serde_json::to_writer(&mut piece, &peer);
-            } else if let Some(peer) = self.peers.next() {
-                _ = serde_json::to_writer(&mut piece, &peer);
-            } else {
-                piece.truncate(comma);
-                piece.append(&mut self.tail);
-                break;
-            }
-            self.is_first = false;
+            _ = serde_json::to_writer(&mut *piece, &peer);
         }
-        out.extend(&piece);
-        !self.tail.is_empty()
+        true
     }
 }
 
@@ -228,17 +251,24 @@ impl Reception {
 
 impl Talk for Reception {
     fn hear(&mut self, input: &mut &[u8], _: usize, out: &mut Zeroized) -> bool {
-        let bytes = std::mem::take(input);
         if self.listener.is_some() {
+            *input = &[];
             return true;
         }
+        let end = input.iter().position(|byte| *byte == b'\n');
+        let (line, rest) = input.split_at(end.map_or(input.len(), |end| end + 1));
+        *input = rest;
         let room = (MAX_REQUEST + 1).saturating_sub(self.request.len());
-        self.request.extend(bytes.iter().take(room));
-        let Some(end) = self.request.iter().position(|byte| *byte == b'\n') else {
+        self.request.extend(line.iter().take(room));
+        if self.request.pop_if(|last| *last == b'\n').is_none() {
             return self.request.len() <= MAX_REQUEST;
-        };
-        match &self.request[..end] {
-            b"status" => self.tell_status(out),
+        }
+        match &*std::mem::take(&mut self.request) {
+            b"watch" => {
+                self.tell_changes(out);
+                return true;
+            }
+            b"status" if self.told.is_none() => self.tell_status(out),
             b"events" => {
                 let listener = self.events.listen();
                 out.extend(&listener.greeting());
@@ -250,7 +280,7 @@ impl Talk for Reception {
                     out.extend(&serde_json::to_vec(&self.probe(key)).unwrap_or_default());
                     out.extend(b"\n");
                 }
-                _ => out.extend(b"{\"error\":\"write status, events or handshake KEY\"}\n"),
+                _ => out.extend(b"{\"error\":\"write status, events, watch or handshake KEY\"}\n"),
             },
         }
         false
@@ -261,14 +291,14 @@ impl Talk for Reception {
             listener.take(|line| out.extend(line));
         }
         if let Some(telling) = &mut self.telling
-            && !telling.go_on(out)
+            && !telling.go_on(self.told.as_mut(), out)
         {
             self.telling = None;
         }
     }
 
     fn end(&mut self, out: &mut Zeroized) {
-        if self.listener.is_none() && self.request.is_empty() {
+        if self.listener.is_none() && self.told.is_none() && self.request.is_empty() {
             self.tell_status(out);
         }
     }
@@ -278,11 +308,12 @@ impl Talk for Reception {
     }
 
     fn patience(&self, owes: bool) -> Option<Duration> {
-        match (&self.listener, owes) {
+        match owes {
             // It misses events, and nobody waits for it.
-            (Some(_), _) => None,
-            (None, true) => Some(STALL),
-            (None, false) => Some(UNDECIDED),
+            _ if self.listener.is_some() => None,
+            true => Some(STALL),
+            false if self.told.is_some() => None,
+            false => Some(UNDECIDED),
         }
     }
 }
@@ -302,39 +333,15 @@ pub fn fetch(name: &str) -> io::Result<Interface> {
 /// # Errors
 /// As of [`fetch`].
 pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
-    let mut json = Vec::new();
-    fetch_json_in(dir, name, &mut json)?;
-    document(&json)
-}
-
-/// The report of the interface `name` from `/run/adit/NAME.sock`, for programs that read a part of
-/// it: it takes the place of what is in `json`.
-///
-/// # Errors
-/// As of [`fetch`]; it is not looked at.
-pub fn fetch_json(name: &str, json: &mut Vec<u8>) -> io::Result<()> {
-    fetch_json_in(Path::new(DIR), name, json)
-}
-
-fn fetch_json_in(dir: &Path, name: &str, json: &mut Vec<u8>) -> io::Result<()> {
     let mut stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
     // An older server does not read that, and resets the connection once it has told all.
     _ = stream.write_all(b"status\n");
-    json.clear();
-    match stream.take(MAX_DOCUMENT).read_to_end(json) {
+    let mut json = Vec::new();
+    match stream.take(MAX_DOCUMENT).read_to_end(&mut json) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset && json.ends_with(b"\n") => {}
         result => _ = result?,
     }
-    Ok(())
-}
-
-/// The interface in a report of one.
-///
-/// # Errors
-///
-/// It is no such report (`InvalidData`).
-pub fn document(json: &[u8]) -> io::Result<Interface> {
-    let mut report: StatusReport = serde_json::from_slice(json)?;
+    let mut report: StatusReport = serde_json::from_slice(&json)?;
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no report of one interface");
     report.interfaces.pop().ok_or_else(wrong)
 }

@@ -83,6 +83,12 @@ fn interface() -> Interface {
     interface
 }
 
+/// Its peers, as a status socket is given them.
+fn peers() -> impl Iterator<Item = NamedPeer> + Send + 'static {
+    let peers = device().peers.into_iter();
+    peers.map(|status| NamedPeer { status, name: None })
+}
+
 const TEXT: &str = "interface: wg0
   public key: AwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwM=
   private key: (hidden)
@@ -196,7 +202,7 @@ fn the_status_socket_tells_everything_but_keys() {
     let report = || {
         let mut revealed = Interface::new("wg0", &device(), true);
         revealed.engine = interface().engine.clone();
-        Report::new(revealed, std::iter::empty())
+        Report::new(revealed, peers())
     };
     let service = crate::Service::start().unwrap();
     let events = Events::new("wg0");
@@ -215,25 +221,26 @@ fn the_status_socket_tells_everything_but_keys() {
 fn thousands_of_peers_are_told_in_pieces() {
     let dir = Dir::new();
     let server = Server::bind_in(&dir.0, "wg0", None).unwrap();
-    let peers = || {
+    let many = || {
         (0..5000).map(|number| {
             let name = Some(format!("\"peers\":[]{number}"));
             let status = device().peers.swap_remove(1);
             NamedPeer { status, name }
         })
     };
-    let report = move || Report::new(interface(), peers());
+    let report = move || Report::new(interface(), many());
     let service = crate::Service::start().unwrap();
     let events = Events::new("wg0");
     let _serving = server
         .serve(&service, &events, report, |_| None, |_| ())
         .unwrap();
     let mut all = interface();
-    all.peers.extend(peers().map(|peer| {
+    let whole = many().map(|peer| {
         let mut of_status = Peer::new(&peer.status, false);
         of_status.name = peer.name;
         of_status
-    }));
+    });
+    all.peers = whole.collect();
     assert_eq!(fetch_in(&dir.0, "wg0").unwrap(), all);
 }
 
@@ -292,7 +299,7 @@ fn serve() -> (Dir, crate::Service, crate::Serving, Arc<Events>) {
     let server = Server::bind_in(&dir.0, "wg0", None).unwrap();
     let service = crate::Service::start().unwrap();
     let events = Events::new("wg0");
-    let report = || Report::new(interface(), std::iter::empty());
+    let report = || Report::new(interface(), peers());
     let serving = server
         .serve(&service, &events, report, probe, |_| ())
         .unwrap();

@@ -2,8 +2,10 @@
 //! thousands of peers, texts of their own for each would cost most of the time of an answer.
 
 use std::fmt::Display;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
 
-use adit_proto::config::PeerStatus;
+use adit_proto::config::{PeerHandshakes, PeerStatus};
 use base64ct::{Base64, Encoding};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
@@ -77,6 +79,44 @@ impl Serialize for NamedPeer {
         peer.serialize_field("drops", &Drops(&drops))?;
         peer.serialize_field("persistent_keepalive", &status.persistent_keepalive)?;
         peer.end()
+    }
+}
+
+/// All that the JSON is made of, as exactly as that tells it.
+impl Hash for NamedPeer {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { status, name } = self;
+        let PeerStatus {
+            public_key,
+            preshared_key,
+            endpoint,
+            last_handshake,
+            rx_bytes,
+            tx_bytes,
+            drops,
+            path_mtu,
+            persistent_keepalive,
+            allowed_ips,
+            handshakes,
+        } = status;
+        let is_preshared = preshared_key.as_ref().is_some_and(|key| !key.is_zero());
+        let seconds = |at: Option<Duration>| at.map(|at| at.as_secs());
+        (public_key, name, is_preshared, endpoint).hash(state);
+        (rx_bytes, tx_bytes, seconds(*last_handshake)).hash(state);
+        (drops, path_mtu, persistent_keepalive, allowed_ips).hash(state);
+        let handshakes = handshakes.map(|handshakes| {
+            let PeerHandshakes {
+                state,
+                last_attempt,
+                unanswered,
+                last_failure,
+                latency,
+            } = handshakes;
+            let failure = last_failure.map(|failure| (failure.at.as_secs(), failure.reason));
+            let latency = latency.map(|latency| latency.as_micros());
+            (state, seconds(last_attempt), unanswered, failure, latency)
+        });
+        handshakes.hash(state);
     }
 }
 

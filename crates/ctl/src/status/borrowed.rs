@@ -1,0 +1,99 @@
+//! A peer whose texts stay where they were read: for programs that look often, at many.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::Peer;
+
+/// The fields of a [`Peer`] that such programs show.
+#[derive(Debug, Deserialize)]
+pub struct PeerRef<'a> {
+    /// See [`Peer::public_key`], and so on.
+    #[serde(borrow)]
+    pub public_key: Text<'a>,
+    /// What people call it.
+    pub name: Option<Text<'a>>,
+    /// Where it is reached.
+    pub endpoint: Option<Text<'a>>,
+    /// Its blocks of addresses.
+    pub allowed_ips: Vec<Text<'a>>,
+    /// Seconds since the Unix epoch.
+    pub latest_handshake: Option<u64>,
+    /// Whether it is there.
+    pub state: Option<Text<'a>>,
+    /// Seconds since the Unix epoch.
+    pub last_attempt: Option<u64>,
+    /// Initiations.
+    pub unanswered: Option<u32>,
+    /// The last handshake that failed.
+    pub last_failure: Option<FailureRef<'a>>,
+    /// From an initiation to its answer.
+    pub handshake_microseconds: Option<u64>,
+    /// Bytes.
+    pub path_mtu: Option<u16>,
+    /// Bytes received.
+    pub transfer_rx: u64,
+    /// Bytes sent.
+    pub transfer_tx: u64,
+    /// Packets by reason.
+    #[serde(default)]
+    pub drops: BTreeMap<Text<'a>, u64>,
+}
+
+/// A [`Failure`](super::Failure).
+#[derive(Debug, Deserialize)]
+pub struct FailureRef<'a> {
+    /// Seconds since the Unix epoch.
+    pub at: u64,
+    /// Its name.
+    #[serde(borrow)]
+    pub reason: Text<'a>,
+}
+
+/// A text. Within lists and options, serde borrows only what says so itself.
+#[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
+
+impl std::ops::Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'a> From<&'a String> for Text<'a> {
+    fn from(text: &'a String) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
+impl<'a> From<&'a Peer> for PeerRef<'a> {
+    fn from(peer: &'a Peer) -> Self {
+        let failure = peer.last_failure.as_ref();
+        let drops = peer.drops.iter();
+        Self {
+            public_key: (&peer.public_key).into(),
+            name: peer.name.as_ref().map(Text::from),
+            endpoint: peer.endpoint.as_ref().map(Text::from),
+            allowed_ips: peer.allowed_ips.iter().map(Text::from).collect(),
+            latest_handshake: peer.latest_handshake,
+            state: peer.state.as_ref().map(Text::from),
+            last_attempt: peer.last_attempt,
+            unanswered: peer.unanswered,
+            last_failure: failure.map(|failure| FailureRef {
+                at: failure.at,
+                reason: (&failure.reason).into(),
+            }),
+            handshake_microseconds: peer.handshake_microseconds,
+            path_mtu: peer.path_mtu,
+            transfer_rx: peer.transfer_rx,
+            transfer_tx: peer.transfer_tx,
+            drops: drops
+                .map(|(reason, count)| (reason.into(), *count))
+                .collect(),
+        }
+    }
+}

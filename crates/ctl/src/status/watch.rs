@@ -1,0 +1,294 @@
+//! A status that is asked for again and again: `watch` on the status socket, both ends of it.
+//!
+//! A client writes `watch` and a line end, reads the answer, and writes `watch` again on the same
+//! connection when it wants to know how things are by then. An answer is lines of JSON. The first is
+//! `{"watch":1,"status":…}` with a [`StatusReport`] without peers. The next ones change the list of
+//! peers that the client was told before on this connection, from its beginning on; it was empty:
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `{"same":N}` | the next N peers are as they were told |
+//! | `{"changed":PEER}` | the next one is now this |
+//! | `{"gone":N}` | the next N are there no more |
+//! | `{"added":PEER}` | all of the list have had their turn; this one is behind them |
+//! | `{"end":N}` | the answer is whole, and the list has N peers |
+//!
+//! The server remembers 12 bytes for each peer and client. No field of a peer depends on the time of
+//! day, so that an idle peer costs neither end anything but its turn. A server that does not know the
+//! word gives another answer, and its client asks for everything as before.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::server::{DIR, MAX_DOCUMENT, PIECE};
+use super::{Interface, NamedPeer, PeerRef, StatusReport};
+use crate::socket;
+use crate::uapi::PATIENCE;
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;
+
+/// Version of the answers. Lines and fields may be added under the same version to what a client may
+/// skip; none of these lines is.
+const VERSION: u32 = 1;
+
+/// The first line of an answer.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Head {
+    watch: u32,
+    status: StatusReport,
+}
+
+impl Head {
+    pub(super) fn new(status: StatusReport) -> Self {
+        let watch = VERSION;
+        Self { watch, status }
+    }
+}
+
+/// The other lines.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line<P> {
+    Same(usize),
+    Changed(P),
+    Gone(usize),
+    Added(P),
+    End(usize),
+}
+
+/// What a client was told of a peer: the beginning of its key, and a hash of all fields.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Print {
+    key: [u8; 4],
+    content: [u8; 8],
+}
+
+/// What a client was told of all peers, and how far the answer that it is being given has come.
+#[derive(Default)]
+pub(super) struct Told {
+    hashed_by: RandomState,
+    prints: Vec<Print>,
+    /// Those before have had their turn.
+    next: usize,
+    /// Those that are there stand before: never more than had their turn.
+    kept: usize,
+}
+
+impl Told {
+    fn print(&self, peer: &NamedPeer) -> Print {
+        let [a, b, c, d, ..] = peer.status.public_key.0;
+        Print {
+            key: [a, b, c, d],
+            content: self.hashed_by.hash_one(peer).to_ne_bytes(),
+        }
+    }
+
+    /// Appends some of the lines about `peers`, the rest of those that there are, to `out`, which is
+    /// empty. False: that was all.
+    ///
+    /// Peers are added at the end. One that is told before those that it stood behind counts as
+    /// added, and those as gone.
+    pub(super) fn tell(
+        &mut self,
+        peers: &mut dyn Iterator<Item = NamedPeer>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let mut same = 0;
+        while out.len() < PIECE {
+            let Some(peer) = peers.next() else {
+                push_count(out, Line::Same, &mut same);
+                let mut gone = self.prints.len() - self.next;
+                push_count(out, Line::Gone, &mut gone);
+                push(out, &Line::<()>::End(self.kept));
+                self.prints.truncate(self.kept);
+                self.prints.shrink_to(2 * self.kept);
+                (self.next, self.kept) = (0, 0);
+                return false;
+            };
+            let print = self.print(&peer);
+            let rest = &self.prints[self.next..];
+            let mut gone =
+                (rest.iter().position(|told| told.key == print.key)).unwrap_or(rest.len());
+            let before = rest.get(gone).copied();
+            if before == Some(print) && gone == 0 {
+                same += 1;
+            } else {
+                push_count(out, Line::Same, &mut same);
+                self.next += gone;
+                push_count(out, Line::Gone, &mut gone);
+                match before {
+                    Some(told) if told == print => same = 1,
+                    Some(_) => push(out, &Line::Changed(&peer)),
+                    None => push(out, &Line::Added(&peer)),
+                }
+            }
+            match self.prints.get_mut(self.kept) {
+                Some(place) => *place = print,
+                None => self.prints.push(print),
+            }
+            self.kept += 1;
+            self.next = match before {
+                Some(_) => self.next + 1,
+                None => self.prints.len(),
+            };
+        }
+        push_count(out, Line::Same, &mut same);
+        true
+    }
+}
+
+/// A line, unless it is about none.
+fn push_count(out: &mut Vec<u8>, line: fn(usize) -> Line<()>, count: &mut usize) {
+    match std::mem::take(count) {
+        0 => {}
+        count => push(out, &line(count)),
+    }
+}
+
+fn push<P: Serialize>(out: &mut Vec<u8>, line: &Line<P>) {
+    // Writing to a vector cannot fail.
+    _ = serde_json::to_writer(&mut *out, line);
+    out.push(b'\n');
+}
+
+/// The other end: the peers of one interface as they were at the last look, and what is kept of each.
+///
+/// They are shared, so that whoever shows them does so at leisure, and without a copy.
+pub struct Watch<T> {
+    path: PathBuf,
+    /// Present while `peers` are what it told.
+    connection: Option<Lines<UnixStream>>,
+    peers: Vec<Arc<T>>,
+}
+
+/// Lines of JSON, one at a time.
+struct Lines<R> {
+    stream: BufReader<R>,
+    line: Vec<u8>,
+}
+
+/// What is kept of a peer, which may have been there before.
+type Make<'m, T> = dyn FnMut(&PeerRef<'_>, Option<&T>) -> T + 'm;
+
+impl<T> Watch<T> {
+    /// Of the interface `name`, at `/run/adit/NAME.sock`. Nothing is asked yet.
+    pub fn new(name: &str) -> Self {
+        Self::new_in(Path::new(DIR), name)
+    }
+
+    /// The same at `dir/NAME.sock`.
+    pub fn new_in(dir: &Path, name: &str) -> Self {
+        Self {
+            path: dir.join(format!("{name}.sock")),
+            connection: None,
+            peers: Vec::new(),
+        }
+    }
+
+    /// The peers as of the last look, in the order in which they were added.
+    pub fn peers(&self) -> &[Arc<T>] {
+        &self.peers
+    }
+
+    /// Asks for what changed since the last look: `make` is called for each peer that did, or is new,
+    /// with what was kept of the peer that stood in its place, which is nearly always the same one.
+    /// Returns the interface without its peers.
+    ///
+    /// # Errors
+    ///
+    /// No process listens there, or it says nothing for [`PATIENCE`] (`WouldBlock`), or it does not
+    /// know the question (`InvalidData`, or what becomes of a connection that it ends): it may know
+    /// that of [`fetch`](super::fetch). No peer is kept then.
+    pub fn look(&mut self, make: &mut Make<'_, T>) -> io::Result<Interface> {
+        if let Some(connection) = self.connection.take() {
+            match self.ask(connection, make) {
+                // There is another process by now, or it had too many clients.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {}
+                answer => return answer,
+            }
+        }
+        let stream = socket::connect(&self.path, PATIENCE)?;
+        self.ask(Lines::new(stream), make)
+    }
+
+    fn ask(
+        &mut self,
+        mut connection: Lines<UnixStream>,
+        make: &mut Make<'_, T>,
+    ) -> io::Result<Interface> {
+        let mut peers = std::mem::take(&mut self.peers);
+        connection.stream.get_mut().write_all(b"watch\n")?;
+        let Head { watch, status } = connection.next()?;
+        let mut interfaces = status.interfaces.into_iter();
+        let interface = interfaces.next().filter(|_| watch == VERSION);
+        let interface = interface.ok_or(io::ErrorKind::InvalidData)?;
+        connection.change(&mut peers, make)?;
+        (self.peers, self.connection) = (peers, Some(connection));
+        Ok(interface)
+    }
+}
+
+impl<R: Read> Lines<R> {
+    fn new(stream: R) -> Self {
+        let stream = BufReader::with_capacity(PIECE, stream);
+        let line = Vec::new();
+        Self { stream, line }
+    }
+
+    fn next<'a, L: Deserialize<'a>>(&'a mut self) -> io::Result<L> {
+        self.line.clear();
+        let mut limited = (&mut self.stream).take(MAX_DOCUMENT);
+        limited.read_until(b'\n', &mut self.line)?;
+        Ok(serde_json::from_slice(&self.line)?)
+    }
+
+    /// Does to the peers what the rest of an answer says.
+    fn change<T>(&mut self, peers: &mut Vec<Arc<T>>, make: &mut Make<'_, T>) -> io::Result<()> {
+        let wrong = || io::Error::from(io::ErrorKind::InvalidData);
+        // As in `Told`.
+        let (mut next, mut kept, all) = (0_usize, 0, peers.len());
+        let left = |next, count| {
+            (count <= all - next)
+                .then(|| next + count)
+                .ok_or_else(wrong)
+        };
+        loop {
+            match self.next::<Line<PeerRef<'_>>>()? {
+                Line::Same(count) => {
+                    let end = left(next, count)?;
+                    for at in next..end {
+                        peers.swap(kept, at);
+                        kept += 1;
+                    }
+                    next = end;
+                }
+                Line::Gone(count) => next = left(next, count)?,
+                Line::Changed(peer) => {
+                    let end = left(next, 1)?;
+                    peers[kept] = Arc::new(make(&peer, Some(&peers[next])));
+                    (kept, next) = (kept + 1, end);
+                }
+                Line::Added(peer) if next == all => {
+                    let added = Arc::new(make(&peer, None));
+                    match peers.get_mut(kept) {
+                        Some(place) => *place = added,
+                        None => peers.push(added),
+                    }
+                    kept += 1;
+                }
+                Line::End(count) if next == all && kept == count => {
+                    peers.truncate(kept);
+                    return Ok(());
+                }
+                Line::Added(_) | Line::End(_) => return Err(wrong()),
+            }
+        }
+    }
+}
