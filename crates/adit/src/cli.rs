@@ -114,7 +114,8 @@ pub(crate) enum Command {
     /// takes over devices, sockets, sessions, counters and configuration. If it fails, the old one
     /// goes on. `systemctl reload` does this, too, when the program was replaced. A tunnel of
     /// `adit up --foreground`, as the unit's, gets the program that stands where that one was started
-    /// from: a package replaces it there.
+    /// from: a package replaces it there. The process of an `adit run --foreground` cannot be
+    /// replaced: who started it would take it for ended.
     Upgrade(UpgradeArgs),
     /// Change which threads of a running process process packets
     ///

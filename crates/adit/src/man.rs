@@ -79,6 +79,9 @@ fn pages() -> Vec<(String, String)> {
         // Writing to memory does not fail.
         let _ = clap_mangen::Man::new(command)
             .section("8")
+            // Pages have no date of their own; nothing at all would make the next word the date.
+            .date(" ")
+            .source(concat!("adit ", env!("CARGO_PKG_VERSION")))
             .render(&mut page);
         let page = String::from_utf8_lossy(&page).into_owned() + &sections(&name).render();
         (name, page)

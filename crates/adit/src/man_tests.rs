@@ -178,7 +178,14 @@ fn each_command_has_a_page_with_a_name_and_what_to_see_also() {
             page.contains(".SH NAME") && page.contains(".SH \"SEE ALSO\""),
             "{name}"
         );
-        assert_eq!(page.matches(".TH ").count(), 1, "{name}");
+        let titles: Vec<&str> = page
+            .lines()
+            .filter(|line| line.starts_with(".TH "))
+            .collect();
+        let version = concat!("adit ", env!("CARGO_PKG_VERSION"));
+        let title = format!(".TH {name} 8 \" \" \"{version}\"");
+        assert_eq!(titles.len(), 1, "{name}");
+        assert_eq!(titles[0].trim_end(), title);
     }
 }
 

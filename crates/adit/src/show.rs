@@ -51,7 +51,7 @@ fn ask_for(args: &ShowArgs) -> StatusReport {
     let is_secret = args.field.is_some_and(Field::is_secret);
     let answers = match one(args) {
         Some(name) => vec![ask(name.to_owned(), is_secret)],
-        None => all(is_secret),
+        None => all(args.field.is_some(), is_secret),
     };
     let mut report = report(answers);
     if let Some(words) = &args.peer {
@@ -200,7 +200,8 @@ pub(crate) fn no_answer(interface: String, error: ClientError) -> NoAnswer {
 
 /// As `wg show interfaces`: one line.
 fn print_names() -> Result<()> {
-    let names = uapi::interfaces(Path::new(uapi::DIR));
+    let mut names = uapi::interfaces(Path::new(uapi::DIR));
+    names.retain(|name| !Client::connect(name).is_err_and(|error| is_unserved(&error.into())));
     match names.is_empty() {
         true => Ok(()),
         false => cli::print((names.join(" ") + "\n").as_bytes()),
@@ -208,8 +209,13 @@ fn print_names() -> Result<()> {
 }
 
 /// Interfaces that end meanwhile, and sockets without a process, are no failure.
-fn all(is_secret: bool) -> Vec<Answer> {
-    let answers = names().into_iter().map(|name| ask(name, is_secret));
+/// With `as_wg` they have the order of `wg`, which may list none to this user; else that of names.
+fn all(as_wg: bool, is_secret: bool) -> Vec<Answer> {
+    let mut listed = uapi::interfaces(Path::new(uapi::DIR));
+    if !as_wg || listed.is_empty() {
+        listed = names().into_iter().collect();
+    }
+    let answers = listed.into_iter().map(|name| ask(name, is_secret));
     answers
         .filter(|(_, answer)| !answer.as_ref().is_err_and(is_unserved))
         .collect()

@@ -31,6 +31,7 @@ mod stats;
 mod tables;
 mod targets;
 mod tools;
+mod upgrade;
 
 use std::error::Error;
 
@@ -56,6 +57,7 @@ enum Command {
     Hostile(hostile::HostileArgs),
     Soak(soak::SoakArgs),
     Idle(idle::IdleArgs),
+    Upgrade(upgrade::UpgradeArgs),
     Chart(chart::ChartArgs),
     Report(page::ReportArgs),
     Profile(profile::ProfileArgs),
@@ -74,6 +76,7 @@ fn main() {
         Command::Hostile(args) => sandbox::run(|| hostile::run(&args)).map_err(plain),
         Command::Idle(args) => sandbox::run(|| idle::run(&args)).map_err(plain),
         Command::Soak(args) => sandbox::run(|| soak::run(&args)).map_err(plain),
+        Command::Upgrade(args) => sandbox::run(|| upgrade::run(&args)).map_err(plain),
         Command::Chart(args) => chart::run(&args),
         Command::Report(args) => page::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),

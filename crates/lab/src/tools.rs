@@ -166,6 +166,11 @@ impl Running {
         parse_rate_within(&self.output()?, part)
     }
 
+    /// Whether it still sends.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.client.is_alive()
+    }
+
     fn output(self) -> Result<String, Failure> {
         Ok(self.client.output(self.limit)?)
     }

@@ -64,10 +64,11 @@ impl From<io::Error> for ClientError {
     }
 }
 
-/// The interfaces that have a UAPI socket in `dir`, sorted. A socket may have no process behind it.
+/// The interfaces that have a UAPI socket in `dir`, in the order in which `wg` lists them: that of the
+/// directory. A socket may have no process behind it.
 pub fn interfaces(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
+    entries
         .filter_map(|entry| {
             Some(
                 entry
@@ -78,9 +79,7 @@ pub fn interfaces(dir: &Path) -> Vec<String> {
             )
         })
         .filter(|name| crate::config::check_name(name).is_ok())
-        .collect();
-    names.sort();
-    names
+        .collect()
 }
 
 /// A connection to the daemon of one interface, whichever implementation it is.

@@ -22,10 +22,10 @@ use super::many::{self, Keys, PORT, Random};
 use crate::sandbox::Failure;
 
 /// Sockets for IPv4 and IPv6 on one port.
-pub(super) struct Sockets([Udp; 2]);
+pub(crate) struct Sockets([Udp; 2]);
 
 impl Sockets {
-    pub(super) fn bind(at: &Host, port: u16) -> Result<Self, Failure> {
+    pub(crate) fn bind(at: &Host, port: u16) -> Result<Self, Failure> {
         let bind = move || {
             let bind = |addr| Udp::bind(addr, 0, Offloads::ALL, false);
             let v4 = bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))?;
@@ -36,7 +36,7 @@ impl Sockets {
     }
 
     /// Sends all, waiting where the socket is full. All go to the same family.
-    pub(super) fn send(&self, mut trains: &[Transmit<'_>]) {
+    pub(crate) fn send(&self, mut trains: &[Transmit<'_>]) {
         let mut report = SendReport::default();
         while let Some(first) = trains.first() {
             let socket = &self.0[usize::from(first.to.addr.is_ipv6())];
@@ -52,7 +52,7 @@ impl Sockets {
     }
 
     /// Hands each datagram that waits to `each`; returns how many there were.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &self,
         batch: &mut RecvBatch,
         mut each: impl FnMut(Endpoint, &mut [u8]),
@@ -85,13 +85,13 @@ struct Client {
 
 /// A client with a session.
 #[derive(Clone)]
-pub(super) struct Connected {
-    pub(super) session: Arc<Session>,
-    pub(super) to: Endpoint,
-    pub(super) peer: u32,
+pub(crate) struct Connected {
+    pub(crate) session: Arc<Session>,
+    pub(crate) to: Endpoint,
+    pub(crate) peer: u32,
 }
 
-pub(super) struct Clients {
+pub(crate) struct Clients {
     clients: Vec<Option<Client>>,
     /// The client that each index names.
     indices: HashMap<u32, u32>,
@@ -102,7 +102,7 @@ pub(super) struct Clients {
 
 /// When clients begin.
 #[derive(Clone, Copy)]
-pub(super) enum Pace {
+pub(crate) enum Pace {
     /// So many have a handshake under way.
     AtATime(usize),
     /// One after the other, all within this time.
@@ -124,8 +124,8 @@ impl Pace {
 }
 
 /// How the handshakes went.
-pub(super) struct Handshakes {
-    pub(super) connected: Vec<Connected>,
+pub(crate) struct Handshakes {
+    pub(crate) connected: Vec<Connected>,
     /// When each was, since the first client began. In this order.
     times: Vec<Duration>,
 }
@@ -133,7 +133,7 @@ pub(super) struct Handshakes {
 impl Handshakes {
     /// Handshakes a second until nine tenths of `all` clients had a session. The rest may have lost a
     /// message, and wait for five seconds. If so many never had one, those that had in `limit`.
-    pub(super) fn rate(&self, all: usize, limit: Duration) -> f64 {
+    pub(crate) fn rate(&self, all: usize, limit: Duration) -> f64 {
         let most = (all * 9).div_ceil(10);
         match self.times.get(most.max(1) - 1) {
             Some(time) => to_f64(most) / time.as_secs_f64(),
@@ -201,7 +201,7 @@ impl Client {
 
 impl Clients {
     /// The clients with these keys, and their initiations.
-    pub(super) fn new(keys: &[Keys], gateway: PublicKey) -> Result<Self, Failure> {
+    pub(crate) fn new(keys: &[Keys], gateway: PublicKey) -> Result<Self, Failure> {
         let random = Random::new()?;
         let clients = (0..).zip(keys).map(|(peer, keys)| {
             adit_testbed::interrupt::check()?;
@@ -219,7 +219,7 @@ impl Clients {
     /// Shakes hands with the gateway.
     ///
     /// Returns those that have a session when all do, or at the end of `limit`.
-    pub(super) fn connect(mut self, sockets: &Sockets, pace: Pace, limit: Duration) -> Handshakes {
+    pub(crate) fn connect(mut self, sockets: &Sockets, pace: Pace, limit: Duration) -> Handshakes {
         let (begun, all) = (Instant::now(), self.clients.len());
         let (mut next, mut times) = (0, Vec::new());
         let mut batch = RecvBatch::default();
@@ -379,7 +379,7 @@ fn index(datagram: &[u8], at: usize) -> Option<u32> {
 }
 
 /// The players' sockets.
-pub(super) fn sockets(players: &Host) -> Result<Sockets, Failure> {
+pub(crate) fn sockets(players: &Host) -> Result<Sockets, Failure> {
     Sockets::bind(players, PORT)
 }
 

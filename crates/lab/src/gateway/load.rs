@@ -27,7 +27,7 @@ use crate::measure::wait;
 use crate::sandbox::Failure;
 
 /// The application's port, and that of every peer.
-const PORT: u16 = 5303;
+pub(crate) const PORT: u16 = 5303;
 /// Datagrams of one send, and of one call that seals.
 const BATCH: usize = 64;
 /// From the first packet on, before anything counts.
@@ -262,7 +262,8 @@ fn send_from_peers(
     let families = by_family(peers);
     let mut cursors = vec![0; families.len()];
     let mut buffers: Vec<Vec<u8>> = vec![Vec::new(); BATCH];
-    let templates = [false, true].map(|v6| Template::new(v6, len));
+    let payload = vec![0x5a; len];
+    let templates = [false, true].map(|v6| Template::new(v6, &payload));
     while progress.goes_on() {
         for (family, at) in families.iter().zip(&mut cursors) {
             let v6 = many::is_v6(family[0].peer);
@@ -303,20 +304,21 @@ fn send_from_peers(
 
 /// A UDP datagram to the application, with room for WireGuard's header and tag. Only the source
 /// differs between peers.
-struct Template {
+pub(crate) struct Template {
     bytes: Vec<u8>,
     /// Of the pseudo-header and the datagram, without the source.
     partial: Sum,
 }
 
-const UDP: usize = 8;
+pub(crate) const UDP: usize = 8;
 
 impl Template {
-    fn new(v6: bool, len: usize) -> Self {
+    pub(crate) fn new(v6: bool, payload: &[u8]) -> Self {
+        let len = payload.len();
         let header = if v6 { 40 } else { 20 };
         let udp_len = u16::try_from(UDP + len).unwrap_or(u16::MAX);
         let mut packet = vec![0; header + UDP + len];
-        packet[header + UDP..].fill(0x5a);
+        packet[header + UDP..].copy_from_slice(payload);
         match many::app(v6) {
             IpAddr::V4(to) => {
                 packet[0] = 0x45;
@@ -347,7 +349,8 @@ impl Template {
         Self { bytes, partial }
     }
 
-    fn write(&self, from: IpAddr, to: &mut Vec<u8>) {
+    /// The datagram of the peer at this inner address.
+    pub(crate) fn write(&self, from: IpAddr, to: &mut Vec<u8>) {
         to.clear();
         to.extend_from_slice(&self.bytes);
         let packet = &mut to[DataHeader::LEN..];
@@ -381,7 +384,7 @@ mod tests {
         for (peer, len) in [(0, 64), (1, 64), (65_538, 1368), (9_999, 1368)] {
             let mut bytes = Vec::new();
             let v6 = many::is_v6(peer);
-            Template::new(v6, len).write(many::inner(peer), &mut bytes);
+            Template::new(v6, &vec![0x5a; len]).write(many::inner(peer), &mut bytes);
             let packet = &bytes[DataHeader::LEN..];
             let (header, addresses) = if v6 { (40, 8..40) } else { (20, 12..20) };
             if !v6 {

@@ -25,19 +25,19 @@ use crate::daemon::{self, READY};
 use crate::implementation::Entry;
 use crate::sandbox::Failure;
 
-pub(super) const INTERFACE: &str = "wg0";
-pub(super) const PORT: u16 = 51_820;
+pub(crate) const INTERFACE: &str = "wg0";
+pub(crate) const PORT: u16 = 51_820;
 /// The link to the players, and the one to the application.
 const LINK: &str = "ve1";
 const APP_LINK: &str = "ve2";
 
 /// Whether all of a peer's addresses are IPv6.
-pub(super) const fn is_v6(peer: u32) -> bool {
+pub(crate) const fn is_v6(peer: u32) -> bool {
     peer % 2 == 1
 }
 
 /// Where a peer is: an address that the players' host calls its own.
-pub(super) fn outer(peer: u32) -> IpAddr {
+pub(crate) fn outer(peer: u32) -> IpAddr {
     if is_v6(peer) {
         // A /64 of its own, as a site has: implementations limit handshakes by it.
         let [high, low] = halves(peer);
@@ -48,7 +48,7 @@ pub(super) fn outer(peer: u32) -> IpAddr {
 }
 
 /// A peer's address inside the tunnel.
-pub(super) fn inner(peer: u32) -> IpAddr {
+pub(crate) fn inner(peer: u32) -> IpAddr {
     if is_v6(peer) {
         let [high, low] = halves(peer);
         Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, high, low).into()
@@ -63,7 +63,7 @@ fn halves(peer: u32) -> [u16; 2] {
 }
 
 /// Where a peer finds the gateway.
-pub(super) fn gateway(peer: u32) -> SocketAddr {
+pub(crate) fn gateway(peer: u32) -> SocketAddr {
     let ip: IpAddr = if is_v6(peer) {
         Ipv6Addr::new(0xfd76, 0, 0, 0, 0, 0, 0, 1).into()
     } else {
@@ -73,7 +73,7 @@ pub(super) fn gateway(peer: u32) -> SocketAddr {
 }
 
 /// The application behind the gateway.
-pub(super) fn app(v6: bool) -> IpAddr {
+pub(crate) fn app(v6: bool) -> IpAddr {
     if v6 {
         Ipv6Addr::new(0xfd79, 0, 0, 0, 0, 0, 0, 2).into()
     } else {
@@ -82,25 +82,25 @@ pub(super) fn app(v6: bool) -> IpAddr {
 }
 
 /// A private key and its public key.
-pub(super) struct Keys {
-    pub(super) private: Secret,
-    pub(super) public: PublicKey,
+pub(crate) struct Keys {
+    pub(crate) private: Secret,
+    pub(crate) public: PublicKey,
 }
 
 /// Reads random bytes.
 #[derive(Clone)]
-pub(super) struct Random(Arc<File>);
+pub(crate) struct Random(Arc<File>);
 
 impl Random {
-    pub(super) fn new() -> Result<Self, Failure> {
+    pub(crate) fn new() -> Result<Self, Failure> {
         Ok(Self(Arc::new(File::open("/dev/urandom")?)))
     }
 
-    pub(super) fn fill(&self, bytes: &mut [u8]) -> Result<(), Failure> {
+    pub(crate) fn fill(&self, bytes: &mut [u8]) -> Result<(), Failure> {
         Ok((&*self.0).read_exact(bytes)?)
     }
 
-    pub(super) fn keys(&self) -> Result<Keys, Failure> {
+    pub(crate) fn keys(&self) -> Result<Keys, Failure> {
         let mut private = Secret::zero();
         self.fill(private.bytes_mut())?;
         let public = private.public_key();
@@ -109,16 +109,16 @@ impl Random {
 }
 
 /// The hosts, and the gateway's daemon.
-pub(super) struct Many {
+pub(crate) struct Many {
     // Stopped before its host goes.
-    pub(super) daemon: Option<Process>,
-    pub(super) gateway: Host,
-    pub(super) players: Host,
-    pub(super) app: Host,
-    pub(super) keys: Keys,
+    pub(crate) daemon: Option<Process>,
+    pub(crate) gateway: Host,
+    pub(crate) players: Host,
+    pub(crate) app: Host,
+    pub(crate) keys: Keys,
 }
 
-pub(super) fn host() -> Result<Host, Failure> {
+pub(crate) fn host() -> Result<Host, Failure> {
     let host = Host::new()?;
     host.own_run()?;
     Ok(host)
@@ -132,7 +132,7 @@ fn set(host: &Host, name: &'static str) -> Result<(), Failure> {
 
 impl Many {
     /// The hosts, and a daemon without peers.
-    pub(super) fn new(entry: &Entry) -> Result<Self, Failure> {
+    pub(crate) fn new(entry: &Entry) -> Result<Self, Failure> {
         let (gateway, players, app) = (host()?, host()?, host()?);
         for (net, name, other) in [(76, LINK, &players), (79, APP_LINK, &app)] {
             link((&gateway, name), (other, name))?;
@@ -190,31 +190,31 @@ impl Many {
     }
 
     /// Starts the daemon, and stops the one before.
-    pub(super) fn start(&mut self, entry: &Entry) -> Result<(), Failure> {
+    pub(crate) fn start(&mut self, entry: &Entry) -> Result<(), Failure> {
         drop(self.daemon.take());
         self.daemon = Some(daemon::start(&self.gateway, entry, INTERFACE)?);
         Ok(())
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.daemon.as_ref().map_or(0, Process::id)
     }
 
     /// An error that says so, if the daemon has ended.
-    pub(super) fn check(&mut self) -> Result<(), Failure> {
+    pub(crate) fn check(&mut self) -> Result<(), Failure> {
         let daemon = self.daemon.as_mut().ok_or("there is no daemon")?;
         daemon::check(&self.gateway, daemon, INTERFACE)
     }
 
     /// The interface's own section of a configuration.
-    pub(super) fn head(&self) -> String {
+    pub(crate) fn head(&self) -> String {
         // A private key is written as a public one is.
         let private = PublicKey(*self.keys.private.bytes());
         format!("[Interface]\nPrivateKey = {private}\nListenPort = {PORT}\n")
     }
 
     /// `wg setconf`, which ends within `limit`.
-    pub(super) fn setconf(&self, config: String, limit: Duration) -> Result<(), Failure> {
+    pub(crate) fn setconf(&self, config: String, limit: Duration) -> Result<(), Failure> {
         self.gateway
             .run(move || fs::write("/run/wg.conf", config))?;
         let args = ["setconf", INTERFACE, "/run/wg.conf"];
@@ -223,7 +223,7 @@ impl Many {
     }
 
     /// The interface goes up, and has its routes.
-    pub(super) fn bring_up(&self) -> Result<(), Failure> {
+    pub(crate) fn bring_up(&self) -> Result<(), Failure> {
         let own = Ipv4Addr::new(10, 77, 0, 1).into();
         let mtu = u32::try_from(TUNNEL_MTU)?;
         self.gateway.bring_up(INTERFACE, &[(own, 16)], Some(mtu))?;
@@ -235,7 +235,7 @@ impl Many {
     }
 
     /// Until the gateway takes datagrams.
-    pub(super) fn wait_for_port(&self) -> Result<(), Failure> {
+    pub(crate) fn wait_for_port(&self) -> Result<(), Failure> {
         let deadline = Instant::now() + READY;
         let bound = || adit_testbed::proc::has_udp_port(PORT).unwrap_or(false);
         while !self.gateway.run(bound) {
@@ -251,7 +251,7 @@ impl Many {
 
 /// A peer's section. Its endpoint is known where a player stands at it: not every implementation
 /// learns it from a handshake.
-pub(super) fn section(
+pub(crate) fn section(
     config: &mut String,
     key: &PublicKey,
     allowed_ips: &str,
@@ -267,7 +267,7 @@ pub(super) fn section(
 }
 
 /// Where the gateway finds a player.
-pub(super) fn endpoint(peer: u32) -> SocketAddr {
+pub(crate) fn endpoint(peer: u32) -> SocketAddr {
     SocketAddr::new(outer(peer), PORT)
 }
 

@@ -9,16 +9,16 @@
 
 mod active;
 mod beside;
-mod clients;
+pub(crate) mod clients;
 mod fairness;
-mod load;
-mod many;
+pub(crate) mod load;
+pub(crate) mod many;
 mod measures;
 mod overload;
 mod peers;
 mod report;
 mod slow;
-mod state;
+pub(crate) mod state;
 mod tunnels;
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ const ALLOWED_IPS: u32 = 3;
 
 const LINK: &str = "ve3";
 /// The established peer.
-const FAST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+pub(crate) const FAST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 
 /// How many peers an implementation is given.
 fn size(who: Implementation, asked: u32) -> u32 {
@@ -51,15 +51,15 @@ fn size(who: Implementation, asked: u32) -> u32 {
 }
 
 /// A peer with an interface of its own, which the stream and the pings go to.
-struct Established {
+pub(crate) struct Established {
     // Stopped before its host goes.
     _daemon: Process,
-    host: Host,
-    section: String,
+    pub(crate) host: Host,
+    pub(crate) section: String,
 }
 
 impl Established {
-    fn new(entry: &Entry, hosts: &Many, random: &Random) -> Result<Self, Failure> {
+    pub(crate) fn new(entry: &Entry, hosts: &Many, random: &Random) -> Result<Self, Failure> {
         let host = host()?;
         link((&hosts.gateway, LINK), (&host, LINK))?;
         for (host, last) in [(&hosts.gateway, 1), (&host, 2)] {
@@ -85,7 +85,7 @@ impl Established {
 }
 
 /// All sections: the established peer's, then those of peers with these keys, then silent ones.
-fn config(
+pub(crate) fn config(
     hosts: &Many,
     established: &Established,
     keys: &[Keys],

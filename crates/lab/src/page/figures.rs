@@ -3,7 +3,14 @@
 use serde_json::{Map, Value};
 
 /// The commands whose results are understood.
-const COMMANDS: [&str; 5] = ["compare", "gateway", "hostile", "scale", "reproduce"];
+const COMMANDS: [&str; 6] = [
+    "compare",
+    "gateway",
+    "hostile",
+    "scale",
+    "reproduce",
+    "upgrade",
+];
 
 /// One results file.
 pub(super) struct Run {

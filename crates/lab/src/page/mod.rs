@@ -25,7 +25,8 @@ use figures::Run;
 /// colour scheme and can be read on a telephone. Below each figure are its raw values.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReportArgs {
-    /// Files that `compare`, `gateway`, `hostile`, `scale` or `reproduce` wrote with `--json=FILE`.
+    /// Files that `compare`, `gateway`, `hostile`, `scale`, `reproduce` or `upgrade` wrote
+    /// with `--json=FILE`.
     #[arg(required = true, value_name = "RESULTS.json")]
     results: Vec<PathBuf>,
     /// Where the page goes.
@@ -47,4 +48,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Box<dyn Error>> {
     let page = html::page(&runs)?;
     fs::write(&args.output, page).map_err(|why| format!("{}: {why}", args.output.display()))?;
     Ok(output::print(&format!("{}\n", args.output.display()))?)
+}
+
+/// Whether this is a results file that makes a page.
+#[cfg(test)]
+pub(crate) fn check(text: &str) -> Result<(), String> {
+    Run::read("results.json", text).map(drop)
 }

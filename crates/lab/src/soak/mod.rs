@@ -65,7 +65,7 @@ pub(crate) struct SoakArgs {
 
 /// A time as people write it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Span(Duration);
+pub(crate) struct Span(pub(crate) Duration);
 
 impl std::str::FromStr for Span {
     type Err = String;
@@ -81,7 +81,7 @@ impl std::str::FromStr for Span {
         let number: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
         match number.checked_mul(unit) {
             Some(seconds) if seconds >= 20 => Ok(Self(Duration::from_secs(seconds))),
-            Some(_) => Err("what grows is not seen in less than 20 seconds".to_owned()),
+            Some(_) => Err("less than 20 seconds show nothing".to_owned()),
             None => Err(wrong()),
         }
     }

@@ -40,11 +40,10 @@ impl Listener {
     pub(crate) fn bind(dir: &Path) -> Result<Self> {
         let dir = dir.join(DIR);
         let path = dir.join(format!("{}.sock", std::process::id()));
-        let mut attempts = 10;
+        remove_dead(&dir);
+        let mut attempts = 100;
         let bound = loop {
-            make_private(&dir)?;
-            remove_dead(&dir);
-            match UnixListener::bind(&path) {
+            match make_private(&dir).and_then(|()| UnixListener::bind(&path)) {
                 // Another process has just ended, and taken the directory along.
                 Err(error) if error.kind() == ErrorKind::NotFound && attempts > 1 => attempts -= 1,
                 bound => break bound,
@@ -85,23 +84,17 @@ impl Drop for Listener {
     }
 }
 
-/// Makes a directory that nobody but this user may enter.
-fn make_private(dir: &Path) -> Result<()> {
-    let failed = || format!("cannot use {}", dir.display());
-    let made = std::fs::DirBuilder::new().mode(0o700).create(dir);
-    if let Err(error) = made
-        && error.kind() != ErrorKind::AlreadyExists
-    {
-        return Err(error).context(failed);
+/// Makes a directory that nobody but this user may enter. It may go at any time: `NotFound`.
+fn make_private(dir: &Path) -> std::io::Result<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
     }
-    let found = dir.symlink_metadata().context(failed)?;
+    let found = dir.symlink_metadata()?;
     let own = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
-        bail!(
-            State,
-            "{} is not this user's alone: remove it, and start again",
-            dir.display()
-        );
+        let text = "the directory is not this user's alone: remove it, and start again";
+        return Err(std::io::Error::other(text));
     }
     Ok(())
 }
@@ -252,3 +245,7 @@ impl Channel {
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     serde_json::from_slice(body).context(|| "cannot read what was handed over".into())
 }
+
+#[cfg(test)]
+#[path = "channel_tests.rs"]
+mod tests;
