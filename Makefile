@@ -35,6 +35,9 @@ install:
 	$(RUN_ADIT) completions fish > $(DESTDIR)$(FISHDIR)/adit.fish
 	install -m 644 packaging/adit@.service $(DESTDIR)$(UNITDIR)/
 	install -m 644 LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md SECURITY.md $(DESTDIR)$(DOCDIR)/
+	install -d $(DESTDIR)$(DOCDIR)/examples
+	install -m 644 packaging/grafana/adit.json $(DESTDIR)$(DOCDIR)/examples/grafana.json
+	@test -n "$(DESTDIR)" || echo "installed $(BINDIR)/adit; with /etc/wireguard/wg0.conf: systemctl daemon-reload, systemctl enable --now adit@wg0"
 
 # target/debian/adit_VERSION_ARCH.deb
 deb: build
