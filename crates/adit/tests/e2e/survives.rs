@@ -327,7 +327,6 @@ fn flows_go_on_after_a_side_stood_still_for_five_seconds() {
         ticks.advances(20);
     };
     carry_on();
-    let _witness = Witness(&tunnel);
     for sides in [&[left][..], &[right], &[left, right]] {
         watch_this_test();
         let signal = |signal: &str| {
