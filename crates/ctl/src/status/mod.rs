@@ -18,7 +18,7 @@ mod tests;
 pub use borrowed::{FailureRef, PeerRef, Text};
 pub use events::{EVENT_SCHEMA, Event, EventKind, Events};
 pub use render::{Colour, render, render_interface};
-pub use server::{DIR, Probe, Report, Server, fetch, fetch_in, listen, probe, probe_in};
+pub use server::{DIR, Probe, Report, Server, document, fetch, fetch_in, listen, probe, probe_in};
 pub use told::NamedPeer;
 pub use watch::Watch;
 pub use wg::{Field, print_field};

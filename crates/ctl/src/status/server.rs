@@ -341,7 +341,16 @@ pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset && json.ends_with(b"\n") => {}
         result => _ = result?,
     }
-    let mut report: StatusReport = serde_json::from_slice(&json)?;
+    document(&json)
+}
+
+/// The interface in a report of one.
+///
+/// # Errors
+///
+/// It is no such report (`InvalidData`).
+pub fn document(json: &[u8]) -> io::Result<Interface> {
+    let mut report: StatusReport = serde_json::from_slice(json)?;
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no report of one interface");
     report.interfaces.pop().ok_or_else(wrong)
 }
