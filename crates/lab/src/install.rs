@@ -270,6 +270,41 @@ pub(crate) fn find(who: Implementation, given: Option<&Path>) -> Result<Entry, F
     }
 }
 
+/// Implementations that are not measured, and why.
+pub(crate) type LeftOut = Vec<(Implementation, String)>;
+
+/// The userspace implementations that were `asked` for, or all, which are there or can be built, and why
+/// others are left out. Tells both.
+pub(crate) fn find_all(
+    asked: &[Implementation],
+    given: Option<&Path>,
+) -> Result<(Vec<Entry>, LeftOut), Failure> {
+    let (mut there, mut left_out) = (Vec::new(), Vec::new());
+    let all = Implementation::PEERS.into_iter();
+    for who in all.chain([Implementation::Adit]) {
+        if !asked.is_empty() && !asked.contains(&who) {
+            continue;
+        }
+        match find(who, given) {
+            Ok(entry) => {
+                eprintln!("{:<14}{}", who.name(), entry.version);
+                there.push(entry);
+            }
+            Err(why) => {
+                eprintln!("{:<14}left out: {why}", who.name());
+                left_out.push((who, format!("left out: {why}")));
+            }
+        }
+    }
+    if there.is_empty() {
+        return Err(
+            "nothing to measure: choose among wireguard-go, tailscale, boringtun, gotatun and adit"
+                .into(),
+        );
+    }
+    Ok((there, left_out))
+}
+
 const fn plain(who: Implementation, version: String) -> Entry {
     Entry {
         who,

@@ -134,31 +134,15 @@ impl HostileReport {
     }
 
     pub(super) fn find(&mut self, args: &HostileArgs) -> Result<(), Failure> {
-        let all = Implementation::PEERS.into_iter();
-        let asked = &args.implementations;
-        for who in all.chain([Implementation::Adit]) {
-            if !asked.is_empty() && !asked.contains(&who) {
-                continue;
-            }
-            match install::find(who, args.adit.as_deref()) {
-                Ok(entry) => {
-                    eprintln!("{:<14}{}", who.name(), entry.version);
-                    self.implementations.push(entry);
-                }
-                Err(why) => {
-                    eprintln!("{:<14}left out: {why}", who.name());
-                    self.notes.push(Note {
-                        round: 0,
-                        implementation: who,
-                        attack: None,
-                        text: format!("left out: {why}"),
-                    });
-                }
-            }
-        }
-        if self.implementations.is_empty() {
-            return Err("nothing to measure: choose among wireguard-go, tailscale, boringtun, gotatun and adit".into());
-        }
+        let (there, left_out) = install::find_all(&args.implementations, args.adit.as_deref())?;
+        self.implementations = there;
+        self.notes
+            .extend(left_out.into_iter().map(|(implementation, text)| Note {
+                round: 0,
+                implementation,
+                attack: None,
+                text,
+            }));
         Ok(())
     }
 

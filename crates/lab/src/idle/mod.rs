@@ -69,14 +69,19 @@ type Measure = (&'static str, &'static str, &'static str, usize);
 
 const MEASURES: [Measure; 9] = [
     ("wakeups_1", "wake-ups, one peer", "1/s", 2),
-    ("cpu_1", "  CPU time", "ms/s", 2),
-    ("memory_1", "  memory", "MiB", 1),
+    ("cpu_1", "CPU time, one peer", "ms/s", 2),
+    ("memory_1", "memory, one peer", "MiB", 1),
     ("wakeups_1000", "wake-ups, 1,000 peers", "1/s", 2),
-    ("cpu_1000", "  CPU time", "ms/s", 2),
-    ("memory_1000", "  memory", "MiB", 1),
-    ("small_rate", "a quarter of a CPU, 64 MiB: TCP", "Mb/s", 0),
-    ("small_ping", "  ping, median", "ms", 2),
-    ("small_memory", "  memory, most", "MiB", 1),
+    ("cpu_1000", "CPU time, 1,000 peers", "ms/s", 2),
+    ("memory_1000", "memory, 1,000 peers", "MiB", 1),
+    (
+        "small_rate",
+        "TCP, a quarter of a CPU and 64 MiB",
+        "Mb/s",
+        0,
+    ),
+    ("small_ping", "ping there, median", "ms", 2),
+    ("small_memory", "memory there, most", "MiB", 1),
 ];
 
 /// Peers that never said anything, beside the one that did.
@@ -199,7 +204,10 @@ pub(crate) fn run(args: &IdleArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
     let json = Json::open(args.json.as_deref())?;
     let mut machine = Machine::here();
-    let (implementations, mut notes) = find(args)?;
+    let (implementations, left_out) =
+        install::find_all(&args.implementations, args.adit.as_deref())?;
+    let told = |(who, why): (Implementation, String)| format!("{}: {why}", who.name());
+    let mut notes: Vec<String> = left_out.into_iter().map(told).collect();
     let mut samples = Samples::new();
     for round in 1..=args.rounds {
         eprintln!("round {round} of {}", args.rounds);
@@ -231,7 +239,7 @@ pub(crate) fn run(args: &IdleArgs) -> Result<(), Failure> {
     );
     let measures = MEASURES.iter().map(|(id, title, unit, _)| Measured {
         id,
-        title: title.trim(),
+        title,
         unit,
         implementations: rounds(&samples, id),
     });
@@ -247,35 +255,6 @@ pub(crate) fn run(args: &IdleArgs) -> Result<(), Failure> {
         notes: &notes,
     };
     json.publish(&table, || Ok(serde_json::to_string_pretty(&document)?))
-}
-
-/// The implementations that are there, and why others are not.
-fn find(args: &IdleArgs) -> Result<(Vec<Entry>, Vec<String>), Failure> {
-    let (mut there, mut notes) = (Vec::new(), Vec::new());
-    let all = Implementation::PEERS.into_iter();
-    let asked = &args.implementations;
-    for who in all.chain([Implementation::Adit]) {
-        if !asked.is_empty() && !asked.contains(&who) {
-            continue;
-        }
-        match install::find(who, args.adit.as_deref()) {
-            Ok(entry) => {
-                eprintln!("{:<14}{}", who.name(), entry.version);
-                there.push(entry);
-            }
-            Err(why) => {
-                eprintln!("{:<14}left out: {why}", who.name());
-                notes.push(format!("{} was left out: {why}", who.name()));
-            }
-        }
-    }
-    if there.is_empty() {
-        return Err(
-            "nothing to measure: choose among wireguard-go, tailscale, boringtun, gotatun and adit"
-                .into(),
-        );
-    }
-    Ok((there, notes))
 }
 
 fn rounds(samples: &Samples, id: &str) -> BTreeMap<&'static str, Rounds> {

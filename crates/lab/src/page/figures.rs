@@ -3,10 +3,11 @@
 use serde_json::{Map, Value};
 
 /// The commands whose results are understood.
-const COMMANDS: [&str; 6] = [
+const COMMANDS: [&str; 7] = [
     "compare",
     "gateway",
     "hostile",
+    "idle",
     "scale",
     "reproduce",
     "upgrade",
@@ -205,10 +206,10 @@ fn sections(json: &Value) -> Vec<Section> {
         title,
     };
     let mut all = Vec::new();
-    if json["metrics"].is_array() {
+    for key in ["metrics", "measures"] {
         all.push(section(
             "All measures".to_owned(),
-            &json["metrics"],
+            &json[key],
             "implementations",
         ));
     }
