@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Values;
 use super::clients::{self, Clients, Pace};
-use super::load::{Load, Way};
+use super::load::{Direction, Load};
 use super::many::{self, Many, Random, section};
 use super::measures::{ACTIVE_LOADS, ACTIVE_MEMORY, HANDSHAKES};
 use crate::implementation::Entry;
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Handshakes under way at a time: no implementation is under load with so few.
 const AT_A_TIME: usize = 64;
 
-/// All peers get a session, then UDP goes both ways, one way at a time.
+/// All peers get a session, then UDP goes in both directions, one at a time.
 pub(super) fn active(entry: &Entry, peers: u32) -> Result<Values, Failure> {
     let mut hosts = Many::new(entry)?;
     let random = Random::new()?;
@@ -53,9 +53,13 @@ pub(super) fn active(entry: &Entry, peers: u32) -> Result<Values, Failure> {
     }
     let load = Load::new(&hosts, sockets, handshakes.connected)?;
     let mut any = false;
-    for (way, len, rate, cpu) in ACTIVE_LOADS {
-        let way = if way { Way::ToPeers } else { Way::FromPeers };
-        let done = load.run(&hosts, way, len);
+    for (to_peers, len, rate, cpu) in ACTIVE_LOADS {
+        let direction = if to_peers {
+            Direction::ToPeers
+        } else {
+            Direction::FromPeers
+        };
+        let done = load.run(&hosts, direction, len);
         // That the daemon has ended tells more than that nothing arrived.
         hosts.check()?;
         let delivered = done?;

@@ -36,9 +36,9 @@ const TIME: Duration = Duration::from_millis(1500);
 /// One in so many packets is opened.
 const SAMPLE: u64 = 64;
 
-/// Which way the packets go.
+/// The direction of the packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     FromPeers,
     ToPeers,
 }
@@ -85,10 +85,15 @@ impl Load {
     }
 
     /// Datagrams with `len` octets of payload, for as long as one measurement takes.
-    pub(super) fn run(&self, hosts: &Many, way: Way, len: usize) -> Result<Delivered, Failure> {
+    pub(super) fn run(
+        &self,
+        hosts: &Many,
+        direction: Direction,
+        len: usize,
+    ) -> Result<Delivered, Failure> {
         let progress = Progress::default();
-        let receiving = self.receive(way, len, &progress)?;
-        let sending = self.send(way, len, &progress)?;
+        let receiving = self.receive(direction, len, &progress)?;
+        let sending = self.send(direction, len, &progress)?;
         let measured = measure(hosts.pid(), &progress);
         progress.stop.store(true, Relaxed);
         sending.join().map_err(|_| "the sender panicked")??;
@@ -98,24 +103,34 @@ impl Load {
         measured
     }
 
-    fn send(&self, way: Way, len: usize, progress: &Progress) -> Result<Thread, Failure> {
+    fn send(
+        &self,
+        direction: Direction,
+        len: usize,
+        progress: &Progress,
+    ) -> Result<Thread, Failure> {
         let (peers, progress) = (Arc::clone(&self.peers), progress.clone());
         // A socket stays in the namespace that it was made in.
-        let sockets = Arc::clone(match way {
-            Way::FromPeers => &self.players,
-            Way::ToPeers => &self.app,
+        let sockets = Arc::clone(match direction {
+            Direction::FromPeers => &self.players,
+            Direction::ToPeers => &self.app,
         });
-        Ok(spawn(move || match way {
-            Way::FromPeers => send_from_peers(&sockets, &peers, len, &progress),
-            Way::ToPeers => send_to_peers(&sockets, &peers, len, &progress),
+        Ok(spawn(move || match direction {
+            Direction::FromPeers => send_from_peers(&sockets, &peers, len, &progress),
+            Direction::ToPeers => send_to_peers(&sockets, &peers, len, &progress),
         })?)
     }
 
-    fn receive(&self, way: Way, len: usize, progress: &Progress) -> Result<Thread, Failure> {
+    fn receive(
+        &self,
+        direction: Direction,
+        len: usize,
+        progress: &Progress,
+    ) -> Result<Thread, Failure> {
         let (peers, progress) = (Arc::clone(&self.peers), progress.clone());
-        let sockets = Arc::clone(match way {
-            Way::FromPeers => &self.app,
-            Way::ToPeers => &self.players,
+        let sockets = Arc::clone(match direction {
+            Direction::FromPeers => &self.app,
+            Direction::ToPeers => &self.players,
         });
         Ok(spawn(move || {
             let mut batch = RecvBatch::default();
@@ -127,9 +142,9 @@ impl Load {
             while progress.goes_on() {
                 let mut count = 0;
                 let heard = sockets.receive(&mut batch, |_, datagram| {
-                    let is_ours = match way {
-                        Way::FromPeers => datagram.len() == len,
-                        Way::ToPeers => {
+                    let is_ours = match direction {
+                        Direction::FromPeers => datagram.len() == len,
+                        Direction::ToPeers => {
                             seen += 1;
                             let opens = seen % SAMPLE == 0;
                             match is_data(&sessions, datagram, len, opens) {

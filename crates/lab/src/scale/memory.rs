@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Where packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Outbound,
     Inbound,
 }
@@ -379,12 +379,12 @@ fn rate(bytes: u64, begun: Instant, before: Duration) -> Result<Rate, Failure> {
 pub(super) fn measure(
     settings: &ThreadSettings,
     peers: u8,
-    way: Way,
+    direction: Direction,
     received: usize,
 ) -> Result<Rate, Failure> {
     let hosts = Hosts::new(settings, peers)?;
-    match way {
-        Way::Outbound => hosts.outbound(),
-        Way::Inbound => hosts.inbound(received),
+    match direction {
+        Direction::Outbound => hosts.outbound(),
+        Direction::Inbound => hosts.inbound(received),
     }
 }

@@ -16,14 +16,14 @@ use crate::goals::{self, GoalResult, Limit};
 use crate::output::Json;
 use crate::sandbox::Failure;
 use crate::stats::{Summary, summary};
-use memory::Way;
+use memory::Direction;
 
 /// Loads of the engine in memory: name, peers, where packets go.
-const LOADS: [(&str, u8, Way); 4] = [
-    ("to one peer", 1, Way::Outbound),
-    ("to 64 peers", 64, Way::Outbound),
-    ("from one peer", 1, Way::Inbound),
-    ("from 64 peers", 64, Way::Inbound),
+const LOADS: [(&str, u8, Direction); 4] = [
+    ("to one peer", 1, Direction::Outbound),
+    ("to 64 peers", 64, Direction::Outbound),
+    ("from one peer", 1, Direction::Inbound),
+    ("from 64 peers", 64, Direction::Inbound),
 ];
 
 /// Bytes of datagrams that are sealed before they are received.
@@ -131,7 +131,7 @@ fn rows(rounds: u16, several: usize, mut each: impl FnMut(&Sample)) -> Result<Ve
     let ways = ways(several);
     let mut values = vec![[const { (Vec::new(), Vec::new()) }; 3]; LOADS.len()];
     for round in 1..=rounds {
-        for ((load, peers, way), values) in LOADS.iter().zip(&mut values) {
+        for ((load, peers, direction), values) in LOADS.iter().zip(&mut values) {
             eprintln!("round {round} of {rounds}: {load}");
             for (&(policy, shards), (gbps, cpu)) in ways.iter().zip(values) {
                 interrupt::check()?;
@@ -140,7 +140,7 @@ fn rows(rounds: u16, several: usize, mut each: impl FnMut(&Sample)) -> Result<Ve
                     ..ThreadSettings::from(shards)
                 };
                 let name = policy.name();
-                let rate = memory::measure(&settings, *peers, *way, RECEIVED)
+                let rate = memory::measure(&settings, *peers, *direction, RECEIVED)
                     .map_err(|error| format!("{load}, {name}: {error}"))?;
                 gbps.push(rate.gbps);
                 cpu.push(rate.cpu);
@@ -241,8 +241,8 @@ mod tests {
                 policy,
                 ..ThreadSettings::from(2)
             };
-            for way in [Way::Outbound, Way::Inbound] {
-                let rate = memory::measure(&settings, 2, way, 16 << 20).unwrap();
+            for direction in [Direction::Outbound, Direction::Inbound] {
+                let rate = memory::measure(&settings, 2, direction, 16 << 20).unwrap();
                 assert!(rate.gbps > 0.0 && rate.cpu > 0.0);
             }
         }
