@@ -54,7 +54,7 @@ uninstall:
 	rm -rf $(DESTDIR)$(DOCDIR)
 
 test: setup peers guest root loom
-	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --locked --no-fail-fast
+	RUST_TEST_THREADS=$(TEST_THREADS) scripts/test
 
 # Without the tests that need root, peers and a guest.
 unit:

@@ -44,8 +44,12 @@ impl Listener {
         let mut attempts = 100;
         let bound = loop {
             match make_private(&dir).and_then(|()| UnixListener::bind(&path)) {
-                // Another process has just ended, and taken the directory along.
-                Err(error) if error.kind() == ErrorKind::NotFound && attempts > 1 => attempts -= 1,
+                // Another process has just ended, and taken the directory along. A pause lets any
+                // others that are at it finish, rather than meet them again in step.
+                Err(error) if error.kind() == ErrorKind::NotFound && attempts > 1 => {
+                    attempts -= 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 bound => break bound,
             }
         };

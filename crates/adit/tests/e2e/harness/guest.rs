@@ -1,7 +1,7 @@
 //! A virtual machine with Debian's cloud kernel, for that kernel's own WireGuard and for Adit on an
 //! older kernel. scripts/guest builds it, tests/guest/init is its PID 1.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -129,7 +129,13 @@ impl Guest {
 
     /// Has QEMU do something, which is done when this returns, and returns what it printed.
     fn monitor(&self, commands: &[&str]) -> String {
-        let monitor = UnixStream::connect(self.dir.join("monitor")).expect("QEMU's monitor");
+        // QEMU opens it after the shell.
+        let mut monitor = None;
+        wait_for("QEMU opens its monitor", seconds(20), || {
+            monitor = UnixStream::connect(self.dir.join("monitor")).ok();
+            monitor.is_some()
+        });
+        let monitor = monitor.expect("just connected");
         monitor
             .set_read_timeout(Some(COMMAND_LIMIT))
             .expect("a timeout");
@@ -143,8 +149,13 @@ impl Guest {
         let mut answer = String::new();
         while answer.matches("(qemu) ").count() <= commands.len() {
             let mut more = Vec::new();
-            let n = monitor.read_until(b' ', &mut more).expect("QEMU answers");
+            let read = monitor.read_until(b' ', &mut more);
             answer += &String::from_utf8_lossy(&more);
+            let n = match read {
+                // It ended before it had read all.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
+                read => read.expect("QEMU answers"),
+            };
             if n == 0 {
                 break;
             }
