@@ -28,7 +28,7 @@ use crate::clock;
 use crate::common::{Common, Part, ShardCommand, Sockets};
 use crate::error::CommandError;
 use crate::event::Event;
-use crate::handed_over::InterfaceState;
+use crate::handed_over::{InterfaceState, RECORDS};
 use crate::inbox::{Command, Exported, Resume, SetAnswer};
 use crate::journal::{Incident, Line};
 use crate::memory;
@@ -446,9 +446,16 @@ impl<H: Platform> Control<H> {
         }
         self.count_tun_drops();
         self.is_paused = true;
-        let exported = self
-            .device
-            .export(clock::now(), |record| answer.send(Exported::Record(record)));
+        let mut records = Vec::with_capacity(RECORDS);
+        let exported = self.device.export(clock::now(), |record| {
+            records.push(record);
+            if records.len() < RECORDS {
+                return Ok(());
+            }
+            let full = std::mem::replace(&mut records, Vec::with_capacity(RECORDS));
+            answer.send(Exported::Records(full))
+        });
+        let exported = exported.and_then(|()| answer.send(Exported::Records(records)));
         let mut state = self.common.counters();
         state.listen_port = self.listen_port;
         state.bound_port = self.bound_port;

@@ -26,8 +26,9 @@ use crate::load::{BatchCounters, TrainCounters};
 
 /// How often to look whether all is processed.
 const LOOK: Duration = Duration::from_micros(100);
-/// Records that wait for the caller of [`Interface::export`].
-const RECORDS: usize = 16;
+/// Records that go to the caller of [`Interface::export`] at once, so that the two threads need not
+/// wake each other for each.
+pub(crate) const RECORDS: usize = 64;
 
 /// What a process knows of an interface besides the protocol's state. It has no secrets. Counters go
 /// by name, because versions may have others.
@@ -117,11 +118,11 @@ impl Interface {
         &self,
         mut put: impl FnMut(Zeroizing<Vec<u8>>) -> io::Result<()>,
     ) -> io::Result<InterfaceState> {
-        let (answer, exported) = sync_channel(RECORDS);
+        let (answer, exported) = sync_channel(2);
         self.common.command(Command::Export(answer));
         for piece in exported {
             match piece {
-                Exported::Record(record) => put(record)?,
+                Exported::Records(records) => records.into_iter().try_for_each(&mut put)?,
                 Exported::State(mut state) => {
                     let staged = self.common.staged_packets();
                     for (name, packets) in &mut state.drops {

@@ -75,7 +75,7 @@ pub(crate) enum Command {
 
 /// A piece of what another process needs to go on with an interface.
 pub(crate) enum Exported {
-    Record(Zeroizing<Vec<u8>>),
+    Records(Vec<Zeroizing<Vec<u8>>>),
     /// The last one.
     State(Box<InterfaceState>),
 }

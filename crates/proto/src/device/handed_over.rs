@@ -39,9 +39,11 @@ const PEER: u8 = 2;
 const REMOVED: u8 = 3;
 const END: u8 = 4;
 
-/// The longest record of a peer without allowed IPs: three sessions, and a handshake under way that
-/// goes to many addresses.
-const PEER_BYTES: usize = 5120;
+/// The longest record of a peer without sessions and allowed IPs: a handshake under way that goes to
+/// many addresses.
+const PEER_BYTES: usize = 1728;
+/// A session.
+const SESSION_BYTES: usize = 99 + 8 * WORDS;
 /// An allowed IP.
 const BLOCK_BYTES: usize = 18;
 
@@ -124,7 +126,11 @@ fn count(len: usize) -> u32 {
 }
 
 fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
-    let mut record = Writer::new(PEER, PEER_BYTES + BLOCK_BYTES * state.allowed_ips.len());
+    let sessions = &state.sessions;
+    let sessions = [&sessions.previous, &sessions.current, &sessions.next];
+    let more = SESSION_BYTES * sessions.iter().copied().flatten().count();
+    let more = more + BLOCK_BYTES * state.allowed_ips.len();
+    let mut record = Writer::new(PEER, PEER_BYTES + more);
     record.bytes(&state.public_key().0);
     record.bytes(state.remote.preshared_key.bytes());
     record.option(state.configured_endpoint, Writer::address);
@@ -148,8 +154,7 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
         record.bytes(hash);
         record.bytes(ephemeral.bytes());
     });
-    let sessions = &state.sessions;
-    for session in [&sessions.previous, &sessions.current, &sessions.next] {
+    for session in sessions {
         record.option(session.as_ref(), |record, session| record.session(session));
     }
     record.bytes(&state.greatest_timestamp.0);

@@ -1,6 +1,6 @@
 //! The socket of a hand-over: where it stands, who may connect, and how messages cross it.
 
-use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -28,6 +28,8 @@ const MAX_MESSAGE: usize = 32 << 20;
 const MAX_FDS: usize = 128;
 /// Kind and length.
 const HEADER: usize = 5;
+/// Records that cross in one system call, in bytes.
+const TOGETHER: usize = 64 << 10;
 
 /// Where a new process asks for a hand-over. Its file goes when this is dropped.
 pub(crate) struct Listener {
@@ -67,7 +69,7 @@ impl Listener {
         if !peer.uid.is_root() && peer.uid != own {
             return None;
         }
-        Some(Channel(stream))
+        Some(Channel::new(stream))
     }
 }
 
@@ -127,22 +129,44 @@ pub(crate) fn sockets(dir: &Path) -> Vec<(PathBuf, i32)> {
 }
 
 /// One end of a hand-over.
-pub(crate) struct Channel(UnixStream);
+pub(crate) struct Channel {
+    stream: UnixStream,
+    /// Records that are to be sent with the next ones.
+    queued: Zeroizing<Vec<u8>>,
+    /// What was read, of which `ahead[taken..]` is of messages to come.
+    ahead: Zeroizing<Vec<u8>>,
+    taken: usize,
+    /// Descriptors that came with what was read.
+    fds: Vec<OwnedFd>,
+}
 
 impl Channel {
+    fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            // Neither grows, so that no copy of a key is left behind.
+            queued: Zeroizing::new(Vec::with_capacity(TOGETHER)),
+            ahead: Zeroizing::new(Vec::with_capacity(TOGETHER)),
+            taken: 0,
+            fds: Vec::new(),
+        }
+    }
+
     pub(crate) fn connect(path: &Path) -> std::io::Result<Self> {
-        UnixStream::connect(path).map(Self)
+        UnixStream::connect(path).map(Self::new)
     }
 
     /// The process at the other end.
     pub(super) fn pid(&self) -> Option<rustix::process::Pid> {
-        sockopt::socket_peercred(&self.0).ok().map(|peer| peer.pid)
+        sockopt::socket_peercred(&self.stream)
+            .ok()
+            .map(|peer| peer.pid)
     }
 
     /// How long the other process may take over what is sent or heard from now on.
     pub(super) fn set_patience(&self, patience: Duration) -> Result<()> {
-        let set = (self.0.set_read_timeout(Some(patience)))
-            .and_then(|()| self.0.set_write_timeout(Some(patience)));
+        let set = (self.stream.set_read_timeout(Some(patience)))
+            .and_then(|()| self.stream.set_write_timeout(Some(patience)));
         set.context(|| "cannot limit the time of a hand-over".into())
     }
 
@@ -161,29 +185,45 @@ impl Channel {
         self.send(kind, &text, fds)
     }
 
-    /// Sends a message as it is.
-    pub(super) fn send(&mut self, kind: Kind, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-        let failed = || "cannot tell the other process".to_owned();
-        let mut header = [0; HEADER];
-        header[0] = kind as u8;
-        let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
-        header[1..].copy_from_slice(&len.to_le_bytes());
-        if body.len() > MAX_MESSAGE || fds.len() > MAX_FDS {
-            bail!(State, "there is more to hand over than fits a message");
+    /// Sends a record, at the latest before the next message that is none.
+    pub(super) fn send_record(&mut self, record: &[u8]) -> Result<()> {
+        if self.queued.len() + HEADER + record.len() > TOGETHER {
+            self.send_queued()?;
         }
+        if HEADER + record.len() > TOGETHER {
+            return self.send(Kind::Record, record, &[]);
+        }
+        self.queued.extend(header(Kind::Record, record)?);
+        self.queued.extend_from_slice(record);
+        Ok(())
+    }
+
+    fn send_queued(&mut self) -> Result<()> {
+        let sent = self.stream.write_all(&self.queued);
+        self.queued.clear();
+        sent.context(|| CANNOT_TELL.to_owned())
+    }
+
+    fn send(&mut self, kind: Kind, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        self.send_queued()?;
+        let header = header(kind, body)?;
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
+        if fds.len() > MAX_FDS {
+            bail!(State, "there is more to hand over than fits a message");
+        }
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         // Most messages are short: one system call.
         let parts = [IoSlice::new(&header), IoSlice::new(body)];
-        let sent = sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL);
+        let sent = sendmsg(&self.stream, &parts, &mut control, SendFlags::NOSIGNAL);
+        let failed = || CANNOT_TELL.to_owned();
         let sent = sent.map_err(std::io::Error::from).context(failed)?;
         if sent < HEADER {
             bail!(State, "a message was cut");
         }
-        self.0.write_all(&body[sent - HEADER..]).context(failed)
+        (self.stream.write_all(&body[sent - HEADER..])).context(failed)
     }
 
     /// The next message, which has to be of this kind.
@@ -206,44 +246,83 @@ impl Channel {
 
     /// The next message as it is. `Refused` is an error that says why.
     pub(super) fn receive(&mut self) -> Result<(Kind, Zeroizing<Vec<u8>>, Vec<OwnedFd>)> {
-        let failed = || "cannot hear from the other process".to_owned();
         let mut header = [0; HEADER];
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = recvmsg(
-            &self.0,
-            &mut [IoSliceMut::new(&mut header)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        );
-        let got = received
-            .map_err(std::io::Error::from)
-            .context(failed)?
-            .bytes;
-        let mut fds = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
-            }
-        }
-        if got == 0 {
-            bail!(State, "the other process has ended");
-        }
-        self.0.read_exact(&mut header[got..]).context(failed)?;
+        self.fill(&mut header, true)?;
         let [kind, len @ ..] = header;
-        let kind = Kind::ALL.get(usize::from(kind)).ok_or_else(out_of_turn)?;
+        let kind = *Kind::ALL.get(usize::from(kind)).ok_or_else(out_of_turn)?;
         let len = u32::from_le_bytes(len) as usize;
         if len > MAX_MESSAGE {
             return Err(out_of_turn());
         }
         let mut body = Zeroizing::new(vec![0; len]);
-        self.0.read_exact(&mut body).context(failed)?;
-        if *kind == Kind::Refused {
+        // A read ends with the first bytes that bring descriptors. So those that came are of the first
+        // message here that is no record, and none of another can come if its end is read alone.
+        let is_record = kind == Kind::Record;
+        self.fill(&mut body, is_record)?;
+        let fds = match is_record {
+            true => Vec::new(),
+            false => std::mem::take(&mut self.fds),
+        };
+        if kind == Kind::Refused {
             let refused: Refused = parse(&body)?;
             return Err(Failure::State(refused.why));
         }
-        Ok((*kind, body, fds))
+        Ok((kind, body, fds))
     }
+
+    /// Fills `to` with what comes next, and may read more along.
+    fn fill(&mut self, mut to: &mut [u8], may_read_more: bool) -> Result<()> {
+        while !to.is_empty() {
+            if self.taken == self.ahead.len() {
+                self.taken = 0;
+                let room = if may_read_more {
+                    TOGETHER
+                } else {
+                    to.len().min(TOGETHER)
+                };
+                self.ahead.resize(room, 0);
+                let got = read(&self.stream, &mut self.ahead, &mut self.fds);
+                self.ahead.truncate(got.as_ref().map_or(0, |got| *got));
+                if got? == 0 {
+                    bail!(State, "the other process has ended");
+                }
+            }
+            let ahead = &self.ahead[self.taken..];
+            let n = ahead.len().min(to.len());
+            let (now, rest) = to.split_at_mut(n);
+            now.copy_from_slice(&ahead[..n]);
+            self.taken += n;
+            to = rest;
+        }
+        Ok(())
+    }
+}
+
+const CANNOT_TELL: &str = "cannot tell the other process";
+
+fn header(kind: Kind, body: &[u8]) -> Result<[u8; HEADER]> {
+    if body.len() > MAX_MESSAGE {
+        bail!(State, "there is more to hand over than fits a message");
+    }
+    let mut header = [kind as u8; HEADER];
+    let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    header[1..].copy_from_slice(&len.to_le_bytes());
+    Ok(header)
+}
+
+fn read(stream: &UnixStream, to: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(to)];
+    let received = recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let received = received.map_err(std::io::Error::from);
+    let got = received.context(|| "cannot hear from the other process".into())?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok(got.bytes)
 }
 
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T> {

@@ -194,7 +194,7 @@ fn give_state(
 ) -> Result<()> {
     let failed = || "cannot hand over".to_owned();
     let state = interface.export(|record| {
-        let sent = channel.send(Kind::Record, &record, &[]);
+        let sent = channel.send_record(&record);
         sent.map_err(|failure| std::io::Error::other(failure.to_string()))
     });
     let state = state.context(failed)?;
