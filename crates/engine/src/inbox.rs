@@ -159,7 +159,7 @@ impl Inbox {
             gate.load(now);
         }
         if waiting >= CHECKED_QUEUE || gate.is_loaded(now) {
-            match gate.screen(now, from.addr, datagram, random) {
+            match gate.screen(now, from.addr, datagram) {
                 Screened::Proven => proven = true,
                 Screened::Passed => {}
                 Screened::Refused(outcome) => return Err(NotQueued::Refused(outcome)),
@@ -350,12 +350,6 @@ impl<U: UdpSocket> Common<U> {
         let failed = replies.len() - left;
         self.proto.gate().replied(left as u64, failed as u64);
     }
-}
-
-/// For the secret behind cookies, and the nonces of replies.
-fn random(bytes: &mut [u8]) {
-    rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
-        .expect("getrandom gives up to 256 bytes whole");
 }
 
 #[cfg(test)]

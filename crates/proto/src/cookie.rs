@@ -14,21 +14,28 @@ use crate::wire::{COOKIE_REPLY_LEN, CookieReply, MACS_LEN};
 
 const LABEL_MAC1: &[u8] = b"mac1----";
 const LABEL_COOKIE: &[u8] = b"cookie--";
+const LABEL_RANDOM: &[u8] = b"random--";
 const MAC_LEN: usize = MACS_LEN / 2;
 
 /// The side that receives handshake messages: checks both macs, hands out cookies.
 pub(crate) struct Checker {
     mac1_key: [u8; 32],
     cookie_key: [u8; 32],
+    /// What secrets and nonces are made of, and how many were: the threads that make them may ask
+    /// the kernel for no random numbers.
+    seed: Zeroizing<[u8; 32]>,
+    drawn: u64,
     secret: Zeroizing<[u8; 32]>,
     secret_since: Option<Time>,
 }
 
 impl Checker {
-    pub(crate) fn new(ours: &PublicKey) -> Self {
+    pub(crate) fn new(ours: &PublicKey, random: &[u8; 32]) -> Self {
         Self {
             mac1_key: hash(&[LABEL_MAC1, &ours.0]),
             cookie_key: hash(&[LABEL_COOKIE, &ours.0]),
+            seed: Zeroizing::new(hash(&[LABEL_RANDOM, random])),
+            drawn: 0,
             secret: Zeroizing::default(),
             secret_since: None,
         }
@@ -41,14 +48,8 @@ impl Checker {
     }
 
     /// Whether the sender has the cookie that we gave to its address and port.
-    pub(crate) fn mac2_is_valid(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        message: &[u8],
-        random: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        let cookie = self.cookie(now, from, random);
+    pub(crate) fn mac2_is_valid(&mut self, now: Time, from: SocketAddr, message: &[u8]) -> bool {
+        let cookie = self.cookie(now, from);
         let (signed, mac1, mac2) = split(message);
         mac(&*cookie, &[signed, mac1]).ct_eq(mac2).into()
     }
@@ -60,12 +61,12 @@ impl Checker {
         from: SocketAddr,
         message: &[u8],
         sender: u32,
-        mut random: impl FnMut(&mut [u8]),
     ) -> [u8; COOKIE_REPLY_LEN] {
-        let cookie = self.cookie(now, from, &mut random);
+        let cookie = self.cookie(now, from);
         let (_, mac1, _) = split(message);
+        let random = self.random();
         let mut nonce = [0; 24];
-        random(&mut nonce);
+        nonce.copy_from_slice(&random[..24]);
         let mut sealed = [0; 32];
         let (text, tag) = sealed.split_at_mut(MAC_LEN);
         text.copy_from_slice(&*cookie);
@@ -74,15 +75,10 @@ impl Checker {
     }
 
     /// MAC(R, address ‖ port): "a secret value R … changes every two minutes" (5.4.7).
-    fn cookie(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        random: impl FnOnce(&mut [u8]),
-    ) -> Zeroizing<[u8; MAC_LEN]> {
+    fn cookie(&mut self, now: Time, from: SocketAddr) -> Zeroizing<[u8; MAC_LEN]> {
         let fresh = |since| now.since(since) < COOKIE_REFRESH_TIME;
         if !self.secret_since.is_some_and(fresh) {
-            random(&mut *self.secret);
+            self.secret = self.random();
             self.secret_since = Some(now);
         }
         let port = from.port().to_be_bytes();
@@ -90,6 +86,13 @@ impl Checker {
             IpAddr::V4(ip) => mac(&*self.secret, &[&ip.octets(), &port]),
             IpAddr::V6(ip) => mac(&*self.secret, &[&ip.octets(), &port]),
         })
+    }
+
+    /// 32 bytes that nobody knows without the seed, other ones each time.
+    fn random(&mut self) -> Zeroizing<[u8; 32]> {
+        self.drawn += 1;
+        let drawn = self.drawn.to_le_bytes();
+        Zeroizing::new(hash(&[LABEL_RANDOM, &*self.seed, &drawn]))
     }
 }
 

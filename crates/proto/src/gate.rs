@@ -16,6 +16,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use zeroize::Zeroizing;
+
 use crate::Time;
 use crate::config::PublicKey;
 use crate::cookie::{Checker, has_mac2};
@@ -81,7 +83,7 @@ impl Gate {
     pub(crate) fn new() -> Self {
         Self {
             state: Mutex::new(State {
-                checker: Checker::new(&PublicKey([0; 32])),
+                checker: Checker::new(&PublicKey([0; 32]), &[0; 32]),
                 limiter: Limiter::default(),
                 replies: ReplyLimit::default(),
                 excess: 0,
@@ -92,9 +94,11 @@ impl Gate {
         }
     }
 
-    /// Cookies and mac1 are of this key from now on, with a new secret.
-    pub(crate) fn set_key(&self, ours: &PublicKey) {
-        self.state().checker = Checker::new(ours);
+    /// Cookies and mac1 are of this key from now on, with new secrets.
+    pub(crate) fn set_key(&self, ours: &PublicKey, random: impl FnOnce(&mut [u8])) {
+        let mut seed = Zeroizing::new([0; 32]);
+        random(&mut *seed);
+        self.state().checker = Checker::new(ours, &seed);
     }
 
     /// Handshake messages wait in a long queue: the device is under load for UNDER_LOAD_TIME. That
@@ -109,14 +113,8 @@ impl Gate {
         now.0 < self.loaded_until.load(Ordering::Relaxed)
     }
 
-    /// Looks at a handshake message from the network. `random` fills a buffer with random bytes.
-    pub fn screen(
-        &self,
-        now: Time,
-        from: SocketAddr,
-        datagram: &[u8],
-        random: impl FnMut(&mut [u8]),
-    ) -> Screened {
+    /// Looks at a handshake message from the network.
+    pub fn screen(&self, now: Time, from: SocketAddr, datagram: &[u8]) -> Screened {
         let Some(message) = Message::parse(datagram) else {
             return Screened::Passed;
         };
@@ -131,7 +129,7 @@ impl Gate {
             peer: None,
             refusal: Some(refusal),
         };
-        let refusal = match self.judge(now, from, datagram, sender, random) {
+        let refusal = match self.judge(now, from, datagram, sender) {
             Verdict::Proven => return Screened::Proven,
             Verdict::Passed => return Screened::Passed,
             Verdict::Reply(reply) => {
@@ -178,7 +176,6 @@ impl Gate {
         from: SocketAddr,
         message: &[u8],
         sender: u32,
-        mut random: impl FnMut(&mut [u8]),
     ) -> Verdict {
         let state = &mut *self.state();
         if !self.is_loaded(now) {
@@ -201,7 +198,7 @@ impl Gate {
         // "If the responder is under load, … it may … respond with a cookie reply message" (5.3) to
         // a sender that has not proven that it receives at its address. After that, messages are
         // limited by that address.
-        if has_mac2(message) && state.checker.mac2_is_valid(now, from, message, &mut random) {
+        if has_mac2(message) && state.checker.mac2_is_valid(now, from, message) {
             if state.limiter.allow(now, source) {
                 return Verdict::Proven;
             }
@@ -213,7 +210,7 @@ impl Gate {
             return Verdict::Refused(Refusal::RateLimited);
         }
         let checker = &mut state.checker;
-        Verdict::Reply(checker.create_reply(now, from, message, sender, &mut random))
+        Verdict::Reply(checker.create_reply(now, from, message, sender))
     }
 
     /// A shard refuses what would make the control thread's queue long: the load is over when that

@@ -436,6 +436,30 @@ fn a_flood_of_wrong_initiations_writes_few_lines() {
     assert!(lines <= 20, "{lines} lines");
 }
 
+/// Shards make cookies, and the sandbox leaves them no random numbers of the kernel's.
+#[test]
+fn a_flood_of_right_initiations_is_answered_with_cookies() {
+    const FLOOD: u64 = 20_000;
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    let (_, message) = initiation(1, decode(&right.keys.public), Tai64N::default());
+    net.left.within(move || {
+        let socket = UdpSocket::bind("10.0.0.1:0").expect("a socket");
+        for number in 0..FLOOD {
+            socket.send_to(&message, "10.0.0.2:51820").expect("sent");
+            if number % 1000 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    });
+    wait_for("cookies are sent", seconds(30), || {
+        counter(right, "handshakes", "cookies_sent") >= 1
+    });
+    tunnel.connect();
+    ping(&left.host, &right.v4, 5);
+}
+
 /// What the kernel sends through any interface of its own accord (MLD, router solicitations) is no
 /// drop.
 #[test]

@@ -239,8 +239,14 @@ impl Device {
         }
         self.identities += 1;
         self.core.identity = key.map(|key| Identity::new(key, self.identities));
-        if let Some(own) = &self.core.identity {
-            self.core.shared.gate().set_key(&own.public);
+        let Core {
+            shared,
+            random,
+            identity,
+            ..
+        } = &mut self.core;
+        if let Some(own) = identity {
+            shared.gate().set_key(&own.public, random);
         }
         true
     }

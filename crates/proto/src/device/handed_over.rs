@@ -288,7 +288,8 @@ impl Import {
         if let Some(key) = record.option(|record| Ok(Secret::new(record.array()?)))? {
             device.identities += 1;
             let own = Identity::new(key, device.identities);
-            device.core.shared.gate().set_key(&own.public);
+            let super::Core { shared, random, .. } = &mut device.core;
+            shared.gate().set_key(&own.public, random);
             device.core.identity = Some(own);
         }
         device.listen_port = record.u16()?;

@@ -2,7 +2,7 @@
 //! (`gate`) → consume → act.
 
 use super::{
-    Core, Device, FailureReason, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Refusal,
+    Device, FailureReason, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Refusal,
 };
 use crate::config::PublicKey;
 use crate::gate::Verdict;
@@ -117,8 +117,8 @@ impl Device {
         datagram: &[u8],
         sender: u32,
     ) -> Result<(), Refused> {
-        let Core { shared, random, .. } = &mut self.core;
-        match (shared.gate()).judge(now, from.addr, datagram, sender, random) {
+        let gate = self.core.shared.gate();
+        match gate.judge(now, from.addr, datagram, sender) {
             Verdict::Proven | Verdict::Passed => Ok(()),
             Verdict::Refused(refusal) => Err((refusal, None)),
             Verdict::Reply(reply) => {

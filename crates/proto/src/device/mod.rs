@@ -548,9 +548,15 @@ impl Device {
     /// So no session sends any more, on no thread, and handshakes under way are forgotten. The next
     /// packet to a peer starts a new one; until then what the peer sends is received.
     pub fn was_cloned(&mut self, now: Time) {
-        if let Some(identity) = &self.core.identity {
+        let Core {
+            shared,
+            random,
+            identity,
+            ..
+        } = &mut self.core;
+        if let Some(own) = identity {
             // The other copy knows the secret behind the cookies.
-            self.core.shared.gate().set_key(&identity.public);
+            shared.gate().set_key(&own.public, random);
         }
         // The others have neither.
         let ids: BTreeSet<u32> = self.core.indices.values().copied().collect();
