@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use adit_io::tun::TunErrorKind;
-use adit_io::{IcmpKind, Offloads, UdpSocket};
+use adit_io::{Filtered, IcmpKind, Offloads, UdpSocket};
 use adit_offload::{Frame, Merged, TunnelEnds};
 use adit_proto::{DropReason, Drops, IgnoredKind, PassedKind, Peer, Time};
 use arc_swap::ArcSwap;
@@ -461,6 +461,26 @@ impl<U> Common<U> {
             self.icmp_errors[error.kind as usize].fetch_add(times, Ordering::Relaxed);
             self.note(now, times, || Incident::Icmp { peer: None, error });
         });
+    }
+
+    /// Counts what a socket has dropped before it was queued, as if it had been received.
+    pub(crate) fn count_filtered(&self, socket: &impl UdpSocket, now: Time) {
+        let Filtered {
+            malformed,
+            unknown,
+            refused,
+        } = socket.take_filtered();
+        let drops = &self.queues.drops;
+        let all = malformed + unknown + refused;
+        if all > 0 {
+            drops.count_passed(PassedKind::Received, all);
+            drops.count(DropReason::MalformedDatagram, malformed);
+            drops.count(DropReason::UnknownSession, unknown);
+        }
+        if refused > 0 {
+            drops.count_passed(PassedKind::HandshakeMessages, refused);
+            self.proto.gate().dropped(now, refused);
+        }
     }
 
     pub(crate) fn icmp_errors(&self, kind: IcmpKind) -> u64 {

@@ -422,7 +422,9 @@ impl<H: Platform> Control<H> {
             self.device.gave_up_sessions(clock::now());
         }
         self.is_paused = false;
-        self.platform.resumed(&self.common.queues.sockets.load());
+        let sockets = self.common.queues.sockets.load();
+        self.platform.resumed(&sockets);
+        self.tell_indices(&sockets);
         // Routes and the device may have changed unseen.
         (self.paths_from, self.forget_paths) = (Some(0), false);
         self.host_changed()
@@ -445,6 +447,9 @@ impl<H: Platform> Control<H> {
             }
         }
         self.count_tun_drops();
+        // From now on the sockets drop nothing: the new process has programs of its own.
+        self.device.tell_indices(None);
+        self.count_filtered();
         self.is_paused = true;
         let mut records = Vec::with_capacity(RECORDS);
         let exported = self.device.export(clock::now(), |record| {
@@ -463,6 +468,13 @@ impl<H: Platform> Control<H> {
         state.up = self.up;
         if exported.is_ok() {
             let _ = answer.send(Exported::State(Box::new(state)));
+        }
+    }
+
+    fn count_filtered(&self) {
+        let now = clock::now();
+        for socket in self.common.queues.sockets.load().both() {
+            self.common.count_filtered(socket, now);
         }
     }
 
@@ -841,6 +853,7 @@ impl<H: Platform> Control<H> {
             }
             Command::Report(answer) => {
                 self.count_tun_drops();
+                self.count_filtered();
                 // A caller that went away needs no answer, here and below.
                 let _ = answer.send((self.device.handshake_stats(), self.offloads()));
                 None
@@ -1004,6 +1017,8 @@ impl<H: Platform> Control<H> {
             self.left = Some((before, clock::now()));
         }
         let port = sockets.port;
+        self.tell_indices(&sockets);
+        self.count_filtered();
         self.common.queues.sockets.store(Arc::new(sockets));
         self.common.queues.wake();
         self.rebind_at = None;
@@ -1015,6 +1030,12 @@ impl<H: Platform> Control<H> {
                 self.device.came_up(clock::now());
             }
         }
+    }
+
+    /// What these sockets drop before they queue it depends on the indices that are in use.
+    fn tell_indices(&mut self, sockets: &Sockets<H::Socket>) {
+        let in_use = sockets.both().find_map(UdpSocket::in_use);
+        self.device.tell_indices(in_use);
     }
 
     /// Binds the sockets, or tries again soon: the port may become free.

@@ -100,6 +100,7 @@ impl InboundBatch {
         }
         let lost = self.received.lost();
         context.drops.count(DropReason::ReceiveBufferFull, lost);
+        context.common.count_filtered(socket, context.now);
         self.classify(context, shares);
         context.common.answer_handshakes(context.now);
         shares.poll_ended(context.now, !self.received.is_full());

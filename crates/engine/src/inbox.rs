@@ -163,6 +163,7 @@ impl Inbox {
                 Screened::Proven => proven = true,
                 Screened::Passed => {}
                 Screened::Refused(outcome) => return Err(NotQueued::Refused(outcome)),
+                Screened::Exhausted(outcome) => return Err(NotQueued::Exhausted(outcome)),
                 Screened::Reply(reply, outcome) => {
                     return Err(self.leave_reply(gate, from, reply, outcome));
                 }
@@ -296,6 +297,8 @@ enum NotQueued {
     Full,
     /// The gate has refused and counted it.
     Refused(HandshakeOutcome),
+    /// And would do that with others of its source.
+    Exhausted(HandshakeOutcome),
 }
 
 impl<U: UdpSocket> Common<U> {
@@ -310,6 +313,13 @@ impl<U: UdpSocket> Common<U> {
                 return drops.count(DropReason::HandshakeQueueFull, 1);
             }
             Err(NotQueued::Refused(outcome)) => {
+                self.note(now, 1, || Incident::Handshake(outcome));
+            }
+            Err(NotQueued::Exhausted(outcome)) => {
+                let sockets = self.queues.sockets.load();
+                if let Some(socket) = sockets.family(from.addr.is_ipv6()) {
+                    socket.refuse(from.addr.ip());
+                }
                 self.note(now, 1, || Incident::Handshake(outcome));
             }
         }

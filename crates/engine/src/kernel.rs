@@ -319,7 +319,7 @@ impl Platform for Kernel {
     fn resumed(&mut self, sockets: &Sockets<Udp>) {
         let tun = Arc::clone(&self.tun);
         adit_sandbox::run(move || tun.follow_arrivals());
-        sockets.both().for_each(Udp::follow_arrivals);
+        Udp::set_filters(sockets.both());
     }
 
     fn tun_is_behind(&mut self) {

@@ -4,17 +4,18 @@
 #[allow(dead_code, reason = "each test file uses a part of this")]
 mod common;
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use adit_io::testing::mem::MemUdp;
-use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
+use adit_io::{Filtered, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, PeerChange, PublicKey, Secret};
-use adit_proto::{Device, Endpoint, Output, Tai64N, Time};
+use adit_proto::{Device, Endpoint, InUse, Output, Tai64N, Time};
 use common::{A, B, EnginePair, Options, inner_ip, public, segments, udp_frame};
 use x25519_dalek::StaticSecret;
 
@@ -24,6 +25,7 @@ const UNPROVEN: usize = 512;
 const QUEUE: usize = 2048;
 const EXCESS: usize = 5000;
 const KEEPALIVE_LEN: usize = 32;
+const STRANGER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 3)), 51820);
 
 /// Lets no keepalive pass while it is closed: only the control thread sends those, so that it alone
 /// is held.
@@ -31,6 +33,7 @@ const KEEPALIVE_LEN: usize = 32;
 struct Gate {
     closed: Mutex<()>,
     held: AtomicBool,
+    refused: Mutex<BTreeSet<IpAddr>>,
 }
 
 struct Gated<U> {
@@ -49,6 +52,12 @@ impl<U: UdpSocket> UdpSocket for Gated<U> {
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
         self.socket.recv(batch)
+    }
+
+    fn refuse(&self, source: IpAddr) {
+        if let Some(gate) = &self.gate {
+            gate.refused.lock().expect("no panic").insert(source);
+        }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -82,10 +91,7 @@ impl Stranger {
             ..DeviceChange::default()
         };
         device.apply(now, &change).expect("a right configuration");
-        let socket = pair
-            .network
-            .bind(SocketAddr::from(([192, 0, 2, 3], 51820)), true)
-            .expect("a free address");
+        let socket = pair.network.bind(STRANGER, true).expect("a free address");
         Self {
             device,
             socket,
@@ -245,6 +251,9 @@ fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
     assert!((1..=100).contains(&counted.cookies_sent), "{counted:?}");
     assert!(counted.rate_limited >= EXCESS as u64 - 100, "{counted:?}");
     assert_eq!(counted.bad_mac1, 0);
+    // What its source sends without a cookie need not even be queued.
+    let refused = gate.refused.lock().expect("no panic");
+    assert_eq!(refused.iter().collect::<Vec<_>>(), [&STRANGER.ip()]);
     expect_delivery(&pair, A, b"after the flood");
 }
 
@@ -313,6 +322,94 @@ fn datagrams_that_find_the_receive_buffer_full_are_counted() {
     pair.wait_for_drops(B, "malformed_datagram", ROOM);
     assert_eq!(pair.drops(B, "receive_buffer_full"), SENT - ROOM);
     assert_eq!(pair.drops(B, "malformed_datagram"), ROOM);
+}
+
+/// A socket that drops before it queues.
+struct Dropping(MemUdp, Arc<Known>);
+
+/// What it dropped, and what it knows of indices.
+#[derive(Default)]
+struct Known {
+    filtered: Mutex<Filtered>,
+    in_use: Mutex<BTreeSet<usize>>,
+    is_complete: AtomicBool,
+}
+
+impl InUse for Known {
+    fn set(&self, bucket: usize, is_used: bool) {
+        let mut in_use = self.in_use.lock().expect("no panic");
+        match is_used {
+            true => in_use.insert(bucket),
+            false => in_use.remove(&bucket),
+        };
+    }
+
+    fn set_complete(&self, is_complete: bool) {
+        self.is_complete.store(is_complete, Ordering::SeqCst);
+    }
+}
+
+impl UdpSocket for Dropping {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        self.0.send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        self.0.recv(batch)?;
+        for (_, bytes) in batch.iter_mut() {
+            if let [4, 0, 0, 0, low, high, ..] = bytes {
+                let bucket = u16::from_le_bytes([*low, *high]) & 0x7fff;
+                let in_use = self.1.in_use.lock().expect("no panic");
+                assert!(in_use.contains(&bucket.into()), "it would be dropped");
+            }
+        }
+        Ok(())
+    }
+
+    fn in_use(&self) -> Option<Arc<dyn InUse>> {
+        Some(Arc::clone(&self.1) as _)
+    }
+
+    fn take_filtered(&self) -> Filtered {
+        std::mem::take(&mut self.1.filtered.lock().expect("no panic"))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+/// Invariant 10.
+#[test]
+fn what_sockets_drop_before_they_queue_it_counts_as_received() {
+    let known = [Arc::<Known>::default(), Arc::default()];
+    let of_sockets = known.clone();
+    let pair = EnginePair::with_sockets(Options::default(), move |side, socket| {
+        Dropping(socket, Arc::clone(&of_sockets[side]))
+    });
+    assert!(known[B].is_complete.load(Ordering::SeqCst));
+    expect_delivery(&pair, A, b"an index is told before it is needed");
+    expect_delivery(&pair, B, b"in both directions");
+    let passed = |name: &str| {
+        let passed = pair.sides[B].interface.report().passed;
+        passed
+            .into_iter()
+            .find(|(of, _)| *of == name)
+            .expect("a counter")
+            .1
+    };
+    let names = ["received", "handshake_messages"];
+    let before = names.map(passed);
+    *known[B].filtered.lock().expect("no panic") = Filtered {
+        malformed: 1,
+        unknown: 2,
+        refused: 3,
+    };
+    assert_eq!(names.map(passed), [before[0] + 6, before[1] + 3]);
+    assert_eq!(pair.drops(B, "malformed_datagram"), 1);
+    assert_eq!(pair.drops(B, "unknown_session"), 2);
+    let handshakes = pair.sides[B].interface.report().handshakes;
+    assert_eq!(handshakes.rate_limited, 3);
 }
 
 /// The datagrams that B's sockets have received and sent.

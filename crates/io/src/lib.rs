@@ -16,10 +16,12 @@ pub mod tun;
 pub mod udp;
 
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use adit_offload::VNET_HDR_LEN;
-use adit_proto::{Endpoint, Time};
+use adit_proto::{Endpoint, InUse, Time};
 use rustix::io::Errno;
 
 pub use batch::{Received, RecvBatch};
@@ -136,6 +138,23 @@ pub trait UdpSocket: Send + Sync {
         ShortBuffers::default()
     }
 
+    /// What is to learn which receiver indices are in use, so that datagrams with others can be
+    /// dropped before they are queued; `None` where the kernel does not do that.
+    fn in_use(&self) -> Option<Arc<dyn InUse>> {
+        None
+    }
+
+    /// Initiations from this source that have no mac2 may be dropped before they are queued, for half
+    /// a second. One of them was received.
+    fn refuse(&self, source: IpAddr) {
+        let _ = source;
+    }
+
+    /// How many datagrams were dropped before they were queued, since the last call.
+    fn take_filtered(&self) -> Filtered {
+        Filtered::default()
+    }
+
     /// What another process has to know to go on with the socket, besides its descriptor.
     fn state(&self) -> UdpState {
         UdpState::default()
@@ -197,6 +216,18 @@ impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
         (**self).short_buffers()
     }
 
+    fn in_use(&self) -> Option<Arc<dyn InUse>> {
+        (**self).in_use()
+    }
+
+    fn refuse(&self, source: IpAddr) {
+        (**self).refuse(source)
+    }
+
+    fn take_filtered(&self) -> Filtered {
+        (**self).take_filtered()
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         (**self).fd()
     }
@@ -217,6 +248,17 @@ pub struct Transmit<'a> {
     pub stride: usize,
     /// The datagrams, one after the other.
     pub bytes: &'a [u8],
+}
+
+/// Datagrams that a socket's program dropped before they were queued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filtered {
+    /// No messages of WireGuard.
+    pub malformed: u64,
+    /// Data messages with a receiver index that nobody has.
+    pub unknown: u64,
+    /// Initiations from sources that were refused.
+    pub refused: u64,
 }
 
 /// Which buffers of a socket are shorter than was asked for, as this process has no right to longer

@@ -9,25 +9,29 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use adit_offload::lab::{self, Idea};
+use adit_proto::InUse;
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::sys::bpf::LastArrival;
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
-use crate::{Arrival, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket};
+use crate::{
+    Arrival, Filtered, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket,
+};
 
+mod filter;
 mod gso_fallbacks;
 mod icmp;
 mod room;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use filter::{Filter, Table};
 use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
@@ -61,10 +65,12 @@ pub struct Udp {
     room: Mutex<Room>,
     /// How long the receive buffer is to be, while that has not been set yet; 0 otherwise.
     wanted: Arc<AtomicUsize>,
-    /// Messages that found the receive buffer full, as the kernel counts them: the lower 32 bits.
+    /// Messages that found the receive buffer full: the lower 32 bits.
     dropped: AtomicU32,
-    /// Where datagrams arrive, if no other socket shares the port and the kernel lets us know.
-    last_arrival: OnceLock<LastArrival>,
+    /// What it drops, and where datagrams arrive, if the kernel lets us have that.
+    filter: RwLock<Option<Arc<Filter>>>,
+    /// Others receive on its port, too: where the last one arrived says little.
+    is_shared: bool,
 }
 
 /// What a process knows of a socket, besides its descriptor.
@@ -74,7 +80,8 @@ pub struct UdpState {
     pub gso: bool,
     /// UDP_GRO is on.
     pub gro: bool,
-    /// Messages that found the receive buffer full, as the kernel counts them.
+    /// Messages that found the receive buffer full, or that the socket's program dropped, as the
+    /// kernel counts them.
     pub dropped: u32,
 }
 
@@ -140,9 +147,11 @@ fn try_bind_group(
     shards: usize,
 ) -> io::Result<(Vec<SocketPair>, u16)> {
     let mut pairs = Vec::with_capacity(shards);
+    let table = Table::new().ok();
     for shard in 0..shards {
         let mut bind = |ip: IpAddr| -> io::Result<Option<Udp>> {
-            let socket = match Udp::bind(SocketAddr::new(ip, port), fwmark, offloads, shard > 0) {
+            let bound = Udp::bind(SocketAddr::new(ip, port), fwmark, offloads, shard > 0);
+            let mut socket = match bound {
                 Err(error) if is_missing(&error) => return Ok(None),
                 result => result?,
             };
@@ -150,8 +159,10 @@ fn try_bind_group(
             if shards > 1 {
                 // Only after the first bind, which fails if another process has the port.
                 sockopt::set_socket_reuseport(&socket.fd, true)?;
-            } else {
-                socket.follow_arrivals();
+            }
+            socket.is_shared = shards > 1;
+            if let Some(table) = &table {
+                socket.set_filter(table, ip.is_ipv6());
             }
             Ok(Some(socket))
         };
@@ -243,7 +254,8 @@ impl Udp {
             room: Mutex::default(),
             wanted: Arc::default(),
             dropped: AtomicU32::new(0),
-            last_arrival: OnceLock::new(),
+            filter: RwLock::default(),
+            is_shared: shared,
             fd,
         };
         if !udp.gro {
@@ -294,16 +306,38 @@ impl Udp {
             room: Mutex::default(),
             wanted: Arc::default(),
             dropped: AtomicU32::new(state.dropped),
-            last_arrival: OnceLock::new(),
+            filter: RwLock::default(),
+            is_shared: false,
         })
     }
 
-    /// Has the kernel say where datagrams arrive. Another process that had it say so learns no more.
-    pub fn follow_arrivals(&self) {
-        let fd = Arc::clone(&self.fd);
-        if let Ok(last) = adit_sandbox::run(move || LastArrival::of_socket(fd.as_fd())) {
-            let _ = self.last_arrival.set(last);
+    /// Gives the sockets of an interface the programs that drop for this process what nobody wants,
+    /// and say where datagrams arrive. Those that another process gave them are gone.
+    pub fn set_filters<'a>(sockets: impl Iterator<Item = &'a Self>) {
+        if let Ok(table) = adit_sandbox::run(Table::new) {
+            for socket in sockets {
+                let v6 = socket.local_addr().is_ok_and(|addr| addr.is_ipv6());
+                socket.set_filter(&table, v6);
+            }
         }
+    }
+
+    fn set_filter(&self, (table, map): &(Arc<Table>, Arc<OwnedFd>), v6: bool) {
+        let (fd, table, map) = (Arc::clone(&self.fd), Arc::clone(table), Arc::clone(map));
+        let attach = move || Filter::attach(fd.as_fd(), v6, table, &map);
+        if let Ok(filter) = adit_sandbox::run(attach) {
+            let mut place = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+            // What the one before has dropped goes on to count as dropped.
+            let before = place.replace(Arc::new(filter));
+            if let Some(before) = before {
+                self.dropped.fetch_add(before.dropped_32(), Relaxed);
+            }
+        }
+    }
+
+    fn filter(&self) -> Option<Arc<Filter>> {
+        let filter = self.filter.read().unwrap_or_else(PoisonError::into_inner);
+        filter.clone()
     }
 
     /// Whether UDP_SEGMENT is in force, though perhaps not for every destination.
@@ -365,6 +399,10 @@ impl UdpSocket for Udp {
             self.want_receive_buffer(room);
         }
         if let Some(now) = batch.dropped {
+            // The kernel counts what the program drops, too, and told before this how much there
+            // was: while such comes, a little less may be told here than was lost.
+            let filtered = self.filter().map_or(0, |filter| filter.dropped_32());
+            let now = now.wrapping_sub(filtered);
             let more = newer(self.dropped.load(Relaxed), now);
             if more > 0 {
                 self.dropped.store(now, Relaxed);
@@ -406,8 +444,25 @@ impl UdpSocket for Udp {
         UdpState {
             gso: self.gso,
             gro: self.gro,
-            dropped: self.dropped.load(Relaxed),
+            dropped: {
+                let filtered = self.filter().map_or(0, |filter| filter.dropped_32());
+                self.dropped.load(Relaxed).wrapping_add(filtered)
+            },
         }
+    }
+
+    fn in_use(&self) -> Option<Arc<dyn InUse>> {
+        Some(Arc::clone(&self.filter()?.table) as _)
+    }
+
+    fn refuse(&self, source: IpAddr) {
+        if let Some(filter) = self.filter() {
+            filter.refuse(source);
+        }
+    }
+
+    fn take_filtered(&self) -> Filtered {
+        self.filter().map_or_else(Filtered::default, |it| it.take())
     }
 
     fn short_buffers(&self) -> ShortBuffers {
@@ -425,7 +480,8 @@ impl UdpSocket for Udp {
     }
 
     fn last_arrival(&self) -> Option<Arrival> {
-        self.last_arrival.get().map(LastArrival::get)
+        let filter = self.filter().filter(|_| !self.is_shared);
+        filter.map(|filter| filter.last_arrival())
     }
 }
 

@@ -91,7 +91,7 @@ explained_enum! {
         /// Outbound: packets from the TUN that the kernel took, sealed. Keepalives, probes and
         /// handshake messages are not among them.
         Sent => "sent",
-        /// Inbound: datagrams of all kinds that the sockets gave.
+        /// Inbound: datagrams of all kinds that came to the sockets, and found room there.
         Received => "received",
         /// Inbound: handshake messages, good or bad, that did not find their queue full.
         HandshakeMessages => "handshake_messages",

@@ -60,6 +60,9 @@ pub enum Screened {
     Reply([u8; COOKIE_REPLY_LEN], HandshakeOutcome),
     /// Drop it. It is counted.
     Refused(HandshakeOutcome),
+    /// The same. For half a second or so the same becomes of all from its source that has no mac2:
+    /// what is dropped before it comes here counts by [`Gate::dropped`].
+    Exhausted(HandshakeOutcome),
 }
 
 pub(crate) enum Verdict {
@@ -67,6 +70,8 @@ pub(crate) enum Verdict {
     Passed,
     Reply([u8; COOKIE_REPLY_LEN]),
     Refused(Refusal),
+    /// As above: the source may be given no cookie now.
+    Exhausted,
 }
 
 #[derive(Default)]
@@ -137,6 +142,11 @@ impl Gate {
                 return Screened::Reply(reply, outcome(Refusal::CookieRequired));
             }
             Verdict::Refused(refusal) => refusal,
+            Verdict::Exhausted => {
+                self.screened.received(&message);
+                self.screened.rate_limited.fetch_add(1, Ordering::Relaxed);
+                return Screened::Exhausted(outcome(Refusal::RateLimited));
+            }
         };
         self.screened.received(&message);
         let counter = match refusal {
@@ -145,6 +155,16 @@ impl Gate {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         Screened::Refused(outcome(refusal))
+    }
+
+    /// So many initiations were dropped because their sources are [exhausted](Screened::Exhausted).
+    pub fn dropped(&self, now: Time, initiations: u64) {
+        let screened = &self.screened;
+        for counter in [&screened.initiations, &screened.rate_limited] {
+            counter.fetch_add(initiations, Ordering::Relaxed);
+        }
+        let messages = u32::try_from(initiations).unwrap_or(u32::MAX);
+        self.count_excess(&mut self.state(), now, messages);
     }
 
     /// So many of the replies that [`Gate::screen`] made left, and so many did not.
@@ -189,8 +209,8 @@ impl Gate {
         let may_reply = state.replies.may_allow(now, source);
         let may_prove = has_mac2(message) && state.limiter.may_allow(now, source);
         if !may_reply && !may_prove {
-            self.count_excess(state, now);
-            return Verdict::Refused(Refusal::RateLimited);
+            self.count_excess(state, now, 1);
+            return Verdict::Exhausted;
         }
         if !state.checker.mac1_is_valid(message) {
             return Verdict::Refused(Refusal::BadMac1);
@@ -202,10 +222,10 @@ impl Gate {
             if state.limiter.allow(now, source) {
                 return Verdict::Proven;
             }
-            self.count_excess(state, now);
+            self.count_excess(state, now, 1);
             return Verdict::Refused(Refusal::RateLimited);
         }
-        self.count_excess(state, now);
+        self.count_excess(state, now, 1);
         if !state.replies.allow(now, source) {
             return Verdict::Refused(Refusal::RateLimited);
         }
@@ -215,11 +235,11 @@ impl Gate {
 
     /// A shard refuses what would make the control thread's queue long: the load is over when that
     /// is not much any more.
-    fn count_excess(&self, state: &mut State, now: Time) {
+    fn count_excess(&self, state: &mut State, now: Time, messages: u32) {
         if now.since(state.excess_since) >= UNDER_LOAD_TIME {
             (state.excess, state.excess_since) = (0, now);
         }
-        state.excess += 1;
+        state.excess = state.excess.saturating_add(messages);
         if state.excess >= LOADED_MESSAGES {
             (state.excess, state.excess_since) = (0, now);
             self.load(now);

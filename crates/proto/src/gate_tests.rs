@@ -48,7 +48,7 @@ fn is_reply(screened: Screened) -> bool {
 
 fn refusal(screened: Screened) -> Option<Refusal> {
     match screened {
-        Screened::Refused(outcome) => outcome.refusal,
+        Screened::Refused(outcome) | Screened::Exhausted(outcome) => outcome.refusal,
         _ => None,
     }
 }
@@ -174,6 +174,38 @@ fn the_load_lasts_as_long_as_the_flood() {
         }
         assert_eq!(gate.is_loaded(at(5000)), lasts, "every {every_ms} ms");
     }
+}
+
+#[test]
+fn a_source_is_exhausted_until_its_next_reply() {
+    let gate = loaded();
+    let message = stamped();
+    let is_exhausted = |millis, source, message: &[u8]| {
+        matches!(
+            screen(&gate, millis, source, message),
+            Screened::Exhausted(_)
+        )
+    };
+    let replies = (0..20).filter(|_| !is_exhausted(0, 1, &message)).count();
+    assert_eq!(replies, 10);
+    assert!(!is_exhausted(0, 2, &message), "another");
+    assert!(!is_exhausted(500, 1, &message) && is_exhausted(500, 1, &message));
+    // A mac2 may be right, unless it is known that it is not worth a look.
+    let mut claims = message;
+    claims[INITIATION_LEN - 1] = 1;
+    assert!(!is_exhausted(501, 3, &claims));
+}
+
+#[test]
+fn what_is_dropped_before_it_comes_counts_and_keeps_up_the_load() {
+    let gate = loaded();
+    gate.dropped(at(900), 512);
+    assert!(gate.is_loaded(at(1500)));
+    gate.dropped(at(2000), 100);
+    assert!(!gate.is_loaded(at(2000)));
+    let stats = &mut HandshakeStats::default();
+    gate.add_to(stats);
+    assert_eq!((stats.initiations_received, stats.rate_limited), (612, 612));
 }
 
 /// Invariant 5.

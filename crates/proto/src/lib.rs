@@ -104,6 +104,7 @@ mod drops;
 mod endpoint;
 mod explained;
 mod gate;
+mod in_use;
 mod limiter;
 pub mod limits;
 mod noise;
@@ -124,6 +125,7 @@ pub use device::{
 pub use drops::{Book, Counter, DropReason, Drops, IgnoredKind, PassedKind, books};
 pub use endpoint::{Endpoint, Source};
 pub use gate::{Gate, Screened};
+pub use in_use::{INDEX_BUCKETS, InUse};
 pub use peer::Peer;
 pub use replay::ReplayWindow;
 pub use session::{Expired, Session};

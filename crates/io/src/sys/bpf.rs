@@ -1,5 +1,5 @@
-//! BPF programs: one that notes where and when packets pass, and the parts that every program needs
-//! to get into the kernel.
+//! BPF programs: one that notes where and when packets leave a TUN device, and the parts that every
+//! program needs to get into the kernel.
 //!
 //! Sockets have SO_INCOMING_CPU for that, which the kernel updates for connected ones only, and TUN
 //! devices have nothing.
@@ -33,7 +33,7 @@ pub(crate) const PASS: i32 = -1;
 /// `TCX_DROP`
 pub(crate) const DROP: i32 = 2;
 
-/// Where the last packet came to a TUN queue from the kernel, or to a socket from the network.
+/// Where the last packet came to a TUN queue from the kernel.
 ///
 /// The program that notes it lives as long as what it is attached to.
 #[derive(Debug)]
@@ -44,23 +44,10 @@ const CPU: usize = 0;
 const NANOS: usize = 1;
 
 impl LastArrival {
-    /// Of a device with one queue; several would share the numbers.
-    ///
-    /// Needs Linux 5.8 and CAP_BPF, as does [`Self::of_socket`].
+    /// Of a device with one queue; several would share the numbers. Needs Linux 5.8 and CAP_BPF.
     pub(crate) fn of_tun(tun: BorrowedFd<'_>) -> io::Result<Self> {
         let (numbers, program) = note_arrival()?;
         os::ioctl_int(tun, libc::TUNSETFILTEREBPF, program.as_raw_fd())?;
-        Ok(Self(numbers))
-    }
-
-    /// A socket with a filter has the kernel verify the checksum of a datagram before it queues it,
-    /// unless the network card or GRO has verified it. Without a filter, the copy to this process
-    /// verifies it. For single datagrams of 1452 bytes with an unverified checksum, program and
-    /// checksum took 155 ns more in the kernel and 30 ns less in the copy, of 2.2 µs.
-    pub(crate) fn of_socket(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        let (numbers, program) = note_arrival()?;
-        let program = program.as_raw_fd();
-        os::set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program)?;
         Ok(Self(numbers))
     }
 
@@ -91,6 +78,14 @@ fn note_arrival() -> io::Result<(SharedMap, OwnedFd)> {
         Instruction::exit(),
     ];
     Ok((numbers, load(BPF_PROG_TYPE_SOCKET_FILTER, &program)?))
+}
+
+/// Gives a socket a program that sees each packet before it is queued: it returns how much of it to
+/// keep, 0 to drop it. Needs CAP_BPF.
+pub(crate) fn attach_to_socket(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    let program = load(BPF_PROG_TYPE_SOCKET_FILTER, program)?;
+    let program = program.as_raw_fd();
+    os::set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program)
 }
 
 /// Attaches a program to what leaves through an interface of the calling thread's network
@@ -203,6 +198,7 @@ pub(crate) const R1: Register = Register(1);
 pub(crate) const R2: Register = Register(2);
 pub(crate) const R3: Register = Register(3);
 pub(crate) const R4: Register = Register(4);
+pub(crate) const R5: Register = Register(5);
 pub(crate) const R6: Register = Register(6);
 pub(crate) const R7: Register = Register(7);
 pub(crate) const R8: Register = Register(8);
@@ -214,11 +210,12 @@ pub(crate) const R10: Register = Register(10);
 #[derive(Clone, Copy)]
 pub(crate) struct Function(i32);
 
-const GET_SMP_PROCESSOR_ID: Function = Function(8);
+pub(crate) const GET_SMP_PROCESSOR_ID: Function = Function(8);
 pub(crate) const SKB_LOAD_BYTES: Function = Function(26);
 pub(crate) const GET_HASH_RECALC: Function = Function(34);
 pub(crate) const TCP_SOCK: Function = Function(96);
-const KTIME_GET_BOOT_NS: Function = Function(125);
+pub(crate) const SKB_LOAD_BYTES_RELATIVE: Function = Function(68);
+pub(crate) const KTIME_GET_BOOT_NS: Function = Function(125);
 
 /// `struct bpf_insn`. The kernel documents the codes in
 /// Documentation/bpf/standardization/instruction-set.rst.
@@ -249,6 +246,15 @@ impl Instruction {
     /// `to = value`
     pub(crate) const fn set(to: Register, value: i32) -> Self {
         Self::new(0xb7, to, R0, 0, value)
+    }
+
+    /// `to = value`. It takes two instructions.
+    pub(crate) const fn set64(to: Register, value: u64) -> [Self; 2] {
+        let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+        [
+            Self::new(0x18, to, R0, 0, i32::from_le_bytes([a, b, c, d])),
+            Self::new(0, R0, R0, 0, i32::from_le_bytes([e, f, g, h])),
+        ]
     }
 
     /// `to` = the address of the numbers. It takes two instructions.
@@ -331,6 +337,26 @@ impl Instruction {
         Self::new(0x77, to, R0, 0, bits)
     }
 
+    /// `to >>= from`, without sign
+    pub(crate) const fn shift_right_by(to: Register, from: Register) -> Self {
+        Self::new(0x7f, to, from, 0, 0)
+    }
+
+    /// `to *= from`
+    pub(crate) const fn multiply(to: Register, from: Register) -> Self {
+        Self::new(0x2f, to, from, 0, 0)
+    }
+
+    /// `to ^= from`
+    pub(crate) const fn xor(to: Register, from: Register) -> Self {
+        Self::new(0xaf, to, from, 0, 0)
+    }
+
+    /// Goes elsewhere.
+    pub(crate) const fn go() -> Self {
+        Self::new(0x05, R0, R0, 0, 0)
+    }
+
     /// Goes elsewhere if `register == value`.
     pub(crate) const fn go_if_equal(register: Register, value: i32) -> Self {
         Self::new(0x15, register, R0, 0, value)
@@ -349,6 +375,11 @@ impl Instruction {
     /// Goes elsewhere if `left < right`, without sign.
     pub(crate) const fn go_if_less(left: Register, right: Register) -> Self {
         Self::new(0xad, left, right, 0, 0)
+    }
+
+    /// Goes elsewhere if `left <= right`, without sign.
+    pub(crate) const fn go_if_no_more(left: Register, right: Register) -> Self {
+        Self::new(0xbd, left, right, 0, 0)
     }
 
     /// Goes elsewhere if `left <= right`, with sign.

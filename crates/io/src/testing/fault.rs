@@ -3,14 +3,17 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_proto::Endpoint;
+use adit_proto::{Endpoint, InUse};
 use rustix::io::Errno;
 
-use crate::{Arrival, IcmpError, IcmpKind, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::{
+    Arrival, Filtered, IcmpError, IcmpKind, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket,
+};
 
 /// Which faults, each as a probability between 0 and 1, and the seed of the dice.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -345,6 +348,18 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
+    }
+
+    fn in_use(&self) -> Option<Arc<dyn InUse>> {
+        self.inner.in_use()
+    }
+
+    fn refuse(&self, source: IpAddr) {
+        self.inner.refuse(source);
+    }
+
+    fn take_filtered(&self) -> Filtered {
+        self.inner.take_filtered()
     }
 
     fn last_arrival(&self) -> Option<Arrival> {

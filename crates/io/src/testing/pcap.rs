@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use adit_offload::VNET_HDR_LEN;
+use adit_proto::InUse;
 
-use crate::{Arrival, IcmpError, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::{Arrival, Filtered, IcmpError, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 /// A packet begins with its IP header.
 const LINKTYPE_RAW: u32 = 101;
@@ -184,6 +185,18 @@ impl<T: UdpSocket> UdpSocket for Recorded<T> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
+    }
+
+    fn in_use(&self) -> Option<Arc<dyn InUse>> {
+        self.inner.in_use()
+    }
+
+    fn refuse(&self, source: IpAddr) {
+        self.inner.refuse(source);
+    }
+
+    fn take_filtered(&self) -> Filtered {
+        self.inner.take_filtered()
     }
 
     fn last_arrival(&self) -> Option<Arrival> {

@@ -41,5 +41,5 @@ fn a_peer_removed_in_a_handshake_leaves_no_index() {
         ..DeviceChange::default()
     };
     device.apply(NOW, &remove).unwrap();
-    assert!(device.core.indices.is_empty());
+    assert!(device.core.indices.len() == 0);
 }

@@ -359,7 +359,7 @@ impl Import {
         state.sessions.current = current;
         state.sessions.next = next;
         for index in indices {
-            if device.core.indices.insert(index, id).is_some() {
+            if !device.core.indices.insert(index, id) {
                 return Err(NotImported("an index of two sessions"));
             }
         }

@@ -121,6 +121,7 @@ impl Device {
         match gate.judge(now, from.addr, datagram, sender) {
             Verdict::Proven | Verdict::Passed => Ok(()),
             Verdict::Refused(refusal) => Err((refusal, None)),
+            Verdict::Exhausted => Err((Refusal::RateLimited, None)),
             Verdict::Reply(reply) => {
                 self.core.push(Output::Handshake {
                     to: from,
@@ -177,7 +178,7 @@ impl Device {
         let Some((session, mut response)) =
             create_response(consumed, &state.remote, index, &ephemeral, now)
         else {
-            core.indices.remove(&index);
+            core.indices.remove(index);
             return refused(Refusal::NotAuthentic);
         };
         core.stats.initiations_accepted += 1;
@@ -205,7 +206,7 @@ impl Device {
     ) -> Result<PublicKey, Refused> {
         let Self { core, peers, .. } = self;
         let index = message.receiver();
-        let Some(state) = core.indices.get(&index).and_then(|id| peers.get_mut(id)) else {
+        let Some(state) = core.indices.peer(index).and_then(|id| peers.get_mut(&id)) else {
             return Err((Refusal::Unexpected, None));
         };
         let public = state.public_key();
@@ -240,8 +241,8 @@ impl Device {
         reply: CookieReply<'_>,
     ) -> Result<PublicKey, Refused> {
         let Self { core, peers, .. } = self;
-        let id = core.indices.get(&reply.receiver());
-        let Some(state) = id.and_then(|id| peers.get_mut(id)) else {
+        let id = core.indices.peer(reply.receiver());
+        let Some(state) = id.and_then(|id| peers.get_mut(&id)) else {
             return Err((Refusal::Unexpected, None));
         };
         let public = state.public_key();

@@ -34,12 +34,13 @@ use arrayvec::ArrayVec;
 
 use crate::allowed_ips::Garbage;
 use crate::config::{DeviceStatus, PeerStatus, PublicKey, Secret};
+use crate::in_use::Indices;
 use crate::noise::Identity;
 use crate::peer::{Peer, event};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::wire::{INITIATION_LEN, RESPONSE_LEN};
-use crate::{AllowedIps, Endpoint, Tai64N, Time};
+use crate::{AllowedIps, Endpoint, InUse, Tai64N, Time};
 
 pub use configure::Transaction;
 pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};
@@ -103,8 +104,7 @@ struct Core {
     /// False while nothing can be sent.
     up: bool,
     identity: Option<Identity>,
-    /// Peers by every index that was given out, of handshakes and of sessions.
-    indices: BTreeMap<u32, u32>,
+    indices: Indices,
     shared: Arc<Shared>,
     random: Random,
     outputs: VecDeque<Queued>,
@@ -316,7 +316,7 @@ impl Device {
             core: Core {
                 up: true,
                 identity: None,
-                indices: BTreeMap::new(),
+                indices: Indices::default(),
                 shared: Arc::new(Shared::new()),
                 random,
                 outputs: VecDeque::new(),
@@ -374,11 +374,17 @@ impl Device {
         self.peers.values().map(|state| &state.peer)
     }
 
-    /// The peers that have a session or a handshake under way, by its receiver index, from this
-    /// index on. A peer has several.
-    pub fn peers_in_use_from(&self, index: u32) -> impl Iterator<Item = (u32, &Arc<Peer>)> {
-        let indices = self.core.indices.range(index..);
-        indices.filter_map(|(index, id)| Some((*index, &self.peers.get(id)?.peer)))
+    /// The peers that have a session or a handshake under way, each with a number by which to go on
+    /// from it, from such a number on. A peer has several.
+    pub fn peers_in_use_from(&self, number: u32) -> impl Iterator<Item = (u32, &Arc<Peer>)> {
+        let peers = self.core.indices.peers_from(number);
+        peers.filter_map(|(number, id)| Some((number, &self.peers.get(&id)?.peer)))
+    }
+
+    /// From now on this one learns which receiver indices are in use, and the one before learns no
+    /// more.
+    pub fn tell_indices(&mut self, whom: Option<Arc<dyn InUse>>) {
+        self.core.indices.tell(whom);
     }
 
     /// The peer with this static key.
@@ -559,7 +565,8 @@ impl Device {
             shared.gate().set_key(&own.public, random);
         }
         // The others have neither.
-        let ids: BTreeSet<u32> = self.core.indices.values().copied().collect();
+        let indices = self.core.indices.peers_from(0);
+        let ids: BTreeSet<u32> = indices.map(|(_, id)| id).collect();
         for id in ids {
             if let Some(state) = self.peers.get_mut(&id) {
                 state.start_anew(&mut self.core, now);
@@ -635,8 +642,7 @@ impl Core {
             let mut bytes = [0; 4];
             (self.random)(&mut bytes);
             let index = u32::from_le_bytes(bytes);
-            if let std::collections::btree_map::Entry::Vacant(entry) = self.indices.entry(index) {
-                entry.insert(id);
+            if self.indices.insert(index, id) {
                 return index;
             }
         }

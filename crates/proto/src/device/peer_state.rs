@@ -279,7 +279,7 @@ impl PeerState {
             create_initiation(identity, &self.remote, index, timestamp, ephemeral)
         });
         let Some((initiation, mut message)) = created else {
-            core.indices.remove(&index);
+            core.indices.remove(index);
             return;
         };
         self.initiation = Some(initiation);
@@ -385,7 +385,7 @@ impl PeerState {
     /// Its response will not be accepted any more.
     pub(super) fn forget_initiation(&mut self, core: &mut Core) {
         if let Some(initiation) = self.initiation.take() {
-            core.indices.remove(&initiation.index);
+            core.indices.remove(initiation.index);
         }
     }
 
@@ -460,7 +460,7 @@ impl Core {
     fn drop_session(&mut self, session: Option<Arc<Session>>) {
         if let Some(session) = session {
             self.shared.remove(session.local_index());
-            self.indices.remove(&session.local_index());
+            self.indices.remove(session.local_index());
         }
     }
 
