@@ -77,6 +77,8 @@ fn each_index_keeps_its_peer() {
     }
     peers.sort_unstable();
     assert_eq!(peers, [0, 1, 2, 3, 4, 5]);
-    all.map(|index| indices.remove(index));
+    for index in all {
+        indices.remove(index);
+    }
     assert_eq!(indices.len(), 0);
 }
