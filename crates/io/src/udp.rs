@@ -162,7 +162,7 @@ fn try_bind_group(
             }
             socket.is_shared = shards > 1;
             if let Some(table) = &table {
-                socket.set_filter(table, ip.is_ipv6());
+                socket.set_filter(table);
             }
             Ok(Some(socket))
         };
@@ -316,15 +316,17 @@ impl Udp {
     pub fn set_filters<'a>(sockets: impl Iterator<Item = &'a Self>) {
         if let Ok(table) = adit_sandbox::run(Table::new) {
             for socket in sockets {
-                let v6 = socket.local_addr().is_ok_and(|addr| addr.is_ipv6());
-                socket.set_filter(&table, v6);
+                socket.set_filter(&table);
             }
         }
     }
 
-    fn set_filter(&self, (table, map): &(Arc<Table>, Arc<OwnedFd>), v6: bool) {
+    fn set_filter(&self, (table, map): &(Arc<Table>, Arc<OwnedFd>)) {
         let (fd, table, map) = (Arc::clone(&self.fd), Arc::clone(table), Arc::clone(map));
-        let attach = move || Filter::attach(fd.as_fd(), v6, table, &map);
+        let attach = move || {
+            let v6 = local_addr(&fd)?.is_ipv6();
+            Filter::attach(fd.as_fd(), v6, table, &map)
+        };
         if let Ok(filter) = adit_sandbox::run(attach) {
             let mut place = self.filter.write().unwrap_or_else(PoisonError::into_inner);
             // What the one before has dropped goes on to count as dropped.
