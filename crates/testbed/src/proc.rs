@@ -13,6 +13,7 @@ use procfs::process::{FDTarget, Process};
 use procfs::{
     CpuInfo, Current as _, CurrentSI as _, KernelStats, LoadAverage, ProcError, ticks_per_second,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time, user and system, that the process has used since it started, all its threads together.
 ///
@@ -34,6 +35,94 @@ pub fn machine_cpu_time() -> io::Result<Duration> {
     let total = KernelStats::current().map_err(error)?.total;
     let interrupts = total.irq.unwrap_or(0) + total.softirq.unwrap_or(0);
     Ok(time(total.user + total.nice + total.system + interrupts))
+}
+
+/// CPU time of one core since the machine started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreTime {
+    /// In programs.
+    pub user: Duration,
+    /// In the kernel, for programs.
+    pub system: Duration,
+    /// In the kernel, for interrupts: what the network card, or a veth, brought.
+    pub interrupts: Duration,
+}
+
+/// CPU times of all cores that are online.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
+pub fn core_cpu_times() -> io::Result<Vec<CoreTime>> {
+    let cores = KernelStats::current().map_err(error)?.cpu_time;
+    let core = cores.iter().map(|core| CoreTime {
+        user: time(core.user + core.nice),
+        system: time(core.system),
+        interrupts: time(core.irq.unwrap_or(0) + core.softirq.unwrap_or(0)),
+    });
+    Ok(core.collect())
+}
+
+/// CPU time that the calling thread has used, to the nanosecond.
+pub fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+/// A thread, and the CPU time that it has used since it started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadTime {
+    /// Its number.
+    pub id: i32,
+    /// Its name, of 15 bytes at most.
+    pub name: String,
+    /// User and system time.
+    pub time: Duration,
+}
+
+/// CPU times of the threads that a process has now.
+///
+/// # Errors
+///
+/// The process has ended, or `/proc` is not mounted.
+pub fn thread_cpu_times(pid: u32) -> io::Result<Vec<ThreadTime>> {
+    let tasks = process(pid)?.tasks().map_err(error)?;
+    // A thread that has ended meanwhile has none.
+    let times = tasks.filter_map(|task| {
+        let stat = task.ok()?.stat().ok()?;
+        Some(ThreadTime {
+            id: stat.pid,
+            name: stat.comm,
+            time: time(stat.utime + stat.stime),
+        })
+    });
+    Ok(times.collect())
+}
+
+/// How long the threads that a process has now were ready to run, since they started: with a CPU,
+/// and waiting for one.
+///
+/// # Errors
+///
+/// The process has ended, `/proc` is not mounted, or the kernel does not count it
+/// (CONFIG_SCHED_INFO).
+pub fn ready_times(pid: u32) -> io::Result<[Duration; 2]> {
+    let mut sums = [Duration::ZERO; 2];
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may have ended meanwhile.
+        let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        for (sum, nanoseconds) in sums.iter_mut().zip(text.split_whitespace()) {
+            let nanoseconds = nanoseconds.parse().map_err(io::Error::other)?;
+            *sum += Duration::from_nanos(nanoseconds);
+        }
+    }
+    match sums[0].is_zero() {
+        true => Err(io::ErrorKind::Unsupported.into()),
+        false => Ok(sums),
+    }
 }
 
 /// Whether the process has the file open.
@@ -202,6 +291,37 @@ mod tests {
         {
             assert!(Instant::now() < limit);
         }
+    }
+
+    #[test]
+    fn threads_and_cores_have_times_of_their_own() {
+        let busy = std::thread::Builder::new().name("proc-busy".into());
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread =
+            busy.spawn(
+                move || {
+                    while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {}
+                },
+            );
+        let time = || {
+            let threads = thread_cpu_times(this_process()).unwrap();
+            let mut named = threads.iter().filter(|thread| thread.name == "proc-busy");
+            named.next().map(|thread| thread.time)
+        };
+        let cores = core_cpu_times().unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
+        while time().is_none_or(|time| time < Duration::from_millis(20)) {
+            assert!(Instant::now() < limit);
+        }
+        drop(stop);
+        thread.unwrap().join().unwrap();
+        let busy = |cores: &[CoreTime]| -> Duration {
+            cores.iter().map(|core| core.user + core.system).sum()
+        };
+        assert!(busy(&core_cpu_times().unwrap()) > busy(&cores));
+        assert!(thread_cpu_times(u32::MAX).is_err());
+        assert!(ready_times(this_process()).unwrap()[0] >= Duration::from_millis(20));
+        assert!(ready_times(u32::MAX).is_err());
     }
 
     #[test]
