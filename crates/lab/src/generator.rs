@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use adit_testbed::Host;
 use adit_testbed::framing::Family;
 use adit_testbed::interrupt::interrupted;
 use adit_testbed::proc;
@@ -148,31 +149,64 @@ pub(crate) struct Streams {
     pub(crate) warm_up: Duration,
 }
 
-impl Streams {
-    /// Runs to the end; `to` is b's address.
-    pub(crate) fn run(self, pair: &LinkedHosts, to: IpAddr) -> Result<Flow, Failure> {
-        let at = SocketAddr::new(to, PORT);
-        let listener = pair.b.run(move || TcpListener::bind(at))?;
-        let before = retransmits(pair)?;
-        let receiving = pair.b.thread(move || self.receive(&listener))?;
-        let sending = pair.a.thread(move || self.send(at))?;
-        join(sending)?;
-        let (bytes, seconds) = join(receiving)?;
+/// Streams that run.
+pub(crate) struct RunningStreams {
+    sending: JoinHandle<Result<(), Failure>>,
+    receiving: JoinHandle<Result<(usize, f64), Failure>>,
+    /// What the hosts had sent again before.
+    retransmits: f64,
+}
+
+impl RunningStreams {
+    /// Waits for the end. The hosts are those of [`Streams::start`].
+    pub(crate) fn finish(self, from: &Host, at: &Host) -> Result<Flow, Failure> {
+        join(self.sending)?;
+        let (bytes, seconds) = join(self.receiving)?;
         if bytes == 0 || seconds <= 0.0 {
             return Err("no byte came in the time that counts".into());
         }
         Ok(Flow {
             bytes: to_f64(bytes),
             seconds,
-            retransmits: Some(retransmits(pair)? - before),
+            retransmits: Some(retransmits(from, at)? - self.retransmits),
             datagrams: None,
         })
     }
+}
 
-    fn send(self, to: SocketAddr) -> Result<(), Failure> {
+impl Streams {
+    /// Runs to the end; `to` is b's address.
+    pub(crate) fn run(self, pair: &LinkedHosts, to: IpAddr) -> Result<Flow, Failure> {
+        self.start(&pair.a, &pair.b, &[to])?
+            .finish(&pair.a, &pair.b)
+    }
+
+    /// Starts them from one host to another one, whose addresses `to` take turns.
+    pub(crate) fn start(
+        self,
+        from: &Host,
+        at: &Host,
+        to: &[IpAddr],
+    ) -> Result<RunningStreams, Failure> {
+        let to: Vec<SocketAddr> = to.iter().map(|ip| SocketAddr::new(*ip, PORT)).collect();
+        let bound = to.clone();
+        let listen = move || bound.into_iter().map(TcpListener::bind).collect();
+        let listeners: Vec<TcpListener> = at.run::<std::io::Result<_>>(listen)?;
+        let retransmits = retransmits(from, at)?;
+        Ok(RunningStreams {
+            receiving: at.thread(move || self.receive(&listeners))?,
+            sending: from.thread(move || self.send(&to))?,
+            retransmits,
+        })
+    }
+
+    fn send(self, to: &[SocketAddr]) -> Result<(), Failure> {
         let limit = Duration::from_millis(CONNECT.into());
-        let mut streams = (0..self.count)
-            .map(|_| TcpStream::connect_timeout(&to, limit))
+        let mut streams = to
+            .iter()
+            .cycle()
+            .zip(0..self.count)
+            .map(|(to, _)| TcpStream::connect_timeout(to, limit))
             .collect::<Result<Vec<_>, _>>()?;
         for stream in &streams {
             stream.set_nonblocking(true)?;
@@ -193,12 +227,19 @@ impl Streams {
 
     /// Returns the bytes that came in the time that counts, and that time in seconds: to its end,
     /// whether or not anything came so late, unless all streams had ended before.
-    fn receive(self, listener: &TcpListener) -> Result<(usize, f64), Failure> {
-        let coming = watch([listener], EpollFlags::EPOLLIN)?;
+    fn receive(self, listeners: &[TcpListener]) -> Result<(usize, f64), Failure> {
+        let coming = listeners.iter().map(|of| watch([of], EpollFlags::EPOLLIN));
+        let coming = coming.collect::<Result<Vec<_>, _>>()?;
         let mut streams = Vec::new();
-        for _ in 0..self.count {
+        for (listener, coming) in listeners
+            .iter()
+            .zip(&coming)
+            .cycle()
+            .zip(0..self.count)
+            .map(|(both, _)| both)
+        {
             // Without waiting for ever: the sender may have given up.
-            ready(&coming, CONNECT)?.next();
+            ready(coming, CONNECT)?.next();
             let (stream, _) = listener.accept()?;
             stream.set_nonblocking(true)?;
             streams.push(stream);
@@ -329,9 +370,9 @@ fn ready(epoll: &Epoll, limit: u16) -> Result<impl Iterator<Item = usize> + use<
 
 /// Segments that both hosts have sent again so far.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-pub(crate) fn retransmits(pair: &LinkedHosts) -> Result<f64, Failure> {
-    let a = pair.a.run(proc::retransmits)?;
-    let b = pair.b.run(proc::retransmits)?;
+fn retransmits(from: &Host, at: &Host) -> Result<f64, Failure> {
+    let a = from.run(proc::retransmits)?;
+    let b = at.run(proc::retransmits)?;
     Ok((a + b) as f64)
 }
 

@@ -71,6 +71,9 @@ fn main() {
     let done: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Compare(args) => sandbox::run(|| compare::run(&args)).map_err(plain),
         Command::Gateway(args) => sandbox::run(|| gateway::run(&args)).map_err(plain),
+        Command::Scale(args) if args.needs_root() => {
+            sandbox::run(|| scale::run(&args)).map_err(plain)
+        }
         Command::Scale(args) => scale::run(&args).map_err(plain),
         Command::Reproduce(args) => sandbox::run(|| reproduce::run(&args)).map_err(plain),
         Command::Hostile(args) => sandbox::run(|| hostile::run(&args)).map_err(plain),

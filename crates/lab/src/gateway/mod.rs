@@ -37,6 +37,7 @@ use crate::sandbox::Failure;
 use crate::tools;
 use measures::MEASURES;
 use report::GatewayReport;
+pub(crate) use tunnels::{Tunnels, inner};
 
 /// Measures what a gateway with many peers and interfaces needs: isolation, fairness, overload.
 ///

@@ -32,15 +32,15 @@ const LINK: &str = "ve1";
 const SECONDS: u32 = 4;
 
 /// The hosts, and what runs there.
-pub(super) struct Tunnels {
+pub(crate) struct Tunnels {
     // The daemons are stopped before their hosts go.
     daemons: Vec<Process>,
-    pub(super) left: Host,
-    pub(super) right: Host,
+    pub(crate) left: Host,
+    pub(crate) right: Host,
 }
 
 /// The inner address of one end of a tunnel: 1 for the left one, 2 for the right one.
-pub(super) fn inner(tunnel: u8, end: u8) -> IpAddr {
+pub(crate) fn inner(tunnel: u8, end: u8) -> IpAddr {
     Ipv4Addr::new(10, 78, tunnel, end).into()
 }
 
@@ -55,7 +55,8 @@ fn host() -> Result<Host, Failure> {
 }
 
 impl Tunnels {
-    pub(super) fn new(entry: &Entry, count: u8) -> Result<Self, Failure> {
+    /// Builds the hosts and so many tunnels, and waits until packets pass in each.
+    pub(crate) fn new(entry: &Entry, count: u8) -> Result<Self, Failure> {
         let mut this = Self {
             daemons: Vec::new(),
             left: host()?,
@@ -94,6 +95,14 @@ impl Tunnels {
             daemon::wait_for(&this.left, inner(tunnel, 2))?;
         }
         Ok(this)
+    }
+
+    /// The process numbers of both ends' daemons, of an implementation with one for each.
+    pub(crate) fn pair(&self) -> Result<[u32; 2], Failure> {
+        match &self.daemons[..] {
+            [left, right] => Ok([left.id(), right.id()]),
+            all => Err(format!("the hosts have {} daemons instead of two", all.len()).into()),
+        }
     }
 
     fn cpu_time(&self) -> Result<Duration, Failure> {

@@ -21,6 +21,7 @@ use adit_offload::{GSO_TCPV4, NEEDS_CSUM, VNET_HDR_LEN, VnetHdr};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_testbed::{interrupt, proc};
 
+use super::stages::{Clock, Clocked, StageCosts};
 use crate::sandbox::Failure;
 
 /// Payload of a TCP segment in a tunnel of the usual MTU.
@@ -46,6 +47,8 @@ pub(super) struct Rate {
     pub(super) gbps: f64,
     /// Seconds of CPU time for each GB.
     pub(super) cpu: f64,
+    /// The share of the time in which threads were ready and other programs had the CPUs.
+    pub(super) waited: f64,
 }
 
 /// What a TUN reads and what becomes of what is written to it.
@@ -173,9 +176,10 @@ struct Side {
     _interface: Interface,
     ends: Arc<Ends>,
     tun: TunEnd,
+    clock: Arc<Clock>,
 }
 
-type Threads = Engine<Tun, MemPlatform<Udp>>;
+type Threads = Engine<Clocked<Tun>, MemPlatform<Clocked<Udp>>>;
 
 impl Side {
     fn new(
@@ -193,11 +197,16 @@ impl Side {
             ..Ends::default()
         });
         let (tun, end) = mem::tun()?;
-        let of_socket = Arc::clone(&ends);
+        let clock = Arc::<Clock>::default();
+        let of_socket = (Arc::clone(&ends), Arc::clone(&clock));
         let platform = MemPlatform::new(network, address(host))?
             .with_tun(end.clone())
-            .with_sockets(move |socket| Udp(socket, Arc::clone(&of_socket)));
-        let interface = engine.add(Tun(tun, Arc::clone(&ends)), platform, Offloads::ALL)?;
+            .with_sockets(move |socket| {
+                let (ends, clock) = &of_socket;
+                Clocked(Udp(socket, Arc::clone(ends)), Arc::clone(clock))
+            });
+        let tun = Clocked(Tun(tun, Arc::clone(&ends)), Arc::clone(&clock));
+        let interface = engine.add(tun, platform, Offloads::ALL)?;
         let sections = peers.iter().map(|peer| {
             let block = Cidr::new(inner(*peer).into(), 32).ok_or("a wrong prefix")?;
             Ok(PeerChange {
@@ -215,6 +224,7 @@ impl Side {
             _interface: interface,
             ends,
             tun: end,
+            clock,
         })
     }
 
@@ -265,6 +275,8 @@ struct Hosts {
     gateway: Side,
     leaves: Vec<Side>,
     network: Network,
+    /// The gateway's stages are measured.
+    clocked: bool,
 }
 
 impl Hosts {
@@ -283,6 +295,7 @@ impl Hosts {
             gateway,
             leaves,
             network,
+            clocked: false,
         };
         for (leaf, frame) in hosts.leaves.iter().zip(&hosts.gateway.ends.frames) {
             hosts.gateway.tun.inject(frame.clone());
@@ -298,11 +311,13 @@ impl Hosts {
         ends.reads.store(true, Ordering::Relaxed);
         self.gateway.kick();
         std::thread::sleep(WARM_UP);
-        let (cpu, begun) = (cpu()?, Instant::now());
+        self.gateway.clock.set_on(self.clocked);
+        let (before, begun) = (usage()?, Instant::now());
         let sent = ends.sent.load(Ordering::Relaxed);
         std::thread::sleep(MEASURED);
         let sent = ends.sent.load(Ordering::Relaxed) - sent;
-        let rate = rate(sent, begun, cpu);
+        let rate = rate(sent, begun, before);
+        self.gateway.clock.set_on(false);
         ends.reads.store(false, Ordering::Relaxed);
         rate
     }
@@ -334,7 +349,8 @@ impl Hosts {
             .iter()
             .map(|train| train.bytes.len())
             .sum();
-        let (cpu, begun) = (cpu()?, Instant::now());
+        self.gateway.clock.set_on(self.clocked);
+        let (before, begun) = (usage()?, Instant::now());
         ends.replays.store(true, Ordering::Relaxed);
         let kick = self.network.bind(address(250), false)?;
         let train = Transmit {
@@ -346,7 +362,8 @@ impl Hosts {
         kick.send(&[train], &mut SendReport::default());
         // 3. Less than this is left in batches when the last is taken.
         wait_until("not all was received", || lock(&ends.replayed).is_empty())?;
-        let rate = rate(bytes as u64, begun, cpu);
+        let rate = rate(bytes as u64, begun, before);
+        self.gateway.clock.set_on(false);
         ends.replays.store(false, Ordering::Relaxed);
         let written = ends.written.load(Ordering::Relaxed);
         if written < bytes as u64 * 8 / 10 {
@@ -356,13 +373,19 @@ impl Hosts {
     }
 }
 
-fn cpu() -> Result<Duration, Failure> {
-    Ok(proc::cpu_time(std::process::id())?)
+/// The CPU time of this process, and how long its threads ran and waited for a CPU.
+type Usage = (Duration, [Duration; 2]);
+
+fn usage() -> Result<Usage, Failure> {
+    let process = std::process::id();
+    Ok((proc::cpu_time(process)?, proc::ready_times(process)?))
 }
 
-fn rate(bytes: u64, begun: Instant, before: Duration) -> Result<Rate, Failure> {
+fn rate(bytes: u64, begun: Instant, before: Usage) -> Result<Rate, Failure> {
     let seconds = begun.elapsed().as_secs_f64();
-    let spent = cpu()?.saturating_sub(before).as_secs_f64();
+    let (cpu, ready) = usage()?;
+    let spent = cpu.saturating_sub(before.0).as_secs_f64();
+    let ready = [0, 1].map(|at: usize| ready[at].saturating_sub(before.1[at]).as_secs_f64());
     #[expect(clippy::cast_precision_loss, reason = "less than 2^52 bytes")]
     let bytes = bytes as f64;
     if bytes == 0.0 {
@@ -371,6 +394,7 @@ fn rate(bytes: u64, begun: Instant, before: Duration) -> Result<Rate, Failure> {
     Ok(Rate {
         gbps: bytes * 8.0 / seconds / 1e9,
         cpu: spent / (bytes / 1e9),
+        waited: ready[1] / (ready[0] + ready[1]).max(f64::MIN_POSITIVE),
     })
 }
 
@@ -387,4 +411,41 @@ pub(super) fn measure(
         Direction::Outbound => hosts.outbound(),
         Direction::Inbound => hosts.inbound(received),
     }
+}
+
+/// What the stages cost one thread that does all of them.
+pub(super) fn stages(
+    peers: u8,
+    direction: Direction,
+    received: usize,
+) -> Result<StageCosts, Failure> {
+    let mut hosts = Hosts::new(&ThreadSettings::from(1), peers)?;
+    hosts.clocked = true;
+    match direction {
+        Direction::Outbound => {
+            hosts.outbound()?;
+            hosts.gateway.clock.outbound()
+        }
+        Direction::Inbound => {
+            hosts.inbound(received)?;
+            hosts.gateway.clock.inbound()
+        }
+    }
+}
+
+/// How fast two cores are that move packets outbound, each for a gateway of its own, beside one that
+/// does so alone: they share nothing but the machine. By CPU time, which other programs take nothing
+/// of.
+pub(super) fn side_by_side() -> Result<f64, Failure> {
+    let gateway = || Hosts::new(&ThreadSettings::from(1), 1);
+    let (one, other) = (gateway()?, gateway()?);
+    let alone = one.outbound()?.cpu;
+    let both = std::thread::scope(|scope| {
+        let other = scope.spawn(|| other.outbound());
+        let one = one.outbound()?.cpu;
+        let other = other.join().map_err(|_| "a gateway's thread panicked")??;
+        // Each counts the CPU time of both.
+        Ok::<_, Failure>(f64::midpoint(one, other.cpu) / 2.0)
+    })?;
+    Ok((alone / both).min(1.0))
 }

@@ -1,0 +1,514 @@
+//! Adit's engine as discrete events: threads that take, work and put batches of queues through two
+//! ordered gates, as `adit_engine` has them.
+//!
+//! Each thread has a core of its own, and every queue always has more than a batch. An event is the
+//! moment at which a thread ends what it does; what it does next depends on the gates then. Costs
+//! vary by some per cent, from a seed: without that, threads would fall into step.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use adit_engine::Policy;
+
+use super::Random;
+
+/// Batches of one queue that are taken and not put, at most: `DEPTH` of `engine/src/gates.rs`.
+const DEPTH: usize = 4;
+/// Between two looks of a thread that finds a gate shut: sched_yield(2) and what is around it.
+const LOOK: f64 = 1_000.0;
+/// How far costs lie from their mean, at most.
+const SPREAD: f64 = 0.1;
+/// Batches of all queues before anything counts, and those that count, for each queue.
+const WARM_UP: u64 = 100;
+const COUNTED: u64 = 1_000;
+
+/// Nanoseconds of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(in super::super) struct BatchCosts {
+    pub(in super::super) take: f64,
+    pub(in super::super) work: f64,
+    pub(in super::super) put: f64,
+    /// What a thread does between two batches.
+    pub(in super::super) poll: f64,
+    /// A thread works on what another one took: its core has to fetch that.
+    pub(in super::super) fetch_work: f64,
+    /// A thread puts what another one worked on.
+    pub(in super::super) fetch_put: f64,
+    /// From waking a thread until it runs, and what that costs the one that wakes it.
+    pub(in super::super) wake: f64,
+    pub(in super::super) wake_call: f64,
+}
+
+impl BatchCosts {
+    /// The same on cores that are slower by this factor.
+    pub(in super::super) fn slower(self, by: f64) -> Self {
+        Self {
+            take: self.take * by,
+            work: self.work * by,
+            put: self.put * by,
+            poll: self.poll * by,
+            fetch_work: self.fetch_work * by,
+            fetch_put: self.fetch_put * by,
+            ..self
+        }
+    }
+}
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Setup {
+    pub(in super::super) policy: Policy,
+    /// Threads, one at least.
+    pub(in super::super) shards: usize,
+    /// Interfaces with one direction of traffic, one at least.
+    pub(in super::super) queues: usize,
+    pub(in super::super) costs: BatchCosts,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Outcome {
+    /// Batches a second, of all queues.
+    pub(in super::super) rate: f64,
+    /// The share of the time in which each thread had a core, looking at shut gates included.
+    pub(in super::super) busy: Vec<f64>,
+}
+
+/// A thread does this until its next event.
+#[derive(Clone, Copy, Debug)]
+enum Doing {
+    /// Nothing: it looks for something to do now.
+    Looking,
+    /// It reads a batch behind the first gate of this queue.
+    Taking(usize),
+    /// It works on a batch with this ticket.
+    Working(usize, u64),
+    /// It puts the head behind the second gate.
+    Putting(usize),
+}
+
+#[derive(Default)]
+struct Queue {
+    taking: bool,
+    next: u64,
+    /// The ticket to be put next.
+    head: u64,
+    putting: bool,
+    /// By ticket: the thread that filed it, and whether its work is done.
+    filed: [Option<(usize, bool)>; DEPTH],
+    /// Batches that the owner of a pipeline took, for others to work on.
+    jobs: Vec<u64>,
+    helpers: usize,
+    /// The owner sleeps until something is put, or filed.
+    sleeps: bool,
+}
+
+impl Queue {
+    fn slot(&mut self, ticket: u64) -> &mut Option<(usize, bool)> {
+        &mut self.filed[usize::try_from(ticket % DEPTH as u64).unwrap_or_default()]
+    }
+
+    fn head_is_filed(&mut self) -> bool {
+        let head = self.head;
+        self.slot(head).is_some()
+    }
+
+    fn is_full(&self) -> bool {
+        self.next - self.head >= DEPTH as u64
+    }
+}
+
+struct Thread {
+    doing: Doing,
+    /// Queues that it owns, and the one to look at next.
+    owns: Vec<usize>,
+    turn: usize,
+    /// The queue of another thread that it helps with.
+    helps: Option<usize>,
+    asleep_since: Option<f64>,
+    slept: f64,
+}
+
+struct Engine {
+    setup: Setup,
+    now: f64,
+    threads: Vec<Thread>,
+    queues: Vec<Queue>,
+    /// Times in nanoseconds and the order in which they were added, then the thread.
+    events: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    added: u64,
+    put: u64,
+    random: Random,
+}
+
+/// Runs it until enough batches were put.
+pub(in super::super) fn run(setup: Setup) -> Outcome {
+    let mut engine = Engine::new(setup);
+    let queues = engine.queues.len() as u64;
+    engine.run_until(WARM_UP * queues);
+    let begun = engine.now;
+    for thread in &mut engine.threads {
+        thread.slept = 0.0;
+        if thread.asleep_since.is_some() {
+            thread.asleep_since = Some(begun);
+        }
+    }
+    engine.run_until((WARM_UP + COUNTED) * queues);
+    let time = engine.now - begun;
+    let busy = engine.threads.iter().map(|thread| {
+        let slept = thread.slept + thread.asleep_since.map_or(0.0, |since| engine.now - since);
+        (1.0 - slept / time).clamp(0.0, 1.0)
+    });
+    Outcome {
+        #[expect(clippy::cast_precision_loss, reason = "some thousands")]
+        rate: (COUNTED * queues) as f64 / time * 1e9,
+        busy: busy.collect(),
+    }
+}
+
+impl Engine {
+    /// Queues are owned in turn; threads that own none help with the queues in turn, as `auto` and
+    /// `pipeline` have them.
+    fn new(setup: Setup) -> Self {
+        let (shards, queues) = (setup.shards.max(1), setup.queues.max(1));
+        let mut all: Vec<Queue> = (0..queues).map(|_| Queue::default()).collect();
+        let mut threads: Vec<Thread> = (0..shards)
+            .map(|shard| Thread {
+                doing: Doing::Looking,
+                owns: (shard..queues).step_by(shards).collect(),
+                turn: 0,
+                helps: None,
+                asleep_since: None,
+                slept: 0.0,
+            })
+            .collect();
+        if setup.policy != Policy::Inline {
+            let idle = threads.iter_mut().filter(|thread| thread.owns.is_empty());
+            for (thread, queue) in idle.zip((0..queues).cycle()) {
+                // A pipeline has no use for more of them than batches.
+                let most = match setup.policy {
+                    Policy::Pipeline => DEPTH,
+                    _ => shards - 1,
+                };
+                if all[queue].helpers < most {
+                    all[queue].helpers += 1;
+                    thread.helps = Some(queue);
+                }
+            }
+        }
+        let mut engine = Self {
+            setup,
+            now: 0.0,
+            threads,
+            queues: all,
+            events: BinaryHeap::new(),
+            added: 0,
+            put: 0,
+            random: Random::new(),
+        };
+        for thread in 0..shards {
+            engine.after(thread, Doing::Looking, 0.0);
+        }
+        engine
+    }
+
+    fn run_until(&mut self, put: u64) {
+        while self.put < put
+            && let Some(Reverse((at, _, thread))) = self.events.pop()
+        {
+            self.now = self.now.max(from_ticks(at));
+            match self.threads[thread].doing {
+                Doing::Looking => self.look(thread),
+                Doing::Taking(queue) => self.taken(thread, queue),
+                Doing::Working(queue, ticket) => self.worked(thread, queue, ticket),
+                Doing::Putting(queue) => self.was_put(thread, queue),
+            }
+        }
+    }
+
+    /// The thread does this, and its next event comes so many nanoseconds later.
+    fn after(&mut self, thread: usize, doing: Doing, nanoseconds: f64) {
+        let spread = 1.0 + SPREAD * (2.0 * self.random.share() - 1.0);
+        self.threads[thread].doing = doing;
+        self.added += 1;
+        let at = ticks(self.now + nanoseconds * spread);
+        self.events.push(Reverse((at, self.added, thread)));
+    }
+
+    fn sleep(&mut self, thread: usize) {
+        self.threads[thread].asleep_since = Some(self.now);
+    }
+
+    /// Wakes the owner of a queue if it sleeps.
+    fn wake(&mut self, queue: usize) {
+        self.queues[queue].sleeps = false;
+        let owner = queue % self.setup.shards;
+        if let Some(since) = self.threads[owner].asleep_since.take() {
+            self.threads[owner].slept += self.now - since;
+            self.after(owner, Doing::Looking, self.setup.costs.wake);
+        }
+    }
+
+    /// Whether the owner of this queue leaves the work to others.
+    fn is_pipeline(&self, queue: usize) -> bool {
+        self.setup.policy == Policy::Pipeline && self.queues[queue].helpers > 0
+    }
+
+    fn look(&mut self, thread: usize) {
+        if let Some(queue) = self.threads[thread].helps {
+            return self.help(thread, queue);
+        }
+        let owned = self.threads[thread].owns.len();
+        for _ in 0..owned {
+            let turn = self.threads[thread].turn % owned;
+            self.threads[thread].turn = turn + 1;
+            let queue = self.threads[thread].owns[turn];
+            if self.is_pipeline(queue) && self.queues[queue].head_is_filed() {
+                return self.put_head(thread, queue);
+            }
+            if self.queues[queue].taking {
+                return self.after(thread, Doing::Looking, LOOK);
+            }
+            if !self.queues[queue].is_full() {
+                return self.take(thread, queue);
+            }
+        }
+        // All are full: whoever puts the next batch wakes it.
+        for at in 0..owned {
+            let queue = self.threads[thread].owns[at];
+            self.queues[queue].sleeps = true;
+        }
+        self.sleep(thread);
+    }
+
+    fn help(&mut self, thread: usize, queue: usize) {
+        if self.setup.policy == Policy::Pipeline {
+            if self.queues[queue].jobs.is_empty() {
+                return self.after(thread, Doing::Looking, LOOK);
+            }
+            let ticket = self.queues[queue].jobs.remove(0);
+            let costs = self.setup.costs;
+            let doing = Doing::Working(queue, ticket);
+            return self.after(thread, doing, costs.fetch_work + costs.work);
+        }
+        match self.queues[queue].taking || self.queues[queue].is_full() {
+            true => self.after(thread, Doing::Looking, LOOK),
+            false => self.take(thread, queue),
+        }
+    }
+
+    fn take(&mut self, thread: usize, queue: usize) {
+        self.queues[queue].taking = true;
+        self.after(thread, Doing::Taking(queue), self.setup.costs.take);
+    }
+
+    fn taken(&mut self, thread: usize, queue: usize) {
+        let of = &mut self.queues[queue];
+        of.taking = false;
+        let ticket = of.next;
+        of.next += 1;
+        if self.is_pipeline(queue) {
+            self.queues[queue].jobs.push(ticket);
+            return self.after(thread, Doing::Looking, self.setup.costs.poll);
+        }
+        // The head is worked on behind the second gate.
+        match ticket == self.queues[queue].head {
+            true => self.file(thread, queue, ticket, false),
+            false => self.after(thread, Doing::Working(queue, ticket), self.setup.costs.work),
+        }
+    }
+
+    fn worked(&mut self, thread: usize, queue: usize, ticket: u64) {
+        if self.is_pipeline(queue) {
+            *self.queues[queue].slot(ticket) = Some((thread, true));
+            if self.queues[queue].sleeps {
+                self.wake(queue);
+            }
+            return self.after(thread, Doing::Looking, self.setup.costs.wake_call);
+        }
+        self.file(thread, queue, ticket, true);
+    }
+
+    fn file(&mut self, thread: usize, queue: usize, ticket: u64, is_worked: bool) {
+        *self.queues[queue].slot(ticket) = Some((thread, is_worked));
+        // Whoever is at the second gate looks again.
+        match self.queues[queue].putting || !self.queues[queue].head_is_filed() {
+            true => self.after(thread, Doing::Looking, self.setup.costs.poll),
+            false => self.put_head(thread, queue),
+        }
+    }
+
+    fn put_head(&mut self, thread: usize, queue: usize) {
+        let costs = self.setup.costs;
+        let head = self.queues[queue].head;
+        let Some((filed_by, is_worked)) = *self.queues[queue].slot(head) else {
+            return self.after(thread, Doing::Looking, 0.0);
+        };
+        self.queues[queue].putting = true;
+        let work = if is_worked { 0.0 } else { costs.work };
+        let fetch = match (filed_by == thread, is_worked) {
+            (true, _) => 0.0,
+            (false, true) => costs.fetch_put,
+            (false, false) => costs.fetch_work,
+        };
+        self.after(thread, Doing::Putting(queue), fetch + work + costs.put);
+    }
+
+    fn was_put(&mut self, thread: usize, queue: usize) {
+        let head = self.queues[queue].head;
+        *self.queues[queue].slot(head) = None;
+        self.queues[queue].head += 1;
+        self.put += 1;
+        let sleeps = self.queues[queue].sleeps;
+        if sleeps {
+            self.wake(queue);
+        }
+        if self.queues[queue].head_is_filed() {
+            return self.put_head(thread, queue);
+        }
+        self.queues[queue].putting = false;
+        let call = if sleeps {
+            self.setup.costs.wake_call
+        } else {
+            0.0
+        };
+        self.after(thread, Doing::Looking, self.setup.costs.poll + call);
+    }
+}
+
+/// Tenths of a nanosecond: the order of events must not depend on how numbers are rounded.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "positive, and less than 2^53"
+)]
+fn ticks(nanoseconds: f64) -> u64 {
+    (nanoseconds * 10.0).round() as u64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "less than 2^53")]
+fn from_ticks(ticks: u64) -> f64 {
+    ticks as f64 / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: BatchCosts = BatchCosts {
+        take: 20_000.0,
+        work: 60_000.0,
+        put: 20_000.0,
+        poll: 0.0,
+        fetch_work: 0.0,
+        fetch_put: 0.0,
+        wake: 0.0,
+        wake_call: 0.0,
+    };
+
+    /// Batches for each that one thread puts.
+    fn speed_up(policy: Policy, shards: usize, queues: usize, costs: BatchCosts) -> f64 {
+        let one = 1e9 / (costs.take + costs.work + costs.put + costs.poll);
+        let setup = Setup {
+            policy,
+            shards,
+            queues,
+            costs,
+        };
+        run(setup).rate / one
+    }
+
+    fn is_about(value: f64, expected: f64, share: f64) {
+        assert!(
+            (value / expected - 1.0).abs() < share,
+            "{value} instead of {expected}"
+        );
+    }
+
+    #[test]
+    fn one_shard_needs_the_sum_of_the_stages() {
+        for policy in [Policy::Inline, Policy::Auto, Policy::Pipeline] {
+            is_about(speed_up(policy, 1, 1, COSTS), 1.0, 0.01);
+            is_about(speed_up(policy, 1, 5, COSTS), 1.0, 0.01);
+        }
+    }
+
+    #[test]
+    fn inline_leaves_one_queue_on_one_thread_and_spreads_several() {
+        is_about(speed_up(Policy::Inline, 8, 1, COSTS), 1.0, 0.01);
+        is_about(speed_up(Policy::Inline, 4, 4, COSTS), 4.0, 0.01);
+        is_about(speed_up(Policy::Inline, 2, 4, COSTS), 2.0, 0.01);
+    }
+
+    #[test]
+    fn a_queue_that_is_all_work_grows_with_threads_up_to_its_depth() {
+        let costs = BatchCosts {
+            take: 10.0,
+            work: 100_000.0,
+            put: 10.0,
+            ..COSTS
+        };
+        for shards in [1, 2, 3] {
+            let expected = adit_testbed::stats::to_f64(shards);
+            is_about(speed_up(Policy::Auto, shards, 1, costs), expected, 0.12);
+        }
+        let many = speed_up(Policy::Auto, 16, 1, costs);
+        assert!(
+            many < 4.01,
+            "no more than {DEPTH} batches are taken: {many}"
+        );
+    }
+
+    #[test]
+    fn a_queue_is_never_faster_than_its_slower_gate() {
+        let costs = BatchCosts {
+            put: 50_000.0,
+            ..COSTS
+        };
+        let most = (costs.take + costs.work + costs.put) / costs.put;
+        let many = speed_up(Policy::Auto, 16, 1, costs);
+        assert!(many <= most * 1.02, "{many} > {most}");
+    }
+
+    #[test]
+    fn a_pipeline_of_two_is_as_fast_as_its_slower_thread() {
+        // The owner takes and puts in 40 µs, the other one works for 60 µs.
+        is_about(speed_up(Policy::Pipeline, 2, 1, COSTS), 100.0 / 60.0, 0.06);
+        let costs = BatchCosts {
+            take: 50_000.0,
+            ..COSTS
+        };
+        is_about(speed_up(Policy::Pipeline, 4, 1, costs), 130.0 / 70.0, 0.06);
+    }
+
+    #[test]
+    fn threads_that_only_look_have_a_core_and_sleepers_have_none() {
+        let setup = Setup {
+            policy: Policy::Inline,
+            shards: 4,
+            queues: 1,
+            costs: COSTS,
+        };
+        let busy = run(setup).busy;
+        is_about(busy[0], 1.0, 0.001);
+        assert!(busy[1..].iter().all(|share| *share == 0.0), "{busy:?}");
+        let auto = Setup {
+            policy: Policy::Auto,
+            ..setup
+        };
+        assert!(run(auto).busy.iter().all(|share| *share > 0.9));
+    }
+
+    #[test]
+    fn the_same_setup_has_the_same_outcome() {
+        let setup = Setup {
+            policy: Policy::Auto,
+            shards: 8,
+            queues: 3,
+            costs: COSTS,
+        };
+        let (one, other) = (run(setup), run(setup));
+        assert_eq!(one.rate.to_bits(), other.rate.to_bits());
+        assert_eq!(one.busy, other.busy);
+    }
+}
