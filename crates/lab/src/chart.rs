@@ -1,11 +1,14 @@
-//! `adit-lab chart`: a picture of the JSON that `adit-lab compare` or `gateway` wrote. The curves of
-//! `gateway` are in `curves.rs`; this file has the bars of `compare`, and what both are made of.
+//! `adit-lab chart`: a picture of the JSON that `adit-lab compare`, `gateway` or `scale` wrote. The
+//! curves of `gateway` are in `curves.rs`, those of `scale` in `scale_curves.rs`; this file has the bars
+//! of `compare`, and what all are made of.
 //!
 //! Stages: read the file → panels (one a metric, a bar for each implementation) → small print →
 //! SVG. The same file always gives the same bytes.
 
 #[path = "curves.rs"]
 mod curves;
+#[path = "scale_curves.rs"]
+mod scale_curves;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -20,7 +23,7 @@ use crate::implementation::Implementation::{Adit, Ceiling, Direct};
 use crate::metric::Step;
 use crate::output;
 
-/// Draws the results of `adit-lab compare --json=FILE` or `adit-lab gateway --json=FILE` as SVG.
+/// Draws the results of `adit-lab compare`, `gateway` or `scale` with `--json=FILE` as SVG.
 ///
 /// Of a comparison: horizontal bars of one TCP stream (Gb/s), of the daemons' CPU seconds for each GB
 /// of it, and of the ping beside a stream, in DIR/comparison.svg. Bars are medians; a thin line
@@ -29,14 +32,17 @@ use crate::output;
 /// Of a gateway: curves of goodput by offered rate, of packets and CPU time by active peers, and of
 /// start and memory by interfaces, with a line for each implementation, in DIR/gateway.svg.
 ///
+/// Of `scale`: throughput by flows and tunnels as measured, and by cores and tunnels as modelled, each
+/// beside the load of every core under the policy `auto`, in DIR/scale.svg.
+///
 /// Adit stands out. What the file does not have is left out. The small print has the machine, the
 /// date, the versions and the command. The picture is one file without scripts or fonts of its own.
 /// It has its own background, so that it can be read on any page, and follows the reader's light or
 /// dark colour scheme.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ChartArgs {
-    /// A file that `adit-lab compare --json=FILE` (schema 2) or `adit-lab gateway --json=FILE`
-    /// (schema 1) wrote.
+    /// A file that `adit-lab compare --json=FILE` (schema 2), or `gateway` or `scale` (schema 1),
+    /// wrote.
     #[arg(value_name = "RESULTS.json")]
     results: PathBuf,
     /// Where the chart goes; the directory is made if it is missing.
@@ -62,6 +68,9 @@ pub(crate) fn run(args: &ChartArgs) -> Result<(), Box<dyn Error>> {
 fn picture(text: &str) -> Result<(&'static str, String), String> {
     match serde_json::from_str::<serde_json::Value>(text) {
         Ok(json) if json["command"] == "gateway" => Ok((curves::FILE, curves::draw(json)?)),
+        Ok(json) if json["command"] == "scale" => {
+            Ok((scale_curves::FILE, scale_curves::draw(json)?))
+        }
         _ => Ok((FILE, draw(text)?)),
     }
 }

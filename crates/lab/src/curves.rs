@@ -227,17 +227,17 @@ pub(super) fn draw(json: serde_json::Value) -> Result<String, String> {
 }
 
 /// Of one panel with its title and the labels below. Two stand side by side.
-const PANEL: usize = (WIDTH - 3 * MARGIN) / 2;
-const PANEL_HEIGHT: usize = 230;
+pub(super) const PANEL: usize = (WIDTH - 3 * MARGIN) / 2;
+pub(super) const PANEL_HEIGHT: usize = 230;
 /// From the left of a panel to its vertical axis, and from its top and its bottom to the plot.
 const AXIS: usize = 46;
-const TOP: usize = 40;
-const BOTTOM: usize = 44;
-const LEGEND: usize = 44;
+pub(super) const TOP: usize = 40;
+pub(super) const BOTTOM: usize = 44;
+pub(super) const LEGEND: usize = 44;
 
 /// Beyond the bars' own. Colours that are told apart by most people (Okabe and Ito); Adit's is that
 /// of the bars.
-const STYLE: &str = "\
+pub(super) const STYLE: &str = "\
 .grid { stroke: #d1d9e0; }
 .tick { font-size: 11px; fill: #59636e; }
 .curve { fill: none; stroke-width: 1.5; }
@@ -258,7 +258,9 @@ const STYLE: &str = "\
 
 fn svg(results: &Results, panels: &[Panel<'_>]) -> String {
     let mut body = String::new();
-    legend(&mut body, results);
+    let entries = results.implementations.iter().enumerate();
+    let entries = entries.map(|(place, entry)| (entry.name.as_str(), class(&entry.name, place)));
+    legend(&mut body, entries);
     let top = MARGIN + LEGEND;
     for (at, panel) in panels.iter().enumerate() {
         let (column, row) = (at % 2, at / 2);
@@ -286,11 +288,12 @@ fn class(name: &str, place: usize) -> String {
     }
 }
 
-fn legend(body: &mut String, results: &Results) {
+/// Names and their classes.
+pub(super) fn legend<'a>(body: &mut String, entries: impl Iterator<Item = (&'a str, String)>) {
     let (y, mut x) = (MARGIN + 8, MARGIN);
-    for (place, entry) in results.implementations.iter().enumerate() {
-        let name = cut(&entry.name, 18);
-        let (class, text) = (class(&entry.name, place), escape(&name));
+    for (name, class) in entries {
+        let name = cut(name, 18);
+        let text = escape(&name);
         put(
             body,
             &format!(
@@ -318,12 +321,39 @@ fn ceiling(most: f64) -> f64 {
 }
 
 fn draw_panel(body: &mut String, panel: &Panel<'_>, x: usize, y: usize) {
-    let Curve {
+    let lines = panel.lines.iter().map(|(place, name, values)| {
+        let is_adit = *name == "adit";
+        (class(name, *place), is_adit, values.clone())
+    });
+    let plot = Plot {
+        title: panel.curve.title.to_owned(),
+        better: panel.curve.better,
+        axis: panel.curve.axis.to_owned(),
+        labels: panel.labels.iter().map(|&label| label.to_owned()).collect(),
+        lines: lines.collect(),
+    };
+    draw_plot(body, &plot, x, y);
+}
+
+/// What a panel shows. Texts are markup already.
+pub(super) struct Plot {
+    pub(super) title: String,
+    pub(super) better: &'static str,
+    pub(super) axis: String,
+    pub(super) labels: Vec<String>,
+    /// A class, whether it stands out, and a value for each label.
+    pub(super) lines: Vec<(String, bool, Vec<Option<f64>>)>,
+}
+
+/// Draws lines over labels, with the upper left corner here.
+pub(super) fn draw_plot(body: &mut String, plot: &Plot, x: usize, y: usize) {
+    let Plot {
         title,
         better,
         axis,
-        ..
-    } = panel.curve;
+        labels,
+        lines,
+    } = plot;
     put(
         body,
         &format!(
@@ -334,7 +364,7 @@ fn draw_panel(body: &mut String, panel: &Panel<'_>, x: usize, y: usize) {
     );
     let (left, right) = (to_f64(x + AXIS), to_f64(x + PANEL - 8));
     let (high, low) = (to_f64(y + TOP), to_f64(y + PANEL_HEIGHT - BOTTOM));
-    let values = panel.lines.iter().flat_map(|(_, _, values)| values);
+    let values = lines.iter().flat_map(|(_, _, values)| values);
     let most = ceiling(values.flatten().copied().fold(0.0, f64::max));
     let height = |value: f64| low - (value / most).clamp(0.0, 1.0) * (low - high);
     for quarter in [0.0, 0.25, 0.5, 0.75, 1.0] {
@@ -357,9 +387,9 @@ fn draw_panel(body: &mut String, panel: &Panel<'_>, x: usize, y: usize) {
         );
     }
     // As far apart as powers of ten are on a logarithmic axis.
-    let step = (right - left) / to_f64(panel.labels.len());
+    let step = (right - left) / to_f64(labels.len());
     let across = |index: usize| left + step * (to_f64(index) + 0.5);
-    for (index, label) in panel.labels.iter().enumerate() {
+    for (index, label) in labels.iter().enumerate() {
         put(
             body,
             &format!(
@@ -377,12 +407,11 @@ fn draw_panel(body: &mut String, panel: &Panel<'_>, x: usize, y: usize) {
             low + 31.0
         ),
     );
-    // Adit last, so that nothing hides it.
-    let (adit, others): (Vec<_>, Vec<_>) =
-        panel.lines.iter().partition(|(_, name, _)| *name == "adit");
-    for (place, name, values) in others.into_iter().chain(adit) {
-        let class = class(name, *place);
-        let own = if *name == "adit" { " adit" } else { "" };
+    // What stands out comes last, so that nothing hides it.
+    let (shown, others): (Vec<_>, Vec<_>) =
+        lines.iter().partition(|(_, stands_out, _)| *stands_out);
+    for (class, stands_out, values) in others.into_iter().chain(shown) {
+        let own = if *stands_out { " adit" } else { "" };
         let points: Vec<(f64, f64)> = (0..)
             .zip(values)
             .filter_map(|(index, value)| Some((across(index), height((*value)?))))

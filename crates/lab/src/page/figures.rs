@@ -236,8 +236,33 @@ fn sections(json: &Value) -> Vec<Section> {
             published: Vec::new(),
         });
     }
+    for (title, figures) in [
+        ("What the stages cost one thread", stages(json)),
+        ("Real tunnels, measured", tunnels(json)),
+        ("Model, not measured", model(json)),
+    ] {
+        all.push(Section {
+            title: title.to_owned(),
+            figures,
+            published: Vec::new(),
+        });
+    }
+    if let Some(section) = all.last_mut().filter(|section| !section.figures.is_empty()) {
+        let points = list(&json["model"], "published");
+        section.published = points.map(published_model).collect();
+    }
     all.retain(|section| !section.figures.is_empty());
     all
+}
+
+/// A figure of a source beside what the model makes of it.
+fn published_model(point: &Value) -> Published {
+    Published {
+        what: text(&point["what"]),
+        value: format!("{} Gb/s", point["published_gbps"]),
+        here: point["model_gbps"].as_f64(),
+        differs: "the model's, with costs that come from such figures".to_owned(),
+    }
 }
 
 fn published(row: &Value, source: &Value) -> Published {
@@ -369,6 +394,93 @@ fn scale(json: &Value) -> Vec<Figure> {
                     unit: unit.to_owned(),
                     drawing: Drawing::Bars(vec![bar]),
                 }),
+            }
+        }
+    }
+    all
+}
+
+/// One value that no round varied.
+fn single(value: f64) -> Values {
+    Values {
+        median: value,
+        min: value,
+        max: value,
+        rounds: Vec::new(),
+    }
+}
+
+/// What `adit-lab scale` found the stages to cost: a bar for each stage.
+fn stages(json: &Value) -> Vec<Figure> {
+    let figure = |row: &Value| {
+        let bar = |(name, key): (&str, &str)| Some((name.to_owned(), single(row[key].as_f64()?)));
+        let stages = [
+            ("take", "take_ns"),
+            ("work", "work_ns"),
+            ("put", "put_ns"),
+            ("polls", "poll_ns"),
+        ];
+        Figure {
+            title: format!(
+                "packets {}, devices: {}",
+                text(&row["load"]),
+                text(&row["devices"])
+            ),
+            unit: "CPU ns a packet".to_owned(),
+            drawing: Drawing::Bars(stages.into_iter().filter_map(bar).collect()),
+        }
+    };
+    list(json, "stages").map(figure).collect()
+}
+
+/// Its real tunnels: curves over flows in one tunnel, and over tunnels that share flows.
+fn tunnels(json: &Value) -> Vec<Figure> {
+    let mut all = Vec::new();
+    let shared = list(json, "tunnels").find(|row| row["tunnels"].as_u64() > Some(1));
+    let shared = shared.map(|row| row["flows"].clone());
+    for (key, what, unit) in [
+        ("gbps", "throughput", "Gb/s"),
+        ("sender_cpu_s_per_gb", "CPU time of the sender", "s/GB"),
+        ("receiver_cpu_s_per_gb", "CPU time of the receiver", "s/GB"),
+    ] {
+        for row in list(json, "tunnels") {
+            let Some(values) = values(&row[key]) else {
+                continue;
+            };
+            let mut add = |title: &str, axis: &str| {
+                let at = row[axis].as_f64().unwrap_or(f64::NAN);
+                let values = vec![(text(&row["policy"]), values.clone())];
+                add_points(
+                    &mut all,
+                    &format!("{title}: {what}"),
+                    axis,
+                    unit,
+                    at,
+                    values,
+                );
+            };
+            if row["tunnels"].as_u64() == Some(1) {
+                add("one tunnel", "flows");
+            }
+            if Some(&row["flows"]) == shared.as_ref() {
+                add("flows over tunnels", "tunnels");
+            }
+        }
+    }
+    all
+}
+
+/// What its model says of other machines.
+fn model(json: &Value) -> Vec<Figure> {
+    let mut all = Vec::new();
+    for curve in list(&json["model"], "curves") {
+        for line in list(curve, "lines") {
+            for point in list(line, "points") {
+                if let Some((at, gbps)) = point["at"].as_f64().zip(point["gbps"].as_f64()) {
+                    let values = vec![(text(&line["name"]), single(gbps))];
+                    let (title, axis) = (text(&curve["title"]), text(&curve["axis"]));
+                    add_points(&mut all, &title, &axis, "Gb/s", at, values);
+                }
             }
         }
     }
