@@ -62,19 +62,24 @@ fn nanoseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e9
 }
 
-/// Runs this on a thread of its own, on the CPU with this number among those that it may use.
+/// Two CPUs that this thread may use, or one twice. A thread that is bound to one starts others there.
+fn two_cpus() -> Result<[usize; 2], Failure> {
+    let usable = sched_getaffinity(Pid::from_raw(0))?;
+    let mut all = (0..CpuSet::count()).filter(|&cpu| usable.is_set(cpu).unwrap_or(false));
+    let first = all.next().ok_or("there is no CPU")?;
+    Ok([first, all.next().unwrap_or(first)])
+}
+
+/// Runs this on a thread of its own, on this CPU.
 fn on_cpu<T: Send + 'static>(
-    number: usize,
+    cpu: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
     std::thread::spawn(move || {
-        let this = Pid::from_raw(0);
-        let usable = sched_getaffinity(this).unwrap_or_default();
-        let mut all = (0..CpuSet::count()).filter(|&cpu| usable.is_set(cpu).unwrap_or(false));
         let mut one = CpuSet::new();
-        // With one CPU both threads share it.
-        if all.nth(number).is_some_and(|cpu| one.set(cpu).is_ok()) {
-            let _ = sched_setaffinity(this, &one);
+        // Where that is not allowed, the kernel chooses.
+        if one.set(cpu).is_ok() {
+            let _ = sched_setaffinity(Pid::from_raw(0), &one);
         }
         work()
     })
@@ -86,12 +91,13 @@ fn join<T>(thread: JoinHandle<T>) -> Result<T, Failure> {
 
 /// Two threads wake each other in turn.
 fn wake() -> Result<(f64, f64), Failure> {
-    join(on_cpu(0, wake_another))?
+    let [near, far] = two_cpus()?;
+    join(on_cpu(near, move || wake_on(far)))?
 }
 
-fn wake_another() -> Result<(f64, f64), Failure> {
+fn wake_on(cpu: usize) -> Result<(f64, f64), Failure> {
     let (mut near, mut far) = UnixStream::pair()?;
-    let answering = on_cpu(1, move || {
+    let answering = on_cpu(cpu, move || {
         let mut byte = [0];
         while far.read_exact(&mut byte).is_ok() && far.write_all(&byte).is_ok() {}
     });
@@ -111,13 +117,14 @@ fn wake_another() -> Result<(f64, f64), Failure> {
 
 /// A thread reads what it wrote itself, and what another one wrote.
 fn fetch() -> Result<f64, Failure> {
-    join(on_cpu(0, fetch_from_another))?
+    let [near, far] = two_cpus()?;
+    join(on_cpu(near, move || fetch_from(far)))?
 }
 
-fn fetch_from_another() -> Result<f64, Failure> {
+fn fetch_from(cpu: usize) -> Result<f64, Failure> {
     let (to, from_here) = mpsc::channel::<Vec<u64>>();
     let (back, from_there) = mpsc::channel::<Vec<u64>>();
-    let writing = on_cpu(1, move || {
+    let writing = on_cpu(cpu, move || {
         for (mut batch, value) in from_here.into_iter().zip(0..) {
             batch.fill(value);
             if back.send(batch).is_err() {
@@ -153,6 +160,19 @@ fn fetch_from_another() -> Result<f64, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_that_work_together_have_a_cpu_each() {
+        let [near, far] = two_cpus().unwrap();
+        let several = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+        assert_eq!(near != far, several);
+        let nested = join(on_cpu(near, move || join(on_cpu(far, two_cpus)).unwrap())).unwrap();
+        assert_eq!(
+            nested.unwrap(),
+            [far, far],
+            "the other one is bound to its own"
+        );
+    }
 
     #[test]
     fn waking_a_thread_takes_time_and_fetching_takes_no_less_than_none() {

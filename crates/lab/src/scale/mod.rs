@@ -199,7 +199,11 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<(), Failure> {
     let (memory, tunnels) = (measured.rows()?, measured.tunnels.rows()?);
     let stages = measured.stage_rows();
     let mut goals = judge(&memory);
-    let model = measured.model(&memory, &tunnels, &stages);
+    // Whoever interrupts a run does not wait for simulations.
+    let model = match stopped {
+        None => measured.model(&memory, &tunnels, &stages),
+        Some(_) => None,
+    };
     if let Some(model) = &model {
         goals.extend(predict::goals(
             &model.validation,
