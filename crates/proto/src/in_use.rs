@@ -1,4 +1,9 @@
-//! Which receiver indices are in use, for whoever drops the datagrams that have others.
+//! Which receiver indices are in use, for whoever drops the datagrams that have others, and the lanes
+//! of peers.
+//!
+//! The last byte of an index is its lane. Where several sockets receive, it says which of them gets
+//! the data. All indices that a peer has at a time are of one lane: its packets arrive in one queue,
+//! also while sessions change.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -24,7 +29,22 @@ pub trait InUse: Send + Sync {
 pub(crate) struct Indices {
     /// By [`key`], so that those of a bucket stand together.
     peers: BTreeMap<u32, u32>,
+    of_lanes: OfLanes,
     told: Option<Arc<dyn InUse>>,
+}
+
+/// How many indices are of each lane.
+struct OfLanes([u32; 256]);
+
+impl Default for OfLanes {
+    fn default() -> Self {
+        Self([0; 256])
+    }
+}
+
+/// The lane of an index.
+pub(crate) fn lane(index: u32) -> u8 {
+    index.to_le_bytes()[3]
 }
 
 /// The index with its bucket in front.
@@ -57,6 +77,7 @@ impl Indices {
             return false;
         };
         entry.insert(peer);
+        self.of_lanes.0[usize::from(lane(index))] += 1;
         if let Some(told) = &self.told {
             told.set(bucket(index), true);
         }
@@ -64,7 +85,10 @@ impl Indices {
     }
 
     pub(crate) fn remove(&mut self, index: u32) {
-        self.peers.remove(&key(index));
+        if self.peers.remove(&key(index)).is_none() {
+            return;
+        }
+        self.of_lanes.0[usize::from(lane(index))] -= 1;
         if let Some(told) = &self.told {
             let last = key(index) | u32::MAX >> BITS;
             let mut others = self.peers.range(last & !(u32::MAX >> BITS)..=last);
@@ -72,6 +96,13 @@ impl Indices {
                 told.set(bucket(index), false);
             }
         }
+    }
+
+    /// The lane with the fewest indices.
+    pub(crate) fn emptiest_lane(&self) -> u8 {
+        let lanes = (0..=u8::MAX).zip(&self.of_lanes.0);
+        let emptiest = lanes.min_by_key(|(_, indices)| **indices);
+        emptiest.map_or(0, |(lane, _)| lane)
     }
 
     /// The peer that has an index.

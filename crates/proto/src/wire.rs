@@ -25,6 +25,8 @@ impl DataHeader {
     pub const TYPE: u8 = 4;
     /// Bytes before the ciphertext.
     pub const LEN: usize = 16;
+    /// Where the first byte of [`Self::receiver`] is that a peer's sessions have in common.
+    pub const LANE_AT: usize = 7;
 
     /// Writes the header of a message.
     pub fn write(&self, out: &mut [u8; Self::LEN]) {

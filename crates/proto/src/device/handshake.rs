@@ -173,7 +173,7 @@ impl Device {
         state.last_consumed_initiation = Some(now);
 
         let id = state.peer.id();
-        let index = core.new_index(id);
+        let index = core.new_index(id, state.lane());
         let ephemeral = core.new_ephemeral();
         let Some((session, mut response)) =
             create_response(consumed, &state.remote, index, &ephemeral, now)

@@ -636,11 +636,14 @@ impl Core {
         self.outputs.push_back(Queued::Output(output));
     }
 
-    /// A random index that no handshake or session has (whitepaper 5.4.2).
-    fn new_index(&mut self, id: u32) -> u32 {
+    /// A random index that no handshake or session has (whitepaper 5.4.2), but for the peer's lane,
+    /// if it has one, or the emptiest one.
+    fn new_index(&mut self, id: u32, lane: Option<u8>) -> u32 {
+        let lane = lane.unwrap_or_else(|| self.indices.emptiest_lane());
         loop {
             let mut bytes = [0; 4];
             (self.random)(&mut bytes);
+            bytes[3] = lane;
             let index = u32::from_le_bytes(bytes);
             if self.indices.insert(index, id) {
                 return index;

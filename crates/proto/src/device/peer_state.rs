@@ -13,6 +13,7 @@ use super::timer_table::{Timer, Timers};
 use super::{Core, Failure, FailureReason, Liveness, Output, PeerEvent, Queued};
 use crate::config::{Cidr, PeerHandshakes, PeerStatus, PublicKey};
 use crate::cookie::Stamper;
+use crate::in_use::lane;
 use crate::limits::*;
 use crate::noise::{CreatedInitiation, Remote, create_initiation};
 use crate::peer::{Peer, event};
@@ -102,6 +103,19 @@ impl PeerState {
             frames_wait: false,
             scheduled: None,
         }
+    }
+
+    /// The lane of its indices, while it has any.
+    pub(super) fn lane(&self) -> Option<u8> {
+        let Sessions {
+            previous,
+            current,
+            next,
+        } = &self.sessions;
+        let mut sessions = [next, current, previous].into_iter().flatten();
+        let of_session = sessions.next().map(|session| session.local_index());
+        let index = of_session.or(self.initiation.as_ref().map(|created| created.index));
+        index.map(lane)
     }
 
     pub(super) fn public_key(&self) -> PublicKey {
@@ -268,7 +282,7 @@ impl PeerState {
         let Some(to) = self.peer.endpoint().filter(|_| core.up) else {
             return;
         };
-        let index = core.new_index(self.peer.id());
+        let index = core.new_index(self.peer.id(), self.lane());
         let ephemeral = core.new_ephemeral();
         // Each timestamp is greater than the last one to this peer, also when the clock is set
         // back. Timestamps to other peers do not matter: a clock that was once wrong must not put
