@@ -121,6 +121,23 @@ pub trait UdpSocket: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Opens so many further sockets on the same port, and has the data that arrives there spread
+    /// over all: what carries a receiver index whose last byte is `n`
+    /// ([`LANE_AT`](adit_proto::wire::DataHeader::LANE_AT)) arrives at number `n`, modulo their
+    /// number, of which this one is 0. Anything else arrives at this one. What waits here stays. To
+    /// be called once, and while there are no send sockets.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for sockets that cannot share a port; else what the kernel refused.
+    fn split(&self, more: usize) -> io::Result<Vec<Self>>
+    where
+        Self: Sized,
+    {
+        let _ = more;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Lets about `bytes` wait to be sent, as far as the kernel allows that.
     fn set_send_buffer(&self, bytes: usize) {
         let _ = bytes;

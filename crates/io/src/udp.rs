@@ -35,6 +35,7 @@ use filter::{Filter, Table};
 use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
+pub use room::MAX_RECEIVE_BUFFER;
 use room::Room;
 
 /// Segments of one UDP_SEGMENT send: UDP_MAX_SEGMENTS of every kernel that has it.
@@ -71,6 +72,8 @@ pub struct Udp {
     filter: RwLock<Option<Arc<Filter>>>,
     /// Others receive on its port, too: where the last one arrived says little.
     is_shared: bool,
+    /// Over how many sockets data is spread that arrives at the port; 0 is 1.
+    group: AtomicU32,
 }
 
 /// What a process knows of a socket, besides its descriptor.
@@ -83,14 +86,8 @@ pub struct UdpState {
     /// Messages that found the receive buffer full, or that the socket's program dropped, as the
     /// kernel counts them.
     pub dropped: u32,
-}
-
-/// The sockets of one shard.
-pub struct SocketPair {
-    /// `None` if the host has no IPv4.
-    pub v4: Option<Udp>,
-    /// `None` if the host has no IPv6.
-    pub v6: Option<Udp>,
+    /// Over how many sockets data is spread that arrives at the port, if this is the first of them.
+    pub group: u32,
 }
 
 /// Sockets for both address families on one port, and that port. Port 0 asks for any.
@@ -108,26 +105,9 @@ pub fn bind_pair(
     fwmark: u32,
     offloads: Offloads,
 ) -> io::Result<(Option<Udp>, Option<Udp>, u16)> {
-    let (mut pairs, port) = bind_group(port, fwmark, offloads, 1)?;
-    let pair = pairs.pop().ok_or(io::ErrorKind::AddrNotAvailable)?;
-    Ok((pair.v4, pair.v6, port))
-}
-
-/// [`bind_pair`] for each of `shards` shards, all on one port; the kernel spreads senders over them
-/// (SO_REUSEPORT).
-///
-/// # Errors
-///
-/// Those of [`bind_pair`].
-pub fn bind_group(
-    port: u16,
-    fwmark: u32,
-    offloads: Offloads,
-    shards: usize,
-) -> io::Result<(Vec<SocketPair>, u16)> {
     let mut attempts = 0;
     loop {
-        match try_bind_group(port, fwmark, offloads, shards.max(1)) {
+        match try_bind_pair(port, fwmark, offloads) {
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse
                     && port == 0
@@ -140,43 +120,34 @@ pub fn bind_group(
     }
 }
 
-fn try_bind_group(
+fn try_bind_pair(
     mut port: u16,
     fwmark: u32,
     offloads: Offloads,
-    shards: usize,
-) -> io::Result<(Vec<SocketPair>, u16)> {
-    let mut pairs = Vec::with_capacity(shards);
+) -> io::Result<(Option<Udp>, Option<Udp>, u16)> {
     let table = Table::new().ok();
-    for shard in 0..shards {
-        let mut bind = |ip: IpAddr| -> io::Result<Option<Udp>> {
-            let bound = Udp::bind(SocketAddr::new(ip, port), fwmark, offloads, shard > 0);
-            let mut socket = match bound {
-                Err(error) if is_missing(&error) => return Ok(None),
-                result => result?,
-            };
-            port = socket.local_addr()?.port();
-            if shards > 1 {
-                // Only after the first bind, which fails if another process has the port.
-                sockopt::set_socket_reuseport(&socket.fd, true)?;
-            }
-            socket.is_shared = shards > 1;
-            if let Some(table) = &table {
-                socket.set_filter(table);
-            }
-            Ok(Some(socket))
+    let mut bind = |ip: IpAddr| -> io::Result<Option<Udp>> {
+        let socket = match Udp::bind(SocketAddr::new(ip, port), fwmark, offloads, false) {
+            Err(error) if is_missing(&error) => return Ok(None),
+            result => result?,
         };
-        let pair = SocketPair {
-            v4: bind(Ipv4Addr::UNSPECIFIED.into())?,
-            v6: bind(Ipv6Addr::UNSPECIFIED.into())?,
-        };
-        if pair.v4.is_none() && pair.v6.is_none() {
-            let message = "this host has neither IPv4 nor IPv6";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        port = socket.local_addr()?.port();
+        if let Some(table) = &table {
+            socket.set_filter(table);
         }
-        pairs.push(pair);
+        // Without it, some datagrams go astray when further sockets join.
+        let _ = socket.begin_group();
+        Ok(Some(socket))
+    };
+    let (v4, v6) = (
+        bind(Ipv4Addr::UNSPECIFIED.into())?,
+        bind(Ipv6Addr::UNSPECIFIED.into())?,
+    );
+    if v4.is_none() && v6.is_none() {
+        let message = "this host has neither IPv4 nor IPv6";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, message));
     }
-    Ok((pairs, port))
+    Ok((v4, v6, port))
 }
 
 /// Whether the error says that the host lacks the address family.
@@ -256,6 +227,7 @@ impl Udp {
             dropped: AtomicU32::new(0),
             filter: RwLock::default(),
             is_shared: shared,
+            group: AtomicU32::new(0),
             fd,
         };
         if !udp.gro {
@@ -308,6 +280,7 @@ impl Udp {
             dropped: AtomicU32::new(state.dropped),
             filter: RwLock::default(),
             is_shared: false,
+            group: AtomicU32::new(state.group),
         })
     }
 
@@ -340,6 +313,33 @@ impl Udp {
     fn filter(&self) -> Option<Arc<Filter>> {
         let filter = self.filter.read().unwrap_or_else(PoisonError::into_inner);
         filter.clone()
+    }
+
+    /// Has the kernel make a group of the sockets that share the port: of this one alone, with a
+    /// program that chooses it. So no datagram arrives at a socket that joins later before the
+    /// program says so. Until then, lookups pass the group by.
+    fn begin_group(&self) -> io::Result<()> {
+        // Only after the bind, which finds out whether another process has the port.
+        sockopt::set_socket_reuseport(&self.fd, true)?;
+        // The kernel makes the group with its second socket.
+        let second = Self::bind(self.local_addr()?, 0, Offloads::NONE, true);
+        let begun = second.and_then(|_second| os::steer(self.fd.as_fd(), 1));
+        sockopt::set_socket_reuseport(&self.fd, false)?;
+        begun
+    }
+
+    /// Binds so many more sockets to the port, and then has data spread over the first `group` ones.
+    fn join(&self, more: usize, offloads: Offloads, group: u32) -> io::Result<Vec<Self>> {
+        let fd = Arc::clone(&self.fd);
+        adit_sandbox::run(move || {
+            sockopt::set_socket_reuseport(&fd, true)?;
+            let mark = os::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK)?;
+            let addr = local_addr(&fd)?;
+            let bind = |_| Self::bind(addr, mark.cast_unsigned(), offloads, true);
+            let sockets = (0..more).map(bind).collect::<io::Result<_>>()?;
+            os::steer(fd.as_fd(), group)?;
+            Ok(sockets)
+        })
     }
 
     /// Whether UDP_SEGMENT is in force, though perhaps not for every destination.
@@ -415,22 +415,28 @@ impl UdpSocket for Udp {
     }
 
     fn send_socket(&self) -> io::Result<Self> {
-        let fd = Arc::clone(&self.fd);
         let offloads = Offloads {
             udp_gso: self.gso,
-            udp_gro: false,
             ..Offloads::NONE
         };
-        adit_sandbox::run(move || {
-            // Only after the first bind, which finds out whether another process has the port.
-            sockopt::set_socket_reuseport(&fd, true)?;
-            let mark = os::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK)?;
-            let socket = Self::bind(local_addr(&fd)?, mark.cast_unsigned(), offloads, true)?;
-            // The kernel makes the group of sockets with its second one. Until this call it also
-            // chooses the new socket for datagrams that arrive: for some microseconds, once.
-            os::steer_to_first(fd.as_fd())?;
-            Ok(socket)
-        })
+        let mut socket = self.join(1, offloads, self.group.load(Relaxed).max(1))?;
+        socket.pop().ok_or(io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    fn split(&self, more: usize) -> io::Result<Vec<Self>> {
+        let offloads = Offloads {
+            udp_gso: self.gso,
+            udp_gro: self.gro,
+            ..Offloads::NONE
+        };
+        let group = u32::try_from(1 + more).unwrap_or(u32::MAX);
+        let sockets = self.join(more, offloads, group)?;
+        if let Some(filter) = self.filter() {
+            let table = (Arc::clone(&filter.table), Arc::clone(&filter.map));
+            sockets.iter().for_each(|it| it.set_filter(&table, filter.v6));
+        }
+        self.group.store(group, Relaxed);
+        Ok(sockets)
     }
 
     fn set_send_buffer(&self, bytes: usize) {
@@ -450,6 +456,7 @@ impl UdpSocket for Udp {
                 let filtered = self.filter().map_or(0, |filter| filter.dropped_32());
                 self.dropped.load(Relaxed).wrapping_add(filtered)
             },
+            group: self.group.load(Relaxed),
         }
     }
 

@@ -5,6 +5,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use adit_proto::wire::DataHeader;
+
 /// `struct ifreq`: a name of 16 bytes and a union that is 24 bytes long on 64-bit machines.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
@@ -127,25 +129,45 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
 const INT_LEN: libc::socklen_t = 4;
 /// Of a `sock_fprog`: a number and a pointer.
 const FPROG_LEN: libc::socklen_t = 2 * (usize::BITS / 8);
-/// `BPF_RET | BPF_K` (linux/bpf_common.h)
-const BPF_RET_K: u16 = 0x06;
+// linux/bpf_common.h: `BPF_LD | BPF_B | BPF_ABS`, `BPF_JMP | BPF_JEQ | BPF_K`, `BPF_ALU | BPF_MOD |
+// BPF_K`, `BPF_RET | BPF_A` and `BPF_RET | BPF_K`
+const BPF_LOAD_BYTE: u16 = 0x30;
+const BPF_JUMP_EQUAL: u16 = 0x15;
+const BPF_MODULO: u16 = 0x94;
+const BPF_RETURN: u16 = 0x16;
+const BPF_RETURN_NUMBER: u16 = 0x06;
 
-/// Has datagrams for a group of sockets that share a port (SO_REUSEPORT) arrive at the one that
-/// was bound first. `socket` is any of the group.
-pub(crate) fn steer_to_first(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // The index in the group, which is in order of binding: `return 0`.
-    let mut program = [libc::sock_filter {
-        code: BPF_RET_K,
+/// Spreads what arrives for a group of sockets that share a port (SO_REUSEPORT) over the `count`
+/// that were bound first. `socket` is any of the group.
+///
+/// Data goes where the last byte of its receiver index says, anything else to the first. A socket
+/// that was bound later may be closed at any time: the kernel then moves the last one to its place.
+pub(crate) fn steer(socket: BorrowedFd<'_>, count: u32) -> io::Result<()> {
+    let statement = |code, k| libc::sock_filter {
+        code,
         jt: 0,
         jf: 0,
-        k: 0,
-    }];
+        k,
+    };
+    let lane_at = u32::try_from(DataHeader::LANE_AT).unwrap_or(0);
+    // The program sees the payload, and returns 0 where that is too short for it.
+    let mut program = [
+        statement(BPF_LOAD_BYTE, 0),
+        libc::sock_filter {
+            jf: 3,
+            ..statement(BPF_JUMP_EQUAL, DataHeader::TYPE.into())
+        },
+        statement(BPF_LOAD_BYTE, lane_at),
+        statement(BPF_MODULO, count.max(1)),
+        statement(BPF_RETURN, 0),
+        statement(BPF_RETURN_NUMBER, 0),
+    ];
     let filter = libc::sock_fprog {
-        len: 1,
+        len: libc::c_ushort::try_from(program.len()).unwrap_or(0),
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: the kernel reads a sock_fprog, whose length is stated, and the one instruction that
-    // it points to; both live until the call returns.
+    // SAFETY: the kernel reads a sock_fprog, whose length is stated, and the instructions that it
+    // points to, whose number is stated, too; all live until the call returns.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

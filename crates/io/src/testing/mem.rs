@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use adit_proto::wire::DataHeader;
 use adit_proto::{Endpoint, Source};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
@@ -154,8 +155,20 @@ struct Train {
 /// Where a socket receives, and whether it receives trains.
 #[derive(Clone)]
 struct Binding {
-    queue: Arc<Queue<Train>>,
+    /// Of the sockets that share the address.
+    queues: Vec<Arc<Queue<Train>>>,
     gro: bool,
+}
+
+impl Binding {
+    /// Where a datagram arrives.
+    fn queue(&self, datagram: &[u8]) -> &Queue<Train> {
+        let lane = match (datagram.first(), datagram.get(DataHeader::LANE_AT)) {
+            (Some(&DataHeader::TYPE), Some(lane)) => usize::from(*lane),
+            _ => 0,
+        };
+        &self.queues[lane % self.queues.len()]
+    }
 }
 
 /// A UDP network in memory. Clones are the same network.
@@ -183,7 +196,7 @@ impl Network {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         let place = Binding {
-            queue: queue.clone(),
+            queues: vec![queue.clone()],
             gro: gso,
         };
         sockets.insert(addr, place);
@@ -192,7 +205,7 @@ impl Network {
             addr,
             gso,
             queue,
-            only_sends: false,
+            is_first: true,
         })
     }
 
@@ -207,8 +220,8 @@ pub struct MemUdp {
     addr: SocketAddr,
     gso: bool,
     queue: Arc<Queue<Train>>,
-    /// The address is another socket's.
-    only_sends: bool,
+    /// The address is free when this one is dropped.
+    is_first: bool,
 }
 
 impl MemUdp {
@@ -220,7 +233,7 @@ impl MemUdp {
 
 impl Drop for MemUdp {
     fn drop(&mut self) {
-        if !self.only_sends {
+        if self.is_first {
             self.network.lock().remove(&self.addr);
         }
     }
@@ -248,7 +261,7 @@ impl UdpSocket for MemUdp {
             loop {
                 let (bytes, after) = rest.split_at(rest.len().min(unit));
                 // A full queue loses it, as a receive buffer does.
-                to.queue.push(Train {
+                to.queue(bytes).push(Train {
                     from: Endpoint {
                         addr: self.addr,
                         src: Some(Source {
@@ -290,8 +303,18 @@ impl UdpSocket for MemUdp {
             addr: self.addr,
             gso: self.gso,
             queue: Arc::new(Queue::new()?),
-            only_sends: true,
+            is_first: false,
         })
+    }
+
+    fn split(&self, more: usize) -> io::Result<Vec<Self>> {
+        let sockets = (0..more).map(|_| self.send_socket());
+        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+        let further = sockets.iter().map(|socket| socket.queue.clone());
+        if let Some(binding) = self.network.lock().get_mut(&self.addr) {
+            binding.queues.extend(further);
+        }
+        Ok(sockets)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

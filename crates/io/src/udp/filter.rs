@@ -155,6 +155,9 @@ impl InUse for Table {
 pub(super) struct Filter {
     numbers: SharedMap,
     pub(super) table: Arc<Table>,
+    /// Of the table, for programs of further sockets.
+    pub(super) map: Arc<OwnedFd>,
+    pub(super) v6: bool,
     /// What [`Self::take`] has told, by place.
     told: [AtomicU64; NUMBERS],
 }
@@ -171,7 +174,7 @@ impl Filter {
         socket: BorrowedFd<'_>,
         v6: bool,
         table: Arc<Table>,
-        map: &OwnedFd,
+        map: &Arc<OwnedFd>,
     ) -> io::Result<Self> {
         let (numbers, own) = SharedMap::new(NUMBERS)?;
         let program = program(&own, map, table.factors, v6);
@@ -179,6 +182,8 @@ impl Filter {
         Ok(Self {
             numbers,
             table,
+            map: Arc::clone(map),
+            v6,
             told: Default::default(),
         })
     }

@@ -12,7 +12,7 @@ use super::SOCKET_BUFFER;
 /// their windows still opened, for 10; none with 20.
 const SPAN: Duration = Duration::from_millis(20);
 /// The most that a receive buffer grows to: what 13 Gb/s bring in a span.
-const MAX_RECEIVE_BUFFER: usize = 32 << 20;
+pub const MAX_RECEIVE_BUFFER: usize = 32 << 20;
 
 /// Follows the rate at which a socket is read.
 pub(super) struct Room {

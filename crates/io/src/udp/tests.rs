@@ -1,7 +1,9 @@
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use adit_proto::wire::DataHeader;
 use adit_proto::{Endpoint, Source, Time};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -653,9 +655,11 @@ fn a_pair_shares_one_port_which_nobody_else_gets() {
             assert_eq!(v6.local_addr().unwrap().port(), port);
             let descriptors = || std::fs::read_dir("/proc/thread-self/fd").unwrap().count();
             let before = descriptors();
-            for shards in [1, 3] {
-                let error = bind_group(port, 0, Offloads::ALL, shards).err().unwrap();
-                assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+            for shared in [false, true] {
+                for address in [v4.local_addr().unwrap(), v6.local_addr().unwrap()] {
+                    let error = Udp::bind(address, 0, Offloads::ALL, shared).err().unwrap();
+                    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+                }
             }
             drop(v4);
             let error = bind_pair(port, 0, Offloads::ALL).err().unwrap();
@@ -680,37 +684,118 @@ fn a_pair_shares_one_port_which_nobody_else_gets() {
         .unwrap();
 }
 
+/// A data message whose receiver index ends with this byte; the last byte says so, too.
+fn data(lane: u8, len: usize) -> Vec<u8> {
+    let mut datagram = vec![lane; len];
+    datagram[..8].copy_from_slice(&[DataHeader::TYPE, 0, 0, 0, 0xa1, 0xa2, 0xa3, lane]);
+    datagram
+}
+
 #[test]
-fn shards_share_a_port_and_the_kernel_spreads_senders_over_them() {
+fn data_arrives_where_its_receiver_index_says() {
     let hosts = Hosts::new();
-    let (pairs, port) = hosts
-        .b
-        .run(|| bind_group(0, 0, Offloads::ALL, 2))
-        .unwrap()
-        .unwrap();
-    assert_eq!(pairs.len(), 2);
-    let stranger = hosts.b.run(|| bind_pair(port, 0, Offloads::ALL)).unwrap();
-    assert_eq!(stranger.err().unwrap().kind(), io::ErrorKind::AddrInUse);
     for (_, _, b) in FAMILIES {
-        let to = SocketAddr::new(ip(b), port);
-        for _ in 0..64 {
-            let (at_a, _, _) = hosts.sockets(b, Offloads::ALL);
-            at_a.send(&[train(to, 9, b"datagrams")], &mut SendReport::default());
+        let (at_a, first, to) = hosts.sockets(b, Offloads::ALL);
+        first.set_mark(7).unwrap();
+        let further = hosts.b.run(|| first.split(2)).unwrap().unwrap();
+        assert_eq!(first.state().group, 3);
+        let sockets: Vec<&Udp> = std::iter::once(&first).chain(&further).collect();
+        let send = |bytes: &[u8]| {
+            at_a.send(&[train(to, bytes.len(), bytes)], &mut SendReport::default());
+        };
+        // Its own sockets of slow peers come and go behind them.
+        let send_socket = || hosts.b.run(|| first.send_socket()).unwrap().unwrap();
+        let mut others: Vec<Udp> = (0..3).map(|_| send_socket()).collect();
+        for round in 0..3 {
+            for lane in 0..=255 {
+                send(&data(lane, 32));
+                // The receiver index decides, not what else there is.
+                let socket = sockets[usize::from(lane) % 3];
+                assert_eq!(joined(&receive(socket, 32)), data(lane, 32), "{round}");
+            }
+            others.remove(round % others.len());
+            others.push(send_socket());
         }
-        let counts: Vec<_> = pairs
-            .iter()
-            .map(|pair| {
-                let socket = if to.is_ipv4() { &pair.v4 } else { &pair.v6 };
-                let mut batch = RecvBatch::default();
-                let mut count = 0;
-                while socket.as_ref().unwrap().recv(&mut batch).is_ok() {
-                    count += batch.len();
+        // Trains arrive whole.
+        let long = [data(4, 1000), data(4, 1000), data(4, 500)].concat();
+        at_a.send(&[train(to, 1000, &long)], &mut SendReport::default());
+        let came = receive(&further[0], 2500);
+        assert_eq!((came[0].0.stride, came.len()), (1000, 1));
+        assert_eq!(joined(&came), long);
+        // Anything else arrives at the first: handshake messages, and garbage of any length.
+        let mut sent = 0;
+        for kind in [0, 1, 2, 3, 5, 255] {
+            for len in [1, 7, 8, 148] {
+                let mut datagram = vec![1; len];
+                datagram[0] = kind;
+                send(&datagram);
+                sent += len;
+            }
+        }
+        let cut = [DataHeader::TYPE, 0, 0, 0, 1, 1, 1];
+        send(&cut);
+        assert_eq!(joined(&receive(&first, sent + cut.len())).len(), sent + 7);
+        for socket in sockets.into_iter().chain(&others) {
+            let more = socket.recv(&mut RecvBatch::new(16)).err().unwrap();
+            assert_eq!(more.kind(), io::ErrorKind::WouldBlock);
+            let mark = os::option(socket.fd(), libc::SOL_SOCKET, libc::SO_MARK);
+            assert_eq!(mark.unwrap(), 7);
+        }
+    }
+}
+
+/// While sockets join, all that was sent meanwhile arrives at the first in its order.
+#[test]
+fn nothing_goes_astray_while_sockets_join() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        let (_, first, to) = hosts.sockets(b, Offloads::ALL);
+        // The kernel would choose among the sockets by the sender's port.
+        let senders: Vec<Udp> = (0..16).map(|_| hosts.sockets(b, Offloads::ALL).0).collect();
+        let (ends, mut sockets) = (AtomicBool::new(false), Vec::new());
+        let mut last = vec![0_u64; senders.len()];
+        let mut batch = RecvBatch::new(16);
+        std::thread::scope(|scope| {
+            let send = || {
+                for number in 1_u64.. {
+                    for (sender, socket) in (0_u64..).zip(&senders) {
+                        let mut datagram = data(3, 32);
+                        datagram[16..24].copy_from_slice(&sender.to_le_bytes());
+                        datagram[24..].copy_from_slice(&number.to_le_bytes());
+                        let trains = [train(to, 32, &datagram)];
+                        socket.send(&trains, &mut SendReport::default());
+                    }
+                    if ends.load(Relaxed) {
+                        return number;
+                    }
                 }
-                count
-            })
-            .collect();
-        assert_eq!(counts.iter().sum::<usize>(), 64);
-        assert!(counts.iter().all(|count| *count > 5), "{counts:?}");
+                unreachable!("somebody ends it")
+            };
+            let sender = scope.spawn(send);
+            let mut drain = || {
+                while first.recv(&mut batch).is_ok() {
+                    for (_, bytes) in batch.iter_mut() {
+                        let number = |at| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+                        let last = &mut last[usize::try_from(number(16)).unwrap()];
+                        assert_eq!(number(24), *last + 1);
+                        *last += 1;
+                    }
+                }
+            };
+            for _ in 0..50 {
+                sockets.push(hosts.b.run(|| first.send_socket()).unwrap().unwrap());
+                drain();
+            }
+            sockets.clear();
+            // All has the lane of the first.
+            sockets.extend(hosts.b.run(|| first.split(2)).unwrap().unwrap());
+            drain();
+            ends.store(true, Relaxed);
+            let number = sender.join().unwrap();
+            drain();
+            assert_eq!(last, vec![number; senders.len()]);
+        });
+        assert!(sockets.iter().all(|it| it.recv(&mut batch).is_err()));
     }
 }
 
@@ -1111,7 +1196,7 @@ pub(crate) fn on_each_cpu(mut work: impl FnMut(usize) + Send) {
 #[test]
 fn a_socket_knows_where_and_when_a_datagram_arrived() {
     let net = Netns::new().unwrap();
-    let (group, port) = net
+    let (socket, _, port) = net
         .run(|| {
             let netlink = Netlink::open().unwrap();
             let up = LinkChange {
@@ -1119,11 +1204,11 @@ fn a_socket_knows_where_and_when_a_datagram_arrived() {
                 ..LinkChange::default()
             };
             netlink.set_link(1, &up).unwrap();
-            bind_group(0, 0, Offloads::default(), 1)
+            bind_pair(0, 0, Offloads::default())
         })
         .unwrap()
         .unwrap();
-    let socket = group[0].v4.as_ref().unwrap();
+    let socket = socket.as_ref().unwrap();
     let sender = net
         .run(|| std::net::UdpSocket::bind("127.0.0.1:0"))
         .unwrap()
