@@ -46,6 +46,7 @@ fn full_document() -> StatusReport {
         policy: some(),
         outbound: Some(Batches::default()),
         inbound: Some(Batches::default()),
+        lanes: vec![1, 1],
         sent_trains: Some(Trains::default()),
         received_trains: Some(Trains::default()),
         waiting: Some(Waiting::default()),

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use adit_io::tun::TunErrorKind;
 use adit_io::{Filtered, IcmpKind, Offloads, UdpSocket};
@@ -18,10 +18,14 @@ use crate::journal::{Incident, Journal};
 use crate::load::Load;
 use crate::lock::lock;
 use crate::ownership::Ownership;
+use crate::poll::Descriptor;
 use crate::sender::Pool;
 use crate::wake::Waker;
 
-/// The sockets of an interface: one per address family that the host has, both on one port.
+/// The sockets of an interface, all on one port: one per address family that the host has, or
+/// several ([`UdpSocket::split`]).
+///
+/// A lane is a socket of each family. What leaves leaves through the first.
 #[derive(Debug)]
 pub struct Sockets<U> {
     /// For IPv4; none where the host has no IPv4.
@@ -30,16 +34,85 @@ pub struct Sockets<U> {
     pub v6: Option<U>,
     /// 0 while none is bound.
     pub port: u16,
+    /// The further lanes: IPv4 and IPv6.
+    further: OnceLock<Vec<[Option<U>; 2]>>,
+}
+
+/// A socket that receives, and which one it is.
+pub(crate) struct LaneSocket<'a, U> {
+    pub(crate) lane: usize,
+    pub(crate) v6: bool,
+    pub(crate) socket: &'a U,
 }
 
 impl<U> Sockets<U> {
+    /// One lane.
+    pub fn new(v4: Option<U>, v6: Option<U>, port: u16) -> Self {
+        Self {
+            v4,
+            v6,
+            port,
+            further: OnceLock::new(),
+        }
+    }
+
     /// No socket: nothing arrives and nothing leaves.
     pub(crate) fn unbound() -> Self {
-        Self {
-            v4: None,
-            v6: None,
-            port: 0,
+        Self::new(None, None, 0)
+    }
+
+    /// Adds a socket of another process. Those of one family come in the order of their lanes.
+    pub fn add(&mut self, v6: bool, socket: U) {
+        let first = if v6 { &mut self.v6 } else { &mut self.v4 };
+        if first.is_none() {
+            *first = Some(socket);
+            return;
         }
+        let mut further = self.further.take().unwrap_or_default();
+        let of_family = |lane: &&mut [Option<U>; 2]| lane[usize::from(v6)].is_none();
+        if further.iter_mut().find(of_family).is_none() {
+            further.push([None, None]);
+        }
+        if let Some(lane) = further.iter_mut().find(of_family) {
+            lane[usize::from(v6)] = Some(socket);
+        }
+        self.further = further.into();
+    }
+
+    /// How many lanes there are.
+    pub(crate) fn lanes(&self) -> usize {
+        1 + self.further().len()
+    }
+
+    fn further(&self) -> &[[Option<U>; 2]] {
+        self.further.get().map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn of_lane(&self, lane: usize, v6: bool) -> Option<&U> {
+        match lane.checked_sub(1) {
+            None => self.family(v6),
+            Some(further) => self.further().get(further)?[usize::from(v6)].as_ref(),
+        }
+    }
+
+    /// The one that a descriptor is.
+    pub(crate) fn of(&self, descriptor: Descriptor) -> Option<LaneSocket<'_, U>> {
+        let Descriptor::Socket { lane, v6 } = descriptor else {
+            return None;
+        };
+        let lane = usize::from(lane);
+        let socket = self.of_lane(lane, v6)?;
+        Some(LaneSocket { lane, v6, socket })
+    }
+
+    /// All, the first lane first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = LaneSocket<'_, U>> {
+        (0..self.lanes()).flat_map(move |lane| {
+            [false, true].into_iter().filter_map(move |v6| {
+                let socket = self.of_lane(lane, v6)?;
+                Some(LaneSocket { lane, v6, socket })
+            })
+        })
     }
 
     pub(crate) fn family(&self, v6: bool) -> Option<&U> {
@@ -49,9 +122,22 @@ impl<U> Sockets<U> {
             self.v4.as_ref()
         }
     }
+}
 
-    pub(crate) fn both(&self) -> impl Iterator<Item = &U> {
-        self.v4.iter().chain(&self.v6)
+impl<U: UdpSocket> Sockets<U> {
+    /// Opens the sockets of so many lanes. False if the kernel refused all.
+    pub(crate) fn split(&self, lanes: usize) -> bool {
+        let more = lanes.saturating_sub(1);
+        let split = [false, true].map(|v6| {
+            let sockets = self.family(v6).map(|socket| socket.split(more));
+            sockets.and_then(Result::ok).unwrap_or_default().into_iter()
+        });
+        let [mut v4, mut v6] = split;
+        let further: Vec<_> = (0..more)
+            .map(|_| [v4.next(), v6.next()])
+            .filter(|lane| lane.iter().any(Option::is_some))
+            .collect();
+        !further.is_empty() && self.further.set(further).is_ok()
     }
 }
 

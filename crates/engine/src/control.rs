@@ -25,7 +25,7 @@ use rustix::time::{
 
 use crate::arrivals::Arrivals;
 use crate::clock;
-use crate::common::{Common, Part, ShardCommand, Sockets};
+use crate::common::{Common, LaneSocket, Part, ShardCommand, Sockets};
 use crate::error::CommandError;
 use crate::event::Event;
 use crate::handed_over::{InterfaceState, RECORDS};
@@ -473,7 +473,7 @@ impl<H: Platform> Control<H> {
 
     fn count_filtered(&self) {
         let now = clock::now();
-        for socket in self.common.queues.sockets.load().both() {
+        for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
             self.common.count_filtered(socket, now);
         }
     }
@@ -958,7 +958,7 @@ impl<H: Platform> Control<H> {
     }
 
     fn set_mark(&self, fwmark: u32) -> Result<(), CommandError> {
-        for socket in self.common.queues.sockets.load().both() {
+        for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
             self.platform
                 .set_mark(socket, fwmark)
                 .map_err(|error| CommandError::Mark { fwmark, error })?;
@@ -970,7 +970,7 @@ impl<H: Platform> Control<H> {
     /// The offloads that are in force on every socket.
     fn offloads(&self) -> Offloads {
         let sockets = self.common.queues.sockets.load();
-        let of_socket = sockets.both().map(|socket| self.platform.offloads(socket));
+        let of_socket = sockets.all().map(|it| self.platform.offloads(it.socket));
         of_socket.fold(Offloads::ALL, Offloads::and)
     }
 
@@ -1034,7 +1034,7 @@ impl<H: Platform> Control<H> {
 
     /// What these sockets drop before they queue it depends on the indices that are in use.
     fn tell_indices(&mut self, sockets: &Sockets<H::Socket>) {
-        let in_use = sockets.both().find_map(UdpSocket::in_use);
+        let in_use = sockets.all().find_map(|it| it.socket.in_use());
         self.device.tell_indices(in_use);
     }
 
@@ -1087,7 +1087,7 @@ impl<H: Platform> Control<H> {
     fn look_at_paths(&mut self, now: Time) {
         if self.paths_from.is_none() && self.paths_at.is_some_and(|at| at <= now) {
             (self.paths_at, self.paths_seen, self.paths_from) = (None, now, Some(0));
-            for socket in self.common.queues.sockets.load().both() {
+            for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
                 self.platform.forget_paths(socket);
             }
         }

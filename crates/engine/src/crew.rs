@@ -23,7 +23,7 @@ use crate::inbound_thread::InboundThread;
 use crate::lock::lock;
 use crate::placement;
 use crate::poll::Polled;
-use crate::queues::{Buffers, Queues, Role, Worker};
+use crate::queues::{Buffers, LANES, Queues, Role, Worker};
 use crate::shard::{Shard, ShardInbox};
 
 /// Polls in a row that left something in a queue, before its owner looks for an idle CPU.
@@ -290,6 +290,19 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
         }
     }
 
+    /// Into how many lanes the sockets of these queues are to be split: other threads help, and still
+    /// more waits, of several peers.
+    pub(crate) fn wanted_lanes(&self, queues: &Queues<T, U>, polled: Polled) -> Option<usize> {
+        let (max_shards, policy) = self.in_force();
+        let waits = matches!(polled, Polled::Packets { more: true, .. });
+        let is_wanted = waits
+            && policy == Policy::Auto
+            && max_shards > 1
+            && queues.common.proto.peer_count() > 1
+            && queues.helpers() > 0;
+        is_wanted.then_some(max_shards.min(LANES))
+    }
+
     /// Has an idle shard, if there is one, be a helper that is counted already.
     fn ask(self: &Arc<Self>, queues: &Arc<Queues<T, U>>, now: Time) {
         match self.idle_shard() {
@@ -464,7 +477,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Helper<T, U> {
         let mut found = queues.do_job(worker, &sockets, now);
         let policy = crew.in_force().1;
         if policy == Policy::Auto {
-            for socket in sockets.both() {
+            for socket in sockets.all() {
                 match queues.poll_socket(worker, socket, EventFlags::IN, now, Role::Helper) {
                     Ok(polled) => found |= polled.has_packets(),
                     Err(error) => queues.common.fail(error),

@@ -160,8 +160,22 @@ impl<S, B, P> Gates<S, B, P> {
 
     /// Whether every batch that was taken has been put.
     pub(crate) fn is_drained(&self) -> bool {
-        let next = lock(&self.first).next;
-        self.head.load(Ordering::Acquire) == next
+        self.is_put_before(self.next())
+    }
+
+    /// The ticket that the next batch gets.
+    pub(crate) fn next(&self) -> u64 {
+        lock(&self.first).next
+    }
+
+    /// Whether every batch whose ticket is before this one has been put.
+    pub(crate) fn is_put_before(&self, ticket: u64) -> bool {
+        self.head.load(Ordering::Acquire) >= ticket
+    }
+
+    /// Has the state behind the first gate for a moment. A thread that takes is waited for.
+    pub(crate) fn with_taking<R>(&self, use_state: impl FnOnce(&mut S) -> R) -> R {
+        use_state(&mut lock(&self.first).state)
     }
 
     fn is_full(&self, next: u64) -> bool {

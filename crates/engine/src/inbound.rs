@@ -107,6 +107,13 @@ impl InboundBatch {
         true
     }
 
+    /// How many bytes arrived, if more may wait.
+    pub(crate) fn bytes_before_more(&self) -> Option<u64> {
+        let messages = self.received.received().iter();
+        let is_full = self.received.is_full();
+        is_full.then(|| messages.map(|message| message.len as u64).sum())
+    }
+
     /// How many data messages it has, and whether more may wait.
     pub(crate) fn polled(&self) -> Polled {
         Polled::packets(self.packets.len(), self.received.is_full())

@@ -19,9 +19,7 @@ use crate::clock;
 use crate::common::Sockets;
 use crate::lock::lock;
 use crate::placement::Placement;
-use crate::poll::{
-    Descriptor, MAX_EVENTS, Polled, Token, each, give_priority, overwrite_stack, wait,
-};
+use crate::poll::{MAX_EVENTS, Polled, Token, each, give_priority, overwrite_stack, wait};
 use crate::queues::{Buffers, Queues, Role, Worker};
 use crate::wake::Waker;
 
@@ -67,9 +65,9 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
 
     /// Reclaims them.
     pub(crate) fn reclaim(&self, number: u32, sockets: &Sockets<U>) {
-        for socket in sockets.both() {
+        for it in sockets.all() {
             // Fails for one that was not handed over.
-            let _ = epoll::delete(&self.epoll, socket.fd());
+            let _ = epoll::delete(&self.epoll, it.socket.fd());
         }
         lock(&self.paths).remove(&number);
     }
@@ -106,10 +104,11 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
                     continue;
                 };
                 let sockets = path.handle().sockets.load();
-                let Some(socket) = sockets.family(descriptor == Descriptor::V6) else {
+                let Some(of) = sockets.of(descriptor) else {
                     continue;
                 };
-                match path.poll_socket(&mut worker, socket, event.flags, now, Role::Helper) {
+                let socket = of.socket;
+                match path.poll_socket(&mut worker, of, event.flags, now, Role::Helper) {
                     Ok(Polled::Packets { count, .. }) => placement.processed(count),
                     // The owner has it.
                     Ok(_) => std::thread::yield_now(),

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use adit_offload::Merged;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{DropReason, HandshakeStats, IgnoredKind, PassedKind};
 
-use crate::common::Common;
+use crate::common::{Common, LaneSocket};
 use crate::error::CommandError;
 use crate::handed_over::HandedSocket;
 use crate::inbox::{Candidates, Command};
@@ -65,6 +66,8 @@ pub struct EngineReport {
     pub outbound: BatchCounters,
     /// What was taken from the sockets.
     pub inbound: BatchCounters,
+    /// Data messages by lane; empty while there is one.
+    pub lanes: Vec<u64>,
     /// Trains that were sent.
     pub sent_trains: TrainCounters,
     /// Trains that were received.
@@ -204,8 +207,8 @@ impl<T, U: UdpSocket> Running<T, U> {
     fn refused(&self) -> Vec<&'static str> {
         let queues = &self.common.queues;
         let (mut receive, mut send) = (false, false);
-        for socket in queues.sockets.load().both() {
-            let short = socket.short_buffers();
+        for it in queues.sockets.load().all() {
+            let short = it.socket.short_buffers();
             receive |= short.receive;
             send |= short.send;
         }
@@ -232,6 +235,7 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
     fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> EngineReport {
         let common = &self.common;
         let drops = &common.queues.drops;
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let mut offloads = self.offloads.and(sockets);
         // Packets in UDP tunnels are merged only where TCP is.
         offloads.tun_gro_tunnel &= offloads.tun_gro_tcp && common.tun_takes(Merged::Tunnel);
@@ -262,6 +266,10 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
             refused: self.refused(),
             outbound: common.load.outbound.read(),
             inbound: common.load.inbound.read(),
+            lanes: match common.queues.sockets.load().lanes() {
+                1 => Vec::new(),
+                lanes => common.load.lanes.iter().take(lanes).map(read).collect(),
+            },
             sent_trains: common.load.sent.read(),
             received_trains: common.load.received.read(),
             waiting: WaitingCounters {
@@ -310,11 +318,7 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
 
     fn sockets(&self) -> io::Result<Vec<HandedSocket>> {
         let sockets = self.common.queues.sockets.load();
-        let families = [(false, &sockets.v4), (true, &sockets.v6)];
-        let bound = families
-            .into_iter()
-            .filter_map(|(v6, socket)| Some((v6, socket.as_ref()?)));
-        let handed = bound.map(|(v6, socket)| {
+        let handed = sockets.all().map(|LaneSocket { v6, socket, .. }| {
             Ok(HandedSocket {
                 v6,
                 fd: socket.fd().try_clone_to_owned()?,

@@ -225,7 +225,7 @@ impl Platform for Kernel {
         let offloads = self.settings.offloads;
         let bind = move || udp::bind_pair(port, fwmark, offloads);
         let (v4, v6, port) = adit_sandbox::run(bind)?;
-        Ok(Sockets { v4, v6, port })
+        Ok(Sockets::new(v4, v6, port))
     }
 
     fn set_mark(&self, socket: &Udp, fwmark: u32) -> io::Result<()> {
@@ -319,7 +319,7 @@ impl Platform for Kernel {
     fn resumed(&mut self, sockets: &Sockets<Udp>) {
         let tun = Arc::clone(&self.tun);
         adit_sandbox::run(move || tun.follow_arrivals());
-        Udp::set_filters(sockets.both());
+        Udp::set_filters(sockets.all().map(|it| it.socket));
     }
 
     fn tun_is_behind(&mut self) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::poll::Polled;
-use crate::queues::Role;
+use crate::queues::{LANES, Role};
 
 /// The counters of one interface. They are written once a batch or train, by the thread that has it,
 /// and so have a cache line of their own.
@@ -15,6 +15,8 @@ pub(crate) struct Load {
     pub(crate) outbound: Batches,
     /// From the sockets.
     pub(crate) inbound: Batches,
+    /// Data messages from them by lane.
+    pub(crate) lanes: [AtomicU64; LANES],
     /// Trains that were given to the kernel.
     pub(crate) sent: Trains,
     /// Messages that it gave, each with datagrams that it had merged.

@@ -179,7 +179,7 @@ impl<U: UdpSocket + 'static> Platform for MemPlatform<U> {
             IpAddr::V4(ip) => (bind(ip.into())?, bind(ip.to_ipv6_mapped().into())?),
             IpAddr::V6(ip) => (None, bind(ip.into())?),
         };
-        Ok(Sockets { v4, v6, port })
+        Ok(Sockets::new(v4, v6, port))
     }
 
     fn set_mark(&self, _socket: &U, _fwmark: u32) -> io::Result<()> {

@@ -112,10 +112,9 @@ impl<U: UdpSocket> Bench<U> {
             outbound: Outbound::new(Arc::clone(&common.queues.drops), Arc::default())
                 .expect("an epoll descriptor"),
             buffers: Buffers::default(),
-            sockets: Sockets {
-                v4: Some(make(bind(our_addr, true), Arc::clone(&ours))),
-                v6: None,
-                port: our_addr.port(),
+            sockets: {
+                let socket = make(bind(our_addr, true), Arc::clone(&ours));
+                Sockets::new(Some(socket), None, our_addr.port())
             },
             wire: bind(their_addr, false),
             common,

@@ -16,7 +16,10 @@ use crate::inbound_thread::InboundThread;
 use crate::outbound::Outbound;
 use crate::paths::{STALL, TIDY};
 use crate::poll::{Descriptor, Polled, Token, each};
-use crate::queues::{Queues, Role, Worker};
+use crate::queues::{LANES, Queues, Role, Worker};
+
+/// How often to look whether further lanes need not wait any more.
+const SETTLE: Duration = Duration::from_millis(1);
 
 /// What a shard has once for all its queues.
 pub(crate) struct Resources<T, U> {
@@ -40,14 +43,13 @@ pub(crate) struct OwnedQueues<T, U> {
     ready: bool,
     /// No events of the TUN are waited for.
     tun_waits: bool,
-    /// Other threads have taken as many batches as may be, of the TUN and of the sockets: one of
-    /// them wakes the owner.
-    awaits: [bool; 2],
+    /// Other threads have taken as many batches as may be, of the TUN and of each lane of the
+    /// sockets: one of them wakes the owner.
+    awaits_tun: bool,
+    awaits_lanes: [bool; LANES],
+    /// The sockets were split into lanes, or the kernel refused that.
+    was_split: bool,
 }
-
-/// Indices of [`OwnedQueues::awaits`].
-const OUTBOUND: usize = 0;
-const INBOUND: usize = 1;
 
 /// That a socket which all peers share is full.
 #[derive(Clone, Copy)]
@@ -73,7 +75,9 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             handed_over: false,
             ready: false,
             tun_waits: false,
-            awaits: [false; 2],
+            awaits_tun: false,
+            awaits_lanes: [false; LANES],
+            was_split: false,
         }
     }
 
@@ -112,8 +116,8 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         let _ = epoll::delete(epoll, self.queues.tun.fd());
         let outbound = &self.queues.outbound;
         let _ = outbound.with_paths_fd(|fd| epoll::delete(epoll, fd));
-        for socket in self.sockets.both() {
-            let _ = epoll::delete(epoll, socket.fd());
+        for it in self.sockets.all() {
+            let _ = epoll::delete(epoll, it.socket.fd());
         }
     }
 
@@ -139,15 +143,16 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             Descriptor::Paths => {
                 self.with_outbound(resources, now, Outbound::handle_path_events);
             }
-            Descriptor::V4 | Descriptor::V6 => {
+            Descriptor::Socket { .. } => {
                 self.ready |= flags.contains(EventFlags::OUT);
                 let is_inbound = flags.intersects(EventFlags::IN | EventFlags::ERR);
-                let socket = self.sockets.family(descriptor == Descriptor::V6);
-                if let Some(socket) = socket.filter(|_| is_inbound) {
+                let socket = self.sockets.of(descriptor).filter(|_| is_inbound);
+                if let Some(socket) = socket {
+                    let lane = socket.lane;
                     let worker = &mut resources.worker;
                     let polled = self.queues.poll_socket(worker, socket, flags, now, role)?;
                     if polled == Polled::Full {
-                        self.awaits[INBOUND] = true;
+                        self.awaits_lanes[lane % LANES] = true;
                         self.change_socket_events(&resources.epoll);
                     }
                     return Ok(Some(polled));
@@ -155,6 +160,42 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             }
         }
         Ok(None)
+    }
+
+    /// Whether the sockets are not split yet, and could be.
+    pub(crate) fn may_split(&self) -> bool {
+        !self.was_split
+    }
+
+    /// Splits the sockets into so many lanes, if the kernel has that.
+    pub(crate) fn split(&mut self, resources: &Resources<T, U>, lanes: usize, now: Time) {
+        self.was_split = true;
+        self.set_handed_over(resources, false);
+        // The sockets of lanes are the first on their port: those of slow peers come again.
+        self.with_outbound(resources, now, |outbound, _| outbound.clear_paths());
+        if self.queues.split(&self.sockets, lanes) {
+            for (socket, descriptor) in each(&self.sockets) {
+                let data = Token::Queue(self.number, descriptor).data();
+                // Fails for those that are there already.
+                let _ = epoll::add(
+                    &resources.epoll,
+                    socket.fd(),
+                    data,
+                    self.socket_events(descriptor),
+                );
+            }
+        }
+    }
+
+    /// Looks what is left in the first lane that further ones wait for.
+    fn poll_first_lane(&self, resources: &mut Resources<T, U>, now: Time) -> io::Result<()> {
+        for socket in self.sockets.all().filter(|it| it.lane == 0) {
+            let worker = &mut resources.worker;
+            let nothing = EventFlags::empty();
+            self.queues
+                .poll_socket(worker, socket, nothing, now, Role::Owner)?;
+        }
+        Ok(())
     }
 
     /// Works on all batches that wait for that: there is no other thread.
@@ -166,11 +207,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
     pub(crate) fn last_arrival(&self, descriptor: Descriptor) -> Option<Arrival> {
         match descriptor {
             Descriptor::Tun => self.queues.tun.last_arrival(),
-            Descriptor::Paths => None,
-            family => self
-                .sockets
-                .family(family == Descriptor::V6)?
-                .last_arrival(),
+            socket => self.sockets.of(socket)?.socket.last_arrival(),
         }
     }
 
@@ -192,6 +229,9 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
                 ..blocked
             });
         }
+        if self.queues.is_settling() {
+            self.poll_first_lane(resources, now)?;
+        }
         let polled = match std::mem::take(&mut self.ready) {
             true => self.send(resources, now, role)?,
             false => None,
@@ -205,6 +245,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
     /// When to look at them without an event.
     pub(crate) fn looks_in(&self) -> Option<Duration> {
         match self.blocked {
+            _ if self.queues.is_settling() => Some(SETTLE),
             Some(blocked) if !blocked.accepted => {
                 Some(STALL.saturating_sub(clock::now().since(blocked.since)))
             }
@@ -233,7 +274,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         let worker = &resources.worker;
         match self.queues.poll_tun(worker, &self.sockets, now, role) {
             Ok(polled) => {
-                self.awaits[OUTBOUND] = polled == Polled::Full;
+                self.awaits_tun = polled == Polled::Full;
                 self.set_blocked(&resources.epoll, now)?;
                 Ok(Some(polled))
             }
@@ -259,7 +300,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
                 },
             }
         });
-        let waits = self.blocked.is_some() || self.awaits[OUTBOUND];
+        let waits = self.blocked.is_some() || self.awaits_tun;
         if waits != self.tun_waits {
             self.tun_waits = waits;
             let data = Token::Queue(self.number, Descriptor::Tun).data();
@@ -308,8 +349,12 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
 
     fn socket_events(&self, descriptor: Descriptor) -> EventFlags {
         let mut events = EventFlags::empty();
-        events.set(EventFlags::IN, !self.handed_over && !self.awaits[INBOUND]);
-        let blocks = |blocked: Blocked| blocked.v6 == (descriptor == Descriptor::V6);
+        let Descriptor::Socket { lane, v6 } = descriptor else {
+            return events;
+        };
+        let awaits = self.awaits_lanes[usize::from(lane) % LANES];
+        events.set(EventFlags::IN, !self.handed_over && !awaits);
+        let blocks = |blocked: Blocked| lane == 0 && blocked.v6 == v6;
         events.set(EventFlags::OUT, self.blocked.is_some_and(blocks));
         events
     }
@@ -322,7 +367,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         if handle.is_paused() {
             self.set_handed_over(resources, false);
         }
-        if std::mem::take(&mut self.awaits[INBOUND]) {
+        if std::mem::take(&mut self.awaits_lanes) != [false; LANES] {
             self.change_socket_events(&resources.epoll);
         }
         if queues.helpers() == 0 {
@@ -333,10 +378,12 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         let replaced = !Arc::ptr_eq(&sockets, &self.sockets);
         if replaced {
             self.set_handed_over(resources, false);
-            for socket in self.sockets.both() {
-                epoll::delete(&resources.epoll, socket.fd())?;
+            for it in self.sockets.all() {
+                epoll::delete(&resources.epoll, it.socket.fd())?;
             }
+            queues.replaced(&sockets);
             self.sockets = sockets;
+            self.was_split = self.sockets.lanes() > 1;
             self.queues.outbound.clear_paths();
             for (socket, descriptor) in each(&self.sockets) {
                 let data = Token::Queue(self.number, descriptor).data();
@@ -358,7 +405,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
                 ShardCommand::ClearPaths => self.queues.outbound.clear_paths(),
             }
         }
-        self.awaits[OUTBOUND] = false;
+        self.awaits_tun = false;
         self.set_blocked(&resources.epoll, now)?;
         // The full socket was replaced, and there may be none of its family now.
         self.ready |= replaced && self.blocked.is_some();

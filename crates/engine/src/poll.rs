@@ -8,7 +8,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData};
 use rustix::process::{getpriority_process, setpriority_process};
 
-use crate::common::Sockets;
+use crate::common::{LaneSocket, Sockets};
 
 /// The nice value of a shard. The kernel forwards packets before any process runs; if the processes
 /// whose packets the tunnel carries ran as readily as it, they would fill its queues faster than it
@@ -31,10 +31,13 @@ pub(crate) enum Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Descriptor {
     Tun,
-    V4,
-    V6,
     /// The peers' own sockets.
     Paths,
+    /// A socket that receives.
+    Socket {
+        lane: u8,
+        v6: bool,
+    },
 }
 
 /// What a poll of a queue found.
@@ -71,22 +74,35 @@ impl Token {
     pub(crate) fn data(self) -> EventData {
         EventData::new_u64(match self {
             Self::Waker => Self::WAKER,
-            Self::Queue(number, descriptor) => u64::from(number) << 2 | descriptor as u64,
+            Self::Queue(number, descriptor) => u64::from(number) << 16 | descriptor.code(),
         })
     }
 
     pub(crate) fn of(event: &Event) -> Self {
         let data = event.data.u64();
-        let Ok(number) = u32::try_from(data >> 2) else {
+        let Ok(number) = u32::try_from(data >> 16) else {
             return Self::Waker;
         };
-        let descriptor = match data & 3 {
+        let [code, lane, ..] = data.to_le_bytes();
+        let descriptor = match code {
             0 => Descriptor::Tun,
-            1 => Descriptor::V4,
-            2 => Descriptor::V6,
-            _ => Descriptor::Paths,
+            1 => Descriptor::Paths,
+            family => Descriptor::Socket {
+                lane,
+                v6: family == 3,
+            },
         };
         Self::Queue(number, descriptor)
+    }
+}
+
+impl Descriptor {
+    fn code(self) -> u64 {
+        match self {
+            Self::Tun => 0,
+            Self::Paths => 1,
+            Self::Socket { lane, v6 } => u64::from(lane) << 8 | 2 | u64::from(v6),
+        }
     }
 }
 
@@ -142,8 +158,10 @@ pub(crate) fn wait(
 
 /// The sockets, each with what it is.
 pub(crate) fn each<U>(sockets: &Sockets<U>) -> impl Iterator<Item = (&U, Descriptor)> {
-    let v4 = sockets.v4.iter().map(|socket| (socket, Descriptor::V4));
-    v4.chain(sockets.v6.iter().map(|socket| (socket, Descriptor::V6)))
+    sockets.all().filter_map(|LaneSocket { lane, v6, socket }| {
+        let lane = u8::try_from(lane).ok()?;
+        Some((socket, Descriptor::Socket { lane, v6 }))
+    })
 }
 
 #[cfg(test)]
@@ -154,9 +172,14 @@ mod tests {
     fn every_token_is_itself_again_after_epoll() {
         let descriptors = [
             Descriptor::Tun,
-            Descriptor::V4,
-            Descriptor::V6,
             Descriptor::Paths,
+            Descriptor::Socket { lane: 0, v6: false },
+            Descriptor::Socket { lane: 0, v6: true },
+            Descriptor::Socket { lane: 7, v6: false },
+            Descriptor::Socket {
+                lane: u8::MAX,
+                v6: true,
+            },
         ];
         let queues = |number| descriptors.map(|descriptor| Token::Queue(number, descriptor));
         let tokens = [0, 1, u32::MAX].into_iter().flat_map(queues);

@@ -147,6 +147,11 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                         if !self.crew.polled(&queues.queues, polled, (now, role)) {
                             queues.do_jobs(&self.resources, now);
                         }
+                        if queues.may_split()
+                            && let Some(lanes) = self.crew.wanted_lanes(&queues.queues, polled)
+                        {
+                            queues.split(&self.resources, lanes, now);
+                        }
                     }
                     Err(error) => queues.common().fail(error),
                 }
@@ -286,8 +291,8 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             let Some(queues) = self.queues.get_mut(&number) else {
                 continue;
             };
-            let is_paused = queues.queues.handle().is_paused();
-            if queues.is_handed_over() || is_paused || self.handed_over.is_full() {
+            let waits = queues.queues.handle().is_paused() || queues.queues.is_settling();
+            if queues.is_handed_over() || waits || self.handed_over.is_full() {
                 continue;
             }
             queues.set_handed_over(&self.resources, true);

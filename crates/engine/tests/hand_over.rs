@@ -102,11 +102,7 @@ impl Hosts {
         let platform = platform.with_sockets(|socket| Shared(Arc::new(socket)));
         let kept = self.sockets.lock().expect("no panic").clone();
         let [v4, v6] = kept.try_into().ok().expect("one of each family");
-        let sockets = Sockets {
-            v4: Some(v4),
-            v6: Some(v6),
-            port: addr.port(),
-        };
+        let sockets = Sockets::new(Some(v4), Some(v6), addr.port());
         let engine = Engine::start(2).expect("an engine");
         let tun = Arc::clone(&self.tun);
         let taken = engine.take_over(tun, platform, Offloads::ALL, device, state, sockets);

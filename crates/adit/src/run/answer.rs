@@ -95,6 +95,7 @@ pub(super) fn status(
         policy: Some(policy.name().to_owned()),
         outbound: Some(batches(report.outbound)),
         inbound: Some(batches(report.inbound)),
+        lanes: report.lanes,
         sent_trains: Some(trains(report.sent_trains)),
         received_trains: Some(trains(report.received_trains)),
         waiting: Some(status::Waiting {

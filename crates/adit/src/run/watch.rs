@@ -380,6 +380,7 @@ mod tests {
             refused: Vec::new(),
             outbound: BatchCounters::default(),
             inbound: BatchCounters::default(),
+            lanes: Vec::new(),
             sent_trains: TrainCounters::default(),
             received_trains: TrainCounters::default(),
             waiting: WaitingCounters::default(),

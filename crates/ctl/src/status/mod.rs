@@ -176,6 +176,11 @@ documented! {
         /// Batches of data messages that threads took from the sockets.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub inbound: Option<Batches>,
+        /// Data messages by lane. An interface with several peers, whose shard has had help, has
+        /// further sockets on its port: each is a lane, and a peer is in one. Empty while there is
+        /// one lane.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub lanes: Vec<u64>,
         /// Trains that were given to the kernel: datagrams for one peer, in one send.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub sent_trains: Option<Trains>,

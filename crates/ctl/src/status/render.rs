@@ -199,6 +199,10 @@ impl Page {
             }
             self.line(what, &text)?;
         }
+        if !engine.lanes.is_empty() {
+            let lanes: Vec<String> = engine.lanes.iter().map(u64::to_string).collect();
+            self.line("inbound by lane", &lanes.join(", "))?;
+        }
         let waiting = engine.waiting.iter().flat_map(Waiting::named);
         let waiting = waiting.map(|(name, count)| (name.to_owned(), count));
         self.counters("waiting", &waiting.collect())

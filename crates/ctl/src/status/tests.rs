@@ -70,6 +70,7 @@ fn interface() -> Interface {
             helped: 1,
         }),
         inbound: Some(Batches::default()),
+        lanes: vec![3, 4],
         sent_trains: Some(Trains {
             counts: vec![1, 0, 2],
             datagrams: 9,
@@ -105,6 +106,7 @@ const TEXT: &str = "interface: wg0
   icmp errors: 4 port unreachable
   handshakes: 2 bad mac1
   outbound: 4 batches of 2.5 frames (1 by helpers), 3 trains of 3.0 datagrams
+  inbound by lane: 3, 4
   waiting: 5 sealed trains
 
 peer: BgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgY=

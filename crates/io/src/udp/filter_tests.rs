@@ -6,7 +6,7 @@ use adit_netlink::{LinkChange, Netlink};
 use adit_proto::wire::INITIATION_LEN;
 
 use super::*;
-use crate::udp::{Udp, bind_group};
+use crate::udp::{Udp, bind_pair};
 use crate::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 
 /// Sockets of both families in a namespace of their own, and a sender to each.
@@ -30,9 +30,8 @@ impl Hosts {
                 ..LinkChange::default()
             };
             netlink.set_link(1, &up).unwrap();
-            let (mut group, port) = bind_group(0, 0, Offloads::ALL, 1).unwrap();
-            let pair = group.pop().unwrap();
-            let to = [pair.v4.unwrap(), pair.v6.unwrap()];
+            let (v4, v6, port) = bind_pair(0, 0, Offloads::ALL).unwrap();
+            let to = [v4.unwrap(), v6.unwrap()];
             let sender = |any: &str, to: &str| {
                 let sender = StdSocket::bind(any).unwrap();
                 sender.connect((to, port)).unwrap();

@@ -1,7 +1,7 @@
 //! What the two processes of a hand-over tell each other. Everything but `Record`, which has keys,
 //! is JSON: fields may be added under the same format.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use adit_engine::{BatchCounters, InterfaceState, Policy, ThreadSettings, TrainCounters};
@@ -199,6 +199,10 @@ pub(super) struct State {
     /// The port of the sockets; 0 if there is none.
     pub(super) port: u16,
     pub(super) sockets: Vec<Socket>,
+    /// Those of further lanes, whose descriptors follow. A program that knows of none closes these,
+    /// and the kernel gives to the first what would arrive there.
+    #[serde(default)]
+    pub(super) further: Vec<Socket>,
 }
 
 /// Batches and trains so far.
@@ -248,29 +252,53 @@ pub(super) struct Socket {
     gso: bool,
     gro: bool,
     dropped: u32,
+    #[serde(default)]
+    group: u32,
 }
 
 impl Socket {
     pub(super) fn new(v6: bool, state: UdpState) -> Self {
-        let UdpState { gso, gro, dropped } = state;
+        let UdpState {
+            gso,
+            gro,
+            dropped,
+            group,
+        } = state;
         Self {
             v6,
             gso,
             gro,
             dropped,
+            group,
         }
     }
 
     pub(super) fn state(self) -> UdpState {
         let Self {
-            gso, gro, dropped, ..
+            gso,
+            gro,
+            dropped,
+            group,
+            ..
         } = self;
-        UdpState { gso, gro, dropped }
+        UdpState {
+            gso,
+            gro,
+            dropped,
+            group,
+        }
     }
 }
 
 impl State {
-    pub(super) fn new(state: InterfaceState, endpoints: HandedNames, sockets: Vec<Socket>) -> Self {
+    /// The sockets of the first lane come first.
+    pub(super) fn new(
+        state: InterfaceState,
+        endpoints: HandedNames,
+        mut sockets: Vec<Socket>,
+    ) -> Self {
+        let families: BTreeSet<bool> = sockets.iter().map(|socket| socket.v6).collect();
+        let first_lane = families.len();
         Self {
             load: Load::new(&state),
             endpoints,
@@ -289,6 +317,7 @@ impl State {
                 true => 0,
                 false => state.bound_port,
             },
+            further: sockets.split_off(first_lane),
             sockets,
         }
     }

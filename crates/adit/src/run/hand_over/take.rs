@@ -194,17 +194,10 @@ fn take_state(
     let device = import
         .finish(adit_proto::Time::default())
         .context(&failed)?;
-    let mut sockets = Sockets {
-        v4: None,
-        v6: None,
-        port: state.port,
-    };
-    for (known, fd) in state.sockets.iter().zip(fds) {
+    let mut sockets = Sockets::new(None, None, state.port);
+    for (known, fd) in state.sockets.iter().chain(&state.further).zip(fds) {
         let socket = Udp::take_over(fd, known.state()).context(&failed)?;
-        match known.v6 {
-            true => sockets.v6 = Some(socket),
-            false => sockets.v4 = Some(socket),
-        }
+        sockets.add(known.v6, socket);
     }
     let endpoints = std::mem::take(&mut state.endpoints);
     let tun = Arc::clone(&prepared.tun);
