@@ -433,7 +433,7 @@ impl UdpSocket for Udp {
         let sockets = self.join(more, offloads, group)?;
         if let Some(filter) = self.filter() {
             let table = (Arc::clone(&filter.table), Arc::clone(&filter.map));
-            sockets.iter().for_each(|it| it.set_filter(&table, filter.v6));
+            sockets.iter().for_each(|it| it.set_filter(&table));
         }
         self.group.store(group, Relaxed);
         Ok(sockets)

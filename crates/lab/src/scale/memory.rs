@@ -19,6 +19,7 @@ use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_offload::{GSO_TCPV4, NEEDS_CSUM, VNET_HDR_LEN, VnetHdr};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::wire::DataHeader;
 use adit_testbed::{interrupt, proc};
 
 use super::stages::{Clock, Clocked, StageCosts};
@@ -65,10 +66,13 @@ struct Ends {
     sent: AtomicU64,
     records: AtomicBool,
     recorded: Mutex<Vec<Train>>,
-    /// What is received while `replays`.
+    /// What is received while `replays`, by the lanes of peers modulo [`QUEUES`].
     replays: AtomicBool,
-    replayed: Mutex<VecDeque<Train>>,
+    replayed: [Mutex<VecDeque<Train>>; QUEUES],
 }
+
+/// As many as the lanes that a gateway has at most.
+const QUEUES: usize = 8;
 
 /// A message of data.
 struct Train {
@@ -104,22 +108,29 @@ impl TunQueue for Tun {
     }
 }
 
-struct Udp(MemUdp, Arc<Ends>);
+struct Udp {
+    device: MemUdp,
+    ends: Arc<Ends>,
+    /// Which one it is of all that share the port, and how many these are.
+    lane: usize,
+    lanes: Arc<AtomicUsize>,
+}
 
 impl UdpSocket for Udp {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
         let is_data = |train: &Transmit<'_>| train.bytes.first() == Some(&DATA);
-        if !self.1.counts.load(Ordering::Relaxed) || !trains.iter().all(is_data) {
-            return self.0.send(trains, report);
+        let ends = &self.ends;
+        if !ends.counts.load(Ordering::Relaxed) || !trains.iter().all(is_data) {
+            return self.device.send(trains, report);
         }
         let bytes: usize = trains.iter().map(|train| train.bytes.len()).sum();
-        self.1.sent.fetch_add(bytes as u64, Ordering::Relaxed);
-        if self.1.records.load(Ordering::Relaxed) {
+        ends.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        if ends.records.load(Ordering::Relaxed) {
             let copies = trains.iter().map(|train| Train {
                 stride: train.stride,
                 bytes: train.bytes.into(),
             });
-            lock(&self.1.recorded).extend(copies);
+            lock(&ends.recorded).extend(copies);
         }
         report.lost.clear();
         report.resume_at = 0;
@@ -127,29 +138,58 @@ impl UdpSocket for Udp {
     }
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
-        if !self.1.replays.load(Ordering::Relaxed) {
-            return self.0.recv(batch);
+        if !self.ends.replays.load(Ordering::Relaxed) {
+            return self.device.recv(batch);
         }
         batch.clear();
-        let mut left = lock(&self.1.replayed);
-        let mut bytes = 0;
-        while bytes < BATCH
-            && let Some(train) = left.pop_front()
-            && batch.push(address(1).into(), 0, train.stride, &train.bytes)
-        {
+        let own = self.ends.replayed.iter().skip(self.lane);
+        let own = own.step_by(self.lanes.load(Ordering::Relaxed));
+        let mut own: Vec<_> = own.map(lock).collect();
+        let (mut bytes, mut next) = (0, 0);
+        while bytes < BATCH && batch.len() < batch.slots() && !own.is_empty() {
+            // The peers send in turn.
+            next %= own.len();
+            let Some(train) = own[next].pop_front() else {
+                drop(own.swap_remove(next));
+                continue;
+            };
+            batch.push(address(1).into(), 0, train.stride, &train.bytes);
             bytes += train.bytes.len();
+            next += 1;
         }
         if bytes == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        if !left.is_empty() {
+        if own.iter().any(|left| !left.is_empty()) {
             batch.leave_more();
         }
         Ok(())
     }
 
+    fn split(&self, more: usize) -> io::Result<Vec<Self>> {
+        let devices = self.device.split(more)?;
+        self.lanes.store(1 + more, Ordering::Relaxed);
+        let further = (1_u8..).zip(devices).map(|(lane, device)| {
+            // It becomes readable, and stays so while it receives what is replayed.
+            let kick = Transmit {
+                to: self.device.local_addr().into(),
+                ecn: 0,
+                stride: 8,
+                bytes: &[DATA, 0, 0, 0, 0, 0, 0, lane],
+            };
+            self.device.send(&[kick], &mut SendReport::default());
+            Self {
+                device,
+                ends: Arc::clone(&self.ends),
+                lane: lane.into(),
+                lanes: Arc::clone(&self.lanes),
+            }
+        });
+        Ok(further.collect())
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd()
+        self.device.fd()
     }
 }
 
@@ -201,9 +241,15 @@ impl Side {
         let of_socket = (Arc::clone(&ends), Arc::clone(&clock));
         let platform = MemPlatform::new(network, address(host))?
             .with_tun(end.clone())
-            .with_sockets(move |socket| {
+            .with_sockets(move |device| {
                 let (ends, clock) = &of_socket;
-                Clocked(Udp(socket, Arc::clone(ends)), Arc::clone(clock))
+                let socket = Udp {
+                    device,
+                    ends: Arc::clone(ends),
+                    lane: 0,
+                    lanes: Arc::new(AtomicUsize::new(1)),
+                };
+                Clocked(socket, Arc::clone(clock))
             });
         let tun = Clocked(Tun(tun, Arc::clone(&ends)), Arc::clone(&clock));
         let interface = engine.add(tun, platform, Offloads::ALL)?;
@@ -338,17 +384,16 @@ impl Hosts {
             ends.records.store(false, Ordering::Relaxed);
             recorded.push(VecDeque::from(std::mem::take(&mut *lock(&ends.recorded))));
         }
-        let mut trains = VecDeque::new();
-        while recorded.iter().any(|left| !left.is_empty()) {
-            trains.extend(recorded.iter_mut().filter_map(VecDeque::pop_front));
-        }
         // 2. The gateway's socket becomes readable.
         let ends = &self.gateway.ends;
-        *lock(&ends.replayed) = trains;
-        let bytes: usize = lock(&ends.replayed)
-            .iter()
-            .map(|train| train.bytes.len())
-            .sum();
+        let mut bytes = 0;
+        while recorded.iter().any(|left| !left.is_empty()) {
+            for train in recorded.iter_mut().filter_map(VecDeque::pop_front) {
+                bytes += train.bytes.len();
+                let lane = usize::from(train.bytes[DataHeader::LANE_AT]);
+                lock(&ends.replayed[lane % QUEUES]).push_back(train);
+            }
+        }
         self.gateway.clock.set_on(self.clocked);
         let (before, begun) = (usage()?, Instant::now());
         ends.replays.store(true, Ordering::Relaxed);
@@ -361,7 +406,8 @@ impl Hosts {
         };
         kick.send(&[train], &mut SendReport::default());
         // 3. Less than this is left in batches when the last is taken.
-        wait_until("not all was received", || lock(&ends.replayed).is_empty())?;
+        let is_received = || ends.replayed.iter().all(|left| lock(left).is_empty());
+        wait_until("not all was received", is_received)?;
         let rate = rate(bytes as u64, begun, before);
         self.gateway.clock.set_on(false);
         ends.replays.store(false, Ordering::Relaxed);

@@ -389,6 +389,11 @@ impl<U: UdpSocket> UdpSocket for Clocked<U> {
         Ok(Self(self.0.send_socket()?, Arc::clone(&self.1)))
     }
 
+    fn split(&self, more: usize) -> io::Result<Vec<Self>> {
+        let further = self.0.split(more)?.into_iter();
+        Ok(further.map(|it| Self(it, Arc::clone(&self.1))).collect())
+    }
+
     fn set_send_buffer(&self, bytes: usize) {
         self.0.set_send_buffer(bytes);
     }
