@@ -157,7 +157,6 @@ pub(super) struct Filter {
     pub(super) table: Arc<Table>,
     /// Of the table, for programs of further sockets.
     pub(super) map: Arc<OwnedFd>,
-    pub(super) v6: bool,
     /// What [`Self::take`] has told, by place.
     told: [AtomicU64; NUMBERS],
 }
@@ -183,7 +182,6 @@ impl Filter {
             numbers,
             table,
             map: Arc::clone(map),
-            v6,
             told: Default::default(),
         })
     }
