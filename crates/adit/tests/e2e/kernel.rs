@@ -278,12 +278,17 @@ fn it_runs_on_debians_kernel_with_what_that_offers() {
             .guest
             .sh("pidof adit | tr ' ' '\\n' | sort -n | head -n 1");
         let of_process = format!("/proc/{}", oldest.trim());
-        // One for what comes from the TUN, one for each socket, one for the limit of the queue.
+        // One for what comes from the TUN, one for each socket and one that they share, one for the
+        // limit of the queue.
         let maps = world
             .guest
             .sh(&format!("grep -c bpf-map {of_process}/maps || true"));
-        let programs = 3 + u8::from(since((6, 6)));
-        assert_eq!(maps.trim(), programs.to_string(), "BPF programs that run");
+        let maps_of_programs = 4 + u8::from(since((6, 6)));
+        assert_eq!(
+            maps.trim(),
+            maps_of_programs.to_string(),
+            "what BPF programs share"
+        );
         memory_is_locked(&world.guest, &of_process, &report);
     }
 }
