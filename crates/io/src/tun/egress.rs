@@ -35,9 +35,10 @@ const LONG: u16 = 4096;
 /// Packets that are read from a queue before what was let through before them is taken for read,
 /// too, or lost. No fewer than the queue has room for.
 const AGE: u32 = 512;
-/// For so long and so often it is observed how many packets an empty queue lost.
+/// For so long and so often it is observed how many packets an empty queue lost. Each time a packet
+/// may be on its way into the queue: taken for lost, it is overtaken by the next one of its flow.
 const OBSERVED: Duration = Duration::from_millis(100);
-const OBSERVATIONS: u32 = 8;
+const OBSERVATIONS: u32 = 32;
 /// When so many later ones were read from its queue, a packet was processed, or lost. Far more than
 /// the queue has room for.
 const SETTLED: u32 = 16_384;
