@@ -174,7 +174,7 @@ fn with_cookies(hosts: &Hosts, rate: Rate) -> Result<Vec<Message>, Failure> {
 
 /// The peer that attacks, with a session.
 fn insider(hosts: &Hosts) -> Result<Client, Failure> {
-    let mut client = hosts.outsider(&hosts.insider, Ipv4Addr::new(10, 80, 0, 2))?;
+    let mut client = hosts.insider()?;
     client.connect();
     let begun = Instant::now();
     while client.session().is_none() {

@@ -28,6 +28,9 @@ pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 76, 2, 1);
 const CLIENT_INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 /// The inner address of the peer that attacks.
 pub(super) const INSIDER: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 1);
+/// And its outer one.
+const INSIDER_OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 80, 0, 2);
+const PORT: u16 = 51_820;
 /// Honest peers that connect while the server is attacked.
 pub(super) const HONEST: u8 = 20;
 
@@ -40,12 +43,17 @@ pub(super) struct Hosts {
     pub(super) outside: Host,
     pub(super) public: adit_proto::config::PublicKey,
     honest: Vec<Keys>,
-    pub(super) insider: Keys,
+    insider: Keys,
 }
 
 /// The port of the server, or one where nobody listens.
 pub(super) fn target(open: bool) -> SocketAddr {
-    (SERVER, if open { 51_820 } else { 9 }).into()
+    (SERVER, if open { PORT } else { 9 }).into()
+}
+
+/// The outer address of an honest peer.
+const fn honest_outside(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 81, 0, n)
 }
 
 fn host() -> Result<Host, Failure> {
@@ -74,13 +82,16 @@ impl Hosts {
 
         let server_daemon = daemon::start(&server, entry, INTERFACE)?;
         let client_daemon = daemon::start(&client, entry, INTERFACE)?;
-        let mut set = format!(
-            "set {INTERFACE} private-key /run/key listen-port 51820 peer {} allowed-ips \
-             {CLIENT_INSIDE}/32 peer {} allowed-ips {INSIDER}/32",
-            client_keys.public, insider.public
-        );
-        for (n, keys) in honest.iter().enumerate() {
-            set += &format!(" peer {} allowed-ips 10.77.1.{}/32", keys.public, n + 1);
+        // Not every implementation learns endpoints from handshakes.
+        let mut set = format!("set {INTERFACE} private-key /run/key listen-port {PORT}");
+        let mut peer = |keys: &Keys, outside: Ipv4Addr, inside: IpAddr| {
+            let (key, endpoint) = (keys.public, SocketAddr::from((outside, PORT)));
+            set += &format!(" peer {key} endpoint {endpoint} allowed-ips {inside}/32");
+        };
+        peer(&client_keys, Ipv4Addr::new(10, 76, 1, 2), CLIENT_INSIDE);
+        peer(&insider, INSIDER_OUTSIDE, INSIDER.into());
+        for (n, keys) in (1..).zip(&honest) {
+            peer(keys, honest_outside(n), Ipv4Addr::new(10, 77, 1, n).into());
         }
         let private = server_keys.private();
         server.run(move || std::fs::write("/run/key", private))?;
@@ -110,7 +121,7 @@ impl Hosts {
     /// A client of the server at an address of the host outside.
     pub(super) fn outsider(&self, keys: &Keys, from: Ipv4Addr) -> Result<Client, Failure> {
         let (keys, public) = (keys.clone(), self.public);
-        let from = SocketAddr::from((from, 51_820));
+        let from = SocketAddr::from((from, PORT));
         self.outside
             .run(move || Client::new(&keys, from, public, target(true)))
     }
@@ -119,8 +130,13 @@ impl Hosts {
     pub(super) fn honest(&self) -> Result<Vec<Client>, Failure> {
         let peers = (1..).zip(&self.honest);
         peers
-            .map(|(n, keys)| self.outsider(keys, Ipv4Addr::new(10, 81, 0, n)))
+            .map(|(n, keys)| self.outsider(keys, honest_outside(n)))
             .collect()
+    }
+
+    /// The peer that attacks.
+    pub(super) fn insider(&self) -> Result<Client, Failure> {
+        self.outsider(&self.insider, INSIDER_OUTSIDE)
     }
 
     /// TCP from the client to the server, in Gb/s.
