@@ -95,7 +95,7 @@ impl InboundBatch {
         self.packets.clear();
         self.accepted.clear();
         if socket.recv(&mut self.received).is_err() {
-            shares.poll_ended(context.now, true);
+            shares.poll_ended(context.now, true, false);
             return false;
         }
         let lost = self.received.lost();
@@ -103,7 +103,7 @@ impl InboundBatch {
         context.common.count_filtered(socket, context.now);
         self.classify(context, shares);
         context.common.answer_handshakes(context.now);
-        shares.poll_ended(context.now, !self.received.is_full());
+        shares.poll_ended(context.now, !self.received.is_full(), lost > 0);
         true
     }
 

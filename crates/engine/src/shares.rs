@@ -4,6 +4,10 @@
 //! that sends most decides what the others get. Datagrams of peers that exceed an equal share are
 //! then dropped before they are opened: few at first, which is enough for TCP, and more the longer
 //! the queue stands.
+//!
+//! When the socket has no more room, the kernel drops datagrams of all peers, and what waits, waits
+//! behind a full socket. From then on as much is dropped of those that send most as keeps the queue
+//! short, also where there is only one of them beside peers that send little.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,6 +24,11 @@ const FAIR_EIGHTHS: u64 = 9;
 /// each interval, and so many parts at most.
 const STEP: u64 = 64;
 const MAX_STEPS: u64 = 16;
+/// The same in a flood: to drop a datagram costs less than half of what it costs to process it, so
+/// that with more there would be little time left to process any.
+const MAX_FLOOD_STEPS: u64 = 48;
+/// A flood is over when for so long the socket had room, and nothing was dropped.
+const FLOOD: Duration = Duration::from_secs(2);
 /// Peers that are told apart. With more, none can have much more than an equal share for long.
 const MAX_PEERS: usize = 4096;
 
@@ -38,6 +47,9 @@ pub(crate) struct Shares {
     share: Option<u64>,
     /// How many parts of what arrives are to be dropped.
     steps: u64,
+    /// In a flood: until when, and that the queue was empty in this interval.
+    flood_until: Option<Time>,
+    emptied: bool,
 }
 
 /// Bytes of a peer.
@@ -71,8 +83,23 @@ impl Shares {
         is_admitted
     }
 
-    /// A poll is over. It left nothing in the socket, or perhaps something.
-    pub(crate) fn poll_ended(&mut self, now: Time, emptied: bool) {
+    /// A poll is over. It left nothing in the socket, or perhaps something. The socket has lost
+    /// datagrams, or not.
+    pub(crate) fn poll_ended(&mut self, now: Time, emptied: bool, lost: bool) {
+        if lost {
+            self.flood_until = Some(now + FLOOD);
+        }
+        match self.flood_until {
+            Some(until) if now < until => self.poll_of_flood_ended(now, emptied),
+            _ => {
+                self.flood_until = None;
+                self.steps = self.steps.min(MAX_STEPS);
+                self.usual_poll_ended(now, emptied);
+            }
+        }
+    }
+
+    fn usual_poll_ended(&mut self, now: Time, emptied: bool) {
         if emptied {
             if std::mem::take(&mut self.stands) {
                 self.peers.clear();
@@ -91,6 +118,26 @@ impl Shares {
                 Some(_) => (self.steps + 1).min(MAX_STEPS),
                 None => self.steps / 2,
             };
+            self.begin(now);
+        }
+    }
+
+    /// A flood would fill the socket again if nothing were dropped from one time that it is empty
+    /// to the next. So shares hold on, and get a little larger or smaller.
+    fn poll_of_flood_ended(&mut self, now: Time, emptied: bool) {
+        self.emptied |= emptied;
+        if !std::mem::replace(&mut self.stands, true) {
+            self.begin(now);
+        } else if now.since(self.begun) >= INTERVAL {
+            if self.dropped > 0 {
+                self.flood_until = Some(now + FLOOD);
+            }
+            self.steps = match std::mem::take(&mut self.emptied) {
+                true => self.steps.saturating_sub(1),
+                false => (self.steps + 2).min(MAX_FLOOD_STEPS),
+            };
+            let share = self.fair_share();
+            self.share = share.filter(|_| self.steps > 0);
             self.begin(now);
         }
     }
@@ -118,6 +165,11 @@ impl Shares {
             .filter(bulk)
             .map(|arrived| arrived.lately)
             .sum();
+        // In a flood, those that send little count as well: what they send was lost until now.
+        let count = match self.flood_until {
+            Some(_) => self.peers.len() as u64,
+            None => count,
+        };
         let mut arrived: Vec<u64> = self.peers.values().map(|arrived| arrived.now).collect();
         let mut exceeds = false;
         for arrived in self.peers.values_mut() {

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use super::*;
 
 /// Messages of each peer that are processed in 100 intervals at the end of 1,000, when peers send so
@@ -8,7 +10,7 @@ fn processed(shares: &mut Shares, wants: &[(u32, usize)], emptied: bool) -> Vec<
     let total: usize = wants.iter().map(|(_, messages)| messages).sum();
     for interval in 0..1000 {
         let now = Time::default() + INTERVAL * interval;
-        shares.poll_ended(now, emptied);
+        shares.poll_ended(now, emptied, false);
         let mut time = 5000;
         for message in 0..total {
             // The socket mixes them.
@@ -73,14 +75,14 @@ fn nothing_is_dropped_while_the_queue_empties() {
 #[test]
 fn a_queue_that_stands_costs_the_largest_share_little_at_first() {
     let mut shares = Shares::default();
-    shares.poll_ended(Time::default(), false);
+    shares.poll_ended(Time::default(), false, false);
     for _ in 0..700 {
         assert!(shares.admit(1, 1000));
     }
     for _ in 0..300 {
         assert!(shares.admit(2, 1000));
     }
-    shares.poll_ended(Time::default() + INTERVAL, false);
+    shares.poll_ended(Time::default() + INTERVAL, false, false);
     let admitted = (0..700).filter(|_| shares.admit(1, 1000)).count();
     assert!((660..700).contains(&admitted), "{admitted}");
     assert!((0..300).all(|_| shares.admit(2, 1000)));
@@ -89,9 +91,102 @@ fn a_queue_that_stands_costs_the_largest_share_little_at_first() {
 #[test]
 fn what_is_kept_of_peers_is_bounded() {
     let mut shares = Shares::default();
-    shares.poll_ended(Time::default(), false);
+    shares.poll_ended(Time::default(), false, false);
     for peer in 0..100_000 {
         assert!(shares.admit(peer, 1000));
     }
     assert_eq!(shares.peers.len(), MAX_PEERS);
+}
+
+/// What a peer's messages met in the last fifth of some seconds.
+#[derive(Clone, Debug, Default)]
+struct Met {
+    processed: usize,
+    /// Because the socket had no room.
+    lost: usize,
+    dropped: usize,
+    /// The longest time in the socket, in milliseconds.
+    waited: usize,
+}
+
+/// Peers send so many messages a millisecond to a socket with room for 6,000, in these seconds. In a
+/// millisecond a thread processes 125, or drops two and a half times as many.
+fn flood(shares: &mut Shares, wants: &[(u32, usize)], seconds: Range<usize>) -> Vec<Met> {
+    let mut met = vec![Met::default(); wants.len()];
+    let mut queue = std::collections::VecDeque::new();
+    let mut lost = false;
+    let last_fifth = seconds.end * 1000 - seconds.len() * 200;
+    for now in seconds.start * 1000..seconds.end * 1000 {
+        let counts = now >= last_fifth;
+        let most = wants.iter().map(|(_, wants)| *wants).max().unwrap_or(0);
+        for n in 0..most {
+            // The socket mixes them.
+            for (at, (peer, wants)) in wants.iter().enumerate() {
+                if n * wants / most == (n + 1) * wants / most {
+                    continue;
+                }
+                if queue.len() < 6000 {
+                    queue.push_back((at, *peer, now));
+                } else {
+                    lost = true;
+                    met[at].lost += usize::from(counts);
+                }
+            }
+        }
+        // A poll takes 64 messages at most.
+        let mut time = 625;
+        while time >= 5 {
+            let polled = queue.len().min(64);
+            for (at, peer, arrived) in queue.drain(..polled) {
+                let is_admitted = shares.admit(peer, 1000);
+                time -= if is_admitted { 5 } else { 2 };
+                if counts {
+                    let met = &mut met[at];
+                    met.processed += usize::from(is_admitted);
+                    met.dropped += usize::from(!is_admitted);
+                    met.waited = met.waited.max(now - arrived);
+                }
+            }
+            let time = Time::default() + Duration::from_millis(now as u64);
+            shares.poll_ended(time, polled < 64, std::mem::take(&mut lost));
+            if polled < 64 {
+                break;
+            }
+        }
+    }
+    met
+}
+
+#[test]
+fn a_peer_that_floods_neither_delays_others_nor_costs_them_packets() {
+    let met = flood(&mut Shares::default(), &[(1, 190), (2, 1)], 0..10);
+    let [flooder, other] = &met[..] else {
+        panic!("{met:?}");
+    };
+    assert_eq!((other.lost, other.dropped), (0, 0), "{met:?}");
+    assert!(other.waited <= 10, "{met:?}");
+    // Half of the time would go to dropping if all were dropped that is too much.
+    assert!(flooder.processed > 2000 * 125 / 3, "{met:?}");
+}
+
+#[test]
+fn peers_that_send_much_share_equally_beside_a_flood() {
+    let met = flood(&mut Shares::default(), &[(1, 130), (2, 60), (3, 1)], 0..10);
+    assert!(met.iter().all(|met| met.lost == 0), "{met:?}");
+    assert_eq!(met[2].dropped, 0, "{met:?}");
+    assert!(met[0].processed < met[1].processed * 13 / 10, "{met:?}");
+}
+
+#[test]
+fn a_flood_alone_loses_nothing_to_a_peer_that_is_silent() {
+    let met = flood(&mut Shares::default(), &[(1, 250)], 0..5);
+    assert_eq!(met[0].dropped, 0, "{met:?}");
+}
+
+#[test]
+fn nothing_is_dropped_soon_after_a_flood() {
+    let mut shares = Shares::default();
+    flood(&mut shares, &[(1, 190), (2, 1)], 0..5);
+    let met = flood(&mut shares, &[(1, 100), (2, 1)], 5..10);
+    assert_eq!(met[0].dropped, 0, "{met:?}");
 }
