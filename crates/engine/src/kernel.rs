@@ -10,8 +10,8 @@ use std::sync::Arc;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_io::{Offloads, TunQueue};
+use adit_netlink::Netlink;
 use adit_netlink::netns::Netns;
-use adit_netlink::{LinkChange, Netlink};
 use adit_offload::VNET_HDR_LEN;
 use adit_offload::lab::{self, Idea};
 use adit_proto::Endpoint;
@@ -84,13 +84,13 @@ pub struct Kernel {
     lost: TunDrops,
 }
 
-/// Watches and changes the device, in its namespace.
+/// Watches the device, in its namespace.
 struct Namespace {
     /// Changes of the device.
     link: Subscription,
     /// The device's index here.
     index: u32,
-    netlink: Arc<Netlink>,
+    netlink: Netlink,
     /// Nothing is left to be done about what the device drops.
     noqueue: bool,
 }
@@ -166,11 +166,13 @@ impl Kernel {
 
     fn open(&self, netns: Netns, index: u32) -> io::Result<Namespace> {
         let (watches, changes) = (self.watches.clone(), Arc::clone(&self.changes));
+        let (tun, topic) = (Arc::clone(&self.tun), Topic::Link(index));
         adit_sandbox::run(move || {
+            let open = || tun.monitor(&netns);
             Ok(Namespace {
-                link: watches.subscribe(&netns, Topic::Link(index), &changes)?,
+                link: watches.subscribe_with(&netns, topic, &changes, open)?,
                 index,
-                netlink: Arc::new(Netlink::open_in(&netns)?),
+                netlink: tun.netlink(&netns)?,
                 noqueue: false,
             })
         })
@@ -186,9 +188,9 @@ impl Kernel {
     /// 8.0 instead of 3.7 Gb/s, trains of 47 datagrams: 10.2 instead of 5.5; plain TCP is as fast,
     /// for up to 2 % more CPU).
     fn size_frames(&self) {
-        let Some(namespace) = &self.namespace else {
+        if self.namespace.is_none() {
             return;
-        };
+        }
         let mtu = self.last.mtu;
         let segments = train::packets_per_train(mtu);
         // 52 bytes of IPv4 and TCP headers with timestamps: the usual segment.
@@ -198,12 +200,8 @@ impl Kernel {
             }
             _ => 65_536,
         };
-        let change = LinkChange {
-            gso_max_size: Some(size),
-            ..LinkChange::default()
-        };
-        let (netlink, index) = (Arc::clone(&namespace.netlink), namespace.index);
-        if let Err(e) = adit_sandbox::run(move || netlink.set_link(index, &change)) {
+        let tun = Arc::clone(&self.tun);
+        if let Err(e) = adit_sandbox::run(move || tun.set_frame_size(size)) {
             (self.settings.log)(&format!("GSO packets keep their size: {e}"));
         }
     }
@@ -330,12 +328,15 @@ impl Platform for Kernel {
         else {
             return;
         };
-        let (netlink, index) = (Arc::clone(&namespace.netlink), namespace.index);
-        let done = adit_sandbox::run(move || {
-            // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
-            let full = netlink.link_by_index(index)?.tx_dropped > 0;
-            Ok::<_, io::Error>(full && netlink.set_noqueue(index).map(|_| true)?)
-        });
+        // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
+        let link = namespace.netlink.link_by_index(namespace.index);
+        let done = match link.map(|link| link.tx_dropped > 0) {
+            Ok(true) => {
+                let tun = Arc::clone(&self.tun);
+                adit_sandbox::run(move || tun.set_noqueue()).map(|_| true)
+            }
+            full => full.map_err(io::Error::from),
+        };
         namespace.noqueue = done.unwrap_or_else(|e| {
             (self.settings.log)(&format!("what a full interface drops is lost: {e}"));
             true

@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use adit_netlink::LinkChange;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};

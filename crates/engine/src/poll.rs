@@ -4,16 +4,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use adit_io::helper::prioritize;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData};
 use rustix::process::{getpriority_process, setpriority_process};
+use rustix::thread::gettid;
 
 use crate::common::{LaneSocket, Sockets};
-
-/// The nice value of a shard. The kernel forwards packets before any process runs; if the processes
-/// whose packets the tunnel carries ran as readily as it, they would fill its queues faster than it
-/// empties them.
-const PRIORITY: i32 = -10;
 
 /// Events that are taken at once: as many queues have their turn before any has its next one.
 pub(crate) const MAX_EVENTS: usize = 16;
@@ -109,21 +106,21 @@ impl Descriptor {
 /// Raises the priority of the calling thread; false without the right to it: then the thread runs
 /// as everyone else does.
 pub(crate) fn give_priority() -> bool {
-    setpriority_process(None, PRIORITY).is_ok()
+    prioritize(gettid()).is_ok()
 }
 
 /// Runs `work` with this priority: packets wait for it.
 pub(crate) fn with_priority<R>(work: impl FnOnce() -> R) -> R {
-    let me = Some(rustix::thread::gettid());
+    let me = gettid();
     let before = adit_sandbox::run(move || {
-        let before = getpriority_process(me);
-        let _ = setpriority_process(me, PRIORITY);
+        let before = getpriority_process(Some(me));
+        let _ = prioritize(me);
         before
     });
     let result = work();
     if let Ok(before) = before {
         adit_sandbox::post(move || {
-            let _ = setpriority_process(me, before);
+            let _ = setpriority_process(Some(me), before);
         });
     }
     result

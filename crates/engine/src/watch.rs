@@ -36,16 +36,27 @@ impl Watches {
         topic: Topic,
         changes: &Arc<Changes>,
     ) -> io::Result<Subscription> {
+        self.subscribe_with(netns, topic, changes, || Monitor::open_in(netns))
+    }
+
+    /// The same, where this process may not enter `netns`: `open` brings its monitor.
+    pub(crate) fn subscribe_with(
+        &self,
+        netns: &Netns,
+        topic: Topic,
+        changes: &Arc<Changes>,
+        open: impl FnOnce() -> io::Result<Monitor>,
+    ) -> io::Result<Subscription> {
         let id = netns.id()?;
         let known = &mut lock(&self.0).namespaces;
         known.retain(|_, watch| watch.strong_count() > 0);
-        let watch = find_or_make(known.entry(id).or_default(), || Monitor::open_in(netns))?;
+        let watch = find_or_make(known.entry(id).or_default(), open)?;
         Ok(watch.subscribe(topic, changes))
     }
 
     /// Adds clones of this machine to `changes`, as long as the result lives.
     pub(crate) fn subscribe_to_clones(&self, changes: &Arc<Changes>) -> io::Result<Subscription> {
-        let watch = find_or_make(&mut lock(&self.0).clones, CloneMonitor::open)?;
+        let watch = find_or_make(&mut lock(&self.0).clones, adit_io::helper::clones)?;
         Ok(watch.subscribe(Topic::Clones, changes))
     }
 }

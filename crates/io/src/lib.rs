@@ -9,6 +9,7 @@ mod batch;
 mod frames;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod helper;
 mod offloads;
 mod sys;
 pub mod testing;
@@ -27,7 +28,7 @@ use rustix::io::Errno;
 pub use batch::{Received, RecvBatch};
 pub use frames::{BatchFrame, FrameBatch};
 pub use offloads::{Offloads, UnknownOffload};
-pub use sys::os::{close_inherited, duplicate, set_mark};
+pub use sys::os::{close_inherited, duplicate};
 use udp::UdpState;
 pub use udp::{IcmpError, IcmpKind};
 

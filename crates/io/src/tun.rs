@@ -4,7 +4,7 @@
 //! any moment. The descriptor stays attached to it whatever happens, so everything about it is
 //! asked for through the descriptor, in the namespace where the device is then.
 
-mod egress;
+pub(crate) mod egress;
 mod fair_queues;
 mod handed_over;
 
@@ -16,12 +16,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::helper::{self, Change, Kind, Queues};
 use crate::sys::bpf::LastArrival;
 use crate::sys::os::{self, IfReq};
 use crate::{Arrival, FrameBatch, Offloads, TunQueue};
 use adit_netlink::netns::Netns;
+use adit_netlink::{Monitor, Netlink};
 use adit_offload::{
     GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VNET_HDR_LEN, VnetHdr,
 };
@@ -45,7 +46,7 @@ const IFF_TUN_EXCL: libc::c_int = 0x8000;
 
 /// Bytes of GSO packets that may wait to be read, as long as they are long: 3 ms at 11 Gb/s. In the
 /// 500 packets that the kernel allows there may be 30 MB.
-const QUEUE_BYTES: u64 = 4 << 20;
+const QUEUE_BYTES: u32 = 4 << 20;
 
 /// One queue of a TUN device, or all queues of one that [`Tun::open_fair`] opened.
 pub struct Tun {
@@ -82,8 +83,11 @@ impl Tun {
                 Some(first) => first.name()?,
                 None => name.to_owned(),
             };
-            let flags = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
-            let fd = attach(&name, flags).map_err(|error| explain_attach(error, &name))?;
+            let which = match queues {
+                2.. => Queues::Several,
+                _ => Queues::One,
+            };
+            let fd = helper::open(&name, which).map_err(|error| explain_attach(error, &name))?;
             tuns.push(Self::from_fd(fd, offloads)?);
         }
         Ok(tuns)
@@ -100,7 +104,7 @@ impl Tun {
     ///
     /// Those of [`Self::open`], and those of epoll_create(2).
     pub fn open_fair(name: &str, offloads: Offloads) -> io::Result<Self> {
-        match attach(name, libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL) {
+        match helper::open(name, Queues::First) {
             Ok(fd) => {
                 let fair = FairQueues::new(&fd)?;
                 let mut tun = Self::from_fd(fd, offloads)?;
@@ -111,14 +115,16 @@ impl Tun {
             }
             // It exists.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
-                let fd = attach(name, 0).map_err(|error| match Errno::from_io_error(&error) {
-                    Some(Errno::INVAL) => {
-                        let what =
-                            "is in use by another process, or is no TUN device with one queue";
-                        context(error, format!("{name} {what}"))
-                    }
-                    _ => explain_attach(error, name),
-                })?;
+                let fd = helper::open(name, Queues::One).map_err(
+                    |error| match Errno::from_io_error(&error) {
+                        Some(Errno::INVAL) => {
+                            let what =
+                                "is in use by another process, or is no TUN device with one queue";
+                            context(error, format!("{name} {what}"))
+                        }
+                        _ => explain_attach(error, name),
+                    },
+                )?;
                 Self::from_fd(fd, offloads)
             }
             Err(error) => Err(explain_attach(error, name)),
@@ -134,10 +140,9 @@ impl Tun {
     ///
     /// `InvalidInput` if the descriptor is no such queue, and those of its ioctls.
     pub fn from_fd(fd: OwnedFd, offloads: Offloads) -> io::Result<Self> {
-        let mut request = IfReq::new("")?;
-        os::ioctl_ifreq(fd.as_fd(), libc::TUNGETIFF, &mut request)
+        let device = attached(fd.as_fd())
             .map_err(|error| context(error, "the descriptor is no TUN device"))?;
-        let flags = i32::from(request.flags());
+        let flags = i32::from(device.flags());
         let needed = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         if flags & needed != needed {
             let message = "the descriptor is no TUN device with IFF_NO_PI and IFF_VNET_HDR";
@@ -171,7 +176,8 @@ impl Tun {
     /// process that had it say so learns no more.
     pub fn follow_arrivals(&self) {
         if !self.has_other_queues
-            && let Ok(last) = LastArrival::of_tun(self.fd.as_fd())
+            && let Ok(map) = helper::arrivals(self.fd.as_fd())
+            && let Ok(last) = LastArrival::of(&map)
         {
             let _ = self.last_arrival.set(last);
         }
@@ -227,9 +233,7 @@ impl Tun {
     ///
     /// The device was deleted (EBADFD).
     pub fn name(&self) -> io::Result<String> {
-        let mut request = IfReq::new("")?;
-        os::ioctl_ifreq(self.fd.as_fd(), libc::TUNGETIFF, &mut request)?;
-        Ok(request.name())
+        Ok(attached(self.fd.as_fd())?.name())
     }
 
     /// The device's index in its present network namespace.
@@ -278,7 +282,62 @@ impl Tun {
     ///
     /// The device was deleted, or the kernel does not tell (before Linux 5.2).
     pub fn netns(&self) -> io::Result<Netns> {
-        os::tun_netns(self.fd.as_fd()).map(Netns::from)
+        helper::namespace(self.fd.as_fd())
+    }
+
+    /// Watches the namespace of the device, which is `netns`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Monitor::open`], and of entering the namespace.
+    pub fn monitor(&self, netns: &Netns) -> io::Result<Monitor> {
+        helper::socket(self.fd.as_fd(), netns, Kind::Monitor).map(Monitor::from)
+    }
+
+    /// Asks in the namespace of the device, which is `netns`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Netlink::open`], and of entering the namespace.
+    pub fn netlink(&self, netns: &Netns) -> io::Result<Netlink> {
+        helper::socket(self.fd.as_fd(), netns, Kind::Netlink).map(Netlink::from)
+    }
+
+    /// Limits the GSO packets that the kernel hands over, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, and those of entering the device's namespace.
+    pub fn set_frame_size(&self, bytes: u32) -> io::Result<()> {
+        helper::change(self.fd.as_fd(), Change::FrameSize(bytes)).map(drop)
+    }
+
+    /// Sets the device's MTU.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, and those of entering the device's namespace.
+    pub fn set_mtu(&self, mtu: u32) -> io::Result<()> {
+        helper::change(self.fd.as_fd(), Change::Mtu(mtu)).map(drop)
+    }
+
+    /// Has the device send nothing of its own accord: it gets no link-local address of IPv6.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, as where there is no IPv6, and those of entering the device's namespace.
+    pub fn set_quiet(&self) -> io::Result<()> {
+        helper::change(self.fd.as_fd(), Change::Quiet).map(drop)
+    }
+
+    /// Gives the device the qdisc `noqueue`, unless its qdisc was chosen by hand: true if it was
+    /// still the default. [`Netlink::set_noqueue`] says what that does.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, and those of entering the device's namespace.
+    pub fn set_noqueue(&self) -> io::Result<bool> {
+        helper::change(self.fd.as_fd(), Change::NoQueue)
     }
 
     /// Asks the device's namespace about it. Tried again when it was renamed or moved between two
@@ -301,15 +360,9 @@ impl Tun {
 
     /// A socket in the namespace of the device.
     fn control_socket(&self) -> io::Result<Arc<OwnedFd>> {
-        let open = || {
-            let flags = SocketFlags::CLOEXEC;
-            let socket =
-                rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
-            socket.map(Arc::new).map_err(io::Error::from)
-        };
         // Without the right to ask (or on a kernel that cannot say), it is here as far as we know.
         let Ok(netns) = self.netns() else {
-            return open();
+            return Kind::Control.open().map(Arc::new);
         };
         let mut known = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((there, socket)) = &*known
@@ -318,7 +371,7 @@ impl Tun {
             return Ok(Arc::clone(socket));
         }
         *known = None;
-        let socket = netns.run(open)??;
+        let socket = helper::socket(self.fd.as_fd(), &netns, Kind::Control).map(Arc::new)?;
         *known = Some((netns, Arc::clone(&socket)));
         Ok(socket)
     }
@@ -341,18 +394,16 @@ impl Tun {
     }
 
     /// Attaches a limit to the device, where it is.
-    fn limited(&self, least: u64) -> io::Result<Egress> {
-        let attach = || Egress::attach(self.ifindex()?, least, self.fair.is_some());
-        self.netns()?.run(attach)?
+    fn limited(&self, least: u32) -> io::Result<Egress> {
+        let several = self.fair.is_some();
+        let program = helper::limit(self.fd.as_fd(), least, several)?;
+        Egress::take_over(program, least.into(), several)
     }
 
     /// Opens the further queues; returns for how many packets each has room.
     fn open_others(&self, fair: &FairQueues) -> io::Result<u64> {
-        // Without it the kernel moves flows from one queue to another.
-        egress::obey(self.fd.as_fd())?;
         if !fair.are_open() {
-            let open = || fair.open(|| attach(&self.name()?, libc::IFF_MULTI_QUEUE));
-            self.netns()?.run(open)??;
+            fair.open(|| helper::queue(self.fd.as_fd()))?;
         }
         let room = self.query(libc::SIOCGIFTXQLEN as _)?.int();
         u64::try_from(room).map_err(|_| io::ErrorKind::InvalidData.into())
@@ -525,14 +576,28 @@ fn probe_tunnel() -> Vec<u8> {
     [&vnet.write()[..], &[0x45], &[0; 97]].concat()
 }
 
-/// Attaches a new descriptor to the device of that name in the calling thread's network namespace,
-/// with these flags besides the usual ones; creates the device if need be.
-fn attach(name: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
+/// The device that a descriptor is attached to: name and flags.
+pub(crate) fn attached(tun: BorrowedFd<'_>) -> io::Result<IfReq> {
+    let mut request = IfReq::new("")?;
+    os::ioctl_ifreq(tun, libc::TUNGETIFF, &mut request)?;
+    Ok(request)
+}
+
+/// Attaches a new descriptor to the device of that name in the calling thread's network namespace;
+/// creates the device if need be. Needs CAP_NET_ADMIN.
+pub(crate) fn attach(name: &str, queues: Queues) -> io::Result<OwnedFd> {
     let mode = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open("/dev/net/tun", mode, Mode::empty())
         .map_err(|errno| explain_open(errno.into()))?;
     let mut request = IfReq::new(name)?;
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;
+    let flags = libc::IFF_TUN
+        | libc::IFF_NO_PI
+        | libc::IFF_VNET_HDR
+        | match queues {
+            Queues::One => 0,
+            Queues::Several => libc::IFF_MULTI_QUEUE,
+            Queues::First => libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL,
+        };
     let flags = u16::try_from(flags).unwrap_or_default();
     request.set_flags(flags);
     os::ioctl_ifreq(fd.as_fd(), libc::TUNSETIFF, &mut request)?;

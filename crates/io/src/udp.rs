@@ -18,13 +18,14 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::helper::{self, Options};
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
 use crate::{
     Arrival, Filtered, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket,
 };
 
-mod filter;
+pub(crate) mod filter;
 mod gso_fallbacks;
 mod icmp;
 mod room;
@@ -209,8 +210,12 @@ impl Udp {
         }
         // Where nobody implements it (user-mode emulation), what a full buffer loses is not counted.
         let _ = on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
-        set_receive_buffer(fd.as_fd(), SOCKET_BUFFER);
-        set_send_buffer(fd.as_fd(), SEND_BUFFER);
+        let options = Options {
+            receive: option(SOCKET_BUFFER),
+            send: option(SEND_BUFFER),
+            mark: (fwmark != 0).then_some(fwmark),
+        };
+        helper::set_options(fd.as_fd(), options)?;
         let udp = Self {
             // Linux 4.18
             gso: offloads.udp_gso
@@ -233,10 +238,12 @@ impl Udp {
         if !udp.gro {
             let _ = os::set_option(udp.fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0);
         }
-        if fwmark != 0 {
-            udp.set_mark(fwmark)?;
+        match rustix::net::bind(&udp.fd, &addr) {
+            Err(Errno::ACCESS) if addr.ip().is_unspecified() => {
+                helper::bind(udp.fd.as_fd(), addr.port())?;
+            }
+            bound => bound?,
         }
-        rustix::net::bind(&udp.fd, &addr)?;
         Ok(udp)
     }
 
@@ -256,7 +263,7 @@ impl Udp {
     /// `PermissionDenied` without CAP_NET_ADMIN.
     pub fn set_mark(&self, fwmark: u32) -> io::Result<()> {
         let fd = Arc::clone(&self.fd);
-        adit_sandbox::run(move || os::set_mark(fd.as_fd(), fwmark))
+        adit_sandbox::run(move || helper::set_mark(fd.as_fd(), fwmark))
     }
 
     /// Goes on with a socket that another process bound with the same offloads.
@@ -296,10 +303,7 @@ impl Udp {
 
     fn set_filter(&self, (table, map): &(Arc<Table>, Arc<OwnedFd>)) {
         let (fd, table, map) = (Arc::clone(&self.fd), Arc::clone(table), Arc::clone(map));
-        let attach = move || {
-            let v6 = local_addr(&fd)?.is_ipv6();
-            Filter::attach(fd.as_fd(), v6, table, &map)
-        };
+        let attach = move || Filter::of(fd.as_fd(), table, &map);
         if let Ok(filter) = adit_sandbox::run(attach) {
             let mut place = self.filter.write().unwrap_or_else(PoisonError::into_inner);
             // What the one before has dropped goes on to count as dropped.
@@ -360,7 +364,14 @@ impl Udp {
     fn want_receive_buffer(&self, bytes: usize) {
         if self.wanted.swap(bytes, Relaxed) == 0 {
             let (fd, wanted) = (Arc::clone(&self.fd), Arc::clone(&self.wanted));
-            adit_sandbox::post(move || set_receive_buffer(fd.as_fd(), wanted.swap(0, Relaxed)));
+            adit_sandbox::post(move || {
+                let receive = option(wanted.swap(0, Relaxed));
+                let options = Options {
+                    receive,
+                    ..Options::default()
+                };
+                let _ = helper::set_options(fd.as_fd(), options);
+            });
         }
     }
 
@@ -441,7 +452,13 @@ impl UdpSocket for Udp {
 
     fn set_send_buffer(&self, bytes: usize) {
         let fd = Arc::clone(&self.fd);
-        adit_sandbox::post(move || set_send_buffer(fd.as_fd(), bytes));
+        let options = Options {
+            send: option(bytes),
+            ..Options::default()
+        };
+        adit_sandbox::post(move || {
+            let _ = helper::set_options(fd.as_fd(), options);
+        });
     }
 
     fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {
@@ -494,7 +511,12 @@ impl UdpSocket for Udp {
     }
 }
 
-fn local_addr(fd: &OwnedFd) -> io::Result<SocketAddr> {
+/// The length of a buffer as an option.
+fn option(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+pub(crate) fn local_addr(fd: impl AsFd) -> io::Result<SocketAddr> {
     let addr = rustix::net::getsockname(fd)?;
     SocketAddr::try_from(addr).map_err(io::Error::from)
 }
@@ -510,13 +532,13 @@ fn newer(before: u32, now: u32) -> u32 {
 
 /// Lets `bytes` wait to be received. Best effort: beyond the system's limit with CAP_NET_ADMIN,
 /// else up to it.
-fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) {
+pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) {
     let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(fd, bytes));
 }
 
 /// Lets `bytes` wait to be sent, as [`set_receive_buffer`] does for what arrives.
-fn set_send_buffer(fd: BorrowedFd<'_>, bytes: usize) {
+pub(crate) fn set_send_buffer(fd: BorrowedFd<'_>, bytes: usize) {
     let _ = sockopt::set_socket_send_buffer_size_force(fd, bytes)
         .or_else(|_| sockopt::set_socket_send_buffer_size(fd, bytes));
 }

@@ -2,14 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use netlink_sys::Socket;
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::net::sockopt;
 
-use crate::{open_socket, receive};
+use crate::{descriptor, open_socket, receive};
 
 /// The group of the kernel's own uevents; udev has another one.
 const KERNEL: u32 = 1;
@@ -29,7 +28,7 @@ const RECORD: usize = 8192;
 ///   network namespaces of the initial user namespace only, so that a rootless container does not
 ///   hear it.
 pub struct CloneMonitor {
-    uevents: Socket,
+    uevents: OwnedFd,
     log: Option<File>,
     /// Reading the log failed: it would be readable for ever.
     log_ended: AtomicBool,
@@ -50,11 +49,22 @@ impl CloneMonitor {
         if sockopt::set_socket_recv_buffer_size_force(&uevents, size).is_err() {
             let _ = sockopt::set_socket_recv_buffer_size(&uevents, size);
         }
-        Ok(Self {
+        let uevents = descriptor(&uevents)?;
+        Ok(Self::with(uevents, open_log().ok()))
+    }
+
+    /// One that [`Self::open`] opened, perhaps in another process, of its [`Self::into_fds`].
+    pub fn with(uevents: OwnedFd, log: Option<OwnedFd>) -> Self {
+        Self {
             uevents,
-            log: open_log().ok(),
+            log: log.map(File::from),
             log_ended: AtomicBool::new(false),
-        })
+        }
+    }
+
+    /// The socket, and the log if it can be read.
+    pub fn into_fds(self) -> (OwnedFd, Option<OwnedFd>) {
+        (self.uevents, self.log.map(OwnedFd::from))
     }
 
     /// Readable when [`Self::was_cloned`] may be true.
@@ -110,11 +120,11 @@ impl CloneMonitor {
 }
 
 /// The kernel's log behind its last record.
-fn open_log() -> io::Result<File> {
+fn open_log() -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let log = rustix::fs::open("/dev/kmsg", flags, Mode::empty())?;
     rustix::fs::seek(&log, SeekFrom::End(0))?;
-    Ok(log.into())
+    Ok(log)
 }
 
 /// A record is "PRIORITY,SEQUENCE,TIME,FLAGS;TEXT". The kernel's own have a priority below 8, which

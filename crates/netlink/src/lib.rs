@@ -27,7 +27,7 @@ mod tests;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use netlink_packet_core::{
@@ -36,6 +36,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::Socket;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::attribute::Attributes;
 use crate::netns::Netns;
@@ -142,7 +143,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A routing socket.
 pub struct Netlink {
-    socket: Socket,
+    socket: OwnedFd,
     sequence: AtomicU32,
 }
 
@@ -161,10 +162,7 @@ impl Netlink {
         let _ = socket.set_cap_ack(true);
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_netlink_get_strict_chk(true);
-        Ok(Self {
-            socket,
-            sequence: AtomicU32::new(1),
-        })
+        descriptor(&socket).map(Self::from)
     }
 
     /// A socket in `netns`.
@@ -239,7 +237,7 @@ impl Netlink {
         request.finalize();
         let mut buffer = vec![0; request.buffer_len()];
         request.serialize(&mut buffer);
-        self.socket.send(&buffer, 0)?;
+        let _ = send(&self.socket, &buffer, SendFlags::empty()).map_err(io::Error::from)?;
 
         let mut interrupted = false;
         let mut buffer = Vec::new();
@@ -253,6 +251,22 @@ impl Netlink {
                 }
             }
         }
+    }
+}
+
+/// A socket that [`Netlink::open`] opened, perhaps in another process.
+impl From<OwnedFd> for Netlink {
+    fn from(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            sequence: AtomicU32::new(1),
+        }
+    }
+}
+
+impl From<Netlink> for OwnedFd {
+    fn from(netlink: Netlink) -> Self {
+        netlink.socket
     }
 }
 
@@ -358,15 +372,21 @@ fn open_socket(protocol: isize, groups: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// The socket as a descriptor, which another process may be given.
+fn descriptor(socket: &Socket) -> io::Result<OwnedFd> {
+    socket.as_fd().try_clone_to_owned()
+}
+
 /// Receives one datagram into `buffer`, which it replaces.
-fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+fn receive(socket: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<()> {
     // The kernel's datagrams are at most 32 KiB long.
     buffer.clear();
     buffer.reserve(1 << 16);
     loop {
-        match socket.recv(buffer, 0) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result.map(drop),
+        let space = rustix::buffer::spare_capacity(buffer);
+        match recv(&socket, space, RecvFlags::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return Ok(result.map(drop)?),
         }
     }
 }

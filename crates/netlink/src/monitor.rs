@@ -1,13 +1,12 @@
 //! Changes in a namespace.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_route::RouteNetlinkMessage as Message;
-use netlink_sys::Socket;
 
 use crate::netns::Netns;
-use crate::{Address, Link, Raw, open_socket, receive};
+use crate::{Address, Link, Raw, descriptor, open_socket, receive};
 
 /// The groups RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE and
 /// IPV6_RULE; the group with number n is bit n - 1.
@@ -15,7 +14,7 @@ const GROUPS: u32 = 1 << 0 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 
 
 /// Reports what changes among the links, addresses and routes of a namespace.
 pub struct Monitor {
-    socket: Socket,
+    socket: OwnedFd,
 }
 
 /// Something changed.
@@ -49,7 +48,7 @@ impl Monitor {
         socket.set_non_blocking(true)?;
         // A burst of routes should not be lost at once; if it is, `Lost` tells.
         let _ = socket.set_rx_buf_sz(1 << 20);
-        Ok(Self { socket })
+        descriptor(&socket).map(Self::from)
     }
 
     /// Watches `netns`.
@@ -87,6 +86,19 @@ impl Monitor {
                 }
             }
         }
+    }
+}
+
+/// A socket that [`Monitor::open`] opened, perhaps in another process.
+impl From<OwnedFd> for Monitor {
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+}
+
+impl From<Monitor> for OwnedFd {
+    fn from(monitor: Monitor) -> Self {
+        monitor.socket
     }
 }
 

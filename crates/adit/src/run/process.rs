@@ -14,7 +14,7 @@ use adit_engine::{
 };
 use adit_io::Offloads;
 use adit_io::tun::Tun;
-use adit_netlink::{LinkChange, Netlink};
+use adit_netlink::Netlink;
 use adit_proto::config::PublicKey;
 use adit_sandbox::Folders;
 use rustix::io::Errno;
@@ -556,29 +556,17 @@ fn open_tun(name: &str, given: Option<OwnedFd>, fair: bool, offloads: Offloads) 
     if let Some(fd) = given {
         return Tun::from_fd(fd, offloads).context(|| "cannot use WG_TUN_FD".into());
     }
-    let netlink = Netlink::open();
-    let existed = (netlink.as_ref()).is_ok_and(|netlink| netlink.link(name).is_ok());
+    let existed = is_here(name);
     let tun = match fair {
         true => Tun::open_fair(name, offloads),
         false => Tun::open(name, 1, offloads).map(|mut tuns| tuns.remove(0)),
     };
     let tun = tun.context(|| format!("cannot create {name}"))?;
-    let (Ok(netlink), Ok(index)) = (netlink, tun.ifindex()) else {
-        return Ok(tun);
-    };
     // As in the kernel's own WireGuard, the interface sends nothing of its own accord. There may be
     // no IPv6.
-    let quiet = LinkChange {
-        no_link_local: true,
-        ..LinkChange::default()
-    };
-    let _ = netlink.set_link(index, &quiet);
+    let _ = tun.set_quiet();
     if !existed {
-        let mtu = LinkChange {
-            mtu: Some(MTU),
-            ..LinkChange::default()
-        };
-        let set = netlink.set_link(index, &mtu);
+        let set = tun.set_mtu(MTU);
         set.context(|| format!("cannot create {name}"))?;
     }
     Ok(tun)

@@ -495,7 +495,7 @@ fn marked(mark: u32) -> Vec<OwnedFd> {
         let families = [AddressFamily::INET, AddressFamily::INET6];
         let sockets: [_; MARKED] = families.map(|family| {
             let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
-            adit_io::set_mark(socket.as_fd(), mark).ok()?;
+            adit_io::helper::set_mark(socket.as_fd(), mark).ok()?;
             Some(socket)
         });
         sockets.into_iter().flatten().collect()

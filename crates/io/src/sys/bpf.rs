@@ -42,13 +42,12 @@ pub(crate) struct LastArrival(SharedMap);
 const CPU: usize = 0;
 /// Nanoseconds of CLOCK_BOOTTIME.
 const NANOS: usize = 1;
+const NUMBERS: usize = 2;
 
 impl LastArrival {
-    /// Of a device with one queue; several would share the numbers. Needs Linux 5.8 and CAP_BPF.
-    pub(crate) fn of_tun(tun: BorrowedFd<'_>) -> io::Result<Self> {
-        let (numbers, program) = note_arrival()?;
-        os::ioctl_int(tun, libc::TUNSETFILTEREBPF, program.as_raw_fd())?;
-        Ok(Self(numbers))
+    /// What [`note_arrivals`] notes.
+    pub(crate) fn of(map: &OwnedFd) -> io::Result<Self> {
+        SharedMap::of(map, NUMBERS).map(Self)
     }
 
     /// CPU 0 at the beginning of time if no packet came yet.
@@ -61,9 +60,10 @@ impl LastArrival {
     }
 }
 
-/// A program that stores the number of the CPU and the time, and lets the packet pass.
-fn note_arrival() -> io::Result<(SharedMap, OwnedFd)> {
-    let (numbers, map) = SharedMap::new(2)?;
+/// Has a program store the number of the CPU and the time of what leaves through a device with one
+/// queue; several would share the numbers. Returns its map. Needs Linux 5.8 and CAP_BPF.
+pub(crate) fn note_arrivals(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let map = new_map(NUMBERS)?;
     let [map_low, map_high] = Instruction::numbers(R1, &map);
     let program = [
         Instruction::call(KTIME_GET_BOOT_NS),
@@ -77,7 +77,9 @@ fn note_arrival() -> io::Result<(SharedMap, OwnedFd)> {
         Instruction::set(R0, -1),
         Instruction::exit(),
     ];
-    Ok((numbers, load(BPF_PROG_TYPE_SOCKET_FILTER, &program)?))
+    let program = load(BPF_PROG_TYPE_SOCKET_FILTER, &program)?;
+    os::ioctl_int(tun, libc::TUNSETFILTEREBPF, program.as_raw_fd())?;
+    Ok(map)
 }
 
 /// Gives a socket a program that sees each packet before it is queued: it returns how much of it to
@@ -134,29 +136,28 @@ impl Drop for SharedMap {
     }
 }
 
-impl SharedMap {
-    /// So many, all zero. The descriptor is the map's, for a program to name.
-    pub(crate) fn new(count: usize) -> io::Result<(Self, OwnedFd)> {
-        // Asked for first: a sandbox may end a process that makes a system call which it is not
-        // meant to need.
-        if !capabilities(None)?.effective.contains(CapabilitySet::BPF) {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        let len = count * size_of::<AtomicU64>();
-        let mut attributes = MapCreate {
-            map_type: BPF_MAP_TYPE_ARRAY,
-            key_size: 4,
-            value_size: u32::try_from(len).unwrap_or(u32::MAX),
-            max_entries: 1,
-            map_flags: BPF_F_MMAPABLE,
-        };
-        // SAFETY: the attributes are as long as stated and hold no pointers.
-        let map = owned(unsafe { bpf(BPF_MAP_CREATE, &mut attributes) }?);
-        Ok((Self::of(&map, count)?, map))
+/// A map of so many numbers, all zero. Needs Linux 5.8 and CAP_BPF.
+pub(crate) fn new_map(count: usize) -> io::Result<OwnedFd> {
+    // Asked for first: a sandbox may end a process that makes a system call which it is not meant
+    // to need.
+    if !capabilities(None)?.effective.contains(CapabilitySet::BPF) {
+        return Err(io::ErrorKind::PermissionDenied.into());
     }
+    let len = count * size_of::<AtomicU64>();
+    let mut attributes = MapCreate {
+        map_type: BPF_MAP_TYPE_ARRAY,
+        key_size: 4,
+        value_size: u32::try_from(len).unwrap_or(u32::MAX),
+        max_entries: 1,
+        map_flags: BPF_F_MMAPABLE,
+    };
+    // SAFETY: the attributes are as long as stated and hold no pointers.
+    Ok(owned(unsafe { bpf(BPF_MAP_CREATE, &mut attributes) }?))
+}
 
-    /// Those of a map that this process, or one before it, made for so many. The kernel refuses to
-    /// map more than the map's value has.
+impl SharedMap {
+    /// Those of a map that some process made for so many. The kernel refuses to map more than the
+    /// map's value has.
     pub(crate) fn of(map: &OwnedFd, count: usize) -> io::Result<Self> {
         let len = count * size_of::<AtomicU64>();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -258,7 +259,7 @@ impl Instruction {
     }
 
     /// `to` = the address of the numbers. It takes two instructions.
-    pub(crate) fn numbers(to: Register, map: &OwnedFd) -> [Self; 2] {
+    pub(crate) fn numbers(to: Register, map: &impl AsRawFd) -> [Self; 2] {
         // BPF_PSEUDO_MAP_VALUE stands where others have a register.
         let value_of_map = Register(2);
         [

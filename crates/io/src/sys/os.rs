@@ -180,12 +180,8 @@ pub(crate) fn steer(socket: BorrowedFd<'_>, count: u32) -> io::Result<()> {
     .map(drop)
 }
 
-/// Sets the mark of what a socket sends, for rules of routing and firewalls.
-///
-/// # Errors
-///
-/// `PermissionDenied` without CAP_NET_ADMIN.
-pub fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+/// Sets the mark of what a socket sends. Needs CAP_NET_ADMIN.
+pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     let value = i32::from_ne_bytes(mark.to_ne_bytes());
     set_option(socket, libc::SOL_SOCKET, libc::SO_MARK, value)
         .map_err(|error| io::Error::new(error.kind(), format!("setting fwmark {mark:#x}: {error}")))

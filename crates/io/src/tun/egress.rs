@@ -160,11 +160,13 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Egress {
-    /// For an interface of the calling thread's network namespace that has one queue, or will have
-    /// all: `least` bytes may wait, or up to [`RANGE`] times that as long as packets are short of
-    /// [`MEAN`]. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
-    pub(crate) fn attach(ifindex: u32, least: u64, several: bool) -> io::Result<Self> {
-        let (numbers, map) = SharedMap::new(count_numbers(several))?;
+    /// Attaches a program for [`Self::take_over`] to an interface of the calling thread's network
+    /// namespace that has one queue, or will have all: `least` bytes may wait, or up to [`RANGE`]
+    /// times that as long as packets are short of [`MEAN`]. Needs Linux 6.6, CAP_BPF and
+    /// CAP_NET_ADMIN.
+    pub(crate) fn attach(ifindex: u32, least: u64, several: bool) -> io::Result<[OwnedFd; 2]> {
+        let map = bpf::new_map(count_numbers(several))?;
+        let numbers = SharedMap::of(&map, count_numbers(several))?;
         let attached = bpf::attach_to_egress(ifindex, &program(&map, several))?;
         let shared = numbers.get();
         shared[LIMIT].store(2 * least, Relaxed);
@@ -172,23 +174,17 @@ impl Egress {
         for which in [PASSED, READ] {
             shared[place(0, which)].store(UNCOUNTED, Relaxed);
         }
-        Ok(Self::of(numbers, map, attached, least, several))
+        Ok([map, attached])
     }
 
-    /// Goes on with the program of another process, as [`Self::fds`] had it there. What that process
-    /// read, it has processed. Its [`LAYOUT`] must be this one.
-    pub(crate) fn take_over([map, attached]: [OwnedFd; 2], several: bool) -> io::Result<Self> {
+    /// Goes on with a program that [`Self::attach`] attached, or another process, as [`Self::fds`]
+    /// had it there. What that process read, it has processed. Its [`LAYOUT`] must be this one.
+    pub(crate) fn take_over(
+        [map, attached]: [OwnedFd; 2],
+        least: u64,
+        several: bool,
+    ) -> io::Result<Self> {
         let numbers = SharedMap::of(&map, count_numbers(several))?;
-        Ok(Self::of(
-            numbers,
-            map,
-            attached,
-            super::QUEUE_BYTES,
-            several,
-        ))
-    }
-
-    fn of(numbers: SharedMap, map: OwnedFd, attached: OwnedFd, least: u64, several: bool) -> Self {
         let queue = ReadQueue {
             packets: 0,
             marks: [0; 2],
@@ -211,13 +207,13 @@ impl Egress {
             bytes: 0,
             limit: limit.clamp(least, RANGE * least),
         };
-        Self {
+        Ok(Self {
             numbers,
             map,
             attached,
             least,
             reader: Mutex::new(reader),
-        }
+        })
     }
 
     /// The map and the program's place at the device, for [`Self::take_over`].

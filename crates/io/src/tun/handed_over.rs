@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 
 use super::egress::{Egress, LAYOUT, QUEUES};
 use super::fair_queues::FairQueues;
-use super::{Tun, context};
+use super::{QUEUE_BYTES, Tun, context};
 use crate::Offloads;
 use crate::sys::os::{self, IfReq};
 
@@ -73,7 +73,7 @@ impl Tun {
             let program = [next()?, next()?];
             // Another version's goes when that process does.
             if layout == LAYOUT {
-                let _ = egress.set(Egress::take_over(program, state.fair)?);
+                let _ = egress.set(Egress::take_over(program, QUEUE_BYTES.into(), state.fair)?);
             }
         }
         Ok(Self {

@@ -14,7 +14,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -25,7 +25,8 @@ use crate::sys::bpf::{
     self, GET_SMP_PROCESSOR_ID, Instruction, KTIME_GET_BOOT_NS, Program, R0, R1, R2, R3, R4, R5,
     R6, R7, R8, R9, R10, SKB_LOAD_BYTES, SKB_LOAD_BYTES_RELATIVE, SharedMap, offset,
 };
-use crate::{Arrival, Filtered};
+use crate::udp::local_addr;
+use crate::{Arrival, Filtered, helper};
 
 // The numbers of a socket, which its program writes.
 const CPU: usize = 0;
@@ -51,7 +52,7 @@ const SOURCE_BITS: i32 = 11;
 const OF_GROUP: usize = 1 << (SOURCE_BITS - 6);
 const PART: usize = GROUPS * OF_GROUP;
 const HASHES: usize = 4;
-const TABLE: usize = SOURCES + HASHES * PART;
+pub(crate) const TABLE: usize = SOURCES + HASHES * PART;
 
 /// How many nanoseconds sources are refused at most: each may get its next cookie reply then. The groups have
 /// their ends in turns, so that not all sources of a flood come through at once.
@@ -85,7 +86,8 @@ impl Table {
     /// One by which nothing is dropped yet, and its descriptor, for programs. Needs Linux 5.8 and
     /// CAP_BPF.
     pub(super) fn new() -> io::Result<(Arc<Self>, Arc<OwnedFd>)> {
-        let (numbers, map) = SharedMap::new(TABLE)?;
+        let map = helper::table()?;
+        let numbers = SharedMap::of(&map, TABLE)?;
         let random = RandomState::new();
         let factors = [0, 1].map(|n: u8| random.hash_one(n) | 1);
         Ok((Arc::new(Self { numbers, factors }), Arc::new(map)))
@@ -162,24 +164,21 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// Gives a socket of this family a program. Needs Linux 5.8 and CAP_BPF.
+    /// Gives a socket a program. Needs Linux 5.8 and CAP_BPF.
     ///
     /// A socket with a program has the kernel verify the checksum of a datagram before it queues it,
     /// unless the network card or GRO has verified it. Without one, the copy to this process
     /// verifies it. For single datagrams of 1452 bytes with an unverified checksum, a program of
     /// nine instructions and checksum took 155 ns more in the kernel and 30 ns less in the copy, of
     /// 2.2 µs.
-    pub(super) fn attach(
+    pub(super) fn of(
         socket: BorrowedFd<'_>,
-        v6: bool,
         table: Arc<Table>,
         map: &Arc<OwnedFd>,
     ) -> io::Result<Self> {
-        let (numbers, own) = SharedMap::new(NUMBERS)?;
-        let program = program(&own, map, table.factors, v6);
-        bpf::attach_to_socket(socket, &program)?;
+        let own = helper::filter(socket, map.as_fd(), table.factors)?;
         Ok(Self {
-            numbers,
+            numbers: SharedMap::of(&own, NUMBERS)?,
             table,
             map: Arc::clone(map),
             told: Default::default(),
@@ -228,8 +227,20 @@ impl Filter {
     }
 }
 
+/// Attaches a program to a socket: its map. The table is that of [`TABLE`] numbers.
+pub(crate) fn attach(
+    socket: BorrowedFd<'_>,
+    table: BorrowedFd<'_>,
+    factors: [u64; 2],
+) -> io::Result<OwnedFd> {
+    let own = bpf::new_map(NUMBERS)?;
+    let v6 = local_addr(socket)?.is_ipv6();
+    bpf::attach_to_socket(socket, &program(&own, table, factors, v6))?;
+    Ok(own)
+}
+
 /// R6 is the packet, R7 its time of arrival, R8 the numbers of the interface.
-fn program(own: &OwnedFd, table: &OwnedFd, factors: [u64; 2], v6: bool) -> Vec<Instruction> {
+fn program(own: &OwnedFd, table: BorrowedFd<'_>, factors: [u64; 2], v6: bool) -> Vec<Instruction> {
     // Places on the stack: type and receiver index, then mac2, or the source.
     let (kind, receiver, second) = (-16, -12, -8);
     let mut program = Program::default();
@@ -253,7 +264,7 @@ fn program(own: &OwnedFd, table: &OwnedFd, factors: [u64; 2], v6: bool) -> Vec<I
         Instruction::call(KTIME_GET_BOOT_NS),
         Instruction::copy(R7, R0),
     ]);
-    program.add(Instruction::numbers(R8, table));
+    program.add(Instruction::numbers(R8, &table));
     program.add([Instruction::load64(R1, R8, offset(ON))]);
     program.jump(Instruction::go_if_equal(R1, 0), pass);
     program.add([

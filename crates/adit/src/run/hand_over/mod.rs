@@ -43,14 +43,11 @@ pub(crate) const FORMATS: [u32; 1] = [HAND_OVER_FORMAT];
 /// dropped.
 struct Hurry(rustix::io::Result<i32>);
 
-/// That of the engine.
-const PRIORITY: i32 = -10;
-
 impl Hurry {
     fn new() -> Self {
         let before = getpriority_process(None);
         // Without the right to it, a hand-over takes longer on a busy machine.
-        let _ = setpriority_process(None, PRIORITY);
+        let _ = adit_io::helper::prioritize(rustix::thread::gettid());
         Self(before)
     }
 }

@@ -1,0 +1,417 @@
+use std::net::{TcpListener, UdpSocket};
+use std::thread::JoinHandle;
+
+use adit_netlink::LinkChange;
+use proptest::prelude::*;
+use rustix::net::socketpair;
+
+use super::*;
+use crate::tun::Tun;
+use crate::{Offloads, TunQueue};
+
+/// A helper in a network namespace, and the other end of its socket.
+struct Served {
+    netns: Netns,
+    socket: Option<OwnedFd>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Served {
+    fn new() -> Self {
+        let netns = Netns::new().expect("a namespace");
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (ours, theirs) =
+            socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("a pair of sockets");
+        let there = netns.as_fd().try_clone_to_owned().map(Netns::from);
+        let there = there.expect("a descriptor");
+        let serve = move || there.run(|| serve(&theirs)).expect("the right to enter");
+        Self {
+            netns,
+            socket: Some(ours),
+            thread: Some(std::thread::spawn(serve)),
+        }
+    }
+
+    fn exchange(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+        exchange(self.socket.as_ref().expect("it is open"), request, fds)
+    }
+
+    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+        self.exchange(&request.to_bytes(), fds)
+    }
+
+    fn open(&self, name: &str) -> OwnedFd {
+        let opened = self.ask(&named(name, Queues::One), &[]);
+        opened.and_then(Answer::one).expect("a device")
+    }
+
+    /// Closes this end, and waits for the other one.
+    fn end(&mut self) -> io::Result<()> {
+        drop(self.socket.take());
+        let thread = self.thread.take().expect("it runs");
+        thread.join().expect("no panic")
+    }
+}
+
+fn named(name: &str, queues: Queues) -> Request {
+    let name = Name::try_from(name.as_bytes()).expect("short");
+    Request::Open(name, queues)
+}
+
+const FRAMES: Request = Request::Link(Change::FrameSize(30_000));
+const BUFFERS: Options = Options {
+    receive: 9 << 20,
+    send: 8 << 20,
+    mark: Some(7),
+};
+const FILTER: Request = Request::Filter([3, 5]);
+const LIMIT: Request = Request::Limit {
+    least: 40_000,
+    several: false,
+};
+
+/// One of each kind, and more where their forms differ.
+fn all() -> Vec<Request> {
+    vec![
+        named("wg0", Queues::One),
+        named("a-long-name.123", Queues::First),
+        named("x", Queues::Several),
+        Request::Queue,
+        Request::Namespace,
+        Request::Socket(Kind::Control),
+        Request::Socket(Kind::Monitor),
+        Request::Socket(Kind::Netlink),
+        FRAMES,
+        Request::Link(Change::Mtu(1420)),
+        Request::Link(Change::Quiet),
+        Request::Link(Change::NoQueue),
+        Request::Arrivals,
+        LIMIT,
+        Request::Options(BUFFERS),
+        Request::Options(Options::default()),
+        Request::Bind(443),
+        Request::Table,
+        FILTER,
+        Request::Clones,
+        Request::Priority(rustix::thread::gettid()),
+    ]
+}
+
+fn is_refused(answer: &io::Result<Answer>) -> bool {
+    let errno = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    answer.as_ref().is_err_and(errno)
+}
+
+#[test]
+fn a_request_is_the_same_at_the_other_end() {
+    for request in all() {
+        assert_eq!(Request::parse(&request.to_bytes()), Some(request));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_one_request_at_most(kind in 0..14_u8, rest in prop::collection::vec(0..4_u8, 0..20)) {
+        let bytes = [&[kind], &rest[..]].concat();
+        if let Some(request) = Request::parse(&bytes) {
+            prop_assert_eq!(&request.to_bytes()[..], &bytes[..]);
+        }
+    }
+}
+
+#[test]
+fn bytes_that_are_no_request_are_refused() {
+    let helper = Served::new();
+    let tun = helper.open("wg0");
+    for request in all() {
+        let bytes = request.to_bytes();
+        let cut = &bytes[..bytes.len() - 1];
+        let longer = [&bytes, &[0; 32][..]].concat();
+        for other in [cut, &longer[..bytes.len() + 1], &longer] {
+            // A name may be of any length up to 15 bytes; nothing at all is the end.
+            if other.is_empty() || Request::parse(other).is_some_and(|it| is_named(&it)) {
+                continue;
+            }
+            for fds in [&[][..], &[tun.as_fd()], &[tun.as_fd(), tun.as_fd()]] {
+                let answer = helper.exchange(other, fds);
+                assert!(is_refused(&answer), "{other:?}: {answer:?}");
+            }
+        }
+    }
+    for kind in 13..=u8::MAX {
+        let answer = helper.exchange(&[kind], &[]);
+        assert!(is_refused(&answer), "{kind}: {answer:?}");
+    }
+    // It answers the next one.
+    helper
+        .ask(&Request::Namespace, &[tun.as_fd()])
+        .expect("a namespace");
+}
+
+fn is_named(request: &Request) -> bool {
+    matches!(request, Request::Open(name, _) if is_name(name))
+}
+
+#[test]
+fn values_that_cannot_be_are_refused() {
+    let helper = Served::new();
+    let tun = helper.open("wg0");
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for name in ["", "a/b", "tun%d", "a b", "a:b", "a\n", "a\0"] {
+        let answer = helper.ask(&named(name, Queues::One), &[]);
+        assert!(is_refused(&answer), "{name:?}: {answer:?}");
+    }
+    for change in [
+        Change::FrameSize(0),
+        Change::FrameSize(65_537),
+        Change::Mtu(67),
+        Change::Mtu(65_536),
+    ] {
+        let answer = helper.ask(&Request::Link(change), &[tun.as_fd()]);
+        assert!(is_refused(&answer), "{change:?}: {answer:?}");
+    }
+    for least in [0, MAX_BYTES + 1] {
+        let several = false;
+        let answer = helper.ask(&Request::Limit { least, several }, &[tun.as_fd()]);
+        assert!(is_refused(&answer), "{least}: {answer:?}");
+    }
+    for (receive, send) in [(MAX_BYTES + 1, 0), (0, u32::MAX)] {
+        let mark = None;
+        let options = Options {
+            receive,
+            send,
+            mark,
+        };
+        let answer = helper.ask(&Request::Options(options), &[socket.as_fd()]);
+        assert!(is_refused(&answer), "{options:?}: {answer:?}");
+    }
+    assert!(is_refused(
+        &helper.ask(&Request::Bind(0), &[socket.as_fd()])
+    ));
+    // Threads of others than the process that started the helper: this one, and none.
+    for thread in [rustix::thread::gettid(), Pid::INIT] {
+        let answer = helper.ask(&Request::Priority(thread), &[]);
+        assert!(is_refused(&answer), "{thread:?}: {answer:?}");
+    }
+    for thread in [0, -1_i32] {
+        let bytes = [&[12], &thread.to_le_bytes()[..]].concat();
+        let answer = helper.exchange(&bytes, &[]);
+        assert!(is_refused(&answer), "{thread}: {answer:?}");
+    }
+}
+
+#[test]
+fn descriptors_of_another_kind_are_refused() {
+    let helper = Served::new();
+    let tun = helper.open("wg0");
+    let udp = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let others: Vec<OwnedFd> = vec![
+        TcpListener::bind("127.0.0.1:0").expect("a socket").into(),
+        std::os::unix::net::UnixDatagram::unbound()
+            .expect("a socket")
+            .into(),
+        Netlink::open().expect("a socket").into(),
+        std::fs::File::open("/dev/null").expect("a device").into(),
+        // Attached to nothing.
+        std::fs::File::open("/dev/net/tun")
+            .expect("a device")
+            .into(),
+        std::io::pipe().expect("a pipe").0.into(),
+        tap(&helper.netns),
+    ];
+    for request in all() {
+        let wanted: &[BorrowedFd<'_>] = match request {
+            Request::Open(..) | Request::Table | Request::Clones | Request::Priority(_) => &[],
+            Request::Options(_) | Request::Bind(_) => &[udp.as_fd()],
+            Request::Filter(_) => &[udp.as_fd(), tun.as_fd()],
+            _ => &[tun.as_fd()],
+        };
+        // One more, one less, others.
+        let more = [wanted, &[udp.as_fd()]].concat();
+        let mut wrong = vec![more];
+        if let [first, rest @ ..] = wanted {
+            wrong.push(rest.to_vec());
+            let others = others.iter().map(AsFd::as_fd);
+            let others = others.chain([udp.as_fd(), tun.as_fd()]);
+            for other in others.filter(|other| !is_same(*other, *first)) {
+                wrong.push([&[other], rest].concat());
+            }
+        }
+        for fds in wrong {
+            // What comes in place of a table is the kernel's to refuse.
+            let answer = helper.ask(&request, &fds);
+            assert!(is_refused(&answer), "{request:?} with {fds:?}: {answer:?}");
+        }
+    }
+    // The kernel refuses a program whose map is none.
+    let answer = helper.ask(&FILTER, &[udp.as_fd(), tun.as_fd()]);
+    assert!(answer.is_err(), "{answer:?}");
+}
+
+fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    use std::os::fd::AsRawFd;
+    one.as_raw_fd() == other.as_raw_fd()
+}
+
+/// A device of the same driver that is no TUN.
+fn tap(netns: &Netns) -> OwnedFd {
+    let open = || {
+        let device = std::fs::File::options();
+        let device = device.clone().read(true).write(true).open("/dev/net/tun");
+        let mut request = os::IfReq::new("tap0").expect("a name");
+        request.set_flags(u16::try_from(libc::IFF_TAP | libc::IFF_NO_PI).expect("small"));
+        let device = OwnedFd::from(device.expect("a device"));
+        os::ioctl_ifreq(device.as_fd(), libc::TUNSETIFF, &mut request).expect("a device");
+        device
+    };
+    netns.run(open).expect("the right to enter")
+}
+
+#[test]
+fn the_helper_opens_and_changes_a_device_that_moves() {
+    let helper = Served::new();
+    let tun = helper.open("wg0");
+    let other = Netns::new().expect("a namespace");
+    let at_home = Netlink::open_in(&helper.netns).expect("a socket");
+    let index = at_home.link("wg0").expect("it is there").index;
+    let change = LinkChange {
+        netns: Some(&other),
+        name: Some("elsewhere"),
+        ..LinkChange::default()
+    };
+    at_home.set_link(index, &change).expect("moved");
+    let ask = |request| helper.ask(&request, &[tun.as_fd()]).expect("done");
+    let netns = Netns::from(ask(Request::Namespace).one().expect("a namespace"));
+    assert!(netns.is(&other).expect("found out"));
+    ask(Request::Link(Change::Mtu(1300)));
+    ask(FRAMES);
+    // A socket that the helper opened there.
+    let there = Netlink::from(ask(Request::Socket(Kind::Netlink)).one().expect("a socket"));
+    let link = there.link("elsewhere").expect("it is there");
+    assert_eq!((link.mtu, link.gso_max_size), (1300, 30_000));
+    // Its qdisc, which it has while it is up, was chosen by nobody.
+    let up = LinkChange {
+        up: Some(true),
+        ..LinkChange::default()
+    };
+    there.set_link(link.index, &up).expect("up");
+    assert!(ask(Request::Link(Change::NoQueue)).flag);
+    assert!(!ask(Request::Link(Change::NoQueue)).flag);
+    let monitor = Monitor::from(ask(Request::Socket(Kind::Monitor)).one().expect("a socket"));
+    ask(Request::Link(Change::Mtu(1310)));
+    let mut seen = Vec::new();
+    let drained = monitor.drain(|event| {
+        if let adit_netlink::Event::Link(link) = event {
+            seen.push(link.mtu);
+        }
+    });
+    drained.expect("it listens");
+    assert_eq!(seen.last(), Some(&1310));
+}
+
+#[test]
+fn the_helper_opens_queues_and_limits_them() {
+    let helper = Served::new();
+    let first = helper.ask(&named("wg0", Queues::First), &[]);
+    let first = first.and_then(Answer::one).expect("a device");
+    let again = helper.ask(&named("wg0", Queues::First), &[]);
+    assert_eq!(
+        again.err().and_then(|error| error.raw_os_error()),
+        Some(libc::EBUSY)
+    );
+    let ask = |request: Request| helper.ask(&request, &[first.as_fd()]).expect("done");
+    let second = ask(Request::Queue).one().expect("a queue");
+    assert_eq!(attached(second.as_fd()).expect("attached").name(), "wg0");
+    if !adit_has_bpf() {
+        return;
+    }
+    let arrivals = ask(Request::Arrivals).one().expect("a map");
+    bpf::LastArrival::of(&arrivals).expect("its numbers");
+    let limit = Request::Limit {
+        least: 1 << 20,
+        several: true,
+    };
+    let program = ask(limit).fds.into_inner().expect("two descriptors");
+    Egress::take_over(program, 1 << 20, true).expect("its numbers");
+    let tun = Tun::from_fd(first, Offloads::ALL).expect("a TUN");
+    assert_eq!(tun.name().expect("it is there"), "wg0");
+    assert!(TunQueue::read(&tun, &mut [0; 64]).is_err());
+}
+
+/// Whether this process may load programs, of which the newest needs Linux 6.6.
+fn adit_has_bpf() -> bool {
+    os::kernel_release() >= (6, 6, 0) && bpf::new_map(1).is_ok()
+}
+
+#[test]
+fn the_helper_sets_options_of_a_socket_and_binds_it() {
+    let helper = Served::new();
+    let open = || {
+        let socket = |family| socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        [AddressFamily::INET, AddressFamily::INET6].map(|family| socket(family).expect("a socket"))
+    };
+    let sockets = helper.netns.run(open).expect("the right to enter");
+    for (socket, v6) in sockets.iter().zip([false, true]) {
+        sockopt::set_ipv6_v6only(socket, true).ok().filter(|()| v6);
+        let ask = |request: Request| helper.ask(&request, &[socket.as_fd()]).expect("done");
+        ask(Request::Options(BUFFERS));
+        let mark = os::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK);
+        assert_eq!(mark.expect("a mark"), 7);
+        let [receive, send] = [
+            sockopt::socket_recv_buffer_size(socket),
+            sockopt::socket_send_buffer_size(socket),
+        ];
+        // The kernel doubles them.
+        assert_eq!(receive.expect("a length"), 18 << 20);
+        assert_eq!(send.expect("a length"), 16 << 20);
+        ask(Request::Bind(443));
+        let addr = local_addr(socket).expect("an address");
+        assert_eq!((addr.port(), addr.is_ipv6()), (443, v6));
+        let taken = helper.ask(&Request::Bind(444), &[socket.as_fd()]);
+        assert!(taken.is_err(), "bound already");
+        if adit_has_bpf() {
+            let table = helper.ask(&Request::Table, &[]).and_then(Answer::one);
+            let table = table.expect("a map");
+            let own = helper.ask(&FILTER, &[socket.as_fd(), table.as_fd()]);
+            own.and_then(Answer::one).expect("a map");
+            // One that is too short.
+            let small = bpf::new_map(1).expect("a map");
+            let refused = helper.ask(&FILTER, &[socket.as_fd(), small.as_fd()]);
+            assert!(refused.is_err(), "{refused:?}");
+        }
+    }
+    let clones = helper.ask(&Request::Clones, &[]).expect("what tells");
+    assert!(!clones.fds.is_empty());
+}
+
+#[test]
+fn what_the_kernel_says_of_an_error_arrives() {
+    let helper = Served::new();
+    let tun = helper.open("wg0");
+    let again = helper.ask(&named("wg0", Queues::One), &[]);
+    let number = again.err().and_then(|error| error.raw_os_error());
+    assert_eq!(number, Some(libc::EBUSY));
+    // A qdisc cannot be changed of what is gone.
+    let netlink = Netlink::open_in(&helper.netns).expect("a socket");
+    let index = netlink.link("wg0").expect("it is there").index;
+    netlink.delete_link(index).expect("deleted");
+    let gone = helper.ask(&FRAMES, &[tun.as_fd()]);
+    assert!(is_refused(&gone), "{gone:?}");
+}
+
+#[test]
+fn the_helper_ends_when_the_other_end_is_closed() {
+    let mut helper = Served::new();
+    helper.open("wg0");
+    helper.end().expect("it ends without an error");
+}
+
+#[test]
+fn a_helper_that_has_ended_is_told_of() {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let (ours, theirs) =
+        socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("a pair of sockets");
+    drop(theirs);
+    let error = exchange(&ours, &[9], &[]).expect_err("nobody answers");
+    assert!(error.to_string().contains("has ended"), "{error}");
+}
