@@ -10,6 +10,7 @@ mod completions;
 mod demo;
 mod events;
 mod failure;
+mod helper;
 mod keys;
 mod man;
 mod metrics;
@@ -33,17 +34,23 @@ use cli::{Cli, Command};
 use failure::{Result, say};
 
 fn main() -> ExitCode {
-    // No command, since no person types it.
+    // No commands, since no person types them.
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().as_deref() == Some(resolver::ARGUMENT.as_ref()) {
-        let sandbox = arguments.next().as_deref() != Some(resolver::WITHOUT_SANDBOX.as_ref());
-        return match resolver::serve(sandbox) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => {
-                failure.report();
-                ExitCode::FAILURE
-            }
-        };
+    let served = match arguments.next() {
+        Some(argument) if argument == resolver::ARGUMENT => {
+            let sandbox = arguments.next().as_deref() != Some(resolver::WITHOUT_SANDBOX.as_ref());
+            Some(resolver::serve(sandbox))
+        }
+        Some(argument) if argument == helper::ARGUMENT => Some(helper::serve()),
+        _ => None,
+    };
+    match served {
+        Some(Ok(())) => return ExitCode::SUCCESS,
+        Some(Err(failure)) => {
+            failure.report();
+            return ExitCode::FAILURE;
+        }
+        None => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -43,6 +43,8 @@ pub enum Only {
     Threads,
     /// UNIX, IPv4, IPv6 and netlink: socket(2).
     Families,
+    /// IPv4 and netlink: socket(2).
+    Asking,
     /// Network namespaces: setns(2).
     Networks,
     /// To end a process: pidfd_send_signal(2).
@@ -157,9 +159,7 @@ const MAIN: &[Call] = calls![
 /// configuration, of interfaces and of the host.
 const KEEPER: &[Call] = calls![
     SYS_bind,
-    SYS_bpf,
     SYS_capget,
-    SYS_capset,
     SYS_chdir,
     SYS_clone: Threads,
     // Refused with ENOSYS, so that libraries use clone(2), whose flags a filter can see.
@@ -194,7 +194,6 @@ const KEEPER: &[Call] = calls![
     SYS_rt_sigaction,
     SYS_seccomp,
     SYS_set_robust_list,
-    SYS_setns: Networks,
     SYS_setpriority,
     SYS_setsockopt,
     SYS_socket: Families,
@@ -203,6 +202,52 @@ const KEEPER: &[Call] = calls![
     SYS_wait4,
     SYS_waitid,
 ];
+
+/// Does what takes a capability: sockets, TUN devices, BPF programs and netlink, in other network
+/// namespaces on threads that end with it.
+const HELPER: &[Call] = calls![
+    SYS_bind,
+    SYS_bpf,
+    SYS_capget,
+    SYS_clone: Threads,
+    SYS_clone3,
+    SYS_connect,
+    SYS_exit_group,
+    SYS_fcntl,
+    SYS_fstat,
+    SYS_getcwd,
+    SYS_getrandom,
+    SYS_getppid,
+    SYS_getsockname,
+    SYS_getsockopt,
+    SYS_gettid,
+    SYS_ioctl,
+    SYS_lseek,
+    SYS_newfstatat,
+    SYS_openat,
+    SYS_prctl: Names,
+    SYS_readlinkat,
+    SYS_recvfrom,
+    SYS_recvmsg,
+    SYS_restart_syscall,
+    SYS_rseq,
+    // Of the C library, with the first thread.
+    SYS_rt_sigaction,
+    SYS_sendmsg,
+    SYS_sendto,
+    SYS_set_robust_list,
+    SYS_setns: Networks,
+    SYS_setpriority,
+    SYS_setsockopt,
+    SYS_socket: Asking,
+    SYS_statx,
+];
+
+/// Their older forms.
+#[cfg(target_arch = "x86_64")]
+const HELPER_OLDER: &[Call] = calls![SYS_open, SYS_readlink];
+#[cfg(not(target_arch = "x86_64"))]
+const HELPER_OLDER: &[Call] = &[];
 
 /// Looks names up, with all that a C library and the modules of nsswitch.conf(5) do for it: files
 /// that are read, libraries that are loaded, sockets towards DNS and local services.
@@ -358,6 +403,7 @@ pub fn of(role: Role) -> Vec<Call> {
         ],
         // The first to name a call says with which arguments.
         Role::Resolver => &[RESOLVER, RESOLVER_OLDER, EVERY_THREAD],
+        Role::Helper => &[HELPER, HELPER_OLDER, EVERY_THREAD],
     };
     let mut calls = lists.concat();
     calls.sort_by_key(|call| call.number);
@@ -403,6 +449,10 @@ impl Only {
                     libc::AF_INET6,
                     libc::AF_NETLINK,
                 ];
+                families.map(|family| (0, Dword, Eq, int(family))).to_vec()
+            }
+            Self::Asking => {
+                let families = [libc::AF_INET, libc::AF_NETLINK];
                 families.map(|family| (0, Dword, Eq, int(family))).to_vec()
             }
             Self::IsOpen => vec![(1, Dword, Eq, int(libc::F_GETFD))],

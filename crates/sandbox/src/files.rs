@@ -70,17 +70,15 @@ pub(crate) fn limit(folders: &Folders) -> Result<bool, RulesetError> {
         .handle_access(AccessFs::from_all(KNOWN))?
         .handle_access(AccessNet::from_all(KNOWN))?
         .create()?;
-    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     for path in READ {
         rules = allow(rules, Path::new(path), reading())?;
     }
-    rules = allow(rules, Path::new("/dev/net/tun"), device)?;
+    rules = allow_devices(rules)?;
     rules = allow(
         rules,
         Path::new("/dev/null"),
         AccessFs::ReadFile | AccessFs::WriteFile,
     )?;
-    rules = allow(rules, Path::new("/dev/kmsg"), AccessFs::ReadFile.into())?;
     let own = AccessFs::ReadFile
         | AccessFs::ReadDir
         | AccessFs::WriteFile
@@ -120,6 +118,26 @@ pub(crate) fn limit_to_names() -> Result<bool, RulesetError> {
         rules = allow(rules, folder.unwrap_or(&file), reading())?;
     }
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// Limits the calling thread and those that it starts to the devices, to what tells namespaces
+/// apart, and to signals and abstract sockets of their own. False where the kernel cannot.
+pub(crate) fn limit_to_devices() -> Result<bool, RulesetError> {
+    let rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(KNOWN))?
+        .handle_access(AccessNet::from_all(KNOWN))?
+        .scope(Scope::from_all(KNOWN))?
+        .create()?;
+    let rules = allow(allow_devices(rules)?, Path::new("/proc"), reading())?;
+    Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// TUN devices, and the kernel's log.
+fn allow_devices(rules: RulesetCreated) -> Result<RulesetCreated, RulesetError> {
+    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+    let rules = allow(rules, Path::new("/dev/net/tun"), device)?;
+    allow(rules, Path::new("/dev/kmsg"), AccessFs::ReadFile.into())
 }
 
 fn reading() -> BitFlags<AccessFs> {

@@ -1,7 +1,7 @@
-//! The thread that keeps the rights of the process: others have it do what takes one of them.
+//! The thread that keeps the system calls which others have given up.
 //!
 //! It is the only thread that can open a file, make a socket or start a thread, within the limits
-//! of the whole process. What is asked of it is a function of this program, not a message that
+//! of the whole process. It has no capability, as no thread of the process has. What is asked of it is a function of this program, not a message that
 //! could say anything.
 
 use std::cell::Cell;
@@ -14,7 +14,7 @@ type Job = Box<dyn FnOnce() + Send>;
 static KEEPER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
 
 thread_local! {
-    /// The calling thread has given up its rights.
+    /// The calling thread has given up system calls.
     static IS_CONFINED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -42,8 +42,8 @@ fn keeper() -> Option<&'static mpsc::Sender<Job>> {
     KEEPER.get().filter(|_| IS_CONFINED.get())
 }
 
-/// Runs `job` where the rights for it are, and waits for its result: on this thread, unless it has
-/// given them up. A panic in `job` continues in the caller.
+/// Runs `job` where its system calls are allowed, and waits for its result: on this thread, unless it
+/// is confined. A panic in `job` continues in the caller.
 ///
 /// `job` must wait for no other thread, which might wait for the keeper. [`aside`] is for one that
 /// does.
@@ -77,7 +77,7 @@ pub fn aside<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> io:
     }
 }
 
-/// Has `job` run where the rights for it are, and does not wait.
+/// Has `job` run where its system calls are allowed, and does not wait.
 pub fn post(job: impl FnOnce() + Send + 'static) {
     match keeper() {
         Some(keeper) => drop(keeper.send(Box::new(|| {

@@ -2,14 +2,14 @@
 //! begins its work.
 //!
 //! 1. [`begin`] limits the whole process, before there are threads: no new privileges, no dumps, no
-//!    tracing, memory that is not swapped out, few capabilities, the files of its folders, and the
+//!    tracing, memory that is not swapped out, no capability, the files of its folders, and the
 //!    system calls that any thread may need. It starts the keeper.
-//! 2. [`confine`] leaves to the calling thread only the system calls of its [`Role`], and no
-//!    capability.
+//! 2. [`confine`] leaves to the calling thread only the system calls of its [`Role`].
 //! 3. A confined thread has the keeper do the rest: [`run`], [`aside`], [`post`]. Where nothing is
 //!    confined, as in tests, they call the function that they are given.
 //!
-//! A process that looks names up has less, and no keeper: [`begin_names`].
+//! Two processes have less, and no keeper: one that looks names up ([`begin_names`]), and one that
+//! does what takes a capability ([`begin_helper`]).
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -48,21 +48,24 @@ pub enum Role {
     Sockets,
     /// It waits for signals, and ends the process.
     Main,
-    /// It keeps the rights of the process.
+    /// It makes the system calls that other threads have given up.
     Keeper,
     /// It looks names up, in a process of its own.
     Resolver,
+    /// It does what takes a capability, in a process of its own.
+    Helper,
 }
 
 impl Role {
     /// All.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Packets,
         Self::Control,
         Self::Sockets,
         Self::Main,
         Self::Keeper,
         Self::Resolver,
+        Self::Helper,
     ];
 }
 
@@ -90,7 +93,7 @@ pub struct Parts {
     pub system_calls: bool,
     /// Only some files can be opened (Landlock).
     pub files: bool,
-    /// All capabilities are dropped, but for those of the keeper.
+    /// All capabilities are dropped.
     pub capabilities: bool,
     /// There are no dumps of the memory, and nobody but root can trace the process.
     pub no_dumps: bool,
@@ -111,7 +114,7 @@ impl Parts {
         ),
         (
             "capabilities",
-            "The process has given up its capabilities, but for those of one thread that others ask.",
+            "The process has no capability. A small process of its own does what takes one.",
         ),
         (
             "no-dumps",
@@ -144,22 +147,24 @@ struct Sandbox {
     filters: HashMap<Role, Vec<BpfProgram>>,
 }
 
-/// What the keeper keeps, if the process has it: for TUN devices, marks, buffers and BPF programs;
-/// low ports; files and sockets of other users; the kernel's log; the priority of shards; and
-/// CAP_SYS_ADMIN for devices that move to another namespace.
-const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
-    .union(CapabilitySet::NET_RAW)
+/// What the helper keeps, if it has it: for TUN devices, marks, buffers and BPF programs; low ports;
+/// the kernel's log; the priority of shards; and CAP_SYS_ADMIN for devices that move to another
+/// namespace.
+const OF_HELPER: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::BPF)
-    .union(CapabilitySet::CHOWN)
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::SYSLOG);
 
+/// Whether the process has a capability that a helper would keep.
+pub fn needs_helper() -> bool {
+    capabilities(None).is_ok_and(|own| own.permitted.intersects(OF_HELPER))
+}
+
 /// Limits the process, which must have one thread only, for good, and starts the keeper. Sockets
-/// and other files can be made in `folders` and nowhere else.
+/// and other files can be made in `folders` and nowhere else. What takes a capability, another
+/// process does from now on.
 ///
 /// What the kernel does not have is left out: [`parts`] tells what is on.
 ///
@@ -186,10 +191,10 @@ pub fn begin_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
     // else.
     let _ = clock_gettime(ClockId::Boottime);
     parts.files = files::limit(folders).unwrap_or(false);
-    parts.capabilities = keep(KEPT).is_ok();
+    parts.capabilities = keep(CapabilitySet::empty()).is_ok();
     let mut filters = HashMap::new();
     for role in Role::ALL {
-        if role != Role::Resolver {
+        if !matches!(role, Role::Resolver | Role::Helper) {
             filters.insert(role, filters_of(role, otherwise)?);
         }
     }
@@ -244,6 +249,39 @@ pub fn begin_names_with(otherwise: Otherwise) -> io::Result<()> {
     Ok(())
 }
 
+/// Limits the process, which must have one thread only, for good, to what takes a capability and
+/// others ask for: it opens the TUN device and the kernel's log, and no UNIX socket.
+///
+/// What the kernel does not have is left out.
+///
+/// # Errors
+///
+/// no_new_privs is unknown to the kernel (before Linux 3.5).
+pub fn begin_helper() -> io::Result<()> {
+    begin_helper_with(Otherwise::HERE)
+}
+
+/// [`begin_helper`], and what a call does that the process may not make.
+///
+/// # Errors
+///
+/// Those of [`begin_helper`].
+pub fn begin_helper_with(otherwise: Otherwise) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    // Before Linux 5.11, BPF maps count as locked memory.
+    let _ = setrlimit(Resource::Memlock, UNLIMITED);
+    let mut parts = Parts {
+        no_dumps: forbid_dumps(),
+        files: files::limit_to_devices().unwrap_or(false),
+        capabilities: keep(OF_HELPER).is_ok(),
+        ..Parts::default()
+    };
+    parts.system_calls = install(&filters_of(Role::Helper, otherwise)?).is_ok();
+    let filters = HashMap::new();
+    let _ = SANDBOX.set(Sandbox { parts, filters });
+    Ok(())
+}
+
 /// Root without capabilities may still read what belongs to root, as private keys below /etc do.
 /// Nothing changes where the user has no other, or the process no right to become it.
 fn become_nobody() {
@@ -269,16 +307,13 @@ pub fn parts() -> Parts {
 ///
 /// # Errors
 ///
-/// Those of seccomp(2) and capset(2), as when there is no memory. The thread must not go on.
+/// Those of seccomp(2), as when there is no memory. The thread must not go on.
 pub fn confine(role: Role) -> io::Result<()> {
     let Some(sandbox) = SANDBOX.get() else {
         return Ok(());
     };
     // The library asks for random numbers with a thread's first hash table, and never again.
     let _ = std::hash::RandomState::new();
-    if role != Role::Keeper {
-        keep(CapabilitySet::empty())?;
-    }
     if let Some(filters) = sandbox.filters.get(&role) {
         install(filters)?;
     }
@@ -307,14 +342,16 @@ fn forbid_dumps() -> bool {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).is_ok() && limited.is_ok()
 }
 
+const UNLIMITED: Rlimit = Rlimit {
+    current: None,
+    maximum: None,
+};
+
 /// Keeps the memory out of the swap: all of it, since keys are anywhere in it. Not where the limit
 /// is less than everything: then memory could not grow any more.
 fn lock_memory() -> bool {
-    let all = Rlimit {
-        current: None,
-        maximum: None,
-    };
-    if getrlimit(Resource::Memlock) != all && setrlimit(Resource::Memlock, all).is_err() {
+    let is_limited = getrlimit(Resource::Memlock) != UNLIMITED;
+    if is_limited && setrlimit(Resource::Memlock, UNLIMITED).is_err() {
         return false;
     }
     // Pages are locked when they are touched: stacks would otherwise be there as a whole.
@@ -332,7 +369,7 @@ pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram
         Otherwise::Kill => SeccompAction::KillProcess,
     };
     let mut filters = Vec::new();
-    if role == Role::Keeper {
+    if matches!(role, Role::Keeper | Role::Helper) {
         let only = |call: &Call| call.number == libc::SYS_clone3;
         let clone3: Vec<Call> = calls::of(role).into_iter().filter(only).collect();
         let missing = SeccompAction::Errno(errno(libc::ENOSYS));

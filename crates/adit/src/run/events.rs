@@ -21,6 +21,8 @@ pub(super) enum Event {
     Ended(String),
     /// The control socket of the interface of this name was removed.
     SocketRemoved(String),
+    /// The process that has the capabilities has ended.
+    HelperEnded,
     /// Another process asks for the interfaces.
     HandOver(Channel),
 }
@@ -32,6 +34,8 @@ pub(super) struct Events {
     wake: PipeReader,
     /// The last signal, or 0.
     caught: Arc<AtomicUsize>,
+    /// The end of the helper has been told.
+    is_alone: bool,
 }
 
 /// A sending end.
@@ -64,6 +68,7 @@ impl Events {
             queue,
             wake,
             caught,
+            is_alone: false,
         };
         Ok((events, sender))
     }
@@ -84,9 +89,17 @@ impl Events {
             let failed = || "cannot wait for signals".to_owned();
             let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
             fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+            // It says that it hung up, and nothing else.
+            let helper = adit_io::helper::connection().filter(|_| !self.is_alone);
+            fds.extend(helper.map(|it| PollFd::from_borrowed_fd(it, PollFlags::empty())));
             match poll(&mut fds, None) {
                 Err(Errno::INTR) => {}
                 polled => drop(polled.map_err(std::io::Error::from).context(failed)?),
+            }
+            let hung_up = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::HUP);
+            if helper.is_some() && fds.last().is_some_and(hung_up) {
+                self.is_alone = true;
+                return Ok(Event::HelperEnded);
             }
             if fds[0].revents().is_empty() {
                 continue;

@@ -1,12 +1,13 @@
 //! `adit INTERFACE...`: the process behind one interface or several.
 //!
-//! 1. start the process that looks names up (`resolve`), give up rights, then add each interface
-//!    (`process`);
+//! 1. start the processes that look names up (`resolve`) and have the capabilities (`child`), give up
+//!    rights, then add each interface (`process`);
 //! 2. report readiness;
 //! 3. wait until asked to end, or until every interface or its socket is gone.
 
 mod answer;
 mod background;
+mod child;
 mod events;
 pub(crate) mod hand_over;
 mod names;
@@ -236,6 +237,10 @@ fn wait(
                 (true, Ok(())) => {}
                 (true, Err(failure)) => level.error(failure),
             },
+            Event::HelperEnded => level.error(
+                "the process that has the rights has ended: further interfaces, ports below 1024, marks and devices in other \
+                 namespaces fail until this process is started anew",
+            ),
             Event::HandOver(mut channel) => {
                 let (process, me) = (Arc::clone(process), Arc::clone(me));
                 let given = adit_sandbox::aside(move || give(&process, &me, &mut channel));

@@ -18,12 +18,14 @@ use adit_netlink::Netlink;
 use adit_proto::config::PublicKey;
 use adit_sandbox::Folders;
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Gid, Resource, getgroups, getrlimit};
+use rustix::thread::set_thread_groups;
 
+use super::child::{self, Guard};
 use super::events::{Event, Sender};
 use super::hand_over::{Offer, Switches};
 use super::names::Names;
-use super::resolve::{Guard, Resolver};
+use super::resolve::Resolver;
 use super::watch::{self, Looks};
 use super::{LogLevel, answer};
 use crate::demo::status_directory;
@@ -48,11 +50,12 @@ pub(super) struct Process {
     status_group: Option<u32>,
     no_sandbox: bool,
     pub(super) resolver: Arc<Resolver>,
-    _resolving: Guard,
+    _resolving: Option<Guard>,
     looks: Arc<Looks>,
     interfaces: Mutex<Interfaces>,
     /// Dropped after the sockets that it serves: its thread could not remove their files.
     service: Service,
+    _helping: Option<Guard>,
 }
 
 #[derive(Default)]
@@ -102,7 +105,12 @@ impl Process {
     ) -> Result<Arc<Self>> {
         // A process with a sandbox can start no program, nor begin one once it has threads.
         let (resolver, resolving) = Resolver::start(level, sandbox)?;
+        let mut helping = None;
         if sandbox {
+            if adit_sandbox::needs_helper() {
+                helping = Some(start_helper()?);
+            }
+            join_group(status_group);
             adit_sandbox::begin(&folders(control_dir.as_deref()))
                 .context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
         }
@@ -120,6 +128,7 @@ impl Process {
             no_sandbox: !sandbox,
             resolver,
             _resolving: resolving,
+            _helping: helping,
             looks: Arc::default(),
             interfaces: Mutex::default(),
         }))
@@ -313,6 +322,26 @@ impl Process {
     pub(super) fn interfaces(&self) -> MutexGuard<'_, Interfaces> {
         let interfaces = self.interfaces.lock();
         interfaces.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the process that has the capabilities from now on.
+fn start_helper() -> Result<Guard> {
+    let (guard, socket) = child::start(&[crate::helper::ARGUMENT]).context(|| {
+        "cannot start a process that keeps the rights (--no-sandbox does without)".into()
+    })?;
+    adit_io::helper::connect(socket);
+    Ok(guard)
+}
+
+/// A member of the group of the status sockets may give them to it without a capability.
+fn join_group(group: Option<u32>) {
+    if let (Some(group), Ok(mut groups)) = (group.map(Gid::from_raw), getgroups())
+        && !groups.contains(&group)
+    {
+        groups.push(group);
+        // Without the right to it, the group has to be one of the process's.
+        let _ = set_thread_groups(&groups);
     }
 }
 

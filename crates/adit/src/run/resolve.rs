@@ -12,7 +12,6 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,15 +24,15 @@ use rustix::cmsg_space;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, sendmsg, socket_with, socketpair,
+    SocketType, sendmsg, socket_with,
 };
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 mod handed_over;
 
 pub(super) use handed_over::HandedNames;
 
 use super::LogLevel;
+use super::child::{self, Guard};
 use crate::failure::{Context, Result};
 use crate::resolver::{ARGUMENT, Answer, IN_FLIGHT, MARKED, Request, WITHOUT_SANDBOX};
 
@@ -58,18 +57,6 @@ pub(super) struct Resolver {
     socket: Option<OwnedFd>,
     wake: OwnedFd,
     level: LogLevel,
-}
-
-/// The other process, which goes with this.
-pub(super) struct Guard(Option<Child>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            // Where it cannot be killed, as it is another user's, it goes with this process.
-            adit_sandbox::run(move || kill(Pid::from_child(&child)).map(|_| child.wait()));
-        }
-    }
 }
 
 #[derive(Default)]
@@ -248,10 +235,12 @@ enum Outcome {
 
 impl Resolver {
     /// Starts the process. Without it, names are looked up once, by `adit up`.
-    pub(super) fn start(level: LogLevel, sandbox: bool) -> Result<(Arc<Self>, Guard)> {
+    pub(super) fn start(level: LogLevel, sandbox: bool) -> Result<(Arc<Self>, Option<Guard>)> {
         let failed = || "cannot start the resolver".to_owned();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context(failed)?;
-        let (child, socket) = match spawn(sandbox) {
+        let arguments = [ARGUMENT, WITHOUT_SANDBOX];
+        let arguments = &arguments[..if sandbox { 1 } else { 2 }];
+        let (child, socket) = match child::start(arguments) {
             Ok((child, socket)) => (Some(child), Some(socket)),
             Err(error) => {
                 level.error(format_args!(
@@ -267,7 +256,7 @@ impl Resolver {
             wake,
             level,
         };
-        Ok((Arc::new(resolver), Guard(child)))
+        Ok((Arc::new(resolver), child))
     }
 
     /// The endpoints of these peers of an interface are names; with `replace`, those of no others
@@ -481,14 +470,6 @@ impl Resolver {
     }
 }
 
-/// Ends a process of this user, and returns what tells when it has ended. Not by kill(2), which would
-/// have to be left to the process with every signal.
-pub(super) fn kill(pid: Pid) -> Option<OwnedFd> {
-    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    let killed = pidfd_send_signal(&handle, Signal::KILL);
-    killed.is_ok().then_some(handle)
-}
-
 /// A socket of each family whose packets have the mark. Without the right for it there is none.
 fn marked(mark: u32) -> Vec<OwnedFd> {
     adit_sandbox::run(move || {
@@ -500,29 +481,6 @@ fn marked(mark: u32) -> Vec<OwnedFd> {
         });
         sockets.into_iter().flatten().collect()
     })
-}
-
-fn spawn(sandbox: bool) -> std::io::Result<(Child, OwnedFd)> {
-    let (ours, theirs) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // Not the path of the binary, which may have been replaced since.
-    let mut command = Command::new("/proc/self/exe");
-    use std::os::unix::process::CommandExt;
-    let child = command
-        .arg0("adit")
-        .arg(ARGUMENT)
-        .args((!sandbox).then_some(WITHOUT_SANDBOX))
-        .current_dir("/")
-        .env_remove("NOTIFY_SOCKET")
-        .stdin(Stdio::from(theirs))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    Ok((child, ours))
 }
 
 #[cfg(test)]

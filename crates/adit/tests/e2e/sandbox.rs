@@ -68,20 +68,13 @@ fn every_thread_has_given_up_what_it_does_not_need() {
         assert_eq!(field(dir, "NoNewPrivs:"), "1", "{name}");
         assert_eq!(field(dir, "Seccomp:"), "2", "{name}");
         let filters: u32 = field(dir, "Seccomp_filters:").parse().expect("a number");
-        let capabilities = [field(dir, "CapPrm:"), field(dir, "CapEff:")];
-        let none = "0000000000000000";
-        if name == "adit-keeper" {
-            assert_eq!(filters, 4, "those of the process");
-            assert_ne!(capabilities[1], none);
-            let kept = u64::from_str_radix(&capabilities[0], 16).expect("a number");
-            // CAP_SYS_PTRACE, CAP_SYS_MODULE, CAP_SETUID, CAP_SYS_BOOT, CAP_MKNOD
-            for one in [19, 16, 7, 22, 27] {
-                assert_eq!(kept & 1 << one, 0, "capability {one}");
-            }
-        } else {
-            assert!(filters > 4, "{name}: those of the process, and its own");
-            assert_eq!(capabilities, [none, none], "{name}");
+        match name == "adit-keeper" {
+            true => assert_eq!(filters, 4, "those of the process"),
+            false => assert!(filters > 4, "{name}: those of the process, and its own"),
         }
+    }
+    for set in ["CapPrm:", "CapEff:", "CapInh:", "CapAmb:"] {
+        assert!(all(&dir, set, "0000000000000000"), "{set}");
     }
     let limits = std::fs::read_to_string(dir.join("limits")).expect("limits");
     let core = limits
@@ -134,6 +127,77 @@ fn show_tells_which_parts_of_the_sandbox_are_on() {
         let expected = if arguments.contains("wg0") { "2" } else { "0" };
         assert_eq!(field(&dir, "Seccomp:"), expected, "{arguments}");
     }
+}
+
+/// The only process of a name.
+fn found(host: &Container, name: &str) -> PathBuf {
+    let find = || host.try_sh(&format!("pgrep -x {name}"));
+    wait_for("it runs", seconds(10), || find().ok());
+    process(host, find().stdout.trim().parse().expect("one process"))
+}
+
+#[test]
+fn the_process_with_the_rights_has_few_and_ends_with_the_other() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Container::new("left");
+    let mut daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
+    let dir = found(&host, "adit-helper");
+    assert_eq!(threads(&dir).len(), 1);
+    assert_eq!(field(&dir, "NoNewPrivs:"), "1");
+    assert_eq!(field(&dir, "Seccomp:"), "2");
+    let rights = ["CapPrm:", "CapEff:", "CapInh:"]
+        .map(|set| u64::from_str_radix(&field(&dir, set), 16).expect("a number"));
+    // CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_SYS_NICE, CAP_SYSLOG, CAP_BPF
+    let all: u64 = [10, 12, 21, 23, 34, 39]
+        .map(|number| 1 << number)
+        .iter()
+        .sum();
+    assert_eq!(rights[0] & !all, 0, "{rights:x?}");
+    assert_ne!(rights[0] & 1 << 12, 0, "{rights:x?}");
+    assert_eq!(rights, [rights[0], rights[0], 0]);
+    daemon.signal("KILL");
+    daemon.wait();
+    // The host's first process leaves what has ended as it is.
+    let has_ended = || std::fs::read_link(dir.join("exe")).is_err();
+    wait_for("it ends, too", seconds(10), has_ended);
+    // It is not started where it is not needed.
+    let other = Container::new("right");
+    let subject = Program::Adit.path().display().to_string();
+    other.sh(&format!("{subject} run --no-sandbox wg0"));
+    assert!(!other.try_sh("pgrep -x adit-helper").ok());
+}
+
+#[test]
+fn a_tunnel_goes_on_without_the_process_with_the_rights() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let (left, daemon) = (&net.left, &tunnel.left.daemon);
+    left.sh("pkill -KILL -x adit-helper");
+    wait_for("it is missed", seconds(10), || {
+        daemon
+            .log()
+            .contains("the process that has the rights has ended")
+    });
+    let refused = left.try_sh("wg set wg0 fwmark 8");
+    assert!(!refused.ok(), "{refused:?}");
+    assert_eq!(tunnel.left.wg("show {} fwmark").trim(), "off");
+    let subject = Program::Adit.path().display().to_string();
+    let refused = left.try_sh(&format!("{subject} run --join wg0 wg1"));
+    assert!(
+        !refused.ok() && refused.stderr.contains("has ended"),
+        "{refused:?}"
+    );
+    // What takes no right goes on, a new port and MTU included.
+    ping(left, &tunnel.right.v4, 3);
+    tunnel.left.wg("set {} listen-port 51999");
+    left.sh("ip link set wg0 mtu 1300");
+    ping(left, &tunnel.right.v4, 3);
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_sandbox::calls::{self, INTRUDER, Only};
-use adit_sandbox::{Folders, Otherwise, Role, begin_names_with, begin_with, confine};
+use adit_sandbox::{
+    Folders, Otherwise, Role, begin_helper_with, begin_names_with, begin_with, confine,
+};
 use libc::c_long;
 
 /// What the child does: a role, and an attempt or a call that ends the process.
@@ -109,10 +111,12 @@ fn security_md_lists_the_system_calls_of_each_role() {
         ("sockets", Role::Sockets),
         ("main", Role::Main),
         ("resolver", Role::Resolver),
+        ("helper", Role::Helper),
     ] {
         let mut documented: BTreeSet<String> = every.union(&names(label)).cloned().collect();
-        if role == Role::Resolver && cfg!(target_arch = "x86_64") {
-            documented.extend(names("resolver, older forms"));
+        let has_older = matches!(role, Role::Resolver | Role::Helper);
+        if has_older && cfg!(target_arch = "x86_64") {
+            documented.extend(names(&format!("{label}, older forms")));
         }
         assert_eq!(documented, listed(role), "{label}");
     }
@@ -391,10 +395,13 @@ fn taken_over() {
     };
     match role {
         Role::Resolver => begin_names_with(otherwise).expect("a sandbox"),
+        Role::Helper => begin_helper_with(otherwise).expect("a sandbox"),
         _ => begin_with(&folders, otherwise).expect("a sandbox"),
     }
     assert!(adit_sandbox::parts().system_calls);
     println!("files={}", adit_sandbox::parts().files);
+    let rights = rustix::thread::capabilities(None).expect("capabilities");
+    println!("rights={}", (rights.permitted | rights.effective).bits());
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             confine(role).expect("confined");
@@ -489,7 +496,7 @@ fn a_thread_that_is_taken_over_opens_starts_and_reads_nothing() {
     }
 }
 
-/// The keeper can open, bind and load; its limits are those of the process.
+/// The keeper can open and bind; its limits are those of the process, which has no capability.
 #[test]
 fn the_keeper_stays_within_the_limits_of_the_process() {
     let output = child(Role::Keeper, "all");
@@ -526,8 +533,7 @@ fn the_keeper_stays_within_the_limits_of_the_process() {
 }
 
 /// Of the attempts, those that the keeper's filter lets through, at least as far as it can see.
-const OF_KEEPER: [&str; 15] = [
-    "load a BPF program",
+const OF_KEEPER: [&str; 14] = [
     "open a file",
     "open a file of this process",
     "open a file that only root may read",
@@ -558,9 +564,35 @@ const OF_RESOLVER: [(&str, Option<bool>); 9] = [
     ("setsockopt", None),
 ];
 
+/// Of the attempts, those that the filter of a helper lets through, as far as it can see, and what
+/// becomes of them, as for the resolver.
+const OF_HELPER: [(&str, Option<bool>); 11] = [
+    ("open a file", Some(false)),
+    ("open a file of this process", Some(true)),
+    ("open a file that only root may read", Some(false)),
+    ("open a file to write", Some(false)),
+    ("read the memory of another process", Some(false)),
+    ("netlink", Some(true)),
+    ("an IPv4 socket", Some(true)),
+    ("connect", None),
+    ("setsockopt", None),
+    ("ioctl", None),
+    ("load a BPF program", None),
+];
+
 #[test]
 fn a_resolver_that_is_taken_over_reads_little_and_starts_nothing() {
-    let output = child(Role::Resolver, "all");
+    tries(Role::Resolver, &OF_RESOLVER);
+}
+
+#[test]
+fn a_helper_that_is_taken_over_reads_little_and_starts_nothing() {
+    tries(Role::Helper, &OF_HELPER);
+}
+
+/// A taken-over process of its own is refused all but these.
+fn tries(role: Role, but: &[(&str, Option<bool>)]) {
+    let output = child(role, "all");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{told}");
     let has_files = told.contains("files=true");
@@ -568,7 +600,7 @@ fn a_resolver_that_is_taken_over_reads_little_and_starts_nothing() {
         let line = (told.lines()).find_map(|line| line.strip_prefix(&format!("{name}=")));
         let result = line.unwrap_or_else(|| panic!("{name}: {told}"));
         let is_refused = result == format!("Err({})", libc::EPERM);
-        match OF_RESOLVER.iter().find(|(of, _)| *of == name) {
+        match but.iter().find(|(of, _)| *of == name) {
             None => assert!(is_refused, "{name}: {result}"),
             Some((_, None)) => assert!(!is_refused, "{name}: {result}"),
             Some((_, Some(true))) => assert!(result.starts_with("Ok"), "{name}: {result}"),
@@ -580,6 +612,23 @@ fn a_resolver_that_is_taken_over_reads_little_and_starts_nothing() {
     }
 }
 
+/// Whichever thread is taken over, and whatever it writes to the memory of others.
+#[test]
+fn no_thread_of_a_process_with_a_sandbox_has_a_capability() {
+    for role in [
+        Role::Packets,
+        Role::Control,
+        Role::Sockets,
+        Role::Main,
+        Role::Keeper,
+        Role::Resolver,
+    ] {
+        let output = child(role, "all");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(told.contains("rights=0\n"), "{role:?}: {told}");
+    }
+}
+
 #[test]
 fn what_only_an_intruder_calls_ends_the_process() {
     for role in [
@@ -588,6 +637,7 @@ fn what_only_an_intruder_calls_ends_the_process() {
         Role::Sockets,
         Role::Main,
         Role::Resolver,
+        Role::Helper,
     ] {
         for call in INTRUDER {
             let output = child(role, &call.number.to_string());
@@ -630,13 +680,15 @@ fn a_confined_thread_that_fails_ends_the_process() {
             assert_eq!(overflows, failure == "overflow", "{told}");
         }
     }
-    for failure in ["fault", "abort", "overflow"] {
-        let output = child(Role::Keeper, failure);
-        let signal = output.status.signal();
-        assert!(
-            signal.is_some_and(|signal| signal != libc::SIGKILL),
-            "{failure}: {signal:?}"
-        );
+    for role in [Role::Keeper, Role::Helper] {
+        for failure in ["fault", "abort", "overflow"] {
+            let output = child(role, failure);
+            let signal = output.status.signal();
+            assert!(
+                signal.is_some_and(|signal| signal != libc::SIGKILL),
+                "{role:?}: {failure}: {signal:?}"
+            );
+        }
     }
 }
 

@@ -208,7 +208,7 @@ fn give_state(
 /// Two processes must not read from the same queues: one that was told to go on, and does not say
 /// that it does, is killed.
 fn kill(pid: Option<Pid>) {
-    let Some(handle) = pid.and_then(super::super::resolve::kill) else {
+    let Some(handle) = pid.and_then(super::super::child::kill) else {
         return;
     };
     let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&TO_DIE));

@@ -89,7 +89,7 @@ impl Start {
 }
 
 /// The processes of the host that run the implementation under test, in the host's numbers;
-/// without those that look names up for them.
+/// without those that look names up for them, or have the capabilities.
 pub fn processes(host: &Container) -> Vec<u32> {
     let program = Program::Adit.path();
     let found: Vec<(u32, Option<u32>, Vec<u8>)> = std::fs::read_dir(host.path("/proc"))
@@ -102,7 +102,7 @@ pub fn processes(host: &Container) -> Vec<u32> {
             (exe == program).then(|| (pid, parent(&entry.path()), args))
         })
         .collect();
-    // Until it has executed its program, one that looks names up looks like its parent.
+    // Until it has executed its program, such a one looks like its parent.
     let is_copy = |parent: &Option<u32>, args: &[u8]| {
         let is_parent = |other: &&(u32, _, Vec<u8>)| Some(other.0) == *parent;
         found
@@ -113,8 +113,9 @@ pub fn processes(host: &Container) -> Vec<u32> {
     found
         .iter()
         .filter(|(_, parent, args)| {
-            let is_resolver = args.split(|byte| *byte == 0).nth(1) == Some(b"--resolver");
-            !is_resolver && !is_copy(parent, args)
+            let first = args.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+            let is_child = [&b"--resolver"[..], b"--helper"].contains(&first);
+            !is_child && !is_copy(parent, args)
         })
         .map(|(pid, ..)| *pid)
         .collect()

@@ -1,0 +1,51 @@
+//! Processes of this program that one serving interfaces starts before its sandbox, for what it is
+//! not to do itself. Requests and answers are datagrams of a socket pair, their standard input.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// A process that goes with this.
+pub(super) struct Guard(Option<Child>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // Where it cannot be killed, as it is another user's, it goes with this process.
+            adit_sandbox::run(move || kill(Pid::from_child(&child)).map(|_| child.wait()));
+        }
+    }
+}
+
+/// Starts this program with these arguments, which no person types.
+pub(super) fn start(arguments: &[&str]) -> std::io::Result<(Guard, OwnedFd)> {
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // Not the path of the binary, which may have been replaced since.
+    let mut command = Command::new("/proc/self/exe");
+    let child = command
+        .arg0("adit")
+        .args(arguments)
+        .current_dir("/")
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    Ok((Guard(Some(child)), ours))
+}
+
+/// Ends a process of this user, and returns what tells when it has ended. Not by kill(2), which would
+/// have to be left to the process with every signal.
+pub(super) fn kill(pid: Pid) -> Option<OwnedFd> {
+    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let killed = pidfd_send_signal(&handle, Signal::KILL);
+    killed.is_ok().then_some(handle)
+}
