@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use adit_io::tun::TunErrorKind;
-use adit_io::{Filtered, IcmpKind, Offloads, UdpSocket};
+use adit_io::{Filtered, Grace, IcmpKind, Offloads, UdpSocket};
 use adit_offload::{Frame, Merged, TunnelEnds};
 use adit_proto::{DropReason, Drops, IgnoredKind, PassedKind, Peer, Time};
 use arc_swap::ArcSwap;
@@ -15,6 +15,7 @@ use crate::handed_over::InterfaceState;
 use crate::inbox::Inbox;
 use crate::interface::StopReason;
 use crate::journal::{Incident, Journal};
+use crate::lanes::LANES;
 use crate::load::Load;
 use crate::lock::lock;
 use crate::ownership::Ownership;
@@ -23,9 +24,10 @@ use crate::sender::Pool;
 use crate::wake::Waker;
 
 /// The sockets of an interface, all on one port: one per address family that the host has, or
-/// several ([`UdpSocket::split`]).
+/// several ([`UdpSocket::further`]).
 ///
-/// A lane is a socket of each family. What leaves leaves through the first.
+/// A [lane](crate::lanes) is a socket of each family. What leaves leaves through the first. A lane
+/// that is given up keeps its sockets, because the kernel counts them.
 #[derive(Debug)]
 pub struct Sockets<U> {
     /// For IPv4; none where the host has no IPv4.
@@ -35,8 +37,13 @@ pub struct Sockets<U> {
     /// 0 while none is bound.
     pub port: u16,
     /// The further lanes: IPv4 and IPv6.
-    further: OnceLock<Vec<[Option<U>; 2]>>,
+    further: Vec<OnceLock<Box<Lane<U>>>>,
+    /// How many lanes are polled. The others are empty.
+    in_use: AtomicUsize,
 }
+
+/// For IPv4 and IPv6.
+type Lane<U> = [Option<U>; 2];
 
 /// A socket that receives, and which one it is.
 pub(crate) struct LaneSocket<'a, U> {
@@ -52,7 +59,8 @@ impl<U> Sockets<U> {
             v4,
             v6,
             port,
-            further: OnceLock::new(),
+            further: (1..LANES).map(|_| OnceLock::new()).collect(),
+            in_use: AtomicUsize::new(1),
         }
     }
 
@@ -62,36 +70,51 @@ impl<U> Sockets<U> {
     }
 
     /// Adds a socket of another process. Those of one family come in the order of their lanes.
-    pub fn add(&mut self, v6: bool, socket: U) {
+    pub fn add(&mut self, v6: bool, socket: U)
+    where
+        U: UdpSocket,
+    {
         let first = if v6 { &mut self.v6 } else { &mut self.v4 };
         if first.is_none() {
+            let group = usize::try_from(socket.state().group).unwrap_or_default();
+            let in_use = self.in_use.get_mut();
+            *in_use = group.max(*in_use);
             *first = Some(socket);
             return;
         }
-        let mut further = self.further.take().unwrap_or_default();
-        let of_family = |lane: &&mut [Option<U>; 2]| lane[usize::from(v6)].is_none();
-        if further.iter_mut().find(of_family).is_none() {
-            further.push([None, None]);
-        }
-        if let Some(lane) = further.iter_mut().find(of_family) {
-            lane[usize::from(v6)] = Some(socket);
-        }
-        self.further = further.into();
+        let lacks = |lane: &OnceLock<Box<Lane<U>>>| {
+            lane.get()
+                .is_none_or(|lane| lane[usize::from(v6)].is_none())
+        };
+        let at = self.further.iter().position(lacks).unwrap_or_else(|| {
+            self.further.push(OnceLock::new());
+            self.further.len() - 1
+        });
+        let mut lane = self.further[at].take().unwrap_or_default();
+        lane[usize::from(v6)] = Some(socket);
+        self.further[at] = lane.into();
     }
 
-    /// How many lanes there are.
+    /// How many lanes have sockets.
     pub(crate) fn lanes(&self) -> usize {
-        1 + self.further().len()
+        let further = self.further.iter();
+        1 + further.take_while(|lane| lane.get().is_some()).count()
     }
 
-    fn further(&self) -> &[[Option<U>; 2]] {
-        self.further.get().map_or(&[], Vec::as_slice)
+    /// How many lanes are polled.
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use.load(Ordering::Acquire)
+    }
+
+    /// So many lanes are polled from now on.
+    pub(crate) fn use_lanes(&self, lanes: usize) {
+        self.in_use.store(lanes, Ordering::Release);
     }
 
     pub(crate) fn of_lane(&self, lane: usize, v6: bool) -> Option<&U> {
         match lane.checked_sub(1) {
             None => self.family(v6),
-            Some(further) => self.further().get(further)?[usize::from(v6)].as_ref(),
+            Some(further) => self.further.get(further)?.get()?[usize::from(v6)].as_ref(),
         }
     }
 
@@ -115,6 +138,12 @@ impl<U> Sockets<U> {
         })
     }
 
+    /// Those that are polled.
+    pub(crate) fn all_in_use(&self) -> impl Iterator<Item = LaneSocket<'_, U>> {
+        let lanes = self.in_use();
+        self.all().take_while(move |it| it.lane < lanes)
+    }
+
     pub(crate) fn family(&self, v6: bool) -> Option<&U> {
         if v6 {
             self.v6.as_ref()
@@ -125,19 +154,37 @@ impl<U> Sockets<U> {
 }
 
 impl<U: UdpSocket> Sockets<U> {
-    /// Opens the sockets of so many lanes. False if the kernel refused all.
-    pub(crate) fn split(&self, lanes: usize) -> bool {
-        let more = lanes.saturating_sub(1);
-        let split = [false, true].map(|v6| {
-            let sockets = self.family(v6).map(|socket| socket.split(more));
-            sockets.and_then(Result::ok).unwrap_or_default().into_iter()
+    /// Has the kernel spread data over so many lanes, whose sockets are opened if there are none yet.
+    /// Returns when it does for all that arrives, by family, and whether it refused any.
+    pub(crate) fn spread(&self, lanes: usize) -> (Vec<Grace>, bool) {
+        let opened = self.lanes();
+        let mut refused = false;
+        let mut more = [false, true].map(|v6| {
+            let first = self.family(v6).filter(|_| opened < lanes);
+            let sockets = first.map(|first| first.further(lanes - opened));
+            let sockets = sockets.unwrap_or_else(|| Ok(Vec::new()));
+            refused |= sockets.is_err();
+            sockets.unwrap_or_default().into_iter()
         });
-        let [mut v4, mut v6] = split;
-        let further: Vec<_> = (0..more)
-            .map(|_| [v4.next(), v6.next()])
-            .filter(|lane| lane.iter().any(Option::is_some))
-            .collect();
-        !further.is_empty() && self.further.set(further).is_ok()
+        for lane in self.further.iter().take(lanes - 1).skip(opened - 1) {
+            let [v4, v6] = &mut more;
+            let pair = [v4.next(), v6.next()];
+            if pair.iter().any(Option::is_some) {
+                let _ = lane.set(Box::new(pair));
+            }
+        }
+        let mut graces = Vec::new();
+        for v6 in [false, true] {
+            // One that the kernel refused further sockets keeps its data in the first.
+            let has_all = self.of_lane(lanes - 1, v6).is_some();
+            if let Some(first) = self.family(v6).filter(|_| has_all) {
+                match first.spread(lanes) {
+                    Ok(grace) => graces.push(grace),
+                    Err(_) => refused = true,
+                }
+            }
+        }
+        (graces, refused)
     }
 }
 

@@ -20,10 +20,11 @@ use rustix::event::epoll::EventFlags;
 
 use crate::common::{Served, ShardHandle};
 use crate::inbound_thread::InboundThread;
+use crate::lanes::LANES;
 use crate::lock::lock;
 use crate::placement;
 use crate::poll::Polled;
-use crate::queues::{Buffers, LANES, Queues, Role, Worker};
+use crate::queues::{Buffers, Queues, Role, Worker};
 use crate::shard::{Shard, ShardInbox};
 
 /// Polls in a row that left something in a queue, before its owner looks for an idle CPU.
@@ -290,17 +291,27 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
         }
     }
 
-    /// Into how many lanes the sockets of these queues are to be split: other threads help, and still
-    /// more waits, of several peers.
-    pub(crate) fn wanted_lanes(&self, queues: &Queues<T, U>, polled: Polled) -> Option<usize> {
-        let (max_shards, policy) = self.in_force();
-        let waits = matches!(polled, Polled::Packets { more: true, .. });
-        let is_wanted = waits
-            && policy == Policy::Auto
-            && max_shards > 1
-            && queues.common.proto.peer_count() > 1
-            && queues.helpers() > 0;
-        is_wanted.then_some(max_shards.min(LANES))
+    /// How many lanes these queues, which have `lanes`, should have instead: as many as there may be
+    /// shards, if threads help and still more waits, of several peers; fewer, if there are more
+    /// than that and nothing waits.
+    pub(crate) fn wanted_lanes(
+        &self,
+        queues: &Queues<T, U>,
+        lanes: usize,
+        polled: Polled,
+    ) -> Option<usize> {
+        let most = match self.in_force() {
+            (max_shards, Policy::Auto) => max_shards.min(LANES).next_power_of_two(),
+            _ => 1,
+        };
+        let is_wanted = match polled {
+            Polled::Packets { more: true, .. } => {
+                lanes < most && queues.common.proto.peer_count() > 1 && queues.helpers() > 0
+            }
+            Polled::Packets { more: false, .. } => lanes > most,
+            _ => false,
+        };
+        is_wanted.then_some(most)
     }
 
     /// Has an idle shard, if there is one, be a helper that is counted already.
@@ -477,7 +488,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Helper<T, U> {
         let mut found = queues.do_job(worker, &sockets, now);
         let policy = crew.in_force().1;
         if policy == Policy::Auto {
-            for socket in sockets.all() {
+            for socket in sockets.all_in_use() {
                 match queues.poll_socket(worker, socket, EventFlags::IN, now, Role::Helper) {
                     Ok(polled) => found |= polled.has_packets(),
                     Err(error) => queues.common.fail(error),

@@ -95,14 +95,15 @@ impl Interface {
     /// `TimedOut` if a socket stays full for so long: then all goes on as before.
     pub fn pause(&self, patience: Duration) -> io::Result<()> {
         let until = Instant::now() + patience;
-        self.common.pause(true);
-        while !self.common.is_drained() {
+        let mut pauses = self.common.pause(true);
+        while !pauses || !self.common.is_drained() {
             if Instant::now() >= until {
                 self.common.pause(false);
                 let message = "what was read could not be sent: a socket is full";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
             std::thread::sleep(LOOK);
+            pauses = pauses || self.common.pause(true);
         }
         Ok(())
     }

@@ -187,7 +187,7 @@ pub(crate) trait AnyCommon: Send + Sync {
     fn wait(&self) -> StopReason;
     fn on_end(&self, on_end: Box<dyn FnOnce() + Send>);
     /// See [`Queues::pause`].
-    fn pause(&self, pauses: bool);
+    fn pause(&self, pauses: bool) -> bool;
     /// See [`Queues::is_drained`].
     fn is_drained(&self) -> bool;
     /// Packets that wait for sessions.
@@ -266,7 +266,7 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
             refused: self.refused(),
             outbound: common.load.outbound.read(),
             inbound: common.load.inbound.read(),
-            lanes: match common.queues.sockets.load().lanes() {
+            lanes: match common.queues.sockets.load().in_use() {
                 1 => Vec::new(),
                 lanes => common.load.lanes.iter().take(lanes).map(read).collect(),
             },
@@ -299,11 +299,13 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
         self.common.on_end(on_end);
     }
 
-    fn pause(&self, pauses: bool) {
-        if let Some(queues) = self.queues.upgrade() {
-            queues.pause(pauses);
-            queues.handle().wake();
-        }
+    fn pause(&self, pauses: bool) -> bool {
+        let Some(queues) = self.queues.upgrade() else {
+            return true;
+        };
+        let can = queues.pause(pauses);
+        queues.handle().wake();
+        can
     }
 
     fn is_drained(&self) -> bool {

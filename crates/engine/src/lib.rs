@@ -47,6 +47,7 @@ mod inbox;
 mod interface;
 mod journal;
 mod kernel;
+mod lanes;
 mod load;
 mod lock;
 mod mem;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::lanes::LANES;
 use crate::poll::Polled;
-use crate::queues::{LANES, Role};
+use crate::queues::Role;
 
 /// The counters of one interface. They are written once a batch or train, by the thread that has it,
 /// and so have a cache line of their own.

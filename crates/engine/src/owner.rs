@@ -11,15 +11,16 @@ use adit_proto::Time;
 use rustix::event::epoll::{self, EventFlags};
 
 use crate::clock;
-use crate::common::{Common, Context, Served, ShardCommand, Sockets};
+use crate::common::{Common, Context, LaneSocket, Served, ShardCommand, Sockets};
 use crate::inbound_thread::InboundThread;
+use crate::lanes::LANES;
 use crate::outbound::Outbound;
 use crate::paths::{STALL, TIDY};
 use crate::poll::{Descriptor, Polled, Token, each};
-use crate::queues::{LANES, Queues, Role, Worker};
+use crate::queues::{Queues, Role, Worker};
 
-/// How often to look whether further lanes need not wait any more.
-const SETTLE: Duration = Duration::from_millis(1);
+/// How often to look how far a change of the number of lanes has come.
+const CHANGE: Duration = Duration::from_millis(1);
 
 /// What a shard has once for all its queues.
 pub(crate) struct Resources<T, U> {
@@ -47,8 +48,8 @@ pub(crate) struct OwnedQueues<T, U> {
     /// sockets: one of them wakes the owner.
     awaits_tun: bool,
     awaits_lanes: [bool; LANES],
-    /// The sockets were split into lanes, or the kernel refused that.
-    was_split: bool,
+    /// The kernel refused to spread data over other lanes than now.
+    lanes_stay: bool,
 }
 
 /// That a socket which all peers share is full.
@@ -77,7 +78,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             tun_waits: false,
             awaits_tun: false,
             awaits_lanes: [false; LANES],
-            was_split: false,
+            lanes_stay: false,
         }
     }
 
@@ -162,34 +163,33 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         Ok(None)
     }
 
-    /// Whether the sockets are not split yet, and could be.
-    pub(crate) fn may_split(&self) -> bool {
-        !self.was_split
+    /// How many lanes are in use, if that can change now.
+    pub(crate) fn lanes(&self) -> Option<usize> {
+        let can_change = !self.lanes_stay && !self.queues.is_changing();
+        can_change.then(|| self.sockets.in_use())
     }
 
-    /// Splits the sockets into so many lanes, if the kernel has that.
-    pub(crate) fn split(&mut self, resources: &Resources<T, U>, lanes: usize, now: Time) {
-        self.was_split = true;
+    /// Begins to spread peers over so many lanes, as far as the kernel has that.
+    pub(crate) fn change_lanes(&mut self, resources: &Resources<T, U>, lanes: usize, now: Time) {
         self.set_handed_over(resources, false);
-        // The sockets of lanes are the first on their port: those of slow peers come again.
-        self.with_outbound(resources, now, |outbound, _| outbound.clear_paths());
-        if self.queues.split(&self.sockets, lanes) {
-            for (socket, descriptor) in each(&self.sockets) {
-                let data = Token::Queue(self.number, descriptor).data();
-                // Fails for those that are there already.
-                let _ = epoll::add(
-                    &resources.epoll,
-                    socket.fd(),
-                    data,
-                    self.socket_events(descriptor),
-                );
-            }
+        if lanes > self.sockets.lanes() {
+            // The sockets of lanes are the first on their port: those of slow peers come again.
+            self.with_outbound(resources, now, |outbound, _| outbound.clear_paths());
+        }
+        self.lanes_stay = !self.queues.change_lanes(&self.sockets, lanes);
+        for (socket, descriptor) in each(&self.sockets) {
+            let data = Token::Queue(self.number, descriptor).data();
+            let events = self.socket_events(descriptor);
+            // Fails for those that are there already.
+            let _ = epoll::add(&resources.epoll, socket.fd(), data, events);
         }
     }
 
-    /// Looks what is left in the first lane that further ones wait for.
-    fn poll_first_lane(&self, resources: &mut Resources<T, U>, now: Time) -> io::Result<()> {
-        for socket in self.sockets.all().filter(|it| it.lane == 0) {
+    /// Goes on with a change of the number of lanes.
+    fn go_on_changing(&self, resources: &mut Resources<T, U>, now: Time) -> io::Result<()> {
+        let polls = self.queues.lanes_to_poll(&self.sockets);
+        let left = |it: &LaneSocket<'_, U>| polls[it.lane % LANES];
+        for socket in self.sockets.all().filter(left) {
             let worker = &mut resources.worker;
             let nothing = EventFlags::empty();
             self.queues
@@ -229,8 +229,8 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
                 ..blocked
             });
         }
-        if self.queues.is_settling() {
-            self.poll_first_lane(resources, now)?;
+        if self.queues.is_changing() {
+            self.go_on_changing(resources, now)?;
         }
         let polled = match std::mem::take(&mut self.ready) {
             true => self.send(resources, now, role)?,
@@ -245,7 +245,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
     /// When to look at them without an event.
     pub(crate) fn looks_in(&self) -> Option<Duration> {
         match self.blocked {
-            _ if self.queues.is_settling() => Some(SETTLE),
+            _ if self.queues.is_changing() => Some(CHANGE),
             Some(blocked) if !blocked.accepted => {
                 Some(STALL.saturating_sub(clock::now().since(blocked.since)))
             }
@@ -381,9 +381,9 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             for it in self.sockets.all() {
                 epoll::delete(&resources.epoll, it.socket.fd())?;
             }
-            queues.replaced(&sockets);
+            queues.replaced();
             self.sockets = sockets;
-            self.was_split = self.sockets.lanes() > 1;
+            self.lanes_stay = !self.sockets.in_use().is_power_of_two();
             self.queues.outbound.clear_paths();
             for (socket, descriptor) in each(&self.sockets) {
                 let data = Token::Queue(self.number, descriptor).data();

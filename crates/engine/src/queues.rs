@@ -2,24 +2,23 @@
 //!
 //! Any thread may poll any queues: the gates keep their order.
 //!
-//! The sockets of an interface that gets help are split into lanes, each with gates of its own, so
-//! that threads take and put at the same time. All data of a peer is in one lane. What had arrived
-//! before the split is in the first, and further lanes are closed until it is put.
+//! The sockets of an interface that gets help are split into [lanes](crate::lanes), each with gates
+//! of its own.
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use adit_io::udp::MAX_RECEIVE_BUFFER;
 use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_proto::Time;
 use rustix::event::epoll::EventFlags;
 
 use crate::common::{self, Common, LaneSocket, Part, QueuesHandle, Sockets};
 use crate::crew::Need;
-use crate::gates::{Gates, Put, Taken, Ticket};
+use crate::gates::{Put, Taken, Ticket};
 use crate::inbound::{self, Delivery, InboundBatch};
+use crate::lanes::{LANES, Lanes, Progress};
 use crate::lock::lock;
 use crate::outbound::{Outbound, OutboundBatch};
 use crate::poll::Polled;
@@ -28,11 +27,6 @@ use crate::progress;
 use crate::sender::Pool;
 use crate::shares::Shares;
 use crate::spares::Spares;
-
-/// Lanes at most.
-pub(crate) const LANES: usize = 8;
-/// A socket has no more bytes waiting than this: the kernel doubles the longest buffer.
-const MOST_WAITING: u64 = 2 * MAX_RECEIVE_BUFFER as u64;
 
 /// Buffers that all threads share.
 #[derive(Default)]
@@ -74,42 +68,12 @@ enum Job {
     Inbound(usize, Ticket, Box<InboundBatch>),
 }
 
-/// The gates of one lane. No cache line is of two.
-#[repr(align(128))]
-struct Lane(Gates<Taking, Box<InboundBatch>, ()>);
-
-/// What taking from a lane needs.
-#[derive(Default)]
-struct Taking {
-    shares: Shares,
-    /// Of the first lane, in the sockets for IPv4 and IPv6: bytes that may wait since before the
-    /// split. They are gone at the latest when a socket is empty.
-    before: [u64; 2],
-}
-
-impl Taking {
-    /// So many bytes were taken, if more wait. Whether all from before the split has been taken now.
-    fn took(&mut self, v6: bool, bytes: Option<u64>) -> bool {
-        let before = &mut self.before[usize::from(v6)];
-        if *before == 0 {
-            return false;
-        }
-        *before = bytes.map_or(0, |bytes| before.saturating_sub(bytes));
-        self.before == [0; 2]
-    }
-}
-
 /// The queues of one interface.
 pub(crate) struct Queues<T, U> {
     pub(crate) tun: T,
     pub(crate) common: Arc<Common<U>>,
     offloads: Offloads,
-    inbound: [Lane; LANES],
-    /// While further lanes are closed since the split: the ticket of the first lane before which all
-    /// is to be put, if it is known. Held by whoever opens or closes lanes.
-    split: Mutex<Option<u64>>,
-    /// They are closed for that.
-    is_settling: AtomicBool,
+    inbound: Lanes<Shares, Box<InboundBatch>>,
     pub(crate) outbound: Outbound<U>,
     pub(crate) need: Mutex<Need>,
     /// As many as the gates let in.
@@ -125,22 +89,17 @@ impl<T, U> Queues<T, U> {
 
     /// Has nothing read, sealed or opened any more, or lets all go on. What was read before is
     /// processed: [`Self::is_drained`] says when that is done. The owner is to be woken afterwards: it
-    /// waits for other events then.
-    pub(crate) fn pause(&self, pauses: bool)
+    /// waits for other events then. False, and nothing done, while the number of lanes changes.
+    pub(crate) fn pause(&self, pauses: bool) -> bool
     where
         U: UdpSocket,
     {
-        let mut split = lock(&self.split);
-        self.handle().set_paused(pauses);
-        let sockets = self.handle().sockets.load();
-        if !pauses && sockets.lanes() > 1 {
-            // Perhaps in another process than before the pause.
-            self.settle(&mut split, &sockets);
-        } else {
-            self.further_lanes().for_each(|it| it.set_closed(pauses));
+        let can = self.inbound.set_closed(pauses);
+        if can {
+            self.handle().set_paused(pauses);
+            self.outbound.pause(pauses);
         }
-        self.lane(0).set_closed(pauses);
-        self.outbound.pause(pauses);
+        can
     }
 
     /// Whether all that was read before has been processed.
@@ -148,82 +107,49 @@ impl<T, U> Queues<T, U> {
     where
         U: UdpSocket,
     {
-        self.inbound.iter().all(|it| it.0.is_drained()) && self.outbound.is_drained()
+        self.inbound.is_drained() && self.outbound.is_drained()
     }
 
-    /// Lanes of a process that has more of them share gates.
-    fn lane(&self, lane: usize) -> &Gates<Taking, Box<InboundBatch>, ()> {
-        &self.inbound[lane % LANES].0
-    }
-
-    fn further_lanes(&self) -> impl Iterator<Item = &Gates<Taking, Box<InboundBatch>, ()>> {
-        self.inbound[1..].iter().map(|lane| &lane.0)
-    }
-
-    /// Splits the sockets into so many lanes. False if they stay as they are.
-    pub(crate) fn split(&self, sockets: &Sockets<U>, lanes: usize) -> bool
+    /// Begins to spread peers over so many lanes. False if the kernel refused any part of that.
+    pub(crate) fn change_lanes(&self, sockets: &Sockets<U>, lanes: usize) -> bool
     where
         U: UdpSocket,
     {
-        // A pause waits for it: who takes the interface over has to know all sockets.
-        let mut split = lock(&self.split);
-        if self.handle().is_paused() {
-            return false;
+        let before = sockets.in_use();
+        let both = before.max(lanes);
+        let mut is_refused = false;
+        self.inbound.change(before, lanes, || {
+            let (graces, refused) = sockets.spread(lanes);
+            is_refused = refused;
+            sockets.use_lanes(if graces.is_empty() { before } else { both });
+            (!graces.is_empty()).then_some((graces, if refused { both } else { lanes }))
+        });
+        !is_refused
+    }
+
+    /// Looks how far a change of the number of lanes has come: which lanes are to be polled, though
+    /// they may seem empty.
+    pub(crate) fn lanes_to_poll(&self, sockets: &Sockets<U>) -> [bool; LANES] {
+        let families = [false, true].map(|v6| sockets.family(v6).is_some());
+        match self.inbound.progress(families) {
+            Some(Progress::Waits(lanes)) => return lanes,
+            Some(Progress::Over(lanes)) => {
+                sockets.use_lanes(lanes);
+                self.handle().wake();
+            }
+            None => {}
         }
-        self.further_lanes().for_each(|it| it.set_closed(true));
-        let is_split = sockets.split(lanes);
-        if is_split {
-            self.settle(&mut split, sockets);
-        }
-        is_split
+        [false; LANES]
     }
 
     /// The sockets are others than before.
-    pub(crate) fn replaced(&self, sockets: &Sockets<U>) {
-        let mut split = lock(&self.split);
-        if sockets.lanes() > 1 {
-            self.settle(&mut split, sockets);
-        } else {
-            *split = None;
-            self.is_settling.store(false, Ordering::Relaxed);
-            let is_paused = self.handle().is_paused();
-            self.further_lanes().for_each(|it| it.set_closed(is_paused));
-        }
+    pub(crate) fn replaced(&self) {
+        self.inbound.replaced();
     }
 
-    /// Further lanes wait until all that has arrived in the first is put.
-    fn settle(&self, split: &mut Option<u64>, sockets: &Sockets<U>) {
-        *split = None;
-        self.is_settling.store(true, Ordering::Relaxed);
-        self.further_lanes().for_each(|it| it.set_closed(true));
-        self.lane(0).with_taking(|taking| {
-            taking.before = [false, true].map(|v6| match sockets.family(v6) {
-                Some(_) => MOST_WAITING,
-                None => 0,
-            });
-        });
-    }
-
-    /// Whether further lanes wait for the first one. Its sockets are to be polled even if they seem
-    /// to be empty.
-    pub(crate) fn is_settling(&self) -> bool {
-        self.is_settling.load(Ordering::Relaxed) && !self.handle().is_paused()
-    }
-
-    /// Opens further lanes if all is put that they wait for.
-    fn open_lanes(&self) {
-        let mut split = lock(&self.split);
-        // Whoever puts a batch that is not seen here sees that lanes wait.
-        fence(Ordering::SeqCst);
-        let is_put = split.is_some_and(|ticket| self.lane(0).is_put_before(ticket));
-        if !is_put || self.handle().is_paused() {
-            return;
-        }
-        *split = None;
-        self.is_settling.store(false, Ordering::Relaxed);
-        self.further_lanes().for_each(|it| it.set_closed(false));
-        drop(split);
-        self.handle().wake();
+    /// Whether the number of lanes changes: [`Self::lanes_to_poll`] is to be asked, often.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.inbound.is_changing()
     }
 
     /// The owner is about to sleep: whoever works on the batches that wait for it is there, or the
@@ -261,9 +187,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         Ok(Self {
             tun,
             offloads,
-            inbound: std::array::from_fn(|_| Lane(Gates::new(Taking::default(), ()))),
-            split: Mutex::default(),
-            is_settling: AtomicBool::new(false),
+            inbound: Lanes::new(Shares::default),
             outbound: Outbound::new(
                 Arc::clone(&common.queues.drops),
                 Arc::clone(&common.load.waiting),
@@ -338,23 +262,18 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
         let context = self.inbound_context(now);
         let spares = &worker.buffers.inbound;
-        let gates = self.lane(lane);
-        let mut has_settled = false;
+        let gates = self.inbound.gates(lane);
         let taken = gates.take(role != Role::Helper, |taking| {
             let mut batch = spares.take();
-            let took = batch.take(context, socket, &mut taking.shares);
-            let left = took.then(|| batch.bytes_before_more()).flatten();
-            has_settled = lane == 0 && taking.took(v6, left);
+            let took = batch.take(context, socket, &mut taking.state);
+            let bytes = took.then(|| batch.bytes_before_more()).flatten();
+            taking.took(v6, bytes);
             if took {
                 return Ok(Some(batch));
             }
             spares.put(batch);
             Ok::<_, io::Error>(None)
         })?;
-        if has_settled {
-            *lock(&self.split) = Some(gates.next());
-            self.open_lanes();
-        }
         let (ticket, mut batch) = match taken {
             Taken::Batch(ticket, batch) => (ticket, batch),
             Taken::Nothing => return Ok(Polled::packets(0, false)),
@@ -397,7 +316,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         lane: usize,
         now: Time,
     ) -> io::Result<()> {
-        let gates = self.lane(lane);
+        let gates = self.inbound.gates(lane);
         let context = self.inbound_context(now);
         let mut result = Ok(());
         let put = |(): &mut (), batch: &mut Box<InboundBatch>| {
@@ -412,9 +331,6 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 self.handle().wake();
             }
         });
-        if self.is_settling.load(Ordering::Relaxed) {
-            self.open_lanes();
-        }
         result
     }
 
@@ -451,7 +367,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             Some(Job::Inbound(lane, ticket, mut batch)) => {
                 let ticket = self.take_over(ticket);
                 batch.open();
-                self.lane(lane).file(ticket, batch);
+                self.inbound.gates(lane).file(ticket, batch);
             }
         }
         self.handle().wake();

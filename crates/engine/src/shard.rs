@@ -147,10 +147,11 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                         if !self.crew.polled(&queues.queues, polled, (now, role)) {
                             queues.do_jobs(&self.resources, now);
                         }
-                        if queues.may_split()
-                            && let Some(lanes) = self.crew.wanted_lanes(&queues.queues, polled)
-                        {
-                            queues.split(&self.resources, lanes, now);
+                        let lanes = queues.lanes();
+                        let wanted = lanes
+                            .and_then(|now| self.crew.wanted_lanes(&queues.queues, now, polled));
+                        if let Some(lanes) = wanted {
+                            queues.change_lanes(&self.resources, lanes, now);
                         }
                     }
                     Err(error) => queues.common().fail(error),
@@ -291,7 +292,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             let Some(queues) = self.queues.get_mut(&number) else {
                 continue;
             };
-            let waits = queues.queues.handle().is_paused() || queues.queues.is_settling();
+            let waits = queues.queues.handle().is_paused() || queues.queues.is_changing();
             if queues.is_handed_over() || waits || self.handed_over.is_full() {
                 continue;
             }

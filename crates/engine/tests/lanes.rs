@@ -22,7 +22,8 @@ use adit_engine::{
     Engine, Interface, MemPlatform, Policy, Resume, Sockets, ThreadSettings, importer,
 };
 use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
-use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
+use adit_io::udp::UdpState;
+use adit_io::{Grace, Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::Time;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use common::{segments, udp_frame};
@@ -32,6 +33,8 @@ const FLOWS: u16 = 2;
 /// Of each leaf: the rings in memory have room for those of all.
 const IN_FLIGHT: u32 = 150;
 const SHARDS: usize = 3;
+/// The next power of two.
+const LANES: usize = 4;
 
 /// A socket of the gateway, which two engines can have, as two processes have one of the kernel.
 #[derive(Clone)]
@@ -68,12 +71,20 @@ impl UdpSocket for Socket {
         Ok(())
     }
 
-    fn split(&self, more: usize) -> io::Result<Vec<Self>> {
-        let sockets = self.device.split(more)?;
-        // Data arrives in further lanes, and nobody has their sockets yet.
-        std::thread::sleep(Duration::from_millis(2));
-        let sockets = sockets.into_iter();
+    fn further(&self, more: usize) -> io::Result<Vec<Self>> {
+        let sockets = self.device.further(more)?.into_iter();
         Ok(sockets.map(|device| Self::new(device, &self.all)).collect())
+    }
+
+    fn spread(&self, over: usize) -> io::Result<Grace> {
+        let grace = self.device.spread(over);
+        // Data arrives in other lanes, and nobody knows it yet.
+        std::thread::sleep(Duration::from_millis(2));
+        grace
+    }
+
+    fn state(&self) -> UdpState {
+        self.device.state()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -276,6 +287,11 @@ impl Field {
         u32::try_from(over_share.expect("a reason").1).expect("few")
     }
 
+    /// How many lanes there are.
+    fn lanes(&self) -> usize {
+        self.gateway.report().lanes.len().max(1)
+    }
+
     /// Messages that the sockets for IPv4 received, by lane.
     fn received(&self) -> Vec<usize> {
         let sockets = self.sockets.lock().expect("no panic");
@@ -287,7 +303,7 @@ impl Field {
     fn exchange_over_all_lanes(&mut self) {
         let begun = Instant::now();
         let is_spread =
-            |received: &[usize]| received.len() == SHARDS && received.iter().all(|it| *it > 100);
+            |received: &[usize]| received.len() == LANES && received.iter().all(|it| *it > 100);
         while !is_spread(&self.received()) {
             let received = self.received();
             assert!(begun.elapsed() < Duration::from_secs(60), "{received:?}");
@@ -339,9 +355,9 @@ fn peers_are_spread_over_sockets_and_flows_keep_their_order() {
         field.exchange(5000);
         field.exchange_rest();
         let in_lanes: HashMap<_, _> = field.received().into_iter().enumerate().collect();
-        assert!(in_lanes[&1] > 1000 && in_lanes[&2] > 1000, "{in_lanes:?}");
+        assert!(in_lanes[&1] > 1000 && in_lanes[&3] > 500, "{in_lanes:?}");
         let report = field.gateway.report();
-        assert_eq!(report.lanes.len(), SHARDS);
+        assert_eq!(report.lanes.len(), LANES);
         assert_eq!(report.lanes.iter().sum::<u64>(), report.inbound.contents);
     }
 }
@@ -368,7 +384,7 @@ fn lanes_are_handed_over_without_a_loss() {
         field.exchange(1000);
         field.hand_over();
         field.exchange(1000);
-        assert!(field.received().len() == SHARDS, "they stay as they are");
+        assert!(field.received().len() == LANES, "they stay as they are");
     }
     field.exchange_rest();
 }
@@ -390,6 +406,39 @@ fn threads_and_policy_change_while_there_are_lanes() {
         field.exchange(500);
     }
     field.exchange_rest();
+}
+
+/// Each change is waited for while packets flow, and some datagrams are on their way for long.
+#[test]
+fn lanes_follow_the_number_of_shards_without_a_loss() {
+    let mut field = Field::new();
+    field.network.delay(doze);
+    let changes = [
+        (2, Policy::Auto, 2),
+        (8, Policy::Auto, 8),
+        (3, Policy::Auto, 4),
+        (1, Policy::Auto, 1),
+        (5, Policy::Auto, 8),
+        (2, Policy::Auto, 2),
+        (4, Policy::Auto, 4),
+        (4, Policy::Inline, 1),
+        (4, Policy::Auto, 4),
+        (4, Policy::Pipeline, 1),
+    ];
+    for round in 0..50 {
+        let (shards, policy, lanes) = changes[round % changes.len()];
+        field.engine.set_threads(shards, policy).expect("threads");
+        let begun = Instant::now();
+        while field.lanes() != lanes {
+            let is = field.lanes();
+            assert!(begun.elapsed() < Duration::from_secs(30), "{is} of {lanes}");
+            field.exchange(100);
+        }
+        field.exchange(100);
+    }
+    field.exchange_rest();
+    let received = field.received();
+    assert_eq!(received.len(), 8, "they are used again");
 }
 
 /// Another port has sockets of its own, in one lane until they are split.

@@ -6,6 +6,9 @@
 #[path = "../src/gates.rs"]
 #[allow(dead_code, reason = "the model uses a part")]
 mod gates;
+#[path = "../src/lanes.rs"]
+#[allow(dead_code, reason = "the model uses a part")]
+mod lanes;
 #[path = "../src/ownership.rs"]
 #[allow(dead_code, reason = "the model uses a part")]
 mod ownership;
@@ -17,11 +20,14 @@ mod progress;
 #[allow(unused_imports, reason = "the model uses a part")]
 mod sync;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 
+use adit_io::Grace;
 use gates::{DEPTH, Gates, Put, Taken};
-use loom::sync::Arc;
+use lanes::{Lanes, Progress};
 use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 use ownership::Ownership;
 
@@ -144,4 +150,102 @@ fn what_is_left_while_the_owner_changes_is_seen_or_wakes_the_new_one() {
         }
         assert!(seen == [true; 2] || new.load(Ordering::Relaxed), "{seen:?}");
     });
+}
+
+/// Two lanes, the sockets of which the kernel fills, and what was delivered from them.
+struct TwoLanes {
+    lanes: Lanes<(), u32>,
+    sockets: [Mutex<VecDeque<u32>>; 2],
+    /// Over how many sockets data is spread, and what senders have meanwhile.
+    spread: Mutex<(usize, std::sync::Arc<()>)>,
+    delivered: Mutex<Vec<u32>>,
+}
+
+impl TwoLanes {
+    fn new(lanes: usize) -> Self {
+        Self {
+            lanes: Lanes::new(|| ()),
+            sockets: [(); 2].map(|()| Mutex::default()),
+            spread: Mutex::new((lanes, std::sync::Arc::default())),
+            delivered: Mutex::default(),
+        }
+    }
+
+    /// The kernel chooses the socket of a peer whose lane is 1, and then queues the datagram there.
+    fn send(&self, number: u32) {
+        let (over, under_way) = self.spread.lock().unwrap().clone();
+        self.sockets[1 % over].lock().unwrap().push_back(number);
+        drop(under_way);
+    }
+
+    fn spread(&self, over: usize) -> Grace {
+        let mut spread = self.spread.lock().unwrap();
+        spread.0 = over;
+        let before = std::mem::take(&mut spread.1);
+        Grace::until_dropped(&before)
+    }
+
+    /// Takes one datagram and delivers it.
+    fn poll(&self, lane: usize) {
+        let gates = self.lanes.gates(lane);
+        let taken = gates.take(false, |taking| {
+            let number = self.sockets[lane].lock().unwrap().pop_front();
+            taking.took(false, number.map(|_| 1));
+            Ok::<_, Infallible>(number)
+        });
+        if let Ok(Taken::Batch(ticket, number)) = taken {
+            gates.file(ticket, number);
+            let put = |(): &mut (), number: &mut u32| {
+                self.delivered.lock().unwrap().push(*number);
+                Put::Done
+            };
+            gates.proceed(put, drop);
+        }
+    }
+}
+
+/// Invariant 2: two datagrams of a peer arrive while it moves to another lane, and another thread
+/// polls both.
+fn a_peer_moves(before: usize, after: usize) {
+    explore(move || {
+        let two = Arc::new(TwoLanes::new(before));
+        let sender = {
+            let two = Arc::clone(&two);
+            thread::spawn(move || (0..2).for_each(|number| two.send(number)))
+        };
+        let helper = {
+            let two = Arc::clone(&two);
+            thread::spawn(move || [before - 1, after - 1].map(|lane| two.poll(lane)))
+        };
+        let spread = || Some((vec![two.spread(after)], after));
+        assert!(two.lanes.change(before, after, spread));
+        loop {
+            match two.lanes.progress([true, false]) {
+                Some(Progress::Waits(lanes)) => {
+                    let lanes = (0..2).filter(|lane| lanes[*lane]);
+                    lanes.for_each(|lane| two.poll(lane));
+                }
+                Some(Progress::Over(lanes)) => break assert_eq!(lanes, after),
+                None => panic!("nobody else ends it"),
+            }
+            thread::yield_now();
+        }
+        two.poll(after - 1);
+        sender.join().unwrap();
+        helper.join().unwrap();
+        for lane in [0, 1, 0, 1] {
+            two.poll(lane);
+        }
+        assert_eq!(*two.delivered.lock().unwrap(), [0, 1]);
+    });
+}
+
+#[test]
+fn a_peer_that_moves_to_a_new_lane_keeps_its_order() {
+    a_peer_moves(1, 2);
+}
+
+#[test]
+fn a_peer_whose_lane_is_given_up_keeps_its_order() {
+    a_peer_moves(2, 1);
 }

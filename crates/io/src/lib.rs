@@ -19,7 +19,7 @@ pub mod udp;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::{Endpoint, InUse, Time};
@@ -34,6 +34,23 @@ pub use udp::{IcmpError, IcmpKind};
 
 /// The longest frame of a TUN queue: a virtio header and 65,535 bytes of IP packet.
 pub const MAX_FRAME: usize = VNET_HDR_LEN + 65_535;
+
+/// While datagrams may still be on their way to the sockets at which they arrived before
+/// [`UdpSocket::spread`]: the kernel had chosen the socket and not queued them.
+#[derive(Debug)]
+pub struct Grace(Weak<()>);
+
+impl Grace {
+    /// One that is over when nobody has this any more.
+    pub fn until_dropped(held: &Arc<()>) -> Self {
+        Self(Arc::downgrade(held))
+    }
+
+    /// Whether no datagram is on its way any more.
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
 
 /// Where and when a packet came out of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,20 +139,31 @@ pub trait UdpSocket: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Opens so many further sockets on the same port, and has the data that arrives there spread
-    /// over all: what carries a receiver index whose last byte is `n`
-    /// ([`LANE_AT`](adit_proto::wire::DataHeader::LANE_AT)) arrives at number `n`, modulo their
-    /// number, of which this one is 0. Anything else arrives at this one. What waits here stays. To
-    /// be called once, and while there are no send sockets.
+    /// Opens so many further sockets on the same port, at which nothing arrives until
+    /// [`Self::spread`] says so. To be called while there are no send sockets.
     ///
     /// # Errors
     ///
     /// `Unsupported` for sockets that cannot share a port; else what the kernel refused.
-    fn split(&self, more: usize) -> io::Result<Vec<Self>>
+    fn further(&self, more: usize) -> io::Result<Vec<Self>>
     where
         Self: Sized,
     {
         let _ = more;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Has the data that arrives at the port spread over so many of its sockets: what carries a
+    /// receiver index whose last byte is `n`
+    /// ([`LANE_AT`](adit_proto::wire::DataHeader::LANE_AT)) arrives at number `n`, modulo their
+    /// number, of which this one is 0, and those from [`Self::further`] follow in their order.
+    /// Anything else arrives at this one. What waits anywhere stays.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for sockets that cannot share a port; else what the kernel refused.
+    fn spread(&self, over: usize) -> io::Result<Grace> {
+        let _ = over;
         Err(io::ErrorKind::Unsupported.into())
     }
 

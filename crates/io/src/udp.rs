@@ -17,12 +17,13 @@ use adit_proto::InUse;
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::helper::{self, Options};
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
 use crate::{
-    Arrival, Filtered, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket,
+    Arrival, Filtered, Grace, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket,
 };
 
 pub(crate) mod filter;
@@ -332,15 +333,17 @@ impl Udp {
         begun
     }
 
-    /// Binds so many more sockets to the port, and then has data spread over the first `group` ones.
-    fn join(&self, more: usize, offloads: Offloads, group: u32) -> io::Result<Vec<Self>> {
+    /// Binds so many more sockets to the port. Data arrives where it did before.
+    fn join(&self, more: usize, offloads: Offloads) -> io::Result<Vec<Self>> {
         let fd = Arc::clone(&self.fd);
+        let group = self.group.load(Relaxed).max(1);
         adit_sandbox::run(move || {
             sockopt::set_socket_reuseport(&fd, true)?;
             let mark = os::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK)?;
             let addr = local_addr(&fd)?;
             let bind = |_| Self::bind(addr, mark.cast_unsigned(), offloads, true);
             let sockets = (0..more).map(bind).collect::<io::Result<_>>()?;
+            // Where the group could not be made before, it is made now.
             os::steer(fd.as_fd(), group)?;
             Ok(sockets)
         })
@@ -430,24 +433,39 @@ impl UdpSocket for Udp {
             udp_gso: self.gso,
             ..Offloads::NONE
         };
-        let mut socket = self.join(1, offloads, self.group.load(Relaxed).max(1))?;
+        let mut socket = self.join(1, offloads)?;
         socket.pop().ok_or(io::ErrorKind::AddrNotAvailable.into())
     }
 
-    fn split(&self, more: usize) -> io::Result<Vec<Self>> {
+    fn further(&self, more: usize) -> io::Result<Vec<Self>> {
         let offloads = Offloads {
             udp_gso: self.gso,
             udp_gro: self.gro,
             ..Offloads::NONE
         };
-        let group = u32::try_from(1 + more).unwrap_or(u32::MAX);
-        let sockets = self.join(more, offloads, group)?;
+        let sockets = self.join(more, offloads)?;
         if let Some(filter) = self.filter() {
             let table = (Arc::clone(&filter.table), Arc::clone(&filter.map));
             sockets.iter().for_each(|it| it.set_filter(&table));
         }
-        self.group.store(group, Relaxed);
         Ok(sockets)
+    }
+
+    fn spread(&self, over: usize) -> io::Result<Grace> {
+        let fd = Arc::clone(&self.fd);
+        let group = u32::try_from(over).unwrap_or(u32::MAX);
+        adit_sandbox::run(move || os::steer(fd.as_fd(), group))?;
+        self.group.store(group, Relaxed);
+        let held = Arc::new(());
+        let grace = Grace::until_dropped(&held);
+        adit_sandbox::post_aside(move || {
+            // An RCU grace period, some 20 ms: whoever had read the program before has queued what
+            // it was about. Where the kernel refuses it (nohz_full), a datagram that is delayed
+            // for longer than the sockets need to become empty is overtaken.
+            let _ = membarrier(MembarrierCommand::Global);
+            drop(held);
+        });
+        Ok(grace)
     }
 
     fn set_send_buffer(&self, bytes: usize) {

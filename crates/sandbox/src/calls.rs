@@ -182,6 +182,7 @@ const KEEPER: &[Call] = calls![
     SYS_ioctl,
     SYS_listen,
     SYS_lseek,
+    SYS_membarrier,
     SYS_mkdirat,
     SYS_openat,
     // Of a hand-over: a process that was told to go on, and does not say that it does, is killed.

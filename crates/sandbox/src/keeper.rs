@@ -88,6 +88,15 @@ pub fn post(job: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Has `job` run where the rights for it are, on a thread of its own, and does not wait. Without
+/// memory for a thread `job` is dropped.
+pub fn post_aside(job: impl FnOnce() + Send + 'static) {
+    post(move || {
+        let builder = std::thread::Builder::new().name("adit-aside".into());
+        drop(builder.spawn(job));
+    });
+}
+
 fn ask<T: Send + 'static>(
     keeper: &mpsc::Sender<Job>,
     job: impl FnOnce() -> T + Send + 'static,

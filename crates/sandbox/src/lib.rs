@@ -35,7 +35,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 
 use calls::{Call, INTRUDER};
 pub use files::Folders;
-pub use keeper::{aside, post, run};
+pub use keeper::{aside, post, post_aside, run};
 
 /// What a thread is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,14 +5,15 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use adit_proto::wire::DataHeader;
 use adit_proto::{Endpoint, Source};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-use crate::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::udp::UdpState;
+use crate::{Grace, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 
 /// Trains that wait at an in-memory socket before further ones are dropped, and frames at an
 /// in-memory TUN.
@@ -157,6 +158,10 @@ struct Train {
 struct Binding {
     /// Of the sockets that share the address.
     queues: Vec<Arc<Queue<Train>>>,
+    /// Over how many of them data is spread.
+    over: usize,
+    /// Whoever queues something has it for so long.
+    in_use: Arc<()>,
     gro: bool,
 }
 
@@ -167,7 +172,7 @@ impl Binding {
             (Some(&DataHeader::TYPE), Some(lane)) => usize::from(*lane),
             _ => 0,
         };
-        &self.queues[lane % self.queues.len()]
+        &self.queues[lane % self.over]
     }
 }
 
@@ -175,6 +180,7 @@ impl Binding {
 #[derive(Clone, Default)]
 pub struct Network {
     sockets: Arc<Mutex<HashMap<SocketAddr, Binding>>>,
+    delay: Arc<OnceLock<fn()>>,
 }
 
 impl Network {
@@ -197,6 +203,8 @@ impl Network {
         }
         let place = Binding {
             queues: vec![queue.clone()],
+            over: 1,
+            in_use: Arc::default(),
             gro: gso,
         };
         sockets.insert(addr, place);
@@ -207,6 +215,12 @@ impl Network {
             queue,
             is_first: true,
         })
+    }
+
+    /// Has each datagram wait for this once its socket is chosen, before it arrives there. To be
+    /// called once.
+    pub fn delay(&self, delay: fn()) {
+        let _ = self.delay.set(delay);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Binding>> {
@@ -252,6 +266,9 @@ impl UdpSocket for MemUdp {
                 report.error = Some(Errno::HOSTUNREACH);
                 continue;
             };
+            if let Some(delay) = self.network.delay.get() {
+                delay();
+            }
             let unit = if self.gso && to.gro {
                 usize::MAX
             } else {
@@ -307,7 +324,7 @@ impl UdpSocket for MemUdp {
         })
     }
 
-    fn split(&self, more: usize) -> io::Result<Vec<Self>> {
+    fn further(&self, more: usize) -> io::Result<Vec<Self>> {
         let sockets = (0..more).map(|_| self.send_socket());
         let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
         let further = sockets.iter().map(|socket| socket.queue.clone());
@@ -315,6 +332,23 @@ impl UdpSocket for MemUdp {
             binding.queues.extend(further);
         }
         Ok(sockets)
+    }
+
+    fn spread(&self, over: usize) -> io::Result<Grace> {
+        let mut network = self.network.lock();
+        let binding = network.get_mut(&self.addr);
+        let binding = binding.ok_or(io::ErrorKind::NotConnected)?;
+        binding.over = over.clamp(1, binding.queues.len());
+        let before = std::mem::take(&mut binding.in_use);
+        Ok(Grace::until_dropped(&before))
+    }
+
+    fn state(&self) -> UdpState {
+        let binding = self.network.lock().get(&self.addr).cloned();
+        UdpState {
+            group: binding.map_or(0, |it| u32::try_from(it.over).unwrap_or_default()),
+            ..UdpState::default()
+        }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

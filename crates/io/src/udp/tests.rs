@@ -697,8 +697,7 @@ fn data_arrives_where_its_receiver_index_says() {
     for (_, _, b) in FAMILIES {
         let (at_a, first, to) = hosts.sockets(b, Offloads::ALL);
         first.set_mark(7).unwrap();
-        let further = hosts.b.run(|| first.split(2)).unwrap().unwrap();
-        assert_eq!(first.state().group, 3);
+        let further = hosts.b.run(|| first.further(3)).unwrap().unwrap();
         let sockets: Vec<&Udp> = std::iter::once(&first).chain(&further).collect();
         let send = |bytes: &[u8]| {
             at_a.send(&[train(to, bytes.len(), bytes)], &mut SendReport::default());
@@ -706,11 +705,15 @@ fn data_arrives_where_its_receiver_index_says() {
         // Its own sockets of slow peers come and go behind them.
         let send_socket = || hosts.b.run(|| first.send_socket()).unwrap().unwrap();
         let mut others: Vec<Udp> = (0..3).map(|_| send_socket()).collect();
-        for round in 0..3 {
+        for (round, over) in [(0, 1), (1, 4), (2, 2), (3, 4), (4, 3)] {
+            if over > 1 {
+                first.spread(over).unwrap();
+                assert_eq!(first.state().group, u32::try_from(over).unwrap());
+            }
             for lane in 0..=255 {
                 send(&data(lane, 32));
                 // The receiver index decides, not what else there is.
-                let socket = sockets[usize::from(lane) % 3];
+                let socket = sockets[usize::from(lane) % over];
                 assert_eq!(joined(&receive(socket, 32)), data(lane, 32), "{round}");
             }
             others.remove(round % others.len());
@@ -759,7 +762,7 @@ fn nothing_goes_astray_while_sockets_join() {
             let send = || {
                 for number in 1_u64.. {
                     for (sender, socket) in (0_u64..).zip(&senders) {
-                        let mut datagram = data(3, 32);
+                        let mut datagram = data(8, 32);
                         datagram[16..24].copy_from_slice(&sender.to_le_bytes());
                         datagram[24..].copy_from_slice(&number.to_le_bytes());
                         let trains = [train(to, 32, &datagram)];
@@ -788,8 +791,12 @@ fn nothing_goes_astray_while_sockets_join() {
             }
             sockets.clear();
             // All has the lane of the first.
-            sockets.extend(hosts.b.run(|| first.split(2)).unwrap().unwrap());
+            sockets.extend(hosts.b.run(|| first.further(3)).unwrap().unwrap());
             drain();
+            for over in [4, 2, 4, 1, 4] {
+                first.spread(over).unwrap();
+                drain();
+            }
             ends.store(true, Relaxed);
             let number = sender.join().unwrap();
             drain();
@@ -797,6 +804,48 @@ fn nothing_goes_astray_while_sockets_join() {
         });
         assert!(sockets.iter().all(|it| it.recv(&mut batch).is_err()));
     }
+}
+
+/// When the grace period is over, nothing arrives by the number before any more: a socket that is
+/// empty then stays so.
+#[test]
+fn no_datagram_is_under_way_after_the_grace_period() {
+    let hosts = Hosts::new();
+    let (_, first, to) = hosts.sockets(FAMILIES[0].2, Offloads::ALL);
+    let senders: Vec<Udp> = (0..4)
+        .map(|_| hosts.sockets(FAMILIES[0].2, Offloads::ALL).0)
+        .collect();
+    let second = hosts.b.run(|| first.further(1)).unwrap().unwrap().remove(0);
+    let ends = AtomicBool::new(false);
+    let mut batch = RecvBatch::new(64);
+    std::thread::scope(|scope| {
+        for sender in &senders {
+            scope.spawn(|| {
+                let datagram = data(1, 32);
+                while !ends.load(Relaxed) {
+                    sender.send(&[train(to, 32, &datagram)], &mut SendReport::default());
+                }
+            });
+        }
+        for round in 0..20 {
+            let (left, other, over) = match round % 2 {
+                0 => (&first, &second, 2),
+                _ => (&second, &first, 1),
+            };
+            let grace = first.spread(over).unwrap();
+            while !grace.is_over() {
+                std::thread::yield_now();
+            }
+            while left.recv(&mut batch).is_ok() {}
+            let empty = Instant::now();
+            while empty.elapsed() < Duration::from_millis(5) {
+                let came = left.recv(&mut batch).err().map(|error| error.kind());
+                assert_eq!(came, Some(io::ErrorKind::WouldBlock), "round {round}");
+            }
+            while other.recv(&mut batch).is_ok() && batch.is_full() {}
+        }
+        ends.store(true, Relaxed);
+    });
 }
 
 /// Sockets that only send come and go, and datagrams to the port still arrive at the first socket.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, Interface, MemPlatform, ThreadSettings};
 use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
-use adit_io::{Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use adit_io::{Grace, Offloads, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
 use adit_offload::{GSO_TCPV4, NEEDS_CSUM, VNET_HDR_LEN, VnetHdr};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::wire::DataHeader;
@@ -114,6 +114,8 @@ struct Udp {
     /// Which one it is of all that share the port, and how many these are.
     lane: usize,
     lanes: Arc<AtomicUsize>,
+    /// How many were opened behind the first.
+    further: AtomicUsize,
 }
 
 impl UdpSocket for Udp {
@@ -166,10 +168,23 @@ impl UdpSocket for Udp {
         Ok(())
     }
 
-    fn split(&self, more: usize) -> io::Result<Vec<Self>> {
-        let devices = self.device.split(more)?;
-        self.lanes.store(1 + more, Ordering::Relaxed);
-        let further = (1_u8..).zip(devices).map(|(lane, device)| {
+    fn further(&self, more: usize) -> io::Result<Vec<Self>> {
+        let first = 1 + self.further.fetch_add(more, Ordering::Relaxed);
+        let devices = self.device.further(more)?.into_iter();
+        let further = (first..).zip(devices).map(|(lane, device)| Self {
+            device,
+            ends: Arc::clone(&self.ends),
+            lane,
+            lanes: Arc::clone(&self.lanes),
+            further: AtomicUsize::new(0),
+        });
+        Ok(further.collect())
+    }
+
+    fn spread(&self, over: usize) -> io::Result<Grace> {
+        let grace = self.device.spread(over)?;
+        self.lanes.store(over, Ordering::Relaxed);
+        for lane in (1_u8..).take(over - 1) {
             // It becomes readable, and stays so while it receives what is replayed.
             let kick = Transmit {
                 to: self.device.local_addr().into(),
@@ -178,14 +193,8 @@ impl UdpSocket for Udp {
                 bytes: &[DATA, 0, 0, 0, 0, 0, 0, lane],
             };
             self.device.send(&[kick], &mut SendReport::default());
-            Self {
-                device,
-                ends: Arc::clone(&self.ends),
-                lane: lane.into(),
-                lanes: Arc::clone(&self.lanes),
-            }
-        });
-        Ok(further.collect())
+        }
+        Ok(grace)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -248,6 +257,7 @@ impl Side {
                     ends: Arc::clone(ends),
                     lane: 0,
                     lanes: Arc::new(AtomicUsize::new(1)),
+                    further: AtomicUsize::new(0),
                 };
                 Clocked(socket, Arc::clone(clock))
             });

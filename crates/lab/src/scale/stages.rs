@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use adit_aead::{Key, OpenJob, SealJob, TAG_LEN};
 use adit_io::udp::UdpState;
 use adit_io::{
-    Arrival, FrameBatch, IcmpError, RecvBatch, SendReport, ShortBuffers, Transmit, TunQueue,
+    Arrival, FrameBatch, Grace, IcmpError, RecvBatch, SendReport, ShortBuffers, Transmit, TunQueue,
     UdpSocket,
 };
 use adit_proto::wire::DataHeader;
@@ -389,9 +389,13 @@ impl<U: UdpSocket> UdpSocket for Clocked<U> {
         Ok(Self(self.0.send_socket()?, Arc::clone(&self.1)))
     }
 
-    fn split(&self, more: usize) -> io::Result<Vec<Self>> {
-        let further = self.0.split(more)?.into_iter();
+    fn further(&self, more: usize) -> io::Result<Vec<Self>> {
+        let further = self.0.further(more)?.into_iter();
         Ok(further.map(|it| Self(it, Arc::clone(&self.1))).collect())
+    }
+
+    fn spread(&self, over: usize) -> io::Result<Grace> {
+        self.0.spread(over)
     }
 
     fn set_send_buffer(&self, bytes: usize) {
