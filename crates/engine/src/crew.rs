@@ -23,7 +23,7 @@ use crate::inbound_thread::InboundThread;
 use crate::lanes::LANES;
 use crate::lock::lock;
 use crate::placement;
-use crate::poll::Polled;
+use crate::poll::{Descriptor, Polled};
 use crate::queues::{Buffers, Queues, Role, Worker};
 use crate::shard::{Shard, ShardInbox};
 
@@ -264,7 +264,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
     pub(crate) fn polled(
         self: &Arc<Self>,
         queues: &Arc<Queues<T, U>>,
-        polled: Polled,
+        (queue, polled): (Descriptor, Polled),
         (now, role): (Time, Role),
     ) -> bool {
         let Polled::Packets { more, .. } = polled else {
@@ -283,7 +283,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
             }
             Policy::Inline | Policy::Pipeline => true,
             Policy::Auto => {
-                if spare > 0 && lock(&queues.need).polled(more, now, spare, &self.load) {
+                if spare > 0 && lock(&queues.need).polled((queue, more), now, spare, &self.load) {
                     self.ask(queues, now);
                 }
                 true
@@ -363,8 +363,9 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
 /// What is known of the need for help with the queues of an interface.
 #[derive(Debug, Default)]
 pub(crate) struct Need {
-    /// Polls in a row that left something.
-    busy: u32,
+    /// Polls in a row that left something in a queue: the TUN, and each lane. A gateway that
+    /// forwards empties the TUN each time that it has put a batch there.
+    busy: [u32; 1 + LANES],
     /// When to look for an idle CPU.
     look_at: Time,
     /// Looks in a row that saw one.
@@ -376,17 +377,23 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// One poll more. Whether one more helper is needed, which is then counted.
-    fn polled(&mut self, more: bool, now: Time, most: usize, load: &Load) -> bool {
-        if !more {
-            self.busy = 0;
+    /// One poll more of a queue. Whether one more helper is needed, which is then counted.
+    fn polled(
+        &mut self,
+        (queue, more): (Descriptor, bool),
+        now: Time,
+        most: usize,
+        load: &Load,
+    ) -> bool {
+        let busy = match queue {
+            Descriptor::Socket { lane, .. } => &mut self.busy[1 + usize::from(lane) % LANES],
+            Descriptor::Tun | Descriptor::Paths => &mut self.busy[0],
+        };
+        *busy = if more { *busy + 1 } else { 0 };
+        if *busy < BUSY_POLLS || now < self.look_at || self.helpers >= most {
             return false;
         }
-        self.busy += 1;
-        if self.busy < BUSY_POLLS || now < self.look_at || self.helpers >= most {
-            return false;
-        }
-        self.busy = 0;
+        *busy = 0;
         self.look_at = now + LOOK;
         self.idle = match load.idle_cpus() {
             Some(1..) => self.idle + 1,

@@ -18,7 +18,7 @@ use crate::common::ShardHandle;
 use crate::crew::{Crew, Helper};
 use crate::owner::{OwnedQueues, Resources};
 use crate::placement::Placement;
-use crate::poll::{MAX_EVENTS, Polled, Token, give_priority, overwrite_stack, wait};
+use crate::poll::{Descriptor, MAX_EVENTS, Polled, Token, give_priority, overwrite_stack, wait};
 use crate::queues::Worker;
 
 /// Interfaces whose sockets are handed over at a time, at most. With more, flows are not sparse.
@@ -144,7 +144,10 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                     Ok(None) => {}
                     Ok(Some(polled)) => {
                         note(&mut self.placement, polled);
-                        if !self.crew.polled(&queues.queues, polled, (now, role)) {
+                        if !self
+                            .crew
+                            .polled(&queues.queues, (descriptor, polled), (now, role))
+                        {
                             queues.do_jobs(&self.resources, now);
                         }
                         let lanes = queues.lanes();
@@ -168,7 +171,10 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                     Ok(None) => {}
                     Ok(Some(polled)) => {
                         note(&mut self.placement, polled);
-                        if !self.crew.polled(&queues.queues, polled, (now, role)) {
+                        if !self
+                            .crew
+                            .polled(&queues.queues, (Descriptor::Tun, polled), (now, role))
+                        {
                             queues.do_jobs(&self.resources, now);
                         }
                     }
