@@ -13,6 +13,7 @@
 mod harness;
 
 mod carries;
+mod cores;
 mod daemon;
 mod endpoints;
 mod everyday;

@@ -66,7 +66,7 @@ fn is_stopped(proc: &std::path::Path) -> bool {
 }
 
 /// The books that do not balance.
-fn of_engine(engine: &Engine) -> Option<String> {
+pub fn of_engine(engine: &Engine) -> Option<String> {
     let books = engine.books();
     let balance = books.iter().all(|book| book.came == book.known);
     (!balance).then(|| format!("outbound, inbound: {books:?}"))

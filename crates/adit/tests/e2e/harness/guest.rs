@@ -20,6 +20,7 @@ pub struct Guest {
     shell: std::sync::Mutex<BufReader<UnixStream>>,
     image: PathBuf,
     dir: PathBuf,
+    cpus: usize,
 }
 
 /// Where QEMU writes a snapshot, in the host's own file system.
@@ -34,17 +35,22 @@ impl Guest {
     /// Boots it with `files` copied in. Where it is not built, says so and returns none; under CI
     /// that is a failure.
     pub fn boot(files: &[&Path]) -> Option<Guest> {
-        Self::boot_image(image(), files)
+        Self::boot_image(image(), files, 1)
+    }
+
+    /// The same with so many CPUs.
+    pub fn boot_with_cpus(files: &[&Path], cpus: usize) -> Option<Guest> {
+        Self::boot_image(image(), files, cpus)
     }
 
     /// The same with Linux 6.12 or later.
     pub fn boot_newer(files: &[&Path]) -> Option<Guest> {
         let mut image = image().into_os_string();
         image.push("-newer");
-        Self::boot_image(image.into(), files)
+        Self::boot_image(image.into(), files, 1)
     }
 
-    fn boot_image(image: PathBuf, files: &[&Path]) -> Option<Guest> {
+    fn boot_image(image: PathBuf, files: &[&Path], cpus: usize) -> Option<Guest> {
         if !image.join("release").exists() {
             let message = format!("{} holds no guest: run scripts/guest", image.display());
             assert!(!under_ci(), "{message}");
@@ -64,13 +70,14 @@ impl Guest {
         if !files.is_empty() {
             append(&initrd, files, &dir);
         }
-        let (qemu, shell) = start(&host, &image, &dir, &[]);
+        let (qemu, shell) = start(&host, &image, &dir, cpus, &[]);
         let mut guest = Guest {
             host,
             qemu,
             shell: std::sync::Mutex::new(shell),
             image,
             dir,
+            cpus,
         };
         guest.wait_until_booted();
         guest.sh("set -e; ip addr add 10.9.0.2/24 dev eth0; ip addr add fd09::2/64 dev eth0 nodad; ip link set eth0 up");
@@ -185,6 +192,7 @@ impl Guest {
             &self.host,
             &self.image,
             &self.dir,
+            self.cpus,
             &["-incoming", &incoming],
         );
         (self.qemu, self.shell) = (qemu, std::sync::Mutex::new(shell));
@@ -221,6 +229,7 @@ fn start(
     host: &Container,
     image: &Path,
     dir: &Path,
+    cpus: usize,
     more: &[&str],
 ) -> (Child, BufReader<UnixStream>) {
     let mut command = host.command("qemu-system-x86_64");
@@ -232,11 +241,10 @@ fn start(
             "max",
             "-m",
             "512",
-            "-smp",
-            "1",
             "-nographic",
             "-nodefaults",
         ])
+        .args(["-smp", &cpus.to_string()])
         .args(["-no-reboot", "-append", "console=ttyS0 quiet panic=-1"])
         .arg("-kernel")
         .arg(image.join("vmlinuz"))

@@ -16,6 +16,7 @@ mod traffic;
 mod tunnel;
 mod watchdog;
 
+pub use books::of_engine as wrong_books;
 pub use capture::Capture;
 pub use container::{Container, link, move_link};
 pub use guest::Guest;
