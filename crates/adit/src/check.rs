@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use adit_ctl::config::{self, Config, Interface, Peer, Table};
-use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
+use adit_ctl::config::{self, Config, Interface, Peer, Remark, Table};
+use adit_proto::config::{AllowedIpChange, Cidr, PublicKey};
 
 use crate::cli::{self, ConfArgs};
 use crate::failure::{Failure, Result};
@@ -54,20 +54,8 @@ pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
         file if file.is_file() => PathBuf::from(file),
         _ => config::locate(&args.conf).map_err(Failure::Mistake)?.0,
     };
-    let (config, errors) =
-        Config::salvage(&path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
-    let mut findings: Vec<Finding> = Vec::new();
-    findings.extend(errors.0.iter().map(|it| (Kind::Error, it.to_string())));
-    findings.extend(
-        config
-            .warnings
-            .iter()
-            .map(|it| (Kind::Warning, it.to_string())),
-    );
+    let findings = all_findings(&path)?;
     let file = path.display();
-    let found = examine(&config).into_iter();
-    findings.extend(found.map(|(kind, text)| (kind, format!("{file}: {text}"))));
-    findings.sort_by_key(|(kind, _)| *kind);
     let mut out = String::new();
     for (kind, text) in &findings {
         _ = writeln!(out, "{}: {text}", kind.name());
@@ -82,11 +70,30 @@ pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
     })
 }
 
-/// Everything that a look at each line alone does not show.
-fn examine(config: &Config) -> Vec<Finding> {
+/// What is wrong with each line, and what a look at each line alone does not show: errors first.
+fn all_findings(path: &Path) -> Result<Vec<Finding>> {
+    let (config, errors) =
+        Config::salvage(path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
+    let of_lines = |kind, remarks: &[Remark]| -> Vec<Finding> {
+        remarks.iter().map(|it| (kind, it.to_string())).collect()
+    };
+    let mut findings = of_lines(Kind::Error, &errors.0);
+    findings.extend(of_lines(Kind::Warning, &config.warnings));
+    let file = path.display();
+    // A PrivateKey with a mistake has been reported already.
+    let has_key = (errors.0.iter()).any(|it| it.text.starts_with("PrivateKey"));
+    let found = examine(&config, has_key).into_iter();
+    findings.extend(found.map(|(kind, text)| (kind, format!("{file}: {text}"))));
+    findings.sort_by_key(|(kind, _)| *kind);
+    Ok(findings)
+}
+
+/// Everything that a look at each line alone does not show. `has_key` if a line has a private key
+/// that is none.
+fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let found = &mut findings;
-    interface(config, found);
+    interface(config, has_key, found);
     mtu(config, found);
     reachable(config, found);
     for peer in &config.peers {
@@ -116,7 +123,7 @@ fn endpoint(peer: &Peer) -> Option<SocketAddr> {
     peer.endpoint.as_ref()?.numeric()
 }
 
-fn interface(config: &Config, found: &mut Vec<Finding>) {
+fn interface(config: &Config, has_key: bool, found: &mut Vec<Finding>) {
     let Interface {
         addresses,
         private_key,
@@ -124,7 +131,8 @@ fn interface(config: &Config, found: &mut Vec<Finding>) {
         table,
         ..
     } = &config.interface;
-    if private_key.as_ref().is_none_or(Secret::is_zero) && post_up.is_empty() {
+    let has_key = has_key || private_key.as_ref().is_some_and(|key| !key.is_zero());
+    if !has_key && post_up.is_empty() {
         found.push((
             Kind::Warning,
             "there is no PrivateKey: no peer will answer, unless a file of keys has it (adit-up(8))"

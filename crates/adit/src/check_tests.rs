@@ -1,3 +1,6 @@
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 
 const KEY: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
@@ -14,7 +17,10 @@ fn good() -> String {
 }
 
 fn findings(text: &str) -> Vec<Finding> {
-    examine(&Config::parse(text, "file").expect("a configuration"))
+    examine(
+        &Config::parse(text, "file").expect("a configuration"),
+        false,
+    )
 }
 
 #[test]
@@ -84,6 +90,24 @@ fn each_mistake_is_found_alone() {
     }
     let no_key = good().replace(&format!("PrivateKey = {KEY}\n"), "");
     assert!(findings(&no_key)[0].1.contains("no PrivateKey"));
+}
+
+#[test]
+fn a_wrong_private_key_is_not_also_a_missing_one() {
+    let dir = std::env::temp_dir().join(format!("adit-check-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let file = dir.join("wg0.conf");
+    let mut found = Vec::new();
+    for key in [&KEY[1..], "", KEY] {
+        std::fs::write(&file, good().replace(KEY, key)).expect("a file");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("our file");
+        let findings = all_findings(&file).expect("a file");
+        found.push(findings.into_iter().map(|it| it.1).collect::<Vec<_>>());
+    }
+    std::fs::remove_dir_all(&dir).expect("our directory");
+    assert!(found[0].len() == 1 && found[0][0].contains("PrivateKey: this is no key"));
+    assert!(found[1].len() == 1 && found[1][0].contains("PrivateKey has no value"));
+    assert!(found[2].is_empty(), "{found:?}");
 }
 
 #[test]
