@@ -26,7 +26,7 @@ use crate::wake::Waker;
 /// The sockets of an interface, all on one port: one per address family that the host has, or
 /// several ([`UdpSocket::further`]).
 ///
-/// A [lane](crate::lanes) is a socket of each family. What leaves leaves through the first. A lane
+/// A lane (`lanes.rs`) is a socket of each family. What leaves leaves through the first. A lane
 /// that is given up keeps its sockets, because the kernel counts them.
 #[derive(Debug)]
 pub struct Sockets<U> {

@@ -1,6 +1,6 @@
 //! What takes a right, and the process that does it for one that has none: the helper.
 //!
-//! 1. A function here makes a [`Request`], with the descriptors that it is about.
+//! 1. A function here makes a `Request`, with the descriptors that it is about.
 //! 2. If this process has a helper ([`connect`]), the request is sent to it, and its answer brings
 //!    the descriptors that it opened. Otherwise this process does the work itself.
 //!
