@@ -13,7 +13,7 @@ pub(crate) const ARGUMENT: &str = "--helper";
 
 /// Answers requests until the other end is closed.
 pub(crate) fn serve() -> Result<()> {
-    let failed = || "cannot help".to_owned();
+    let failed = || "cannot do for another process what takes a capability".to_owned();
     let _ = rustix::thread::set_name(c"adit-helper");
     adit_io::close_inherited(&[]).context(failed)?;
     let socket = adit_io::duplicate(0).context(failed)?;

@@ -47,8 +47,9 @@ pub(crate) struct Shares {
     share: Option<u64>,
     /// How many parts of what arrives are to be dropped.
     steps: u64,
-    /// In a flood: until when, and that the queue was empty in this interval.
+    /// When the flood is over, if there is one.
     flood_until: Option<Time>,
+    /// In a flood: the queue was empty in this interval.
     emptied: bool,
 }
 
@@ -122,8 +123,8 @@ impl Shares {
         }
     }
 
-    /// A flood would fill the socket again if nothing were dropped from one time that it is empty
-    /// to the next. So shares hold on, and get a little larger or smaller.
+    /// If shares ended whenever the queue is empty, a flood would fill the socket again before the
+    /// next ones. So they last, and each interval makes them a little larger or smaller.
     fn poll_of_flood_ended(&mut self, now: Time, emptied: bool) {
         self.emptied |= emptied;
         if !std::mem::replace(&mut self.stands, true) {

@@ -165,8 +165,8 @@ fn a_peer_that_floods_neither_delays_others_nor_costs_them_packets() {
     };
     assert_eq!((other.lost, other.dropped), (0, 0), "{met:?}");
     assert!(other.waited <= 10, "{met:?}");
-    // Half of the time would go to dropping if all were dropped that is too much.
-    assert!(flooder.processed > 2000 * 125 / 3, "{met:?}");
+    // Dropping takes time, too: two thirds of what is processed without a flood are left.
+    assert!(flooder.processed > 2000 * 125 * 3 / 5, "{met:?}");
 }
 
 #[test]

@@ -860,7 +860,7 @@ fn a_process_that_hangs_is_told_of_and_taken_down() {
         let name = format!("{}\n", adit());
         state(left).matches(&name).count()
     };
-    // With those of the new one that look names up and do what takes a capability.
+    // The new one, and its two helpers: one looks names up, one has the capabilities.
     wait_for("the old process ends", seconds(30), || processes() == 3);
     ping(left, "172.31.0.1", 1);
     left.sh(&format!("{} down wg0; rm /run/post-down", adit()));
