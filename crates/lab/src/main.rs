@@ -26,6 +26,7 @@ mod report;
 mod reproduce;
 mod sandbox;
 mod scale;
+mod sites;
 mod soak;
 mod stats;
 mod tables;

@@ -47,7 +47,8 @@ use results::{Results, SourceResults};
 ///
 /// inline: the engine over devices in memory, by policy, as `adit-lab scale` measures it.
 ///
-/// pfsense: UDP by packet size, and four tunnels between two hosts.
+/// pfsense: UDP by packet size, TCP in four tunnels between two hosts, and UDP that two gateways forward
+/// through one tunnel and through four.
 ///
 /// `scripts/lab-tools` installs what these need besides root, iperf3, ping, ip and wg. What is not
 /// there is left out by name. Leaves nothing behind.

@@ -1,4 +1,5 @@
-//! "WireGuard in pfSense 2.5 Performance": UDP by packet size, and four tunnels between two hosts.
+//! "WireGuard in pfSense 2.5 Performance": UDP by packet size, and what two gateways forward through one
+//! tunnel and through four.
 
 use std::time::Duration;
 
@@ -14,44 +15,44 @@ use crate::implementation::{Entry, Implementation};
 use crate::metric::Better;
 use crate::pair::{LinkedHosts, Placement};
 use crate::sandbox::Failure;
+use crate::sites::Sites;
 
 /// Octets of IP packets inside the tunnel, up to its MTU.
 const SIZES: [usize; 8] = [64, 128, 256, 512, 768, 1024, 1280, TUNNEL_MTU];
 /// Of which this is IP and UDP.
 const HEADERS: usize = 28;
-/// Seconds that building the hosts and a case of the four tunnels take.
-const FOUR_TUNNELS: u64 = 14;
+/// Seconds that building the hosts takes, with TCP in one tunnel and in four, and forwarding by both.
+const TUNNELS: u64 = 44;
 
-const ONE_WAY: &str = "UDP in both directions from TRex, counted at the exit, on routers' CPUs there; here one way, from the lab's generator";
-const TCP: &str = "UDP in both directions there; here one TCP stream in each tunnel";
+const SHARED: &str = "UDP in both directions, counted at the exit, in both; there TRex and two routers, here the lab's generator and both gateways on the cores of one machine";
 const PUBLISHED: [Published; 4] = [
     Published::gbps(
         "XG-1541, one tunnel, kernel",
         1.542,
-        "udp-1420.gbps",
+        "forwarded-1",
         "kernel",
-        ONE_WAY,
+        SHARED,
     ),
     Published::gbps(
         "XG-1541, one tunnel, wireguard-go",
         1.37,
-        "udp-1420.gbps",
+        "forwarded-1",
         "wireguard-go",
-        ONE_WAY,
+        SHARED,
     ),
     Published::gbps(
         "XG-1541, four tunnels, wireguard-go",
         2.7,
-        "four-tunnels",
+        "forwarded-4",
         "wireguard-go",
-        TCP,
+        SHARED,
     ),
     Published::gbps(
         "XG-1541, four tunnels, kernel",
         6.51,
-        "four-tunnels",
+        "forwarded-4",
         "kernel",
-        TCP,
+        SHARED,
     ),
 ];
 
@@ -63,18 +64,22 @@ pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(),
     let entries = find(args, results);
     let udp = Duration::from_secs(args.seconds.into());
     let each = (udp + Duration::from_millis(300)) * u32::try_from(SIZES.len())?
-        + Duration::from_secs(FOUR_TUNNELS);
+        + Duration::from_secs(TUNNELS);
     results.measure_rounds(each, |name, values| {
         let entry = entries.iter().find(|entry| entry.who.name() == name);
         let entry = entry.ok_or("it is not there")?;
         sweep(entry, udp, values)?;
-        four_tunnels(entry, values)
+        four_tunnels(entry, values)?;
+        forwarded(entry, values)
     })?;
     for size in SIZES {
         for theirs in Implementation::PEERS {
             let id = format!("udp-{size}");
             results.judge(&id, "adit", theirs.name(), Limit::AtLeast(1.0));
         }
+    }
+    for theirs in [Implementation::WireguardGo, Implementation::Tailscale] {
+        results.judge("forwarded-4", "adit", theirs.name(), Limit::AtLeast(2.5));
     }
     Ok(())
 }
@@ -129,6 +134,8 @@ fn measures() -> Vec<Measure> {
     for (id, title) in [
         ("one-tunnel", "TCP in one tunnel"),
         ("four-tunnels", "TCP in four tunnels"),
+        ("forwarded-1", "UDP forwarded both ways, one tunnel"),
+        ("forwarded-4", "UDP forwarded both ways, four tunnels"),
     ] {
         add(id.to_owned(), title.to_owned(), "Gb/s", 2, None);
     }
@@ -163,5 +170,14 @@ fn four_tunnels(entry: &Entry, values: &mut Values) -> Result<(), Failure> {
     let [one, four] = gateway::one_and_four_tunnels(entry)?;
     values.push(("one-tunnel".to_owned(), one));
     values.push(("four-tunnels".to_owned(), four));
+    Ok(())
+}
+
+/// UDP in both directions between sites behind two gateways.
+fn forwarded(entry: &Entry, values: &mut Values) -> Result<(), Failure> {
+    for tunnels in [1, 4] {
+        let most = Sites::new(entry, tunnels)?.most()?;
+        values.push((format!("forwarded-{tunnels}"), most.gbps()));
+    }
     Ok(())
 }

@@ -1,9 +1,11 @@
 //! `adit-lab scale`: what more threads bring, by policy.
 //!
 //! Stages: the engine over devices in memory, for each load and policy in turn → what its stages cost
-//! → real tunnels between two hosts, by flows, tunnels and policy → a model made of these costs:
-//! first of what was measured, then of other machines → table or JSON.
+//! → real tunnels between two hosts, by flows, tunnels and policy → gateways that forward, beside other
+//! implementations → a model made of these costs: first of what was measured, then of other machines →
+//! table or JSON.
 
+mod forwarded;
 mod machine;
 mod memory;
 mod model;
@@ -54,6 +56,12 @@ const RECEIVED: usize = 768 << 20;
 /// over 1 to 4 tunnels, with the CPU time of each thread and core. Both ends, and the programs that
 /// send and receive, share the machine's cores. This part needs root.
 ///
+/// Forwarded: two gateways with one tunnel and with four between them, each of which carries a part of
+/// both sites' networks, as in "WireGuard in pfSense 2.5 Performance". Hosts behind them send UDP in
+/// IP packets of 1420 octets in both directions, more and more until no more arrives behind the other
+/// gateway. Other implementations, and the same links without a tunnel, stand beside it. This part
+/// needs root.
+///
 /// Model: a simulation of the engine's gates and threads, with what the stages cost here. It says what
 /// every measured point should have been, and how far off it is; then what up to 32 cores bring, and
 /// beside that the pipelines of the kernel and of wireguard-go, with costs from published figures.
@@ -69,7 +77,10 @@ pub(crate) struct ScaleArgs {
     /// `poll_ns`. `tunnels` has for each number of `tunnels` and `flows` and each `policy` what came
     /// through (`gbps`), CPU seconds a GB of both ends' daemons and of the whole machine, and the
     /// shares of a core that each thread had (`thread_load`) and that each core was busy
-    /// (`core_load`). `model` has `cores`, what two cores cost each other; `validation`, every measured
+    /// (`core_load`). `forwarded` has for each `implementation` and number of `tunnels` what arrived
+    /// (`gbps`, of IP packets in both directions) when `offered_gbps` were sent, CPU microseconds of the
+    /// daemons for each packet, and `of_theory`, the share of what the links forward without a tunnel, less
+    /// framing; `left_out`, which implementations are not there, and why. `model` has `cores`, what two cores cost each other; `validation`, every measured
     /// point with `measured_gbps`, `alone_gbps`, `model_gbps` and both errors; `curves`, with `lines` of `points`; and
     /// `published` figures of other systems beside their model. Each of the `goals` has `name`, `value`, `goal` and `met`. Fields are only ever
     /// added under the same schema number.
@@ -98,6 +109,8 @@ enum Part {
     Memory,
     /// Tunnels between two hosts.
     Tunnels,
+    /// Packets that two gateways forward, by implementation.
+    Forwarded,
 }
 
 impl ScaleArgs {
@@ -107,7 +120,7 @@ impl ScaleArgs {
 
     /// Whether it needs hosts.
     pub(crate) fn needs_root(&self) -> bool {
-        self.has(Part::Tunnels)
+        self.has(Part::Tunnels) || self.has(Part::Forwarded)
     }
 }
 
@@ -124,6 +137,8 @@ struct ScaleReport {
     memory: Vec<Row>,
     stages: Vec<StageRow>,
     tunnels: Vec<tunnels::Row>,
+    forwarded: Vec<forwarded::Row>,
+    left_out: Vec<String>,
     model: Option<Model>,
     goals: Vec<GoalResult>,
     /// Why it ended early.
@@ -199,6 +214,7 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<(), Failure> {
     let (memory, tunnels) = (measured.rows()?, measured.tunnels.rows()?);
     let stages = measured.stage_rows();
     let mut goals = judge(&memory);
+    goals.extend(measured.forwarded.goals());
     // Whoever interrupts a run does not wait for simulations.
     let model = match stopped {
         None => measured.model(&memory, &tunnels, &stages),
@@ -222,6 +238,8 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<(), Failure> {
         memory,
         stages,
         tunnels,
+        forwarded: measured.forwarded.rows(),
+        left_out: measured.forwarded.left_out(),
         model,
         goals,
         stopped,
@@ -255,6 +273,7 @@ struct Measurements {
     real_stages: [Vec<StageCosts>; 2],
     cores: Vec<Cores>,
     tunnels: tunnels::Measured,
+    forwarded: forwarded::Measured,
 }
 
 impl Measurements {
@@ -266,24 +285,31 @@ impl Measurements {
             real_stages: [Vec::new(), Vec::new()],
             cores: Vec::new(),
             tunnels: tunnels::Measured::new(several),
+            forwarded: forwarded::Measured::nothing(),
         }
     }
 
     fn all(&mut self, args: &ScaleArgs) -> Result<(), Failure> {
         let rounds = args.rounds;
-        let adit = match args.has(Part::Tunnels) {
+        let adit = match args.needs_root() {
             true => Some(install::adit(args.adit.as_deref(), Flavour::Release)?),
             false => None,
         };
+        if let Some(adit) = adit.as_ref().filter(|_| args.has(Part::Forwarded)) {
+            self.forwarded = forwarded::Measured::find(adit)?;
+        }
         for round in 1..=rounds {
             if args.has(Part::Memory) {
                 self.memory(round, rounds, |_| {})?;
                 self.stages(round, rounds)?;
                 self.cores.push(Cores::measure()?);
             }
-            if let Some(adit) = &adit {
+            if let Some(adit) = adit.as_ref().filter(|_| args.has(Part::Tunnels)) {
                 self.real_stages(round, rounds)?;
                 self.tunnels.round(adit, round, rounds)?;
+            }
+            if args.has(Part::Forwarded) {
+                self.forwarded.round(round, rounds)?;
             }
         }
         Ok(())
@@ -514,6 +540,7 @@ fn table(report: &ScaleReport) -> String {
     }
     text += &stage_table(&report.stages);
     text += &tunnel_table(&report.tunnels);
+    text += &forwarded::table(&report.forwarded, &report.left_out);
     if let Some(model) = &report.model {
         text += &model_table(model);
     }

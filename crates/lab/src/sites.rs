@@ -1,0 +1,384 @@
+//! Two sites with several tunnels between their gateways, which forward what hosts behind them send.
+//!
+//! ```text
+//!  west            left gateway                   right gateway            east
+//!  10.80.0.0/16 ── lan ── wg0 wg1 ... ─ tunnels ─ wg0 wg1 ... ── lan ── 10.81.0.0/16
+//!                  wan 10.76.2.1 ──────── veth ──────── 10.76.2.2 wan
+//! ```
+//!
+//! Each tunnel carries one part of both networks: with four of them, a /18. Packets are counted where they
+//! arrive behind the other gateway. There they have an address that nobody has, and the kernel drops
+//! them: no application takes a part of the cores.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use adit_testbed::framing::{Family, TUNNEL_MTU, plain_wire, tunnel_wire};
+use adit_testbed::interrupt::interrupted;
+use adit_testbed::process::Process;
+use adit_testbed::stats::to_f64;
+use adit_testbed::{Host, link, proc};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::daemon::{self, READY};
+use crate::implementation::{Entry, Implementation};
+use crate::measure::wait;
+use crate::sandbox::Failure;
+
+const WAN: &str = "wan";
+const LAN: &str = "lan";
+/// Octets of an IP packet before it enters a tunnel.
+pub(crate) const PACKET: usize = TUNNEL_MTU;
+/// Of which this is IP and UDP.
+const HEADERS: usize = 28;
+/// Flows in each tunnel and direction.
+const FLOWS: u16 = 4;
+const PORT: u16 = 5304;
+/// Datagrams of one send, which leave as packets of their own.
+const TRAIN: usize = 8;
+/// What a sender that could not run makes up for, at most.
+const LATE: Duration = Duration::from_millis(5);
+const WARM_UP: Duration = Duration::from_millis(300);
+const TIME: Duration = Duration::from_millis(800);
+/// Until queues are empty.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Packets a second in each direction that are offered first, and the factor from one rate to the next.
+const FIRST: f64 = 20_000.0;
+const STEP: f64 = 1.4;
+const MAX_STEPS: usize = 16;
+/// More than a rate before, or it is as good as the same.
+const BETTER: f64 = 1.02;
+
+/// The hosts, and what runs there.
+pub(crate) struct Sites {
+    // The daemons are stopped before their hosts go.
+    daemons: Vec<Process>,
+    gateways: [Host; 2],
+    /// West and east.
+    hosts: [Host; 2],
+    tunnels: u8,
+}
+
+/// What was forwarded in both directions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Forwarded {
+    /// Packets a second that were sent.
+    pub(crate) offered: f64,
+    /// Those that arrived behind the other gateway.
+    pub(crate) arrived: f64,
+    /// CPU microseconds of both gateways' daemons for each of these, if there are daemons.
+    pub(crate) cpu_us: Option<f64>,
+}
+
+impl Forwarded {
+    /// IP packets in both directions.
+    pub(crate) fn gbps(&self) -> f64 {
+        gbps(self.arrived)
+    }
+
+    pub(crate) fn offered_gbps(&self) -> f64 {
+        gbps(self.offered)
+    }
+}
+
+fn gbps(packets: f64) -> f64 {
+    packets * to_f64(PACKET) * 8.0 / 1e9
+}
+
+/// What a tunnel's framing leaves of the packets that the same links take without one.
+pub(crate) fn share_of_direct() -> f64 {
+    to_f64(plain_wire(PACKET)) / to_f64(tunnel_wire(PACKET, TUNNEL_MTU, Family::V4))
+}
+
+/// Part `index` of `parts` of a site's network, with this last octet.
+fn address(site: u8, index: u8, parts: u8, last: u8) -> Ipv4Addr {
+    let third = usize::from(index) * 256 / usize::from(parts);
+    Ipv4Addr::new(10, 80 + site, third.to_le_bytes()[0], last)
+}
+
+/// The same as a network, for `ip` and `wg`. There are 1, 2 or 4 parts.
+fn network(site: u8, index: u8, parts: u8) -> String {
+    format!("{}/{}", address(site, index, parts, 0), 16 + parts.ilog2())
+}
+
+fn host() -> Result<Host, Failure> {
+    let host = Host::new()?;
+    host.own_run()?;
+    host.bring_up("lo", &[], None)?;
+    Ok(host)
+}
+
+impl Sites {
+    /// Builds the sites with so many tunnels, 1, 2 or 4, and waits until packets pass in each. Without
+    /// tunnels the gateways route to each other.
+    pub(crate) fn new(entry: &Entry, tunnels: u8) -> Result<Self, Failure> {
+        let mut this = Self {
+            daemons: Vec::new(),
+            gateways: [host()?, host()?],
+            hosts: [host()?, host()?],
+            tunnels,
+        };
+        this.link()?;
+        match entry.who {
+            Implementation::Direct => {
+                for (site, gateway) in (0..).zip(&this.gateways) {
+                    let other = 1 - site;
+                    let to = network(other, 0, 1);
+                    gateway.ip(&format!("route add {to} via 10.76.2.{}", other + 1))?;
+                }
+            }
+            _ => this.connect(entry)?,
+        }
+        for tunnel in 0..tunnels {
+            this.wait_for(tunnel)?;
+        }
+        Ok(this)
+    }
+
+    fn link(&self) -> Result<(), Failure> {
+        let [left, right] = &self.gateways;
+        link((left, WAN), (right, WAN))?;
+        for ((site, gateway), host) in (0..).zip(&self.gateways).zip(&self.hosts) {
+            let wan = Ipv4Addr::new(10, 76, 2, site + 1);
+            gateway.bring_up(WAN, &[(wan.into(), 24)], None)?;
+            link((gateway, LAN), (host, LAN))?;
+            for (at, last) in [(gateway, 1), (host, 2)] {
+                let lan = Ipv4Addr::new(10, 82, site, last);
+                at.bring_up(LAN, &[(lan.into(), 24)], None)?;
+            }
+            gateway.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))?;
+            gateway.ip(&format!(
+                "route add {} via 10.82.{site}.2",
+                network(site, 0, 1)
+            ))?;
+            // What it sends in one call arrives at the gateway in single packets, as from elsewhere.
+            host.ip(&format!("link set {LAN} gso_max_segs 1"))?;
+            for index in 0..self.tunnels {
+                let own = address(site, index, self.tunnels, 1);
+                let to = network(1 - site, index, self.tunnels);
+                host.ip(&format!("address add {own}/32 dev lo"))?;
+                host.ip(&format!("route add {to} via 10.82.{site}.1 src {own}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, entry: &Entry) -> Result<(), Failure> {
+        let name = |tunnel: u8| format!("wg{tunnel}");
+        let names: Vec<String> = (0..self.tunnels).map(name).collect();
+        for gateway in &self.gateways {
+            if entry.who == Implementation::Kernel {
+                for name in &names {
+                    gateway.ip(&format!("link add name {name} type wireguard"))?;
+                }
+            } else {
+                self.daemons
+                    .extend(daemon::start_several(gateway, entry, &names)?);
+            }
+        }
+        for (tunnel, name) in (0..).zip(&names) {
+            let keys = [daemon::keys()?, daemon::keys()?];
+            for (site, gateway) in (0..).zip(&self.gateways) {
+                let other = 1 - site;
+                let (private, public) = (
+                    keys[usize::from(site)].private.clone(),
+                    &keys[usize::from(other)].public,
+                );
+                gateway.run(move || std::fs::write("/run/key", private))?;
+                let port = 51_820 + u16::from(tunnel);
+                let (last, to) = (other + 1, network(other, tunnel, self.tunnels));
+                let set = format!(
+                    "set {name} private-key /run/key listen-port {port} peer {public} endpoint \
+                     10.76.2.{last}:{port} allowed-ips {to}"
+                );
+                let words: Vec<&str> = set.split_whitespace().collect();
+                gateway.output("wg", &words, READY)?;
+                gateway.bring_up(name, &[], Some(u32::try_from(TUNNEL_MTU)?))?;
+                gateway.ip(&format!("route add {to} dev {name}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Until the addresses of both ends of a tunnel reach each other.
+    fn wait_for(&self, tunnel: u8) -> Result<(), Failure> {
+        let from = address(0, tunnel, self.tunnels, 1).to_string();
+        let to = address(1, tunnel, self.tunnels, 1).to_string();
+        let deadline = Instant::now() + READY;
+        loop {
+            adit_testbed::interrupt::check()?;
+            match self.hosts[0].output("ping", &["-c1", "-W1", "-I", &from, &to], READY) {
+                Ok(_) => return Ok(()),
+                Err(_) if Instant::now() < deadline => {}
+                Err(e) => return Err(format!("no packet passes in tunnel {tunnel}: {e}").into()),
+            }
+        }
+    }
+
+    /// The most that is forwarded in both directions at once: more and more is offered, until no more
+    /// arrives.
+    pub(crate) fn most(&self) -> Result<Forwarded, Failure> {
+        let mut best = Forwarded::default();
+        let (mut rate, mut worse) = (FIRST, 0);
+        for _ in 0..MAX_STEPS {
+            let now = self.offer(rate)?;
+            if now.arrived > best.arrived * BETTER {
+                best = now;
+                worse = 0;
+            } else {
+                worse += 1;
+                if worse == 2 {
+                    break;
+                }
+            }
+            rate *= STEP;
+        }
+        if best.arrived == 0.0 {
+            return Err("no packet arrived".into());
+        }
+        Ok(best)
+    }
+
+    /// Sends `rate` packets a second in each direction.
+    fn offer(&self, rate: f64) -> Result<Forwarded, Failure> {
+        let (stop, sent) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
+        let mut senders = Vec::new();
+        for (site, host) in (0..).zip(&self.hosts) {
+            let (stop, sent, tunnels) = (Arc::clone(&stop), Arc::clone(&sent), self.tunnels);
+            senders.push(host.thread(move || send(site, tunnels, rate, &stop, &sent))?);
+        }
+        let measured = self.measure(&sent);
+        stop.store(true, Relaxed);
+        for sender in senders {
+            sender.join().map_err(|_| "a sender panicked")??;
+        }
+        wait(PAUSE)?;
+        measured
+    }
+
+    fn measure(&self, sent: &AtomicU64) -> Result<Forwarded, Failure> {
+        let now = || -> Result<_, Failure> {
+            let mut arrived = 0;
+            for host in &self.hosts {
+                arrived += host.run(received)?;
+            }
+            let mut cpu = Duration::ZERO;
+            for daemon in &self.daemons {
+                cpu += proc::cpu_time(daemon.id())?;
+            }
+            Ok((Instant::now(), sent.load(Relaxed), arrived, cpu))
+        };
+        wait(WARM_UP)?;
+        let before = now()?;
+        wait(TIME)?;
+        let after = now()?;
+        let seconds = (after.0 - before.0).as_secs_f64();
+        let count = |now: u64, then: u64| -> Result<f64, Failure> {
+            Ok(to_f64(usize::try_from(now.saturating_sub(then))?))
+        };
+        let arrived = count(after.2, before.2)?;
+        let cpu = after.3.saturating_sub(before.3).as_secs_f64();
+        let has_cpu = !self.daemons.is_empty() && arrived > 0.0;
+        Ok(Forwarded {
+            offered: count(after.1, before.1)? / seconds,
+            arrived: arrived / seconds,
+            cpu_us: has_cpu.then(|| cpu * 1e6 / arrived),
+        })
+    }
+}
+
+/// Sends from one site to addresses that nobody has at the other one, until it is to stop.
+fn send(
+    site: u8,
+    tunnels: u8,
+    rate: f64,
+    stop: &AtomicBool,
+    sent: &AtomicU64,
+) -> Result<(), Failure> {
+    let len = PACKET - HEADERS;
+    let mut sockets = Vec::new();
+    for (index, flow) in (0..tunnels).flat_map(|index| (0..FLOWS).map(move |flow| (index, flow))) {
+        let from = IpAddr::from(address(site, index, tunnels, 1));
+        let to = IpAddr::from(address(1 - site, index, tunnels, 2));
+        let socket = UdpSocket::bind(SocketAddr::new(from, PORT + flow))?;
+        socket.connect(SocketAddr::new(to, PORT))?;
+        setsockopt(&socket, sockopt::UdpGsoSegment, &i32::try_from(len)?)?;
+        sockets.push(socket);
+    }
+    let train = vec![0; len * TRAIN];
+    let mut begun = Instant::now();
+    let mut due = 0.0;
+    for socket in sockets.iter().cycle() {
+        loop {
+            if stop.load(Relaxed) || interrupted() {
+                return Ok(());
+            }
+            let elapsed = begun.elapsed().as_secs_f64() * rate;
+            if elapsed >= due {
+                if elapsed - due > LATE.as_secs_f64() * rate {
+                    begun = Instant::now();
+                    due = 0.0;
+                }
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        due += to_f64(TRAIN);
+        sent.fetch_add(TRAIN as u64, Relaxed);
+        // What a full queue refuses was offered all the same.
+        let _ = socket.send(&train);
+    }
+    Ok(())
+}
+
+/// IP packets that arrived in the network namespace of the calling thread, merged ones by their number.
+fn received() -> Result<u64, Failure> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat")?;
+    counter(&text, "IpExt:", "InNoECTPkts").ok_or_else(|| "the kernel counts no packets".into())
+}
+
+/// A counter in the format of /proc/net/netstat: a line of names, and one of values.
+fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(group));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names.split_whitespace().position(|of| of == name)?;
+    values.split_whitespace().nth(at)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_tunnels_have_a_quarter_of_each_network() {
+        let parts: Vec<String> = (0..4).map(|index| network(1, index, 4)).collect();
+        let four = [
+            "10.81.0.0/18",
+            "10.81.64.0/18",
+            "10.81.128.0/18",
+            "10.81.192.0/18",
+        ];
+        assert_eq!(parts, four);
+        assert_eq!(network(0, 0, 1), "10.80.0.0/16");
+        assert_eq!(address(0, 3, 4, 2), Ipv4Addr::new(10, 80, 192, 2));
+    }
+
+    #[test]
+    fn a_counter_is_found_by_group_and_name() {
+        let text = "TcpExt: A B\nTcpExt: 1 2\nIpExt: B InNoECTPkts\nIpExt: 3 4\n";
+        assert_eq!(counter(text, "IpExt:", "InNoECTPkts"), Some(4));
+        assert_eq!(counter(text, "TcpExt:", "B"), Some(2));
+        assert_eq!(counter(text, "IpExt:", "A"), None);
+    }
+
+    #[test]
+    fn framing_leaves_a_little_less_than_all() {
+        // 1458 octets on the wire, and 1518 in a tunnel over IPv4.
+        assert!((share_of_direct() - 1458.0 / 1518.0).abs() < 1e-9);
+    }
+}
