@@ -276,11 +276,15 @@ pub fn serve(socket: &OwnedFd) -> io::Result<()> {
             return Ok(());
         }
         let request = Request::parse(&bytes[..received.len]).filter(|_| !received.is_cut);
-        let fds: ArrayVec<_, MAX_FDS> = received.fds.iter().map(AsFd::as_fd).collect();
-        let answer = match request.filter(|request| request.is_allowed(&fds)) {
-            Some(request) => request.perform(&fds),
-            None => Err(Errno::INVAL.into()),
+        let answer = {
+            let fds: ArrayVec<_, MAX_FDS> = received.fds.iter().map(AsFd::as_fd).collect();
+            match request.filter(|request| request.is_allowed(&fds)) {
+                Some(request) => request.perform(&fds),
+                None => Err(Errno::INVAL.into()),
+            }
         };
+        // A socket that is closed after the answer leaves its port at once.
+        drop(received);
         send_answer(socket, &answer)?;
     }
 }

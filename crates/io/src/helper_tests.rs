@@ -201,6 +201,18 @@ fn values_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn the_helper_keeps_no_descriptor_after_its_answer() {
+    let helper = Served::new();
+    let mut addr = "127.0.0.1:0".parse().expect("an address");
+    for _ in 0..500 {
+        let socket = UdpSocket::bind::<std::net::SocketAddr>(addr).expect("nobody has the port");
+        addr = socket.local_addr().expect("an address");
+        let options = Request::Options(Options::default());
+        helper.ask(&options, &[socket.as_fd()]).expect("done");
+    }
+}
+
+#[test]
 fn descriptors_of_another_kind_are_refused() {
     let helper = Served::new();
     let tun = helper.open("wg0");
