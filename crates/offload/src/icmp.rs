@@ -102,10 +102,11 @@ fn types(packet: &[u8]) -> Option<(u8, u8, u8)> {
     }
 }
 
-/// Where its ICMP message begins, if it has one.
+/// Where its ICMP message begins, if it has one: in a first fragment, too, because a host that was
+/// told of a limit answers in fragments.
 fn message(packet: &[u8]) -> Option<usize> {
     let ip = Ip::parse(packet)?;
-    let (protocol, at) = ip.transport(packet)?;
+    let (protocol, at) = ip.first_transport(packet)?;
     let expected = if ip.v6 { ICMPV6 } else { ICMP };
     (protocol == expected && packet.len() >= at + ECHO_HEADER).then_some(at)
 }
@@ -204,6 +205,23 @@ mod tests {
         }
         assert_eq!(echo(ip(V4[0]), ip(V6[0]), 100, 0, 0), None);
         assert_eq!(echo(ip(V4[0]), ip(V4[1]), 20, 0, 0), None);
+    }
+
+    #[test]
+    fn the_first_fragment_of_an_answer_is_one() {
+        for (offset, found) in [(0, Some((7, 9))), (8, None), (800, None)] {
+            let mut reply = echo(ip(V4[0]), ip(V4[1]), 1000, 7, 9).unwrap();
+            reply[20] = 0;
+            // More fragments follow.
+            write16(&mut reply, 6, 0x2000 + offset / 8);
+            assert_eq!(echo_answer(&reply), found, "{offset}");
+            let mut reply = echo(ip(V6[0]), ip(V6[1]), 1000, 7, 9).unwrap();
+            reply[40] = 129;
+            reply.splice(40..40, [ICMPV6, 0, 0, 0, 0, 0, 0, 1]);
+            write16(&mut reply, 42, offset | 1);
+            reply[6] = 44;
+            assert_eq!(echo_answer(&reply), found, "{offset}");
+        }
     }
 
     #[test]
