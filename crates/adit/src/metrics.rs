@@ -353,7 +353,7 @@ const OF_PEERS: [(&str, &str, &str, OfPeer); 8] = [
     (
         "adit_peer_path_mtu_bytes",
         "gauge",
-        "The longest packet that the path to the peer takes, where probes have found it shorter than the MTU",
+        "The longest packet that the path to the peer takes whole, where that is known to be shorter than the MTU",
         |peer| peer.path_mtu.map(u64::from),
     ),
 ];

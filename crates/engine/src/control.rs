@@ -2,6 +2,7 @@
 //! keepalives.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,10 +16,12 @@ use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::limits::REKEY_ATTEMPT_TIME;
 use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN, padded_len};
 use adit_proto::{
-    Device, DropReason, Endpoint, HandshakeKind, Output, Peer, PeerEvent, Time, Transaction,
+    Device, DropReason, Endpoint, HandshakeKind, Output, Peer, PeerEvent, Session, Time,
+    Transaction,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
@@ -34,6 +37,7 @@ use crate::journal::{Incident, Line};
 use crate::memory;
 use crate::platform::{Platform, PlatformEvent, Source, TunDrops};
 use crate::poll::{overwrite_stack, wait, with_priority};
+use crate::train::OVERHEAD;
 use crate::wake::Waker;
 
 /// How long shards may take to close a socket, and how often to try meanwhile.
@@ -633,25 +637,20 @@ impl<H: Platform> Control<H> {
                     peer,
                     from,
                     to,
-                    len,
                     id,
-                    sequence,
+                    whole,
+                    fragmented,
                 }) => {
-                    if let Some(probe) = adit_offload::echo(from, to, len, id, sequence) {
-                        self.seal_and_send(&peer, &probe);
-                    }
+                    let probe = |(sequence, len): &(u16, u16)| {
+                        adit_offload::echo(from, to, (*len).into(), id, *sequence)
+                    };
+                    let fragmented: Vec<_> = fragmented.iter().filter_map(probe).collect();
+                    self.send_probes(&peer, &fragmented, false);
+                    let whole: Vec<_> = whole.iter().filter_map(probe).collect();
+                    self.send_probes(&peer, &whole, true);
                 }
-                Output::Event(PeerEvent::PathFound { peer, limit }) => {
-                    let key = peer.public_key();
-                    match limit {
-                        Some(limit) => self.platform.log_verbose(format_args!(
-                            "peer {key}: packets of more than {limit} bytes do not arrive: their senders are told to send \
-                             shorter ones"
-                        )),
-                        None => self
-                            .platform
-                            .log_verbose(format_args!("peer {key}: packets of any length arrive")),
-                    }
+                Output::Event(PeerEvent::PathFound { peer, limit, loses }) => {
+                    self.path_found(&peer, limit, loses);
                 }
                 Output::Event(PeerEvent::Unanswered { peer }) => {
                     let peer = peer.public_key();
@@ -671,6 +670,28 @@ impl<H: Platform> Control<H> {
         if self.device.poll_keys_dropped() {
             overwrite_stack();
             self.common.overwrite_stacks();
+        }
+    }
+
+    fn path_found(&self, peer: &Peer, limit: Option<u16>, loses: bool) {
+        let (key, log) = (peer.public_key(), |line: fmt::Arguments<'_>| {
+            self.platform.log_verbose(line)
+        });
+        let told = "their senders are told to send shorter ones";
+        match limit {
+            Some(limit) if loses => log(format_args!(
+                "peer {key}: packets of more than {limit} bytes do not arrive: {told}"
+            )),
+            Some(limit) => log(format_args!(
+                "peer {key}: packets of more than {limit} bytes leave in fragments: {told}"
+            )),
+            None => {
+                log(format_args!("peer {key}: packets of any length arrive"));
+                // Trains of any length may be segmented again.
+                for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
+                    self.platform.forget_paths(socket);
+                }
+            }
         }
     }
 
@@ -776,7 +797,7 @@ impl<H: Platform> Control<H> {
         if taken == 1 && report.lost.is_empty() {
             return true;
         }
-        not_sent(Some(report.error.unwrap_or(rustix::io::Errno::AGAIN)))
+        not_sent(Some(report.error.unwrap_or(Errno::AGAIN)))
     }
 
     fn send_keepalive(&self, peer: &Arc<Peer>) {
@@ -786,12 +807,72 @@ impl<H: Platform> Control<H> {
     /// Sends one packet that no shard has, as a keepalive is: no timer waits for its answer.
     fn seal_and_send(&self, peer: &Arc<Peer>, packet: &[u8]) {
         let now = clock::now();
-        let (Some(session), Some(to)) = (peer.session(now), peer.endpoint()) else {
+        if let Some((session, to, datagram)) = self.seal(now, peer, packet)
+            && self.send(to, &datagram, Some(peer), None)
+            && peer.keepalive_sent(now, &session, datagram.len() as u64)
+        {
+            self.common.control.event(peer);
+        }
+    }
+
+    /// Sends packets, the longest first, past what waits for the socket. If they are to stay whole,
+    /// nobody fragments their datagrams.
+    fn send_probes(&mut self, peer: &Arc<Peer>, packets: &[Vec<u8>], whole: bool) {
+        let now = clock::now();
+        let sealed: Vec<_> = packets
+            .iter()
+            .filter_map(|it| self.seal(now, peer, it))
+            .collect();
+        let Some((_, to, _)) = sealed.first() else {
             return;
         };
-        let Ok(counter) = session.reserve(now, 1) else {
+        let sockets = self.common.queues.sockets.load();
+        let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
             return;
         };
+        let trains: Vec<_> = (sealed.iter())
+            .map(|(_, _, datagram)| Transmit {
+                to: *to,
+                ecn: 0,
+                stride: datagram.len(),
+                bytes: datagram,
+            })
+            .collect();
+        let mut report = SendReport::default();
+        let taken = socket.send_beside(&trains, whole, &mut report);
+        if report.stale_source.is_some() {
+            peer.clear_source();
+        }
+        if report.icmp {
+            self.common.take_errors(socket, now);
+        }
+        for (index, (session, _, datagram)) in sealed[..taken].iter().enumerate() {
+            if report.lost_of(index) == 0
+                && peer.keepalive_sent(now, session, datagram.len() as u64)
+            {
+                self.common.control.event(peer);
+            }
+        }
+        let is_refused = whole && report.error == Some(Errno::MSGSIZE) && report.lost_of(0) > 0;
+        if is_refused && let Some(path) = self.platform.path_mtu(*to, self.fwmark) {
+            let headers = if to.addr.is_ipv6() { 40 + 8 } else { 20 + 8 };
+            let longest = |bytes: u32| {
+                let longest = (bytes as usize).saturating_sub(headers + OVERHEAD);
+                u16::try_from(longest).unwrap_or(u16::MAX)
+            };
+            let (longest, device) = (longest(path.takes), longest(path.device));
+            self.device.path_refused(now, peer, longest, device);
+        }
+    }
+
+    fn seal(
+        &self,
+        now: Time,
+        peer: &Peer,
+        packet: &[u8],
+    ) -> Option<(Arc<Session>, Endpoint, Vec<u8>)> {
+        let (session, to) = (peer.session(now)?, peer.endpoint()?);
+        let counter = session.reserve(now, 1).ok()?;
         let padded = padded_len(packet.len(), self.common.mtu().max(packet.len()));
         let mut datagram = vec![0; DataHeader::LEN + padded + TAG_LEN];
         datagram[DataHeader::LEN..][..packet.len()].copy_from_slice(packet);
@@ -804,11 +885,7 @@ impl<H: Platform> Control<H> {
         }
         .write(header);
         adit_aead::seal(&mut [SealJob::in_place(session.send_key(), counter, text)]);
-        if self.send(to, &datagram, Some(peer), None)
-            && peer.keepalive_sent(now, &session, datagram.len() as u64)
-        {
-            self.common.control.event(peer);
-        }
+        Some((session, to, datagram))
     }
 
     /// Executes commands in their order, a bounded piece of one a turn: a change of half a million

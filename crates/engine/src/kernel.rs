@@ -25,7 +25,7 @@ use rustix::time::{
 
 use crate::common::Sockets;
 use crate::event::Event;
-use crate::platform::{Platform, PlatformEvent, Source, TunDrops};
+use crate::platform::{PathMtu, Platform, PlatformEvent, Source, TunDrops};
 use crate::train;
 use crate::watch::{Changes, Subscription, Topic, Watches};
 use crate::{memory, remembered};
@@ -164,6 +164,14 @@ impl Kernel {
         self.size_frames();
     }
 
+    /// For looking up routes.
+    fn lookups(&mut self) -> Option<&Netlink> {
+        if self.lookups.is_none() {
+            self.lookups = adit_sandbox::run(Netlink::open).ok();
+        }
+        self.lookups.as_ref()
+    }
+
     fn open(&self, netns: Netns, index: u32) -> io::Result<Namespace> {
         let (watches, changes) = (self.watches.clone(), Arc::clone(&self.changes));
         let (tun, topic) = (Arc::clone(&self.tun), Topic::Link(index));
@@ -300,10 +308,7 @@ impl Platform for Kernel {
 
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool {
         let Some(source) = to.src else { return false };
-        if self.lookups.is_none() {
-            self.lookups = adit_sandbox::run(Netlink::open).ok();
-        }
-        let Some(netlink) = &self.lookups else {
+        let Some(netlink) = self.lookups() else {
             return false;
         };
         // No route from that address, or one through another interface.
@@ -312,6 +317,15 @@ impl Platform for Kernel {
             .map_or(true, |route| {
                 source.ifindex != 0 && route.oif != source.ifindex
             })
+    }
+
+    fn path_mtu(&mut self, to: Endpoint, fwmark: u32) -> Option<PathMtu> {
+        let source = to.src.map(|source| source.ip);
+        let netlink = self.lookups()?;
+        let path = netlink.route_get(to.addr.ip(), source, fwmark, None).ok()?;
+        let device = netlink.link_by_index(path.oif).ok()?.mtu;
+        let takes = path.mtu.map_or(device, |mtu| mtu.min(device));
+        Some(PathMtu { takes, device })
     }
 
     fn resumed(&mut self, sockets: &Sockets<Udp>) {

@@ -86,5 +86,5 @@ pub use journal::Incident;
 pub use kernel::{Kernel, Listener, Settings, VerboseLog};
 pub use load::{BatchCounters, TrainCounters, WaitingCounters};
 pub use mem::{MemPlatform, PlatformEnd};
-pub use platform::{Platform, PlatformEvent, Source, TunDrops};
+pub use platform::{PathMtu, Platform, PlatformEvent, Source, TunDrops};
 pub use watch::Watches;

@@ -20,7 +20,7 @@ use adit_offload::Frame;
 use adit_proto::{DropReason, Drops, Endpoint, PassedKind, Peer, Time};
 use arrayvec::ArrayVec;
 
-use crate::common::{Common, Context, ShardCommand};
+use crate::common::{Context, ShardCommand};
 use crate::gates::{Gates, Put, Taken, Ticket};
 use crate::load::Waiting;
 use crate::poll::Polled;
@@ -556,6 +556,9 @@ impl<U: UdpSocket> Forwarder<U> {
     }
 }
 
+/// In the seventh byte of an IPv4 header.
+const DONT_FRAGMENT: u8 = 0x40;
+
 /// Why a frame, or the rest of it, was not appended to a train.
 enum NotAppended {
     /// The peer has no session to send with. Nothing of the frame was appended.
@@ -585,7 +588,7 @@ impl<'a> Trains<'a> {
         if is_own_datagram(frame, peer, context.sockets.port) {
             return Err(NotAppended::Dropped(DropReason::RoutingLoop, segments));
         }
-        if peer.path_concerns(|| frame.segment_len(0)) && is_too_long(common, peer, frame) {
+        if peer.path_concerns(|| frame.segment_len(0)) && is_too_long(context, peer, frame) {
             return Err(NotAppended::Dropped(DropReason::PathMtu, segments));
         }
         let mtu = common.mtu();
@@ -648,10 +651,11 @@ impl<'a> Trains<'a> {
     }
 }
 
-/// What is known of the path to a peer says that a frame's segments do not arrive: their sender is
-/// told. IPv6 has no shorter limit than 1280 bytes (RFC 8200, 5).
+/// What is known of the path to a peer says that a frame's segments do not arrive. Their sender is
+/// told, also if they arrive in fragments. IPv6 has no shorter limit than 1280 bytes (RFC 8200, 5).
 #[cold]
-fn is_too_long<U>(common: &Common<U>, peer: &Arc<Peer>, frame: &Frame<'_>) -> bool {
+fn is_too_long<U>(context: Context<'_, U>, peer: &Arc<Peer>, frame: &Frame<'_>) -> bool {
+    let Context { common, now, .. } = context;
     let len = frame.segment_len(0);
     if peer.sample(len, frame.source(), frame.destination()) {
         common.control.event(peer);
@@ -666,14 +670,23 @@ fn is_too_long<U>(common: &Common<U>, peer: &Arc<Peer>, frame: &Frame<'_>) -> bo
     if len <= limit.into() {
         return false;
     }
+    let loses = peer.loses_longer();
     let mut packet = vec![0; frame.header_len()];
     frame.write_header(0, &mut packet);
     let payload = frame.payload(0);
     packet.extend(&payload[..payload.len().min(128)]);
+    // What anybody may fragment arrives as it is.
+    let is_whole = frame.destination().is_ipv6()
+        || packet
+            .get(6)
+            .is_some_and(|flags| flags & DONT_FRAGMENT != 0);
+    if !(loses || is_whole && peer.tells_limit(now)) {
+        return false;
+    }
     if let Some(told) = adit_offload::too_big(&packet, limit) {
         common.control.leave_answer(told);
     }
-    true
+    loses
 }
 
 /// Whether a frame is a datagram that this device sent to the endpoint of this peer: sealing it

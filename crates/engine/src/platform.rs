@@ -67,6 +67,11 @@ pub trait Platform: Send + 'static {
     /// Whether the source kept with an endpoint is no longer what routing would use.
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool;
 
+    /// How many bytes an IP packet to an endpoint may have that leaves this host whole.
+    fn path_mtu(&mut self, _to: Endpoint, _fwmark: u32) -> Option<PathMtu> {
+        None
+    }
+
     /// The interface goes on after a pause, perhaps in another process than before it: what the
     /// kernel tells a process, it tells this one from now on.
     fn resumed(&mut self, _sockets: &Sockets<Self::Socket>) {}
@@ -133,6 +138,15 @@ pub struct TunDrops {
     pub full: u64,
     /// It held too many bytes, and the sender does not keep the refused packet.
     pub limit: u64,
+}
+
+/// How many bytes an IP packet may have that leaves this host whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathMtu {
+    /// What the device, the route and ICMP say of the way there.
+    pub takes: u32,
+    /// What the device alone says.
+    pub device: u32,
 }
 
 /// How the host's side of the tunnel stands.

@@ -243,6 +243,9 @@ pub(crate) fn send<U: UdpSocket>(
     if let Some(stale) = report.stale_source.and_then(|index| trains.get(index)) {
         stale.peer.clear_source();
     }
+    if let Some(long) = report.too_long.and_then(|index| trains.get(index)) {
+        long.peer.look_at_path();
+    }
     common.count_refused_trains(report.refused);
     for lost in &report.lost {
         if let Some(SealedTrain { peer, to, .. }) = trains.get(lost.train) {

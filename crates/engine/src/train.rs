@@ -14,7 +14,7 @@ pub(crate) const MAX_PACKETS: usize = 64;
 /// The buffer of one train: a UDP datagram's worth.
 pub(crate) const TRAIN_BYTES: usize = 65_536;
 /// The bytes that data adds to a packet: header and tag.
-const OVERHEAD: usize = DataHeader::LEN + TAG_LEN;
+pub(crate) const OVERHEAD: usize = DataHeader::LEN + TAG_LEN;
 /// ChaCha20's block. The part of a packet that is written before sealing is a multiple of it, so
 /// that the rest can be sealed straight from where the TUN put it.
 const BLOCK: usize = 64;

@@ -115,6 +115,14 @@ pub trait UdpSocket: Send + Sync {
     /// `report`.
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize;
 
+    /// Sends datagrams as [`Self::send`] does, from the same port, also while this socket is full.
+    /// If they are to stay whole, nobody fragments them, neither this host nor a router: one that
+    /// is longer than this host knows the path to take is lost, with `EMSGSIZE`. Where sockets
+    /// cannot do that, it is [`Self::send`]. To be called seldom.
+    fn send_beside(&self, trains: &[Transmit<'_>], _whole: bool, report: &mut SendReport) -> usize {
+        self.send(trains, report)
+    }
+
     /// Clears `batch` and fills it with what waits, and with how much was lost before. `WouldBlock`
     /// when nothing waits.
     ///
@@ -327,6 +335,9 @@ pub struct SendReport {
     pub error: Option<Errno>,
     /// Trains that the kernel refused to segment and that went out datagram by datagram.
     pub refused: u64,
+    /// A train of this call that was refused as if its datagrams were longer than this host knows
+    /// the path to take: they went out in fragments. Set anew by each call.
+    pub too_long: Option<usize>,
     /// A train of this call whose source address or interface is gone: it went out from another
     /// address, and the caller clears the source that it keeps. Set anew by each call; the last
     /// such train if there are several.

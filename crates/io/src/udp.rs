@@ -76,6 +76,8 @@ pub struct Udp {
     is_shared: bool,
     /// Over how many sockets data is spread that arrives at the port; 0 is 1.
     group: AtomicU32,
+    /// To be held while sockets join it, or data is spread anew.
+    joining: Mutex<()>,
 }
 
 /// What a process knows of a socket, besides its descriptor.
@@ -234,6 +236,7 @@ impl Udp {
             filter: RwLock::default(),
             is_shared: shared,
             group: AtomicU32::new(0),
+            joining: Mutex::default(),
             fd,
         };
         if !udp.gro {
@@ -289,6 +292,7 @@ impl Udp {
             filter: RwLock::default(),
             is_shared: false,
             group: AtomicU32::new(state.group),
+            joining: Mutex::default(),
         })
     }
 
@@ -349,6 +353,27 @@ impl Udp {
         })
     }
 
+    /// One more socket on the port. If `whole`, its datagrams leave with DF or not at all.
+    fn beside(&self, whole: bool) -> io::Result<Self> {
+        let offloads = Offloads {
+            udp_gro: self.gro,
+            ..Offloads::NONE
+        };
+        let beside = self.join(1, offloads)?.pop();
+        let beside = beside.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        if whole {
+            let fd = Arc::clone(&beside.fd);
+            adit_sandbox::run(move || never_fragment(&fd))?;
+        }
+        Ok(beside)
+    }
+
+    /// While this is held, no other socket joins, and those of [`Self::send_beside`] are gone: the
+    /// first sockets of the group are those that data is spread over.
+    fn alone(&self) -> MutexGuard<'_, ()> {
+        self.joining.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether UDP_SEGMENT is in force, though perhaps not for every destination.
     pub fn gso(&self) -> bool {
         self.gso && !self.gso_fallbacks.everywhere()
@@ -401,6 +426,30 @@ impl UdpSocket for Udp {
         taken
     }
 
+    /// Through a socket of its own, which lives as long as that takes. ICMP errors that come
+    /// meanwhile count as this one's.
+    fn send_beside(&self, trains: &[Transmit<'_>], whole: bool, report: &mut SendReport) -> usize {
+        let _alone = self.alone();
+        let fd = Arc::clone(&self.fd);
+        let is_shared = adit_sandbox::run(move || sockopt::socket_reuseport(&fd));
+        let taken = match self.beside(whole) {
+            Ok(beside) => {
+                let taken = beside.send(trains, report);
+                self.icmp.collect(beside.fd());
+                report.icmp = true;
+                taken
+            }
+            Err(_) => self.send(trains, report),
+        };
+        if is_shared == Ok(false) {
+            let fd = Arc::clone(&self.fd);
+            adit_sandbox::post(move || {
+                let _ = sockopt::set_socket_reuseport(&fd, false);
+            });
+        }
+        taken
+    }
+
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
         // What an ICMP error left at the socket concerns nothing that waits. The error itself stays
         // in its queue, and the descriptor says so.
@@ -433,6 +482,7 @@ impl UdpSocket for Udp {
             udp_gso: self.gso,
             ..Offloads::NONE
         };
+        let _alone = self.alone();
         let mut socket = self.join(1, offloads)?;
         socket.pop().ok_or(io::ErrorKind::AddrNotAvailable.into())
     }
@@ -443,6 +493,7 @@ impl UdpSocket for Udp {
             udp_gro: self.gro,
             ..Offloads::NONE
         };
+        let _alone = self.alone();
         let sockets = self.join(more, offloads)?;
         if let Some(filter) = self.filter() {
             let table = (Arc::clone(&filter.table), Arc::clone(&filter.map));
@@ -452,6 +503,7 @@ impl UdpSocket for Udp {
     }
 
     fn spread(&self, over: usize) -> io::Result<Grace> {
+        let _alone = self.alone();
         let fd = Arc::clone(&self.fd);
         let group = u32::try_from(over).unwrap_or(u32::MAX);
         adit_sandbox::run(move || os::steer(fd.as_fd(), group))?;
@@ -539,6 +591,22 @@ pub(crate) fn local_addr(fd: impl AsFd) -> io::Result<SocketAddr> {
     SocketAddr::try_from(addr).map_err(io::Error::from)
 }
 
+fn never_fragment(fd: &OwnedFd) -> io::Result<()> {
+    let (level, option, value) = match local_addr(fd)? {
+        SocketAddr::V4(_) => (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DO,
+        ),
+        SocketAddr::V6(_) => (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DO,
+        ),
+    };
+    os::set_option(fd.as_fd(), level, option, value)
+}
+
 /// How far a counter of 32 bits, which wraps, has gone on. Messages that several CPUs queued may
 /// tell it out of order.
 fn newer(before: u32, now: u32) -> u32 {
@@ -594,7 +662,7 @@ fn send_trains(
     trains: &[Transmit<'_>],
     report: &mut SendReport,
 ) -> usize {
-    (report.stale_source, report.resume_at) = (None, 0);
+    (report.stale_source, report.too_long, report.resume_at) = (None, None, 0);
     report.lost.clear();
     let mut at = Cursor {
         train: 0,
@@ -614,8 +682,8 @@ fn send_trains(
         let is_full =
             |messages: usize| messages == SEND_BATCH || lab::without(Idea::Mmsg) && messages == 1;
         while let Some(train) = trains.get(next.train).filter(|_| !is_full(messages.len())) {
-            let segment =
-                plain != Some(next.train) && gso.is_some_and(|gso| gso.allow(train.to.addr.ip()));
+            let segment = plain != Some(next.train)
+                && gso.is_some_and(|gso| gso.allow(train.to.addr.ip(), train.stride));
             let bytes = &train.bytes[next.offset..];
             let bytes = &bytes[..bytes.len().min(message_len(train, segment))];
             messages.push(Message {
@@ -639,9 +707,12 @@ fn send_trains(
         //    it
         let errno = match kernel(&messages) {
             Ok(sent) => {
-                if let Some((gso, to)) = gso.zip(suspect.take()) {
-                    gso.insert(to);
+                if let Some((gso, (errno, train))) = gso.zip(suspect.take()) {
+                    let Transmit { to, stride, .. } = trains[train];
+                    let is_long = errno != Errno::IO;
+                    gso.insert(to.addr.ip(), if is_long { stride } else { 0 });
                     report.refused += 1;
+                    report.too_long = Some(train).filter(|_| is_long).or(report.too_long);
                 }
                 at = ends[sent.clamp(1, ends.len()) - 1];
                 continue;
@@ -668,7 +739,7 @@ fn send_trains(
         }
         // 4. the path may not take segmentation: try without
         if head.is_segmented() && blames_gso(errno) {
-            suspect = Some(head.train.to.addr.ip());
+            suspect = Some((errno, at.train));
             plain = Some(at.train);
             continue;
         }

@@ -26,8 +26,9 @@ explained_enum! {
         RoutingLoop => "routing_loop",
         /// Outbound: the packet does not fit a UDP datagram.
         TooBig => "too_big",
-        /// Outbound: the packet is longer than the path to the peer takes, as probes have shown, and
-        /// its sender was told so by ICMP. A few at the beginning of a connection are as it should be.
+        /// Outbound: the packet is longer than the path to the peer takes, in fragments, too, as
+        /// probes have shown, and its sender was told so by ICMP. A few at the beginning of a
+        /// connection are as it should be.
         PathMtu => "path_mtu",
         /// Outbound: waited for a handshake, and the queue was full or the handshake given up.
         Staged => "staged",

@@ -1,6 +1,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{self, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
@@ -47,6 +48,8 @@ pub struct Peer {
     sample: ArcSwapOption<(IpAddr, IpAddr)>,
     /// The identifier of the probes that are under way, and which of them are answered.
     probes: atomic::AtomicU64,
+    /// When a sender was last told of the limit of the path.
+    told: atomic::AtomicU64,
 }
 
 /// Bits of [`Peer::path`] above the limit.
@@ -55,10 +58,16 @@ mod path {
     pub(super) const WANTS_SAMPLE: u32 = 1 << 16;
     /// Answers to probes may come in.
     pub(super) const PROBING: u32 = 1 << 17;
+    /// Packets beyond the limit are lost, in fragments, too.
+    pub(super) const LOSES: u32 = 1 << 18;
+    /// The limit and that.
+    pub(super) const FOUND: u32 = LOSES | 0xffff;
 }
 
 /// Shorter packets pass wherever there is IP at all, and begin no search.
 const LONG_PACKET: usize = 1200;
+/// How long nobody is told after a sender was, while longer packets arrive.
+const TELL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The events that a shard raises for the control thread.
 pub(crate) mod event {
@@ -97,6 +106,7 @@ impl Peer {
             path: atomic::AtomicU32::new(0),
             sample: ArcSwapOption::empty(),
             probes: atomic::AtomicU64::new(0),
+            told: atomic::AtomicU64::new(0),
         }
     }
 
@@ -240,10 +250,35 @@ impl Peer {
         limit != 0 && len > limit as usize || path & path::WANTS_SAMPLE != 0 && len >= LONG_PACKET
     }
 
-    /// The longest packet that the path takes, if it is known to take less than the interface.
+    /// The longest packet that the path takes whole, if it is known to take less than the interface.
     pub fn path_limit(&self) -> Option<u16> {
         let limit = self.path.load(Ordering::Relaxed) & 0xffff;
         u16::try_from(limit).ok().filter(|limit| *limit != 0)
+    }
+
+    /// Whether packets that are longer than [`Self::path_limit`] are lost: fragments do not arrive.
+    pub fn loses_longer(&self) -> bool {
+        self.path.load(Ordering::Relaxed) & path::LOSES != 0
+    }
+
+    /// Whether to tell the sender of a packet that it is longer than [`Self::path_limit`], though it
+    /// arrives: often enough that each flow learns it soon, and seldom enough for those that do not
+    /// care.
+    pub fn tells_limit(&self, now: Time) -> bool {
+        let last = Time(self.told.load(Ordering::Relaxed));
+        let tells = now.since(last) >= TELL_PAUSE;
+        if tells {
+            self.told.store(stamp(now), Ordering::Relaxed);
+        }
+        tells
+    }
+
+    /// The kernel would not segment datagrams to the peer, as if they were too long for the path: the
+    /// next long packet begins a search, unless one is under way.
+    pub fn look_at_path(&self) {
+        if !self.is_probing() {
+            self.want_sample();
+        }
     }
 
     /// A packet of this length leaves. Returns whether to wake the control thread.
@@ -414,14 +449,13 @@ impl Peer {
         u32::try_from(self.probes.load(Ordering::Acquire) & 0xffff_ffff).unwrap_or(0)
     }
 
-    /// True if it was another one.
-    pub(crate) fn set_path_limit(&self, limit: Option<u16>) -> bool {
-        let before = self.path_limit();
-        let bits = u32::from(limit.unwrap_or(0));
+    /// `loses` says whether longer packets are lost. True if anything changed.
+    pub(crate) fn set_path_limit(&self, limit: Option<u16>, loses: bool) -> bool {
+        let bits = u32::from(limit.unwrap_or(0)) | if loses { path::LOSES } else { 0 };
         // Only the control thread changes these bits.
-        self.path.fetch_and(!0xffff, Ordering::AcqRel);
+        let before = self.path.fetch_and(!path::FOUND, Ordering::AcqRel);
         self.path.fetch_or(bits, Ordering::AcqRel);
-        before != limit
+        before & path::FOUND != bits
     }
 
     pub(crate) fn take_events(&self) -> u8 {

@@ -168,8 +168,8 @@ fn what_is_known_of_the_way_to_a_peer_goes_along() {
     );
     let peer = net.peer(A, B);
     net.event(A, &peer);
-    while let Some((len, id, sequence)) = net.probes.pop() {
-        if len <= 1300 && peer.probe_answered(id, sequence) == Some(true) {
+    while let Some(probe) = net.probes.pop() {
+        if probe.len <= 1300 && peer.probe_answered(probe.id, probe.sequence) == Some(true) {
             net.event(A, &peer);
         }
         if net.probes.is_empty() {

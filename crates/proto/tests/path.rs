@@ -1,9 +1,10 @@
-//! The longest packet that the path to a peer takes, found by probes inside the tunnel.
+//! The longest packet that the path to a peer takes whole, found by probes inside the tunnel.
 
 mod common;
 
 use std::net::IpAddr;
 
+use adit_proto::Time;
 use common::*;
 
 const MTU: u16 = 1420;
@@ -20,23 +21,75 @@ fn send(net: &mut Net, len: usize) {
     }
 }
 
-/// The answers of a path that takes `limit` bytes, until no more probes are sent.
-fn answer(net: &mut Net, limit: usize) {
-    let peer = net.peer(A, B);
-    for _ in 0..20 {
+/// What is between the two.
+#[derive(Clone, Copy)]
+struct Between {
+    /// The longest packet that passes whole.
+    limit: u16,
+    /// Longer ones pass in fragments.
+    fragments: bool,
+    /// The longest packet that A itself sends whole, and the longest that its device takes.
+    known: u16,
+    device: u16,
+}
+
+/// Longer packets are lost, and A knows nothing of that.
+fn black_hole(limit: u16) -> Between {
+    Between {
+        limit,
+        fragments: false,
+        known: u16::MAX,
+        device: u16::MAX,
+    }
+}
+
+/// A knows that longer packets leave in fragments.
+fn known(known: u16) -> Between {
+    Between {
+        known,
+        fragments: true,
+        ..black_hole(u16::MAX)
+    }
+}
+
+/// The answers that come back, until no more probes are sent. Returns how many were.
+fn answer(net: &mut Net, path: Between) -> usize {
+    let (peer, mut count) = (net.peer(A, B), 0);
+    for _ in 0..40 {
         let probes = std::mem::take(&mut net.probes);
         if probes.is_empty() {
-            return;
+            return count;
         }
-        for (len, id, sequence) in probes {
+        count += probes.len();
+        if probes.iter().any(|it| it.is_whole && it.len > path.known) {
+            let now = net.now;
+            let device = &mut net.hosts[A].device;
+            device.path_refused(now, &peer, path.known, path.device);
+            net.drain(A);
+            continue;
+        }
+        for probe in &probes {
+            let (id, sequence) = (probe.id, probe.sequence);
             assert_eq!(peer.probe_answered(id ^ 1, sequence), None, "of another");
-            if len <= limit && peer.probe_answered(id, sequence) == Some(true) {
+            let passes = match probe.is_whole {
+                true => probe.len <= path.limit.min(path.known),
+                false => path.fragments,
+            };
+            if passes && peer.probe_answered(id, sequence) == Some(true) {
                 net.event(A, &peer);
             }
         }
         net.run_for(secs(1));
     }
     panic!("the search does not end");
+}
+
+/// The next session is there, and a long packet leaves on it.
+fn send_on_next_session(net: &mut Net) {
+    net.run_for(secs(130));
+    net.send(A, B, b"rekey");
+    net.run_for(secs(1));
+    send(net, 1400);
 }
 
 fn probing(seed: u64) -> Net {
@@ -54,33 +107,202 @@ fn a_long_packet_begins_one_search_for_each_session() {
     send(&mut net, 1400);
     assert_eq!(net.probes.len(), 2);
     assert!(peer.is_probing());
-    answer(&mut net, MTU.into());
+    answer(&mut net, black_hole(MTU));
     assert_eq!(peer.path_limit(), None);
     assert!(!peer.is_probing() && !peer.path_concerns(|| 1400));
     // With the next session, the path has become narrower.
-    net.run_for(secs(130));
-    net.send(A, B, b"rekey");
-    net.run_for(secs(1));
-    send(&mut net, 1400);
-    answer(&mut net, 1300);
+    send_on_next_session(&mut net);
+    answer(&mut net, black_hole(1300));
     let limit = usize::from(peer.path_limit().expect("a limit"));
     assert!((1285..=1300).contains(&limit), "{limit}");
     assert!(peer.path_concerns(|| limit + 1) && !peer.path_concerns(|| limit));
+    assert!(peer.loses_longer());
     assert!(net.news.contains(&(A, "path")));
     // And wider again.
-    net.run_for(secs(130));
-    net.send(A, B, b"rekey");
-    net.run_for(secs(1));
+    send_on_next_session(&mut net);
+    answer(&mut net, black_hole(MTU));
+    assert_eq!((peer.path_limit(), peer.loses_longer()), (None, false));
+}
+
+#[test]
+fn what_the_host_knows_of_the_path_is_the_limit_until_it_forgets() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
     send(&mut net, 1400);
-    answer(&mut net, MTU.into());
+    let sent = answer(&mut net, known(1220));
+    assert_eq!(
+        (peer.path_limit(), peer.loses_longer()),
+        (Some(1216), false)
+    );
+    assert_eq!(sent, 2 + 3, "one round after that which was refused");
+    assert_eq!(net.news.iter().filter(|it| it.1 == "path").count(), 1);
+    // A router drops fragments now.
+    send_on_next_session(&mut net);
+    let lossy = Between {
+        fragments: false,
+        ..known(1220)
+    };
+    answer(&mut net, lossy);
+    assert_eq!((peer.path_limit(), peer.loses_longer()), (Some(1216), true));
+    send_on_next_session(&mut net);
+    answer(&mut net, known(u16::MAX));
+    assert_eq!((peer.path_limit(), peer.loses_longer()), (None, false));
+}
+
+#[test]
+fn a_device_that_takes_less_than_the_mtu_needs_is_no_limit() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    let small = Between {
+        device: 1419,
+        ..known(1300)
+    };
+    for (device, limit) in [(1419, None), (1420, Some(1296)), (1300, None)] {
+        send_on_next_session(&mut net);
+        answer(&mut net, Between { device, ..small });
+        assert_eq!(peer.path_limit(), limit, "{device}");
+    }
+    assert_eq!(net.news.iter().filter(|it| it.1 == "path").count(), 2);
+    // Nor where nobody answers.
+    send_on_next_session(&mut net);
+    let silent = Between {
+        limit: 0,
+        fragments: false,
+        ..small
+    };
+    answer(&mut net, silent);
     assert_eq!(peer.path_limit(), None);
+    // It is one where fragments are lost.
+    send_on_next_session(&mut net);
+    let lossy = Between {
+        fragments: false,
+        ..small
+    };
+    answer(&mut net, lossy);
+    assert_eq!((peer.path_limit(), peer.loses_longer()), (Some(1296), true));
+}
+
+#[test]
+fn an_mtu_that_is_set_to_what_the_path_takes_has_no_limit_left() {
+    for (mtu, limit) in [
+        (1350, Some(1328)),
+        (1344, Some(1328)),
+        (1343, None),
+        (1300, None),
+    ] {
+        let mut net = probing(1);
+        let peer = net.peer(A, B);
+        send(&mut net, 1400);
+        answer(&mut net, black_hole(1340));
+        assert_eq!(peer.path_limit(), Some(1328));
+        net.hosts[A].device.probe_paths(Some(MTU));
+        assert!(!peer.path_concerns(|| 1300), "it is the same");
+        net.hosts[A].device.probe_paths(Some(mtu));
+        assert_eq!(peer.path_limit(), limit, "{mtu}");
+        send(&mut net, mtu.into());
+        answer(&mut net, black_hole(1340));
+        let limit = (mtu > 1340).then_some(1328);
+        assert_eq!(peer.path_limit(), limit, "{mtu}");
+    }
+}
+
+#[test]
+fn a_search_does_not_outlive_its_mtu() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    send(&mut net, 1400);
+    net.hosts[A].device.probe_paths(Some(1340));
+    assert!(!peer.is_probing());
+    net.run_for(secs(5));
+    net.probes.clear();
+    send(&mut net, 1340);
+    assert_eq!(net.probes[0].len, 1340);
+    answer(&mut net, black_hole(1340));
+    assert_eq!(peer.path_limit(), None);
+}
+
+#[test]
+fn a_router_that_fragments_leads_to_a_limit_that_costs_nothing() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    send(&mut net, 1400);
+    let cuts = Between {
+        fragments: true,
+        ..black_hole(1300)
+    };
+    answer(&mut net, cuts);
+    assert_eq!(
+        (peer.path_limit(), peer.loses_longer()),
+        (Some(1296), false)
+    );
+}
+
+/// Less than IPv6 takes anywhere is what somebody might forge.
+#[test]
+fn where_fragments_arrive_no_very_short_packets_are_asked_for() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    for (mtu, limit) in [(1199, None), (1200, Some(1200)), (524, None)] {
+        send_on_next_session(&mut net);
+        answer(&mut net, known(mtu));
+        assert_eq!(peer.path_limit(), limit, "{mtu}");
+    }
+}
+
+#[test]
+fn what_the_host_knows_counts_also_if_the_peer_answers_no_probe() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    let silent = |known| Between {
+        known,
+        ..black_hole(0)
+    };
+    send(&mut net, 1400);
+    answer(&mut net, silent(1300));
+    assert_eq!(
+        (peer.path_limit(), peer.loses_longer()),
+        (Some(1296), false)
+    );
+    send_on_next_session(&mut net);
+    answer(&mut net, silent(u16::MAX));
+    assert_eq!(peer.path_limit(), None);
+    // That packets are lost was found with the help of the peer, and stays.
+    send_on_next_session(&mut net);
+    answer(&mut net, black_hole(1300));
+    send_on_next_session(&mut net);
+    answer(&mut net, silent(u16::MAX));
+    assert_eq!((peer.path_limit(), peer.loses_longer()), (Some(1296), true));
+}
+
+#[test]
+fn datagrams_that_the_kernel_finds_too_long_begin_one_search_at_a_time() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    send(&mut net, 1400);
+    peer.look_at_path();
+    assert!(!peer.path_concerns(|| 1400), "a search is under way");
+    answer(&mut net, black_hole(MTU));
+    send(&mut net, 1400);
+    assert!(net.probes.is_empty());
+    peer.look_at_path();
+    send(&mut net, 1400);
+    answer(&mut net, known(1300));
+    assert_eq!(peer.path_limit(), Some(1296));
+}
+
+#[test]
+fn senders_are_told_once_in_a_millisecond_while_packets_arrive() {
+    let peer = probing(1).peer(A, B);
+    let told = |at: u64| peer.tells_limit(Time(at));
+    let told = [1_000_000, 1_999_999, 2_000_000, 2_999_999, 9_000_000].map(told);
+    assert_eq!(told, [true, false, true, false, true]);
 }
 
 #[test]
 fn a_peer_that_answers_no_probe_gets_no_limit() {
     let mut net = probing(1);
     send(&mut net, 1400);
-    answer(&mut net, 0);
+    answer(&mut net, black_hole(0));
     assert_eq!(net.peer(A, B).path_limit(), None);
     assert!(!net.peer(A, B).is_probing());
 }

@@ -334,12 +334,14 @@ fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
     let (name, ours, mtu) = (&seen.interface, &seen.public_key, seen.mtu);
     let outer = overhead(seen.endpoint.is_some_and(|to| to.is_ipv6()));
     let needs = mtu + outer;
-    let fits = seen
-        .path_mtu
-        .map(|path| path.saturating_sub(outer))
-        .filter(|fits| *fits < mtu);
-    let probed = (seen.peer.path_mtu).map(u32::from);
-    let probed = probed.filter(|takes| *takes < mtu);
+    let fits = (seen.path_mtu).map(|path| path.saturating_sub(outer));
+    // Probes try every sixteenth length: this host may know the length that they came near to.
+    let probed = (seen.peer.path_mtu).map(|takes| {
+        let takes = u32::from(takes);
+        fits.filter(|fits| (takes..takes + 16).contains(fits))
+            .unwrap_or(takes)
+    });
+    let [fits, probed] = [fits, probed].map(|takes| takes.filter(|takes| *takes < mtu));
     if let Some(Inside { to, short, long }) = &seen.inside {
         if *short != Reach::Answers {
             let inner: Vec<String> = seen.addresses.iter().map(ToString::to_string).collect();
@@ -361,9 +363,9 @@ fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
     }
     if let Some(takes) = probed {
         found.push(finding!(Mtu, Certain;
-            "the path to the peer takes packets of {takes} bytes, as probes through the tunnel have found, and the MTU of \
-             {name} is {mtu}: programs are told by ICMP to send shorter ones, and what does not heed that is dropped as \
-             path mtu";
+            "the path to the peer takes packets of {takes} bytes, and the MTU of {name} is {mtu}: programs are told by ICMP \
+             to send shorter ones, and what does not heed that leaves in fragments, or is dropped as path mtu where these \
+             do not arrive";
             "ip link set {name} mtu {takes}"
             "in the file, below [Interface]: MTU = {takes}").remark());
     } else if let Some(fits) = fits {

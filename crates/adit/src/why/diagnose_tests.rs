@@ -165,6 +165,21 @@ fn long_packets_that_do_not_pass_are_the_mtu() {
     seen.inside = inside(Reach::Answers, Reach::Silent);
     assert_eq!(first(&seen), (Cause::Mtu, Certain));
     assert!(diagnose(&seen)[0].commands[0].ends_with("mtu 1292"));
+    // They try every sixteenth length, and the route knows better.
+    seen.inside = None;
+    seen.peer.path_mtu = Some(1328);
+    for (path, mtu) in [(1407, 1328), (1408, 1328), (1423, 1343), (1424, 1328)] {
+        seen.path_mtu = Some(path);
+        let found = diagnose(&seen);
+        assert_eq!(found.len(), 1, "{path}");
+        let command = &found[0].commands[0];
+        assert!(
+            command.ends_with(&format!("mtu {mtu}")),
+            "{path}: {command}"
+        );
+    }
+    (seen.mtu, seen.path_mtu) = (1340, Some(1420));
+    assert!(diagnose(&seen).is_empty());
 }
 
 #[test]

@@ -87,6 +87,10 @@ fn an_mtu_of_65535_or_1280_is_the_users_to_choose() {
             tcp(&left.host, &right.host, &right.v4, 16 * MIB);
             tcp(&right.host, &left.host, &left.v6, 16 * MIB);
         }
+        if Program::Adit.is_adit() {
+            let limit = &left.status()["peers"][0]["path_mtu"];
+            assert!(limit.is_null(), "{mtu}: {limit}");
+        }
         let link = left.host.sh("ip link show wg0");
         assert!(link.contains(&format!("mtu {mtu} ")), "{link}");
     }

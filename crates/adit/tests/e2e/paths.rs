@@ -415,7 +415,7 @@ fn a_path_that_loses_long_packets_in_silence_passes_tcp() {
         let tunnel = WgTunnel::between(left, right, setup);
         let (left, right) = (&tunnel.left, &tunnel.right);
         tunnel.connect();
-        ping_fails(&left.host, &format!("-M probe -s 1300 {}", right.v4));
+        ping_fails(&left.host, &format!("-M dont -s 1300 {}", right.v4));
         tcp(&left.host, &right.host, &right.v4, 64 * MIB);
         let drops = left.status()["engine"]["drops"]["path_mtu"].as_u64();
         assert!(drops.is_some_and(|drops| drops > 0), "{drops:?}");
@@ -423,5 +423,71 @@ fn a_path_that_loses_long_packets_in_silence_passes_tcp() {
         // Its sender was told, and the host remembers.
         let route = left.host.sh(&format!("ip route get {}", right.v4));
         assert!(route.contains("mtu 1216"), "{route}");
+    }
+}
+
+/// Packets that a host or a router has made fragments of, as it counts them.
+fn fragments(host: &Container) -> u64 {
+    let counters = host.sh("nstat -asz IpFragCreates Ip6FragCreates");
+    let counts = counters.lines().filter(|line| line.contains("FragCreates"));
+    counts
+        .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+        .sum()
+}
+
+/// The path takes 1,300 bytes and says so. Over IPv6 the router tells, over IPv4 it fragments, and
+/// the right side knows by its route.
+#[test]
+fn a_path_that_tells_its_mtu_gets_whole_datagrams() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    for (outer, limit) in [(Family::V6, 1216), (Family::V4, 1232)] {
+        let net = Routed::new();
+        let mtu = |mtu: u32| {
+            net.router.sh(&format!("ip link set eth1 mtu {mtu}"));
+            net.right.sh(&format!(
+                "ip route replace default via 10.2.0.1 mtu {mtu}
+                 ip -6 route replace default via fd02::1 mtu {mtu}"
+            ));
+        };
+        mtu(1300);
+        let setup = Setup {
+            outer,
+            ..Setup::default()
+        };
+        let tunnel = routed_tunnel(&net, setup);
+        let (left, right) = (&tunnel.left, &tunnel.right);
+        tunnel.connect();
+        for (from, to) in [(left, right), (right, left)] {
+            tcp(&from.host, &to.host, &to.v4, 8 * MIB);
+            wait_for("the limit is found", seconds(10), || {
+                let status = from.status();
+                status["peers"][0]["path_mtu"] == limit
+            });
+            // The longest of these was on its way when its sender was told.
+            let before = fragments(&from.host) + fragments(&net.router);
+            tcp(&from.host, &to.host, &to.v4, 64 * MIB);
+            let made = fragments(&from.host) + fragments(&net.router) - before;
+            assert!(made < 1000, "{outer:?}: {made} fragments of 100,000");
+            // What does not know of it passes all the same.
+            for host in [&from.host, &to.host] {
+                host.sh("ip route flush cache");
+            }
+            ping(&from.host, &format!("-M dont -s 1390 {}", to.v4), 2);
+            let drops = &from.status()["engine"]["drops"]["path_mtu"];
+            assert!(drops.as_u64().is_none_or(|drops| drops == 0), "{drops}");
+        }
+        // It grows again, and a new session looks.
+        mtu(1500);
+        for host in [&net.left, &net.right] {
+            host.sh("ip route flush cache; ip -6 route flush cache");
+        }
+        wait_for("the limit is gone", seconds(30), || {
+            // It makes a handshake, and finds that the host still remembers.
+            let _ = (left.host).try_sh(&format!("{} why wg0", Program::Adit.path().display()));
+            tcp(&left.host, &right.host, &right.v4, MIB);
+            left.status()["peers"][0]["path_mtu"].is_null()
+        });
     }
 }

@@ -264,9 +264,10 @@ documented! {
         /// Microseconds from our last initiation that it answered to the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub handshake_microseconds: Option<u64>,
-        /// The longest packet that the path to it takes, as probes have found, where that is less
-        /// than the MTU of the interface. Longer ones are answered by ICMP, and count as `path_mtu`
-        /// among the drops.
+        /// The longest packet that the path to it takes whole, as probes have found or this host
+        /// knows, where that is less than the MTU of the interface. Longer ones are answered by
+        /// ICMP, and leave in fragments; where these are lost, they are dropped and count as
+        /// `path_mtu`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub path_mtu: Option<u16>,
         /// Bytes of UDP payload received and found authentic, handshakes included.

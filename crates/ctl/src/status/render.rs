@@ -273,8 +273,7 @@ impl Page {
         }
         self.handshakes(peer, now)?;
         if let Some(mtu) = peer.path_mtu {
-            let text = format!("{mtu} bytes, as probes have found");
-            self.line("path mtu", &text)?;
+            self.line("path mtu", &format!("{mtu} bytes"))?;
         }
         if (peer.transfer_rx, peer.transfer_tx) != (0, 0) {
             let received = self.bytes(peer.transfer_rx);

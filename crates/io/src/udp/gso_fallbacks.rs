@@ -1,7 +1,8 @@
 //! Destinations to which the kernel would not segment.
 //!
 //! What is refused depends on the path (its MTU, its device), so it is remembered per destination
-//! and tried again after a while: one bad path does not cost the others their speed.
+//! and tried again after a while: one bad path does not cost the others their speed. Where segments
+//! were too long, shorter ones are tried at once.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,12 +28,26 @@ fn path(to: IpAddr) -> IpAddr {
 pub(super) struct GsoFallbacks {
     /// As many as `refused` has, so that a sender takes no lock when it is empty.
     len: AtomicUsize,
-    refused: Mutex<Vec<(IpAddr, Instant)>>,
+    refused: Mutex<Vec<Refused>>,
+}
+
+/// What the kernel would not segment.
+struct Refused {
+    path: IpAddr,
+    /// Trains with segments of at least this length; 0 are all.
+    stride: usize,
+    since: Instant,
+}
+
+impl Refused {
+    fn is_believed(&self) -> bool {
+        self.since.elapsed() < LIFETIME
+    }
 }
 
 impl GsoFallbacks {
-    /// Whether to try segmentation towards `to`.
-    pub(super) fn allow(&self, to: IpAddr) -> bool {
+    /// Whether to try segmentation towards `to`, with segments of this length.
+    pub(super) fn allow(&self, to: IpAddr, stride: usize) -> bool {
         match self.len.load(Ordering::Relaxed) {
             0 => return true,
             CAPACITY.. => return !self.still_full(),
@@ -42,15 +57,22 @@ impl GsoFallbacks {
         let refused = self.lock();
         !refused
             .iter()
-            .any(|(path, since)| *path == to && since.elapsed() < LIFETIME)
+            .any(|it| it.path == to && it.stride <= stride && it.is_believed())
     }
 
-    pub(super) fn insert(&self, to: IpAddr) {
-        let to = path(to);
+    /// Segments of at least this length, 0 for all, were refused.
+    pub(super) fn insert(&self, to: IpAddr, stride: usize) {
+        let path = path(to);
         let mut refused = self.lock();
-        refused.retain(|(path, since)| *path != to && since.elapsed() < LIFETIME);
+        // A longer length that is believed until sooner says nothing more.
+        refused.retain(|it| it.path != path && it.is_believed());
         refused.truncate(CAPACITY - 1);
-        refused.push((to, Instant::now()));
+        let since = Instant::now();
+        refused.push(Refused {
+            path,
+            stride,
+            since,
+        });
         self.len.store(refused.len(), Ordering::Relaxed);
     }
 
@@ -66,12 +88,12 @@ impl GsoFallbacks {
 
     fn still_full(&self) -> bool {
         let mut refused = self.lock();
-        refused.retain(|(_, since)| since.elapsed() < LIFETIME);
+        refused.retain(Refused::is_believed);
         self.len.store(refused.len(), Ordering::Relaxed);
         refused.len() >= CAPACITY
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(IpAddr, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Refused>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -174,6 +174,8 @@ fn a_refused_train_goes_out_datagram_by_datagram() {
         let mut script = Script::new([Err(errno)]);
         let (taken, report) = run(&mut script, Some(&gso_fallbacks), &trains);
         assert_eq!((taken, report.refused, report.datagrams_lost()), (2, 1, 0));
+        let too_long = (errno != Errno::IO).then_some(0);
+        assert_eq!(report.too_long, too_long);
         let shape = |script: &Script| -> Vec<_> {
             script
                 .taken
@@ -191,6 +193,13 @@ fn a_refused_train_goes_out_datagram_by_datagram() {
             (expected.to_vec(), 0),
             "remembered"
         );
+        assert_eq!(report.too_long, None, "told once");
+
+        // Where the segments were too long, shorter ones are tried.
+        let short = [train(bad, 984, &bytes[..2460])];
+        let mut script = Script::new([]);
+        run(&mut script, Some(&gso_fallbacks), &short);
+        assert_eq!(script.taken[0].segmented, errno != Errno::IO);
 
         gso_fallbacks.clear();
         let mut script = Script::new([]);
@@ -298,30 +307,34 @@ fn datagrams_refused_alone_do_not_blame_segmentation() {
         );
         assert_eq!((taken, report.refused, report.datagrams_lost()), (1, 0, 3));
     }
-    assert!(!gso_fallbacks.everywhere() && gso_fallbacks.allow(Ipv4Addr::from_bits(0).into()));
+    assert!(
+        !gso_fallbacks.everywhere() && gso_fallbacks.allow(Ipv4Addr::from_bits(0).into(), 1000)
+    );
 }
 
 #[test]
 fn a_peer_with_many_addresses_is_one_path() {
     let gso_fallbacks = GsoFallbacks::default();
     for i in 0..1000_u128 {
-        gso_fallbacks.insert(Ipv6Addr::from_bits(0xfd09 << 112 | i).into());
+        gso_fallbacks.insert(Ipv6Addr::from_bits(0xfd09 << 112 | i).into(), 0);
     }
     assert!(!gso_fallbacks.everywhere());
-    assert!(!gso_fallbacks.allow(ip("fd09::ffff:1")));
-    assert!(gso_fallbacks.allow(ip("fd09:0:0:1::1")) && gso_fallbacks.allow(ip("192.0.2.1")));
+    assert!(!gso_fallbacks.allow(ip("fd09::ffff:1"), 32));
+    assert!(
+        gso_fallbacks.allow(ip("fd09:0:0:1::1"), 32) && gso_fallbacks.allow(ip("192.0.2.1"), 32)
+    );
 }
 
 #[test]
 fn the_table_of_refusals_stays_bounded() {
     let gso_fallbacks = GsoFallbacks::default();
     for i in 0..10_000_u32 {
-        gso_fallbacks.insert(Ipv4Addr::from_bits(i).into());
+        gso_fallbacks.insert(Ipv4Addr::from_bits(i).into(), 0);
     }
     assert!(gso_fallbacks.everywhere());
-    assert!(!gso_fallbacks.allow(Ipv4Addr::from_bits(1 << 30).into()));
+    assert!(!gso_fallbacks.allow(Ipv4Addr::from_bits(1 << 30).into(), 32));
     gso_fallbacks.clear();
-    assert!(!gso_fallbacks.everywhere() && gso_fallbacks.allow(Ipv4Addr::from_bits(1).into()));
+    assert!(!gso_fallbacks.everywhere() && gso_fallbacks.allow(Ipv4Addr::from_bits(1).into(), 32));
 }
 
 // Real sockets:
@@ -576,6 +589,77 @@ fn segments_beyond_the_mtu_are_sent_as_fragments_instead() {
             "tried once, then remembered"
         );
         assert!(at_a.gso());
+    }
+}
+
+/// Datagrams that nobody may fragment do not leave if they are too long, and others go on as before.
+#[test]
+fn what_is_sent_whole_leaves_whole_or_not_at_all() {
+    let hosts = Hosts::new();
+    let netlink = Netlink::open_in(&hosts.a).unwrap();
+    let small = LinkChange {
+        mtu: Some(1300),
+        ..LinkChange::default()
+    };
+    netlink
+        .set_link(netlink.link("a").unwrap().index, &small)
+        .unwrap();
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let fits = if to.is_ipv4() { 1300 - 28 } else { 1300 - 48 };
+        let bytes = numbered(fits + 1);
+        let trains = [fits + 1, fits, 100].map(|len| train(to, len, &bytes[..len]));
+        let mut report = SendReport::default();
+        let send = |whole, report: &mut SendReport| {
+            let send = || at_a.send_beside(&trains, whole, report);
+            assert_eq!(hosts.a.run(send).unwrap(), 3);
+        };
+        send(false, &mut report);
+        assert_eq!((report.datagrams_lost(), report.error), (0, None));
+        assert_eq!(receive(&at_b, 2 * fits + 101).len(), 3);
+        send(true, &mut report);
+        let lost: Vec<usize> = report.lost.iter().map(|lost| lost.train).collect();
+        assert_eq!((lost, report.error), (vec![0], Some(Errno::MSGSIZE)));
+        let messages = receive(&at_b, fits + 100);
+        let arrived = messages.iter().map(|(received, _)| received.len);
+        assert_eq!(arrived.collect::<Vec<_>>(), [fits, 100]);
+        let from = messages[0].0.from.addr;
+        assert_eq!(from.port(), at_a.local_addr().unwrap().port());
+        // Nobody else may join, and the shared socket goes on with fragments and receives.
+        assert!(!sockopt::socket_reuseport(&at_a.fd).unwrap());
+        at_a.send(&trains[..1], &mut SendReport::default());
+        assert_eq!(receive(&at_b, fits + 1)[0].0.len, fits + 1);
+        let back = train(from, 5, b"hello");
+        at_b.send(&[back], &mut SendReport::default());
+        assert_eq!(joined(&receive(&at_a, 5)), b"hello");
+    }
+}
+
+#[test]
+fn what_is_sent_beside_a_full_socket_leaves() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        sockopt::set_socket_send_buffer_size(&at_a.fd, 1).unwrap();
+        // Nobody has that address: what is sent there waits for one who has.
+        let nobody = if to.is_ipv4() {
+            "10.9.0.99"
+        } else {
+            "fd09::99"
+        };
+        let nobody = SocketAddr::new(ip(nobody), 9);
+        let mut report = SendReport::default();
+        let bytes = numbered(1000);
+        let is_full =
+            |report: &mut SendReport| at_a.send(&[train(nobody, 1000, &bytes)], report) == 0;
+        assert!((0..100).any(|_| is_full(&mut report)));
+        for whole in [false, true] {
+            let hello = [train(to, 5, b"hello")];
+            let send = || at_a.send_beside(&hello, whole, &mut report);
+            assert_eq!(hosts.a.run(send).unwrap(), 1);
+            assert_eq!(joined(&receive(&at_b, 5)), b"hello");
+        }
+        assert!(is_full(&mut report), "it was full all the time");
     }
 }
 

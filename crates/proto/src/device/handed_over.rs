@@ -9,7 +9,8 @@
 //!
 //! A few things stay behind, because handshakes do without: the secret behind our cookies and the
 //! cookies of peers, the products of static keys, and who is still to be called after a restart. A
-//! search for the MTU of a path begins anew; what it has found goes along.
+//! search for the MTU of a path begins anew. The limit that it has found goes along, but not whether
+//! longer packets are lost: until the next search they leave.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -373,7 +374,7 @@ impl Import {
             }
         }
         let limit = record.option(Reader::u16)?;
-        state.peer.set_path_limit(limit);
+        state.peer.set_path_limit(limit, false);
         if record.bool()? {
             state.peer.want_sample();
         }

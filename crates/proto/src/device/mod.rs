@@ -46,6 +46,7 @@ pub use configure::Transaction;
 pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};
 pub use outcome::{Failure, FailureReason, HandshakeKind, HandshakeOutcome, Liveness, Refusal};
 pub use packet::{NotOpened, NotSealed};
+use path::MAX_PROBES;
 use peer_state::PeerState;
 use remembered::Remembered;
 
@@ -183,8 +184,8 @@ pub enum PeerEvent {
         /// Where it was before.
         from: SocketAddr,
     },
-    /// To be sent to the peer, inside the tunnel: an echo request of this length, identifier and
-    /// sequence number, from and to these addresses, which any host answers. Only after
+    /// To be sent to the peer, inside the tunnel: echo requests of these sequence numbers and
+    /// lengths, from and to these addresses, which any host answers. Only after
     /// [`Device::probe_paths`].
     ProbePath {
         /// The peer.
@@ -193,19 +194,22 @@ pub enum PeerEvent {
         from: std::net::IpAddr,
         /// The inner destination.
         to: std::net::IpAddr,
-        /// Of the inner packet.
-        len: usize,
         /// The identifier.
         id: u16,
-        /// The sequence number.
-        sequence: u16,
+        /// Those whose datagrams nobody may fragment, this host included: if it refuses one, call
+        /// [`Device::path_refused`].
+        whole: ArrayVec<(u16, u16), MAX_PROBES>,
+        /// One whose datagram may be fragmented.
+        fragmented: Option<(u16, u16)>,
     },
-    /// The longest packet that the path to the peer takes has changed.
+    /// The longest packet that the path to the peer takes whole has changed.
     PathFound {
         /// The peer.
         peer: Arc<Peer>,
         /// Its length; `None` if the path takes all that the interface does.
         limit: Option<u16>,
+        /// Longer ones are lost, in fragments, too.
+        loses: bool,
     },
     /// The peer's endpoint is a name ([`Device::set_candidates`]), and an initiation was not
     /// answered: the name may lead elsewhere by now.

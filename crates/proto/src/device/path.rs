@@ -1,13 +1,27 @@
-//! The longest packet that the path to a peer takes, where no ICMP tells: found by probes.
+//! The longest packet that the path to a peer takes whole: found by probes.
 //!
 //! A probe is an echo request inside the tunnel, of which any peer's host sends an answer: to the
 //! address that a long packet of the tunnel's users went to, with a TTL of 1, so that a router
-//! answers, too. A long one and a short one leave together. If only the short one is answered, three
-//! times, the path has a limit, and rounds of five lengths find it. If none is answered, nothing is
-//! known, and nothing changes.
+//! answers, too. Its datagram leaves whole or not at all. A long one and a short one leave
+//! together. If only the short one is answered, three times, the path has a limit, and rounds of
+//! five lengths find it. Beside them leaves a long one that may be cut into fragments: if none of
+//! these is answered, what is longer than the limit is lost. A limit beyond which fragments arrive
+//! costs no packet: senders are told, and what they send passes. If no probe is answered, a limit
+//! beyond which packets are lost stays as it was.
 //!
-//! There is one search for each session, when a long packet leaves on it: a path that changes is
-//! looked at again after two minutes, or when the peer has fallen silent.
+//! This host itself may know that the long one does not fit. It depends on who says so:
+//!
+//! - A route or ICMP, while the device would take it. The path is narrower than whoever chose the
+//!   MTU could see. What they say is the limit until the search says otherwise: ICMP may be forged.
+//! - The device, which takes less than the MTU of the interface needs, as with 9,000 bytes over
+//!   Ethernet, or 1,500 for networks behind the tunnel. Both are set on this host, and such an MTU
+//!   asks for fragments: programs rely on packets of that length. Senders are told of no limit
+//!   while fragments arrive, whatever route and ICMP say, and `adit why` names the MTU that makes
+//!   none.
+//!
+//! There is one search for each session and for each MTU of the interface, when a long packet
+//! leaves, and one when the kernel finds datagrams too long to segment: a path that changes
+//! otherwise is looked at again after two minutes, or when the peer has fallen silent.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,12 +31,15 @@ use arrayvec::ArrayVec;
 
 use super::peer_state::PeerState;
 use super::{Core, Device, Output, PeerEvent};
-use crate::Time;
+use crate::{Peer, Time};
 
 /// The length of a probe that passes any path.
 const SHORT: u16 = 96;
 /// No path is said to take less than this: 576 bytes are what IPv4 asks for, with our headers.
 const LEAST: u16 = 512;
+/// No shorter limit is told where fragments arrive: 1,280 bytes, which any path of IPv6 takes, with
+/// the headers of IPv6 and ours. Who forges ICMP makes packets this short and no shorter.
+const LEAST_TOLD: u16 = 1200;
 /// Packets are padded to a multiple of this, so that no finer limit matters.
 const STEP: u16 = 16;
 /// The longest one that a datagram of UDP over IPv4 holds when it is padded. A longer one never
@@ -30,8 +47,15 @@ const STEP: u16 = 16;
 const MOST: u16 = (65_507 - 32) / STEP * STEP;
 /// Lengths in a round, without the one that passes.
 const LENGTHS: u16 = 5;
+/// Probes of a round that leave whole, at most.
+pub(super) const MAX_PROBES: usize = LENGTHS as usize + 1;
+/// The sequence number of the probe that may be fragmented; those that may not count from 0.
+const FRAGMENTED: u16 = 31;
 /// Rounds without the long probe's answer, or without any.
 const TRIES: u8 = 3;
+/// Rounds without an answer to the one that may be fragmented. More, because fragments are lost
+/// sooner than packets, and packets are dropped if fragments are found to be lost.
+const FRAGMENTED_TRIES: u8 = 5;
 /// How long a round waits for a first answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How much longer than the short probe the long one may take: twice the time of that, within this.
@@ -41,19 +65,25 @@ const GRACE: std::ops::RangeInclusive<Duration> =
 /// A search that is under way.
 pub(super) struct Search {
     between: (IpAddr, IpAddr),
-    /// The longest packet that the interface takes.
+    /// The longest packet that the interface takes, and the longest that this host sends whole.
+    mtu: u16,
     top: u16,
     /// The longest length that passed, and the shortest that did not.
     good: u16,
     bad: Option<u16>,
     /// The lengths of this round, the longest first.
-    round: ArrayVec<u16, { LENGTHS as usize + 1 }>,
+    round: ArrayVec<u16, MAX_PROBES>,
     sent: Time,
     due: Time,
     heard: bool,
     /// Rounds without the answer to the longest, and without any.
     lost: u8,
     silent: u8,
+    /// Whether packets of any length arrive in fragments, and rounds in which they did not.
+    fragments: bool,
+    no_fragments: u8,
+    /// The device takes less than the MTU needs: fragments are what was asked for.
+    chosen: bool,
 }
 
 /// How a search goes on.
@@ -61,17 +91,18 @@ pub(super) struct Search {
 enum Next {
     Wait,
     Round,
-    /// The path takes packets of this length, or all.
+    /// The path takes packets of this length whole, or all.
     Found(Option<u16>),
     /// Nobody answers.
     Unknown,
 }
 
 impl Search {
-    fn new(now: Time, between: (IpAddr, IpAddr), top: u16) -> Self {
+    fn new(now: Time, between: (IpAddr, IpAddr), mtu: u16) -> Self {
         Self {
             between,
-            top,
+            mtu,
+            top: mtu,
             good: SHORT,
             bad: None,
             round: ArrayVec::new(),
@@ -80,6 +111,9 @@ impl Search {
             heard: false,
             lost: 0,
             silent: 0,
+            fragments: false,
+            no_fragments: 0,
+            chosen: false,
         }
     }
 
@@ -108,10 +142,43 @@ impl Search {
         (self.sent, self.due, self.heard) = (now, now + PATIENCE, false);
     }
 
-    /// Answers to probes of this round came in: bit n is that to the nth.
+    /// This host sends no packets whole that are longer, and its device none that are longer than
+    /// `device`. False if that is nothing new.
+    fn refused(&mut self, longest: u16, device: u16) -> bool {
+        self.chosen = device < self.mtu;
+        let longest = longest / STEP * STEP;
+        if longest >= self.top || longest < LEAST {
+            return false;
+        }
+        (self.top, self.bad, self.lost) = (longest, None, 0);
+        self.good = self.good.min(longest);
+        true
+    }
+
+    /// What this host knows to be the limit.
+    fn known(&self) -> Option<u16> {
+        (self.top < self.mtu && !self.chosen).then_some(self.top)
+    }
+
+    /// Whether to send a long packet that may be fragmented: there seems to be a limit, so that it
+    /// matters whether fragments arrive.
+    fn tries_fragments(&self) -> bool {
+        let is_limited = self.top < self.mtu || self.lost > 0 || self.bad.is_some();
+        is_limited && !self.fragments
+    }
+
+    /// Whether it is known, as well as may be, if fragments arrive.
+    fn is_settled(&self) -> bool {
+        self.fragments || self.no_fragments >= FRAGMENTED_TRIES
+    }
+
+    /// Answers to probes of this round came in: bit n is that to the one with sequence number n.
     fn answered(&mut self, now: Time, answers: u32) -> Next {
-        if answers & 1 != 0 {
-            // The longest, and it was sent first.
+        self.fragments |= answers & 1 << FRAGMENTED != 0;
+        // The longest, and it was sent first.
+        let longest =
+            answers & 1 != 0 && (self.is_settled() || self.bad.is_none() && self.top == self.mtu);
+        if longest || self.fragments && self.chosen {
             return self.end_round(answers);
         }
         if answers != 0 && !self.heard {
@@ -123,6 +190,12 @@ impl Search {
     }
 
     fn end_round(&mut self, answers: u32) -> Next {
+        self.no_fragments += u8::from(self.tries_fragments() && answers != 0);
+        self.fragments |= answers & 1 << FRAGMENTED != 0;
+        if self.fragments && self.chosen {
+            return Next::Found(None);
+        }
+        let answers = answers & !(1 << FRAGMENTED);
         if answers == 0 {
             self.silent += 1;
             return match self.silent < TRIES {
@@ -134,7 +207,8 @@ impl Search {
         let passed = |at: usize| answers & 1 << at != 0;
         let best = (0..self.round.len()).find(|at| passed(*at)).unwrap_or(0);
         match self.bad {
-            None if best == 0 => return Next::Found(None),
+            None if best == 0 && self.top == self.mtu => return Next::Found(None),
+            None if best == 0 => (self.good, self.bad) = (self.top, Some(self.top + 1)),
             None => {
                 self.lost += 1;
                 if self.lost < TRIES {
@@ -152,7 +226,8 @@ impl Search {
         match self.bad {
             Some(bad) if bad.saturating_sub(self.good) <= STEP || bad <= LEAST => {
                 match self.good >= LEAST {
-                    true => Next::Found(Some(self.good)),
+                    true if self.is_settled() => Next::Found(Some(self.good)),
+                    true => Next::Round,
                     // It is no path for IP.
                     false => Next::Unknown,
                 }
@@ -164,12 +239,26 @@ impl Search {
 
 impl Device {
     /// Probes paths from now on, up to this MTU of the interface; `None` for not at all. The
-    /// embedder then sends what [`PeerEvent::ProbePath`] asks for, calls
-    /// [`Peer::sample`](crate::Peer::sample) and
-    /// [`Peer::probe_answered`](crate::Peer::probe_answered), and keeps within
-    /// [`Peer::path_limit`](crate::Peer::path_limit).
+    /// embedder then sends what [`PeerEvent::ProbePath`] asks for, calls [`Peer::sample`],
+    /// [`Peer::look_at_path`], [`Peer::probe_answered`] and [`Device::path_refused`], and keeps
+    /// within [`Peer::path_limit`].
     pub fn probe_paths(&mut self, mtu: Option<u16>) {
-        self.core.probed_mtu = mtu.map(|mtu| mtu.min(MOST));
+        let mtu = mtu.map(|mtu| mtu.min(MOST));
+        if mtu != self.core.probed_mtu {
+            self.core.probed_mtu = mtu;
+            for state in self.peers.values_mut() {
+                state.mtu_changed(&self.core);
+            }
+        }
+    }
+
+    /// The host would not send a probe whole: it does that with none that is longer than `longest`,
+    /// and its device with none that is longer than `device`.
+    pub fn path_refused(&mut self, now: Time, peer: &Peer, longest: u16, device: u16) {
+        if let Some(state) = self.peers.get_mut(&peer.id()) {
+            state.path_refused(&mut self.core, now, longest, device);
+            self.reschedule(peer.id());
+        }
     }
 }
 
@@ -181,18 +270,47 @@ impl PeerState {
         }
     }
 
+    /// The interface takes packets of another length. A limit less than a step below it says no
+    /// more: perhaps that length is what was found, and the path takes it.
+    fn mtu_changed(&mut self, core: &Core) {
+        if self.search.take().is_some() {
+            self.peer.end_probes();
+        }
+        let mtu = core.probed_mtu.unwrap_or(0);
+        if (self.peer.path_limit()).is_some_and(|limit| mtu < limit + STEP) {
+            self.peer.set_path_limit(None, false);
+        }
+        self.look_at_path(core);
+    }
+
     /// A shard saw a long packet, or an answer to a probe.
     pub(super) fn path_event(&mut self, core: &mut Core, now: Time) {
         if let Some(search) = &mut self.search {
             let next = search.answered(now, self.peer.probe_answers());
             return self.go_on_searching(core, now, next);
         }
-        if let (Some(between), Some(top)) = (self.peer.take_sample(), core.probed_mtu)
-            && top > LEAST
+        if let (Some(between), Some(mtu)) = (self.peer.take_sample(), core.probed_mtu)
+            && mtu > LEAST
         {
-            self.search = Some(Box::new(Search::new(now, between, top)));
+            self.search = Some(Box::new(Search::new(now, between, mtu)));
             self.go_on_searching(core, now, Next::Round);
         }
+    }
+
+    fn path_refused(&mut self, core: &mut Core, now: Time, longest: u16, device: u16) {
+        let Some(search) = &mut self.search else {
+            return;
+        };
+        if !search.refused(longest, device) {
+            return;
+        }
+        let known = search.known();
+        if let Some(known) = known.filter(|known| *known >= LEAST_TOLD)
+            && self.peer.path_limit().is_none_or(|limit| limit > known)
+        {
+            self.limit_path(core, Some(known), self.peer.loses_longer());
+        }
+        self.probe_path(core, now);
     }
 
     pub(super) fn search_due(&mut self, core: &mut Core, now: Time) {
@@ -203,19 +321,31 @@ impl PeerState {
     }
 
     fn go_on_searching(&mut self, core: &mut Core, now: Time, next: Next) {
-        let found = match next {
+        match next {
             Next::Wait => return,
             Next::Round => return self.probe_path(core, now),
-            Next::Found(limit) => Some(limit),
-            Next::Unknown => None,
+            Next::Found(_) | Next::Unknown => {}
+        }
+        let Some(search) = self.search.take() else {
+            return;
         };
-        self.search = None;
         self.peer.end_probes();
-        if let Some(limit) = found
-            && self.peer.set_path_limit(limit)
-        {
+        let (limit, loses) = match next {
+            Next::Found(limit) => (limit, !search.fragments),
+            _ if self.peer.loses_longer() => return,
+            // What this host knows is all that is known.
+            _ => (search.known(), false),
+        };
+        let limit = limit.filter(|limit| loses || *limit >= LEAST_TOLD);
+        self.limit_path(core, limit, loses);
+    }
+
+    fn limit_path(&self, core: &mut Core, limit: Option<u16>, loses: bool) {
+        let loses = loses && limit.is_some();
+        if self.peer.set_path_limit(limit, loses) {
             let peer = Arc::clone(&self.peer);
-            core.push(Output::Event(PeerEvent::PathFound { peer, limit }));
+            let found = PeerEvent::PathFound { peer, limit, loses };
+            core.push(Output::Event(found));
         }
     }
 
@@ -229,17 +359,16 @@ impl PeerState {
         let id = u16::from_le_bytes(id);
         self.peer.begin_probes(id);
         let (from, to) = search.between;
-        for (sequence, len) in (0..).zip(&search.round) {
-            let peer = Arc::clone(&self.peer);
-            core.push(Output::Event(PeerEvent::ProbePath {
-                peer,
-                from,
-                to,
-                len: (*len).into(),
-                id,
-                sequence,
-            }));
-        }
+        let whole = (0..).zip(search.round.iter().copied()).collect();
+        let fragmented = search.tries_fragments().then_some((FRAGMENTED, search.mtu));
+        core.push(Output::Event(PeerEvent::ProbePath {
+            peer: Arc::clone(&self.peer),
+            from,
+            to,
+            id,
+            whole,
+            fragmented,
+        }));
     }
 }
 

@@ -217,6 +217,15 @@ impl Weather {
     };
 }
 
+/// An echo request that a host was asked to send through the tunnel.
+pub struct Probe {
+    pub id: u16,
+    pub sequence: u16,
+    pub len: u16,
+    /// Nobody may fragment its datagram.
+    pub is_whole: bool,
+}
+
 pub struct Net {
     pub now: Time,
     pub hosts: Vec<VirtualHost>,
@@ -235,8 +244,8 @@ pub struct Net {
     pub news: Vec<(usize, &'static str)>,
     /// Sessions that either host told of.
     pub sessions: usize,
-    /// The probes that hosts were asked to send: length, identifier and sequence number.
-    pub probes: Vec<(usize, u16, u16)>,
+    /// The probes that hosts were asked to send.
+    pub probes: Vec<Probe>,
     /// What is lost on its way.
     pub black_holes: Vec<fn(&Datagram) -> bool>,
     flying: BTreeMap<(Time, u64), Datagram>,
@@ -473,9 +482,19 @@ impl Net {
                         }
                         PeerEvent::Unanswered { .. } => "unanswered",
                         PeerEvent::ProbePath {
-                            len, id, sequence, ..
+                            id,
+                            whole,
+                            fragmented,
+                            ..
                         } => {
-                            self.probes.push((len, id, sequence));
+                            let probes = whole.iter().chain(&fragmented);
+                            let probes = probes.map(|(sequence, len)| Probe {
+                                id,
+                                sequence: *sequence,
+                                len: *len,
+                                is_whole: whole.contains(&(*sequence, *len)),
+                            });
+                            self.probes.extend(probes);
                             "probe"
                         }
                         PeerEvent::PathFound { .. } => "path",
