@@ -32,7 +32,7 @@ use crate::common::{Common, LaneSocket, Part, ShardCommand, Sockets};
 use crate::error::CommandError;
 use crate::event::Event;
 use crate::handed_over::{InterfaceState, RECORDS};
-use crate::inbox::{Command, Exported, Resume, SetAnswer};
+use crate::inbox::{Command, Exported, OfControl, Resume, SetAnswer};
 use crate::journal::{Incident, Line};
 use crate::memory;
 use crate::platform::{Platform, PlatformEvent, Source, TunDrops};
@@ -932,7 +932,11 @@ impl<H: Platform> Control<H> {
                 self.count_tun_drops();
                 self.count_filtered();
                 // A caller that went away needs no answer, here and below.
-                let _ = answer.send((self.device.handshake_stats(), self.offloads()));
+                let _ = answer.send(OfControl {
+                    handshakes: self.device.handshake_stats(),
+                    offloads: self.offloads(),
+                    lane_loads: self.device.lane_loads(now),
+                });
                 None
             }
             Command::Export(answer) => {

@@ -48,6 +48,8 @@ pub(crate) struct InboundBatch {
 /// The interface whose socket is polled.
 pub(crate) struct Context<'a, T, U> {
     pub(crate) common: &'a Common<U>,
+    /// That of the socket.
+    pub(crate) lane: usize,
     pub(crate) drops: &'a Drops,
     pub(crate) tun: &'a T,
     /// Kinds of packets that are merged for the TUN: TCP, UDP.
@@ -249,16 +251,33 @@ impl InboundBatch {
         runs.sort_by_key(|run| run.peer.id());
     }
 
+    /// The sessions of authentic packets that may have to wait for what arrived in another lane, and
+    /// whether they have data, which does.
+    pub(crate) fn moving_sessions(&self) -> impl Iterator<Item = (&Session, bool)> {
+        let moving = self.runs.iter().filter(|run| run.session.moves());
+        moving.filter_map(|run| {
+            let accepted = run.packets.clone().filter(|at| self.accepted[*at]);
+            let longest = accepted.map(|at| self.packets[at].len).max()?;
+            Some((run.session.as_ref(), longest > TAG_LEN))
+        })
+    }
+
     /// Stage 5. Only what is authentic moves the window, the endpoint or a timer.
     fn commit<T, U>(
         &mut self,
         Context {
-            common, drops, now, ..
+            common,
+            lane,
+            drops,
+            now,
+            ..
         }: Context<'_, T, U>,
     ) {
+        let mut all_work = 0;
         let is_same = |a: &Run, b: &Run| Arc::ptr_eq(&a.session, &b.session);
         for runs in self.runs.chunk_by(is_same) {
-            let (mut bytes, mut from, mut data) = (0, None, false);
+            let (mut count, mut bytes) = (0, 0);
+            let (mut from, mut data) = (None, false);
             let Run { peer, session, .. } = &runs[0];
             let mut window = session.window();
             for run in runs {
@@ -276,6 +295,7 @@ impl InboundBatch {
                     } else {
                         from = Some(run.message);
                         data |= packet.len > TAG_LEN;
+                        count += 1;
                         bytes += (DataHeader::LEN + packet.len) as u64;
                     }
                 }
@@ -283,11 +303,15 @@ impl InboundBatch {
             drop(window);
             if let Some(message) = from {
                 peer.roam(self.received.received()[message].from);
+                let work = adit_proto::work(count, bytes);
+                peer.worked(work);
+                all_work += work;
                 if peer.received(now, session, bytes, data) {
                     common.control.event(peer);
                 }
             }
         }
+        common.proto.lanes().worked(lane, all_work);
     }
 }
 

@@ -121,6 +121,7 @@ fn a_standing_queue_costs_the_peer_that_fills_it() {
     let mut poll = |now: Time| {
         let context = Context {
             common: &common,
+            lane: 0,
             drops: &common.queues.drops,
             tun: &tun,
             offloads,

@@ -60,11 +60,20 @@ pub(crate) type SetAnswer = (Result<(), CommandError>, DeviceChange);
 /// A peer, and the addresses of its name; see [`Device::set_candidates`](adit_proto::Device).
 pub type Candidates = (PublicKey, Option<Vec<SocketAddr>>);
 
+/// What the control thread knows for a report.
+#[derive(Default)]
+pub(crate) struct OfControl {
+    pub(crate) handshakes: HandshakeStats,
+    pub(crate) offloads: Offloads,
+    /// See [`Device::lane_loads`](adit_proto::Device::lane_loads).
+    pub(crate) lane_loads: Vec<u64>,
+}
+
 /// A caller's request; the caller waits for the answer.
 pub(crate) enum Command {
     Set(DeviceChange, SyncSender<SetAnswer>),
     Get(SyncSender<DeviceStatus>),
-    Report(SyncSender<(HandshakeStats, Offloads)>),
+    Report(SyncSender<OfControl>),
     Probe(PublicKey, SyncSender<Option<Duration>>),
     /// Nobody waits for an answer.
     Candidates(Vec<Candidates>),

@@ -15,7 +15,7 @@ use adit_proto::{DropReason, HandshakeStats, IgnoredKind, PassedKind};
 use crate::common::{Common, LaneSocket};
 use crate::error::CommandError;
 use crate::handed_over::HandedSocket;
-use crate::inbox::{Candidates, Command};
+use crate::inbox::{Candidates, Command, OfControl};
 use crate::load::{BatchCounters, TrainCounters, WaitingCounters};
 use crate::queues::Queues;
 
@@ -68,6 +68,8 @@ pub struct EngineReport {
     pub inbound: BatchCounters,
     /// Data messages by lane; empty while there is one.
     pub lanes: Vec<u64>,
+    /// What each lane had to do lately, in units of [`adit_proto::work`] a second.
+    pub lane_loads: Vec<u64>,
     /// Trains that were sent.
     pub sent_trains: TrainCounters,
     /// Trains that were received.
@@ -134,8 +136,7 @@ impl Interface {
     pub fn report(&self) -> EngineReport {
         let (answer, result) = sync_channel(1);
         self.common.command(Command::Report(answer));
-        let (handshakes, offloads) = result.recv().unwrap_or_default();
-        self.common.report(handshakes, offloads)
+        self.common.report(result.recv().unwrap_or_default())
     }
 
     /// For a watchdog: waits for the control thread, and returns whether the threads that process
@@ -180,7 +181,7 @@ impl Drop for Interface {
 /// What the handle needs of [`Common`], whatever its sockets are.
 pub(crate) trait AnyCommon: Send + Sync {
     fn command(&self, command: Command);
-    fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> EngineReport;
+    fn report(&self, of_control: OfControl) -> EngineReport;
     fn responds(&self) -> bool;
     fn listen(&self, listens: bool);
     fn stop(&self);
@@ -232,11 +233,16 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
         }
     }
 
-    fn report(&self, handshakes: HandshakeStats, sockets: Offloads) -> EngineReport {
+    fn report(&self, of_control: OfControl) -> EngineReport {
+        let OfControl {
+            handshakes,
+            offloads,
+            lane_loads,
+        } = of_control;
         let common = &self.common;
         let drops = &common.queues.drops;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let mut offloads = self.offloads.and(sockets);
+        let mut offloads = self.offloads.and(offloads);
         // Packets in UDP tunnels are merged only where TCP is.
         offloads.tun_gro_tunnel &= offloads.tun_gro_tcp && common.tun_takes(Merged::Tunnel);
         offloads.tun_gro_tcp &= common.tun_takes(Merged::Tcp);
@@ -270,6 +276,7 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
                 1 => Vec::new(),
                 lanes => common.load.lanes.iter().take(lanes).map(read).collect(),
             },
+            lane_loads,
             sent_trains: common.load.sent.read(),
             received_trains: common.load.received.read(),
             waiting: WaitingCounters {

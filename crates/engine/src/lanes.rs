@@ -1,4 +1,5 @@
-//! The lanes of one interface, and how their number changes without a loss and without reordering.
+//! The lanes of one interface, and how their number changes, and peers move, without a loss and without
+//! reordering.
 //!
 //! A lane is a socket of each family with gates of its own, so that threads take and put at the same
 //! time. The receiver index says in which lane a datagram arrives, and all data of a peer is in one.
@@ -14,6 +15,11 @@
 //! 6. the lanes that were held go on
 //! ```
 //!
+//! A peer also moves when a session of it is in another lane than the one before
+//! ([`LaneTable`](adit_proto::LaneTable)). Then the batch that has the first data of the new session stays
+//! the head of its lane, until steps 4 and 5 are done in the lane of the session before it. No lane
+//! waits for one that waits itself.
+//!
 //! Whoever polls takes and puts as ever. The owner alone looks how far a change has come, so that
 //! nothing is added to what is done for a packet. There is one change at a time.
 
@@ -26,7 +32,7 @@ use crate::gates::Gates;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// Lanes at most.
-pub(crate) const LANES: usize = 8;
+pub(crate) const LANES: usize = adit_proto::MAX_LANES;
 /// A socket has no more bytes waiting than this: the kernel doubles the longest buffer.
 const MOST_WAITING: u64 = 2 * MAX_RECEIVE_BUFFER as u64;
 
@@ -60,12 +66,32 @@ impl<S> Taking<S> {
 
 #[derive(Default)]
 struct State {
-    /// Nothing is taken from any lane.
+    /// Nothing is taken from any lane, but from one that another one waits for.
     is_closed: bool,
     change: Option<Change>,
+    /// What the head of each lane waits for.
+    waits: [Option<Wait>; LANES],
 }
 
-/// A change of the number of lanes.
+/// The first data of a session waits.
+#[derive(Clone, Copy)]
+struct Wait {
+    session: u32,
+    /// Until what has arrived in this lane is put.
+    from: usize,
+    is_over: bool,
+}
+
+/// What becomes of the head of a lane that may have to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Comes,
+    Waits,
+    /// The owner is to be woken: it sees to it.
+    Begins,
+}
+
+/// A change of the number of lanes, or a wait for one of them.
 struct Change {
     /// The lanes that peers leave, and those that they move to.
     left: Range<usize>,
@@ -77,8 +103,15 @@ struct Change {
     /// Of each lane that peers leave: the ticket before which all of that is to be put, once that is
     /// known.
     tickets: [Option<u64>; LANES],
-    /// How many lanes are in use afterwards.
-    lanes: usize,
+    end: End,
+}
+
+/// What a change leads to.
+enum End {
+    /// So many lanes are in use.
+    Lanes(usize),
+    /// The head of a lane, which has data of a session, goes on.
+    Head(usize, u32),
 }
 
 /// How far a change has come.
@@ -86,8 +119,8 @@ struct Change {
 pub(crate) enum Progress {
     /// These lanes are to be polled, though they may seem empty.
     Waits([bool; LANES]),
-    /// So many lanes are in use from now on.
-    Over(usize),
+    /// If their number changed, so many lanes are in use from now on.
+    Over(Option<usize>),
 }
 
 impl<S, B> Lanes<S, B> {
@@ -112,21 +145,74 @@ impl<S, B> Lanes<S, B> {
         lanes.for_each(|lane| self.gates(lane).set_closed(is_held));
     }
 
-    /// Has nothing taken any more, or lets all go on. False if a change is under way: that has to
-    /// come to its end first, because whoever goes on may know nothing of it.
+    /// Has nothing taken any more, or lets all go on. It is not closed, and false returned, if a change
+    /// is under way: that has to come to its end first, because whoever goes on may know nothing of it.
     pub(crate) fn set_closed(&self, is_closed: bool) -> bool {
         let mut state = lock(&self.state);
-        if state.change.is_some() {
+        if is_closed && state.change.is_some() {
             return false;
         }
-        state.is_closed = is_closed;
-        self.set_held(0..LANES, is_closed);
+        if is_closed != state.is_closed {
+            state.is_closed = is_closed;
+            self.set_held(0..LANES, is_closed);
+        }
         true
     }
 
-    /// Whether all that was taken has been put.
+    /// Whether all that was taken has been put, while nothing is taken.
     pub(crate) fn is_drained(&self) -> bool {
-        self.all.iter().all(|lane| lane.0.is_drained())
+        // None begins meanwhile.
+        let state = lock(&self.state);
+        state.change.is_none() && self.all.iter().all(|lane| lane.0.is_drained())
+    }
+
+    /// The head of a lane has the first data of a session, and the session before it was in the lane
+    /// `from`. Whoever asks is at the second gate, and asks again until its turn comes.
+    pub(crate) fn turn_of_head(&self, lane: usize, from: usize, session: u32) -> Turn {
+        let mut state = lock(&self.state);
+        let wait = &mut state.waits[lane % LANES];
+        match wait {
+            Some(it) if (it.session, it.from) == (session, from) => {
+                if !it.is_over {
+                    return Turn::Waits;
+                }
+                *wait = None;
+                return Turn::Comes;
+            }
+            // Another one's, which did not have to wait so long.
+            _ => {}
+        }
+        *wait = Some(Wait {
+            session,
+            from,
+            is_over: false,
+        });
+        if state.change.is_none() {
+            self.begin_wait(&mut state);
+        }
+        Turn::Begins
+    }
+
+    /// Begins to wait for what the next head has to wait for.
+    fn begin_wait(&self, state: &mut State) {
+        let waits = state.waits.iter().enumerate();
+        let mut waits = waits.filter_map(|(lane, wait)| Some((lane, wait.as_ref()?)));
+        let next = waits.find(|(_, wait)| !wait.is_over);
+        state.change = next.map(|(lane, wait)| Change {
+            left: wait.from..wait.from + 1,
+            held: 0..0,
+            graces: Vec::new(),
+            is_marked: false,
+            tickets: [None; LANES],
+            end: End::Head(lane, wait.session),
+        });
+        if let Some(change) = &state.change
+            && state.is_closed
+        {
+            self.set_held(change.left.clone(), false);
+        }
+        let changes = state.change.is_some();
+        self.is_changing.store(changes, Ordering::Relaxed);
     }
 
     /// Begins a change. `spread` has the kernel deliver by the new number, and returns when that is so
@@ -158,19 +244,19 @@ impl<S, B> Lanes<S, B> {
             graces,
             is_marked: false,
             tickets: [None; LANES],
-            lanes,
+            end: End::Lanes(lanes),
         });
         true
     }
 
-    /// Whether a change is under way. The owner then looks how far it has come, often.
+    /// Whether a change, or a wait, is under way. The owner then looks how far it has come, often.
     pub(crate) fn is_changing(&self) -> bool {
         self.is_changing.load(Ordering::Relaxed)
     }
 
-    /// How far the change has come, on sockets of these families. When it is over, the owner is to be
+    /// How far the change has come; each lane has sockets of these families. When it is over, the owner is to be
     /// woken, because it waits for other events of lanes that were held.
-    pub(crate) fn progress(&self, families: [bool; 2]) -> Option<Progress> {
+    pub(crate) fn progress(&self, families: impl Fn(usize) -> [bool; 2]) -> Option<Progress> {
         let mut state = lock(&self.state);
         let change = state.change.as_mut()?;
         if !change.is_marked {
@@ -178,8 +264,9 @@ impl<S, B> Lanes<S, B> {
             if !change.graces.is_empty() {
                 return Some(Progress::Waits([false; LANES]));
             }
-            let before = families.map(|is_there| if is_there { MOST_WAITING } else { 0 });
             for lane in change.left.clone() {
+                let waiting = |is_there| if is_there { MOST_WAITING } else { 0 };
+                let before = families(lane).map(waiting);
                 let gates = self.gates(lane);
                 gates.with_taking(|taking| taking.before = before);
             }
@@ -200,24 +287,30 @@ impl<S, B> Lanes<S, B> {
             let waits = |lane| change.left.contains(&lane) && change.tickets[lane].is_none();
             return Some(Progress::Waits(std::array::from_fn(waits)));
         }
-        let (held, lanes) = (change.held.clone(), change.lanes);
-        self.end(&mut state, held);
+        let (left, held) = (change.left.clone(), change.held.clone());
+        let lanes = match change.end {
+            End::Lanes(lanes) => Some(lanes),
+            End::Head(lane, session) => {
+                let wait = state.waits[lane].as_mut();
+                if let Some(wait) = wait.filter(|wait| wait.session == session) {
+                    wait.is_over = true;
+                }
+                None
+            }
+        };
+        self.set_held(held, false);
+        if state.is_closed {
+            self.set_held(left, true);
+        }
+        self.begin_wait(&mut state);
         Some(Progress::Over(lanes))
     }
 
     /// The sockets are others than before: nothing waits in them, and no change is under way.
     pub(crate) fn replaced(&self) {
         let mut state = lock(&self.state);
-        let held = match state.is_closed {
-            true => 0..0,
-            false => 0..LANES,
-        };
-        self.end(&mut state, held);
-    }
-
-    fn end(&self, state: &mut State, held: Range<usize>) {
-        state.change = None;
-        self.is_changing.store(false, Ordering::Relaxed);
-        self.set_held(held, false);
+        state.waits = [None; LANES];
+        self.begin_wait(&mut state);
+        self.set_held(0..LANES, state.is_closed);
     }
 }

@@ -19,7 +19,7 @@ use crate::paths::{STALL, TIDY};
 use crate::poll::{Descriptor, Polled, Token, each};
 use crate::queues::{Queues, Role, Worker};
 
-/// How often to look how far a change of the number of lanes has come.
+/// How often to look how far a change of lanes has come.
 const CHANGE: Duration = Duration::from_millis(1);
 
 /// What a shard has once for all its queues.
@@ -171,12 +171,16 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
 
     /// Begins to spread peers over so many lanes, as far as the kernel has that.
     pub(crate) fn change_lanes(&mut self, resources: &Resources<T, U>, lanes: usize, now: Time) {
+        if !self.common().proto.lanes().begin_change(now) {
+            // A peer is about to move.
+            return;
+        }
         self.set_handed_over(resources, false);
         if lanes > self.sockets.lanes() {
             // The sockets of lanes are the first on their port: those of slow peers come again.
             self.with_outbound(resources, now, |outbound, _| outbound.clear_paths());
         }
-        self.lanes_stay = !self.queues.change_lanes(&self.sockets, lanes);
+        self.lanes_stay = !self.queues.change_lanes(&self.sockets, lanes, now);
         for (socket, descriptor) in each(&self.sockets) {
             let data = Token::Queue(self.number, descriptor).data();
             let events = self.socket_events(descriptor);
@@ -185,9 +189,9 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         }
     }
 
-    /// Goes on with a change of the number of lanes.
+    /// Goes on with a change of lanes.
     fn go_on_changing(&self, resources: &mut Resources<T, U>, now: Time) -> io::Result<()> {
-        let polls = self.queues.lanes_to_poll(&self.sockets);
+        let polls = self.queues.lanes_to_poll(&self.sockets, now);
         let left = |it: &LaneSocket<'_, U>| polls[it.lane % LANES];
         for socket in self.sockets.all().filter(left) {
             let worker = &mut resources.worker;
@@ -230,6 +234,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             });
         }
         if self.queues.is_changing() {
+            self.set_handed_over(resources, false);
             self.go_on_changing(resources, now)?;
         }
         let polled = match std::mem::take(&mut self.ready) {
@@ -381,7 +386,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             for it in self.sockets.all() {
                 epoll::delete(&resources.epoll, it.socket.fd())?;
             }
-            queues.replaced();
+            queues.replaced(&sockets, now);
             self.sockets = sockets;
             self.lanes_stay = !self.sockets.in_use().is_power_of_two();
             self.queues.outbound.clear_paths();
@@ -407,6 +412,10 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         }
         self.awaits_tun = false;
         self.set_blocked(&resources.epoll, now)?;
+        if replaced {
+            // A lane may have waited for a socket that is gone.
+            queues.proceed(&mut resources.worker, &self.sockets, now)?;
+        }
         // The full socket was replaced, and there may be none of its family now.
         self.ready |= replaced && self.blocked.is_some();
         Ok(())

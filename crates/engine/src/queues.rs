@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use adit_io::{Offloads, TunQueue, UdpSocket};
-use adit_proto::Time;
+use adit_proto::{Moving, Time};
 use rustix::event::epoll::EventFlags;
 
 use crate::common::{self, Common, LaneSocket, Part, QueuesHandle, Sockets};
 use crate::crew::Need;
 use crate::gates::{Put, Taken, Ticket};
 use crate::inbound::{self, Delivery, InboundBatch};
-use crate::lanes::{LANES, Lanes, Progress};
+use crate::lanes::{LANES, Lanes, Progress, Turn};
 use crate::lock::lock;
 use crate::outbound::{Outbound, OutboundBatch};
 use crate::poll::Polled;
@@ -110,31 +110,38 @@ impl<T, U> Queues<T, U> {
         self.inbound.is_drained() && self.outbound.is_drained()
     }
 
-    /// Begins to spread peers over so many lanes. False if the kernel refused any part of that.
-    pub(crate) fn change_lanes(&self, sockets: &Sockets<U>, lanes: usize) -> bool
+    /// Begins to spread peers over so many lanes; none moves of its own accord meanwhile. False if the
+    /// kernel refused any part of that.
+    pub(crate) fn change_lanes(&self, sockets: &Sockets<U>, lanes: usize, now: Time) -> bool
     where
         U: UdpSocket,
     {
         let before = sockets.in_use();
         let both = before.max(lanes);
         let mut is_refused = false;
-        self.inbound.change(before, lanes, || {
+        let begins = self.inbound.change(before, lanes, || {
             let (graces, refused) = sockets.spread(lanes);
             is_refused = refused;
             sockets.use_lanes(if graces.is_empty() { before } else { both });
             (!graces.is_empty()).then_some((graces, if refused { both } else { lanes }))
         });
+        if !begins {
+            self.common.proto.lanes().set_count(before, now);
+        }
         !is_refused
     }
 
     /// Looks how far a change of the number of lanes has come: which lanes are to be polled, though
     /// they may seem empty.
-    pub(crate) fn lanes_to_poll(&self, sockets: &Sockets<U>) -> [bool; LANES] {
-        let families = [false, true].map(|v6| sockets.family(v6).is_some());
+    pub(crate) fn lanes_to_poll(&self, sockets: &Sockets<U>, now: Time) -> [bool; LANES] {
+        let families = |lane| [false, true].map(|v6| sockets.of_lane(lane, v6).is_some());
         match self.inbound.progress(families) {
             Some(Progress::Waits(lanes)) => return lanes,
             Some(Progress::Over(lanes)) => {
-                sockets.use_lanes(lanes);
+                if let Some(lanes) = lanes {
+                    sockets.use_lanes(lanes);
+                    self.common.proto.lanes().set_count(lanes, now);
+                }
                 self.handle().wake();
             }
             None => {}
@@ -143,8 +150,10 @@ impl<T, U> Queues<T, U> {
     }
 
     /// The sockets are others than before.
-    pub(crate) fn replaced(&self) {
+    pub(crate) fn replaced(&self, sockets: &Sockets<U>, now: Time) {
         self.inbound.replaced();
+        let lanes = self.common.proto.lanes();
+        lanes.set_count(sockets.in_use(), now);
     }
 
     /// Whether the number of lanes changes: [`Self::lanes_to_poll`] is to be asked, often.
@@ -260,7 +269,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         if flags.contains(EventFlags::ERR) {
             self.common.take_errors(socket, now);
         }
-        let context = self.inbound_context(now);
+        let context = self.inbound_context(lane, now);
         let spares = &worker.buffers.inbound;
         let gates = self.inbound.gates(lane);
         let taken = gates.take(role != Role::Helper, |taking| {
@@ -299,9 +308,10 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         self.put_inbound(worker, lane, now).map(|()| polled)
     }
 
-    fn inbound_context(&self, now: Time) -> inbound::Context<'_, T, U> {
+    fn inbound_context(&self, lane: usize, now: Time) -> inbound::Context<'_, T, U> {
         inbound::Context {
             common: &self.common,
+            lane,
             drops: &self.handle().drops,
             tun: &self.tun,
             offloads: self.offloads,
@@ -317,9 +327,13 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         now: Time,
     ) -> io::Result<()> {
         let gates = self.inbound.gates(lane);
-        let context = self.inbound_context(now);
+        let context = self.inbound_context(lane, now);
         let mut result = Ok(());
         let put = |(): &mut (), batch: &mut Box<InboundBatch>| {
+            batch.open();
+            if !self.is_in_turn(batch, lane, now) {
+                return Put::Blocked;
+            }
             if let Err(error) = delivery.put(context, batch) {
                 result = Err(error);
             }
@@ -334,6 +348,33 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         result
     }
 
+    /// Whether no data of the batch has to wait for what arrived in another lane.
+    fn is_in_turn(&self, batch: &InboundBatch, lane: usize, now: Time) -> bool {
+        let table = self.common.proto.lanes();
+        batch.moving_sessions().all(|(session, has_data)| {
+            let index = session.local_index();
+            if !has_data {
+                table.heard(index, now);
+                return true;
+            }
+            if let Some(Moving { from, to }) = table.moving(index, now) {
+                if to != lane {
+                    return true;
+                }
+                match self.inbound.turn_of_head(lane, from, index) {
+                    Turn::Comes => table.moved(index),
+                    Turn::Waits => return false,
+                    Turn::Begins => {
+                        self.handle().wake();
+                        return false;
+                    }
+                }
+            }
+            session.set_moved();
+            true
+        })
+    }
+
     /// Puts what others have worked on. Errors are the TUN's.
     pub(crate) fn proceed(
         &self,
@@ -344,7 +385,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let buffers = &*worker.buffers;
         let context = self.context(buffers, sockets, now);
         self.outbound.proceed(context, &self.tun, &buffers.outbound);
-        (0..sockets.lanes()).try_for_each(|lane| self.put_inbound(worker, lane, now))
+        // Also what waited for a socket that is gone.
+        (0..LANES).try_for_each(|lane| self.put_inbound(worker, lane, now))
     }
 
     fn take_over(&self, ticket: Ticket) -> Ticket {

@@ -25,7 +25,9 @@ use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
 use adit_io::udp::UdpState;
 use adit_io::{Grace, Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::Time;
-use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use adit_proto::config::{
+    AllowedIpChange, Cidr, DeviceChange, PeerChange, PeerStatus, PublicKey, Secret,
+};
 use common::{segments, udp_frame};
 
 const LEAVES: u8 = 6;
@@ -116,6 +118,18 @@ struct Leaf {
     sent: [u32; FLOWS as usize],
     /// The next number of each flow at the gateway.
     next: [u32; FLOWS as usize],
+    /// When something last arrived, or was sent all the same.
+    last: Instant,
+}
+
+impl Leaf {
+    fn send(&mut self, number: u8, flow: u16) {
+        let sent = &mut self.sent[usize::from(flow)];
+        let payload = sent.to_be_bytes();
+        *sent += 1;
+        let frame = udp_frame(inner(number), inner(0), (flow, 9), 0, &payload);
+        assert!(self.tun.inject(frame), "the ring is full");
+    }
 }
 
 struct Field {
@@ -127,7 +141,14 @@ struct Field {
     network: Network,
     leaves: Vec<Leaf>,
     arrived: u32,
+    /// By leaf: whether it sends only one packet at a time.
+    rests: [bool; LEAVES as usize],
     _alone: MutexGuard<'static, ()>,
+}
+
+/// Packets of a leaf that have not arrived.
+fn in_flight(leaf: &Leaf) -> u32 {
+    leaf.sent.iter().sum::<u32>() - leaf.next.iter().sum::<u32>()
 }
 
 fn address(host: u8) -> SocketAddr {
@@ -195,6 +216,7 @@ impl Field {
                 tun: end,
                 sent: [0; FLOWS as usize],
                 next: [0; FLOWS as usize],
+                last: Instant::now(),
             }
         };
         let mut field = Self {
@@ -206,6 +228,7 @@ impl Field {
             sockets,
             network,
             arrived: 0,
+            rests: [false; LEAVES as usize],
             _alone: alone,
         };
         // Few packets wait for a handshake.
@@ -237,15 +260,18 @@ impl Field {
         while self.arrived < until {
             assert!(last.elapsed() < Duration::from_secs(20), "nothing arrives");
             for (number, leaf) in (1..).zip(&mut self.leaves) {
-                let in_flight =
-                    |leaf: &Leaf| leaf.sent.iter().sum::<u32>() - leaf.next.iter().sum::<u32>();
-                while in_flight(leaf) < may_be_in_flight {
+                let most = match self.rests[usize::from(number - 1)] {
+                    true => 1,
+                    false => may_be_in_flight,
+                };
+                while in_flight(leaf) < most {
                     let flow = u16::try_from(in_flight(leaf) / 7).expect("few") % FLOWS;
-                    let sent = &mut leaf.sent[usize::from(flow)];
-                    let payload = sent.to_be_bytes();
-                    *sent += 1;
-                    let frame = udp_frame(inner(number), inner(0), (flow, 9), 0, &payload);
-                    assert!(leaf.tun.inject(frame), "the ring is full");
+                    leaf.send(number, flow);
+                }
+                // What was lost of a flow is known by what comes after it.
+                if leaf.last.elapsed() > Duration::from_millis(200) {
+                    (0..FLOWS).for_each(|flow| leaf.send(number, flow));
+                    leaf.last = Instant::now();
                 }
             }
             if self.take_all() {
@@ -270,7 +296,9 @@ impl Field {
         let (host, udp) = (packet[15] - 1, &packet[20..]);
         let flow = u16::from_be_bytes([udp[0], udp[1]]);
         let number = u32::from_be_bytes(udp[8..12].try_into().expect("four bytes"));
-        let next = &mut self.leaves[usize::from(host - 1)].next[usize::from(flow)];
+        let leaf = &mut self.leaves[usize::from(host - 1)];
+        leaf.last = Instant::now();
+        let next = &mut leaf.next[usize::from(flow)];
         assert!(number >= *next, "{number} after {next} of {flow} of {host}");
         *next = number + 1;
         self.arrived += 1;
@@ -308,6 +336,47 @@ impl Field {
             let received = self.received();
             assert!(begun.elapsed() < Duration::from_secs(60), "{received:?}");
             self.exchange(1000);
+        }
+    }
+
+    /// The lane of each leaf.
+    fn lanes_of_leaves(&self) -> Vec<Option<u8>> {
+        let status = self.gateway.get().expect("it runs");
+        let lane = |leaf| {
+            let of_leaf = |peer: &&PeerStatus| peer.public_key == public(leaf);
+            status.peers.iter().find(of_leaf).and_then(|peer| peer.lane)
+        };
+        (1..=LEAVES).map(lane).collect()
+    }
+
+    /// Two leaves of one lane send; the others rest. There are more leaves than lanes.
+    fn load_one_lane(&mut self) {
+        let lanes = self.lanes_of_leaves();
+        let is_shared = |lane| lanes.iter().filter(|other| **other == lane).count() > 1;
+        let shared = lanes.iter().find(|lane| is_shared(**lane)).expect("some");
+        for (rests, lane) in self.rests.iter_mut().zip(&lanes) {
+            *rests = lane != shared;
+        }
+    }
+
+    /// Has all leaves rekey, half of them from the gateway, and exchanges until they have.
+    fn rekey(&mut self) {
+        let sessions = |field: &Self| {
+            let handshakes = field.gateway.report().handshakes;
+            handshakes.confirmed + handshakes.responses_accepted
+        };
+        let until = sessions(self) + u64::from(LEAVES);
+        let begun = Instant::now();
+        while sessions(self) < until {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no handshake");
+            for (number, leaf) in (1..).zip(&self.leaves) {
+                let due = match number % 2 {
+                    0 => self.gateway.probe(public(number)),
+                    _ => leaf._interface.probe(public(0)),
+                };
+                assert!(due.is_some(), "they are peers");
+            }
+            self.exchange(300);
         }
     }
 
@@ -439,6 +508,71 @@ fn lanes_follow_the_number_of_shards_without_a_loss() {
     field.exchange_rest();
     let received = field.received();
     assert_eq!(received.len(), 8, "they are used again");
+}
+
+/// Until some leaves have changed their lanes, while `also` happens between the handshakes.
+fn move_leaves(field: &mut Field, mut also: impl FnMut(&mut Field)) {
+    let (mut moves, begun) = (0, Instant::now());
+    while moves < 3 {
+        let elapsed = begun.elapsed();
+        assert!(elapsed < Duration::from_secs(180), "{moves} moves");
+        field.load_one_lane();
+        let before = field.lanes_of_leaves();
+        for _ in 0..2 {
+            field.rekey();
+            also(field);
+        }
+        let after = field.lanes_of_leaves();
+        moves += before.iter().zip(&after).filter(|(a, b)| a != b).count();
+    }
+}
+
+/// Two peers that have much to do share a lane: one of them moves with a handshake.
+#[test]
+fn peers_move_with_handshakes_and_flows_keep_their_order() {
+    let mut field = Field::new();
+    field.network.delay(doze);
+    field.exchange_over_all_lanes();
+    move_leaves(&mut field, |_| ());
+    field.exchange_rest();
+}
+
+#[test]
+fn peers_move_while_lanes_pause_and_change() {
+    let mut field = Field::new();
+    field.exchange_over_all_lanes();
+    let mut round = 0;
+    move_leaves(&mut field, |field| {
+        round += 1;
+        for _ in 0..10 {
+            let patience = Duration::from_secs(5);
+            field.gateway.pause(patience).expect("a pause");
+            field.gateway.resume(Resume::AsItWas);
+            field.exchange(50);
+        }
+        // Two lanes, and then four again, which takes load.
+        let rests = std::mem::take(&mut field.rests);
+        for shards in [2, SHARDS].into_iter().filter(|_| round % 2 == 0) {
+            field
+                .engine
+                .set_threads(shards, Policy::Auto)
+                .expect("threads");
+            let begun = Instant::now();
+            while field.lanes() != shards.next_power_of_two() {
+                let (is, shares) = (field.lanes(), field.lanes_of_leaves());
+                let under_way: Vec<_> = field.leaves.iter().map(in_flight).collect();
+                assert!(
+                    begun.elapsed() < Duration::from_secs(30),
+                    "{is} lanes, {under_way:?} under way in {shares:?}"
+                );
+                field.exchange(100);
+            }
+        }
+        field.rests = rests;
+    });
+    field.hand_over();
+    field.exchange(1000);
+    field.exchange_rest();
 }
 
 /// Another port has sockets of its own, in one lane until they are split.

@@ -25,7 +25,7 @@ use std::convert::Infallible;
 
 use adit_io::Grace;
 use gates::{DEPTH, Gates, Put, Taken};
-use lanes::{Lanes, Progress};
+use lanes::{Lanes, Progress, Turn};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -185,6 +185,50 @@ impl TwoLanes {
         Grace::until_dropped(&before)
     }
 
+    /// Takes one datagram and delivers it. In lane 1, the first one is of a session whose older one was
+    /// in lane 0.
+    fn poll_while_a_session_moves(&self, lane: usize) {
+        let gates = self.lanes.gates(lane);
+        let taken = gates.take(false, |taking| {
+            let number = self.sockets[lane].lock().unwrap().pop_front();
+            taking.took(false, number.map(|_| 1));
+            Ok::<_, Infallible>(number)
+        });
+        if let Ok(Taken::Batch(ticket, number)) = taken {
+            gates.file(ticket, number);
+            self.proceed(lane);
+        }
+    }
+
+    fn proceed(&self, lane: usize) {
+        let put = |(): &mut (), number: &mut u32| {
+            let waits = lane == 1 && *number == 1;
+            if waits && self.lanes.turn_of_head(1, 0, 7) != Turn::Comes {
+                return Put::Blocked;
+            }
+            self.delivered.lock().unwrap().push(*number);
+            Put::Done
+        };
+        self.lanes.gates(lane).proceed(put, drop);
+    }
+
+    /// What the owner does, until no lane waits.
+    fn go_on(&self) {
+        while let Some(progress) = self.lanes.progress(|_| [true, false]) {
+            match progress {
+                Progress::Waits(lanes) => {
+                    let lanes = (0..2).filter(|lane| lanes[*lane]);
+                    lanes.for_each(|lane| self.poll_while_a_session_moves(lane));
+                }
+                Progress::Over(lanes) => {
+                    assert_eq!(lanes, None);
+                    (0..2).for_each(|lane| self.proceed(lane));
+                }
+            }
+            thread::yield_now();
+        }
+    }
+
     /// Takes one datagram and delivers it.
     fn poll(&self, lane: usize) {
         let gates = self.lanes.gates(lane);
@@ -220,12 +264,12 @@ fn a_peer_moves(before: usize, after: usize) {
         let spread = || Some((vec![two.spread(after)], after));
         assert!(two.lanes.change(before, after, spread));
         loop {
-            match two.lanes.progress([true, false]) {
+            match two.lanes.progress(|_| [true, false]) {
                 Some(Progress::Waits(lanes)) => {
                     let lanes = (0..2).filter(|lane| lanes[*lane]);
                     lanes.for_each(|lane| two.poll(lane));
                 }
-                Some(Progress::Over(lanes)) => break assert_eq!(lanes, after),
+                Some(Progress::Over(lanes)) => break assert_eq!(lanes, Some(after)),
                 None => panic!("nobody else ends it"),
             }
             thread::yield_now();
@@ -248,4 +292,54 @@ fn a_peer_that_moves_to_a_new_lane_keeps_its_order() {
 #[test]
 fn a_peer_whose_lane_is_given_up_keeps_its_order() {
     a_peer_moves(2, 1);
+}
+
+/// Invariant 2: a datagram of a session arrives in lane 0, and then one of the next session in lane 1.
+/// `also` is done meanwhile.
+fn a_session_moves(also: fn(&TwoLanes)) {
+    explore(move || {
+        let two = Arc::new(TwoLanes::new(2));
+        let sender = {
+            let two = Arc::clone(&two);
+            thread::spawn(move || {
+                let arrives = |lane: usize, number| {
+                    two.sockets[lane].lock().unwrap().push_back(number);
+                };
+                arrives(0, 0);
+                arrives(1, 1);
+            })
+        };
+        let helper = {
+            let two = Arc::clone(&two);
+            thread::spawn(move || [1, 0].map(|lane| two.poll_while_a_session_moves(lane)))
+        };
+        also(&two);
+        two.go_on();
+        sender.join().unwrap();
+        helper.join().unwrap();
+        for lane in [1, 0] {
+            two.poll_while_a_session_moves(lane);
+            two.go_on();
+        }
+        assert_eq!(*two.delivered.lock().unwrap(), [0, 1]);
+    });
+}
+
+#[test]
+fn a_session_in_another_lane_than_the_one_before_keeps_the_order() {
+    a_session_moves(|two| two.poll_while_a_session_moves(1));
+}
+
+/// What was taken is put, also where the sockets of the other lane are to be looked at for that.
+#[test]
+fn lanes_close_and_open_while_a_session_moves() {
+    a_session_moves(|two| {
+        if two.lanes.set_closed(true) {
+            while !two.lanes.is_drained() {
+                two.go_on();
+                thread::yield_now();
+            }
+            two.lanes.set_closed(false);
+        }
+    });
 }

@@ -1,9 +1,7 @@
-//! Which receiver indices are in use, for whoever drops the datagrams that have others, and the lanes
-//! of peers.
+//! Which receiver indices are in use, for whoever drops the datagrams that have others.
 //!
-//! The last byte of an index is its lane. Where several sockets receive, it says which of them gets
-//! the data. All indices that a peer has at a time are of one lane: its packets arrive in one queue,
-//! also while sessions change.
+//! The last byte of an index is its [lane](crate::lanes). Where several sockets receive, it says which
+//! of them gets the data.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -98,9 +96,10 @@ impl Indices {
         }
     }
 
-    /// The lane with the fewest indices.
-    pub(crate) fn emptiest_lane(&self) -> u8 {
+    /// Of the last bytes that are this one modulo `count`: that of the fewest indices.
+    pub(crate) fn emptiest_lane(&self, modulo: usize, count: usize) -> u8 {
         let lanes = (0..=u8::MAX).zip(&self.of_lanes.0);
+        let lanes = lanes.filter(|(lane, _)| usize::from(*lane) % count == modulo);
         let emptiest = lanes.min_by_key(|(_, indices)| **indices);
         emptiest.map_or(0, |(lane, _)| lane)
     }
@@ -117,7 +116,6 @@ impl Indices {
         peers.map(|(number, peer)| (*number, *peer))
     }
 
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.peers.len()
     }

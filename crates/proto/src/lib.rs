@@ -105,6 +105,7 @@ mod endpoint;
 mod explained;
 mod gate;
 mod in_use;
+mod lanes;
 mod limiter;
 pub mod limits;
 mod noise;
@@ -126,6 +127,7 @@ pub use drops::{Book, Counter, DropReason, Drops, IgnoredKind, PassedKind, books
 pub use endpoint::{Endpoint, Source};
 pub use gate::{Gate, Screened};
 pub use in_use::{INDEX_BUCKETS, InUse};
+pub use lanes::{LaneTable, MAX_LANES, Moving, work};
 pub use peer::Peer;
 pub use replay::ReplayWindow;
 pub use session::{Expired, Session};

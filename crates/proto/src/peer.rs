@@ -26,6 +26,8 @@ pub struct Peer {
     roamed_from: ArcSwapOption<SocketAddr>,
     rx_bytes: atomic::AtomicU64,
     tx_bytes: atomic::AtomicU64,
+    /// What receiving from it cost, in units of [`work`](crate::work).
+    work: atomic::AtomicU64,
     last_sent: atomic::AtomicU64,
     last_received: atomic::AtomicU64,
     /// When the first data was sent that nothing was received since; 0 if there is none.
@@ -94,6 +96,7 @@ impl Peer {
             roamed_from: ArcSwapOption::empty(),
             rx_bytes: atomic::AtomicU64::new(0),
             tx_bytes: atomic::AtomicU64::new(0),
+            work: atomic::AtomicU64::new(0),
             last_sent: atomic::AtomicU64::new(0),
             last_received: atomic::AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
@@ -208,6 +211,11 @@ impl Peer {
             events |= self.rekey();
         }
         self.raise(events)
+    }
+
+    /// So much [`work`](crate::work) was done with authentic data from it.
+    pub fn worked(&self, work: u64) {
+        self.work.fetch_add(work, Ordering::Relaxed);
     }
 
     /// Frames wait for this peer and no session can send them: a handshake must start.
@@ -395,6 +403,11 @@ impl Peer {
     /// Packets that another process dropped.
     pub(crate) fn add_drops(&self, reason: DropReason, packets: u64) {
         self.drops.count(reason, packets);
+    }
+
+    /// The work that was done with data from it so far.
+    pub(crate) fn work(&self) -> u64 {
+        self.work.load(Ordering::Relaxed)
     }
 
     pub(crate) fn note_sent(&self, now: Time, bytes: u64) {

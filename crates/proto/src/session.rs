@@ -21,6 +21,8 @@ pub struct Session {
     confirmed: AtomicBool,
     /// The handshake for the last minute of the session was asked for.
     last_minute: AtomicBool,
+    /// Its first data may have to wait: [`LaneTable`](crate::LaneTable) knows for what.
+    moves: AtomicBool,
     window: Mutex<ReplayWindow>,
 }
 
@@ -54,6 +56,7 @@ impl Session {
             counter: AtomicU64::new(0),
             confirmed: AtomicBool::new(ends.initiator),
             last_minute: AtomicBool::new(false),
+            moves: AtomicBool::new(false),
             window: Mutex::new(ReplayWindow::new()),
         }
     }
@@ -73,6 +76,10 @@ impl Session {
             window: Mutex::new(window),
             ..self
         }
+    }
+
+    pub(crate) fn born(&self) -> Time {
+        self.ends.born
     }
 
     pub(crate) fn ends(&self) -> Ends {
@@ -135,6 +142,21 @@ impl Session {
     pub fn window(&self) -> MutexGuard<'_, ReplayWindow> {
         // A panic elsewhere leaves the window intact, because each step of `commit` does.
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether [`LaneTable::moving`](crate::LaneTable::moving) is to be asked before its data is
+    /// delivered. That costs nothing once [`Self::set_moved`] was called.
+    pub fn moves(&self) -> bool {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// Its data is delivered without asking from now on.
+    pub fn set_moved(&self) {
+        self.moves.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn set_moving(&self) {
+        self.moves.store(true, Ordering::Release);
     }
 
     /// Whether a packet could be sent now.

@@ -6,6 +6,7 @@ use arc_swap::{ArcSwap, Guard};
 
 use crate::allowed_ips::AllowedIps;
 use crate::gate::Gate;
+use crate::lanes::LaneTable;
 use crate::peer::Peer;
 use crate::session::Session;
 
@@ -19,6 +20,7 @@ pub struct Shared {
     sessions: Box<[RwLock<HashMap<u32, IndexEntry>>]>,
     peers: AtomicUsize,
     gate: Gate,
+    lanes: LaneTable,
 }
 
 /// Where a datagram with a receiver index belongs.
@@ -37,6 +39,7 @@ impl Shared {
             sessions: (0..INDEX_SHARDS).map(|_| RwLock::default()).collect(),
             peers: AtomicUsize::new(0),
             gate: Gate::new(),
+            lanes: LaneTable::new(),
         }
     }
 
@@ -48,6 +51,11 @@ impl Shared {
     /// What decides which handshake messages are looked at.
     pub fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// The lanes of the interface, and the peers that move to another one.
+    pub fn lanes(&self) -> &LaneTable {
+        &self.lanes
     }
 
     /// The session that a receiver index names. One look-up a train is enough.

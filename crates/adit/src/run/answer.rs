@@ -96,6 +96,7 @@ pub(super) fn status(
         outbound: Some(batches(report.outbound)),
         inbound: Some(batches(report.inbound)),
         lanes: report.lanes,
+        lane_loads: report.lane_loads,
         sent_trains: Some(trains(report.sent_trains)),
         received_trains: Some(trains(report.received_trains)),
         waiting: Some(status::Waiting {

@@ -381,6 +381,7 @@ mod tests {
             outbound: BatchCounters::default(),
             inbound: BatchCounters::default(),
             lanes: Vec::new(),
+            lane_loads: Vec::new(),
             sent_trains: TrainCounters::default(),
             received_trains: TrainCounters::default(),
             waiting: WaitingCounters::default(),

@@ -1,5 +1,6 @@
 //! More CPUs than the test machine may have, in an emulated guest: a gateway there forwards numbered
-//! datagrams from each leaf to the next one while its threads and its lanes change.
+//! datagrams from each leaf to the next one while its threads and its lanes change, and while peers
+//! move from lane to lane.
 //!
 //! ```text
 //!   leaf 1  wg1 10.77.0.1 ┐                              guest (QEMU, software emulation)
@@ -8,9 +9,10 @@
 //! ```
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use adit_ctl::status::{Engine, StatusReport};
+use adit_ctl::status::{self, Engine, Interface, StatusReport};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use crate::harness::*;
@@ -37,6 +39,8 @@ struct Traffic {
     flows: Vec<Flow>,
     sinks: Vec<UdpSocket>,
     arrived: u64,
+    /// Those of the flows that send.
+    senders: Vec<usize>,
 }
 
 fn inner(leaf: u8) -> SocketAddr {
@@ -49,6 +53,7 @@ impl Traffic {
             flows: Vec::new(),
             sinks: Vec::new(),
             arrived: 0,
+            senders: Vec::new(),
         };
         for (leaf, host) in (0..).zip(leaves) {
             let (flows, sink) = host.within(move || {
@@ -74,7 +79,18 @@ impl Traffic {
             traffic.flows.extend(flows);
             traffic.sinks.push(sink);
         }
+        traffic.all_send();
         traffic
+    }
+
+    fn all_send(&mut self) {
+        self.senders = (0..self.flows.len()).collect();
+    }
+
+    fn only_send(&mut self, leaves: &[usize]) {
+        let flows = usize::from(FLOWS);
+        let of = |leaf: &usize| leaf * flows..(leaf + 1) * flows;
+        self.senders = leaves.iter().flat_map(of).collect();
     }
 
     fn sent(&self) -> u64 {
@@ -94,13 +110,13 @@ impl Traffic {
             // Those at the end of a flow that were lost are known by what comes after them.
             let is_late = last.elapsed() > LATE;
             let mut more = match is_late {
-                true => self.flows.len() as u64,
+                true => self.senders.len() as u64,
                 false => (WINDOW + self.known()).saturating_sub(sent),
             };
             while more > 0 {
                 // Runs of one flow, and changes.
                 turn += 1;
-                let at = (turn / 3 + turn % 2) % self.flows.len();
+                let at = self.senders[(turn / 3 + turn % 2) % self.senders.len()];
                 self.send(at, turn);
                 (more, sent) = (more - 1, sent + 1);
             }
@@ -234,12 +250,33 @@ impl Field {
         ));
     }
 
-    fn status(&self) -> Engine {
+    fn interface(&self) -> Interface {
         let shown = self.guest.sh("/bin/adit show wg0 --json");
         let report: StatusReport = serde_json::from_str(&shown).expect("JSON");
-        let interface = report.interfaces.first();
-        let engine = interface.and_then(|interface| interface.engine.clone());
-        engine.unwrap_or_else(|| panic!("no engine: {shown}"))
+        let interface = report.interfaces.into_iter().next();
+        interface.unwrap_or_else(|| panic!("no interface: {shown}"))
+    }
+
+    fn status(&self) -> Engine {
+        self.interface().engine.clone().expect("it is Adit's")
+    }
+
+    /// The lane of each leaf.
+    fn lanes(&self) -> Vec<Option<u8>> {
+        let interface = self.interface();
+        let peers = interface.peers.iter();
+        peers.map(|peer| peer.lane).collect()
+    }
+
+    /// Has each leaf begin a handshake, as soon as it may.
+    fn rekey(&self) {
+        let dir = format!("/proc/{}/root/run/adit", self.guest.host.pid());
+        for leaf in 1..=LEAVES {
+            let name = format!("wg{leaf}");
+            let shown = status::fetch_in(dir.as_ref(), &name).expect("its status");
+            let gateway = &shown.peers[0].public_key;
+            status::probe_in(dir.as_ref(), &name, gateway).expect("a handshake");
+        }
     }
 }
 
@@ -314,6 +351,34 @@ fn forwards(cpus: usize) {
         });
     };
     spreads(&mut traffic, "auto", all_received);
+    // Those in one lane send, and a handshake parts them, again and again.
+    let (began, mut moves) = (Instant::now(), 0);
+    while moves < 3 {
+        let lanes = Mutex::default();
+        asks(&mut traffic, &|| *lanes.lock().unwrap() = field.lanes());
+        let before = lanes.into_inner().unwrap();
+        assert!(began.elapsed() < seconds(150), "{moves} moves; {before:?}");
+        let of_lane = |lane| {
+            let leaves = before.iter().enumerate();
+            let leaves = leaves.filter(move |(_, other)| **other == lane);
+            leaves.map(|(leaf, _)| leaf).collect::<Vec<_>>()
+        };
+        let several = before.iter().map(|lane| of_lane(*lane));
+        let most = several.max_by_key(Vec::len).unwrap_or_default();
+        traffic.only_send(&most);
+        let after = Mutex::default();
+        asks(&mut traffic, &|| {
+            for _ in 0..2 {
+                std::thread::sleep(seconds(6));
+                field.rekey();
+            }
+            std::thread::sleep(seconds(1));
+            *after.lock().unwrap() = field.lanes();
+        });
+        let after = after.into_inner().unwrap();
+        moves += before.iter().zip(&after).filter(|(a, b)| a != b).count();
+    }
+    traffic.all_send();
     for (policy, shards) in changes {
         asks(&mut traffic, &|| field.tune(policy, shards));
         traffic.exchange(1000);
@@ -328,7 +393,7 @@ fn forwards(cpus: usize) {
     });
     let status = field.status();
     println!(
-        "{cpus} CPUs: {} datagrams, {lost} dropped; lanes {:?}; {:?}; inbound {:?}, outbound {:?}",
+        "{cpus} CPUs: {} datagrams, {lost} dropped, {moves} moves; lanes {:?}; {:?}; inbound {:?}, outbound {:?}",
         traffic.arrived,
         status.lanes,
         shards(&status),

@@ -181,6 +181,10 @@ documented! {
         /// one lane.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub lanes: Vec<u64>,
+        /// The work that each lane had lately, for a second: one for each byte of UDP payload, and
+        /// 2,000 for each data message. Empty while there is one lane.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub lane_loads: Vec<u64>,
         /// Trains that were given to the kernel: datagrams for one peer, in one send.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub sent_trains: Option<Trains>,
@@ -270,6 +274,10 @@ documented! {
         /// `path_mtu`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub path_mtu: Option<u16>,
+        /// The lane in which its data arrives; absent while the interface has one. A handshake may
+        /// move the peer to a lane that has less to do.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lane: Option<u8>,
         /// Bytes of UDP payload received and found authentic, handshakes included.
         pub transfer_rx: u64,
         /// Bytes of UDP payload sent, handshakes included.
@@ -389,6 +397,7 @@ impl Peer {
             allowed_ips: peer.allowed_ips.iter().map(|ip| ip.to_string()).collect(),
             latest_handshake: peer.last_handshake.map(|at| at.as_secs()),
             path_mtu: peer.path_mtu,
+            lane: peer.lane,
             transfer_rx: peer.rx_bytes,
             transfer_tx: peer.tx_bytes,
             drops: (peer.drops.iter())

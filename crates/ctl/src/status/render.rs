@@ -203,6 +203,12 @@ impl Page {
             let lanes: Vec<String> = engine.lanes.iter().map(u64::to_string).collect();
             self.line("inbound by lane", &lanes.join(", "))?;
         }
+        let all: u64 = engine.lane_loads.iter().sum();
+        if all > 0 {
+            let part = |load: &u64| format!("{} %", (load * 100 + all / 2) / all);
+            let parts: Vec<String> = engine.lane_loads.iter().map(part).collect();
+            self.line("load by lane", &parts.join(", "))?;
+        }
         let waiting = engine.waiting.iter().flat_map(Waiting::named);
         let waiting = waiting.map(|(name, count)| (name.to_owned(), count));
         self.counters("waiting", &waiting.collect())
@@ -274,6 +280,9 @@ impl Page {
         self.handshakes(peer, now)?;
         if let Some(mtu) = peer.path_mtu {
             self.line("path mtu", &format!("{mtu} bytes"))?;
+        }
+        if let Some(lane) = peer.lane {
+            self.line("lane", &lane.to_string())?;
         }
         if (peer.transfer_rx, peer.transfer_tx) != (0, 0) {
             let received = self.bytes(peer.transfer_rx);

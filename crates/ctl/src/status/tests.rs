@@ -71,6 +71,7 @@ fn interface() -> Interface {
         }),
         inbound: Some(Batches::default()),
         lanes: vec![3, 4],
+        lane_loads: vec![600, 201],
         sent_trains: Some(Trains {
             counts: vec![1, 0, 2],
             datagrams: 9,
@@ -107,6 +108,7 @@ const TEXT: &str = "interface: wg0
   handshakes: 2 bad mac1
   outbound: 4 batches of 2.5 frames (1 by helpers), 3 trains of 3.0 datagrams
   inbound by lane: 3, 4
+  load by lane: 75 %, 25 %
   waiting: 5 sealed trains
 
 peer: BgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgYGBgY=

@@ -43,7 +43,7 @@ impl Serialize for NamedPeer {
         let mut drops = status.drops.clone();
         drops.sort_unstable_by_key(|(reason, _)| reason.name());
 
-        let mut peer = serializer.serialize_struct("Peer", 16)?;
+        let mut peer = serializer.serialize_struct("Peer", 17)?;
         peer.serialize_field("public_key", key)?;
         if let Some(name) = name {
             peer.serialize_field("name", name)?;
@@ -74,6 +74,9 @@ impl Serialize for NamedPeer {
         if let Some(mtu) = status.path_mtu {
             peer.serialize_field("path_mtu", &mtu)?;
         }
+        if let Some(lane) = status.lane {
+            peer.serialize_field("lane", &lane)?;
+        }
         peer.serialize_field("transfer_rx", &status.rx_bytes)?;
         peer.serialize_field("transfer_tx", &status.tx_bytes)?;
         peer.serialize_field("drops", &Drops(&drops))?;
@@ -95,6 +98,7 @@ impl Hash for NamedPeer {
             tx_bytes,
             drops,
             path_mtu,
+            lane,
             persistent_keepalive,
             allowed_ips,
             handshakes,
@@ -103,7 +107,7 @@ impl Hash for NamedPeer {
         let seconds = |at: Option<Duration>| at.map(|at| at.as_secs());
         (public_key, name, is_preshared, endpoint).hash(state);
         (rx_bytes, tx_bytes, seconds(*last_handshake)).hash(state);
-        (drops, path_mtu, persistent_keepalive, allowed_ips).hash(state);
+        (drops, path_mtu, lane, persistent_keepalive, allowed_ips).hash(state);
         let handshakes = handshakes.map(|handshakes| {
             let PeerHandshakes {
                 state,

@@ -33,7 +33,7 @@ use crate::session::{Ends, Session};
 use crate::{DropReason, Endpoint, ReplayWindow, Source, Tai64N, Time};
 
 /// The version of the records. A process takes those of its own version only.
-pub const HAND_OVER_FORMAT: u32 = 2;
+pub const HAND_OVER_FORMAT: u32 = 3;
 
 const DEVICE: u8 = 1;
 const PEER: u8 = 2;
@@ -44,7 +44,7 @@ const END: u8 = 4;
 /// many addresses.
 const PEER_BYTES: usize = 1728;
 /// A session.
-const SESSION_BYTES: usize = 99 + 8 * WORDS;
+const SESSION_BYTES: usize = 100 + 8 * WORDS;
 /// An allowed IP.
 const BLOCK_BYTES: usize = 18;
 
@@ -364,6 +364,7 @@ impl Import {
                 return Err(NotImported("an index of two sessions"));
             }
         }
+        state.go_on_moving(&device.core.shared);
         read_history(&mut state, record)?;
         for _ in 0..record.u32()? {
             let (place, packets) = (usize::from(record.u8()?), record.u64()?);
@@ -518,6 +519,7 @@ impl Writer {
         self.u64(session.sent());
         self.bool(session.is_confirmed());
         self.bool(session.has_last_minute());
+        self.bool(session.moves());
         let window = session.window();
         let (greatest, ring) = window.parts();
         self.u64(greatest);
@@ -660,6 +662,7 @@ impl<'a> Reader<'a> {
         }
         let is_confirmed = self.bool()?;
         let has_last_minute = self.bool()?;
+        let moves = self.bool()?;
         let greatest = self.u64()?;
         let mut ring = [0; WORDS];
         for word in &mut ring {
@@ -668,7 +671,11 @@ impl<'a> Reader<'a> {
         let window = ReplayWindow::from_parts(greatest, ring);
         let window = window.ok_or(NotImported("a received counter is beyond its limit"))?;
         let session = Session::new(ends, send, receive);
-        Ok(session.in_use(sent, window, is_confirmed, has_last_minute))
+        let session = session.in_use(sent, window, is_confirmed, has_last_minute);
+        if moves {
+            session.set_moving();
+        }
+        Ok(session)
     }
 
     fn noted(&mut self) -> Result<Noted> {

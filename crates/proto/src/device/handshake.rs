@@ -173,12 +173,12 @@ impl Device {
         state.last_consumed_initiation = Some(now);
 
         let id = state.peer.id();
-        let index = core.new_index(id, state.lane());
+        let index = state.new_index(core, now);
         let ephemeral = core.new_ephemeral();
         let Some((session, mut response)) =
             create_response(consumed, &state.remote, index, &ephemeral, now)
         else {
-            core.indices.remove(index);
+            core.free_index(index);
             return refused(Refusal::NotAuthentic);
         };
         core.stats.initiations_accepted += 1;

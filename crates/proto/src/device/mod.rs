@@ -9,10 +9,12 @@
 //! - `timers`: the action of each timer;
 //! - `handed_over`: a device as bytes, for the process that goes on in its place;
 //! - `configure`: a change of configuration;
+//! - `balance`: the lanes that new sessions are in;
 //! - `candidates`: the addresses of a peer whose endpoint is a name;
 //! - `path`: the longest packet that the path to a peer takes;
 //! - `packet`: one packet of data, for embedders without shards.
 
+mod balance;
 mod candidates;
 mod configure;
 mod handed_over;
@@ -42,6 +44,7 @@ use crate::shared::Shared;
 use crate::wire::{INITIATION_LEN, RESPONSE_LEN};
 use crate::{AllowedIps, Endpoint, InUse, Tai64N, Time};
 
+use balance::LaneRates;
 pub use configure::Transaction;
 pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};
 pub use outcome::{Failure, FailureReason, HandshakeKind, HandshakeOutcome, Liveness, Refusal};
@@ -106,6 +109,7 @@ struct Core {
     up: bool,
     identity: Option<Identity>,
     indices: Indices,
+    lane_rates: LaneRates,
     shared: Arc<Shared>,
     random: Random,
     outputs: VecDeque<Queued>,
@@ -321,6 +325,7 @@ impl Device {
                 up: true,
                 identity: None,
                 indices: Indices::default(),
+                lane_rates: LaneRates::default(),
                 shared: Arc::new(Shared::new()),
                 random,
                 outputs: VecDeque::new(),
@@ -370,7 +375,8 @@ impl Device {
     /// which they were added.
     pub fn peer_status_from(&self, id: u32) -> impl Iterator<Item = (u32, PeerStatus)> {
         let peers = self.peers.range(id..);
-        peers.map(|(id, state)| (*id, state.status()))
+        let lanes = u8::try_from(self.core.shared.lanes().count()).unwrap_or(1);
+        peers.map(move |(id, state)| (*id, state.status(lanes)))
     }
 
     /// All peers, in the order in which they were added.
@@ -640,10 +646,8 @@ impl Core {
         self.outputs.push_back(Queued::Output(output));
     }
 
-    /// A random index that no handshake or session has (whitepaper 5.4.2), but for the peer's lane,
-    /// if it has one, or the emptiest one.
-    fn new_index(&mut self, id: u32, lane: Option<u8>) -> u32 {
-        let lane = lane.unwrap_or_else(|| self.indices.emptiest_lane());
+    /// A random index that no handshake or session has (whitepaper 5.4.2), but for its lane.
+    fn new_index(&mut self, id: u32, lane: u8) -> u32 {
         loop {
             let mut bytes = [0; 4];
             (self.random)(&mut bytes);

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
+use super::balance::Rate;
 use super::candidates::Candidates;
 use super::path::Search;
 use super::timer_table::{Timer, Timers};
 use super::{Core, Failure, FailureReason, Liveness, Output, PeerEvent, Queued};
 use crate::config::{Cidr, PeerHandshakes, PeerStatus, PublicKey};
 use crate::cookie::Stamper;
-use crate::in_use::lane;
 use crate::limits::*;
 use crate::noise::{CreatedInitiation, Remote, create_initiation};
 use crate::peer::{Peer, event};
@@ -37,6 +37,7 @@ pub(super) struct PeerState {
     /// Our initiation that waits for its response.
     pub(super) initiation: Option<CreatedInitiation>,
     pub(super) sessions: Sessions,
+    pub(super) rate: Rate,
     /// "the responder keeps track of the greatest timestamp received per peer" (5.1).
     pub(super) greatest_timestamp: Tai64N,
     pub(super) last_consumed_initiation: Option<Time>,
@@ -87,6 +88,7 @@ impl PeerState {
             named_in: 0,
             initiation: None,
             sessions: Sessions::default(),
+            rate: Rate::default(),
             greatest_timestamp: Tai64N::default(),
             last_consumed_initiation: None,
             last_handshake: None,
@@ -105,24 +107,12 @@ impl PeerState {
         }
     }
 
-    /// The lane of its indices, while it has any.
-    pub(super) fn lane(&self) -> Option<u8> {
-        let Sessions {
-            previous,
-            current,
-            next,
-        } = &self.sessions;
-        let mut sessions = [next, current, previous].into_iter().flatten();
-        let of_session = sessions.next().map(|session| session.local_index());
-        let index = of_session.or(self.initiation.as_ref().map(|created| created.index));
-        index.map(lane)
-    }
-
     pub(super) fn public_key(&self) -> PublicKey {
         self.remote.public
     }
 
-    pub(super) fn status(&self) -> PeerStatus {
+    /// With so many lanes.
+    pub(super) fn status(&self, lanes: u8) -> PeerStatus {
         let preshared_key = &self.remote.preshared_key;
         PeerStatus {
             public_key: self.public_key(),
@@ -133,6 +123,7 @@ impl PeerState {
             tx_bytes: self.peer.tx_bytes(),
             drops: self.peer.drops(),
             path_mtu: self.peer.path_limit(),
+            lane: self.lane().filter(|_| lanes > 1).map(|lane| lane % lanes),
             persistent_keepalive: self.persistent_keepalive,
             allowed_ips: self.allowed_ips.iter().copied().collect(),
             handshakes: Some(PeerHandshakes {
@@ -282,7 +273,7 @@ impl PeerState {
         let Some(to) = self.peer.endpoint().filter(|_| core.up) else {
             return;
         };
-        let index = core.new_index(self.peer.id(), self.lane());
+        let index = self.new_index(core, now);
         let ephemeral = core.new_ephemeral();
         // Each timestamp is greater than the last one to this peer, also when the clock is set
         // back. Timestamps to other peers do not matter: a clock that was once wrong must not put
@@ -293,7 +284,7 @@ impl PeerState {
             create_initiation(identity, &self.remote, index, timestamp, ephemeral)
         });
         let Some((initiation, mut message)) = created else {
-            core.indices.remove(index);
+            core.free_index(index);
             return;
         };
         self.initiation = Some(initiation);
@@ -366,6 +357,14 @@ impl PeerState {
     }
 
     fn publish(&mut self, core: &mut Core, now: Time, session: &Arc<Session>) {
+        // In another lane than the sessions before it, its data waits for theirs.
+        let others = self.sessions_in_other_lanes(session);
+        let last = others.map(|other| other.born()).max();
+        let mut lanes = core.shared.lanes().lock();
+        if lanes.has_session(session.local_index(), last) {
+            session.set_moving();
+        }
+        drop(lanes);
         core.shared.insert(&self.peer, session);
         // "…zeros out … all keys after … Reject-After-Time × 3 … if no new keys have been
         // exchanged" (6.3).
@@ -399,7 +398,7 @@ impl PeerState {
     /// Its response will not be accepted any more.
     pub(super) fn forget_initiation(&mut self, core: &mut Core) {
         if let Some(initiation) = self.initiation.take() {
-            core.indices.remove(initiation.index);
+            core.free_index(initiation.index);
         }
     }
 
@@ -474,7 +473,7 @@ impl Core {
     fn drop_session(&mut self, session: Option<Arc<Session>>) {
         if let Some(session) = session {
             self.shared.remove(session.local_index());
-            self.indices.remove(session.local_index());
+            self.free_index(session.local_index());
         }
     }
 
