@@ -27,7 +27,7 @@ use arrayvec::ArrayVec;
 use crate::common::Common;
 use crate::journal::Incident;
 use crate::poll::Polled;
-use crate::shares::Shares;
+use crate::shares::{self, Account, Found, Shares};
 
 /// Packets opened together: enough to fill the lanes of any kernel with small packets.
 const MAX_JOBS: usize = 256;
@@ -97,7 +97,7 @@ impl InboundBatch {
         self.packets.clear();
         self.accepted.clear();
         if socket.recv(&mut self.received).is_err() {
-            shares.poll_ended(context.now, true, false);
+            shares.poll_ended(context.now, Found::NOTHING);
             return false;
         }
         let lost = self.received.lost();
@@ -105,7 +105,13 @@ impl InboundBatch {
         context.common.count_filtered(socket, context.now);
         self.classify(context, shares);
         context.common.answer_handshakes(context.now);
-        shares.poll_ended(context.now, !self.received.is_full(), lost > 0);
+        let found = Found {
+            taken: self.received.len() as u64,
+            emptied: !self.received.is_full(),
+            waiting: self.received.waiting(),
+            lost: lost > 0,
+        };
+        shares.poll_ended(context.now, found);
         true
     }
 
@@ -155,12 +161,18 @@ impl InboundBatch {
                         .session(receiver)
                         .filter(|found| found.session.may_receive(now));
                     if let Some(found) = found {
-                        let rest = bytes.len() - offset;
-                        if !shares.admit(found.peer.id(), rest) {
-                            let datagrams = rest.div_ceil(message.stride) as u64;
-                            let reason = DropReason::OverShare;
-                            found.peer.count_dropped(drops, reason, datagrams);
-                            break;
+                        if shares.count() {
+                            let rest = bytes.len() - offset;
+                            let datagrams = rest.div_ceil(message.stride);
+                            let account = account(&found.peer, message.from);
+                            if !shares.admit(account, shares::work(datagrams, rest)) {
+                                let (over, datagrams) = (DropReason::OverShare, datagrams as u64);
+                                match account.is_known {
+                                    true => found.peer.count_dropped(drops, over, datagrams),
+                                    false => drops.count(over, datagrams),
+                                }
+                                break;
+                            }
                         }
                         last = Some(receiver);
                         self.runs.push(Run {
@@ -505,6 +517,15 @@ fn is_probe_answer<U>(common: &Common<U>, peer: &Arc<Peer>, plaintext: &[u8]) ->
             }
             true
         }
+    }
+}
+
+/// To whom a datagram is charged that comes from there and has an index of this peer.
+fn account(peer: &Peer, from: Endpoint) -> Account {
+    let known = peer.endpoint();
+    Account {
+        peer: peer.id(),
+        is_known: known.is_some_and(|known| known.addr == from.addr),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::wake::Waker;
 const GATEWAY: u8 = 0x11;
 const BUSY: u8 = 0x22;
 const QUIET: u8 = 0x33;
+const ELSEWHERE: u8 = 0x44;
 
 fn secret(host: u8) -> StaticSecret {
     StaticSecret::from([host; 32])
@@ -59,10 +60,11 @@ fn shake_hands(gateway: &mut Device, peer: u8, now: Time) -> u32 {
     }
 }
 
-/// A socket at which data messages wait without end: of each receiver so many in each batch.
+/// A socket at which data messages wait without end: from each host and for each receiver so many in
+/// each batch.
 struct Flooded {
     socket: MemUdp,
-    receivers: Vec<(u32, usize)>,
+    receivers: Vec<(u8, u32, usize)>,
     is_over: Mutex<bool>,
 }
 
@@ -77,15 +79,15 @@ impl UdpSocket for Flooded {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let mut waiting: VecDeque<_> = self.receivers.iter().copied().collect();
-        while let Some((receiver, left)) = waiting.pop_front() {
+        while let Some((from, receiver, left)) = waiting.pop_front() {
             let mut message = [0; 1452];
             message[0] = 4;
             message[4..8].copy_from_slice(&receiver.to_le_bytes());
-            if !batch.push(addr(BUSY).into(), 0, message.len(), &message) {
+            if !batch.push(addr(from).into(), 0, message.len(), &message) {
                 break;
             }
-            waiting.push_back((receiver, left - 1));
-            waiting.retain(|(_, left)| *left > 0);
+            waiting.push_back((from, receiver, left - 1));
+            waiting.retain(|(.., left)| *left > 0);
         }
         Ok(())
     }
@@ -95,62 +97,114 @@ impl UdpSocket for Flooded {
     }
 }
 
-#[test]
-fn a_standing_queue_costs_the_peer_that_fills_it() {
-    let mut now = Time::default() + Duration::from_secs(1000);
-    let peers = [BUSY, QUIET].map(|peer| PeerChange::new(key(peer)));
-    let mut gateway = device(&secret(GATEWAY), peers.to_vec(), now);
-    let receivers = [BUSY, QUIET].map(|peer| shake_hands(&mut gateway, peer, now));
+/// A gateway with two peers, and what arrives at it.
+struct Hosts {
+    device: Device,
+    common: Common<Flooded>,
+    tun: mem::MemTun,
+    socket: Flooded,
+    batch: InboundBatch,
+    delivery: Delivery,
+    shares: Shares,
+    now: Time,
+}
 
-    let waker = Arc::new(Waker::new().expect("an eventfd"));
-    let shard = Arc::new(ShardHandle::new(waker).expect("an eventfd"));
-    let handle = QueuesHandle::new(0, shard);
-    let offloads = Offloads::ALL;
-    let common = Common::<Flooded>::new(gateway.shared(), handle, offloads, false);
-    let common = common.expect("an eventfd");
-    let (tun, _end) = mem::tun().expect("an in-memory TUN");
-    let network = Network::new();
-    let socket = Flooded {
-        socket: network.bind(addr(GATEWAY), true).expect("a free address"),
-        receivers: vec![(receivers[0], 56), (receivers[1], 8)],
-        is_over: Mutex::new(false),
-    };
-    let mut batch = InboundBatch::default();
-    let mut delivery = Delivery::new();
-    let mut shares = Shares::default();
-    let mut poll = |now: Time| {
-        let context = Context {
-            common: &common,
-            lane: 0,
-            drops: &common.queues.drops,
-            tun: &tun,
-            offloads,
-            now,
+impl Hosts {
+    /// From each of these hosts, with receiver indices of that peer, so many messages in each batch.
+    fn new(wants: &[(u8, u8, usize)]) -> Self {
+        let now = Time::default() + Duration::from_secs(1000);
+        let peers = [BUSY, QUIET].map(|peer| PeerChange::new(key(peer)));
+        let mut device = device(&secret(GATEWAY), peers.to_vec(), now);
+        let busy = shake_hands(&mut device, BUSY, now);
+        let quiet = shake_hands(&mut device, QUIET, now);
+        let receivers = wants.iter().map(|&(from, peer, messages)| {
+            let receiver = if peer == BUSY { busy } else { quiet };
+            (from, receiver, messages)
+        });
+        let waker = Arc::new(Waker::new().expect("an eventfd"));
+        let shard = Arc::new(ShardHandle::new(waker).expect("an eventfd"));
+        let handle = QueuesHandle::new(0, shard);
+        let common = Common::new(device.shared(), handle, Offloads::ALL, false);
+        let (tun, _end) = mem::tun().expect("an in-memory TUN");
+        let network = Network::new();
+        let socket = Flooded {
+            socket: network.bind(addr(GATEWAY), true).expect("a free address"),
+            receivers: receivers.collect(),
+            is_over: Mutex::new(false),
         };
-        if !batch.take(context, &socket, &mut shares) {
+        Self {
+            device,
+            common: common.expect("an eventfd"),
+            tun,
+            socket,
+            batch: InboundBatch::default(),
+            delivery: Delivery::new(),
+            shares: Shares::default(),
+            now,
+        }
+    }
+
+    /// How many messages a poll leaves to be opened.
+    fn poll(&mut self) -> usize {
+        let context = Context {
+            common: &self.common,
+            lane: 0,
+            drops: &self.common.queues.drops,
+            tun: &self.tun,
+            offloads: Offloads::ALL,
+            now: self.now,
+        };
+        if !self.batch.take(context, &self.socket, &mut self.shares) {
             return 0;
         }
-        delivery.put(context, &mut batch).expect("a TUN");
-        batch.packets.len()
-    };
-    let dropped = |peer: u8| {
-        let peer = gateway.peer(&key(peer)).expect("configured");
+        let delivered = self.delivery.put(context, &mut self.batch);
+        delivered.expect("a TUN");
+        self.batch.packets.len()
+    }
+
+    /// Half a second, in which the queue stands.
+    fn flood(&mut self) {
+        for _ in 0..500 {
+            self.now = self.now + Duration::from_millis(1);
+            self.poll();
+        }
+    }
+
+    /// What was dropped of a peer.
+    fn dropped(&self, peer: u8) -> u64 {
+        let peer = self.device.peer(&key(peer)).expect("configured");
         let drops = peer.drops().into_iter();
         let over = drops.filter(|(reason, _)| *reason == DropReason::OverShare);
-        over.map(|(_, packets)| packets).sum::<u64>()
-    };
-    // 1. At first nothing is dropped.
-    assert_eq!(poll(now), 64);
-    // 2. The queue stands.
-    for _ in 0..500 {
-        now = now + Duration::from_millis(1);
-        poll(now);
+        over.map(|(_, packets)| packets).sum()
     }
-    assert!(dropped(BUSY) > 1000, "{}", dropped(BUSY));
-    assert_eq!(dropped(QUIET), 0);
+}
+
+#[test]
+fn a_standing_queue_costs_the_peer_that_fills_it() {
+    let mut hosts = Hosts::new(&[(BUSY, BUSY, 56), (QUIET, QUIET, 8)]);
+    // 1. At first nothing is dropped.
+    assert_eq!(hosts.poll(), 64);
+    // 2. The queue stands.
+    hosts.flood();
+    assert!(hosts.dropped(BUSY) > 1000, "{}", hosts.dropped(BUSY));
+    assert_eq!(hosts.dropped(QUIET), 0);
     // 3. It was empty.
-    *lock(&socket.is_over) = true;
-    poll(now);
-    *lock(&socket.is_over) = false;
-    assert_eq!(poll(now), 64);
+    *lock(&hosts.socket.is_over) = true;
+    hosts.poll();
+    *lock(&hosts.socket.is_over) = false;
+    assert_eq!(hosts.poll(), 64);
+}
+
+#[test]
+fn a_flood_from_elsewhere_with_the_index_of_a_peer_costs_it_nothing() {
+    let wants = [(BUSY, BUSY, 8), (ELSEWHERE, QUIET, 48), (QUIET, QUIET, 8)];
+    let mut hosts = Hosts::new(&wants);
+    hosts.flood();
+    let drops = &hosts.common.queues.drops;
+    let dropped = drops.of(DropReason::OverShare);
+    assert!(dropped > 1000, "{dropped}");
+    assert_eq!((hosts.dropped(BUSY), hosts.dropped(QUIET)), (0, 0));
+    // All that comes from the peers themselves is opened, and refused there: it is not sealed.
+    let opened = drops.of(DropReason::NotAuthentic);
+    assert_eq!(opened + dropped, 500 * 64);
 }

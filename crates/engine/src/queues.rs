@@ -73,7 +73,8 @@ pub(crate) struct Queues<T, U> {
     pub(crate) tun: T,
     pub(crate) common: Arc<Common<U>>,
     offloads: Offloads,
-    inbound: Lanes<Shares, Box<InboundBatch>>,
+    /// What taking needs are the shares of both families, IPv4 and IPv6.
+    inbound: Lanes<[Shares; 2], Box<InboundBatch>>,
     pub(crate) outbound: Outbound<U>,
     pub(crate) need: Mutex<Need>,
     /// As many as the gates let in.
@@ -196,7 +197,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         Ok(Self {
             tun,
             offloads,
-            inbound: Lanes::new(Shares::default),
+            inbound: Lanes::new(Default::default),
             outbound: Outbound::new(
                 Arc::clone(&common.queues.drops),
                 Arc::clone(&common.load.waiting),
@@ -274,7 +275,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let gates = self.inbound.gates(lane);
         let taken = gates.take(role != Role::Helper, |taking| {
             let mut batch = spares.take();
-            let took = batch.take(context, socket, &mut taking.state);
+            let shares = &mut taking.state[usize::from(v6)];
+            let took = batch.take(context, socket, shares);
             let bytes = took.then(|| batch.bytes_before_more()).flatten();
             taking.took(v6, bytes);
             if took {

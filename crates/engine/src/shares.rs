@@ -5,9 +5,17 @@
 //! then dropped before they are opened: few at first, which is enough for TCP, and more the longer
 //! the queue stands.
 //!
-//! When the socket has no more room, the kernel drops datagrams of all peers, and what waits, waits
-//! behind a full socket. From then on as much is dropped of those that send most as keeps the queue
-//! short, also where there is only one of them beside peers that send little.
+//! When what waits waits for too long, or the socket has no more room, so that the kernel drops
+//! datagrams of all peers, there is a flood: as much is dropped of those that send most as keeps the
+//! queue short, also where there is only one of them beside peers that send little.
+//!
+//! What a peer sends is weighed by what it takes to process it: small datagrams take more time than
+//! their bytes.
+//!
+//! Nothing is authentic yet that is weighed here. A receiver index is charged to its peer only where
+//! the datagram comes from the peer's endpoint, which an authentic one has told. What comes from
+//! elsewhere has an account of its own: it may be forged, or the peer has moved. In the latter case
+//! the first datagram that is opened changes the endpoint.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,6 +26,8 @@ use adit_proto::Time;
 const INTERVAL: Duration = Duration::from_millis(8);
 /// A peer that sends less than this part of all is no reason to drop anything of others.
 const BULK: u64 = 128;
+/// What a peer sent lately is what it sends in so many intervals, if it sends steadily.
+const INTERVALS: u64 = 8;
 /// Nothing is dropped of a peer that lately sent at most this many eighths of an equal share.
 const FAIR_EIGHTHS: u64 = 9;
 /// The longer the queue stands, the more is dropped of what arrives: one part in this many more in
@@ -27,33 +37,85 @@ const MAX_STEPS: u64 = 16;
 /// The same in a flood: to drop a datagram costs less than half of what it costs to process it, so
 /// that with more there would be little time left to process any.
 const MAX_FLOOD_STEPS: u64 = 48;
-/// A flood is over when for so long the socket had room, and nothing was dropped.
+/// There is a flood when messages have waited for longer than this throughout so many intervals, beside
+/// those of another peer: what was dropped in them was not heeded. From then on they are to wait no
+/// longer than a third of it.
+const UNHEEDED: u64 = 8;
+const LONG: Duration = Duration::from_millis(3);
+const SHORT: Duration = Duration::from_millis(1);
+/// A flood is over when for so long the socket had room, nothing waited for long, and nothing was
+/// dropped.
 const FLOOD: Duration = Duration::from_secs(2);
 /// Peers that are told apart. With more, none can have much more than an equal share for long.
 const MAX_PEERS: usize = 4096;
+/// What a message and each datagram of it take, beside what its bytes take, in bytes.
+const PER_MESSAGE: usize = 2500;
+const PER_DATAGRAM: usize = 100;
 
-/// What each peer sent lately to one interface.
+/// What a poll of a socket found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// Messages that it took.
+    pub(crate) taken: u64,
+    /// It left nothing.
+    pub(crate) emptied: bool,
+    /// How many messages it left, where that is known.
+    pub(crate) waiting: Option<u64>,
+    /// The socket has lost datagrams.
+    pub(crate) lost: bool,
+}
+
+impl Found {
+    pub(crate) const NOTHING: Self = Self {
+        taken: 0,
+        emptied: true,
+        waiting: None,
+        lost: false,
+    };
+}
+
+/// To whom a message is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Account {
+    /// The peer that its receiver index names.
+    pub(crate) peer: u32,
+    /// It comes from the peer's endpoint.
+    pub(crate) is_known: bool,
+}
+
+/// What it takes to process a message, in bytes that take as long.
+pub(crate) fn work(datagrams: usize, bytes: usize) -> u64 {
+    (PER_MESSAGE + PER_DATAGRAM * datagrams + bytes) as u64
+}
+
+/// What each peer sent lately to one socket.
 #[derive(Default)]
 pub(crate) struct Shares {
     /// The queue has not been empty lately.
     stands: bool,
     /// When the present interval began.
     begun: Time,
-    peers: HashMap<u32, Arrived>,
-    /// Bytes that were processed in it, and dropped.
+    peers: HashMap<Account, Arrived>,
+    /// Messages that were taken in it, and the fewest that waited.
+    taken: u64,
+    fewest: Option<u64>,
+    /// Work that was done in it, and dropped.
     processed: u64,
     dropped: u64,
-    /// Bytes that each peer may send in it.
+    /// The work that each peer may send in it.
     share: Option<u64>,
     /// How many parts of what arrives are to be dropped.
     steps: u64,
+    /// In how many intervals, one after the other, messages waited for too long.
+    long: u64,
     /// When the flood is over, if there is one.
     flood_until: Option<Time>,
-    /// In a flood: the queue was empty in this interval.
+    /// In a flood: the queue was empty in this interval, and how long messages waited in the last.
     emptied: bool,
+    delayed: Duration,
 }
 
-/// Bytes of a peer.
+/// Work for a peer.
 #[derive(Default)]
 struct Arrived {
     /// In this interval.
@@ -64,44 +126,52 @@ struct Arrived {
 }
 
 impl Shares {
-    /// So many bytes of a peer arrived. Whether they are to be processed.
-    pub(crate) fn admit(&mut self, peer: u32, bytes: usize) -> bool {
+    /// Whether [`Self::admit`] is to be asked.
+    pub(crate) fn count(&self) -> bool {
+        self.stands
+    }
+
+    /// So much work arrived. Whether it is to be done.
+    pub(crate) fn admit(&mut self, account: Account, work: u64) -> bool {
         if !self.stands {
             return true;
         }
-        if self.peers.len() == MAX_PEERS && !self.peers.contains_key(&peer) {
+        if self.peers.len() == MAX_PEERS && !self.peers.contains_key(&account) {
             return true;
         }
-        let bytes = bytes as u64;
-        let arrived = self.peers.entry(peer).or_default();
+        let arrived = self.peers.entry(account).or_default();
         let is_admitted = !arrived.exceeds || self.share.is_none_or(|share| arrived.now < share);
-        arrived.now += bytes;
+        arrived.now += work;
         *if is_admitted {
             &mut self.processed
         } else {
             &mut self.dropped
-        } += bytes;
+        } += work;
         is_admitted
     }
 
-    /// A poll is over. It left nothing in the socket, or perhaps something. The socket has lost
-    /// datagrams, or not.
-    pub(crate) fn poll_ended(&mut self, now: Time, emptied: bool, lost: bool) {
-        if lost {
+    /// A poll is over.
+    pub(crate) fn poll_ended(&mut self, now: Time, found: Found) {
+        self.taken += found.taken;
+        if let Some(waiting) = found.waiting {
+            self.fewest = Some(self.fewest.map_or(waiting, |fewest| fewest.min(waiting)));
+        }
+        if found.lost {
             self.flood_until = Some(now + FLOOD);
         }
         match self.flood_until {
-            Some(until) if now < until => self.poll_of_flood_ended(now, emptied),
+            Some(until) if now < until => self.poll_of_flood_ended(now, found.emptied),
             _ => {
                 self.flood_until = None;
                 self.steps = self.steps.min(MAX_STEPS);
-                self.usual_poll_ended(now, emptied);
+                self.usual_poll_ended(now, found.emptied);
             }
         }
     }
 
     fn usual_poll_ended(&mut self, now: Time, emptied: bool) {
         if emptied {
+            self.long = 0;
             if std::mem::take(&mut self.stands) {
                 self.peers.clear();
                 self.begin(now);
@@ -114,6 +184,14 @@ impl Shares {
             self.stands = true;
             self.begin(now);
         } else if now.since(self.begun) >= INTERVAL {
+            // One peer alone may let its own packets wait, and TCP heeds a few drops.
+            let is_long = self.peers.len() > 1 && self.delay(now).is_some_and(|it| it > LONG);
+            self.long = if is_long { self.long + 1 } else { 0 };
+            if self.long == UNHEEDED {
+                self.long = 0;
+                self.flood_until = Some(now + FLOOD);
+                self.delayed = self.delay(now).unwrap_or_default();
+            }
             self.share = self.fair_share();
             self.steps = match self.share {
                 Some(_) => (self.steps + 1).min(MAX_STEPS),
@@ -121,6 +199,14 @@ impl Shares {
             };
             self.begin(now);
         }
+    }
+
+    /// How long messages waited in this interval at least, where that is known: as long as it takes
+    /// to take so many.
+    fn delay(&self, now: Time) -> Option<Duration> {
+        let passed = u64::try_from(now.since(self.begun).as_nanos()).unwrap_or(u64::MAX);
+        let nanos = passed.saturating_mul(self.fewest?) / self.taken.max(1);
+        Some(Duration::from_nanos(nanos))
     }
 
     /// If shares ended whenever the queue is empty, a flood would fill the socket again before the
@@ -133,11 +219,21 @@ impl Shares {
             if self.dropped > 0 {
                 self.flood_until = Some(now + FLOOD);
             }
-            self.steps = match std::mem::take(&mut self.emptied) {
-                true => self.steps.saturating_sub(1),
-                false => (self.steps + 2).min(MAX_FLOOD_STEPS),
+            let emptied = std::mem::take(&mut self.emptied);
+            let change = match self.delay(now) {
+                Some(delay) => {
+                    let before = std::mem::replace(&mut self.delayed, delay);
+                    change_of_steps(self.steps, before, delay)
+                }
+                None if emptied => -1,
+                None => 2,
             };
+            let steps = self.steps.saturating_add_signed(change);
+            self.steps = steps.min(MAX_FLOOD_STEPS);
             let share = self.fair_share();
+            if !self.peers.values().any(|arrived| arrived.exceeds) {
+                self.steps = 0;
+            }
             self.share = share.filter(|_| self.steps > 0);
             self.begin(now);
         }
@@ -145,6 +241,8 @@ impl Shares {
 
     fn begin(&mut self, now: Time) {
         self.begun = now;
+        self.taken = 0;
+        self.fewest = None;
         self.processed = 0;
         self.dropped = 0;
     }
@@ -154,7 +252,8 @@ impl Shares {
     fn fair_share(&mut self) -> Option<u64> {
         // 1. Peers that sent more than others for a while exceed their shares.
         self.peers.retain(|_, arrived| {
-            arrived.lately = arrived.lately * 7 / 8 + arrived.now;
+            arrived.lately -= arrived.lately.div_ceil(INTERVALS);
+            arrived.lately += arrived.now;
             arrived.lately > 0
         });
         let all: u64 = self.peers.values().map(|arrived| arrived.lately).sum();
@@ -172,13 +271,11 @@ impl Shares {
             None => count,
         };
         let mut arrived: Vec<u64> = self.peers.values().map(|arrived| arrived.now).collect();
-        let mut exceeds = false;
         for arrived in self.peers.values_mut() {
             arrived.exceeds = count > 1 && arrived.lately * count * 8 > sum * FAIR_EIGHTHS;
             arrived.now = 0;
-            exceeds |= arrived.exceeds;
         }
-        if !exceeds {
+        if !self.peers.values().any(|arrived| arrived.exceeds) {
             return None;
         }
         // 2. Less than was processed until enough is dropped, then a little more: dropping costs
@@ -191,16 +288,36 @@ impl Shares {
         // 3. The least get what they want, the others equal parts of what is left.
         arrived.sort_unstable();
         let mut peers = arrived.len() as u64;
-        for bytes in arrived {
+        let share = arrived.into_iter().find_map(|work| {
             let share = left / peers;
-            if bytes > share {
-                return Some(share);
-            }
-            left -= bytes;
+            left = left.saturating_sub(work);
             peers -= 1;
+            (work > share).then_some(share)
+        })?;
+        // 4. In a flood there may be little left: then others exceed their shares, too. In so many
+        //    intervals a peer that sends steadily sends what it sent lately.
+        if self.flood_until.is_some() {
+            let most = share * INTERVALS * FAIR_EIGHTHS / 8;
+            let peers = self.peers.values_mut();
+            peers.for_each(|arrived| arrived.exceeds |= arrived.lately > most);
         }
-        None
+        Some(share)
     }
+}
+
+/// How many steps more are dropped, by how long messages waited in an interval and in the one before.
+///
+/// The longer they waited the more: a step for each millisecond. If the queue is short, a sixteenth
+/// less is dropped, so that TCP is soon left alone. A queue that becomes longer by a millisecond in an
+/// interval would stay as it is with eight steps more: five, lest it swing.
+fn change_of_steps(steps: u64, before: Duration, delay: Duration) -> i64 {
+    let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 2);
+    let over = match delay.checked_sub(SHORT) {
+        Some(over) => micros(over) / 1000,
+        None => -1 - (steps / 16).cast_signed(),
+    };
+    let longer = (micros(delay) - micros(before)) / 200;
+    over.saturating_add(longer).clamp(-12, 12)
 }
 
 #[cfg(test)]

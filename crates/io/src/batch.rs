@@ -34,6 +34,7 @@ pub struct RecvBatch {
     lost: u64,
     /// How many the kernel says were, in the life of the socket; `None` while there were none.
     pub(crate) dropped: Option<u32>,
+    waiting: Option<u64>,
     /// Messages to ask for next, by what came last.
     wanted: usize,
     /// Messages that were asked for.
@@ -75,6 +76,7 @@ impl RecvBatch {
             slots,
             lost: 0,
             dropped: None,
+            waiting: None,
             wanted: FEW_MESSAGES.min(slots),
             asked: slots,
             headers: RecvHeaders::new(slots),
@@ -131,11 +133,22 @@ impl RecvBatch {
         self.received.clear();
         self.asked = self.slots;
         self.lost = 0;
+        self.waiting = None;
     }
 
     /// More waits than these messages, as fakes of the socket say that fill less than all slots.
     pub fn leave_more(&mut self) {
         self.asked = self.received.len();
+    }
+
+    /// Messages that still wait in the socket, about, where the kernel tells.
+    pub fn waiting(&self) -> Option<u64> {
+        self.waiting
+    }
+
+    /// So many still wait.
+    pub fn set_waiting(&mut self, messages: u64) {
+        self.waiting = Some(messages);
     }
 
     /// Messages that found the receive buffer full, since the last batch. The kernel counts a

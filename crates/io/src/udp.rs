@@ -451,6 +451,8 @@ impl UdpSocket for Udp {
     }
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        let filter = self.filter();
+        let passed = filter.as_ref().map_or(0, |filter| filter.passed());
         // What an ICMP error left at the socket concerns nothing that waits. The error itself stays
         // in its queue, and the descriptor says so.
         let bytes = match batch.receive(self.fd.as_fd()) {
@@ -466,13 +468,17 @@ impl UdpSocket for Udp {
         if let Some(now) = batch.dropped {
             // The kernel counts what the program drops, too, and told before this how much there
             // was: while such comes, a little less may be told here than was lost.
-            let filtered = self.filter().map_or(0, |filter| filter.dropped_32());
+            let filtered = filter.as_ref().map_or(0, |filter| filter.dropped_32());
             let now = now.wrapping_sub(filtered);
             let more = newer(self.dropped.load(Relaxed), now);
             if more > 0 {
                 self.dropped.store(now, Relaxed);
                 batch.add_lost(more.into());
             }
+        }
+        if let Some(filter) = filter {
+            let gone = (batch.len() as u64, batch.lost());
+            batch.set_waiting(filter.waiting(passed, gone, !batch.is_full()));
         }
         Ok(())
     }

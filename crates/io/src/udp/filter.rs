@@ -35,7 +35,9 @@ const NANOS: usize = 1;
 const MALFORMED: usize = 2;
 const UNKNOWN: usize = 3;
 const REFUSED: usize = 4;
-const NUMBERS: usize = 5;
+/// What was not dropped.
+const PASSED: usize = 5;
+const NUMBERS: usize = 6;
 
 // The numbers of an interface, which this process writes. Whether anything is dropped:
 const ON: usize = 0;
@@ -161,6 +163,10 @@ pub(super) struct Filter {
     pub(super) map: Arc<OwnedFd>,
     /// What [`Self::take`] has told, by place.
     told: [AtomicU64; NUMBERS],
+    /// How many of those that passed do not wait any more, and of how many of these nobody knows yet
+    /// that they were lost.
+    gone: AtomicU64,
+    presumed: AtomicU64,
 }
 
 impl Filter {
@@ -182,6 +188,8 @@ impl Filter {
             table,
             map: Arc::clone(map),
             told: Default::default(),
+            gone: AtomicU64::new(0),
+            presumed: AtomicU64::new(0),
         })
     }
 
@@ -200,6 +208,33 @@ impl Filter {
     /// Initiations without a cookie from this source, of which one came, are dropped for a while.
     pub(super) fn refuse(&self, source: IpAddr) {
         self.table.refuse(source, self.number(NANOS));
+    }
+
+    /// How many messages have passed.
+    pub(super) fn passed(&self) -> u64 {
+        self.number(PASSED)
+    }
+
+    /// How many messages wait, after a call took so many, learnt of so many that were lost and, if
+    /// `emptied`, took all that had passed `before` it. One thread at a time receives.
+    ///
+    /// It is too much while the kernel has not told of all that was lost, and too little when messages
+    /// waited before there was the program: both until the socket is empty once.
+    pub(super) fn waiting(&self, before: u64, (taken, lost): (u64, u64), emptied: bool) -> u64 {
+        // What was gone when the socket was empty, and of which the kernel tells now.
+        let presumed = self.presumed.load(Relaxed);
+        let told = lost.min(presumed);
+        let passed = self.passed();
+        let mut gone = self.gone.load(Relaxed).saturating_add(taken + lost - told);
+        let missing = if emptied {
+            before.saturating_sub(gone)
+        } else {
+            0
+        };
+        gone = (gone + missing).min(passed);
+        self.gone.store(gone, Relaxed);
+        self.presumed.store(presumed - told + missing, Relaxed);
+        passed - gone
     }
 
     /// All that was dropped: the lower 32 bits.
@@ -363,6 +398,8 @@ fn program(own: &OwnedFd, table: BorrowedFd<'_>, factors: [u64; 2], v6: bool) ->
     program.add([
         Instruction::store64(R1, offset(CPU), R0),
         Instruction::store64(R1, offset(NANOS), R7),
+        Instruction::set(R2, 1),
+        Instruction::add64(R1, offset(PASSED), R2),
         // The length to keep: all of it.
         Instruction::set(R0, -1),
         Instruction::exit(),

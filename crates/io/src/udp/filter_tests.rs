@@ -270,6 +270,52 @@ fn whoever_goes_on_with_a_socket_counts_what_comes_from_then_on() {
     assert_eq!(socket.take_filtered(), Filtered::default());
 }
 
+/// Reads all that waits, and returns what each batch said of the rest, with what that was.
+fn waiting(socket: &Udp, mut left: u64) -> Vec<(Option<u64>, u64)> {
+    let mut batch = RecvBatch::default();
+    let mut said = Vec::new();
+    while socket.recv(&mut batch).is_ok() {
+        left -= batch.len() as u64;
+        said.push((batch.waiting(), left));
+    }
+    said
+}
+
+#[test]
+fn a_batch_tells_how_many_messages_still_wait() {
+    let hosts = Hosts::new();
+    hosts.table().set(5, true);
+    let send = |messages: usize| {
+        for _ in 0..messages {
+            hosts.from[V4].send(&data(5)).unwrap();
+            hosts.from[V4].send(&data(6)).unwrap();
+        }
+    };
+    let is_right = |said: &[(Option<u64>, u64)]| {
+        said.len() > 1 && said.iter().all(|(said, left)| *said == Some(*left))
+    };
+    send(200);
+    let said = waiting(&hosts.to[V4], 200);
+    assert!(is_right(&said), "{said:?}");
+    // What waited before the program was there is forgotten once the socket is empty.
+    send(200);
+    Udp::set_filters(std::iter::once(&hosts.to[V4]));
+    hosts.table().set_complete(true);
+    hosts.table().set(5, true);
+    waiting(&hosts.to[V4], 200);
+    send(200);
+    let said = waiting(&hosts.to[V4], 200);
+    assert!(is_right(&said), "{said:?}");
+    // So is what found no room.
+    let fd = hosts.to[V4].fd();
+    rustix::net::sockopt::set_socket_recv_buffer_size(fd, 100_000).unwrap();
+    send(1000);
+    waiting(&hosts.to[V4], 1000);
+    send(50);
+    let said = waiting(&hosts.to[V4], 50);
+    assert!(is_right(&said), "{said:?}");
+}
+
 #[test]
 fn groups_of_sources_end_their_refusals_in_turns() {
     let refusal = REFUSAL;
