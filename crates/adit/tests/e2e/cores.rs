@@ -401,9 +401,13 @@ fn forwards(cpus: usize) {
         status.outbound
     );
     for (reason, count) in &status.drops {
-        // A queue stood, and what a peer sent beyond its share was dropped.
-        let expected = if reason == "over_share" { lost } else { 0 };
-        assert_eq!(*count, expected, "{reason}");
+        // A queue stood, and what a peer sent beyond its share was dropped: a few keepalives, too, of
+        // which none has a number.
+        let expected = match reason.as_str() {
+            "over_share" => lost..=lost + 100,
+            _ => 0..=0,
+        };
+        assert!(expected.contains(count), "{reason}: {count} of {lost}");
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use adit_proto::HAND_OVER_FORMAT;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use crate::harness::*;
@@ -407,7 +408,7 @@ fn a_process_that_fails_leaves_the_old_one_running() {
     assert!(why.contains("format") && why.contains("9.9"), "{why}");
     for steps in 0..4 {
         let mut asking = hosts.ask(0);
-        asking.hello("[2]");
+        asking.hello(&format!("[{HAND_OVER_FORMAT}]"));
         asking.until(OFFER);
         if steps > 0 {
             asking.until(INTERFACE);
@@ -430,7 +431,7 @@ fn a_process_that_fails_leaves_the_old_one_running() {
     // One that was told to go on, and does not: the sessions are not used again.
     let load = Numbered::start(left, right, INNER[1], Duration::from_millis(1));
     let mut asking = hosts.ask(0);
-    asking.hello("[2]");
+    asking.hello(&format!("[{HAND_OVER_FORMAT}]"));
     asking.until(INTERFACE);
     asking.tell(READY, "null");
     asking.until(STATE);
