@@ -559,11 +559,11 @@ fn peers_move_while_lanes_pause_and_change() {
                 .expect("threads");
             let begun = Instant::now();
             while field.lanes() != shards.next_power_of_two() {
-                let (is, shares) = (field.lanes(), field.lanes_of_leaves());
-                let under_way: Vec<_> = field.leaves.iter().map(in_flight).collect();
+                let (is, of_leaves) = (field.lanes(), field.lanes_of_leaves());
+                let packets: Vec<_> = field.leaves.iter().map(in_flight).collect();
                 assert!(
                     begun.elapsed() < Duration::from_secs(30),
-                    "{is} lanes, {under_way:?} under way in {shares:?}"
+                    "{is} lanes, {packets:?} in flight in {of_leaves:?}"
                 );
                 field.exchange(100);
             }

@@ -158,13 +158,16 @@ struct TwoLanes {
     sockets: [Mutex<VecDeque<u32>>; 2],
     /// Over how many sockets data is spread, and what senders have meanwhile.
     spread: Mutex<(usize, std::sync::Arc<()>)>,
+    /// In lane 1, the first datagram is of a session whose older one was in lane 0.
+    session_moves: bool,
     delivered: Mutex<Vec<u32>>,
 }
 
 impl TwoLanes {
-    fn new(lanes: usize) -> Self {
+    fn new(lanes: usize, session_moves: bool) -> Self {
         Self {
             lanes: Lanes::new(|| ()),
+            session_moves,
             sockets: [(); 2].map(|()| Mutex::default()),
             spread: Mutex::new((lanes, std::sync::Arc::default())),
             delivered: Mutex::default(),
@@ -185,9 +188,8 @@ impl TwoLanes {
         Grace::until_dropped(&before)
     }
 
-    /// Takes one datagram and delivers it. In lane 1, the first one is of a session whose older one was
-    /// in lane 0.
-    fn poll_while_a_session_moves(&self, lane: usize) {
+    /// Takes one datagram and delivers it.
+    fn poll(&self, lane: usize) {
         let gates = self.lanes.gates(lane);
         let taken = gates.take(false, |taking| {
             let number = self.sockets[lane].lock().unwrap().pop_front();
@@ -202,7 +204,7 @@ impl TwoLanes {
 
     fn proceed(&self, lane: usize) {
         let put = |(): &mut (), number: &mut u32| {
-            let waits = lane == 1 && *number == 1;
+            let waits = self.session_moves && lane == 1 && *number == 1;
             if waits && self.lanes.turn_of_head(1, 0, 7) != Turn::Comes {
                 return Put::Blocked;
             }
@@ -218,7 +220,7 @@ impl TwoLanes {
             match progress {
                 Progress::Waits(lanes) => {
                     let lanes = (0..2).filter(|lane| lanes[*lane]);
-                    lanes.for_each(|lane| self.poll_while_a_session_moves(lane));
+                    lanes.for_each(|lane| self.poll(lane));
                 }
                 Progress::Over(lanes) => {
                     assert_eq!(lanes, None);
@@ -228,31 +230,13 @@ impl TwoLanes {
             thread::yield_now();
         }
     }
-
-    /// Takes one datagram and delivers it.
-    fn poll(&self, lane: usize) {
-        let gates = self.lanes.gates(lane);
-        let taken = gates.take(false, |taking| {
-            let number = self.sockets[lane].lock().unwrap().pop_front();
-            taking.took(false, number.map(|_| 1));
-            Ok::<_, Infallible>(number)
-        });
-        if let Ok(Taken::Batch(ticket, number)) = taken {
-            gates.file(ticket, number);
-            let put = |(): &mut (), number: &mut u32| {
-                self.delivered.lock().unwrap().push(*number);
-                Put::Done
-            };
-            gates.proceed(put, drop);
-        }
-    }
 }
 
 /// Invariant 2: two datagrams of a peer arrive while it moves to another lane, and another thread
 /// polls both.
 fn a_peer_moves(before: usize, after: usize) {
     explore(move || {
-        let two = Arc::new(TwoLanes::new(before));
+        let two = Arc::new(TwoLanes::new(before, false));
         let sender = {
             let two = Arc::clone(&two);
             thread::spawn(move || (0..2).for_each(|number| two.send(number)))
@@ -298,7 +282,7 @@ fn a_peer_whose_lane_is_given_up_keeps_its_order() {
 /// `also` is done meanwhile.
 fn a_session_moves(also: fn(&TwoLanes)) {
     explore(move || {
-        let two = Arc::new(TwoLanes::new(2));
+        let two = Arc::new(TwoLanes::new(2, true));
         let sender = {
             let two = Arc::clone(&two);
             thread::spawn(move || {
@@ -311,14 +295,14 @@ fn a_session_moves(also: fn(&TwoLanes)) {
         };
         let helper = {
             let two = Arc::clone(&two);
-            thread::spawn(move || [1, 0].map(|lane| two.poll_while_a_session_moves(lane)))
+            thread::spawn(move || [1, 0].map(|lane| two.poll(lane)))
         };
         also(&two);
         two.go_on();
         sender.join().unwrap();
         helper.join().unwrap();
         for lane in [1, 0] {
-            two.poll_while_a_session_moves(lane);
+            two.poll(lane);
             two.go_on();
         }
         assert_eq!(*two.delivered.lock().unwrap(), [0, 1]);
@@ -327,7 +311,7 @@ fn a_session_moves(also: fn(&TwoLanes)) {
 
 #[test]
 fn a_session_in_another_lane_than_the_one_before_keeps_the_order() {
-    a_session_moves(|two| two.poll_while_a_session_moves(1));
+    a_session_moves(|two| two.poll(1));
 }
 
 /// What was taken is put, also where the sockets of the other lane are to be looked at for that.

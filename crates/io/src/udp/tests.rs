@@ -360,6 +360,17 @@ fn up() -> LinkChange<'static> {
 }
 
 impl Hosts {
+    fn set_mtu_of_a(&self, mtu: u32) {
+        let netlink = Netlink::open_in(&self.a).unwrap();
+        let change = LinkChange {
+            mtu: Some(mtu),
+            ..LinkChange::default()
+        };
+        netlink
+            .set_link(netlink.link("a").unwrap().index, &change)
+            .unwrap();
+    }
+
     fn new() -> Self {
         let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
         let (at_a, at_b) = (Netlink::open_in(&a).unwrap(), Netlink::open_in(&b).unwrap());
@@ -567,14 +578,7 @@ fn trains_of_every_length_arrive_in_order() {
 #[test]
 fn segments_beyond_the_mtu_are_sent_as_fragments_instead() {
     let hosts = Hosts::new();
-    let netlink = Netlink::open_in(&hosts.a).unwrap();
-    let small = LinkChange {
-        mtu: Some(1280),
-        ..LinkChange::default()
-    };
-    netlink
-        .set_link(netlink.link("a").unwrap().index, &small)
-        .unwrap();
+    hosts.set_mtu_of_a(1280);
     for (_, _, b) in FAMILIES {
         let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
         let bytes = numbered(20 * 1440 - 7);
@@ -596,14 +600,7 @@ fn segments_beyond_the_mtu_are_sent_as_fragments_instead() {
 #[test]
 fn what_is_sent_whole_leaves_whole_or_not_at_all() {
     let hosts = Hosts::new();
-    let netlink = Netlink::open_in(&hosts.a).unwrap();
-    let small = LinkChange {
-        mtu: Some(1300),
-        ..LinkChange::default()
-    };
-    netlink
-        .set_link(netlink.link("a").unwrap().index, &small)
-        .unwrap();
+    hosts.set_mtu_of_a(1300);
     for (_, _, b) in FAMILIES {
         let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
         let fits = if to.is_ipv4() { 1300 - 28 } else { 1300 - 48 };
