@@ -161,7 +161,7 @@ impl InboundBatch {
                         .session(receiver)
                         .filter(|found| found.session.may_receive(now));
                     if let Some(found) = found {
-                        if shares.count() {
+                        if shares.are_in_force() {
                             let rest = bytes.len() - offset;
                             let datagrams = rest.div_ceil(message.stride);
                             let account = account(&found.peer, message.from);

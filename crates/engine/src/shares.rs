@@ -127,7 +127,7 @@ struct Arrived {
 
 impl Shares {
     /// Whether [`Self::admit`] is to be asked.
-    pub(crate) fn count(&self) -> bool {
+    pub(crate) fn are_in_force(&self) -> bool {
         self.stands
     }
 
