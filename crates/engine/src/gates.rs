@@ -21,6 +21,10 @@
 //! `filed` counts what was filed since the thread at the second gate last looked. The thread that
 //! raises it from zero goes there, and leaves when it is back at zero: so nothing that was filed
 //! lies there without a thread that is going to look at it (invariant 6).
+//!
+//! There may be several second gates, so that several threads put at the same time. Then a batch is
+//! split, and each gate has a part of every batch: the order holds among the parts of one gate. How
+//! many are in use changes only while no batch is on its way.
 
 #[cfg(debug_assertions)]
 use crate::progress;
@@ -29,18 +33,27 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lo
 /// Batches of one queue that are taken and not put, at most.
 pub(crate) const DEPTH: usize = 4;
 
-/// A queue's gates. `S` is what taking needs, `P` what putting needs; a batch is a `B`.
-pub(crate) struct Gates<S, B, P> {
+/// A queue's gates. `S` is what taking needs, `P` what putting needs; a batch, or a part of one, is a
+/// `B`. There are up to `N` second gates.
+pub(crate) struct Gates<S, B, P, const N: usize = 1> {
     first: Mutex<First<S>>,
+    seconds: [Second<B, P>; N],
+    /// So many second gates are in use. Written behind all gates, while no batch is taken and not put.
+    in_use: AtomicUsize,
+    /// A thread wants to know when fewer are taken.
+    is_awaited: AtomicBool,
+}
+
+/// A second gate. No cache line is of two.
+#[repr(align(128))]
+struct Second<B, P> {
     /// Filed batches: a ticket has the slot that is its remainder.
     slots: [Mutex<Option<B>>; DEPTH],
-    /// What was filed since the thread at the second gate looked.
+    /// What was filed since the thread at the gate looked.
     filed: AtomicUsize,
-    second: Mutex<P>,
-    /// The ticket to be put next. Written behind the second gate.
+    state: Mutex<P>,
+    /// The ticket to be put next. Written behind the gate.
     head: AtomicU64,
-    /// A thread wants to know when [`DEPTH`] are no longer taken.
-    is_awaited: AtomicBool,
 }
 
 struct First<S> {
@@ -96,18 +109,22 @@ pub(crate) enum Put {
     Blocked,
 }
 
-impl<S, B, P> Gates<S, B, P> {
-    pub(crate) fn new(taking: S, putting: P) -> Self {
+impl<S, B, P, const N: usize> Gates<S, B, P, N> {
+    /// Gates of which one second gate is in use.
+    pub(crate) fn new(taking: S, putting: [P; N]) -> Self {
         Self {
             first: Mutex::new(First {
                 next: 0,
                 is_closed: false,
                 state: taking,
             }),
-            slots: std::array::from_fn(|_| Mutex::new(None)),
-            filed: AtomicUsize::new(0),
-            second: Mutex::new(putting),
-            head: AtomicU64::new(0),
+            seconds: putting.map(|state| Second {
+                slots: std::array::from_fn(|_| Mutex::new(None)),
+                filed: AtomicUsize::new(0),
+                state: Mutex::new(state),
+                head: AtomicU64::new(0),
+            }),
+            in_use: AtomicUsize::new(1),
             is_awaited: AtomicBool::new(false),
         }
     }
@@ -118,18 +135,36 @@ impl<S, B, P> Gates<S, B, P> {
     /// # Errors
     ///
     /// Those of `take`.
-    pub(crate) fn take<E>(
+    pub(crate) fn take<T, E>(
         &self,
         awaits: bool,
-        take: impl FnOnce(&mut S) -> Result<Option<B>, E>,
-    ) -> Result<Taken<B>, E> {
+        take: impl FnOnce(&mut S) -> Result<Option<T>, E>,
+    ) -> Result<Taken<T>, E> {
+        self.take_for(awaits, (self.in_use(), |_: &mut [&mut P]| false), take)
+    }
+
+    /// Takes a batch as [`Self::take`] does, for so many second gates. If others were in use, every
+    /// batch is put before, and then `change` gets what all the gates have; they stay as they are if it
+    /// returns false.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`.
+    pub(crate) fn take_for<T, E>(
+        &self,
+        awaits: bool,
+        (gates, change): (usize, impl FnOnce(&mut [&mut P]) -> bool),
+        take: impl FnOnce(&mut S) -> Result<Option<T>, E>,
+    ) -> Result<Taken<T>, E> {
         let Some(mut first) = try_lock(&self.first) else {
             return Ok(Taken::Busy);
         };
         if first.is_closed {
             return Ok(Taken::Full);
         }
-        if self.is_full(first.next) {
+        let changes = gates != self.in_use();
+        let most = if changes { 1 } else { DEPTH };
+        if self.holds(most, first.next) {
             if !awaits {
                 return Ok(Taken::Full);
             }
@@ -137,10 +172,19 @@ impl<S, B, P> Gates<S, B, P> {
             // A batch that was put meanwhile did not see that. Either this thread sees that it was,
             // or the one that put it sees that it is awaited.
             fence(Ordering::SeqCst);
-            if self.is_full(first.next) {
+            if self.holds(most, first.next) {
                 return Ok(Taken::Full);
             }
             self.is_awaited.store(false, Ordering::Relaxed);
+        }
+        if changes {
+            let mut states = self.seconds.each_ref().map(|second| lock(&second.state));
+            if change(&mut states.each_mut().map(|state| &mut **state)) {
+                for second in &self.seconds {
+                    second.head.store(first.next, Ordering::Release);
+                }
+                self.in_use.store(gates, Ordering::Release);
+            }
         }
         Ok(match take(&mut first.state)? {
             None => Taken::Nothing,
@@ -150,6 +194,11 @@ impl<S, B, P> Gates<S, B, P> {
                 Taken::Batch(ticket, batch)
             }
         })
+    }
+
+    /// How many second gates are in use. It stays so while the caller has a ticket.
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use.load(Ordering::Acquire)
     }
 
     /// Has nothing taken any more, or lets batches in again. When this returns, every batch that any
@@ -170,7 +219,9 @@ impl<S, B, P> Gates<S, B, P> {
 
     /// Whether every batch whose ticket is before this one has been put.
     pub(crate) fn is_put_before(&self, ticket: u64) -> bool {
-        self.head.load(Ordering::Acquire) >= ticket
+        let gates = self.seconds.iter().take(self.in_use());
+        let mut heads = gates.map(|second| second.head.load(Ordering::Acquire));
+        heads.all(|head| head >= ticket)
     }
 
     /// Has the state behind the first gate for a moment. A thread that takes is waited for.
@@ -178,52 +229,64 @@ impl<S, B, P> Gates<S, B, P> {
         use_state(&mut lock(&self.first).state)
     }
 
-    fn is_full(&self, next: u64) -> bool {
-        next - self.head.load(Ordering::Acquire) >= DEPTH as u64
+    /// Whether so many batches are taken and not put, if the next ticket is this one.
+    fn holds(&self, batches: usize, next: u64) -> bool {
+        let last = next.checked_sub(batches as u64);
+        last.is_some_and(|last| !self.is_put_before(last + 1))
     }
 
     /// Whether the batch with this ticket is the next to be put: then its thread may as well do the
     /// work behind the second gate, piece by piece.
     pub(crate) fn is_head(&self, ticket: &Ticket) -> bool {
-        ticket.0 == self.head.load(Ordering::Acquire)
+        self.is_put_before(ticket.0)
     }
 
-    /// Files a batch whose work is done, or which is the head. Then [`Self::proceed`] is to be called,
-    /// by this thread or by one that it wakes.
+    /// Files a batch whose work is done, or which is the head, at the only second gate in use. Then
+    /// [`Self::proceed`] is to be called, by this thread or by one that it wakes.
     pub(crate) fn file(&self, ticket: Ticket, batch: B) {
-        *lock(self.slot(ticket.0)) = Some(batch);
+        self.file_parts(ticket, [batch]);
+    }
+
+    /// Files the parts of a batch: the first at the first gate, and so on, one for each that is in use.
+    /// Then [`Self::proceed`] is to be called for each.
+    pub(crate) fn file_parts(&self, ticket: Ticket, parts: impl IntoIterator<Item = B>) {
+        for (second, part) in self.seconds.iter().zip(parts) {
+            *lock(second.slot(ticket.0)) = Some(part);
+        }
         drop(ticket.leave());
     }
 
-    /// Puts what is ready, if no other thread is at the second gate; if one is, it looks again. `done`
-    /// gets each batch that was put.
+    /// Puts what is ready at this second gate, if no other thread is there; if one is, it looks
+    /// again. `done` gets each batch that was put.
     pub(crate) fn proceed(
         &self,
+        gate: usize,
         mut put: impl FnMut(&mut P, &mut B) -> Put,
         mut done: impl FnMut(B),
     ) {
-        if self.filed.fetch_add(1, Ordering::AcqRel) > 0 {
+        let second = &self.seconds[gate];
+        if second.filed.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
         }
         let mut seen = 1;
         loop {
-            let mut second = lock(&self.second);
-            let mut head = self.head.load(Ordering::Relaxed);
+            let mut state = lock(&second.state);
+            let mut head = second.head.load(Ordering::Relaxed);
             loop {
-                let mut slot = lock(self.slot(head));
+                let mut slot = lock(second.slot(head));
                 let Some(batch) = &mut *slot else { break };
-                if put(&mut second, batch) == Put::Blocked {
+                if put(&mut state, batch) == Put::Blocked {
                     break;
                 }
                 let batch = slot.take();
                 drop(slot);
                 head += 1;
-                self.head.store(head, Ordering::Release);
+                second.head.store(head, Ordering::Release);
                 fence(Ordering::SeqCst);
                 batch.into_iter().for_each(&mut done);
             }
-            drop(second);
-            match self
+            drop(state);
+            match second
                 .filed
                 .compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire)
             {
@@ -238,11 +301,13 @@ impl<S, B, P> Gates<S, B, P> {
         self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
     }
 
-    /// Has the state behind the second gate for a moment. A thread that puts is waited for.
-    pub(crate) fn with<R>(&self, use_state: impl FnOnce(&mut P) -> R) -> R {
-        use_state(&mut lock(&self.second))
+    /// Has the state behind a second gate for a moment. A thread that puts is waited for.
+    pub(crate) fn with<R>(&self, gate: usize, use_state: impl FnOnce(&mut P) -> R) -> R {
+        use_state(&mut lock(&self.seconds[gate].state))
     }
+}
 
+impl<B, P> Second<B, P> {
     fn slot(&self, ticket: u64) -> &Mutex<Option<B>> {
         let slot = usize::try_from(ticket % DEPTH as u64);
         &self.slots[slot.unwrap_or_default()]

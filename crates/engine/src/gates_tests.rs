@@ -7,7 +7,7 @@ use super::*;
 type Numbers = Gates<u32, u32, Vec<u32>>;
 
 fn numbers() -> Numbers {
-    Gates::new(0, Vec::new())
+    Gates::new(0, [Vec::new()])
 }
 
 fn take(gates: &Numbers, awaits: bool) -> Taken<u32> {
@@ -32,11 +32,11 @@ fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
 
 fn file(gates: &Numbers, (ticket, number): (Ticket, u32)) {
     gates.file(ticket, number);
-    gates.proceed(put, drop);
+    gates.proceed(0, put, drop);
 }
 
 fn have(gates: &Numbers) -> Vec<u32> {
-    gates.with(|list| list.clone())
+    gates.with(0, |list| list.clone())
 }
 
 #[test]
@@ -56,12 +56,12 @@ fn a_batch_that_is_blocked_is_the_next_when_it_can_go_on() {
     let gates = numbers();
     let [first, second] = [(); 2].map(|()| batch(take(&gates, false)));
     gates.file(first.0, first.1);
-    gates.proceed(|_, _| Put::Blocked, drop);
+    gates.proceed(0, |_, _| Put::Blocked, drop);
     gates.file(second.0, second.1);
-    gates.proceed(|_, _| Put::Blocked, drop);
+    gates.proceed(0, |_, _| Put::Blocked, drop);
     assert_eq!(have(&gates), []);
     let mut done = Vec::new();
-    gates.proceed(put, |number| done.push(number));
+    gates.proceed(0, put, |number| done.push(number));
     assert_eq!(have(&gates), [0, 1]);
     assert_eq!(done, [0, 1]);
 }
@@ -77,7 +77,7 @@ fn no_more_are_taken_than_may_be_and_who_asked_is_told() {
     let mut told = Vec::new();
     for (ticket, number) in tickets {
         gates.file(ticket, number);
-        gates.proceed(put, |_| told.push(gates.was_awaited()));
+        gates.proceed(0, put, |_| told.push(gates.was_awaited()));
     }
     assert_eq!(told, [true, false, false, false]);
     assert_eq!(batch(take(&gates, true)).1, 4);
@@ -88,7 +88,7 @@ fn what_is_being_taken_is_not_waited_for() {
     let gates = numbers();
     let within = |_: &mut u32| {
         assert!(matches!(take(&gates, true), Taken::Busy));
-        Ok::<_, Infallible>(None)
+        Ok::<_, Infallible>(None::<u32>)
     };
     assert!(matches!(gates.take(true, within), Ok(Taken::Nothing)));
     assert_eq!(batch(take(&gates, true)).1, 0);
@@ -98,7 +98,7 @@ fn what_is_being_taken_is_not_waited_for() {
 #[test]
 fn several_threads_keep_the_order_and_leave_nothing_behind() {
     const LAST: u32 = 20_000;
-    let gates: Gates<u32, u32, Vec<u32>> = Gates::new(0, Vec::new());
+    let gates: Gates<u32, u32, Vec<u32>> = Gates::new(0, [Vec::new()]);
     let taken = AtomicUsize::new(0);
     let run = |seed: u32| {
         let mut dice = seed;
@@ -170,7 +170,59 @@ fn what_waits_behind_a_head_goes_with_it_without_a_further_arrival() {
     assert!(matches!(take(&gates, true), Taken::Full));
     gates.file(head.0, head.1);
     let mut woken = 0;
-    gates.proceed(put, |_| woken += u32::from(gates.was_awaited()));
+    gates.proceed(0, put, |_| woken += u32::from(gates.was_awaited()));
     assert_eq!(have(&gates), [0, 1, 2, 3]);
     assert_eq!(woken, 1, "the owner, which found too much taken, is told");
+}
+
+/// The same with two second gates.
+type Two = Gates<u32, u32, Vec<u32>, 2>;
+
+fn take_for_both(gates: &Two, number: usize, change: bool) -> Taken<u32> {
+    let next = |next: &mut u32| {
+        *next += 1;
+        Ok::<_, Infallible>(Some(*next - 1))
+    };
+    let taken = gates.take_for(true, (number, |_: &mut [&mut Vec<u32>]| change), next);
+    taken.expect("numbers do not end")
+}
+
+fn parts_of((ticket, number): (Ticket, u32), gates: &Two) {
+    gates.file_parts(ticket, [number; 2]);
+}
+
+#[test]
+fn each_second_gate_has_a_part_of_every_batch_in_order() {
+    let gates = Two::new(0, [Vec::new(), Vec::new()]);
+    let first = batch(take_for_both(&gates, 2, true));
+    let second = batch(take_for_both(&gates, 2, true));
+    parts_of(second, &gates);
+    parts_of(first, &gates);
+    gates.proceed(1, put, drop);
+    assert_eq!(gates.with(1, |list| list.clone()), [0, 1]);
+    assert!(!gates.is_drained(), "the other gate has its parts");
+    gates.proceed(0, put, drop);
+    assert_eq!(gates.with(0, |list| list.clone()), [0, 1]);
+    assert!(gates.is_drained());
+}
+
+#[test]
+fn the_number_of_second_gates_changes_when_all_is_put_and_may_be_refused() {
+    let gates = Two::new(0, [Vec::new(), Vec::new()]);
+    let (ticket, number) = batch(take_for_both(&gates, 1, true));
+    assert!(matches!(take_for_both(&gates, 2, true), Taken::Full));
+    gates.file(ticket, number);
+    gates.proceed(0, put, drop);
+    assert!(gates.was_awaited(), "it can go on now");
+    let refused = batch(take_for_both(&gates, 2, false));
+    assert_eq!(gates.in_use(), 1);
+    gates.file(refused.0, refused.1);
+    gates.proceed(0, put, drop);
+    let third = batch(take_for_both(&gates, 2, true));
+    assert_eq!(gates.in_use(), 2);
+    parts_of(third, &gates);
+    gates.proceed(0, put, drop);
+    gates.proceed(1, put, drop);
+    assert_eq!(gates.with(0, |list| list.clone()), [0, 1, 2]);
+    assert_eq!(gates.with(1, |list| list.clone()), [2]);
 }

@@ -130,7 +130,7 @@ impl<S, B> Lanes<S, B> {
             before: [0; 2],
         };
         Self {
-            all: std::array::from_fn(|_| Lane(Gates::new(taking(), ()))),
+            all: std::array::from_fn(|_| Lane(Gates::new(taking(), [()]))),
             state: Mutex::new(State::default()),
             is_changing: AtomicBool::new(false),
         }

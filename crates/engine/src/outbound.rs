@@ -7,29 +7,41 @@
 //! 4. `seal`: a train that is full takes its counters and is sealed; trains that no frame waits to
 //!    join are sealed together;
 //! 5. `send`: sealed trains leave in the order in which they were closed (`sender`).
+//!
+//! While several threads help, they send at the same time: a batch is split by the addresses of its
+//! packets, and each part has a second gate, and so a sender, of its own. A flow is in one part.
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_io::{BatchFrame, FrameBatch, TunQueue, UdpSocket};
 use adit_offload::Frame;
 use adit_proto::{DropReason, Drops, Endpoint, PassedKind, Peer, Time};
 use arrayvec::ArrayVec;
+use zeroize::Zeroizing;
 
 use crate::common::{Context, ShardCommand};
 use crate::gates::{Gates, Put, Taken, Ticket};
 use crate::load::Waiting;
+use crate::lock::lock;
+use crate::paths::Paths;
 use crate::poll::Polled;
+#[cfg(debug_assertions)]
+use crate::progress;
 use crate::sender::{MAX_READY, Pool, Sender};
 use crate::spares::Spares;
 use crate::staged::{Staged, packets};
 use crate::train::{OpenTrain, SealedTrain, datagram_len, max_bytes, seal_all};
 
-/// Trains of different peers (or ECN marks) that are open at once.
+/// Second gates of an interface at most: a power of two.
+pub(crate) const SEND_GATES: usize = 8;
+
+/// Trains of different peers (or ECN marks, or gates) that are open at once.
 const MAX_OPEN: usize = 16;
 
 /// So many polls in a row find more in the TUN than they can take, before its queue counts as
@@ -48,14 +60,62 @@ pub(crate) struct OutboundBatch {
     sealed: VecDeque<SealedTrain>,
 }
 
+/// What is at a second gate.
+enum Part {
+    Whole(Box<OutboundBatch>),
+    /// What of a batch is for this gate.
+    Split {
+        sealed: VecDeque<SealedTrain>,
+        /// Frames that come after these: what waits for a session, and what did not fit.
+        rest: Rest,
+        of: Arc<Parts>,
+    },
+}
+
+/// The parts of a batch.
+struct Parts {
+    batch: Mutex<Option<Box<OutboundBatch>>>,
+    /// How many have not been put.
+    left: AtomicUsize,
+}
+
+impl Part {
+    /// It has been put: the batch, if that is true of all its parts.
+    fn put(self) -> Option<Box<OutboundBatch>> {
+        match self {
+            Self::Whole(batch) => Some(batch),
+            Self::Split { of, .. } => match of.left.fetch_sub(1, Ordering::AcqRel) {
+                1 => lock(&of.batch).take(),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// The second gate of a frame, of so many: that of its flow.
+fn gate_of(frame: &Frame<'_>, gates: usize) -> usize {
+    if gates == 1 {
+        return 0;
+    }
+    let last = |address: IpAddr| match address {
+        IpAddr::V4(v4) => v4.octets(),
+        IpAddr::V6(v6) => v6.octets().last_chunk().copied().unwrap_or_default(),
+    };
+    let [to, from] = [frame.destination(), frame.source()].map(|end| u32::from_be_bytes(last(end)));
+    // The upper bits of a product depend on all bits of both (Knuth's multiplicative hash).
+    let ends = to ^ from.rotate_left(16);
+    (ends.wrapping_mul(0x9e37_79b9) >> 16) as usize % gates
+}
+
 /// The outbound path of one interface: its TUN is read behind the first gate, and its sockets are
-/// written behind the second.
+/// written behind the second ones.
 pub(crate) struct Outbound<U> {
-    gates: Gates<Standing, Box<OutboundBatch>, Forwarder<U>>,
-    /// The address family that trains wait for, as [`Sender::waits_for`] has it: 0 if none do.
-    blocked: AtomicU8,
-    /// [`Self::tidy`] is to be called now and then.
-    is_untidy: AtomicBool,
+    gates: Gates<Standing, Part, Forwarder<U>, SEND_GATES>,
+    /// The address family that the trains of each gate wait for, as [`Sender::waits_for`] has it: 0 if
+    /// none do.
+    blocked: [AtomicU8; SEND_GATES],
+    /// The peers' own sockets.
+    paths: Arc<Paths<U>>,
     waiting: Arc<Waiting>,
 }
 
@@ -72,31 +132,35 @@ impl<U: UdpSocket> Outbound<U> {
     /// # Errors
     ///
     /// The kernel's, when it makes no further epoll descriptor.
-    pub(crate) fn new(drops: Arc<Drops>, waiting: Arc<Waiting>) -> io::Result<Self> {
-        let forwarder = Forwarder {
-            sender: Sender::new(drops)?,
+    pub(crate) fn new(drops: &Arc<Drops>, waiting: Arc<Waiting>) -> io::Result<Self> {
+        let paths = Arc::new(Paths::new()?);
+        let forwarder = || Forwarder {
+            sender: Sender::new(Arc::clone(drops), Arc::clone(&paths)),
             staged: Staged::default(),
             processed: 0,
             is_paused: false,
+            noted: Noted::default(),
         };
         Ok(Self {
-            gates: Gates::new(Standing::default(), forwarder),
-            blocked: AtomicU8::new(0),
-            is_untidy: AtomicBool::new(false),
+            gates: Gates::new(Standing::default(), std::array::from_fn(|_| forwarder())),
+            blocked: Default::default(),
+            paths,
             waiting,
         })
     }
 
-    /// Takes what waits in the TUN queue. `awaits` says that the calling thread is the one that is
-    /// woken if it has to wait for others. Errors are the TUN's.
+    /// Takes what waits in the TUN queue, to be sent through so many second gates: a power of two.
+    /// `awaits` says that the calling thread is the one that is woken if it has to wait for others.
+    /// Errors are the TUN's.
     pub(crate) fn take(
         &self,
         context: Context<'_, U>,
         tun: &impl TunQueue,
         spares: &Spares<OutboundBatch>,
-        awaits: bool,
+        (awaits, gates): (bool, usize),
     ) -> io::Result<Taken<Box<OutboundBatch>>> {
-        self.gates.take(awaits, |standing| {
+        let change = |all: &mut [&mut Forwarder<U>]| self.change_gates(all, gates);
+        let read = |standing: &mut Standing| {
             let mut batch = spares.take();
             let read = tun.read_batch(&mut batch.frames);
             if let Ok(emptied) = read {
@@ -108,7 +172,30 @@ impl<U: UdpSocket> Outbound<U> {
             }
             spares.put(batch);
             read.map(|_| None)
-        })
+        };
+        self.gates.take_for(awaits, (gates, change), read)
+    }
+
+    /// Whether trains that wait for a socket allow another number of gates; frames that wait for a
+    /// session change gates.
+    fn change_gates(&self, forwarders: &mut [&mut Forwarder<U>], gates: usize) -> bool {
+        if forwarders.iter().any(|it| it.sender.waits_for().is_some()) {
+            return false;
+        }
+        let mut waiting = Vec::new();
+        for it in forwarders.iter_mut() {
+            waiting.append(&mut it.staged.take_all());
+            it.set_share(gates);
+        }
+        for (peer, bytes) in waiting {
+            // Frames were parsed before they were staged.
+            let gate = Frame::parse(&bytes).map_or(0, |frame| gate_of(&frame, gates));
+            forwarders[gate].stage_again(&peer, &bytes);
+        }
+        for (gate, it) in forwarders.iter_mut().enumerate() {
+            self.note_state(gate, it);
+        }
+        true
     }
 
     /// Does the work for a batch, unless it is its turn, and files it.
@@ -117,14 +204,15 @@ impl<U: UdpSocket> Outbound<U> {
         context: Context<'_, U>,
         tun: &impl TunQueue,
         spares: &Spares<OutboundBatch>,
-        (ticket, mut batch): (Ticket, Box<OutboundBatch>),
+        (ticket, batch): (Ticket, Box<OutboundBatch>),
     ) -> Polled {
         let more = batch.more;
-        let mut processed = match self.gates.is_head(&ticket) {
-            true => 0,
-            false => batch.seal(context),
-        };
-        self.gates.file(ticket, batch);
+        let mut processed = 0;
+        if self.gates.in_use() == 1 && self.gates.is_head(&ticket) {
+            self.gates.file(ticket, Part::Whole(batch));
+        } else {
+            processed = self.work(context, (ticket, batch));
+        }
         processed += self.proceed(context, tun, spares);
         match self.waits_for() {
             Some(_) => Polled::Blocked,
@@ -132,17 +220,35 @@ impl<U: UdpSocket> Outbound<U> {
         }
     }
 
-    /// Does the work for a batch that the owner puts.
+    /// Does the work for a batch, and files it. Returns how many packets that were.
     pub(crate) fn work(
         &self,
         context: Context<'_, U>,
         (ticket, mut batch): (Ticket, Box<OutboundBatch>),
-    ) {
-        batch.seal(context);
-        self.gates.file(ticket, batch);
+    ) -> usize {
+        let gates = self.gates.in_use();
+        if gates == 1 {
+            let processed = batch.seal(context);
+            self.gates.file(ticket, Part::Whole(batch));
+            return processed;
+        }
+        let (mut parts, processed) = batch.split(context, gates);
+        #[cfg(debug_assertions)]
+        progress::count_split();
+        let of = Arc::new(Parts {
+            batch: Mutex::new(Some(batch)),
+            left: AtomicUsize::new(gates),
+        });
+        let parts = parts.drain(..gates).map(|(sealed, rest)| Part::Split {
+            sealed,
+            rest,
+            of: Arc::clone(&of),
+        });
+        self.gates.file_parts(ticket, parts);
+        processed
     }
 
-    /// Puts what is ready, unless another thread does. Returns how many packets were processed that
+    /// Puts what is ready, unless other threads do. Returns how many packets were processed that
     /// were not before.
     pub(crate) fn proceed(
         &self,
@@ -151,24 +257,29 @@ impl<U: UdpSocket> Outbound<U> {
         spares: &Spares<OutboundBatch>,
     ) -> usize {
         let mut processed = 0;
-        let put = |forwarder: &mut Forwarder<U>, batch: &mut Box<OutboundBatch>| {
-            forwarder.processed = 0;
-            let put = forwarder.put(context, batch);
-            processed += forwarder.processed;
-            let passed = forwarder.processed as u64;
-            (forwarder.sender.drops()).count_passed(PassedKind::FromTun, passed);
-            if put == Put::Done {
-                tun.processed(&batch.frames);
-            }
-            self.note_state(forwarder);
-            put
-        };
-        self.gates.proceed(put, |batch| {
-            spares.put(batch);
-            if self.gates.was_awaited() {
-                context.common.queues.wake();
-            }
-        });
+        for gate in 0..self.gates.in_use() {
+            let put = |forwarder: &mut Forwarder<U>, part: &mut Part| {
+                forwarder.processed = 0;
+                let put = match part {
+                    Part::Whole(batch) => forwarder.put(context, batch),
+                    Part::Split { sealed, rest, .. } => forwarder.put_part(context, sealed, rest),
+                };
+                processed += forwarder.processed;
+                let passed = forwarder.processed as u64;
+                (forwarder.sender.drops()).count_passed(PassedKind::FromTun, passed);
+                self.note_state(gate, forwarder);
+                put
+            };
+            self.gates.proceed(gate, put, |part| {
+                if let Some(batch) = part.put() {
+                    tun.processed(&batch.frames);
+                    spares.put(batch);
+                }
+                if self.gates.was_awaited() {
+                    context.common.queues.wake();
+                }
+            });
+        }
         processed
     }
 
@@ -180,116 +291,131 @@ impl<U: UdpSocket> Outbound<U> {
         spares: &Spares<OutboundBatch>,
     ) -> bool {
         if self.waits_for().is_some() {
-            self.with(|forwarder| forwarder.sender.flush(context));
+            self.each(|forwarder| forwarder.sender.flush(context));
             self.proceed(context, tun, spares);
         }
         self.waits_for().is_none()
     }
 
-    /// Has what is behind the second gate for a moment.
-    fn with<R>(&self, method: impl FnOnce(&mut Forwarder<U>) -> R) -> R {
-        self.gates.with(|forwarder| {
-            let result = method(forwarder);
-            self.note_state(forwarder);
-            result
-        })
+    /// Has what is behind each second gate that is in use for a moment.
+    fn each<R>(&self, mut method: impl FnMut(&mut Forwarder<U>) -> R) -> ArrayVec<R, SEND_GATES> {
+        let gates = 0..self.gates.in_use();
+        let with = |gate| {
+            self.gates.with(gate, |forwarder| {
+                let result = method(forwarder);
+                self.note_state(gate, forwarder);
+                result
+            })
+        };
+        gates.map(with).collect()
     }
 
-    fn note_state(&self, forwarder: &Forwarder<U>) {
+    fn note_state(&self, gate: usize, forwarder: &mut Forwarder<U>) {
         let blocked = match forwarder.sender.waits_for() {
             None => 0,
             Some(false) => 1,
             Some(true) => 2,
         };
-        self.blocked.store(blocked, Ordering::Release);
-        let is_untidy = forwarder.sender.paths.is_untidy();
-        self.is_untidy.store(is_untidy, Ordering::Release);
-        let (trains, frames) = (forwarder.sender.waiting(), forwarder.staged.frames());
-        self.waiting.sealed_trains.store(trains, Ordering::Relaxed);
-        self.waiting.staged_frames.store(frames, Ordering::Relaxed);
-        let packets = forwarder.staged.packets();
-        self.waiting
-            .staged_packets
-            .store(packets, Ordering::Relaxed);
+        // Other gates have the same cache line.
+        if self.blocked[gate].load(Ordering::Relaxed) != blocked {
+            self.blocked[gate].store(blocked, Ordering::Release);
+        }
+        forwarder.note_waiting(&self.waiting);
     }
 
     /// The address family of the first train that waits for a socket: true for IPv6.
     pub(crate) fn waits_for(&self) -> Option<bool> {
-        match self.blocked.load(Ordering::Acquire) {
-            0 => None,
-            family => Some(family == 2),
-        }
+        let blocked = |gate: &AtomicU8| gate.load(Ordering::Acquire);
+        let families = self.blocked.iter().map(blocked);
+        let family = families.into_iter().find(|family| *family != 0);
+        family.map(|family| family == 2)
     }
 
     /// How many trains the shared sockets have taken.
     pub(crate) fn taken(&self) -> u64 {
-        self.with(|forwarder| forwarder.sender.taken())
+        self.each(|forwarder| forwarder.sender.taken()).iter().sum()
     }
 
     /// A session exists now: sends what waited for it. False if the path pauses.
     pub(crate) fn send_staged(&self, context: Context<'_, U>, peer: &Arc<Peer>) -> bool {
-        self.with(|forwarder| {
+        let sent = self.each(|forwarder| {
             if !forwarder.is_paused {
                 forwarder.send_staged(context, peer);
             }
             !forwarder.is_paused
-        })
+        });
+        sent.iter().all(|sent| *sent)
     }
 
     /// Reads and seals nothing any more but what was read before: until [`Self::is_drained`], and
     /// then nothing at all.
     pub(crate) fn pause(&self, pauses: bool) {
         self.gates.set_closed(pauses);
-        self.with(|forwarder| forwarder.is_paused = pauses);
+        for gate in 0..SEND_GATES {
+            self.gates
+                .with(gate, |forwarder| forwarder.is_paused = pauses);
+        }
     }
 
     /// Whether all that was read has left, or waits for a session.
     pub(crate) fn is_drained(&self) -> bool {
-        self.gates.is_drained() && self.with(|forwarder| forwarder.sender.waits_for().is_none())
+        let waits = |forwarder: &mut Forwarder<U>| forwarder.sender.waits_for().is_some();
+        self.gates.is_drained() && !self.each(waits).contains(&true)
     }
 
     /// Packets that wait for sessions.
     pub(crate) fn staged_packets(&self) -> u64 {
-        self.with(|forwarder| forwarder.staged.packets())
+        self.each(|forwarder| forwarder.staged.packets())
+            .iter()
+            .sum()
     }
 
     /// No session will come: drops what waited for it.
     pub(crate) fn drop_staged(&self, peer: &Peer) {
-        self.with(|Forwarder { sender, staged, .. }| {
+        self.each(|Forwarder { sender, staged, .. }| {
             let dropped = staged.drop_all(peer.id());
             sender.drop_packets(peer, DropReason::Staged, dropped);
         });
     }
 
     /// The socket that peers share has been full for long: peers that may be the reason get sockets
-    /// of their own. False if that changed nothing.
+    /// of their own, and their trains no longer wait. False if that changed nothing.
     pub(crate) fn isolate(&self, context: Context<'_, U>) -> bool {
-        self.with(|forwarder| forwarder.sender.isolate(context))
+        let Some(v6) = self.waits_for() else {
+            return false;
+        };
+        let recent = self.each(|forwarder| forwarder.sender.take_recent());
+        let isolated = self
+            .paths
+            .isolate(context, v6, recent.into_iter().flatten());
+        self.each(|forwarder| forwarder.sender.leave_shared(context));
+        isolated
     }
 
-    /// Calls `use_fd` with what is readable when [`Self::handle_path_events`] has something to do.
-    pub(crate) fn with_paths_fd<R>(&self, use_fd: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-        self.with(|forwarder| use_fd(forwarder.sender.paths.fd()))
+    /// What is readable when [`Self::handle_path_events`] has something to do.
+    pub(crate) fn paths_fd(&self) -> BorrowedFd<'_> {
+        self.paths.fd()
     }
 
     /// Takes what happened to the peers' own sockets.
     pub(crate) fn handle_path_events(&self, context: Context<'_, U>) {
-        self.with(|forwarder| forwarder.sender.paths.handle_events(context));
+        self.paths.handle_events(context);
     }
 
     /// Whether [`Self::tidy`] is to be called now and then.
     pub(crate) fn is_untidy(&self) -> bool {
-        self.is_untidy.load(Ordering::Acquire)
+        self.paths.is_untidy()
     }
 
     /// Closes the peers' own sockets that are no longer needed.
     pub(crate) fn tidy(&self, context: Context<'_, U>) {
-        self.with(|forwarder| forwarder.sender.paths.tidy(context));
+        self.paths.tidy(context);
     }
 
     /// Closes all sockets that peers have of their own: the shared ones changed.
     pub(crate) fn clear_paths(&self) {
-        self.with(|forwarder| forwarder.sender.paths.clear());
+        self.each(|forwarder| drop(forwarder.sender.take_recent()));
+        self.paths.clear();
     }
 }
 
@@ -321,11 +447,11 @@ impl OutboundBatch {
         let routes = context.common.proto.routes();
         let mut trains = Trains::default();
         let mut sealed = Sealed {
-            trains: &mut self.sealed,
+            trains: std::slice::from_mut(&mut self.sealed),
             drops,
         };
         let mut processed = 0;
-        while sealed.trains.len() < MAX_READY
+        while sealed.trains[0].len() < MAX_READY
             && let Some(BatchFrame { bytes, peer }) = self.frames.peek()
         {
             // What fails here is counted when it is this batch's turn.
@@ -342,23 +468,72 @@ impl OutboundBatch {
             self.frames.next_frame();
             processed += frame.segments();
             context.saw(&frame);
-            match trains.append(&mut sealed, context, found, &frame) {
-                Ok(()) => {}
-                // The session ended just now.
-                Err(NotAppended::NoSession) => {
-                    let packets = frame.segments() as u64;
-                    found.count_dropped(drops, DropReason::SessionEnded, packets);
-                }
-                Err(NotAppended::Dropped(reason, packets)) => {
-                    found.count_dropped(drops, reason, packets as u64);
-                }
-            }
+            sealed.append(&mut trains, context, (found, 0), &frame);
         }
         trains.close_all(&mut sealed, context);
         drops.count_passed(PassedKind::FromTun, processed as u64);
         processed
     }
+
+    /// Stages 2 to 4 for each second gate: the trains that are for it, and the frames that come after
+    /// these when it is this batch's turn. Returns how many packets were processed, too.
+    fn split<U: UdpSocket>(
+        &mut self,
+        context: Context<'_, U>,
+        gates: usize,
+    ) -> (ArrayVec<(VecDeque<SealedTrain>, Rest), SEND_GATES>, usize) {
+        let drops = &context.common.queues.drops;
+        let routes = context.common.proto.routes();
+        let mut trains = Trains::default();
+        let mut by_gate: [VecDeque<SealedTrain>; SEND_GATES] = Default::default();
+        let mut sealed = Sealed {
+            trains: &mut by_gate,
+            drops,
+        };
+        let mut rest: [Rest; SEND_GATES] = Default::default();
+        // Peers that have frames among the rest.
+        let mut left: Vec<u32> = Vec::new();
+        let mut processed = 0;
+        while let Some(BatchFrame { bytes, peer }) = self.frames.next_frame() {
+            let Ok(frame) = Frame::parse(bytes) else {
+                processed += 1;
+                drops.count(DropReason::MalformedFrame, 1);
+                continue;
+            };
+            let packets = frame.segments();
+            let Some(found) = routes.lookup(frame.destination()) else {
+                processed += packets;
+                context.saw(&frame);
+                drops.count_unrouted(frame.destination(), packets as u64);
+                continue;
+            };
+            let id = found.id();
+            peer.set(Some(id));
+            let gate = gate_of(&frame, gates);
+            if left.contains(&id)
+                || found.session(context.now).is_none()
+                || found.endpoint().is_none()
+                || sealed.trains.iter().map(VecDeque::len).sum::<usize>() >= MAX_READY
+            {
+                if !left.contains(&id) {
+                    left.push(id);
+                }
+                rest[gate].push_back(Zeroizing::new(bytes.into()));
+                continue;
+            }
+            processed += packets;
+            context.saw(&frame);
+            sealed.append(&mut trains, context, (found, gate), &frame);
+        }
+        trains.close_all(&mut sealed, context);
+        drops.count_passed(PassedKind::FromTun, processed as u64);
+        let parts = by_gate.into_iter().zip(rest);
+        (parts.collect(), processed)
+    }
 }
+
+/// Frames that were copied from a batch.
+type Rest = VecDeque<Zeroizing<Box<[u8]>>>;
 
 /// What takes trains when they are closed.
 trait Closed<U> {
@@ -369,10 +544,29 @@ trait Closed<U> {
     fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>);
 }
 
-/// Trains that are sent later.
+/// Trains that are sent later, by their gates.
 struct Sealed<'a> {
-    trains: &'a mut VecDeque<SealedTrain>,
+    trains: &'a mut [VecDeque<SealedTrain>],
     drops: &'a Drops,
+}
+
+impl Sealed<'_> {
+    /// Stages 3 and 4 for one frame.
+    fn append<'b, U: UdpSocket>(
+        &mut self,
+        trains: &mut Trains<'b>,
+        context: Context<'_, U>,
+        (peer, gate): (&Arc<Peer>, usize),
+        frame: &Frame<'b>,
+    ) {
+        let (reason, packets) = match trains.append(self, context, (peer, gate), frame) {
+            Ok(()) => return,
+            // The session ended just now.
+            Err(NotAppended::NoSession) => (DropReason::SessionEnded, frame.segments()),
+            Err(NotAppended::Dropped(reason, packets)) => (reason, packets),
+        };
+        peer.count_dropped(self.drops, reason, packets as u64);
+    }
 }
 
 impl<U> Closed<U> for Sealed<'_> {
@@ -382,7 +576,7 @@ impl<U> Closed<U> for Sealed<'_> {
 
     fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>) {
         match train {
-            Ok(sealed) => self.trains.push_back(sealed),
+            Ok(sealed) => self.trains[sealed.gate].push_back(sealed),
             Err(train) => {
                 let packets = train.packets() as u64;
                 let reason = DropReason::SessionEnded;
@@ -403,7 +597,7 @@ impl<U: UdpSocket> Closed<U> for Sender<U> {
     }
 }
 
-/// Stages 2 to 5.
+/// Stages 2 to 5, at one second gate.
 struct Forwarder<U> {
     sender: Sender<U>,
     staged: Staged<Arc<Peer>>,
@@ -411,24 +605,66 @@ struct Forwarder<U> {
     processed: usize,
     /// What waits for sessions stays: see [`Outbound::pause`].
     is_paused: bool,
+    noted: Noted,
+}
+
+/// What [`Waiting`] has of one second gate.
+#[derive(Default)]
+struct Noted {
+    trains: usize,
+    frames: usize,
+    packets: u64,
 }
 
 impl<U: UdpSocket> Forwarder<U> {
+    /// It is one of so many.
+    fn set_share(&mut self, gates: usize) {
+        self.sender.set_share(gates);
+        self.staged.set_share(gates);
+    }
+
+    /// Keeps a frame that another gate kept before.
+    fn stage_again(&mut self, peer: &Arc<Peer>, bytes: &[u8]) {
+        let sender = &self.sender;
+        self.staged.push(peer.id(), peer, bytes, |loser, packets| {
+            sender.drop_packets(loser, DropReason::Staged, packets);
+        });
+    }
+
+    /// Tells what waits here, by what it is more than before: other gates tell theirs.
+    fn note_waiting(&mut self, waiting: &Waiting) {
+        let now = Noted {
+            trains: self.sender.waiting(),
+            frames: self.staged.frames(),
+            packets: self.staged.packets(),
+        };
+        let before = std::mem::replace(&mut self.noted, now);
+        let Noted {
+            trains,
+            frames,
+            packets,
+        } = &self.noted;
+        if *trains != before.trains {
+            let more = trains.wrapping_sub(before.trains);
+            waiting.sealed_trains.fetch_add(more, Ordering::Relaxed);
+        }
+        if *frames != before.frames {
+            let more = frames.wrapping_sub(before.frames);
+            waiting.staged_frames.fetch_add(more, Ordering::Relaxed);
+        }
+        if *packets != before.packets {
+            let more = packets.wrapping_sub(before.packets);
+            waiting.staged_packets.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
     /// Sends a batch: its trains that are sealed, then what becomes of its other frames.
     fn put(&mut self, context: Context<'_, U>, batch: &mut OutboundBatch) -> Put {
         if !self.sender.flush(context) {
             return Put::Blocked;
         }
         loop {
-            while self.sender.has_room(context)
-                && let Some(train) = batch.sealed.pop_front()
-            {
-                // A session that comes after staged frames has to wait for them.
-                if self.staged.holds(train.peer.id()) {
-                    self.send_staged(context, &train.peer);
-                }
-                self.sender.adopt(context, train);
-            }
+            self.send_sealed(context, &mut batch.sealed);
             if batch.sealed.is_empty() {
                 self.forward_all(context, &batch.frames);
             }
@@ -442,6 +678,63 @@ impl<U: UdpSocket> Forwarder<U> {
                 return Put::Blocked;
             }
         }
+    }
+
+    /// Sends a part of a batch as [`Self::put`] does a whole one.
+    fn put_part(
+        &mut self,
+        context: Context<'_, U>,
+        sealed: &mut VecDeque<SealedTrain>,
+        rest: &mut Rest,
+    ) -> Put {
+        if !self.sender.flush(context) {
+            return Put::Blocked;
+        }
+        loop {
+            self.send_sealed(context, sealed);
+            if sealed.is_empty() {
+                self.forward_rest(context, rest);
+            }
+            let is_flushed = self.sender.flush(context);
+            if sealed.is_empty() && rest.is_empty() {
+                return Put::Done;
+            }
+            if !is_flushed {
+                return Put::Blocked;
+            }
+        }
+    }
+
+    /// Sends trains that are sealed, until none is left or the socket is full.
+    fn send_sealed(&mut self, context: Context<'_, U>, sealed: &mut VecDeque<SealedTrain>) {
+        while self.sender.has_room(context)
+            && let Some(train) = sealed.pop_front()
+        {
+            // A session that comes after staged frames has to wait for them.
+            if self.staged.holds(train.peer.id()) {
+                self.send_staged(context, &train.peer);
+            }
+            self.sender.adopt(context, train);
+        }
+    }
+
+    /// Stages 2 to 4 for frames of a part, as [`Self::forward_all`] does for those of a whole batch.
+    fn forward_rest(&mut self, context: Context<'_, U>, rest: &mut Rest) {
+        let mut trains = Trains::default();
+        let routes = context.common.proto.routes();
+        let mut forwarded = 0;
+        for bytes in &*rest {
+            if !self.sender.has_room(context) {
+                break;
+            }
+            forwarded += 1;
+            self.forward(&mut trains, context, bytes, |frame| {
+                routes.lookup(frame.destination())
+            });
+        }
+        trains.close_all(&mut self.sender, context);
+        drop(trains);
+        rest.drain(..forwarded);
     }
 
     /// Stages 2 to 4 for the frames that are left, until none is or a full socket leaves no buffer
@@ -494,7 +787,7 @@ impl<U: UdpSocket> Forwarder<U> {
             let sender = &self.sender;
             return sender.drop_packets(peer, DropReason::SlowPath, packets as u64);
         }
-        match trains.append(&mut self.sender, context, peer, &frame) {
+        match trains.append(&mut self.sender, context, (peer, 0), &frame) {
             Ok(()) => {}
             Err(NotAppended::NoSession) => self.stage(context, peer, bytes),
             Err(NotAppended::Dropped(reason, packets)) => {
@@ -513,7 +806,7 @@ impl<U: UdpSocket> Forwarder<U> {
                 continue;
             };
             let appended = if self.sender.has_room(context) {
-                trains.append(&mut self.sender, context, peer, &frame)
+                trains.append(&mut self.sender, context, (peer, 0), &frame)
             } else {
                 Err(NotAppended::Dropped(DropReason::Staged, frame.segments()))
             };
@@ -567,8 +860,8 @@ enum NotAppended {
     Dropped(DropReason, usize),
 }
 
-/// The trains that frames of one poll are appended to. A peer has at most one of them: its packets
-/// stay in order.
+/// The trains that frames of one poll are appended to. A peer has at most one of them for each second
+/// gate: its flows stay in order.
 #[derive(Default)]
 struct Trains<'a> {
     open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
@@ -580,7 +873,7 @@ impl<'a> Trains<'a> {
         &mut self,
         closed: &mut impl Closed<U>,
         context: Context<'_, U>,
-        peer: &Arc<Peer>,
+        (peer, gate): (&Arc<Peer>, usize),
         frame: &Frame<'a>,
     ) -> Result<(), NotAppended> {
         let Context { common, now, .. } = context;
@@ -599,7 +892,7 @@ impl<'a> Trains<'a> {
             let open = self
                 .open
                 .iter()
-                .position(|train| train.peer.id() == peer.id());
+                .position(|train| (train.peer.id(), train.gate) == (peer.id(), gate));
             let at = match open {
                 Some(at) if self.open[at].ecn() == ecn && self.open[at].takes(len) => at,
                 other => {
@@ -624,8 +917,8 @@ impl<'a> Trains<'a> {
                     let buffer = closed
                         .buffer(context.pool)
                         .ok_or(rest(DropReason::SendFailed))?;
-                    self.open
-                        .push(OpenTrain::new(Arc::clone(peer), session, to, ecn, buffer));
+                    let train = OpenTrain::new(Arc::clone(peer), session, to, ecn, buffer);
+                    self.open.push(train.for_gate(gate));
                     self.open.len() - 1
                 }
             };

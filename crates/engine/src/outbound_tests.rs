@@ -57,6 +57,8 @@ pub(crate) fn wall(now: Time) -> Tai64N {
 /// by the test.
 struct Bench<U = MemUdp> {
     outbound: Outbound<U>,
+    /// Second gates that polls ask for.
+    gates: usize,
     buffers: Buffers,
     common: Common<U>,
     sockets: Sockets<U>,
@@ -109,8 +111,9 @@ impl<U: UdpSocket> Bench<U> {
         let common = Common::new(shared, handle, Offloads::ALL, false).expect("an eventfd");
         let (tun, tun_end) = mem::tun().expect("an in-memory TUN");
         Self {
-            outbound: Outbound::new(Arc::clone(&common.queues.drops), Arc::default())
+            outbound: Outbound::new(&common.queues.drops, Arc::default())
                 .expect("an epoll descriptor"),
+            gates: 1,
             buffers: Buffers::default(),
             sockets: {
                 let socket = make(bind(our_addr, true), Arc::clone(&ours));
@@ -170,7 +173,10 @@ impl<U: UdpSocket> Bench<U> {
         if !self.outbound.resume(context, tun, spares) {
             return Ok(true);
         }
-        let polled = match self.outbound.take(context, tun, spares, true)? {
+        let polled = match self
+            .outbound
+            .take(context, tun, spares, (true, self.gates))?
+        {
             Taken::Batch(ticket, batch) => {
                 self.outbound.finish(context, tun, spares, (ticket, batch))
             }
@@ -203,6 +209,24 @@ impl<U: UdpSocket> Bench<U> {
         seen
     }
 
+    /// The plaintext of datagrams, in the order in which they left; none is a replay.
+    fn opened(&self, wire: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let sessions = self.theirs.shared();
+        let open = |(number, mut datagram): (usize, Vec<u8>)| {
+            let header = DataHeader::parse(&datagram).expect("data");
+            let found = sessions.session(header.receiver).expect("their session");
+            let key = found.session.receive_key();
+            let text = &mut datagram[DataHeader::LEN..];
+            let mut jobs = [OpenJob::in_place(key, header.counter, text)];
+            adit_aead::open(&mut jobs);
+            assert!(jobs[0].is_authentic(), "datagram {number}");
+            let fresh = found.session.window().commit(header.counter);
+            assert!(fresh, "datagram {number} is a replay: {}", header.counter);
+            datagram.split_off(DataHeader::LEN)
+        };
+        wire.into_iter().enumerate().map(open).collect()
+    }
+
     /// Sends the initiation that staged frames asked for; the peer's response to it.
     fn initiate(&mut self) -> Vec<u8> {
         let mut ours = self.ours.lock().expect("not poisoned");
@@ -231,10 +255,9 @@ impl<U: UdpSocket> Bench<U> {
         }
     }
 
-    /// Takes the response; what was staged leaves.
-    fn complete(&mut self, response: &[u8]) {
+    /// Takes the response; the shard has not heard of it.
+    fn take_response(&mut self, response: &[u8]) {
         let from = Endpoint::from(self.wire.local_addr());
-        let next = || self.ours.lock().expect("not poisoned").poll_output();
         self.ours.lock().expect("not poisoned").handle_handshake(
             self.now,
             wall(self.now),
@@ -242,6 +265,16 @@ impl<U: UdpSocket> Bench<U> {
             response,
             false,
         );
+    }
+
+    /// Takes the response; what was staged leaves.
+    fn complete(&mut self, response: &[u8]) {
+        self.take_response(response);
+        self.hear_of_sessions();
+    }
+
+    fn hear_of_sessions(&mut self) {
+        let next = || self.ours.lock().expect("not poisoned").poll_output();
         while let Some(output) = next() {
             if let Output::SessionReady { peer } = output {
                 self.outbound.send_staged(self.context(), &peer);
@@ -321,7 +354,12 @@ fn nothing_waits_for_a_peer_that_is_nowhere() {
     bench.poll();
     let dropped = bench.common.queues.drops.of(DropReason::NoEndpoint);
     assert_eq!(dropped, frames as u64 + 5);
-    assert!(!bench.outbound.with(|forwarder| forwarder.staged.holds(0)));
+    assert!(
+        !bench
+            .outbound
+            .each(|forwarder| forwarder.staged.holds(0))
+            .contains(&true)
+    );
     assert!(bench.common.control.take_all().0.is_empty());
 }
 
@@ -403,7 +441,9 @@ fn a_session_that_ends_within_a_frame_drops_the_rest_of_it() {
     assert_eq!(
         bench
             .outbound
-            .with(|forwarder| forwarder.staged.drop_all(0)),
+            .each(|forwarder| forwarder.staged.drop_all(0))
+            .iter()
+            .sum::<u64>(),
         0,
         "it would leave twice"
     );
@@ -640,7 +680,7 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     calls.store(0, Ordering::Relaxed);
     // 2. The second one sends more than two replay windows.
     let drops = Arc::clone(&bench.common.queues.drops);
-    let second = Outbound::new(drops, Arc::default()).expect("an epoll descriptor");
+    let second = Outbound::new(&drops, Arc::default()).expect("an epoll descriptor");
     let first = std::mem::replace(&mut bench.outbound, second);
     for _ in 0..50 {
         frames(&bench, 7);
@@ -653,20 +693,151 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     wire.extend(bench.wire());
 
     assert_eq!(wire.len(), 10 + 150 + 50 * 350);
-    let sessions = bench.theirs.shared();
-    for (number, datagram) in wire.iter_mut().enumerate() {
-        let header = DataHeader::parse(datagram).expect("data");
-        let found = sessions.session(header.receiver).expect("their session");
-        let text = &mut datagram[DataHeader::LEN..];
-        let mut jobs = [OpenJob::in_place(
-            found.session.receive_key(),
-            header.counter,
-            text,
-        )];
-        adit_aead::open(&mut jobs);
-        assert!(jobs[0].is_authentic(), "datagram {number}");
-        let fresh = found.session.window().commit(header.counter);
-        assert!(fresh, "datagram {number} is a replay: {}", header.counter);
+    bench.opened(wire);
+}
+
+/// Flows that go to one peer, through several second gates.
+const FLOWS: u8 = 16;
+
+/// The next packet of each flow: its number is its payload.
+fn next_of_each_flow(bench: &Bench<impl UdpSocket>, number: &mut u32) {
+    for flow in 0..FLOWS {
+        let mut frame = udp_gso_packet(1, 4);
+        frame[..VNET_HDR_LEN].fill(0);
+        frame[VNET_HDR_LEN + 12..VNET_HDR_LEN + 16].copy_from_slice(&[10, 1, 0, flow]);
+        let end = frame.len();
+        frame[end - 4..].copy_from_slice(&number.to_be_bytes());
+        assert!(bench.tun_end.inject(frame));
+    }
+    *number += 1;
+}
+
+/// Of each flow these numbers, in this order.
+fn assert_order(packets: &[Vec<u8>], numbers: std::ops::Range<u32>) {
+    let mut next = [numbers.start; FLOWS as usize];
+    for packet in packets {
+        let number = u32::from_be_bytes(*packet[28..].first_chunk().expect("four bytes"));
+        let next = &mut next[usize::from(packet[15])];
+        assert_eq!(number, *next, "of flow {}", packet[15]);
+        *next += 1;
+    }
+    assert_eq!(next, [numbers.end; FLOWS as usize]);
+}
+
+/// Invariant 2: the thread that took the first batch is late, and others seal and file those behind it.
+#[test]
+fn flows_keep_their_order_through_several_second_gates() {
+    let mut bench = Bench::new();
+    bench.frames();
+    bench.poll();
+    let response = bench.initiate();
+    bench.complete(&response);
+    bench.wire();
+    let mut number = 0;
+    for gates in [2, 8, 1, 4] {
+        bench.gates = gates;
+        let (context, spares) = (bench.context(), &bench.buffers.outbound);
+        let first = number;
+        let batches: Vec<_> = (0..3)
+            .map(|_| {
+                next_of_each_flow(&bench, &mut number);
+                match bench
+                    .outbound
+                    .take(context, &bench.tun, spares, (true, gates))
+                {
+                    Ok(Taken::Batch(ticket, batch)) => (ticket, batch),
+                    other => panic!("{:?}", other.map(|_| ())),
+                }
+            })
+            .collect();
+        assert_eq!(bench.outbound.gates.in_use(), gates);
+        // Another number waits until they are put.
+        let number_of_others = if gates == 1 { 2 } else { 1 };
+        let other = bench
+            .outbound
+            .take(context, &bench.tun, spares, (false, number_of_others));
+        assert!(matches!(other, Ok(Taken::Full)), "batches are on their way");
+        for batch in batches.into_iter().rev() {
+            let polled = bench.outbound.finish(context, &bench.tun, spares, batch);
+            assert!(polled.has_packets());
+        }
+        let wire = bench.wire();
+        assert_order(&bench.opened(wire), first..number);
+        let used: HashSet<_> = (0..FLOWS)
+            .map(|flow| {
+                let mut frame = udp_gso_packet(1, 4);
+                frame[VNET_HDR_LEN + 12..VNET_HDR_LEN + 16].copy_from_slice(&[10, 1, 0, flow]);
+                gate_of(&Frame::parse(&frame).expect("right"), gates)
+            })
+            .collect();
+        assert!(2 * used.len() >= gates, "{used:?} of {gates}");
+    }
+}
+
+/// Invariants 2 and 10: frames wait for a session at several second gates, and then there are more, or
+/// fewer. What had no session when its batch was split comes after what was staged.
+#[test]
+fn frames_that_wait_keep_their_order_when_second_gates_change() {
+    let mut bench = Bench::new();
+    let mut number = 0;
+    for [before, after] in [[1, 8], [8, 2], [4, 1]] {
+        let first = number;
+        bench.gates = before;
+        next_of_each_flow(&bench, &mut number);
+        bench.poll();
+        bench.gates = after;
+        next_of_each_flow(&bench, &mut number);
+        bench.poll();
+        let waiting = bench.outbound.waiting.read();
+        assert_eq!(waiting.staged_packets, 2 * u64::from(FLOWS));
+        assert_eq!(waiting.staged_frames, 2 * u64::from(FLOWS));
+        assert_eq!(bench.outbound.staged_packets(), 2 * u64::from(FLOWS));
+        let response = bench.initiate();
+        bench.wire();
+        bench.take_response(&response);
+        next_of_each_flow(&bench, &mut number);
+        bench.poll();
+        bench.hear_of_sessions();
+        let wire = bench.wire();
+        assert_order(&bench.opened(wire), first..number);
+        assert_eq!(bench.outbound.waiting.read(), Default::default());
+        // REJECT_AFTER_TIME.
+        bench.now = bench.now + Duration::from_secs(180);
+    }
+    let drops = &bench.common.queues.drops;
+    assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
+}
+
+/// Invariants 2 and 6: the socket is full, with parts at each gate, and then it is not.
+#[test]
+fn a_full_socket_holds_every_second_gate_and_then_none() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut bench = Bench::over(|inner, _| Refusing {
+        inner,
+        calls: Arc::clone(&calls),
+    });
+    bench.frames();
+    bench.poll();
+    let response = bench.initiate();
+    bench.complete(&response);
+    bench.wire();
+    bench.gates = 4;
+    let mut number = 0;
+    for refused in 1..8 {
+        let first = number;
+        calls.store(refused, Ordering::Relaxed);
+        next_of_each_flow(&bench, &mut number);
+        let mut polls = 0;
+        while bench.try_poll(None).expect("a TUN without faults") {
+            // Another number waits until all that is sealed has left.
+            bench.gates = 4 + 4 * (polls % 2);
+            next_of_each_flow(&bench, &mut number);
+            polls += 1;
+            assert!(polls < 100, "{refused} refusals");
+        }
+        bench.poll();
+        let wire = bench.wire();
+        assert_order(&bench.opened(wire), first..number);
     }
 }
 

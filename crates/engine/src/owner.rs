@@ -101,7 +101,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         )?;
         let outbound = &self.queues.outbound;
         let paths = data(Descriptor::Paths);
-        outbound.with_paths_fd(|fd| epoll::add(epoll, fd, paths, EventFlags::IN))?;
+        epoll::add(epoll, outbound.paths_fd(), paths, EventFlags::IN)?;
         for (socket, descriptor) in each(&self.sockets) {
             let events = self.socket_events(descriptor);
             epoll::add(epoll, socket.fd(), data(descriptor), events)?;
@@ -116,7 +116,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         let epoll = &resources.epoll;
         let _ = epoll::delete(epoll, self.queues.tun.fd());
         let outbound = &self.queues.outbound;
-        let _ = outbound.with_paths_fd(|fd| epoll::delete(epoll, fd));
+        let _ = epoll::delete(epoll, outbound.paths_fd());
         for it in self.sockets.all() {
             let _ = epoll::delete(epoll, it.socket.fd());
         }

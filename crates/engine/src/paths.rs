@@ -15,6 +15,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use adit_io::UdpSocket;
@@ -24,6 +26,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::common::Context;
+use crate::lock::lock;
 use crate::sender::send;
 use crate::train::SealedTrain;
 
@@ -59,16 +62,45 @@ const MAX_EXTENSION: usize = 4;
 pub(crate) struct Paths<U> {
     /// Readable when one of the sockets is to be looked at.
     epoll: OwnedFd,
+    /// Some peer has a socket: as long as none has, nobody waits for the lock.
+    has_any: AtomicBool,
+    is_untidy: AtomicBool,
+    state: Mutex<State<U>>,
+}
+
+struct State<U> {
     own: HashMap<u32, Path<U>>,
-    /// Which peer sent how many bytes to the shared socket: the last [`RECENT`] trains, a ring.
-    recent: Vec<(u32, usize)>,
-    next: usize,
     /// How many times [`SEND_BUFFER`] the shared sockets' buffers are, IPv4 and IPv6.
     extension: [usize; 2],
     /// When the shared socket was last full for long.
     stalled: Time,
     /// When this was last tidied up.
     tidied: Time,
+}
+
+/// Which peer sent how many bytes to the shared socket: the last [`RECENT`] trains, a ring.
+#[derive(Default)]
+pub(crate) struct Recent {
+    trains: Vec<(u32, usize)>,
+    next: usize,
+}
+
+impl Recent {
+    /// Bytes to a peer went to the shared socket.
+    pub(crate) fn sent(&mut self, peer: u32, bytes: usize) {
+        if self.trains.len() < RECENT {
+            self.trains.push((peer, bytes));
+        } else {
+            self.trains[self.next] = (peer, bytes);
+            self.next = (self.next + 1) % RECENT;
+        }
+    }
+
+    /// All of it, which is forgotten.
+    pub(crate) fn take(&mut self) -> Vec<(u32, usize)> {
+        self.next = 0;
+        std::mem::take(&mut self.trains)
+    }
 }
 
 /// One peer's send socket.
@@ -88,12 +120,14 @@ impl<U: UdpSocket> Paths<U> {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            own: HashMap::new(),
-            recent: Vec::new(),
-            next: 0,
-            extension: [1; 2],
-            stalled: Time::default(),
-            tidied: Time::default(),
+            has_any: AtomicBool::new(false),
+            is_untidy: AtomicBool::new(false),
+            state: Mutex::new(State {
+                own: HashMap::new(),
+                extension: [1; 2],
+                stalled: Time::default(),
+                tidied: Time::default(),
+            }),
         })
     }
 
@@ -104,27 +138,34 @@ impl<U: UdpSocket> Paths<U> {
 
     /// Whether the peer has a socket of its own.
     pub(crate) fn has(&self, peer: u32) -> bool {
-        !self.own.is_empty() && self.own.contains_key(&peer)
+        self.has_any() && lock(&self.state).own.contains_key(&peer)
     }
 
     /// Whether the peer has a socket of its own that is full: what is sent to it now is dropped.
     pub(crate) fn is_full(&self, peer: u32) -> bool {
-        !self.own.is_empty() && self.own.get(&peer).is_some_and(|path| path.full.is_some())
+        let is_full = |path: &Path<U>| path.full.is_some();
+        self.has_any() && lock(&self.state).own.get(&peer).is_some_and(is_full)
     }
 
-    /// Bytes to a peer went to the shared socket.
-    pub(crate) fn sent(&mut self, peer: u32, bytes: usize) {
-        if self.recent.len() < RECENT {
-            self.recent.push((peer, bytes));
-        } else {
-            self.recent[self.next] = (peer, bytes);
-            self.next = (self.next + 1) % RECENT;
-        }
+    fn has_any(&self) -> bool {
+        self.has_any.load(Ordering::Acquire)
+    }
+
+    fn note(&self, state: &State<U>) {
+        self.has_any.store(!state.own.is_empty(), Ordering::Release);
+        let is_untidy = !state.own.is_empty() || state.extension != [1; 2];
+        self.is_untidy.store(is_untidy, Ordering::Release);
     }
 
     /// Gives the peers that sent most to the shared socket of this family sockets of their own, and
-    /// the shared one a longer buffer. False if it did neither.
-    pub(crate) fn isolate(&mut self, context: Context<'_, U>, v6: bool) -> bool {
+    /// the shared one a longer buffer. `recent` says which peer sent how many bytes lately. False if it did
+    /// neither.
+    pub(crate) fn isolate(
+        &self,
+        context: Context<'_, U>,
+        v6: bool,
+        recent: impl IntoIterator<Item = (u32, usize)>,
+    ) -> bool {
         // A single peer delays only itself, and its local TCP loses nothing while it waits.
         if context.common.proto.peer_count() < 2 {
             return false;
@@ -132,21 +173,21 @@ impl<U: UdpSocket> Paths<U> {
         let Some(shared) = context.sockets.family(v6) else {
             return false;
         };
-        self.stalled = context.now;
         let mut bytes: HashMap<u32, usize> = HashMap::new();
-        for (peer, sent) in self.recent.drain(..) {
+        for (peer, sent) in recent {
             *bytes.entry(peer).or_default() += sent;
         }
-        self.next = 0;
+        let mut state = lock(&self.state);
+        state.stalled = context.now;
         let mut heavy: Vec<(usize, u32)> = bytes
             .into_iter()
-            .filter(|(peer, bytes)| *bytes >= MUCH && !self.own.contains_key(peer))
+            .filter(|(peer, bytes)| *bytes >= MUCH && !state.own.contains_key(peer))
             .map(|(peer, bytes)| (bytes, peer))
             .collect();
         heavy.sort_unstable_by(|a, b| b.cmp(a));
         let mut changed = false;
         for (_, peer) in heavy.into_iter().take(MAX_ISOLATED) {
-            if self.own.len() == MAX_PATHS {
+            if state.own.len() == MAX_PATHS {
                 break;
             }
             // Where sockets cannot share a port, all peers go on to share one socket.
@@ -165,22 +206,30 @@ impl<U: UdpSocket> Paths<U> {
                 full: None,
                 last_full: context.now,
             };
-            self.own.insert(peer, path);
+            state.own.insert(peer, path);
             changed = true;
         }
-        let extension = &mut self.extension[usize::from(v6)];
+        let extension = &mut state.extension[usize::from(v6)];
         if changed && *extension < MAX_EXTENSION {
             *extension += 1;
             shared.set_send_buffer(*extension * SEND_BUFFER);
         }
+        self.note(&state);
         changed
     }
 
     /// Sends a train of a peer that has a socket of its own; what that one does not take is
     /// dropped.
-    pub(crate) fn send(&mut self, context: Context<'_, U>, train: &mut SealedTrain, drops: &Drops) {
-        let Some(path) = self.own.get_mut(&train.peer.id()) else {
-            return;
+    /// False if it has none, and the train is as it was.
+    pub(crate) fn send(
+        &self,
+        context: Context<'_, U>,
+        train: &mut SealedTrain,
+        drops: &Drops,
+    ) -> bool {
+        let mut state = lock(&self.state);
+        let Some(path) = state.own.get_mut(&train.peer.id()) else {
+            return false;
         };
         // The peer roamed to the other address family: its trains go through the shared socket of
         // that family, if there is one.
@@ -202,7 +251,7 @@ impl<U: UdpSocket> Paths<U> {
                 },
             ] = train
             else {
-                return;
+                return true;
             };
             let packets = (*len - *sent).div_ceil(*stride) as u64;
             peer.count_dropped(drops, DropReason::SlowPath, packets);
@@ -211,19 +260,21 @@ impl<U: UdpSocket> Paths<U> {
                 path.watch(&self.epoll, peer.id(), EventFlags::OUT);
             }
         }
+        true
     }
 
     /// Handles events of the sockets: one has space again, or an ICMP error came back.
-    pub(crate) fn handle_events(&mut self, context: Context<'_, U>) {
+    pub(crate) fn handle_events(&self, context: Context<'_, U>) {
         let mut events = Vec::with_capacity(MAX_ISOLATED);
         let at_once = Timespec::default();
         let spare = rustix::buffer::spare_capacity(&mut events);
         if epoll::wait(&self.epoll, spare, Some(&at_once)).is_err() {
             return;
         }
+        let mut state = lock(&self.state);
         for event in &events {
             let peer = u32::try_from(event.data.u64()).unwrap_or(u32::MAX);
-            let Some(path) = self.own.get_mut(&peer) else {
+            let Some(path) = state.own.get_mut(&peer) else {
                 continue;
             };
             let flags = event.flags;
@@ -239,20 +290,22 @@ impl<U: UdpSocket> Paths<U> {
 
     /// Whether there is something to tidy up now and then.
     pub(crate) fn is_untidy(&self) -> bool {
-        !self.own.is_empty() || self.extension != [1; 2]
+        self.is_untidy.load(Ordering::Acquire)
     }
 
     /// Has peers whose paths are no longer slow use the shared socket again.
-    pub(crate) fn tidy(&mut self, context: Context<'_, U>) {
+    pub(crate) fn tidy(&self, context: Context<'_, U>) {
         let now = context.now;
-        if now.since(self.tidied) < TIDY {
+        let mut state = lock(&self.state);
+        if now.since(state.tidied) < TIDY {
             return;
         }
-        self.tidied = now;
-        self.own
+        state.tidied = now;
+        state
+            .own
             .retain(|_, path| path.full.is_some() || now.since(path.last_full) < KEEP);
-        if now.since(self.stalled) >= KEEP {
-            for (extension, v6) in self.extension.iter_mut().zip([false, true]) {
+        if now.since(state.stalled) >= KEEP {
+            for (extension, v6) in state.extension.iter_mut().zip([false, true]) {
                 if *extension > 1
                     && let Some(shared) = context.sockets.family(v6)
                 {
@@ -261,13 +314,15 @@ impl<U: UdpSocket> Paths<U> {
                 *extension = 1;
             }
         }
+        self.note(&state);
     }
 
     /// The shared sockets or their settings were replaced: all peers use the new ones.
-    pub(crate) fn clear(&mut self) {
-        self.own.clear();
-        self.recent.clear();
-        (self.next, self.extension) = (0, [1; 2]);
+    pub(crate) fn clear(&self) {
+        let mut state = lock(&self.state);
+        state.own.clear();
+        state.extension = [1; 2];
+        self.note(&state);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 thread_local! {
@@ -43,6 +43,8 @@ type Pause = Box<dyn Fn(&str) + Send + Sync>;
 
 static PAUSE: OnceLock<Pause> = OnceLock::new();
 static CPUS_ARE_IDLE: AtomicBool = AtomicBool::new(false);
+static SPLITS: AtomicUsize = AtomicUsize::new(0);
+static SEND_GATES: AtomicUsize = AtomicUsize::new(0);
 
 /// Has every thread call this, with its name, each time that it has taken a batch and has not
 /// worked on it: where a scheduler that stops it does most harm. To be called once in a process.
@@ -53,6 +55,25 @@ pub fn pause_with(pause: impl Fn(&str) + Send + Sync + 'static) {
 /// Has threads help as if there were a CPU for each, however busy this machine is.
 pub fn assume_idle_cpus() {
     CPUS_ARE_IDLE.store(true, Ordering::Relaxed);
+}
+
+/// Has threads send through so many second gates, however many they are; 0: as many as are of use.
+pub fn send_through(gates: usize) {
+    SEND_GATES.store(gates, Ordering::Relaxed);
+}
+
+pub(crate) fn send_gates() -> Option<usize> {
+    Some(SEND_GATES.load(Ordering::Relaxed)).filter(|gates| *gates > 0)
+}
+
+/// A batch was split, to be sent by several threads.
+pub(crate) fn count_split() {
+    SPLITS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How many batches were, by this process.
+pub fn splits() -> usize {
+    SPLITS.load(Ordering::Relaxed)
 }
 
 /// Calls what [`pause_with`] was given.

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use adit_io::{Offloads, TunQueue, UdpSocket};
@@ -20,7 +20,7 @@ use crate::gates::{Put, Taken, Ticket};
 use crate::inbound::{self, Delivery, InboundBatch};
 use crate::lanes::{LANES, Lanes, Progress, Turn};
 use crate::lock::lock;
-use crate::outbound::{Outbound, OutboundBatch};
+use crate::outbound::{Outbound, OutboundBatch, SEND_GATES};
 use crate::poll::Polled;
 #[cfg(debug_assertions)]
 use crate::progress;
@@ -76,6 +76,8 @@ pub(crate) struct Queues<T, U> {
     /// What taking needs are the shares of both families, IPv4 and IPv6.
     inbound: Lanes<[Shares; 2], Box<InboundBatch>>,
     pub(crate) outbound: Outbound<U>,
+    /// Threads send through so many second gates.
+    send_gates: AtomicUsize,
     pub(crate) need: Mutex<Need>,
     /// As many as the gates let in.
     jobs: Mutex<VecDeque<Job>>,
@@ -183,6 +185,16 @@ impl<T, U> Queues<T, U> {
         lock(&self.need).helpers()
     }
 
+    /// Threads send through as many second gates as there are threads, if that is worth a split of
+    /// every batch: with two, one seals while the other sends.
+    pub(crate) fn spread_sending(&self, helpers: usize) {
+        let gates = match helpers {
+            ..2 => 1,
+            _ => (1 + helpers).next_power_of_two().min(SEND_GATES),
+        };
+        self.send_gates.store(gates, Ordering::Relaxed);
+    }
+
     /// How many batches wait for a thread that works on them.
     pub(crate) fn jobs(&self) -> usize {
         lock(&self.jobs).len()
@@ -198,10 +210,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             tun,
             offloads,
             inbound: Lanes::new(Default::default),
-            outbound: Outbound::new(
-                Arc::clone(&common.queues.drops),
-                Arc::clone(&common.load.waiting),
-            )?,
+            outbound: Outbound::new(&common.queues.drops, Arc::clone(&common.load.waiting))?,
+            send_gates: AtomicUsize::new(1),
             need: Mutex::default(),
             jobs: Mutex::default(),
             _part: Part::new(&common),
@@ -238,7 +248,13 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         if !outbound.resume(context, tun, spares) {
             return Ok(Polled::Blocked);
         }
-        let taken = outbound.take(context, tun, spares, role != Role::Helper)?;
+        let gates = match role {
+            Role::OwnerOfPipeline => 1,
+            Role::Owner | Role::Helper => self.send_gates.load(Ordering::Relaxed),
+        };
+        #[cfg(debug_assertions)]
+        let gates = progress::send_gates().unwrap_or(gates);
+        let taken = outbound.take(context, tun, spares, (role != Role::Helper, gates))?;
         if let Taken::Batch(_, batch) = &taken {
             self.common.load.outbound.took(batch.polled(), role);
             #[cfg(debug_assertions)]
@@ -341,7 +357,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             }
             Put::Done
         };
-        gates.proceed(put, |batch| {
+        gates.proceed(0, put, |batch| {
             buffers.inbound.put(batch);
             if gates.was_awaited() {
                 self.handle().wake();

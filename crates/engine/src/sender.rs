@@ -7,7 +7,6 @@
 //! not fit.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Arc, Mutex};
 
 use adit_io::{SendReport, Transmit, UdpSocket};
@@ -17,7 +16,7 @@ use arrayvec::ArrayVec;
 use crate::common::Context;
 use crate::journal::Incident;
 use crate::lock::lock;
-use crate::paths::Paths;
+use crate::paths::{Paths, Recent};
 use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES};
 
 /// Trains of an interface that exist at once: those that are open, and sealed ones that wait for the socket.
@@ -48,26 +47,37 @@ impl Pool {
     }
 }
 
-/// Stages 4 and 5 of the outbound path of one interface.
+/// Stages 4 and 5 of the outbound path of one interface, at one second gate.
 pub(crate) struct Sender<U> {
     /// Buffers that are in use.
     buffers: usize,
     ready: VecDeque<SealedTrain>,
+    /// Trains that may be ready before those of one more frame.
+    max_ready: usize,
     /// Trains that the shared sockets have taken.
     taken: u64,
-    pub(crate) paths: Paths<U>,
+    /// Whose these were.
+    recent: Recent,
+    pub(crate) paths: Arc<Paths<U>>,
     drops: Arc<Drops>,
 }
 
 impl<U: UdpSocket> Sender<U> {
-    pub(crate) fn new(drops: Arc<Drops>) -> io::Result<Self> {
-        Ok(Self {
+    pub(crate) fn new(drops: Arc<Drops>, paths: Arc<Paths<U>>) -> Self {
+        Self {
             buffers: 0,
-            ready: VecDeque::with_capacity(MAX_TRAINS),
+            ready: VecDeque::new(),
+            max_ready: MAX_READY,
             taken: 0,
-            paths: Paths::new()?,
+            recent: Recent::default(),
+            paths,
             drops,
-        })
+        }
+    }
+
+    /// It is one of so many.
+    pub(crate) fn set_share(&mut self, gates: usize) {
+        self.max_ready = MAX_READY / gates;
     }
 
     /// Counts packets to a peer that are dropped.
@@ -94,7 +104,7 @@ impl<U: UdpSocket> Sender<U> {
 
     /// Whether the trains of one more frame find buffers.
     pub(crate) fn has_room(&mut self, context: Context<'_, U>) -> bool {
-        self.ready.len() < MAX_READY || self.flush(context)
+        self.ready.len() < self.max_ready || self.flush(context)
     }
 
     /// Whether sealed trains wait for a socket, and the address family of the first: true for IPv6.
@@ -119,11 +129,14 @@ impl<U: UdpSocket> Sender<U> {
         train: Result<SealedTrain, OpenTrain<'_>>,
     ) {
         match train {
-            Ok(mut sealed) if self.paths.has(sealed.peer.id()) => {
-                self.paths.send(context, &mut sealed, &self.drops);
-                self.release(sealed.buffer, context.pool);
-            }
-            Ok(sealed) => {
+            Ok(mut sealed) => {
+                if self.paths.has(sealed.peer.id()) {
+                    // What was sealed before the peer got its socket leaves first.
+                    self.leave_shared(context);
+                    if self.paths.send(context, &mut sealed, &self.drops) {
+                        return self.release(sealed.buffer, context.pool);
+                    }
+                }
                 let at_once = sealed.len >= SEND_AT_ONCE;
                 self.ready.push_back(sealed);
                 if at_once || self.ready.len() >= MAX_SEND {
@@ -160,7 +173,7 @@ impl<U: UdpSocket> Sender<U> {
             self.taken += taken as u64;
             self.buffers -= taken;
             for train in self.ready.drain(..taken) {
-                self.paths.sent(train.peer.id(), train.len);
+                self.recent.sent(train.peer.id(), train.len);
                 context.pool.put(train.buffer);
             }
             if taken == 0 {
@@ -170,25 +183,24 @@ impl<U: UdpSocket> Sender<U> {
         true
     }
 
-    /// The shared socket has been full for long. Peers that sent much to it get sockets of their
-    /// own, and the trains of these peers no longer wait. False if nothing can be done.
-    pub(crate) fn isolate(&mut self, context: Context<'_, U>) -> bool {
-        let Some(v6) = self.waits_for() else {
-            return false;
-        };
-        let isolated = self.paths.isolate(context, v6);
+    /// Which peers sent how many bytes to the shared sockets lately; it is forgotten.
+    pub(crate) fn take_recent(&mut self) -> Vec<(u32, usize)> {
+        self.recent.take()
+    }
+
+    /// The trains of peers that have sockets of their own wait no longer for the shared one.
+    pub(crate) fn leave_shared(&mut self, context: Context<'_, U>) {
         for _ in 0..self.ready.len() {
             let Some(mut train) = self.ready.pop_front() else {
                 break;
             };
-            if self.paths.has(train.peer.id()) {
-                self.paths.send(context, &mut train, &self.drops);
+            if self.paths.has(train.peer.id()) && self.paths.send(context, &mut train, &self.drops)
+            {
                 self.release(train.buffer, context.pool);
             } else {
                 self.ready.push_back(train);
             }
         }
-        isolated
     }
 
     /// No train of the next batch leaves with counters that the peer may take for replays.

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 /// Frames that one peer may have waiting. The oldest goes first: what a user wants by now is newer.
 const MAX_FRAMES: usize = 128;
-/// Bytes that all peers of one shard may have waiting.
+/// Bytes that all peers of one interface may have waiting.
 const MAX_BYTES: usize = 4 << 20;
 
 /// Frames as they were read from the TUN, by the number of the peer that they wait for. `P` is a
@@ -17,6 +17,7 @@ pub(crate) struct Staged<P> {
     /// The bytes of each queue and whose it is: the longest is last.
     by_bytes: BTreeSet<(usize, u32)>,
     bytes: usize,
+    max_bytes: usize,
     frames: usize,
     /// A GSO frame is several.
     packets: u64,
@@ -35,6 +36,7 @@ impl<P> Default for Staged<P> {
             queues: HashMap::new(),
             by_bytes: BTreeSet::new(),
             bytes: 0,
+            max_bytes: MAX_BYTES,
             frames: 0,
             packets: 0,
         }
@@ -42,6 +44,25 @@ impl<P> Default for Staged<P> {
 }
 
 impl<P: Clone> Staged<P> {
+    /// It is one of so many that share the bytes.
+    pub(crate) fn set_share(&mut self, of: usize) {
+        self.max_bytes = MAX_BYTES / of;
+    }
+
+    /// Takes all frames, those of a peer in their order, each with its peer.
+    pub(crate) fn take_all(&mut self) -> Vec<(P, Zeroizing<Box<[u8]>>)> {
+        let ids: Vec<u32> = self.queues.keys().copied().collect();
+        let mut all = Vec::with_capacity(self.frames);
+        for id in ids {
+            let Some(peer) = self.queues.get(&id).map(|queue| queue.peer.clone()) else {
+                continue;
+            };
+            let frames = self.take(id).into_iter();
+            all.extend(frames.map(|frame| (peer.clone(), frame)));
+        }
+        all
+    }
+
     /// How many frames wait.
     pub(crate) fn frames(&self) -> usize {
         self.frames
@@ -73,7 +94,7 @@ impl<P: Clone> Staged<P> {
         if queue.is_some_and(|queue| queue.frames.len() >= MAX_FRAMES) {
             dropped(peer, self.drop_oldest(id));
         }
-        while self.bytes + frame.len() > MAX_BYTES {
+        while self.bytes + frame.len() > self.max_bytes {
             let Some(&(_, longest)) = self.by_bytes.last() else {
                 break;
             };

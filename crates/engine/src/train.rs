@@ -38,6 +38,8 @@ pub(crate) struct OpenTrain<'a> {
     pub(crate) session: Arc<Session>,
     to: Endpoint,
     ecn: u8,
+    /// The second gate that it leaves through.
+    pub(crate) gate: usize,
     buffer: Box<[u8]>,
     /// Length of the first datagram, and of all others but the last.
     stride: usize,
@@ -60,6 +62,7 @@ pub(crate) struct SealedTrain {
     pub(crate) session: Arc<Session>,
     pub(crate) to: Endpoint,
     pub(crate) ecn: u8,
+    pub(crate) gate: usize,
     pub(crate) buffer: Box<[u8]>,
     pub(crate) stride: usize,
     /// The counter of its first packet.
@@ -83,12 +86,18 @@ impl<'a> OpenTrain<'a> {
             session,
             to,
             ecn,
+            gate: 0,
             buffer,
             stride: 0,
             len: 0,
             packets: ArrayVec::new(),
             first: 0,
         }
+    }
+
+    /// The same train, for this second gate.
+    pub(crate) fn for_gate(self, gate: usize) -> Self {
+        Self { gate, ..self }
     }
 
     pub(crate) fn ecn(&self) -> u8 {
@@ -175,6 +184,7 @@ impl<'a> OpenTrain<'a> {
             session: self.session,
             to: self.to,
             ecn: self.ecn,
+            gate: self.gate,
             buffer: self.buffer,
             stride: self.stride,
             first: self.first,

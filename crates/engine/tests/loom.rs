@@ -61,7 +61,7 @@ fn one(gates: &Numbers) -> bool {
     };
     thread::yield_now();
     gates.file(ticket, number);
-    gates.proceed(put, drop);
+    gates.proceed(0, put, drop);
     true
 }
 
@@ -69,13 +69,13 @@ fn one(gates: &Numbers) -> bool {
 #[test]
 fn what_two_threads_file_is_put_in_order() {
     explore(|| {
-        let gates = Arc::new(Numbers::new(0, Vec::new()));
+        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
             let gates = Arc::clone(&gates);
             thread::spawn(move || u32::from(one(&gates)) + u32::from(one(&gates)))
         };
         let taken = u32::from(one(&gates)) + other.join().unwrap();
-        assert!(gates.with(|list| list.iter().copied().eq(0..taken)));
+        assert!(gates.with(0, |list| list.iter().copied().eq(0..taken)));
     });
 }
 
@@ -83,19 +83,19 @@ fn what_two_threads_file_is_put_in_order() {
 #[test]
 fn a_head_that_was_blocked_takes_those_behind_it_along() {
     explore(|| {
-        let gates = Arc::new(Numbers::new(0, Vec::new()));
+        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
         let Taken::Batch(ticket, number) = take(&gates, false) else {
             panic!("nobody else takes")
         };
         gates.file(ticket, number);
-        gates.proceed(|_, _| Put::Blocked, drop);
+        gates.proceed(0, |_, _| Put::Blocked, drop);
         let other = {
             let gates = Arc::clone(&gates);
             thread::spawn(move || one(&gates))
         };
-        gates.proceed(put, drop);
+        gates.proceed(0, put, drop);
         assert!(other.join().unwrap());
-        assert!(gates.with(|list| *list == [0, 1]));
+        assert!(gates.with(0, |list| *list == [0, 1]));
     });
 }
 
@@ -103,7 +103,7 @@ fn a_head_that_was_blocked_takes_those_behind_it_along() {
 #[test]
 fn a_thread_that_awaits_a_batch_is_told_of_it() {
     explore(|| {
-        let gates = Arc::new(Numbers::new(0, Vec::new()));
+        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
         let mut tickets = Vec::new();
         for _ in 0..DEPTH {
             let Taken::Batch(ticket, number) = take(&gates, true) else {
@@ -118,10 +118,88 @@ fn a_thread_that_awaits_a_batch_is_told_of_it() {
         let mut told = false;
         let (ticket, number) = tickets.remove(0);
         gates.file(ticket, number);
-        gates.proceed(put, |_| told |= gates.was_awaited());
+        gates.proceed(0, put, |_| told |= gates.was_awaited());
         let waits = owner.join().unwrap();
         assert!(told || !waits, "it sleeps and nobody wakes it");
     });
+}
+
+/// What is at two second gates: the number of a batch, and how many gates have a part of it.
+type Part = (u32, usize);
+
+/// Puts parts into a list, and says where each was put, for both gates.
+struct TwoGates {
+    gates: Gates<u32, Part, (), 2>,
+    put: Mutex<Vec<(usize, Part)>>,
+}
+
+impl TwoGates {
+    /// Takes and files one batch for so many gates, if that can be. Whether it was.
+    fn one(&self, gates: usize) -> bool {
+        let next = |next: &mut u32| {
+            *next += 1;
+            Ok::<_, Infallible>(Some(*next - 1))
+        };
+        let change = |_: &mut [&mut ()]| true;
+        let taken = self.gates.take_for(false, (gates, change), next);
+        let Ok(Taken::Batch(ticket, number)) = taken else {
+            return false;
+        };
+        thread::yield_now();
+        let part = (number, self.gates.in_use());
+        self.gates
+            .file_parts(ticket, std::iter::repeat_n(part, part.1));
+        for gate in 0..part.1 {
+            let put = |(): &mut (), part: &mut Part| {
+                self.put.lock().unwrap().push((gate, *part));
+                Put::Done
+            };
+            self.gates.proceed(gate, put, drop);
+        }
+        true
+    }
+}
+
+/// Invariants 2 and 6: threads put at two second gates, then at one, or the other way round. The parts of
+/// each gate are put in order, and all before a batch that is split otherwise.
+#[test]
+fn parts_keep_their_order_while_the_number_of_second_gates_changes() {
+    for (before, after) in [(2, 2), (1, 2), (2, 1)] {
+        explore(move || {
+            let two = Arc::new(TwoGates {
+                gates: Gates::new(0, [(), ()]),
+                put: Mutex::default(),
+            });
+            let other = {
+                let two = Arc::clone(&two);
+                thread::spawn(move || usize::from(two.one(before)) + usize::from(two.one(after)))
+            };
+            let taken = usize::from(two.one(before)) + other.join().unwrap();
+            let put = two.put.lock().unwrap();
+            let mut next = [0; 2];
+            for (gate, (number, of)) in &*put {
+                assert!(next[*gate] <= *number, "{put:?}");
+                next[*gate] = *number + 1;
+                let is_put =
+                    |gate, number| put.iter().any(|(at, part)| (*at, part.0) == (gate, number));
+                assert!((0..*of).all(|gate| is_put(gate, *number)), "{put:?}");
+            }
+            let numbers = (0..).take(taken);
+            let parts = numbers.map(|number| {
+                let at = put.iter().position(|(_, part)| part.0 == number);
+                let last = put.iter().rposition(|(_, part)| part.0 == number);
+                let of = at.map(|at| put[at].1.1);
+                (at, last, of)
+            });
+            let parts: Vec<_> = parts.collect();
+            for pair in parts.windows(2) {
+                let [(_, last, before), (first, _, after)] = pair else {
+                    continue;
+                };
+                assert!(before == after || last < first, "{put:?}");
+            }
+        });
+    }
 }
 
 /// Invariant 6: two threads leave something while the queues change their owner. The new one sees it
@@ -211,7 +289,7 @@ impl TwoLanes {
             self.delivered.lock().unwrap().push(*number);
             Put::Done
         };
-        self.lanes.gates(lane).proceed(put, drop);
+        self.lanes.gates(lane).proceed(0, put, drop);
     }
 
     /// What the owner does, until no lane waits.

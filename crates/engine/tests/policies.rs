@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use adit_engine::{Engine, MemPlatform, Policy, ThreadSettings};
 use adit_io::testing::mem::{MemTun, MemUdp, Network};
 use adit_io::{RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
-use common::{A, B, EnginePair, Options, inner_ip, segments, udp_frame};
+use common::{A, B, EnginePair, Options, inner_ip, inner_net, segments, udp_frame};
 
 const FLOWS: u16 = 8;
 /// Packets that the rings of the network in memory have room for.
@@ -37,9 +37,11 @@ impl Sender {
         payload.resize(4 + (all as usize * 37) % 1300, 0);
         *number += 1;
         let port = u16::try_from(flow).expect("few flows");
+        // Two flows between each two hosts.
+        let host = u8::try_from(flow / 2).expect("few flows");
         udp_frame(
-            inner_ip(self.side),
-            inner_ip(1 - self.side),
+            inner_net(self.side, host),
+            inner_net(1 - self.side, 3 * host),
             (port, 9),
             0,
             &payload,
@@ -339,6 +341,22 @@ fn threads_that_pause_anywhere_lose_and_reorder_nothing() {
     for policy in [Policy::Auto, Policy::Pipeline] {
         Field::new(2, (4, policy), true).exchange(10_000);
     }
+}
+
+/// Batches are split among more and fewer second gates, whoever helps.
+#[test]
+fn threads_that_send_at_once_lose_and_reorder_nothing() {
+    let mut field = Field::new(2, (4, Policy::Auto), true);
+    let mut splits = 0;
+    for (turn, gates) in [2, 8, 1, 4, 1, 2].into_iter().enumerate() {
+        adit_engine::progress::send_through(gates);
+        let before = adit_engine::progress::splits();
+        field.go_on(3_000 * (1 + turn), |_, _| ());
+        splits += usize::from(adit_engine::progress::splits() - before > 100);
+    }
+    adit_engine::progress::send_through(0);
+    assert_eq!(splits, 4);
+    field.check();
 }
 
 #[test]

@@ -61,6 +61,11 @@ pub(crate) fn inner_ip(side: usize) -> IpAddr {
     [10, 0, 0, if side == A { 1 } else { 2 }].into()
 }
 
+/// One of the addresses of the hosts behind it.
+pub(crate) fn inner_net(side: usize, host: u8) -> IpAddr {
+    [10, if side == A { 1 } else { 2 }, 0, host].into()
+}
+
 fn secret(side: usize) -> StaticSecret {
     StaticSecret::from([if side == A { 0x11 } else { 0x22 }; 32])
 }
@@ -154,12 +159,13 @@ impl EnginePair {
     /// The configuration of this side.
     pub(crate) fn configuration(&self, side: usize) -> DeviceChange {
         let other = 1 - side;
-        let block = Cidr::new(inner_ip(other), 32).expect("a right prefix");
+        let blocks = [(inner_ip(other), 32), (inner_net(other, 0), 24)];
+        let blocks = blocks.map(|(ip, len)| Cidr::new(ip, len).expect("a right prefix"));
         DeviceChange {
             private_key: Some(Secret::new(secret(side).as_bytes())),
             peers: vec![PeerChange {
                 endpoint: Some(self.sides[other].addr),
-                allowed_ips: vec![AllowedIpChange::Add(block)],
+                allowed_ips: blocks.map(AllowedIpChange::Add).to_vec(),
                 ..PeerChange::new(public(other))
             }],
             ..DeviceChange::default()

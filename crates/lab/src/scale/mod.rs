@@ -408,7 +408,8 @@ impl Measurements {
             .iter()
             .filter_map(|row| Some((row, named(row.policy)?)))
         {
-            let model = predict::of_memory(costs(row.load)?, &cores, policy, row.threads);
+            let splits = row.load == "to 64 peers";
+            let model = predict::of_memory(costs(row.load)?, &cores, policy, row.threads, splits);
             let load = row.load.to_owned();
             let measured = [&row.gbps, &row.gbps_alone];
             validation.push(Validated::new("memory", load, row.policy, measured, model));

@@ -14,6 +14,8 @@ use super::Random;
 
 /// Batches of one queue that are taken and not put, at most: `DEPTH` of `engine/src/gates.rs`.
 const DEPTH: usize = 4;
+/// Second gates of an interface that sends, at most: `SEND_GATES` of `engine/src/outbound.rs`.
+const SEND_GATES: usize = 8;
 /// Between two looks of a thread that finds a gate shut: sched_yield(2) and what is around it.
 const LOOK: f64 = 1_000.0;
 /// How far costs lie from their mean, at most.
@@ -62,6 +64,8 @@ pub(in super::super) struct Setup {
     pub(in super::super) shards: usize,
     /// Interfaces with one direction of traffic, one at least.
     pub(in super::super) queues: usize,
+    /// Batches are split among several second gates where two threads help, as outbound.
+    pub(in super::super) splits: bool,
     pub(in super::super) costs: BatchCosts,
 }
 
@@ -83,19 +87,35 @@ enum Doing {
     Taking(usize),
     /// It works on a batch with this ticket.
     Working(usize, u64),
-    /// It puts the head behind the second gate.
-    Putting(usize),
+    /// It puts the head behind this second gate.
+    Putting(usize, usize),
+}
+
+#[derive(Default)]
+struct Gate {
+    /// The ticket to be put next.
+    head: u64,
+    putting: bool,
+    /// By ticket: the thread that filed it, and whether its work is done.
+    filed: [Option<(usize, bool)>; DEPTH],
+}
+
+impl Gate {
+    fn slot(&mut self, ticket: u64) -> &mut Option<(usize, bool)> {
+        &mut self.filed[usize::try_from(ticket % DEPTH as u64).unwrap_or_default()]
+    }
+
+    fn head_is_filed(&mut self) -> bool {
+        self.slot(self.head).is_some()
+    }
 }
 
 #[derive(Default)]
 struct Queue {
     taking: bool,
     next: u64,
-    /// The ticket to be put next.
-    head: u64,
-    putting: bool,
-    /// By ticket: the thread that filed it, and whether its work is done.
-    filed: [Option<(usize, bool)>; DEPTH],
+    /// The second gates, each of which has a part of every batch.
+    gates: Vec<Gate>,
     /// Batches that the owner of a pipeline took, for others to work on.
     jobs: Vec<u64>,
     helpers: usize,
@@ -104,17 +124,13 @@ struct Queue {
 }
 
 impl Queue {
-    fn slot(&mut self, ticket: u64) -> &mut Option<(usize, bool)> {
-        &mut self.filed[usize::try_from(ticket % DEPTH as u64).unwrap_or_default()]
-    }
-
-    fn head_is_filed(&mut self) -> bool {
-        let head = self.head;
-        self.slot(head).is_some()
+    /// The first ticket that some gate has not put.
+    fn head(&self) -> u64 {
+        self.gates.iter().map(|gate| gate.head).min().unwrap_or(0)
     }
 
     fn is_full(&self) -> bool {
-        self.next - self.head >= DEPTH as u64
+        self.next - self.head() >= DEPTH as u64
     }
 }
 
@@ -196,6 +212,14 @@ impl Engine {
                 }
             }
         }
+        for queue in &mut all {
+            let splits = setup.splits && setup.policy == Policy::Auto && queue.helpers >= 2;
+            let gates = match splits {
+                true => (1 + queue.helpers).next_power_of_two().min(SEND_GATES),
+                false => 1,
+            };
+            queue.gates = (0..gates).map(|_| Gate::default()).collect();
+        }
         let mut engine = Self {
             setup,
             now: 0.0,
@@ -221,7 +245,7 @@ impl Engine {
                 Doing::Looking => self.look(thread),
                 Doing::Taking(queue) => self.taken(thread, queue),
                 Doing::Working(queue, ticket) => self.worked(thread, queue, ticket),
-                Doing::Putting(queue) => self.was_put(thread, queue),
+                Doing::Putting(queue, gate) => self.was_put(thread, queue, gate),
             }
         }
     }
@@ -263,8 +287,8 @@ impl Engine {
             let turn = self.threads[thread].turn % owned;
             self.threads[thread].turn = turn + 1;
             let queue = self.threads[thread].owns[turn];
-            if self.is_pipeline(queue) && self.queues[queue].head_is_filed() {
-                return self.put_head(thread, queue);
+            if self.is_pipeline(queue) && self.queues[queue].gates[0].head_is_filed() {
+                return self.put_head(thread, queue, 0);
             }
             if self.queues[queue].taking {
                 return self.after(thread, Doing::Looking, LOOK);
@@ -311,8 +335,9 @@ impl Engine {
             self.queues[queue].jobs.push(ticket);
             return self.after(thread, Doing::Looking, self.setup.costs.poll);
         }
-        // The head is worked on behind the second gate.
-        match ticket == self.queues[queue].head {
+        // The head is worked on behind the second gate, if there is one.
+        let of = &self.queues[queue];
+        match of.gates.len() == 1 && ticket == of.head() {
             true => self.file(thread, queue, ticket, false),
             false => self.after(thread, Doing::Working(queue, ticket), self.setup.costs.work),
         }
@@ -320,7 +345,7 @@ impl Engine {
 
     fn worked(&mut self, thread: usize, queue: usize, ticket: u64) {
         if self.is_pipeline(queue) {
-            *self.queues[queue].slot(ticket) = Some((thread, true));
+            *self.queues[queue].gates[0].slot(ticket) = Some((thread, true));
             if self.queues[queue].sleeps {
                 self.wake(queue);
             }
@@ -330,49 +355,61 @@ impl Engine {
     }
 
     fn file(&mut self, thread: usize, queue: usize, ticket: u64, is_worked: bool) {
-        *self.queues[queue].slot(ticket) = Some((thread, is_worked));
-        // Whoever is at the second gate looks again.
-        match self.queues[queue].putting || !self.queues[queue].head_is_filed() {
-            true => self.after(thread, Doing::Looking, self.setup.costs.poll),
-            false => self.put_head(thread, queue),
+        for gate in &mut self.queues[queue].gates {
+            *gate.slot(ticket) = Some((thread, is_worked));
+        }
+        self.proceed(thread, queue, 0, self.setup.costs.poll);
+    }
+
+    /// The thread puts what is ready at the second gates from this one on, unless others are there:
+    /// those look again. Then it looks for something else, so many nanoseconds later.
+    fn proceed(&mut self, thread: usize, queue: usize, from: usize, later: f64) {
+        let gates = &mut self.queues[queue].gates;
+        let ready = |gate: &mut Gate| !gate.putting && gate.head_is_filed();
+        let mut left = gates.iter_mut().enumerate().skip(from);
+        match left.find_map(|(at, gate)| ready(gate).then_some(at)) {
+            Some(gate) => self.put_head(thread, queue, gate),
+            None => self.after(thread, Doing::Looking, later),
         }
     }
 
-    fn put_head(&mut self, thread: usize, queue: usize) {
+    fn put_head(&mut self, thread: usize, queue: usize, gate: usize) {
         let costs = self.setup.costs;
-        let head = self.queues[queue].head;
-        let Some((filed_by, is_worked)) = *self.queues[queue].slot(head) else {
+        let gates = &mut self.queues[queue].gates;
+        let parts = adit_testbed::stats::to_f64(gates.len());
+        let of = &mut gates[gate];
+        let Some((filed_by, is_worked)) = *of.slot(of.head) else {
             return self.after(thread, Doing::Looking, 0.0);
         };
-        self.queues[queue].putting = true;
+        of.putting = true;
         let work = if is_worked { 0.0 } else { costs.work };
         let fetch = match (filed_by == thread, is_worked) {
             (true, _) => 0.0,
             (false, true) => costs.fetch_put,
             (false, false) => costs.fetch_work,
         };
-        self.after(thread, Doing::Putting(queue), fetch + work + costs.put);
+        let doing = Doing::Putting(queue, gate);
+        self.after(thread, doing, (fetch + work + costs.put) / parts);
     }
 
-    fn was_put(&mut self, thread: usize, queue: usize) {
-        let head = self.queues[queue].head;
-        *self.queues[queue].slot(head) = None;
-        self.queues[queue].head += 1;
-        self.put += 1;
-        let sleeps = self.queues[queue].sleeps;
+    fn was_put(&mut self, thread: usize, queue: usize, gate: usize) {
+        let before = self.queues[queue].head();
+        let of = &mut self.queues[queue].gates[gate];
+        *of.slot(of.head) = None;
+        of.head += 1;
+        of.putting = false;
+        let is_done = self.queues[queue].head() > before;
+        self.put += u64::from(is_done);
+        let sleeps = is_done && self.queues[queue].sleeps;
         if sleeps {
             self.wake(queue);
         }
-        if self.queues[queue].head_is_filed() {
-            return self.put_head(thread, queue);
-        }
-        self.queues[queue].putting = false;
         let call = if sleeps {
             self.setup.costs.wake_call
         } else {
             0.0
         };
-        self.after(thread, Doing::Looking, self.setup.costs.poll + call);
+        self.proceed(thread, queue, gate, self.setup.costs.poll + call);
     }
 }
 
@@ -413,6 +450,7 @@ mod tests {
             policy,
             shards,
             queues,
+            splits: false,
             costs,
         };
         run(setup).rate / one
@@ -471,6 +509,43 @@ mod tests {
     }
 
     #[test]
+    fn several_second_gates_leave_the_first_gate_as_the_limit() {
+        let costs = BatchCosts {
+            put: 50_000.0,
+            ..COSTS
+        };
+        let one = 1e9 / (costs.take + costs.work + costs.put);
+        let of = |shards| {
+            let setup = Setup {
+                policy: Policy::Auto,
+                shards,
+                queues: 1,
+                splits: true,
+                costs,
+            };
+            run(setup).rate / one
+        };
+        is_about(of(2), 2.0, 0.15);
+        is_about(of(4), 4.0, 0.15);
+        // Four batches are under way at most.
+        assert!(of(16) < 4.4, "{}", of(16));
+        let slow = BatchCosts {
+            take: 100_000.0,
+            ..costs
+        };
+        let limit = (slow.take + slow.work + slow.put) / slow.take;
+        let setup = Setup {
+            policy: Policy::Auto,
+            shards: 8,
+            queues: 1,
+            splits: true,
+            costs: slow,
+        };
+        let rate = run(setup).rate * (slow.take + slow.work + slow.put) / 1e9;
+        assert!(rate <= limit * 1.02, "{rate} > {limit}");
+    }
+
+    #[test]
     fn a_pipeline_of_two_is_as_fast_as_its_slower_thread() {
         // The owner takes and puts in 40 µs, the other one works for 60 µs.
         is_about(speed_up(Policy::Pipeline, 2, 1, COSTS), 100.0 / 60.0, 0.06);
@@ -487,6 +562,7 @@ mod tests {
             policy: Policy::Inline,
             shards: 4,
             queues: 1,
+            splits: false,
             costs: COSTS,
         };
         let busy = run(setup).busy;
@@ -505,6 +581,7 @@ mod tests {
             policy: Policy::Auto,
             shards: 8,
             queues: 3,
+            splits: true,
             costs: COSTS,
         };
         let (one, other) = (run(setup), run(setup));

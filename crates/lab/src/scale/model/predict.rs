@@ -120,11 +120,12 @@ fn batch(costs: &StageCosts, cores: &Cores, reads: bool) -> BatchCosts {
     }
 }
 
-/// Gb/s of datagrams, and the share of each thread's core.
+/// Gb/s of datagrams, and the share of each thread's core. `reads` is that of [`batch`], `splits` that of
+/// [`Setup`]: flows between many hosts are sent.
 fn adit(
     costs: &StageCosts,
     cores: &Cores,
-    reads: bool,
+    (reads, splits): (bool, bool),
     (policy, shards, queues): (Policy, usize, usize),
 ) -> Point {
     let alone = shards == 1 || (policy == Policy::Inline && queues == 1);
@@ -133,6 +134,7 @@ fn adit(
         policy,
         shards,
         queues,
+        splits,
         costs: batch(costs, cores, reads).slower(slower),
     });
     let bits = costs.batch_packets.max(1.0) * costs.packet_bytes * 8.0;
@@ -154,8 +156,9 @@ pub(in super::super) fn of_memory(
     cores: &Cores,
     policy: Policy,
     threads: usize,
+    splits: bool,
 ) -> f64 {
-    adit(costs, cores, false, (policy, threads, 1)).gbps
+    adit(costs, cores, (false, splits), (policy, threads, 1)).gbps
 }
 
 /// CPU seconds a GB of all that shares the machine with real tunnels, measured with `inline`.
@@ -327,7 +330,8 @@ pub(in super::super) fn curves(costs: [Option<StageCosts>; 2], cores: &Cores) ->
     let mut all = Vec::new();
     for (costs, direction) in costs.iter().zip(["outbound", "inbound"]) {
         let Some(costs) = costs else { continue };
-        let one = |policy, shards, queues| adit(costs, cores, true, (policy, shards, queues));
+        let ways = (true, direction == "outbound");
+        let one = |policy, shards, queues| adit(costs, cores, ways, (policy, shards, queues));
         let policies = |of: &dyn Fn(Policy, usize) -> Point| -> Vec<Line> {
             let lines = Policy::ALL
                 .iter()
@@ -403,11 +407,11 @@ pub(in super::super) fn goals(
         return goals;
     };
     let ratio = |shards, queues| {
-        let of = |costs: &StageCosts| {
-            let many = adit(costs, cores, true, (Policy::Auto, shards, queues)).gbps;
-            many / adit(costs, cores, true, (Policy::Inline, 1, 1)).gbps
+        let of = |costs: &StageCosts, splits| {
+            let many = adit(costs, cores, (true, splits), (Policy::Auto, shards, queues)).gbps;
+            many / adit(costs, cores, (true, splits), (Policy::Inline, 1, 1)).gbps
         };
-        of(&outbound).min(of(&inbound))
+        of(&outbound, true).min(of(&inbound, false))
     };
     let many = format!("model: {MANY} tunnels on {MOST} cores over one thread");
     goals.push(GoalResult::new(
@@ -461,7 +465,7 @@ mod tests {
 
     #[test]
     fn one_thread_moves_what_its_stages_allow() {
-        let gbps = of_memory(&COSTS, &CORES, Policy::Inline, 1);
+        let gbps = of_memory(&COSTS, &CORES, Policy::Inline, 1, false);
         is_about(gbps, COSTS.packet_bytes * 8.0 / COSTS.total_ns());
     }
 
@@ -471,7 +475,7 @@ mod tests {
             side_by_side: 0.8,
             ..CORES
         };
-        let of = |cores, policy| of_memory(&COSTS, cores, policy, 2);
+        let of = |cores, policy| of_memory(&COSTS, cores, policy, 2, false);
         is_about(of(&slow, Policy::Inline), of(&CORES, Policy::Inline));
         is_about(of(&slow, Policy::Auto), 0.8 * of(&CORES, Policy::Auto));
     }
