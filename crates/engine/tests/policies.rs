@@ -323,10 +323,14 @@ fn flows_keep_their_order_when_others_encrypt() {
 #[test]
 fn flows_keep_their_order_when_idle_threads_join() {
     let mut field = Field::new(1, (3, Policy::Auto), false);
-    field.go_on(20_000, |_, _| ());
+    // Where other programs have the CPUs, it takes longer until something waits often enough.
+    let joined = (1..=20).any(|turn| {
+        field.go_on(20_000 * turn, |_, _| ());
+        let report = field.flows[0].pair.sides[A].interface.report();
+        report.outbound.helped > 0
+    });
+    assert!(joined, "none joined");
     field.check();
-    let report = field.flows[0].pair.sides[A].interface.report();
-    assert!(report.outbound.helped > 0, "none joined");
 }
 
 /// There is no other thread that could do the work.

@@ -262,6 +262,12 @@ impl Quick {
 
     fn parse(args: &FileArgs) -> Result<(Self, config::Errors)> {
         let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
+        if path.try_exists().is_ok_and(|exists| !exists) {
+            return Err(Failure::Mistake(format!(
+                "there is no file {}: write one, or name another, with a slash in its path (./{name}.conf)",
+                path.display()
+            )));
+        }
         let (mut config, mut mistakes) =
             Config::salvage(&path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
         let (kept, wrong) = keys::add(&mut config, args.keys.as_deref(), &name);

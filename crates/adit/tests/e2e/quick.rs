@@ -1245,6 +1245,21 @@ fn a_forbidden_port_is_named_with_the_missing_right() {
 }
 
 #[test]
+fn who_names_a_file_that_does_not_exist_hears_what_to_do() {
+    if !only_adit() {
+        return;
+    }
+    let host = Container::new("host");
+    for command in ["up", "down", "sync"] {
+        let output = host.try_sh(&format!("{} {command} nosuch", adit()));
+        assert!(!output.ok());
+        let missing = "there is no file /etc/wireguard/nosuch.conf";
+        assert!(output.stderr.contains(missing), "{}", output.stderr);
+        assert!(output.stderr.contains("./nosuch.conf"), "{}", output.stderr);
+    }
+}
+
+#[test]
 fn mistakes_in_a_file_are_named_with_file_and_line() {
     if !only_adit() {
         return;
