@@ -186,13 +186,17 @@ impl<T, U> Queues<T, U> {
     }
 
     /// Threads send through as many second gates as there are threads, if that is worth a split of
-    /// every batch: with two, one seals while the other sends.
+    /// every batch: with two, one seals while the other sends. Every change has to wait until all that
+    /// was taken has been put, so that there are fewer only when nobody helps any more.
     pub(crate) fn spread_sending(&self, helpers: usize) {
-        let gates = match helpers {
-            ..2 => 1,
-            _ => (1 + helpers).next_power_of_two().min(SEND_GATES),
-        };
-        self.send_gates.store(gates, Ordering::Relaxed);
+        match helpers {
+            0 => self.send_gates.store(1, Ordering::Relaxed),
+            1 => {}
+            _ => {
+                let gates = (1 + helpers).next_power_of_two().min(SEND_GATES);
+                self.send_gates.fetch_max(gates, Ordering::Relaxed);
+            }
+        }
     }
 
     /// How many batches wait for a thread that works on them.
