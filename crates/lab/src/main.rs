@@ -28,6 +28,7 @@ mod sandbox;
 mod scale;
 mod sites;
 mod soak;
+mod spec;
 mod stats;
 mod tables;
 mod targets;
@@ -61,6 +62,7 @@ enum Command {
     Upgrade(upgrade::UpgradeArgs),
     Chart(chart::ChartArgs),
     Report(page::ReportArgs),
+    Spec(spec::SpecArgs),
     Profile(profile::ProfileArgs),
     Aead(aead::AeadArgs),
     Checksum(checksum::ChecksumArgs),
@@ -83,6 +85,7 @@ fn main() {
         Command::Upgrade(args) => sandbox::run(|| upgrade::run(&args)).map_err(plain),
         Command::Chart(args) => chart::run(&args),
         Command::Report(args) => page::run(&args),
+        Command::Spec(args) => spec::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),
         Command::Checksum(args) => checksum::run(args),
