@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 mod aead;
-mod chart;
 mod checksum;
 mod compare;
 mod daemon;
@@ -60,7 +59,7 @@ enum Command {
     Soak(soak::SoakArgs),
     Idle(idle::IdleArgs),
     Upgrade(upgrade::UpgradeArgs),
-    Chart(chart::ChartArgs),
+    Chart(page::ChartArgs),
     Report(page::ReportArgs),
     Spec(spec::SpecArgs),
     Profile(profile::ProfileArgs),
@@ -83,7 +82,7 @@ fn main() {
         Command::Idle(args) => sandbox::run(|| idle::run(&args)).map_err(plain),
         Command::Soak(args) => sandbox::run(|| soak::run(&args)).map_err(plain),
         Command::Upgrade(args) => sandbox::run(|| upgrade::run(&args)).map_err(plain),
-        Command::Chart(args) => chart::run(&args),
+        Command::Chart(args) => page::chart(&args),
         Command::Report(args) => page::run(&args),
         Command::Spec(args) => spec::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),

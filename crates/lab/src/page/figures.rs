@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::{gateway, scale};
+
 /// The commands whose results are understood.
 const COMMANDS: [&str; 7] = [
     "compare",
@@ -55,6 +57,8 @@ pub(super) struct Goal {
 
 /// One drawing.
 pub(super) struct Figure {
+    /// The measure's, of bars.
+    pub(super) id: String,
     pub(super) title: String,
     pub(super) unit: String,
     pub(super) drawing: Drawing,
@@ -65,6 +69,54 @@ pub(super) enum Drawing {
     Bars(Vec<(String, Values)>),
     /// A line for each subject over what the axis says.
     Curves { axis: String, lines: Vec<Line> },
+    /// A field for each place on the axis and each core or thread.
+    Heat(Heat),
+}
+
+/// Shares of the time in which something was busy.
+pub(super) struct Heat {
+    pub(super) axis: String,
+    /// In rising order.
+    pub(super) places: Vec<f64>,
+    /// For each core or thread its name, and its share at each place, where it was there.
+    pub(super) rows: Vec<(String, Vec<Option<f64>>)>,
+}
+
+impl Heat {
+    pub(super) fn new(axis: &str) -> Self {
+        Self {
+            axis: axis.to_owned(),
+            places: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, name: &str, at: f64, share: f64) {
+        let column = self.places.partition_point(|place| *place < at);
+        if self.places.get(column) != Some(&at) {
+            self.places.insert(column, at);
+            for (_, shares) in &mut self.rows {
+                shares.insert(column, None);
+            }
+        }
+        let row = self.rows.iter().position(|(of, _)| of == name);
+        let row = row.unwrap_or_else(|| {
+            self.rows
+                .push((name.to_owned(), vec![None; self.places.len()]));
+            self.rows.len() - 1
+        });
+        self.rows[row].1[column] = Some(share);
+    }
+
+    /// Nothing if nothing was added.
+    pub(super) fn figure(self, title: String) -> Option<Figure> {
+        (!self.rows.is_empty()).then(|| Figure {
+            id: String::new(),
+            title,
+            unit: "share of the time busy".to_owned(),
+            drawing: Drawing::Heat(self),
+        })
+    }
 }
 
 pub(super) struct Line {
@@ -127,15 +179,16 @@ impl Figure {
         match &mut self.drawing {
             Drawing::Bars(bars) => bars.sort_by_key(|(name, _)| place(name)),
             Drawing::Curves { lines, .. } => lines.sort_by_key(|line| place(&line.name)),
+            Drawing::Heat(_) => {}
         }
     }
 }
 
-fn list<'a>(json: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+pub(super) fn list<'a>(json: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     json[name].as_array().into_iter().flatten()
 }
 
-fn text(json: &Value) -> String {
+pub(super) fn text(json: &Value) -> String {
     match json {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -232,14 +285,15 @@ fn sections(json: &Value) -> Vec<Section> {
     if json["memory"].is_array() {
         all.push(Section {
             title: "The engine over devices in memory".to_owned(),
-            figures: scale(json),
+            figures: scale::memory(json),
             published: Vec::new(),
         });
     }
     for (title, figures) in [
-        ("What the stages cost one thread", stages(json)),
-        ("Real tunnels, measured", tunnels(json)),
-        ("Model, not measured", model(json)),
+        ("By load, peers and interfaces", gateway::curves(json)),
+        ("What the stages cost one thread", scale::stages(json)),
+        ("Real tunnels, measured", scale::tunnels(json)),
+        ("Model, not measured", scale::model(json)),
     ] {
         all.push(Section {
             title: title.to_owned(),
@@ -309,6 +363,7 @@ fn figures(measures: &Value, subjects: &str) -> Vec<Figure> {
                 add_points(&mut all, title, &text(&curve["axis"]), &unit, at, values);
             }
             _ => all.push(Figure {
+                id: ["id", "name"].map(|key| text(&measure[key])).concat(),
                 title: title.trim().to_owned(),
                 unit,
                 drawing: Drawing::Bars(values),
@@ -318,7 +373,7 @@ fn figures(measures: &Value, subjects: &str) -> Vec<Figure> {
     all
 }
 
-fn add_points(
+pub(super) fn add_points(
     all: &mut Vec<Figure>,
     title: &str,
     axis: &str,
@@ -331,6 +386,7 @@ fn add_points(
         .position(|figure| figure.title == title && figure.unit == unit);
     let index = index.unwrap_or_else(|| {
         all.push(Figure {
+            id: String::new(),
             title: title.to_owned(),
             unit: unit.to_owned(),
             drawing: Drawing::Curves {
@@ -364,7 +420,7 @@ fn values_of(subjects: &Map<String, Value>) -> Vec<(String, Values)> {
     named.flatten().collect()
 }
 
-fn values(of: &Value) -> Option<Values> {
+pub(super) fn values(of: &Value) -> Option<Values> {
     let round = |round: &Value| round.as_f64().or_else(|| round["value"].as_f64());
     let values = Values {
         median: of["median"].as_f64()?,
@@ -376,113 +432,12 @@ fn values(of: &Value) -> Option<Values> {
     all.iter().all(|value| value.is_finite()).then_some(values)
 }
 
-/// The results of `adit-lab scale`: a drawing for each load and quantity, a bar for each policy.
-fn scale(json: &Value) -> Vec<Figure> {
-    let mut all: Vec<Figure> = Vec::new();
-    for (key, unit) in [("gbps", "Gb/s"), ("cpu_s_per_gb", "CPU s/GB")] {
-        for row in list(json, "memory") {
-            let Some(values) = values(&row[key]) else {
-                continue;
-            };
-            let title = format!("packets {}", text(&row["load"]));
-            let bar = (text(&row["policy"]), values);
-            let same = |figure: &&mut Figure| figure.title == title && figure.unit == unit;
-            match all.iter_mut().find(same).map(|figure| &mut figure.drawing) {
-                Some(Drawing::Bars(bars)) => bars.push(bar),
-                _ => all.push(Figure {
-                    title,
-                    unit: unit.to_owned(),
-                    drawing: Drawing::Bars(vec![bar]),
-                }),
-            }
-        }
-    }
-    all
-}
-
 /// One value that no round varied.
-fn single(value: f64) -> Values {
+pub(super) fn single(value: f64) -> Values {
     Values {
         median: value,
         min: value,
         max: value,
         rounds: Vec::new(),
     }
-}
-
-/// What `adit-lab scale` found the stages to cost: a bar for each stage.
-fn stages(json: &Value) -> Vec<Figure> {
-    let figure = |row: &Value| {
-        let bar = |(name, key): (&str, &str)| Some((name.to_owned(), single(row[key].as_f64()?)));
-        let stages = [
-            ("take", "take_ns"),
-            ("work", "work_ns"),
-            ("put", "put_ns"),
-            ("polls", "poll_ns"),
-        ];
-        Figure {
-            title: format!(
-                "packets {}, devices: {}",
-                text(&row["load"]),
-                text(&row["devices"])
-            ),
-            unit: "CPU ns a packet".to_owned(),
-            drawing: Drawing::Bars(stages.into_iter().filter_map(bar).collect()),
-        }
-    };
-    list(json, "stages").map(figure).collect()
-}
-
-/// Its real tunnels: curves over flows in one tunnel, and over tunnels that share flows.
-fn tunnels(json: &Value) -> Vec<Figure> {
-    let mut all = Vec::new();
-    let shared = list(json, "tunnels").find(|row| row["tunnels"].as_u64() > Some(1));
-    let shared = shared.map(|row| row["flows"].clone());
-    for (key, what, unit) in [
-        ("gbps", "throughput", "Gb/s"),
-        ("sender_cpu_s_per_gb", "CPU time of the sender", "s/GB"),
-        ("receiver_cpu_s_per_gb", "CPU time of the receiver", "s/GB"),
-    ] {
-        for row in list(json, "tunnels") {
-            let Some(values) = values(&row[key]) else {
-                continue;
-            };
-            let mut add = |title: &str, axis: &str| {
-                let at = row[axis].as_f64().unwrap_or(f64::NAN);
-                let values = vec![(text(&row["policy"]), values.clone())];
-                add_points(
-                    &mut all,
-                    &format!("{title}: {what}"),
-                    axis,
-                    unit,
-                    at,
-                    values,
-                );
-            };
-            if row["tunnels"].as_u64() == Some(1) {
-                add("one tunnel", "flows");
-            }
-            if Some(&row["flows"]) == shared.as_ref() {
-                add("flows over tunnels", "tunnels");
-            }
-        }
-    }
-    all
-}
-
-/// What its model says of other machines.
-fn model(json: &Value) -> Vec<Figure> {
-    let mut all = Vec::new();
-    for curve in list(&json["model"], "curves") {
-        for line in list(curve, "lines") {
-            for point in list(line, "points") {
-                if let Some((at, gbps)) = point["at"].as_f64().zip(point["gbps"].as_f64()) {
-                    let values = vec![(text(&line["name"]), single(gbps))];
-                    let (title, axis) = (text(&curve["title"]), text(&curve["axis"]));
-                    add_points(&mut all, &title, &axis, "Gb/s", at, values);
-                }
-            }
-        }
-    }
-    all
 }

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::fmt::Write as _;
 
 use super::figures::{Drawing, Figure, Goal, Published, Run, Section, Values};
-use super::plot::{self, number};
-use crate::chart::{date, escape};
+use super::plot::{self, number, place};
+use super::text::{date, escape};
 
 /// Everything in one file: nothing is loaded, and no script runs.
 pub(super) fn page(runs: &[Run]) -> Result<String, Box<dyn Error>> {
@@ -50,17 +50,7 @@ summary { cursor: pointer; color: var(--soft); }
 
 /// The rules, and the dark counterpart of each colour of the drawings.
 fn style() -> String {
-    let colours = [plot::INK, plot::GRID, plot::OTHER].into_iter();
-    let mut dark = String::new();
-    for (light, in_the_dark) in colours.chain(plot::LINES) {
-        let light = format!("#{:02X}{:02X}{:02X}", light.0, light.1, light.2);
-        for what in ["fill", "stroke"] {
-            let _ = writeln!(
-                dark,
-                "svg [{what}=\"{light}\"] {{ {what}: {in_the_dark}; }}"
-            );
-        }
-    }
+    let dark = plot::dark();
     format!("{STYLE}@media (prefers-color-scheme: dark) {{\n{dark}}}\n")
 }
 
@@ -180,7 +170,7 @@ fn one_figure(figure: &Figure) -> Result<String, Box<dyn Error>> {
         unit => format!(", {unit}"),
     };
     let caption = escape(&format!("{}{unit}", figure.title));
-    let svg = plot::svg(figure)?;
+    let (svg, _) = plot::svg(figure, plot::WIDTH)?;
     // Its size in pixels becomes the shape of an element that is as wide as there is room.
     let svg = svg.replacen(
         "<svg ",
@@ -216,10 +206,22 @@ fn raw(drawing: &Drawing) -> String {
         Drawing::Curves { axis, lines } => {
             let rows = lines.iter().flat_map(|line| {
                 let points = line.points.iter();
-                points.map(|(at, values)| row(vec![escape(&line.name), number(*at)], values))
+                points.map(|(at, values)| row(vec![escape(&line.name), place(*at)], values))
             });
             let axis = escape(axis);
             table(&["", &axis, "median", "least", "greatest", "rounds"], rows)
+        }
+        Drawing::Heat(heat) => {
+            let places: Vec<String> = heat.places.iter().map(|at| place(*at)).collect();
+            let mut head = vec![escape(&heat.axis)];
+            head.extend(places);
+            let head: Vec<&str> = head.iter().map(String::as_str).collect();
+            let rows = heat.rows.iter().map(|(name, shares)| {
+                let shares = shares.iter();
+                let shares = shares.map(|share| share.map_or_else(String::new, number));
+                [escape(name)].into_iter().chain(shares).collect()
+            });
+            table(&head, rows)
         }
     }
 }

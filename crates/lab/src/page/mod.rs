@@ -1,11 +1,16 @@
-//! `adit-lab report`: results as one page of HTML that needs nothing else.
+//! Results drawn: `adit-lab report`, one page of HTML that needs nothing else, and `adit-lab chart`, one
+//! picture.
 //!
-//! Stages: read the results files → figures (`figures`) → drawings (`plot`) → page (`html`). The same
-//! files always give the same bytes.
+//! Stages: read the results files → figures (`figures`; `gateway`, `scale`) → drawings (`plot`) → page
+//! (`html`) or picture (`chart`). The same files always give the same bytes.
 
+mod chart;
 mod figures;
+mod gateway;
 mod html;
 mod plot;
+mod scale;
+mod text;
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +22,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::output;
+pub(crate) use chart::ChartArgs;
+pub(crate) use chart::run as chart;
 use figures::Run;
 
 /// Makes one page of results: drawings, the values behind them, the machine, goals and misses.

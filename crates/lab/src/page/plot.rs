@@ -2,12 +2,14 @@
 //! of them its dark counterpart.
 
 use std::error::Error;
+use std::fmt::Write as _;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::figures::{Drawing, Figure, Line, Values};
+use super::figures::{Drawing, Figure, Heat, Line, Values};
+use super::text::{allowed, cut};
 
 type Drawn = Result<(), Box<dyn Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -15,7 +17,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Light and dark: text, grid and intervals, bars of others, then Adit and the lines of curves.
 pub(super) const INK: (RGBColor, &str) = (RGBColor(0x22, 0x22, 0x22), "#e4e4e4");
 pub(super) const GRID: (RGBColor, &str) = (RGBColor(0x77, 0x77, 0x77), "#999999");
-pub(super) const OTHER: (RGBColor, &str) = (RGBColor(0x99, 0xAA, 0xBB), "#556677");
+pub(super) const OTHER: (RGBColor, &str) = (RGBColor(0x77, 0x88, 0x99), "#66788a");
 pub(super) const LINES: [(RGBColor, &str); 8] = [
     (RGBColor(0x00, 0x66, 0xAA), "#55bbff"),
     (RGBColor(0xBB, 0x55, 0x00), "#ff9944"),
@@ -28,7 +30,7 @@ pub(super) const LINES: [(RGBColor, &str); 8] = [
 ];
 
 /// Narrow, so that its letters can be read on a telephone, too.
-const WIDTH: u32 = 460;
+pub(super) const WIDTH: u32 = 460;
 const FONT: i32 = 18;
 const ROW: i32 = 30;
 const CURVES_HEIGHT: u32 = 240;
@@ -36,21 +38,48 @@ const CURVES_HEIGHT: u32 = 240;
 const NAMES: i32 = 170;
 const VALUES: i32 = 80;
 
-/// The figure as an SVG element.
-pub(super) fn svg(figure: &Figure) -> Result<String, Box<dyn Error>> {
+/// The rules that give each colour of the drawings its dark counterpart.
+pub(super) fn dark() -> String {
+    let mut rules = String::new();
+    for (light, in_the_dark) in [INK, GRID, OTHER].into_iter().chain(LINES) {
+        let light = hex(light);
+        for what in ["fill", "stroke"] {
+            let _ = writeln!(
+                rules,
+                "svg [{what}=\"{light}\"] {{ {what}: {in_the_dark}; }}"
+            );
+        }
+    }
+    rules
+}
+
+/// A colour as SVG has it.
+pub(super) fn hex(RGBColor(red, green, blue): RGBColor) -> String {
+    format!("#{red:02X}{green:02X}{blue:02X}")
+}
+
+/// The figure as an SVG element of this width, and its height.
+pub(super) fn svg(figure: &Figure, width: u32) -> Result<(String, u32), Box<dyn Error>> {
     let mut text = String::new();
     let height = match &figure.drawing {
         Drawing::Bars(bars) => u32::try_from(bars.len())? * ROW.unsigned_abs(),
         Drawing::Curves { lines, .. } => CURVES_HEIGHT + legend(lines),
+        Drawing::Heat(heat) => heat_row(heat) * u32::try_from(heat.rows.len())? + BELOW,
     };
-    let area = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
+    let area = SVGBackend::with_string(&mut text, (width, height)).into_drawing_area();
     match &figure.drawing {
         Drawing::Bars(bars) => draw_bars(&area, bars)?,
         Drawing::Curves { axis, lines } => draw_curves(&area, axis, lines)?,
+        Drawing::Heat(heat) => draw_heat(&area, heat)?,
     }
     area.present()?;
     drop(area);
-    Ok(text)
+    Ok((text, height))
+}
+
+/// The width of an area in pixels.
+fn width(area: &Area<'_>) -> i32 {
+    i32::try_from(area.dim_in_pixel().0).unwrap_or(i32::MAX)
 }
 
 fn style(colour: RGBColor, horizontal: HPos) -> TextStyle<'static> {
@@ -64,7 +93,7 @@ fn draw_bars(area: &Area<'_>, bars: &[(String, Values)]) -> Drawn {
         .iter()
         .map(|(_, values)| values.max)
         .fold(0.0, f64::max);
-    let width = f64::from(i32::try_from(WIDTH)? - NAMES - VALUES);
+    let width = f64::from(width(area) - NAMES - VALUES);
     #[expect(clippy::cast_possible_truncation, reason = "between 0 and the width")]
     let x = |value: f64| {
         let share = if longest > 0.0 { value / longest } else { 0.0 };
@@ -98,12 +127,9 @@ fn is_ours(name: &str) -> bool {
     name == "adit" || name.starts_with("sized-frames")
 }
 
+/// plotters escapes the others.
 fn short(name: &str) -> String {
-    const MOST: usize = 21;
-    match name.char_indices().nth(MOST) {
-        Some((at, _)) => format!("{}…", &name[..at]),
-        None => name.to_owned(),
-    }
+    cut(name, 22).chars().map(allowed).collect()
 }
 
 /// Three significant digits.
@@ -116,10 +142,73 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
+/// A place on an axis: a number of flows or of octets has no decimals.
+pub(super) fn place(at: f64) -> String {
+    match at.fract() == 0.0 {
+        true => format!("{at:.0}"),
+        false => number(at),
+    }
+}
+
+/// Below a heat map: its places, and what they are.
+const BELOW: u32 = 48;
+/// Left of it, for names.
+const HEAT_NAMES: i32 = 190;
+
+/// Rows of many cores are low.
+fn heat_row(heat: &Heat) -> u32 {
+    if heat.rows.len() > 16 { 9 } else { 24 }
+}
+
+/// A field for each place and row, the stronger the busier.
+fn draw_heat(area: &Area<'_>, heat: &Heat) -> Drawn {
+    let row_height = i32::try_from(heat_row(heat))?;
+    let columns = i32::try_from(heat.places.len().max(1))?;
+    let column = (width(area) - HEAT_NAMES) / columns;
+    let text =
+        |text: String, at: (i32, i32), to: HPos| area.draw(&Text::new(text, at, style(INK.0, to)));
+    // Where rows are lower than letters, some have names.
+    let named = (FONT + row_height - 1) / row_height;
+    for (row, (name, shares)) in (0..).zip(&heat.rows) {
+        let top = row * row_height;
+        if row % named == 0 {
+            let at = (HEAT_NAMES - 6, top + row_height.max(FONT) / 2);
+            text(short(name), at, HPos::Right)?;
+        }
+        for (place, share) in (0..).zip(shares) {
+            let Some(share) = share else { continue };
+            let left = HEAT_NAMES + place * column;
+            let field = [(left, top), (left + column - 2, top + row_height - 1)];
+            let colour = LINES[0].0.mix(share.clamp(0.03, 1.0));
+            area.draw(&Rectangle::new(field, colour.filled()))?;
+        }
+    }
+    let bottom = row_height * i32::try_from(heat.rows.len())?;
+    for (index, at) in (0..).zip(&heat.places) {
+        let middle = HEAT_NAMES + index * column + column / 2;
+        text(place(*at), (middle, bottom + 12), HPos::Center)?;
+    }
+    let middle = HEAT_NAMES + columns * column / 2;
+    Ok(text(
+        short(&heat.axis),
+        (middle, bottom + 34),
+        HPos::Center,
+    )?)
+}
+
 const LEGEND_ROW: u32 = 20;
 
 fn legend(lines: &[Line]) -> u32 {
     u32::try_from(lines.len().div_ceil(2)).map_or(0, |rows| (rows + 1) * LEGEND_ROW)
+}
+
+/// Where any of the lines has a point, in rising order.
+fn places(lines: &[Line]) -> Vec<f64> {
+    let points = lines.iter().flat_map(|line| &line.points);
+    let mut all: Vec<f64> = points.map(|(at, _)| *at).collect();
+    all.sort_by(f64::total_cmp);
+    all.dedup();
+    all
 }
 
 /// Lines over a logarithmic axis, with intervals, and below them which is whose.
@@ -141,10 +230,9 @@ fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line]) -> Drawn {
     let font = ("sans-serif", FONT).into_font().color(&INK.0);
     chart
         .configure_mesh()
-        .x_desc(axis)
-        .x_labels(6)
+        .disable_x_mesh()
+        .x_label_formatter(&|_| String::new())
         .y_labels(5)
-        .x_label_formatter(&|x| number(*x))
         .y_label_formatter(&|y| number(*y))
         .label_style(font.clone())
         .axis_desc_style(font)
@@ -152,6 +240,22 @@ fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line]) -> Drawn {
         .bold_line_style(GRID.0.mix(0.3))
         .light_line_style(TRANSPARENT)
         .draw()?;
+    let below = i32::try_from(CURVES_HEIGHT)?;
+    let mut free = 0;
+    for at in places(lines) {
+        let (x, _) = chart.backend_coord(&(at, 0.0));
+        let text = place(at);
+        let half = i32::try_from(text.len())? * FONT / 4 + 2;
+        // Where there is no room for all, some have none.
+        if x - half >= free {
+            free = x + half;
+            let at = (x, below - 34);
+            upper.draw(&Text::new(text, at, style(INK.0, HPos::Center)))?;
+        }
+    }
+    let middle = (width(area) / 2, below - 12);
+    let axis = Text::new(short(axis), middle, style(INK.0, HPos::Center));
+    upper.draw(&axis)?;
     for (line, (colour, _)) in lines.iter().zip(LINES.iter().cycle()) {
         let medians = line.points.iter().map(|(at, values)| (*at, values.median));
         chart.draw_series(LineSeries::new(medians, colour.stroke_width(2)))?;
@@ -163,7 +267,7 @@ fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line]) -> Drawn {
     }
     for (index, (line, (colour, _))) in lines.iter().zip(LINES.iter().cycle()).enumerate() {
         let index = i32::try_from(index)?;
-        let x = 12 + index % 2 * i32::try_from(WIDTH)? / 2;
+        let x = 12 + index % 2 * width(area) / 2;
         let y = 12 + index / 2 * i32::try_from(LEGEND_ROW)?;
         let stroke = colour.stroke_width(3);
         lower.draw(&PathElement::new(vec![(x, y), (x + 18, y)], stroke))?;

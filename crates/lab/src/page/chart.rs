@@ -1,0 +1,578 @@
+//! `adit-lab chart`: one picture of what `adit-lab compare`, `gateway` or `scale` wrote, for a document.
+//! Its drawings are those of the page.
+//!
+//! Stages: read the file → choose its figures → small print → SVG.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::figures::{Drawing, Figure, Run, Values};
+use super::plot::{self, number, place};
+use super::text::{cut, date, escape, wrap};
+use crate::implementation::Implementation::{Ceiling, Direct};
+use crate::metric::Step;
+use crate::output;
+
+/// Draws the results of `adit-lab compare`, `gateway` or `scale` with `--json=FILE` as SVG.
+///
+/// Of a comparison: horizontal bars of one TCP stream (Gb/s), of the daemons' CPU seconds for each GB
+/// of it, and of the ping beside a stream, in DIR/comparison.svg. Bars are medians; a thin line
+/// reaches from the least to the greatest round.
+///
+/// Of a gateway: curves of goodput by offered rate, of packets and CPU time by active peers, and of
+/// start and memory by interfaces, with a line for each implementation, in DIR/gateway.svg.
+///
+/// Of `scale`: throughput by flows and tunnels as measured, and by cores and tunnels as modelled, and
+/// the load of every core under the policy `auto`, in DIR/scale.svg.
+///
+/// What the file does not have is left out. The small print has the machine, the date, the versions
+/// and the command. The picture is one file without scripts or fonts of its own. It has its own
+/// background, so that it can be read on any page, and follows the reader's light or dark colour
+/// scheme.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ChartArgs {
+    /// A file that `adit-lab compare --json=FILE` (schema 2), or `gateway` or `scale` (schema 1),
+    /// wrote.
+    #[arg(value_name = "RESULTS.json")]
+    results: PathBuf,
+    /// Where the chart goes; the directory is made if it is missing.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// Draws the chart and prints where it is.
+pub(crate) fn run(args: &ChartArgs) -> Result<(), Box<dyn Error>> {
+    let at = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let text = fs::read_to_string(&args.results).map_err(|e| at(&args.results, &e))?;
+    let (name, svg) = picture(&text).map_err(|why| at(&args.results, &why))?;
+    let file = args.out.join(name);
+    fs::create_dir_all(&args.out).map_err(|e| at(&args.out, &e))?;
+    fs::write(&file, svg).map_err(|e| at(&file, &e))?;
+    Ok(output::print(&format!("{}\n", file.display()))?)
+}
+
+/// What a picture has.
+struct Picture {
+    title: &'static str,
+    /// Side by side.
+    columns: usize,
+    /// Each with what stands above it.
+    panels: Vec<(String, Figure)>,
+    /// Paragraphs below.
+    print: Vec<String>,
+}
+
+/// The name and the text of the picture that a results file is made for, or why there is none.
+fn picture(text: &str) -> Result<(&'static str, String), String> {
+    let json = serde_json::from_str::<Value>(text).unwrap_or_default();
+    let (name, picture) = match json["command"].as_str() {
+        Some("gateway") => ("gateway.svg", of_gateway(text, &json)?),
+        Some("scale") => ("scale.svg", of_scale(text, &json)?),
+        _ => ("comparison.svg", of_comparison(text)?),
+    };
+    let svg = picture
+        .svg()
+        .map_err(|why| format!("it cannot be drawn: {why}"))?;
+    Ok((name, svg))
+}
+
+/// The part of the document of `document.rs` that the chart shows.
+#[derive(Deserialize)]
+struct Results {
+    started: u64,
+    stopped: Option<String>,
+    machine: Machine,
+    settings: Settings,
+    implementations: Vec<Entry>,
+    metrics: Vec<Metric>,
+}
+
+#[derive(Deserialize)]
+struct Machine {
+    cpu: String,
+    cores: usize,
+    kernel: String,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    congestion_control: String,
+    steps: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    name: String,
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct Metric {
+    id: String,
+    implementations: BTreeMap<String, Median>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Median {
+    median: f64,
+    /// How many rounds.
+    count: usize,
+}
+
+const SCHEMA: u64 = 2;
+
+/// The results in `text`, or why it has none.
+fn parse(text: &str) -> Result<Results, String> {
+    const WANTED: &str = "a file that `adit-lab compare --json=FILE` or `adit-lab gateway --json=FILE` wrote is wanted";
+    if text.trim().is_empty() {
+        return Err(format!("the file is empty; {WANTED}"));
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(text).map_err(|e| format!("this is not JSON ({e}); {WANTED}"))?;
+    match json["command"].as_str() {
+        Some("compare") => {}
+        Some(other) => {
+            return Err(format!("these are results of `adit-lab {other}`; {WANTED}"));
+        }
+        None => {
+            return Err(format!(
+                "this is no results file: it has no `command`; {WANTED}"
+            ));
+        }
+    }
+    match json["schema"].as_u64() {
+        Some(SCHEMA) => {}
+        Some(other) => {
+            return Err(format!(
+                "its schema is {other}, and this adit-lab reads schema {SCHEMA}: compare again with this version"
+            ));
+        }
+        None => {
+            return Err(format!(
+                "this is no results file: it has no `schema`; {WANTED}"
+            ));
+        }
+    }
+    serde_json::from_value(json)
+        .map_err(|e| format!("this is no whole results file: {e}; {WANTED}"))
+}
+
+/// The bars of one panel.
+struct Measure {
+    id: &'static str,
+    title: &'static str,
+    better: &'static str,
+    /// Its name in the list of missing values.
+    short: &'static str,
+    unit: &'static str,
+    places: usize,
+}
+
+const MEASURES: [Measure; 3] = [
+    Measure {
+        id: "tcp1",
+        title: "One TCP stream, Gb/s",
+        better: "more is better",
+        short: "the stream",
+        unit: " Gb/s",
+        places: 2,
+    },
+    Measure {
+        id: "tcp1.cpu",
+        title: "CPU seconds per GB of it, both daemons",
+        better: "less is better",
+        short: "its CPU time",
+        unit: "",
+        places: 2,
+    },
+    Measure {
+        id: "ping-load.p50",
+        title: "Ping beside one TCP stream, µs",
+        better: "less is better",
+        short: "the ping beside a stream",
+        unit: " µs",
+        places: 0,
+    },
+];
+
+impl Results {
+    fn values(&self, id: &str, name: &str) -> Option<Median> {
+        let metric = self.metrics.iter().find(|metric| metric.id == id)?;
+        metric.implementations.get(name).copied()
+    }
+
+    /// Those that a bar is drawn for: neither the link without a tunnel nor the build that encrypts
+    /// nothing.
+    fn shown(&self) -> impl Iterator<Item = &Entry> {
+        let references = [Direct.name(), Ceiling.name()];
+        let entries = self.implementations.iter();
+        entries.filter(move |entry| !references.contains(&entry.name.as_str()))
+    }
+}
+
+/// Bars, the best first.
+fn of_comparison(text: &str) -> Result<Picture, String> {
+    let results = parse(text)?;
+    let mut run = Run::read("", text).ok();
+    let shown: Vec<&str> = results.shown().map(|entry| entry.name.as_str()).collect();
+    let mut panels = Vec::new();
+    for measure in &MEASURES {
+        let sections = run.iter_mut().flat_map(|run| &mut run.sections);
+        let figures = sections.flat_map(|section| &mut section.figures);
+        let Some(figure) = figures.into_iter().find(|figure| figure.id == measure.id) else {
+            continue;
+        };
+        let Drawing::Bars(bars) = &mut figure.drawing else {
+            continue;
+        };
+        let mut bars = std::mem::take(bars);
+        bars.retain(|(name, _)| shown.contains(&name.as_str()));
+        bars.sort_by(|(_, a), (_, b)| match measure.better {
+            "more is better" => b.median.total_cmp(&a.median),
+            _ => a.median.total_cmp(&b.median),
+        });
+        if bars.is_empty() {
+            continue;
+        }
+        let figure = Figure {
+            id: measure.id.to_owned(),
+            title: measure.title.to_owned(),
+            unit: String::new(),
+            drawing: Drawing::Bars(bars),
+        };
+        panels.push((format!("{} ({})", measure.title, measure.better), figure));
+    }
+    if panels.is_empty() {
+        return Err(
+            "nothing in it can be drawn; `adit-lab compare --only tcp1,ping-load` measures what the chart shows"
+                .to_owned(),
+        );
+    }
+    Ok(Picture {
+        title: "Adit beside other implementations of WireGuard",
+        columns: 1,
+        panels,
+        print: small_print(&results),
+    })
+}
+
+/// Its curves.
+fn of_gateway(text: &str, json: &Value) -> Result<Picture, String> {
+    let run = read(text, json)?;
+    let versions = run.subjects.iter();
+    let versions = versions.map(|(name, version)| version_of(name, version));
+    let mut print = vec![versions.collect::<Vec<_>>().join(", ")];
+    let rounds = match json["rounds"].as_u64() {
+        Some(1) => "Values of one round".to_owned(),
+        rounds => format!("Medians of {} rounds", rounds.unwrap_or(0)),
+    };
+    print.push(format!(
+        "{rounds}. Made by: adit-lab gateway. A point that is not there was not measured, or cannot be."
+    ));
+    chosen(
+        "A gateway on Adit beside other implementations of WireGuard",
+        &run.machine,
+        run.started,
+        print,
+        run.sections.into_iter().flat_map(|section| section.figures),
+        |figure| matches!(figure.drawing, Drawing::Curves { .. }),
+        "the cases overload, peers-active-… and interfaces have curves",
+    )
+}
+
+/// Throughput, and the load of cores where the engine chooses how many threads help.
+fn of_scale(text: &str, json: &Value) -> Result<Picture, String> {
+    let run = read(text, json)?;
+    let print = vec![format!(
+        "Load: share of the time in which a core or thread is busy, full colour is all of it. Measured: medians of {} rounds, both ends of the tunnels on this machine. Model: a simulation with the \
+         costs of the engine's stages, measured here with the kernel's devices; those of the kernel's own WireGuard \
+         and of wireguard-go come from published figures of other machines. Made by: adit-lab scale.",
+        json["rounds"]
+    )];
+    let figures = run.sections.into_iter().flat_map(|section| {
+        let what = match section.title.starts_with("Model") {
+            true => "Model: ",
+            false => "Measured: ",
+        };
+        section.figures.into_iter().map(move |figure| Figure {
+            title: format!("{what}{}", figure.title),
+            ..figure
+        })
+    });
+    chosen(
+        "Adit's throughput by cores, flows and tunnels, and what each core does",
+        &run.machine,
+        run.started,
+        print,
+        figures,
+        |figure| match figure.drawing {
+            Drawing::Curves { .. } => figure.unit == "Gb/s",
+            Drawing::Heat(_) => figure.title.ends_with("auto"),
+            Drawing::Bars(_) => false,
+        },
+        "it has neither tunnels nor a model",
+    )
+}
+
+/// A file of which the schema is known.
+fn read(text: &str, json: &Value) -> Result<Run, String> {
+    match json["schema"].as_u64() {
+        Some(1) => Run::read("", text),
+        Some(other) => Err(format!(
+            "its schema is {other}, and this adit-lab reads schema 1: measure again with this version"
+        )),
+        None => Err("this is no whole results file: it has no schema".to_owned()),
+    }
+}
+
+/// Some of the figures of a file, two side by side.
+fn chosen(
+    title: &'static str,
+    machine: &[(String, String)],
+    started: Option<u64>,
+    mut print: Vec<String>,
+    figures: impl Iterator<Item = Figure>,
+    wanted: impl Fn(&Figure) -> bool,
+    otherwise: &str,
+) -> Result<Picture, String> {
+    let known = |name: &str| machine.iter().find(|(of, _)| of == name);
+    let known = |name: &str| known(name).map_or("", |(_, value)| value.as_str());
+    if let (cpu, kernel) = (known("cpu"), known("kernel"))
+        && !cpu.is_empty()
+    {
+        let day = started.map_or_else(String::new, |at| format!("; {}", date(at)));
+        let line = format!("{cpu}, {} cores, Linux {kernel}{day}", known("cores"));
+        print.insert(0, line);
+    }
+    let panels = figures.filter(wanted).map(|figure| {
+        let above = match &figure.drawing {
+            Drawing::Heat(_) => figure.title.clone(),
+            _ => format!("{}, {}", figure.title, figure.unit),
+        };
+        (above, figure)
+    });
+    let panels: Vec<_> = panels.collect();
+    match panels.is_empty() {
+        true => Err(format!("nothing in it can be drawn: {otherwise}")),
+        false => Ok(Picture {
+            title,
+            columns: 2,
+            panels,
+            print,
+        }),
+    }
+}
+
+/// What a reader needs to judge the bars, a paragraph each.
+fn small_print(results: &Results) -> Vec<String> {
+    let machine = &results.machine;
+    let rounds = results.metrics.iter().flat_map(|metric| {
+        let counts = metric.implementations.values();
+        counts.map(|values| values.count)
+    });
+    let rounds = rounds.max().unwrap_or(0);
+    let mut print = vec![
+        format!(
+            "{}, {} cores, Linux {}; {}; {}",
+            machine.cpu,
+            machine.cores,
+            machine.kernel,
+            results.settings.congestion_control,
+            date(results.started),
+        ),
+        versions(results),
+    ];
+    let of_rounds = match rounds {
+        1 => "Values of one round".to_owned(),
+        _ => format!("Medians of {rounds} rounds; thin lines reach from the least to the greatest"),
+    };
+    print.push(format!(
+        "{of_rounds}. Made by: {}",
+        command(results, rounds)
+    ));
+    print.extend(no_tunnel(results));
+    print.extend(missing(results));
+    if let Some(why) = &results.stopped {
+        print.push(format!("The run is incomplete: {why}"));
+    }
+    print
+}
+
+fn versions(results: &Results) -> String {
+    results.shown().map(version).collect::<Vec<_>>().join(", ")
+}
+
+fn version(entry: &Entry) -> String {
+    version_of(&entry.name, &entry.version)
+}
+
+/// Name and version of an implementation.
+fn version_of(name: &str, version: &str) -> String {
+    // Of a binary that was given, the version ends in its path, which says nothing elsewhere.
+    let version = version.split(" (/").next().unwrap_or_default();
+    // Adit's begins with its name, as `adit --version` prints it.
+    match version.starts_with(name) {
+        true => version.to_owned(),
+        false => format!("{name} {version}"),
+    }
+}
+
+/// The command that measures the same again, as far as the file tells.
+fn command(results: &Results, rounds: usize) -> String {
+    let names = |steps: &[Step]| -> Vec<String> { steps.iter().map(|step| step.name()).collect() };
+    let steps = &results.settings.steps;
+    let quick = *steps == names(&Step::QUICK) && rounds == 1;
+    let mut command = "adit-lab compare".to_owned();
+    if quick {
+        command += " --quick";
+    } else if *steps != names(&Step::DEFAULT) {
+        _ = write!(command, " --only {}", steps.join(","));
+    }
+    if !quick && rounds != 5 {
+        _ = write!(command, " --rounds {rounds}");
+    }
+    command
+}
+
+fn no_tunnel(results: &Results) -> Option<String> {
+    let direct = MEASURES.iter().filter_map(|measure| {
+        let median = results.values(measure.id, Direct.name())?.median;
+        let (short, places, unit) = (measure.short, measure.places, measure.unit);
+        Some(format!("{short} {median:.places$}{unit}"))
+    });
+    let direct: Vec<String> = direct.collect();
+    (!direct.is_empty()).then(|| format!("Without a tunnel: {}", direct.join(", ")))
+}
+
+fn missing(results: &Results) -> Option<String> {
+    let missing = MEASURES.iter().filter_map(|measure| {
+        let without = |entry: &&Entry| results.values(measure.id, &entry.name).is_none();
+        let without: Vec<&str> = (results.shown().filter(without))
+            .map(|entry| entry.name.as_str())
+            .collect();
+        match without.len() {
+            0 => None,
+            n if n == results.shown().count() => Some(measure.short.to_owned()),
+            _ => Some(format!("{} of {}", measure.short, without.join(", "))),
+        }
+    });
+    let missing: Vec<String> = missing.collect();
+    (!missing.is_empty()).then(|| format!("Not measured: {}", missing.join("; ")))
+}
+
+/// Pixels, of a picture that is as wide as a README.
+const WIDTH: usize = 800;
+const MARGIN: usize = 24;
+/// Height of a panel's title, and of the free space under it.
+const TITLE: usize = 30;
+const GAP: usize = 20;
+const PRINT_ROW: usize = 17;
+/// Characters of small print in a line.
+const PRINT_CHARS: usize = 118;
+const TITLE_CHARS: [usize; 2] = [90, 42];
+
+const STYLE: &str = "\
+text { font-family: system-ui, -apple-system, 'Segoe UI', sans-serif; fill: #222222; }
+.page { fill: #ffffff; stroke: #cccccc; }
+.title { font-weight: 600; font-size: 15px; }
+.print { font-size: 12px; fill: #595959; }
+";
+const DARK: &str = "\
+text { fill: #e4e4e4; }
+.page { fill: #16181b; stroke: #44484d; }
+.print { fill: #a8a8a8; }
+";
+
+impl Picture {
+    fn svg(&self) -> Result<String, Box<dyn Error>> {
+        let across = (WIDTH - (self.columns + 1) * MARGIN) / self.columns;
+        // What is drawn side by side is made smaller, letters and all.
+        let drawn = match self.columns {
+            1 => u32::try_from(across)?,
+            _ => plot::WIDTH,
+        };
+        let mut body = String::new();
+        let mut y = MARGIN / 2;
+        for row in self.panels.chunks(self.columns) {
+            let mut tallest = 0;
+            for (column, (title, figure)) in row.iter().enumerate() {
+                let x = MARGIN + column * (across + MARGIN);
+                let title = escape(&cut(title, TITLE_CHARS[self.columns - 1]));
+                let below = y + 18;
+                writeln!(
+                    body,
+                    "<text class=\"title\" x=\"{x}\" y=\"{below}\">{title}</text>"
+                )?;
+                let (svg, height) = plot::svg(figure, drawn)?;
+                let scaled = usize::try_from(height)? * across / usize::try_from(drawn)?;
+                let own = format!("<svg width=\"{drawn}\" height=\"{height}\"");
+                let (top, height) = (y + TITLE, scaled);
+                let placed =
+                    format!("<svg x=\"{x}\" y=\"{top}\" width=\"{across}\" height=\"{height}\"");
+                body += &svg.replacen(&own, &placed, 1);
+                tallest = tallest.max(scaled);
+            }
+            y += TITLE + tallest + GAP;
+        }
+        y += PRINT_ROW - GAP / 2;
+        let lines = self.print.iter();
+        for line in lines.flat_map(|text| wrap(text, PRINT_CHARS)) {
+            let line = escape(&line);
+            writeln!(
+                body,
+                "<text class=\"print\" x=\"{MARGIN}\" y=\"{y}\">{line}</text>"
+            )?;
+            y += PRINT_ROW;
+        }
+        let (title, described) = (self.title, escape(&self.describe()));
+        let height = y + MARGIN / 2;
+        let (right, bottom) = (WIDTH - 1, height - 1);
+        let dark = plot::dark();
+        Ok(format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+             viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"title desc\">\n\
+             <title id=\"title\">{title}</title>\n<desc id=\"desc\">{described}</desc>\n\
+             <style>\n{STYLE}@media (prefers-color-scheme: dark) {{\n{DARK}{dark}}}\n</style>\n\
+             <rect class=\"page\" x=\"0.5\" y=\"0.5\" width=\"{right}\" height=\"{bottom}\" rx=\"6\"/>\n\
+             {body}</svg>\n"
+        ))
+    }
+
+    /// Its values in words, for readers who do not see it.
+    fn describe(&self) -> String {
+        let panels = self.panels.iter().filter_map(|(title, figure)| {
+            let values = match &figure.drawing {
+                Drawing::Bars(bars) => bars.iter().map(of_bar).collect::<Vec<_>>().join(", "),
+                Drawing::Curves { axis, lines } => {
+                    let lines = lines.iter().map(|line| {
+                        let points = line.points.iter();
+                        let at = |(at, values): &(f64, Values)| {
+                            format!("{} at {}", number(values.median), place(*at))
+                        };
+                        let points: Vec<String> = points.map(at).collect();
+                        format!("{} {}", line.name, points.join(", "))
+                    });
+                    format!("by {axis}: {}", lines.collect::<Vec<_>>().join("; "))
+                }
+                Drawing::Heat(_) => return None,
+            };
+            Some(format!("{title}: {values}."))
+        });
+        panels.collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn of_bar((name, values): &(String, Values)) -> String {
+    format!("{name} {}", number(values.median))
+}
+
+#[cfg(test)]
+#[path = "chart_tests.rs"]
+mod tests;

@@ -1,0 +1,116 @@
+//! The curves of `adit-lab gateway`: what several cases and measures say together.
+
+use serde_json::Value;
+
+use super::figures::{Figure, Values, add_points, list, text, values};
+
+/// Cases whose measures of this name are points over this.
+struct Curve {
+    /// Empty for the measure's own title.
+    title: &'static str,
+    axis: &'static str,
+    measure: &'static str,
+    cases: &'static [(f64, &'static str)],
+}
+
+const PEERS: &[(f64, &str)] = &[
+    (1.0, "peers-active-1"),
+    (10.0, "peers-active-10"),
+    (100.0, "peers-active-100"),
+    (1_000.0, "peers-active-1000"),
+    (10_000.0, "peers-active-10000"),
+];
+const INTERFACES: &[(f64, &str)] = &[
+    (1.0, "interfaces-1"),
+    (10.0, "interfaces-10"),
+    (100.0, "interfaces-100"),
+    (1_000.0, "interfaces"),
+];
+
+const CURVES: [Curve; 8] = [
+    peers("64 B from peers", "from_peers_64"),
+    peers("64 B to peers", "to_peers_64"),
+    peers("1368 B from peers", "from_peers_1368"),
+    peers("1368 B to peers", "to_peers_1368"),
+    peers("CPU time, 1368 B from peers", "from_peers_1368_cpu"),
+    peers("CPU time, 1368 B to peers", "to_peers_1368_cpu"),
+    interfaces("time until all answer", "start"),
+    interfaces("memory of all daemons", "memory"),
+];
+
+const fn peers(title: &'static str, measure: &'static str) -> Curve {
+    Curve {
+        title,
+        axis: "active peers",
+        measure,
+        cases: PEERS,
+    }
+}
+
+const fn interfaces(title: &'static str, measure: &'static str) -> Curve {
+    Curve {
+        title,
+        axis: "interfaces",
+        measure,
+        cases: INTERFACES,
+    }
+}
+
+/// Goodput by what is offered, packets and CPU time by active peers, start and memory by interfaces.
+pub(super) fn curves(json: &Value) -> Vec<Figure> {
+    let mut all = Vec::new();
+    for (case, title) in [
+        ("overload", "goodput of UDP one way"),
+        ("overload-both", "goodput of UDP both ways"),
+    ] {
+        for measure in list(json, "cases")
+            .filter(|of| of["case"] == case)
+            .flat_map(|of| list(of, "measures"))
+        {
+            let name = text(&measure["name"]);
+            let offered = name.strip_prefix("offered_");
+            // The most that the sender can has no place on the axis.
+            if let Some(at) = offered.and_then(|rate| rate.parse::<f64>().ok()) {
+                add_points(
+                    &mut all,
+                    title,
+                    "offered, Gb/s",
+                    "Gb/s",
+                    at,
+                    of_all(measure),
+                );
+            }
+        }
+    }
+    for curve in CURVES {
+        for &(at, case) in curve.cases {
+            let Some(measure) = find(json, case, curve.measure) else {
+                continue;
+            };
+            // With fewer interfaces than asked it is no point of the curve.
+            let count = find(json, case, "interfaces");
+            let is_whole = |name: &str| {
+                let count = count.and_then(|count| values(&count["implementations"][name]));
+                count.is_none_or(|count| count.median == at)
+            };
+            let points = of_all(measure).into_iter();
+            let points: Vec<(String, Values)> = points.filter(|(name, _)| is_whole(name)).collect();
+            if !points.is_empty() {
+                let unit = text(&measure["unit"]);
+                add_points(&mut all, curve.title, curve.axis, &unit, at, points);
+            }
+        }
+    }
+    all
+}
+
+fn find<'a>(json: &'a Value, case: &str, measure: &str) -> Option<&'a Value> {
+    let case = list(json, "cases").find(|of| of["case"] == case)?;
+    list(case, "measures").find(|of| of["name"] == measure)
+}
+
+fn of_all(measure: &Value) -> Vec<(String, Values)> {
+    let all = measure["implementations"].as_object().into_iter().flatten();
+    all.filter_map(|(name, of)| Some((name.clone(), values(of)?)))
+        .collect()
+}
