@@ -4,7 +4,6 @@
 //! 16-bit words and one over 32-bit words, unrolled; both are here with the plain 32-bit loop
 //! between them and a loop over single bytes before them, next to what Adit runs.
 
-use std::error::Error;
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,11 +13,13 @@ use serde::Serialize;
 
 use crate::goals::{self, GoalResult, Limit};
 use crate::output;
+use crate::sandbox::Failure;
 
 /// From the smallest packet to a jumbo frame; 1368 is the payload of a TCP segment in the tunnel.
 const SIZES: [usize; 12] = [
     64, 128, 256, 512, 768, 1024, 1368, 1500, 2048, 4096, 8192, 9001,
 ];
+const ROUNDS: u16 = 15;
 /// How long one measurement of one cell takes.
 const SPAN: Duration = Duration::from_millis(2);
 
@@ -35,7 +36,7 @@ pub(crate) struct ChecksumArgs {
     #[arg(long)]
     json: bool,
     /// How often every cell is measured; the least counts, for whatever disturbs only adds.
-    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
 }
 
@@ -99,12 +100,8 @@ struct Cell {
 }
 
 /// Measures and prints the table.
-pub(crate) fn run(args: ChecksumArgs) -> Result<(), Box<dyn Error>> {
-    let bytes: Vec<u8> = (0u8..=255)
-        .cycle()
-        .step_by(7)
-        .take(SIZES[SIZES.len() - 1] + 64)
-        .collect();
+pub(crate) fn run(args: ChecksumArgs) -> Result<(), Failure> {
+    let bytes = bytes();
     agree(&bytes)?;
     let report = measure(&bytes, args.rounds);
     let text = if args.json {
@@ -115,8 +112,34 @@ pub(crate) fn run(args: ChecksumArgs) -> Result<(), Box<dyn Error>> {
     Ok(output::print(&text)?)
 }
 
+/// What is summed.
+fn bytes() -> Vec<u8> {
+    let bytes = (0u8..=255).cycle().step_by(7);
+    bytes.take(SIZES[SIZES.len() - 1] + 64).collect()
+}
+
+/// The names of the ways to sum.
+pub(crate) fn ways() -> impl Iterator<Item = &'static str> {
+    WAYS.iter().map(|way| way.name)
+}
+
+/// A size in octets, and the nanoseconds of a call for each way.
+pub(crate) type Times = (usize, Vec<(&'static str, f64)>);
+
+/// The table, for another command, with its goals.
+pub(crate) fn times() -> Result<(Vec<Times>, Vec<GoalResult>), Failure> {
+    let bytes = bytes();
+    agree(&bytes)?;
+    let report = measure(&bytes, ROUNDS);
+    let rows = report.sizes.into_iter().map(|row| {
+        let cells = row.ways.into_iter().map(|cell| (cell.way, cell.ns));
+        (row.bytes, cells.collect())
+    });
+    Ok((rows.collect(), report.goals))
+}
+
 /// A fast sum that is wrong is worth nothing.
-fn agree(bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+fn agree(bytes: &[u8]) -> Result<(), Failure> {
     for len in 0..=SIZES[SIZES.len() - 1] {
         let expected = byte_loop(&bytes[..len]);
         for way in WAYS {

@@ -179,13 +179,15 @@ pub(crate) enum Flavour {
     Steps,
     /// With frame pointers, so that a profile shows who called.
     FramePointers,
+    /// Both.
+    StepsFramePointers,
 }
 
 /// Adit: the binary given, or built in the repository, or the one beside this command.
 pub(crate) fn adit(given: Option<&Path>, flavour: Flavour) -> Result<Entry, Failure> {
     let who = match flavour {
         Flavour::WithoutAead => Implementation::Ceiling,
-        Flavour::Release | Flavour::Steps | Flavour::FramePointers => Implementation::Adit,
+        _ => Implementation::Adit,
     };
     let binary = match (given, repository()) {
         (Some(given), _) => given.to_owned(),
@@ -219,6 +221,10 @@ fn build_adit(repository: &Path, flavour: Flavour) -> Result<PathBuf, Failure> {
         Flavour::WithoutAead => (own.join("lab-ceiling"), "--cfg adit_lab_no_aead"),
         Flavour::Steps => (own.join("lab-steps"), "--cfg adit_lab_steps"),
         Flavour::FramePointers => (own.join("lab-profile"), "-C force-frame-pointers=yes"),
+        Flavour::StepsFramePointers => (
+            own.join("lab-steps-profile"),
+            "--cfg adit_lab_steps -C force-frame-pointers=yes",
+        ),
     };
     let mut command = Command::new("cargo");
     command

@@ -87,7 +87,7 @@ fn main() {
         Command::Spec(args) => spec::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),
-        Command::Checksum(args) => checksum::run(args),
+        Command::Checksum(args) => checksum::run(args).map_err(plain),
         Command::Peers => peers(),
     };
     if let Err(failure) = done {

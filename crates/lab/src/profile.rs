@@ -127,36 +127,7 @@ fn record(args: &ProfileArgs, entry: &Entry, files: &[Recording; 2]) -> Result<(
         entry.version,
         args.seconds
     );
-    let recording = || -> Result<(), Failure> {
-        wait(Duration::from_secs(1))?;
-        let start = |pid: u32, file: &Recording| -> std::io::Result<Process> {
-            let (pid, frequency) = (pid.to_string(), args.frequency.to_string());
-            let (seconds, file) = (args.seconds.to_string(), file.0.to_string_lossy());
-            let words = [
-                "record",
-                "-q",
-                "-e",
-                "cpu-clock",
-                "-F",
-                &frequency,
-                "-g",
-                "-p",
-                &pid,
-                "-o",
-                &file,
-                "--",
-                "sleep",
-                &seconds,
-            ];
-            Process::spawn(process::command("perf", &words))
-        };
-        let both = [start(daemons[0], &files[0])?, start(daemons[1], &files[1])?];
-        for perf in both {
-            let limit = Duration::from_secs(u64::from(args.seconds) + 30);
-            perf.output(limit)?;
-        }
-        Ok(())
-    };
+    let recording = || sample(daemons, args.seconds, args.frequency, files);
     let time = Duration::from_secs(loaded.into());
     let flood = |len, trains| Flood { len, trains, time };
     let reached = match args.load {
@@ -178,6 +149,72 @@ fn record(args: &ProfileArgs, entry: &Entry, files: &[Recording; 2]) -> Result<(
     ))?)
 }
 
+/// Records both daemons, a second after their load began.
+fn sample(
+    daemons: [u32; 2],
+    seconds: u32,
+    frequency: u32,
+    files: &[Recording; 2],
+) -> Result<(), Failure> {
+    wait(Duration::from_secs(1))?;
+    let start = |pid: u32, file: &Recording| -> std::io::Result<Process> {
+        let (pid, frequency) = (pid.to_string(), frequency.to_string());
+        let (seconds, file) = (seconds.to_string(), file.0.to_string_lossy());
+        let words = [
+            "record",
+            "-q",
+            "-e",
+            "cpu-clock",
+            "-F",
+            &frequency,
+            "-g",
+            "-p",
+            &pid,
+            "-o",
+            &file,
+            "--",
+            "sleep",
+            &seconds,
+        ];
+        Process::spawn(process::command("perf", &words))
+    };
+    let both = [start(daemons[0], &files[0])?, start(daemons[1], &files[1])?];
+    for perf in both {
+        let limit = Duration::from_secs(u64::from(seconds) + 30);
+        perf.output(limit)?;
+    }
+    Ok(())
+}
+
+/// Why perf cannot be used here.
+pub(crate) fn require_perf() -> Result<(), Failure> {
+    tools::require(&[("perf", "--version", "linux-perf")])
+}
+
+/// What perf finds at both ends of a tunnel that has one TCP stream: the name of each end, and its
+/// folded stacks.
+pub(crate) fn one_stream(
+    entry: &Entry,
+    congestion: &str,
+    seconds: u32,
+) -> Result<[(&'static str, String); 2], Failure> {
+    /// Some thousand samples make a graph.
+    const FREQUENCY: u32 = 499;
+    let pair = LinkedHosts::new(entry, Placement::Free, Family::V4, congestion)?;
+    let daemons = pair.daemons().ok_or("there is no daemon to profile")?;
+    let own = std::process::id();
+    let files =
+        ENDS.map(|end| Recording(std::env::temp_dir().join(format!("adit-lab-{own}-{end}.perf"))));
+    let load = Iperf::tcp(1, seconds + 2).start(&pair, pair.address(Family::V4, 1))?;
+    sample(daemons, seconds, FREQUENCY, &files)?;
+    load.finish()?;
+    let [sender, receiver] = &files;
+    Ok([
+        (ENDS[0], collapse(&sender.0)?),
+        (ENDS[1], collapse(&receiver.0)?),
+    ])
+}
+
 /// Floods from another thread while `work` is done.
 fn beside(
     pair: &LinkedHosts,
@@ -191,7 +228,7 @@ fn beside(
     })
 }
 
-/// Stacks with their counts, one line each: `thread;outer;…;inner count`.
+/// Stacks with their CPU time, one line each: `thread;outer;…;inner nanoseconds`.
 fn collapse(data: &Path) -> Result<String, Failure> {
     let data = data.to_string_lossy();
     let limit = Duration::from_secs(120);
@@ -209,7 +246,7 @@ fn collapse(data: &Path) -> Result<String, Failure> {
 fn draw(title: &str, folded: &str, svg: &Path) -> Result<(), Failure> {
     let mut options = flamegraph::Options::default();
     options.title = title.to_owned();
-    options.count_name = "samples".to_owned();
+    options.count_name = "ns".to_owned();
     let mut file = BufWriter::new(File::create(svg)?);
     flamegraph::from_lines(&mut options, folded.lines(), &mut file)
         .map_err(|e| format!("cannot draw the flame graph: {e}"))?;

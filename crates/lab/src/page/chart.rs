@@ -315,7 +315,7 @@ fn of_scale(text: &str, json: &Value) -> Result<Picture, String> {
         |figure| match figure.drawing {
             Drawing::Curves { .. } => figure.unit == "Gb/s",
             Drawing::Heat(_) => figure.title.ends_with("auto"),
-            Drawing::Bars(_) => false,
+            Drawing::Bars(_) | Drawing::Flame(_) => false,
         },
         "it has neither tunnels nor a model",
     )
@@ -561,7 +561,7 @@ impl Picture {
                     });
                     format!("by {axis}: {}", lines.collect::<Vec<_>>().join("; "))
                 }
-                Drawing::Heat(_) => return None,
+                Drawing::Heat(_) | Drawing::Flame(_) => return None,
             };
             Some(format!("{title}: {values}."))
         });

@@ -5,13 +5,14 @@ use serde_json::{Map, Value};
 use super::{gateway, scale};
 
 /// The commands whose results are understood.
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     "compare",
     "gateway",
     "hostile",
     "idle",
     "scale",
     "reproduce",
+    "soak",
     "upgrade",
 ];
 
@@ -71,6 +72,8 @@ pub(super) enum Drawing {
     Curves { axis: String, lines: Vec<Line> },
     /// A field for each place on the axis and each core or thread.
     Heat(Heat),
+    /// Folded stacks, a line each with its CPU time in nanoseconds.
+    Flame(String),
 }
 
 /// Shares of the time in which something was busy.
@@ -152,7 +155,9 @@ impl Run {
         for figure in sections.iter_mut().flat_map(|section| &mut section.figures) {
             figure.sort_by(&subjects);
         }
-        if sections.iter().all(|section| section.figures.is_empty()) {
+        let goals: Vec<Goal> = list(&json, "goals").filter_map(goal).collect();
+        // A soak has nothing but goals.
+        if sections.is_empty() && goals.is_empty() {
             return Err("it has no values".to_owned());
         }
         Ok(Self {
@@ -161,7 +166,7 @@ impl Run {
             stopped: json["stopped"].as_str().map(str::to_owned),
             machine: machine(&json),
             subjects,
-            goals: list(&json, "goals").filter_map(goal).collect(),
+            goals,
             notes: notes(&json),
             sections,
             command,
@@ -179,7 +184,7 @@ impl Figure {
         match &mut self.drawing {
             Drawing::Bars(bars) => bars.sort_by_key(|(name, _)| place(name)),
             Drawing::Curves { lines, .. } => lines.sort_by_key(|line| place(&line.name)),
-            Drawing::Heat(_) => {}
+            Drawing::Heat(_) | Drawing::Flame(_) => {}
         }
     }
 }
@@ -196,13 +201,16 @@ pub(super) fn text(json: &Value) -> String {
     }
 }
 
+/// What is known of the machine, and how long the run was.
 fn machine(json: &Value) -> Vec<(String, String)> {
     let known = json["machine"].as_object().into_iter().flatten();
     let named = known.map(|(name, value)| (name.replace('_', " "), text(value)));
-    let cpus = json["cpus"].as_u64();
-    let cpus = cpus.map(|cpus| ("cpus".to_owned(), cpus.to_string()));
+    let counted = ["cpus", "seconds", "disturbances", "datagrams"].map(|name| {
+        let number = json[name].as_f64()?;
+        Some((name.to_owned(), format!("{number:.0}")))
+    });
     named
-        .chain(cpus)
+        .chain(counted.into_iter().flatten())
         .filter(|(_, value)| !value.is_empty())
         .collect()
 }
@@ -212,6 +220,10 @@ fn subjects(json: &Value) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = there
         .map(|of| (text(&of["name"]), text(&of["version"])))
         .collect();
+    // A soak has one.
+    if let Some(version) = json["version"].as_str() {
+        all.push(("adit".to_owned(), version.to_owned()));
+    }
     for subject in list(json, "sources").flat_map(|source| list(source, "subjects")) {
         let both = (text(&subject["name"]), text(&subject["what"]));
         if !all.contains(&both) {
@@ -280,6 +292,7 @@ fn sections(json: &Value) -> Vec<Section> {
         of.published = list(source, "published")
             .map(|row| published(row, source))
             .collect();
+        of.figures.extend(list(source, "flame_graphs").map(flame));
         all.push(of);
     }
     if json["memory"].is_array() {
@@ -338,6 +351,17 @@ fn published(row: &Value, source: &Value) -> Published {
         ),
         here,
         differs: text(&row["differs"]),
+    }
+}
+
+/// Where one end of a subject's tunnel spent its time.
+fn flame(graph: &Value) -> Figure {
+    let (subject, end) = (text(&graph["subject"]), text(&graph["end"]));
+    Figure {
+        id: String::new(),
+        title: format!("where the time goes: {subject}, {end}"),
+        unit: "ns of CPU time".to_owned(),
+        drawing: Drawing::Flame(text(&graph["folded"])),
     }
 }
 

@@ -33,12 +33,16 @@ const STYLE: &str = "\
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 90rem; padding: 1rem; background: var(--paper); \
 color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-.figures { display: grid; gap: 1.5rem; \
+.figures { display: grid; gap: 1.5rem; margin-top: 1rem; \
 grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr)); }
 figure { margin: 0; min-width: 0; }
 figure svg { display: block; width: 100%; height: auto; max-width: 36rem; }
+.flame { grid-column: 1 / -1; }
+.flame svg { width: 1200px; max-width: none; }
+.flame text { font: 12px sans-serif; fill: #000000; }
+pre { font-size: 0.75rem; max-height: 30rem; }
 figcaption { font-weight: 600; }
-.wide { overflow-x: auto; }
+.wide { overflow: auto; }
 table { border-collapse: collapse; font-size: 0.875rem; }
 th, td { border-bottom: 1px solid var(--line); padding: 0.2rem 0.6rem 0.2rem 0; text-align: left; \
 vertical-align: top; overflow-wrap: normal; }
@@ -178,10 +182,19 @@ fn one_figure(figure: &Figure) -> Result<String, Box<dyn Error>> {
         1,
     );
     let raw = raw(&figure.drawing);
+    let class = match &figure.drawing {
+        Drawing::Flame(_) => " class=\"flame\"",
+        _ => "",
+    };
     Ok(format!(
-        "<figure>\n<figcaption>{caption}</figcaption>\n{svg}\n<details>\n\
+        "<figure{class}>\n<figcaption>{caption}</figcaption>\n<div class=\"wide\">{svg}</div>\n<details>\n\
          <summary>values</summary>\n{raw}</details>\n</figure>\n"
     ))
+}
+
+/// Lines that stay lines.
+fn lines(text: &str) -> String {
+    text.lines().map(|line| escape(line) + "\n").collect()
 }
 
 /// The values behind a drawing.
@@ -222,6 +235,9 @@ fn raw(drawing: &Drawing) -> String {
                 [escape(name)].into_iter().chain(shares).collect()
             });
             table(&head, rows)
+        }
+        Drawing::Flame(folded) => {
+            format!("<pre class=\"wide\">{}</pre>\n", lines(folded))
         }
     }
 }

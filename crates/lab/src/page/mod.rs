@@ -1,11 +1,12 @@
 //! Results drawn: `adit-lab report`, one page of HTML that needs nothing else, and `adit-lab chart`, one
 //! picture.
 //!
-//! Stages: read the results files → figures (`figures`; `gateway`, `scale`) → drawings (`plot`) → page
-//! (`html`) or picture (`chart`). The same files always give the same bytes.
+//! Stages: read the results files → figures (`figures`; `gateway`, `scale`) → drawings (`plot`,
+//! `flame`) → page (`html`) or picture (`chart`). The same files always give the same bytes.
 
 mod chart;
 mod figures;
+mod flame;
 mod gateway;
 mod html;
 mod plot;
@@ -32,8 +33,8 @@ use figures::Run;
 /// colour scheme and can be read on a telephone. Below each figure are its raw values.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReportArgs {
-    /// Files that `compare`, `gateway`, `hostile`, `scale`, `reproduce` or `upgrade` wrote
-    /// with `--json=FILE`.
+    /// Files that `compare`, `gateway`, `hostile`, `idle`, `scale`, `reproduce`, `soak` or `upgrade`
+    /// wrote with `--json=FILE`.
     #[arg(required = true, value_name = "RESULTS.json")]
     results: Vec<PathBuf>,
     /// Where the page goes.

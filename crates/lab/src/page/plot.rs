@@ -9,6 +9,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::figures::{Drawing, Figure, Heat, Line, Values};
+use super::flame;
 use super::text::{allowed, cut};
 
 type Drawn = Result<(), Box<dyn Error>>;
@@ -58,23 +59,31 @@ pub(super) fn hex(RGBColor(red, green, blue): RGBColor) -> String {
     format!("#{red:02X}{green:02X}{blue:02X}")
 }
 
-/// The figure as an SVG element of this width, and its height.
+/// The figure as an SVG element, of this width but for flame graphs, and its height.
 pub(super) fn svg(figure: &Figure, width: u32) -> Result<(String, u32), Box<dyn Error>> {
-    let mut text = String::new();
-    let height = match &figure.drawing {
-        Drawing::Bars(bars) => u32::try_from(bars.len())? * ROW.unsigned_abs(),
-        Drawing::Curves { lines, .. } => CURVES_HEIGHT + legend(lines),
-        Drawing::Heat(heat) => heat_row(heat) * u32::try_from(heat.rows.len())? + BELOW,
+    let draw = |height: u32, on: &dyn Fn(&Area<'_>) -> Drawn| {
+        let mut text = String::new();
+        let area = SVGBackend::with_string(&mut text, (width, height)).into_drawing_area();
+        on(&area)?;
+        area.present()?;
+        drop(area);
+        Ok((text, height))
     };
-    let area = SVGBackend::with_string(&mut text, (width, height)).into_drawing_area();
     match &figure.drawing {
-        Drawing::Bars(bars) => draw_bars(&area, bars)?,
-        Drawing::Curves { axis, lines } => draw_curves(&area, axis, lines)?,
-        Drawing::Heat(heat) => draw_heat(&area, heat)?,
+        Drawing::Bars(bars) => {
+            let height = u32::try_from(bars.len())? * ROW.unsigned_abs();
+            draw(height, &|area| draw_bars(area, bars))
+        }
+        Drawing::Curves { axis, lines } => {
+            let height = CURVES_HEIGHT + legend(lines);
+            draw(height, &|area| draw_curves(area, axis, lines))
+        }
+        Drawing::Heat(heat) => {
+            let height = heat_row(heat) * u32::try_from(heat.rows.len())? + BELOW;
+            draw(height, &|area| draw_heat(area, heat))
+        }
+        Drawing::Flame(folded) => flame::svg(folded),
     }
-    area.present()?;
-    drop(area);
-    Ok((text, height))
 }
 
 /// The width of an area in pixels.

@@ -30,6 +30,8 @@ fn results() -> serde_json::Value {
                 {"what": "kernel", "value": 2.66, "unit": "Gb/s", "measure": "tcp", "subject": "kernel", "differs": ""},
             ],
             "left_out": [{"name": "kernel", "why": "no module"}],
+            "flame_graphs": [{"subject": "adit", "end": "sender",
+                "folded": "adit-shard-0;main;seal<T> 30\nadit-shard-0;main;send 10\n"}],
             "notes": [],
         }],
     })
@@ -68,8 +70,8 @@ fn text_from_files_stays_text() {
 #[test]
 fn each_figure_has_its_raw_values_below() {
     let page = page(&results());
-    let figures: Vec<&str> = page.split("<figure>").skip(1).collect();
-    assert_eq!(figures.len(), 2, "one with bars, one with a curve");
+    let figures: Vec<&str> = page.split("<figure").skip(1).collect();
+    assert_eq!(figures.len(), 3, "bars, a curve, and a flame graph");
     for figure in &figures {
         let (figure, _) = figure.split_once("</figure>").unwrap();
         assert!(figure.contains("<svg ") && figure.contains("<details>"));
@@ -79,6 +81,9 @@ fn each_figure_has_its_raw_values_below() {
         "every round, unrounded"
     );
     assert!(figures[1].contains("UDP by size, kpps"));
+    assert!(figures[2].contains("where the time goes: adit, sender, ns of CPU time"));
+    let stacks = "adit-shard-0;main;seal&lt;T&gt; 30\nadit-shard-0;main;send 10\n</pre>";
+    assert!(figures[2].contains(stacks), "{}", figures[2]);
 }
 
 #[test]
@@ -139,27 +144,27 @@ fn each_colour_of_a_drawing_has_a_dark_counterpart() {
     }
 }
 
+/// What is in `results/`.
+fn committed() -> Vec<Run> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results");
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|it| it == "json"));
+    files.sort();
+    let read = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).unwrap();
+        Run::read(&file.to_string_lossy(), &text).unwrap()
+    };
+    files.iter().map(read).collect()
+}
+
 #[test]
 fn the_committed_results_make_a_page() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results");
-    let mut runs = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "json")
-        {
-            let text = std::fs::read_to_string(&path).unwrap();
-            runs.push(Run::read(&path.to_string_lossy(), &text).unwrap());
-        }
-    }
+    let runs = committed();
     assert!(runs.len() >= 4);
     let page = html::page(&runs).unwrap();
-    let figures: usize = runs
-        .iter()
-        .flat_map(|run| &run.sections)
-        .map(|section| section.figures.len())
-        .sum();
+    let sections = runs.iter().flat_map(|run| &run.sections);
+    let figures: usize = sections.map(|section| section.figures.len()).sum();
     assert_eq!(page.matches("<svg ").count(), figures);
 }
 
@@ -173,32 +178,52 @@ fn browser() -> Option<&'static str> {
     names.into_iter().find(is_there)
 }
 
-/// With every table open, and a script that tells how wide the page is.
-fn probed(page: &str) -> String {
-    let open = page.replace("<details>", "<details open>");
-    let script = "<script>document.title = `wide ${document.documentElement.scrollWidth} of \
-                  ${document.documentElement.clientWidth}`</script></body>";
-    open.replace("</body>", script)
+/// Finds how wide the page is, and which text and which line has the least contrast to what is behind
+/// it (WCAG 2.2, 1.4.3 and 1.4.11), and puts that into the title.
+const PROBE: &str = r#"<script>
+const channels = colour => colour.match(/[\d.]+/g).map(Number);
+const luminance = colour => channels(colour).slice(0, 3).map(v => v / 255)
+  .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+const contrast = (a, b) => {
+  const [low, high] = [luminance(a), luminance(b)].sort((x, y) => x - y);
+  return (high + 0.05) / (low + 0.05);
+};
+const paper = getComputedStyle(document.body).backgroundColor;
+let text = 99, drawn = 99;
+for (const element of document.body.querySelectorAll('*')) {
+  const style = getComputedStyle(element);
+  const words = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+  if (element instanceof SVGElement) {
+    if (element.tagName === 'text' && words) {
+      const field = element.closest('.flame') && element.parentNode.querySelector('rect');
+      text = Math.min(text, contrast(style.fill, field ? getComputedStyle(field).fill : paper));
+    } else if (!element.closest('.flame') && element.getAttribute('opacity') === '1') {
+      for (const colour of [style.fill, style.stroke])
+        if (colour.startsWith('rgb(')) drawn = Math.min(drawn, contrast(colour, paper));
+    }
+  } else if (words && !['SCRIPT', 'STYLE'].includes(element.tagName)) {
+    text = Math.min(text, contrast(style.color, paper));
+  }
 }
+const {scrollWidth, clientWidth} = document.documentElement;
+const dark = matchMedia('(prefers-color-scheme: dark)').matches;
+document.title = `probed ${scrollWidth} ${clientWidth} ${text} ${drawn} ${dark}`;
+</script></body>"#;
 
-#[test]
-fn a_telephone_shows_the_page_without_scrolling_sideways() {
-    let Some(browser) = browser() else {
-        eprintln!("skipped: no chromium is here");
-        return;
-    };
-    let dir = std::env::temp_dir().join(format!("adit-lab-page-{}", std::process::id()));
+/// What a browser says of the page with every table open: the width of the page and of the window, the
+/// least contrast of text and of what is drawn, and whether it was dark.
+fn probe(browser: &str, page: &str, is_dark: bool) -> (Vec<f64>, bool) {
+    let scheme = u8::from(!is_dark);
+    let dir = format!("adit-lab-page-{}-{scheme}", std::process::id());
+    let dir = std::env::temp_dir().join(dir);
     std::fs::create_dir_all(&dir).unwrap();
-    let mut runs = vec![read(&results()).unwrap()];
-    let gateway = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../results/gateway-zen4-avx2.json"
-    );
-    runs.push(Run::read("gateway", &std::fs::read_to_string(gateway).unwrap()).unwrap());
+    let open = page.replace("<details>", "<details open>");
     let file = dir.join("report.html");
-    std::fs::write(&file, probed(&html::page(&runs).unwrap())).unwrap();
+    std::fs::write(&file, open.replace("</body>", PROBE)).unwrap();
     let url = format!("file://{}", file.display());
     let data = format!("--user-data-dir={}", dir.display());
+    let scheme = format!("--blink-settings=preferredColorScheme={scheme}");
     let args = [
         "--headless",
         "--no-sandbox",
@@ -206,6 +231,7 @@ fn a_telephone_shows_the_page_without_scrolling_sideways() {
         "--enable-logging=stderr",
         "--dump-dom",
         "--window-size=360,800",
+        &scheme,
         &data,
         &url,
     ];
@@ -217,12 +243,52 @@ fn a_telephone_shows_the_page_without_scrolling_sideways() {
     std::fs::remove_dir_all(&dir).unwrap();
     let shown = shown.unwrap();
     assert!(shown.ok(), "{}", shown.stderr);
-    let (_, title) = shown.stdout.split_once("<title>").unwrap();
-    let (title, _) = title.split_once("</title>").unwrap();
-    let words: Vec<&str> = title.split(' ').collect();
-    assert_eq!(words[0], "wide", "the page was not shown: {title}");
-    assert_eq!(words[1], words[3], "it is wider than the screen: {title}");
     assert!(!shown.stderr.contains("CONSOLE"), "{}", shown.stderr);
+    let (_, title) = shown.stdout.split_once("<title>probed ").unwrap();
+    let (title, _) = title.split_once("</title>").unwrap();
+    let (numbers, dark) = title.rsplit_once(' ').unwrap();
+    let numbers = numbers.split(' ').map(|number| number.parse().unwrap());
+    (numbers.collect(), dark == "true")
+}
+
+#[test]
+fn a_browser_shows_the_page_on_a_telephone_light_and_dark() {
+    let Some(browser) = browser() else {
+        let is_ci = std::env::var_os("CI").is_some_and(|it| !it.is_empty() && it != "false");
+        assert!(!is_ci, "chromium-headless-shell is missing (scripts/setup)");
+        eprintln!("skipped: no chromium is here (scripts/setup)");
+        return;
+    };
+    let mut runs = committed();
+    runs.push(read(&results()).unwrap());
+    let page = html::page(&runs).unwrap();
+    for is_dark in [false, true] {
+        let (found, dark) = probe(browser, &page, is_dark);
+        let [wide, window, text, drawn] = found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(dark, is_dark);
+        // A bar to scroll down takes some of it.
+        assert!((330.0..=360.0).contains(&window), "a window of {window}");
+        assert!(wide <= window, "it is wider than the window: {wide}");
+        assert!(text >= 4.5, "text of contrast {text}, dark: {dark}");
+        assert!(drawn >= 3.0, "a line of contrast {drawn}, dark: {dark}");
+    }
+}
+
+#[test]
+fn a_soak_has_its_goals_and_what_was_done() {
+    let soak = json!({"schema": 1, "command": "soak", "version": "adit 0.1.0", "seconds": 60.4,
+        "disturbances": 90, "datagrams": 5000, "machine": {"cpu": "Some CPU"},
+        "goals": [{"name": "memory, growth", "value": 9.5, "goal": "≤ 8 MiB", "met": false}]});
+    let page = page(&soak);
+    for cell in [
+        "<td>memory, growth</td><td>9.50</td><td>≤ 8 MiB</td><td><span class=\"missed\">missed",
+        "<td>disturbances</td><td>90</td>",
+        "<td>adit</td><td>adit 0.1.0</td>",
+    ] {
+        assert!(page.contains(cell), "{cell}: {page}");
+    }
 }
 
 #[test]

@@ -40,7 +40,9 @@ use results::{Results, SourceResults};
 /// articles after the other turned on: offloads of the TUN, sendmmsg and recvmmsg, UDP GSO and GRO,
 /// checksums in vectors, encryption across packets, GSO packets that fit one send. wireguard-go,
 /// Tailscale's fork, the kernel's module where it is, and the link without a tunnel stand beside it.
-/// Adit is built once more for this, with switches that a build for users does not have.
+/// Adit is built once more for this, with switches that a build for users does not have. Of the first
+/// article's first and last step, sender and receiver are recorded, where perf is there; the second
+/// article's checksum is measured by size.
 ///
 /// userspace-vs-kernel: WireGuard beside TLS 1.3 through a pair of proxies, stunnel and HAProxy, with
 /// AES-GCM and ChaCha20-Poly1305: TCP, the CPU time of the whole machine, and the latency of HTTP.
@@ -85,9 +87,9 @@ pub(crate) struct ReproduceArgs {
     /// `settings`, `sources` and `goals`. Each source has its `subjects`; its `measures`, each with
     /// the values of every round, `median`, `min`, `max` and `spread` of each subject; `published`,
     /// the figures of the source, each with the measure and the subject that stand for it here and
-    /// why they differ; `left_out`, what is not there and why; `goals` and `notes`. Each of the
-    /// `goals` has `name`, `value`, `goal` and `met`. Fields are only ever added under the same schema
-    /// number.
+    /// why they differ; `flame_graphs`, folded stacks by subject and end; `left_out`, what is not there
+    /// and why; `goals` and `notes`. Each of the `goals` has `name`, `value`, `goal` and `met`. Fields
+    /// are only ever added under the same schema number.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<String>,
 }

@@ -87,6 +87,16 @@ pub(super) struct LeftOut {
     why: String,
 }
 
+/// Where one end of a tunnel spent its time.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct FlameGraph {
+    pub(super) subject: String,
+    /// Sender or receiver.
+    pub(super) end: &'static str,
+    /// Stacks with their CPU time, a line each: `thread;outer;…;inner nanoseconds`.
+    pub(super) folded: String,
+}
+
 /// Something that went wrong.
 #[derive(Clone, Debug, Serialize)]
 struct Note {
@@ -113,6 +123,7 @@ pub(super) struct Results {
     pub(super) measures: Vec<Measure>,
     pub(super) published: Vec<Published>,
     pub(super) goals: Vec<GoalResult>,
+    pub(super) flame_graphs: Vec<FlameGraph>,
     left_out: Vec<LeftOut>,
     notes: Vec<Note>,
     /// By measure and subject.
@@ -129,6 +140,8 @@ pub(super) struct SourceResults {
     published: Vec<Published>,
     left_out: Vec<LeftOut>,
     pub(super) goals: Vec<GoalResult>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    flame_graphs: Vec<FlameGraph>,
     notes: Vec<Note>,
 }
 
@@ -155,6 +168,7 @@ impl Results {
             measures: Vec::new(),
             published: Vec::new(),
             goals: Vec::new(),
+            flame_graphs: Vec::new(),
             left_out: Vec::new(),
             notes: Vec::new(),
             samples: BTreeMap::new(),
@@ -311,6 +325,7 @@ impl Results {
             published: self.published,
             left_out: self.left_out,
             goals: self.goals,
+            flame_graphs: self.flame_graphs,
             notes: self.notes,
         }
     }

@@ -8,15 +8,18 @@ use std::time::Duration;
 
 use adit_offload::lab::{Idea, VARIABLE};
 use adit_testbed::framing::Family;
+use adit_testbed::interrupt;
 
 use super::ReproduceArgs;
-use super::results::{Measure, Published, Results, Subject, Values};
+use super::results::{Curve, FlameGraph, Measure, Published, Results, Subject, Values};
+use crate::checksum;
 use crate::goals::Limit;
 use crate::implementation::{Entry, Implementation};
 use crate::install::{self, Flavour};
 use crate::measure;
 use crate::metric::Better;
 use crate::pair::{LINK, LinkedHosts, Placement};
+use crate::profile;
 use crate::sandbox::Failure;
 use crate::tools::Iperf;
 
@@ -24,6 +27,16 @@ use crate::tools::Iperf;
 pub(super) struct Article {
     steps: &'static [Step],
     published: &'static [Published],
+    also: Also,
+}
+
+/// What an article shows besides streams.
+#[derive(Clone, Copy, PartialEq)]
+enum Also {
+    /// Flame graphs, of the first step and of the last.
+    FlameGraphs,
+    /// What the Internet checksum costs, by size.
+    Checksum,
 }
 
 /// Adit with some of its ideas.
@@ -121,6 +134,7 @@ const HERE: &str =
 /// "Userspace isn't slow, some kernel interfaces are!"
 pub(super) const FIRST: Article = Article {
     steps: &[PLAIN, TUN_OFFLOADS, MMSG, FRAMES],
+    also: Also::FlameGraphs,
     published: &[
         Published::gbps(
             "one stream, no tunnel",
@@ -182,6 +196,7 @@ pub(super) const SECOND: Article = Article {
         NO_TX_SEGMENTATION,
         RELEASED,
     ],
+    also: Also::Checksum,
     published: &[
         Published::gbps(
             "kernel WireGuard, c6i.8xlarge",
@@ -289,6 +304,86 @@ pub(super) fn measure(
     if congestion.iter().any(|control| control == "bbr") {
         results.judge(bbr, LAST, "tailscale", Limit::AtLeast(2.3));
     }
+    match article.also {
+        Also::FlameGraphs => {
+            if let Err(why) = flame_graphs(article, args, results) {
+                interrupt::check()?;
+                results.leave_out("flame graphs", &why.to_string());
+            }
+            Ok(())
+        }
+        Also::Checksum => checksum(args, results),
+    }
+}
+
+/// Records the first step and the last, in a build of their own that tells who called whom.
+fn flame_graphs(
+    article: &Article,
+    args: &ReproduceArgs,
+    results: &mut Results,
+) -> Result<(), Failure> {
+    let ends = [article.steps.first(), article.steps.last()];
+    let steps = ends
+        .into_iter()
+        .flatten()
+        .filter(|step| args.wants(step.name));
+    let steps: Vec<&Step> = steps.collect();
+    if steps.is_empty() {
+        return Ok(());
+    }
+    profile::require_perf()?;
+    let adit = install::adit(args.adit.as_deref(), Flavour::StepsFramePointers)?;
+    has_switches(&adit)?;
+    for step in steps {
+        eprintln!("  flame graphs of {}", step.name);
+        let entry = Entry {
+            environment: step.environment(),
+            ..adit.clone()
+        };
+        for (end, folded) in profile::one_stream(&entry, "cubic", args.seconds)? {
+            results.flame_graphs.push(FlameGraph {
+                subject: step.name.to_owned(),
+                end,
+                folded,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The checksum by size, each way to sum as a subject.
+pub(super) fn checksum(args: &ReproduceArgs, results: &mut Results) -> Result<(), Failure> {
+    let ways: Vec<&str> = checksum::ways().filter(|way| args.wants(way)).collect();
+    if ways.is_empty() {
+        return Ok(());
+    }
+    eprintln!("  the Internet checksum");
+    results.subjects.extend(ways.iter().map(|way| Subject {
+        name: (*way).to_owned(),
+        what: "a way to sum the Internet checksum".to_owned(),
+    }));
+    let (times, goals) = checksum::times()?;
+    for (bytes, cells) in times {
+        let id = format!("checksum-{bytes}");
+        results.measures.push(Measure {
+            id: id.clone(),
+            title: format!("Internet checksum of {bytes} octets"),
+            unit: "ns",
+            better: Better::Lower,
+            places: 1,
+            curve: Some(Curve {
+                title: "Internet checksum".to_owned(),
+                axis: "octets",
+                at: f64::from(u32::try_from(bytes)?),
+            }),
+        });
+        for (way, ns) in cells {
+            if ways.contains(&way) {
+                results.add(1, way, vec![(id.clone(), ns)]);
+            }
+        }
+    }
+    results.goals.extend(goals);
     Ok(())
 }
 

@@ -122,3 +122,39 @@ fn a_goal_without_values_is_missed_and_one_not_asked_for_is_left_out() {
     let met: Vec<(Option<f64>, bool)> = results.goals.iter().map(|of| (of.value, of.met)).collect();
     assert_eq!(met, [(Some(8.0), true), (None, false)]);
 }
+
+#[test]
+fn flame_graphs_stand_in_the_results_where_there_are_some() {
+    let json = |results: Results| serde_json::to_value(results.finish()).unwrap();
+    assert!(json(measured()).get("flame_graphs").is_none());
+    let mut results = measured();
+    results.flame_graphs.push(super::results::FlameGraph {
+        subject: "plain".to_owned(),
+        end: "sender",
+        folded: "a;b 3\n".to_owned(),
+    });
+    let graph = &json(results)["flame_graphs"][0];
+    let wanted = serde_json::json!({"subject": "plain", "end": "sender", "folded": "a;b 3\n"});
+    assert_eq!(*graph, wanted);
+}
+
+#[test]
+fn the_second_article_has_the_checksum_by_size() {
+    let mut results = Results::new("tailscale-2023", 1);
+    tailscale::checksum(
+        &args(&["tailscale-2023", "--subjects", "SIMD"]),
+        &mut results,
+    )
+    .unwrap();
+    let json = serde_json::to_value(results.finish()).unwrap();
+    let measures = json["measures"].as_array().unwrap();
+    let sizes: Vec<f64> = measures
+        .iter()
+        .map(|of| of["curve"]["at"].as_f64().unwrap())
+        .collect();
+    assert!(sizes.len() >= 10 && sizes.is_sorted(), "{sizes:?}");
+    let ways = measures[0]["subjects"].as_object().unwrap();
+    assert_eq!(ways.keys().collect::<Vec<_>>(), ["SIMD"]);
+    assert!(measures[0]["subjects"]["SIMD"]["median"].as_f64().unwrap() > 0.0);
+    assert_eq!(json["goals"].as_array().map(Vec::len), Some(1));
+}
