@@ -1,5 +1,6 @@
 use serde_json::json;
 
+use super::super::plot;
 use super::*;
 
 /// A small results file, in which Adit stands last.

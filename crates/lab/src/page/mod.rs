@@ -2,13 +2,14 @@
 //! picture.
 //!
 //! Stages: read the results files → figures (`figures`; `gateway`, `scale`) → drawings (`plot`,
-//! `flame`) → page (`html`) or picture (`chart`). The same files always give the same bytes.
+//! `flame`) → page (`html`) or picture (`chart`, `picture`). The same files always give the same bytes.
 
 mod chart;
 mod figures;
 mod flame;
 mod gateway;
 mod html;
+mod picture;
 mod plot;
 mod scale;
 mod text;

@@ -14,6 +14,8 @@
 //!
 //! Stages: read a document → find the comments → make each table again → compare, or write.
 
+mod measured;
+mod scale;
 mod tables;
 
 #[cfg(test)]

@@ -1,0 +1,192 @@
+//! Tables of `scale`.
+
+use adit_testbed::stats::quantile;
+use serde_json::Value;
+
+use super::Table;
+use super::tables::{array, entry, files, goal, limit, number, strings, verdict};
+
+pub(super) fn engine_in_memory(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    table.head = strings([
+        "packets",
+        "one thread, Gb/s",
+        "`auto`, two threads",
+        "ratio",
+        "`pipeline`, two threads",
+        "goal",
+    ]);
+    table.rows.clear();
+    for load in [
+        "to one peer",
+        "to 64 peers",
+        "from one peer",
+        "from 64 peers",
+    ] {
+        let gbps = |policy: &str| -> Result<f64, String> {
+            let mut rows = array(json, "memory")?.iter();
+            let row = rows.find(|row| row["load"] == load && row["policy"] == policy);
+            let row = row.ok_or_else(|| format!("the file has no {policy} {load}"))?;
+            number(&row["gbps"], "median")
+        };
+        let (one, auto, pipeline) = (gbps("inline")?, gbps("auto")?, gbps("pipeline")?);
+        let goal = goal(json, &format!("memory, {load}: auto against one thread"))?;
+        table.rows.push(vec![
+            load.to_owned(),
+            format!("{one:.1}"),
+            format!("{auto:.1}"),
+            format!("{:.2}", auto / one),
+            format!("{pipeline:.1}"),
+            limit(goal) + verdict(goal),
+        ]);
+    }
+    Ok(())
+}
+
+pub(super) fn real_tunnels(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    table.head = strings([
+        "tunnels, flows",
+        "`inline`",
+        "`pipeline`",
+        "`auto`",
+        "CPU s/GB of both ends, `inline`, `auto`",
+    ]);
+    table.rows.clear();
+    let all = array(json, "tunnels")?;
+    for first in all.iter().filter(|row| row["policy"] == "inline") {
+        let (tunnels, flows) = (&first["tunnels"], &first["flows"]);
+        let same = |row: &&Value| row["tunnels"] == *tunnels && row["flows"] == *flows;
+        let of = |policy: &str| -> Result<&Value, String> {
+            let mut rows = all.iter().filter(same);
+            let row = rows.find(|row| row["policy"] == policy);
+            row.ok_or_else(|| format!("the file has no {policy} with {tunnels}, {flows}"))
+        };
+        let rate = |policy: &str| -> Result<String, String> {
+            let row = of(policy)?;
+            let [with, alone] = ["gbps", "gbps_alone"].map(|key| number(&row[key], "median"));
+            Ok(format!("{:.2} ({:.2})", with?, alone?))
+        };
+        let cpu = |policy: &str| -> Result<String, String> {
+            let row = of(policy)?;
+            let [sender, receiver] = ["sender_cpu_s_per_gb", "receiver_cpu_s_per_gb"]
+                .map(|key| number(&row[key], "median"));
+            Ok(format!("{:.2}", sender? + receiver?))
+        };
+        table.rows.push(vec![
+            format!("{tunnels}, {flows}"),
+            rate("inline")?,
+            rate("pipeline")?,
+            rate("auto")?,
+            format!("{}, {}", cpu("inline")?, cpu("auto")?),
+        ]);
+    }
+    Ok(())
+}
+
+pub(super) fn stages(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    table.head = strings(["", "take", "work", "put", "polls"]);
+    table.rows.clear();
+    for (direction, load) in [("outbound", "to one peer"), ("inbound", "from one peer")] {
+        for (devices, name) in [("memory", "in memory"), ("kernel", "the kernel's devices")] {
+            let mut rows = array(json, "stages")?.iter();
+            let row = rows.find(|row| row["load"] == load && row["devices"] == devices);
+            let row = row.ok_or_else(|| format!("the file has no stages {load}, {devices}"))?;
+            let mut cells = vec![format!("{direction}, {name}")];
+            for key in ["take_ns", "work_ns", "put_ns", "poll_ns"] {
+                cells.push(format!("{:.0}", number(row, key)?));
+            }
+            table.rows.push(cells);
+        }
+    }
+    Ok(())
+}
+
+/// As much of 100 Gb/s as packets of this length can be.
+const AT_THE_LINK: f64 = 93.5;
+const CORES: [u64; 6] = [1, 2, 4, 8, 16, 32];
+
+pub(super) fn model(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    let over = "over one thread";
+    let first = ["`auto`, Gb/s".to_owned(), "1 core".to_owned()];
+    table.head = first
+        .into_iter()
+        .chain(CORES[1..].iter().map(u64::to_string))
+        .chain([over.to_owned(), "goal".to_owned()])
+        .collect();
+    table.rows.clear();
+    let one_tunnel = goal(json, "model: one tunnel on 8 cores over one thread")?;
+    let many = goal(json, "model: 16 tunnels on 32 cores over one thread")?;
+    for title in [
+        "One tunnel outbound",
+        "One tunnel inbound",
+        "16 tunnels outbound",
+        "16 tunnels inbound",
+    ] {
+        let curve = entry(array(&json["model"], "curves")?, "title", title)?;
+        let line = entry(array(curve, "lines")?, "name", "auto")?;
+        let at = |cores: u64| -> Result<f64, String> {
+            let mut points = array(line, "points")?.iter();
+            let point = points.find(|point| point["at"] == cores);
+            number(point.ok_or("a point is missing")?, "gbps")
+        };
+        let (mut name, small) = (title.to_owned(), title.starts_with("One"));
+        if small {
+            name = name.replacen("One", "one", 1);
+        }
+        let mut row = vec![name];
+        for cores in CORES {
+            row.push(match at(cores)? {
+                gbps if gbps >= AT_THE_LINK => "the link".to_owned(),
+                gbps => format!("{gbps:.1}"),
+            });
+        }
+        let ratio = |goal: &Value| number(goal, "value");
+        let wanted = |goal: &Value| format!("≥ {}{}", limit(goal), verdict(goal));
+        let (times, goal) = match title {
+            "One tunnel outbound" => (
+                format!("8 cores: {:.2} ×", ratio(one_tunnel)?),
+                wanted(one_tunnel),
+            ),
+            "One tunnel inbound" => (format!("8 cores: {:.2} ×", at(8)? / at(1)?), String::new()),
+            "16 tunnels outbound" => (
+                format!("32 cores: {:.1} × without the link", ratio(many)?),
+                wanted(many),
+            ),
+            _ => (String::new(), String::new()),
+        };
+        row.extend([times, goal]);
+        table.rows.push(row);
+    }
+    Ok(())
+}
+
+pub(super) fn model_errors(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    table.head = strings(["error of the model", "in the middle", "greatest", "goal"]);
+    table.rows.clear();
+    for (part, name) in [("memory", "engine in memory"), ("tunnels", "real tunnels")] {
+        let all = array(&json["model"], "validation")?.iter();
+        let points: Vec<&Value> = all.filter(|point| point["part"] == part).collect();
+        let errors = |key: &str| -> Result<[f64; 2], String> {
+            let errors = points
+                .iter()
+                .map(|point| Ok(number(point, key)?.abs() * 100.0));
+            let errors = errors.collect::<Result<Vec<f64>, String>>()?;
+            let at = |share| quantile(&errors, share).ok_or("the file has no validation");
+            Ok([at(0.5)?, at(1.0)?])
+        };
+        let ([middle, most], [middle_alone, most_alone]) =
+            (errors("error")?, errors("error_alone")?);
+        let goal = goal(json, &format!("model, {part}: greatest error"))?;
+        table.rows.push(vec![
+            format!("{name}, {} points", points.len()),
+            format!("{middle:.0} %, without other programs {middle_alone:.0} %"),
+            format!("{most:.0} %, {most_alone:.0} %"),
+            format!("≤ {} %{}", limit(goal), verdict(goal)),
+        ]);
+    }
+    Ok(())
+}
