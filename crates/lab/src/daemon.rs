@@ -138,7 +138,8 @@ pub(crate) fn configure(
     Ok(())
 }
 
-fn log_path(interface: &str) -> String {
+/// Where a host has the log of the daemon of an interface.
+pub(crate) fn log_path(interface: &str) -> String {
     format!("/run/{interface}.log")
 }
 
@@ -152,8 +153,12 @@ pub(crate) fn check(host: &Host, daemon: &mut Process, interface: &str) -> Resul
     if daemon.is_alive() {
         return Ok(());
     }
-    let log = read_log(host, interface)?;
-    Err(format!("the daemon ended: {}", last_lines(&log)).into())
+    Err(format!("the daemon ended: {}", last_words(host, interface)?).into())
+}
+
+/// The end of a daemon's log.
+pub(crate) fn last_words(host: &Host, interface: &str) -> Result<String, Failure> {
+    Ok(last_lines(&read_log(host, interface)?))
 }
 
 /// Waits until `address` answers pings from a host.

@@ -54,21 +54,35 @@ pub(crate) struct Flood {
 impl Flood {
     /// From a to b through the tunnel, as fast as it goes.
     pub(crate) fn run(self, pair: &LinkedHosts) -> Result<Flow, Failure> {
-        let to = SocketAddr::new(pair.address(Family::V4, 1), PORT);
-        let socket = pair.b.run(move || receiver(to))?;
-        let receiving = pair.b.thread(move || self.receive(&socket))?;
-        let from = SocketAddr::new(pair.address(Family::V4, 0), 0);
-        let sending = pair.a.thread(move || self.send(from, to))?;
-        let sent = join(sending)?;
-        let (received, seconds) = join(receiving)?;
-        if received == 0 || seconds <= 0.0 {
-            return Err("no datagram arrived".into());
+        let flow = self.start(pair, [0, 1])?.finish()?;
+        flow.ok_or_else(|| "no datagram arrived".into())
+    }
+
+    /// From each end to the other at once: the datagrams a second that arrive at both.
+    pub(crate) fn both_ways(self, pair: &LinkedHosts) -> Result<f64, Failure> {
+        let running = [self.start(pair, [0, 1])?, self.start(pair, [1, 0])?];
+        let mut rate = 0.0;
+        for flood in running {
+            let flow = flood.finish()?;
+            rate += flow.and_then(|of| of.datagrams_per_second()).unwrap_or(0.0);
         }
-        Ok(Flow {
-            bytes: to_f64(received * self.len),
-            seconds,
-            retransmits: None,
-            datagrams: Some((to_f64(sent), to_f64(received))),
+        if rate == 0.0 {
+            return Err("no datagram arrived at either end".into());
+        }
+        Ok(rate)
+    }
+
+    /// Starts it from one host, 0 for a or 1 for b, to the other.
+    fn start(self, pair: &LinkedHosts, [from, to]: [u8; 2]) -> Result<RunningFlood, Failure> {
+        let host = |at| if at == 0 { &pair.a } else { &pair.b };
+        let (sender, at) = (host(from), host(to));
+        let to = SocketAddr::new(pair.address(Family::V4, to), PORT);
+        let from = SocketAddr::new(pair.address(Family::V4, from), 0);
+        let socket = at.run(move || receiver(to))?;
+        Ok(RunningFlood {
+            len: self.len,
+            receiving: at.thread(move || self.receive(&socket))?,
+            sending: sender.thread(move || self.send(from, to))?,
         })
     }
 
@@ -120,6 +134,27 @@ impl Flood {
         }
         let seconds = first.map_or(0.0, |first| (last - first).as_secs_f64());
         Ok((bytes / self.len, seconds))
+    }
+}
+
+/// A flood that runs.
+struct RunningFlood {
+    len: usize,
+    sending: JoinHandle<Result<usize, Failure>>,
+    receiving: JoinHandle<Result<(usize, f64), Failure>>,
+}
+
+impl RunningFlood {
+    /// Waits for the end. None if no datagram arrived.
+    fn finish(self) -> Result<Option<Flow>, Failure> {
+        let sent = join(self.sending)?;
+        let (received, seconds) = join(self.receiving)?;
+        Ok((received > 0 && seconds > 0.0).then(|| Flow {
+            bytes: to_f64(received * self.len),
+            seconds,
+            retransmits: None,
+            datagrams: Some((to_f64(sent), to_f64(received))),
+        }))
     }
 }
 

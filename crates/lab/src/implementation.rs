@@ -1,10 +1,14 @@
-//! The subjects of measurements: the bare link, the other implementations, Adit, and Adit without
-//! its AEAD.
+//! The subjects of measurements: the bare link, the other implementations, IPsec, Adit, and Adit
+//! without its AEAD.
 
 use std::path::PathBuf;
 
+use adit_testbed::framing::{Family, esp_wire, plain_wire, tunnel_wire};
+use adit_testbed::stats::to_f64;
 use clap::ValueEnum;
 use serde::Serialize;
+
+use crate::ipsec;
 
 /// One line of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -25,6 +29,9 @@ pub(crate) enum Implementation {
     Adit,
     /// Adit built without its AEAD: what is left is the path that packets take.
     Ceiling,
+    /// ESP of strongSwan in userspace, which is no WireGuard. `adit-lab reproduce pfsense` measures it.
+    #[value(skip)]
+    Ipsec,
 }
 
 impl Implementation {
@@ -58,7 +65,27 @@ impl Implementation {
             Self::Gotatun => "gotatun",
             Self::Adit => "adit",
             Self::Ceiling => "ceiling",
+            Self::Ipsec => "ipsec",
         }
+    }
+
+    /// Octets of the longest packet that its interface takes.
+    pub(crate) const fn longest(self) -> usize {
+        match self {
+            Self::Ipsec => ipsec::MTU,
+            _ => usize::MAX,
+        }
+    }
+
+    /// What its framing over IPv4 leaves of the packets of `len` octets that the same link takes
+    /// without a tunnel.
+    pub(crate) fn share_of_direct(self, len: usize, mtu: usize) -> f64 {
+        let wire = match self {
+            Self::Direct => plain_wire(len),
+            Self::Ipsec => esp_wire(len, Family::V4),
+            _ => tunnel_wire(len, mtu, Family::V4),
+        };
+        to_f64(plain_wire(len)) / to_f64(wire)
     }
 
     /// How its daemon is started in the foreground, after the path of the binary.
@@ -91,4 +118,20 @@ pub(crate) struct Entry {
     /// What its daemon finds in its environment besides the usual.
     #[serde(skip)]
     pub(crate) environment: Vec<(&'static str, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn framing_leaves_a_little_less_than_all() {
+        // 1458 octets on the wire, and 1518 in WireGuard over IPv4.
+        let share = Implementation::Adit.share_of_direct(1420, 1420);
+        assert!((share - 1458.0 / 1518.0).abs() < 1e-9);
+        // 102 octets on the wire, and 166 in ESP in UDP over IPv4.
+        let share = Implementation::Ipsec.share_of_direct(64, 1400);
+        assert!((share - 102.0 / 166.0).abs() < 1e-9);
+        assert!((Implementation::Direct.share_of_direct(64, 1500) - 1.0).abs() < 1e-9);
+    }
 }

@@ -15,6 +15,7 @@ use adit_testbed::Host;
 use adit_testbed::process::{self, Process};
 
 use crate::implementation::{Entry, Implementation};
+use crate::ipsec;
 use crate::sandbox::Failure;
 
 /// A build of one implementation takes minutes on a small machine, not longer.
@@ -270,6 +271,7 @@ pub(crate) fn find(who: Implementation, given: Option<&Path>) -> Result<Entry, F
     match who {
         Implementation::Direct => Ok(plain(who, "no tunnel".to_owned())),
         Implementation::Kernel => kernel(),
+        Implementation::Ipsec => ipsec::find(),
         Implementation::Adit => adit(given, Flavour::Release),
         Implementation::Ceiling => adit(None, Flavour::WithoutAead),
         peer => self::peer(peer),

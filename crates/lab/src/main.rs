@@ -15,6 +15,7 @@ mod hostile;
 mod idle;
 mod implementation;
 mod install;
+mod ipsec;
 mod measure;
 mod metric;
 mod output;

@@ -14,6 +14,7 @@ use adit_testbed::{Host, link};
 
 use crate::daemon::{self, READY};
 use crate::implementation::{Entry, Implementation};
+use crate::ipsec;
 use crate::sandbox::Failure;
 
 /// Where the processes of the hosts may run.
@@ -34,7 +35,7 @@ pub(crate) struct LinkedHosts {
     who: Implementation,
     outer: Family,
     congestion: String,
-    /// Octets of the tunnel's MTU.
+    /// Octets of the MTU of a WireGuard tunnel over this link.
     mtu: usize,
 }
 
@@ -59,7 +60,7 @@ impl Net {
 const OVERHEAD: usize = LINK_MTU - TUNNEL_MTU;
 /// Both ends of the link between the hosts.
 pub(crate) const LINK: &str = "ve0";
-/// The interface of every tunnel.
+/// The interface of every WireGuard tunnel.
 const TUNNEL: &str = "wg0";
 
 impl LinkedHosts {
@@ -118,13 +119,26 @@ impl LinkedHosts {
 
     /// An error with the daemon's last words if one has ended.
     pub(crate) fn check(&mut self) -> Result<(), Failure> {
+        let interface = self.interface();
         let Some(daemons) = self.daemons.as_mut() else {
             return Ok(());
         };
         for (daemon, host) in daemons.iter_mut().zip([&self.a, &self.b]) {
-            daemon::check(host, daemon, TUNNEL)?;
+            daemon::check(host, daemon, interface)?;
         }
         Ok(())
+    }
+
+    const fn interface(&self) -> &'static str {
+        match self.who {
+            Implementation::Ipsec => ipsec::INTERFACE,
+            _ => TUNNEL,
+        }
+    }
+
+    /// The MTU of the tunnel's interface, in octets.
+    fn inner_mtu(&self) -> usize {
+        self.mtu.min(self.who.longest())
     }
 
     /// Puts a VXLAN device on the tunnel (or the link) and returns b's address on it.
@@ -132,7 +146,7 @@ impl LinkedHosts {
         let (device, mtu) = if self.who == Implementation::Direct {
             (LINK, self.mtu + OVERHEAD - 50)
         } else {
-            (TUNNEL, self.mtu - 50)
+            (self.interface(), self.inner_mtu() - 50)
         };
         for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
             let local = self.address(Family::V4, us);
@@ -192,6 +206,7 @@ impl LinkedHosts {
                     host.ip(&format!("link add name {TUNNEL} type wireguard"))?;
                 }
             }
+            Implementation::Ipsec => return self.ipsec(),
             _ => {
                 let start = |host| daemon::start(host, entry, TUNNEL);
                 self.daemons = Some([start(&self.a)?, start(&self.b)?]);
@@ -205,9 +220,28 @@ impl LinkedHosts {
             );
             self.configure(host, private, peer, [us, them])?;
         }
+        self.wait_for_packets()
+    }
+
+    fn wait_for_packets(&mut self) -> Result<(), Failure> {
         daemon::wait_for(&self.a, self.address(Family::V4, 1))?;
         daemon::wait_for(&self.a, self.address(Family::V6, 1))?;
         self.check()
+    }
+
+    fn ipsec(&mut self) -> Result<(), Failure> {
+        let outer = [0, 1].map(|host| LINK_NET.address(self.outer, host));
+        let inner = [0, 1].map(|host| {
+            let [v4, v6] = [Family::V4, Family::V6].map(|of| TUNNEL_NET.address(of, host));
+            format!("{v4}/32,{v6}/128")
+        });
+        self.daemons = Some(ipsec::start_both([&self.a, &self.b])?);
+        for (host, us, them) in [(&self.a, 0, 1), (&self.b, 1, 0)] {
+            let mtu = self.inner_mtu();
+            self.join(host, ipsec::INTERFACE, TUNNEL_NET, [us, them], mtu)?;
+        }
+        ipsec::connect([&self.a, &self.b], outer, &[inner])?;
+        self.wait_for_packets()
     }
 
     /// Gives the interface its key, peer, addresses and MTU, as wg-quick would.

@@ -63,6 +63,11 @@ impl Flow {
     pub(crate) fn gbps(&self) -> f64 {
         self.bytes * 8.0 / 1e9 / self.seconds
     }
+
+    /// Datagrams received, if it was of datagrams.
+    pub(crate) fn datagrams_per_second(&self) -> Option<f64> {
+        self.datagrams.map(|(_, received)| received / self.seconds)
+    }
 }
 
 /// A running iperf3 client.

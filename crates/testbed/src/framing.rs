@@ -2,7 +2,9 @@
 //!
 //! WireGuard adds 60 octets to a packet over IPv4 and 80 over IPv6 (outer IP 20 or 40, UDP 8, type
 //! and reserved 4, receiver index 4, counter 8, tag 16) and pads what it seals to a multiple of 16
-//! up to the MTU; Ethernet adds 38 on the wire (preamble 8, header 14, check sequence 4, gap 12). A
+//! up to the MTU. ESP with AES-GCM, in tunnel mode and in UDP (RFC 4303, 4106 and 3948), adds an outer
+//! IP header, UDP 8, SPI 4, sequence number 4, IV 8 and tag 16, and pads the packet with its trailer of 2
+//! to a multiple of 4. Ethernet adds 38 on the wire (preamble 8, header 14, check sequence 4, gap 12). A
 //! veth link has no bit rate of its own: its maximum is what the direct path reached in the same
 //! run, times the share that framing leaves.
 
@@ -31,6 +33,10 @@ impl Family {
 pub const ETHERNET: usize = 8 + 14 + 4 + 12;
 /// Octets of type, reserved bytes, receiver index, counter and tag of a transport message.
 pub const TRANSPORT: usize = 4 + 4 + 8 + 16;
+/// Octets of SPI, sequence number, IV and tag of ESP with AES-GCM.
+const ESP: usize = 4 + 4 + 8 + 16;
+/// Octets of the length of ESP's padding and of the next header.
+const ESP_TRAILER: usize = 2;
 const UDP: usize = 8;
 /// TCP's header with the timestamps that Linux puts into every segment.
 const TCP: usize = 20 + 12;
@@ -64,6 +70,12 @@ pub const fn tunnel_wire(len: usize, mtu: usize, outer: Family) -> usize {
     let padded = len.next_multiple_of(16);
     let padded = if padded > mtu { mtu } else { padded };
     padded + TRANSPORT + UDP + outer.header() + ETHERNET
+}
+
+/// Octets that a packet of `len` octets takes on the wire inside ESP with AES-GCM and UDP over `outer`.
+pub const fn esp_wire(len: usize, outer: Family) -> usize {
+    let padded = (len + ESP_TRAILER).next_multiple_of(4);
+    padded + ESP + UDP + outer.header() + ETHERNET
 }
 
 impl Load {

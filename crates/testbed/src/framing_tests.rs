@@ -12,6 +12,14 @@ fn padding_goes_up_to_16_but_never_over_the_mtu() {
     assert_eq!(tunnel_wire(1420, 1420, Family::V4), 1420 + 60 + 38);
 }
 
+#[test]
+fn esp_adds_62_octets_over_ipv4_and_pads_to_4() {
+    assert_eq!(esp_wire(1398, Family::V4) - plain_wire(1398), 62);
+    assert_eq!(esp_wire(1400, Family::V4), 1404 + 60 + 38);
+    assert_eq!(esp_wire(1402, Family::V4), 1404 + 60 + 38);
+    assert_eq!(esp_wire(64, Family::V6), 68 + 80 + 38);
+}
+
 /// Netgate's arithmetic: over IPv4, with the largest MTU that a 1500-octet link carries, 1400 of
 /// 1538 octets are TCP payload (no timestamps): 910 Mb/s of 1 GbE.
 #[test]

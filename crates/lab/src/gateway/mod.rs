@@ -253,20 +253,6 @@ impl Case {
 /// Values of one round, by the id of their measure.
 type Values = Vec<(&'static str, f64)>;
 
-/// Gb/s of TCP through one tunnel, and through four at once.
-pub(crate) fn one_and_four_tunnels(entry: &Entry) -> Result<[f64; 2], Failure> {
-    let values = tunnels::four(entry)?;
-    let of = |id| {
-        values
-            .iter()
-            .find(|(of, _)| *of == id)
-            .map(|(_, value)| *value)
-    };
-    let both = of(measures::ONE_RATE).zip(of(measures::FOUR_RATE));
-    let (one, four) = both.ok_or("a stream was not measured")?;
-    Ok([one, four])
-}
-
 /// Runs all cases.
 pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;

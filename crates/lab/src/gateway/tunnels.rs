@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each host runs one process where the implementation can serve several interfaces, or else one
-//! for each.
+//! for each. IPsec has one interface for all tunnels. Without tunnels the link has their addresses.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -22,7 +22,9 @@ use super::measures::{
     IDLE_CPU, MEMORY, MEMORY_EACH, ONE_CPU, ONE_MEMORY, ONE_RATE, START, START_EACH, THREADS,
 };
 use crate::daemon::{self, READY};
-use crate::implementation::Entry;
+use crate::generator::Streams;
+use crate::implementation::{Entry, Implementation};
+use crate::ipsec;
 use crate::measure::wait;
 use crate::sandbox::Failure;
 use crate::tools::{Iperf, Running};
@@ -37,6 +39,7 @@ pub(crate) struct Tunnels {
     daemons: Vec<Process>,
     pub(crate) left: Host,
     pub(crate) right: Host,
+    count: u8,
 }
 
 /// The inner address of one end of a tunnel: 1 for the left one, 2 for the right one.
@@ -61,20 +64,66 @@ impl Tunnels {
             daemons: Vec::new(),
             left: host()?,
             right: host()?,
+            count,
         };
         link((&this.left, LINK), (&this.right, LINK))?;
         for (host, last) in [(&this.left, 1), (&this.right, 2)] {
             let address = Ipv4Addr::new(10, 76, 1, last).into();
             host.bring_up(LINK, &[(address, 24)], None)?;
-            let names: Vec<String> = (0..count.into()).map(name).collect();
-            this.daemons
-                .extend(daemon::start_several(host, entry, &names)?);
+        }
+        match entry.who {
+            Implementation::Direct => this.address(LINK)?,
+            Implementation::Ipsec => this.ipsec()?,
+            _ => this.connect(entry)?,
         }
         for tunnel in 0..count {
+            daemon::wait_for(&this.left, inner(tunnel, 2))?;
+        }
+        Ok(this)
+    }
+
+    fn hosts(&self) -> [(&Host, u8); 2] {
+        [(&self.left, 1), (&self.right, 2)]
+    }
+
+    /// Gives an interface the inner addresses of all tunnels.
+    fn address(&self, interface: &str) -> Result<(), Failure> {
+        for (host, end) in self.hosts() {
+            let addresses: Vec<(IpAddr, u8)> = (0..self.count)
+                .map(|tunnel| (inner(tunnel, end), 24))
+                .collect();
+            host.bring_up(interface, &addresses, None)?;
+        }
+        Ok(())
+    }
+
+    fn ipsec(&mut self) -> Result<(), Failure> {
+        let tunnels = (0..self.count).map(|of| [1, 2].map(|end| format!("{}/32", inner(of, end))));
+        let tunnels: Vec<[String; 2]> = tunnels.collect();
+        let outer = [1, 2].map(|last| Ipv4Addr::new(10, 76, 1, last).into());
+        let hosts = [&self.left, &self.right];
+        self.daemons.extend(ipsec::start_both(hosts)?);
+        self.address(ipsec::INTERFACE)?;
+        ipsec::connect(hosts, outer, &tunnels)
+    }
+
+    fn connect(&mut self, entry: &Entry) -> Result<(), Failure> {
+        let names: Vec<String> = (0..self.count.into()).map(name).collect();
+        for host in [&self.left, &self.right] {
+            if entry.who == Implementation::Kernel {
+                for name in &names {
+                    host.ip(&format!("link add name {name} type wireguard"))?;
+                }
+            } else {
+                self.daemons
+                    .extend(daemon::start_several(host, entry, &names)?);
+            }
+        }
+        for tunnel in 0..self.count {
             let (left, right) = (daemon::keys()?, daemon::keys()?);
             let ends = [
-                (&this.left, &left.private, &right.public, 1, 2),
-                (&this.right, &right.private, &left.public, 2, 1),
+                (&self.left, &left.private, &right.public, 1, 2),
+                (&self.right, &right.private, &left.public, 2, 1),
             ];
             for (host, private, public, own, other) in ends {
                 let private = private.clone();
@@ -91,10 +140,15 @@ impl Tunnels {
                 host.bring_up(&name, &[(inner(tunnel, own), 24)], Some(mtu))?;
             }
         }
-        for tunnel in 0..count {
-            daemon::wait_for(&this.left, inner(tunnel, 2))?;
-        }
-        Ok(this)
+        Ok(())
+    }
+
+    /// Runs TCP streams from left to right, of which the tunnels take turns: Gb/s.
+    pub(crate) fn streams(&self, streams: Streams) -> Result<f64, Failure> {
+        let to: Vec<IpAddr> = (0..self.count).map(|tunnel| inner(tunnel, 2)).collect();
+        let (left, right) = (&self.left, &self.right);
+        let running = streams.start(left, right, &to)?;
+        Ok(running.finish(left, right)?.gbps())
     }
 
     /// The process numbers of both ends' daemons, of an implementation with one for each.

@@ -49,8 +49,10 @@ use results::{Results, SourceResults};
 ///
 /// inline: the engine over devices in memory, by policy, as `adit-lab scale` measures it.
 ///
-/// pfsense: UDP by packet size, TCP in four tunnels between two hosts, and UDP that two gateways forward
-/// through one tunnel and through four.
+/// pfsense: UDP by packet size in one direction and in both, with the size from which larger packets
+/// bring no more; one to eight TCP streams in one tunnel and in four; and UDP that two gateways forward
+/// through one tunnel and through four. IPsec, ESP with AES-GCM-128 by strongSwan in userspace, stands
+/// beside WireGuard.
 ///
 /// `scripts/lab-tools` installs what these need besides root, iperf3, ping, ip and wg. What is not
 /// there is left out by name. Leaves nothing behind.
@@ -62,7 +64,7 @@ pub(crate) struct ReproduceArgs {
     /// How many rounds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Seconds that each load counts, after one that does not.
+    /// Seconds that each load counts, after one that does not. In pfsense half of that: it has many.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
     /// TCP's congestion controls, of the two Tailscale articles.

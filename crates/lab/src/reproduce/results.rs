@@ -1,6 +1,6 @@
 //! What the rounds of a source brought, and what the source published.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -190,6 +190,28 @@ impl Results {
         }
     }
 
+    /// Adds what subjects reached in a measure in percent of what another one reached in the same round,
+    /// of which their framing leaves a share. Its id is that of the measure with ".percent" behind it.
+    pub(super) fn add_percent(&mut self, of: &str, over: &str, share: impl Fn(&str) -> f64) {
+        let samples = |subject: &str| self.samples.get(&(of.to_owned(), subject.to_owned()));
+        let Some(whole) = samples(over) else {
+            return;
+        };
+        let mut percent = Vec::new();
+        for subject in self.subjects.iter().filter(|subject| subject.name != over) {
+            for sample in samples(&subject.name).into_iter().flatten() {
+                let whole = whole.iter().find(|whole| whole.round == sample.round);
+                percent.extend(whole.map(|whole| {
+                    let value = sample.value / whole.value / share(&subject.name) * 100.0;
+                    (sample.round, subject.name.clone(), value)
+                }));
+            }
+        }
+        for (round, subject, value) in percent {
+            self.add(round, &subject, vec![(format!("{of}.percent"), value)]);
+        }
+    }
+
     /// Measures every subject once a round, in alternating order, but not longer than twice the time
     /// that `each` of them is expected to take.
     pub(super) fn measure_rounds(
@@ -352,14 +374,46 @@ impl SourceResults {
         Some(format!("{:.2} ×", median(subject)? / median(over)?))
     }
 
+    /// A curve: a line for each of its points, a column for each subject.
+    fn matrix(&self, title: &str) -> String {
+        let points = self.measures.iter().filter_map(|measured| {
+            let curve = measured.measure.curve.as_ref()?;
+            (curve.title == title).then_some((curve, &measured.measure))
+        });
+        let points: Vec<_> = points.collect();
+        let Some((curve, measure)) = points.first() else {
+            return String::new();
+        };
+        let mut text = format!("{title}, {}\n  {:<18}", measure.unit, curve.axis);
+        for subject in &self.subjects {
+            let _ = write!(text, "{:>16}", subject.name);
+        }
+        for (curve, measure) in &points {
+            let _ = write!(text, "\n  {:<18}", curve.at);
+            for subject in &self.subjects {
+                let cell = self.cell(&measure.id, &subject.name);
+                let _ = write!(text, "{:>16}", cell.unwrap_or_else(|| "–".to_owned()));
+            }
+        }
+        text.push('\n');
+        text
+    }
+
     /// Medians of all subjects, the published figures beside those of here, and what is missing.
     pub(super) fn table(&self) -> String {
         let mut text = format!(
             "\n{}\n\nmedian ± half the range, {} rounds\n",
             self.source, self.rounds
         );
+        let mut tabled = BTreeSet::new();
         for measured in &self.measures {
             let measure = &measured.measure;
+            if let Some(curve) = &measure.curve {
+                if tabled.insert(&curve.title) {
+                    text += &self.matrix(&curve.title);
+                }
+                continue;
+            }
             let unit = match measure.unit {
                 "" => String::new(),
                 unit => format!(", {unit}"),

@@ -1,6 +1,6 @@
 use clap::Parser as _;
 
-use super::results::{Measure, Published, Results, Subject};
+use super::results::{Curve, Measure, Published, Results, Subject};
 use super::*;
 use crate::goals::Limit;
 use crate::metric::Better;
@@ -111,6 +111,56 @@ fn published_figures_stand_beside_those_of_here() {
         missing.contains('–'),
         "what is not measured has no value: {missing}"
     );
+}
+
+#[test]
+fn percent_are_of_what_framing_leaves_of_the_same_round() {
+    let mut results = measured();
+    results.measures.push(Measure {
+        id: "tcp-1420.percent".to_owned(),
+        ..results.measures[0].clone()
+    });
+    results.add_percent("tcp-1420", "direct", |_| 0.5);
+    let json = serde_json::to_value(results.finish()).unwrap();
+    let subjects = &json["measures"][1]["subjects"];
+    // 1 of half of 16, and 4 of half of 24.
+    assert_eq!(
+        subjects["plain"]["rounds"],
+        serde_json::json!([
+            {"round": 1, "value": 12.5},
+            {"round": 2, "value": 4.0 / 12.0 * 100.0},
+        ])
+    );
+    assert!(subjects.get("direct").is_none());
+}
+
+#[test]
+fn a_curve_is_one_table_with_a_line_for_each_point() {
+    let mut results = measured();
+    for (id, at) in [("udp-64", 64.0), ("udp-128", 128.0)] {
+        results.measures.push(Measure {
+            id: id.to_owned(),
+            curve: Some(Curve {
+                title: "UDP by size".to_owned(),
+                axis: "octets",
+                at,
+            }),
+            ..results.measures[0].clone()
+        });
+        results.add(1, "direct", vec![(id.to_owned(), at / 10.0)]);
+    }
+    results.add(1, "plain", vec![("udp-128".to_owned(), 3.0)]);
+    let table = results.finish().table();
+    let at = table.lines().position(|line| line == "UDP by size, Gb/s");
+    let lines: Vec<Vec<&str>> = table
+        .lines()
+        .skip(at.expect("a title") + 1)
+        .take(3)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(lines[0], ["octets", "plain", "direct"]);
+    assert_eq!(lines[1], ["64", "–", "6.40", "±0%"]);
+    assert_eq!(lines[2], ["128", "3.00", "±0%", "12.80", "±0%"]);
 }
 
 #[test]

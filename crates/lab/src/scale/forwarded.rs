@@ -12,7 +12,7 @@ use crate::goals::{GoalResult, Limit};
 use crate::implementation::{Entry, Implementation};
 use crate::install;
 use crate::sandbox::Failure;
-use crate::sites::{Forwarded, Sites, share_of_direct};
+use crate::sites::{Forwarded, PACKET, Sites};
 use crate::stats::{Summary, ratio, summary};
 
 /// Tunnels between the gateways.
@@ -118,7 +118,7 @@ impl Measured {
                 .collect();
             let theory = summary(&direct)
                 .filter(|_| entry.who != Implementation::Direct)
-                .map(|direct| direct.median * share_of_direct());
+                .map(|direct| direct.median * entry.who.share_of_direct(PACKET, PACKET));
             rows.push(Row {
                 implementation: entry.who.name(),
                 version: entry.version.clone(),
@@ -170,14 +170,7 @@ pub(super) fn table(rows: &[Row], left_out: &[String]) -> String {
             text,
             "\nForwarded by two gateways, UDP in IP packets of {} octets both ways at once, counted behind \
              them\n\n{:<16}{:>8}{:>8}{:>14}{:>10}{:>12}{:>12}\n",
-            crate::sites::PACKET,
-            "",
-            "tunnels",
-            "Gb/s",
-            "range",
-            "offered",
-            "CPU µs",
-            "% of theory"
+            PACKET, "", "tunnels", "Gb/s", "range", "offered", "CPU µs", "% of theory"
         );
     }
     for row in rows {
@@ -228,6 +221,7 @@ mod tests {
             let of = measured.samples.entry((who, 4)).or_default();
             for (round, arrived) in (1..).zip(arrived) {
                 let sample = Forwarded {
+                    packet: PACKET,
                     offered: 500.0,
                     arrived: *arrived,
                     cpu_us: (who != Direct).then_some(2.0),
@@ -240,7 +234,8 @@ mod tests {
         assert_eq!(names, ["direct", "wireguard-go", "adit"]);
         assert!(rows[0].of_theory.is_none() && rows[0].cpu_us_per_packet.is_none());
         let theory = rows[2].of_theory.expect("there is a direct path");
-        assert!((theory - 250.0 / 400.0 / share_of_direct()).abs() < 1e-9);
+        let share = Adit.share_of_direct(PACKET, PACKET);
+        assert!((theory - 250.0 / 400.0 / share).abs() < 1e-9);
         // The first round alone has both; of Tailscale's fork there is nothing.
         let goals = measured.goals();
         assert_eq!(goals.len(), 1);
