@@ -242,7 +242,8 @@ fn parse_rate_within(json: &str, part: Range<f64>) -> Result<f64, Failure> {
     Ok(bytes * 8.0 / 1e9 / seconds)
 }
 
-fn parse_iperf(json: &str) -> Result<Flow, Failure> {
+/// What iperf3 says in JSON.
+pub(crate) fn parse_iperf(json: &str) -> Result<Flow, Failure> {
     let report = parse_report(json)?;
     let end = report.end.ok_or("iperf3's report has no end")?;
     let sent = end.sum_sent.ok_or("iperf3's report has no sum")?;

@@ -2,10 +2,12 @@
 //!
 //! - `tailscale`: what each idea of Tailscale's two articles is worth, by turning it off in Adit;
 //! - `proxies`: WireGuard beside TLS (`tls` starts the proxies, `http` makes the requests);
+//! - `pfsense`: WireGuard beside IPsec, by packet size (`emulated` has both of the kernel);
 //! - `inline`: the engine by policy, from `adit-lab scale`.
 //!
 //! Stages: find what a source compares → alternating rounds → published beside here → goals, JSON.
 
+mod emulated;
 mod http;
 mod inline;
 mod pfsense;
@@ -52,7 +54,8 @@ use results::{Results, SourceResults};
 /// pfsense: UDP by packet size in one direction and in both, with the size from which larger packets
 /// bring no more; one to eight TCP streams in one tunnel and in four; and UDP that two gateways forward
 /// through one tunnel and through four. IPsec, ESP with AES-GCM-128 by strongSwan in userspace, stands
-/// beside WireGuard.
+/// beside WireGuard. In an emulated guest the kernel's ESP stands beside the kernel's WireGuard, for their
+/// ratio (`scripts/guest` builds it).
 ///
 /// `scripts/lab-tools` installs what these need besides root, iperf3, ping, ip and wg. What is not
 /// there is left out by name. Leaves nothing behind.

@@ -7,6 +7,7 @@ use adit_testbed::framing::{Family, TUNNEL_MTU};
 use adit_testbed::stats::to_f64;
 
 use super::ReproduceArgs;
+use super::emulated::{self, Guest};
 use super::results::{Curve, Measure, Published, Results, Subject, Values};
 use crate::gateway::Tunnels;
 use crate::generator::{Flood, Streams};
@@ -118,11 +119,8 @@ const PUBLISHED: [Published; 8] = [
 pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(), Failure> {
     results.published = PUBLISHED.to_vec();
     results.measures = measures();
-    results.leave_out(
-        "kernel ESP",
-        "this lab does not start the emulated guest of the tests, where it would stand beside the kernel's WireGuard",
-    );
     let entries = find(args, results);
+    let guest = find_guest(args, results);
     if entries.iter().any(|of| of.who == Implementation::Ipsec) {
         results.leave_out(
             "ipsec over 1400 octets",
@@ -137,11 +135,15 @@ pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(),
         + (time + WARM_UP) * streams
         + Duration::from_secs(REST);
     results.measure_rounds(each, |name, values| {
+        if let Some(guest) = guest.as_ref().filter(|_| name == emulated::NAME) {
+            return guest.measure(args.seconds, values);
+        }
         let entry = entries.iter().find(|entry| entry.who.name() == name);
         let entry = entry.ok_or("it is not there")?;
-        sweep(entry, time, values)?;
-        streams_in_tunnels(entry, time, values)?;
-        forwarded(entry, values)
+        // A size that does not pass ends the sizes, but not the rest.
+        let sizes = sweep(entry, time, values);
+        let streams = streams_in_tunnels(entry, time, values);
+        sizes.and(streams).and(forwarded(entry, values))
     })?;
     add_percent(&entries, results);
     judge(results);
@@ -164,6 +166,26 @@ fn find(args: &ReproduceArgs, results: &mut Results) -> Vec<Entry> {
         }
     }
     entries
+}
+
+/// The kernel's ESP and WireGuard, which few kernels have where the lab runs.
+fn find_guest(args: &ReproduceArgs, results: &mut Results) -> Option<Guest> {
+    if !args.wants(emulated::NAME) {
+        return None;
+    }
+    match emulated::find() {
+        Ok(guest) => {
+            results.subjects.push(Subject {
+                name: emulated::NAME.to_owned(),
+                what: format!("Linux {} in QEMU, without hardware help", guest.release),
+            });
+            Some(guest)
+        }
+        Err(why) => {
+            results.leave_out(emulated::NAME, &why.to_string());
+            None
+        }
+    }
 }
 
 fn measures() -> Vec<Measure> {
@@ -219,6 +241,12 @@ fn measures() -> Vec<Measure> {
         add(id, title, "Gb/s", Higher, 2, None);
         add(percent, theory, "%", Higher, 0, None);
     }
+    for (id, title) in emulated::MEASURES {
+        add(id.to_owned(), title.to_owned(), "Mb/s", Higher, 1, None);
+    }
+    let title = "TCP in an emulated guest: the kernel's ESP over its WireGuard";
+    let id = emulated::RATIO.to_owned();
+    add(id, title.to_owned(), "×", Higher, 2, None);
     all
 }
 

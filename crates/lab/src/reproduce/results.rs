@@ -384,13 +384,18 @@ impl SourceResults {
         let Some((curve, measure)) = points.first() else {
             return String::new();
         };
+        let has = |subject: &&Subject| {
+            let cell = |(_, measure): &(_, &Measure)| self.cell(&measure.id, &subject.name);
+            points.iter().find_map(cell).is_some()
+        };
+        let subjects: Vec<&Subject> = self.subjects.iter().filter(has).collect();
         let mut text = format!("{title}, {}\n  {:<18}", measure.unit, curve.axis);
-        for subject in &self.subjects {
+        for subject in &subjects {
             let _ = write!(text, "{:>16}", subject.name);
         }
         for (curve, measure) in &points {
             let _ = write!(text, "\n  {:<18}", curve.at);
-            for subject in &self.subjects {
+            for subject in &subjects {
                 let cell = self.cell(&measure.id, &subject.name);
                 let _ = write!(text, "{:>16}", cell.unwrap_or_else(|| "–".to_owned()));
             }
