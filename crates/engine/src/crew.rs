@@ -39,7 +39,7 @@ const LOOKS: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(16);
 const MAX_DOUBLINGS: u32 = 7;
 /// A helper that had a CPU for so long helped.
-const HELPED: Duration = Duration::from_secs(1);
+const HELPED: Duration = Duration::from_millis(100);
 /// So long a helper looks for work before it leaves.
 const LINGER: Duration = Duration::from_micros(200);
 
