@@ -245,7 +245,11 @@ fn start(
             "-nodefaults",
         ])
         .args(["-smp", &cpus.to_string()])
-        .args(["-no-reboot", "-append", "console=ttyS0 quiet panic=-1"])
+        .args([
+            "-no-reboot",
+            "-append",
+            "console=ttyS0 quiet panic=-1 no_timer_check",
+        ])
         .arg("-kernel")
         .arg(image.join("vmlinuz"))
         .arg("-initrd")
