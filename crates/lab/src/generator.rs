@@ -175,6 +175,9 @@ fn receiver(at: SocketAddr) -> Result<UdpSocket, Failure> {
     Ok(socket)
 }
 
+/// A sender that is ahead of its rate pauses for so long.
+const AHEAD: Duration = Duration::from_micros(200);
+
 /// TCP streams from a to b, all of one end served by one thread, as event-driven servers do it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams {
@@ -182,6 +185,8 @@ pub(crate) struct Streams {
     pub(crate) time: Duration,
     /// Time before that which does not count.
     pub(crate) warm_up: Duration,
+    /// Gb/s of all together; as fast as they go without.
+    pub(crate) rate: Option<f64>,
 }
 
 /// Streams that run.
@@ -247,13 +252,29 @@ impl Streams {
             stream.set_nonblocking(true)?;
         }
         let epoll = watch(&streams, EpollFlags::EPOLLOUT)?;
-        let block = vec![0; 128 << 10];
-        let until = Instant::now() + self.warm_up + self.time;
+        // At a rate, less at once.
+        let block = vec![
+            0;
+            if self.rate.is_some() {
+                16 << 10
+            } else {
+                128 << 10
+            }
+        ];
+        let begun = Instant::now();
+        let until = begun + self.warm_up + self.time;
+        let mut sent = 0;
         while Instant::now() < until && !interrupted() {
+            let due = |gbps: f64| gbps / 8.0 * 1e9 * begun.elapsed().as_secs_f64();
+            if self.rate.is_some_and(|gbps| to_f64(sent) > due(gbps)) {
+                std::thread::sleep(AHEAD);
+                continue;
+            }
             for index in ready(&epoll, STANDSTILL)? {
                 match streams[index].write(&block) {
+                    Ok(len) => sent += len,
                     Err(e) if e.kind() != ErrorKind::WouldBlock => return Err(e.into()),
-                    _ => {}
+                    Err(_) => {}
                 }
             }
         }

@@ -324,6 +324,7 @@ fn streams_in_tunnels(entry: &Entry, time: Duration, values: &mut Values) -> Res
                 count,
                 time,
                 warm_up: WARM_UP,
+                rate: None,
             };
             let gbps = hosts.streams(streams);
             let gbps = gbps.map_err(|why| format!("tcp-{tunnels}-{count}: {why}"))?;

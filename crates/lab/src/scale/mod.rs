@@ -52,9 +52,10 @@ const RECEIVED: usize = 768 << 20;
 /// turns in each round. `auto` is measured with idle CPUs for its helpers: on a machine that does
 /// other things at the same time it shows less.
 ///
-/// Tunnels: TCP through TUN devices and UDP sockets, from 1 to 32 flows in one tunnel, and 12 flows
-/// over 1 to 4 tunnels, with the CPU time of each thread and core. Both ends, and the programs that
-/// send and receive, share the machine's cores. This part needs root.
+/// Tunnels: TCP through TUN devices and UDP sockets, from 1 to 32 flows in one tunnel, 12 flows over
+/// 1 to 4 tunnels, and 4 flows that offer less than a tunnel carries, with the CPU time of each thread
+/// and core. Both ends, and the programs that send and receive, share the machine's cores. This part
+/// needs root.
 ///
 /// Forwarded: two gateways with one tunnel and with four between them, each of which carries a part of
 /// both sites' networks, as in "WireGuard in pfSense 2.5 Performance". Hosts behind them send UDP in
@@ -77,7 +78,7 @@ pub(crate) struct ScaleArgs {
     /// `poll_ns`. `tunnels` has for each number of `tunnels` and `flows` and each `policy` what came
     /// through (`gbps`), CPU seconds a GB of both ends' daemons and of the whole machine, and the
     /// shares of a core that each thread had (`thread_load`) and that each core was busy
-    /// (`core_load`). `forwarded` has for each `implementation` and number of `tunnels` what arrived
+    /// (`core_load`). `loads` has the same of flows that offer no more than `offered_gbps`. `forwarded` has for each `implementation` and number of `tunnels` what arrived
     /// (`gbps`, of IP packets in both directions) when `offered_gbps` were sent, CPU microseconds of the
     /// daemons for each packet, and `of_theory`, the share of what the links forward without a tunnel, less
     /// framing; `left_out`, which implementations are not there, and why. `model` has `cores`, what two cores cost each other; `validation`, every measured
@@ -137,6 +138,7 @@ struct ScaleReport {
     memory: Vec<Row>,
     stages: Vec<StageRow>,
     tunnels: Vec<tunnels::Row>,
+    loads: Vec<tunnels::Row>,
     forwarded: Vec<forwarded::Row>,
     left_out: Vec<String>,
     model: Option<Model>,
@@ -211,9 +213,14 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<(), Failure> {
     };
     machine.finish();
     let control = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
-    let (memory, tunnels) = (measured.rows()?, measured.tunnels.rows()?);
+    let memory = measured.rows()?;
+    let rows = measured.tunnels.rows()?.into_iter();
+    let (loads, tunnels): (Vec<_>, Vec<_>) = rows.partition(|row| row.offered_gbps.is_some());
     let stages = measured.stage_rows();
     let mut goals = judge(&memory);
+    goals.extend(tunnels::goals(
+        &tunnels.iter().chain(&loads).collect::<Vec<_>>(),
+    ));
     goals.extend(measured.forwarded.goals());
     // Whoever interrupts a run does not wait for simulations.
     let model = match stopped {
@@ -238,6 +245,7 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<(), Failure> {
         memory,
         stages,
         tunnels,
+        loads,
         forwarded: measured.forwarded.rows(),
         left_out: measured.forwarded.left_out(),
         model,
@@ -541,6 +549,7 @@ fn table(report: &ScaleReport) -> String {
     }
     text += &stage_table(&report.stages);
     text += &tunnel_table(&report.tunnels);
+    text += &load_table(&report.loads);
     text += &forwarded::table(&report.forwarded, &report.left_out);
     if let Some(model) = &report.model {
         text += &model_table(model);
@@ -617,6 +626,30 @@ fn tunnel_table(rows: &[tunnels::Row]) -> String {
             row.receiver_cpu_s_per_gb.median,
             row.machine_cpu_s_per_gb.median,
             cores.join(" ")
+        );
+    }
+    text
+}
+
+fn load_table(rows: &[tunnels::Row]) -> String {
+    let mut text = String::new();
+    if !rows.is_empty() {
+        let _ = write!(
+            text,
+            "\nFlows that offer less than the tunnel carries\n\n{:>14}  {:<10}{:>8}{:>14}{:>10}{:>10}\n",
+            "offered, Gb/s", "policy", "Gb/s", "range", "CPU-s/GB", "machine"
+        );
+    }
+    for row in rows {
+        let range = format!("{:.2}–{:.2}", row.gbps.min, row.gbps.max);
+        let _ = writeln!(
+            text,
+            "{:>14.1}  {:<10}{:>8.2}{range:>14}{:>10.2}{:>10.2}",
+            row.offered_gbps.unwrap_or_default(),
+            row.policy,
+            row.gbps.median,
+            row.cpu(),
+            row.machine_cpu_s_per_gb.median
         );
     }
     text

@@ -106,6 +106,7 @@ pub(super) fn measure(memory: [&StageCosts; 2]) -> Result<[StageCosts; 2], Failu
         count: FLOWS,
         time: TIME,
         warm_up: WARM_UP,
+        rate: None,
     };
     let running = streams.start(&left.host, &right.host, &[inner(2)])?;
     wait(WARM_UP)?;

@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::model::predict::Shared;
 use crate::gateway::{Tunnels, inner};
 use crate::generator::Streams;
+use crate::goals::{GoalResult, Limit};
 use crate::implementation::Entry;
 use crate::install;
 use crate::measure::wait;
@@ -30,6 +31,12 @@ const FLOWS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Tunnels, and the flows that they share evenly.
 const TUNNELS: [u8; 4] = [1, 2, 3, 4];
 const SHARED: u32 = 12;
+/// Tenths of a Gb/s that flows offer together, in one tunnel; [`FLOWS`] has the load that is as fast as
+/// it goes.
+const OFFERED: [u32; 5] = [5, 10, 20, 40, 60];
+const OFFERING: u32 = 4;
+/// Policies carry the same if what they carry differs by less.
+const SAME: f64 = 0.02;
 const WARM_UP: Duration = Duration::from_millis(400);
 const TIME: Duration = Duration::from_millis(1200);
 const TUNED: Duration = Duration::from_secs(5);
@@ -39,16 +46,28 @@ const TUNED: Duration = Duration::from_secs(5);
 pub(super) struct Load {
     pub(super) tunnels: u8,
     pub(super) flows: u32,
+    /// Tenths of a Gb/s; as fast as it goes without.
+    pub(super) offered: Option<u32>,
 }
 
 /// All that is measured, those with the same tunnels side by side.
 pub(super) fn loads() -> Vec<Load> {
-    let one = FLOWS.map(|flows| Load { tunnels: 1, flows });
+    let one = FLOWS.map(|flows| Load {
+        tunnels: 1,
+        flows,
+        offered: None,
+    });
     let several = TUNNELS.map(|tunnels| Load {
         tunnels,
         flows: SHARED,
+        offered: None,
     });
-    let mut all: Vec<Load> = one.into_iter().chain(several).collect();
+    let offered = OFFERED.map(|tenths| Load {
+        tunnels: 1,
+        flows: OFFERING,
+        offered: Some(tenths),
+    });
+    let mut all: Vec<Load> = one.into_iter().chain(several).chain(offered).collect();
     all.sort_by_key(|load| load.tunnels);
     all
 }
@@ -58,6 +77,8 @@ pub(super) fn loads() -> Vec<Load> {
 pub(super) struct Row {
     pub(super) tunnels: u8,
     pub(super) flows: u32,
+    /// What the flows offer together; nothing if they are as fast as they go.
+    pub(super) offered_gbps: Option<f64>,
     pub(super) policy: &'static str,
     /// Shards of each daemon, at most.
     pub(super) threads: usize,
@@ -79,6 +100,11 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Of both daemons, for each GB.
+    pub(super) fn cpu(&self) -> f64 {
+        self.sender_cpu_s_per_gb.median + self.receiver_cpu_s_per_gb.median
+    }
+
     /// Who had the cores.
     pub(super) fn shared(&self) -> Shared {
         let core = self.core_load.iter();
@@ -203,8 +229,17 @@ impl Measured {
                     Tunnels::new(entry, load.tunnels)?
                 }
             };
-            let Load { tunnels, flows } = load;
-            eprint!("round {round} of {rounds}: real tunnels, {tunnels} with {flows} flows:");
+            let Load {
+                tunnels,
+                flows,
+                offered,
+            } = load;
+            let offer = offered.map_or(String::new(), |it| {
+                format!(" that offer {:.1} Gb/s", tenths(it))
+            });
+            eprint!(
+                "round {round} of {rounds}: real tunnels, {tunnels} with {flows} flows{offer}:"
+            );
             let ways: Vec<usize> = (0..self.ways.len()).collect();
             for way in install::order(&ways, round.into()) {
                 interrupt::check()?;
@@ -232,6 +267,7 @@ impl Measured {
             Ok(Row {
                 tunnels: load.tunnels,
                 flows: load.flows,
+                offered_gbps: load.offered.map(tenths),
                 policy: policy.name(),
                 threads,
                 gbps: all(&|of| of.gbps)?,
@@ -247,6 +283,46 @@ impl Measured {
         });
         rows.collect()
     }
+}
+
+fn tenths(count: u32) -> f64 {
+    f64::from(count) / 10.0
+}
+
+/// `auto` against the better of the other policies: the one that carries more, or takes less CPU time
+/// where both carry the same. The worst of all loads counts.
+pub(super) fn goals(rows: &[&Row]) -> Vec<GoalResult> {
+    let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+    for auto in rows.iter().filter(|row| row.policy == Policy::Auto.name()) {
+        let same = |row: &&&Row| {
+            (row.tunnels, row.flows, row.offered_gbps)
+                == (auto.tunnels, auto.flows, auto.offered_gbps)
+        };
+        let others = rows
+            .iter()
+            .filter(same)
+            .filter(|row| row.policy != auto.policy);
+        let better = others.reduce(|one, other| {
+            let ratio = other.gbps.median / one.gbps.median;
+            match (ratio - 1.0).abs() < SAME {
+                true if other.cpu() < one.cpu() => other,
+                false if ratio > 1.0 => other,
+                _ => one,
+            }
+        });
+        if let Some(better) = better {
+            least = least.min(auto.gbps.median / better.gbps.median);
+            most = most.max(auto.cpu() / better.cpu());
+        }
+    }
+    if least.is_infinite() {
+        return Vec::new();
+    }
+    let name = |what: &str| format!("tunnels: auto against the better policy, {what} of all loads");
+    vec![
+        GoalResult::new(name("least throughput"), least, Limit::AtLeast(0.95), " ×"),
+        GoalResult::new(name("most CPU time"), most, Limit::AtMost(1.05), " ×"),
+    ]
 }
 
 fn thread_load(samples: &[Sample]) -> BTreeMap<String, f64> {
@@ -289,6 +365,7 @@ fn measure(
         count: load.flows,
         time: TIME,
         warm_up: WARM_UP,
+        rate: load.offered.map(tenths),
     };
     let to: Vec<IpAddr> = (0..load.tunnels).map(|tunnel| inner(tunnel, 2)).collect();
     let daemons = hosts.pair()?;
@@ -337,13 +414,55 @@ mod tests {
     #[test]
     fn every_load_spreads_its_flows_evenly_over_its_tunnels() {
         let loads = loads();
-        assert_eq!(loads.len(), FLOWS.len() + TUNNELS.len());
+        assert_eq!(loads.len(), FLOWS.len() + TUNNELS.len() + OFFERED.len());
         assert!(loads.is_sorted_by_key(|load| load.tunnels));
         assert!(
             loads
                 .iter()
                 .all(|load| load.flows % u32::from(load.tunnels) == 0)
         );
+    }
+
+    fn row(policy: &'static str, offered_gbps: Option<f64>, gbps: f64, cpu: f64) -> Row {
+        let of = |value: f64| summary(&[value]).unwrap();
+        Row {
+            tunnels: 1,
+            flows: 4,
+            offered_gbps,
+            policy,
+            threads: 2,
+            gbps: of(gbps),
+            gbps_alone: of(gbps),
+            sender_cpu_s_per_gb: of(cpu / 2.0),
+            receiver_cpu_s_per_gb: of(cpu / 2.0),
+            load_cpu_s_per_gb: of(1.0),
+            machine_cpu_s_per_gb: of(1.0),
+            thread_load: BTreeMap::new(),
+            core_load: Vec::new(),
+            retransmits: of(0.0),
+        }
+    }
+
+    #[test]
+    fn auto_stands_beside_the_better_policy_of_each_load() {
+        let rows = [
+            // As fast as it goes: the faster one counts, and what it takes.
+            row("inline", None, 8.0, 1.0),
+            row("pipeline", None, 4.0, 0.5),
+            row("auto", None, 7.2, 1.1),
+            // At a rate: the cheaper one.
+            row("pipeline", Some(1.0), 1.001, 2.0),
+            row("inline", Some(1.0), 1.0, 1.5),
+            row("auto", Some(1.0), 1.0, 1.8),
+        ];
+        let goals = goals(&rows.iter().collect::<Vec<_>>());
+        let values: Vec<f64> = goals.iter().filter_map(|goal| goal.value).collect();
+        assert!(
+            (values[0] - 0.9).abs() < 1e-9 && (values[1] - 1.2).abs() < 1e-9,
+            "{values:?}"
+        );
+        assert!(goals.iter().all(|goal| !goal.met));
+        assert_eq!(super::goals(&[]), []);
     }
 
     #[test]
@@ -386,6 +505,7 @@ mod tests {
         assert_eq!(cores, [load]);
         assert!((load.busy() - 0.75).abs() < 1e-9);
     }
+
     #[test]
     fn what_other_programs_took_is_given_back() {
         let sample = |machine| Sample {

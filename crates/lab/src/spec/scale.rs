@@ -86,6 +86,29 @@ pub(super) fn real_tunnels(results: &[Value], table: &mut Table) -> Result<(), S
     Ok(())
 }
 
+pub(super) fn loads(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    table.head = strings(["offered, Gb/s", "`inline`", "`pipeline`", "`auto`"]);
+    table.rows.clear();
+    let all = array(json, "loads")?;
+    for first in all.iter().filter(|row| row["policy"] == "inline") {
+        let offered = &first["offered_gbps"];
+        let cell = |policy: &str| -> Result<String, String> {
+            let mut rows = all.iter();
+            let row = rows.find(|row| row["policy"] == policy && row["offered_gbps"] == *offered);
+            let row = row.ok_or_else(|| format!("the file has no {policy} with {offered}"))?;
+            let [gbps, sender, receiver] = ["gbps", "sender_cpu_s_per_gb", "receiver_cpu_s_per_gb"]
+                .map(|key| number(&row[key], "median"));
+            Ok(format!("{:.2}, {:.2}", gbps?, sender? + receiver?))
+        };
+        let row = [cell("inline")?, cell("pipeline")?, cell("auto")?];
+        table
+            .rows
+            .push([vec![format!("{offered}")], row.to_vec()].concat());
+    }
+    Ok(())
+}
+
 pub(super) fn forwarded(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
     let all = array(json, "forwarded")?;

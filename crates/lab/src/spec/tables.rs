@@ -32,7 +32,7 @@ impl Extent {
 const SPEC: &str = "SPEC.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 12] = [
+pub(super) const TABLES: [Known; 13] = [
     known(SPEC, Extent::Part, "speed", measured::speed),
     known(SPEC, Extent::Whole, "slow peer", measured::slow_peer),
     known(SPEC, Extent::Part, "hand-overs", measured::hand_overs),
@@ -44,6 +44,7 @@ pub(super) const TABLES: [Known; 12] = [
         scale::engine_in_memory,
     ),
     known(SPEC, Extent::Whole, "real tunnels", scale::real_tunnels),
+    known(SPEC, Extent::Whole, "loads", scale::loads),
     known(SPEC, Extent::Whole, "forwarded", scale::forwarded),
     known(SPEC, Extent::Whole, "stages", scale::stages),
     known(SPEC, Extent::Whole, "model", scale::model),
