@@ -32,6 +32,8 @@ const DATA: u8 = 4;
 /// What is sent until the threads have settled.
 const WARM_UP: Duration = Duration::from_millis(300);
 const MEASURED: Duration = Duration::from_secs(1);
+/// Of what is received, one part in so many until the threads have settled.
+const SETTLING: u64 = 3;
 /// Bytes of datagrams in a receive batch, as from a socket.
 const BATCH: usize = 256 << 10;
 const LIMIT: Duration = Duration::from_secs(20);
@@ -404,8 +406,6 @@ impl Hosts {
                 lock(&ends.replayed[lane % QUEUES]).push_back(train);
             }
         }
-        self.gateway.clock.set_on(self.clocked);
-        let (before, begun) = (usage()?, Instant::now());
         ends.replays.store(true, Ordering::Relaxed);
         let kick = self.network.bind(address(250), false)?;
         let train = Transmit {
@@ -415,10 +415,22 @@ impl Hosts {
             bytes: &[0],
         };
         kick.send(&[train], &mut SendReport::default());
-        // 3. Less than this is left in batches when the last is taken.
+        // 3. The threads have settled when a part was written.
+        let some = ends.written.load(Ordering::Relaxed) + bytes as u64 / SETTLING;
+        wait_until("nothing was written to the TUN", || {
+            ends.written.load(Ordering::Relaxed) >= some
+        })?;
+        self.gateway.clock.set_on(self.clocked);
+        let (before, begun) = (usage()?, Instant::now());
+        let left = ends.replayed.iter().map(|left| {
+            let left = lock(left);
+            left.iter().map(|train| train.bytes.len()).sum::<usize>()
+        });
+        let left: usize = left.sum();
+        // 4. Less than this is left in batches when the last is taken.
         let is_received = || ends.replayed.iter().all(|left| lock(left).is_empty());
         wait_until("not all was received", is_received)?;
-        let rate = rate(bytes as u64, begun, before);
+        let rate = rate(left as u64, begun, before);
         self.gateway.clock.set_on(false);
         ends.replays.store(false, Ordering::Relaxed);
         // What is in batches is written a little later.
