@@ -11,7 +11,7 @@
 //! While several threads help, they send at the same time: a batch is split by the addresses of its
 //! packets, and each part has a second gate, and so a sender, of its own. A flow is in one part.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -261,8 +261,17 @@ impl<U: UdpSocket> Outbound<U> {
             let put = |forwarder: &mut Forwarder<U>, part: &mut Part| {
                 forwarder.processed = 0;
                 let put = match part {
-                    Part::Whole(batch) => forwarder.put(context, batch),
-                    Part::Split { sealed, rest, .. } => forwarder.put_part(context, sealed, rest),
+                    Part::Whole(batch) => {
+                        let OutboundBatch { sealed, frames, .. } = &mut **batch;
+                        forwarder.put(context, sealed, |it| {
+                            it.forward_all(context, frames);
+                            frames.is_empty()
+                        })
+                    }
+                    Part::Split { sealed, rest, .. } => forwarder.put(context, sealed, |it| {
+                        it.forward_rest(context, rest);
+                        rest.is_empty()
+                    }),
                 };
                 processed += forwarder.processed;
                 let passed = forwarder.processed as u64;
@@ -448,10 +457,11 @@ impl OutboundBatch {
         let mut trains = Trains::default();
         let mut sealed = Sealed {
             trains: std::slice::from_mut(&mut self.sealed),
+            count: 0,
             drops,
         };
         let mut processed = 0;
-        while sealed.trains[0].len() < MAX_READY
+        while sealed.count < MAX_READY
             && let Some(BatchFrame { bytes, peer }) = self.frames.peek()
         {
             // What fails here is counted when it is this batch's turn.
@@ -488,11 +498,12 @@ impl OutboundBatch {
         let mut by_gate: [VecDeque<SealedTrain>; SEND_GATES] = Default::default();
         let mut sealed = Sealed {
             trains: &mut by_gate,
+            count: 0,
             drops,
         };
         let mut rest: [Rest; SEND_GATES] = Default::default();
         // Peers that have frames among the rest.
-        let mut left: Vec<u32> = Vec::new();
+        let mut left: HashSet<u32> = HashSet::new();
         let mut processed = 0;
         while let Some(BatchFrame { bytes, peer }) = self.frames.next_frame() {
             let Ok(frame) = Frame::parse(bytes) else {
@@ -513,11 +524,9 @@ impl OutboundBatch {
             if left.contains(&id)
                 || found.session(context.now).is_none()
                 || found.endpoint().is_none()
-                || sealed.trains.iter().map(VecDeque::len).sum::<usize>() >= MAX_READY
+                || sealed.count >= MAX_READY
             {
-                if !left.contains(&id) {
-                    left.push(id);
-                }
+                left.insert(id);
                 rest[gate].push_back(Zeroizing::new(bytes.into()));
                 continue;
             }
@@ -547,6 +556,8 @@ trait Closed<U> {
 /// Trains that are sent later, by their gates.
 struct Sealed<'a> {
     trains: &'a mut [VecDeque<SealedTrain>],
+    /// How many there are.
+    count: usize,
     drops: &'a Drops,
 }
 
@@ -576,7 +587,10 @@ impl<U> Closed<U> for Sealed<'_> {
 
     fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>) {
         match train {
-            Ok(sealed) => self.trains[sealed.gate].push_back(sealed),
+            Ok(sealed) => {
+                self.count += 1;
+                self.trains[sealed.gate].push_back(sealed);
+            }
             Err(train) => {
                 let packets = train.packets() as u64;
                 let reason = DropReason::SessionEnded;
@@ -658,47 +672,26 @@ impl<U: UdpSocket> Forwarder<U> {
         }
     }
 
-    /// Sends a batch: its trains that are sealed, then what becomes of its other frames.
-    fn put(&mut self, context: Context<'_, U>, batch: &mut OutboundBatch) -> Put {
-        if !self.sender.flush(context) {
-            return Put::Blocked;
-        }
-        loop {
-            self.send_sealed(context, &mut batch.sealed);
-            if batch.sealed.is_empty() {
-                self.forward_all(context, &batch.frames);
-            }
-            let is_flushed = self.sender.flush(context);
-            if batch.sealed.is_empty() && batch.frames.is_empty() {
-                return Put::Done;
-            }
-            // A socket that was full may have space by now. Then nothing wakes anybody for the
-            // frames that are left, so they are sent at once (invariant 6).
-            if !is_flushed {
-                return Put::Blocked;
-            }
-        }
-    }
-
-    /// Sends a part of a batch as [`Self::put`] does a whole one.
-    fn put_part(
+    /// Sends a batch or a part of one: its trains that are sealed, then what `forward` makes of its other
+    /// frames. That returns whether none is left.
+    fn put(
         &mut self,
         context: Context<'_, U>,
         sealed: &mut VecDeque<SealedTrain>,
-        rest: &mut Rest,
+        mut forward: impl FnMut(&mut Self) -> bool,
     ) -> Put {
         if !self.sender.flush(context) {
             return Put::Blocked;
         }
         loop {
             self.send_sealed(context, sealed);
-            if sealed.is_empty() {
-                self.forward_rest(context, rest);
-            }
+            let is_done = sealed.is_empty() && forward(self);
             let is_flushed = self.sender.flush(context);
-            if sealed.is_empty() && rest.is_empty() {
+            if is_done {
                 return Put::Done;
             }
+            // A socket that was full may have space by now. Then nothing wakes anybody for the
+            // frames that are left, so they are sent at once (invariant 6).
             if !is_flushed {
                 return Put::Blocked;
             }

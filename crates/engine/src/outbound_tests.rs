@@ -255,6 +255,15 @@ impl<U: UdpSocket> Bench<U> {
         }
     }
 
+    /// From nothing to a session; all that left meanwhile has been looked at.
+    fn connect(&mut self) {
+        self.frames();
+        self.poll();
+        let response = self.initiate();
+        self.complete(&response);
+        self.wire();
+    }
+
     /// Takes the response; the shard has not heard of it.
     fn take_response(&mut self, response: &[u8]) {
         let from = Endpoint::from(self.wire.local_addr());
@@ -413,11 +422,7 @@ fn a_session_that_ends_within_a_frame_drops_the_rest_of_it() {
         inner,
         next: Arc::clone(&next),
     });
-    bench.frames();
-    bench.poll();
-    let response = bench.initiate();
-    bench.complete(&response);
-    bench.wire();
+    bench.connect();
     // A new private key ends all sessions.
     let device = Arc::clone(&bench.ours);
     *next.lock().expect("not poisoned") = Some(Box::new(move || {
@@ -542,11 +547,7 @@ impl TunQueue for Failing {
 #[test]
 fn what_was_read_before_an_error_leaves() {
     let mut bench = Bench::new();
-    bench.frames();
-    bench.poll();
-    let response = bench.initiate();
-    bench.complete(&response);
-    bench.wire();
+    bench.connect();
     let (tun, _end) = mem::tun().expect("an in-memory TUN");
     let frames = [udp_gso_packet(3, 100), udp_gso_packet(2, 50)].into();
     let failing = Failing(Mutex::new(frames), tun);
@@ -619,19 +620,21 @@ impl UdpSocket for Refusing {
     }
 }
 
-/// Invariant 6.
-#[test]
-fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
+/// A bench with such a socket, and its number.
+fn refusing() -> (Bench<Refusing>, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
-    let mut bench = Bench::over(|inner, _| Refusing {
+    let bench = Bench::over(|inner, _| Refusing {
         inner,
         calls: Arc::clone(&calls),
     });
-    bench.frames();
-    bench.poll();
-    let response = bench.initiate();
-    bench.complete(&response);
-    bench.wire();
+    (bench, calls)
+}
+
+/// Invariant 6.
+#[test]
+fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
+    let (mut bench, calls) = refusing();
+    bench.connect();
     // One refusal for the first batch of trains, and one for the next frame, which finds no room.
     // Then the socket drains.
     for refused in 0..4 {
@@ -657,11 +660,7 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
 /// session.
 #[test]
 fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
-    let calls = Arc::new(AtomicUsize::new(0));
-    let mut bench = Bench::over(|inner, _| Refusing {
-        inner,
-        calls: Arc::clone(&calls),
-    });
+    let (mut bench, calls) = refusing();
     bench.frames();
     bench.poll();
     let response = bench.initiate();
@@ -728,11 +727,7 @@ fn assert_order(packets: &[Vec<u8>], numbers: std::ops::Range<u32>) {
 #[test]
 fn flows_keep_their_order_through_several_second_gates() {
     let mut bench = Bench::new();
-    bench.frames();
-    bench.poll();
-    let response = bench.initiate();
-    bench.complete(&response);
-    bench.wire();
+    bench.connect();
     let mut number = 0;
     for gates in [2, 8, 1, 4] {
         bench.gates = gates;
@@ -811,16 +806,8 @@ fn frames_that_wait_keep_their_order_when_second_gates_change() {
 /// Invariants 2 and 6: the socket is full, with parts at each gate, and then it is not.
 #[test]
 fn a_full_socket_holds_every_second_gate_and_then_none() {
-    let calls = Arc::new(AtomicUsize::new(0));
-    let mut bench = Bench::over(|inner, _| Refusing {
-        inner,
-        calls: Arc::clone(&calls),
-    });
-    bench.frames();
-    bench.poll();
-    let response = bench.initiate();
-    bench.complete(&response);
-    bench.wire();
+    let (mut bench, calls) = refusing();
+    bench.connect();
     bench.gates = 4;
     let mut number = 0;
     for refused in 1..8 {
