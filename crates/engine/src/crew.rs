@@ -324,7 +324,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
             None => lock(&queues.need).helpers -= 1,
         }
         let need = lock(&queues.need);
-        queues.spread_sending(need.helpers);
+        queues.spread_putting(need.helpers);
     }
 
     /// What an owner does with what it takes.
@@ -473,7 +473,7 @@ impl<T, U> Helper<T, U> {
             return false;
         }
         need.helpers -= 1;
-        self.queues.spread_sending(need.helpers);
+        self.queues.spread_putting(need.helpers);
         self.has_left = true;
         if now.since(self.joined) >= HELPED {
             need.in_vain = 0;
@@ -527,7 +527,7 @@ impl<T, U> Drop for Helper<T, U> {
         if !self.has_left {
             let mut need = lock(&self.queues.need);
             need.helpers -= 1;
-            self.queues.spread_sending(need.helpers);
+            self.queues.spread_putting(need.helpers);
             if self.queues.jobs() > 0 {
                 // It does what nobody else does.
                 self.queues.handle().wake();

@@ -31,7 +31,9 @@ use crate::progress;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock};
 
 /// Batches of one queue that are taken and not put, at most.
-pub(crate) const DEPTH: usize = 4;
+pub(crate) const DEPTH: usize = 8;
+/// The same while one second gate is in use: more would only grow cold.
+pub(crate) const DEPTH_OF_ONE: usize = 4;
 
 /// A queue's gates. `S` is what taking needs, `P` what putting needs; a batch, or a part of one, is a
 /// `B`. There are up to `N` second gates.
@@ -97,7 +99,7 @@ pub(crate) enum Taken<B> {
     Nothing,
     /// Another thread is taking.
     Busy,
-    /// [`DEPTH`] batches are taken, or the gates are closed. A thread that asked to be told is told when this changes.
+    /// As many batches are taken as may be, or the gates are closed. A thread that asked to be told is told when this changes.
     Full,
 }
 
@@ -129,28 +131,15 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
         }
     }
 
-    /// Takes a batch, if the first gate is open. With `awaits`, [`Self::was_awaited`] is true after
-    /// the next batch that is put, if [`DEPTH`] are taken now.
+    /// Takes a batch for so many second gates, if the first gate is open. If others were in use, every
+    /// batch is put before, and then `change` gets what all the gates have; they stay as they are if it
+    /// returns false. With `awaits`, [`Self::was_awaited`] is true after the next batch that is put, if
+    /// as many are taken now as may be.
     ///
     /// # Errors
     ///
     /// Those of `take`.
     pub(crate) fn take<T, E>(
-        &self,
-        awaits: bool,
-        take: impl FnOnce(&mut S) -> Result<Option<T>, E>,
-    ) -> Result<Taken<T>, E> {
-        self.take_for(awaits, (self.in_use(), |_: &mut [&mut P]| false), take)
-    }
-
-    /// Takes a batch as [`Self::take`] does, for so many second gates. If others were in use, every
-    /// batch is put before, and then `change` gets what all the gates have; they stay as they are if it
-    /// returns false.
-    ///
-    /// # Errors
-    ///
-    /// Those of `take`.
-    pub(crate) fn take_for<T, E>(
         &self,
         awaits: bool,
         (gates, change): (usize, impl FnOnce(&mut [&mut P]) -> bool),
@@ -163,7 +152,11 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
             return Ok(Taken::Full);
         }
         let changes = gates != self.in_use();
-        let most = if changes { 1 } else { DEPTH };
+        let most = match gates {
+            _ if changes => 1,
+            1 => DEPTH_OF_ONE,
+            _ => DEPTH,
+        };
         if self.holds(most, first.next) {
             if !awaits {
                 return Ok(Taken::Full);

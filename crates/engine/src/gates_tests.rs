@@ -6,6 +6,11 @@ use super::*;
 /// Takes the numbers from 0 on, and puts them into a list.
 type Numbers = Gates<u32, u32, Vec<u32>>;
 
+type Change = fn(&mut [&mut Vec<u32>]) -> bool;
+
+/// One second gate is in use.
+const ONE: (usize, Change) = (1, |_| true);
+
 fn numbers() -> Numbers {
     Gates::new(0, [Vec::new()])
 }
@@ -15,7 +20,7 @@ fn take(gates: &Numbers, awaits: bool) -> Taken<u32> {
         *next += 1;
         Ok::<_, Infallible>(Some(*next - 1))
     };
-    gates.take(awaits, next).expect("numbers do not end")
+    gates.take(awaits, ONE, next).expect("numbers do not end")
 }
 
 fn batch(taken: Taken<u32>) -> (Ticket, u32) {
@@ -69,7 +74,9 @@ fn a_batch_that_is_blocked_is_the_next_when_it_can_go_on() {
 #[test]
 fn no_more_are_taken_than_may_be_and_who_asked_is_told() {
     let gates = numbers();
-    let tickets: Vec<_> = (0..DEPTH).map(|_| batch(take(&gates, true))).collect();
+    let tickets: Vec<_> = (0..DEPTH_OF_ONE)
+        .map(|_| batch(take(&gates, true)))
+        .collect();
     assert!(!gates.was_awaited(), "nobody had to wait");
     assert!(matches!(take(&gates, false), Taken::Full));
     assert!(!gates.was_awaited(), "nobody asked to be told");
@@ -90,7 +97,7 @@ fn what_is_being_taken_is_not_waited_for() {
         assert!(matches!(take(&gates, true), Taken::Busy));
         Ok::<_, Infallible>(None::<u32>)
     };
-    assert!(matches!(gates.take(true, within), Ok(Taken::Nothing)));
+    assert!(matches!(gates.take(true, ONE, within), Ok(Taken::Nothing)));
     assert_eq!(batch(take(&gates, true)).1, 0);
 }
 
@@ -108,7 +115,7 @@ fn several_threads_keep_the_order_and_leave_nothing_behind() {
                 *next += u32::from(number.is_some());
                 Ok::<_, Infallible>(number)
             };
-            match gates.take(false, next).expect("numbers") {
+            match gates.take(false, ONE, next).expect("numbers") {
                 Taken::Batch(ticket, number) => {
                     taken.fetch_add(1, Ordering::Relaxed);
                     dice = dice.wrapping_mul(0x9E37_79B1).wrapping_add(1);
@@ -161,7 +168,9 @@ fn a_thread_that_left_its_ticket_to_another_may_sleep() {
 #[test]
 fn what_waits_behind_a_head_goes_with_it_without_a_further_arrival() {
     let gates = numbers();
-    let mut taken: Vec<_> = (0..DEPTH).map(|_| batch(take(&gates, true))).collect();
+    let mut taken: Vec<_> = (0..DEPTH_OF_ONE)
+        .map(|_| batch(take(&gates, true)))
+        .collect();
     let head = taken.remove(0);
     for behind in taken.into_iter().rev() {
         file(&gates, behind);
@@ -183,7 +192,7 @@ fn take_for_both(gates: &Two, number: usize, change: bool) -> Taken<u32> {
         *next += 1;
         Ok::<_, Infallible>(Some(*next - 1))
     };
-    let taken = gates.take_for(true, (number, |_: &mut [&mut Vec<u32>]| change), next);
+    let taken = gates.take(true, (number, |_: &mut [&mut Vec<u32>]| change), next);
     taken.expect("numbers do not end")
 }
 

@@ -3,18 +3,22 @@
 //! 1. `receive`: the datagrams that wait in the socket, as trains that the kernel merged;
 //! 2. `classify`: data continues, handshake messages go to the control thread's bounded queue;
 //! 3. `look up`: the receiver index names session and peer, once for a run of datagrams;
-//! 4. `open`: every packet of the group at once, but those that the replay window refuses already;
+//! 4. `open`: every packet of the group at once, but those that the replay window refuses already.
+//!    Marks of congestion are carried over from the outer header;
 //! 5. `commit`: the replay window moves over the authentic packets, and the peer's timers learn of
 //!    them;
 //! 6. `check source`: the inner packet's source must be routed to the peer that it came from;
 //! 7. `coalesce`: packets of one flow become GRO packets again;
 //! 8. `deliver`: one write for each GRO packet, after the whole batch, so that they are as long as
 //!    they can be.
+//!
+//! While several threads help, stages 6 to 8 have second gates of their own, behind that of stage 5:
+//! each has the packets between certain hosts, of every batch. A flow is at one of them.
 
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use adit_aead::{OpenJob, TAG_LEN};
 use adit_io::tun::TunErrorKind;
@@ -26,6 +30,7 @@ use arrayvec::ArrayVec;
 
 use crate::common::Common;
 use crate::journal::Incident;
+use crate::parts::{Parts, part_of};
 use crate::poll::Polled;
 use crate::shares::{self, Account, Found, Shares};
 
@@ -43,6 +48,71 @@ pub(crate) struct InboundBatch {
     /// Which packets are authentic and no replays: of all that are open.
     accepted: Vec<bool>,
     runs: Vec<Run>,
+    /// Stage 5 is over.
+    is_committed: bool,
+}
+
+/// What is at a second gate.
+pub(crate) enum Part {
+    Whole(Box<InboundBatch>),
+    /// At the first one all of it, to be committed; at those behind it what they are to deliver then.
+    Split(Arc<Parts<RwLock<Option<Box<InboundBatch>>>>>),
+}
+
+impl Part {
+    /// What so many second gates are to have of a batch.
+    pub(crate) fn split(batch: Box<InboundBatch>, gates: usize) -> impl Iterator<Item = Self> {
+        let of = Parts::new(RwLock::new(Some(batch)), gates);
+        std::iter::repeat_n(of, gates).map(Self::Split)
+    }
+
+    /// Puts it at this second gate: `commit` says whether it is the batch's turn, `deliver` gets what
+    /// is committed, and which part of it. Whether it is put.
+    pub(crate) fn put_at(
+        &mut self,
+        gate: usize,
+        commit: impl FnOnce(&mut InboundBatch) -> bool,
+        deliver: impl FnOnce(&InboundBatch, usize),
+    ) -> bool {
+        match self {
+            Self::Whole(batch) => {
+                batch.open(1);
+                let is_in_turn = commit(batch);
+                if is_in_turn {
+                    deliver(batch, 0);
+                }
+                is_in_turn
+            }
+            Self::Split(of) if gate == 0 => {
+                let mut batch = of.batch.write().unwrap_or_else(PoisonError::into_inner);
+                batch.as_deref_mut().is_none_or(commit)
+            }
+            // Whoever commits it comes here next.
+            Self::Split(of) => match of.batch.try_read().as_deref() {
+                Ok(Some(batch)) if batch.is_committed => {
+                    deliver(batch, gate - 1);
+                    true
+                }
+                _ => false,
+            },
+        }
+    }
+
+    /// It has been put: the batch, if that is true of all its parts. Sessions are not kept longer.
+    pub(crate) fn end(self) -> Option<Box<InboundBatch>> {
+        let mut batch = match self {
+            Self::Whole(batch) => Some(batch),
+            Self::Split(of) if of.put() => {
+                let mut batch = of.batch.write().unwrap_or_else(PoisonError::into_inner);
+                batch.take()
+            }
+            Self::Split(_) => None,
+        };
+        if let Some(batch) = &mut batch {
+            batch.runs.clear();
+        }
+        batch
+    }
 }
 
 /// The interface whose socket is polled.
@@ -83,6 +153,10 @@ struct Packet {
     counter: u64,
     /// The window knew its counter before it was opened, so it was not.
     replayed: bool,
+    /// Congestion was marked, and its transport does not understand marks.
+    not_capable: bool,
+    /// Of the gates that deliver, the one that has it.
+    part: u8,
 }
 
 impl InboundBatch {
@@ -96,6 +170,7 @@ impl InboundBatch {
     ) -> bool {
         self.packets.clear();
         self.accepted.clear();
+        self.is_committed = false;
         if socket.recv(&mut self.received).is_err() {
             shares.poll_ended(context.now, Found::NOTHING);
             return false;
@@ -190,6 +265,8 @@ impl InboundBatch {
                             len: datagram.len() - DataHeader::LEN,
                             counter,
                             replayed: false,
+                            not_capable: false,
+                            part: 0,
                         });
                         run.packets.end = self.packets.len();
                     }
@@ -203,12 +280,12 @@ impl InboundBatch {
         }
     }
 
-    /// Stage 4, for those packets that are not open yet. Then sorts the runs by peer: those of one
-    /// keep their order.
+    /// Stage 4, unless it is done. So many parts are delivered. Then sorts the runs by peer: those of
+    /// one keep their order.
     ///
     /// A look at the window spares the decryption of replays and changes nothing; what another
     /// thread commits meanwhile costs only a decryption.
-    pub(crate) fn open(&mut self) {
+    pub(crate) fn open(&mut self, parts: usize) {
         if self.accepted.len() == self.packets.len() {
             return;
         }
@@ -217,6 +294,7 @@ impl InboundBatch {
             packets,
             accepted,
             runs,
+            ..
         } = self;
         accepted.resize(packets.len(), false);
         let mut jobs: ArrayVec<OpenJob<'_>, MAX_JOBS> = ArrayVec::new();
@@ -260,6 +338,26 @@ impl InboundBatch {
         }
         open(&mut jobs, &mut indices);
         drop(jobs);
+        for run in &*runs {
+            let marks = received.received()[run.message].ecn;
+            if marks == 0 && parts == 1 {
+                continue;
+            }
+            let bytes = received.bytes_mut(run.message);
+            for index in run.packets.clone().filter(|index| accepted[*index]) {
+                let packet = &mut packets[index];
+                let plaintext = &mut bytes[packet.start..][..packet.len - TAG_LEN];
+                if marks != 0 {
+                    packet.not_capable = adit_offload::decap_ecn(marks, plaintext).is_err();
+                }
+                if parts > 1
+                    && let Some(inner) = adit_offload::inner_packet(plaintext)
+                {
+                    let part = part_of(inner.destination, inner.source, parts);
+                    packet.part = u8::try_from(part).unwrap_or_default();
+                }
+            }
+        }
         runs.sort_by_key(|run| run.peer.id());
     }
 
@@ -275,7 +373,7 @@ impl InboundBatch {
     }
 
     /// Stage 5. Only what is authentic moves the window, the endpoint or a timer.
-    fn commit<T, U>(
+    pub(crate) fn commit<T, U>(
         &mut self,
         Context {
             common,
@@ -324,6 +422,7 @@ impl InboundBatch {
             }
         }
         common.proto.lanes().worked(lane, all_work);
+        self.is_committed = true;
     }
 }
 
@@ -335,17 +434,16 @@ impl Delivery {
         Self(Coalescer::new(true, true))
     }
 
-    /// Stages 5 to 8, and stage 4 if that is not done. Errors are the TUN's.
+    /// Stages 6 to 8, for this part of what is committed. Errors are the TUN's.
     pub(crate) fn put<T: TunQueue, U: UdpSocket>(
         &mut self,
         context: Context<'_, T, U>,
-        batch: &mut InboundBatch,
+        batch: &InboundBatch,
+        part: usize,
     ) -> io::Result<()> {
         let Context {
             common, offloads, ..
         } = context;
-        batch.open();
-        batch.commit(context);
         self.0.merge_only(|kind| {
             let is_allowed = match kind {
                 Merged::Tcp | Merged::Tunnel => offloads.tun_gro_tcp,
@@ -353,10 +451,7 @@ impl Delivery {
             };
             is_allowed && common.tun_takes(kind)
         });
-        let coalesced = self.coalesce(context, batch);
-        // Sessions are not kept longer than they are used.
-        batch.runs.clear();
-        coalesced?;
+        self.coalesce(context, batch, part)?;
         self.deliver(context, &batch.received)
     }
 
@@ -364,7 +459,8 @@ impl Delivery {
     fn coalesce<T: TunQueue, U: UdpSocket>(
         &mut self,
         context: Context<'_, T, U>,
-        batch: &mut InboundBatch,
+        batch: &InboundBatch,
+        part: usize,
     ) -> io::Result<()> {
         let Context {
             common, drops, now, ..
@@ -379,13 +475,14 @@ impl Delivery {
             packets,
             accepted,
             runs,
+            ..
         } = batch;
         for Run {
             message,
             peer,
             packets: range,
             ..
-        } in &*runs
+        } in runs
         {
             let (message, id) = (*message, peer.id());
             let from = received.received()[message];
@@ -394,7 +491,7 @@ impl Delivery {
             let mut wrong: Option<(IpAddr, u64)> = None;
             let (mut keepalives, mut answers) = (0, 0);
             for (packet, accepted) in packets[range.clone()].iter().zip(&accepted[range.clone()]) {
-                if !accepted {
+                if !accepted || usize::from(packet.part) != part {
                     continue;
                 }
                 if packet.len == TAG_LEN {
@@ -422,14 +519,11 @@ impl Delivery {
                     }
                     checked = Some(inner.source);
                 }
-                let len = inner.len;
-                if from.ecn != 0 {
-                    let packet = &mut received.bytes_mut(message)[start..start + len];
-                    if adit_offload::decap_ecn(from.ecn, packet).is_err() {
-                        peer.count_dropped(drops, DropReason::EcnNotCapable, 1);
-                        continue;
-                    }
+                if packet.not_capable {
+                    peer.count_dropped(drops, DropReason::EcnNotCapable, 1);
+                    continue;
                 }
+                let len = inner.len;
                 let span = Span {
                     buffer: narrow(message),
                     start: narrow(start),

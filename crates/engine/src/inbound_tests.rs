@@ -157,8 +157,18 @@ impl Hosts {
         if !self.batch.take(context, &self.socket, &mut self.shares) {
             return 0;
         }
-        let delivered = self.delivery.put(context, &mut self.batch);
-        delivered.expect("a TUN");
+        let mut part = Part::Whole(Box::new(std::mem::take(&mut self.batch)));
+        let commit = |batch: &mut InboundBatch| {
+            batch.commit(context);
+            true
+        };
+        let delivery = &mut self.delivery;
+        let deliver = |batch: &InboundBatch, part| {
+            let delivered = delivery.put(context, batch, part);
+            delivered.expect("a TUN");
+        };
+        assert!(part.put_at(0, commit, deliver));
+        self.batch = *part.end().expect("the whole batch");
         self.batch.packets.len()
     }
 
@@ -207,4 +217,28 @@ fn a_flood_from_elsewhere_with_the_index_of_a_peer_costs_it_nothing() {
     // All that comes from the peers themselves is opened, and refused there: it is not sealed.
     let opened = drops.of(DropReason::NotAuthentic);
     assert_eq!(opened + dropped, 500 * 64);
+}
+
+#[test]
+fn what_is_split_is_delivered_when_it_is_committed_and_ends_with_its_last_part() {
+    let mut parts: Vec<Part> = Part::split(Box::default(), 3).collect();
+    let mut at = |gate: usize, is_in_turn| {
+        let mut seen = Vec::new();
+        let commit = |batch: &mut InboundBatch| {
+            batch.is_committed = is_in_turn;
+            is_in_turn
+        };
+        let is_put = parts[gate].put_at(gate, commit, |_, part| seen.push(part));
+        (is_put, seen)
+    };
+    assert_eq!(at(1, true), (false, vec![]), "nobody has committed it");
+    assert_eq!(at(0, false), (false, vec![]));
+    assert_eq!(at(2, true), (false, vec![]));
+    assert_eq!(at(0, true), (true, vec![]));
+    assert_eq!(
+        [at(2, true), at(1, true)],
+        [(true, vec![1]), (true, vec![0])]
+    );
+    let ended = parts.into_iter().map(|part| part.end().is_some());
+    assert_eq!(ended.collect::<Vec<_>>(), [false, false, true]);
 }

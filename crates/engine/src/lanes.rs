@@ -36,9 +36,10 @@ pub(crate) const LANES: usize = adit_proto::MAX_LANES;
 /// A socket has no more bytes waiting than this: the kernel doubles the longest buffer.
 const MOST_WAITING: u64 = 2 * MAX_RECEIVE_BUFFER as u64;
 
-/// The lanes of one interface. `S` is what taking from one of them needs, `B` a batch.
-pub(crate) struct Lanes<S, B> {
-    all: [Lane<S, B>; LANES],
+/// The lanes of one interface. `S` is what taking from one of them needs, `B` a batch, or a part of one.
+/// Each has up to `N` second gates.
+pub(crate) struct Lanes<S, B, const N: usize = 1> {
+    all: [Lane<S, B, N>; LANES],
     state: Mutex<State>,
     /// A change is under way.
     is_changing: AtomicBool,
@@ -46,7 +47,7 @@ pub(crate) struct Lanes<S, B> {
 
 /// The gates of one lane. No cache line is of two.
 #[repr(align(128))]
-struct Lane<S, B>(Gates<Taking<S>, B, ()>);
+struct Lane<S, B, const N: usize>(Gates<Taking<S>, B, (), N>);
 
 /// What taking from a lane needs.
 pub(crate) struct Taking<S> {
@@ -123,21 +124,21 @@ pub(crate) enum Progress {
     Over(Option<usize>),
 }
 
-impl<S, B> Lanes<S, B> {
+impl<S, B, const N: usize> Lanes<S, B, N> {
     pub(crate) fn new(state: impl Fn() -> S) -> Self {
         let taking = || Taking {
             state: state(),
             before: [0; 2],
         };
         Self {
-            all: std::array::from_fn(|_| Lane(Gates::new(taking(), [()]))),
+            all: std::array::from_fn(|_| Lane(Gates::new(taking(), [(); N]))),
             state: Mutex::new(State::default()),
             is_changing: AtomicBool::new(false),
         }
     }
 
     /// Lanes of a process that has more of them share gates.
-    pub(crate) fn gates(&self, lane: usize) -> &Gates<Taking<S>, B, ()> {
+    pub(crate) fn gates(&self, lane: usize) -> &Gates<Taking<S>, B, (), N> {
         &self.all[lane % LANES].0
     }
 

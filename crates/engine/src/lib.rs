@@ -55,6 +55,7 @@ mod memory;
 mod outbound;
 mod owner;
 mod ownership;
+mod parts;
 mod paths;
 mod placement;
 mod platform;

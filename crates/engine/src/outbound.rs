@@ -13,9 +13,8 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use crate::common::{Context, ShardCommand};
 use crate::gates::{Gates, Put, Taken, Ticket};
 use crate::load::Waiting;
 use crate::lock::lock;
+use crate::parts::{Parts, part_of};
 use crate::paths::Paths;
 use crate::poll::Polled;
 #[cfg(debug_assertions)]
@@ -68,15 +68,8 @@ enum Part {
         sealed: VecDeque<SealedTrain>,
         /// Frames that come after these: what waits for a session, and what did not fit.
         rest: Rest,
-        of: Arc<Parts>,
+        of: Arc<Parts<Mutex<Option<Box<OutboundBatch>>>>>,
     },
-}
-
-/// The parts of a batch.
-struct Parts {
-    batch: Mutex<Option<Box<OutboundBatch>>>,
-    /// How many have not been put.
-    left: AtomicUsize,
 }
 
 impl Part {
@@ -84,27 +77,17 @@ impl Part {
     fn put(self) -> Option<Box<OutboundBatch>> {
         match self {
             Self::Whole(batch) => Some(batch),
-            Self::Split { of, .. } => match of.left.fetch_sub(1, Ordering::AcqRel) {
-                1 => lock(&of.batch).take(),
-                _ => None,
-            },
+            Self::Split { of, .. } => of.put().then(|| lock(&of.batch).take()).flatten(),
         }
     }
 }
 
 /// The second gate of a frame, of so many: that of its flow.
 fn gate_of(frame: &Frame<'_>, gates: usize) -> usize {
-    if gates == 1 {
-        return 0;
+    match gates {
+        1 => 0,
+        _ => part_of(frame.destination(), frame.source(), gates),
     }
-    let last = |address: IpAddr| match address {
-        IpAddr::V4(v4) => v4.octets(),
-        IpAddr::V6(v6) => v6.octets().last_chunk().copied().unwrap_or_default(),
-    };
-    let [to, from] = [frame.destination(), frame.source()].map(|end| u32::from_be_bytes(last(end)));
-    // The upper bits of a product depend on all bits of both (Knuth's multiplicative hash).
-    let ends = to ^ from.rotate_left(16);
-    (ends.wrapping_mul(0x9e37_79b9) >> 16) as usize % gates
 }
 
 /// The outbound path of one interface: its TUN is read behind the first gate, and its sockets are
@@ -173,7 +156,7 @@ impl<U: UdpSocket> Outbound<U> {
             spares.put(batch);
             read.map(|_| None)
         };
-        self.gates.take_for(awaits, (gates, change), read)
+        self.gates.take(awaits, (gates, change), read)
     }
 
     /// Whether trains that wait for a socket allow another number of gates; frames that wait for a
@@ -234,11 +217,8 @@ impl<U: UdpSocket> Outbound<U> {
         }
         let (mut parts, processed) = batch.split(context, gates);
         #[cfg(debug_assertions)]
-        progress::count_split();
-        let of = Arc::new(Parts {
-            batch: Mutex::new(Some(batch)),
-            left: AtomicUsize::new(gates),
-        });
+        progress::count_split(false);
+        let of = Parts::new(Mutex::new(Some(batch)), gates);
         let parts = parts.drain(..gates).map(|(sealed, rest)| Part::Split {
             sealed,
             rest,

@@ -43,8 +43,8 @@ type Pause = Box<dyn Fn(&str) + Send + Sync>;
 
 static PAUSE: OnceLock<Pause> = OnceLock::new();
 static CPUS_ARE_IDLE: AtomicBool = AtomicBool::new(false);
-static SPLITS: AtomicUsize = AtomicUsize::new(0);
-static SEND_GATES: AtomicUsize = AtomicUsize::new(0);
+static SPLITS: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+static PUT_BY: AtomicUsize = AtomicUsize::new(0);
 
 /// Has every thread call this, with its name, each time that it has taken a batch and has not
 /// worked on it: where a scheduler that stops it does most harm. To be called once in a process.
@@ -57,23 +57,23 @@ pub fn assume_idle_cpus() {
     CPUS_ARE_IDLE.store(true, Ordering::Relaxed);
 }
 
-/// Has threads send through so many second gates, however many they are; 0: as many as are of use.
-pub fn send_through(gates: usize) {
-    SEND_GATES.store(gates, Ordering::Relaxed);
+/// Has batches split as if so many threads put at the same time; 0: as many as there are.
+pub fn put_as_by(threads: usize) {
+    PUT_BY.store(threads, Ordering::Relaxed);
 }
 
-pub(crate) fn send_gates() -> Option<usize> {
-    Some(SEND_GATES.load(Ordering::Relaxed)).filter(|gates| *gates > 0)
+pub(crate) fn put_by() -> Option<usize> {
+    Some(PUT_BY.load(Ordering::Relaxed)).filter(|threads| *threads > 0)
 }
 
-/// A batch was split, to be sent by several threads.
-pub(crate) fn count_split() {
-    SPLITS.fetch_add(1, Ordering::Relaxed);
+/// A batch was split, to be put by several threads.
+pub(crate) fn count_split(is_inbound: bool) {
+    SPLITS[usize::from(is_inbound)].fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many batches were, by this process.
-pub fn splits() -> usize {
-    SPLITS.load(Ordering::Relaxed)
+/// How many batches were, by this process: outbound and inbound.
+pub fn splits() -> [usize; 2] {
+    [0, 1].map(|at| SPLITS[at].load(Ordering::Relaxed))
 }
 
 /// Calls what [`pause_with`] was given.

@@ -17,7 +17,7 @@ use rustix::event::epoll::EventFlags;
 use crate::common::{self, Common, LaneSocket, Part, QueuesHandle, Sockets};
 use crate::crew::Need;
 use crate::gates::{Put, Taken, Ticket};
-use crate::inbound::{self, Delivery, InboundBatch};
+use crate::inbound::{self, Delivery, InboundBatch, Part as InboundPart};
 use crate::lanes::{LANES, Lanes, Progress, Turn};
 use crate::lock::lock;
 use crate::outbound::{Outbound, OutboundBatch, SEND_GATES};
@@ -27,6 +27,10 @@ use crate::progress;
 use crate::sender::Pool;
 use crate::shares::Shares;
 use crate::spares::Spares;
+
+/// As many threads deliver what arrives in a lane at the same time at most, each at a second gate, behind one
+/// where it is committed.
+const DELIVERIES: usize = 4;
 
 /// Buffers that all threads share.
 #[derive(Default)]
@@ -74,10 +78,10 @@ pub(crate) struct Queues<T, U> {
     pub(crate) common: Arc<Common<U>>,
     offloads: Offloads,
     /// What taking needs are the shares of both families, IPv4 and IPv6.
-    inbound: Lanes<[Shares; 2], Box<InboundBatch>>,
+    inbound: Lanes<[Shares; 2], InboundPart, { 1 + DELIVERIES }>,
     pub(crate) outbound: Outbound<U>,
-    /// Threads send through so many second gates.
-    send_gates: AtomicUsize,
+    /// So many threads put at the same time.
+    putting: AtomicUsize,
     pub(crate) need: Mutex<Need>,
     /// As many as the gates let in.
     jobs: Mutex<VecDeque<Job>>,
@@ -185,18 +189,29 @@ impl<T, U> Queues<T, U> {
         lock(&self.need).helpers()
     }
 
-    /// Threads send through as many second gates as there are threads, if that is worth a split of
-    /// every batch: with two, one seals while the other sends. Every change has to wait until all that
-    /// was taken has been put, so that there are fewer only when nobody helps any more.
-    pub(crate) fn spread_sending(&self, helpers: usize) {
+    /// Threads put at the same time, at as many second gates as there are threads, if that is worth a
+    /// split of every batch: with two, one works while the other puts. Every change has to wait until all
+    /// that was taken has been put, so that there are fewer only when nobody helps any more.
+    pub(crate) fn spread_putting(&self, helpers: usize) {
         match helpers {
-            0 => self.send_gates.store(1, Ordering::Relaxed),
+            0 => self.putting.store(1, Ordering::Relaxed),
             1 => {}
             _ => {
-                let gates = (1 + helpers).next_power_of_two().min(SEND_GATES);
-                self.send_gates.fetch_max(gates, Ordering::Relaxed);
+                let threads = (1 + helpers).next_power_of_two();
+                self.putting.fetch_max(threads, Ordering::Relaxed);
             }
         }
+    }
+
+    /// How many threads are to put what a thread of this role takes.
+    fn putting(&self, role: Role) -> usize {
+        let threads = match role {
+            Role::OwnerOfPipeline => 1,
+            Role::Owner | Role::Helper => self.putting.load(Ordering::Relaxed),
+        };
+        #[cfg(debug_assertions)]
+        let threads = progress::put_by().unwrap_or(threads);
+        threads
     }
 
     /// How many batches wait for a thread that works on them.
@@ -215,7 +230,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             offloads,
             inbound: Lanes::new(Default::default),
             outbound: Outbound::new(&common.queues.drops, Arc::clone(&common.load.waiting))?,
-            send_gates: AtomicUsize::new(1),
+            putting: AtomicUsize::new(1),
             need: Mutex::default(),
             jobs: Mutex::default(),
             _part: Part::new(&common),
@@ -252,12 +267,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         if !outbound.resume(context, tun, spares) {
             return Ok(Polled::Blocked);
         }
-        let gates = match role {
-            Role::OwnerOfPipeline => 1,
-            Role::Owner | Role::Helper => self.send_gates.load(Ordering::Relaxed),
-        };
-        #[cfg(debug_assertions)]
-        let gates = progress::send_gates().unwrap_or(gates);
+        let gates = self.putting(role).min(SEND_GATES);
         let taken = outbound.take(context, tun, spares, (role != Role::Helper, gates))?;
         if let Taken::Batch(_, batch) = &taken {
             self.common.load.outbound.took(batch.polled(), role);
@@ -293,7 +303,14 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let context = self.inbound_context(lane, now);
         let spares = &worker.buffers.inbound;
         let gates = self.inbound.gates(lane);
-        let taken = gates.take(role != Role::Helper, |taking| {
+        // Each lane is put by its part of the threads, behind one that commits.
+        let lanes = self.handle().sockets.load().in_use();
+        let seconds = match self.putting(role).div_ceil(lanes).min(DELIVERIES) {
+            1 => 1,
+            deliveries => 1 + deliveries,
+        };
+        let change = |_: &mut [&mut ()]| true;
+        let taken = gates.take(role != Role::Helper, (seconds, change), |taking| {
             let mut batch = spares.take();
             let shares = &mut taking.state[usize::from(v6)];
             let took = batch.take(context, socket, shares);
@@ -323,11 +340,30 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             lock(&self.jobs).push_back(Job::Inbound(lane, ticket.leave(), batch));
             return Ok(polled);
         }
-        if !gates.is_head(&ticket) {
-            batch.open();
+        if gates.in_use() > 1 || !gates.is_head(&ticket) {
+            batch.open(self.deliveries(lane));
         }
-        gates.file(ticket, batch);
+        self.file_inbound(lane, (ticket, batch));
         self.put_inbound(worker, lane, now).map(|()| polled)
+    }
+
+    /// How many parts a batch of this lane is delivered in.
+    fn deliveries(&self, lane: usize) -> usize {
+        match self.inbound.gates(lane).in_use() {
+            1 => 1,
+            seconds => seconds - 1,
+        }
+    }
+
+    fn file_inbound(&self, lane: usize, (ticket, batch): (Ticket, Box<InboundBatch>)) {
+        let gates = self.inbound.gates(lane);
+        let seconds = gates.in_use();
+        if seconds == 1 {
+            return gates.file(ticket, InboundPart::Whole(batch));
+        }
+        #[cfg(debug_assertions)]
+        progress::count_split(true);
+        gates.file_parts(ticket, InboundPart::split(batch, seconds));
     }
 
     fn inbound_context(&self, lane: usize, now: Time) -> inbound::Context<'_, T, U> {
@@ -351,22 +387,33 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let gates = self.inbound.gates(lane);
         let context = self.inbound_context(lane, now);
         let mut result = Ok(());
-        let put = |(): &mut (), batch: &mut Box<InboundBatch>| {
-            batch.open();
-            if !self.is_in_turn(batch, lane, now) {
-                return Put::Blocked;
-            }
-            if let Err(error) = delivery.put(context, batch) {
-                result = Err(error);
-            }
-            Put::Done
-        };
-        gates.proceed(0, put, |batch| {
-            buffers.inbound.put(batch);
-            if gates.was_awaited() {
-                self.handle().wake();
-            }
-        });
+        for gate in 0..gates.in_use() {
+            let mut deliver = |batch: &InboundBatch, part| {
+                if let Err(error) = delivery.put(context, batch, part) {
+                    result = Err(error);
+                }
+            };
+            let commit = |batch: &mut InboundBatch| {
+                let is_in_turn = self.is_in_turn(batch, lane, now);
+                if is_in_turn {
+                    batch.commit(context);
+                }
+                is_in_turn
+            };
+            let put =
+                |(): &mut (), part: &mut InboundPart| match part.put_at(gate, commit, &mut deliver)
+                {
+                    true => Put::Done,
+                    false => Put::Blocked,
+                };
+            gates.proceed(gate, put, |part| {
+                let Some(batch) = part.end() else { return };
+                buffers.inbound.put(batch);
+                if gates.was_awaited() {
+                    self.handle().wake();
+                }
+            });
+        }
         result
     }
 
@@ -430,8 +477,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             }
             Some(Job::Inbound(lane, ticket, mut batch)) => {
                 let ticket = self.take_over(ticket);
-                batch.open();
-                self.inbound.gates(lane).file(ticket, batch);
+                batch.open(self.deliveries(lane));
+                self.file_inbound(lane, (ticket, batch));
             }
         }
         self.handle().wake();

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use adit_io::Grace;
-use gates::{DEPTH, Gates, Put, Taken};
+use gates::{DEPTH_OF_ONE, Gates, Put, Taken};
 use lanes::{Lanes, Progress, Turn};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -46,7 +46,8 @@ fn take(gates: &Numbers, awaits: bool) -> Taken<u32> {
         *next += 1;
         Ok::<_, Infallible>(Some(*next - 1))
     };
-    gates.take(awaits, next).expect("numbers do not end")
+    let one = (1, |_: &mut [&mut Vec<u32>]| true);
+    gates.take(awaits, one, next).expect("numbers do not end")
 }
 
 fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
@@ -105,7 +106,7 @@ fn a_thread_that_awaits_a_batch_is_told_of_it() {
     explore(|| {
         let gates = Arc::new(Numbers::new(0, [Vec::new()]));
         let mut tickets = Vec::new();
-        for _ in 0..DEPTH {
+        for _ in 0..DEPTH_OF_ONE {
             let Taken::Batch(ticket, number) = take(&gates, true) else {
                 panic!("nobody else takes")
             };
@@ -141,7 +142,7 @@ impl TwoGates {
             Ok::<_, Infallible>(Some(*next - 1))
         };
         let change = |_: &mut [&mut ()]| true;
-        let taken = self.gates.take_for(false, (gates, change), next);
+        let taken = self.gates.take(false, (gates, change), next);
         let Ok(Taken::Batch(ticket, number)) = taken else {
             return false;
         };
@@ -200,6 +201,51 @@ fn parts_keep_their_order_while_the_number_of_second_gates_changes() {
             }
         });
     }
+}
+
+/// A thread commits at the first of two second gates, and what it has committed is delivered at the other
+/// one, as inbound: in order, and all of it, though threads that come too early go away again.
+#[test]
+fn what_is_committed_at_one_gate_is_delivered_at_the_next() {
+    explore(|| {
+        let gates = Arc::new(Gates::<u32, Arc<AtomicBool>, Vec<usize>, 2>::new(
+            0,
+            [Vec::new(), Vec::new()],
+        ));
+        let one = |gates: &Gates<u32, Arc<AtomicBool>, Vec<usize>, 2>| {
+            let both = (2, |_: &mut [&mut Vec<usize>]| true);
+            let taken = gates.take(false, both, |_| {
+                Ok::<_, Infallible>(Some(Arc::new(AtomicBool::new(false))))
+            });
+            let Ok(Taken::Batch(ticket, is_committed)) = taken else {
+                return 0;
+            };
+            thread::yield_now();
+            gates.file_parts(ticket, [Arc::clone(&is_committed), is_committed]);
+            for gate in [0, 1] {
+                let put = |list: &mut Vec<usize>, is_committed: &mut Arc<AtomicBool>| {
+                    if gate == 0 {
+                        is_committed.store(true, Ordering::Relaxed);
+                    } else if !is_committed.load(Ordering::Relaxed) {
+                        return Put::Blocked;
+                    }
+                    list.push(list.len());
+                    Put::Done
+                };
+                gates.proceed(gate, put, drop);
+            }
+            1
+        };
+        let other = {
+            let gates = Arc::clone(&gates);
+            thread::spawn(move || one(&gates) + one(&gates))
+        };
+        let taken = one(&gates) + other.join().unwrap();
+        for gate in [0, 1] {
+            assert_eq!(gates.with(gate, |list| list.len()), taken, "at {gate}");
+        }
+        assert!(gates.is_drained());
+    });
 }
 
 /// Invariant 6: two threads leave something while the queues change their owner. The new one sees it
@@ -269,7 +315,8 @@ impl TwoLanes {
     /// Takes one datagram and delivers it.
     fn poll(&self, lane: usize) {
         let gates = self.lanes.gates(lane);
-        let taken = gates.take(false, |taking| {
+        let one = (1, |_: &mut [&mut ()]| true);
+        let taken = gates.take(false, one, |taking| {
             let number = self.sockets[lane].lock().unwrap().pop_front();
             taking.took(false, number.map(|_| 1));
             Ok::<_, Infallible>(number)

@@ -349,17 +349,20 @@ fn threads_that_pause_anywhere_lose_and_reorder_nothing() {
 
 /// Batches are split among more and fewer second gates, whoever helps.
 #[test]
-fn threads_that_send_at_once_lose_and_reorder_nothing() {
+fn threads_that_put_at_once_lose_and_reorder_nothing() {
     let mut field = Field::new(2, (4, Policy::Auto), true);
-    let mut splits = 0;
-    for (turn, gates) in [2, 8, 1, 4, 1, 2].into_iter().enumerate() {
-        adit_engine::progress::send_through(gates);
+    let mut splits = [0; 2];
+    for (turn, threads) in [2, 8, 1, 4, 1, 2].into_iter().enumerate() {
+        adit_engine::progress::put_as_by(threads);
         let before = adit_engine::progress::splits();
         field.go_on(3_000 * (1 + turn), |_, _| ());
-        splits += usize::from(adit_engine::progress::splits() - before > 100);
+        let now = adit_engine::progress::splits();
+        for direction in [0, 1] {
+            splits[direction] += usize::from(now[direction] - before[direction] > 100);
+        }
     }
-    adit_engine::progress::send_through(0);
-    assert_eq!(splits, 4);
+    adit_engine::progress::put_as_by(0);
+    assert_eq!(splits, [4, 4], "outbound and inbound");
     field.check();
 }
 
