@@ -423,14 +423,29 @@ impl Need {
     }
 }
 
+/// Since when a helper has looked in vain.
+#[derive(Default)]
+struct Linger(Option<Time>);
+
+impl Linger {
+    /// A look that began at this time ended with or without a batch. What it took to process one does
+    /// not count.
+    fn is_over(&mut self, found: bool, now: Time) -> bool {
+        if found {
+            self.0 = None;
+            return false;
+        }
+        now.since(*self.0.get_or_insert(now)) >= LINGER
+    }
+}
+
 /// A shard's help with the queues of another one.
 pub(crate) struct Helper<T, U> {
     queues: Arc<Queues<T, U>>,
     /// It is not counted any more.
     has_left: bool,
     joined: Time,
-    /// When it last found something.
-    found: Time,
+    linger: Linger,
     look_at: Time,
     /// Looks so far, and how many of them saw more threads than CPUs.
     looks: u32,
@@ -443,7 +458,7 @@ impl<T, U> Helper<T, U> {
             queues,
             has_left: false,
             joined: now,
-            found: now,
+            linger: Linger::default(),
             look_at: now + LOOK,
             looks: 0,
             crowded: 0,
@@ -511,11 +526,10 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Helper<T, U> {
                 Err(_) => {}
             }
         }
-        if found {
-            self.found = now;
-        } else if now.since(self.found) >= LINGER && self.leaves(false, now) {
+        if self.linger.is_over(found, now) && self.leaves(false, now) {
             return false;
-        } else {
+        }
+        if !found {
             std::thread::yield_now();
         }
         !(self.is_crowded(&crew.load, now) && self.leaves(true, now))
@@ -609,6 +623,19 @@ fn count_cpus(list: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_helper_lingers_after_a_batch_however_long_that_took() {
+        let begun = Time::default();
+        let mut linger = Linger::default();
+        assert!(!linger.is_over(true, begun));
+        let after = begun + 2 * LINGER;
+        assert!(!linger.is_over(false, after), "another thread is taking");
+        assert!(!linger.is_over(false, after + LINGER / 2));
+        assert!(linger.is_over(false, after + LINGER));
+        assert!(!linger.is_over(true, after + 2 * LINGER));
+        assert!(!linger.is_over(false, after + 3 * LINGER));
+    }
 
     #[test]
     fn cpus_and_ready_threads_are_counted() {
