@@ -31,6 +31,7 @@ use crate::stats::{Summary, summary};
 use crate::tools;
 use machine::Cores;
 use memory::Direction;
+use model::engine::Split;
 use model::predict::{self, Model, Validated};
 use stages::StageCosts;
 
@@ -42,8 +43,11 @@ const LOADS: [(&str, u8, Direction); 4] = [
     ("from 64 peers", 64, Direction::Inbound),
 ];
 
-/// Bytes of datagrams that are sealed before they are received.
-const RECEIVED: usize = 768 << 20;
+/// Bytes of datagrams that are sealed before they are received, at most: half a second of them, so that a
+/// disturbance of a few milliseconds does not decide.
+const RECEIVED: usize = 3 << 30;
+/// The same where the kernel does not tell how much memory there is.
+const FEW: usize = 256 << 20;
 
 /// Measures what further threads bring, by policy: the engine over devices in memory, which copy
 /// packets and do nothing else, and real tunnels between two hosts on this machine.
@@ -273,6 +277,8 @@ pub(crate) fn measure(
 /// What the rounds brought so far.
 struct Measurements {
     several: usize,
+    /// Bytes of datagrams that are sealed before they are received.
+    received: usize,
     /// By load and policy: Gb/s, the same without other programs, and CPU seconds for each GB.
     memory: Vec<[[Vec<f64>; 3]; 3]>,
     /// By load.
@@ -284,10 +290,21 @@ struct Measurements {
     forwarded: forwarded::Measured,
 }
 
+/// Bytes that can be had without swapping.
+fn available_memory() -> Option<usize> {
+    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let available = memory
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: usize = available.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1 << 10)
+}
+
 impl Measurements {
     fn new(several: usize) -> Self {
         Self {
             several,
+            received: available_memory().map_or(FEW, |bytes| RECEIVED.min(bytes / 4)),
             memory: vec![[const { [const { Vec::new() }; 3] }; 3]; LOADS.len()],
             stages: vec![Vec::new(); LOADS.len()],
             real_stages: [Vec::new(), Vec::new()],
@@ -340,7 +357,7 @@ impl Measurements {
                     ..ThreadSettings::from(shards)
                 };
                 let name = policy.name();
-                let rate = memory::measure(&settings, *peers, *direction, RECEIVED)
+                let rate = memory::measure(&settings, *peers, *direction, self.received)
                     .map_err(|error| format!("{load}, {name}: {error}"))?;
                 eprint!(" {name} {:.1}", rate.gbps);
                 gbps.push(rate.gbps);
@@ -364,7 +381,7 @@ impl Measurements {
         eprint!("round {round} of {rounds}: stages, ns a packet:");
         for ((load, peers, direction), costs) in LOADS.iter().zip(&mut self.stages) {
             interrupt::check()?;
-            let one = memory::stages(*peers, *direction, RECEIVED)
+            let one = memory::stages(*peers, *direction, self.received)
                 .map_err(|error| format!("the stages of {load}: {error}"))?;
             eprint!(" {load} {:.0}", one.total_ns());
             costs.push(one);
@@ -383,7 +400,7 @@ impl Measurements {
             let (index, &(_, peers, _)) = index.map(|at| (at, &LOADS[at])).ok_or("no load")?;
             match self.stages[index].last() {
                 Some(costs) => Ok(*costs),
-                None => memory::stages(peers, direction, RECEIVED),
+                None => memory::stages(peers, direction, self.received),
             }
         };
         let memory = [of(Direction::Outbound)?, of(Direction::Inbound)?];
@@ -416,8 +433,12 @@ impl Measurements {
             .iter()
             .filter_map(|row| Some((row, named(row.policy)?)))
         {
-            let splits = row.load == "to 64 peers";
-            let model = predict::of_memory(costs(row.load)?, &cores, policy, row.threads, splits);
+            // What arrives from several peers has lanes instead.
+            let split = match row.load {
+                "to 64 peers" => Split::Outbound,
+                _ => Split::Not,
+            };
+            let model = predict::of_memory(costs(row.load)?, &cores, policy, row.threads, split);
             let load = row.load.to_owned();
             let measured = [&row.gbps, &row.gbps_alone];
             validation.push(Validated::new("memory", load, row.policy, measured, model));
@@ -778,7 +799,7 @@ mod tests {
                 ..ThreadSettings::from(2)
             };
             for direction in [Direction::Outbound, Direction::Inbound] {
-                let rate = memory::measure(&settings, 2, direction, 16 << 20).unwrap();
+                let rate = memory::measure(&settings, 2, direction, 64 << 20).unwrap();
                 assert!(rate.gbps > 0.0 && rate.cpu > 0.0);
             }
         }

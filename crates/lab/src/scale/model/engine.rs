@@ -13,9 +13,16 @@ use adit_engine::Policy;
 use super::Random;
 
 /// Batches of one queue that are taken and not put, at most: `DEPTH` of `engine/src/gates.rs`.
-const DEPTH: usize = 4;
+const DEPTH: usize = 8;
+/// The same while one second gate is in use: `DEPTH_OF_ONE`.
+const DEPTH_OF_ONE: usize = 4;
 /// Second gates of an interface that sends, at most: `SEND_GATES` of `engine/src/outbound.rs`.
 const SEND_GATES: usize = 8;
+/// Those that deliver what arrives, at most: `DELIVERIES` of `engine/src/queues.rs`.
+const DELIVERIES: usize = 4;
+/// Of putting what arrived, the part that is done at the gate before them: not more than this, by a profile of the
+/// engine in memory.
+const COMMIT: f64 = 0.1;
 /// Between two looks of a thread that finds a gate shut: sched_yield(2) and what is around it.
 const LOOK: f64 = 1_000.0;
 /// How far costs lie from their mean, at most.
@@ -56,6 +63,17 @@ impl BatchCosts {
     }
 }
 
+/// How batches are split where two threads help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Split {
+    /// They are not: all packets are of one flow, or each peer is in a lane of its own.
+    Not,
+    /// Each second gate sends a part.
+    Outbound,
+    /// The first commits all, and each of the others then delivers a part.
+    Inbound,
+}
+
 /// What is simulated.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Setup {
@@ -64,8 +82,7 @@ pub(in super::super) struct Setup {
     pub(in super::super) shards: usize,
     /// Interfaces with one direction of traffic, one at least.
     pub(in super::super) queues: usize,
-    /// Batches are split among several second gates where two threads help, as outbound.
-    pub(in super::super) splits: bool,
+    pub(in super::super) split: Split,
     pub(in super::super) costs: BatchCosts,
 }
 
@@ -130,7 +147,19 @@ impl Queue {
     }
 
     fn is_full(&self) -> bool {
-        self.next - self.head() >= DEPTH as u64
+        let most = match self.gates.len() {
+            1 => DEPTH_OF_ONE,
+            _ => DEPTH,
+        };
+        self.next - self.head() >= most as u64
+    }
+
+    /// Whether a thread may put the head of this gate.
+    fn is_ready(&mut self, gate: usize, split: Split) -> bool {
+        let committed = self.gates[0].head;
+        let of = &mut self.gates[gate];
+        let waits = split == Split::Inbound && gate > 0 && of.head == committed;
+        !of.putting && !waits && of.head_is_filed()
     }
 }
 
@@ -203,7 +232,7 @@ impl Engine {
             for (thread, queue) in idle.zip((0..queues).cycle()) {
                 // A pipeline has no use for more of them than batches.
                 let most = match setup.policy {
-                    Policy::Pipeline => DEPTH,
+                    Policy::Pipeline => DEPTH_OF_ONE,
                     _ => shards - 1,
                 };
                 if all[queue].helpers < most {
@@ -213,10 +242,15 @@ impl Engine {
             }
         }
         for queue in &mut all {
-            let splits = setup.splits && setup.policy == Policy::Auto && queue.helpers >= 2;
-            let gates = match splits {
-                true => (1 + queue.helpers).next_power_of_two().min(SEND_GATES),
-                false => 1,
+            let threads = match setup.policy {
+                Policy::Auto if queue.helpers >= 2 => (1 + queue.helpers).next_power_of_two(),
+                _ => 1,
+            };
+            let gates = match setup.split {
+                _ if threads == 1 => 1,
+                Split::Not => 1,
+                Split::Outbound => threads.min(SEND_GATES),
+                Split::Inbound => 1 + threads.min(DELIVERIES),
             };
             queue.gates = (0..gates).map(|_| Gate::default()).collect();
         }
@@ -364,10 +398,10 @@ impl Engine {
     /// The thread puts what is ready at the second gates from this one on, unless others are there:
     /// those look again. Then it looks for something else, so many nanoseconds later.
     fn proceed(&mut self, thread: usize, queue: usize, from: usize, later: f64) {
-        let gates = &mut self.queues[queue].gates;
-        let ready = |gate: &mut Gate| !gate.putting && gate.head_is_filed();
-        let mut left = gates.iter_mut().enumerate().skip(from);
-        match left.find_map(|(at, gate)| ready(gate).then_some(at)) {
+        let split = self.setup.split;
+        let of = &mut self.queues[queue];
+        let mut left = from..of.gates.len();
+        match left.find(|gate| of.is_ready(*gate, split)) {
             Some(gate) => self.put_head(thread, queue, gate),
             None => self.after(thread, Doing::Looking, later),
         }
@@ -376,7 +410,16 @@ impl Engine {
     fn put_head(&mut self, thread: usize, queue: usize, gate: usize) {
         let costs = self.setup.costs;
         let gates = &mut self.queues[queue].gates;
-        let parts = adit_testbed::stats::to_f64(gates.len());
+        let count = adit_testbed::stats::to_f64(gates.len());
+        // Whoever commits looks at no packet.
+        let (put, part) = match (self.setup.split, gates.len(), gate) {
+            (Split::Inbound, 2.., 0) => (COMMIT * costs.put, 0.0),
+            (Split::Inbound, 2.., _) => {
+                let part = 1.0 / (count - 1.0);
+                ((1.0 - COMMIT) * costs.put * part, part)
+            }
+            _ => (costs.put / count, 1.0 / count),
+        };
         let of = &mut gates[gate];
         let Some((filed_by, is_worked)) = *of.slot(of.head) else {
             return self.after(thread, Doing::Looking, 0.0);
@@ -389,7 +432,7 @@ impl Engine {
             (false, false) => costs.fetch_work,
         };
         let doing = Doing::Putting(queue, gate);
-        self.after(thread, doing, (fetch + work + costs.put) / parts);
+        self.after(thread, doing, (fetch + work) * part + put);
     }
 
     fn was_put(&mut self, thread: usize, queue: usize, gate: usize) {
@@ -450,7 +493,7 @@ mod tests {
             policy,
             shards,
             queues,
-            splits: false,
+            split: Split::Not,
             costs,
         };
         run(setup).rate / one
@@ -493,7 +536,7 @@ mod tests {
         let many = speed_up(Policy::Auto, 16, 1, costs);
         assert!(
             many < 4.01,
-            "no more than {DEPTH} batches are taken: {many}"
+            "no more than {DEPTH_OF_ONE} batches are taken: {many}"
         );
     }
 
@@ -520,15 +563,15 @@ mod tests {
                 policy: Policy::Auto,
                 shards,
                 queues: 1,
-                splits: true,
+                split: Split::Outbound,
                 costs,
             };
             run(setup).rate / one
         };
         is_about(of(2), 2.0, 0.15);
         is_about(of(4), 4.0, 0.15);
-        // Four batches are under way at most.
-        assert!(of(16) < 4.4, "{}", of(16));
+        // The first gate is open for 20 of 130 µs.
+        assert!(of(16) < 6.6, "{}", of(16));
         let slow = BatchCosts {
             take: 100_000.0,
             ..costs
@@ -538,11 +581,41 @@ mod tests {
             policy: Policy::Auto,
             shards: 8,
             queues: 1,
-            splits: true,
+            split: Split::Outbound,
             costs: slow,
         };
         let rate = run(setup).rate * (slow.take + slow.work + slow.put) / 1e9;
         assert!(rate <= limit * 1.02, "{rate} > {limit}");
+    }
+
+    #[test]
+    fn what_arrives_is_committed_by_one_thread_and_delivered_by_several() {
+        let costs = BatchCosts {
+            take: 10_000.0,
+            put: 100_000.0,
+            ..COSTS
+        };
+        let all = costs.take + costs.work + costs.put;
+        let of = |shards, split| {
+            let setup = Setup {
+                policy: Policy::Auto,
+                shards,
+                queues: 1,
+                split,
+                costs,
+            };
+            run(setup).rate * all / 1e9
+        };
+        is_about(of(8, Split::Not), all / costs.put, 0.05);
+        is_about(of(2, Split::Inbound), of(2, Split::Not), 0.01);
+        is_about(of(4, Split::Inbound), 4.0, 0.2);
+        // Four deliver a part of 90 µs each.
+        let limit = all / ((1.0 - COMMIT) * costs.put / 4.0);
+        let many = of(16, Split::Inbound);
+        assert!(many > 5.0 && many < limit * 1.02, "{many} of {limit}");
+        // Committing is in order, by one.
+        let slow = all / (COMMIT * costs.put);
+        assert!(many < slow);
     }
 
     #[test]
@@ -562,7 +635,7 @@ mod tests {
             policy: Policy::Inline,
             shards: 4,
             queues: 1,
-            splits: false,
+            split: Split::Not,
             costs: COSTS,
         };
         let busy = run(setup).busy;
@@ -581,7 +654,7 @@ mod tests {
             policy: Policy::Auto,
             shards: 8,
             queues: 3,
-            splits: true,
+            split: Split::Outbound,
             costs: COSTS,
         };
         let (one, other) = (run(setup), run(setup));

@@ -7,7 +7,7 @@ use adit_engine::Policy;
 use adit_testbed::stats::{median, quantile};
 use serde::Serialize;
 
-use super::engine::{self, BatchCosts, Setup};
+use super::engine::{self, BatchCosts, Setup, Split};
 use super::network::{self, Order, Place, Stage};
 use crate::goals::{GoalResult, Limit};
 use crate::scale::machine::Cores;
@@ -120,12 +120,12 @@ fn batch(costs: &StageCosts, cores: &Cores, reads: bool) -> BatchCosts {
     }
 }
 
-/// Gb/s of datagrams, and the share of each thread's core. `reads` is that of [`batch`], `splits` that of
-/// [`Setup`]: flows between many hosts are sent.
+/// Gb/s of datagrams, and the share of each thread's core. `reads` is that of [`batch`], `split` that of
+/// [`Setup`].
 fn adit(
     costs: &StageCosts,
     cores: &Cores,
-    (reads, splits): (bool, bool),
+    (reads, split): (bool, Split),
     (policy, shards, queues): (Policy, usize, usize),
 ) -> Point {
     let alone = shards == 1 || (policy == Policy::Inline && queues == 1);
@@ -134,7 +134,7 @@ fn adit(
         policy,
         shards,
         queues,
-        splits,
+        split,
         costs: batch(costs, cores, reads).slower(slower),
     });
     let bits = costs.batch_packets.max(1.0) * costs.packet_bytes * 8.0;
@@ -156,9 +156,9 @@ pub(in super::super) fn of_memory(
     cores: &Cores,
     policy: Policy,
     threads: usize,
-    splits: bool,
+    split: Split,
 ) -> f64 {
-    adit(costs, cores, (false, splits), (policy, threads, 1)).gbps
+    adit(costs, cores, (false, split), (policy, threads, 1)).gbps
 }
 
 /// CPU seconds a GB of all that shares the machine with real tunnels, measured with `inline`.
@@ -330,7 +330,11 @@ pub(in super::super) fn curves(costs: [Option<StageCosts>; 2], cores: &Cores) ->
     let mut all = Vec::new();
     for (costs, direction) in costs.iter().zip(["outbound", "inbound"]) {
         let Some(costs) = costs else { continue };
-        let ways = (true, direction == "outbound");
+        let split = match direction {
+            "outbound" => Split::Outbound,
+            _ => Split::Inbound,
+        };
+        let ways = (true, split);
         let one = |policy, shards, queues| adit(costs, cores, ways, (policy, shards, queues));
         let policies = |of: &dyn Fn(Policy, usize) -> Point| -> Vec<Line> {
             let lines = Policy::ALL
@@ -407,11 +411,11 @@ pub(in super::super) fn goals(
         return goals;
     };
     let ratio = |shards, queues| {
-        let of = |costs: &StageCosts, splits| {
-            let many = adit(costs, cores, (true, splits), (Policy::Auto, shards, queues)).gbps;
-            many / adit(costs, cores, (true, splits), (Policy::Inline, 1, 1)).gbps
+        let of = |costs: &StageCosts, split| {
+            let many = adit(costs, cores, (true, split), (Policy::Auto, shards, queues)).gbps;
+            many / adit(costs, cores, (true, split), (Policy::Inline, 1, 1)).gbps
         };
-        of(&outbound, true).min(of(&inbound, false))
+        of(&outbound, Split::Outbound).min(of(&inbound, Split::Inbound))
     };
     let many = format!("model: {MANY} tunnels on {MOST} cores over one thread");
     goals.push(GoalResult::new(
@@ -465,7 +469,7 @@ mod tests {
 
     #[test]
     fn one_thread_moves_what_its_stages_allow() {
-        let gbps = of_memory(&COSTS, &CORES, Policy::Inline, 1, false);
+        let gbps = of_memory(&COSTS, &CORES, Policy::Inline, 1, Split::Not);
         is_about(gbps, COSTS.packet_bytes * 8.0 / COSTS.total_ns());
     }
 
@@ -475,7 +479,7 @@ mod tests {
             side_by_side: 0.8,
             ..CORES
         };
-        let of = |cores, policy| of_memory(&COSTS, cores, policy, 2, false);
+        let of = |cores, policy| of_memory(&COSTS, cores, policy, 2, Split::Not);
         is_about(of(&slow, Policy::Inline), of(&CORES, Policy::Inline));
         is_about(of(&slow, Policy::Auto), 0.8 * of(&CORES, Policy::Auto));
     }
