@@ -117,11 +117,23 @@ fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
 
 fn crate_version(name: &str) -> Result<String, Failure> {
     let info = process::run("cargo", &["info", "--color=never", name], LOOK_UP)?;
-    info.lines()
-        .find_map(|line| line.strip_prefix("version: "))
-        .and_then(|version| version.split_whitespace().next())
+    newest_version(&info)
         .map(str::to_owned)
         .ok_or_else(|| format!("no version of {name} found").into())
+}
+
+/// The newest version in the output of `cargo info`. Within a package that takes older compilers, it
+/// tells the newest one for these first.
+fn newest_version(info: &str) -> Option<&str> {
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("version: "))?;
+    let latest = version.split_once("(latest ").map(|(_, latest)| latest);
+    latest
+        .unwrap_or(version)
+        .split([' ', ')'])
+        .next()
+        .filter(|version| !version.is_empty())
 }
 
 /// Builds into `stage` and returns the binary's path.
@@ -151,11 +163,16 @@ fn build(who: Implementation, name: &str, version: &str, stage: &Path) -> Result
                 .arg(name)
                 .env("CARGO_TARGET_DIR", stage.join("target"))
                 .env_remove("RUSTFLAGS");
-            stage.join("bin").join(name)
+            stage.join("bin")
         }
     };
     to_end(name, command)?;
-    Ok(made)
+    if made.is_file() {
+        return Ok(made);
+    }
+    // The binary may have another name than its crate.
+    let first = fs::read_dir(&made)?.next();
+    Ok(first.ok_or("cargo installed nothing")??.path())
 }
 
 /// Runs a build whose own messages go to standard error.
@@ -345,6 +362,20 @@ pub(crate) fn order<T: Clone>(implementations: &[T], round: u32) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_version_is_not_the_one_for_older_compilers() {
+        let info =
+            |version: &str| format!("gotatun-cli #vpn\nversion: {version}\nlicense: MPL-2.0\n");
+        for (version, newest) in [
+            ("0.7.0 (latest 0.10.2)", "0.10.2"),
+            ("0.10.2", "0.10.2"),
+            ("0.7.1 (from registry)", "0.7.1"),
+        ] {
+            assert_eq!(newest_version(&info(version)), Some(newest));
+        }
+        assert_eq!(newest_version("license: MPL-2.0\n"), None);
+    }
 
     #[test]
     fn the_fork_that_tailscale_requires_is_found_in_its_go_mod() {
