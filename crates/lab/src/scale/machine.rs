@@ -26,7 +26,7 @@ pub(super) struct Cores {
     pub(super) wake_ns: f64,
     /// What waking costs the thread that does it.
     pub(super) wake_call_ns: f64,
-    /// Reading a byte that another core wrote, more than one that this core wrote.
+    /// Changing a byte that another core wrote, more than one that this core wrote.
     pub(super) fetch_ns_per_byte: f64,
     /// The speed of a core beside another one that is busy, over that of one alone.
     pub(super) side_by_side: f64,
@@ -115,7 +115,7 @@ fn wake_on(cpu: usize) -> Result<(f64, f64), Failure> {
     both.ok_or_else(|| "nothing was measured".into())
 }
 
-/// A thread reads what it wrote itself, and what another one wrote.
+/// A thread changes what it wrote itself, and what another one wrote.
 fn fetch() -> Result<f64, Failure> {
     let [near, far] = two_cpus()?;
     join(on_cpu(near, move || fetch_from(far)))?
@@ -132,12 +132,12 @@ fn fetch_from(cpu: usize) -> Result<f64, Failure> {
             }
         }
     });
-    let read = |batch: &[u64]| {
+    let change = |batch: &mut [u64]| {
         let begun = Instant::now();
-        let sum = batch
-            .iter()
-            .fold(0_u64, |sum, word| sum.wrapping_add(*word));
-        std::hint::black_box(sum);
+        for word in &mut *batch {
+            *word ^= 0x5a;
+        }
+        std::hint::black_box(batch);
         nanoseconds(begun)
     };
     let mut batch = vec![0_u64; BATCH / 8];
@@ -145,10 +145,10 @@ fn fetch_from(cpu: usize) -> Result<f64, Failure> {
     for value in 0..TIMES as u64 {
         batch.fill(value);
         std::hint::black_box(&mut batch);
-        own.push(read(&batch));
+        own.push(change(&mut batch));
         to.send(batch).map_err(|_| "a thread ended")?;
         batch = from_there.recv()?;
-        others.push(read(&batch));
+        others.push(change(&mut batch));
     }
     drop(to);
     join(writing)?;
