@@ -33,7 +33,7 @@ const BUSY_POLLS: u32 = 4;
 const LOOK: Duration = Duration::from_millis(1);
 /// So many looks in a row have to see an idle CPU, before help is asked for.
 const IDLE_LOOKS: u32 = 4;
-/// Of so many looks of a helper, half may see more threads than CPUs.
+/// Of so many looks of a helper, it may be in the way in half.
 const LOOKS: u32 = 8;
 /// After a helper found no CPU, so long no other is asked; twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(16);
@@ -423,6 +423,16 @@ impl Need {
     }
 }
 
+/// Whether a helper takes a CPU from others: there are more threads than CPUs, or as many, and the queue
+/// is emptied even so. Then its owner alone would do, with longer trains and less CPU time.
+fn is_in_the_way(idle_cpus: Option<i64>, left_some: bool) -> bool {
+    match idle_cpus {
+        None | Some(..0) => true,
+        Some(0) => !left_some,
+        Some(1..) => false,
+    }
+}
+
 /// Since when a helper has looked in vain.
 #[derive(Default)]
 struct Linger(Option<Time>);
@@ -447,9 +457,11 @@ pub(crate) struct Helper<T, U> {
     joined: Time,
     linger: Linger,
     look_at: Time,
-    /// Looks so far, and how many of them saw more threads than CPUs.
+    /// Looks so far, and in how many of them it was in the way.
     looks: u32,
     crowded: u32,
+    /// What it has taken since the last look was not all that waited.
+    left_some: bool,
 }
 
 impl<T, U> Helper<T, U> {
@@ -462,6 +474,7 @@ impl<T, U> Helper<T, U> {
             look_at: now + LOOK,
             looks: 0,
             crowded: 0,
+            left_some: false,
         }
     }
 
@@ -472,7 +485,8 @@ impl<T, U> Helper<T, U> {
         }
         self.look_at = now + LOOK;
         self.looks += 1;
-        self.crowded += u32::from(load.idle_cpus().is_none_or(|idle| idle < 0));
+        let left_some = std::mem::take(&mut self.left_some);
+        self.crowded += u32::from(is_in_the_way(load.idle_cpus(), left_some));
         if self.looks < LOOKS {
             return false;
         }
@@ -512,16 +526,23 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Helper<T, U> {
         let sockets = queues.handle().sockets.load_full();
         let mut found = queues.do_job(worker, &sockets, now);
         let policy = crew.in_force().1;
+        self.left_some |= found;
         if policy == Policy::Auto {
             for socket in sockets.all_in_use() {
                 match queues.poll_socket(worker, socket, EventFlags::IN, now, Role::Helper) {
-                    Ok(polled) => found |= polled.has_packets(),
+                    Ok(polled) => {
+                        found |= polled.has_packets();
+                        self.left_some |= polled.leaves_some();
+                    }
                     Err(error) => queues.common.fail(error),
                 }
             }
             match queues.poll_tun(worker, &sockets, now, Role::Helper) {
                 Ok(Polled::Blocked) => queues.handle().wake(),
-                Ok(polled) => found |= polled.has_packets(),
+                Ok(polled) => {
+                    found |= polled.has_packets();
+                    self.left_some |= polled.leaves_some();
+                }
                 // The owner meets it, too, and knows whether it is final.
                 Err(_) => {}
             }
@@ -635,6 +656,17 @@ mod tests {
         assert!(linger.is_over(false, after + LINGER));
         assert!(!linger.is_over(true, after + 2 * LINGER));
         assert!(!linger.is_over(false, after + 3 * LINGER));
+    }
+
+    #[test]
+    fn a_helper_is_in_the_way_where_it_only_shares_what_one_would_do() {
+        for left_some in [false, true] {
+            assert!(is_in_the_way(None, left_some));
+            assert!(is_in_the_way(Some(-1), left_some));
+            assert!(!is_in_the_way(Some(1), left_some));
+        }
+        assert!(is_in_the_way(Some(0), false));
+        assert!(!is_in_the_way(Some(0), true));
     }
 
     #[test]

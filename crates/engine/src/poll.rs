@@ -63,6 +63,10 @@ impl Polled {
     pub(crate) fn has_packets(self) -> bool {
         matches!(self, Self::Packets { count: 1.., .. })
     }
+
+    pub(crate) fn leaves_some(self) -> bool {
+        matches!(self, Self::Packets { more: true, .. })
+    }
 }
 
 impl Token {
