@@ -135,6 +135,8 @@ fn doze(one_in: usize) {
     }
 }
 
+/// One batch in so many is held up.
+static ONE_IN: AtomicUsize = AtomicUsize::new(16);
 /// The next batch that a thread takes waits until this is false.
 static HOLD: AtomicBool = AtomicBool::new(false);
 /// Threads that wait for that.
@@ -146,7 +148,7 @@ fn disturb_threads() {
     ONCE.call_once(|| {
         adit_engine::progress::assume_idle_cpus();
         adit_engine::progress::pause_with(|_| {
-            doze(16);
+            doze(ONE_IN.load(Ordering::Relaxed));
             if HOLD.load(Ordering::Acquire) && HELD.fetch_add(1, Ordering::AcqRel) == 0 {
                 while HOLD.load(Ordering::Acquire) {
                     std::thread::sleep(Duration::from_millis(1));
@@ -364,6 +366,25 @@ fn threads_that_put_at_once_lose_and_reorder_nothing() {
     adit_engine::progress::put_as_by(0);
     assert_eq!(splits, [4, 4], "outbound and inbound");
     field.check();
+}
+
+/// Both ways together, by each policy; the number in SPEC.md.
+#[test]
+#[ignore = "takes an hour; ADIT_DATAGRAMS says how many"]
+fn a_hundred_million_datagrams_keep_their_order() {
+    let datagrams = std::env::var("ADIT_DATAGRAMS").map_or(Ok(100_000_000), |all| all.parse());
+    let datagrams: usize = datagrams.expect("a number");
+    let each_way = datagrams.div_ceil(2);
+    ONE_IN.store(1024, Ordering::Relaxed);
+    for policy in [Policy::Inline, Policy::Pipeline, Policy::Auto] {
+        let begun = Instant::now();
+        Field::new(1, (3, policy), false).exchange(each_way);
+        println!(
+            "{policy:?}: {} datagrams in order, {:.0?}",
+            2 * each_way,
+            begun.elapsed()
+        );
+    }
 }
 
 #[test]
