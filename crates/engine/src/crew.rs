@@ -4,7 +4,8 @@
 //! through its gates, for as long as it finds something there. More threads help only while there
 //! are CPUs that nothing else needs; otherwise a helper takes time from the processes whose packets
 //! it forwards. So a shard asks when several polls in a row saw an idle CPU, a helper leaves when
-//! there is none, and it takes longer each time until the next one is asked.
+//! there is none, and it takes longer each time until the next one is asked. It also leaves, for a short
+//! while, where it has the last CPU and the two of them empty the queue.
 
 use std::fs::File;
 use std::io;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
+use arrayvec::ArrayVec;
 use rustix::event::epoll::EventFlags;
 
 use crate::common::{Served, ShardHandle};
@@ -33,8 +35,8 @@ const BUSY_POLLS: u32 = 4;
 const LOOK: Duration = Duration::from_millis(1);
 /// So many looks in a row have to see an idle CPU, before help is asked for.
 const IDLE_LOOKS: u32 = 4;
-/// Of so many looks of a helper, it may be in the way in half.
-const LOOKS: u32 = 8;
+/// So many looks of a helper decide together whether it stays.
+const LOOKS: usize = 8;
 /// After a helper found no CPU, so long no other is asked; twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(16);
 const MAX_DOUBLINGS: u32 = 7;
@@ -423,14 +425,39 @@ impl Need {
     }
 }
 
-/// Whether a helper takes a CPU from others: there are more threads than CPUs, or as many, and the queue
-/// is emptied even so. Then its owner alone would do, with longer trains and less CPU time.
-fn is_in_the_way(idle_cpus: Option<i64>, left_some: bool) -> bool {
-    match idle_cpus {
-        None | Some(..0) => true,
-        Some(0) => !left_some,
-        Some(1..) => false,
+/// Why a helper leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// It finds nothing.
+    Idle,
+    /// There are as many threads as CPUs, and the queue is emptied even so: its owner alone may do, with
+    /// longer trains and less CPU time.
+    Spare,
+    /// There are more threads than CPUs.
+    Crowded,
+}
+
+impl Reason {
+    /// What one look at the CPUs says; `left_some`: of what waited, something was left.
+    fn of(idle_cpus: Option<i64>, left_some: bool) -> Option<Self> {
+        match idle_cpus {
+            None | Some(..0) => Some(Self::Crowded),
+            Some(0) if !left_some => Some(Self::Spare),
+            Some(_) => None,
+        }
     }
+}
+
+/// What most looks say.
+fn reason(looks: &[Option<Reason>]) -> Option<Reason> {
+    let are_most = |says: &dyn Fn(Reason) -> bool| {
+        let says = looks.iter().flatten().filter(|reason| says(**reason));
+        2 * says.count() > looks.len()
+    };
+    if are_most(&|reason| reason == Reason::Crowded) {
+        return Some(Reason::Crowded);
+    }
+    are_most(&|_| true).then_some(Reason::Spare)
 }
 
 /// Since when a helper has looked in vain.
@@ -457,9 +484,8 @@ pub(crate) struct Helper<T, U> {
     joined: Time,
     linger: Linger,
     look_at: Time,
-    /// Looks so far, and in how many of them it was in the way.
-    looks: u32,
-    crowded: u32,
+    /// What looks at the CPUs have said so far.
+    looks: ArrayVec<Option<Reason>, LOOKS>,
     /// What it has taken since the last look was not all that waited.
     left_some: bool,
 }
@@ -472,31 +498,27 @@ impl<T, U> Helper<T, U> {
             joined: now,
             linger: Linger::default(),
             look_at: now + LOOK,
-            looks: 0,
-            crowded: 0,
+            looks: ArrayVec::new(),
             left_some: false,
         }
     }
 
-    /// Whether the CPUs are needed for other things.
-    fn is_crowded(&mut self, load: &Load, now: Time) -> bool {
+    /// Why the CPU is needed for other things, if it is.
+    fn look(&mut self, load: &Load, now: Time) -> Option<Reason> {
         if now < self.look_at {
-            return false;
+            return None;
         }
         self.look_at = now + LOOK;
-        self.looks += 1;
         let left_some = std::mem::take(&mut self.left_some);
-        self.crowded += u32::from(is_in_the_way(load.idle_cpus(), left_some));
-        if self.looks < LOOKS {
-            return false;
+        self.looks.push(Reason::of(load.idle_cpus(), left_some));
+        if !self.looks.is_full() {
+            return None;
         }
-        let is_crowded = 2 * self.crowded > LOOKS;
-        (self.looks, self.crowded) = (0, 0);
-        is_crowded
+        reason(&self.looks.take())
     }
 
-    /// Leaves, unless a batch waits for it. `lacks_cpus` says why.
-    fn leaves(&mut self, lacks_cpus: bool, now: Time) -> bool {
+    /// Leaves, unless a batch waits for it.
+    fn leaves(&mut self, reason: Reason, now: Time) -> bool {
         let mut need = lock(&self.queues.need);
         if self.queues.jobs() > 0 {
             return false;
@@ -507,10 +529,15 @@ impl<T, U> Helper<T, U> {
         if now.since(self.joined) >= HELPED {
             need.in_vain = 0;
         }
-        if lacks_cpus {
-            need.in_vain += 1;
-            let doublings = (need.in_vain - 1).min(MAX_DOUBLINGS);
-            need.look_at = now + FIRST_PAUSE * 2_u32.pow(doublings);
+        match reason {
+            Reason::Idle => {}
+            // It may be wanted again soon: what arrives may be more than one thread processes.
+            Reason::Spare => need.look_at = now + FIRST_PAUSE,
+            Reason::Crowded => {
+                need.in_vain += 1;
+                let doublings = (need.in_vain - 1).min(MAX_DOUBLINGS);
+                need.look_at = now + FIRST_PAUSE * 2_u32.pow(doublings);
+            }
         }
         true
     }
@@ -547,13 +574,14 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Helper<T, U> {
                 Err(_) => {}
             }
         }
-        if self.linger.is_over(found, now) && self.leaves(false, now) {
+        if self.linger.is_over(found, now) && self.leaves(Reason::Idle, now) {
             return false;
         }
         if !found {
             std::thread::yield_now();
         }
-        !(self.is_crowded(&crew.load, now) && self.leaves(true, now))
+        let reason = self.look(&crew.load, now);
+        !reason.is_some_and(|reason| self.leaves(reason, now))
     }
 }
 
@@ -659,14 +687,23 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_is_in_the_way_where_it_only_shares_what_one_would_do() {
+    fn a_helper_leaves_where_cpus_are_needed_or_one_thread_would_do() {
         for left_some in [false, true] {
-            assert!(is_in_the_way(None, left_some));
-            assert!(is_in_the_way(Some(-1), left_some));
-            assert!(!is_in_the_way(Some(1), left_some));
+            assert_eq!(Reason::of(None, left_some), Some(Reason::Crowded));
+            assert_eq!(Reason::of(Some(-1), left_some), Some(Reason::Crowded));
+            assert_eq!(Reason::of(Some(1), left_some), None);
         }
-        assert!(is_in_the_way(Some(0), false));
-        assert!(!is_in_the_way(Some(0), true));
+        let (stays, spare) = (Reason::of(Some(0), true), Reason::of(Some(0), false));
+        assert_eq!((stays, spare), (None, Some(Reason::Spare)));
+        let crowded = Some(Reason::Crowded);
+        for (looks, says) in [
+            ([None, spare, crowded, None], None),
+            ([None, spare, crowded, spare], Some(Reason::Spare)),
+            ([spare, crowded, crowded, None], Some(Reason::Spare)),
+            ([None, crowded, crowded, crowded], Some(Reason::Crowded)),
+        ] {
+            assert_eq!(reason(&looks), says, "{looks:?}");
+        }
     }
 
     #[test]
