@@ -430,8 +430,8 @@ impl Need {
 enum Reason {
     /// It finds nothing.
     Idle,
-    /// There are as many threads as CPUs, and the queue is emptied even so: its owner alone may do, with
-    /// longer trains and less CPU time.
+    /// There are as many threads as CPUs, and the queue is emptied even so: its owner alone may do, for
+    /// less CPU time.
     Spare,
     /// There are more threads than CPUs.
     Crowded,
@@ -450,14 +450,13 @@ impl Reason {
 
 /// What most looks say.
 fn reason(looks: &[Option<Reason>]) -> Option<Reason> {
-    let are_most = |says: &dyn Fn(Reason) -> bool| {
-        let says = looks.iter().flatten().filter(|reason| says(**reason));
-        2 * says.count() > looks.len()
-    };
-    if are_most(&|reason| reason == Reason::Crowded) {
+    let count = |reason| looks.iter().filter(|look| **look == Some(reason)).count();
+    let [crowded, spare] = [Reason::Crowded, Reason::Spare].map(count);
+    let are_most = |some: usize| 2 * some > looks.len();
+    if are_most(crowded) {
         return Some(Reason::Crowded);
     }
-    are_most(&|_| true).then_some(Reason::Spare)
+    are_most(crowded + spare).then_some(Reason::Spare)
 }
 
 /// Since when a helper has looked in vain.
