@@ -372,15 +372,22 @@ pub(crate) fn versions() -> Vec<(String, String)> {
     ]
 }
 
-/// The first line of what a program says of its version, on either output.
+/// The first line with a number of what a program says of its version, on either output.
 pub(crate) fn version(program: &str, flag: &str) -> String {
     let started = Process::spawn(process::command(program, &[flag]));
     let said = started.and_then(|process| process.finish(Duration::from_secs(5)));
     let said = said
         .map(|said| said.stdout + &said.stderr)
         .unwrap_or_default();
-    let line = said.lines().map(str::trim).find(|line| !line.is_empty());
-    line.unwrap_or("not found").to_owned()
+    with_number(&said).unwrap_or("not found").to_owned()
+}
+
+/// stunnel tells first what it is about to do.
+fn with_number(said: &str) -> Option<&str> {
+    let lines = said.lines().map(str::trim);
+    lines
+        .into_iter()
+        .find(|line| line.contains(|c: char| c.is_ascii_digit()))
 }
 
 /// A program, the flag that makes it tell its version, and the package that Debian has it in.

@@ -114,3 +114,14 @@ fn the_longest_gap_counts_lost_and_late_answers() {
     let late: Vec<f64> = all.iter().map(|n| f64::from(10 - n) * 10_000.0).collect();
     assert!(near(gap(&all, &late), 0.09));
 }
+
+#[test]
+fn a_version_stands_in_the_first_line_that_has_a_number() {
+    let stunnel =
+        "Initializing inetd mode configuration\nstunnel 5.68 on x86_64-pc-linux-gnu platform\n";
+    assert_eq!(
+        with_number(stunnel),
+        Some("stunnel 5.68 on x86_64-pc-linux-gnu platform")
+    );
+    assert_eq!(with_number("\nno number\n"), None);
+}

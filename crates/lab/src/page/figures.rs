@@ -365,7 +365,7 @@ fn flame(graph: &Value) -> Figure {
     }
 }
 
-/// Each measure as bars, but those of one curve together.
+/// Each measure as bars, but those of one curve, or of one distribution, together.
 fn figures(measures: &Value, subjects: &str) -> Vec<Figure> {
     let mut all: Vec<Figure> = Vec::new();
     for measure in measures.as_array().into_iter().flatten() {
@@ -381,17 +381,22 @@ fn figures(measures: &Value, subjects: &str) -> Vec<Figure> {
             .into_iter()
             .find(|name| !name.is_empty())
             .unwrap_or_default();
-        let (curve, unit) = (&measure["curve"], text(&measure["unit"]));
-        match (curve["title"].as_str(), curve["at"].as_f64()) {
-            (Some(title), Some(at)) => {
-                add_points(&mut all, title, &text(&curve["axis"]), &unit, at, values);
+        let unit = text(&measure["unit"]);
+        let mut drawn = false;
+        for curve in ["curve", "distribution"].map(|key| &measure[key]) {
+            if let (Some(title), Some(at)) = (curve["title"].as_str(), curve["at"].as_f64()) {
+                let (axis, values) = (text(&curve["axis"]), values.clone());
+                add_points(&mut all, title, &axis, &unit, at, values);
+                drawn = true;
             }
-            _ => all.push(Figure {
+        }
+        if !drawn {
+            all.push(Figure {
                 id: ["id", "name"].map(|key| text(&measure[key])).concat(),
                 title: title.trim().to_owned(),
                 unit,
                 drawing: Drawing::Bars(values),
-            }),
+            });
         }
     }
     all

@@ -118,6 +118,30 @@ fn points_of_a_curve_stand_in_order() {
 }
 
 #[test]
+fn a_percentile_stands_in_the_curve_of_its_rate_and_in_the_distribution() {
+    let mut json = results();
+    let measures = json["sources"][0]["measures"].as_array_mut().unwrap();
+    for measure in &mut measures[1..] {
+        measure["distribution"] = json!({"title": "latency", "axis": "one of",
+            "at": measure["curve"]["at"]});
+    }
+    measures[3].as_object_mut().unwrap().remove("curve");
+    let run = read(&json).unwrap();
+    let points = |title: &str| {
+        let figures = &run.sections[0].figures;
+        let mut named = figures.iter().filter(|figure| figure.title == title);
+        let figures::Drawing::Curves { lines, .. } = &named.next().unwrap().drawing else {
+            panic!("a curve");
+        };
+        assert!(named.next().is_none());
+        lines[0].points.iter().map(|(at, _)| *at).collect()
+    };
+    let (curve, distribution): (Vec<f64>, Vec<f64>) = (points("UDP by size"), points("latency"));
+    assert_eq!(curve, [64.0, 1420.0]);
+    assert_eq!(distribution, [64.0, 512.0, 1420.0]);
+}
+
+#[test]
 fn goals_that_are_missed_and_what_is_missing_are_shown() {
     let page = page(&results());
     assert!(page.contains("Goals: 1 of 2 met"));

@@ -28,6 +28,7 @@ pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(),
                 better,
                 places: 2,
                 curve: None,
+                distribution: None,
             });
         };
         add("", "", "Gb/s", Better::Higher);

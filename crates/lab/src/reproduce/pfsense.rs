@@ -199,6 +199,7 @@ fn measures() -> Vec<Measure> {
             better,
             places,
             curve,
+            distribution: None,
         });
     };
     for (way, what) in WAYS {

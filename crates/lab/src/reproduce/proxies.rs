@@ -23,6 +23,8 @@ const CONNECTIONS: [u32; 3] = [1, 8, 64];
 /// Requests a second.
 const RATES: [u32; 3] = [100, 1000, 5000];
 const WARM_UP: u32 = 1;
+/// The percentiles that are tabled over the rates. All of them stand in the distribution of each rate.
+const TABLED: [&str; 4] = ["50", "90", "99", "99.9"];
 /// Seconds of each try for the highest rate, of which there are about ten.
 const TRY: u32 = 1;
 
@@ -138,47 +140,51 @@ fn find(args: &ReproduceArgs, results: &mut Results) -> Vec<(String, Path)> {
 fn measures(http: bool) -> Vec<Measure> {
     use Better::{Higher, Lower};
     let mut all = Vec::new();
-    let mut add = |id: String, title: String, unit, better, places, curve| {
-        all.push(Measure {
-            id,
-            title,
-            unit,
-            better,
-            places,
-            curve,
-        });
+    let one = |id: String, title: String, unit, better, places| Measure {
+        id,
+        title,
+        unit,
+        better,
+        places,
+        curve: None,
+        distribution: None,
     };
     for n in CONNECTIONS {
         let title = format!("TCP, connections: {n}");
-        add(format!("tcp-{n}"), title.clone(), "Gb/s", Higher, 2, None);
         let cpu = format!("{title}, CPU time of the machine");
-        add(format!("tcp-{n}.cpu-machine"), cpu, "s/GB", Lower, 2, None);
         let per_cpu = format!("{title}, for each busy core");
-        add(format!("tcp-{n}.per-cpu"), per_cpu, "Gb/s", Higher, 2, None);
+        all.extend([
+            one(format!("tcp-{n}"), title, "Gb/s", Higher, 2),
+            one(format!("tcp-{n}.cpu-machine"), cpu, "s/GB", Lower, 2),
+            one(format!("tcp-{n}.per-cpu"), per_cpu, "Gb/s", Higher, 2),
+        ]);
     }
     for body in Body::ALL.into_iter().filter(|_| http) {
         let name = body.name();
         for rate in RATES {
-            for p in http::PERCENTILES {
+            for (p, one_of) in http::PERCENTILES {
                 let id = format!("http-{name}-{rate}.p{p}");
-                let curve = Curve {
+                let title = format!("HTTP, {name}, {rate}/s, p{p}");
+                let over_rates = || Curve {
                     title: format!("HTTP, {name}, p{p}"),
                     axis: "requests a second",
                     at: rate.into(),
                 };
-                let title = format!("HTTP, {name}, {rate}/s, p{p}");
-                add(id, title, "ms", Lower, 3, Some(curve));
+                let distribution = Curve {
+                    title: format!("HTTP, {name}, {rate}/s"),
+                    axis: "1 in so many is slower",
+                    at: one_of.into(),
+                };
+                all.push(Measure {
+                    curve: TABLED.contains(&p).then(over_rates),
+                    distribution: Some(distribution),
+                    ..one(id, title, "ms", Lower, 3)
+                });
             }
         }
         let title = format!("HTTP, {name}, highest rate with a p99 below 10 ms");
-        add(
-            format!("http-{name}.highest"),
-            title,
-            "1/s",
-            Higher,
-            0,
-            None,
-        );
+        let id = format!("http-{name}.highest");
+        all.push(one(id, title, "1/s", Higher, 0));
     }
     all
 }
@@ -264,7 +270,7 @@ impl Round {
             let name = body.name();
             for rate in RATES {
                 let latency = ask(rate, seconds)?;
-                for (p, value) in http::PERCENTILES.into_iter().zip(latency.percentiles) {
+                for ((p, _), value) in http::PERCENTILES.into_iter().zip(latency.percentiles) {
                     values.push((format!("http-{name}-{rate}.p{p}"), value));
                 }
             }

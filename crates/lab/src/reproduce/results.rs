@@ -32,6 +32,9 @@ pub(super) struct Measure {
     /// Where it stands in a curve, if it is a point of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) curve: Option<Curve>,
+    /// Where it stands in a distribution, if it is a percentile: one of `at` values is above it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) distribution: Option<Curve>,
 }
 
 /// A point of a curve.
@@ -417,6 +420,10 @@ impl SourceResults {
                 if tabled.insert(&curve.title) {
                     text += &self.matrix(&curve.title);
                 }
+                continue;
+            }
+            // What stands in distributions only is drawn, not tabled.
+            if measure.distribution.is_some() {
                 continue;
             }
             let unit = match measure.unit {

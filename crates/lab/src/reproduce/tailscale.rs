@@ -376,6 +376,7 @@ pub(super) fn checksum(args: &ReproduceArgs, results: &mut Results) -> Result<()
                 axis: "octets",
                 at: f64::from(u32::try_from(bytes)?),
             }),
+            distribution: None,
         });
         for (way, ns) in cells {
             if ways.contains(&way) {
@@ -422,6 +423,7 @@ fn measures(congestion: &[String]) -> Vec<Measure> {
                     better,
                     places,
                     curve: None,
+                    distribution: None,
                 });
             };
             add("", "", "Gb/s", Higher, 2);

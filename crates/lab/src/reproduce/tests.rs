@@ -31,6 +31,7 @@ fn measured() -> Results {
         better: Better::Higher,
         places: 2,
         curve: None,
+        distribution: None,
     });
     for (subject, published) in [("plain", 2.42), ("kernel", 2.66)] {
         results.published.push(Published {
@@ -161,6 +162,42 @@ fn a_curve_is_one_table_with_a_line_for_each_point() {
     assert_eq!(lines[0], ["octets", "plain", "direct"]);
     assert_eq!(lines[1], ["64", "–", "6.40", "±0%"]);
     assert_eq!(lines[2], ["128", "3.00", "±0%", "12.80", "±0%"]);
+}
+
+#[test]
+fn what_stands_in_a_distribution_only_is_not_tabled() {
+    let mut results = measured();
+    let percentile = |id: &str, curve| Measure {
+        id: id.to_owned(),
+        title: id.to_owned(),
+        curve,
+        distribution: Some(Curve {
+            title: "of answers".to_owned(),
+            axis: "1 in so many is slower",
+            at: 2.0,
+        }),
+        ..measured().measures[0].clone()
+    };
+    let curve = Curve {
+        title: "by rate".to_owned(),
+        axis: "requests a second",
+        at: 100.0,
+    };
+    for measure in [percentile("p50", Some(curve)), percentile("p75", None)] {
+        results.add(1, "plain", vec![(measure.id.clone(), 1.0)]);
+        results.measures.push(measure);
+    }
+    let results = results.finish();
+    let table = results.table();
+    assert!(table.contains("by rate, Gb/s"), "{table}");
+    for absent in ["p75", "of answers"] {
+        assert!(!table.contains(absent), "{table}");
+    }
+    let json = serde_json::to_value(&results).unwrap();
+    for measure in json["measures"].as_array().unwrap().iter().skip(1) {
+        assert_eq!(measure["distribution"]["at"], 2.0);
+        assert_eq!(measure["subjects"]["plain"]["median"], 1.0);
+    }
 }
 
 #[test]
