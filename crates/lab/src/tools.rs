@@ -384,10 +384,8 @@ pub(crate) fn version(program: &str, flag: &str) -> String {
 
 /// stunnel tells first what it is about to do.
 fn with_number(said: &str) -> Option<&str> {
-    let lines = said.lines().map(str::trim);
-    lines
-        .into_iter()
-        .find(|line| line.contains(|c: char| c.is_ascii_digit()))
+    let mut lines = said.lines().map(str::trim);
+    lines.find(|line| line.contains(|c: char| c.is_ascii_digit()))
 }
 
 /// A program, the flag that makes it tell its version, and the package that Debian has it in.

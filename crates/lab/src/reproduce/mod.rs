@@ -90,9 +90,9 @@ pub(crate) struct ReproduceArgs {
     ///
     /// One object with `schema` (1), `command`, `started`, `seconds`, `stopped`, `machine`, `tools`,
     /// `settings`, `sources` and `goals`. Each source has its `subjects`; its `measures`, each with
-    /// the values of every round, `median`, `min`, `max` and `spread` of each subject; `published`,
-    /// the figures of the source, each with the measure and the subject that stand for it here and
-    /// why they differ; `flame_graphs`, folded stacks by subject and end; `left_out`, what is not there
+    /// the values of every round, `median`, `min`, `max` and `spread` of each subject, and with the
+    /// `curve` and the `distribution` that it is a point of; `published`, the figures of the source,
+    /// each with the measure and the subject that stand for it here and why they differ; `flame_graphs`, folded stacks by subject and end; `left_out`, what is not there
     /// and why; `goals` and `notes`. Each of the `goals` has `name`, `value`, `goal` and `met`. Fields
     /// are only ever added under the same schema number.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]

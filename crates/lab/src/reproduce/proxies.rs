@@ -25,8 +25,9 @@ const RATES: [u32; 3] = [100, 1000, 5000];
 const WARM_UP: u32 = 1;
 /// The percentiles that are tabled over the rates. All of them stand in the distribution of each rate.
 const TABLED: [&str; 4] = ["50", "90", "99", "99.9"];
-/// Seconds of each try for the highest rate, of which there are about ten.
+/// Seconds of each try for the highest rate, and about how many there are.
 const TRY: u32 = 1;
+const TRIES: u32 = 14;
 
 const PUBLISHED: [Published; 5] = [
     cpu("CPU time without a tunnel", 50.0, "direct"),
@@ -78,7 +79,7 @@ pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(),
     let paths = find(args, results);
     let loads = CONNECTIONS.len() * usize::try_from(WARM_UP + args.seconds)?;
     let requests =
-        RATES.len() * usize::try_from(args.seconds + 1)? + 10 * usize::try_from(TRY + 1)?;
+        RATES.len() * usize::try_from(args.seconds + 1)? + usize::try_from(TRIES * (TRY + 1))?;
     let seconds = loads + if http { Body::ALL.len() * requests } else { 0 } + 3;
     results.measure_rounds(
         Duration::from_secs(u64::try_from(seconds)?),

@@ -451,10 +451,15 @@ impl Hosts {
             let all = ends.replayed.iter();
             all.map(|replay| lock(replay).left).sum::<usize>()
         };
-        let count = || -> Result<_, Failure> {
-            Ok((self.gateway.dropped(), usage()?, Instant::now(), left()))
+        let mark = || -> Result<_, Failure> {
+            Ok(Mark {
+                dropped: self.gateway.dropped(),
+                usage: usage()?,
+                at: Instant::now(),
+                left: left(),
+            })
         };
-        let mut from = count()?;
+        let begun = mark()?;
         ends.replays.store(true, Ordering::Relaxed);
         let kick = self.network.bind(address(250), false)?;
         let train = Transmit {
@@ -468,22 +473,20 @@ impl Hosts {
         // threads wait for a CPU, `auto` does without help. (What is written cannot be waited for: where
         // other programs take the CPUs, most of an endless load may be dropped.)
         let settling = bytes / SETTLING;
-        wait_until("nothing was received", LOOK_SELDOM, || {
+        wait_until("too little was received", LOOK_SELDOM, || {
             bytes - left() >= settling
         })?;
         self.gateway.clock.set_on(self.clocked);
         // 4. The end of what is received is not measured: the threads leave then. Where other programs
         // kept this thread from looking until then, all of it is.
         let end = bytes / 10;
-        let settled = count()?;
-        if settled.3 > end {
-            from = settled;
-        }
-        let (dropped, before, begun, first) = from;
+        let settled = mark()?;
+        let from = if settled.left > end { settled } else { begun };
         wait_until("not all was received", LOOK_SELDOM, || left() <= end)?;
-        let (received, dropped) = ((first - left()) as u64, self.gateway.dropped() - dropped);
+        let received = (from.left - left()) as u64;
+        let dropped = self.gateway.dropped() - from.dropped;
         // More arrives than is processed: a peer that is ahead of the others may lose some.
-        let rate = rate(received.saturating_sub(dropped), begun, before);
+        let rate = rate(received.saturating_sub(dropped), from.at, from.usage);
         self.gateway.clock.set_on(false);
         ends.replays.store(false, Ordering::Relaxed);
         // What is in batches is written a little later, and without the headers of packets that are merged.
@@ -494,6 +497,16 @@ impl Hosts {
         })?;
         rate
     }
+}
+
+/// Where what is received is measured from.
+struct Mark {
+    /// Bytes of datagrams that were dropped before.
+    dropped: u64,
+    usage: Usage,
+    at: Instant,
+    /// Bytes that are left to be received.
+    left: usize,
 }
 
 /// The CPU time of this process, and how long its threads ran and waited for a CPU.
