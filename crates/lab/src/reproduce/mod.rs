@@ -163,6 +163,23 @@ impl ReproduceArgs {
         self.subjects.is_empty() || self.subjects.iter().any(|subject| subject == name)
     }
 
+    /// An error that names the subjects that were asked for and stand in no table.
+    fn check_subjects(&self, sources: &[SourceResults]) -> Result<(), Failure> {
+        let is_there = |name: &&String| sources.iter().any(|source| source.has(name));
+        let missing: Vec<&str> = (self.subjects.iter())
+            .filter(|name| !is_there(name))
+            .map(String::as_str)
+            .collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "no table has the subject {}: without --subjects all are measured, and named",
+                missing.join(", ")
+            )
+            .into()),
+        }
+    }
+
     /// An implementation that is wanted and there; left out by name if it is not there.
     fn find(&self, who: Implementation, results: &mut Results) -> Option<Entry> {
         if !self.wants(who.name()) {
@@ -242,7 +259,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let failed: usize = sources.iter().map(SourceResults::failures).sum();
     match (stopped, failed) {
         (Some(_), _) => Err("the run is incomplete".into()),
-        (None, 0) => Ok(()),
+        (None, 0) => args.check_subjects(&sources),
         (None, count) => Err(format!("what failed is listed above ({count})").into()),
     }
 }

@@ -67,6 +67,20 @@ fn all_means_each_source_once() {
 }
 
 #[test]
+fn a_subject_that_no_table_has_is_named() {
+    let mut results = measured();
+    results.leave_out("kernel", "this kernel has no WireGuard");
+    let sources = [results.finish()];
+    let check = |names: &str| args(&["all", "--subjects", names]).check_subjects(&sources);
+    check("plain,kernel").unwrap();
+    let error = check("plain,nobody").unwrap_err().to_string();
+    assert!(
+        error.contains("nobody") && !error.contains("plain"),
+        "{error}"
+    );
+}
+
+#[test]
 fn rounds_alternate_and_a_failure_is_noted() {
     let results = measured().finish();
     assert_eq!(results.failures(), 1);
