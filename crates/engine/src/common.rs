@@ -20,7 +20,7 @@ use crate::load::Load;
 use crate::lock::lock;
 use crate::ownership::Ownership;
 use crate::poll::Descriptor;
-use crate::sender::Pool;
+use crate::queues::Buffers;
 use crate::wake::Waker;
 
 /// The sockets of an interface, all on one port: one per address family that the host has, or
@@ -192,8 +192,8 @@ impl<U: UdpSocket> Sockets<U> {
 pub(crate) struct Context<'a, U> {
     pub(crate) common: &'a Common<U>,
     pub(crate) sockets: &'a Sockets<U>,
-    /// Buffers for trains.
-    pub(crate) pool: &'a Pool,
+    /// Those of the thread.
+    pub(crate) buffers: &'a Buffers,
     /// The time of this poll.
     pub(crate) now: Time,
 }
@@ -521,7 +521,9 @@ impl<U> Common<U> {
 
     /// Trains that the kernel would not segment.
     pub(crate) fn count_refused_trains(&self, trains: u64) {
-        self.refused_trains.fetch_add(trains, Ordering::Relaxed);
+        if trains > 0 {
+            self.refused_trains.fetch_add(trains, Ordering::Relaxed);
+        }
     }
 
     /// Goes on with the counters of another process.
@@ -549,10 +551,11 @@ impl<U> Common<U> {
         for (refuses, known) in self.tun_refuses.iter().zip(&state.tun_refuses) {
             refuses.store(*known, Ordering::Relaxed);
         }
-        self.load.outbound.set(&state.outbound);
-        self.load.inbound.set(&state.inbound);
-        self.load.sent.set(&state.sent_trains);
-        self.load.received.set(&state.received_trains);
+        let load = self.load.own();
+        load.outbound.go_on_from(&state.outbound);
+        load.inbound.go_on_from(&state.inbound);
+        load.sent.go_on_from(&state.sent_trains);
+        load.received.go_on_from(&state.received_trains);
         self.set_mtu(state.mtu);
     }
 
@@ -567,6 +570,7 @@ impl<U> Common<U> {
             .iter()
             .map(|it| (it.name(), self.icmp_errors(*it)));
         let refuses = self.tun_refuses.iter();
+        let load = self.load.read();
         InterfaceState {
             drops: dropped.map(named).collect(),
             ignored: ignored.map(named).collect(),
@@ -575,10 +579,10 @@ impl<U> Common<U> {
             refused_trains: self.refused_trains(),
             tun_refuses: refuses.map(|it| it.load(Ordering::Relaxed)).collect(),
             mtu: self.mtu(),
-            outbound: self.load.outbound.read(),
-            inbound: self.load.inbound.read(),
-            sent_trains: self.load.sent.read(),
-            received_trains: self.load.received.read(),
+            outbound: load.outbound,
+            inbound: load.inbound,
+            sent_trains: load.sent,
+            received_trains: load.received,
             ..InterfaceState::default()
         }
     }

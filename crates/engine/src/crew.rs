@@ -26,7 +26,7 @@ use crate::lanes::LANES;
 use crate::lock::lock;
 use crate::placement;
 use crate::poll::{Descriptor, Polled};
-use crate::queues::{Buffers, Queues, Role, Worker};
+use crate::queues::{Queues, Role, SharedBuffers, Worker};
 use crate::shard::{Shard, ShardInbox};
 
 /// Polls in a row that left something in a queue, before its owner looks for an idle CPU.
@@ -141,7 +141,7 @@ pub(crate) struct Crew<T, U> {
     /// Those that end, or have ended.
     retired: Mutex<Shards<T, U>>,
     pub(crate) inbound: Arc<InboundThread<T, U>>,
-    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) buffers: Arc<SharedBuffers>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     cpus: Option<Vec<usize>>,
     load: Load,
@@ -149,7 +149,7 @@ pub(crate) struct Crew<T, U> {
 
 impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
     pub(crate) fn new(settings: &ThreadSettings) -> io::Result<Self> {
-        let buffers = Arc::<Buffers>::default();
+        let buffers = Arc::<SharedBuffers>::default();
         Ok(Self {
             in_force: AtomicU64::new(encode(settings.shards, settings.policy)),
             cpus: settings.shard_cpus.clone(),
@@ -549,7 +549,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Helper<T, U> {
         if queues.common.is_stopping() {
             return false;
         }
-        let sockets = queues.handle().sockets.load_full();
+        let sockets = queues.handle().sockets.load();
         let mut found = queues.do_job(worker, &sockets, now);
         let policy = crew.in_force().1;
         self.left_some |= found;

@@ -216,7 +216,7 @@ impl InboundBatch {
             length.div_ceil(message.stride.max(1)).max(1)
         });
         drops.count_passed(PassedKind::Received, trains.clone().sum::<usize>() as u64);
-        common.load.received.count(trains);
+        common.load.own().received.count(trains);
         for (index, message) in messages.iter().enumerate() {
             let bytes = self.received.bytes(index);
             let mut last: Option<u32> = None;

@@ -19,8 +19,8 @@ use crate::clock;
 use crate::common::Sockets;
 use crate::lock::lock;
 use crate::placement::Placement;
-use crate::poll::{MAX_EVENTS, Polled, Token, each, give_priority, overwrite_stack, wait};
-use crate::queues::{Buffers, Queues, Role, Worker};
+use crate::poll::{MAX_EVENTS, Polled, Token, each, give_priority, overwrite_stack};
+use crate::queues::{Queues, Role, SharedBuffers, Worker};
 use crate::wake::Waker;
 
 /// The thread that polls sockets with sparse flows, of all shards.
@@ -30,12 +30,12 @@ pub(crate) struct InboundThread<T, U> {
     epoll: OwnedFd,
     /// Whose sockets these are, by the number of the queues.
     paths: Mutex<HashMap<u32, Arc<Queues<T, U>>>>,
-    buffers: Arc<Buffers>,
+    buffers: Arc<SharedBuffers>,
     stopping: AtomicBool,
 }
 
 impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
-    pub(crate) fn new(buffers: Arc<Buffers>) -> io::Result<Self> {
+    pub(crate) fn new(buffers: Arc<SharedBuffers>) -> io::Result<Self> {
         let thread = Self {
             buffers,
             waker: Arc::new(Waker::new()?),
@@ -81,13 +81,13 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
     /// Processes packets from the sockets that are handed over, until it is asked to end.
     pub(crate) fn run(&self) -> io::Result<()> {
         give_priority();
-        let mut worker = Worker::new(Arc::clone(&self.buffers));
+        let mut worker = Worker::new(&self.buffers);
         let mut placement = Placement::new();
         placement.begins();
         adit_sandbox::confine(adit_sandbox::Role::Packets)?;
         let mut events = Vec::with_capacity(MAX_EVENTS);
         while !self.stopping.load(Ordering::Acquire) {
-            wait(&self.epoll, &mut events, None)?;
+            worker.wait(&self.epoll, &mut events, None)?;
             let now = clock::now();
             let rested = placement.poll_begins(now);
             let mut from = None;

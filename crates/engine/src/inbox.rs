@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -103,6 +104,8 @@ pub(crate) struct Inbox {
     waiting: Mutex<Waiting>,
     /// Bounded by MAX_REPLIES.
     replies: Mutex<Vec<Reply>>,
+    /// Whether there are any: most batches end without, and take no lock.
+    has_replies: AtomicBool,
     pub(crate) waker: Waker,
 }
 
@@ -141,6 +144,7 @@ impl Inbox {
         Ok(Self {
             waiting: Mutex::default(),
             replies: Mutex::default(),
+            has_replies: AtomicBool::new(false),
             waker: Waker::new()?,
         })
     }
@@ -206,6 +210,7 @@ impl Inbox {
         let mut replies = lock(&self.replies);
         if replies.len() < MAX_REPLIES {
             replies.push(Reply { to, datagram });
+            self.has_replies.store(true, Ordering::Release);
         } else {
             gate.replied(0, 1);
         }
@@ -337,12 +342,13 @@ impl<U: UdpSocket> Common<U> {
 
     /// Sends the cookie replies to what came in since the last call.
     pub(crate) fn answer_handshakes(&self, now: Time) {
-        let mut waiting = lock(&self.control.replies);
-        if waiting.is_empty() {
+        let control = &self.control;
+        // Other threads read it, too: it is written only if there is something.
+        let has_replies = control.has_replies.load(Ordering::Acquire);
+        if !(has_replies && control.has_replies.swap(false, Ordering::AcqRel)) {
             return;
         }
-        let replies = std::mem::take(&mut *waiting);
-        drop(waiting);
+        let replies = std::mem::take(&mut *lock(&control.replies));
         // All sockets have the same port, and a shard serves both families.
         let sockets = self.queues.sockets.load();
         let mut left = 0;

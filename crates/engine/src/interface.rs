@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -241,7 +240,7 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
         } = of_control;
         let common = &self.common;
         let drops = &common.queues.drops;
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let load = common.load.read();
         let mut offloads = self.offloads.and(offloads);
         // Packets in UDP tunnels are merged only where TCP is.
         offloads.tun_gro_tunnel &= offloads.tun_gro_tcp && common.tun_takes(Merged::Tunnel);
@@ -270,15 +269,15 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
             handshakes,
             shards: 1 + self.queues.upgrade().map_or(0, |queues| queues.helpers()),
             refused: self.refused(),
-            outbound: common.load.outbound.read(),
-            inbound: common.load.inbound.read(),
+            outbound: load.outbound,
+            inbound: load.inbound,
             lanes: match common.queues.sockets.load().in_use() {
                 1 => Vec::new(),
-                lanes => common.load.lanes.iter().take(lanes).map(read).collect(),
+                lanes => load.lanes.iter().take(lanes).copied().collect(),
             },
             lane_loads,
-            sent_trains: common.load.sent.read(),
-            received_trains: common.load.received.read(),
+            sent_trains: load.sent,
+            received_trains: load.received,
             waiting: WaitingCounters {
                 handshake_messages: common.control.handshakes() as u64,
                 ..common.load.waiting.read()

@@ -3,15 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use adit_proto::PerThread;
+
 use crate::lanes::LANES;
 use crate::poll::Polled;
 use crate::queues::Role;
 
-/// The counters of one interface. They are written once a batch or train, by the thread that has it,
-/// and so have a cache line of their own.
+/// The counters of one interface, which are written once a batch or train.
 #[derive(Default)]
-#[repr(align(128))]
 pub(crate) struct Load {
+    counters: PerThread<Counters>,
+    pub(crate) waiting: Arc<Waiting>,
+}
+
+/// What one thread counts, or several.
+#[derive(Default)]
+pub(crate) struct Counters {
     /// From the TUN.
     pub(crate) outbound: Batches,
     /// From the sockets.
@@ -22,7 +29,38 @@ pub(crate) struct Load {
     pub(crate) sent: Trains,
     /// Messages that it gave, each with datagrams that it had merged.
     pub(crate) received: Trains,
-    pub(crate) waiting: Arc<Waiting>,
+}
+
+/// What was counted so far.
+#[derive(Default)]
+pub(crate) struct Counted {
+    pub(crate) outbound: BatchCounters,
+    pub(crate) inbound: BatchCounters,
+    pub(crate) lanes: [u64; LANES],
+    pub(crate) sent: TrainCounters,
+    pub(crate) received: TrainCounters,
+}
+
+impl Load {
+    /// Those of the calling thread.
+    pub(crate) fn own(&self) -> &Counters {
+        self.counters.own()
+    }
+
+    /// Those of all threads together.
+    pub(crate) fn read(&self) -> Counted {
+        let mut all = Counted::default();
+        for of in self.counters.all() {
+            of.outbound.add_to(&mut all.outbound);
+            of.inbound.add_to(&mut all.inbound);
+            for (lane, count) in all.lanes.iter_mut().zip(&of.lanes) {
+                *lane += count.load(Ordering::Relaxed);
+            }
+            of.sent.add_to(&mut all.sent);
+            of.received.add_to(&mut all.received);
+        }
+        all
+    }
 }
 
 /// What waits on the outbound path at the moment.
@@ -73,19 +111,18 @@ impl Batches {
     }
 
     /// Goes on from those of another process.
-    pub(crate) fn set(&self, counters: &BatchCounters) {
-        self.batches.store(counters.batches, Ordering::Relaxed);
-        self.contents.store(counters.contents, Ordering::Relaxed);
-        self.helped.store(counters.helped, Ordering::Relaxed);
+    pub(crate) fn go_on_from(&self, counters: &BatchCounters) {
+        let each = [&self.batches, &self.contents, &self.helped];
+        let known = [counters.batches, counters.contents, counters.helped];
+        for (counter, known) in each.into_iter().zip(known) {
+            counter.fetch_add(known, Ordering::Relaxed);
+        }
     }
 
-    /// So far.
-    pub(crate) fn read(&self) -> BatchCounters {
-        BatchCounters {
-            batches: self.batches.load(Ordering::Relaxed),
-            contents: self.contents.load(Ordering::Relaxed),
-            helped: self.helped.load(Ordering::Relaxed),
-        }
+    fn add_to(&self, sum: &mut BatchCounters) {
+        sum.batches += self.batches.load(Ordering::Relaxed);
+        sum.contents += self.contents.load(Ordering::Relaxed);
+        sum.helped += self.helped.load(Ordering::Relaxed);
     }
 }
 
@@ -118,19 +155,19 @@ impl Trains {
     }
 
     /// Goes on from those of another process.
-    pub(crate) fn set(&self, counters: &TrainCounters) {
+    pub(crate) fn go_on_from(&self, counters: &TrainCounters) {
         for (count, known) in self.counts.iter().zip(counters.counts) {
-            count.store(known, Ordering::Relaxed);
+            count.fetch_add(known, Ordering::Relaxed);
         }
-        self.datagrams.store(counters.datagrams, Ordering::Relaxed);
+        self.datagrams
+            .fetch_add(counters.datagrams, Ordering::Relaxed);
     }
 
-    /// So far.
-    pub(crate) fn read(&self) -> TrainCounters {
-        TrainCounters {
-            counts: std::array::from_fn(|length| self.counts[length].load(Ordering::Relaxed)),
-            datagrams: self.datagrams.load(Ordering::Relaxed),
+    fn add_to(&self, sum: &mut TrainCounters) {
+        for (sum, count) in sum.counts.iter_mut().zip(&self.counts) {
+            *sum += count.load(Ordering::Relaxed);
         }
+        sum.datagrams += self.datagrams.load(Ordering::Relaxed);
     }
 }
 
@@ -176,8 +213,45 @@ mod tests {
         let trains = Trains::default();
         trains.count([1, 2, 3, 4].into_iter());
         trains.count([5, 64, 65, 1000].into_iter());
-        let read = trains.read();
+        let mut read = TrainCounters::default();
+        trains.add_to(&mut read);
         assert_eq!(read.counts, [1, 1, 2, 1, 0, 0, 1, 2]);
         assert_eq!(read.datagrams, 1144);
+    }
+
+    #[test]
+    fn what_all_threads_count_is_read() {
+        let load = Load::default();
+        let known = BatchCounters {
+            batches: 1,
+            contents: 10,
+            helped: 1,
+        };
+        load.own().inbound.go_on_from(&known);
+        let count = || {
+            let (own, polled) = (load.own(), Polled::packets(5, false));
+            own.outbound.took(polled, Role::Owner);
+            own.inbound.took(polled, Role::Helper);
+            own.lanes[1].fetch_add(5, Ordering::Relaxed);
+            own.sent.count([64].into_iter());
+            own.received.count([1, 3].into_iter());
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(count);
+            }
+        });
+        let Counted {
+            outbound,
+            inbound,
+            lanes,
+            sent,
+            received,
+        } = load.read();
+        let batches = |of: BatchCounters| (of.batches, of.contents, of.helped);
+        assert_eq!(batches(outbound), (20, 100, 0));
+        assert_eq!(batches(inbound), (21, 110, 21));
+        assert_eq!((lanes[0], lanes[1]), (0, 100));
+        assert_eq!((sent.datagrams, received.datagrams), (20 * 64, 20 * 4));
     }
 }

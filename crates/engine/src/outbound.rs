@@ -33,8 +33,8 @@ use crate::paths::Paths;
 use crate::poll::Polled;
 #[cfg(debug_assertions)]
 use crate::progress;
-use crate::sender::{MAX_READY, Pool, Sender};
-use crate::spares::Spares;
+use crate::queues::Buffers;
+use crate::sender::{MAX_READY, Sender};
 use crate::staged::{Staged, packets};
 use crate::train::{OpenTrain, SealedTrain, datagram_len, max_bytes, seal_all};
 
@@ -139,12 +139,11 @@ impl<U: UdpSocket> Outbound<U> {
         &self,
         context: Context<'_, U>,
         tun: &impl TunQueue,
-        spares: &Spares<OutboundBatch>,
         (awaits, gates): (bool, usize),
     ) -> io::Result<Taken<Box<OutboundBatch>>> {
         let change = |all: &mut [&mut Forwarder<U>]| self.change_gates(all, gates);
         let read = |standing: &mut Standing| {
-            let mut batch = spares.take();
+            let mut batch = context.buffers.outbound.take();
             let read = tun.read_batch(&mut batch.frames);
             if let Ok(emptied) = read {
                 standing.note(context, emptied);
@@ -153,7 +152,7 @@ impl<U: UdpSocket> Outbound<U> {
                     return Ok(Some(batch));
                 }
             }
-            spares.put(batch);
+            context.buffers.outbound.put(batch);
             read.map(|_| None)
         };
         self.gates.take(awaits, (gates, change), read)
@@ -186,7 +185,6 @@ impl<U: UdpSocket> Outbound<U> {
         &self,
         context: Context<'_, U>,
         tun: &impl TunQueue,
-        spares: &Spares<OutboundBatch>,
         (ticket, batch): (Ticket, Box<OutboundBatch>),
     ) -> Polled {
         let more = batch.more;
@@ -196,7 +194,7 @@ impl<U: UdpSocket> Outbound<U> {
         } else {
             processed = self.work(context, (ticket, batch));
         }
-        processed += self.proceed(context, tun, spares);
+        processed += self.proceed(context, tun);
         match self.waits_for() {
             Some(_) => Polled::Blocked,
             None => Polled::packets(processed, more),
@@ -230,12 +228,7 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// Puts what is ready, unless other threads do. Returns how many packets were processed that
     /// were not before.
-    pub(crate) fn proceed(
-        &self,
-        context: Context<'_, U>,
-        tun: &impl TunQueue,
-        spares: &Spares<OutboundBatch>,
-    ) -> usize {
+    pub(crate) fn proceed(&self, context: Context<'_, U>, tun: &impl TunQueue) -> usize {
         let mut processed = 0;
         for gate in 0..self.gates.in_use() {
             let put = |forwarder: &mut Forwarder<U>, part: &mut Part| {
@@ -262,7 +255,7 @@ impl<U: UdpSocket> Outbound<U> {
             self.gates.proceed(gate, put, |part| {
                 if let Some(batch) = part.put() {
                     tun.processed(&batch.frames);
-                    spares.put(batch);
+                    context.buffers.outbound.put(batch);
                 }
                 if self.gates.was_awaited() {
                     context.common.queues.wake();
@@ -273,15 +266,10 @@ impl<U: UdpSocket> Outbound<U> {
     }
 
     /// Goes on where a full socket stopped it. False if it is still full.
-    pub(crate) fn resume(
-        &self,
-        context: Context<'_, U>,
-        tun: &impl TunQueue,
-        spares: &Spares<OutboundBatch>,
-    ) -> bool {
+    pub(crate) fn resume(&self, context: Context<'_, U>, tun: &impl TunQueue) -> bool {
         if self.waits_for().is_some() {
             self.each(|forwarder| forwarder.sender.flush(context));
-            self.proceed(context, tun, spares);
+            self.proceed(context, tun);
         }
         self.waits_for().is_none()
     }
@@ -527,7 +515,7 @@ type Rest = VecDeque<Zeroizing<Box<[u8]>>>;
 /// What takes trains when they are closed.
 trait Closed<U> {
     /// A buffer for a train; `None` while too many exist.
-    fn buffer(&mut self, pool: &Pool) -> Option<Box<[u8]>>;
+    fn buffer(&mut self, buffers: &Buffers) -> Option<Box<[u8]>>;
 
     /// Takes a train that is sealed, or one whose session may not be used any more.
     fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>);
@@ -561,8 +549,8 @@ impl Sealed<'_> {
 }
 
 impl<U> Closed<U> for Sealed<'_> {
-    fn buffer(&mut self, pool: &Pool) -> Option<Box<[u8]>> {
-        Some(pool.take())
+    fn buffer(&mut self, buffers: &Buffers) -> Option<Box<[u8]>> {
+        Some(buffers.trains.take())
     }
 
     fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>) {
@@ -575,15 +563,15 @@ impl<U> Closed<U> for Sealed<'_> {
                 let packets = train.packets() as u64;
                 let reason = DropReason::SessionEnded;
                 train.peer.count_dropped(self.drops, reason, packets);
-                context.pool.put(train.into_buffer());
+                context.buffers.trains.put(train.into_buffer());
             }
         }
     }
 }
 
 impl<U: UdpSocket> Closed<U> for Sender<U> {
-    fn buffer(&mut self, pool: &Pool) -> Option<Box<[u8]>> {
-        Sender::buffer(self, pool)
+    fn buffer(&mut self, buffers: &Buffers) -> Option<Box<[u8]>> {
+        Sender::buffer(self, buffers)
     }
 
     fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>) {
@@ -888,7 +876,7 @@ impl<'a> Trains<'a> {
                         return Err(rest(DropReason::TooBig));
                     }
                     let buffer = closed
-                        .buffer(context.pool)
+                        .buffer(context.buffers)
                         .ok_or(rest(DropReason::SendFailed))?;
                     let train = OpenTrain::new(Arc::clone(peer), session, to, ecn, buffer);
                     self.open.push(train.for_gate(gate));

@@ -20,7 +20,7 @@ use x25519_dalek::StaticSecret;
 
 use super::*;
 use crate::common::{Common, QueuesHandle, ShardHandle, Sockets};
-use crate::queues::Buffers;
+use crate::queues::{Buffers, SharedBuffers};
 use crate::sender::MAX_SEND;
 use crate::wake::Waker;
 
@@ -114,7 +114,7 @@ impl<U: UdpSocket> Bench<U> {
             outbound: Outbound::new(&common.queues.drops, Arc::default())
                 .expect("an epoll descriptor"),
             gates: 1,
-            buffers: Buffers::default(),
+            buffers: Buffers::new(&SharedBuffers::default()),
             sockets: {
                 let socket = make(bind(our_addr, true), Arc::clone(&ours));
                 Sockets::new(Some(socket), None, our_addr.port())
@@ -155,7 +155,7 @@ impl<U: UdpSocket> Bench<U> {
         Context {
             common: &self.common,
             sockets: &self.sockets,
-            pool: &self.buffers.trains,
+            buffers: &self.buffers,
             now: self.now,
         }
     }
@@ -169,17 +169,12 @@ impl<U: UdpSocket> Bench<U> {
     }
 
     fn poll_of(&self, tun: &impl TunQueue) -> io::Result<bool> {
-        let (context, spares) = (self.context(), &self.buffers.outbound);
-        if !self.outbound.resume(context, tun, spares) {
+        let context = self.context();
+        if !self.outbound.resume(context, tun) {
             return Ok(true);
         }
-        let polled = match self
-            .outbound
-            .take(context, tun, spares, (true, self.gates))?
-        {
-            Taken::Batch(ticket, batch) => {
-                self.outbound.finish(context, tun, spares, (ticket, batch))
-            }
+        let polled = match self.outbound.take(context, tun, (true, self.gates))? {
+            Taken::Batch(ticket, batch) => self.outbound.finish(context, tun, (ticket, batch)),
             Taken::Nothing => Polled::packets(0, false),
             Taken::Busy | Taken::Full => panic!("there is no other thread"),
         };
@@ -731,15 +726,12 @@ fn flows_keep_their_order_through_several_second_gates() {
     let mut number = 0;
     for gates in [2, 8, 1, 4] {
         bench.gates = gates;
-        let (context, spares) = (bench.context(), &bench.buffers.outbound);
+        let context = bench.context();
         let first = number;
         let batches: Vec<_> = (0..3)
             .map(|_| {
                 next_of_each_flow(&bench, &mut number);
-                match bench
-                    .outbound
-                    .take(context, &bench.tun, spares, (true, gates))
-                {
+                match bench.outbound.take(context, &bench.tun, (true, gates)) {
                     Ok(Taken::Batch(ticket, batch)) => (ticket, batch),
                     other => panic!("{:?}", other.map(|_| ())),
                 }
@@ -750,10 +742,10 @@ fn flows_keep_their_order_through_several_second_gates() {
         let number_of_others = if gates == 1 { 2 } else { 1 };
         let other = bench
             .outbound
-            .take(context, &bench.tun, spares, (false, number_of_others));
+            .take(context, &bench.tun, (false, number_of_others));
         assert!(matches!(other, Ok(Taken::Full)), "batches are on their way");
         for batch in batches.into_iter().rev() {
-            let polled = bench.outbound.finish(context, &bench.tun, spares, batch);
+            let polled = bench.outbound.finish(context, &bench.tun, batch);
             assert!(polled.has_packets());
         }
         let wire = bench.wire();

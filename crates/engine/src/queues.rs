@@ -7,12 +7,14 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_proto::{Moving, Time};
-use rustix::event::epoll::EventFlags;
+use rustix::event::epoll::{Event, EventFlags};
 
 use crate::common::{self, Common, LaneSocket, Part, QueuesHandle, Sockets};
 use crate::crew::Need;
@@ -21,37 +23,94 @@ use crate::inbound::{self, Delivery, InboundBatch, Part as InboundPart};
 use crate::lanes::{LANES, Lanes, Progress, Turn};
 use crate::lock::lock;
 use crate::outbound::{Outbound, OutboundBatch, SEND_GATES};
-use crate::poll::Polled;
+use crate::poll::{Polled, wait};
 #[cfg(debug_assertions)]
 use crate::progress;
-use crate::sender::Pool;
+use crate::sender::MAX_TRAINS;
 use crate::shares::Shares;
-use crate::spares::Spares;
+use crate::spares::{Shared, Spares};
+use crate::train;
 
 /// As many threads deliver what arrives in a lane at the same time at most, each at a second gate, behind one
 /// where it is committed.
 const DELIVERIES: usize = 4;
 
+/// Trains that threads exchange at a time.
+const TRAINS: usize = 16;
+/// Batches of a kind that they share at most.
+const MAX_BATCHES: usize = 8;
+
+/// A thread that had nothing to do for so long frees its buffers.
+const REST: Duration = if cfg!(test) {
+    Duration::from_millis(50)
+} else {
+    Duration::from_secs(10)
+};
+
 /// Buffers that all threads share.
 #[derive(Default)]
+pub(crate) struct SharedBuffers {
+    outbound: Shared<Box<OutboundBatch>>,
+    inbound: Shared<Box<InboundBatch>>,
+    trains: Shared<Box<[u8]>>,
+}
+
+/// The buffers of one thread.
 pub(crate) struct Buffers {
-    pub(crate) outbound: Spares<OutboundBatch>,
-    inbound: Spares<InboundBatch>,
-    pub(crate) trains: Pool,
+    pub(crate) outbound: Spares<Box<OutboundBatch>>,
+    inbound: Spares<Box<InboundBatch>>,
+    pub(crate) trains: Spares<Box<[u8]>>,
+}
+
+impl Buffers {
+    pub(crate) fn new(shared: &SharedBuffers) -> Self {
+        let batches = (1, MAX_BATCHES);
+        Self {
+            outbound: Spares::new(&shared.outbound, batches, Default::default),
+            inbound: Spares::new(&shared.inbound, batches, Default::default),
+            trains: Spares::new(&shared.trains, (TRAINS, MAX_TRAINS), train::buffer),
+        }
+    }
+
+    fn keep_some(&self) -> bool {
+        self.outbound.keeps_some() || self.inbound.keeps_some() || self.trains.keeps_some()
+    }
+
+    fn free(&self) {
+        self.outbound.free();
+        self.inbound.free();
+        self.trains.free();
+    }
 }
 
 /// What a thread needs to poll queues, of whatever interface.
 pub(crate) struct Worker {
-    pub(crate) buffers: Arc<Buffers>,
+    pub(crate) buffers: Buffers,
     delivery: Delivery,
 }
 
 impl Worker {
-    pub(crate) fn new(buffers: Arc<Buffers>) -> Self {
+    pub(crate) fn new(shared: &SharedBuffers) -> Self {
         Self {
-            buffers,
+            buffers: Buffers::new(shared),
             delivery: Delivery::new(),
         }
+    }
+
+    /// Sleeps until something happens, and tells what; not longer than `timeout`. Buffers are freed
+    /// if nothing does for long.
+    pub(crate) fn wait(
+        &self,
+        epoll: &OwnedFd,
+        events: &mut Vec<Event>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        let rests = timeout.is_none() && self.buffers.keep_some();
+        wait(epoll, events, timeout.or(rests.then_some(REST)))?;
+        if rests && events.is_empty() {
+            self.buffers.free();
+        }
+        Ok(())
     }
 }
 
@@ -248,7 +307,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         common::Context {
             common: &self.common,
             sockets,
-            pool: &buffers.trains,
+            buffers,
             now,
         }
     }
@@ -261,16 +320,17 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         now: Time,
         role: Role,
     ) -> io::Result<Polled> {
-        let buffers = &*worker.buffers;
+        let buffers = &worker.buffers;
         let context = self.context(buffers, sockets, now);
-        let (outbound, tun, spares) = (&self.outbound, &self.tun, &buffers.outbound);
-        if !outbound.resume(context, tun, spares) {
+        let (outbound, tun) = (&self.outbound, &self.tun);
+        if !outbound.resume(context, tun) {
             return Ok(Polled::Blocked);
         }
         let gates = self.putting(role).min(SEND_GATES);
-        let taken = outbound.take(context, tun, spares, (role != Role::Helper, gates))?;
+        let taken = outbound.take(context, tun, (role != Role::Helper, gates))?;
         if let Taken::Batch(_, batch) = &taken {
-            self.common.load.outbound.took(batch.polled(), role);
+            let load = self.common.load.own();
+            load.outbound.took(batch.polled(), role);
             #[cfg(debug_assertions)]
             progress::pause();
         }
@@ -280,7 +340,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 lock(&self.jobs).push_back(Job::Outbound(ticket.leave(), batch));
                 polled
             }
-            Taken::Batch(ticket, batch) => outbound.finish(context, tun, spares, (ticket, batch)),
+            Taken::Batch(ticket, batch) => outbound.finish(context, tun, (ticket, batch)),
             Taken::Nothing => Polled::packets(0, false),
             Taken::Busy => Polled::Busy,
             Taken::Full => Polled::Full,
@@ -329,10 +389,10 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             Taken::Full => return Ok(Polled::Full),
         };
         let polled = batch.polled();
-        self.common.load.inbound.took(polled, role);
+        let load = self.common.load.own();
+        load.inbound.took(polled, role);
         if let Polled::Packets { count, .. } = polled {
-            let of_lane = &self.common.load.lanes[lane % LANES];
-            of_lane.fetch_add(count as u64, Ordering::Relaxed);
+            load.lanes[lane % LANES].fetch_add(count as u64, Ordering::Relaxed);
         }
         #[cfg(debug_assertions)]
         progress::pause();
@@ -451,9 +511,9 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         sockets: &Sockets<U>,
         now: Time,
     ) -> io::Result<()> {
-        let buffers = &*worker.buffers;
+        let buffers = &worker.buffers;
         let context = self.context(buffers, sockets, now);
-        self.outbound.proceed(context, &self.tun, &buffers.outbound);
+        self.outbound.proceed(context, &self.tun);
         // Also what waited for a socket that is gone.
         (0..LANES).try_for_each(|lane| self.put_inbound(worker, lane, now))
     }
@@ -483,5 +543,35 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
         self.handle().wake();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::epoll;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_rests_frees_its_buffers_and_one_that_does_not_keeps_them() {
+        let shared = SharedBuffers::default();
+        let worker = Worker::new(&shared);
+        let buffers = &worker.buffers;
+        let use_all = || {
+            buffers.outbound.put(buffers.outbound.take());
+            buffers.inbound.put(buffers.inbound.take());
+            buffers.trains.put(buffers.trains.take());
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll descriptor");
+        let mut events = Vec::with_capacity(1);
+        let mut wait = |timeout| worker.wait(&epoll, &mut events, timeout).expect("a wait");
+        use_all();
+        // It helps another, or looks at something soon.
+        for timeout in [Duration::ZERO, Duration::from_millis(1)] {
+            wait(Some(timeout));
+            assert!(buffers.keep_some());
+        }
+        wait(None);
+        assert!(!buffers.keep_some());
     }
 }

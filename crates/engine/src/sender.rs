@@ -7,7 +7,7 @@
 //! not fit.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use adit_io::{SendReport, Transmit, UdpSocket};
 use adit_proto::{DropReason, Drops, PassedKind, Peer};
@@ -15,37 +15,18 @@ use arrayvec::ArrayVec;
 
 use crate::common::Context;
 use crate::journal::Incident;
-use crate::lock::lock;
 use crate::paths::{Paths, Recent};
-use crate::train::{OpenTrain, SealedTrain, TRAIN_BYTES};
+use crate::queues::Buffers;
+use crate::train::{OpenTrain, SealedTrain};
 
 /// Trains of an interface that exist at once: those that are open, and sealed ones that wait for the socket.
-const MAX_TRAINS: usize = 64;
+pub(crate) const MAX_TRAINS: usize = 64;
 /// Trains that may wait for the socket before those of one more frame.
 pub(crate) const MAX_READY: usize = MAX_TRAINS / 2;
 /// Trains given to one `send`.
 pub(crate) const MAX_SEND: usize = 32;
 /// A train of this length is worth a system call of its own, while its bytes are in the cache.
 const SEND_AT_ONCE: usize = 16 << 10;
-
-/// Buffers for the trains of all interfaces. They are made when first needed and kept: light
-/// traffic touches few.
-#[derive(Default)]
-pub(crate) struct Pool(Mutex<Vec<Box<[u8]>>>);
-
-impl Pool {
-    pub(crate) fn take(&self) -> Box<[u8]> {
-        let kept = lock(&self.0).pop();
-        kept.unwrap_or_else(|| vec![0; TRAIN_BYTES].into_boxed_slice())
-    }
-
-    pub(crate) fn put(&self, buffer: Box<[u8]>) {
-        let mut kept = lock(&self.0);
-        if kept.len() < MAX_TRAINS {
-            kept.push(buffer);
-        }
-    }
-}
 
 /// Stages 4 and 5 of the outbound path of one interface, at one second gate.
 pub(crate) struct Sender<U> {
@@ -90,16 +71,16 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// A buffer for a train; `None` while [`MAX_TRAINS`] exist.
-    pub(crate) fn buffer(&mut self, pool: &Pool) -> Option<Box<[u8]>> {
+    pub(crate) fn buffer(&mut self, buffers: &Buffers) -> Option<Box<[u8]>> {
         (self.buffers < MAX_TRAINS).then(|| {
             self.buffers += 1;
-            pool.take()
+            buffers.trains.take()
         })
     }
 
-    fn release(&mut self, buffer: Box<[u8]>, pool: &Pool) {
+    fn release(&mut self, buffer: Box<[u8]>, buffers: &Buffers) {
         self.buffers -= 1;
-        pool.put(buffer);
+        buffers.trains.put(buffer);
     }
 
     /// Whether the trains of one more frame find buffers.
@@ -134,7 +115,7 @@ impl<U: UdpSocket> Sender<U> {
                     // What was sealed before the peer got its socket leaves first.
                     self.leave_shared(context);
                     if self.paths.send(context, &mut sealed, &self.drops) {
-                        return self.release(sealed.buffer, context.pool);
+                        return self.release(sealed.buffer, context.buffers);
                     }
                 }
                 let at_once = sealed.len >= SEND_AT_ONCE;
@@ -146,7 +127,7 @@ impl<U: UdpSocket> Sender<U> {
             Err(train) => {
                 let (reason, packets) = (DropReason::SessionEnded, train.packets() as u64);
                 self.drop_packets(&train.peer, reason, packets);
-                self.release(train.into_buffer(), context.pool);
+                self.release(train.into_buffer(), context.buffers);
             }
         }
     }
@@ -174,7 +155,7 @@ impl<U: UdpSocket> Sender<U> {
             self.buffers -= taken;
             for train in self.ready.drain(..taken) {
                 self.recent.sent(train.peer.id(), train.len);
-                context.pool.put(train.buffer);
+                context.buffers.trains.put(train.buffer);
             }
             if taken == 0 {
                 return false;
@@ -196,7 +177,7 @@ impl<U: UdpSocket> Sender<U> {
             };
             if self.paths.has(train.peer.id()) && self.paths.send(context, &mut train, &self.drops)
             {
-                self.release(train.buffer, context.pool);
+                self.release(train.buffer, context.buffers);
             } else {
                 self.ready.push_back(train);
             }
@@ -204,7 +185,7 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// No train of the next batch leaves with counters that the peer may take for replays.
-    fn renew(&mut self, Context { now, pool, .. }: Context<'_, U>) {
+    fn renew(&mut self, Context { now, buffers, .. }: Context<'_, U>) {
         let mut index = 0;
         while let Some(train) = self.ready.get_mut(index).filter(|_| index < MAX_SEND) {
             match train.renew(now) {
@@ -213,7 +194,7 @@ impl<U: UdpSocket> Sender<U> {
                     let (peer, packets) = (&train.peer, packets as u64);
                     peer.count_dropped(&self.drops, DropReason::SessionEnded, packets);
                     if let Some(train) = self.ready.remove(index) {
-                        self.release(train.buffer, pool);
+                        self.release(train.buffer, buffers);
                     }
                 }
             }
@@ -271,7 +252,7 @@ pub(crate) fn send<U: UdpSocket>(
         }
     }
     let packets = trains[..taken].iter().map(|train| train.packets);
-    common.load.sent.count(packets);
+    common.load.own().sent.count(packets);
     for (index, train) in trains[..taken].iter().enumerate() {
         let is_lossy = report.lost_of(index) > 0;
         let bytes = if is_lossy { 0 } else { train.len as u64 };

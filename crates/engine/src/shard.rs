@@ -18,7 +18,7 @@ use crate::common::ShardHandle;
 use crate::crew::{Crew, Helper};
 use crate::owner::{OwnedQueues, Resources};
 use crate::placement::Placement;
-use crate::poll::{Descriptor, MAX_EVENTS, Polled, Token, give_priority, overwrite_stack, wait};
+use crate::poll::{Descriptor, MAX_EVENTS, Polled, Token, give_priority, overwrite_stack};
 use crate::queues::Worker;
 
 /// Interfaces whose sockets are handed over at a time, at most. With more, flows are not sparse.
@@ -92,7 +92,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             resources: Resources {
                 epoll,
                 inbound_thread: Arc::clone(&crew.inbound),
-                worker: Worker::new(Arc::clone(&crew.buffers)),
+                worker: Worker::new(&crew.buffers),
             },
             crew,
             placement: Placement::new(),
@@ -118,7 +118,8 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             for queues in self.queues.values().filter(|_| timeout.is_none()) {
                 queues.queues.check_progress();
             }
-            wait(&self.resources.epoll, &mut events, timeout)?;
+            let Resources { epoll, worker, .. } = &self.resources;
+            worker.wait(epoll, &mut events, timeout)?;
             self.inbox.handle.set_idle(false);
             let now = clock::now();
             let rested = self.placement.poll_begins(now);

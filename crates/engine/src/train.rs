@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 /// Packets in a train: as many as one UDP GSO send can carry on every kernel.
 pub(crate) const MAX_PACKETS: usize = 64;
 /// The buffer of one train: a UDP datagram's worth.
-pub(crate) const TRAIN_BYTES: usize = 65_536;
+const TRAIN_BYTES: usize = 65_536;
 /// The bytes that data adds to a packet: header and tag.
 pub(crate) const OVERHEAD: usize = DataHeader::LEN + TAG_LEN;
 /// ChaCha20's block. The part of a packet that is written before sealing is a multiple of it, so
@@ -21,6 +21,11 @@ const BLOCK: usize = 64;
 /// A train is not sent with counters that are so far behind the newest of its session: others may
 /// leave meanwhile, and the network may reorder, before the peer's replay window refuses it.
 const MAX_BEHIND: u64 = WINDOW_PACKETS / 2;
+
+/// A new one.
+pub(crate) fn buffer() -> Box<[u8]> {
+    vec![0; TRAIN_BYTES].into_boxed_slice()
+}
 
 /// The most bytes that one send to this endpoint can carry: 65,535 less the headers below.
 pub(crate) fn max_bytes(to: &Endpoint) -> usize {

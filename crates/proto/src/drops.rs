@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::explained_enum;
+use crate::per_thread::PerThread;
 
 explained_enum! {
     /// Why a packet was dropped. Every drop on either path counts under exactly one reason.
@@ -196,7 +197,10 @@ pub fn books(waiting: u64, of: impl Fn(Counter) -> u64) -> [Book; 2] {
 
 /// One [`Counter`] of each kind, written by the threads that process packets, read by anyone.
 #[derive(Default, Debug)]
-pub struct Drops {
+pub struct Drops(PerThread<Counters>);
+
+#[derive(Default)]
+struct Counters {
     dropped: [AtomicU64; DropReason::ALL.len()],
     ignored: [AtomicU64; IgnoredKind::ALL.len()],
     passed: [AtomicU64; PassedKind::ALL.len()],
@@ -205,7 +209,9 @@ pub struct Drops {
 impl Drops {
     /// Counts so many dropped packets.
     pub fn count(&self, reason: DropReason, packets: u64) {
-        self.dropped[reason as usize].fetch_add(packets, Ordering::Relaxed);
+        if packets > 0 {
+            self.0.own().dropped[reason as usize].fetch_add(packets, Ordering::Relaxed);
+        }
     }
 
     /// Counts packets that no peer's allowed IPs contain the destination of.
@@ -218,29 +224,34 @@ impl Drops {
 
     /// Counts so many packets of this kind.
     pub fn count_ignored(&self, kind: IgnoredKind, packets: u64) {
-        self.ignored[kind as usize].fetch_add(packets, Ordering::Relaxed);
+        self.0.own().ignored[kind as usize].fetch_add(packets, Ordering::Relaxed);
     }
 
     /// Counts so many packets that passed; once a batch.
     pub fn count_passed(&self, kind: PassedKind, packets: u64) {
         if packets > 0 {
-            self.passed[kind as usize].fetch_add(packets, Ordering::Relaxed);
+            self.0.own().passed[kind as usize].fetch_add(packets, Ordering::Relaxed);
         }
     }
 
     /// Packets that passed here so far.
     pub fn passed(&self, kind: PassedKind) -> u64 {
-        self.passed[kind as usize].load(Ordering::Relaxed)
+        self.sum(|counters| &counters.passed[kind as usize])
     }
 
     /// Packets dropped for this reason so far.
     pub fn of(&self, reason: DropReason) -> u64 {
-        self.dropped[reason as usize].load(Ordering::Relaxed)
+        self.sum(|counters| &counters.dropped[reason as usize])
     }
 
     /// Packets of this kind so far.
     pub fn ignored(&self, kind: IgnoredKind) -> u64 {
-        self.ignored[kind as usize].load(Ordering::Relaxed)
+        self.sum(|counters| &counters.ignored[kind as usize])
+    }
+
+    fn sum(&self, of: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+        let each = self.0.all().map(of);
+        each.map(|counter| counter.load(Ordering::Relaxed)).sum()
     }
 }
 

@@ -17,11 +17,17 @@ const INDEX_SHARDS: usize = 256;
 pub struct Shared {
     routes: ArcSwap<AllowedIps<Arc<Peer>>>,
     /// Sessions by receiver index, spread over locks that are held for one look-up at a time.
-    sessions: Box<[RwLock<HashMap<u32, IndexEntry>>]>,
+    sessions: Box<[IndexShard]>,
     peers: AtomicUsize,
     gate: Gate,
     lanes: LaneTable,
 }
+
+/// Sessions whose receiver indices end with the same byte, and so arrive in the same lane: no cache
+/// line is of two, since to lock one for reading writes to it.
+#[derive(Default)]
+#[repr(align(64))]
+struct IndexShard(RwLock<HashMap<u32, IndexEntry>>);
 
 /// Where a datagram with a receiver index belongs.
 #[derive(Clone)]
@@ -36,7 +42,7 @@ impl Shared {
     pub(crate) fn new() -> Self {
         Self {
             routes: ArcSwap::default(),
-            sessions: (0..INDEX_SHARDS).map(|_| RwLock::default()).collect(),
+            sessions: (0..INDEX_SHARDS).map(|_| IndexShard::default()).collect(),
             peers: AtomicUsize::new(0),
             gate: Gate::new(),
             lanes: LaneTable::new(),
@@ -71,7 +77,7 @@ impl Shared {
     pub fn session_count(&self) -> usize {
         let shards = self.sessions.iter();
         shards
-            .map(|shard| shard.read().unwrap_or_else(PoisonError::into_inner).len())
+            .map(|shard| shard.0.read().unwrap_or_else(PoisonError::into_inner).len())
             .sum()
     }
 
@@ -108,6 +114,6 @@ impl Shared {
     }
 
     fn shard(&self, index: u32) -> &RwLock<HashMap<u32, IndexEntry>> {
-        &self.sessions[index as usize % INDEX_SHARDS]
+        &self.sessions[index as usize % INDEX_SHARDS].0
     }
 }
