@@ -313,11 +313,15 @@ impl Shared {
     /// Watches the socket's file, if it is still there.
     fn watch(&self, path: &Path) -> io::Result<Option<i32>> {
         // Losing its last name is a change of the inode's attributes; the inode itself lives as
-        // long as we listen. A watch is one socket's: MASK_CREATE refuses a second.
-        let signs = inotify::WatchFlags::ATTRIB
-            | inotify::WatchFlags::MOVE_SELF
-            | inotify::WatchFlags::MASK_CREATE;
-        match inotify::add_watch(&self.inotify, path, signs) {
+        // long as we listen. A watch is one socket's: MASK_CREATE, since Linux 4.18, refuses a
+        // second.
+        let signs = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
+        let only = signs | inotify::WatchFlags::MASK_CREATE;
+        let watch = match inotify::add_watch(&self.inotify, path, only) {
+            Err(Errno::INVAL) => inotify::add_watch(&self.inotify, path, signs),
+            watch => watch,
+        };
+        match watch {
             Err(Errno::NOENT) => Ok(None),
             watch => watch
                 .map(Some)
