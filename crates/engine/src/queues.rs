@@ -109,6 +109,7 @@ impl Worker {
         wait(epoll, events, timeout.or(rests.then_some(REST)))?;
         if rests && events.is_empty() {
             self.buffers.free();
+            adit_io::give_back_memory();
         }
         Ok(())
     }

@@ -7,7 +7,9 @@ use crate::MAX_FRAME;
 
 /// Bytes of frames that are read at once: four GSO packets or thousands of small packets. More
 /// would leave the second-level cache before they are sealed.
-const ARENA_BYTES: usize = 256 << 10;
+const BATCH_BYTES: usize = 256 << 10;
+/// Room for them, and for what sparse flows add to a full batch.
+const ARENA_BYTES: usize = 2 * BATCH_BYTES;
 
 /// Frames that were read from a TUN, in the order in which they are to be processed.
 ///
@@ -99,11 +101,11 @@ impl FrameBatch {
 
     /// Whether any frame fits.
     pub(crate) fn has_room(&self) -> bool {
-        self.end + MAX_FRAME <= ARENA_BYTES
+        self.end + MAX_FRAME <= BATCH_BYTES
     }
 
     /// Appends the frame that `read` reads from this queue, and returns its length. There is always
-    /// room: what does not fit makes the batch longer.
+    /// room: what does not fit makes the arena longer, until the batch is cleared.
     pub(crate) fn append(
         &mut self,
         queue: usize,
@@ -131,5 +133,47 @@ impl FrameBatch {
     /// The queue of each frame, and the peer that it was for.
     pub(crate) fn queues(&self) -> impl Iterator<Item = (usize, Option<u32>)> {
         self.frames.iter().map(|slot| (slot.queue, slot.peer.get()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_batch_takes_what_sparse_flows_add_without_another_arena() {
+        let mut batch = FrameBatch::default();
+        batch.clear();
+        let arena = batch.arena.as_ptr();
+        for _ in 0..3 {
+            while batch.has_room() {
+                batch.append(1, |_| Ok(MAX_FRAME)).expect("it was read");
+            }
+            for _ in 0..100 {
+                batch.append(0, |_| Ok(1_500)).expect("it was read");
+            }
+            assert_eq!(batch.arena.as_ptr(), arena);
+            batch.clear();
+            assert_eq!(batch.arena.as_ptr(), arena);
+        }
+    }
+
+    #[test]
+    fn an_arena_that_grew_shrinks_again() {
+        let mut batch = FrameBatch::default();
+        batch.clear();
+        for first in 0..10 {
+            let read = |buf: &mut [u8]| {
+                buf[0] = first;
+                Ok(MAX_FRAME)
+            };
+            batch.append(0, read).expect("it was read");
+        }
+        assert!(batch.arena.len() > ARENA_BYTES);
+        for first in 0..10 {
+            assert_eq!(batch.next_frame().expect("a frame").bytes[0], first);
+        }
+        batch.clear();
+        assert_eq!(batch.arena.len(), ARENA_BYTES);
     }
 }

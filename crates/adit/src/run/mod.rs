@@ -129,6 +129,7 @@ fn begin(args: &RunArgs) -> Result<()> {
 
 fn serve(args: &RunArgs) -> Result<()> {
     allow_descriptors();
+    adit_io::map_large_buffers();
     // Signals are caught from here on, so that an early one still removes the sockets' files.
     let (events, sender) = Events::new()?;
     let (process, finish) = match args.take_over {

@@ -286,6 +286,35 @@ fn flows_keep_their_order_by_auto_whatever_the_scheduler_does() {
     by("auto");
 }
 
+/// What each thread may keep, in KiB.
+const KEPT: u64 = 512;
+
+#[test]
+fn threads_that_rest_give_back_the_memory_that_a_load_took() {
+    let net = SitePair::new();
+    let start = Start::default()
+        .env("ADIT_SHARDS", "8")
+        .env("ADIT_POLICY", "pipeline");
+    let tunnel = WgTunnel::new(&net, Setup::starting(start));
+    tunnel.connect();
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    let before = [left, right].map(|side| memory(side.daemon.pid(), "RssAnon:"));
+    tcp_many(&left.host, &right.host, &right.v4, 8, 32 << 20);
+    for (side, before) in [left, right].into_iter().zip(before) {
+        let pid = side.daemon.pid();
+        assert!(shards(pid).count() > 1, "nobody helped");
+        let loaded = memory(pid, "RssAnon:");
+        assert!(loaded > before, "the load took no memory");
+        wait_for("its memory to be given back", seconds(40), || {
+            memory(pid, "RssAnon:") <= before + 8 * KEPT
+        });
+        let after = memory(pid, "RssAnon:");
+        println!(
+            "memory of eight threads: {before} KiB, {loaded} KiB under load, {after} KiB after it"
+        );
+    }
+}
+
 #[test]
 fn threads_change_under_load_without_a_loss() {
     let net = SitePair::new();

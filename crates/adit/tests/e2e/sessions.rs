@@ -498,19 +498,7 @@ fn an_idle_tunnel_wakes_up_for_its_timers_only_and_stays_small() {
     let before = wake_ups(left.daemon.pid());
     std::thread::sleep(seconds(5));
     let wakes = wake_ups(left.daemon.pid()) - before;
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", left.daemon.pid())).expect("status");
-    let kib = |field: &str| -> u64 {
-        let line = status
-            .lines()
-            .find(|l| l.starts_with(field))
-            .expect("the field");
-        line.split_whitespace()
-            .nth(1)
-            .expect("a number")
-            .parse()
-            .expect("a number")
-    };
+    let kib = |field| memory(left.daemon.pid(), field);
     println!(
         "idle: {wakes} wake-ups in 5 s, RSS {} KiB of which anonymous {} KiB",
         kib("VmRSS:"),

@@ -209,6 +209,27 @@ pub fn close_inherited(except: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
+/// Has large buffers mapped, each apart: their pages cost nothing before they are used, and go back
+/// to the kernel when the buffer is freed. glibc alone does this only until one has been freed.
+pub fn map_large_buffers() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: two numbers: no memory is read or written.
+    unsafe {
+        // Trains, of half this size, would all begin at the same place of a page.
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+    }
+}
+
+/// Gives the memory that this process has freed back to the kernel. glibc alone keeps it, for each
+/// thread that freed some.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a number. What it gives back is memory that nobody has.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Duplicates the open descriptor `number`. The number alone does not say which other code uses it,
 /// so taking it over would not be safe. It does not use pidfd_getfd(2), which needs Linux 5.6 and
 /// which containers refuse.

@@ -45,6 +45,14 @@ pub const fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
+/// What `/proc/PID/status` says of a process's memory, in KiB.
+pub fn memory(pid: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let line = status.lines().find(|line| line.starts_with(field));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.expect("the field").parse().expect("a number")
+}
+
 pub fn under_ci() -> bool {
     std::env::var_os("CI").is_some_and(|v| !v.is_empty() && v != "false")
 }
