@@ -15,6 +15,7 @@
 //! Stages: read a document → find the comments → make each table again → compare, or write.
 
 mod measured;
+mod reproduced;
 mod scale;
 mod tables;
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Table, measured, scale};
+use super::{Table, measured, reproduced, scale};
 
 /// A table of a document.
 pub(super) struct Known {
@@ -32,8 +32,22 @@ impl Extent {
 const SPEC: &str = "SPEC.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 13] = [
+pub(super) const TABLES: [Known; 17] = [
     known(SPEC, Extent::Part, "speed", measured::speed),
+    known(
+        SPEC,
+        Extent::Whole,
+        "ideas of 2022",
+        reproduced::ideas_of_2022,
+    ),
+    known(
+        SPEC,
+        Extent::Whole,
+        "ideas of 2023",
+        reproduced::ideas_of_2023,
+    ),
+    known(SPEC, Extent::Whole, "checksum", reproduced::checksum),
+    known(SPEC, Extent::Whole, "reproduced goals", reproduced::goals),
     known(SPEC, Extent::Whole, "slow peer", measured::slow_peer),
     known(SPEC, Extent::Part, "hand-overs", measured::hand_overs),
     known(SPEC, Extent::Whole, "silent", measured::silent),

@@ -1,0 +1,210 @@
+//! Tables of `reproduce`.
+
+use serde_json::Value;
+
+use super::Table;
+use super::tables::{array, entry, files, fixed, title, verdict};
+
+fn source<'a>(json: &'a Value, name: &str) -> Result<&'a Value, String> {
+    entry(array(json, "sources")?, "source", name)
+}
+
+fn measure<'a>(source: &'a Value, id: &str) -> Result<&'a Value, String> {
+    entry(array(source, "measures")?, "id", id)
+}
+
+/// The median of one subject; nothing where it was not measured.
+fn cell(measure: &Value, subject: &str, places: usize) -> String {
+    let median = measure["subjects"][subject]["median"].as_f64();
+    median.map_or_else(String::new, |median| fixed(median, places))
+}
+
+fn text<'a>(json: &'a Value, name: &str) -> Result<&'a str, String> {
+    let text = json[name].as_str();
+    text.ok_or_else(|| format!("the file has no text {name}"))
+}
+
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+pub(super) fn ideas_of_2022(results: &[Value], table: &mut Table) -> Result<(), String> {
+    ideas(results, "tailscale-2022", table)
+}
+
+pub(super) fn ideas_of_2023(results: &[Value], table: &mut Table) -> Result<(), String> {
+    ideas(results, "tailscale-2023", table)
+}
+
+/// One stream by what Adit has of an article's ideas, and beside it other programs.
+fn ideas(results: &[Value], article: &str, table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    let source = source(json, article)?;
+    table.head = owned(&[
+        "one TCP stream, Gb/s",
+        "MTU 1420",
+        "with BBR",
+        "MTU 8920",
+        "with BBR",
+        "CPU s/GB of both daemons, MTU 1420",
+        "retransmits",
+    ]);
+    table.rows.clear();
+    for subject in array(source, "subjects")? {
+        let name = text(subject, "name")?;
+        let label = match name {
+            "direct" => "no tunnel".to_owned(),
+            "kernel" | "wireguard-go" | "tailscale" => title(name),
+            step => format!("`{step}`: {}", text(subject, "what")?),
+        };
+        let mut row = vec![label];
+        for (id, places) in [
+            ("tcp-1420", 2),
+            ("tcp-1420-bbr", 2),
+            ("tcp-8920", 2),
+            ("tcp-8920-bbr", 2),
+            ("tcp-1420.cpu", 2),
+            ("tcp-1420.retransmits", 0),
+        ] {
+            row.push(cell(measure(source, id)?, name, places));
+        }
+        // Ways to sum a checksum are in the list of subjects, too, and have no stream.
+        if row[1..].iter().any(|cell| !cell.is_empty()) {
+            table.rows.push(row);
+        }
+    }
+    Ok(())
+}
+
+/// What the Internet checksum costs, by size and way.
+pub(super) fn checksum(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    let source = source(json, "tailscale-2023")?;
+    let points = array(source, "measures")?.iter();
+    let points = points.filter(|of| of["curve"]["title"] == "Internet checksum");
+    let points: Vec<&Value> = points.collect();
+    let [first, ..] = points.as_slice() else {
+        return Err("the file has no checksum".to_owned());
+    };
+    let ways = array(source, "subjects")?
+        .iter()
+        .map(|subject| text(subject, "name"))
+        .filter(|name| {
+            name.as_ref()
+                .is_ok_and(|name| !first["subjects"][name].is_null())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    table.head = vec!["octets".to_owned()];
+    table.head.extend(owned(&ways));
+    table.rows.clear();
+    for point in points {
+        let octets = point["curve"]["at"].as_f64();
+        let octets = octets.ok_or("a point of the checksum has no size")?;
+        let mut row = vec![fixed(octets, 0)];
+        row.extend(ways.iter().map(|way| cell(point, way, 1)));
+        table.rows.push(row);
+    }
+    Ok(())
+}
+
+/// The goals of all files.
+pub(super) fn goals(results: &[Value], table: &mut Table) -> Result<(), String> {
+    table.head = owned(&["ratio", "value", "goal"]);
+    table.rows.clear();
+    for json in results {
+        for of in array(json, "sources")? {
+            for goal in array(of, "goals")? {
+                let value = goal["value"].as_f64();
+                let value = value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
+                table.rows.push(vec![
+                    label(of, text(goal, "name")?)?,
+                    value + verdict(goal),
+                    text(goal, "goal")?.to_owned(),
+                ]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Most goals are named "source: measure, ours / theirs", and the measure has a title.
+fn label(source: &Value, name: &str) -> Result<String, String> {
+    let parts = name.split_once(": ").and_then(|(_, rest)| {
+        let (id, pair) = rest.split_once(", ")?;
+        Some((id, pair.split_once(" / ")?))
+    });
+    let from = text(source, "source")?;
+    let Some((id, (ours, theirs))) = parts else {
+        return Ok(format!("{from}: {name}"));
+    };
+    let title = text(measure(source, id)?, "title")?;
+    Ok(format!("{from}: {title}, {ours} over {theirs}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn subjects_without_a_stream_are_in_no_table_of_streams() {
+        let of = |id: &str, subjects: Value, at: Value| json!({"id": id, "subjects": subjects, "curve": at});
+        let mut measures = vec![of(
+            "checksum-64",
+            json!({"SIMD": {"median": 4.84}}),
+            json!({"title": "Internet checksum", "at": 64.0}),
+        )];
+        for id in [
+            "tcp-1420",
+            "tcp-1420-bbr",
+            "tcp-8920",
+            "tcp-8920-bbr",
+            "tcp-1420.cpu",
+            "tcp-1420.retransmits",
+        ] {
+            measures.push(of(id, json!({"plain": {"median": 2.0}}), Value::Null));
+        }
+        let file = json!({"sources": [{
+            "source": "tailscale-2023",
+            "subjects": [{"name": "plain", "what": "no offload"}, {"name": "SIMD", "what": ""}],
+            "measures": measures,
+        }]});
+        let mut table = Table::default();
+        ideas_of_2023(std::slice::from_ref(&file), &mut table).unwrap();
+        let row = [
+            "`plain`: no offload",
+            "2.00",
+            "2.00",
+            "2.00",
+            "2.00",
+            "2.00",
+            "2",
+        ];
+        assert_eq!(table.rows, [row]);
+        checksum(&[file], &mut table).unwrap();
+        assert_eq!(
+            (table.head, table.rows),
+            (owned(&["octets", "SIMD"]), vec![owned(&["64", "4.8"])])
+        );
+    }
+
+    #[test]
+    fn goals_are_named_by_the_title_of_their_measure() {
+        let goal = |name: &str, value: Value| json!({"name": name, "value": value, "goal": "≥ 1 ×", "met": false});
+        let file = json!({"sources": [{
+            "source": "tailscale-2022",
+            "measures": [{"id": "tcp-1420", "title": "one TCP stream"}],
+            "goals": [
+                goal("tailscale-2022: tcp-1420, adit / plain", json!(0.5)),
+                goal("in vectors", Value::Null),
+            ],
+        }]});
+        let mut table = Table::default();
+        goals(std::slice::from_ref(&file), &mut table).unwrap();
+        let name = "tailscale-2022: one TCP stream, adit over plain";
+        assert_eq!(table.rows[0], [name, "0.50, **missed**", "≥ 1 ×"]);
+        let other = "tailscale-2022: in vectors";
+        assert_eq!(table.rows[1], [other, "–, **missed**", "≥ 1 ×"]);
+        assert!(ideas_of_2023(&[file], &mut table).is_err());
+    }
+}
