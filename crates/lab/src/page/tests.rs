@@ -1,5 +1,6 @@
 use serde_json::json;
 
+use super::figures::{Drawing, Figure};
 use super::*;
 
 /// A run of `reproduce` with bars, a curve, goals, and something that is missing.
@@ -188,8 +189,11 @@ fn the_committed_results_make_a_page() {
     assert!(runs.len() >= 4);
     let page = html::page(&runs).unwrap();
     let sections = runs.iter().flat_map(|run| &run.sections);
-    let figures: usize = sections.map(|section| section.figures.len()).sum();
-    assert_eq!(page.matches("<svg ").count(), figures);
+    let figures: Vec<_> = sections.flat_map(|section| &section.figures).collect();
+    // The frames of a flame graph are a drawing within it.
+    let flames = |figure: &&&Figure| matches!(figure.drawing, Drawing::Flame(_));
+    let drawings = figures.len() + figures.iter().filter(flames).count();
+    assert_eq!(page.matches("<svg ").count(), drawings);
 }
 
 /// A browser without a window, where there is one: Debian's chromium-headless-shell or chromium.
