@@ -271,7 +271,8 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
             refused: self.refused(),
             outbound: load.outbound,
             inbound: load.inbound,
-            lanes: match common.queues.sockets.load().in_use() {
+            // As the lanes of peers: while their number changes, it is the one before.
+            lanes: match common.proto.lanes().count() {
                 1 => Vec::new(),
                 lanes => load.lanes.iter().take(lanes).copied().collect(),
             },

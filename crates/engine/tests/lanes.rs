@@ -143,8 +143,6 @@ struct Field {
     arrived: u32,
     /// By leaf: whether it sends only one packet at a time.
     rests: [bool; LEAVES as usize],
-    /// How often one lane was loaded.
-    loaded: usize,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -231,7 +229,6 @@ impl Field {
             network,
             arrived: 0,
             rests: [false; LEAVES as usize],
-            loaded: 0,
             _alone: alone,
         };
         // Few packets wait for a handshake.
@@ -352,15 +349,11 @@ impl Field {
         (1..=LEAVES).map(lane).collect()
     }
 
-    /// The leaves of one lane send, of each that is shared in turn; the others rest. There are more leaves than lanes.
+    /// Two leaves of one lane send; the others rest. There are more leaves than lanes.
     fn load_one_lane(&mut self) {
         let lanes = self.lanes_of_leaves();
         let is_shared = |lane| lanes.iter().filter(|other| **other == lane).count() > 1;
-        let mut shared: Vec<_> = lanes.iter().filter(|lane| is_shared(**lane)).collect();
-        shared.sort_unstable();
-        shared.dedup();
-        let shared = shared[self.loaded % shared.len()];
-        self.loaded += 1;
+        let shared = lanes.iter().find(|lane| is_shared(**lane)).expect("some");
         for (rests, lane) in self.rests.iter_mut().zip(&lanes) {
             *rests = lane != shared;
         }
