@@ -326,7 +326,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
             None => lock(&queues.need).helpers -= 1,
         }
         let need = lock(&queues.need);
-        queues.spread_putting(need.helpers);
+        queues.set_helpers(need.helpers);
     }
 
     /// What an owner does with what it takes.
@@ -523,7 +523,7 @@ impl<T, U> Helper<T, U> {
             return false;
         }
         need.helpers -= 1;
-        self.queues.spread_putting(need.helpers);
+        self.queues.set_helpers(need.helpers);
         self.has_left = true;
         if now.since(self.joined) >= HELPED {
             need.in_vain = 0;
@@ -589,7 +589,7 @@ impl<T, U> Drop for Helper<T, U> {
         if !self.has_left {
             let mut need = lock(&self.queues.need);
             need.helpers -= 1;
-            self.queues.spread_putting(need.helpers);
+            self.queues.set_helpers(need.helpers);
             if self.queues.jobs() > 0 {
                 // It does what nobody else does.
                 self.queues.handle().wake();

@@ -31,9 +31,20 @@ use crate::progress;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock};
 
 /// Batches of one queue that are taken and not put, at most.
-pub(crate) const DEPTH: usize = 8;
-/// The same while one second gate is in use: more would only grow cold.
-pub(crate) const DEPTH_OF_ONE: usize = 4;
+pub(crate) const DEPTH: usize = 16;
+/// The same where one or two threads poll it.
+const LEAST_DEPTH: usize = 4;
+/// The same while several second gates are in use: more would only grow cold, because any thread puts.
+const SPLIT_DEPTH: usize = 8;
+
+/// Batches that are taken and not put at most, where so many threads poll a queue and so many second gates
+/// are in use: while each thread works on one, one of each may wait for its turn.
+pub(crate) fn depth(threads: usize, gates: usize) -> usize {
+    match gates {
+        1 => (2 * threads).clamp(LEAST_DEPTH, DEPTH),
+        _ => SPLIT_DEPTH,
+    }
+}
 
 /// A queue's gates. `S` is what taking needs, `P` what putting needs; a batch, or a part of one, is a
 /// `B`. There are up to `N` second gates.
@@ -49,8 +60,9 @@ pub(crate) struct Gates<S, B, P, const N: usize = 1> {
 /// A second gate. No cache line is of two.
 #[repr(align(128))]
 struct Second<B, P> {
-    /// Filed batches: a ticket has the slot that is its remainder.
-    slots: [Mutex<Option<B>>; DEPTH],
+    /// Filed batches: a ticket has the slot that is its remainder. As many as may be taken while this gate
+    /// is in use.
+    slots: Box<[Mutex<Option<B>>]>,
     /// What was filed since the thread at the gate looked.
     filed: AtomicUsize,
     state: Mutex<P>,
@@ -114,6 +126,8 @@ pub(crate) enum Put {
 impl<S, B, P, const N: usize> Gates<S, B, P, N> {
     /// Gates of which one second gate is in use.
     pub(crate) fn new(taking: S, putting: [P; N]) -> Self {
+        // The first gate alone is ever the only one.
+        let mut slots = std::iter::once(DEPTH);
         Self {
             first: Mutex::new(First {
                 next: 0,
@@ -121,7 +135,9 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
                 state: taking,
             }),
             seconds: putting.map(|state| Second {
-                slots: std::array::from_fn(|_| Mutex::new(None)),
+                slots: (0..slots.next().unwrap_or(SPLIT_DEPTH))
+                    .map(|_| Mutex::new(None))
+                    .collect(),
                 filed: AtomicUsize::new(0),
                 state: Mutex::new(state),
                 head: AtomicU64::new(0),
@@ -131,7 +147,8 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
         }
     }
 
-    /// Takes a batch for so many second gates, if the first gate is open. If others were in use, every
+    /// Takes a batch for so many second gates, if the first gate is open and no more are taken and not put
+    /// than so many threads [may have](depth). If others were in use, every
     /// batch is put before, and then `change` gets what all the gates have; they stay as they are if it
     /// returns false. With `awaits`, [`Self::was_awaited`] is true after the next batch that is put, if
     /// as many are taken now as may be.
@@ -141,7 +158,7 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
     /// Those of `take`.
     pub(crate) fn take<T, E>(
         &self,
-        awaits: bool,
+        (awaits, threads): (bool, usize),
         (gates, change): (usize, impl FnOnce(&mut [&mut P]) -> bool),
         take: impl FnOnce(&mut S) -> Result<Option<T>, E>,
     ) -> Result<Taken<T>, E> {
@@ -152,11 +169,7 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
             return Ok(Taken::Full);
         }
         let changes = gates != self.in_use();
-        let most = match gates {
-            _ if changes => 1,
-            1 => DEPTH_OF_ONE,
-            _ => DEPTH,
-        };
+        let most = if changes { 1 } else { depth(threads, gates) };
         if self.holds(most, first.next) {
             if !awaits {
                 return Ok(Taken::Full);
@@ -302,7 +315,7 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
 
 impl<B, P> Second<B, P> {
     fn slot(&self, ticket: u64) -> &Mutex<Option<B>> {
-        let slot = usize::try_from(ticket % DEPTH as u64);
+        let slot = usize::try_from(ticket % self.slots.len() as u64);
         &self.slots[slot.unwrap_or_default()]
     }
 }

@@ -20,7 +20,9 @@ fn take(gates: &Numbers, awaits: bool) -> Taken<u32> {
         *next += 1;
         Ok::<_, Infallible>(Some(*next - 1))
     };
-    gates.take(awaits, ONE, next).expect("numbers do not end")
+    gates
+        .take((awaits, 1), ONE, next)
+        .expect("numbers do not end")
 }
 
 fn batch(taken: Taken<u32>) -> (Ticket, u32) {
@@ -74,7 +76,7 @@ fn a_batch_that_is_blocked_is_the_next_when_it_can_go_on() {
 #[test]
 fn no_more_are_taken_than_may_be_and_who_asked_is_told() {
     let gates = numbers();
-    let tickets: Vec<_> = (0..DEPTH_OF_ONE)
+    let tickets: Vec<_> = (0..depth(1, 1))
         .map(|_| batch(take(&gates, true)))
         .collect();
     assert!(!gates.was_awaited(), "nobody had to wait");
@@ -91,13 +93,36 @@ fn no_more_are_taken_than_may_be_and_who_asked_is_told() {
 }
 
 #[test]
+fn each_thread_has_a_batch_to_work_on_and_another_that_waits() {
+    assert_eq!([1, 2, 3, 5].map(|threads| depth(threads, 1)), [4, 4, 6, 10]);
+    assert_eq!([depth(64, 1), depth(64, 2)], [DEPTH, 8]);
+    let gates = numbers();
+    let mut taken = 0;
+    let next = |next: &mut u32| {
+        *next += 1;
+        Ok::<_, Infallible>(Some(*next - 1))
+    };
+    while let Ok(Taken::Batch(ticket, number)) = gates.take((false, 64), ONE, next) {
+        // The other batches wait for the first one.
+        if number > 0 {
+            file(&gates, (ticket, number));
+        }
+        taken += 1;
+    }
+    assert_eq!(taken, DEPTH, "each has a slot of its own");
+}
+
+#[test]
 fn what_is_being_taken_is_not_waited_for() {
     let gates = numbers();
     let within = |_: &mut u32| {
         assert!(matches!(take(&gates, true), Taken::Busy));
         Ok::<_, Infallible>(None::<u32>)
     };
-    assert!(matches!(gates.take(true, ONE, within), Ok(Taken::Nothing)));
+    assert!(matches!(
+        gates.take((true, 1), ONE, within),
+        Ok(Taken::Nothing)
+    ));
     assert_eq!(batch(take(&gates, true)).1, 0);
 }
 
@@ -115,7 +140,7 @@ fn several_threads_keep_the_order_and_leave_nothing_behind() {
                 *next += u32::from(number.is_some());
                 Ok::<_, Infallible>(number)
             };
-            match gates.take(false, ONE, next).expect("numbers") {
+            match gates.take((false, 1), ONE, next).expect("numbers") {
                 Taken::Batch(ticket, number) => {
                     taken.fetch_add(1, Ordering::Relaxed);
                     dice = dice.wrapping_mul(0x9E37_79B1).wrapping_add(1);
@@ -168,7 +193,7 @@ fn a_thread_that_left_its_ticket_to_another_may_sleep() {
 #[test]
 fn what_waits_behind_a_head_goes_with_it_without_a_further_arrival() {
     let gates = numbers();
-    let mut taken: Vec<_> = (0..DEPTH_OF_ONE)
+    let mut taken: Vec<_> = (0..depth(1, 1))
         .map(|_| batch(take(&gates, true)))
         .collect();
     let head = taken.remove(0);
@@ -192,7 +217,7 @@ fn take_for_both(gates: &Two, number: usize, change: bool) -> Taken<u32> {
         *next += 1;
         Ok::<_, Infallible>(Some(*next - 1))
     };
-    let taken = gates.take(true, (number, |_: &mut [&mut Vec<u32>]| change), next);
+    let taken = gates.take((true, 1), (number, |_: &mut [&mut Vec<u32>]| change), next);
     taken.expect("numbers do not end")
 }
 

@@ -132,14 +132,15 @@ impl<U: UdpSocket> Outbound<U> {
         })
     }
 
-    /// Takes what waits in the TUN queue, to be sent through so many second gates: a power of two.
-    /// `awaits` says that the calling thread is the one that is woken if it has to wait for others.
+    /// Takes what waits in the TUN queue, which so many threads poll, to be sent through so many second gates:
+    /// a power of two. `awaits` says that the calling thread is the one that is woken if it has to wait for others.
     /// Errors are the TUN's.
     pub(crate) fn take(
         &self,
         context: Context<'_, U>,
         tun: &impl TunQueue,
-        (awaits, gates): (bool, usize),
+        (awaits, threads): (bool, usize),
+        gates: usize,
     ) -> io::Result<Taken<Box<OutboundBatch>>> {
         let change = |all: &mut [&mut Forwarder<U>]| self.change_gates(all, gates);
         let read = |standing: &mut Standing| {
@@ -155,7 +156,7 @@ impl<U: UdpSocket> Outbound<U> {
             context.buffers.outbound.put(batch);
             read.map(|_| None)
         };
-        self.gates.take(awaits, (gates, change), read)
+        self.gates.take((awaits, threads), (gates, change), read)
     }
 
     /// Whether trains that wait for a socket allow another number of gates; frames that wait for a

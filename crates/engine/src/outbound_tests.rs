@@ -173,7 +173,7 @@ impl<U: UdpSocket> Bench<U> {
         if !self.outbound.resume(context, tun) {
             return Ok(true);
         }
-        let polled = match self.outbound.take(context, tun, (true, self.gates))? {
+        let polled = match self.outbound.take(context, tun, (true, 1), self.gates)? {
             Taken::Batch(ticket, batch) => self.outbound.finish(context, tun, (ticket, batch)),
             Taken::Nothing => Polled::packets(0, false),
             Taken::Busy | Taken::Full => panic!("there is no other thread"),
@@ -731,7 +731,7 @@ fn flows_keep_their_order_through_several_second_gates() {
         let batches: Vec<_> = (0..3)
             .map(|_| {
                 next_of_each_flow(&bench, &mut number);
-                match bench.outbound.take(context, &bench.tun, (true, gates)) {
+                match bench.outbound.take(context, &bench.tun, (true, 1), gates) {
                     Ok(Taken::Batch(ticket, batch)) => (ticket, batch),
                     other => panic!("{:?}", other.map(|_| ())),
                 }
@@ -742,7 +742,7 @@ fn flows_keep_their_order_through_several_second_gates() {
         let number_of_others = if gates == 1 { 2 } else { 1 };
         let other = bench
             .outbound
-            .take(context, &bench.tun, (false, number_of_others));
+            .take(context, &bench.tun, (false, 1), number_of_others);
         assert!(matches!(other, Ok(Taken::Full)), "batches are on their way");
         for batch in batches.into_iter().rev() {
             let polled = bench.outbound.finish(context, &bench.tun, batch);

@@ -18,7 +18,7 @@ use rustix::event::epoll::{Event, EventFlags};
 
 use crate::common::{self, Common, LaneSocket, Part, QueuesHandle, Sockets};
 use crate::crew::Need;
-use crate::gates::{Put, Taken, Ticket};
+use crate::gates::{DEPTH, Put, Taken, Ticket};
 use crate::inbound::{self, Delivery, InboundBatch, Part as InboundPart};
 use crate::lanes::{LANES, Lanes, Progress, Turn};
 use crate::lock::lock;
@@ -38,7 +38,7 @@ const DELIVERIES: usize = 4;
 /// Trains that threads exchange at a time.
 const TRAINS: usize = 16;
 /// Batches of a kind that they share at most.
-const MAX_BATCHES: usize = 8;
+const MAX_BATCHES: usize = DEPTH;
 
 /// A thread that had nothing to do for so long frees its buffers.
 const REST: Duration = if cfg!(test) {
@@ -140,6 +140,8 @@ pub(crate) struct Queues<T, U> {
     /// What taking needs are the shares of both families, IPv4 and IPv6.
     inbound: Lanes<[Shares; 2], InboundPart, { 1 + DELIVERIES }>,
     pub(crate) outbound: Outbound<U>,
+    /// So many threads poll them: their owner, and those that help it.
+    threads: AtomicUsize,
     /// So many threads put at the same time.
     putting: AtomicUsize,
     pub(crate) need: Mutex<Need>,
@@ -249,10 +251,13 @@ impl<T, U> Queues<T, U> {
         lock(&self.need).helpers()
     }
 
-    /// Threads put at the same time, at as many second gates as there are threads, if that is worth a
+    /// So many threads help from now on.
+    ///
+    /// They put at the same time, at as many second gates as there are threads, if that is worth a
     /// split of every batch: with two, one works while the other puts. Every change has to wait until all
     /// that was taken has been put, so that there are fewer only when nobody helps any more.
-    pub(crate) fn spread_putting(&self, helpers: usize) {
+    pub(crate) fn set_helpers(&self, helpers: usize) {
+        self.threads.store(1 + helpers, Ordering::Relaxed);
         match helpers {
             0 => self.putting.store(1, Ordering::Relaxed),
             1 => {}
@@ -290,6 +295,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             offloads,
             inbound: Lanes::new(Default::default),
             outbound: Outbound::new(&common.queues.drops, Arc::clone(&common.load.waiting))?,
+            threads: AtomicUsize::new(1),
             putting: AtomicUsize::new(1),
             need: Mutex::default(),
             jobs: Mutex::default(),
@@ -328,7 +334,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             return Ok(Polled::Blocked);
         }
         let gates = self.putting(role).min(SEND_GATES);
-        let taken = outbound.take(context, tun, (role != Role::Helper, gates))?;
+        let threads = self.threads.load(Ordering::Relaxed);
+        let taken = outbound.take(context, tun, (role != Role::Helper, threads), gates)?;
         if let Taken::Batch(_, batch) = &taken {
             let load = self.common.load.own();
             load.outbound.took(batch.polled(), role);
@@ -371,18 +378,23 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             deliveries => 1 + deliveries,
         };
         let change = |_: &mut [&mut ()]| true;
-        let taken = gates.take(role != Role::Helper, (seconds, change), |taking| {
-            let mut batch = spares.take();
-            let shares = &mut taking.state[usize::from(v6)];
-            let took = batch.take(context, socket, shares);
-            let bytes = took.then(|| batch.bytes_before_more()).flatten();
-            taking.took(v6, bytes);
-            if took {
-                return Ok(Some(batch));
-            }
-            spares.put(batch);
-            Ok::<_, io::Error>(None)
-        })?;
+        let threads = self.threads.load(Ordering::Relaxed).div_ceil(lanes);
+        let taken = gates.take(
+            (role != Role::Helper, threads),
+            (seconds, change),
+            |taking| {
+                let mut batch = spares.take();
+                let shares = &mut taking.state[usize::from(v6)];
+                let took = batch.take(context, socket, shares);
+                let bytes = took.then(|| batch.bytes_before_more()).flatten();
+                taking.took(v6, bytes);
+                if took {
+                    return Ok(Some(batch));
+                }
+                spares.put(batch);
+                Ok::<_, io::Error>(None)
+            },
+        )?;
         let (ticket, mut batch) = match taken {
             Taken::Batch(ticket, batch) => (ticket, batch),
             Taken::Nothing => return Ok(Polled::packets(0, false)),

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use adit_io::Grace;
-use gates::{DEPTH_OF_ONE, Gates, Put, Taken};
+use gates::{Gates, Put, Taken, depth};
 use lanes::{Lanes, Progress, Turn};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -47,7 +47,9 @@ fn take(gates: &Numbers, awaits: bool) -> Taken<u32> {
         Ok::<_, Infallible>(Some(*next - 1))
     };
     let one = (1, |_: &mut [&mut Vec<u32>]| true);
-    gates.take(awaits, one, next).expect("numbers do not end")
+    gates
+        .take((awaits, 1), one, next)
+        .expect("numbers do not end")
 }
 
 fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
@@ -106,7 +108,7 @@ fn a_thread_that_awaits_a_batch_is_told_of_it() {
     explore(|| {
         let gates = Arc::new(Numbers::new(0, [Vec::new()]));
         let mut tickets = Vec::new();
-        for _ in 0..DEPTH_OF_ONE {
+        for _ in 0..depth(1, 1) {
             let Taken::Batch(ticket, number) = take(&gates, true) else {
                 panic!("nobody else takes")
             };
@@ -142,7 +144,7 @@ impl TwoGates {
             Ok::<_, Infallible>(Some(*next - 1))
         };
         let change = |_: &mut [&mut ()]| true;
-        let taken = self.gates.take(false, (gates, change), next);
+        let taken = self.gates.take((false, 1), (gates, change), next);
         let Ok(Taken::Batch(ticket, number)) = taken else {
             return false;
         };
@@ -214,7 +216,7 @@ fn what_is_committed_at_one_gate_is_delivered_at_the_next() {
         ));
         let one = |gates: &Gates<u32, Arc<AtomicBool>, Vec<usize>, 2>| {
             let both = (2, |_: &mut [&mut Vec<usize>]| true);
-            let taken = gates.take(false, both, |_| {
+            let taken = gates.take((false, 1), both, |_| {
                 Ok::<_, Infallible>(Some(Arc::new(AtomicBool::new(false))))
             });
             let Ok(Taken::Batch(ticket, is_committed)) = taken else {
@@ -316,7 +318,7 @@ impl TwoLanes {
     fn poll(&self, lane: usize) {
         let gates = self.lanes.gates(lane);
         let one = (1, |_: &mut [&mut ()]| true);
-        let taken = gates.take(false, one, |taking| {
+        let taken = gates.take((false, 1), one, |taking| {
             let number = self.sockets[lane].lock().unwrap().pop_front();
             taking.took(false, number.map(|_| 1));
             Ok::<_, Infallible>(number)

@@ -13,9 +13,11 @@ use adit_engine::Policy;
 use super::Random;
 
 /// Batches of one queue that are taken and not put, at most: `DEPTH` of `engine/src/gates.rs`.
-const DEPTH: usize = 8;
-/// The same while one second gate is in use: `DEPTH_OF_ONE`.
-const DEPTH_OF_ONE: usize = 4;
+const DEPTH: usize = 16;
+/// The same where one or two threads poll it: `LEAST_DEPTH`.
+const LEAST_DEPTH: usize = 4;
+/// The same while several second gates are in use: `SPLIT_DEPTH`.
+const SPLIT_DEPTH: usize = 8;
 /// Second gates of an interface that sends, at most: `SEND_GATES` of `engine/src/outbound.rs`.
 const SEND_GATES: usize = 8;
 /// Those that deliver what arrives, at most: `DELIVERIES` of `engine/src/queues.rs`.
@@ -148,8 +150,8 @@ impl Queue {
 
     fn is_full(&self) -> bool {
         let most = match self.gates.len() {
-            1 => DEPTH_OF_ONE,
-            _ => DEPTH,
+            1 => (2 * (1 + self.helpers)).clamp(LEAST_DEPTH, DEPTH),
+            _ => SPLIT_DEPTH,
         };
         self.next - self.head() >= most as u64
     }
@@ -230,15 +232,8 @@ impl Engine {
         if setup.policy != Policy::Inline {
             let idle = threads.iter_mut().filter(|thread| thread.owns.is_empty());
             for (thread, queue) in idle.zip((0..queues).cycle()) {
-                // A pipeline has no use for more of them than batches.
-                let most = match setup.policy {
-                    Policy::Pipeline => DEPTH_OF_ONE,
-                    _ => shards - 1,
-                };
-                if all[queue].helpers < most {
-                    all[queue].helpers += 1;
-                    thread.helps = Some(queue);
-                }
+                all[queue].helpers += 1;
+                thread.helps = Some(queue);
             }
         }
         for queue in &mut all {
@@ -529,14 +524,14 @@ mod tests {
             put: 10.0,
             ..COSTS
         };
-        for shards in [1, 2, 3] {
+        for shards in [1, 2, 3, 8] {
             let expected = adit_testbed::stats::to_f64(shards);
             is_about(speed_up(Policy::Auto, shards, 1, costs), expected, 0.12);
         }
-        let many = speed_up(Policy::Auto, 16, 1, costs);
+        let many = speed_up(Policy::Auto, 32, 1, costs);
         assert!(
-            many < 4.01,
-            "no more than {DEPTH_OF_ONE} batches are taken: {many}"
+            many < 16.01,
+            "no more than {DEPTH} batches are taken: {many}"
         );
     }
 
