@@ -107,6 +107,43 @@ pub(super) fn checksum(results: &[Value], table: &mut Table) -> Result<(), Strin
     Ok(())
 }
 
+/// WireGuard beside TLS.
+pub(super) fn tls(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    let source = source(json, "userspace-vs-kernel")?;
+    let subjects = array(source, "subjects")?.iter();
+    let subjects: Vec<&str> = subjects
+        .map(|subject| text(subject, "name"))
+        .collect::<Result<_, _>>()?;
+    table.head = vec![String::new()];
+    table.head.extend(subjects.iter().map(|name| match *name {
+        "direct" => "no tunnel".to_owned(),
+        name => title(name),
+    }));
+    table.rows.clear();
+    for (id, places) in [
+        ("tcp-1", 2),
+        ("tcp-1.cpu-machine", 2),
+        ("tcp-8", 2),
+        ("tcp-8.cpu-machine", 2),
+        ("tcp-64", 2),
+        ("tcp-64.cpu-machine", 2),
+        ("http-1k-1000.p50", 2),
+        ("http-1k-1000.p99", 1),
+        ("http-1k.highest", 0),
+        ("http-64k-1000.p50", 2),
+        ("http-64k-1000.p99", 1),
+        ("http-64k.highest", 0),
+    ] {
+        let measure = measure(source, id)?;
+        let (title, unit) = (text(measure, "title")?, text(measure, "unit")?);
+        let mut row = vec![format!("{title}, {unit}")];
+        row.extend(subjects.iter().map(|name| cell(measure, name, places)));
+        table.rows.push(row);
+    }
+    Ok(())
+}
+
 /// The goals of all files.
 pub(super) fn goals(results: &[Value], table: &mut Table) -> Result<(), String> {
     table.head = owned(&["ratio", "value", "goal"]);
@@ -145,6 +182,51 @@ fn label(source: &Value, name: &str) -> Result<String, String> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn results() -> Value {
+        let measure = |id: &str, title: &str, unit: &str, adit: f64| {
+            json!({"id": id, "title": title, "unit": unit,
+            "subjects": {"adit": {"median": adit}}})
+        };
+        let mut all: Vec<Value> = [
+            "tcp-1",
+            "tcp-1.cpu-machine",
+            "tcp-8",
+            "tcp-8.cpu-machine",
+            "tcp-64",
+            "tcp-64.cpu-machine",
+            "http-1k-1000.p50",
+            "http-1k-1000.p99",
+            "http-64k-1000.p50",
+            "http-64k-1000.p99",
+            "http-64k.highest",
+        ]
+        .map(|id| measure(id, id, "x", 1.0))
+        .to_vec();
+        all.push(measure(
+            "http-1k.highest",
+            "the highest rate",
+            "1/s",
+            12000.0,
+        ));
+        json!({"sources": [{
+            "source": "userspace-vs-kernel",
+            "subjects": [{"name": "direct", "what": ""}, {"name": "adit", "what": ""}],
+            "measures": all,
+            "goals": [{"name": "userspace-vs-kernel: http-1k.highest, adit / haproxy-aes",
+                "value": 0.5, "goal": "≥ 1 ×", "met": false},
+                {"name": "in vectors", "value": null, "goal": "≥ 1 ×", "met": false}],
+        }]})
+    }
+
+    #[test]
+    fn rows_are_measures_and_what_is_missing_is_empty() {
+        let mut table = Table::default();
+        tls(&[results()], &mut table).unwrap();
+        assert_eq!(table.head, ["", "no tunnel", "Adit"]);
+        assert_eq!(table.rows[8], ["the highest rate, 1/s", "", "12,000"]);
+        assert!(ideas_of_2022(&[results()], &mut table).is_err());
+    }
 
     #[test]
     fn subjects_without_a_stream_are_in_no_table_of_streams() {

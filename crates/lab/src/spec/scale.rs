@@ -10,12 +10,24 @@ use super::tables::{
 
 pub(super) fn engine_in_memory(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
+    let row = |load: &str, policy: &str| -> Result<&Value, String> {
+        let mut rows = array(json, "memory")?.iter();
+        let row = rows.find(|row| row["load"] == load && row["policy"] == policy);
+        row.ok_or_else(|| format!("the file has no {policy} {load}"))
+    };
+    let [auto, pipeline] = ["auto", "pipeline"].map(|policy| {
+        let threads = match &row("to one peer", policy)?["threads"] {
+            two if *two == 2 => "two".to_owned(),
+            threads => threads.to_string(),
+        };
+        Ok::<_, String>(format!("`{policy}`, {threads} threads"))
+    });
     table.head = strings([
         "packets",
         "one thread, Gb/s",
-        "`auto`, two threads",
+        &auto?,
         "ratio",
-        "`pipeline`, two threads",
+        &pipeline?,
         "goal",
     ]);
     table.rows.clear();
@@ -25,12 +37,7 @@ pub(super) fn engine_in_memory(results: &[Value], table: &mut Table) -> Result<(
         "from one peer",
         "from 64 peers",
     ] {
-        let gbps = |policy: &str| -> Result<f64, String> {
-            let mut rows = array(json, "memory")?.iter();
-            let row = rows.find(|row| row["load"] == load && row["policy"] == policy);
-            let row = row.ok_or_else(|| format!("the file has no {policy} {load}"))?;
-            number(&row["gbps"], "median")
-        };
+        let gbps = |policy: &str| number(&row(load, policy)?["gbps"], "median");
         let (one, auto, pipeline) = (gbps("inline")?, gbps("auto")?, gbps("pipeline")?);
         let goal = goal(json, &format!("memory, {load}: auto against one thread"))?;
         table.rows.push(vec![

@@ -32,7 +32,7 @@ impl Extent {
 const SPEC: &str = "SPEC.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 17] = [
+pub(super) const TABLES: [Known; 20] = [
     known(SPEC, Extent::Part, "speed", measured::speed),
     known(
         SPEC,
@@ -47,6 +47,7 @@ pub(super) const TABLES: [Known; 17] = [
         reproduced::ideas_of_2023,
     ),
     known(SPEC, Extent::Whole, "checksum", reproduced::checksum),
+    known(SPEC, Extent::Whole, "beside TLS", reproduced::tls),
     known(SPEC, Extent::Whole, "reproduced goals", reproduced::goals),
     known(SPEC, Extent::Whole, "slow peer", measured::slow_peer),
     known(SPEC, Extent::Part, "hand-overs", measured::hand_overs),
@@ -67,6 +68,18 @@ pub(super) const TABLES: [Known; 17] = [
         Extent::Whole,
         "errors of the model",
         scale::model_errors,
+    ),
+    known(
+        SPEC,
+        Extent::Whole,
+        "engine in memory, 16 CPUs",
+        scale::engine_in_memory,
+    ),
+    known(
+        SPEC,
+        Extent::Whole,
+        "real tunnels, 16 CPUs",
+        scale::real_tunnels,
     ),
     known(SPEC, Extent::Whole, "floods", measured::floods),
     known("README.md", Extent::Part, "machines", measured::machines),
