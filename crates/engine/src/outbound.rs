@@ -418,11 +418,6 @@ impl OutboundBatch {
         Polled::packets(self.frames.len(), self.more)
     }
 
-    /// The calling thread is going to work on what another one took.
-    pub(crate) fn take_over(&mut self) {
-        self.frames.take_over();
-    }
-
     /// Stages 2 to 4 before it is this batch's turn: for frames from the first on, as long as each
     /// has a session and there are not too many trains. Returns how many packets that were.
     fn seal<U: UdpSocket>(&mut self, context: Context<'_, U>) -> usize {

@@ -543,9 +543,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let job = lock(&self.jobs).pop_front();
         match job {
             None => return false,
-            Some(Job::Outbound(ticket, mut batch)) => {
+            Some(Job::Outbound(ticket, batch)) => {
                 let ticket = self.take_over(ticket);
-                batch.take_over();
                 let context = self.context(&worker.buffers, sockets, now);
                 self.outbound.work(context, (ticket, batch));
             }

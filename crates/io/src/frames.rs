@@ -1,13 +1,9 @@
 //! Room for the frames that are read from a TUN at once.
 
 use std::cell::Cell;
-use std::hint::black_box;
 use std::io;
 
 use crate::MAX_FRAME;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Bytes of frames that are read at once: four GSO packets or thousands of small packets. More
 /// would leave the second-level cache before they are sealed.
@@ -88,18 +84,6 @@ impl FrameBatch {
         Ok(false)
     }
 
-    /// The calling thread is going to work on what another one read: its CPU takes the cache lines from the other
-    /// one, by writing a byte of each as it is.
-    ///
-    /// If it only read them, it would share them, and the next batch that is read into this memory would wait for each line
-    /// until it is given up: on Zen 4 30 µs for 256 KiB, instead of 6 µs where one CPU alone has them.
-    pub fn take_over(&mut self) {
-        let end = self.end.min(self.arena.len());
-        for line in self.arena[..end].chunks_mut(LINE) {
-            line[0] = black_box(line[0]);
-        }
-    }
-
     /// Forgets all frames.
     pub(crate) fn clear(&mut self) {
         if self.arena.len() != ARENA_BYTES {
@@ -137,7 +121,7 @@ impl FrameBatch {
             queue,
             peer: Cell::new(None),
         });
-        self.end += len.next_multiple_of(LINE);
+        self.end += len.next_multiple_of(64);
         Ok(len)
     }
 
@@ -155,26 +139,6 @@ impl FrameBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn frames_that_another_thread_takes_over_stay_as_they_are() {
-        let mut batch = FrameBatch::default();
-        batch.clear();
-        for len in [1, 64, 1500, 65_535] {
-            let read = |to: &mut [u8]| {
-                to[..len].fill(u8::try_from(len % 251).unwrap());
-                Ok(len)
-            };
-            batch.append(0, read).unwrap();
-        }
-        batch.take_over();
-        for len in [1, 64, 1500, 65_535] {
-            let frame = batch.next_frame().unwrap().bytes;
-            assert_eq!(frame.len(), len);
-            assert!(frame.iter().all(|byte| usize::from(*byte) == len % 251));
-        }
-        assert!(batch.is_empty());
-    }
 
     #[test]
     fn a_full_batch_takes_what_sparse_flows_add_without_another_arena() {
