@@ -13,8 +13,8 @@ use super::tables::{
 enum Over {
     /// Another's median of the same.
     Other(&'static str),
-    /// The same; the cell says whose, because that is another one than in the column "ratio".
-    Named(&'static str),
+    /// That of the best other.
+    Best,
     /// Adit's own with one stream.
     OneStream,
     /// Nothing: it stands with its unit.
@@ -22,129 +22,223 @@ enum Over {
 }
 
 const TAILSCALE: Over = Over::Other("tailscale");
-const GOTATUN: Over = Over::Other("gotatun");
-const BORINGTUN: Over = Over::Other("boringtun");
 
-const SPEED: [(&str, &str, Over); 26] = [
-    ("one TCP stream, Gb/s", "tcp1", Over::Other("wireguard-go")),
-    ("", "tcp1", TAILSCALE),
-    ("the same, one end per core, Gb/s", "tcp1-pinned", TAILSCALE),
-    ("CPU-seconds per GB, both daemons", "tcp1.cpu", TAILSCALE),
-    ("8 streams, Gb/s", "tcp8", Over::OneStream),
-    ("128 streams, Gb/s", "tcp128", Over::OneStream),
+/// Label, measure, places of its values, and what Adit stands beside. A row without a label is another
+/// ratio of the one above.
+const SPEED: [(&str, &str, usize, Over); 26] = [
+    (
+        "one TCP stream, Gb/s",
+        "tcp1",
+        2,
+        Over::Other("wireguard-go"),
+    ),
+    ("", "tcp1", 2, TAILSCALE),
+    (
+        "the same, one end per core, Gb/s",
+        "tcp1-pinned",
+        2,
+        TAILSCALE,
+    ),
+    ("CPU-seconds per GB, both daemons", "tcp1.cpu", 2, TAILSCALE),
+    ("8 streams, Gb/s", "tcp8", 2, Over::OneStream),
+    ("128 streams, Gb/s", "tcp128", 2, Over::OneStream),
     (
         "the same by the lab's generator",
         "tcp128-own",
+        2,
         Over::OneStream,
     ),
-    ("both directions, sum, Gb/s", "bidir", Over::OneStream),
+    ("both directions, sum, Gb/s", "bidir", 2, Over::OneStream),
     (
         "UDP 64 B delivered, lab's generator, kpps",
         "udp64-own",
-        GOTATUN,
+        0,
+        Over::Best,
     ),
-    ("the same by iperf3", "udp64", Over::Named("gotatun")),
+    ("the same by iperf3", "udp64", 0, Over::Best),
     (
         "UDP 1368 B delivered, lab's generator, kpps",
         "udp1368-own",
-        GOTATUN,
+        0,
+        Over::Best,
     ),
-    ("the same by iperf3", "udp1368", Over::Named("gotatun")),
+    ("the same by iperf3", "udp1368", 0, Over::Best),
     (
         "UDP from an application with GSO, Gb/s",
         "udp-gso",
-        TAILSCALE,
+        2,
+        Over::Best,
     ),
-    ("TCP in VXLAN, Gb/s", "vxlan", GOTATUN),
-    ("one stream, IPv6 inside, Gb/s", "ipv6-inside", TAILSCALE),
-    ("one stream, IPv6 outside, Gb/s", "ipv6-outside", TAILSCALE),
-    ("ping idle p50, µs", "ping.p50", BORINGTUN),
+    ("TCP in VXLAN, Gb/s", "vxlan", 2, Over::Best),
+    (
+        "one stream, IPv6 inside, Gb/s",
+        "ipv6-inside",
+        2,
+        Over::Best,
+    ),
+    (
+        "one stream, IPv6 outside, Gb/s",
+        "ipv6-outside",
+        2,
+        Over::Best,
+    ),
+    ("ping idle p50, µs", "ping.p50", 0, Over::Best),
     (
         "ping beside a TCP stream p50, µs",
         "ping-load.p50",
+        0,
         TAILSCALE,
     ),
-    ("the same, p99", "ping-load.p99", BORINGTUN),
-    ("", "ping-load.p99", TAILSCALE),
+    ("the same, p99", "ping-load.p99", 0, Over::Best),
+    ("", "ping-load.p99", 0, TAILSCALE),
     (
         "the stream meanwhile, Gb/s",
         "ping-load.tcp",
+        2,
         Over::OneStream,
     ),
     (
         "200 KB answers beside 8 streams p50, ms",
         "answers.p50",
-        BORINGTUN,
+        1,
+        Over::Best,
     ),
-    ("the same, p99", "answers.p99", TAILSCALE),
-    ("the streams meanwhile, Gb/s", "answers.tcp", TAILSCALE),
+    ("the same, p99", "answers.p99", 1, TAILSCALE),
+    ("the streams meanwhile, Gb/s", "answers.tcp", 2, TAILSCALE),
     (
         "retransmitted segments, one stream",
         "tcp1.retransmits",
+        0,
         Over::Nothing(""),
     ),
-    ("peak memory, MiB", "rss.peak", Over::Nothing(" MiB")),
+    ("peak memory, MiB", "rss.peak", 0, Over::Nothing(" MiB")),
 ];
 
-/// The column of the machine whose results are committed.
-pub(super) fn speed(results: &[Value], table: &mut Table) -> Result<(), String> {
-    let [json] = files(results)?;
-    table.check_labels(&SPEED.map(|(label, ..)| label))?;
-    for (row, (_, id, over)) in SPEED.into_iter().enumerate() {
-        let adit = metric(json, id, "adit")?;
-        let (value, mut text) = match over {
-            Over::Nothing(unit) => (adit, format!("{adit:.0}{unit}")),
-            Over::Other(who) | Over::Named(who) => {
-                let ratio = adit / metric(json, id, who)?;
-                (ratio, format!("{ratio:.2} ×"))
+/// Adit beside something.
+struct Beside {
+    ratio: f64,
+    interval: Option<(f64, f64)>,
+    /// What it stands beside.
+    over: String,
+}
+
+impl Beside {
+    fn of(json: &Value, id: &str, over: Over) -> Result<Option<Self>, String> {
+        let all = entry(array(json, "metrics")?, "id", id)?;
+        let interval = |low: &Value, high: &Value| Some((low.as_f64()?, high.as_f64()?));
+        let other = |who: &str| -> Result<Option<Self>, String> {
+            let to = &all["adit_to"][who];
+            Ok(Some(Self {
+                ratio: number(to, "value").map_err(|why| format!("{id}, {who}: {why}"))?,
+                interval: interval(&to["low"], &to["high"]),
+                over: title(who),
+            }))
+        };
+        match over {
+            Over::Nothing(_) => Ok(None),
+            Over::Other(who) => other(who),
+            Over::Best => {
+                let mut there: Vec<(f64, &str)> = OTHERS
+                    .iter()
+                    .filter_map(|who| Some((median(all, who)?, *who)))
+                    .collect();
+                there.sort_by(|a, b| a.0.total_cmp(&b.0));
+                let best = match all["better"] == "lower" {
+                    true => there.first(),
+                    false => there.last(),
+                };
+                other(best.ok_or_else(|| format!("no other has {id}"))?.1)
             }
             Over::OneStream => {
-                let ratio = adit / metric(json, "tcp1", "adit")?;
-                (ratio, format!("{ratio:.2} ×"))
+                let name = all["title"].as_str().unwrap_or_default().trim();
+                let mut targets = array(json, "targets")?.iter();
+                let target = targets.find(|target| {
+                    let measure = target["measure"].as_str().unwrap_or_default();
+                    target["against"] == "Adit's TCP, 1 stream" && measure.ends_with(name)
+                });
+                Ok(Some(Self {
+                    ratio: metric(json, id, "adit")? / metric(json, "tcp1", "adit")?,
+                    interval: target
+                        .and_then(|it| interval(&it["interval"][0], &it["interval"][1])),
+                    over: "one".to_owned(),
+                }))
             }
-        };
-        if let Over::Named(who) = over {
-            text = format!("{text} {who}");
+        }
+    }
+}
+
+/// Of the first file all values and ratios, of the second a column of ratios.
+pub(super) fn speed(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [first, second] = files(results)?;
+    table.check_labels(&SPEED.map(|(label, ..)| label))?;
+    for (row, (label, id, places, over)) in SPEED.into_iter().enumerate() {
+        let all = entry(array(first, "metrics")?, "id", id)?;
+        for who in [&OTHERS[..], &["adit"]].concat() {
+            let value = median(all, who).filter(|_| !label.is_empty());
+            let text = value.map_or(String::new(), |value| format!("{value:.places$}"));
+            table.set(row, &title(who), text)?;
         }
         // Where the goal itself is marked, it is missed everywhere.
         let goal = table.rows[row].last().cloned().unwrap_or_default();
-        if !goal.ends_with(MISSED) && !meets(value, &goal) {
-            text += MISSED;
-        }
+        let verdict = |value: f64| match goal.ends_with(MISSED) || meets(value, &goal) {
+            true => "",
+            false => MISSED,
+        };
+        let main = Beside::of(first, id, over)?;
+        let text = main.as_ref().map_or(String::new(), |it| {
+            let interval = it.interval;
+            let interval = interval.map_or(String::new(), |(low, high)| {
+                format!(" ({low:.2}–{high:.2})")
+            });
+            let Beside { ratio, over, .. } = it;
+            format!("{ratio:.2} ×{interval} {over}{}", verdict(*ratio))
+        });
+        table.set(row, "ratio", text)?;
+        let text = match (over, Beside::of(second, id, over)?) {
+            (_, Some(Beside { ratio, over, .. })) => {
+                let is_same = main.is_some_and(|main| main.over == over);
+                let over = if is_same {
+                    String::new()
+                } else {
+                    format!(" {over}")
+                };
+                format!("{ratio:.2} ×{over}{}", verdict(ratio))
+            }
+            (Over::Nothing(unit), None) => {
+                let value = metric(second, id, "adit")?;
+                format!("{value:.places$}{unit}{}", verdict(value))
+            }
+            (_, None) => String::new(),
+        };
         table.set(row, "Zen 4, AVX2", text)?;
     }
     Ok(())
 }
 
-/// README's: the last machine.
+/// README's: a row for each file.
 pub(super) fn machines(results: &[Value], table: &mut Table) -> Result<(), String> {
-    let [json] = files(results)?;
-    let row = table
-        .rows
-        .iter()
-        .position(|row| row[0].contains("AVX2 only"));
-    let row = row.ok_or("it has no row for AVX2 only")?;
-    let stream = metric(json, "tcp1", "adit")?;
-    let over =
-        |id: &str, who: &str| Ok::<_, String>(metric(json, id, "adit")? / metric(json, id, who)?);
-    let best = over("udp64-own", "gotatun")?;
-    for (column, text) in [
-        ("one TCP stream", format!("{stream:.1} Gb/s")),
-        (
-            "× wireguard-go",
-            format!("{:.1}", over("tcp1", "wireguard-go")?),
-        ),
-        (
-            "× Tailscale's fork",
-            format!("{:.1}", over("tcp1", "tailscale")?),
-        ),
-        (
-            "its CPU time",
-            format!("{:.2} ×", over("tcp1.cpu", "tailscale")?),
-        ),
-        ("UDP 64 B, × the best other", format!("{best:.1}")),
-    ] {
-        table.set(row, column, text)?;
+    let files: &[Value; 2] = files(results)?;
+    for (json, machine) in files.iter().zip(["(Zen 5)", "AVX2 only"]) {
+        let row = table.rows.iter().position(|row| row[0].contains(machine));
+        let row = row.ok_or_else(|| format!("it has no row for {machine}"))?;
+        let over = |id: &str, over: Over| -> Result<f64, String> {
+            let beside = Beside::of(json, id, over)?;
+            beside.map(|it| it.ratio).ok_or_else(|| format!("no {id}"))
+        };
+        let stream = metric(json, "tcp1", "adit")?;
+        let go = over("tcp1", Over::Other("wireguard-go"))?;
+        let fork = over("tcp1", TAILSCALE)?;
+        let cpu = over("tcp1.cpu", TAILSCALE)?;
+        let best = over("udp64-own", Over::Best)?;
+        for (column, text) in [
+            ("one TCP stream", format!("{stream:.1} Gb/s")),
+            ("× wireguard-go", format!("{go:.1}")),
+            ("× Tailscale's fork", format!("{fork:.1}")),
+            ("its CPU time", format!("{cpu:.2} ×")),
+            ("UDP 64 B, × the best other", format!("{best:.1}")),
+        ] {
+            table.set(row, column, text)?;
+        }
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ impl Extent {
 const SPEC: &str = "SPEC.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 20] = [
+pub(super) const TABLES: [Known; 21] = [
     known(SPEC, Extent::Part, "speed", measured::speed),
     known(
         SPEC,
@@ -81,6 +81,7 @@ pub(super) const TABLES: [Known; 20] = [
         "real tunnels, 16 CPUs",
         scale::real_tunnels,
     ),
+    known(SPEC, Extent::Whole, "forwarded, 16 CPUs", scale::forwarded),
     known(SPEC, Extent::Whole, "floods", measured::floods),
     known("README.md", Extent::Part, "machines", measured::machines),
 ];
