@@ -20,8 +20,23 @@ use std::time::Duration;
 struct Pair {
     now: Time,
     devices: [Device; 2],
-    seen: Vec<Vec<u8>>,
+    seen: Vec<Seen>,
     under_load: bool,
+}
+
+/// A datagram that the attacker saw.
+struct Seen {
+    bytes: Vec<u8>,
+    was_delivered: bool,
+}
+
+impl Seen {
+    fn not_delivered(sent: Sent) -> Self {
+        Self {
+            bytes: sent.bytes,
+            was_delivered: false,
+        }
+    }
 }
 
 impl Pair {
@@ -54,7 +69,10 @@ impl Pair {
             let Some((host, sent)) = flying.pop() else {
                 break;
             };
-            self.seen.push(sent.bytes.clone());
+            self.seen.push(Seen {
+                bytes: sent.bytes.clone(),
+                was_delivered: true,
+            });
             let from = addr(u8::try_from(1 - host).unwrap_or(0), 0);
             assert_eq!(sent.to, addr(u8::try_from(host).unwrap_or(0), 0));
             _ = receive(
@@ -67,15 +85,15 @@ impl Pair {
             let answers = drain(&mut self.devices[host], self.now);
             flying.extend(answers.into_iter().map(|sent| (1 - host, sent)));
         }
-        self.seen
-            .extend(flying.into_iter().map(|(_, sent)| sent.bytes));
+        let left = flying.into_iter().map(|(_, sent)| sent);
+        self.seen.extend(left.map(Seen::not_delivered));
     }
 
     fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
         for device in &mut self.devices {
             let sent = drain(device, self.now);
-            self.seen.extend(sent.into_iter().map(|sent| sent.bytes));
+            self.seen.extend(sent.into_iter().map(Seen::not_delivered));
         }
     }
 }
@@ -219,7 +237,7 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// What the attacker sends next.
-fn datagram(source: &mut Source<'_>, seen: &[Vec<u8>], target: u8) -> Vec<u8> {
+fn datagram(source: &mut Source<'_>, seen: &[Seen], target: u8) -> Vec<u8> {
     let how = source.u8();
     let length = usize::from(source.u8());
     // 1. Of its own making, or something that it saw.
@@ -235,7 +253,7 @@ fn datagram(source: &mut Source<'_>, seen: &[Vec<u8>], target: u8) -> Vec<u8> {
         }
         _ => seen
             .get(length % seen.len().max(1))
-            .cloned()
+            .map(|seen| seen.bytes.clone())
             .unwrap_or_default(),
     };
     // 2. Changed.
@@ -259,7 +277,7 @@ fn datagram(source: &mut Source<'_>, seen: &[Vec<u8>], target: u8) -> Vec<u8> {
     if how & 32 != 0
         && let Some(index) = seen
             .get(length % seen.len().max(1))
-            .and_then(|seen| seen.get(4..8))
+            .and_then(|seen| seen.bytes.get(4..8))
         && let Some(receiver) = bytes.get_mut(place)
     {
         receiver.copy_from_slice(index);
@@ -271,16 +289,18 @@ fn datagram(source: &mut Source<'_>, seen: &[Vec<u8>], target: u8) -> Vec<u8> {
         bytes[at..at + 16].copy_from_slice(&mac1);
     }
     // 5. Who replays a message as it was may be the first to deliver it, which is allowed. So it is
-    //    changed at least here. Of a handshake message only mac1 covers the sender's index, and anybody can
-    //    compute that.
-    let authenticated = match bytes.first() {
-        Some(1 | 2) => 8..bytes.len().saturating_sub(32).max(8),
-        _ => 0..bytes.len(),
-    };
-    let known = |seen: &Vec<u8>| {
-        seen.len() == bytes.len()
-            && seen.first() == bytes.first()
-            && seen.get(authenticated.clone()) == bytes.get(authenticated.clone())
+    //    changed at least here. The last 16 bytes of a handshake message authenticate nothing. Only
+    //    mac1, before them, covers the sender's index, and anybody can compute that: who is the first
+    //    may also have changed these two.
+    let known = |seen: &Seen| {
+        let authenticated = match (bytes.first(), seen.was_delivered) {
+            (Some(1 | 2), false) => 8..bytes.len().saturating_sub(32),
+            (Some(1 | 2), true) => 0..bytes.len().saturating_sub(16),
+            _ => 0..bytes.len(),
+        };
+        seen.bytes.len() == bytes.len()
+            && seen.bytes.first() == bytes.first()
+            && seen.bytes.get(authenticated.clone()) == bytes.get(authenticated)
     };
     if seen.iter().any(known) {
         // Behind sender and receiver index, in all messages.
