@@ -17,101 +17,67 @@ enum Over {
     Best,
     /// Adit's own with one stream.
     OneStream,
-    /// Nothing: it stands with its unit.
-    Nothing(&'static str),
 }
 
 const TAILSCALE: Over = Over::Other("tailscale");
+const BEST: Option<Over> = Some(Over::Best);
+const FORK: Option<Over> = Some(TAILSCALE);
+const ONE: Option<Over> = Some(Over::OneStream);
 
-/// Label, measure, places of its values, and what Adit stands beside. A row without a label is another
+/// Label, measure, places of its values, and what Adit stands beside, if that is anything. A row without a label is another
 /// ratio of the one above.
-const SPEED: [(&str, &str, usize, Over); 26] = [
+const SPEED: [(&str, &str, usize, Option<Over>); 26] = [
     (
         "one TCP stream, Gb/s",
         "tcp1",
         2,
-        Over::Other("wireguard-go"),
+        Some(Over::Other("wireguard-go")),
     ),
-    ("", "tcp1", 2, TAILSCALE),
-    (
-        "the same, one end per core, Gb/s",
-        "tcp1-pinned",
-        2,
-        TAILSCALE,
-    ),
-    ("CPU-seconds per GB, both daemons", "tcp1.cpu", 2, TAILSCALE),
-    ("8 streams, Gb/s", "tcp8", 2, Over::OneStream),
-    ("128 streams, Gb/s", "tcp128", 2, Over::OneStream),
-    (
-        "the same by the lab's generator",
-        "tcp128-own",
-        2,
-        Over::OneStream,
-    ),
-    ("both directions, sum, Gb/s", "bidir", 2, Over::OneStream),
+    ("", "tcp1", 2, FORK),
+    ("the same, one end per core, Gb/s", "tcp1-pinned", 2, FORK),
+    ("CPU-seconds per GB, both daemons", "tcp1.cpu", 2, FORK),
+    ("8 streams, Gb/s", "tcp8", 2, ONE),
+    ("128 streams, Gb/s", "tcp128", 2, ONE),
+    ("the same by the lab's generator", "tcp128-own", 2, ONE),
+    ("both directions, sum, Gb/s", "bidir", 2, ONE),
     (
         "UDP 64 B delivered, lab's generator, kpps",
         "udp64-own",
         0,
-        Over::Best,
+        BEST,
     ),
-    ("the same by iperf3", "udp64", 0, Over::Best),
+    ("the same by iperf3", "udp64", 0, BEST),
     (
         "UDP 1368 B delivered, lab's generator, kpps",
         "udp1368-own",
         0,
-        Over::Best,
+        BEST,
     ),
-    ("the same by iperf3", "udp1368", 0, Over::Best),
-    (
-        "UDP from an application with GSO, Gb/s",
-        "udp-gso",
-        2,
-        Over::Best,
-    ),
-    ("TCP in VXLAN, Gb/s", "vxlan", 2, Over::Best),
-    (
-        "one stream, IPv6 inside, Gb/s",
-        "ipv6-inside",
-        2,
-        Over::Best,
-    ),
-    (
-        "one stream, IPv6 outside, Gb/s",
-        "ipv6-outside",
-        2,
-        Over::Best,
-    ),
-    ("ping idle p50, µs", "ping.p50", 0, Over::Best),
-    (
-        "ping beside a TCP stream p50, µs",
-        "ping-load.p50",
-        0,
-        TAILSCALE,
-    ),
-    ("the same, p99", "ping-load.p99", 0, Over::Best),
-    ("", "ping-load.p99", 0, TAILSCALE),
-    (
-        "the stream meanwhile, Gb/s",
-        "ping-load.tcp",
-        2,
-        Over::OneStream,
-    ),
+    ("the same by iperf3", "udp1368", 0, BEST),
+    ("UDP from an application with GSO, Gb/s", "udp-gso", 2, BEST),
+    ("TCP in VXLAN, Gb/s", "vxlan", 2, BEST),
+    ("one stream, IPv6 inside, Gb/s", "ipv6-inside", 2, BEST),
+    ("one stream, IPv6 outside, Gb/s", "ipv6-outside", 2, BEST),
+    ("ping idle p50, µs", "ping.p50", 0, BEST),
+    ("ping beside a TCP stream p50, µs", "ping-load.p50", 0, FORK),
+    ("the same, p99", "ping-load.p99", 0, BEST),
+    ("", "ping-load.p99", 0, FORK),
+    ("the stream meanwhile, Gb/s", "ping-load.tcp", 2, ONE),
     (
         "200 KB answers beside 8 streams p50, ms",
         "answers.p50",
         1,
-        Over::Best,
+        BEST,
     ),
-    ("the same, p99", "answers.p99", 1, TAILSCALE),
-    ("the streams meanwhile, Gb/s", "answers.tcp", 2, TAILSCALE),
+    ("the same, p99", "answers.p99", 1, FORK),
+    ("the streams meanwhile, Gb/s", "answers.tcp", 2, FORK),
     (
         "retransmitted segments, one stream",
         "tcp1.retransmits",
         0,
-        Over::Nothing(""),
+        None,
     ),
-    ("peak memory, MiB", "rss.peak", 0, Over::Nothing(" MiB")),
+    ("peak memory, MiB", "rss.peak", 0, None),
 ];
 
 /// Adit beside something.
@@ -123,29 +89,26 @@ struct Beside {
 }
 
 impl Beside {
-    fn of(json: &Value, id: &str, over: Over) -> Result<Option<Self>, String> {
+    fn of(json: &Value, id: &str, over: Over) -> Result<Self, String> {
         let all = entry(array(json, "metrics")?, "id", id)?;
         let interval = |low: &Value, high: &Value| Some((low.as_f64()?, high.as_f64()?));
-        let other = |who: &str| -> Result<Option<Self>, String> {
+        let other = |who: &str| -> Result<Self, String> {
             let to = &all["adit_to"][who];
-            Ok(Some(Self {
+            Ok(Self {
                 ratio: number(to, "value").map_err(|why| format!("{id}, {who}: {why}"))?,
                 interval: interval(&to["low"], &to["high"]),
                 over: title(who),
-            }))
+            })
         };
         match over {
-            Over::Nothing(_) => Ok(None),
             Over::Other(who) => other(who),
             Over::Best => {
-                let mut there: Vec<(f64, &str)> = OTHERS
+                let there = OTHERS
                     .iter()
-                    .filter_map(|who| Some((median(all, who)?, *who)))
-                    .collect();
-                there.sort_by(|a, b| a.0.total_cmp(&b.0));
+                    .filter_map(|who| Some((median(all, who)?, *who)));
                 let best = match all["better"] == "lower" {
-                    true => there.first(),
-                    false => there.last(),
+                    true => there.min_by(|a, b| a.0.total_cmp(&b.0)),
+                    false => there.max_by(|a, b| a.0.total_cmp(&b.0)),
                 };
                 other(best.ok_or_else(|| format!("no other has {id}"))?.1)
             }
@@ -156,12 +119,12 @@ impl Beside {
                     let measure = target["measure"].as_str().unwrap_or_default();
                     target["against"] == "Adit's TCP, 1 stream" && measure.ends_with(name)
                 });
-                Ok(Some(Self {
-                    ratio: metric(json, id, "adit")? / metric(json, "tcp1", "adit")?,
-                    interval: target
-                        .and_then(|it| interval(&it["interval"][0], &it["interval"][1])),
+                let target = target.ok_or_else(|| format!("the file has no target for {id}"))?;
+                Ok(Self {
+                    ratio: number(target, "measured")?,
+                    interval: interval(&target["interval"][0], &target["interval"][1]),
                     over: "one".to_owned(),
-                }))
+                })
             }
         }
     }
@@ -184,33 +147,32 @@ pub(super) fn speed(results: &[Value], table: &mut Table) -> Result<(), String> 
             true => "",
             false => MISSED,
         };
-        let main = Beside::of(first, id, over)?;
-        let text = main.as_ref().map_or(String::new(), |it| {
-            let interval = it.interval;
-            let interval = interval.map_or(String::new(), |(low, high)| {
-                format!(" ({low:.2}–{high:.2})")
-            });
-            let Beside { ratio, over, .. } = it;
-            format!("{ratio:.2} ×{interval} {over}{}", verdict(*ratio))
-        });
-        table.set(row, "ratio", text)?;
-        let text = match (over, Beside::of(second, id, over)?) {
-            (_, Some(Beside { ratio, over, .. })) => {
-                let is_same = main.is_some_and(|main| main.over == over);
-                let over = if is_same {
-                    String::new()
-                } else {
-                    format!(" {over}")
-                };
-                format!("{ratio:.2} ×{over}{}", verdict(ratio))
-            }
-            (Over::Nothing(unit), None) => {
+        let (ratio, column) = match over {
+            None => {
                 let value = metric(second, id, "adit")?;
-                format!("{value:.places$}{unit}{}", verdict(value))
+                (String::new(), format!("{value:.places$}{}", verdict(value)))
             }
-            (_, None) => String::new(),
+            Some(over) => {
+                let (first, second) = (Beside::of(first, id, over)?, Beside::of(second, id, over)?);
+                let interval = first.interval.map_or(String::new(), |(low, high)| {
+                    format!(" ({low:.2}–{high:.2})")
+                });
+                let text = |it: &Beside, interval: &str, over: &str| {
+                    let ratio = it.ratio;
+                    format!("{ratio:.2} ×{interval}{over}{}", verdict(ratio))
+                };
+                let [of_first, mut of_second] = [&first, &second].map(|it| format!(" {}", it.over));
+                if of_first == of_second {
+                    of_second.clear();
+                }
+                (
+                    text(&first, &interval, &of_first),
+                    text(&second, "", &of_second),
+                )
+            }
         };
-        table.set(row, "Zen 4, AVX2", text)?;
+        table.set(row, "ratio", ratio)?;
+        table.set(row, "Zen 4, AVX2", column)?;
     }
     Ok(())
 }
@@ -221,10 +183,7 @@ pub(super) fn machines(results: &[Value], table: &mut Table) -> Result<(), Strin
     for (json, machine) in files.iter().zip(["(Zen 5)", "AVX2 only"]) {
         let row = table.rows.iter().position(|row| row[0].contains(machine));
         let row = row.ok_or_else(|| format!("it has no row for {machine}"))?;
-        let over = |id: &str, over: Over| -> Result<f64, String> {
-            let beside = Beside::of(json, id, over)?;
-            beside.map(|it| it.ratio).ok_or_else(|| format!("no {id}"))
-        };
+        let over = |id: &str, over: Over| Beside::of(json, id, over).map(|it| it.ratio);
         let stream = metric(json, "tcp1", "adit")?;
         let go = over("tcp1", Over::Other("wireguard-go"))?;
         let fork = over("tcp1", TAILSCALE)?;
