@@ -144,6 +144,61 @@ pub(super) fn tls(results: &[Value], table: &mut Table) -> Result<(), String> {
     Ok(())
 }
 
+/// UDP by size, TCP and forwarding, IPsec beside WireGuard. What is emulated stands elsewhere.
+pub(super) fn ipsec(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    let source = source(json, "pfsense")?;
+    let subjects = array(source, "subjects")?.iter();
+    let subjects = subjects.map(|subject| text(subject, "name"));
+    let mut subjects: Vec<&str> = subjects.collect::<Result<_, _>>()?;
+    subjects.retain(|name| *name != "emulated");
+    table.head = vec![String::new()];
+    table.head.extend(subjects.iter().map(|name| match *name {
+        "direct" => "no tunnel".to_owned(),
+        "ipsec" => "strongSwan's ESP".to_owned(),
+        name => title(name),
+    }));
+    table.head.push("Adit, % of theory".to_owned());
+    table.rows.clear();
+    for one_way in array(source, "measures")? {
+        let id = text(one_way, "id")?;
+        let (row, of, places) = match id.split_once('-') {
+            Some(("udp", size)) if size.parse::<u32>().is_ok() => {
+                let both = format!("udp-both-{size}");
+                (
+                    format!("UDP, {size} octets, kpps one way, both"),
+                    vec![id.to_owned(), both],
+                    0,
+                )
+            }
+            Some(("tcp" | "forwarded", _)) if !id.contains('.') => {
+                let (title, unit) = (text(one_way, "title")?, text(one_way, "unit")?);
+                (format!("{title}, {unit}"), vec![id.to_owned()], 2)
+            }
+            _ => continue,
+        };
+        let join = |name: &str, end: &str, places| -> Result<String, String> {
+            let cells = of.iter().map(|id| {
+                let of = measure(source, &format!("{id}{end}"));
+                of.map(|of| cell(of, name, places))
+            });
+            let mut cells = cells.collect::<Result<Vec<_>, _>>()?;
+            cells.retain(|cell| !cell.is_empty());
+            Ok(cells.join(", "))
+        };
+        let mut row = vec![row];
+        for name in &subjects {
+            row.push(join(name, "", places)?);
+        }
+        row.push(match id {
+            id if id.starts_with("tcp") => String::new(),
+            _ => join("adit", ".percent", 0)?,
+        });
+        table.rows.push(row);
+    }
+    Ok(())
+}
+
 /// The goals of all files.
 pub(super) fn goals(results: &[Value], table: &mut Table) -> Result<(), String> {
     table.head = owned(&["ratio", "value", "goal"]);
@@ -268,6 +323,44 @@ mod tests {
             (table.head, table.rows),
             (owned(&["octets", "SIMD"]), vec![owned(&["64", "4.8"])])
         );
+    }
+
+    #[test]
+    fn both_ways_stand_beside_one_and_what_is_emulated_in_no_row() {
+        let measures = [
+            ("udp-64", "kpps", 150.4),
+            ("udp-64.percent", "%", 99.0),
+            ("udp.knee", "octets", 512.0),
+            ("udp-both-64", "kpps", 299.6),
+            ("udp-both-64.percent", "%", 101.0),
+            ("tcp-1-8", "Gb/s", 14.0),
+            ("forwarded-4", "Gb/s", 5.0),
+            ("forwarded-4.percent", "%", 70.0),
+        ]
+        .map(|(id, unit, value)| {
+            let value = json!({"median": value});
+            json!({"id": id, "title": id, "unit": unit, "subjects": {"adit": value}})
+        });
+        let file = json!({"sources": [{
+            "source": "pfsense",
+            "subjects": [{"name": "ipsec"}, {"name": "adit"}, {"name": "emulated"}],
+            "measures": measures,
+        }]});
+        let mut table = Table::default();
+        ipsec(&[file], &mut table).unwrap();
+        let head = ["", "strongSwan's ESP", "Adit", "Adit, % of theory"];
+        assert_eq!(table.head, head);
+        let rows = [
+            [
+                "UDP, 64 octets, kpps one way, both",
+                "",
+                "150, 300",
+                "99, 101",
+            ],
+            ["tcp-1-8, Gb/s", "", "14.00", ""],
+            ["forwarded-4, Gb/s", "", "5.00", "70"],
+        ];
+        assert_eq!(table.rows, rows);
     }
 
     #[test]

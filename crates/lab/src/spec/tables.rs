@@ -32,7 +32,7 @@ impl Extent {
 const SPEC: &str = "SPEC.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 21] = [
+pub(super) const TABLES: [Known; 22] = [
     known(SPEC, Extent::Part, "speed", measured::speed),
     known(
         SPEC,
@@ -48,6 +48,7 @@ pub(super) const TABLES: [Known; 21] = [
     ),
     known(SPEC, Extent::Whole, "checksum", reproduced::checksum),
     known(SPEC, Extent::Whole, "beside TLS", reproduced::tls),
+    known(SPEC, Extent::Whole, "beside IPsec", reproduced::ipsec),
     known(SPEC, Extent::Whole, "reproduced goals", reproduced::goals),
     known(SPEC, Extent::Whole, "slow peer", measured::slow_peer),
     known(SPEC, Extent::Part, "hand-overs", measured::hand_overs),
