@@ -50,7 +50,8 @@ const LINGER: Duration = Duration::from_micros(200);
 pub enum Policy {
     /// One thread for each interface, from the TUN to the socket and back.
     Inline,
-    /// One thread takes packets and puts them; others encrypt and decrypt.
+    /// One thread takes packets and puts them; others encrypt and decrypt, and it too while these have
+    /// more than they can do.
     Pipeline,
     /// As inline, but idle threads join where one is not enough and CPUs are idle.
     #[default]
@@ -261,36 +262,32 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
         shards.iter().map(|shard| shard.handle.load()).collect()
     }
 
-    /// The owner of these queues polled one of them: gets help if they need some. False if there is
-    /// none and a batch waits for it.
+    /// The owner of these queues polled one of them: gets help if they need some. How many of the
+    /// batches that wait for a helper it works on itself, before it polls again.
     pub(crate) fn polled(
         self: &Arc<Self>,
         queues: &Arc<Queues<T, U>>,
         (queue, polled): (Descriptor, Polled),
         (now, role): (Time, Role),
-    ) -> bool {
-        let Polled::Packets { more, .. } = polled else {
-            return true;
-        };
+    ) -> usize {
         let (max_shards, policy) = self.in_force();
         let spare = max_shards.saturating_sub(1);
-        match policy {
-            // The policy may have changed since the poll began.
-            _ if role == Role::OwnerOfPipeline => {
-                let jobs = queues.jobs();
-                if lock(&queues.need).wants_worker(jobs, spare) {
-                    self.ask(queues, now);
-                }
-                jobs == 0 || lock(&queues.need).helpers > 0
+        // The policy may have changed since the poll began.
+        if role == Role::OwnerOfPipeline {
+            let jobs = queues.jobs();
+            if polled.has_packets() && lock(&queues.need).wants_worker(jobs, spare) {
+                self.ask(queues, now);
             }
-            Policy::Inline | Policy::Pipeline => true,
-            Policy::Auto => {
-                if spare > 0 && lock(&queues.need).polled((queue, more), now, spare, &self.load) {
-                    self.ask(queues, now);
-                }
-                true
-            }
+            return lock(&queues.need).left_to_owner(polled, jobs);
         }
+        if let Polled::Packets { more, .. } = polled
+            && policy == Policy::Auto
+            && spare > 0
+            && lock(&queues.need).polled((queue, more), now, spare, &self.load)
+        {
+            self.ask(queues, now);
+        }
+        0
     }
 
     /// How many lanes these queues, which have `lanes`, should have instead: as many as there may be
@@ -414,6 +411,17 @@ impl Need {
     /// Threads that help.
     pub(crate) fn helpers(&self) -> usize {
         self.helpers
+    }
+
+    /// Of so many batches that wait for a helper, these the owner of a pipeline works on itself: all, if
+    /// nobody helps; one, if no more can be taken and each helper still has one to go on with. Otherwise it
+    /// would sleep.
+    fn left_to_owner(&self, polled: Polled, jobs: usize) -> usize {
+        match polled {
+            _ if self.helpers == 0 => jobs,
+            Polled::Full if jobs > self.helpers => 1,
+            _ => 0,
+        }
     }
 
     /// So many batches wait for a thread that works on them. Whether one more helper is wanted,
@@ -683,6 +691,25 @@ mod tests {
         assert!(linger.is_over(false, after + LINGER));
         assert!(!linger.is_over(true, after + 2 * LINGER));
         assert!(!linger.is_over(false, after + 3 * LINGER));
+    }
+
+    #[test]
+    fn the_owner_of_a_pipeline_works_on_what_helpers_are_too_few_for() {
+        let found = Polled::packets(8, true);
+        let with = |helpers| Need {
+            helpers,
+            ..Need::default()
+        };
+        for polled in [found, Polled::Full] {
+            assert_eq!(with(0).left_to_owner(polled, 3), 3, "nobody helps");
+            assert_eq!(
+                with(2).left_to_owner(polled, 2),
+                0,
+                "each has one to go on with"
+            );
+        }
+        assert_eq!(with(2).left_to_owner(found, 3), 0, "more can be taken");
+        assert_eq!(with(2).left_to_owner(Polled::Full, 3), 1);
     }
 
     #[test]

@@ -202,9 +202,10 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         Ok(())
     }
 
-    /// Works on all batches that wait for that: there is no other thread.
-    pub(crate) fn do_jobs(&self, resources: &Resources<T, U>, now: Time) {
-        while self.queues.do_job(&resources.worker, &self.sockets, now) {}
+    /// Works on so many of the batches that wait for that.
+    pub(crate) fn do_jobs(&self, resources: &Resources<T, U>, count: usize, now: Time) {
+        let mut jobs = 0..count;
+        while jobs.next().is_some() && self.queues.do_job(&resources.worker, &self.sockets, now) {}
     }
 
     /// Where the last packet from this descriptor came from.
@@ -376,7 +377,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             self.change_socket_events(&resources.epoll);
         }
         if queues.helpers() == 0 {
-            self.do_jobs(resources, now);
+            self.do_jobs(resources, queues.jobs(), now);
         }
         queues.proceed(&mut resources.worker, &self.sockets, now)?;
         let sockets = handle.sockets.load_full();

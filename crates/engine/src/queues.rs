@@ -120,7 +120,7 @@ impl Worker {
 pub(crate) enum Role {
     /// It waits for their events, and [`QueuesHandle::wake`] wakes it.
     Owner,
-    /// An owner that leaves the work to others.
+    /// An owner that leaves the work to others as long as these can do it.
     OwnerOfPipeline,
     /// Any other.
     Helper,

@@ -145,12 +145,9 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                     Ok(None) => {}
                     Ok(Some(polled)) => {
                         note(&mut self.placement, polled);
-                        if !self
-                            .crew
-                            .polled(&queues.queues, (descriptor, polled), (now, role))
-                        {
-                            queues.do_jobs(&self.resources, now);
-                        }
+                        let found = (descriptor, polled);
+                        let own = self.crew.polled(&queues.queues, found, (now, role));
+                        queues.do_jobs(&self.resources, own, now);
                         let lanes = queues.lanes();
                         let wanted = lanes
                             .and_then(|now| self.crew.wanted_lanes(&queues.queues, now, polled));
@@ -172,12 +169,9 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                     Ok(None) => {}
                     Ok(Some(polled)) => {
                         note(&mut self.placement, polled);
-                        if !self
-                            .crew
-                            .polled(&queues.queues, (Descriptor::Tun, polled), (now, role))
-                        {
-                            queues.do_jobs(&self.resources, now);
-                        }
+                        let found = (Descriptor::Tun, polled);
+                        let own = self.crew.polled(&queues.queues, found, (now, role));
+                        queues.do_jobs(&self.resources, own, now);
                     }
                     Err(error) => queues.common().fail(error),
                 }
