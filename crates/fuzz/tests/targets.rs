@@ -7,9 +7,9 @@ use adit_fuzz::{TARGETS, corpus};
 
 /// Longest input that is made.
 const LONGEST: usize = 4096;
-/// Mutations of each target; ADIT_FUZZ_RUNS replaces it.
+/// Mutations of each target, in this time at most: some are slow, and so are some machines. With
+/// ADIT_FUZZ_SECONDS they go on for so long.
 const RUNS: usize = 20_000;
-/// When a target ends at the latest; some are slow, and so are some machines.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 fn run(name: &str) {
@@ -20,10 +20,13 @@ fn run(name: &str) {
     for input in &inputs {
         (target.run)(input);
     }
-    let runs = std::env::var("ADIT_FUZZ_RUNS").map_or(RUNS, |runs| runs.parse().unwrap());
+    let (runs, time) = match std::env::var("ADIT_FUZZ_SECONDS") {
+        Ok(seconds) => (usize::MAX, Duration::from_secs(seconds.parse().unwrap())),
+        Err(_) => (RUNS, PATIENCE),
+    };
     let (started, mut done) = (Instant::now(), 0);
     let mut random = Random(1);
-    while done < runs && started.elapsed() < PATIENCE {
+    while done < runs && started.elapsed() < time {
         let mut input = inputs[random.below(inputs.len())].clone();
         let other = &inputs[random.below(inputs.len())];
         mutate(&mut input, other, LONGEST, &mut random);
