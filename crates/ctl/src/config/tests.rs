@@ -519,6 +519,25 @@ fn strip_leaves_what_wg_understands() {
     assert_eq!(*strip(&stripped), stripped);
 }
 
+#[test]
+fn a_comment_above_what_strip_leaves_out_names_no_peer() {
+    for between in ["", "#\n"] {
+        let text = format!(
+            "[Interface]\nPrivateKey = {PRIVATE}\n# the office's resolver\nDNS = 10.0.0.1\n\
+             {between}[Peer]\nPublicKey = {ONE}\n"
+        );
+        let stripped = format!(
+            "[Interface]\nPrivateKey = {PRIVATE}\n# the office's resolver\n\n{between}[Peer]\n\
+             PublicKey = {ONE}\n"
+        );
+        assert_eq!(*strip(&text), stripped);
+        assert_eq!(*strip(&stripped), stripped);
+        let peers = [&text, &stripped].map(|text| parse(text).unwrap().peers);
+        assert_eq!(peers[0], peers[1]);
+        assert_eq!(peers[0][0].name, None);
+    }
+}
+
 fn peer(key: &str, allowed_ips: &[&str]) -> PeerStatus {
     PeerStatus {
         last_handshake: Some(Duration::from_secs(1)),

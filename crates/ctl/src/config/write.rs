@@ -15,21 +15,31 @@ use crate::keys;
 const OF_WG: [&str; 3] = ["PrivateKey", "ListenPort", "FwMark"];
 
 /// `text` without what only wg-quick understands, as `wg-quick strip` prints it: what `wg setconf`
-/// takes.
+/// takes. A blank line keeps a comment above such a line from becoming the name of the peer below.
 pub fn strip(text: &str) -> Zeroizing<String> {
+    // A blank line takes less room than the line that it stands for.
     let mut out = Zeroizing::new(String::with_capacity(text.len() + 1));
     let mut within = None;
+    let (mut below_comment, mut is_cut) = (false, false);
     for line in text.trim_start_matches('\u{feff}').lines() {
-        match Line::read(line) {
+        let read = Line::read(line);
+        let is_comment = matches!(read, Line::Blank) && line.contains('#');
+        let is_header = matches!(read, Line::Section(_));
+        match read {
             Line::Section(header) => within = section(header),
             Line::KeyValue(key, _) if within == Some(Section::Interface) => {
                 let name = spelling(Section::Interface, key);
                 if name.is_some_and(|name| !OF_WG.contains(&name)) {
+                    is_cut |= below_comment;
                     continue;
                 }
             }
             _ => {}
         }
+        if is_cut && (is_comment || is_header) {
+            out.push('\n');
+        }
+        (below_comment, is_cut) = (is_comment, false);
         out.push_str(line);
         out.push('\n');
     }
