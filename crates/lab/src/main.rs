@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod aead;
+mod agree;
 mod checksum;
 mod compare;
 mod daemon;
@@ -62,6 +63,7 @@ enum Command {
     Upgrade(upgrade::UpgradeArgs),
     Chart(page::ChartArgs),
     Report(page::ReportArgs),
+    Agree(agree::AgreeArgs),
     Spec(spec::SpecArgs),
     Profile(profile::ProfileArgs),
     Aead(aead::AeadArgs),
@@ -85,6 +87,7 @@ fn main() {
         Command::Upgrade(args) => sandbox::run(|| upgrade::run(&args)).map_err(plain),
         Command::Chart(args) => page::chart(&args),
         Command::Report(args) => page::run(&args),
+        Command::Agree(args) => agree::run(&args),
         Command::Spec(args) => spec::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),

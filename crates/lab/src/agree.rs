@@ -1,0 +1,306 @@
+//! `adit-lab agree`: whether two runs of one command say the same.
+//!
+//! Whatever the command, a value in its JSON is an object with `median`, `min`, `max` and `count`.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use adit_testbed::stats::quantile;
+use clap::Args;
+use serde_json::Value;
+
+use crate::output;
+
+/// Compares the values of two runs of the same command on one machine.
+///
+/// Takes two files of `--json`. A value agrees if the median of each run lies between the least and
+/// the greatest round of the other. Prints how many do, how many would if nothing but chance
+/// differed, and each value that does not agree.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AgreeArgs {
+    /// The results of one run.
+    #[arg(value_name = "FIRST")]
+    first: PathBuf,
+    /// Those of another.
+    #[arg(value_name = "SECOND")]
+    second: PathBuf,
+}
+
+/// Compares, and prints.
+pub(crate) fn run(args: &AgreeArgs) -> Result<(), Box<dyn Error>> {
+    let [first, second] = [&args.first, &args.second].map(|path| read(path));
+    let pairs = pairs(&first?, &second?)?;
+    output::print(&text(&pairs))?;
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Value, String> {
+    let text = fs::read_to_string(path).map_err(|why| format!("{}: {why}", path.display()))?;
+    serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))
+}
+
+/// What the rounds of one run say of one value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Range {
+    median: f64,
+    min: f64,
+    max: f64,
+    rounds: u64,
+}
+
+impl Range {
+    /// None if it is something else, or of one round, which has no range.
+    fn of(json: &Value) -> Option<Self> {
+        let range = Self {
+            median: json["median"].as_f64()?,
+            min: json["min"].as_f64()?,
+            max: json["max"].as_f64()?,
+            rounds: json["count"].as_u64()?,
+        };
+        (range.rounds > 1).then_some(range)
+    }
+
+    fn holds(&self, value: f64) -> bool {
+        (self.min..=self.max).contains(&value)
+    }
+}
+
+/// A value in both runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair {
+    /// Where it stands in the files: names, the outermost first.
+    path: Vec<String>,
+    first: Range,
+    second: Range,
+}
+
+impl Pair {
+    /// Whether each median lies within the other's range.
+    pub(crate) fn agrees(&self) -> bool {
+        self.first.holds(self.second.median) && self.second.holds(self.first.median)
+    }
+
+    /// The second median over the first, less one.
+    fn change(&self) -> f64 {
+        self.second.median / self.first.median - 1.0
+    }
+}
+
+/// The values that both have, in the order of the first; an error if they are of two commands, or
+/// have nothing in common.
+pub(crate) fn pairs(first: &Value, second: &Value) -> Result<Vec<Pair>, String> {
+    let command = |json: &Value| json["command"].as_str().unwrap_or_default().to_owned();
+    let commands = [command(first), command(second)];
+    if commands[0] != commands[1] {
+        let [one, other] = commands;
+        return Err(format!(
+            "these are runs of two commands, {one:?} and {other:?}"
+        ));
+    }
+    let [firsts, seconds] = [first, second].map(|json| {
+        let mut found = Vec::new();
+        find(json, &mut Vec::new(), &mut found);
+        found
+    });
+    let other = |path: &Vec<String>| seconds.iter().find(|(there, _)| there == path);
+    let pairs: Vec<Pair> = (firsts.into_iter())
+        .filter_map(|(path, first)| {
+            let (_, second) = *other(&path)?;
+            Some(Pair {
+                path,
+                first,
+                second,
+            })
+        })
+        .collect();
+    match pairs.is_empty() {
+        true => Err("the files have no value of two rounds or more in common".to_owned()),
+        false => Ok(pairs),
+    }
+}
+
+/// Finds all values in a part of a file.
+fn find(json: &Value, path: &mut Vec<String>, found: &mut Vec<(Vec<String>, Range)>) {
+    if let Some(range) = Range::of(json) {
+        found.push((path.clone(), range));
+        return;
+    }
+    let named: Vec<(String, &Value)> = match json {
+        Value::Object(fields) => (fields.iter())
+            .map(|(name, field)| (name.clone(), field))
+            .collect(),
+        Value::Array(list) => (list.iter().enumerate())
+            .map(|(at, entry)| (name(entry).unwrap_or_else(|| at.to_string()), entry))
+            .collect(),
+        _ => return,
+    };
+    for (name, inner) in named {
+        path.push(name);
+        find(inner, path, found);
+        path.pop();
+    }
+}
+
+/// What an entry of a list calls itself.
+fn name(entry: &Value) -> Option<String> {
+    let mut keys = ["source", "id", "name"].into_iter();
+    keys.find_map(|key| entry[key].as_str().map(str::to_owned))
+}
+
+/// The share of values that agree if both runs are drawn alike: of the orders in which two times
+/// `rounds` values can lie, those with neither median outside the other's range. None for an even
+/// number of rounds, whose median is no round.
+pub(crate) fn by_chance(rounds: u64) -> Option<f64> {
+    if rounds.is_multiple_of(2) {
+        return None;
+    }
+    // As many values of one run lie below all of the other's if its median does.
+    let half = rounds.div_ceil(2);
+    let all = choose(2 * rounds, rounds);
+    let one = choose(2 * rounds - half, rounds) / all;
+    let both = choose(2 * rounds - 2 * half, rounds - half) / all;
+    Some(1.0 - 4.0 * one + 2.0 * both)
+}
+
+/// In how many ways `count` of `all` can be taken.
+fn choose(all: u64, count: u64) -> f64 {
+    let factor = |at: u64| (all - count + at) as f64 / at as f64;
+    (1..=count).map(factor).product()
+}
+
+/// How many agree, and those that do not.
+fn text(pairs: &[Pair]) -> String {
+    let agree = pairs.iter().filter(|pair| pair.agrees()).count();
+    let share = |part: f64| format!("{:.0} %", part * 100.0);
+    let mut text = format!(
+        "{} values in both runs\n{agree} agree, {}: each median within the range of the other's rounds\n",
+        pairs.len(),
+        share(agree as f64 / pairs.len() as f64),
+    );
+    let rounds = pairs[0].first.rounds;
+    let same = |pair: &Pair| [pair.first.rounds, pair.second.rounds] == [rounds; 2];
+    if let Some(chance) = by_chance(rounds).filter(|_| pairs.iter().all(same)) {
+        let share = share(chance);
+        let _ = writeln!(
+            text,
+            "{share} would, with {rounds} rounds each, if nothing but chance differed"
+        );
+    }
+    let mut changes: Vec<f64> = pairs.iter().map(|pair| pair.change().abs()).collect();
+    changes.retain(|change| change.is_finite());
+    if let (Some(half), Some(most)) = (quantile(&changes, 0.5), quantile(&changes, 0.9)) {
+        let (half, most) = (half * 100.0, most * 100.0);
+        let _ = writeln!(
+            text,
+            "half of the medians differ by at most {half:.1} %, nine in ten by at most {most:.1} %"
+        );
+    }
+    for pair in pairs.iter().filter(|pair| !pair.agrees()) {
+        let _ = write!(text, "\n{}\n", pair.path.join(" "));
+        let mut line = |run: &str,
+                        Range {
+                            median, min, max, ..
+                        }: Range| {
+            let _ = writeln!(
+                text,
+                "  {run:<8}{:>12} ({} to {})",
+                short(median),
+                short(min),
+                short(max)
+            );
+        };
+        line("first", pair.first);
+        line("second", pair.second);
+    }
+    text
+}
+
+/// With four digits, or all of the whole number.
+fn short(value: f64) -> String {
+    let places = match value.abs() {
+        0.0 | 1000.0.. => 0,
+        100.0.. => 1,
+        10.0.. => 2,
+        1.0.. => 3,
+        _ => 5,
+    };
+    format!("{value:.places$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn value(median: f64, min: f64, max: f64) -> Value {
+        json!({"median": median, "min": min, "max": max, "count": 5})
+    }
+
+    fn run_of(tcp: Value, ping: Value) -> Value {
+        let measures = json!([
+            {"id": "tcp", "subjects": {"adit": tcp}},
+            {"id": "ping", "subjects": {"adit": ping}},
+        ]);
+        json!({"command": "reproduce", "sources": [{"source": "pfsense", "measures": measures}]})
+    }
+
+    #[test]
+    fn a_value_agrees_if_each_median_is_within_the_others_range() {
+        let first = run_of(value(10.0, 9.0, 12.0), value(1.0, 0.5, 1.5));
+        // The first's median is outside the second's range, and not the other way round.
+        let second = run_of(value(11.0, 10.5, 11.5), value(1.2, 1.0, 1.3));
+        let pairs = pairs(&first, &second).unwrap();
+        let agree: Vec<bool> = pairs.iter().map(Pair::agrees).collect();
+        assert_eq!(agree, [false, true]);
+        let text = text(&pairs);
+        assert!(
+            text.starts_with("2 values in both runs\n1 agree, 50 %"),
+            "{text}"
+        );
+        assert!(text.contains("71 % would, with 5 rounds each"), "{text}");
+        let outside = "\nsources pfsense measures tcp subjects adit\n  first          10.00 (9.000 to 12.00)\n";
+        assert!(text.contains(outside), "{text}");
+        assert!(!text.contains("ping"), "{text}");
+    }
+
+    #[test]
+    fn what_one_run_alone_has_and_what_was_measured_once_is_left_out() {
+        let first = run_of(value(10.0, 9.0, 12.0), value(1.0, 0.5, 1.5));
+        let once = json!({"median": 1.0, "min": 1.0, "max": 1.0, "count": 1});
+        let second = run_of(value(10.0, 9.0, 12.0), once);
+        assert_eq!(pairs(&first, &second).unwrap().len(), 1);
+        let other = json!({"command": "compare"});
+        assert!(pairs(&first, &other).unwrap_err().contains("two commands"));
+        let empty = json!({"command": "reproduce"});
+        assert!(pairs(&first, &empty).unwrap_err().contains("no value"));
+    }
+
+    #[test]
+    fn chance_counts_the_orders_in_which_two_runs_can_lie() {
+        // Every order of two runs, by counting.
+        for rounds in [1_u32, 3, 5, 7] {
+            let (mut agree, mut all) = (0_u32, 0_u32);
+            for order in 0_u32..1 << (2 * rounds) {
+                if order.count_ones() != rounds {
+                    continue;
+                }
+                let places = |of: u32| (0..2 * rounds).filter(move |at| order >> at & 1 == of);
+                let median = |of| places(of).nth(rounds as usize / 2).unwrap();
+                let holds = |of, value| {
+                    places(of).next().unwrap() < value && places(of).next_back().unwrap() > value
+                };
+                all += 1;
+                agree += u32::from(holds(0, median(1)) && holds(1, median(0)));
+            }
+            let counted = f64::from(agree) / f64::from(all);
+            let chance = by_chance(u64::from(rounds)).unwrap();
+            assert!(
+                (chance - counted).abs() < 1e-9,
+                "{rounds}: {chance}, {counted}"
+            );
+        }
+        assert_eq!(by_chance(4), None);
+    }
+}
