@@ -23,7 +23,7 @@ const PORT: u16 = 5302;
 /// How long each rate is offered. The first quarter does not count.
 const TIME: Duration = Duration::from_secs(2);
 
-/// One way, or both ways at once.
+/// One way, or both ways at once: at each rate, and at twice the most that arrived at one of them.
 pub(super) fn overload(entry: &Entry, both: bool) -> Result<Values, Failure> {
     let hosts = Tunnels::new(entry, 1)?;
     let mut values = Values::new();
@@ -31,13 +31,9 @@ pub(super) fn overload(entry: &Entry, both: bool) -> Result<Values, Failure> {
         values.push((id, delivered(&hosts, rate, both)?));
     }
     let most = values.iter().map(|(_, value)| *value).fold(0.0, f64::max);
-    // The first rate that is twice the most, or all that the sender can.
-    let is_twice = |rate: Option<f64>| {
-        let both = if both { 2.0 } else { 1.0 };
-        rate.is_none_or(|rate| both * rate >= 2.0 * most)
-    };
-    let at = OFFERED.iter().position(|(_, rate)| is_twice(*rate));
-    let twice = at.map_or(0.0, |at| values[at].1);
+    let directions = if both { 2.0 } else { 1.0 };
+    // A sender that cannot offer so much offers what it can.
+    let twice = delivered(&hosts, Some(2.0 * most / directions), both)?;
     values.push((MOST, most));
     values.push((TWICE, twice));
     values.push((TWICE_RATIO, twice / most));
