@@ -20,6 +20,7 @@ use crate::load::Load;
 use crate::lock::lock;
 use crate::ownership::Ownership;
 use crate::poll::Descriptor;
+use crate::priority;
 use crate::queues::Buffers;
 use crate::wake::Waker;
 
@@ -199,10 +200,14 @@ pub(crate) struct Context<'a, U> {
 }
 
 impl<U> Context<'_, U> {
-    /// A frame leaves: a UDP tunnel that it belongs to ends here.
+    /// A frame leaves: datagrams, or a UDP tunnel's packet, which ends here.
     pub(crate) fn saw(&self, frame: &Frame<'_>) {
-        if let (Some(tunnel_ends), Some(end)) = (&self.common.tunnel_ends, frame.tunnel_end()) {
-            tunnel_ends.saw(end, self.now.since(Time::default()));
+        match (frame.tunnel_end(), &self.common.tunnel_ends) {
+            (Some(end), Some(tunnel_ends)) => {
+                tunnel_ends.saw(end, self.now.since(Time::default()));
+            }
+            (None, _) if frame.udp_ports().is_some() => priority::carried(frame.segments()),
+            _ => {}
         }
     }
 }

@@ -32,6 +32,7 @@ use crate::common::Common;
 use crate::journal::Incident;
 use crate::parts::{Parts, part_of};
 use crate::poll::Polled;
+use crate::priority;
 use crate::shares::{self, Account, Found, Shares};
 
 /// Packets opened together: enough to fill the lanes of any kernel with small packets.
@@ -561,6 +562,16 @@ impl Delivery {
         let mut refused = ArrayVec::<Merged, { Merged::COUNT }>::new();
         let (mut gone, mut delivered) = (Ok(()), 0);
         self.0.drain(|head, spans| {
+            let is_datagram = match (Merged::of(head), spans) {
+                (None, [span]) => {
+                    let bytes = received.bytes(span.buffer as usize);
+                    adit_offload::is_udp(&bytes[span.start as usize..])
+                }
+                (merged, _) => merged == Some(Merged::Udp),
+            };
+            if is_datagram {
+                priority::carried(spans.len());
+            }
             let mut pieces: ArrayVec<IoSlice<'_>, MAX_PIECES> = ArrayVec::new();
             pieces.push(IoSlice::new(head));
             pieces.extend(spans.iter().map(|span| {

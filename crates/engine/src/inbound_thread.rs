@@ -19,7 +19,8 @@ use crate::clock;
 use crate::common::Sockets;
 use crate::lock::lock;
 use crate::placement::Placement;
-use crate::poll::{MAX_EVENTS, Polled, Token, each, give_priority, overwrite_stack};
+use crate::poll::{MAX_EVENTS, Polled, Token, each, overwrite_stack};
+use crate::priority::Priority;
 use crate::queues::{Queues, Role, SharedBuffers, Worker};
 use crate::wake::Waker;
 
@@ -80,7 +81,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
 
     /// Processes packets from the sockets that are handed over, until it is asked to end.
     pub(crate) fn run(&self) -> io::Result<()> {
-        give_priority();
+        Priority::raise();
         let mut worker = Worker::new(&self.buffers);
         let mut placement = Placement::new();
         placement.begins();

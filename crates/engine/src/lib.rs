@@ -60,6 +60,7 @@ mod paths;
 mod placement;
 mod platform;
 mod poll;
+mod priority;
 #[cfg(debug_assertions)]
 pub mod progress;
 mod queues;

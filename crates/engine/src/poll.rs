@@ -107,12 +107,6 @@ impl Descriptor {
     }
 }
 
-/// Raises the priority of the calling thread; false without the right to it: then the thread runs
-/// as everyone else does.
-pub(crate) fn give_priority() -> bool {
-    prioritize(gettid()).is_ok()
-}
-
 /// Runs `work` with this priority: packets wait for it.
 pub(crate) fn with_priority<R>(work: impl FnOnce() -> R) -> R {
     let me = gettid();

@@ -18,7 +18,8 @@ use crate::common::ShardHandle;
 use crate::crew::{Crew, Helper};
 use crate::owner::{OwnedQueues, Resources};
 use crate::placement::Placement;
-use crate::poll::{Descriptor, MAX_EVENTS, Polled, Token, give_priority, overwrite_stack};
+use crate::poll::{Descriptor, MAX_EVENTS, Polled, Token, overwrite_stack};
+use crate::priority::Priority;
 use crate::queues::Worker;
 
 /// Interfaces whose sockets are handed over at a time, at most. With more, flows are not sparse.
@@ -103,7 +104,8 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
 
     /// Processes packets until it is asked to end.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        if !give_priority() {
+        let mut priority = Priority::raise();
+        if !priority.is_raised() {
             self.inbox.handle.priority_was_refused();
         }
         self.placement.begins();
@@ -188,6 +190,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                 self.placement.arrived(arrival);
             }
             self.placement.poll_ended(now);
+            priority.poll_ended(now);
             self.hand_over(&round);
             round.clear();
             self.give_away();

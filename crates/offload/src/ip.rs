@@ -144,6 +144,15 @@ pub fn inner_packet(plaintext: &[u8]) -> Option<Inner> {
     })
 }
 
+/// Whether an IP packet is a UDP datagram, by the protocol behind its IP header.
+pub fn is_udp(packet: &[u8]) -> bool {
+    let at = match packet.first() {
+        Some(first) if first >> 4 == 4 => 9,
+        _ => 6,
+    };
+    packet.get(at) == Some(&UDP)
+}
+
 /// Congestion was marked on the outer header of a packet whose transport does not understand marks:
 /// RFC 6040 §4.2 has it dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -76,7 +76,7 @@ pub use coalesce::{Coalescer, Full, Span};
 pub use ends::TunnelEnds;
 pub use frame::{Frame, Malformed};
 pub use icmp::{echo, echo_answer, too_big};
-pub use ip::{Dropped, Inner, decap_ecn, inner_packet};
+pub use ip::{Dropped, Inner, decap_ecn, inner_packet, is_udp};
 
 /// Bytes of `struct virtio_net_hdr_v1_hash_tunnel`, which precedes every frame read from and
 /// written to a TUN queue. Kernels that know only the first 10 bytes of it leave the others alone.

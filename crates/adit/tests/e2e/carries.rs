@@ -6,10 +6,13 @@
 //!   eth0 10.0.0.1 fd00::1 ──────── eth0 10.0.0.2 fd00::2
 //! ```
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use adit_io::udp::Udp;
+use adit_io::{Offloads, SendReport, Transmit, UdpSocket as _};
 
 use crate::harness::*;
 
@@ -319,14 +322,76 @@ fn a_peer_behind_a_slow_path_delays_no_other() {
     flood.join().expect("the flood ends");
 }
 
+#[test]
+fn threads_that_carry_a_flood_of_datagrams_run_as_readily_as_everyone() {
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let sides = [&tunnel.left, &tunnel.right];
+    let shards = || sides.map(|side| nice_value(&side.daemon, "adit-shard-0"));
+    let everyone = sides.map(|side| nice_value(&side.daemon, "adit").max(0));
+    let precedence = shards();
+    assert_eq!(precedence, [-10, -10]);
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let to = SocketAddr::new(tunnel.right.v4.parse().expect("an address"), 9);
+    let flood = tunnel.left.host.spawn(move || {
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        let socket = Udp::bind(any, 0, Offloads::ALL, false).expect("a socket");
+        let train = Transmit {
+            to: to.into(),
+            ecn: 0,
+            stride: 1000,
+            bytes: &[7; 40_000],
+        };
+        let mut report = SendReport::default();
+        let start = Instant::now();
+        while !stopped.load(Ordering::Relaxed) && start.elapsed() < seconds(60) {
+            // Refusals by the far port and full queues are part of it.
+            if socket.send(&[train], &mut report) == 0 {
+                std::thread::yield_now();
+            }
+        }
+    });
+    let _stops = SetWhenDropped(&stop);
+    wait_for("both ends are like everyone else", seconds(20), || {
+        shards() == everyone
+    });
+    stop.store(true, Ordering::Relaxed);
+    flood.join().expect("the flood ends");
+    wait_for("both come before others again", seconds(20), || {
+        ping(&tunnel.left.host, &tunnel.right.v4, 1);
+        shards() == precedence
+    });
+}
+
+/// A thread's nice value.
+fn nice_value(daemon: &Daemon, thread: &str) -> i32 {
+    let stat = file_of(daemon, thread, "stat");
+    // What stands before the name is one field, and it is in parentheses.
+    let behind_name = stat.rsplit(") ").next().expect("fields");
+    let nice = behind_name.split(' ').nth(16).expect("a nice value");
+    nice.parse().expect("a number")
+}
+
 /// What the kernel tells of a thread of the process.
 fn status_of(daemon: &Daemon, thread: &str) -> String {
+    file_of(daemon, thread, "status")
+}
+
+/// One of the kernel's files about a thread of the process.
+fn file_of(daemon: &Daemon, thread: &str, file: &str) -> String {
     let tasks = format!("/proc/{}/task", daemon.pid());
-    std::fs::read_dir(tasks)
+    let named = std::fs::read_dir(tasks)
         .expect("its threads")
-        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
-        .find(|status| status.lines().next() == Some(&format!("Name:\t{thread}")))
-        .unwrap_or_else(|| panic!("no thread {thread}"))
+        .filter_map(|task| Some(task.ok()?.path()))
+        .find(|task| {
+            let name = std::fs::read_to_string(task.join("comm"));
+            name.is_ok_and(|name| name.trim_end() == thread)
+        });
+    let named = named.unwrap_or_else(|| panic!("no thread {thread}"));
+    std::fs::read_to_string(named.join(file)).expect("what the kernel tells of it")
 }
 
 /// The CPUs that a thread may run on, as a list.
