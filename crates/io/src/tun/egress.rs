@@ -24,7 +24,7 @@ use crate::sys::bpf::{
 
 /// The version of the program and of the numbers that it shares: raised with every change of them. A
 /// process goes on only with a program of its own version, and otherwise attaches one.
-pub(super) const LAYOUT: u32 = 1;
+pub(super) const LAYOUT: u32 = 2;
 
 /// The queues besides the first.
 pub(crate) const QUEUES: usize = 1 << QUEUE_BITS;
@@ -42,6 +42,9 @@ const OBSERVATIONS: u32 = 32;
 /// When so many later ones were read from its queue, a packet was processed, or lost. Far more than
 /// the queue has room for.
 const SETTLED: u32 = 16_384;
+/// When so many find a queue full and none is read meanwhile, one passes: perhaps what makes it seem
+/// full never arrived. What is sent while the qdisc changes does not, and an empty queue is not read.
+const STUCK: i32 = 512;
 /// More packets than were in the first queue before the program came.
 const UNCOUNTED: u64 = 1 << 16;
 /// Bytes that long packets have on average where the queue is long enough. TCP makes none longer
@@ -73,6 +76,9 @@ const QUEUE_SHIFT: i32 = 7;
 const PASSED: usize = 0;
 /// Bytes of the long ones among them.
 const LONG_PASSED: usize = 1;
+/// How much had been read when a packet found the queue full, and how many have found it so since.
+const STOOD_AT: usize = 2;
+const REFUSED: usize = 3;
 /// What `PASSED` was when the last packet that was processed was let through, or less: what was lost
 /// counts as processed only later. It begins a cache line, of what this process writes.
 const PROCESSED: usize = 8;
@@ -140,7 +146,9 @@ struct ReadQueue {
     /// Packets read since `PASSED` and `LONG_PASSED` were `marks`.
     packets: u32,
     marks: [u64; 2],
-    /// What `PASSED` was so many packets ago.
+    /// What `PASSED` was when it was last looked at.
+    seen: u64,
+    /// What it was so many packets ago.
     settling: u64,
     read: u32,
     /// Packets that were read and not yet processed.
@@ -188,6 +196,7 @@ impl Egress {
         let queue = ReadQueue {
             packets: 0,
             marks: [0; 2],
+            seen: 0,
             settling: 0,
             read: 0,
             unprocessed: 0,
@@ -286,15 +295,21 @@ impl Reading<'_> {
         self.set(queue, PROCESSED, self.number(queue, PROCESSED) + packets);
     }
 
-    /// A queue was empty. What was let through to it and is not there was lost.
+    /// A queue was empty. What was let through to it before that, and is not there, was lost.
+    ///
+    /// Or it is on its way: then it is read later and counts no second time, because the program takes
+    /// a queue of which more was read than let through for one that is full.
     pub(crate) fn was_empty(&mut self, queue: usize) {
         self.set_long_read(queue, self.number(queue, LONG_PASSED));
         if !self.has_several() {
             return;
         }
         let passed = self.number(queue, PASSED);
-        self.set(queue, READ, passed);
         let processed = self.number(queue, PROCESSED);
+        let known = &mut self.reader.queues[queue];
+        // Others may have come since, while this thread did not run.
+        let before = std::mem::replace(&mut known.seen, passed);
+        self.set(queue, READ, self.number(queue, READ).max(before));
         let known = &mut self.reader.queues[queue];
         let here = processed + known.unprocessed;
         let Some(missing) = passed.checked_sub(here) else {
@@ -315,7 +330,8 @@ impl Reading<'_> {
     pub(crate) fn took(&mut self, queue: usize, bytes: usize) {
         if bytes >= usize::from(LONG) {
             let bytes = bytes as u64;
-            self.set_long_read(queue, self.number(queue, LONG_READ) + bytes);
+            let read = self.number(queue, LONG_READ) + bytes;
+            self.set_long_read(queue, read.min(self.number(queue, LONG_PASSED)));
             self.reader.bytes += bytes;
             self.reader.long += 1;
         }
@@ -343,9 +359,10 @@ impl Reading<'_> {
 
     /// One more packet was read from a queue, and will be processed.
     fn settle(&mut self, queue: usize) {
-        self.set(queue, READ, self.number(queue, READ) + 1);
         let passed = self.number(queue, PASSED);
+        self.set(queue, READ, passed.min(self.number(queue, READ) + 1));
         let known = &mut self.reader.queues[queue];
+        known.seen = passed;
         known.unprocessed += 1;
         known.read += 1;
         if known.read == SETTLED {
@@ -444,14 +461,40 @@ fn program(map: &OwnedFd, several: bool) -> Vec<Instruction> {
     // 3. So does, beyond it, what is no GSO packet.
     program.add([Instruction::load32(R1, R6, GSO_SIZE)]);
     program.jump(Instruction::go_if_equal(R1, 0), fits);
-    // 4. And what a TCP socket sends that has nothing in flight. What another one sends, TCP keeps.
+    // 4. Nobody is told of what was lost on its way to a queue, and nothing is read from one that is
+    //    empty: what finds it full for that reason would find it so for ever.
     program.place(full);
+    let counted = program.label();
+    let through = program.label();
+    program.add([
+        Instruction::load64(R1, R9, offset(if several { READ } else { LONG_READ })),
+        Instruction::load64(R2, R9, offset(STOOD_AT)),
+        Instruction::store64(R9, offset(STOOD_AT), R1),
+        Instruction::subtract(R2, R1),
+        Instruction::set(R3, 0),
+    ]);
+    program.jump(Instruction::go_if_not_equal(R2, 0), counted);
+    program.add([
+        Instruction::load64(R3, R9, offset(REFUSED)),
+        Instruction::add_value(R3, 1),
+    ]);
+    program.jump(Instruction::go_if_less_than_value(R3, STUCK), counted);
+    program.add([
+        Instruction::set(R3, 0),
+        Instruction::store64(R9, offset(REFUSED), R3),
+    ]);
+    program.jump(Instruction::go(), through);
+    program.place(counted);
+    program.add([Instruction::store64(R9, offset(REFUSED), R3)]);
+    // 5. What a TCP socket sends that has nothing in flight passes, too. What another one sends, TCP
+    //    keeps.
     program.add([Instruction::load64(R1, R6, SOCKET)]);
     program.jump(Instruction::go_if_equal(R1, 0), lost);
     program.add([Instruction::call(TCP_SOCK)]);
     program.jump(Instruction::go_if_equal(R0, 0), lost);
     program.add([Instruction::load32(R1, R0, PACKETS_OUT)]);
     program.jump(Instruction::go_if_not_equal(R1, 0), drop);
+    program.place(through);
     program.jump(
         Instruction::go_if_less_than_value(R8, i32::from(LONG)),
         pass,
@@ -472,7 +515,7 @@ fn program(map: &OwnedFd, several: bool) -> Vec<Instruction> {
     }
     program.add([Instruction::set(R0, bpf::PASS), Instruction::exit()]);
 
-    // 5. How many packets it holds: one, if it is no GSO packet. What a virtual machine or another
+    // 6. How many packets it holds: one, if it is no GSO packet. What a virtual machine or another
     //    TUN sent does not say. Then it is what is left without headers, divided by the GSO size and
     //    rounded up: one less than it holds if the last is tiny.
     program.place(lost);

@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::net::UdpSocket as StdUdp;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -213,6 +214,44 @@ fn packets_of_sparse_flows_are_read_before_others_that_came_first() {
         let packets = read(&sparse);
         assert!(is_told_apart(&packets), "{packets:?}");
         assert_eq!(packets[11], (2, 228));
+    }
+}
+
+#[test]
+fn what_never_came_to_a_queue_does_not_fill_it_for_ever() {
+    let (net, tun) = fair_device();
+    let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
+    let send = |len: usize, times: usize| {
+        for _ in 0..times {
+            // What finds no room is an error for some senders.
+            let _ = sender.send_to(&vec![7; len], "10.8.0.2:9");
+        }
+    };
+    let received = || {
+        let packets = std::iter::repeat_with(|| batch(&tun));
+        let packets = packets.take_while(|packets| !packets.is_empty());
+        packets.map(|packets| packets.len()).sum::<usize>()
+    };
+    let tc = |arguments: &'static str| {
+        let run = || Command::new("tc").args(arguments.split(' ')).status();
+        assert!(net.run(run).unwrap().unwrap().success(), "tc {arguments}");
+    };
+    // GSO packets, whose number is limited, or their bytes; none of them is of a sparse flow.
+    for len in [2_000, 60_000] {
+        send(len, 10);
+        assert_eq!(received(), 10);
+        tc("qdisc add dev tun root blackhole");
+        send(len, 1000);
+        tc("qdisc del dev tun root");
+        assert_eq!(received(), 0);
+        send(len, 600);
+        assert_eq!(
+            received(),
+            1,
+            "one of {len} bytes passes, and tells that the queue is empty"
+        );
+        send(len, 10);
+        assert_eq!(received(), 10);
     }
 }
 
