@@ -204,42 +204,82 @@ pub(super) fn machines(results: &[Value], table: &mut Table) -> Result<(), Strin
 
 pub(super) fn slow_peer(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [json] = files(results)?;
-    let measures = array(entry(array(json, "cases")?, "case", "slow")?, "measures")?;
-    let all = [&OTHERS[..], &["adit"]].concat();
-    table.head = ["the other peer".to_owned()]
-        .into_iter()
-        .chain(all.iter().map(|who| title(who)))
-        .chain(["goal".to_owned()])
-        .collect();
-    table.rows.clear();
-    for (label, name, places) in [
-        ("TCP stream, alone, Gb/s", "stream", 2),
-        ("the same beside the flood", "stream_beside", 2),
-        ("as a share of the stream alone", "stream_ratio", 2),
-        ("pings not answered, %", "ping_beside_lost", 0),
-        (
-            "longest time without an answer (a ping each 10 ms), ms",
-            "ping_beside_gap",
-            0,
-        ),
-        ("TCP to the slow peer alone, Mb/s", "slow_tcp", 2),
-    ] {
+    table.head = gateway_head("the other peer");
+    table.rows = gateway_rows(
+        json,
+        "slow",
+        &[
+            ("TCP stream, alone, Gb/s", "stream", 2),
+            ("the same beside the flood", "stream_beside", 2),
+            ("as a share of the stream alone", "stream_ratio", 2),
+            ("pings not answered, %", "ping_beside_lost", 0),
+            (
+                "longest time without an answer (a ping each 10 ms), ms",
+                "ping_beside_gap",
+                0,
+            ),
+            ("TCP to the slow peer alone, Mb/s", "slow_tcp", 2),
+        ],
+    )?;
+    Ok(())
+}
+
+/// What an application gets of more than can be carried.
+pub(super) fn overload(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    table.head = gateway_head("Gb/s that the application gets");
+    let rows = |case, most| {
+        let twice = "when twice that is offered";
+        let of_most = "as a share of the most";
+        let unlimited = "when senders offer what they can";
+        gateway_rows(
+            json,
+            case,
+            &[
+                (most, "goodput_most", 2),
+                (twice, "goodput_at_twice", 2),
+                (of_most, "goodput_at_twice_ratio", 2),
+                (unlimited, "offered_most", 2),
+            ],
+        )
+    };
+    table.rows = rows("overload", "one way, the most")?;
+    table
+        .rows
+        .extend(rows("overload-both", "both ways together, the most")?);
+    Ok(())
+}
+
+fn gateway_head(label: &str) -> Vec<String> {
+    let all = OTHERS.iter().chain(&["adit"]).map(|who| title(who));
+    let label = std::iter::once(label.to_owned());
+    label.chain(all).chain(["goal".to_owned()]).collect()
+}
+
+/// A row for each of these measures: label, name, places.
+fn gateway_rows(
+    json: &Value,
+    case: &str,
+    rows: &[(&str, &str, usize)],
+) -> Result<Vec<Vec<String>>, String> {
+    let measures = array(entry(array(json, "cases")?, "case", case)?, "measures")?;
+    let row = |(label, name, places): &(&str, &str, usize)| -> Result<Vec<String>, String> {
         let measure = entry(measures, "name", name)?;
-        let goal = goal(json, &format!("slow: {name}")).ok();
+        let goal = goal(json, &format!("{case}: {name}")).ok();
         let cell = |who: &&str| match median(measure, who) {
             None => String::new(),
             Some(0.0) => "0".to_owned(),
             Some(value) => format!("{value:.places$}"),
         };
-        let mut row = vec![label.to_owned()];
-        row.extend(all.iter().map(cell));
-        row[all.len()] += goal.map_or("", verdict);
+        let mut row = vec![(*label).to_owned()];
+        row.extend(OTHERS.iter().chain(&["adit"]).map(cell));
+        row[1 + OTHERS.len()] += goal.map_or("", verdict);
         row.push(goal.map_or_else(String::new, |goal| {
             goal["goal"].as_str().unwrap_or_default().to_owned()
         }));
-        table.rows.push(row);
-    }
-    Ok(())
+        Ok(row)
+    };
+    rows.iter().map(row).collect()
 }
 
 /// The column of the run that is committed.

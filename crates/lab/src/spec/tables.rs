@@ -32,7 +32,7 @@ impl Extent {
 const SPEC: &str = "SPEC.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 22] = [
+pub(super) const TABLES: [Known; 23] = [
     known(SPEC, Extent::Part, "speed", measured::speed),
     known(
         SPEC,
@@ -51,6 +51,7 @@ pub(super) const TABLES: [Known; 22] = [
     known(SPEC, Extent::Whole, "beside IPsec", reproduced::ipsec),
     known(SPEC, Extent::Whole, "reproduced goals", reproduced::goals),
     known(SPEC, Extent::Whole, "slow peer", measured::slow_peer),
+    known(SPEC, Extent::Whole, "overload", measured::overload),
     known(SPEC, Extent::Part, "hand-overs", measured::hand_overs),
     known(SPEC, Extent::Whole, "silent", measured::silent),
     known(
