@@ -14,6 +14,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -466,6 +467,9 @@ impl Request {
             (Self::Bind(port), [socket]) => {
                 let mut addr = local_addr(socket)?;
                 addr.set_port(*port);
+                if addr.is_ipv6() && !sockopt::ipv6_v6only(socket)? {
+                    addr.set_ip(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into());
+                }
                 rustix::net::bind(socket, &addr)?;
                 Ok(Answer::default())
             }

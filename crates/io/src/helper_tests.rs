@@ -201,6 +201,21 @@ fn values_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn a_socket_for_both_families_is_bound_to_ipv4_addresses() {
+    let helper = Served::new();
+    for v6only in [true, false] {
+        let (family, flags) = (AddressFamily::INET6, SocketFlags::CLOEXEC);
+        let socket = socket_with(family, SocketType::DGRAM, flags, None).expect("a socket");
+        sockopt::set_ipv6_v6only(&socket, v6only).expect("unbound");
+        let bound = helper.ask(&Request::Bind(443), &[socket.as_fd()]);
+        bound.expect("nobody has the port");
+        let addr = local_addr(&socket).expect("bound");
+        assert_eq!(addr.is_ipv6(), v6only);
+        assert!(addr.ip().is_unspecified() && addr.port() == 443);
+    }
+}
+
+#[test]
 fn the_helper_keeps_no_descriptor_after_its_answer() {
     let helper = Served::new();
     let mut addr = "127.0.0.1:0".parse().expect("an address");

@@ -179,20 +179,45 @@ impl Udp {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = Arc::new(rustix::net::socket_with(
-            family,
-            SocketType::DGRAM,
-            flags,
-            None,
-        )?);
+        let socket = new_socket(family)?;
+        if addr.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        Self::bind_new(socket, addr, fwmark, offloads, shared)
+    }
+
+    /// Binds one more socket to a port that others share, for sending only. It may be closed at any
+    /// time: what arrives meanwhile arrives at the others.
+    ///
+    /// A socket that is being closed leaves its group while lookups still find it. They find IPv4
+    /// sockets before those that were bound earlier, and what arrives then is lost; IPv6 sockets
+    /// they find last. So it is one of those, which can send over IPv4, too.
+    fn bind_to_send(addr: SocketAddr, fwmark: u32, offloads: Offloads) -> io::Result<Self> {
+        if let SocketAddr::V4(v4) = addr
+            && let Ok(socket) = new_socket(AddressFamily::INET6)
+            && sockopt::set_ipv6_v6only(&socket, false).is_ok()
+        {
+            let mapped = SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port());
+            return Self::bind_new(socket, mapped, fwmark, offloads, true);
+        }
+        Self::bind(addr, fwmark, offloads, true)
+    }
+
+    fn bind_new(
+        socket: OwnedFd,
+        addr: SocketAddr,
+        fwmark: u32,
+        offloads: Offloads,
+        shared: bool,
+    ) -> io::Result<Self> {
+        let fd = Arc::new(socket);
         // No SO_REUSEADDR: for UDP it would let another process take the port.
         if shared {
             sockopt::set_socket_reuseport(&fd, true)?;
         }
         let on = |level, option| os::set_option(fd.as_fd(), level, option, 1);
-        match addr {
-            SocketAddr::V4(_) => {
+        match addr.ip().to_canonical() {
+            IpAddr::V4(_) => {
                 on(libc::IPPROTO_IP, libc::IP_PKTINFO)?;
                 on(libc::IPPROTO_IP, libc::IP_RECVTOS)?;
                 // ICMP errors come back, and a send that a full queue of the device drops fails
@@ -204,8 +229,7 @@ impl Udp {
                 let never = libc::IP_PMTUDISC_DONT;
                 os::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, never)?;
             }
-            SocketAddr::V6(_) => {
-                sockopt::set_ipv6_v6only(&fd, true)?;
+            IpAddr::V6(_) => {
                 on(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?;
                 on(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)?;
                 on(libc::IPPROTO_IPV6, libc::IPV6_RECVERR)?;
@@ -243,7 +267,7 @@ impl Udp {
             let _ = os::set_option(udp.fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0);
         }
         match rustix::net::bind(&udp.fd, &addr) {
-            Err(Errno::ACCESS) if addr.ip().is_unspecified() => {
+            Err(Errno::ACCESS) if addr.ip().to_canonical().is_unspecified() => {
                 helper::bind(udp.fd.as_fd(), addr.port())?;
             }
             bound => bound?,
@@ -337,35 +361,37 @@ impl Udp {
         begun
     }
 
-    /// Binds so many more sockets to the port. Data arrives where it did before.
-    fn join(&self, more: usize, offloads: Offloads) -> io::Result<Vec<Self>> {
+    /// Binds more sockets to the port, as `bind` does with address and mark. Data arrives where it
+    /// did before.
+    fn join<T: Send + 'static>(
+        &self,
+        bind: impl FnOnce(SocketAddr, u32) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
         let fd = Arc::clone(&self.fd);
         let group = self.group.load(Relaxed).max(1);
         adit_sandbox::run(move || {
             sockopt::set_socket_reuseport(&fd, true)?;
             let mark = os::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK)?;
-            let addr = local_addr(&fd)?;
-            let bind = |_| Self::bind(addr, mark.cast_unsigned(), offloads, true);
-            let sockets = (0..more).map(bind).collect::<io::Result<_>>()?;
+            let sockets = bind(local_addr(&fd)?, mark.cast_unsigned())?;
             // Where the group could not be made before, it is made now.
             os::steer(fd.as_fd(), group)?;
             Ok(sockets)
         })
     }
 
-    /// One more socket on the port. If `whole`, its datagrams leave with DF or not at all.
+    /// One more socket on the port, to send. If `whole`, its datagrams leave with DF or not at all.
     fn beside(&self, whole: bool) -> io::Result<Self> {
         let offloads = Offloads {
-            udp_gro: self.gro,
+            udp_gso: self.gso,
             ..Offloads::NONE
         };
-        let beside = self.join(1, offloads)?.pop();
-        let beside = beside.ok_or(io::ErrorKind::AddrNotAvailable)?;
-        if whole {
-            let fd = Arc::clone(&beside.fd);
-            adit_sandbox::run(move || never_fragment(&fd))?;
-        }
-        Ok(beside)
+        self.join(move |addr, mark| {
+            let beside = Self::bind_to_send(addr, mark, offloads)?;
+            if whole {
+                never_fragment(&beside.fd)?;
+            }
+            Ok(beside)
+        })
     }
 
     /// While this is held, no other socket joins, and those of [`Self::send_beside`] are gone: the
@@ -484,13 +510,8 @@ impl UdpSocket for Udp {
     }
 
     fn send_socket(&self) -> io::Result<Self> {
-        let offloads = Offloads {
-            udp_gso: self.gso,
-            ..Offloads::NONE
-        };
         let _alone = self.alone();
-        let mut socket = self.join(1, offloads)?;
-        socket.pop().ok_or(io::ErrorKind::AddrNotAvailable.into())
+        self.beside(false)
     }
 
     fn further(&self, more: usize) -> io::Result<Vec<Self>> {
@@ -500,7 +521,10 @@ impl UdpSocket for Udp {
             ..Offloads::NONE
         };
         let _alone = self.alone();
-        let sockets = self.join(more, offloads)?;
+        let sockets = self.join(move |addr, mark| {
+            let bind = |_| Self::bind(addr, mark, offloads, true);
+            (0..more).map(bind).collect::<io::Result<Vec<_>>>()
+        })?;
         if let Some(filter) = self.filter() {
             let table = (Arc::clone(&filter.table), Arc::clone(&filter.map));
             sockets.iter().for_each(|it| it.set_filter(&table));
@@ -592,9 +616,19 @@ fn option(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
+/// Where a socket is bound; one of [`Udp::bind_to_send`] has an IPv4 address where others do.
 pub(crate) fn local_addr(fd: impl AsFd) -> io::Result<SocketAddr> {
-    let addr = rustix::net::getsockname(fd)?;
-    SocketAddr::try_from(addr).map_err(io::Error::from)
+    let addr = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
+    Ok(match addr.ip().to_canonical() {
+        v4 @ IpAddr::V4(_) => SocketAddr::new(v4, addr.port()),
+        IpAddr::V6(_) => addr,
+    })
+}
+
+fn new_socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    Ok(socket)
 }
 
 fn never_fragment(fd: &OwnedFd) -> io::Result<()> {
