@@ -6,13 +6,10 @@
 //!   eth0 10.0.0.1 fd00::1 ──────── eth0 10.0.0.2 fd00::2
 //! ```
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-use adit_io::udp::Udp;
-use adit_io::{Offloads, SendReport, Transmit, UdpSocket as _};
 
 use crate::harness::*;
 
@@ -333,35 +330,14 @@ fn threads_that_carry_a_flood_of_datagrams_run_as_readily_as_everyone() {
     let precedence = shards();
     assert_eq!(precedence, [-10, -10]);
 
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    let to = SocketAddr::new(tunnel.right.v4.parse().expect("an address"), 9);
-    let flood = tunnel.left.host.spawn(move || {
-        let any = SocketAddr::from(([0, 0, 0, 0], 0));
-        let socket = Udp::bind(any, 0, Offloads::ALL, false).expect("a socket");
-        let train = Transmit {
-            to: to.into(),
-            ecn: 0,
-            stride: 1000,
-            bytes: &[7; 40_000],
-        };
-        let mut report = SendReport::default();
-        let start = Instant::now();
-        while !stopped.load(Ordering::Relaxed) && start.elapsed() < seconds(60) {
-            // Refusals by the far port and full queues are part of it.
-            if socket.send(&[train], &mut report) == 0 {
-                std::thread::yield_now();
-            }
-        }
-    });
-    let _stops = SetWhenDropped(&stop);
+    let [left, right] = sides;
+    let flood = UdpTicker::start(&left.host, &right.host, &right.v4, Duration::ZERO);
     wait_for("both ends are like everyone else", seconds(20), || {
         shards() == everyone
     });
-    stop.store(true, Ordering::Relaxed);
-    flood.join().expect("the flood ends");
+    flood.stop();
     wait_for("both come before others again", seconds(20), || {
-        ping(&tunnel.left.host, &tunnel.right.v4, 1);
+        ping(&left.host, &right.v4, 1);
         shards() == precedence
     });
 }

@@ -420,7 +420,11 @@ fn forwards(cpus: usize) {
             "over_share" => lost..=lost + 100,
             _ => 0..=0,
         };
-        assert!(expected.contains(count), "{reason}: {count} of {lost}");
+        let drops = &status.drops;
+        assert!(
+            expected.contains(count),
+            "{reason}: {count} of {lost}; {drops:?}"
+        );
     }
 }
 
