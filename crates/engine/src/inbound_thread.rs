@@ -81,6 +81,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
 
     /// Processes packets from the sockets that are handed over, until it is asked to end.
     pub(crate) fn run(&self) -> io::Result<()> {
+        // It keeps it: floods are the shard's.
         Priority::raise();
         let mut worker = Worker::new(&self.buffers);
         let mut placement = Placement::new();

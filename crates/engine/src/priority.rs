@@ -26,8 +26,8 @@ thread_local! {
     static CARRIED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The calling thread carries so many UDP datagrams, of which none is a tunnel's: what is in those
-/// tells whether it waits.
+/// The calling thread carries so many UDP datagrams. Frames of UDP tunnels are none: what is in them
+/// may be TCP.
 pub(crate) fn carried(datagrams: usize) {
     CARRIED.set(CARRIED.get() + datagrams as u64);
 }

@@ -69,7 +69,7 @@ impl Range {
 
 /// A value in both runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair {
+struct Pair {
     /// Where it stands in the files: names, the outermost first.
     path: Vec<String>,
     first: Range,
@@ -78,7 +78,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Whether each median lies within the other's range.
-    pub(crate) fn agrees(&self) -> bool {
+    fn agrees(&self) -> bool {
         self.first.holds(self.second.median) && self.second.holds(self.first.median)
     }
 
@@ -90,7 +90,7 @@ impl Pair {
 
 /// The values that both have, in the order of the first; an error if they are of two commands, or
 /// have nothing in common.
-pub(crate) fn pairs(first: &Value, second: &Value) -> Result<Vec<Pair>, String> {
+fn pairs(first: &Value, second: &Value) -> Result<Vec<Pair>, String> {
     let command = |json: &Value| json["command"].as_str().unwrap_or_default().to_owned();
     let commands = [command(first), command(second)];
     if commands[0] != commands[1] {
@@ -152,7 +152,7 @@ fn name(entry: &Value) -> Option<String> {
 /// The share of values that agree if both runs are drawn alike: of the orders in which two times
 /// `rounds` values can lie, those with neither median outside the other's range. None for an even
 /// number of rounds, whose median is no round.
-pub(crate) fn by_chance(rounds: u64) -> Option<f64> {
+fn by_chance(rounds: u64) -> Option<f64> {
     if rounds.is_multiple_of(2) {
         return None;
     }
