@@ -253,7 +253,8 @@ fn by(policy: &str) -> WgTunnel {
     let answerer = Answerer::start(&right.host, &right.v4);
     let mut flows = Flows::new(&left.host, &left.v4);
     let scheduler = Scheduler::start(vec![left.daemon.pid(), right.daemon.pid()], |_| ());
-    for (side, other, port) in [(left, right, 51821), (right, left, 51822)] {
+    // The kernel gives these ports to no flow.
+    for (side, other, port) in [(left, right, 21821), (right, left, 21822)] {
         flows.leg(answerer.address, LEG);
         side.wg(&format!("set {{}} listen-port {port}"));
         // The other one learns of it by what arrives from there.
