@@ -467,6 +467,7 @@ impl Request {
             (Self::Bind(port), [socket]) => {
                 let mut addr = local_addr(socket)?;
                 addr.set_port(*port);
+                // One for both families only sends, over IPv4: `Udp::bind_to_send`.
                 if addr.is_ipv6() && !sockopt::ipv6_v6only(socket)? {
                     addr.set_ip(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into());
                 }

@@ -872,7 +872,6 @@ fn nothing_goes_astray_while_sockets_join_and_leave() {
             }
             sockets.clear();
             drain();
-            // One leaves while it is in front of the first.
             for _ in 0..1000 {
                 drop(hosts.b.run(|| first.send_socket()).unwrap().unwrap());
                 drain();
