@@ -150,6 +150,7 @@ impl RunningFlood {
         let sent = join(self.sending)?;
         let (received, seconds) = join(self.receiving)?;
         Ok((received > 0 && seconds > 0.0).then(|| Flow {
+            warm_up_bytes: 0.0,
             bytes: to_f64(received * self.len),
             seconds,
             retransmits: None,
@@ -206,6 +207,7 @@ impl RunningStreams {
             return Err("no byte came in the time that counts".into());
         }
         Ok(Flow {
+            warm_up_bytes: 0.0,
             bytes: to_f64(bytes),
             seconds,
             retransmits: Some(retransmits(from, at)? - self.retransmits),

@@ -140,7 +140,8 @@ pub(crate) struct Accounted {
     pub(crate) machine: f64,
 }
 
-/// Does the load, and counts the CPU time that was used from its start to its end.
+/// Does the load, and counts the CPU time that was used from its start to its end, for all that it
+/// carried meanwhile: that of the warm-up as well.
 pub(crate) fn account(
     pair: &LinkedHosts,
     load: impl FnOnce() -> Result<Flow, Failure>,
@@ -158,7 +159,7 @@ pub(crate) fn account(
     let (before, machine_before) = used()?;
     let flow = load()?;
     let (after, machine_after) = used()?;
-    let gigabytes = flow.bytes / 1e9;
+    let gigabytes = (flow.bytes + flow.warm_up_bytes) / 1e9;
     let spent = |[a0, b0]: [f64; 2], [a1, b1]: [f64; 2]| [a1 - a0, b1 - b0];
     let daemons = before
         .zip(after)

@@ -53,6 +53,9 @@ pub(crate) struct Flow {
     /// Payload bytes received, both directions together.
     pub(crate) bytes: f64,
     pub(crate) seconds: f64,
+    /// Payload bytes of the warm-up, which `bytes` and `seconds` leave out. The lab's own generator
+    /// does not count them.
+    pub(crate) warm_up_bytes: f64,
     pub(crate) retransmits: Option<f64>,
     /// Datagrams sent and received.
     pub(crate) datagrams: Option<(f64, f64)>,
@@ -200,6 +203,9 @@ struct Tenth {
     start: f64,
     end: f64,
     bytes: f64,
+    /// It belongs to the warm-up.
+    #[serde(default)]
+    omitted: bool,
 }
 
 #[derive(Deserialize)]
@@ -257,9 +263,12 @@ pub(crate) fn parse_iperf(json: &str) -> Result<Flow, Failure> {
         let lost = received.lost_packets.unwrap_or(0.0);
         (sent.packets.unwrap_or(seen), seen - lost)
     });
+    let sums = report.intervals.iter().map(|interval| &interval.sum);
+    let warm_up_bytes = sums.filter(|sum| sum.omitted).map(|sum| sum.bytes).sum();
     Ok(Flow {
         bytes: received.bytes + back,
         seconds: received.seconds,
+        warm_up_bytes,
         retransmits: sent
             .retransmits
             .map(|forward| forward + back_retransmits.unwrap_or(0.0)),

@@ -13,6 +13,17 @@ fn a_tcp_report_gives_rate_and_retransmits() {
 }
 
 #[test]
+fn bytes_of_the_warm_up_are_counted_apart() {
+    let json = r#"{"intervals":[
+        {"streams":[],"sum":{"start":0,"end":1,"bytes":700,"omitted":true}},
+        {"streams":[],"sum":{"start":0,"end":1,"bytes":1300,"omitted":false}},
+        {"streams":[],"sum":{"start":1,"end":2,"bytes":1300,"omitted":false}}],
+        "end":{"sum_sent":{"seconds":2.0,"bytes":2600},"sum_received":{"seconds":2.0,"bytes":2500}}}"#;
+    let flow = parse_iperf(json).unwrap();
+    assert_eq!((flow.bytes, flow.warm_up_bytes), (2500.0, 700.0));
+}
+
+#[test]
 fn both_directions_are_added() {
     let json = r#"{"end":{
         "sum_sent":{"seconds":2.0,"bytes":100,"retransmits":1},
