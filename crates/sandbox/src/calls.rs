@@ -145,18 +145,8 @@ const SOCKETS: &[Call] = calls![
     SYS_statx,
 ];
 
-/// Waits for signals and for a process that asks for the interfaces, and ends this one.
-const MAIN: &[Call] = calls![
-    SYS_accept4,
-    SYS_exit_group,
-    SYS_geteuid,
-    SYS_getsockopt,
-    SYS_ppoll,
-    SYS_restart_syscall,
-];
-
 /// What the whole process keeps, beyond what its threads need all the time: for changes of the
-/// configuration, of interfaces and of the host.
+/// configuration, of interfaces and of the host, for signals, and for its end.
 const KEEPER: &[Call] = calls![
     SYS_bind,
     SYS_capget,
@@ -167,6 +157,7 @@ const KEEPER: &[Call] = calls![
     SYS_connect,
     SYS_dup3,
     SYS_eventfd2,
+    SYS_exit_group,
     SYS_fchmod,
     SYS_fchmodat,
     SYS_fchownat,
@@ -391,13 +382,11 @@ pub fn of(role: Role) -> Vec<Call> {
         Role::Packets => &[EVERY_THREAD, PACKETS],
         Role::Control => &[EVERY_THREAD, CONTROL],
         Role::Sockets => &[EVERY_THREAD, SOCKETS],
-        Role::Main => &[EVERY_THREAD, MAIN],
         Role::Keeper => &[
             EVERY_THREAD,
             PACKETS,
             CONTROL,
             SOCKETS,
-            MAIN,
             KEEPER,
             RENAMEAT,
             OLDER_FORMS,

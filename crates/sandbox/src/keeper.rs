@@ -1,17 +1,43 @@
 //! The thread that keeps the system calls which others have given up.
 //!
 //! It is the only thread that can open a file, make a socket or start a thread, within the limits
-//! of the whole process. It has no capability, as no thread of the process has. What is asked of it is a function of this program, not a message that
-//! could say anything.
+//! of the whole process. It has no capability, as no thread of the process has. What is asked of it
+//! is a function of this program, not a message that could say anything.
+//!
+//! While a process starts, and while it ends, it is a thread of its own. In between it is the main
+//! thread, which has little else to do ([`Keeper`]).
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{OnceLock, mpsc};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-static KEEPER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
+/// What the keeper gets.
+enum Order {
+    Do(Job),
+    /// Another thread goes on with the orders that come after this one.
+    Leave(mpsc::Sender<mpsc::Receiver<Order>>),
+    /// A thread of [`Keeper::beside`] has ended.
+    Ended,
+}
+
+/// How to ask for something.
+struct Desk {
+    orders: mpsc::Sender<Order>,
+    /// Readable once there is an order, for a keeper that waits for other things, too.
+    wake: OwnedFd,
+}
+
+static DESK: OnceLock<Desk> = OnceLock::new();
+
+/// How long to wait before another attempt to start a thread.
+const PAUSE: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// The calling thread has given up system calls.
@@ -22,24 +48,133 @@ pub(crate) fn set_confined() {
     IS_CONFINED.set(true);
 }
 
-/// Starts it; it lives as long as the process.
+impl Desk {
+    fn send(&self, order: Order) {
+        let _ = self.orders.send(order);
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Starts it.
 pub(crate) fn start() -> io::Result<()> {
-    let (sender, jobs) = mpsc::channel::<Job>();
-    let work = move || {
-        for job in jobs {
-            job();
-        }
-    };
-    std::thread::Builder::new()
-        .name("adit-keeper".into())
-        .spawn(work)?;
-    let _ = KEEPER.set(sender);
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let (orders, receiver) = mpsc::channel();
+    spawn(receiver)?;
+    let _ = DESK.set(Desk { orders, wake });
     Ok(())
 }
 
-/// The keeper, if the calling thread needs it.
-fn keeper() -> Option<&'static mpsc::Sender<Job>> {
-    KEEPER.get().filter(|_| IS_CONFINED.get())
+fn spawn(orders: mpsc::Receiver<Order>) -> io::Result<()> {
+    let work = move || {
+        while let Ok(order) = orders.recv() {
+            match order {
+                Order::Do(job) => job(),
+                Order::Leave(to) => {
+                    let _ = to.send(orders);
+                    return;
+                }
+                Order::Ended => {}
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("adit-keeper".into());
+    thread.spawn(work).map(drop)
+}
+
+/// The keeper, as a thread that waits for other things besides. Where nothing is confined, it has
+/// nothing to do.
+#[derive(Debug)]
+pub struct Keeper {
+    orders: Option<mpsc::Receiver<Order>>,
+}
+
+impl Keeper {
+    /// Makes the calling thread, which is not confined, the keeper until this is dropped.
+    pub fn here() -> Self {
+        let orders = DESK.get().and_then(|desk| {
+            let (to, orders) = mpsc::channel();
+            desk.send(Order::Leave(to));
+            orders.recv().ok()
+        });
+        Self { orders }
+    }
+
+    /// Readable when there is something to do.
+    pub fn wake(&self) -> Option<BorrowedFd<'static>> {
+        let desk = DESK.get().filter(|_| self.orders.is_some());
+        desk.map(|desk| desk.wake.as_fd())
+    }
+
+    /// Does what others have asked for.
+    pub fn work(&self) {
+        let Some((desk, orders)) = DESK.get().zip(self.orders.as_ref()) else {
+            return;
+        };
+        // First: an order that comes later will be seen another time.
+        let _ = rustix::io::read(&desk.wake, &mut [0; 8]);
+        while let Ok(order) = orders.try_recv() {
+            if let Order::Do(job) = order {
+                job();
+            }
+        }
+    }
+
+    /// Runs `work`, which may wait for other threads, and meanwhile does what these ask for. Where
+    /// no thread can be started for it, waits until one can.
+    pub fn beside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let Some((desk, orders)) = DESK.get().zip(self.orders.as_ref()) else {
+            return work();
+        };
+        let work = Mutex::new(Some(work));
+        let work = &work;
+        std::thread::scope(|scope| {
+            let thread = loop {
+                let run = || {
+                    let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    let result = work.map(|work| catch_unwind(AssertUnwindSafe(work)));
+                    desk.send(Order::Ended);
+                    result
+                };
+                match aside_named().spawn_scoped(scope, run) {
+                    Ok(thread) => break thread,
+                    Err(_) => {
+                        self.work();
+                        std::thread::sleep(PAUSE);
+                    }
+                }
+            };
+            while let Ok(order) = orders.recv() {
+                match order {
+                    Order::Do(job) => job(),
+                    Order::Ended => break,
+                    Order::Leave(_) => {}
+                }
+            }
+            match thread.join() {
+                Ok(Some(Ok(result))) => result,
+                Ok(Some(Err(panic))) | Err(panic) => resume_unwind(panic),
+                Ok(None) => unreachable!("the work is taken once, by the thread that starts"),
+            }
+        })
+    }
+}
+
+impl Drop for Keeper {
+    /// A thread of its own goes on: others may still need it in order to end.
+    fn drop(&mut self) {
+        if let Some(orders) = self.orders.take() {
+            let _ = spawn(orders);
+        }
+    }
+}
+
+fn aside_named() -> std::thread::Builder {
+    std::thread::Builder::new().name("adit-aside".into())
+}
+
+/// Where to ask the keeper, if the calling thread needs it.
+fn desk() -> Option<&'static Desk> {
+    DESK.get().filter(|_| IS_CONFINED.get())
 }
 
 /// Runs `job` where its system calls are allowed, and waits for its result: on this thread, unless it
@@ -48,8 +183,8 @@ fn keeper() -> Option<&'static mpsc::Sender<Job>> {
 /// `job` must wait for no other thread, which might wait for the keeper. [`aside`] is for one that
 /// does.
 pub fn run<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
-    match keeper() {
-        Some(keeper) => ask(keeper, job, |job| job()),
+    match desk() {
+        Some(desk) => ask(desk, job, |job| job()),
         None => job(),
     }
 }
@@ -60,16 +195,15 @@ pub fn run<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
 ///
 /// No thread could be started.
 pub fn aside<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-    let Some(keeper) = keeper() else {
+    let Some(desk) = desk() else {
         return Ok(job());
     };
     let spawned = |job: Job| {
-        let builder = std::thread::Builder::new().name("adit-aside".into());
         // Without a thread the job is dropped, and with it where its result would go.
-        drop(builder.spawn(job));
+        drop(aside_named().spawn(job));
     };
     let (answer, result) = mpsc::sync_channel(1);
-    send(keeper, answer, job, spawned);
+    send(desk, answer, job, spawned);
     match result.recv() {
         Ok(Ok(result)) => Ok(result),
         Ok(Err(panic)) => resume_unwind(panic),
@@ -79,8 +213,8 @@ pub fn aside<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> io:
 
 /// Has `job` run where its system calls are allowed, and does not wait.
 pub fn post(job: impl FnOnce() + Send + 'static) {
-    match keeper() {
-        Some(keeper) => drop(keeper.send(Box::new(|| {
+    match desk() {
+        Some(desk) => desk.send(Order::Do(Box::new(|| {
             // A panic has been reported, and nobody waits for anything.
             let _ = catch_unwind(AssertUnwindSafe(job));
         }))),
@@ -91,19 +225,16 @@ pub fn post(job: impl FnOnce() + Send + 'static) {
 /// Has `job` run where the rights for it are, on a thread of its own, and does not wait. Without
 /// memory for a thread `job` is dropped.
 pub fn post_aside(job: impl FnOnce() + Send + 'static) {
-    post(move || {
-        let builder = std::thread::Builder::new().name("adit-aside".into());
-        drop(builder.spawn(job));
-    });
+    post(move || drop(aside_named().spawn(job)));
 }
 
 fn ask<T: Send + 'static>(
-    keeper: &mpsc::Sender<Job>,
+    desk: &Desk,
     job: impl FnOnce() -> T + Send + 'static,
     start: fn(Job),
 ) -> T {
     let (answer, result) = mpsc::sync_channel(1);
-    send(keeper, answer, job, start);
+    send(desk, answer, job, start);
     match result.recv() {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => resume_unwind(panic),
@@ -112,7 +243,7 @@ fn ask<T: Send + 'static>(
 }
 
 fn send<T: Send + 'static>(
-    keeper: &mpsc::Sender<Job>,
+    desk: &Desk,
     answer: mpsc::SyncSender<std::thread::Result<T>>,
     job: impl FnOnce() -> T + Send + 'static,
     start: impl FnOnce(Job) + Send + 'static,
@@ -121,5 +252,5 @@ fn send<T: Send + 'static>(
         let result = catch_unwind(AssertUnwindSafe(job));
         let _ = answer.send(result);
     });
-    let _ = keeper.send(Box::new(move || start(job)));
+    desk.send(Order::Do(Box::new(move || start(job))));
 }

@@ -7,6 +7,7 @@
 //! 2. [`confine`] leaves to the calling thread only the system calls of its [`Role`].
 //! 3. A confined thread has the keeper do the rest: [`run`], [`aside`], [`post`]. Where nothing is
 //!    confined, as in tests, they call the function that they are given.
+//! 4. Once everything runs, the main thread is the keeper: [`Keeper`].
 //!
 //! Two processes have less, and no keeper: one that looks names up ([`begin_names`]), and one that
 //! does what takes a capability ([`begin_helper`]).
@@ -35,7 +36,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 
 use calls::{Call, INTRUDER};
 pub use files::Folders;
-pub use keeper::{aside, post, post_aside, run};
+pub use keeper::{Keeper, aside, post, post_aside, run};
 
 /// What a thread is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,9 +47,7 @@ pub enum Role {
     Control,
     /// It serves the clients of UNIX sockets.
     Sockets,
-    /// It waits for signals, and ends the process.
-    Main,
-    /// It makes the system calls that other threads have given up.
+    /// It makes the system calls that other threads have given up, and ends the process.
     Keeper,
     /// It looks names up, in a process of its own.
     Resolver,
@@ -58,11 +57,10 @@ pub enum Role {
 
 impl Role {
     /// All.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 6] = [
         Self::Packets,
         Self::Control,
         Self::Sockets,
-        Self::Main,
         Self::Keeper,
         Self::Resolver,
         Self::Helper,

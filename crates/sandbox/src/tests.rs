@@ -117,9 +117,10 @@ fn lacks() {
 
 fn child(lacks: &str) -> String {
     let folder = Folder::new();
-    let test = match lacks.starts_with("names") {
-        true => "tests::looks_names_up",
-        false => "tests::lacks",
+    let test = match lacks {
+        "keeper" => "tests::keeps",
+        _ if lacks.starts_with("names") => "tests::looks_names_up",
+        _ => "tests::lacks",
     };
     let output = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", test, "--nocapture"])
@@ -175,6 +176,52 @@ fn looks_names_up() {
     println!("user={user} rights={}", own.bits());
 }
 
+/// In the child: who is asked before, while and after the main thread is the keeper.
+#[test]
+fn keeps() {
+    if std::env::var(CHILD).is_err() {
+        return;
+    }
+    let folder = PathBuf::from(std::env::var_os(FOLDER).expect("a folder"));
+    let folders = Folders {
+        own: vec![folder.clone()],
+        removable_in: None,
+    };
+    begin_with(&folders, Otherwise::Refuse).expect("begun");
+    let asks = move |whom: &str| {
+        confine(Role::Control).expect("confined");
+        let file = folder.join(whom);
+        let (made, by) = run(move || (File::create(file).is_ok(), std::thread::current().id()));
+        assert!(made, "{whom}");
+        by
+    };
+    let ask = |whom: &'static str| {
+        let asks = asks.clone();
+        std::thread::spawn(move || asks(whom))
+    };
+    let own = std::thread::current().id();
+    let before = ask("before").join().expect("no panic");
+    let keeper = Keeper::here();
+    let beside = keeper.beside(|| ask("beside").join().expect("no panic"));
+    // Nothing is left that would wake it.
+    keeper.work();
+    let waits = ask("waits");
+    let wake = keeper.wake().expect("a sandbox");
+    let wake = rustix::event::PollFd::from_borrowed_fd(wake, rustix::event::PollFlags::IN);
+    rustix::event::poll(&mut [wake], None).expect("it waits");
+    keeper.work();
+    let waits = waits.join().expect("no panic");
+    let panics = || keeper.beside::<()>(|| panic!("on purpose"));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err();
+    drop(keeper);
+    let after = ask("after").join().expect("no panic");
+    let here = [before, beside, waits, after].map(|by| by == own);
+    println!(
+        "here={} panicked={panicked}",
+        here.map(|is| is.to_string()).join(",")
+    );
+}
+
 fn field<'a>(told: &'a str, name: &str) -> &'a str {
     let (_, rest) = told.split_once(&format!("{name}=")).expect(name);
     rest.split_whitespace().next().unwrap_or_default()
@@ -190,6 +237,13 @@ fn the_keeper_has_its_folders_and_no_other_file() {
     assert_eq!(field(&told, "confined"), REFUSED);
     assert_eq!(field(&told, "keeper"), REFUSED);
     assert_eq!(field(&told, "own"), "Ok(())");
+}
+
+#[test]
+fn the_main_thread_is_the_keeper_once_everything_runs() {
+    let told = child("keeper");
+    assert_eq!(field(&told, "here"), "false,true,true,false", "{told}");
+    assert_eq!(field(&told, "panicked"), "true", "{told}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! What the main thread waits for: signals, and word from other threads. It takes no further
-//! thread.
+//! What the main thread waits for: signals, word from other threads, and system calls that they
+//! want made. It takes no further thread.
 
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 
+use adit_sandbox::Keeper;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -73,9 +74,11 @@ impl Events {
         Ok((events, sender))
     }
 
-    /// Waits for the next event; signals come first. Without a `listener` no other process can ask.
-    pub(super) fn next(&mut self, listener: Option<&Listener>) -> Result<Event> {
+    /// Waits for the next event, and meanwhile does what the `keeper` is asked for; signals come
+    /// first. Without a `listener` no other process can ask.
+    pub(super) fn next(&mut self, keeper: &Keeper, listener: Option<&Listener>) -> Result<Event> {
         loop {
+            keeper.work();
             match self.caught.swap(0, Relaxed) {
                 0 => {}
                 signal => return Ok(Event::Signal(signal)),
@@ -89,6 +92,8 @@ impl Events {
             let failed = || "cannot wait for signals".to_owned();
             let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
             fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+            let asked = keeper.wake();
+            fds.extend(asked.map(|wake| PollFd::from_borrowed_fd(wake, PollFlags::IN)));
             // It says that it hung up, and nothing else.
             let helper = adit_io::helper::connection().filter(|_| !self.is_alone);
             fds.extend(helper.map(|it| PollFd::from_borrowed_fd(it, PollFlags::empty())));

@@ -23,7 +23,6 @@ use std::sync::{Arc, Weak};
 use adit_ctl::uapi::{Client, ClientError};
 use adit_ctl::{config, status};
 use adit_io::Offloads;
-use adit_sandbox::Role;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -139,7 +138,7 @@ fn serve(args: &RunArgs) -> Result<()> {
         }
         None => (start(args, sender)?, None),
     };
-    let (level, me) = (process.level(), Arc::new(Me::new(args)));
+    let (level, me) = (process.level(), Me::new(args));
     // Without it the process cannot be replaced by another one without a handshake.
     let listener = Listener::bind(&process.status_dir())
         .inspect_err(|failure| level.verbose(format_args!("no hand-over: {failure}")))
@@ -153,7 +152,6 @@ fn serve(args: &RunArgs) -> Result<()> {
             finish.finish();
         }
     }
-    adit_sandbox::confine(Role::Main).context(|| "cannot confine a thread".into())?;
     wait(&process, &me, events, listener)
 }
 
@@ -221,19 +219,21 @@ fn take_over(
     (process, finish)
 }
 
-/// Waits until the process is to end.
+/// Waits until the process is to end. Meanwhile this thread makes the system calls that others have
+/// given up.
 fn wait(
     process: &Arc<Process>,
-    me: &Arc<Me>,
+    me: &Me,
     mut events: Events,
     listener: Option<Listener>,
 ) -> Result<()> {
     let level = process.level();
+    let keeper = adit_sandbox::Keeper::here();
     loop {
-        match events.next(listener.as_ref())? {
+        match events.next(&keeper, listener.as_ref())? {
             Event::Signal(signal) => process.stop_all(&format!("signal {signal}")),
             Event::SocketRemoved(name) => process.stop(&name, "the control socket was removed"),
-            Event::Ended(name) => match process.bury(&name) {
+            Event::Ended(name) => match keeper.beside(|| process.bury(&name)) {
                 (false, result) => return result,
                 (true, Ok(())) => {}
                 (true, Err(failure)) => level.error(failure),
@@ -243,9 +243,7 @@ fn wait(
                  namespaces fail until this process is started anew",
             ),
             Event::HandOver(mut channel) => {
-                let (process, me) = (Arc::clone(process), Arc::clone(me));
-                let given = adit_sandbox::aside(move || give(&process, &me, &mut channel));
-                match given.context(|| "no thread".into()).flatten() {
+                match keeper.beside(|| give(process, me, &mut channel)) {
                     Ok(false) => {}
                     Ok(true) => {
                         level.verbose("another process goes on");

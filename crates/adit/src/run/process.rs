@@ -305,8 +305,7 @@ impl Process {
         };
         let reason = interface.wait();
         drop(tun);
-        // Their files are removed, also where no thread can be started for that.
-        let _ = adit_sandbox::aside(|| drop(serving));
+        drop(serving);
         let result = match reason {
             StopReason::Asked => Ok(()),
             StopReason::InterfaceGone => {

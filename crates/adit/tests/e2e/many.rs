@@ -46,11 +46,11 @@ fn ping_through(net: &SitePair, i: usize) {
 }
 
 /// Waits until the only process of the host has its threads and no more: one main thread, one for
-/// clients, one for control, one for sparse flows, one that keeps the rights; shards are as many as
-/// interfaces, and no more than CPUs. After the start, one more limits the queues.
+/// clients, one for control, one for sparse flows; shards are as many as interfaces, and no more than
+/// CPUs. After the start, one more limits the queues.
 fn wait_for_threads(host: &Container, interfaces: usize) {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let expected = 5 + interfaces.min(cpus);
+    let expected = 4 + interfaces.min(cpus);
     let [pid] = processes(host).try_into().expect("one process");
     let tasks = host.path(&format!("/proc/{pid}/task"));
     wait_for(&format!("{expected} threads"), seconds(30), || {

@@ -60,7 +60,6 @@ fn every_thread_has_given_up_what_it_does_not_need() {
         "adit-ctl",
         "adit-inbound",
         "adit-shard-0",
-        "adit-keeper",
     ] {
         assert!(threads.contains_key(expected), "{expected}: {threads:?}");
     }
@@ -68,8 +67,11 @@ fn every_thread_has_given_up_what_it_does_not_need() {
         assert_eq!(field(dir, "NoNewPrivs:"), "1", "{name}");
         assert_eq!(field(dir, "Seccomp:"), "2", "{name}");
         let filters: u32 = field(dir, "Seccomp_filters:").parse().expect("a number");
-        match name == "adit-keeper" {
-            true => assert_eq!(filters, 4, "those of the process"),
+        match name == "adit" {
+            true => assert_eq!(
+                filters, 4,
+                "it makes the calls of others: those of the process"
+            ),
             false => assert!(filters > 4, "{name}: those of the process, and its own"),
         }
     }

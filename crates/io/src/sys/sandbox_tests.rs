@@ -109,7 +109,6 @@ fn security_md_lists_the_system_calls_of_each_role() {
         ("packets", Role::Packets),
         ("control", Role::Control),
         ("sockets", Role::Sockets),
-        ("main", Role::Main),
         ("resolver", Role::Resolver),
         ("helper", Role::Helper),
     ] {
@@ -120,7 +119,7 @@ fn security_md_lists_the_system_calls_of_each_role() {
         }
         assert_eq!(documented, listed(role), "{label}");
     }
-    let others = [Role::Packets, Role::Control, Role::Sockets, Role::Main].map(listed);
+    let others = [Role::Packets, Role::Control, Role::Sockets].map(listed);
     let mut kept = listed(Role::Keeper);
     for name in others.iter().flatten() {
         kept.remove(name);
@@ -482,7 +481,7 @@ fn child(role: Role, attempt: &str) -> Output {
 
 #[test]
 fn a_thread_that_is_taken_over_opens_starts_and_reads_nothing() {
-    for role in [Role::Packets, Role::Control, Role::Sockets, Role::Main] {
+    for role in [Role::Packets, Role::Control, Role::Sockets] {
         let output = child(role, "all");
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{role:?}: {told}");
@@ -619,7 +618,6 @@ fn no_thread_of_a_process_with_a_sandbox_has_a_capability() {
         Role::Packets,
         Role::Control,
         Role::Sockets,
-        Role::Main,
         Role::Keeper,
         Role::Resolver,
     ] {
@@ -635,7 +633,6 @@ fn what_only_an_intruder_calls_ends_the_process() {
         Role::Packets,
         Role::Control,
         Role::Sockets,
-        Role::Main,
         Role::Resolver,
         Role::Helper,
     ] {
@@ -656,19 +653,13 @@ fn what_only_an_intruder_calls_ends_the_process() {
 /// It does not fault for ever, since the handler of the fault may not be set to another.
 #[test]
 fn a_confined_thread_that_fails_ends_the_process() {
-    for role in [
-        Role::Packets,
-        Role::Control,
-        Role::Sockets,
-        Role::Main,
-        Role::Resolver,
-    ] {
+    for role in [Role::Packets, Role::Control, Role::Sockets, Role::Resolver] {
         for failure in ["fault", "abort", "overflow", "exit"] {
             let output = child(role, failure);
             let told = String::from_utf8_lossy(&output.stderr).into_owned();
             match (role, failure) {
-                // These may end the process.
-                (Role::Main | Role::Resolver, "exit") => {
+                // It may end the process.
+                (Role::Resolver, "exit") => {
                     assert_eq!(output.status.code(), Some(7), "{told}")
                 }
                 _ => {
