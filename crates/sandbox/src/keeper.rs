@@ -9,12 +9,9 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
-
-use rustix::event::{EventfdFlags, eventfd};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -30,8 +27,8 @@ enum Order {
 /// How to ask for something.
 struct Desk {
     orders: mpsc::Sender<Order>,
-    /// Readable once there is an order, for a keeper that waits for other things, too.
-    wake: OwnedFd,
+    /// Wakes a keeper that waits for other things, too.
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 static DESK: OnceLock<Desk> = OnceLock::new();
@@ -51,15 +48,17 @@ pub(crate) fn set_confined() {
 impl Desk {
     fn send(&self, order: Order) {
         let _ = self.orders.send(order);
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
     }
 }
 
 /// Starts it.
 pub(crate) fn start() -> io::Result<()> {
-    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let (orders, receiver) = mpsc::channel();
     spawn(receiver)?;
+    let wake = OnceLock::new();
     let _ = DESK.set(Desk { orders, wake });
     Ok(())
 }
@@ -89,9 +88,11 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Makes the calling thread, which is not confined, the keeper until this is dropped.
-    pub fn here() -> Self {
+    /// Makes the calling thread, which is not confined, the keeper until this is dropped. `wake` is
+    /// called when there is something for [`Self::work`] to do, on the thread that asks.
+    pub fn here(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let orders = DESK.get().and_then(|desk| {
+            let _ = desk.wake.set(Box::new(wake));
             let (to, orders) = mpsc::channel();
             desk.send(Order::Leave(to));
             orders.recv().ok()
@@ -99,20 +100,9 @@ impl Keeper {
         Self { orders }
     }
 
-    /// Readable when there is something to do.
-    pub fn wake(&self) -> Option<BorrowedFd<'static>> {
-        let desk = DESK.get().filter(|_| self.orders.is_some());
-        desk.map(|desk| desk.wake.as_fd())
-    }
-
     /// Does what others have asked for.
     pub fn work(&self) {
-        let Some((desk, orders)) = DESK.get().zip(self.orders.as_ref()) else {
-            return;
-        };
-        // First: an order that comes later will be seen another time.
-        let _ = rustix::io::read(&desk.wake, &mut [0; 8]);
-        while let Ok(order) = orders.try_recv() {
+        while let Some(Ok(order)) = self.orders.as_ref().map(mpsc::Receiver::try_recv) {
             if let Order::Do(job) = order {
                 job();
             }

@@ -201,14 +201,16 @@ fn keeps() {
     };
     let own = std::thread::current().id();
     let before = ask("before").join().expect("no panic");
-    let keeper = Keeper::here();
+    let (woken, wakes) = std::sync::mpsc::channel();
+    let keeper = Keeper::here(move || {
+        let _ = woken.send(());
+    });
     let beside = keeper.beside(|| ask("beside").join().expect("no panic"));
-    // Nothing is left that would wake it.
-    keeper.work();
+    // Until then it is woken for nothing else.
+    while wakes.try_recv().is_ok() {}
     let waits = ask("waits");
-    let wake = keeper.wake().expect("a sandbox");
-    let wake = rustix::event::PollFd::from_borrowed_fd(wake, rustix::event::PollFlags::IN);
-    rustix::event::poll(&mut [wake], None).expect("it waits");
+    let patience = std::time::Duration::from_secs(30);
+    wakes.recv_timeout(patience).expect("woken");
     keeper.work();
     let waits = waits.join().expect("no panic");
     let panics = || keeper.beside::<()>(|| panic!("on purpose"));

@@ -31,7 +31,7 @@ pub(super) enum Event {
 /// The receiving end. Signals are caught as long as it exists.
 pub(super) struct Events {
     queue: mpsc::Receiver<Event>,
-    /// A byte arrives after each event and each signal.
+    /// A byte arrives after each event, each signal and each thing that the keeper is asked for.
     wake: PipeReader,
     /// The last signal, or 0.
     caught: Arc<AtomicUsize>,
@@ -92,8 +92,6 @@ impl Events {
             let failed = || "cannot wait for signals".to_owned();
             let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
             fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
-            let asked = keeper.wake();
-            fds.extend(asked.map(|wake| PollFd::from_borrowed_fd(wake, PollFlags::IN)));
             // It says that it hung up, and nothing else.
             let helper = adit_io::helper::connection().filter(|_| !self.is_alone);
             fds.extend(helper.map(|it| PollFd::from_borrowed_fd(it, PollFlags::empty())));
@@ -121,7 +119,12 @@ impl Sender {
     pub(super) fn send(&self, event: Event) {
         // Without a receiver the process is about to end.
         if self.queue.send(event).is_ok() {
-            let _ = (&*self.wake).write(&[0]);
+            self.wake();
         }
+    }
+
+    /// Has the receiving end look for what else there is.
+    pub(super) fn wake(&self) {
+        let _ = (&*self.wake).write(&[0]);
     }
 }

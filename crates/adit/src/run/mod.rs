@@ -23,6 +23,7 @@ use std::sync::{Arc, Weak};
 use adit_ctl::uapi::{Client, ClientError};
 use adit_ctl::{config, status};
 use adit_io::Offloads;
+use adit_sandbox::Keeper;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -221,14 +222,10 @@ fn take_over(
 
 /// Waits until the process is to end. Meanwhile this thread makes the system calls that others have
 /// given up.
-fn wait(
-    process: &Arc<Process>,
-    me: &Me,
-    mut events: Events,
-    listener: Option<Listener>,
-) -> Result<()> {
+fn wait(process: &Process, me: &Me, mut events: Events, listener: Option<Listener>) -> Result<()> {
     let level = process.level();
-    let keeper = adit_sandbox::Keeper::here();
+    let sender = process.events();
+    let keeper = Keeper::here(move || sender.wake());
     loop {
         match events.next(&keeper, listener.as_ref())? {
             Event::Signal(signal) => process.stop_all(&format!("signal {signal}")),

@@ -241,6 +241,11 @@ impl Process {
         }
     }
 
+    /// Where its events go.
+    pub(super) fn events(&self) -> Sender {
+        self.events.clone()
+    }
+
     pub(super) fn level(&self) -> LogLevel {
         self.level
     }

@@ -209,9 +209,9 @@ impl Event<'_> {
 }
 
 /// What a daemon holds at most: descriptors, 65 of them for the further queues of the TUN, two for
-/// the process that looks names up, one for the helper, one that wakes the keeper, one for upgrades,
-/// and some for peers' own sockets and for clients that come and go; threads; and KiB of memory.
-const MOST: [usize; 3] = [111, 7, 32 << 10];
+/// the process that looks names up, one for the helper and one for upgrades, and some for peers' own
+/// sockets and for clients that come and go; threads; and KiB of memory.
+const MOST: [usize; 3] = [110, 7, 32 << 10];
 
 /// The same of one daemon, now.
 fn holdings(side: &Side) -> [usize; 3] {
