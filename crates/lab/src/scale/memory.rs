@@ -486,7 +486,10 @@ impl Hosts {
         let received = (from.left - left()) as u64;
         let dropped = self.gateway.dropped() - from.dropped;
         // More arrives than is processed: a peer that is ahead of the others may lose some.
-        let rate = rate(received.saturating_sub(dropped), from.at, from.usage);
+        let rate = match received.checked_sub(dropped) {
+            Some(came @ 1..) => rate(came, from.at, from.usage),
+            _ => Err(format!("{received} bytes were received, and {dropped} dropped").into()),
+        };
         self.gateway.clock.set_on(false);
         ends.replays.store(false, Ordering::Relaxed);
         // What is in batches is written a little later, and without the headers of packets that are merged.

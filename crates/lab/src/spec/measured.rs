@@ -177,6 +177,39 @@ pub(super) fn speed(results: &[Value], table: &mut Table) -> Result<(), String> 
     Ok(())
 }
 
+/// Label, measure, and places of the values with many CPUs.
+const COMPARED: [(&str, &str, usize); 4] = [
+    ("one TCP stream, Gb/s", "tcp1", 2),
+    ("CPU-seconds per GB, both daemons", "tcp1.cpu", 2),
+    ("8 streams, Gb/s", "tcp8", 2),
+    ("both directions, sum, Gb/s", "bidir", 2),
+];
+
+/// Some measures of one file, with the path without a tunnel, and Adit beside the best other.
+pub(super) fn compared(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    let all = [&OTHERS[..], &["adit"]].concat();
+    let first = ["", "no tunnel"].map(str::to_owned).into_iter();
+    let last = ["ratio".to_owned()];
+    table.head = first
+        .chain(all.iter().map(|who| title(who)))
+        .chain(last)
+        .collect();
+    table.rows.clear();
+    for (label, id, places) in COMPARED {
+        let measure = entry(array(json, "metrics")?, "id", id)?;
+        let mut row = vec![label.to_owned()];
+        for who in [&["direct"], &all[..]].concat() {
+            let value = median(measure, who);
+            row.push(value.map_or(String::new(), |value| format!("{value:.places$}")));
+        }
+        let beside = Beside::of(json, id, Over::Best)?;
+        row.push(format!("{:.2} × {}", beside.ratio, beside.over));
+        table.rows.push(row);
+    }
+    Ok(())
+}
+
 /// README's: a row for each file.
 pub(super) fn machines(results: &[Value], table: &mut Table) -> Result<(), String> {
     let files: &[Value; 2] = files(results)?;

@@ -32,7 +32,7 @@ impl Extent {
 const SPEC: &str = "SPEC.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 23] = [
+pub(super) const TABLES: [Known; 24] = [
     known(SPEC, Extent::Part, "speed", measured::speed),
     known(
         SPEC,
@@ -84,6 +84,7 @@ pub(super) const TABLES: [Known; 23] = [
         scale::real_tunnels,
     ),
     known(SPEC, Extent::Whole, "forwarded, 16 CPUs", scale::forwarded),
+    known(SPEC, Extent::Whole, "compared, 16 CPUs", measured::compared),
     known(SPEC, Extent::Whole, "floods", measured::floods),
     known("README.md", Extent::Part, "machines", measured::machines),
 ];
