@@ -69,9 +69,9 @@ impl Range {
 
 /// A value in both runs.
 #[derive(Clone, Debug)]
-struct Pair {
+pub(crate) struct Pair {
     /// Where it stands in the files: names, the outermost first.
-    path: Vec<String>,
+    pub(crate) path: Vec<String>,
     first: Range,
     second: Range,
 }
@@ -90,7 +90,7 @@ impl Pair {
 
 /// The values that both have, in the order of the first; an error if they are of two commands, or
 /// have nothing in common.
-fn pairs(first: &Value, second: &Value) -> Result<Vec<Pair>, String> {
+pub(crate) fn pairs(first: &Value, second: &Value) -> Result<Vec<Pair>, String> {
     let command = |json: &Value| json["command"].as_str().unwrap_or_default().to_owned();
     let commands = [command(first), command(second)];
     if commands[0] != commands[1] {
@@ -170,27 +170,58 @@ fn choose(all: u64, count: u64) -> f64 {
     (1..=count).map(factor).product()
 }
 
+/// How far values agree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Agreement {
+    pub(crate) values: usize,
+    /// How many agree.
+    pub(crate) agree: usize,
+    /// The share that would by chance, where all have as many rounds.
+    pub(crate) by_chance: Option<f64>,
+    /// By which part of the first half of the medians, and nine in ten, differ at most.
+    pub(crate) half: Option<f64>,
+    pub(crate) most: Option<f64>,
+}
+
+impl Agreement {
+    pub(crate) fn of(pairs: &[Pair]) -> Self {
+        let rounds = pairs.first().map_or(0, |pair| pair.first.rounds);
+        let same = |pair: &Pair| [pair.first.rounds, pair.second.rounds] == [rounds; 2];
+        let mut changes: Vec<f64> = pairs.iter().map(|pair| pair.change().abs()).collect();
+        changes.retain(|change| change.is_finite());
+        Self {
+            values: pairs.len(),
+            agree: pairs.iter().filter(|pair| pair.agrees()).count(),
+            by_chance: by_chance(rounds).filter(|_| pairs.iter().all(same)),
+            half: quantile(&changes, 0.5),
+            most: quantile(&changes, 0.9),
+        }
+    }
+
+    /// The share that agrees.
+    pub(crate) fn share(&self) -> f64 {
+        self.agree as f64 / self.values as f64
+    }
+}
+
 /// How many agree, and those that do not.
 fn text(pairs: &[Pair]) -> String {
-    let agree = pairs.iter().filter(|pair| pair.agrees()).count();
-    let share = |part: f64| format!("{:.0} %", part * 100.0);
+    let of = Agreement::of(pairs);
     let mut text = format!(
-        "{} values in both runs\n{agree} agree, {}: each median within the range of the other's rounds\n",
-        pairs.len(),
-        share(agree as f64 / pairs.len() as f64),
+        "{} values in both runs\n{} agree, {:.0} %: each median within the range of the other's rounds\n",
+        of.values,
+        of.agree,
+        of.share() * 100.0,
     );
-    let rounds = pairs[0].first.rounds;
-    let same = |pair: &Pair| [pair.first.rounds, pair.second.rounds] == [rounds; 2];
-    if let Some(chance) = by_chance(rounds).filter(|_| pairs.iter().all(same)) {
-        let share = share(chance);
+    if let Some(chance) = of.by_chance {
         let _ = writeln!(
             text,
-            "{share} would, with {rounds} rounds each, if nothing but chance differed"
+            "{:.0} % would, with {} rounds each, if nothing but chance differed",
+            chance * 100.0,
+            pairs[0].first.rounds,
         );
     }
-    let mut changes: Vec<f64> = pairs.iter().map(|pair| pair.change().abs()).collect();
-    changes.retain(|change| change.is_finite());
-    if let (Some(half), Some(most)) = (quantile(&changes, 0.5), quantile(&changes, 0.9)) {
+    if let (Some(half), Some(most)) = (of.half, of.most) {
         let (half, most) = (half * 100.0, most * 100.0);
         let _ = writeln!(
             text,

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::Table;
 use super::tables::{array, entry, files, fixed, title, verdict};
+use crate::agree::{Agreement, Pair, pairs};
 
 fn source<'a>(json: &'a Value, name: &str) -> Result<&'a Value, String> {
     entry(array(json, "sources")?, "source", name)
@@ -219,6 +220,50 @@ pub(super) fn goals(results: &[Value], table: &mut Table) -> Result<(), String> 
     Ok(())
 }
 
+/// How far two runs agree, by source.
+pub(super) fn two_runs(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [first, second] = files::<2>(results)?;
+    let pairs = pairs(first, second)?;
+    table.head = owned(&[
+        "",
+        "values",
+        "agree",
+        "would by chance",
+        "half of the medians differ by at most",
+        "nine in ten",
+    ]);
+    table.rows.clear();
+    let mut sources: Vec<&str> = Vec::new();
+    for of in array(first, "sources")? {
+        sources.push(text(of, "source")?);
+    }
+    for source in sources {
+        let of = |pair: &&Pair| pair.path.iter().any(|name| name == source);
+        let of: Vec<Pair> = pairs.iter().filter(of).cloned().collect();
+        table.rows.push(agreement(source, &of));
+    }
+    table.rows.push(agreement("all", &pairs));
+    Ok(())
+}
+
+fn agreement(label: &str, pairs: &[Pair]) -> Vec<String> {
+    let of = Agreement::of(pairs);
+    let percent = |part: Option<f64>, places: usize| {
+        part.filter(|part| part.is_finite()).map_or_else(
+            || "–".to_owned(),
+            |part| format!("{:.places$} %", part * 100.0),
+        )
+    };
+    vec![
+        label.to_owned(),
+        fixed(of.values as f64, 0),
+        percent(Some(of.share()), 0),
+        percent(of.by_chance, 0),
+        percent(of.half, 1),
+        percent(of.most, 1),
+    ]
+}
+
 /// Most goals are named "source: measure, ours / theirs", and the measure has a title.
 fn label(source: &Value, name: &str) -> Result<String, String> {
     let parts = name.split_once(": ").and_then(|(_, rest)| {
@@ -381,5 +426,27 @@ mod tests {
         let other = "tailscale-2022: in vectors";
         assert_eq!(table.rows[1], [other, "–, **missed**", "≥ 1 ×"]);
         assert!(ideas_of_2023(&[file], &mut table).is_err());
+    }
+
+    #[test]
+    fn two_runs_are_compared_by_source_and_in_all() {
+        let value = |median: f64| json!({"median": median, "min": 9.0, "max": 12.0, "count": 5});
+        let run_of = |tcp: f64, ping: f64| {
+            let source = |name: &str, value: Value| json!({"source": name, "measures": [{"id": "tcp", "subjects": {"adit": value}}]});
+            json!({"command": "reproduce", "sources": [
+                source("pfsense", value(tcp)),
+                source("inline", value(ping)),
+            ]})
+        };
+        let mut table = Table::default();
+        let results = [run_of(10.0, 10.0), run_of(11.0, 20.0)];
+        two_runs(&results, &mut table).unwrap();
+        let rows = [
+            ["pfsense", "1", "100 %", "71 %", "10.0 %", "10.0 %"],
+            ["inline", "1", "0 %", "71 %", "100.0 %", "100.0 %"],
+            ["all", "2", "50 %", "71 %", "55.0 %", "91.0 %"],
+        ];
+        assert_eq!(table.rows, rows);
+        assert!(two_runs(&results[..1], &mut table).is_err());
     }
 }
