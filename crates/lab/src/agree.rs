@@ -2,6 +2,7 @@
 //!
 //! Whatever the command, a value in its JSON is an object with `median`, `min`, `max` and `count`.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use adit_testbed::stats::quantile;
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::output;
 
@@ -17,7 +18,8 @@ use crate::output;
 ///
 /// Takes two files of `--json`. A value agrees if the median of each run lies between the least and
 /// the greatest round of the other. Prints how many do, how many would if nothing but chance
-/// differed, and each value that does not agree.
+/// differed, the same of Adit's ratios to other programs in the same round, and each value that does
+/// not agree.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AgreeArgs {
     /// The results of one run.
@@ -31,8 +33,10 @@ pub(crate) struct AgreeArgs {
 /// Compares, and prints.
 pub(crate) fn run(args: &AgreeArgs) -> Result<(), Box<dyn Error>> {
     let [first, second] = [&args.first, &args.second].map(|path| read(path));
-    let pairs = pairs(&first?, &second?)?;
-    output::print(&text(&pairs))?;
+    let (first, second) = (first?, second?);
+    let both = pairs(&first, &second)?;
+    let ratios = pairs(&ratios(&first), &ratios(&second)).unwrap_or_default();
+    output::print(&text(&both, &ratios))?;
     Ok(())
 }
 
@@ -143,6 +147,56 @@ fn find(json: &Value, path: &mut Vec<String>, found: &mut Vec<(Vec<String>, Rang
     }
 }
 
+/// Adit, or its last step where there are only its steps.
+const ADIT: [&str; 2] = ["adit", "sized-frames"];
+
+/// The file with the ratios of Adit to each other program in place of its values: of the same round,
+/// for both had the machine as it was then. The link without a tunnel is none of them.
+pub(crate) fn ratios(json: &Value) -> Value {
+    match json {
+        Value::Object(fields) => {
+            let inner = fields
+                .iter()
+                .filter(|(_, field)| Range::of(field).is_none());
+            let ratio = |(name, field): (&String, &Value)| match (name.as_str(), field) {
+                ("subjects", Value::Object(subjects)) => (name.clone(), over_others(subjects)),
+                _ => (name.clone(), ratios(field)),
+            };
+            inner.map(ratio).collect()
+        }
+        Value::Array(list) => list.iter().map(ratios).collect(),
+        other => other.clone(),
+    }
+}
+
+fn over_others(subjects: &Map<String, Value>) -> Value {
+    let Some(adit) = ADIT.into_iter().find(|name| subjects.contains_key(*name)) else {
+        return Value::Null;
+    };
+    let ours = rounds(&subjects[adit]);
+    let others = subjects
+        .iter()
+        .filter(|(name, _)| *name != adit && *name != "direct");
+    others
+        .filter_map(|(name, theirs)| {
+            let theirs = rounds(theirs);
+            let ratio = |(round, ours): (&u64, &f64)| Some(ours / theirs.get(round)?);
+            let all: Vec<f64> = ours.iter().filter_map(ratio).collect();
+            let of = |part| quantile(&all, part).filter(|ratio| ratio.is_finite());
+            let (min, max) = (of(0.0)?, of(1.0)?);
+            let range = json!({"median": of(0.5)?, "min": min, "max": max, "count": all.len()});
+            Some((name.clone(), range))
+        })
+        .collect()
+}
+
+/// The values of a program by round.
+fn rounds(of: &Value) -> BTreeMap<u64, f64> {
+    let all = of["rounds"].as_array().into_iter().flatten();
+    all.filter_map(|one| Some((one["round"].as_u64()?, one["value"].as_f64()?)))
+        .collect()
+}
+
 /// What an entry of a list calls itself.
 fn name(entry: &Value) -> Option<String> {
     let mut keys = ["source", "id", "name"].into_iter();
@@ -205,27 +259,13 @@ impl Agreement {
 }
 
 /// How many agree, and those that do not.
-fn text(pairs: &[Pair]) -> String {
-    let of = Agreement::of(pairs);
-    let mut text = format!(
-        "{} values in both runs\n{} agree, {:.0} %: each median within the range of the other's rounds\n",
-        of.values,
-        of.agree,
-        of.share() * 100.0,
-    );
-    if let Some(chance) = of.by_chance {
-        let _ = writeln!(
-            text,
-            "{:.0} % would, with {} rounds each, if nothing but chance differed",
-            chance * 100.0,
-            pairs[0].first.rounds,
-        );
-    }
-    if let (Some(half), Some(most)) = (of.half, of.most) {
-        let (half, most) = (half * 100.0, most * 100.0);
-        let _ = writeln!(
-            text,
-            "half of the medians differ by at most {half:.1} %, nine in ten by at most {most:.1} %"
+fn text(pairs: &[Pair], ratios: &[Pair]) -> String {
+    let mut text = summary("values in both runs", pairs);
+    if !ratios.is_empty() {
+        text.push('\n');
+        text += &summary(
+            "ratios of Adit to another program in the same round",
+            ratios,
         );
     }
     for pair in pairs.iter().filter(|pair| !pair.agrees()) {
@@ -248,6 +288,32 @@ fn text(pairs: &[Pair]) -> String {
     text
 }
 
+fn summary(what: &str, pairs: &[Pair]) -> String {
+    let of = Agreement::of(pairs);
+    let mut text = format!(
+        "{} {what}\n{} agree, {:.0} %: each median within the range of the other's rounds\n",
+        of.values,
+        of.agree,
+        of.share() * 100.0,
+    );
+    if let Some(chance) = of.by_chance {
+        let _ = writeln!(
+            text,
+            "{:.0} % would, with {} rounds each, if nothing but chance differed",
+            chance * 100.0,
+            pairs[0].first.rounds,
+        );
+    }
+    if let (Some(half), Some(most)) = (of.half, of.most) {
+        let (half, most) = (half * 100.0, most * 100.0);
+        let _ = writeln!(
+            text,
+            "half of the medians differ by at most {half:.1} %, nine in ten by at most {most:.1} %"
+        );
+    }
+    text
+}
+
 /// With four digits, or all of the whole number.
 fn short(value: f64) -> String {
     let places = match value.abs() {
@@ -263,7 +329,6 @@ fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn value(median: f64, min: f64, max: f64) -> Value {
         json!({"median": median, "min": min, "max": max, "count": 5})
@@ -285,7 +350,7 @@ mod tests {
         let pairs = pairs(&first, &second).unwrap();
         let agree: Vec<bool> = pairs.iter().map(Pair::agrees).collect();
         assert_eq!(agree, [false, true]);
-        let text = text(&pairs);
+        let text = text(&pairs, &[]);
         assert!(
             text.starts_with("2 values in both runs\n1 agree, 50 %"),
             "{text}"
@@ -306,6 +371,42 @@ mod tests {
         assert!(pairs(&first, &other).unwrap_err().contains("two commands"));
         let empty = json!({"command": "reproduce"});
         assert!(pairs(&first, &empty).unwrap_err().contains("no value"));
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round_and_agree_where_all_programs_get_slower() {
+        let run_of = |adit: [f64; 3], other: [f64; 3]| {
+            let value = |values: [f64; 3]| {
+                let rounds = (1..).zip(values);
+                let rounds: Vec<Value> = rounds
+                    .map(|(round, value)| json!({"round": round, "value": value}))
+                    .collect();
+                let [min, median, max] = values;
+                json!({"rounds": rounds, "median": median, "min": min, "max": max, "count": 3})
+            };
+            let subjects =
+                json!({"adit": value(adit), "direct": value(adit), "other": value(other)});
+            let measures = json!([{"id": "tcp", "subjects": subjects}]);
+            json!({"command": "reproduce", "sources": [{"source": "pfsense", "measures": measures}]})
+        };
+        let first = run_of([8.0, 9.0, 12.0], [4.0, 3.0, 4.0]);
+        let second = run_of([4.0, 5.0, 6.0], [2.0, 2.0, 2.0]);
+        let of_runs = pairs(&first, &second).unwrap();
+        assert!(of_runs.iter().all(|pair| !pair.agrees()));
+        let ratios = pairs(&ratios(&first), &ratios(&second)).unwrap();
+        assert_eq!(ratios.len(), 1, "neither of Adit to itself nor to the link");
+        assert_eq!(ratios[0].path.last().unwrap(), "other");
+        let range = |median, min, max| Range {
+            median,
+            min,
+            max,
+            rounds: 3,
+        };
+        assert_eq!(ratios[0].first, range(3.0, 2.0, 3.0));
+        assert_eq!(ratios[0].second, range(2.5, 2.0, 3.0));
+        let text = text(&of_runs, &ratios);
+        let both = "\n1 ratios of Adit to another program in the same round\n1 agree, 100 %";
+        assert!(text.contains(both), "{text}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Table;
 use super::tables::{array, entry, files, fixed, title, verdict};
-use crate::agree::{Agreement, Pair, pairs};
+use crate::agree::{Agreement, Pair, pairs, ratios};
 
 fn source<'a>(json: &'a Value, name: &str) -> Result<&'a Value, String> {
     entry(array(json, "sources")?, "source", name)
@@ -220,10 +220,10 @@ pub(super) fn goals(results: &[Value], table: &mut Table) -> Result<(), String> 
     Ok(())
 }
 
-/// How far two runs agree, by source.
+/// How far two runs agree, by source, and how far Adit's ratios do.
 pub(super) fn two_runs(results: &[Value], table: &mut Table) -> Result<(), String> {
     let [first, second] = files::<2>(results)?;
-    let pairs = pairs(first, second)?;
+    let both = pairs(first, second)?;
     table.head = owned(&[
         "",
         "values",
@@ -239,10 +239,15 @@ pub(super) fn two_runs(results: &[Value], table: &mut Table) -> Result<(), Strin
     }
     for source in sources {
         let of = |pair: &&Pair| pair.path.iter().any(|name| name == source);
-        let of: Vec<Pair> = pairs.iter().filter(of).cloned().collect();
+        let of: Vec<Pair> = both.iter().filter(of).cloned().collect();
         table.rows.push(agreement(source, &of));
     }
-    table.rows.push(agreement("all", &pairs));
+    table.rows.push(agreement("all", &both));
+    if let Ok(ratios) = pairs(&ratios(first), &ratios(second)) {
+        table
+            .rows
+            .push(agreement("ratios of Adit to others", &ratios));
+    }
     Ok(())
 }
 
