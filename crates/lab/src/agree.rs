@@ -18,7 +18,7 @@ use crate::output;
 ///
 /// Takes two files of `--json`. A value agrees if the median of each run lies between the least and
 /// the greatest round of the other. Prints how many do, how many would if nothing but chance
-/// differed, the same of Adit's ratios to other programs in the same round, and each value that does
+/// differed, the same of Adit's ratios to others in the same round, and each value that does
 /// not agree.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AgreeArgs {
@@ -150,8 +150,9 @@ fn find(json: &Value, path: &mut Vec<String>, found: &mut Vec<(Vec<String>, Rang
 /// Adit, or its last step where there are only its steps.
 const ADIT: [&str; 2] = ["adit", "sized-frames"];
 
-/// The file with the ratios of Adit to each other program in place of its values: of the same round,
-/// for both had the machine as it was then. The link without a tunnel is none of them.
+/// The file with the ratios of Adit to all others in place of its values: of the same round,
+/// for both had the machine as it was then. Its own steps are others, too; the link without a tunnel
+/// is none.
 pub(crate) fn ratios(json: &Value) -> Value {
     match json {
         Value::Object(fields) => {
@@ -263,10 +264,7 @@ fn text(pairs: &[Pair], ratios: &[Pair]) -> String {
     let mut text = summary("values in both runs", pairs);
     if !ratios.is_empty() {
         text.push('\n');
-        text += &summary(
-            "ratios of Adit to another program in the same round",
-            ratios,
-        );
+        text += &summary("ratios of Adit to others in the same round", ratios);
     }
     for pair in pairs.iter().filter(|pair| !pair.agrees()) {
         let _ = write!(text, "\n{}\n", pair.path.join(" "));
@@ -405,7 +403,7 @@ mod tests {
         assert_eq!(ratios[0].first, range(3.0, 2.0, 3.0));
         assert_eq!(ratios[0].second, range(2.5, 2.0, 3.0));
         let text = text(&of_runs, &ratios);
-        let both = "\n1 ratios of Adit to another program in the same round\n1 agree, 100 %";
+        let both = "\n1 ratios of Adit to others in the same round\n1 agree, 100 %";
         assert!(text.contains(both), "{text}");
     }
 
