@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -91,10 +91,29 @@ pub(crate) struct Connected {
     pub(crate) peer: u32,
 }
 
+/// The sessions of peers, by the address that a datagram came to and the index that it names.
+pub(crate) struct Sessions<'a>(HashMap<(IpAddr, u32), &'a Session>);
+
+impl<'a> Sessions<'a> {
+    pub(crate) fn new(peers: &'a [Connected]) -> Self {
+        let sessions = peers.iter().map(|peer| {
+            let session = &*peer.session;
+            ((many::outer(peer.peer), session.local_index()), session)
+        });
+        Self(sessions.collect())
+    }
+
+    /// The session of a datagram that came `from` the gateway.
+    pub(crate) fn of(&self, from: Endpoint, index: u32) -> Option<&'a Session> {
+        self.0.get(&(from.src?.ip, index)).copied()
+    }
+}
+
 pub(crate) struct Clients {
     clients: Vec<Option<Client>>,
-    /// The client that each index names.
-    indices: HashMap<u32, u32>,
+    /// The client that each index names at each address: clients choose theirs alone, so that two may
+    /// have the same.
+    indices: HashMap<(IpAddr, u32), u32>,
     due: BinaryHeap<Reverse<(Instant, u32)>>,
     outgoing: Vec<(u32, Vec<u8>)>,
     connected: Vec<Connected>,
@@ -267,7 +286,7 @@ impl Clients {
     /// Notes the index by which the gateway will name the client.
     fn post(&mut self, number: u32, datagram: Vec<u8>) {
         if let (Some(1), Some(index)) = (datagram.first(), index(&datagram, 4)) {
-            self.indices.insert(index, number);
+            self.indices.insert((many::outer(number), index), number);
         }
         self.outgoing.push((number, datagram));
     }
@@ -306,7 +325,10 @@ impl Clients {
             Some(3) => index(datagram, 4),
             _ => None,
         };
-        let number = receiver.and_then(|receiver| self.indices.get(&receiver).copied());
+        let number = receiver.zip(from.src).and_then(|(receiver, to)| {
+            let number = self.indices.get(&(to.ip, receiver));
+            number.copied()
+        });
         let Some(number) = number else { return };
         let Some(Some(client)) = self.clients.get_mut(number as usize) else {
             return;

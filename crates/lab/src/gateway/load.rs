@@ -4,7 +4,6 @@
 //! counts. From the peers: inner packet → seal, many peers in one call → `sendmmsg`. To the peers:
 //! `recvmmsg` → the session that the index names; one in 64 is opened, and has to be authentic.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -15,13 +14,13 @@ use adit_aead::{OpenJob, SealJob, TAG_LEN};
 use adit_io::{RecvBatch, Transmit};
 use adit_offload::checksum::Sum;
 use adit_proto::wire::{DataHeader, padded_len};
-use adit_proto::{Session, Time};
+use adit_proto::{Endpoint, Time};
 use adit_testbed::framing::TUNNEL_MTU;
 use adit_testbed::interrupt::interrupted;
 use adit_testbed::proc;
 use adit_testbed::stats::to_f64;
 
-use super::clients::{Connected, Sockets};
+use super::clients::{Connected, Sessions, Sockets};
 use super::many::{self, Many};
 use crate::measure::wait;
 use crate::sandbox::Failure;
@@ -134,20 +133,17 @@ impl Load {
         });
         Ok(spawn(move || {
             let mut batch = RecvBatch::default();
-            let sessions: HashMap<u32, &Arc<Session>> = peers
-                .iter()
-                .map(|peer| (peer.session.local_index(), &peer.session))
-                .collect();
+            let sessions = Sessions::new(&peers);
             let (mut seen, mut forged) = (0, 0);
             while progress.goes_on() {
                 let mut count = 0;
-                let heard = sockets.receive(&mut batch, |_, datagram| {
+                let heard = sockets.receive(&mut batch, |from, datagram| {
                     let is_ours = match direction {
                         Direction::FromPeers => datagram.len() == len,
                         Direction::ToPeers => {
                             seen += 1;
                             let opens = seen % SAMPLE == 0;
-                            match is_data(&sessions, datagram, len, opens) {
+                            match is_data(&sessions, from, datagram, len, opens) {
                                 Ok(is_data) => is_data,
                                 Err(()) => {
                                     forged += 1;
@@ -197,7 +193,8 @@ fn measure(gateway: u32, progress: &Progress) -> Result<Delivered, Failure> {
 
 /// Whether the gateway sent this packet of the load to a peer; an error if it is not authentic.
 fn is_data(
-    sessions: &HashMap<u32, &Arc<Session>>,
+    sessions: &Sessions<'_>,
+    from: Endpoint,
     datagram: &mut [u8],
     len: usize,
     opens: bool,
@@ -205,7 +202,7 @@ fn is_data(
     let Some(header) = DataHeader::parse(datagram) else {
         return Ok(false);
     };
-    let Some(session) = sessions.get(&header.receiver) else {
+    let Some(session) = sessions.of(from, header.receiver) else {
         return Ok(false);
     };
     // Keepalives are shorter.

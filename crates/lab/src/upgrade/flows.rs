@@ -1,6 +1,6 @@
 //! Datagrams that have numbers, so that one that is late, lost or delivered twice shows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use adit_aead::{OpenJob, SealJob};
 use adit_io::{RecvBatch, Transmit};
 use adit_proto::wire::DataHeader;
-use adit_proto::{Session, Time};
+use adit_proto::{Endpoint, Time};
 use adit_testbed::Host;
 use adit_testbed::interrupt::interrupted;
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::gateway::clients::{Connected, Sockets};
+use crate::gateway::clients::{Connected, Sessions, Sockets};
 use crate::gateway::load::{PORT, Template, UDP};
 use crate::gateway::many;
 use crate::sandbox::Failure;
@@ -320,12 +320,12 @@ fn hear(
     sockets: &Sockets,
     way: usize,
     progress: &Progress,
-    mut read: impl FnMut(&mut [u8]) -> Option<u64>,
+    mut read: impl FnMut(Endpoint, &mut [u8]) -> Option<u64>,
 ) {
     let (mut batch, mut seen) = (RecvBatch::default(), Seen::default());
     while progress.goes_on(1) {
-        let heard = sockets.receive(&mut batch, |_, datagram| {
-            if let Some(number) = read(datagram) {
+        let heard = sockets.receive(&mut batch, |from, datagram| {
+            if let Some(number) = read(from, datagram) {
                 seen.note(number);
             }
         });
@@ -338,7 +338,7 @@ fn hear(
 }
 
 fn hear_as_app(_: &[Connected], sockets: &Sockets, progress: &Progress) -> Result<(), Failure> {
-    hear(sockets, 0, progress, |datagram| {
+    hear(sockets, 0, progress, |_, datagram| {
         (datagram.len() == LEN).then(|| number(datagram))?
     });
     Ok(())
@@ -350,14 +350,11 @@ fn hear_as_peers(
     sockets: &Sockets,
     progress: &Progress,
 ) -> Result<(), Failure> {
-    let sessions = peers
-        .iter()
-        .map(|peer| (peer.session.local_index(), &peer.session));
-    let sessions: HashMap<u32, &Arc<Session>> = sessions.collect();
+    let sessions = Sessions::new(peers);
     let (mut counters, mut reused, mut forged) = (HashSet::new(), 0, 0);
-    hear(sockets, 1, progress, |datagram| {
+    hear(sockets, 1, progress, |from, datagram| {
         let header = DataHeader::parse(datagram)?;
-        let session = sessions.get(&header.receiver)?;
+        let session = sessions.of(from, header.receiver)?;
         let text = &mut datagram[DataHeader::LEN..];
         let mut jobs = [OpenJob::in_place(
             session.receive_key(),
@@ -369,7 +366,7 @@ fn hear_as_peers(
             forged += 1;
             return None;
         }
-        reused += u64::from(!counters.insert((header.receiver, header.counter)));
+        reused += u64::from(!counters.insert((from.src, header.receiver, header.counter)));
         // A keepalive has no packet.
         let ip = match text.first()? >> 4 {
             6 => 40,
