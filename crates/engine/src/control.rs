@@ -50,6 +50,11 @@ const REMEMBER: Duration = Duration::from_secs(1);
 /// How often to ask again, at most, which way each peer is reached. Routers learn of hundreds of
 /// routes a second.
 const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
+/// How often probes of paths leave, at most: for those that leave together a socket is opened, and
+/// that takes longer than all else about them.
+const PROBES_EVERY: Duration = Duration::from_millis(10);
+/// Peers whose probes leave together, at most. They leave within a second, or new ones come.
+const PROBES_BATCH: usize = 256;
 /// Handshake messages between two looks at timers and commands.
 const HANDSHAKE_BATCH: usize = 32;
 /// Events of peers that are handled in a turn.
@@ -266,6 +271,9 @@ pub(crate) struct Control<H: Platform> {
     paths_from: Option<u32>,
     /// All of them are wrong, whatever the kernel says.
     forget_paths: bool,
+    /// Probes that wait, and until when others do not leave.
+    probes: VecDeque<Probes>,
+    probes_from: Time,
     /// Peers whose events are to be handled.
     events: VecDeque<Arc<Peer>>,
     /// Commands that wait for the one that is being executed.
@@ -282,6 +290,34 @@ pub(crate) struct Control<H: Platform> {
     /// Another process has what this one had, or is to give it: nothing happens until it resumes.
     is_paused: bool,
     _part: Part<H::Socket>,
+}
+
+/// Probes of the path to a peer: those that may be fragmented, and those that nobody may fragment,
+/// the longest first.
+struct Probes {
+    peer: Arc<Peer>,
+    packets: [Vec<Vec<u8>>; 2],
+}
+
+/// A probe as it leaves.
+struct SealedProbe {
+    peer: Arc<Peer>,
+    session: Arc<Session>,
+    to: Endpoint,
+    datagram: Vec<u8>,
+    /// Whether it is the longest of its peer.
+    is_longest: bool,
+}
+
+impl SealedProbe {
+    fn train(&self) -> Transmit<'_> {
+        Transmit {
+            to: self.to,
+            ecn: 0,
+            stride: self.datagram.len(),
+            bytes: &self.datagram,
+        }
+    }
 }
 
 impl<H: Platform> Control<H> {
@@ -326,6 +362,8 @@ impl<H: Platform> Control<H> {
             paths_seen: Time::default(),
             paths_from: None,
             forget_paths: false,
+            probes: VecDeque::new(),
+            probes_from: Time::default(),
             events: VecDeque::new(),
             commands: VecDeque::new(),
             executing: None,
@@ -497,6 +535,7 @@ impl<H: Platform> Control<H> {
             .chain(self.rebind_at)
             .chain(self.remember_at)
             .chain(self.paths_at)
+            .chain((!self.probes.is_empty()).then_some(self.probes_from))
             .chain(self.common.journal.deadline())
             .min()
             .map_or(0, |at| at.0.max(1));
@@ -644,10 +683,12 @@ impl<H: Platform> Control<H> {
                     let probe = |(sequence, len): &(u16, u16)| {
                         adit_offload::echo(from, to, (*len).into(), id, *sequence)
                     };
-                    let fragmented: Vec<_> = fragmented.iter().filter_map(probe).collect();
-                    self.send_probes(&peer, &fragmented, false);
-                    let whole: Vec<_> = whole.iter().filter_map(probe).collect();
-                    self.send_probes(&peer, &whole, true);
+                    let fragmented = fragmented.iter().filter_map(probe).collect();
+                    let whole = whole.iter().filter_map(probe).collect();
+                    self.probes.push_back(Probes {
+                        peer,
+                        packets: [fragmented, whole],
+                    });
                 }
                 Output::Event(PeerEvent::PathFound { peer, limit, loses }) => {
                     self.path_found(&peer, limit, loses);
@@ -666,6 +707,9 @@ impl<H: Platform> Control<H> {
                     }
                 }
             }
+        }
+        if self.probes_from <= clock::now() && !self.probes.is_empty() {
+            self.send_probes();
         }
         if self.device.poll_keys_dropped() {
             overwrite_stack();
@@ -815,53 +859,76 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// Sends packets, the longest first, past what waits for the socket. If they are to stay whole,
-    /// nobody fragments their datagrams.
-    fn send_probes(&mut self, peer: &Arc<Peer>, packets: &[Vec<u8>], whole: bool) {
+    /// Sends the probes that have waited for longest.
+    fn send_probes(&mut self) {
         let now = clock::now();
-        let sealed: Vec<_> = packets
-            .iter()
-            .filter_map(|it| self.seal(now, peer, it))
-            .collect();
-        let Some((_, to, _)) = sealed.first() else {
-            return;
-        };
-        let sockets = self.common.queues.sockets.load();
-        let Some(socket) = sockets.family(to.addr.is_ipv6()) else {
-            return;
-        };
-        let trains: Vec<_> = (sealed.iter())
-            .map(|(_, _, datagram)| Transmit {
-                to: *to,
-                ecn: 0,
-                stride: datagram.len(),
-                bytes: datagram,
-            })
-            .collect();
-        let mut report = SendReport::default();
-        let taken = socket.send_beside(&trains, whole, &mut report);
-        if report.stale_source.is_some() {
-            peer.clear_source();
-        }
-        if report.icmp {
-            self.common.take_errors(socket, now);
-        }
-        for (index, (session, _, datagram)) in sealed[..taken].iter().enumerate() {
-            if report.lost_of(index) == 0
-                && peer.keepalive_sent(now, session, datagram.len() as u64)
-            {
-                self.common.control.event(peer);
+        self.probes_from = now + PROBES_EVERY;
+        let count = self.probes.len().min(PROBES_BATCH);
+        let some: Vec<Probes> = self.probes.drain(..count).collect();
+        for (kind, whole) in [false, true].into_iter().enumerate() {
+            let sealed = some.iter().flat_map(|of| {
+                let packets = of.packets[kind].iter().enumerate();
+                packets.filter_map(|(index, packet)| {
+                    let (session, to, datagram) = self.seal(now, &of.peer, packet)?;
+                    Some(SealedProbe {
+                        peer: Arc::clone(&of.peer),
+                        session,
+                        to,
+                        datagram,
+                        is_longest: index == 0,
+                    })
+                })
+            });
+            let (v6, v4): (Vec<_>, Vec<_>) = sealed.partition(|probe| probe.to.addr.is_ipv6());
+            for probes in [v4, v6] {
+                self.send_sealed_probes(now, &probes, whole);
             }
         }
-        let is_refused = whole && report.error == Some(Errno::MSGSIZE) && report.lost_of(0) > 0;
-        if is_refused && let Some(path) = self.platform.path_mtu(*to, self.fwmark) {
-            let headers = if to.addr.is_ipv6() { 40 + 8 } else { 20 + 8 };
+    }
+
+    /// Sends probes to addresses of one family past what waits for the socket. If they are to stay
+    /// whole, nobody fragments their datagrams.
+    fn send_sealed_probes(&mut self, now: Time, mut probes: &[SealedProbe], whole: bool) {
+        let sockets = self.common.queues.sockets.load();
+        while let [first, ..] = probes
+            && let Some(socket) = sockets.family(first.to.addr.is_ipv6())
+        {
+            let trains: Vec<_> = probes.iter().map(SealedProbe::train).collect();
+            let mut report = SendReport::default();
+            let taken = socket.send_beside(&trains, whole, &mut report);
+            if let Some(stale) = report.stale_source {
+                probes[stale].peer.clear_source();
+            }
+            if report.icmp {
+                self.common.take_errors(socket, now);
+            }
+            let (sent, rest) = probes.split_at(taken);
+            for (index, probe) in sent.iter().enumerate() {
+                let is_lost = report.lost_of(index) > 0;
+                let (peer, len) = (&probe.peer, probe.datagram.len() as u64);
+                if !is_lost && peer.keepalive_sent(now, &probe.session, len) {
+                    self.common.control.event(peer);
+                }
+                if is_lost && whole && probe.is_longest {
+                    self.probe_refused(now, probe);
+                }
+            }
+            // Into a buffer of their own.
+            probes = if taken > 0 { rest } else { &[] };
+        }
+    }
+
+    /// This host did not send a probe whole: what it knows of the path may say why.
+    fn probe_refused(&mut self, now: Time, probe: &SealedProbe) {
+        if let Some(path) = self.platform.path_mtu(probe.to, self.fwmark) {
+            let is_ipv6 = probe.to.addr.is_ipv6();
+            let headers = if is_ipv6 { 40 + 8 } else { 20 + 8 };
             let longest = |bytes: u32| {
                 let longest = (bytes as usize).saturating_sub(headers + OVERHEAD);
                 u16::try_from(longest).unwrap_or(u16::MAX)
             };
             let (longest, device) = (longest(path.takes), longest(path.device));
-            self.device.path_refused(now, peer, longest, device);
+            self.device.path_refused(now, &probe.peer, longest, device);
         }
     }
 

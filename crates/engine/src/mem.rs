@@ -25,6 +25,7 @@ pub struct MemPlatform<U = MemUdp> {
     addr: SocketAddr,
     gso: bool,
     verbose: bool,
+    probes: bool,
     tun: Option<TunEnd>,
     /// Frames that the TUNs had refused when that was last asked.
     refused: u64,
@@ -73,6 +74,7 @@ impl MemPlatform {
             addr,
             gso: true,
             verbose: false,
+            probes: false,
             tun: None,
             refused: 0,
             wrap: Box::new(|socket| socket),
@@ -90,6 +92,7 @@ impl<U> MemPlatform<U> {
             addr: self.addr,
             gso: self.gso,
             verbose: self.verbose,
+            probes: self.probes,
             tun: self.tun,
             refused: self.refused,
             wrap: Box::new(wrap),
@@ -108,6 +111,13 @@ impl<U> MemPlatform<U> {
     #[must_use]
     pub fn with_verbose_log(mut self, verbose: bool) -> Self {
         self.verbose = verbose;
+        self
+    }
+
+    /// Paths are probed.
+    #[must_use]
+    pub fn with_probes(mut self) -> Self {
+        self.probes = true;
         self
     }
 
@@ -209,6 +219,10 @@ impl<U: UdpSocket + 'static> Platform for MemPlatform<U> {
     }
 
     fn tun_is_behind(&mut self) {}
+
+    fn probes_paths(&self) -> bool {
+        self.probes
+    }
 
     fn tun_drops(&mut self) -> TunDrops {
         let refused = self.tun.as_ref().map_or(0, TunEnd::refused);
