@@ -155,7 +155,8 @@ impl LinkedHosts {
                 "link add name vx0 mtu {mtu} type vxlan id 78 dstport 4789 dev {device} local {local} remote {remote}"
             ))?;
             host.bring_up("vx0", &[(VXLAN_NET.address(Family::V4, us), 24)], None)?;
-            self.choose_congestion(host, VXLAN_NET.address(Family::V4, them), "vx0")?;
+            let ends = [us, them].map(|of| VXLAN_NET.address(Family::V4, of));
+            choose_congestion(host, ends, "vx0", &self.congestion)?;
         }
         let b = VXLAN_NET.address(Family::V4, 1);
         daemon::wait_for(&self.a, b)?;
@@ -192,8 +193,11 @@ impl LinkedHosts {
             (net.address(Family::V6, us), 64),
         ];
         host.bring_up(interface, &addresses, Some(u32::try_from(mtu)?))?;
-        self.choose_congestion(host, net.address(Family::V4, them), interface)?;
-        self.choose_congestion(host, net.address(Family::V6, them), interface)
+        for family in [Family::V4, Family::V6] {
+            let ends = [us, them].map(|of| net.address(family, of));
+            choose_congestion(host, ends, interface, &self.congestion)?;
+        }
+        Ok(())
     }
 
     fn tunnel(&mut self, entry: &Entry) -> Result<(), Failure> {
@@ -266,15 +270,21 @@ impl LinkedHosts {
         host.output("wg", &words, READY)?;
         self.join(host, TUNNEL, TUNNEL_NET, [us, them], self.mtu)
     }
+}
 
-    /// Every TCP connection over the route begins with the congestion control asked for. A
-    /// namespace may not choose it for all; and if a socket chooses when it is connected, as iperf3
-    /// does, BBR leaves it paced if that is the default of the machine: 12,000 timers a second, a
-    /// third of the throughput.
-    fn choose_congestion(&self, host: &Host, to: IpAddr, device: &str) -> Result<(), Failure> {
-        let control = &self.congestion;
-        Ok(host.ip(&format!("route add {to} dev {device} congctl {control}"))?)
-    }
+/// Every TCP connection of a host from one address to another begins with the congestion control
+/// asked for. A namespace may not choose it for all; and if a socket chooses when it is connected, as iperf3
+/// does, BBR leaves it paced if that is the default of the machine: 12,000 timers a second, a third
+/// of the throughput.
+pub(crate) fn choose_congestion(
+    host: &Host,
+    [from, to]: [IpAddr; 2],
+    device: &str,
+    control: &str,
+) -> Result<(), Failure> {
+    Ok(host.ip(&format!(
+        "route replace {to} dev {device} src {from} congctl {control}"
+    ))?)
 }
 
 /// A host whose processes and threads run on `core` only, or anywhere.

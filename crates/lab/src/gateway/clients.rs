@@ -421,7 +421,7 @@ mod tests {
             }
             while let Some(output) = gateway.poll_output() {
                 if let Output::Handshake { datagram, .. } = output {
-                    clients.consume(many::gateway(number).into(), &datagram);
+                    clients.consume(endpoint(number), &datagram);
                 }
             }
         }
@@ -457,6 +457,19 @@ mod tests {
         assert_eq!(gateway.handshake_stats().confirmed, 0);
         answer(&mut gateway, &mut clients, false);
         assert_eq!(gateway.handshake_stats().confirmed, 4);
+    }
+
+    #[test]
+    fn clients_with_the_same_index_are_told_apart_by_address() {
+        let (_, mut clients) = pair(2);
+        let before = clients.indices.len();
+        for number in 0..2 {
+            clients.post(number, vec![1, 0, 0, 0, 7, 0, 0, 0]);
+        }
+        assert_eq!(clients.indices.len(), before + 2);
+        for number in 0..2 {
+            assert_eq!(clients.indices[&(many::outer(number), 7)], number);
+        }
     }
 
     #[test]

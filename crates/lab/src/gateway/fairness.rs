@@ -13,8 +13,8 @@ const SECONDS: u32 = 5;
 const MANY: u32 = 16;
 
 /// Bulk TCP from a gateway to so many peers, and from them to it.
-pub(super) fn fairness(entry: &Entry, peers: u8) -> Result<Values, Failure> {
-    let hosts = Peers::new(entry, peers)?;
+pub(super) fn fairness(entry: &Entry, peers: u8, congestion: &str) -> Result<Values, Failure> {
+    let hosts = Peers::new(entry, peers, congestion)?;
     let mut values = Values::new();
     for (reverse, index, total, ratio) in [
         (false, JAIN, TOTAL, SHARES),

@@ -76,15 +76,18 @@ pub(crate) struct GatewayArgs {
     /// How many peers the case `state` loads. Other implementations get 20,000 at most.
     #[arg(long, default_value_t = 500_000, value_name = "PEERS", value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
     silent_peers: u32,
+    /// TCP's congestion control.
+    #[arg(long, default_value = "cubic")]
+    congestion: String,
     /// Write everything as JSON to FILE, or to standard output (the tables then go to standard
     /// error).
     ///
-    /// One object with `schema` (1), `command`, `started`, `machine`, `rounds` and `implementations`. Each of
-    /// the `cases` has `measures`, and each of these, for each implementation, the value of every
-    /// round, `median`, `min`, `max` and `spread`; in `cannot` it has the reason why an
-    /// implementation has no value at all. Each of the `goals` has `name`, `value`, `goal` and
-    /// `met`. `notes` say what did not work. Fields are only ever added under the same schema
-    /// number.
+    /// One object with `schema` (1), `command`, `started`, `machine`, `rounds`,
+    /// `congestion_control` and `implementations`. Each of the `cases` has `measures`, and each of
+    /// these, for each implementation, the value of every round, `median`, `min`, `max` and `spread`;
+    /// in `cannot` it has the reason why an implementation has no value at all. Each of the `goals`
+    /// has `name`, `value`, `goal` and `met`. `notes` say what did not work. Fields are only ever
+    /// added under the same schema number.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<String>,
 }
@@ -226,7 +229,7 @@ impl Case {
     /// One round.
     fn measure(self, entry: &Entry, args: &GatewayArgs) -> Result<Values, Failure> {
         match self {
-            Self::FourTunnels => tunnels::four(entry),
+            Self::FourTunnels => tunnels::four(entry, &args.congestion),
             Self::Interfaces1 => tunnels::interfaces(entry, 1),
             Self::Interfaces10 => tunnels::interfaces(entry, 10),
             Self::Interfaces100 => tunnels::interfaces(entry, 100),
@@ -234,9 +237,9 @@ impl Case {
                 tunnels::interfaces(entry, 1000)
             }
             Self::Interfaces => tunnels::interfaces(entry, 100),
-            Self::Peers2 => fairness::fairness(entry, 2),
-            Self::Peers8 => fairness::fairness(entry, 8),
-            Self::Peers64 => fairness::fairness(entry, 64),
+            Self::Peers2 => fairness::fairness(entry, 2, &args.congestion),
+            Self::Peers8 => fairness::fairness(entry, 8, &args.congestion),
+            Self::Peers64 => fairness::fairness(entry, 64, &args.congestion),
             Self::Overload => overload::overload(entry, false),
             Self::OverloadBoth => overload::overload(entry, true),
             Self::Active1 => active::active(entry, 1),
@@ -245,7 +248,7 @@ impl Case {
             Self::Active1000 => active::active(entry, 1000),
             Self::Active10000 => active::active(entry, 10_000),
             Self::State => state::state(entry, args.silent_peers),
-            failing_path => slow::slow(entry, failing_path),
+            failing_path => slow::slow(entry, failing_path, &args.congestion),
         }
     }
 }
@@ -257,7 +260,7 @@ type Values = Vec<(&'static str, f64)>;
 pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
     let json = Json::open(args.json.as_deref())?;
-    let mut report = GatewayReport::new(args.rounds);
+    let mut report = GatewayReport::new(args.rounds, &args.congestion);
     report.find(args)?;
     let cases = if args.only.is_empty() {
         Case::ALL.to_vec()

@@ -13,6 +13,7 @@ use adit_testbed::{Host, link};
 
 use crate::daemon::{self, READY};
 use crate::implementation::Entry;
+use crate::pair::choose_congestion;
 use crate::sandbox::Failure;
 
 const INTERFACE: &str = "wg0";
@@ -28,7 +29,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(entry: &Entry, count: u8) -> Result<Self, Failure> {
+    pub(super) fn new(entry: &Entry, count: u8, congestion: &str) -> Result<Self, Failure> {
         let host = || -> Result<Host, Failure> {
             let host = Host::new()?;
             host.own_run()?;
@@ -61,7 +62,7 @@ impl Peers {
             // Each peer answers from its own interface.
             let table = 100 + u16::from(peer);
             host.ip(&format!(
-                "route replace 10.77.0.1/32 dev {name} table {table}"
+                "route replace 10.77.0.1/32 dev {name} table {table} congctl {congestion}"
             ))?;
             host.ip(&format!("rule add from {address} table {table}"))?;
             set += &format!(
@@ -76,7 +77,9 @@ impl Peers {
         let own = Ipv4Addr::new(10, 77, 0, 1).into();
         gateway.bring_up(INTERFACE, &[(own, 16)], Some(u32::try_from(TUNNEL_MTU)?))?;
         for peer in 0..count {
-            daemon::wait_for(&gateway, Self::address(peer))?;
+            let address = Self::address(peer);
+            choose_congestion(&gateway, [own, address], INTERFACE, congestion)?;
+            daemon::wait_for(&gateway, address)?;
         }
         Ok(Self {
             _daemons: daemons,

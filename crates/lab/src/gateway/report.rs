@@ -19,6 +19,7 @@ pub(super) struct GatewayReport {
     pub(super) machine: Machine,
     started: u64,
     rounds: u32,
+    congestion: String,
     pub(super) implementations: Vec<Entry>,
     samples: BTreeMap<(Case, &'static str, Implementation), Vec<f64>>,
     notes: Vec<GatewayNote>,
@@ -41,6 +42,7 @@ pub(super) struct GatewayDocument<'a> {
     started: u64,
     machine: &'a Machine,
     rounds: u32,
+    congestion_control: &'a str,
     implementations: &'a [Entry],
     cases: Vec<CaseResults>,
     goals: Vec<GoalResult>,
@@ -71,12 +73,13 @@ struct Rounds {
 }
 
 impl GatewayReport {
-    pub(super) fn new(rounds: u32) -> Self {
+    pub(super) fn new(rounds: u32, congestion: &str) -> Self {
         let started = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             machine: Machine::here(),
             started: started.map_or(0, |since| since.as_secs()),
             rounds,
+            congestion: congestion.to_owned(),
             implementations: Vec::new(),
             samples: BTreeMap::new(),
             notes: Vec::new(),
@@ -195,6 +198,7 @@ impl GatewayReport {
             started: self.started,
             machine: &self.machine,
             rounds: self.rounds,
+            congestion_control: &self.congestion,
             implementations: &self.implementations,
             cases: self
                 .cases()

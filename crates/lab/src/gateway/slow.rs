@@ -28,6 +28,7 @@ use super::{Case, Values};
 use crate::daemon::{self, READY};
 use crate::implementation::Entry;
 use crate::measure::wait;
+use crate::pair::choose_congestion;
 use crate::sandbox::Failure;
 use crate::tools::{self, Iperf};
 
@@ -53,7 +54,7 @@ fn slow_address(peer: u8) -> IpAddr {
 }
 
 impl Gateway {
-    fn new(entry: &Entry, peers: u8) -> Result<Self, Failure> {
+    fn new(entry: &Entry, peers: u8, congestion: &str) -> Result<Self, Failure> {
         let host = || -> Result<Host, Failure> {
             let host = Host::new()?;
             host.own_run()?;
@@ -75,6 +76,10 @@ impl Gateway {
             }
         }
         this.tunnels(entry)?;
+        let own = Ipv4Addr::new(10, 77, 0, 1).into();
+        for to in (0..peers).map(slow_address).chain([FAST]) {
+            choose_congestion(&this.gateway, [own, to], INTERFACE, congestion)?;
+        }
         Ok(this)
     }
 
@@ -195,8 +200,8 @@ fn peers(case: Case) -> u8 {
 }
 
 /// One round of one case.
-pub(super) fn slow(entry: &Entry, case: Case) -> Result<Values, Failure> {
-    let mut hosts = Gateway::new(entry, peers(case))?;
+pub(super) fn slow(entry: &Entry, case: Case, congestion: &str) -> Result<Values, Failure> {
+    let mut hosts = Gateway::new(entry, peers(case), congestion)?;
     let mut values = Vec::new();
     if matches!(case, Case::Slow | Case::SlowPeers) {
         hosts.slow_down()?;

@@ -2,7 +2,7 @@ use super::measures::{GAP, STREAM_RATIO, goals};
 use super::*;
 
 fn report(rounds: &[(Case, f64, f64)]) -> GatewayReport {
-    let mut report = GatewayReport::new(1);
+    let mut report = GatewayReport::new(1, "cubic");
     report.implementations.push(Entry {
         who: Implementation::Adit,
         version: "test".to_owned(),

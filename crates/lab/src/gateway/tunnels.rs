@@ -26,6 +26,7 @@ use crate::generator::Streams;
 use crate::implementation::{Entry, Implementation};
 use crate::ipsec;
 use crate::measure::wait;
+use crate::pair::choose_congestion;
 use crate::sandbox::Failure;
 use crate::tools::{Iperf, Running};
 
@@ -39,6 +40,7 @@ pub(crate) struct Tunnels {
     daemons: Vec<Process>,
     pub(crate) left: Host,
     pub(crate) right: Host,
+    who: Implementation,
     count: u8,
 }
 
@@ -64,6 +66,7 @@ impl Tunnels {
             daemons: Vec::new(),
             left: host()?,
             right: host()?,
+            who: entry.who,
             count,
         };
         link((&this.left, LINK), (&this.right, LINK))?;
@@ -143,6 +146,27 @@ impl Tunnels {
         Ok(())
     }
 
+    /// Every TCP connection through a tunnel begins with this congestion control from now on, instead
+    /// of the machine's.
+    pub(crate) fn choose_congestion(&self, control: &str) -> Result<(), Failure> {
+        for (host, end) in self.hosts() {
+            for tunnel in 0..self.count {
+                let ends = [inner(tunnel, end), inner(tunnel, 3 - end)];
+                choose_congestion(host, ends, &self.interface(tunnel), control)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The interface that leads into a tunnel.
+    fn interface(&self, tunnel: u8) -> String {
+        match self.who {
+            Implementation::Direct => LINK.to_owned(),
+            Implementation::Ipsec => ipsec::INTERFACE.to_owned(),
+            _ => name(tunnel.into()),
+        }
+    }
+
     /// Runs TCP streams from left to right, of which the tunnels take turns: Gb/s.
     pub(crate) fn streams(&self, streams: Streams) -> Result<f64, Failure> {
         let to: Vec<IpAddr> = (0..self.count).map(|tunnel| inner(tunnel, 2)).collect();
@@ -201,9 +225,10 @@ fn memory(daemons: &[Process]) -> Result<f64, Failure> {
 }
 
 /// Four tunnels against one.
-pub(super) fn four(entry: &Entry) -> Result<Values, Failure> {
+pub(super) fn four(entry: &Entry, congestion: &str) -> Result<Values, Failure> {
     let measured = |tunnels: u8| -> Result<[f64; 3], Failure> {
         let hosts = Tunnels::new(entry, tunnels)?;
+        hosts.choose_congestion(congestion)?;
         let (gbps, cpu) = hosts.load(tunnels)?;
         Ok([gbps, cpu, hosts.memory()?])
     };
