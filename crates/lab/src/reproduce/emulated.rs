@@ -10,6 +10,7 @@ use std::time::Duration;
 use adit_testbed::Host;
 use adit_testbed::process;
 
+use super::ending;
 use super::results::Values;
 use crate::install;
 use crate::sandbox::Failure;
@@ -17,24 +18,19 @@ use crate::tools::{self, Flow, Tool};
 
 /// The subject's name.
 pub(super) const NAME: &str = "emulated";
-/// Values and their titles.
-pub(super) const MEASURES: [(&str, &str); 3] = [
-    ("emulated.link", "TCP in an emulated guest: no tunnel"),
-    (
-        "emulated.wireguard",
-        "TCP in an emulated guest: the kernel's WireGuard",
-    ),
-    (
-        "emulated.esp",
-        "TCP in an emulated guest: the kernel's ESP, AES-GCM-128",
-    ),
+/// What carries TCP in the guest.
+pub(super) const LOADS: [(&str, &str); 3] = [
+    ("link", "no tunnel"),
+    ("wireguard", "the kernel's WireGuard"),
+    ("esp", "the kernel's ESP, AES-GCM-128"),
 ];
-pub(super) const RATIO: &str = "emulated.ratio";
+/// The last of these over the one before.
+pub(super) const RATIO: &str = "ratio";
 
 const INIT: &str = include_str!("emulated-init");
 /// How long the guest may take to start and to end, and for each load besides its seconds.
 const LIMIT: Duration = Duration::from_secs(180);
-const LOADS: u32 = 5;
+const RUNS: u32 = 5;
 const NEEDED: [Tool; 2] = [
     ("qemu-system-x86_64", "--version", "qemu-system-x86"),
     ("busybox", "--help", "busybox-static"),
@@ -63,12 +59,18 @@ pub(super) fn find() -> Result<Guest, Failure> {
 }
 
 impl Guest {
-    /// Starts it, and has each load run for so many seconds.
-    pub(super) fn measure(&self, seconds: u32, values: &mut Values) -> Result<(), Failure> {
+    /// Starts it, and has each load run for so many seconds with each congestion control.
+    pub(super) fn measure(
+        &self,
+        seconds: u32,
+        congestion: &[String],
+        values: &mut Values,
+    ) -> Result<(), Failure> {
         // Its /run goes with it, and it has no network.
         let host = Host::new()?;
         host.own_run()?;
         let init = INIT.replace("SECONDS", &seconds.to_string());
+        let init = init.replace("CONGESTION", &congestion.join(" "));
         host.run(move || std::fs::write("/run/init", init))?;
         let initrd = self.image.join("initrd");
         let pack = format!(
@@ -92,17 +94,26 @@ impl Guest {
             .chain([append, flag, &kernel])
             .collect();
         let qemu = host.spawn(process::command("qemu-system-x86_64", &arguments))?;
-        let said = qemu.output(LIMIT + Duration::from_secs(seconds.into()) * 2 * LOADS)?;
+        let runs = RUNS * u32::try_from(congestion.len())?;
+        let said = qemu.output(LIMIT + Duration::from_secs(seconds.into()) * 2 * runs)?;
         let flows = flows(&said)?;
-        let mut rates = Vec::new();
-        for (id, _) in MEASURES {
-            let rate = rate(&flows, id).ok_or_else(|| format!("no value for {id}"))?;
-            values.push((id.to_owned(), rate));
-            rates.push(rate);
+        for control in congestion {
+            let mut rates = Vec::new();
+            for (name, _) in LOADS {
+                let id = id(name, control);
+                let rate = rate(&flows, &id).ok_or_else(|| format!("no value for {id}"))?;
+                values.push((id, rate));
+                rates.push(rate);
+            }
+            values.push((id(RATIO, control), rates[2] / rates[1]));
         }
-        values.push((RATIO.to_owned(), rates[2] / rates[1]));
         Ok(())
     }
+}
+
+/// Of a load with this congestion control.
+pub(super) fn id(name: &str, congestion: &str) -> String {
+    format!("emulated.{name}{}", ending(congestion))
 }
 
 /// The mean rate of a measure's flows in Mb/s.
@@ -147,13 +158,19 @@ mod tests {
     #[test]
     fn loads_of_the_guest_are_averaged_by_name() {
         let mut said = "1 packets transmitted\r\n".to_owned();
-        for (name, bytes) in [("esp", 1e6), ("wireguard", 5e6), ("esp", 2e6)] {
+        for (name, bytes) in [
+            ("esp", 1e6),
+            ("wireguard", 5e6),
+            ("esp", 2e6),
+            ("esp-bbr", 4e6),
+        ] {
             said += &format!("@@@ {name}\r\n{}", report(bytes));
         }
         let flows = flows(&(said.clone() + "@@@ done\r\n")).unwrap();
         assert_eq!(rate(&flows, "emulated.esp"), Some(6.0));
         assert_eq!(rate(&flows, "emulated.wireguard"), Some(20.0));
-        assert_eq!(rate(&flows, "emulated.link"), None);
+        assert_eq!(rate(&flows, &id("esp", "bbr")), Some(16.0));
+        assert_eq!(rate(&flows, &id("link", "cubic")), None);
         // Without its end the guest has failed.
         let why = super::flows(&(said + "modprobe: no module\n")).unwrap_err();
         assert!(why.to_string().contains("no module"), "{why}");
@@ -161,11 +178,10 @@ mod tests {
 
     #[test]
     fn the_guest_measures_what_the_tables_have() {
-        for (id, _) in MEASURES {
-            let name = id.strip_prefix("emulated.").unwrap();
-            assert!(INIT.contains(&format!("\nload {name} ")), "{id}");
+        for (name, _) in LOADS {
+            assert!(INIT.contains(&format!("\n  load {name} ")), "{name}");
         }
-        assert_eq!(INIT.matches("\nload ").count(), 5);
-        assert!(INIT.contains("-t SECONDS"));
+        assert_eq!(INIT.matches("\n  load ").count(), RUNS as usize);
+        assert!(INIT.contains("-t SECONDS") && INIT.contains("in CONGESTION;"));
     }
 }

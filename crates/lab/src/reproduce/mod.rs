@@ -46,14 +46,15 @@ use results::{Results, SourceResults};
 /// article's first and last step, sender and receiver are recorded, where perf is there; the second
 /// article's checksum is measured by size.
 ///
-/// userspace-vs-kernel: WireGuard beside TLS 1.3 through a pair of proxies, stunnel and HAProxy, with
-/// AES-GCM and ChaCha20-Poly1305: TCP, the CPU time of the whole machine, and the latency of HTTP.
+/// userspace-vs-kernel: WireGuard beside TLS 1.3 through a pair of proxies, stunnel, HAProxy and
+/// ghostunnel, with AES-GCM and ChaCha20-Poly1305: TCP, the CPU time of the whole machine, and the
+/// latency of HTTP, with each congestion control.
 ///
 /// inline: the engine over devices in memory, by policy, as `adit-lab scale` measures it.
 ///
 /// pfsense: UDP by packet size in one direction and in both, with the size from which larger packets
-/// bring no more; one to eight TCP streams in one tunnel and in four; and UDP that two gateways forward
-/// through one tunnel and through four. IPsec, ESP with AES-GCM-128 by strongSwan in userspace, stands
+/// bring no more; one to eight TCP streams in one tunnel and in four, with each congestion control; and
+/// UDP that two gateways forward through one tunnel and through four. IPsec, ESP with AES-GCM-128 by strongSwan in userspace, stands
 /// beside WireGuard. In an emulated guest the kernel's ESP stands beside the kernel's WireGuard, for their
 /// ratio (`scripts/guest` builds it).
 ///
@@ -70,7 +71,7 @@ pub(crate) struct ReproduceArgs {
     /// Seconds that each load counts, after one that does not. In pfsense half of that: it has many.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// TCP's congestion controls, of the two Tailscale articles.
+    /// TCP's congestion controls. What uses TCP is measured with each; `inline` has no TCP.
     #[arg(
         long,
         value_delimiter = ',',
@@ -163,6 +164,20 @@ impl ReproduceArgs {
         self.subjects.is_empty() || self.subjects.iter().any(|subject| subject == name)
     }
 
+    /// The congestion controls that were asked for and that this kernel has.
+    fn congestion(&self, results: &mut Results) -> Vec<String> {
+        let there = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+        let there = std::fs::read_to_string(there).unwrap_or_default();
+        let (found, missing): (Vec<String>, Vec<String>) = (self.congestion.iter().cloned())
+            .partition(|control| there.split_whitespace().any(|name| name == control));
+        for control in missing {
+            let why =
+                "this kernel has not loaded it: modprobe tcp_NAME where there is such a module";
+            results.leave_out(&control, why);
+        }
+        found
+    }
+
     /// An error that names the subjects that were asked for and stand in no table.
     fn check_subjects(&self, sources: &[SourceResults]) -> Result<(), Failure> {
         let is_there = |name: &&String| sources.iter().any(|source| source.has(name));
@@ -192,6 +207,14 @@ impl ReproduceArgs {
                 None
             }
         }
+    }
+}
+
+/// What an id ends with if TCP has this congestion control: with nothing if it is the usual one.
+fn ending(congestion: &str) -> String {
+    match congestion {
+        "cubic" => String::new(),
+        other => format!("-{other}"),
     }
 }
 

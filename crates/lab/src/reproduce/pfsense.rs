@@ -6,9 +6,9 @@ use std::time::Duration;
 use adit_testbed::framing::{Family, TUNNEL_MTU};
 use adit_testbed::stats::to_f64;
 
-use super::ReproduceArgs;
 use super::emulated::{self, Guest};
 use super::results::{Curve, Measure, Published, Results, Subject, Values};
+use super::{ReproduceArgs, ending};
 use crate::gateway::Tunnels;
 use crate::generator::{Flood, Streams};
 use crate::goals::Limit;
@@ -118,7 +118,8 @@ const PUBLISHED: [Published; 8] = [
 /// Measures everything that is there.
 pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(), Failure> {
     results.published = PUBLISHED.to_vec();
-    results.measures = measures();
+    let congestion = args.congestion(results);
+    results.measures = measures(&congestion);
     let entries = find(args, results);
     let guest = find_guest(args, results);
     if entries.iter().any(|of| of.who == Implementation::Ipsec) {
@@ -130,19 +131,19 @@ pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(),
     // Half of the time: there are many.
     let time = Duration::from_secs(args.seconds.into()) / 2;
     let floods = u32::try_from(SIZES.len() * WAYS.len())?;
-    let streams = u32::try_from(STREAMS.len() * TUNNELS.len())?;
+    let streams = u32::try_from(STREAMS.len() * TUNNELS.len() * congestion.len())?;
     let each = (time + Duration::from_millis(300)) * floods
         + (time + WARM_UP) * streams
         + Duration::from_secs(REST);
     results.measure_rounds(each, |name, values| {
         if let Some(guest) = guest.as_ref().filter(|_| name == emulated::NAME) {
-            return guest.measure(args.seconds, values);
+            return guest.measure(args.seconds, &congestion, values);
         }
         let entry = entries.iter().find(|entry| entry.who.name() == name);
         let entry = entry.ok_or("it is not there")?;
         // A size that does not pass ends the sizes, but not the rest.
         let sizes = sweep(entry, time, values);
-        let streams = streams_in_tunnels(entry, time, values);
+        let streams = streams_in_tunnels(entry, time, &congestion, values);
         sizes.and(streams).and(forwarded(entry, values))
     })?;
     add_percent(&entries, results);
@@ -188,7 +189,7 @@ fn find_guest(args: &ReproduceArgs, results: &mut Results) -> Option<Guest> {
     }
 }
 
-fn measures() -> Vec<Measure> {
+fn measures(congestion: &[String]) -> Vec<Measure> {
     use Better::{Higher, Lower};
     let mut all = Vec::new();
     let mut add = |id: String, title: String, unit, better, places, curve| {
@@ -226,9 +227,9 @@ fn measures() -> Vec<Measure> {
         add(format!("{way}.knee"), title, "octets", Lower, 0, None);
     }
     for tunnels in TUNNELS {
-        for streams in STREAMS {
-            let title = format!("TCP, tunnels: {tunnels}, streams: {streams}");
-            let id = format!("tcp-{tunnels}-{streams}");
+        for (control, streams) in congestion.iter().flat_map(|of| STREAMS.map(|n| (of, n))) {
+            let title = format!("TCP, tunnels: {tunnels}, streams: {streams}, {control}");
+            let id = stream_id(tunnels, streams, control);
             add(id, title, "Gb/s", Higher, 2, None);
         }
     }
@@ -242,12 +243,16 @@ fn measures() -> Vec<Measure> {
         add(id, title, "Gb/s", Higher, 2, None);
         add(percent, theory, "%", Higher, 0, None);
     }
-    for (id, title) in emulated::MEASURES {
-        add(id.to_owned(), title.to_owned(), "Mb/s", Higher, 1, None);
+    for control in congestion {
+        for (name, what) in emulated::LOADS {
+            let title = format!("TCP in an emulated guest, {control}: {what}");
+            add(emulated::id(name, control), title, "Mb/s", Higher, 1, None);
+        }
+        let title =
+            format!("TCP in an emulated guest, {control}: the kernel's ESP over its WireGuard");
+        let id = emulated::id(emulated::RATIO, control);
+        add(id, title, "×", Higher, 2, None);
     }
-    let title = "TCP in an emulated guest: the kernel's ESP over its WireGuard";
-    let id = emulated::RATIO.to_owned();
-    add(id, title.to_owned(), "×", Higher, 2, None);
     all
 }
 
@@ -316,20 +321,33 @@ fn knee(rates: &[(usize, f64)]) -> Option<usize> {
     })
 }
 
+fn stream_id(tunnels: u8, streams: u32, congestion: &str) -> String {
+    format!("tcp-{tunnels}-{streams}{}", ending(congestion))
+}
+
 /// TCP streams that share one tunnel, and four.
-fn streams_in_tunnels(entry: &Entry, time: Duration, values: &mut Values) -> Result<(), Failure> {
+fn streams_in_tunnels(
+    entry: &Entry,
+    time: Duration,
+    congestion: &[String],
+    values: &mut Values,
+) -> Result<(), Failure> {
     for tunnels in TUNNELS {
         let hosts = Tunnels::new(entry, tunnels)?;
-        for count in STREAMS {
-            let streams = Streams {
-                count,
-                time,
-                warm_up: WARM_UP,
-                rate: None,
-            };
-            let gbps = hosts.streams(streams);
-            let gbps = gbps.map_err(|why| format!("tcp-{tunnels}-{count}: {why}"))?;
-            values.push((format!("tcp-{tunnels}-{count}"), gbps));
+        for control in congestion {
+            hosts.choose_congestion(control)?;
+            for count in STREAMS {
+                let streams = Streams {
+                    count,
+                    time,
+                    warm_up: WARM_UP,
+                    rate: None,
+                };
+                let id = stream_id(tunnels, count, control);
+                let gbps = hosts.streams(streams);
+                let gbps = gbps.map_err(|why| format!("{id}: {why}"))?;
+                values.push((id, gbps));
+            }
         }
     }
     Ok(())
@@ -413,7 +431,8 @@ mod tests {
 
     #[test]
     fn every_value_and_published_figure_has_its_measure() {
-        let ids: Vec<String> = measures().into_iter().map(|of| of.id).collect();
+        let congestion = ["cubic", "bbr"].map(str::to_owned);
+        let ids: Vec<String> = measures(&congestion).into_iter().map(|of| of.id).collect();
         for of in PUBLISHED {
             assert!(ids.iter().any(|id| id == of.measure), "{}", of.measure);
         }

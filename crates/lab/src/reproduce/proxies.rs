@@ -1,20 +1,21 @@
 //! "User space vs kernel": WireGuard beside TLS through a pair of proxies.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use adit_testbed::Host;
 use adit_testbed::framing::Family;
 use adit_testbed::process::Process;
 
-use super::ReproduceArgs;
 use super::http::{self, Body};
 use super::results::{Curve, Measure, Published, Results, Subject, Values};
 use super::tls::{self, Identity, Proxies};
+use super::{ReproduceArgs, ending};
 use crate::goals::Limit;
 use crate::implementation::{Entry, Implementation};
 use crate::measure;
 use crate::metric::Better;
-use crate::pair::{LinkedHosts, Placement};
+use crate::pair::{LINK, LinkedHosts, Placement};
 use crate::sandbox::Failure;
 use crate::tools::{self, Iperf};
 
@@ -75,21 +76,33 @@ enum Path {
 pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(), Failure> {
     results.published = PUBLISHED.to_vec();
     let http = has_http(results);
-    results.measures = measures(http);
+    let congestion = args.congestion(results);
+    results.measures = congestion
+        .iter()
+        .flat_map(|of| measures(of, http))
+        .collect();
     let paths = find(args, results);
     let loads = CONNECTIONS.len() * usize::try_from(WARM_UP + args.seconds)?;
     let requests =
         RATES.len() * usize::try_from(args.seconds + 1)? + usize::try_from(TRIES * (TRY + 1))?;
     let seconds = loads + if http { Body::ALL.len() * requests } else { 0 } + 3;
+    let seconds = seconds * congestion.len();
     results.measure_rounds(
         Duration::from_secs(u64::try_from(seconds)?),
         |name, values| {
             let path = paths.iter().find(|(of, _)| of == name);
             let (_, path) = path.ok_or("it is not there")?;
-            Round::new(path, http)?.measure(args.seconds, values)
+            let mut done = Ok(());
+            for control in &congestion {
+                let round = Round::new(path, http, control);
+                done = done.and(round.and_then(|round| round.measure(args.seconds, values)));
+            }
+            done
         },
     )?;
-    judge(results);
+    for control in &congestion {
+        judge(control, results);
+    }
     Ok(())
 }
 
@@ -118,28 +131,26 @@ fn find(args: &ReproduceArgs, results: &mut Results) -> Vec<(String, Path)> {
         }
     }
     for proxies in tls::ALL.into_iter().filter(|of| args.wants(of.name)) {
-        let tool = proxies.program.tool();
-        let openssl = ("openssl", "version", "openssl");
-        if let Err(why) = tools::require(&[tool, openssl]) {
-            results.leave_out(proxies.name, &why.to_string());
-            continue;
-        }
-        let version = tools::version(tool.0, tool.1);
+        let openssl = tools::require(&[("openssl", "version", "openssl")]);
+        let version = match openssl.and_then(|()| proxies.program.find()) {
+            Ok((_, version)) => version,
+            Err(why) => {
+                results.leave_out(proxies.name, &why.to_string());
+                continue;
+            }
+        };
         results.subjects.push(Subject {
             name: proxies.name.to_owned(),
             what: version,
         });
         paths.push((proxies.name.to_owned(), Path::Tls(proxies)));
     }
-    results.leave_out(
-        "ghostunnel",
-        "this lab does not drive it: Go's TLS 1.3 lets nobody choose the cipher",
-    );
     paths
 }
 
-fn measures(http: bool) -> Vec<Measure> {
+fn measures(congestion: &str, http: bool) -> Vec<Measure> {
     use Better::{Higher, Lower};
+    let end = ending(congestion);
     let mut all = Vec::new();
     let one = |id: String, title: String, unit, better, places| Measure {
         id,
@@ -151,28 +162,28 @@ fn measures(http: bool) -> Vec<Measure> {
         distribution: None,
     };
     for n in CONNECTIONS {
-        let title = format!("TCP, connections: {n}");
+        let title = format!("TCP, connections: {n}, {congestion}");
         let cpu = format!("{title}, CPU time of the machine");
         let per_cpu = format!("{title}, for each busy core");
         all.extend([
-            one(format!("tcp-{n}"), title, "Gb/s", Higher, 2),
-            one(format!("tcp-{n}.cpu-machine"), cpu, "s/GB", Lower, 2),
-            one(format!("tcp-{n}.per-cpu"), per_cpu, "Gb/s", Higher, 2),
+            one(format!("tcp-{n}{end}"), title, "Gb/s", Higher, 2),
+            one(format!("tcp-{n}{end}.cpu-machine"), cpu, "s/GB", Lower, 2),
+            one(format!("tcp-{n}{end}.per-cpu"), per_cpu, "Gb/s", Higher, 2),
         ]);
     }
     for body in Body::ALL.into_iter().filter(|_| http) {
         let name = body.name();
         for rate in RATES {
             for (p, one_of) in http::PERCENTILES {
-                let id = format!("http-{name}-{rate}.p{p}");
-                let title = format!("HTTP, {name}, {rate}/s, p{p}");
+                let id = format!("http-{name}-{rate}{end}.p{p}");
+                let title = format!("HTTP, {name}, {rate}/s, {congestion}, p{p}");
                 let over_rates = || Curve {
-                    title: format!("HTTP, {name}, p{p}"),
+                    title: format!("HTTP, {name}, {congestion}, p{p}"),
                     axis: "requests a second",
                     at: rate.into(),
                 };
                 let distribution = Curve {
-                    title: format!("HTTP, {name}, {rate}/s"),
+                    title: format!("HTTP, {name}, {rate}/s, {congestion}"),
                     axis: "1 in so many is slower",
                     at: one_of.into(),
                 };
@@ -183,8 +194,8 @@ fn measures(http: bool) -> Vec<Measure> {
                 });
             }
         }
-        let title = format!("HTTP, {name}, highest rate with a p99 below 10 ms");
-        let id = format!("http-{name}.highest");
+        let title = format!("HTTP, {name}, {congestion}, highest rate with a p99 below 10 ms");
+        let id = format!("http-{name}{end}.highest");
         all.push(one(id, title, "1/s", Higher, 0));
     }
     all
@@ -193,16 +204,18 @@ fn measures(http: bool) -> Vec<Measure> {
 /// A path that is up, with what runs on its hosts.
 struct Round {
     // What runs is stopped before the hosts go.
-    proxies: Option<[Process; 2]>,
+    proxies: Option<Vec<Process>>,
     _servers: Option<[Process; 2]>,
     pair: LinkedHosts,
     /// The server's address.
     server: IpAddr,
     http: bool,
+    /// What ids end with.
+    end: String,
 }
 
 impl Round {
-    fn new(path: &Path, http: bool) -> Result<Self, Failure> {
+    fn new(path: &Path, http: bool, congestion: &str) -> Result<Self, Failure> {
         let no_tunnel = Entry {
             who: Implementation::Direct,
             version: String::new(),
@@ -213,13 +226,15 @@ impl Round {
             Path::WireGuard(entry) => entry,
             Path::Tls(_) => &no_tunnel,
         };
-        let pair = LinkedHosts::new(entry, Placement::Free, Family::V4, "cubic")?;
+        let pair = LinkedHosts::new(entry, Placement::Free, Family::V4, congestion)?;
         let server = pair.address(Family::V4, 1);
         let servers = http.then(|| http::serve(&pair.b)).transpose()?;
         let ports = [tools::PORT, http::FORTIO_PORT, http::NGINX_PORT];
         let proxies = match path {
             Path::WireGuard(_) => None,
             Path::Tls(proxies) => {
+                choose_on_host(&pair.a, Ipv4Addr::LOCALHOST.into(), congestion)?;
+                choose_on_host(&pair.b, server, congestion)?;
                 let identity = Identity::new(server)?;
                 Some(proxies.start([&pair.a, &pair.b], server, &ports, &identity)?)
             }
@@ -230,6 +245,7 @@ impl Round {
             pair,
             server,
             http,
+            end: ending(congestion),
         })
     }
 
@@ -249,6 +265,7 @@ impl Round {
     }
 
     fn measure_all(&self, seconds: u32, values: &mut Values) -> Result<(), Failure> {
+        let end = &self.end;
         for n in CONNECTIONS {
             let load = Iperf {
                 warm_up: WARM_UP,
@@ -258,9 +275,9 @@ impl Round {
             let proxy = self.proxies.as_ref().map(|_| self.to(tools::PORT));
             let run = || load.start_through(a, b, self.server, proxy)?.finish();
             let done = measure::account(&self.pair, run)?;
-            values.push((format!("tcp-{n}"), done.flow.gbps()));
-            values.push((format!("tcp-{n}.cpu-machine"), done.machine));
-            values.push((format!("tcp-{n}.per-cpu"), 8.0 / done.machine));
+            values.push((format!("tcp-{n}{end}"), done.flow.gbps()));
+            values.push((format!("tcp-{n}{end}.cpu-machine"), done.machine));
+            values.push((format!("tcp-{n}{end}.per-cpu"), 8.0 / done.machine));
         }
         if !self.http {
             return Ok(());
@@ -272,30 +289,39 @@ impl Round {
             for rate in RATES {
                 let latency = ask(rate, seconds)?;
                 for ((p, _), value) in http::PERCENTILES.into_iter().zip(latency.percentiles) {
-                    values.push((format!("http-{name}-{rate}.p{p}"), value));
+                    values.push((format!("http-{name}-{rate}{end}.p{p}"), value));
                 }
             }
             let highest = http::highest_rate(|rate| ask(rate, TRY))?;
-            values.push((format!("http-{name}.highest"), f64::from(highest)));
+            values.push((format!("http-{name}{end}.highest"), f64::from(highest)));
         }
         Ok(())
     }
 }
 
+/// Connections that a host has with itself at this address, between a proxy and whom it serves, begin
+/// with this congestion control, too, and not with the machine's.
+fn choose_on_host(host: &Host, at: IpAddr, congestion: &str) -> Result<(), Failure> {
+    let device = if at.is_loopback() { "lo" } else { LINK };
+    let route = format!("local {at} dev {device} table local");
+    Ok(host.ip(&format!("route replace {route} congctl {congestion}"))?)
+}
+
 /// Adit against the proxies that are best in each measure.
-fn judge(results: &mut Results) {
+fn judge(congestion: &str, results: &mut Results) {
+    let end = ending(congestion);
     let proxies = tls::ALL.map(|of| of.name);
     let mut against_best = |measure: &str, limit| {
         if let Some(best) = results.best(measure, &proxies) {
             results.judge(measure, "adit", best, limit);
         }
     };
-    against_best("tcp-1.cpu-machine", Limit::AtMost(1.0));
-    against_best("tcp-1", Limit::AtLeast(1.0));
-    against_best("tcp-8", Limit::AtLeast(1.0));
+    against_best(&format!("tcp-1{end}.cpu-machine"), Limit::AtMost(1.0));
+    against_best(&format!("tcp-1{end}"), Limit::AtLeast(1.0));
+    against_best(&format!("tcp-8{end}"), Limit::AtLeast(1.0));
     for body in ["1k", "64k"] {
         for p in ["50", "99"] {
-            against_best(&format!("http-{body}-1000.p{p}"), Limit::AtMost(1.0));
+            against_best(&format!("http-{body}-1000{end}.p{p}"), Limit::AtMost(1.0));
         }
     }
 }

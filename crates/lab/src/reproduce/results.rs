@@ -401,13 +401,13 @@ impl SourceResults {
         let subjects: Vec<&Subject> = self.subjects.iter().filter(has).collect();
         let mut text = format!("{title}, {}\n  {:<18}", measure.unit, curve.axis);
         for subject in &subjects {
-            let _ = write!(text, "{:>16}", subject.name);
+            let _ = write!(text, "{:>19}", subject.name);
         }
         for (curve, measure) in &points {
             let _ = write!(text, "\n  {:<18}", curve.at);
             for subject in &subjects {
                 let cell = self.cell(&measure.id, &subject.name);
-                let _ = write!(text, "{:>16}", cell.unwrap_or_else(|| "–".to_owned()));
+                let _ = write!(text, "{:>19}", cell.unwrap_or_else(|| "–".to_owned()));
             }
         }
         text.push('\n');

@@ -10,8 +10,8 @@ use adit_offload::lab::{Idea, VARIABLE};
 use adit_testbed::framing::Family;
 use adit_testbed::interrupt;
 
-use super::ReproduceArgs;
 use super::results::{Curve, FlameGraph, Measure, Published, Results, Subject, Values};
+use super::{ReproduceArgs, ending};
 use crate::checksum;
 use crate::goals::Limit;
 use crate::implementation::{Entry, Implementation};
@@ -278,7 +278,7 @@ pub(super) fn measure(
     args: &ReproduceArgs,
     results: &mut Results,
 ) -> Result<(), Failure> {
-    let congestion = congestion(args, results);
+    let congestion = args.congestion(results);
     results.measures = measures(&congestion);
     results.published = article.published.to_vec();
     let all = find(article, args, results)?;
@@ -296,13 +296,8 @@ pub(super) fn measure(
         Ok(())
     })?;
     results.judge("tcp-1420", LAST, PLAIN.name, Limit::AtLeast(8.0));
-    let bbr = if congestion.len() > 1 {
-        "tcp-1420-bbr"
-    } else {
-        "tcp-1420"
-    };
     if congestion.iter().any(|control| control == "bbr") {
-        results.judge(bbr, LAST, "tailscale", Limit::AtLeast(2.3));
+        results.judge("tcp-1420-bbr", LAST, "tailscale", Limit::AtLeast(2.3));
     }
     match article.also {
         Also::FlameGraphs => {
@@ -388,24 +383,8 @@ pub(super) fn checksum(args: &ReproduceArgs, results: &mut Results) -> Result<()
     Ok(())
 }
 
-/// The congestion controls that this kernel has.
-fn congestion(args: &ReproduceArgs, results: &mut Results) -> Vec<String> {
-    let there = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-    let there = std::fs::read_to_string(there).unwrap_or_default();
-    let (found, missing): (Vec<String>, Vec<String>) = (args.congestion.iter().cloned())
-        .partition(|control| there.split_whitespace().any(|name| name == control));
-    for control in missing {
-        let why = "this kernel has not loaded it: modprobe tcp_NAME where there is such a module";
-        results.leave_out(&control, why);
-    }
-    found
-}
-
 fn id(mtu: usize, congestion: &str) -> String {
-    match congestion {
-        "cubic" => format!("tcp-{mtu}"),
-        other => format!("tcp-{mtu}-{other}"),
-    }
+    format!("tcp-{mtu}{}", ending(congestion))
 }
 
 fn measures(congestion: &[String]) -> Vec<Measure> {

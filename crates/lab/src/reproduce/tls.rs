@@ -15,12 +15,15 @@ use adit_testbed::{Host, interrupt, proc};
 
 use crate::daemon::READY;
 use crate::sandbox::Failure;
+use crate::{install, tools};
 
-/// A proxy from Debian.
+/// A proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
     Stunnel,
     Haproxy,
+    /// A process of it has one port.
+    Ghostunnel,
 }
 
 /// A cipher of TLS 1.3.
@@ -38,7 +41,7 @@ pub(super) struct Proxies {
     pub(super) cipher: Cipher,
 }
 
-pub(super) const ALL: [Proxies; 4] = [
+pub(super) const ALL: [Proxies; 6] = [
     Proxies {
         name: "stunnel-aes",
         program: Program::Stunnel,
@@ -59,6 +62,16 @@ pub(super) const ALL: [Proxies; 4] = [
         program: Program::Haproxy,
         cipher: Cipher::ChaCha20,
     },
+    Proxies {
+        name: "ghostunnel-aes",
+        program: Program::Ghostunnel,
+        cipher: Cipher::AesGcm,
+    },
+    Proxies {
+        name: "ghostunnel-chacha",
+        program: Program::Ghostunnel,
+        cipher: Cipher::ChaCha20,
+    },
 ];
 
 /// What the near proxy listens at, and what the far one does, is so much above the server's port.
@@ -67,6 +80,7 @@ const FAR: u16 = 20_000;
 /// Files of the proxies, in a /run that is the host's own.
 const CERTIFICATE: &str = "/run/lab-cert.pem";
 const BOTH: &str = "/run/lab-both.pem";
+const CONFIGURATION: &str = "/run/lab-proxy.conf";
 
 /// Where a client connects to reach `port` of the server.
 pub(super) fn near(port: u16) -> SocketAddr {
@@ -105,20 +119,32 @@ impl Identity {
 }
 
 impl Program {
-    /// The program, the flag that makes it tell its version, and Debian's package.
-    pub(super) const fn tool(self) -> (&'static str, &'static str, &'static str) {
+    const fn name(self) -> &'static str {
         match self {
-            Self::Stunnel => ("stunnel", "-version", "stunnel4"),
-            Self::Haproxy => ("haproxy", "-v", "haproxy"),
+            Self::Stunnel => "stunnel",
+            Self::Haproxy => "haproxy",
+            Self::Ghostunnel => "ghostunnel",
         }
     }
 
-    fn arguments(self, configuration: &str) -> Vec<&str> {
-        match self {
-            Self::Stunnel => vec![configuration],
-            // -db: in the foreground.
-            Self::Haproxy => vec!["-db", "-f", configuration],
-        }
+    /// Where it is, and its version.
+    pub(super) fn find(self) -> Result<(String, String), Failure> {
+        let (flag, package) = match self {
+            Self::Stunnel => ("-version", "stunnel4"),
+            Self::Haproxy => ("-v", "haproxy"),
+            Self::Ghostunnel => {
+                let path = install::peers_dir().join("bin/ghostunnel");
+                let path = path.to_string_lossy().into_owned();
+                if !Path::new(&path).is_file() {
+                    return Err(format!("{path} is missing: run scripts/lab-tools").into());
+                }
+                let version = tools::version(&path, "--version");
+                return Ok((path, format!("ghostunnel, {version}")));
+            }
+        };
+        tools::require(&[(self.name(), flag, package)])?;
+        let version = tools::version(self.name(), flag);
+        Ok((self.name().to_owned(), version))
     }
 }
 
@@ -132,41 +158,58 @@ impl Cipher {
 }
 
 impl Proxies {
-    /// Starts both proxies for these ports of the server, and waits until they listen.
+    /// Starts the proxies of both ends for these ports of the server, and waits until they listen.
     pub(super) fn start(
         self,
         [client, server]: [&Host; 2],
         address: IpAddr,
         ports: &[u16],
         identity: &Identity,
-    ) -> Result<[Process; 2], Failure> {
-        let start = |host: &Host, end: End| -> Result<Process, Failure> {
-            let text = self.configuration(end, address, ports);
-            let path = format!("/run/lab-{}.conf", self.program.tool().0);
+    ) -> Result<Vec<Process>, Failure> {
+        let (program, _) = self.program.find()?;
+        let mut all = Vec::new();
+        // A process of ghostunnel for each port, or one of the others for all.
+        let each = match self.program {
+            Program::Ghostunnel => 1,
+            _ => ports.len(),
+        };
+        for (host, end, above) in [(server, End::Far, FAR), (client, End::Near, NEAR)] {
             let (both, certificate) = (identity.both.clone(), identity.certificate.clone());
-            let file = path.clone();
             host.run(move || {
                 std::fs::write(CERTIFICATE, certificate)?;
-                private(BOTH, &both)?;
-                std::fs::write(file, text)
+                private(BOTH, &both)
             })?;
-            let command = process::command(self.program.tool().0, &self.program.arguments(&path));
-            Ok(host.spawn(command)?)
-        };
-        let mut far = start(server, End::Far)?;
-        let mut near_end = start(client, End::Near)?;
-        for &port in ports {
-            listens(server, port + FAR, &mut far)?;
-            listens(client, port + NEAR, &mut near_end)?;
+            for ports in ports.chunks(each) {
+                let (arguments, file) = self.arguments(end, address, ports);
+                host.run(move || std::fs::write(CONFIGURATION, file))?;
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                let mut command = process::command(&program, &arguments);
+                if self.cipher == Cipher::ChaCha20 {
+                    // Go lets nobody choose the cipher of TLS 1.3: without AES in the processor it is this.
+                    command.env("GODEBUG", "cpu.aes=off");
+                }
+                let mut process = host.spawn(command)?;
+                for port in ports {
+                    listens(host, port + above, &mut process)?;
+                }
+                all.push(process);
+            }
         }
-        Ok([near_end, far])
+        Ok(all)
     }
 
-    fn configuration(self, end: End, server: IpAddr, ports: &[u16]) -> String {
-        match self.program {
-            Program::Stunnel => self.stunnel(end, server, ports),
-            Program::Haproxy => self.haproxy(end, server, ports),
-        }
+    /// Those of the program, and its configuration if it has a file for that.
+    fn arguments(self, end: End, server: IpAddr, ports: &[u16]) -> (Vec<String>, String) {
+        let (words, file) = match self.program {
+            Program::Stunnel => (CONFIGURATION.to_owned(), self.stunnel(end, server, ports)),
+            // -db: in the foreground.
+            Program::Haproxy => (
+                format!("-db -f {CONFIGURATION}"),
+                self.haproxy(end, server, ports),
+            ),
+            Program::Ghostunnel => (ghostunnel(end, server, ports[0]), String::new()),
+        };
+        (words.split_whitespace().map(str::to_owned).collect(), file)
     }
 
     fn stunnel(self, end: End, server: IpAddr, ports: &[u16]) -> String {
@@ -207,6 +250,15 @@ impl Proxies {
         }
         text
     }
+}
+
+fn ghostunnel(end: End, server: IpAddr, port: u16) -> String {
+    let (listen, target) = listen_and_connect(end, server, port);
+    let of_end = match end {
+        End::Near => format!("client --cacert {CERTIFICATE}"),
+        End::Far => format!("server --unsafe-target --keystore {BOTH}"),
+    };
+    format!("{of_end} --listen {listen} --target {target} --disable-authentication --quiet all")
 }
 
 fn listen_and_connect(end: End, server: IpAddr, port: u16) -> (SocketAddr, SocketAddr) {
@@ -259,14 +311,18 @@ mod tests {
     fn the_near_proxy_leads_to_the_far_one_and_that_to_the_server() {
         let server = Ipv4Addr::new(10, 76, 0, 2).into();
         for proxies in ALL {
-            let near = proxies.configuration(End::Near, server, &[5201]);
-            let far = proxies.configuration(End::Far, server, &[5201]);
+            let text = |end| {
+                let (arguments, file) = proxies.arguments(end, server, &[5201]);
+                arguments.join(" ") + &file
+            };
+            let (near, far) = (text(End::Near), text(End::Far));
             for (text, from, to) in [
                 (&near, "127.0.0.1:15201", "10.76.0.2:25201"),
                 (&far, "10.76.0.2:25201", "10.76.0.2:5201"),
             ] {
                 assert!(text.find(from).unwrap() < text.find(to).unwrap(), "{text}");
-                assert!(text.contains(proxies.cipher.suite()) && text.contains("TLSv1.3"));
+                let chosen = text.contains(proxies.cipher.suite()) && text.contains("TLSv1.3");
+                assert!(chosen || proxies.program == Program::Ghostunnel, "{text}");
             }
             assert!(!near.contains(BOTH), "the client needs no key");
         }

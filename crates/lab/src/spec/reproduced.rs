@@ -117,10 +117,7 @@ pub(super) fn tls(results: &[Value], table: &mut Table) -> Result<(), String> {
         .map(|subject| text(subject, "name"))
         .collect::<Result<_, _>>()?;
     table.head = vec![String::new()];
-    table.head.extend(subjects.iter().map(|name| match *name {
-        "direct" => "no tunnel".to_owned(),
-        name => title(name),
-    }));
+    table.head.extend(subjects.iter().map(|name| column(name)));
     table.rows.clear();
     for (id, places) in [
         ("tcp-1", 2),
@@ -154,11 +151,7 @@ pub(super) fn ipsec(results: &[Value], table: &mut Table) -> Result<(), String> 
     let mut subjects: Vec<&str> = subjects.collect::<Result<_, _>>()?;
     subjects.retain(|name| *name != "emulated");
     table.head = vec![String::new()];
-    table.head.extend(subjects.iter().map(|name| match *name {
-        "direct" => "no tunnel".to_owned(),
-        "ipsec" => "strongSwan's ESP".to_owned(),
-        name => title(name),
-    }));
+    table.head.extend(subjects.iter().map(|name| column(name)));
     table.head.push("Adit, % of theory".to_owned());
     table.rows.clear();
     for one_way in array(source, "measures")? {
@@ -198,6 +191,61 @@ pub(super) fn ipsec(results: &[Value], table: &mut Table) -> Result<(), String> 
         table.rows.push(row);
     }
     Ok(())
+}
+
+pub(super) fn tls_congestion(results: &[Value], table: &mut Table) -> Result<(), String> {
+    congestion(results, "userspace-vs-kernel", table)
+}
+
+pub(super) fn ipsec_congestion(results: &[Value], table: &mut Table) -> Result<(), String> {
+    congestion(results, "pfsense", table)
+}
+
+/// What was measured with cubic and under BBR, both in a cell. Of HTTP only the middle rate, and the
+/// highest; what is emulated stands elsewhere.
+fn congestion(results: &[Value], name: &str, table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    let source = source(json, name)?;
+    let subjects = array(source, "subjects")?.iter();
+    let subjects = subjects.map(|subject| text(subject, "name"));
+    let mut subjects: Vec<&str> = subjects.collect::<Result<_, _>>()?;
+    subjects.retain(|name| *name != "emulated");
+    table.head = vec!["with cubic, under BBR".to_owned()];
+    table.head.extend(subjects.iter().map(|name| column(name)));
+    table.rows.clear();
+    for bbr in array(source, "measures")? {
+        let id = text(bbr, "id")?;
+        let cubic = id.replacen("-bbr", "", 1);
+        let is_left_out = id.starts_with("emulated")
+            || id.ends_with(".per-cpu")
+            || id.contains(".p")
+                && !["-1000-bbr.p50", "-1000-bbr.p99"]
+                    .iter()
+                    .any(|of| id.ends_with(of));
+        if cubic == id || is_left_out {
+            continue;
+        }
+        let both = [measure(source, &cubic)?, bbr];
+        let title = text(bbr, "title")?.replacen(", bbr", "", 1);
+        let mut row = vec![format!("{title}, {}", text(bbr, "unit")?)];
+        let places = if id.ends_with(".highest") { 0 } else { 2 };
+        for name in &subjects {
+            let mut cells = both.map(|of| cell(of, name, places)).to_vec();
+            cells.retain(|cell| !cell.is_empty());
+            row.push(cells.join(", "));
+        }
+        table.rows.push(row);
+    }
+    Ok(())
+}
+
+/// What a column of a subject is called.
+fn column(name: &str) -> String {
+    match name {
+        "direct" => "no tunnel".to_owned(),
+        "ipsec" => "strongSwan's ESP".to_owned(),
+        name => title(name),
+    }
 }
 
 /// The goals of all files.
@@ -409,6 +457,38 @@ mod tests {
             ],
             ["tcp-1-8, Gb/s", "", "14.00", ""],
             ["forwarded-4, Gb/s", "", "5.00", "70"],
+        ];
+        assert_eq!(table.rows, rows);
+    }
+
+    #[test]
+    fn cubic_and_bbr_stand_in_one_cell() {
+        let of = |id: &str, title: &str, adit: f64| json!({"id": id, "title": title, "unit": "x", "subjects": {"adit": {"median": adit}}});
+        let measures = [
+            of("tcp-1", "TCP, cubic", 14.0),
+            of("tcp-1.per-cpu", "TCP, cubic", 7.0),
+            of("tcp-1-bbr", "TCP, bbr, CPU", 9.0),
+            of("tcp-1-bbr.per-cpu", "TCP, bbr", 4.0),
+            of("http-1k-1000.p50", "HTTP, cubic", 1.0),
+            of("http-1k-1000.p90", "HTTP, cubic", 1.0),
+            of("http-1k-1000-bbr.p50", "HTTP, bbr", 2.0),
+            of("http-1k-1000-bbr.p90", "HTTP, bbr", 2.0),
+            of("http-1k.highest", "HTTP, cubic", 8000.0),
+            of("http-1k-bbr.highest", "highest, bbr", 7000.0),
+            of("emulated.esp-bbr", "ESP, bbr", 1.0),
+        ];
+        let file = json!({"sources": [{
+            "source": "userspace-vs-kernel",
+            "subjects": [{"name": "direct"}, {"name": "adit"}, {"name": "emulated"}],
+            "measures": measures,
+        }]});
+        let mut table = Table::default();
+        tls_congestion(&[file], &mut table).unwrap();
+        assert_eq!(table.head, ["with cubic, under BBR", "no tunnel", "Adit"]);
+        let rows = [
+            ["TCP, CPU, x", "", "14.00, 9.00"],
+            ["HTTP, x", "", "1.00, 2.00"],
+            ["highest, x", "", "8,000, 7,000"],
         ];
         assert_eq!(table.rows, rows);
     }

@@ -32,7 +32,7 @@ impl Extent {
 const SPEC: &str = "SPEC.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 25] = [
+pub(super) const TABLES: [Known; 28] = [
     known(SPEC, Extent::Part, "speed", measured::speed),
     known(
         SPEC,
@@ -49,7 +49,25 @@ pub(super) const TABLES: [Known; 25] = [
     known(SPEC, Extent::Whole, "checksum", reproduced::checksum),
     known(SPEC, Extent::Whole, "beside TLS", reproduced::tls),
     known(SPEC, Extent::Whole, "beside IPsec", reproduced::ipsec),
+    known(
+        SPEC,
+        Extent::Whole,
+        "beside TLS, cubic and BBR",
+        reproduced::tls_congestion,
+    ),
+    known(
+        SPEC,
+        Extent::Whole,
+        "beside IPsec, cubic and BBR",
+        reproduced::ipsec_congestion,
+    ),
     known(SPEC, Extent::Whole, "reproduced goals", reproduced::goals),
+    known(
+        SPEC,
+        Extent::Whole,
+        "reproduced goals, Xeon",
+        reproduced::goals,
+    ),
     known(SPEC, Extent::Whole, "two runs", reproduced::two_runs),
     known(SPEC, Extent::Whole, "slow peer", measured::slow_peer),
     known(SPEC, Extent::Whole, "overload", measured::overload),
