@@ -53,8 +53,11 @@ const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
 /// How often probes of paths leave, at most: for those that leave together a socket is opened, and
 /// that takes longer than all else about them.
 const PROBES_EVERY: Duration = Duration::from_millis(10);
-/// Peers whose probes leave together, at most. They leave within a second, or new ones come.
+/// Peers whose probes leave together, at most.
 const PROBES_BATCH: usize = 256;
+/// Peers whose probes wait, at most: those that leave within a second. After that the protocol asks
+/// for new ones.
+const PROBES_WAITING: usize = 100 * PROBES_BATCH;
 /// Handshake messages between two looks at timers and commands.
 const HANDSHAKE_BATCH: usize = 32;
 /// Events of peers that are handled in a turn.
@@ -272,7 +275,7 @@ pub(crate) struct Control<H: Platform> {
     /// All of them are wrong, whatever the kernel says.
     forget_paths: bool,
     /// Probes that wait, and until when others do not leave.
-    probes: VecDeque<Probes>,
+    probes: VecDeque<PeerEvent>,
     probes_from: Time,
     /// Peers whose events are to be handled.
     events: VecDeque<Arc<Peer>>,
@@ -290,13 +293,6 @@ pub(crate) struct Control<H: Platform> {
     /// Another process has what this one had, or is to give it: nothing happens until it resumes.
     is_paused: bool,
     _part: Part<H::Socket>,
-}
-
-/// Probes of the path to a peer: those that may be fragmented, and those that nobody may fragment,
-/// the longest first.
-struct Probes {
-    peer: Arc<Peer>,
-    packets: [Vec<Vec<u8>>; 2],
 }
 
 /// A probe as it leaves.
@@ -672,23 +668,10 @@ impl<H: Platform> Control<H> {
                     peer: peer.public_key(),
                     endpoint: peer.endpoint().map(|to| to.addr),
                 }),
-                Output::Event(PeerEvent::ProbePath {
-                    peer,
-                    from,
-                    to,
-                    id,
-                    whole,
-                    fragmented,
-                }) => {
-                    let probe = |(sequence, len): &(u16, u16)| {
-                        adit_offload::echo(from, to, (*len).into(), id, *sequence)
-                    };
-                    let fragmented = fragmented.iter().filter_map(probe).collect();
-                    let whole = whole.iter().filter_map(probe).collect();
-                    self.probes.push_back(Probes {
-                        peer,
-                        packets: [fragmented, whole],
-                    });
+                Output::Event(probes @ PeerEvent::ProbePath { .. }) => {
+                    if self.probes.len() < PROBES_WAITING {
+                        self.probes.push_back(probes);
+                    }
                 }
                 Output::Event(PeerEvent::PathFound { peer, limit, loses }) => {
                     self.path_found(&peer, limit, loses);
@@ -864,24 +847,45 @@ impl<H: Platform> Control<H> {
         let now = clock::now();
         self.probes_from = now + PROBES_EVERY;
         let count = self.probes.len().min(PROBES_BATCH);
-        let some: Vec<Probes> = self.probes.drain(..count).collect();
-        for (kind, whole) in [false, true].into_iter().enumerate() {
-            let sealed = some.iter().flat_map(|of| {
-                let packets = of.packets[kind].iter().enumerate();
-                packets.filter_map(|(index, packet)| {
-                    let (session, to, datagram) = self.seal(now, &of.peer, packet)?;
-                    Some(SealedProbe {
-                        peer: Arc::clone(&of.peer),
+        let some: Vec<PeerEvent> = self.probes.drain(..count).collect();
+        // Those that may be fragmented, and those that nobody may fragment, each by family.
+        let mut sealed: [[Vec<SealedProbe>; 2]; 2] = Default::default();
+        for probes in some {
+            let PeerEvent::ProbePath {
+                peer,
+                from,
+                to,
+                id,
+                whole,
+                fragmented,
+            } = probes
+            else {
+                continue;
+            };
+            for (sealed, lengths) in sealed
+                .iter_mut()
+                .zip([fragmented.as_slice(), whole.as_slice()])
+            {
+                for (index, &(sequence, len)) in lengths.iter().enumerate() {
+                    let packet = adit_offload::echo(from, to, len.into(), id, sequence);
+                    let probe = packet.and_then(|packet| self.seal(now, &peer, &packet));
+                    let Some((session, to, datagram)) = probe else {
+                        continue;
+                    };
+                    sealed[usize::from(to.addr.is_ipv6())].push(SealedProbe {
+                        peer: Arc::clone(&peer),
                         session,
                         to,
                         datagram,
+                        // They come in this order.
                         is_longest: index == 0,
-                    })
-                })
-            });
-            let (v6, v4): (Vec<_>, Vec<_>) = sealed.partition(|probe| probe.to.addr.is_ipv6());
-            for probes in [v4, v6] {
-                self.send_sealed_probes(now, &probes, whole);
+                    });
+                }
+            }
+        }
+        for (of_kind, whole) in sealed.iter().zip([false, true]) {
+            for probes in of_kind {
+                self.send_sealed_probes(now, probes, whole);
             }
         }
     }

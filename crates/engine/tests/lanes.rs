@@ -25,9 +25,8 @@ use adit_io::testing::mem::{self, MemTun, MemUdp, Network, TunEnd};
 use adit_io::udp::UdpState;
 use adit_io::{Grace, Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::Time;
-use adit_proto::config::{
-    AllowedIpChange, Cidr, DeviceChange, PeerChange, PeerStatus, PublicKey, Secret,
-};
+use adit_proto::config::{DeviceChange, PeerStatus};
+use common::star::{address, configuration, inner, public};
 use common::{segments, udp_frame};
 
 const LEAVES: u8 = 6;
@@ -149,34 +148,6 @@ struct Field {
 /// Packets of a leaf that have not arrived.
 fn in_flight(leaf: &Leaf) -> u32 {
     leaf.sent.iter().sum::<u32>() - leaf.next.iter().sum::<u32>()
-}
-
-fn address(host: u8) -> SocketAddr {
-    ([192, 0, 2, 1 + host], 51_820).into()
-}
-
-fn inner(host: u8) -> std::net::IpAddr {
-    [10, 0, 0, 1 + host].into()
-}
-
-fn public(host: u8) -> PublicKey {
-    Secret::new(&[1 + host; 32]).public_key()
-}
-
-/// The configuration of host 0, the gateway, or of a leaf.
-fn configuration(host: u8, peers: impl Iterator<Item = u8>) -> DeviceChange {
-    let peer = |peer| PeerChange {
-        endpoint: Some(address(peer)),
-        allowed_ips: vec![AllowedIpChange::Add(
-            Cidr::new(inner(peer), 32).expect("a right prefix"),
-        )],
-        ..PeerChange::new(public(peer))
-    };
-    DeviceChange {
-        private_key: Some(Secret::new(&[1 + host; 32])),
-        peers: peers.map(peer).collect(),
-        ..DeviceChange::default()
-    }
 }
 
 fn engine() -> Threads {

@@ -9,7 +9,6 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +17,7 @@ use std::time::{Duration, Instant};
 use adit_engine::{Engine, Interface, MemPlatform};
 use adit_io::testing::mem::{self, MemUdp, Network, TunEnd};
 use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
-use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use common::star::{address, configuration, inner};
 use common::{segments, udp_frame};
 
 const LEAVES: u8 = 48;
@@ -57,34 +56,6 @@ impl UdpSocket for Counting {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.fd()
-    }
-}
-
-fn address(host: u8) -> SocketAddr {
-    ([192, 0, 2, 1 + host], 51_820).into()
-}
-
-fn inner(host: u8) -> IpAddr {
-    [10, 0, 0, 1 + host].into()
-}
-
-fn public(host: u8) -> PublicKey {
-    Secret::new(&[1 + host; 32]).public_key()
-}
-
-/// The configuration of host 0, the gateway, or of a leaf.
-fn configuration(host: u8, peers: impl Iterator<Item = u8>) -> DeviceChange {
-    let peer = |peer| PeerChange {
-        endpoint: Some(address(peer)),
-        allowed_ips: vec![AllowedIpChange::Add(
-            Cidr::new(inner(peer), 32).expect("a right prefix"),
-        )],
-        ..PeerChange::new(public(peer))
-    };
-    DeviceChange {
-        private_key: Some(Secret::new(&[1 + host; 32])),
-        peers: peers.map(peer).collect(),
-        ..DeviceChange::default()
     }
 }
 

@@ -5,6 +5,9 @@
 //!   TunEnd a ⇄ engine a ⇄ socket a ⇄ network ⇄ socket b ⇄ engine b ⇄ TunEnd b
 //! ```
 
+#[allow(dead_code, reason = "each test file uses a part of this")]
+pub(crate) mod star;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
