@@ -17,7 +17,7 @@ use crate::install;
 use crate::measure::{self, Values};
 use crate::metric::{Step, metric};
 use crate::output::Json;
-use crate::pair::{LinkedHosts, Placement};
+use crate::pair::{LinkedHosts, Placement, require_congestion};
 use crate::report::{ComparisonReport, Note, Sample};
 use crate::sandbox::Failure;
 use crate::{document, tables, tools};
@@ -72,6 +72,7 @@ pub(crate) struct CompareArgs {
 /// Runs the comparison.
 pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
+    require_congestion(&args.congestion)?;
     let json = Json::open(args.json.as_deref())?;
     let steps = steps(args);
     let mut report = ComparisonReport::new(args.congestion.clone(), steps.clone());

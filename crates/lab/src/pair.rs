@@ -272,6 +272,21 @@ impl LinkedHosts {
     }
 }
 
+/// An error if this kernel has not got the congestion control.
+pub(crate) fn require_congestion(control: &str) -> Result<(), Failure> {
+    let there = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let there = std::fs::read_to_string(there).unwrap_or_default();
+    if there.split_whitespace().any(|name| name == control) {
+        return Ok(());
+    }
+    Err(format!(
+        "TCP has no congestion control {control} here, but {}: modprobe tcp_{control} where there is \
+         such a module",
+        there.split_whitespace().collect::<Vec<_>>().join(", ")
+    )
+    .into())
+}
+
 /// Every TCP connection of a host from one address to another begins with the congestion control
 /// asked for. A namespace may not choose it for all; and if a socket chooses when it is connected, as iperf3
 /// does, BBR leaves it paced if that is the default of the machine: 12,000 timers a second, a third
@@ -295,4 +310,18 @@ fn host(core: Option<usize>) -> Result<Host, Failure> {
         host.pin(core)?;
     }
     Ok(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_congestion_control_that_is_not_there_is_named_and_so_are_those_that_are() {
+        // Every kernel has it.
+        require_congestion("reno").unwrap();
+        let why = require_congestion("nosuch").unwrap_err().to_string();
+        assert!(why.contains("nosuch") && why.contains("reno"), "{why}");
+        assert!(require_congestion("").is_err());
+    }
 }

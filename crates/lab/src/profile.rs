@@ -20,7 +20,7 @@ use crate::implementation::{Entry, Implementation};
 use crate::install::{self, Flavour};
 use crate::measure::wait;
 use crate::output;
-use crate::pair::{LinkedHosts, Placement};
+use crate::pair::{LinkedHosts, Placement, require_congestion};
 use crate::sandbox::Failure;
 use crate::tools::{self, Iperf};
 
@@ -77,6 +77,7 @@ enum Load {
 pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
     let perf = ("perf", "--version", "linux-perf");
     tools::require(&[&tools::LOAD[..], &[perf]].concat())?;
+    require_congestion(&args.congestion)?;
     let entry = match args.implementation {
         Implementation::Adit => install::adit(args.adit.as_deref(), Flavour::FramePointers)?,
         Implementation::Ceiling => install::adit(None, Flavour::WithoutAead)?,

@@ -409,7 +409,7 @@ pub(crate) const LOAD: [Tool; 4] = [
 ];
 
 /// An error that names the tools that are missing and where Debian has them.
-pub(crate) fn require(tools: &[Tool]) -> Result<(), Failure> {
+pub(crate) fn require(tools: &[(&str, &str, &str)]) -> Result<(), Failure> {
     let missing: Vec<String> = tools
         .iter()
         .filter(|(tool, flag, _)| process::run(tool, &[flag], Duration::from_secs(5)).is_err())

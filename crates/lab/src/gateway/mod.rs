@@ -33,6 +33,7 @@ use serde::Serialize;
 use crate::implementation::{Entry, Implementation};
 use crate::install;
 use crate::output::Json;
+use crate::pair::require_congestion;
 use crate::sandbox::Failure;
 use crate::tools;
 use measures::MEASURES;
@@ -259,6 +260,7 @@ type Values = Vec<(&'static str, f64)>;
 /// Runs all cases.
 pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
+    require_congestion(&args.congestion)?;
     let json = Json::open(args.json.as_deref())?;
     let mut report = GatewayReport::new(args.rounds, &args.congestion);
     report.find(args)?;

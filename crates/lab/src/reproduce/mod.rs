@@ -28,6 +28,7 @@ use serde::Serialize;
 use crate::goals::{self, GoalResult};
 use crate::implementation::{Entry, Implementation};
 use crate::output::Json;
+use crate::pair::require_congestion;
 use crate::report::Machine;
 use crate::sandbox::Failure;
 use crate::{install, tools};
@@ -166,14 +167,12 @@ impl ReproduceArgs {
 
     /// The congestion controls that were asked for and that this kernel has.
     fn congestion(&self, results: &mut Results) -> Vec<String> {
-        let there = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-        let there = std::fs::read_to_string(there).unwrap_or_default();
-        let (found, missing): (Vec<String>, Vec<String>) = (self.congestion.iter().cloned())
-            .partition(|control| there.split_whitespace().any(|name| name == control));
-        for control in missing {
-            let why =
-                "this kernel has not loaded it: modprobe tcp_NAME where there is such a module";
-            results.leave_out(&control, why);
+        let mut found = Vec::new();
+        for control in &self.congestion {
+            match require_congestion(control) {
+                Ok(()) => found.push(control.clone()),
+                Err(why) => results.leave_out(control, &why.to_string()),
+            }
         }
         found
     }

@@ -132,8 +132,8 @@ fn find(args: &ReproduceArgs, results: &mut Results) -> Vec<(String, Path)> {
     }
     for proxies in tls::ALL.into_iter().filter(|of| args.wants(of.name)) {
         let openssl = tools::require(&[("openssl", "version", "openssl")]);
-        let version = match openssl.and_then(|()| proxies.program.find()) {
-            Ok((_, version)) => version,
+        let version = match openssl.and_then(|()| proxies.program.version()) {
+            Ok(version) => version,
             Err(why) => {
                 results.leave_out(proxies.name, &why.to_string());
                 continue;

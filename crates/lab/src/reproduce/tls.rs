@@ -119,32 +119,37 @@ impl Identity {
 }
 
 impl Program {
-    const fn name(self) -> &'static str {
+    /// What to run.
+    fn path(self) -> String {
         match self {
-            Self::Stunnel => "stunnel",
-            Self::Haproxy => "haproxy",
-            Self::Ghostunnel => "ghostunnel",
+            Self::Stunnel => "stunnel".to_owned(),
+            Self::Haproxy => "haproxy".to_owned(),
+            // Where `scripts/lab-tools` put it.
+            Self::Ghostunnel => {
+                let path = install::peers_dir().join("bin/ghostunnel");
+                path.to_string_lossy().into_owned()
+            }
         }
     }
 
-    /// Where it is, and its version.
-    pub(super) fn find(self) -> Result<(String, String), Failure> {
+    /// Its version; an error if it is not there.
+    pub(super) fn version(self) -> Result<String, Failure> {
+        let path = self.path();
         let (flag, package) = match self {
             Self::Stunnel => ("-version", "stunnel4"),
             Self::Haproxy => ("-v", "haproxy"),
+            Self::Ghostunnel if Path::new(&path).is_file() => {
+                return Ok(format!(
+                    "ghostunnel, {}",
+                    tools::version(&path, "--version")
+                ));
+            }
             Self::Ghostunnel => {
-                let path = install::peers_dir().join("bin/ghostunnel");
-                let path = path.to_string_lossy().into_owned();
-                if !Path::new(&path).is_file() {
-                    return Err(format!("{path} is missing: run scripts/lab-tools").into());
-                }
-                let version = tools::version(&path, "--version");
-                return Ok((path, format!("ghostunnel, {version}")));
+                return Err(format!("{path} is missing: run scripts/lab-tools").into());
             }
         };
-        tools::require(&[(self.name(), flag, package)])?;
-        let version = tools::version(self.name(), flag);
-        Ok((self.name().to_owned(), version))
+        tools::require(&[(&path, flag, package)])?;
+        Ok(tools::version(&path, flag))
     }
 }
 
@@ -166,7 +171,7 @@ impl Proxies {
         ports: &[u16],
         identity: &Identity,
     ) -> Result<Vec<Process>, Failure> {
-        let (program, _) = self.program.find()?;
+        let program = self.program.path();
         let mut all = Vec::new();
         // A process of ghostunnel for each port, or one of the others for all.
         let each = match self.program {
