@@ -369,7 +369,12 @@ mod tests {
         let near = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         assert!(!has_tcp_listener(near.local_addr().unwrap().port()).unwrap());
         drop((near, listener));
-        assert!(!has_tcp_listener(port).unwrap());
+        // A process that another test starts has the socket, too, until it runs its program.
+        let closed = || {
+            std::thread::sleep(Duration::from_millis(10));
+            !has_tcp_listener(port).unwrap()
+        };
+        assert!((0..500).any(|_| closed()));
     }
 
     #[test]
