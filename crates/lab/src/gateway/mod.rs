@@ -269,10 +269,27 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
     } else {
         args.only.clone()
     };
+    if let Err(why) = rounds(args, &cases, &mut report) {
+        eprintln!("\nstopped: {why}");
+        report.stopped = Some(why.to_string());
+    }
+    report.machine.finish();
+    json.publish(&report.table(), || {
+        Ok(serde_json::to_string_pretty(&report.document())?)
+    })?;
+    match (&report.stopped, report.failures()) {
+        (Some(_), _) => Err("the run is incomplete".into()),
+        (None, 0) => Ok(()),
+        (None, count) => Err(format!("what failed is listed above ({count})").into()),
+    }
+}
+
+/// Measures every case with every implementation, until it is interrupted.
+fn rounds(args: &GatewayArgs, cases: &[Case], report: &mut GatewayReport) -> Result<(), Failure> {
     for round in 1..=args.rounds {
         eprintln!("round {round} of {}", args.rounds);
         for entry in install::order(&report.implementations, round) {
-            for &case in &cases {
+            for &case in cases {
                 interrupt::check()?;
                 eprint!("  {:<14}{:<20}", entry.who.name(), case.name());
                 match case.measure(&entry, args) {
@@ -289,10 +306,7 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
             }
         }
     }
-    report.machine.finish();
-    json.publish(&report.table(), || {
-        Ok(serde_json::to_string_pretty(&report.document())?)
-    })
+    Ok(())
 }
 
 /// The values that goals are about.

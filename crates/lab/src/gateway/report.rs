@@ -23,6 +23,8 @@ pub(super) struct GatewayReport {
     pub(super) implementations: Vec<Entry>,
     samples: BTreeMap<(Case, &'static str, Implementation), Vec<f64>>,
     notes: Vec<GatewayNote>,
+    /// Why the run ended early, if it did.
+    pub(super) stopped: Option<String>,
 }
 
 /// Something that went wrong. Round 0 is before the first round.
@@ -41,6 +43,8 @@ pub(super) struct GatewayDocument<'a> {
     /// Seconds since 1970.
     started: u64,
     machine: &'a Machine,
+    /// Why the run ended early, if it did.
+    stopped: Option<&'a str>,
     rounds: u32,
     congestion_control: &'a str,
     implementations: &'a [Entry],
@@ -83,6 +87,7 @@ impl GatewayReport {
             implementations: Vec::new(),
             samples: BTreeMap::new(),
             notes: Vec::new(),
+            stopped: None,
         }
     }
 
@@ -121,6 +126,17 @@ impl GatewayReport {
             case: Some(case),
             text: why.to_string(),
         });
+    }
+
+    /// How often Adit failed, or another implementation where none has a value. Others may not be
+    /// able to do what Adit does.
+    pub(super) fn failures(&self) -> usize {
+        let counts = |note: &&GatewayNote| {
+            let Some(case) = note.case else { return false };
+            let measured = self.samples.keys().any(|(of, ..)| *of == case);
+            note.implementation == Implementation::Adit || !measured
+        };
+        self.notes.iter().filter(counts).count()
     }
 
     fn cases(&self) -> impl Iterator<Item = Case> {
@@ -197,6 +213,7 @@ impl GatewayReport {
             command: "gateway",
             started: self.started,
             machine: &self.machine,
+            stopped: self.stopped.as_deref(),
             rounds: self.rounds,
             congestion_control: &self.congestion,
             implementations: &self.implementations,
@@ -249,6 +266,9 @@ impl GatewayReport {
             let case = note.case.map_or("", Case::name);
             let who = note.implementation.name();
             text += &format!("note: {who} {case}, round {}: {}\n", note.round, note.text);
+        }
+        if let Some(why) = &self.stopped {
+            text += &format!("\nINCOMPLETE: {why}\n");
         }
         text
     }

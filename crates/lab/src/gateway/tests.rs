@@ -137,6 +137,31 @@ fn more_and_more_peers_stand_in_one_table_and_who_cannot_is_named() {
 }
 
 #[test]
+fn a_failure_counts_where_it_is_adits_or_everybodys() {
+    use Implementation::{Adit, WireguardGo};
+    let mut report = report(&[(Case::Slow, 0.95, 20.0)]);
+    assert_eq!(report.failures(), 0);
+    report.note(1, WireguardGo, Case::Slow, &"it cannot".into());
+    assert_eq!(report.failures(), 0);
+    report.note(1, WireguardGo, Case::State, &"nobody could".into());
+    assert_eq!(report.failures(), 1);
+    report.note(2, Adit, Case::Slow, &"once".into());
+    assert_eq!(report.failures(), 2);
+}
+
+#[test]
+fn a_run_that_ended_early_says_so_beside_what_it_has() {
+    let mut report = report(&[(Case::Slow, 0.95, 20.0)]);
+    let document = |report: &GatewayReport| serde_json::to_value(report.document()).unwrap();
+    assert!(document(&report)["stopped"].is_null());
+    report.stopped = Some("interrupted".to_owned());
+    let table = report.table();
+    assert!(table.ends_with("INCOMPLETE: interrupted\n"), "{table}");
+    assert_eq!(document(&report)["stopped"], "interrupted");
+    assert_eq!(document(&report)["cases"][0]["case"], "slow");
+}
+
+#[test]
 fn every_goal_is_about_a_measure_that_there_is() {
     for case in Case::ALL {
         for (id, _) in goals(case, 2) {
