@@ -177,6 +177,18 @@ impl ReproduceArgs {
         found
     }
 
+    /// An error if this kernel has none of the congestion controls that were asked for.
+    fn check_congestion(&self) -> Result<(), Failure> {
+        let mut checked = Ok(());
+        for control in &self.congestion {
+            checked = require_congestion(control);
+            if checked.is_ok() {
+                break;
+            }
+        }
+        checked
+    }
+
     /// An error that names the subjects that were asked for and stand in no table.
     fn check_subjects(&self, sources: &[SourceResults]) -> Result<(), Failure> {
         let is_there = |name: &&String| sources.iter().any(|source| source.has(name));
@@ -242,6 +254,7 @@ struct Settings<'a> {
 /// Makes the tables.
 pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     tools::require(&tools::LOAD)?;
+    args.check_congestion()?;
     let json = Json::open(args.json.as_deref())?;
     let started = SystemTime::now().duration_since(UNIX_EPOCH);
     let clock = Instant::now();

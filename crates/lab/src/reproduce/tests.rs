@@ -15,6 +15,15 @@ fn args(words: &[&str]) -> ReproduceArgs {
     Cli::parse_from([&["x"], words].concat()).args
 }
 
+#[test]
+fn one_congestion_control_that_is_there_is_enough() {
+    let check = |controls| args(&["pfsense", "--congestion", controls]).check_congestion();
+    check("nosuch,reno").unwrap();
+    check("reno,nosuch").unwrap();
+    let why = check("nosuch,neither").unwrap_err().to_string();
+    assert!(why.contains("no congestion control"), "{why}");
+}
+
 /// Two subjects, one measure, two rounds.
 fn measured() -> Results {
     let mut results = Results::new("tailscale-2022", 2);
