@@ -35,7 +35,7 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 /// A receiver that hears nothing for so long has heard everything.
 const SILENCE: Duration = Duration::from_millis(300);
 /// Milliseconds that connecting may take.
-const CONNECT: u16 = 5000;
+const CONNECT: u16 = 10_000;
 /// Milliseconds within which the next request comes, as long as any does.
 const ANSWERED: u16 = 15_000;
 /// Milliseconds after which streams that do not move are given up.
@@ -230,29 +230,57 @@ impl Streams {
         at: &Host,
         to: &[IpAddr],
     ) -> Result<RunningStreams, Failure> {
-        let to: Vec<SocketAddr> = to.iter().map(|ip| SocketAddr::new(*ip, PORT)).collect();
-        let bound = to.clone();
-        let listen = move || bound.into_iter().map(TcpListener::bind).collect();
-        let listeners: Vec<TcpListener> = at.run::<std::io::Result<_>>(listen)?;
         let retransmits = retransmits(from, at)?;
+        let (to, listeners) = listen(at, to)?;
         Ok(RunningStreams {
-            receiving: at.thread(move || self.receive(&listeners))?,
-            sending: from.thread(move || self.send(&to))?,
+            receiving: at.thread(move || self.receive(self.accept(&listeners)?))?,
+            sending: from.thread(move || self.send(self.connect(&to)?))?,
             retransmits,
         })
     }
 
-    fn send(self, to: &[SocketAddr]) -> Result<(), Failure> {
+    /// Starts them the other way: to `from`, which opens the connections, from the addresses `to`.
+    pub(crate) fn start_back(
+        self,
+        from: &Host,
+        at: &Host,
+        to: &[IpAddr],
+    ) -> Result<RunningStreams, Failure> {
+        let retransmits = retransmits(from, at)?;
+        let (to, listeners) = listen(at, to)?;
+        Ok(RunningStreams {
+            receiving: from.thread(move || self.receive(self.connect(&to)?))?,
+            sending: at.thread(move || self.send(self.accept(&listeners)?))?,
+            retransmits,
+        })
+    }
+
+    fn connect(self, to: &[SocketAddr]) -> Result<Vec<TcpStream>, Failure> {
         let limit = Duration::from_millis(CONNECT.into());
-        let mut streams = to
-            .iter()
-            .cycle()
-            .zip(0..self.count)
-            .map(|(to, _)| TcpStream::connect_timeout(to, limit))
-            .collect::<Result<Vec<_>, _>>()?;
-        for stream in &streams {
+        let connect = |(to, _)| {
+            let stream = TcpStream::connect_timeout(to, limit)?;
             stream.set_nonblocking(true)?;
+            Ok(stream)
+        };
+        to.iter().cycle().zip(0..self.count).map(connect).collect()
+    }
+
+    fn accept(self, listeners: &[TcpListener]) -> Result<Vec<TcpStream>, Failure> {
+        let coming = listeners.iter().map(|of| watch([of], EpollFlags::EPOLLIN));
+        let coming = coming.collect::<Result<Vec<_>, _>>()?;
+        let mut streams = Vec::new();
+        let each = listeners.iter().zip(&coming).cycle();
+        for ((listener, coming), _) in each.zip(0..self.count) {
+            // Without waiting for ever: the other end may have given up.
+            ready(coming, CONNECT)?.next();
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            streams.push(stream);
         }
+        Ok(streams)
+    }
+
+    fn send(self, mut streams: Vec<TcpStream>) -> Result<(), Failure> {
         let epoll = watch(&streams, EpollFlags::EPOLLOUT)?;
         // At a rate, less at once.
         let block = vec![
@@ -285,30 +313,19 @@ impl Streams {
 
     /// Returns the bytes that came in the time that counts, and that time in seconds: to its end,
     /// whether or not anything came so late, unless all streams had ended before.
-    fn receive(self, listeners: &[TcpListener]) -> Result<(usize, f64), Failure> {
-        let coming = listeners.iter().map(|of| watch([of], EpollFlags::EPOLLIN));
-        let coming = coming.collect::<Result<Vec<_>, _>>()?;
-        let mut streams = Vec::new();
-        for (listener, coming) in listeners
-            .iter()
-            .zip(&coming)
-            .cycle()
-            .zip(0..self.count)
-            .map(|(both, _)| both)
-        {
-            // Without waiting for ever: the sender may have given up.
-            ready(coming, CONNECT)?.next();
-            let (stream, _) = listener.accept()?;
-            stream.set_nonblocking(true)?;
-            streams.push(stream);
-        }
+    fn receive(self, mut streams: Vec<TcpStream>) -> Result<(usize, f64), Failure> {
         let epoll = watch(&streams, EpollFlags::EPOLLIN)?;
         let mut block = vec![0; 256 << 10];
         let begin = Instant::now() + self.warm_up;
         let end = begin + self.time;
         let (mut bytes, mut open) = (0, streams.len());
         while open > 0 && !interrupted() {
-            for index in ready(&epoll, STANDSTILL)? {
+            let moved = match ready(&epoll, STANDSTILL) {
+                // What is left of streams that are over does not count.
+                Err(_) if Instant::now() >= end => break,
+                moved => moved?,
+            };
+            for index in moved {
                 let now = Instant::now();
                 match streams[index].read(&mut block) {
                     Ok(0) => {
@@ -324,6 +341,15 @@ impl Streams {
         let counted = Instant::now().min(end).saturating_duration_since(begin);
         Ok((bytes, counted.as_secs_f64()))
     }
+}
+
+/// Listens at these addresses of a host.
+fn listen(at: &Host, to: &[IpAddr]) -> Result<(Vec<SocketAddr>, Vec<TcpListener>), Failure> {
+    let to: Vec<SocketAddr> = to.iter().map(|ip| SocketAddr::new(*ip, PORT)).collect();
+    let bound = to.clone();
+    let listen = move || bound.into_iter().map(TcpListener::bind).collect();
+    let listeners = at.run::<std::io::Result<_>>(listen)?;
+    Ok((to, listeners))
 }
 
 /// Short transfers from a to b, one after the other.

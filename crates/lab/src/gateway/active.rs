@@ -6,17 +6,23 @@ use super::Values;
 use super::clients::{self, Clients, Pace};
 use super::load::{Direction, Load};
 use super::many::{self, Many, Random, section};
-use super::measures::{ACTIVE_LOADS, ACTIVE_MEMORY, HANDSHAKES};
+use super::measures::{
+    ACTIVE_LOADS, ACTIVE_MEMORY, FROM_TCP, FROM_TCP_CPU, HANDSHAKES, TO_TCP, TO_TCP_CPU,
+};
+use super::tcp::Tcp;
 use crate::implementation::Entry;
+use crate::measure::wait;
 use crate::sandbox::Failure;
 
 /// How long the configuration, and then the handshakes, may take.
 const LIMIT: Duration = Duration::from_secs(60);
+/// After its port is there, a gateway may need so long until its peers may shake hands.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Handshakes under way at a time: no implementation is under load with so few.
 const AT_A_TIME: usize = 64;
 
-/// All peers get a session, then UDP goes in both directions, one at a time.
-pub(super) fn active(entry: &Entry, peers: u32) -> Result<Values, Failure> {
+/// All peers get a session, then UDP goes in both directions, one at a time, and TCP of some.
+pub(super) fn active(entry: &Entry, peers: u32, congestion: &str) -> Result<Values, Failure> {
     let mut hosts = Many::new(entry)?;
     let random = Random::new()?;
     let keys = (0..peers).map(|_| random.keys());
@@ -34,6 +40,7 @@ pub(super) fn active(entry: &Entry, peers: u32) -> Result<Values, Failure> {
     hosts.setconf(config, LIMIT)?;
     hosts.bring_up()?;
     hosts.wait_for_port()?;
+    wait(SETTLE)?;
 
     let clients = Clients::new(&keys, hosts.keys.public)?;
     let sockets = clients::sockets(&hosts.players)?;
@@ -71,6 +78,22 @@ pub(super) fn active(entry: &Entry, peers: u32) -> Result<Values, Failure> {
     if !any {
         return Err("no packet arrived, either way".into());
     }
+    let tcp = Tcp::new(&hosts, load.peers, load.players, congestion)?;
+    for (direction, rate, cpu) in [
+        (Direction::FromPeers, FROM_TCP, FROM_TCP_CPU),
+        (Direction::ToPeers, TO_TCP, TO_TCP_CPU),
+    ] {
+        let done = tcp.run(&hosts, direction);
+        hosts.check()?;
+        // Connections that do not even come about carried nothing.
+        let (gbps, time) = done.unwrap_or_else(|why| {
+            eprint!("(no TCP: {why}) ");
+            (0.0, 0.0)
+        });
+        values.push((rate, gbps));
+        values.extend((gbps > 0.0).then_some((cpu, time)));
+    }
+    tcp.stop()?;
     let memory = adit_testbed::proc::memory(hosts.pid())?;
     values.push((ACTIVE_MEMORY, memory.peak));
     Ok(values)

@@ -10,7 +10,7 @@ use crate::tools::{Iperf, Running};
 /// Seconds of all streams.
 const SECONDS: u32 = 5;
 /// Streams to the peer that has more of them than the other.
-const MANY: u32 = 16;
+const MANY: u32 = 64;
 
 /// Bulk TCP from a gateway to so many peers, and from them to it.
 pub(super) fn fairness(entry: &Entry, peers: u8, congestion: &str) -> Result<Values, Failure> {

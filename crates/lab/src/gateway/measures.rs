@@ -78,6 +78,11 @@ pub(super) const ACTIVE_LOADS: [(bool, usize, &str, &str); 4] = [
     (true, 1368, TO_1368, TO_1368_CPU),
 ];
 
+pub(super) const FROM_TCP: &str = "from_peers_tcp";
+pub(super) const FROM_TCP_CPU: &str = "from_peers_tcp_cpu";
+pub(super) const TO_TCP: &str = "to_peers_tcp";
+pub(super) const TO_TCP_CPU: &str = "to_peers_tcp_cpu";
+
 pub(super) const SILENT: &str = "silent_peers";
 pub(super) const STATE_IPS: &str = "allowed_ips";
 pub(super) const LOAD: &str = "load";
@@ -90,7 +95,7 @@ pub(super) const REKEY_RATE: &str = "rekey_rate";
 pub(super) const REKEY_CPU_RATE: &str = "rekey_cpu_rate";
 pub(super) const REKEY_GAP: &str = "rekey_ping_gap";
 
-pub(super) const MEASURES: [Measure; 62] = [
+pub(super) const MEASURES: [Measure; 66] = [
     measure(STREAM, "TCP to the fast peer, alone", "Gb/s", 2),
     measure(STREAM_BESIDE, "the same beside the flood", "Gb/s", 2),
     measure(STREAM_RATIO, "  of the stream alone", "×", 2),
@@ -117,12 +122,12 @@ pub(super) const MEASURES: [Measure; 62] = [
     measure(THREADS, "threads", "", 0),
     measure(IDLE_CPU, "CPU of 5 idle seconds", "ms", 0),
     measure(JAIN, "Jain's index, 1 stream a peer", "", 3),
-    measure(SHARES, "16 streams to one peer, 1 to the other", "×", 2),
+    measure(SHARES, "64 streams to one peer, 1 to the other", "×", 2),
     measure(TOTAL, "  all streams", "Gb/s", 2),
     measure(JAIN_BACK, "Jain's index, 1 stream from a peer", "", 3),
     measure(
         SHARES_BACK,
-        "16 streams from one peer, 1 from the other",
+        "64 streams from one peer, 1 from the other",
         "×",
         2,
     ),
@@ -146,6 +151,10 @@ pub(super) const MEASURES: [Measure; 62] = [
     measure(TO_64_CPU, "CPU time of 64 B to the peers", "µs", 2),
     measure(TO_1368, "UDP of 1368 B to the peers", "kpps", 1),
     measure(TO_1368_CPU, "CPU time of 1368 B to the peers", "µs", 2),
+    measure(FROM_TCP, "TCP from up to 100 of the peers", "Gb/s", 2),
+    measure(FROM_TCP_CPU, "  CPU time", "s/GB", 2),
+    measure(TO_TCP, "TCP to up to 100 of the peers", "Gb/s", 2),
+    measure(TO_TCP_CPU, "  CPU time", "s/GB", 2),
     measure(ACTIVE_MEMORY, "peak memory of the gateway", "MiB", 1),
     measure(SILENT, "peers", "", 0),
     measure(STATE_IPS, "  their allowed IPs", "", 0),
