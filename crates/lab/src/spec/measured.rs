@@ -283,6 +283,133 @@ pub(super) fn overload(results: &[Value], table: &mut Table) -> Result<(), Strin
     Ok(())
 }
 
+/// What four tunnels in one process take, and what each of several busy peers gets.
+pub(super) fn fair_shares(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    table.head = gateway_head("measure");
+    table.rows.clear();
+    for (case, rows) in [
+        (
+            "four-tunnels",
+            &[
+                (
+                    "four tunnels against one: throughput",
+                    "four_tunnels_ratio",
+                    2,
+                ),
+                ("their CPU", "four_cpu_ratio", 2),
+                ("their memory", "four_memory_ratio", 2),
+            ][..],
+        ),
+        (
+            "peers-2",
+            &[
+                ("Jain's index, a TCP stream to each of 2 peers", "jain", 3),
+                ("64 streams to one, 1 to the other", "share_ratio", 2),
+                (
+                    "Jain's index, a stream from each of 2 peers",
+                    "jain_back",
+                    3,
+                ),
+                (
+                    "64 streams from one, 1 from the other",
+                    "share_ratio_back",
+                    2,
+                ),
+            ],
+        ),
+        (
+            "peers-8",
+            &[
+                ("Jain's index, to 8 peers", "jain", 3),
+                ("from 8 peers", "jain_back", 3),
+            ],
+        ),
+        (
+            "peers-64",
+            &[
+                ("Jain's index, to 64 peers", "jain", 3),
+                ("all streams to them, Gb/s", "total", 2),
+                ("Jain's index, from 64 peers", "jain_back", 3),
+                ("all streams from them, Gb/s", "total_back", 2),
+            ],
+        ),
+    ] {
+        table.rows.extend(gateway_rows(json, case, rows)?);
+    }
+    Ok(())
+}
+
+/// What is measured of active peers: label, name, places, and the name of the CPU time.
+const ACTIVE: [(&str, &str, usize, &str); 8] = [
+    (
+        "UDP 64 B from them, kpps, µs",
+        "from_peers_64",
+        0,
+        "from_peers_64_cpu",
+    ),
+    (
+        "UDP 64 B to them, kpps, µs",
+        "to_peers_64",
+        0,
+        "to_peers_64_cpu",
+    ),
+    (
+        "UDP 1368 B from them, kpps, µs",
+        "from_peers_1368",
+        0,
+        "from_peers_1368_cpu",
+    ),
+    (
+        "UDP 1368 B to them, kpps, µs",
+        "to_peers_1368",
+        0,
+        "to_peers_1368_cpu",
+    ),
+    (
+        "TCP from 100 of them, Gb/s, s/GB",
+        "from_peers_tcp",
+        2,
+        "from_peers_tcp_cpu",
+    ),
+    (
+        "TCP to 100 of them, Gb/s, s/GB",
+        "to_peers_tcp",
+        2,
+        "to_peers_tcp_cpu",
+    ),
+    ("handshakes a second", "handshakes", 0, ""),
+    ("peak memory, MiB", "peak_memory", 0, ""),
+];
+
+/// Peers that are all active at once, by their number.
+pub(super) fn active_peers(results: &[Value], table: &mut Table) -> Result<(), String> {
+    let [json] = files(results)?;
+    let counts = ["1", "10", "100", "1,000", "10,000"];
+    let head = ["measure", "implementation"].iter().chain(&counts);
+    table.head = head.map(|text| (*text).to_owned()).collect();
+    table.rows.clear();
+    let cases = array(json, "cases")?;
+    for (label, name, places, cpu) in ACTIVE {
+        for (row, who) in ["wireguard-go", "tailscale", "adit"].iter().enumerate() {
+            let cell = |count: &&str| -> Result<String, String> {
+                let case = format!("peers-active-{}", count.replace(',', ""));
+                let measures = array(entry(cases, "case", &case)?, "measures")?;
+                let of = |name| median(entry(measures, "name", name).ok()?, who);
+                let value = of(name).map(|value| format!("{value:.places$}"));
+                let time = of(cpu).map(|time| format!(", {time:.1}"));
+                Ok(value.unwrap_or_default() + &time.unwrap_or_default())
+            };
+            let cells = counts.iter().map(cell).collect::<Result<Vec<_>, _>>()?;
+            let label = if row == 0 { label } else { "" };
+            table
+                .rows
+                .push([vec![label.to_owned(), title(who)], cells].concat());
+        }
+    }
+    Ok(())
+}
+
 fn gateway_head(label: &str) -> Vec<String> {
     let all = OTHERS.iter().chain(&["adit"]).map(|who| title(who));
     let label = std::iter::once(label.to_owned());

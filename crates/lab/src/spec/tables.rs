@@ -32,7 +32,7 @@ impl Extent {
 const SPEC: &str = "SPEC.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 28] = [
+pub(super) const TABLES: [Known; 30] = [
     known(SPEC, Extent::Part, "speed", measured::speed),
     known(
         SPEC,
@@ -70,7 +70,9 @@ pub(super) const TABLES: [Known; 28] = [
     ),
     known(SPEC, Extent::Whole, "two runs", reproduced::two_runs),
     known(SPEC, Extent::Whole, "slow peer", measured::slow_peer),
+    known(SPEC, Extent::Whole, "fair shares", measured::fair_shares),
     known(SPEC, Extent::Whole, "overload", measured::overload),
+    known(SPEC, Extent::Whole, "active peers", measured::active_peers),
     known(SPEC, Extent::Part, "hand-overs", measured::hand_overs),
     known(SPEC, Extent::Whole, "silent", measured::silent),
     known(
