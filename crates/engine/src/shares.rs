@@ -3,7 +3,8 @@
 //! Everything arrives at one socket, in one queue. While that queue never becomes empty, the peer
 //! that sends most decides what the others get. Datagrams of peers that exceed an equal share are
 //! then dropped before they are opened: few at first, which is enough for TCP, and more the longer
-//! the queue stands.
+//! the queue stands. What a peer sent shortly before counts, too: whoever sends in bursts would
+//! otherwise seem to exceed its share in each of them.
 //!
 //! When what waits waits for too long, or the socket has no more room, so that the kernel drops
 //! datagrams of all peers, there is a flood: as much is dropped of those that send most as keeps the
@@ -28,6 +29,8 @@ const INTERVAL: Duration = Duration::from_millis(8);
 const BULK: u64 = 128;
 /// What a peer sent lately is what it sends in so many intervals, if it sends steadily.
 const INTERVALS: u64 = 8;
+/// When the queue has not stood for so long, what peers sent is forgotten.
+const MEMORY: Duration = Duration::from_millis(64);
 /// Nothing is dropped of a peer that lately sent at most this many eighths of an equal share.
 const FAIR_EIGHTHS: u64 = 9;
 /// The longer the queue stands, the more is dropped of what arrives: one part in this many more in
@@ -95,17 +98,20 @@ pub(crate) struct Shares {
     stands: bool,
     /// When the present interval began.
     begun: Time,
-    peers: HashMap<Account, Arrived>,
     /// Messages that were taken in it, and the fewest that waited.
     taken: u64,
     fewest: Option<u64>,
-    /// Work that was done in it, and dropped.
-    processed: u64,
-    dropped: u64,
     /// The work that each peer may send in it.
     share: Option<u64>,
     /// How many parts of what arrives are to be dropped.
     steps: u64,
+    peers: HashMap<Account, Arrived>,
+    /// Since when [`Arrived::now`] is counted, and work that was done and dropped since then.
+    counted_from: Time,
+    processed: u64,
+    dropped: u64,
+    /// Until when anything is counted, if the queue does not stand again.
+    counts_until: Option<Time>,
     /// In how many intervals, one after the other, messages waited for too long.
     long: u64,
     /// When the flood is over, if there is one.
@@ -118,9 +124,9 @@ pub(crate) struct Shares {
 /// Work for a peer.
 #[derive(Default)]
 struct Arrived {
-    /// In this interval.
+    /// In this interval, and in a part of one before it.
     now: u64,
-    /// In the last intervals: less of them the longer they are past.
+    /// In the intervals before: less of them the longer they are past.
     lately: u64,
     exceeds: bool,
 }
@@ -128,12 +134,12 @@ struct Arrived {
 impl Shares {
     /// Whether [`Self::admit`] is to be asked.
     pub(crate) fn are_in_force(&self) -> bool {
-        self.stands
+        self.counts_until.is_some()
     }
 
     /// So much work arrived. Whether it is to be done.
     pub(crate) fn admit(&mut self, account: Account, work: u64) -> bool {
-        if !self.stands {
+        if !self.are_in_force() {
             return true;
         }
         if self.peers.len() == MAX_PEERS && !self.peers.contains_key(&account) {
@@ -170,35 +176,48 @@ impl Shares {
     }
 
     fn usual_poll_ended(&mut self, now: Time, emptied: bool) {
+        if self.counts_until.is_some_and(|until| until <= now) {
+            self.counts_until = None;
+            self.peers.clear();
+        }
         if emptied {
             self.long = 0;
             if std::mem::take(&mut self.stands) {
-                self.peers.clear();
-                self.begin(now);
                 self.share = None;
                 self.steps /= 2;
+            }
+            if self.are_in_force() && now.since(self.counted_from) >= INTERVAL {
+                self.age(now);
             }
             return;
         }
         if !self.stands {
-            self.stands = true;
-            self.begin(now);
+            self.stand(now);
         } else if now.since(self.begun) >= INTERVAL {
-            // One peer alone may let its own packets wait, and TCP heeds a few drops.
-            let is_long = self.peers.len() > 1 && self.delay(now).is_some_and(|it| it > LONG);
+            let delay = self.delay(now);
+            self.share = self.fair_share(now);
+            // Peers with equal shares may let their packets wait, as may one alone, and TCP heeds a
+            // few drops.
+            let is_long = delay.is_some_and(|it| it > LONG) && self.are_unequal();
             self.long = if is_long { self.long + 1 } else { 0 };
             if self.long == UNHEEDED {
                 self.long = 0;
                 self.flood_until = Some(now + FLOOD);
-                self.delayed = self.delay(now).unwrap_or_default();
+                self.delayed = delay.unwrap_or_default();
             }
-            self.share = self.fair_share();
             self.steps = match self.share {
                 Some(_) => (self.steps + 1).min(MAX_STEPS),
                 None => self.steps / 2,
             };
             self.begin(now);
         }
+    }
+
+    /// Whether a peer sent more lately than the others, those that send little included.
+    fn are_unequal(&self) -> bool {
+        let lately = self.peers.values().map(|arrived| arrived.lately);
+        let (count, all) = (self.peers.len() as u64, lately.clone().sum());
+        lately.into_iter().any(|it| is_unfair(it, count, all))
     }
 
     /// How long messages waited in this interval at least, where that is known: as long as it takes
@@ -213,8 +232,8 @@ impl Shares {
     /// next ones. So they last, and each interval makes them a little larger or smaller.
     fn poll_of_flood_ended(&mut self, now: Time, emptied: bool) {
         self.emptied |= emptied;
-        if !std::mem::replace(&mut self.stands, true) {
-            self.begin(now);
+        if !self.stands {
+            self.stand(now);
         } else if now.since(self.begun) >= INTERVAL {
             if self.dropped > 0 {
                 self.flood_until = Some(now + FLOOD);
@@ -230,7 +249,7 @@ impl Shares {
             };
             let steps = self.steps.saturating_add_signed(change);
             self.steps = steps.min(MAX_FLOOD_STEPS);
-            let share = self.fair_share();
+            let share = self.fair_share(now);
             if !self.peers.values().any(|arrived| arrived.exceeds) {
                 self.steps = 0;
             }
@@ -239,23 +258,43 @@ impl Shares {
         }
     }
 
+    /// The queue stands.
+    fn stand(&mut self, now: Time) {
+        self.stands = true;
+        if self.counts_until.is_none() {
+            self.age(now);
+        }
+        self.begin(now);
+    }
+
+    /// An interval begins.
     fn begin(&mut self, now: Time) {
         self.begun = now;
         self.taken = 0;
         self.fewest = None;
+        self.counts_until = Some(now + MEMORY);
+    }
+
+    /// What was counted becomes what peers sent lately.
+    fn age(&mut self, now: Time) {
+        self.peers.retain(|_, arrived| {
+            arrived.lately -= arrived.lately.div_ceil(INTERVALS);
+            arrived.lately += std::mem::take(&mut arrived.now);
+            arrived.lately > 0
+        });
+        self.counted_from = now;
         self.processed = 0;
         self.dropped = 0;
     }
 
     /// What each peer that exceeds an equal share may send in the next interval; `None` if there is
-    /// none. The peers begin that interval.
-    fn fair_share(&mut self) -> Option<u64> {
+    /// none.
+    fn fair_share(&mut self, now: Time) -> Option<u64> {
+        let mut arrived: Vec<u64> = self.peers.values().map(|arrived| arrived.now).collect();
+        let (processed, dropped) = (self.processed, self.dropped);
+        let counted = now.since(self.counted_from);
+        self.age(now);
         // 1. Peers that sent more than others for a while exceed their shares.
-        self.peers.retain(|_, arrived| {
-            arrived.lately -= arrived.lately.div_ceil(INTERVALS);
-            arrived.lately += arrived.now;
-            arrived.lately > 0
-        });
         let all: u64 = self.peers.values().map(|arrived| arrived.lately).sum();
         let bulk = |arrived: &&Arrived| arrived.lately > all / BULK;
         let count = self.peers.values().filter(bulk).count() as u64;
@@ -270,20 +309,18 @@ impl Shares {
             Some(_) => self.peers.len() as u64,
             None => count,
         };
-        let mut arrived: Vec<u64> = self.peers.values().map(|arrived| arrived.now).collect();
         for arrived in self.peers.values_mut() {
-            arrived.exceeds = count > 1 && arrived.lately * count * 8 > sum * FAIR_EIGHTHS;
-            arrived.now = 0;
+            arrived.exceeds = count > 1 && is_unfair(arrived.lately, count, sum);
         }
         if !self.peers.values().any(|arrived| arrived.exceeds) {
             return None;
         }
         // 2. Less than was processed until enough is dropped, then a little more: dropping costs
         //    time, too, and the queue of a flood stands whatever is dropped.
-        let wanted = (self.processed + self.dropped) * (self.steps + 1) / STEP;
-        let mut left = match wanted.checked_sub(self.dropped) {
-            Some(more) => self.processed.saturating_sub(more),
-            None => self.processed + self.processed / STEP,
+        let wanted = (processed + dropped) * (self.steps + 1) / STEP;
+        let mut left = match wanted.checked_sub(dropped) {
+            Some(more) => processed.saturating_sub(more),
+            None => processed + processed / STEP,
         };
         // 3. The least get what they want, the others equal parts of what is left.
         arrived.sort_unstable();
@@ -294,6 +331,7 @@ impl Shares {
             peers -= 1;
             (work > share).then_some(share)
         })?;
+        let share = in_an_interval(share, counted);
         // 4. In a flood there may be little left: then others exceed their shares, too. In so many
         //    intervals a peer that sends steadily sends what it sent lately.
         if self.flood_until.is_some() {
@@ -303,6 +341,17 @@ impl Shares {
         }
         Some(share)
     }
+}
+
+/// Whether one peer of so many, that sent this much of all, exceeds an equal share.
+fn is_unfair(lately: u64, count: u64, all: u64) -> bool {
+    lately * count * 8 > all * FAIR_EIGHTHS
+}
+
+/// The part of it for an interval, if it is for so long.
+fn in_an_interval(work: u64, counted: Duration) -> u64 {
+    let [interval, counted] = [INTERVAL, counted].map(|it| it.as_nanos().max(1));
+    u64::try_from(u128::from(work) * interval / counted).unwrap_or(u64::MAX)
 }
 
 /// How many steps more are dropped, by how long messages waited in an interval and in the one before.

@@ -105,6 +105,79 @@ fn a_queue_that_stands_costs_the_largest_share_little_at_first() {
     assert!((0..300).all(|_| shares.admit(account(2), 1000)));
 }
 
+/// An interval in which peers send so many messages, and what a poll finds at its end. Which of them
+/// were admitted.
+fn interval(shares: &mut Shares, now: &mut Time, wants: [usize; 2], emptied: bool) -> [usize; 2] {
+    let admitted = [(1, wants[0]), (2, wants[1])].map(|(peer, messages)| {
+        let admit = |_: &usize| shares.admit(account(peer), 1000);
+        (0..messages).filter(admit).count()
+    });
+    *now = *now + INTERVAL;
+    shares.poll_ended(*now, found(emptied, false));
+    admitted
+}
+
+#[test]
+fn a_peer_that_sent_more_while_the_queue_emptied_exceeds_its_share_when_it_stands() {
+    let (mut shares, mut now) = (Shares::default(), Time::default());
+    interval(&mut shares, &mut now, [0, 0], false);
+    for _ in 0..6 {
+        interval(&mut shares, &mut now, [800, 200], true);
+    }
+    for _ in 0..3 {
+        let admitted = interval(&mut shares, &mut now, [400, 600], false);
+        assert_eq!(admitted, [400, 600]);
+    }
+    for _ in 0..2 {
+        interval(&mut shares, &mut now, [800, 200], false);
+    }
+    let [more, less] = interval(&mut shares, &mut now, [800, 200], false);
+    assert!(more < 800 && less == 200, "{more}, {less}");
+}
+
+#[test]
+fn what_peers_sent_is_forgotten_when_the_queue_has_not_stood_for_long() {
+    let (mut shares, mut now) = (Shares::default(), Time::default());
+    interval(&mut shares, &mut now, [0, 0], false);
+    for past in 0..INTERVALS {
+        assert!(shares.are_in_force(), "{past}");
+        interval(&mut shares, &mut now, [500, 500], true);
+    }
+    assert!(!shares.are_in_force() && shares.peers.is_empty());
+    // Nor does it count when nothing was polled meanwhile.
+    interval(&mut shares, &mut now, [0, 0], false);
+    interval(&mut shares, &mut now, [900, 100], false);
+    now = now + Duration::from_secs(1);
+    interval(&mut shares, &mut now, [0, 0], false);
+    let [before, after] = [0, 1].map(|_| interval(&mut shares, &mut now, [300, 700], false));
+    assert_eq!((before, after[0]), ([300, 700], 300));
+    let [_, most] = interval(&mut shares, &mut now, [300, 700], false);
+    assert!(most < 700, "{most}");
+}
+
+#[test]
+fn a_queue_that_peers_with_equal_shares_fill_is_no_flood() {
+    let (mut shares, mut now) = (Shares::default(), Time::default());
+    let waiting = Found {
+        waiting: Some(5000),
+        ..found(false, false)
+    };
+    for wants in [[510, 490], [900, 100]] {
+        for _ in 0..100 {
+            assert!(shares.flood_until.is_none());
+            for (messages, peer) in wants.into_iter().zip(1..) {
+                (0..messages).for_each(|_| _ = shares.admit(account(peer), 1000));
+            }
+            now = now + INTERVAL;
+            shares.poll_ended(now, waiting);
+            if wants[0] > 600 && shares.flood_until.is_some() {
+                return;
+            }
+        }
+    }
+    panic!("one that sends much more is one");
+}
+
 #[test]
 fn what_is_kept_of_peers_is_bounded() {
     let mut shares = Shares::default();

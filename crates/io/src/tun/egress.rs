@@ -134,10 +134,9 @@ pub(crate) struct Egress {
 #[derive(Debug)]
 struct Reader {
     queues: Vec<ReadQueue>,
-    /// Packets read lately, and how many of them were long, and their bytes.
+    /// Packets read lately, and how many of them were long.
     packets: u32,
     long: u64,
-    bytes: u64,
     limit: u64,
 }
 
@@ -153,6 +152,10 @@ struct ReadQueue {
     read: u32,
     /// Packets that were read and not yet processed.
     unprocessed: u64,
+    /// Bytes of long packets that were read lately, and the peer that they are for, as far as it is
+    /// known.
+    bytes: u64,
+    peer: Option<u32>,
     /// The least number of packets that were missing when the queue was empty, how often it was, and
     /// since when. Some that are missing may yet come: the program has just let them through.
     missing: u64,
@@ -200,6 +203,8 @@ impl Egress {
             settling: 0,
             read: 0,
             unprocessed: 0,
+            bytes: 0,
+            peer: None,
             missing: u64::MAX,
             observations: 0,
             since: Instant::now(),
@@ -213,7 +218,6 @@ impl Egress {
             queues: vec![queue; queues],
             packets: 0,
             long: 0,
-            bytes: 0,
             limit: limit.clamp(least, RANGE * least),
         };
         Ok(Self {
@@ -288,9 +292,10 @@ impl Reading<'_> {
         self.numbers[ALL_READ].store(all.wrapping_add(more), Relaxed);
     }
 
-    /// So many packets that were read from a queue have been processed.
-    pub(crate) fn processed(&mut self, queue: usize, packets: u64) {
+    /// So many packets that were read from a queue have been processed. They were for this peer.
+    pub(crate) fn processed(&mut self, queue: usize, packets: u64, peer: Option<u32>) {
         let known = &mut self.reader.queues[queue];
+        known.peer = peer;
         known.unprocessed = known.unprocessed.saturating_sub(packets);
         self.set(queue, PROCESSED, self.number(queue, PROCESSED) + packets);
     }
@@ -332,7 +337,7 @@ impl Reading<'_> {
             let bytes = bytes as u64;
             let read = self.number(queue, LONG_READ) + bytes;
             self.set_long_read(queue, read.min(self.number(queue, LONG_PASSED)));
-            self.reader.bytes += bytes;
+            self.reader.queues[queue].bytes += bytes;
             self.reader.long += 1;
         }
         if self.has_several() {
@@ -373,7 +378,8 @@ impl Reading<'_> {
         }
     }
 
-    /// The limit is higher while packets are short.
+    /// The limit is higher while packets are short and nearly all are for one peer. Beside others,
+    /// many connections would get more than one does: they would have more in flight.
     fn adapt(&mut self) {
         let reader = &mut *self.reader;
         reader.packets += 1;
@@ -381,11 +387,20 @@ impl Reading<'_> {
             return;
         }
         reader.packets = 0;
-        let bytes = std::mem::take(&mut reader.bytes);
+        let busiest = reader.queues.iter().max_by_key(|queue| queue.bytes);
+        let peer = busiest.and_then(|queue| queue.peer);
+        let (mut bytes, mut others) = (0, 0);
+        for queue in &mut reader.queues {
+            let of_queue = std::mem::take(&mut queue.bytes);
+            bytes += of_queue;
+            if queue.peer != peer {
+                others += of_queue;
+            }
+        }
         let long = std::mem::take(&mut reader.long);
         if let Some(mean) = bytes.checked_div(long) {
             let step = reader.limit / 8;
-            let after = if mean < MEAN {
+            let after = if mean < MEAN && others <= bytes / 8 {
                 reader.limit + step
             } else {
                 reader.limit - step

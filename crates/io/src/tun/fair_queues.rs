@@ -190,7 +190,8 @@ impl FairQueues {
             let mut reading = egress.reading();
             for (queue, frames) in frames.into_iter().enumerate() {
                 if frames > 0 {
-                    reading.processed(queue, frames);
+                    let peer = queue.checked_sub(1).and_then(|bulk| schedule.peers[bulk]);
+                    reading.processed(queue, frames, peer);
                 }
             }
         }

@@ -113,15 +113,21 @@ fn fair_device() -> (Netns, Tun) {
     (net, tun)
 }
 
-/// Reads a batch: for each IPv4 packet the last byte of its destination, and its length.
+/// Reads a batch: for each IPv4 packet the last byte of its destination, and its length. Each
+/// destination is a peer.
 fn batch(tun: &Tun) -> Vec<(u8, usize)> {
+    batch_for(tun, u32::from)
+}
+
+/// The same where `peer` says which peer a destination is behind.
+fn batch_for(tun: &Tun, peer: fn(u8) -> u32) -> Vec<(u8, usize)> {
     let mut batch = FrameBatch::default();
     tun.read_batch(&mut batch).unwrap();
     let mut packets = Vec::new();
     while let Some(frame) = batch.next_frame() {
         let packet = &frame.bytes[VNET_HDR_LEN..];
         if packet[0] == 0x45 {
-            frame.peer.set(Some(packet[19].into()));
+            frame.peer.set(Some(peer(packet[19])));
             packets.push((packet[19], packet.len()));
         }
     }
@@ -184,6 +190,36 @@ fn the_bytes_that_wait_are_limited_however_many_queues_there_are() {
     fill(2..66);
     let all: usize = waiting().values().sum();
     assert!((limit..2 * limit + 70_000).contains(&all), "{all}");
+}
+
+#[test]
+fn the_limit_is_higher_where_short_gso_packets_are_all_for_one_peer() {
+    let (net, tun) = fair_device();
+    let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
+    let send = |to: u8, len: usize| {
+        let _ = sender.send_to(&vec![7; len], (format!("10.8.0.{to}"), 9));
+    };
+    // The bytes that one queue takes when short ones to two destinations have passed for a while.
+    let room = |peer: fn(u8) -> u32| {
+        let read = || {
+            let packets = std::iter::repeat_with(|| batch_for(&tun, peer));
+            packets.take_while(|packets| !packets.is_empty()).flatten()
+        };
+        let mut carried = 0;
+        while carried < 20_000 {
+            (0..40).for_each(|time| send(2 + time % 2, 20_000));
+            carried += read().count();
+        }
+        (0..400).for_each(|_| send(2, 60_000));
+        read().map(|(_, len)| len).sum::<usize>()
+    };
+    let least = 4 << 20;
+    for _ in 0..2 {
+        let of_one_peer = room(|_| 1);
+        assert!(of_one_peer > 3 * least, "{of_one_peer}");
+        let of_two_peers = room(u32::from);
+        assert!(of_two_peers < least + 70_000, "{of_two_peers}");
+    }
 }
 
 #[test]
