@@ -285,11 +285,12 @@ pub(super) fn overload(results: &[Value], table: &mut Table) -> Result<(), Strin
 
 /// What four tunnels in one process take, and what each of several busy peers gets.
 pub(super) fn fair_shares(results: &[Value], table: &mut Table) -> Result<(), String> {
-    let [json] = files(results)?;
+    let [all, two] = files(results)?;
     table.head = gateway_head("measure");
     table.rows.clear();
-    for (case, rows) in [
+    for (json, case, rows) in [
         (
+            all,
             "four-tunnels",
             &[
                 (
@@ -302,6 +303,7 @@ pub(super) fn fair_shares(results: &[Value], table: &mut Table) -> Result<(), St
             ][..],
         ),
         (
+            two,
             "peers-2",
             &[
                 ("Jain's index, a TCP stream to each of 2 peers", "jain", 3),
@@ -319,6 +321,7 @@ pub(super) fn fair_shares(results: &[Value], table: &mut Table) -> Result<(), St
             ],
         ),
         (
+            all,
             "peers-8",
             &[
                 ("Jain's index, to 8 peers", "jain", 3),
@@ -326,6 +329,7 @@ pub(super) fn fair_shares(results: &[Value], table: &mut Table) -> Result<(), St
             ],
         ),
         (
+            all,
             "peers-64",
             &[
                 ("Jain's index, to 64 peers", "jain", 3),
