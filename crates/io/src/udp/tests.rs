@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use adit_proto::wire::DataHeader;
@@ -840,9 +840,15 @@ fn nothing_goes_astray_while_sockets_join_and_leave() {
         let (ends, mut sockets) = (AtomicBool::new(false), Vec::new());
         let mut last = vec![0_u64; senders.len()];
         let (mut batch, mut astray) = (RecvBatch::new(16), false);
+        // The socket has room for more than waits, however late it is read.
+        let (most, arrived) = (2048, AtomicU64::new(0));
         std::thread::scope(|scope| {
             let send = || {
                 for number in 1_u64.. {
+                    let sent = number * senders.len() as u64;
+                    while sent > arrived.load(Relaxed) + most && !ends.load(Relaxed) {
+                        std::thread::yield_now();
+                    }
                     for (sender, socket) in (0_u64..).zip(&senders) {
                         let mut datagram = data(8, 32);
                         datagram[16..24].copy_from_slice(&sender.to_le_bytes());
@@ -864,6 +870,7 @@ fn nothing_goes_astray_while_sockets_join_and_leave() {
                         let last = &mut last[usize::try_from(number(16)).unwrap()];
                         astray |= number(24) != *last + 1;
                         *last = number(24);
+                        arrived.fetch_add(1, Relaxed);
                     }
                 }
             };
