@@ -7,6 +7,12 @@ pub const INITIATION_LEN: usize = 148;
 pub const RESPONSE_LEN: usize = 92;
 /// Type, reserved zeros, receiver, nonce, cookie and tag (5.4.7).
 pub const COOKIE_REPLY_LEN: usize = 64;
+/// First byte and length of every message that is no data.
+pub const HANDSHAKE_LENGTHS: [(u8, usize); 3] = [
+    (1, INITIATION_LEN),
+    (2, RESPONSE_LEN),
+    (3, COOKIE_REPLY_LEN),
+];
 /// mac1 and mac2 at the end of an initiation or response.
 pub(crate) const MACS_LEN: usize = 32;
 const TAG_LEN: usize = 16;

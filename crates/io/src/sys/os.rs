@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use adit_proto::wire::DataHeader;
+use adit_proto::wire::{self, DataHeader};
 
 /// `struct ifreq`: a name of 16 bytes and a union that is 24 bytes long on 64-bit machines.
 #[derive(Clone, Copy)]
@@ -129,39 +129,27 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
 const INT_LEN: libc::socklen_t = 4;
 /// Of a `sock_fprog`: a number and a pointer.
 const FPROG_LEN: libc::socklen_t = 2 * (usize::BITS / 8);
-// linux/bpf_common.h: `BPF_LD | BPF_B | BPF_ABS`, `BPF_JMP | BPF_JEQ | BPF_K`, `BPF_ALU | BPF_MOD |
-// BPF_K`, `BPF_RET | BPF_A` and `BPF_RET | BPF_K`
+// linux/bpf_common.h: `BPF_LD | BPF_B | BPF_ABS`, `BPF_JMP | BPF_JA`, `BPF_JMP | BPF_JEQ | BPF_K`,
+// `BPF_ALU | BPF_MOD | BPF_K`, `BPF_RET | BPF_A` and `BPF_RET | BPF_K`
 const BPF_LOAD_BYTE: u16 = 0x30;
+const BPF_JUMP: u16 = 0x05;
 const BPF_JUMP_EQUAL: u16 = 0x15;
 const BPF_MODULO: u16 = 0x94;
 const BPF_RETURN: u16 = 0x16;
 const BPF_RETURN_NUMBER: u16 = 0x06;
 
+/// Datagrams that the kernel merges at most (UDP_GRO_CNT_MAX).
+const MOST_MERGED: usize = 64;
+
 /// Spreads what arrives for a group of sockets that share a port (SO_REUSEPORT) over the `count`
 /// that were bound first. `socket` is any of the group.
 ///
-/// Data goes where the last byte of its receiver index says, anything else to the first. A socket
-/// that was bound later may be closed at any time: the kernel then moves the last one to its place.
+/// Data goes where the last byte of its receiver index says, anything else to the first. So do
+/// datagrams that the kernel merged, all of them where the first data among them goes: data behind a
+/// handshake message must not be overtaken by data that is alone. A socket that was bound later may
+/// be closed at any time: the kernel then moves the last one to its place.
 pub(crate) fn steer(socket: BorrowedFd<'_>, count: u32) -> io::Result<()> {
-    let statement = |code, k| libc::sock_filter {
-        code,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    let lane_at = u32::try_from(DataHeader::LANE_AT).unwrap_or(0);
-    // The program sees the payload, and returns 0 where that is too short for it.
-    let mut program = [
-        statement(BPF_LOAD_BYTE, 0),
-        libc::sock_filter {
-            jf: 3,
-            ..statement(BPF_JUMP_EQUAL, DataHeader::TYPE.into())
-        },
-        statement(BPF_LOAD_BYTE, lane_at),
-        statement(BPF_MODULO, count.max(1)),
-        statement(BPF_RETURN, 0),
-        statement(BPF_RETURN_NUMBER, 0),
-    ];
+    let mut program = steering(count);
     let filter = libc::sock_fprog {
         len: libc::c_ushort::try_from(program.len()).unwrap_or(0),
         filter: program.as_mut_ptr(),
@@ -178,6 +166,46 @@ pub(crate) fn steer(socket: BorrowedFd<'_>, count: u32) -> io::Result<()> {
         )
     })
     .map(drop)
+}
+
+/// The program of [`steer`]. It sees the payload, and returns 0 where that is too short for it.
+fn steering(count: u32) -> Vec<libc::sock_filter> {
+    let statement = |code, k: usize| libc::sock_filter {
+        code,
+        jt: 0,
+        jf: 0,
+        k: u32::try_from(k).unwrap_or(u32::MAX),
+    };
+    // A datagram that begins there, if it is data, decides.
+    let datagram = |at: usize| {
+        [
+            statement(BPF_LOAD_BYTE, at),
+            libc::sock_filter {
+                jf: 3,
+                ..statement(BPF_JUMP_EQUAL, DataHeader::TYPE.into())
+            },
+            statement(BPF_LOAD_BYTE, at + DataHeader::LANE_AT),
+            statement(BPF_MODULO, count.max(1) as usize),
+            statement(BPF_RETURN, 0),
+        ]
+    };
+    let mut program = datagram(0).to_vec();
+    // All that are merged, but the last, are as long as the first.
+    for (kind, len) in wire::HANDSHAKE_LENGTHS {
+        let further: Vec<_> = (1..MOST_MERGED).flat_map(|n| datagram(n * len)).collect();
+        program.extend([
+            statement(BPF_LOAD_BYTE, 0),
+            // A jump by more than 255 has no condition.
+            libc::sock_filter {
+                jt: 1,
+                ..statement(BPF_JUMP_EQUAL, kind.into())
+            },
+            statement(BPF_JUMP, further.len()),
+        ]);
+        program.extend(further);
+    }
+    program.push(statement(BPF_RETURN_NUMBER, 0));
+    program
 }
 
 /// Sets the mark of what a socket sends. Needs CAP_NET_ADMIN.

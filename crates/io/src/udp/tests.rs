@@ -3,7 +3,7 @@ use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use adit_proto::wire::DataHeader;
+use adit_proto::wire::{self, DataHeader};
 use adit_proto::{Endpoint, Source, Time};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -825,6 +825,36 @@ fn data_arrives_where_its_receiver_index_says() {
             assert_eq!(more.kind(), io::ErrorKind::WouldBlock);
             let mark = os::option(socket.fd(), libc::SOL_SOCKET, libc::SO_MARK);
             assert_eq!(mark.unwrap(), 7);
+        }
+    }
+}
+
+/// The kernel merges what one sender sends at once, and hands it to one socket.
+#[test]
+fn data_behind_handshake_messages_arrives_with_other_data() {
+    let hosts = Hosts::new();
+    for (_, _, b) in FAMILIES {
+        let (at_a, first, to) = hosts.sockets(b, Offloads::ALL);
+        let further = hosts.b.run(|| first.further(3)).unwrap().unwrap();
+        first.spread(4).unwrap();
+        for (kind, len) in wire::HANDSHAKE_LENGTHS {
+            let mut message = vec![0; len];
+            message[0] = kind;
+            for messages in [1, 2, 5, 31, 62, 63] {
+                for len_of_data in [32, len - 1, len] {
+                    let lane = 1 + messages % 3;
+                    let text = data(u8::try_from(lane).unwrap(), len_of_data);
+                    let train_of = [message.repeat(messages), text].concat();
+                    at_a.send(&[train(to, len, &train_of)], &mut SendReport::default());
+                    let came = receive(&further[lane - 1], train_of.len());
+                    assert_eq!(came.len(), 1, "{messages} of type {kind}, merged");
+                    assert_eq!(joined(&came), train_of);
+                }
+            }
+            // Handshake messages alone, and what is cut short behind them.
+            let alone = [&message.repeat(3)[..], &[DataHeader::TYPE, 0, 0]].concat();
+            at_a.send(&[train(to, len, &alone)], &mut SendReport::default());
+            assert_eq!(joined(&receive(&first, alone.len())), alone);
         }
     }
 }
