@@ -125,14 +125,22 @@ impl FrameBatch {
         Ok(len)
     }
 
+    /// The frame that was appended last; empty if there is none.
+    pub(crate) fn last_frame(&self) -> &[u8] {
+        let slot = self.frames.last();
+        slot.map_or(&[], |slot| &self.arena[slot.start..slot.start + slot.len])
+    }
+
     /// The frames from `from` on are to be processed before the others.
     pub(crate) fn put_first(&mut self, from: usize) {
         self.frames.rotate_left(from);
     }
 
-    /// The queue of each frame, and the peer that it was for.
-    pub(crate) fn queues(&self) -> impl Iterator<Item = (usize, Option<u32>)> {
-        self.frames.iter().map(|slot| (slot.queue, slot.peer.get()))
+    /// The queue of each frame, the frame, and the peer that it was for.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (usize, &[u8], Option<u32>)> {
+        let bytes = |slot: &Slot| &self.arena[slot.start..slot.start + slot.len];
+        let frames = self.frames.iter();
+        frames.map(move |slot| (slot.queue, bytes(slot), slot.peer.get()))
     }
 }
 

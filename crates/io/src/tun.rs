@@ -31,6 +31,8 @@ use fair_queues::FairQueues;
 pub use handed_over::TunState;
 
 #[cfg(test)]
+mod order_tests;
+#[cfg(test)]
 mod tests;
 
 /// Features that come with a virtio header: the kernel leaves checksums to us, as every GSO packet
@@ -414,7 +416,7 @@ impl Tun {
         let read = rustix::io::read(&self.fd, buf);
         if let Some(reading) = reading {
             match read {
-                Ok(len) => reading.took(0, len.saturating_sub(VNET_HDR_LEN)),
+                Ok(len) => reading.took(0, len.saturating_sub(VNET_HDR_LEN), &[]),
                 Err(Errno::AGAIN) => reading.was_empty(0),
                 Err(_) => {}
             }

@@ -213,7 +213,6 @@ pub(crate) struct Function(i32);
 
 pub(crate) const GET_SMP_PROCESSOR_ID: Function = Function(8);
 pub(crate) const SKB_LOAD_BYTES: Function = Function(26);
-pub(crate) const GET_HASH_RECALC: Function = Function(34);
 pub(crate) const TCP_SOCK: Function = Function(96);
 pub(crate) const SKB_LOAD_BYTES_RELATIVE: Function = Function(68);
 pub(crate) const KTIME_GET_BOOT_NS: Function = Function(125);
@@ -266,6 +265,11 @@ impl Instruction {
             Self::new(0x18, to, value_of_map, 0, map.as_raw_fd()),
             Self::new(0, R0, R0, 0, 0),
         ]
+    }
+
+    /// `to` = the 8 bits at `base + off`
+    pub(crate) const fn load8(to: Register, base: Register, off: i16) -> Self {
+        Self::new(0x71, to, base, off, 0)
     }
 
     /// `to` = the 32 bits at `base + off`
@@ -346,6 +350,11 @@ impl Instruction {
     /// `to *= from`
     pub(crate) const fn multiply(to: Register, from: Register) -> Self {
         Self::new(0x2f, to, from, 0, 0)
+    }
+
+    /// `to *= value`
+    pub(crate) const fn multiply_value(to: Register, value: i32) -> Self {
+        Self::new(0x27, to, R0, 0, value)
     }
 
     /// `to ^= from`

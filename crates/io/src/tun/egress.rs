@@ -10,6 +10,21 @@
 //!
 //! - processes what it read from the first queue before what it read from others before that, and
 //! - reports as processed only what is ([`Reading::processed`]).
+//!
+//! Two packets of one flow must never count as two flows, so the program reads addresses, protocol
+//! and ports itself. The kernel's hash of a packet tells too much apart: fragments have no ports,
+//! and flow labels, sockets and tunnels change it within a flow.
+//!
+//! - Of UDP only the destination's port counts. VXLAN and its like choose the other one by the
+//!   kernel's hash of what they carry.
+//! - Of other protocols, such as GRE, no port counts: a tunnel between two hosts is one flow.
+//! - A fragment, or a packet with IPv6 extension headers, may be of any flow. It is never sparse, and
+//!   while it waits, nothing else is that has the same queue.
+//!
+//! Nor is anything while its queue is [in debt](Reading::set_in_debt): the first queue is no way
+//! around the turns that peers have.
+
+mod program;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,14 +32,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::sys::bpf::{
-    self, GET_HASH_RECALC, Instruction, Label, Program, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10,
-    Register, SKB_LOAD_BYTES, SharedMap, TCP_SOCK, offset,
-};
+use crate::sys::bpf::{self, SharedMap};
+use program::program;
+pub(crate) use program::{obey, queue_of};
 
 /// The version of the program and of the numbers that it shares: raised with every change of them. A
 /// process goes on only with a program of its own version, and otherwise attaches one.
-pub(super) const LAYOUT: u32 = 2;
+pub(super) const LAYOUT: u32 = 3;
 
 /// The queues besides the first.
 pub(crate) const QUEUES: usize = 1 << QUEUE_BITS;
@@ -42,9 +56,6 @@ const OBSERVATIONS: u32 = 32;
 /// When so many later ones were read from its queue, a packet was processed, or lost. Far more than
 /// the queue has room for.
 const SETTLED: u32 = 16_384;
-/// When so many find a queue full and none is read meanwhile, one passes: perhaps what makes it seem
-/// full never arrived. What is sent while the qdisc changes does not, and an empty queue is not read.
-const STUCK: i32 = 512;
 /// More packets than were in the first queue before the program came.
 const UNCOUNTED: u64 = 1 << 16;
 /// Bytes that long packets have on average where the queue is long enough. TCP makes none longer
@@ -70,8 +81,6 @@ const STEERED: usize = 10;
 const CAPACITY: usize = 11;
 /// Then come so many for each queue.
 const QUEUE: usize = 16;
-/// The same in bytes, as a power of two.
-const QUEUE_SHIFT: i32 = 7;
 /// Packets that were let through: what the program writes.
 const PASSED: usize = 0;
 /// Bytes of the long ones among them.
@@ -79,6 +88,8 @@ const LONG_PASSED: usize = 1;
 /// How much had been read when a packet found the queue full, and how many have found it so since.
 const STOOD_AT: usize = 2;
 const REFUSED: usize = 3;
+/// What `PASSED` was when the queue last got a packet that may be of any flow.
+const ANY_FLOW: usize = 4;
 /// What `PASSED` was when the last packet that was processed was let through, or less: what was lost
 /// counts as processed only later. It begins a cache line, of what this process writes.
 const PROCESSED: usize = 8;
@@ -86,29 +97,13 @@ const PROCESSED: usize = 8;
 const LONG_READ: usize = 9;
 /// Packets that were read, or more: what `PASSED` is when the queue is empty.
 const READ: usize = 10;
-/// Where there are several queues, then come two for each flow, as far as hashes tell flows apart:
-/// what `PASSED` was when the flow last sent a packet to its queue and to the first one.
+/// Not zero while packets of sparse flows whose queue this would be wait in it like all others.
+const IN_DEBT: usize = 11;
+/// Where there are several queues, then come two for each flow, as far as a hash of 6 bits tells
+/// those of one queue apart: what `PASSED` was when the flow last sent a packet to its queue and to
+/// the first one.
 const FLOWS: usize = QUEUE * (2 + QUEUES);
 const FLOW_BITS: u32 = 12;
-
-// Where a program finds what it asks for.
-/// `struct __sk_buff`
-const LEN: i16 = 0;
-const QUEUE_MAPPING: i16 = 12;
-const PROTOCOL: i16 = 16;
-const GSO_SEGS: i16 = 164;
-const SOCKET: i16 = 168;
-const GSO_SIZE: i16 = 176;
-/// `struct bpf_tcp_sock`
-const PACKETS_OUT: i16 = 44;
-/// ETH_P_IP in network byte order, as little-endian machines read it.
-const IPV4: i32 = 0x0008;
-/// The last four bytes of the destination.
-const DESTINATION_V4: i32 = 16;
-const DESTINATION_V6: i32 = 36;
-
-/// Headers of IPv6 and TCP with timestamps.
-const HEADERS: i32 = 40 + 32;
 
 /// Drops long GSO packets that are sent through an interface while too many bytes of long packets
 /// wait, as long as it lives.
@@ -152,10 +147,8 @@ struct ReadQueue {
     read: u32,
     /// Packets that were read and not yet processed.
     unprocessed: u64,
-    /// Bytes of long packets that were read lately, and the peer that they are for, as far as it is
-    /// known.
+    /// Bytes of long packets that were read lately.
     bytes: u64,
-    peer: Option<u32>,
     /// The least number of packets that were missing when the queue was empty, how often it was, and
     /// since when. Some that are missing may yet come: the program has just let them through.
     missing: u64,
@@ -204,7 +197,6 @@ impl Egress {
             read: 0,
             unprocessed: 0,
             bytes: 0,
-            peer: None,
             missing: u64::MAX,
             observations: 0,
             since: Instant::now(),
@@ -292,10 +284,9 @@ impl Reading<'_> {
         self.numbers[ALL_READ].store(all.wrapping_add(more), Relaxed);
     }
 
-    /// So many packets that were read from a queue have been processed. They were for this peer.
-    pub(crate) fn processed(&mut self, queue: usize, packets: u64, peer: Option<u32>) {
+    /// So many packets that were read from a queue have been processed.
+    pub(crate) fn processed(&mut self, queue: usize, packets: u64) {
         let known = &mut self.reader.queues[queue];
-        known.peer = peer;
         known.unprocessed = known.unprocessed.saturating_sub(packets);
         self.set(queue, PROCESSED, self.number(queue, PROCESSED) + packets);
     }
@@ -331,8 +322,9 @@ impl Reading<'_> {
         }
     }
 
-    /// A packet of so many bytes was read from a queue.
-    pub(crate) fn took(&mut self, queue: usize, bytes: usize) {
+    /// A packet of so many bytes was read from a queue. `peers` says whom each further queue is for,
+    /// as far as it is known.
+    pub(crate) fn took(&mut self, queue: usize, bytes: usize, peers: &[Option<u32>]) {
         if bytes >= usize::from(LONG) {
             let bytes = bytes as u64;
             let read = self.number(queue, LONG_READ) + bytes;
@@ -355,7 +347,13 @@ impl Reading<'_> {
             self.set(queue, READ, self.number(queue, READ).max(packets));
             self.set_long_read(queue, self.number(queue, LONG_READ).max(long));
         }
-        self.adapt();
+        self.adapt(peers);
+    }
+
+    /// From now on packets of sparse flows wait like all others, or no longer, in the further queue
+    /// of this number.
+    pub(crate) fn set_in_debt(&self, queue: usize, is_in_debt: bool) {
+        self.set(queue, IN_DEBT, is_in_debt.into());
     }
 
     fn has_several(&self) -> bool {
@@ -380,20 +378,26 @@ impl Reading<'_> {
 
     /// The limit is higher while packets are short and nearly all are for one peer. Beside others,
     /// many connections would get more than one does: they would have more in flight.
-    fn adapt(&mut self) {
+    fn adapt(&mut self, peers: &[Option<u32>]) {
         let reader = &mut *self.reader;
         reader.packets += 1;
         if reader.packets < AGE {
             return;
         }
         reader.packets = 0;
-        let busiest = reader.queues.iter().max_by_key(|queue| queue.bytes);
-        let peer = busiest.and_then(|queue| queue.peer);
+        let bytes_of = reader
+            .queues
+            .iter_mut()
+            .map(|queue| std::mem::take(&mut queue.bytes));
+        // Of the first one nobody knows.
+        let peers = std::iter::once(None).chain(peers.iter().copied());
+        let read: Vec<_> = bytes_of.zip(peers).collect();
+        let busiest = read.iter().max_by_key(|(bytes, _)| bytes);
+        let peer = busiest.and_then(|(_, peer)| *peer);
         let (mut bytes, mut others) = (0, 0);
-        for queue in &mut reader.queues {
-            let of_queue = std::mem::take(&mut queue.bytes);
+        for (of_queue, its_peer) in read {
             bytes += of_queue;
-            if queue.peer != peer {
+            if its_peer != peer {
                 others += of_queue;
             }
         }
@@ -409,244 +413,4 @@ impl Reading<'_> {
             self.numbers[LIMIT].store(2 * reader.limit, Relaxed);
         }
     }
-}
-
-/// R6 is the packet, R7 the numbers, R8 the packet's length, R9 the numbers of its queue.
-fn program(map: &OwnedFd, several: bool) -> Vec<Instruction> {
-    // Places on the stack, for what calls forget.
-    let (queue, flow) = (-16, -24);
-    let mut program = Program::default();
-    let bulk = program.label();
-    let full = program.label();
-    let fits = program.label();
-    let lost = program.label();
-    let add = program.label();
-    let pass = program.label();
-    let drop = program.label();
-
-    // 1. As long as there is one queue, it is the first, and flows are all the same.
-    program.add([Instruction::copy(R6, R1)]);
-    program.add(Instruction::numbers(R7, map));
-    program.add([
-        Instruction::load32(R8, R6, LEN),
-        Instruction::copy(R9, R7),
-        Instruction::add_value(R9, 1 << QUEUE_SHIFT),
-    ]);
-    if several {
-        program.add([
-            Instruction::set(R1, 0),
-            Instruction::store64(R10, queue, R1),
-            Instruction::copy(R1, R7),
-            Instruction::add_value(R1, i32::from(offset(FLOWS))),
-            Instruction::store64(R10, flow, R1),
-            Instruction::load64(R1, R7, offset(STEERED)),
-        ]);
-        program.jump(Instruction::go_if_equal(R1, 0), bulk);
-        choose(&mut program, (queue, flow), bulk);
-    }
-
-    // 2. Where there is room, a short packet passes. As long as not too many bytes of long ones
-    //    wait, every other one is counted and passes.
-    program.place(bulk);
-    if several {
-        unless_room(&mut program, R9, full);
-    }
-    program.jump(
-        Instruction::go_if_less_than_value(R8, i32::from(LONG)),
-        pass,
-    );
-    program.add([
-        Instruction::load64(R1, R9, offset(LONG_PASSED)),
-        Instruction::load64(R2, R9, offset(LONG_READ)),
-        Instruction::subtract(R1, R2),
-        Instruction::copy(R2, R1),
-    ]);
-    if several {
-        program.add([
-            Instruction::load64(R2, R7, offset(ALL_PASSED)),
-            Instruction::load64(R3, R7, offset(ALL_READ)),
-            Instruction::subtract(R2, R3),
-        ]);
-    }
-    program.add([
-        Instruction::add(R1, R2),
-        Instruction::load64(R2, R7, offset(LIMIT)),
-    ]);
-    program.jump(Instruction::go_if_at_most(R1, R2), fits);
-    // 3. So does, beyond it, what is no GSO packet.
-    program.add([Instruction::load32(R1, R6, GSO_SIZE)]);
-    program.jump(Instruction::go_if_equal(R1, 0), fits);
-    // 4. Nobody is told of what was lost on its way to a queue, and nothing is read from one that is
-    //    empty: what finds it full for that reason would find it so for ever.
-    program.place(full);
-    let counted = program.label();
-    let through = program.label();
-    program.add([
-        Instruction::load64(R1, R9, offset(if several { READ } else { LONG_READ })),
-        Instruction::load64(R2, R9, offset(STOOD_AT)),
-        Instruction::store64(R9, offset(STOOD_AT), R1),
-        Instruction::subtract(R2, R1),
-        Instruction::set(R3, 0),
-    ]);
-    program.jump(Instruction::go_if_not_equal(R2, 0), counted);
-    program.add([
-        Instruction::load64(R3, R9, offset(REFUSED)),
-        Instruction::add_value(R3, 1),
-    ]);
-    program.jump(Instruction::go_if_less_than_value(R3, STUCK), counted);
-    program.add([
-        Instruction::set(R3, 0),
-        Instruction::store64(R9, offset(REFUSED), R3),
-    ]);
-    program.jump(Instruction::go(), through);
-    program.place(counted);
-    program.add([Instruction::store64(R9, offset(REFUSED), R3)]);
-    // 5. What a TCP socket sends that has nothing in flight passes, too. What another one sends, TCP
-    //    keeps.
-    program.add([Instruction::load64(R1, R6, SOCKET)]);
-    program.jump(Instruction::go_if_equal(R1, 0), lost);
-    program.add([Instruction::call(TCP_SOCK)]);
-    program.jump(Instruction::go_if_equal(R0, 0), lost);
-    program.add([Instruction::load32(R1, R0, PACKETS_OUT)]);
-    program.jump(Instruction::go_if_not_equal(R1, 0), drop);
-    program.place(through);
-    program.jump(
-        Instruction::go_if_less_than_value(R8, i32::from(LONG)),
-        pass,
-    );
-
-    program.place(fits);
-    program.add([Instruction::add64(R9, offset(LONG_PASSED), R8)]);
-    if several {
-        program.add([Instruction::add64(R7, offset(ALL_PASSED), R8)]);
-    }
-    program.place(pass);
-    if several {
-        program.add([
-            Instruction::load64(R1, R10, flow),
-            Instruction::load64(R3, R10, queue),
-        ]);
-        send(&mut program, R9, 0);
-    }
-    program.add([Instruction::set(R0, bpf::PASS), Instruction::exit()]);
-
-    // 6. How many packets it holds: one, if it is no GSO packet. What a virtual machine or another
-    //    TUN sent does not say. Then it is what is left without headers, divided by the GSO size and
-    //    rounded up: one less than it holds if the last is tiny.
-    program.place(lost);
-    program.add([
-        Instruction::load32(R2, R6, GSO_SIZE),
-        Instruction::set(R1, 1),
-    ]);
-    program.jump(Instruction::go_if_equal(R2, 0), add);
-    program.add([Instruction::load32(R1, R6, GSO_SEGS)]);
-    program.jump(Instruction::go_if_not_equal(R1, 0), add);
-    program.add([
-        Instruction::copy(R1, R8),
-        Instruction::add(R1, R2),
-        Instruction::add_value(R1, -HEADERS - 1),
-        Instruction::divide(R1, R2),
-    ]);
-    program.place(add);
-    program.add([Instruction::add64(R7, offset(LOST), R1)]);
-    program.place(drop);
-    program.add([Instruction::set(R0, bpf::DROP), Instruction::exit()]);
-    program.finish()
-}
-
-/// To `full` if the queue with these numbers has no room.
-fn unless_room(program: &mut Program, numbers: Register, full: Label) {
-    program.add([
-        Instruction::load64(R2, numbers, offset(PASSED)),
-        Instruction::load64(R3, numbers, offset(READ)),
-        Instruction::subtract(R2, R3),
-        Instruction::load64(R3, R7, offset(CAPACITY)),
-    ]);
-    program.jump(Instruction::go_if_at_most(R3, R2), full);
-}
-
-/// Counts the packet for the queue with these numbers, and notes for the flow, whose numbers are R1,
-/// when that was. R3 is the number of the queue.
-fn send(program: &mut Program, numbers: Register, which: usize) {
-    program.add([
-        Instruction::set(R2, 1),
-        Instruction::fetch_add64(numbers, offset(PASSED), R2),
-        Instruction::add_value(R2, 1),
-        Instruction::store64(R1, offset(which), R2),
-        Instruction::store32(R6, QUEUE_MAPPING, R3),
-    ]);
-}
-
-/// Lets the packet of a sparse flow pass, to the first queue. For any other one, sets R9 and stores
-/// the number of its queue and the address of its flow's numbers at these places of the stack.
-fn choose(program: &mut Program, (queue, flow): (i16, i16), bulk: Label) {
-    let address = -8;
-    let v6 = program.label();
-    // 1. The sum of the last bytes of the destination chooses a queue, so that neighbours have
-    //    different ones. Where there are none, they are zero.
-    program.add([
-        Instruction::set(R1, 0),
-        Instruction::store64(R10, address, R1),
-        Instruction::load32(R1, R6, PROTOCOL),
-        Instruction::set(R2, DESTINATION_V6),
-    ]);
-    program.jump(Instruction::go_if_not_equal(R1, IPV4), v6);
-    program.add([Instruction::set(R2, DESTINATION_V4)]);
-    program.place(v6);
-    program.add([
-        Instruction::copy(R1, R6),
-        Instruction::copy(R3, R10),
-        Instruction::add_value(R3, i32::from(address)),
-        Instruction::set(R4, 4),
-        Instruction::call(SKB_LOAD_BYTES),
-        Instruction::load32(R1, R10, address),
-        Instruction::copy(R9, R1),
-    ]);
-    for _ in 0..3 {
-        program.add([Instruction::shift_right(R1, 8), Instruction::add(R9, R1)]);
-    }
-    // 2. The hash chooses among that queue's flows.
-    program.add([
-        Instruction::and_value(R9, (1 << QUEUE_BITS) - 1),
-        Instruction::copy(R1, R6),
-        Instruction::call(GET_HASH_RECALC),
-        Instruction::shift_left(R0, QUEUE_BITS),
-        Instruction::or(R0, R9),
-        Instruction::and_value(R0, (1 << FLOW_BITS) - 1),
-        Instruction::shift_left(R0, 4),
-        Instruction::add_value(R0, i32::from(offset(FLOWS))),
-        Instruction::copy(R1, R7),
-        Instruction::add(R1, R0),
-        Instruction::store64(R10, flow, R1),
-        Instruction::add_value(R9, 1),
-        Instruction::store64(R10, queue, R9),
-        Instruction::add_value(R9, 1),
-        Instruction::shift_left(R9, QUEUE_SHIFT),
-        Instruction::add(R9, R7),
-        Instruction::copy(R4, R7),
-        Instruction::add_value(R4, 1 << QUEUE_SHIFT),
-    ]);
-    // 3. A packet of a sparse flow goes to the first queue.
-    program.add([Instruction::load32(R2, R6, GSO_SIZE)]);
-    program.jump(Instruction::go_if_not_equal(R2, 0), bulk);
-    for (numbers, sent) in [(R9, 0), (R4, 1)] {
-        program.add([
-            Instruction::load64(R2, R1, offset(sent)),
-            Instruction::load64(R3, numbers, offset(PROCESSED)),
-        ]);
-        program.jump(Instruction::go_if_less(R3, R2), bulk);
-    }
-    unless_room(program, R4, bulk);
-    program.add([Instruction::set(R3, 0)]);
-    send(program, R4, 1);
-    program.add([Instruction::set(R0, bpf::PASS), Instruction::exit()]);
-}
-
-/// Has the kernel put packets into the queues that [`Egress`] chose.
-pub(crate) fn obey(tun: BorrowedFd<'_>) -> io::Result<()> {
-    let program = [
-        Instruction::load32(R0, R1, QUEUE_MAPPING),
-        Instruction::exit(),
-    ];
-    bpf::steer(tun, &program)
 }

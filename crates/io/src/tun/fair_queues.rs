@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
-use super::egress::{Egress, QUEUES, Reading};
+use super::egress::{Egress, QUEUES, Reading, queue_of};
 use crate::FrameBatch;
 
 /// Bytes that each peer may send in a round.
@@ -123,8 +123,8 @@ impl FairQueues {
         batch.clear();
         while batch.has_room() {
             let Some(queue) = schedule.next() else { break };
-            match read(&bulk[queue], &mut reading, 1 + queue, batch)? {
-                Some(len) => schedule.took(queue, len),
+            match read(&bulk[queue], &mut reading, &schedule, 1 + queue, batch)? {
+                Some(frame) => schedule.took(queue, frame.len()),
                 None => schedule.was_empty(queue),
             }
         }
@@ -133,8 +133,17 @@ impl FairQueues {
         let bulk = batch.len();
         if is_sparse || bulk > 0 {
             // A flow has one packet there at most, so this ends.
-            while read(first, &mut reading, 0, batch)?.is_some() {}
+            while let Some(frame) = read(first, &mut reading, &schedule, 0, batch)? {
+                schedule.took_sparse(queue_of(frame), frame.len());
+            }
             batch.put_first(bulk);
+        }
+        if schedule.ready == 0 {
+            schedule.end_round();
+        }
+        let debts = schedule.debts();
+        for queue in bits(debts ^ std::mem::replace(&mut schedule.told, debts)) {
+            reading.set_in_debt(1 + queue, debts >> queue & 1 == 1);
         }
         Ok(schedule.ready == 0)
     }
@@ -166,9 +175,11 @@ impl FairQueues {
     pub(super) fn processed(&self, egress: &Egress, batch: &FrameBatch) {
         let mut processed = lock(&self.processed);
         processed.any = true;
-        for (queue, peer) in batch.queues() {
+        for (queue, frame, peer) in batch.queues() {
             processed.frames[queue] += 1;
-            if let (Some(queue), Some(_)) = (queue.checked_sub(1), peer) {
+            if peer.is_some() {
+                let of_first = || queue_of(frame.get(VNET_HDR_LEN..).unwrap_or_default());
+                let queue = queue.checked_sub(1).unwrap_or_else(of_first);
                 processed.peers[queue] = peer;
             }
         }
@@ -190,8 +201,7 @@ impl FairQueues {
             let mut reading = egress.reading();
             for (queue, frames) in frames.into_iter().enumerate() {
                 if frames > 0 {
-                    let peer = queue.checked_sub(1).and_then(|bulk| schedule.peers[bulk]);
-                    reading.processed(queue, frames, peer);
+                    reading.processed(queue, frames);
                 }
             }
         }
@@ -202,19 +212,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads one frame from a queue: its length, or `None` if there is none.
-fn read(
+/// Reads one frame from a queue: its packet, or `None` if there is none.
+fn read<'a>(
     fd: &OwnedFd,
     reading: &mut Reading<'_>,
+    schedule: &Schedule,
     queue: usize,
-    batch: &mut FrameBatch,
-) -> io::Result<Option<usize>> {
+    batch: &'a mut FrameBatch,
+) -> io::Result<Option<&'a [u8]>> {
     use rustix::io::Errno;
     loop {
         match batch.append(queue, |buf| Ok(rustix::io::read(fd, buf)?)) {
-            Ok(len) => {
-                reading.took(queue, len.saturating_sub(VNET_HDR_LEN));
-                return Ok(Some(len));
+            Ok(_) => {
+                let packet = batch.last_frame().get(VNET_HDR_LEN..).unwrap_or_default();
+                reading.took(queue, packet.len(), &schedule.peers);
+                return Ok(Some(packet));
             }
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::AGAIN) => {
@@ -244,6 +256,10 @@ struct Schedule {
     peers: [Option<u32>; QUEUES],
     /// Bytes that may still be read in this round.
     deficits: [i64; QUEUES],
+    /// Bytes that were read in this round from the first queue and not from these.
+    sparse: [i64; QUEUES],
+    /// A bit for each queue of which the program knows that it is in debt.
+    told: u64,
 }
 
 impl Schedule {
@@ -253,6 +269,8 @@ impl Schedule {
             turn: 0,
             peers: [None; QUEUES],
             deficits: [QUANTUM; QUEUES],
+            sparse: [0; QUEUES],
+            told: 0,
         }
     }
 
@@ -276,11 +294,7 @@ impl Schedule {
             let from_turn = u64::MAX.checked_shl(self.turn).unwrap_or(0);
             let queue = (self.ready & from_turn).trailing_zeros();
             if queue == u64::BITS {
-                // The next round.
-                self.turn = 0;
-                for deficit in &mut self.deficits {
-                    *deficit = (*deficit + QUANTUM).min(QUANTUM);
-                }
+                self.end_round();
             } else if self.deficits[queue as usize] > 0 {
                 self.turn = queue;
                 return Some(queue as usize);
@@ -289,6 +303,42 @@ impl Schedule {
             }
         }
         None
+    }
+
+    /// The next round begins.
+    fn end_round(&mut self) {
+        self.turn = 0;
+        for deficit in &mut self.deficits {
+            *deficit = (*deficit + QUANTUM).min(QUANTUM);
+        }
+        self.sparse = [0; QUEUES];
+    }
+
+    /// A bit for each queue of which the peer had so much read from the first one that the rest waits
+    /// for the next round.
+    fn debts(&self) -> u64 {
+        if self.sparse.iter().sum::<i64>() < QUANTUM {
+            return 0;
+        }
+        let is_in_debt = |queue: &usize| {
+            let peer = self.peers[*queue];
+            let all = self.sparse.iter().zip(self.peers).enumerate();
+            let of_peer = all.filter(|(other, (_, its_peer))| {
+                other == queue || peer.is_some() && *its_peer == peer
+            });
+            of_peer.map(|(_, (bytes, _))| bytes).sum::<i64>() >= QUANTUM
+        };
+        let queues = (0..QUEUES).filter(is_in_debt);
+        queues.fold(0, |debts, queue| debts | 1 << queue)
+    }
+
+    /// A frame of so many bytes was read from the first queue, which would otherwise have been in
+    /// this one.
+    fn took_sparse(&mut self, queue: usize, len: usize) {
+        self.took(queue, len);
+        // However much that is, the next rounds are not spent.
+        self.deficits[queue] = self.deficits[queue].max(-QUANTUM);
+        self.sparse[queue] += i64::try_from(len).unwrap_or(QUANTUM);
     }
 
     /// A frame of so many bytes was read from a queue.
@@ -308,19 +358,23 @@ impl Schedule {
     /// The other queues with something for the same peer.
     fn siblings(&self, queue: usize) -> ArrayVec<usize, QUEUES> {
         let peer = self.peers[queue];
-        let mut others = self.ready & !(1 << queue);
-        let mut siblings = ArrayVec::new();
-        while peer.is_some() && others != 0 {
-            let other = others.trailing_zeros() as usize;
-            others &= others - 1;
-            if self.peers[other] == peer {
-                siblings.push(other);
-            }
-        }
-        siblings
+        let others = bits(self.ready & !(1 << queue));
+        let of_peer = |other: &usize| peer.is_some() && self.peers[*other] == peer;
+        others.filter(of_peer).collect()
     }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = set.trailing_zeros();
+        (lowest < u64::BITS).then(|| {
+            set &= set - 1;
+            lowest as usize
+        })
+    })
 }
 
 #[cfg(test)]
 #[path = "fair_queues_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -86,6 +86,28 @@ fn a_further_queue_of_a_peer_brings_it_nothing() {
 }
 
 #[test]
+fn what_the_first_queue_had_for_a_peer_counts_in_its_turn() {
+    let lens = [(1, 1500), (9, 1500)];
+    let mut schedule = ready(&lens);
+    let (mut bytes, mut sparse) = ([0; QUEUES], 0);
+    for _ in 0..20_000 {
+        schedule.took_sparse(1, 700);
+        sparse += 700;
+        let queue = schedule.next().expect("something waits");
+        schedule.took(queue, 1500);
+        bytes[queue] += 1500;
+    }
+    let share = f64::from(bytes[1] + sparse) / f64::from(bytes[9]);
+    assert!((0.95..1.05).contains(&share), "{share}");
+    // Nobody pays later for what came while nothing waited.
+    let mut schedule = Schedule::new();
+    (0..1_000_000).for_each(|_| schedule.took_sparse(1, 1500));
+    assert!(schedule.debts() == 1 << 1 && schedule.deficits[1] == -QUANTUM);
+    schedule.end_round();
+    assert_eq!(schedule.debts(), 0);
+}
+
+#[test]
 fn a_queue_alone_is_read_to_its_end() {
     let lens = [(5, 65_000)];
     let mut schedule = ready(&lens);
@@ -95,7 +117,7 @@ fn a_queue_alone_is_read_to_its_end() {
 }
 
 /// A device with all its queues, 10.8.0.1/24.
-fn fair_device() -> (Netns, Tun) {
+pub(in crate::tun) fn fair_device() -> (Netns, Tun) {
     let net = Netns::new().unwrap();
     let open = || Tun::open_fair("tun", Offloads::ALL);
     let tun = net.run(open).unwrap().unwrap();
@@ -231,8 +253,8 @@ fn packets_of_sparse_flows_are_read_before_others_that_came_first() {
             bulk.send_to(&[7; 50_000], "10.8.0.2:9").unwrap();
         }
         // The second packet is not sparse: the first is there still.
-        sparse.send_to(&[7; 100], "10.8.0.2:9").unwrap();
-        sparse.send_to(&[7; 200], "10.8.0.2:9").unwrap();
+        sparse.send(&[7; 100]).unwrap();
+        sparse.send(&[7; 200]).unwrap();
         let packets: Vec<_> = std::iter::repeat_with(|| batch(&tun))
             .take_while(|packets| !packets.is_empty())
             .flatten()
@@ -243,7 +265,11 @@ fn packets_of_sparse_flows_are_read_before_others_that_came_first() {
     let is_told_apart = |packets: &[(u8, usize)]| packets[0] == (2, 128);
     // The hash of one port in 64 is that of the bulk flow, among flows to one destination: then it is
     // another port.
-    let mut ports = (0..4).map(|_| net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap());
+    let mut ports = (10..14).map(|port| {
+        let socket = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+        socket.connect(("10.8.0.2", port)).unwrap();
+        socket
+    });
     let sparse = ports.find(|port| is_told_apart(&read(port)));
     let sparse = sparse.expect("a port of four whose packets are read first");
     for _ in 0..3 {
@@ -251,6 +277,31 @@ fn packets_of_sparse_flows_are_read_before_others_that_came_first() {
         assert!(is_told_apart(&packets), "{packets:?}");
         assert_eq!(packets[11], (2, 228));
     }
+}
+
+#[test]
+fn a_peer_with_many_sparse_flows_gets_what_others_get() {
+    let (net, tun) = fair_device();
+    let bulk = net.run(|| segmenting("10.8.0.1:0")).unwrap();
+    let sparse = net.run(|| StdUdp::bind("10.8.0.1:0")).unwrap().unwrap();
+    // One peer is behind many addresses, the other one behind the last.
+    let peer = |to: u8| u32::from(to == 200);
+    let mut bytes = [0, 0];
+    for round in 0..60 {
+        for flow in 0..400_u16 {
+            let to = u8::try_from(2 + flow % 40).unwrap();
+            let _ = sparse.send_to(&[7; 1400], (format!("10.8.0.{to}"), 1000 + flow));
+        }
+        for _ in 0..40 {
+            let _ = bulk.send_to(&[7; 50_000], "10.8.0.200:9");
+        }
+        for (to, len) in batch_for(&tun, peer) {
+            // At first nobody knows whom the addresses are for.
+            bytes[usize::from(to == 200)] += if round < 5 { 0 } else { len };
+        }
+    }
+    let share = bytes[0] as f64 / bytes[1] as f64;
+    assert!((0.5..1.6).contains(&share), "{share}: {bytes:?}");
 }
 
 #[test]
@@ -303,13 +354,13 @@ impl Drop for Stop<'_> {
 fn flows_keep_their_order_across_queues() {
     let (net, tun) = fair_device();
     let stop = AtomicBool::new(false);
-    // Where each flow, told by its source port, stands.
+    // Where each flow, told by its ports, stands.
     let mut last = HashMap::<(u8, u16), u64>::new();
     // Packets of sparse flows, and others.
     let mut read = [0_u64; 2];
     std::thread::scope(|scope| {
         for to in [2, 3] {
-            for pause in [0, 20, 300] {
+            for (port, pause) in [(9, 0), (10, 20), (11, 300)] {
                 let (net, stop) = (&net, &stop);
                 scope.spawn(move || {
                     let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
@@ -318,7 +369,7 @@ fn flows_keep_their_order_across_queues() {
                         // Every third one is a GSO packet of two segments.
                         let mut text = vec![0; if number.is_multiple_of(3) { 2000 } else { 64 }];
                         text[..8].copy_from_slice(&number.to_be_bytes());
-                        let to = (format!("10.8.0.{to}"), 9);
+                        let to = (format!("10.8.0.{to}"), port);
                         let _ = sender.send_to(&text, to);
                         number += 1;
                         if pause > 0 && number.is_multiple_of(5) {
@@ -342,7 +393,7 @@ fn flows_keep_their_order_across_queues() {
             if round % 7 == 0 {
                 std::thread::sleep(Duration::from_micros(200));
             }
-            for (queue, _) in batch.queues() {
+            for (queue, ..) in batch.queues() {
                 read[usize::from(queue > 0)] += 1;
             }
             while let Some(frame) = batch.next_frame() {
