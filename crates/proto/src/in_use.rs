@@ -1,11 +1,13 @@
 //! Which receiver indices are in use, for whoever drops the datagrams that have others.
 //!
-//! The last byte of an index is its [lane](crate::lanes). Where several sockets receive, it says which
-//! of them gets the data.
+//! The last byte of an index says its [lane](crate::lanes), modulo MAX_LANES. Where several sockets
+//! receive, it says which of them gets the data.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
+
+use crate::lanes::MAX_LANES;
 
 /// Buckets of receiver indices: an index that nobody has is in a bucket with one that somebody has
 /// as rarely as there are few of these.
@@ -27,22 +29,26 @@ pub trait InUse: Send + Sync {
 pub(crate) struct Indices {
     /// By [`key`], so that those of a bucket stand together.
     peers: BTreeMap<u32, u32>,
-    of_lanes: OfLanes,
+    /// How many indices are of each lane.
+    of_lanes: [u32; MAX_LANES],
     told: Option<Arc<dyn InUse>>,
 }
 
-/// How many indices are of each lane.
-struct OfLanes([u32; 256]);
-
-impl Default for OfLanes {
-    fn default() -> Self {
-        Self([0; 256])
-    }
+/// The lane of an index, if there are MAX_LANES of them. Modulo a smaller number, which divides that,
+/// it is the lane if there are so many.
+pub(crate) fn lane(index: u32) -> u8 {
+    index.to_le_bytes()[3] & LANE_BITS
 }
 
-/// The lane of an index.
-pub(crate) fn lane(index: u32) -> u8 {
-    index.to_le_bytes()[3]
+const LANE_BITS: u8 = 7;
+const _: () = assert!(MAX_LANES == 1 + LANE_BITS as usize);
+
+/// An index in a lane, with all other bits as they are: two sessions of a peer have no more in common
+/// than their lane.
+pub(crate) fn in_lane(index: u32, lane: u8) -> u32 {
+    let mut bytes = index.to_le_bytes();
+    bytes[3] = bytes[3] & !LANE_BITS | lane & LANE_BITS;
+    u32::from_le_bytes(bytes)
 }
 
 /// The index with its bucket in front.
@@ -75,7 +81,7 @@ impl Indices {
             return false;
         };
         entry.insert(peer);
-        self.of_lanes.0[usize::from(lane(index))] += 1;
+        self.of_lanes[usize::from(lane(index))] += 1;
         if let Some(told) = &self.told {
             told.set(bucket(index), true);
         }
@@ -86,7 +92,7 @@ impl Indices {
         if self.peers.remove(&key(index)).is_none() {
             return;
         }
-        self.of_lanes.0[usize::from(lane(index))] -= 1;
+        self.of_lanes[usize::from(lane(index))] -= 1;
         if let Some(told) = &self.told {
             let last = key(index) | u32::MAX >> BITS;
             let mut others = self.peers.range(last & !(u32::MAX >> BITS)..=last);
@@ -96,9 +102,9 @@ impl Indices {
         }
     }
 
-    /// Of the last bytes that are this one modulo `count`: that of the fewest indices.
+    /// Of the lanes that are this one modulo `count`: that of the fewest indices.
     pub(crate) fn emptiest_lane(&self, modulo: usize, count: usize) -> u8 {
-        let lanes = (0..=u8::MAX).zip(&self.of_lanes.0);
+        let lanes = (0..=LANE_BITS).zip(&self.of_lanes);
         let lanes = lanes.filter(|(lane, _)| usize::from(*lane) % count == modulo);
         let emptiest = lanes.min_by_key(|(_, indices)| **indices);
         emptiest.map_or(0, |(lane, _)| lane)

@@ -72,7 +72,7 @@ pub(crate) struct LaneState {
 pub(crate) struct Move {
     pub(crate) index: u32,
     pub(crate) peer: u32,
-    /// The last byte of the index before it.
+    /// The lane of the index before it, of MAX_LANES.
     pub(crate) from: u8,
     /// When all has been put that was received on the sessions before it; not known before there is
     /// a session.

@@ -73,7 +73,7 @@ impl Shared {
             .cloned()
     }
 
-    /// How many sessions there are, of all peers: at most three each.
+    /// How many sessions there are, of all peers: at most five each.
     pub fn session_count(&self) -> usize {
         let shards = self.sessions.iter();
         shards
@@ -114,6 +114,6 @@ impl Shared {
     }
 
     fn shard(&self, index: u32) -> &RwLock<HashMap<u32, IndexEntry>> {
-        &self.sessions[index as usize % INDEX_SHARDS].0
+        &self.sessions[usize::from(index.to_le_bytes()[3])].0
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use adit_proto::config::PeerChange;
 use adit_proto::wire::DataHeader;
-use adit_proto::{Device, Import};
+use adit_proto::{Device, Import, MAX_LANES};
 use common::*;
 
 const GATEWAY: usize = 0;
@@ -32,6 +32,10 @@ fn net() -> Net {
 }
 
 fn lane(net: &Net, number: usize) -> u8 {
+    last_byte(net, number) % u8::try_from(MAX_LANES).unwrap()
+}
+
+fn last_byte(net: &Net, number: usize) -> u8 {
     net.session(GATEWAY, number).local_index().to_le_bytes()[3]
 }
 
@@ -225,6 +229,26 @@ fn a_move_is_handed_over() {
     assert!(session.session.moves());
     other.shared().lanes().moved(index);
     assert_eq!(moving(&other), None);
+}
+
+#[test]
+fn indices_of_a_peer_have_no_more_in_common_than_their_lane() {
+    let mut net = net();
+    exchange(&mut net, 1);
+    let ways = 256 / MAX_LANES;
+    let mut bytes = BTreeSet::new();
+    for _ in 0..60 {
+        exchange(&mut net, 10);
+        // Each handshake by hand is a new session.
+        for number in PEERS {
+            let (now, key) = (net.now, public_key(GATEWAY));
+            net.hosts[number].device.probe(now, &key);
+            net.drain(number);
+            bytes.insert((number, last_byte(&net, number)));
+        }
+    }
+    let seen = bytes.len() / PEERS.count();
+    assert!(seen > ways / 2, "{seen} of {ways}");
 }
 
 /// The place of the lane in a data message is that of the index's last byte.

@@ -36,7 +36,7 @@ use arrayvec::ArrayVec;
 
 use crate::allowed_ips::Garbage;
 use crate::config::{DeviceStatus, PeerStatus, PublicKey, Secret};
-use crate::in_use::Indices;
+use crate::in_use::{Indices, in_lane};
 use crate::noise::Identity;
 use crate::peer::{Peer, event};
 use crate::session::Session;
@@ -651,8 +651,7 @@ impl Core {
         loop {
             let mut bytes = [0; 4];
             (self.random)(&mut bytes);
-            bytes[3] = lane;
-            let index = u32::from_le_bytes(bytes);
+            let index = in_lane(u32::from_le_bytes(bytes), lane);
             if self.indices.insert(index, id) {
                 return index;
             }
