@@ -37,6 +37,10 @@ pub const TARGETS: &[Target] = &[
         run: targets::devices::run,
     },
     Target {
+        name: "rekeys",
+        run: targets::rekeys::run,
+    },
+    Target {
         name: "configure",
         run: targets::configure::run,
     },

@@ -101,8 +101,9 @@ pub(crate) struct Stamper {
     mac1_key: [u8; 32],
     cookie_key: [u8; 32],
     cookie: Option<(Zeroizing<[u8; MAC_LEN]>, Time)>,
-    /// Of the last message: the one that a cookie reply must answer.
-    last_mac1: Option<[u8; MAC_LEN]>,
+    /// Of the last initiation and the last response. A cookie reply must answer one of them: both may
+    /// be under way at a time.
+    last_mac1: [Option<[u8; MAC_LEN]>; 2],
 }
 
 impl Stamper {
@@ -111,7 +112,7 @@ impl Stamper {
             mac1_key: hash(&[LABEL_MAC1, &theirs.0]),
             cookie_key: hash(&[LABEL_COOKIE, &theirs.0]),
             cookie: None,
-            last_mac1: None,
+            last_mac1: [None; 2],
         }
     }
 
@@ -122,7 +123,7 @@ impl Stamper {
         let (mac1, mac2) = macs.split_at_mut(MAC_LEN);
         let signature = mac(&self.mac1_key, &[signed]);
         mac1.copy_from_slice(&signature);
-        self.last_mac1 = Some(signature);
+        self.last_mac1[usize::from(is_response(signed))] = Some(signature);
         match &self.cookie {
             Some((cookie, since)) if now.since(*since) < COOKIE_REFRESH_TIME => {
                 mac2.copy_from_slice(&mac(&**cookie, &[signed, mac1]));
@@ -131,23 +132,29 @@ impl Stamper {
         }
     }
 
-    /// Keeps the cookie if the reply is authentic and answers our last message.
+    /// Keeps the cookie if the reply is authentic and answers our last message of a kind.
     pub(crate) fn consume_reply(&mut self, now: Time, reply: CookieReply<'_>) -> bool {
-        let Some(mac1) = &self.last_mac1 else {
-            return false;
-        };
         let Some((sealed, tag)) = reply.cookie().split_last_chunk() else {
             return false;
         };
-        let mut cookie = Zeroizing::new([0; MAC_LEN]);
-        cookie.copy_from_slice(sealed);
-        if xopen(&self.cookie_key, reply.nonce(), &mut *cookie, tag, mac1).is_none() {
-            return false;
+        let answered = self.last_mac1.iter_mut().find_map(|last| {
+            let mut cookie = Zeroizing::new([0; MAC_LEN]);
+            cookie.copy_from_slice(sealed);
+            let mac1 = last.as_ref()?;
+            xopen(&self.cookie_key, reply.nonce(), &mut *cookie, tag, mac1)?;
+            *last = None;
+            Some(cookie)
+        });
+        let is_answer = answered.is_some();
+        if let Some(cookie) = answered {
+            self.cookie = Some((cookie, now));
         }
-        self.cookie = Some((cookie, now));
-        self.last_mac1 = None;
-        true
+        is_answer
     }
+}
+
+fn is_response(message: &[u8]) -> bool {
+    message.first() == Some(&2)
 }
 
 /// Whether a sender says that it has a cookie: mac2 is zero without one (5.4.4).

@@ -192,6 +192,7 @@ impl Peer {
     pub fn received(&self, now: Time, session: &Arc<Session>, bytes: u64, data: bool) -> bool {
         let mut events = 0;
         self.note_received(now, bytes);
+        session.set_heard(now);
         if data {
             if self.owed.load(Ordering::Relaxed) == 0 {
                 self.owed.store(stamp(now), Ordering::SeqCst);

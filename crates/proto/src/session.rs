@@ -23,6 +23,8 @@ pub struct Session {
     last_minute: AtomicBool,
     /// Its first data may have to wait: [`LaneTable`](crate::LaneTable) knows for what.
     moves: AtomicBool,
+    /// When an authentic datagram last came in on it, in nanoseconds; 0 if none did.
+    heard: AtomicU64,
     window: Mutex<ReplayWindow>,
 }
 
@@ -57,6 +59,7 @@ impl Session {
             confirmed: AtomicBool::new(ends.initiator),
             last_minute: AtomicBool::new(false),
             moves: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
             window: Mutex::new(ReplayWindow::new()),
         }
     }
@@ -68,14 +71,27 @@ impl Session {
         window: ReplayWindow,
         is_confirmed: bool,
         has_last_minute: bool,
+        heard: Option<Time>,
     ) -> Self {
         Self {
             counter: AtomicU64::new(sent),
             confirmed: AtomicBool::new(is_confirmed),
             last_minute: AtomicBool::new(has_last_minute),
+            heard: AtomicU64::new(heard.map_or(0, |at| at.0)),
             window: Mutex::new(window),
             ..self
         }
+    }
+
+    /// An authentic datagram came in on it.
+    pub(crate) fn set_heard(&self, now: Time) {
+        self.heard.store(now.0.max(1), Ordering::Relaxed);
+    }
+
+    /// When one last did.
+    pub(crate) fn heard(&self) -> Option<Time> {
+        let heard = self.heard.load(Ordering::Relaxed);
+        (heard != 0).then_some(Time(heard))
     }
 
     pub(crate) fn born(&self) -> Time {

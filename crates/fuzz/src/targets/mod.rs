@@ -12,6 +12,7 @@ pub(crate) mod hand_over;
 pub(crate) mod merge;
 pub(crate) mod netlink;
 pub(crate) mod plaintext;
+pub(crate) mod rekeys;
 pub(crate) mod replay;
 pub(crate) mod segment;
 pub(crate) mod status;

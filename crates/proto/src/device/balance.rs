@@ -119,17 +119,14 @@ impl LaneRates {
 impl PeerState {
     /// The lanes of all indices that the peer has: that of the newest session first.
     fn lanes(&self) -> impl Iterator<Item = u8> {
-        let sessions = &self.sessions;
-        let sessions = [&sessions.next, &sessions.current, &sessions.previous];
-        let of_sessions = sessions.into_iter().flatten().map(|it| it.local_index());
+        let of_sessions = self.sessions.all().map(|it| it.local_index());
         let of_initiation = self.initiation.as_ref().map(|created| created.index);
         of_sessions.chain(of_initiation).map(lane)
     }
 
     pub(super) fn sessions_in_other_lanes(&self, own: &Session) -> impl Iterator<Item = &Session> {
-        let (sessions, own) = (&self.sessions, lane(own.local_index()));
-        let all = [&sessions.next, &sessions.current, &sessions.previous];
-        let others = all.into_iter().flatten().map(Arc::as_ref);
+        let own = lane(own.local_index());
+        let others = self.sessions.all().map(Arc::as_ref);
         others.filter(move |other| lane(other.local_index()) != own)
     }
 

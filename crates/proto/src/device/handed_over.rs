@@ -33,7 +33,7 @@ use crate::session::{Ends, Session};
 use crate::{DropReason, Endpoint, ReplayWindow, Source, Tai64N, Time};
 
 /// The version of the records. A process takes those of its own version only.
-pub const HAND_OVER_FORMAT: u32 = 3;
+pub const HAND_OVER_FORMAT: u32 = 4;
 
 const DEVICE: u8 = 1;
 const PEER: u8 = 2;
@@ -42,9 +42,9 @@ const END: u8 = 4;
 
 /// The longest record of a peer without sessions and allowed IPs: a handshake under way that goes to
 /// many addresses.
-const PEER_BYTES: usize = 1728;
+const PEER_BYTES: usize = 1736;
 /// A session.
-const SESSION_BYTES: usize = 100 + 8 * WORDS;
+const SESSION_BYTES: usize = 112 + 8 * WORDS;
 /// An allowed IP.
 const BLOCK_BYTES: usize = 18;
 
@@ -128,8 +128,7 @@ fn count(len: usize) -> u32 {
 
 fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
     let sessions = &state.sessions;
-    let sessions = [&sessions.previous, &sessions.current, &sessions.next];
-    let more = SESSION_BYTES * sessions.iter().copied().flatten().count();
+    let more = SESSION_BYTES * sessions.all().count();
     let more = more + BLOCK_BYTES * state.allowed_ips.len();
     let mut record = Writer::new(PEER, PEER_BYTES + more);
     record.bytes(&state.public_key().0);
@@ -155,7 +154,11 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
         record.bytes(hash);
         record.bytes(ephemeral.bytes());
     });
-    for session in sessions {
+    record.u32(count(sessions.older.len()));
+    for session in &sessions.older {
+        record.session(session);
+    }
+    for session in [&sessions.current, &sessions.next] {
         record.option(session.as_ref(), |record, session| record.session(session));
     }
     record.bytes(&state.greatest_timestamp.0);
@@ -346,19 +349,17 @@ impl Import {
             Ok(CreatedInitiation::from_parts(index, parts))
         })?;
         let mut indices = Vec::from_iter(state.initiation.as_ref().map(|it| it.index));
-        let mut sessions = [None, None, None];
-        for place in &mut sessions {
-            *place = record.option(Reader::session)?.map(Arc::new);
-            if let Some(session) = place {
-                device.core.shared.insert(&state.peer, session);
-                indices.push(session.local_index());
-            }
+        for _ in 0..record.u32()? {
+            let added = state.sessions.older.try_push(Arc::new(record.session()?));
+            added.map_err(|_| NotImported("too many sessions of a peer"))?;
         }
-        let [previous, current, next] = sessions;
-        state.peer.set_current(current.clone());
-        state.sessions.previous = previous;
-        state.sessions.current = current;
-        state.sessions.next = next;
+        state.sessions.current = record.option(Reader::session)?.map(Arc::new);
+        state.sessions.next = record.option(Reader::session)?.map(Arc::new);
+        state.peer.set_current(state.sessions.current.clone());
+        for session in state.sessions.all() {
+            device.core.shared.insert(&state.peer, session);
+            indices.push(session.local_index());
+        }
         for index in indices {
             if !device.core.indices.insert(index, id) {
                 return Err(NotImported("an index of two sessions"));
@@ -520,6 +521,7 @@ impl Writer {
         self.bool(session.is_confirmed());
         self.bool(session.has_last_minute());
         self.bool(session.moves());
+        self.option(session.heard(), Self::time);
         let window = session.window();
         let (greatest, ring) = window.parts();
         self.u64(greatest);
@@ -663,6 +665,7 @@ impl<'a> Reader<'a> {
         let is_confirmed = self.bool()?;
         let has_last_minute = self.bool()?;
         let moves = self.bool()?;
+        let heard = self.option(Self::time)?;
         let greatest = self.u64()?;
         let mut ring = [0; WORDS];
         for word in &mut ring {
@@ -671,7 +674,7 @@ impl<'a> Reader<'a> {
         let window = ReplayWindow::from_parts(greatest, ring);
         let window = window.ok_or(NotImported("a received counter is beyond its limit"))?;
         let session = Session::new(ends, send, receive);
-        let session = session.in_use(sent, window, is_confirmed, has_last_minute);
+        let session = session.in_use(sent, window, is_confirmed, has_last_minute, heard);
         if moves {
             session.set_moving();
         }

@@ -66,12 +66,54 @@ pub(super) struct PeerState {
 }
 
 /// The sessions that a peer's packets may come in on. Packets go out on `current`.
+///
+/// Where both sides initiate, each may end up with the session that it began itself as the current one,
+/// and hear the other on an older one, for as long as a session lasts. A new initiation does not say
+/// which session its sender uses meanwhile, and its response may be lost. So more sessions are kept
+/// than the whitepaper has.
 #[derive(Default)]
 pub(super) struct Sessions {
-    pub(super) previous: Option<Arc<Session>>,
+    /// To receive on, in the order in which they ceased to be the current or the next one.
+    pub(super) older: ArrayVec<Arc<Session>, MAX_OLDER>,
     pub(super) current: Option<Arc<Session>>,
     /// A responder's, until the initiator's first packet confirms it.
     pub(super) next: Option<Arc<Session>>,
+}
+
+/// Sessions that are kept to receive on alone: the one that the peer was last heard on, and two that it
+/// may have begun to use since, or just ceased to.
+pub(super) const MAX_OLDER: usize = 3;
+
+impl Sessions {
+    /// All of them, the one that began last first.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Session>> {
+        let newest = self.next.iter().chain(&self.current);
+        newest.chain(self.older.iter().rev())
+    }
+
+    /// Keeps one to receive on. Returns one that is not needed for that any more, if there are too
+    /// many: the peer was last heard on another, and others began or were in use after it.
+    fn keep(&mut self, session: Arc<Session>) -> Option<Arc<Session>> {
+        let Err(full) = self.older.try_push(session) else {
+            return None;
+        };
+        let session = full.element();
+        let heard = self
+            .all()
+            .chain([&session])
+            .filter_map(|it| it.heard())
+            .max();
+        let is_last_heard = |it: &Session| heard.is_some() && it.heard() == heard;
+        let sign = |it: &Session| it.heard().max(Some(it.born()));
+        let others = self.older.iter().enumerate();
+        let others = others.filter(|(_, it)| !is_last_heard(it));
+        let place = others
+            .min_by_key(|(_, it)| sign(it))
+            .map(|(place, _)| place);
+        let dropped = self.older.remove(place.unwrap_or(0));
+        self.older.push(session);
+        Some(dropped)
+    }
 }
 
 impl PeerState {
@@ -167,7 +209,7 @@ impl PeerState {
     /// Shards raised events: the bits of [`event`] say which.
     pub(super) fn events_raised(&mut self, core: &mut Core, now: Time, wall: Tai64N, events: u8) {
         if events & event::CONFIRMED != 0 {
-            self.session_confirmed(core, wall);
+            self.session_confirmed(core, now, wall);
         }
         if events & event::WANT_SESSION != 0 {
             self.session_wanted(core, now);
@@ -323,14 +365,11 @@ impl PeerState {
         // The index lives on in the session.
         self.initiation = None;
         self.publish(core, now, &session);
-        // A session that the peer initiated meanwhile may be the one it uses: keep that one to
-        // receive.
-        let (replaced, previous) = match self.sessions.next.take() {
-            Some(next) => (self.sessions.current.take(), Some(next)),
-            None => (None, self.sessions.current.take()),
-        };
-        core.drop_session(replaced);
-        core.drop_session(std::mem::replace(&mut self.sessions.previous, previous));
+        self.forget_expired(core, now);
+        // A session that the peer initiated meanwhile may be the one that it uses, or the one before.
+        for before in [self.sessions.current.take(), self.sessions.next.take()] {
+            self.keep_to_receive(core, before);
+        }
         self.make_current(core, wall, Arc::clone(&session));
         let confirm = Queued::Confirm(Arc::clone(&self.peer), session);
         core.outputs.push_back(confirm);
@@ -339,21 +378,56 @@ impl PeerState {
     /// We answered an initiation: its session is used when the peer has used it.
     pub(super) fn session_responded(&mut self, core: &mut Core, now: Time, session: Arc<Session>) {
         self.publish(core, now, &session);
-        core.drop_session(self.sessions.next.replace(session));
-        core.drop_session(self.sessions.previous.take());
+        self.forget_expired(core, now);
+        // The peer may have got our response to the initiation before this one.
+        let before = self.sessions.next.replace(session);
+        self.keep_to_receive(core, before);
     }
 
     /// The first authentic packet came in on a session that we answered.
-    fn session_confirmed(&mut self, core: &mut Core, wall: Tai64N) {
-        let Some(next) = self.sessions.next.take_if(|next| next.is_confirmed()) else {
+    fn session_confirmed(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+        let Some(session) = self.take_confirmed(now) else {
             // The shard made a session current that was replaced or retired meanwhile.
             self.peer.set_current(self.sessions.current.clone());
             return;
         };
         core.stats.confirmed += 1;
-        let previous = self.sessions.current.take();
-        core.drop_session(std::mem::replace(&mut self.sessions.previous, previous));
-        self.make_current(core, wall, next);
+        self.forget_expired(core, now);
+        let before = self.sessions.current.take();
+        self.keep_to_receive(core, before);
+        self.make_current(core, wall, session);
+    }
+
+    /// The session that the peer has confirmed: the next one, or one that was, if it is younger than
+    /// the one that we use.
+    fn take_confirmed(&mut self, now: Time) -> Option<Arc<Session>> {
+        let Sessions {
+            older,
+            current,
+            next,
+        } = &mut self.sessions;
+        if let Some(next) = next.take_if(|next| next.is_confirmed()) {
+            return Some(next);
+        }
+        let since = current.as_ref().map(|current| current.born());
+        let is_younger =
+            |it: &Arc<Session>| it.is_confirmed() && it.may_send(now) && Some(it.born()) > since;
+        let place = older.iter().rposition(is_younger)?;
+        Some(older.remove(place))
+    }
+
+    fn keep_to_receive(&mut self, core: &mut Core, session: Option<Arc<Session>>) {
+        core.drop_session(session.and_then(|session| self.sessions.keep(session)));
+    }
+
+    /// Nothing is received on these any more.
+    fn forget_expired(&mut self, core: &mut Core, now: Time) {
+        for session in std::mem::take(&mut self.sessions.older) {
+            match session.may_receive(now) {
+                true => self.sessions.older.push(session),
+                false => core.drop_session(Some(session)),
+            }
+        }
     }
 
     fn publish(&mut self, core: &mut Core, now: Time, session: &Arc<Session>) {
@@ -404,14 +478,9 @@ impl PeerState {
 
     fn retire_sessions(&self) {
         self.peer.set_current(None);
-        let Sessions {
-            previous,
-            current,
-            next,
-        } = &self.sessions;
         // A shard may be about to make one current that the peer has just confirmed: the next, or
         // one that was next when our own handshake ended.
-        for session in [previous, current, next].into_iter().flatten() {
+        for session in self.sessions.all() {
             session.retire();
         }
     }
@@ -423,9 +492,9 @@ impl PeerState {
         self.peer.clear_source();
         core.keys_dropped = true;
         let sessions = std::mem::take(&mut self.sessions);
-        core.drop_session(sessions.previous);
-        core.drop_session(sessions.current);
-        core.drop_session(sessions.next);
+        for session in sessions.all() {
+            core.drop_session(Some(Arc::clone(session)));
+        }
     }
 
     /// Our own key is another now, or may be used twice: only a new handshake leads to a session to
@@ -441,7 +510,9 @@ impl PeerState {
     /// are still received.
     pub(super) fn expire_sessions(&mut self, core: &mut Core) {
         self.retire_sessions();
-        core.drop_session(self.sessions.next.take());
+        // The peer may have got our response.
+        let next = self.sessions.next.take();
+        self.keep_to_receive(core, next);
     }
 
     pub(super) fn came_up(&mut self, core: &mut Core, now: Time) {

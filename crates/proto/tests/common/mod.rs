@@ -10,7 +10,7 @@
     reason = "each test file uses a part of this"
 )]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -217,6 +217,19 @@ impl Weather {
     };
 }
 
+/// What happens to one handshake message on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Arrives,
+    IsLost,
+    /// It arrives, and the receiver is under load.
+    MeetsLoad,
+    /// It comes so much later.
+    Waits(Duration),
+    /// It comes at once, and again so much later.
+    ComesTwice(Duration),
+}
+
 /// An echo request that a host was asked to send through the tunnel.
 pub struct Probe {
     pub id: u16,
@@ -248,6 +261,14 @@ pub struct Net {
     pub probes: Vec<Probe>,
     /// What is lost on its way.
     pub black_holes: Vec<fn(&Datagram) -> bool>,
+    /// What happens to the next handshake messages, in the order in which they are sent; those after them
+    /// arrive.
+    pub fates: VecDeque<Fate>,
+    /// How many messages took one of those.
+    pub fates_taken: usize,
+    /// When a host got a data message, which, and whether it knew the session.
+    pub data: Vec<(Time, usize, bool)>,
+    meet_load: HashSet<u64>,
     flying: BTreeMap<(Time, u64), Datagram>,
     count: u64,
     pub random: Random,
@@ -303,6 +324,10 @@ impl Net {
             sessions: 0,
             probes: Vec::new(),
             black_holes: Vec::new(),
+            fates: VecDeque::new(),
+            fates_taken: 0,
+            data: Vec::new(),
+            meet_load: HashSet::new(),
             flying: BTreeMap::new(),
             count: 0,
             random: Random(seed),
@@ -567,6 +592,13 @@ impl Net {
             let at = self.random.below(datagram.bytes.len() as u64);
             datagram.bytes[usize::try_from(at).unwrap()] ^= 1 << self.random.below(8);
         }
+        if wire::classify(&datagram.bytes) == Some(Kind::Handshake)
+            && let Some(fate) = self.fates.pop_front()
+        {
+            self.fates_taken += 1;
+            self.meet(datagram, fate);
+            return true;
+        }
         let copies = 1 + usize::from(self.random.chance(self.weather.duplicates));
         self.copies += copies - 1;
         for _ in 0..copies {
@@ -577,6 +609,23 @@ impl Net {
             self.flying.insert(arrival, datagram.clone());
         }
         true
+    }
+
+    fn meet(&mut self, datagram: Datagram, fate: Fate) {
+        let later: &[Duration] = match fate {
+            Fate::IsLost => return,
+            Fate::Arrives | Fate::MeetsLoad => &[Duration::ZERO],
+            Fate::Waits(later) => &[later],
+            Fate::ComesTwice(later) => &[Duration::ZERO, later],
+        };
+        for later in later {
+            self.count += 1;
+            if fate == Fate::MeetsLoad {
+                self.meet_load.insert(self.count);
+            }
+            let arrival = self.now + millis(self.weather.delay_min) + *later;
+            self.flying.insert((arrival, self.count), datagram.clone());
+        }
     }
 
     /// A datagram arrives now, from wherever the caller says.
@@ -607,6 +656,7 @@ impl Net {
         let header = DataHeader::parse(bytes).expect("classified");
         let shared = self.hosts[host].device.shared();
         let inbound = shared.session(header.receiver);
+        self.data.push((self.now, host, inbound.is_some()));
         let Some(inbound) = inbound.filter(|inbound| inbound.session.may_receive(self.now)) else {
             self.hosts[host].drops += 1;
             return;
@@ -668,6 +718,7 @@ impl Net {
                 if entry.key().0 > self.now {
                     break;
                 }
+                let meets_load = self.meet_load.remove(&entry.key().1);
                 let datagram = entry.remove();
                 if self.black_holes.iter().any(|hole| hole(&datagram)) {
                     self.lost += 1;
@@ -694,7 +745,10 @@ impl Net {
                 if !self.hosts[host].aliases.is_empty() {
                     self.hosts[host].answers_from = Some(datagram.to);
                 }
+                let load = self.under_load;
+                self.under_load |= meets_load;
                 self.deliver(host, datagram.from, &datagram.bytes);
+                self.under_load = load;
             }
             for host in 0..self.hosts.len() {
                 self.drain(host);
