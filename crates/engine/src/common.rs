@@ -606,7 +606,7 @@ impl<U> Common<U> {
     }
 
     /// Counts what a socket has dropped before it was queued, as if it had been received.
-    pub(crate) fn count_filtered(&self, socket: &impl UdpSocket, now: Time) {
+    pub(crate) fn count_filtered(&self, socket: &impl UdpSocket) {
         let Filtered {
             malformed,
             unknown,
@@ -621,7 +621,7 @@ impl<U> Common<U> {
         }
         if refused > 0 {
             drops.count_passed(PassedKind::HandshakeMessages, refused);
-            self.proto.gate().dropped(now, refused);
+            self.proto.gate().dropped(refused);
         }
     }
 

@@ -510,9 +510,8 @@ impl<H: Platform> Control<H> {
     }
 
     fn count_filtered(&self) {
-        let now = clock::now();
         for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
-            self.common.count_filtered(socket, now);
+            self.common.count_filtered(socket);
         }
     }
 

@@ -178,7 +178,7 @@ impl InboundBatch {
         }
         let lost = self.received.lost();
         context.drops.count(DropReason::ReceiveBufferFull, lost);
-        context.common.count_filtered(socket, context.now);
+        context.common.count_filtered(socket);
         self.classify(context, shares);
         context.common.answer_handshakes(context.now);
         let found = Found {

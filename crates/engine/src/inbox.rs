@@ -16,7 +16,7 @@ use std::time::Duration;
 use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{
-    DropReason, Drops, Endpoint, Gate, HandshakeOutcome, HandshakeStats, PassedKind, Peer,
+    DropReason, Drops, Endpoint, Gate, HandshakeOutcome, HandshakeStats, PassedKind, Peer, Room,
     Screened, Time, wire,
 };
 use arrayvec::ArrayVec;
@@ -129,6 +129,15 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// What room there is for another message whose sender has shown a cookie.
+    fn room(&self) -> Room {
+        match self.proven.len() * 4 / MAX_HANDSHAKES {
+            0 => Room::Ample,
+            1 => Room::Some,
+            _ => Room::Little,
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.proven.is_empty()
             && self.others.is_empty()
@@ -166,13 +175,16 @@ impl Inbox {
         from: Endpoint,
         datagram: &[u8],
     ) -> Result<(), NotQueued> {
-        let waiting = lock(&self.waiting).others.len();
+        let (waiting, room) = {
+            let waiting = lock(&self.waiting);
+            (waiting.others.len(), waiting.room())
+        };
         let mut proven = false;
         if waiting >= LOADED_QUEUE {
             gate.load(now);
         }
         if waiting >= CHECKED_QUEUE || gate.is_loaded(now) {
-            match gate.screen(now, from.addr, datagram) {
+            match gate.screen(now, from.addr, datagram, room) {
                 Screened::Proven => proven = true,
                 Screened::Passed => {}
                 Screened::Refused(outcome) => return Err(NotQueued::Refused(outcome)),

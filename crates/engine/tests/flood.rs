@@ -152,6 +152,12 @@ impl Stranger {
         self.socket.send(&[train], &mut SendReport::default());
     }
 
+    /// Takes what has come, so that there is room for more.
+    fn drain(&self) {
+        let mut batch = RecvBatch::default();
+        while self.socket.recv(&mut batch).is_ok() {}
+    }
+
     /// The next datagram of this type.
     fn receive(&self, kind: u8) -> Vec<u8> {
         let mut batch = RecvBatch::default();
@@ -228,6 +234,7 @@ fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
         stranger.send(&pair, proven.len(), &proven);
         // The shard is through with all of it when what came behind it is delivered.
         expect_delivery(&pair, A, b"behind the flood");
+        stranger.drain();
         drop(closed);
         set.join()
             .expect("no panic")
@@ -248,12 +255,17 @@ fn a_full_handshake_queue_stops_neither_data_nor_handshakes() {
             && counted.cookies_received == (QUEUE - UNPROVEN) as u64
     });
     let counted = handshakes();
-    assert!((1..=100).contains(&counted.cookies_sent), "{counted:?}");
-    assert!(counted.rate_limited >= EXCESS as u64 - 100, "{counted:?}");
+    // All that was asked for beside the flood, as far as it fits.
+    let answered = counted.cookies_sent + counted.send_failed;
+    assert!(counted.cookies_sent > 100, "{counted:?}");
+    assert!(
+        answered + counted.rate_limited >= EXCESS as u64,
+        "{counted:?}"
+    );
     assert_eq!(counted.bad_mac1, 0);
-    // What its source sends without a cookie need not even be queued.
+    // Only what its own source sends without a cookie is not even queued.
     let refused = gate.refused.lock().expect("no panic");
-    assert_eq!(refused.iter().collect::<Vec<_>>(), [&STRANGER.ip()]);
+    assert!(refused.iter().all(|source| *source == STRANGER.ip()));
     expect_delivery(&pair, A, b"after the flood");
 }
 

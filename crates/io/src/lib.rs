@@ -198,8 +198,8 @@ pub trait UdpSocket: Send + Sync {
         None
     }
 
-    /// Initiations from this source that have no mac2 may be dropped before they are queued, for half
-    /// a second. One of them was received.
+    /// Initiations from this source that have no mac2 may be dropped before they are queued, for ten
+    /// milliseconds. One of them was received.
     fn refuse(&self, source: IpAddr) {
         let _ = source;
     }

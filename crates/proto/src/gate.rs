@@ -3,15 +3,21 @@
 //! While the device is not under load, all with a right mac1 are. Under load a message is looked at
 //! in this order, the cheapest look first:
 //!
-//! 1. a source that may neither be answered with a cookie nor be heard with one is refused;
+//! 1. one that is neither expected, nor could be answered with a cookie, nor heard with one, is
+//!    refused;
 //! 2. mac1 shows that the sender knows our public key;
-//! 3. mac2 shows that it receives at its address: then the source's own limit counts, and the
-//!    message is proven;
-//! 4. any other is answered with a cookie, at a bounded rate for each source and for all.
+//! 3. mac2 shows that it receives at its address: the message is proven, unless the queue for those
+//!    is long and its source has sent more than others;
+//! 4. a response to an initiation of ours, and an initiation from where a peer with a session is, are
+//!    expected ([`Expected`]): a few of them need no mac2;
+//! 5. any other is answered with a cookie, at a bounded rate for all.
+//!
+//! The source of a message without a valid mac2 may be forged. So what such messages have used up never
+//! decides alone about another one from their source: it decides only what a message shares with others
+//! once the replies to all of them are used up.
 //!
 //! Shards look themselves ([`Gate::screen`]), so that a flood does not reach the control thread.
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,8 +28,10 @@ use crate::Time;
 use crate::config::PublicKey;
 use crate::cookie::{Checker, has_mac2};
 use crate::device::{HandshakeKind, HandshakeOutcome, HandshakeStats, Refusal};
+use crate::expected::Expected;
 use crate::limiter::{Limiter, Source};
 use crate::limits::*;
+use crate::replies::{NoReply, ReplyLimit};
 use crate::wire::{COOKIE_REPLY_LEN, Message};
 
 /// Decides which handshake messages of a device are looked at; shards and the control thread share
@@ -37,12 +45,26 @@ pub struct Gate {
 
 struct State {
     checker: Checker,
-    limiter: Limiter,
+    /// What was proven, by address, and by address and port.
+    by_host: Limiter<Source>,
+    by_port: Limiter<SocketAddr>,
+    /// The nanoseconds until which the time of those is used up that have proven more than others.
+    beyond: u64,
+    expected: Expected,
     replies: ReplyLimit,
-    /// Messages since this time that were not passed, though mac1 was not wrong: many of them keep up
-    /// the load.
-    excess: u32,
-    excess_since: Time,
+}
+
+/// How long the queue is in which proven messages wait for their computation. The longer it is, the
+/// more counts that others have sent less. Beyond LIMITER_RATE for each source, PROVEN_RATE_OF_ALL a
+/// second pass at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// It is nearly full: messages of hosts that have sent no more than LIMITER_RATE a second.
+    Little,
+    /// Less than half: those of ports that have, too, since many clients may have one address.
+    Some,
+    /// It is short: any.
+    Ample,
 }
 
 /// What a shard is to do with a handshake message.
@@ -60,8 +82,9 @@ pub enum Screened {
     Reply([u8; COOKIE_REPLY_LEN], HandshakeOutcome),
     /// Drop it. It is counted.
     Refused(HandshakeOutcome),
-    /// The same. For half a second or so the same becomes of all from its source that has no mac2:
-    /// what is dropped before it comes here counts by [`Gate::dropped`].
+    /// The same, and no cookies are left for the next few milliseconds. Until then the same may become
+    /// of all from its source that has no mac2: what is dropped before it comes here counts by
+    /// [`Gate::dropped`].
     Exhausted(HandshakeOutcome),
 }
 
@@ -70,7 +93,7 @@ pub(crate) enum Verdict {
     Passed,
     Reply([u8; COOKIE_REPLY_LEN]),
     Refused(Refusal),
-    /// As above: the source may be given no cookie now.
+    /// As above: its source has had more cookies than others, and no more can be given now.
     Exhausted,
 }
 
@@ -89,10 +112,11 @@ impl Gate {
         Self {
             state: Mutex::new(State {
                 checker: Checker::new(&PublicKey([0; 32]), &[0; 32]),
-                limiter: Limiter::default(),
+                by_host: Limiter::default(),
+                by_port: Limiter::default(),
+                beyond: 0,
+                expected: Expected::default(),
                 replies: ReplyLimit::default(),
-                excess: 0,
-                excess_since: Time::default(),
             }),
             loaded_until: AtomicU64::new(0),
             screened: Counters::default(),
@@ -106,8 +130,8 @@ impl Gate {
         self.state().checker = Checker::new(ours, &seed);
     }
 
-    /// Handshake messages wait in a long queue: the device is under load for UNDER_LOAD_TIME. That
-    /// goes on while LOADED_MESSAGES are not passed in that time.
+    /// Handshake messages wait in a long queue: the device is under load for UNDER_LOAD_TIME. In a flood
+    /// the queue is soon long again after that; otherwise the work is done.
     pub fn load(&self, now: Time) {
         let until = now + UNDER_LOAD_TIME;
         self.loaded_until.fetch_max(until.0, Ordering::Relaxed);
@@ -118,23 +142,31 @@ impl Gate {
         now.0 < self.loaded_until.load(Ordering::Relaxed)
     }
 
-    /// Looks at a handshake message from the network.
-    pub fn screen(&self, now: Time, from: SocketAddr, datagram: &[u8]) -> Screened {
+    /// A response with this receiver index is expected, or not any more.
+    pub(crate) fn expect_response(&self, index: u32, is_expected: bool) {
+        self.state().expected.set_response(index, is_expected);
+    }
+
+    /// A peer with a session is there now. `before` is what this returned when it was elsewhere.
+    pub(crate) fn expect_peer(&self, before: Option<u64>, now: Option<SocketAddr>) -> Option<u64> {
+        self.state().expected.set_peer(before, now)
+    }
+
+    /// Looks at a handshake message from the network; `room` is left for it if it is proven.
+    pub fn screen(&self, now: Time, from: SocketAddr, datagram: &[u8], room: Room) -> Screened {
         let Some(message) = Message::parse(datagram) else {
             return Screened::Passed;
         };
-        let sender = match message {
-            Message::Initiation(message) => message.sender(),
-            Message::Response(message) => message.sender(),
-            Message::CookieReply(_) => return Screened::Passed,
-        };
+        if let Message::CookieReply(_) = message {
+            return Screened::Passed;
+        }
         let outcome = |refusal| HandshakeOutcome {
             kind: Some(HandshakeKind::of(&message)),
             from,
             peer: None,
             refusal: Some(refusal),
         };
-        let refusal = match self.judge(now, from, datagram, sender) {
+        let refusal = match self.judge(now, from, datagram, room) {
             Verdict::Proven => return Screened::Proven,
             Verdict::Passed => return Screened::Passed,
             Verdict::Reply(reply) => {
@@ -158,13 +190,11 @@ impl Gate {
     }
 
     /// So many initiations were dropped because their sources are [exhausted](Screened::Exhausted).
-    pub fn dropped(&self, now: Time, initiations: u64) {
+    pub fn dropped(&self, initiations: u64) {
         let screened = &self.screened;
         for counter in [&screened.initiations, &screened.rate_limited] {
             counter.fetch_add(initiations, Ordering::Relaxed);
         }
-        let messages = u32::try_from(initiations).unwrap_or(u32::MAX);
-        self.count_excess(&mut self.state(), now, messages);
     }
 
     /// So many of the replies that [`Gate::screen`] made left, and so many did not.
@@ -189,14 +219,13 @@ impl Gate {
         stats.send_failed += of(&screened.send_failed);
     }
 
-    /// `sender` is the index in the message, which is an initiation or a response.
-    pub(crate) fn judge(
-        &self,
-        now: Time,
-        from: SocketAddr,
-        message: &[u8],
-        sender: u32,
-    ) -> Verdict {
+    /// `message` is an initiation or a response.
+    pub(crate) fn judge(&self, now: Time, from: SocketAddr, message: &[u8], room: Room) -> Verdict {
+        let (sender, receiver) = match Message::parse(message) {
+            Some(Message::Initiation(message)) => (message.sender(), None),
+            Some(Message::Response(message)) => (message.sender(), Some(message.receiver())),
+            _ => return Verdict::Refused(Refusal::Invalid),
+        };
         let state = &mut *self.state();
         if !self.is_loaded(now) {
             state.replies.forget();
@@ -207,10 +236,13 @@ impl Gate {
         }
         let source = Source::of(from.ip());
         let may_reply = state.replies.may_allow(now, source);
-        let may_prove = has_mac2(message) && state.limiter.may_allow(now, source);
-        if !may_reply && !may_prove {
-            self.count_excess(state, now, 1);
-            return Verdict::Exhausted;
+        let may_prove = has_mac2(message) && state.place(now, from, room).is_some();
+        let is_expected = state.expected.may_pass(now, from, receiver);
+        if let Err(no_reply) = may_reply
+            && !may_prove
+            && !is_expected
+        {
+            return no_reply.into();
         }
         if !state.checker.mac1_is_valid(message) {
             return Verdict::Refused(Refusal::BadMac1);
@@ -219,35 +251,61 @@ impl Gate {
         // a sender that has not proven that it receives at its address. After that, messages are
         // limited by that address.
         if has_mac2(message) && state.checker.mac2_is_valid(now, from, message) {
-            if state.limiter.allow(now, source) {
-                return Verdict::Proven;
+            let Some(place) = state.place(now, from, room) else {
+                return Verdict::Refused(Refusal::RateLimited);
+            };
+            if place == Place::Beyond {
+                state.beyond = now.0.max(state.beyond) + COST_BEYOND;
             }
-            self.count_excess(state, now, 1);
-            return Verdict::Refused(Refusal::RateLimited);
+            state.by_host.allow(now, source);
+            state.by_port.allow(now, from);
+            return Verdict::Proven;
         }
-        self.count_excess(state, now, 1);
-        if !state.replies.allow(now, source) {
-            return Verdict::Refused(Refusal::RateLimited);
+        if is_expected && state.expected.pass(now, from, receiver) {
+            return Verdict::Proven;
         }
-        let checker = &mut state.checker;
-        Verdict::Reply(checker.create_reply(now, from, message, sender))
-    }
-
-    /// A shard refuses what would make the control thread's queue long: the load is over when that
-    /// is not much any more.
-    fn count_excess(&self, state: &mut State, now: Time, messages: u32) {
-        if now.since(state.excess_since) >= UNDER_LOAD_TIME {
-            (state.excess, state.excess_since) = (0, now);
-        }
-        state.excess = state.excess.saturating_add(messages);
-        if state.excess >= LOADED_MESSAGES {
-            (state.excess, state.excess_since) = (0, now);
-            self.load(now);
+        match state.replies.allow(now, source) {
+            Ok(()) => Verdict::Reply(state.checker.create_reply(now, from, message, sender)),
+            Err(no_reply) => no_reply.into(),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one message costs beyond the limit of its source, and the time that may be saved, in
+/// nanoseconds.
+const COST_BEYOND: u64 = 1_000_000_000 / PROVEN_RATE_OF_ALL as u64;
+const SAVED: u64 = 100_000_000;
+
+/// A proven message that may pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It is within the limits of its host and its port,
+    Within,
+    /// or there is time left for such as are not.
+    Beyond,
+}
+
+impl State {
+    fn place(&self, now: Time, from: SocketAddr, room: Room) -> Option<Place> {
+        let port = self.by_port.may_allow(now, from);
+        if port && self.by_host.may_allow(now, Source::of(from.ip())) {
+            return Some(Place::Within);
+        }
+        let has_room = room == Room::Ample || room == Room::Some && port;
+        (has_room && self.beyond <= now.0 + SAVED).then_some(Place::Beyond)
+    }
+}
+
+impl From<NoReply> for Verdict {
+    fn from(no_reply: NoReply) -> Self {
+        match no_reply {
+            NoReply::ToSource => Self::Exhausted,
+            NoReply::ToAny => Self::Refused(Refusal::RateLimited),
+        }
     }
 }
 
@@ -258,85 +316,6 @@ impl Counters {
             _ => &self.responses,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Cells of a [`ReplyLimit`]: with 4,096 sources one in 5,000 others shares all its cells.
-const CELLS: usize = 1 << 18;
-const HASHES: usize = 4;
-/// What one reply costs, in milliseconds of a source's time, and in nanoseconds of that of all.
-const REPLY_COST: u64 = 1000 / COOKIE_RATE as u64;
-const REPLY_COST_OF_ALL: u64 = 1_000_000_000 / COOKIE_RATE_OF_ALL as u64;
-/// Time that all sources together may have saved.
-const SAVED: u64 = 100_000_000;
-
-/// How many cookie replies each source gets.
-///
-/// The source of a message without a cookie may be forged, so there can be more than fit any table.
-/// Each source has a few cells in one of a fixed size, chosen by a secret hash, and may be answered
-/// while any of them has time left: what others send counts against it only if they share all its
-/// cells. Memory is taken under load only (invariant 5).
-#[derive(Default)]
-struct ReplyLimit {
-    /// Milliseconds since `since` that are used up.
-    cells: Vec<u32>,
-    since: Time,
-    hasher: RandomState,
-    /// As a cell, in nanoseconds, for all sources.
-    all: u64,
-}
-
-impl ReplyLimit {
-    /// Whether [`Self::allow`] would say yes.
-    fn may_allow(&self, now: Time, source: Source) -> bool {
-        if self.cells.is_empty() {
-            return true;
-        }
-        let limit = self.limit(now);
-        self.places(source)
-            .into_iter()
-            .any(|place| u64::from(self.cells[place]) <= limit)
-    }
-
-    /// Takes one reply's time of the source and of all; false if either has none.
-    fn allow(&mut self, now: Time, source: Source) -> bool {
-        if self.cells.is_empty() {
-            (self.cells, self.since) = (vec![0; CELLS], now);
-        }
-        let (limit, of_all) = (self.limit(now), now.0.max(self.all));
-        if !self.may_allow(now, source) || of_all > now.0 + SAVED {
-            return false;
-        }
-        self.all = of_all + REPLY_COST_OF_ALL;
-        let now = limit.saturating_sub(REPLY_COST * u64::from(COOKIE_BURST - 1));
-        for place in self.places(source) {
-            let used = now.max(self.cells[place].into()) + REPLY_COST;
-            self.cells[place] = u32::try_from(used).unwrap_or(u32::MAX);
-        }
-        true
-    }
-
-    /// The load is over.
-    fn forget(&mut self) {
-        if !self.cells.is_empty() {
-            *self = Self::default();
-        }
-    }
-
-    /// Up to here a cell may be used up: a burst ahead of the time.
-    fn limit(&self, now: Time) -> u64 {
-        let since = u64::try_from(now.since(self.since).as_millis()).unwrap_or(u64::MAX);
-        since + REPLY_COST * u64::from(COOKIE_BURST - 1)
-    }
-
-    fn places(&self, source: Source) -> [usize; HASHES] {
-        let mut hash = self.hasher.hash_one(source);
-        std::array::from_fn(|_| {
-            let place = usize::try_from(hash % CELLS as u64).unwrap_or(0);
-            // Sixteen bits of its own each.
-            hash = hash.rotate_right(16);
-            place
-        })
     }
 }
 

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -12,17 +13,26 @@ const FULL: u64 = COST * LIMITER_BURST as u64;
 const GENERATION: Duration = Duration::from_secs(1);
 const _: () = assert!(FULL <= 1_000_000_000);
 
-/// A token bucket for each source address, so that one source cannot use up what others need
-/// (whitepaper 5.3).
+/// A token bucket for each source, by which it is seen that one sends more than its part (whitepaper
+/// 5.3).
 ///
 /// Two generations of at most LIMITER_SOURCES buckets each bound the memory (invariant 5);
 /// forgetting is one swap. A full generation ends early: the limiter then forgets sources that were
 /// silent for long, and refuses none for being new.
-#[derive(Default)]
-pub(crate) struct Limiter {
-    young: HashMap<Source, Bucket>,
-    old: HashMap<Source, Bucket>,
+pub(crate) struct Limiter<S> {
+    young: HashMap<S, Bucket>,
+    old: HashMap<S, Bucket>,
     young_since: Time,
+}
+
+impl<S> Default for Limiter<S> {
+    fn default() -> Self {
+        Self {
+            young: HashMap::new(),
+            old: HashMap::new(),
+            young_since: Time::default(),
+        }
+    }
 }
 
 /// An IPv4 host, or an IPv6 /64: a host has all addresses of its /64.
@@ -48,14 +58,14 @@ struct Bucket {
     at: Time,
 }
 
-impl Limiter {
+impl<S: Copy + Eq + Hash> Limiter<S> {
     /// Whether [`Self::allow`] would say yes.
-    pub(crate) fn may_allow(&self, now: Time, source: Source) -> bool {
+    pub(crate) fn may_allow(&self, now: Time, source: S) -> bool {
         self.tokens(now, source) >= COST
     }
 
     /// Takes a token of the source's bucket; false if it has none.
-    pub(crate) fn allow(&mut self, now: Time, source: Source) -> bool {
+    pub(crate) fn allow(&mut self, now: Time, source: S) -> bool {
         let tokens = self.tokens(now, source);
         let age = now.since(self.young_since);
         let full = self.young.len() >= LIMITER_SOURCES && !self.young.contains_key(&source);
@@ -72,7 +82,7 @@ impl Limiter {
         left.is_some()
     }
 
-    fn tokens(&self, now: Time, source: Source) -> u64 {
+    fn tokens(&self, now: Time, source: S) -> u64 {
         let known = self.young.get(&source).or_else(|| self.old.get(&source));
         known.map_or(FULL, |bucket| {
             let earned = u64::try_from(now.since(bucket.at).as_nanos()).unwrap_or(FULL);

@@ -38,24 +38,32 @@ pub const INITIATION_INTERVAL: Duration = Duration::from_millis(20);
 /// Timestamps are rounded down to this many nanoseconds, a power of two below
 /// [`INITIATION_INTERVAL`], so that they do not reveal the exact time.
 pub const TIMESTAMP_GRAIN: u32 = 1 << 24;
-/// Handshake messages per second and source that are looked at under load (5.3 leaves the figure to
-/// implementations).
+/// Proven handshake messages per second that a source may send under load while there is little room
+/// for them (5.3 leaves the figure to implementations).
 pub const LIMITER_RATE: u32 = 20;
-/// Handshake messages that a source may send at once under load.
+/// Those that it may send at once.
 pub const LIMITER_BURST: u32 = 5;
 /// Sources that the limiter remembers for a second; where there are more, it forgets earlier
 /// (invariant 5).
 pub const LIMITER_SOURCES: usize = 16_384;
+/// Proven handshake messages per second beyond that, of all sources: about as many as one CPU computes,
+/// and a quarter of one where all are forged.
+pub const PROVEN_RATE_OF_ALL: u32 = 4000;
 /// The device stays under load for this long after the engine last said so.
 pub const UNDER_LOAD_TIME: Duration = Duration::from_secs(1);
-/// So many handshake messages in UNDER_LOAD_TIME that are not passed keep the device under load.
-pub const LOADED_MESSAGES: u32 = 512;
-/// Cookie replies per second to one source. It needs one in two minutes (5.4.7).
+/// A source that gets more cookie replies per second shares them with others that do, while more are
+/// asked for than there are. It needs one in two minutes (5.4.7).
 pub const COOKIE_RATE: u32 = 2;
-/// Cookie replies that a source may get at once.
+/// Cookie replies that a source may get at once before that.
 pub const COOKIE_BURST: u32 = 10;
 /// Cookie replies per second to all sources together: some 3 µs of a CPU each.
 pub const COOKIE_RATE_OF_ALL: u32 = 50_000;
+/// Responses to one initiation of ours that are looked at under load without a cookie.
+pub const RESPONSES_EXPECTED: u8 = 3;
+/// Initiations per second from the address and port of a peer with a session that are.
+pub const KNOWN_RATE: u32 = 1;
+/// Those from all of them together: some 150 µs of a CPU each.
+pub const KNOWN_RATE_OF_ALL: u32 = 1000;
 /// Peers that a new process calls in a second, because the one before it had sessions with them.
 pub const CALLS_PER_SECOND: u32 = 1000;
 /// Peers whose endpoints are kept for the next process (invariant 5).

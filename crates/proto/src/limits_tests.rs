@@ -24,7 +24,9 @@ fn every_limit_has_the_value_that_the_whitepaper_spells_out() {
     assert_eq!(LIMITER_SOURCES, 16_384);
     assert_eq!((COOKIE_RATE, COOKIE_BURST), (2, 10));
     assert_eq!(COOKIE_RATE_OF_ALL, 50_000);
-    assert_eq!(LOADED_MESSAGES, 512);
+    assert_eq!(PROVEN_RATE_OF_ALL, 4000);
+    assert_eq!(RESPONSES_EXPECTED, 3);
+    assert_eq!((KNOWN_RATE, KNOWN_RATE_OF_ALL), (1, 1000));
     assert_eq!(UNDER_LOAD_TIME.as_secs(), 1);
     assert_eq!((CALLS_PER_SECOND, MAX_REMEMBERED), (1000, 16_384));
     assert_eq!(WINDOW_PACKETS, 8192);

@@ -6,7 +6,7 @@
 //!
 //! 1. what is no message of WireGuard;
 //! 2. data messages whose receiver index nobody has;
-//! 3. initiations without a cookie from sources that get no answer for the moment.
+//! 3. initiations without a cookie from sources that get no answer for the next milliseconds.
 //!
 //! It looks at datagrams that are alone. A train that the kernel merged passes: the kernel tells
 //! senders apart by their addresses, so a forged datagram may stand before honest ones.
@@ -18,7 +18,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use adit_proto::limits::COOKIE_RATE;
 use adit_proto::{INDEX_BUCKETS, InUse, Time};
 
 use crate::sys::bpf::{
@@ -56,9 +55,11 @@ const PART: usize = GROUPS * OF_GROUP;
 const HASHES: usize = 4;
 pub(crate) const TABLE: usize = SOURCES + HASHES * PART;
 
-/// How many nanoseconds sources are refused at most: each may get its next cookie reply then. The groups have
-/// their ends in turns, so that not all sources of a flood come through at once.
-const REFUSAL: u64 = 1_000_000_000 / COOKIE_RATE as u64;
+/// How many nanoseconds sources are refused at most. A source may be forged, and what comes from it
+/// honest: so it is heard again as soon as there are some more cookie replies, and is refused no larger a
+/// part of the time than it would get no reply in. The groups have their ends in turns, so that not all
+/// sources of a flood come through at once.
+const REFUSAL: u64 = 10_000_000;
 
 // Where a program finds what it asks for. `struct __sk_buff`:
 const LEN: i16 = 0;

@@ -490,6 +490,7 @@ impl PeerState {
             self.remote.preshared_key = Secret::zero();
         }
         self.change_endpoint(now, section, anew);
+        self.expect_initiations(core);
         let keepalive = section.persistent_keepalive;
         if let Some(interval) = keepalive.or(anew.then_some(0)) {
             self.change_persistent_keepalive(core, now, interval);

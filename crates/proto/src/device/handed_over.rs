@@ -360,6 +360,11 @@ impl Import {
             device.core.shared.insert(&state.peer, session);
             indices.push(session.local_index());
         }
+        let gate = device.core.shared.gate();
+        if let Some(initiation) = &state.initiation {
+            gate.expect_response(initiation.index, true);
+        }
+        state.expect_initiations(&device.core);
         for index in indices {
             if !device.core.indices.insert(index, id) {
                 return Err(NotImported("an index of two sessions"));

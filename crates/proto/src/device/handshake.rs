@@ -5,7 +5,7 @@ use super::{
     Device, FailureReason, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Refusal,
 };
 use crate::config::PublicKey;
-use crate::gate::Verdict;
+use crate::gate::{Room, Verdict};
 use crate::limits::*;
 use crate::noise::{Reject, consume_initiation, consume_response, create_response};
 use crate::wire::{CookieReply, Initiation, Message, Response};
@@ -13,9 +13,6 @@ use crate::{Endpoint, Tai64N, Time};
 
 /// Why a message is refused, and the static key that it shows or that its handshake is with.
 type Refused = (Refusal, Option<PublicKey>);
-
-/// Whether a message is worth the computation that follows; the index is that of its sender.
-type Admit = fn(&mut Device, Time, Endpoint, &[u8], u32) -> Result<(), Refused>;
 
 impl Device {
     /// A datagram of type 1, 2 or 3 came in. `wall` is the time of day; `under_load` says that the
@@ -31,7 +28,11 @@ impl Device {
         if under_load {
             self.core.shared.gate().load(now);
         }
-        self.handle(now, wall, from, datagram, Self::admit)
+        let room = match under_load {
+            true => Room::Little,
+            false => Room::Ample,
+        };
+        self.handle(now, wall, from, datagram, Some(room))
     }
 
     /// The same for a message that [`Gate::screen`](crate::Gate::screen) called proven.
@@ -42,23 +43,24 @@ impl Device {
         from: Endpoint,
         datagram: &[u8],
     ) -> HandshakeOutcome {
-        self.handle(now, wall, from, datagram, |_, _, _, _, _| Ok(()))
+        self.handle(now, wall, from, datagram, None)
     }
 
+    /// Without `room`, the message is proven.
     fn handle(
         &mut self,
         now: Time,
         wall: Tai64N,
         from: Endpoint,
         datagram: &[u8],
-        admit: Admit,
+        room: Option<Room>,
     ) -> HandshakeOutcome {
         let message = Message::parse(datagram);
         let kind = message.as_ref().map(HandshakeKind::of);
         let handled = match message {
             None => Err((Refusal::Invalid, None)),
             Some(_) if self.core.identity.is_none() => Err((Refusal::NoPrivateKey, None)),
-            Some(message) => self.handle_message(now, wall, from, datagram, message, admit),
+            Some(message) => self.handle_message(now, wall, from, datagram, message, room),
         };
         let (refusal, peer) = match handled {
             Ok(peer) => (None, Some(peer)),
@@ -88,18 +90,18 @@ impl Device {
         from: Endpoint,
         datagram: &[u8],
         message: Message<'_>,
-        admit: Admit,
+        room: Option<Room>,
     ) -> Result<PublicKey, Refused> {
         let stats = &mut self.core.stats;
         match message {
             Message::Initiation(initiation) => {
                 stats.initiations_received += 1;
-                admit(self, now, from, datagram, initiation.sender())?;
+                self.admit(now, from, datagram, room)?;
                 self.handle_initiation(now, wall, from, initiation)
             }
             Message::Response(response) => {
                 stats.responses_received += 1;
-                admit(self, now, from, datagram, response.sender())?;
+                self.admit(now, from, datagram, room)?;
                 self.handle_response(now, wall, from, response)
             }
             Message::CookieReply(reply) => {
@@ -115,10 +117,13 @@ impl Device {
         now: Time,
         from: Endpoint,
         datagram: &[u8],
-        sender: u32,
+        room: Option<Room>,
     ) -> Result<(), Refused> {
+        let Some(room) = room else {
+            return Ok(());
+        };
         let gate = self.core.shared.gate();
-        match gate.judge(now, from.addr, datagram, sender) {
+        match gate.judge(now, from.addr, datagram, room) {
             Verdict::Proven | Verdict::Passed => Ok(()),
             Verdict::Refused(refusal) => Err((refusal, None)),
             Verdict::Exhausted => Err((Refusal::RateLimited, None)),

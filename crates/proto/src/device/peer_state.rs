@@ -36,6 +36,8 @@ pub(super) struct PeerState {
     pub(super) named_in: u32,
     /// Our initiation that waits for its response.
     pub(super) initiation: Option<CreatedInitiation>,
+    /// Where its initiations are expected, as [`Gate::expect_peer`](crate::Gate) has it.
+    expected_at: Option<u64>,
     pub(super) sessions: Sessions,
     pub(super) rate: Rate,
     /// "the responder keeps track of the greatest timestamp received per peer" (5.1).
@@ -129,6 +131,7 @@ impl PeerState {
             allowed_ips: BTreeSet::new(),
             named_in: 0,
             initiation: None,
+            expected_at: None,
             sessions: Sessions::default(),
             rate: Rate::default(),
             greatest_timestamp: Tai64N::default(),
@@ -199,11 +202,20 @@ impl PeerState {
     }
 
     /// Tells whoever watches if the peer has roamed.
-    pub(super) fn tell_roamed(&self, core: &mut Core) {
+    pub(super) fn tell_roamed(&mut self, core: &mut Core) {
         if let Some(from) = self.peer.take_roamed() {
+            self.expect_initiations(core);
             let peer = Arc::clone(&self.peer);
             core.push(Output::Event(PeerEvent::Roamed { peer, from }));
         }
+    }
+
+    /// Under load, initiations may come from where the peer is, while it has a session.
+    pub(super) fn expect_initiations(&mut self, core: &Core) {
+        let has_session = self.sessions.current.is_some();
+        let at = self.peer.endpoint().filter(|_| has_session);
+        let gate = core.shared.gate();
+        self.expected_at = gate.expect_peer(self.expected_at, at.map(|at| at.addr));
     }
 
     /// Shards raised events: the bits of [`event`] say which.
@@ -330,6 +342,7 @@ impl PeerState {
             return;
         };
         self.initiation = Some(initiation);
+        core.shared.gate().expect_response(index, true);
         self.stamper.stamp(now, &mut message);
         let to = self.begin_race(now, &message).map_or(to, Endpoint::from);
         self.send_handshake(core, now, to, &message, self.initiations_in_vain);
@@ -364,6 +377,9 @@ impl PeerState {
     ) {
         // The index lives on in the session.
         self.initiation = None;
+        core.shared
+            .gate()
+            .expect_response(session.local_index(), false);
         self.publish(core, now, &session);
         self.forget_expired(core, now);
         // A session that the peer initiated meanwhile may be the one that it uses, or the one before.
@@ -448,6 +464,7 @@ impl PeerState {
     fn make_current(&mut self, core: &mut Core, wall: Tai64N, session: Arc<Session>) {
         self.sessions.current = Some(Arc::clone(&session));
         self.peer.set_current(Some(session));
+        self.expect_initiations(core);
         self.look_at_path(core);
         self.last_handshake = Some(wall.to_unix());
         self.responses_in_vain = 0;
@@ -472,6 +489,7 @@ impl PeerState {
     /// Its response will not be accepted any more.
     pub(super) fn forget_initiation(&mut self, core: &mut Core) {
         if let Some(initiation) = self.initiation.take() {
+            core.shared.gate().expect_response(initiation.index, false);
             core.free_index(initiation.index);
         }
     }
@@ -495,6 +513,7 @@ impl PeerState {
         for session in sessions.all() {
             core.drop_session(Some(Arc::clone(session)));
         }
+        self.expect_initiations(core);
     }
 
     /// Our own key is another now, or may be used twice: only a new handshake leads to a session to
