@@ -26,6 +26,8 @@
 //! split, and each gate has a part of every batch: the order holds among the parts of one gate. How
 //! many are in use changes only while no batch is on its way.
 
+use arrayvec::ArrayVec;
+
 #[cfg(debug_assertions)]
 use crate::progress;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock};
@@ -119,7 +121,7 @@ pub(crate) enum Taken<B> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Done,
-    /// It cannot go on now. It stays the head until [`Gates::proceed`] is called.
+    /// It cannot go on now. It stays the head until [`Gates::proceed_all`] is called.
     Blocked,
 }
 
@@ -248,18 +250,35 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
     }
 
     /// Files a batch whose work is done, or which is the head, at the only second gate in use. Then
-    /// [`Self::proceed`] is to be called, by this thread or by one that it wakes.
+    /// [`Self::proceed_all`] is to be called, by this thread or by one that it wakes.
     pub(crate) fn file(&self, ticket: Ticket, batch: B) {
         self.file_parts(ticket, [batch]);
     }
 
     /// Files the parts of a batch: the first at the first gate, and so on, one for each that is in use.
-    /// Then [`Self::proceed`] is to be called for each.
+    /// Then [`Self::proceed_all`] is to be called.
     pub(crate) fn file_parts(&self, ticket: Ticket, parts: impl IntoIterator<Item = B>) {
         for (second, part) in self.seconds.iter().zip(parts) {
             *lock(second.slot(ticket.0)) = Some(part);
         }
         drop(ticket.leave());
+    }
+
+    /// Puts what is ready at each second gate in use, the first one first. `put` is told at which.
+    ///
+    /// How many these are is asked again behind each. A batch may have been split since this thread came:
+    /// the thread that split it finds this one at the first gate and leaves it to this one, which then goes on
+    /// to the gates behind (invariant 6).
+    pub(crate) fn proceed_all(
+        &self,
+        mut put: impl FnMut(usize, &mut P, &mut B) -> Put,
+        mut done: impl FnMut(B),
+    ) {
+        let mut gate = 0;
+        while gate < self.in_use() {
+            self.proceed(gate, |state, batch| put(gate, state, batch), &mut done);
+            gate += 1;
+        }
     }
 
     /// Puts what is ready at this second gate, if no other thread is there; if one is, it looks
@@ -305,6 +324,16 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
     /// Whether a thread asked to be told that a batch was put; it is told once.
     pub(crate) fn was_awaited(&self) -> bool {
         self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
+    }
+
+    /// Has the states behind all second gates that are in use, one after the other. Nothing is taken
+    /// meanwhile, so that their number stays, and with it what each gate has.
+    pub(crate) fn each<R>(&self, mut use_state: impl FnMut(usize, &mut P) -> R) -> ArrayVec<R, N> {
+        let _first = lock(&self.first);
+        let gates = 0..self.in_use();
+        gates
+            .map(|gate| self.with(gate, |state| use_state(gate, state)))
+            .collect()
     }
 
     /// Has the state behind a second gate for a moment. A thread that puts is waited for.

@@ -163,8 +163,11 @@ impl Inbox {
         self.leave(|waiting| waiting.events.push(Arc::clone(peer)));
     }
 
+    /// It wakes the thread though something else waits: while the interface pauses, commands alone are
+    /// taken.
     pub(crate) fn command(&self, command: Command) {
         self.leave(|waiting| waiting.commands.push(command));
+        self.waker.wake();
     }
 
     /// A handshake message arrived. What it returns says why it goes no further, if it does not.
@@ -410,5 +413,30 @@ mod tests {
         assert!(!inbox.is_empty(), "the control thread would sleep now");
         assert!(inbox.take_all().2);
         assert!(inbox.is_empty());
+    }
+
+    /// Invariant 6: an interface that pauses takes commands alone, and one of them ends the pause.
+    #[test]
+    fn a_command_wakes_whatever_else_waits() {
+        let leave: [fn(&Inbox); 3] = [
+            |inbox| inbox.tun_is_behind(),
+            |inbox| inbox.leave_answer(vec![0]),
+            |inbox| {
+                let device = adit_proto::Device::new(Box::new(|_| {}));
+                let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
+                let gate = device.shared();
+                let left = inbox.handshake(gate.gate(), Time::default(), from, &[1]);
+                assert!(left.is_ok());
+            },
+        ];
+        for other in leave {
+            let inbox = Inbox::new().expect("an eventfd");
+            other(&inbox);
+            inbox.waker.clear();
+            assert!(inbox.take_commands().is_empty());
+            let (answer, _) = std::sync::mpsc::sync_channel(1);
+            inbox.command(Command::Resume(Resume::AsItWas, answer));
+            assert!(inbox.waker.is_due(), "the control thread sleeps on");
+        }
     }
 }

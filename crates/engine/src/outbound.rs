@@ -231,61 +231,67 @@ impl<U: UdpSocket> Outbound<U> {
     /// were not before.
     pub(crate) fn proceed(&self, context: Context<'_, U>, tun: &impl TunQueue) -> usize {
         let mut processed = 0;
-        for gate in 0..self.gates.in_use() {
-            let put = |forwarder: &mut Forwarder<U>, part: &mut Part| {
-                forwarder.processed = 0;
-                let put = match part {
-                    Part::Whole(batch) => {
-                        let OutboundBatch { sealed, frames, .. } = &mut **batch;
-                        forwarder.put(context, sealed, |it| {
-                            it.forward_all(context, frames);
-                            frames.is_empty()
-                        })
-                    }
-                    Part::Split { sealed, rest, .. } => forwarder.put(context, sealed, |it| {
-                        it.forward_rest(context, rest);
-                        rest.is_empty()
-                    }),
-                };
-                processed += forwarder.processed;
-                let passed = forwarder.processed as u64;
-                (forwarder.sender.drops()).count_passed(PassedKind::FromTun, passed);
-                self.note_state(gate, forwarder);
-                put
+        let put = |gate, forwarder: &mut Forwarder<U>, part: &mut Part| {
+            forwarder.processed = 0;
+            let put = match part {
+                Part::Whole(batch) => {
+                    let OutboundBatch { sealed, frames, .. } = &mut **batch;
+                    forwarder.put(context, sealed, |it| {
+                        it.forward_all(context, frames);
+                        frames.is_empty()
+                    })
+                }
+                Part::Split { sealed, rest, .. } => forwarder.put(context, sealed, |it| {
+                    it.forward_rest(context, rest);
+                    rest.is_empty()
+                }),
             };
-            self.gates.proceed(gate, put, |part| {
-                if let Some(batch) = part.put() {
-                    tun.processed(&batch.frames);
-                    context.buffers.outbound.put(batch);
-                }
-                if self.gates.was_awaited() {
-                    context.common.queues.wake();
-                }
-            });
-        }
+            processed += forwarder.processed;
+            let passed = forwarder.processed as u64;
+            (forwarder.sender.drops()).count_passed(PassedKind::FromTun, passed);
+            self.note_state(gate, forwarder);
+            put
+        };
+        self.gates.proceed_all(put, |part| {
+            if let Some(batch) = part.put() {
+                tun.processed(&batch.frames);
+                context.buffers.outbound.put(batch);
+            }
+            if self.gates.was_awaited() {
+                context.common.queues.wake();
+            }
+        });
         processed
     }
 
     /// Goes on where a full socket stopped it. False if it is still full.
     pub(crate) fn resume(&self, context: Context<'_, U>, tun: &impl TunQueue) -> bool {
         if self.waits_for().is_some() {
-            self.each(|forwarder| forwarder.sender.flush(context));
-            self.proceed(context, tun);
+            self.change(context, tun, |forwarder| forwarder.sender.flush(context));
         }
         self.waits_for().is_none()
     }
 
-    /// Has what is behind each second gate that is in use for a moment.
-    fn each<R>(&self, mut method: impl FnMut(&mut Forwarder<U>) -> R) -> ArrayVec<R, SEND_GATES> {
-        let gates = 0..self.gates.in_use();
-        let with = |gate| {
-            self.gates.with(gate, |forwarder| {
-                let result = method(forwarder);
-                self.note_state(gate, forwarder);
-                result
-            })
-        };
-        gates.map(with).collect()
+    /// Looks at what is behind each second gate that is in use.
+    fn look<R>(&self, look: impl Fn(&Forwarder<U>) -> R) -> ArrayVec<R, SEND_GATES> {
+        self.gates.each(|_, forwarder| look(forwarder))
+    }
+
+    /// Changes what is behind each second gate that is in use. Then a batch that a full socket stopped
+    /// may go on, and nothing else wakes a thread for it: so all gates proceed (invariant 6).
+    fn change<R>(
+        &self,
+        context: Context<'_, U>,
+        tun: &impl TunQueue,
+        mut change: impl FnMut(&mut Forwarder<U>) -> R,
+    ) -> ArrayVec<R, SEND_GATES> {
+        let changed = self.gates.each(|gate, forwarder| {
+            let result = change(forwarder);
+            self.note_state(gate, forwarder);
+            result
+        });
+        self.proceed(context, tun);
+        changed
     }
 
     fn note_state(&self, gate: usize, forwarder: &mut Forwarder<U>) {
@@ -311,12 +317,17 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// How many trains the shared sockets have taken.
     pub(crate) fn taken(&self) -> u64 {
-        self.each(|forwarder| forwarder.sender.taken()).iter().sum()
+        self.look(|forwarder| forwarder.sender.taken()).iter().sum()
     }
 
     /// A session exists now: sends what waited for it. False if the path pauses.
-    pub(crate) fn send_staged(&self, context: Context<'_, U>, peer: &Arc<Peer>) -> bool {
-        let sent = self.each(|forwarder| {
+    pub(crate) fn send_staged(
+        &self,
+        context: Context<'_, U>,
+        tun: &impl TunQueue,
+        peer: &Arc<Peer>,
+    ) -> bool {
+        let sent = self.change(context, tun, |forwarder| {
             if !forwarder.is_paused {
                 forwarder.send_staged(context, peer);
             }
@@ -337,20 +348,20 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// Whether all that was read has left, or waits for a session.
     pub(crate) fn is_drained(&self) -> bool {
-        let waits = |forwarder: &mut Forwarder<U>| forwarder.sender.waits_for().is_some();
-        self.gates.is_drained() && !self.each(waits).contains(&true)
+        let waits = |forwarder: &Forwarder<U>| forwarder.sender.waits_for().is_some();
+        self.gates.is_drained() && !self.look(waits).contains(&true)
     }
 
     /// Packets that wait for sessions.
     pub(crate) fn staged_packets(&self) -> u64 {
-        self.each(|forwarder| forwarder.staged.packets())
+        self.look(|forwarder| forwarder.staged.packets())
             .iter()
             .sum()
     }
 
     /// No session will come: drops what waited for it.
-    pub(crate) fn drop_staged(&self, peer: &Peer) {
-        self.each(|Forwarder { sender, staged, .. }| {
+    pub(crate) fn drop_staged(&self, context: Context<'_, U>, tun: &impl TunQueue, peer: &Peer) {
+        self.change(context, tun, |Forwarder { sender, staged, .. }| {
             let dropped = staged.drop_all(peer.id());
             sender.drop_packets(peer, DropReason::Staged, dropped);
         });
@@ -358,15 +369,17 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// The socket that peers share has been full for long: peers that may be the reason get sockets
     /// of their own, and their trains no longer wait. False if that changed nothing.
-    pub(crate) fn isolate(&self, context: Context<'_, U>) -> bool {
+    pub(crate) fn isolate(&self, context: Context<'_, U>, tun: &impl TunQueue) -> bool {
         let Some(v6) = self.waits_for() else {
             return false;
         };
-        let recent = self.each(|forwarder| forwarder.sender.take_recent());
+        let recent = (self.gates).each(|_, forwarder| forwarder.sender.take_recent());
         let isolated = self
             .paths
             .isolate(context, v6, recent.into_iter().flatten());
-        self.each(|forwarder| forwarder.sender.leave_shared(context));
+        self.change(context, tun, |forwarder| {
+            forwarder.sender.leave_shared(context);
+        });
         isolated
     }
 
@@ -392,7 +405,7 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// Closes all sockets that peers have of their own: the shared ones changed.
     pub(crate) fn clear_paths(&self) {
-        self.each(|forwarder| drop(forwarder.sender.take_recent()));
+        (self.gates).each(|_, forwarder| drop(forwarder.sender.take_recent()));
         self.paths.clear();
     }
 }
@@ -741,7 +754,7 @@ impl<U: UdpSocket> Forwarder<U> {
         if self.staged.holds(peer.id()) {
             // Asked once: a session that comes after this frame has to wait for it.
             if peer.session(now).is_none() {
-                return self.stage(context, peer, bytes);
+                return self.stage(context, peer, (&frame, bytes));
             }
             self.send_staged(context, peer);
         }
@@ -751,7 +764,7 @@ impl<U: UdpSocket> Forwarder<U> {
         }
         match trains.append(&mut self.sender, context, (peer, 0), &frame) {
             Ok(()) => {}
-            Err(NotAppended::NoSession) => self.stage(context, peer, bytes),
+            Err(NotAppended::NoSession) => self.stage(context, peer, (&frame, bytes)),
             Err(NotAppended::Dropped(reason, packets)) => {
                 self.sender.drop_packets(peer, reason, packets as u64);
             }
@@ -784,7 +797,12 @@ impl<U: UdpSocket> Forwarder<U> {
     }
 
     /// Keeps a frame until the peer has a session, and asks for one.
-    fn stage(&mut self, context: Context<'_, U>, peer: &Arc<Peer>, bytes: &[u8]) {
+    fn stage(
+        &mut self,
+        context: Context<'_, U>,
+        peer: &Arc<Peer>,
+        (frame, bytes): (&Frame<'_>, &[u8]),
+    ) {
         let Context { common, now, .. } = context;
         if peer.endpoint().is_none() {
             // No endpoint, no handshake. The peer's own first packet may bring both, and the frame
@@ -803,6 +821,12 @@ impl<U: UdpSocket> Forwarder<U> {
             // A session that came earlier was not reported to this shard.
             if peer.session(now).is_some() {
                 handle.tell(ShardCommand::SessionReady(Arc::clone(peer)));
+            }
+            // Nor was a removal of the peer: a thread may go on with routes of before that.
+            let routes = common.proto.routes();
+            let is_routed = |found: &Arc<Peer>| found.id() == peer.id();
+            if !routes.lookup(frame.destination()).is_some_and(is_routed) {
+                handle.tell(ShardCommand::DropStaged(Arc::clone(peer)));
             }
         }
         if peer.want_session() {

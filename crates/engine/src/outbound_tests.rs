@@ -281,7 +281,8 @@ impl<U: UdpSocket> Bench<U> {
         let next = || self.ours.lock().expect("not poisoned").poll_output();
         while let Some(output) = next() {
             if let Output::SessionReady { peer } = output {
-                self.outbound.send_staged(self.context(), &peer);
+                let context = self.context();
+                self.outbound.send_staged(context, &self.tun, &peer);
                 assert_eq!(self.outbound.waits_for(), None);
             }
         }
@@ -361,7 +362,7 @@ fn nothing_waits_for_a_peer_that_is_nowhere() {
     assert!(
         !bench
             .outbound
-            .each(|forwarder| forwarder.staged.holds(0))
+            .look(|forwarder| forwarder.staged.holds(0))
             .contains(&true)
     );
     assert!(bench.common.control.take_all().0.is_empty());
@@ -441,7 +442,7 @@ fn a_session_that_ends_within_a_frame_drops_the_rest_of_it() {
     assert_eq!(
         bench
             .outbound
-            .each(|forwarder| forwarder.staged.drop_all(0))
+            .look(|forwarder| forwarder.staged.packets())
             .iter()
             .sum::<u64>(),
         0,
@@ -516,6 +517,65 @@ fn a_frame_overtakes_no_staged_frame_when_a_session_comes() {
             .map(|len| 32 + 28_usize + len)
             .map(|len| len.next_multiple_of(16))
     );
+}
+
+/// Invariant 10: a thread that goes on with the routes of before keeps a frame for a peer that is gone by
+/// then, and whose removal it was not told of.
+#[test]
+fn a_frame_for_a_peer_that_was_just_removed_is_counted() {
+    let next = Event::default();
+    let mut bench = Bench::over(|inner, _| Eventful {
+        inner,
+        next: Arc::clone(&next),
+    });
+    bench.connect();
+    let key = public(&StaticSecret::from([0x33; 32]));
+    let block = Cidr::new([10, 0, 1, 1].into(), 32).expect("a right prefix");
+    let change = |section| DeviceChange {
+        peers: vec![section],
+        ..DeviceChange::default()
+    };
+    let added = change(PeerChange {
+        endpoint: Some(([192, 0, 2, 3], 1).into()),
+        allowed_ips: vec![AllowedIpChange::Add(block)],
+        ..PeerChange::new(key)
+    });
+    let peer = {
+        let mut ours = bench.ours.lock().expect("not poisoned");
+        ours.apply(bench.now, &added)
+            .expect("a right configuration");
+        let found = ours.peers().find(|peer| peer.public_key() == key);
+        Arc::clone(found.expect("it was added"))
+    };
+    let (device, now) = (Arc::clone(&bench.ours), bench.now);
+    *next.lock().expect("not poisoned") = Some(Box::new(move || {
+        let removed = change(PeerChange {
+            remove: true,
+            ..PeerChange::new(key)
+        });
+        let mut device = device.lock().expect("not poisoned");
+        device.apply(now, &removed).expect("a right configuration");
+        while device.poll_output().is_some() {}
+    }));
+    // A train that leaves at once, and three packets for the other peer in the same batch.
+    assert!(bench.tun_end.inject(udp_gso_packet(64, 300)));
+    for _ in 0..3 {
+        let mut frame = udp_gso_packet(1, 100);
+        frame[VNET_HDR_LEN + 16..VNET_HDR_LEN + 20].copy_from_slice(&[10, 0, 1, 1]);
+        assert!(bench.tun_end.inject(frame));
+    }
+    bench.poll();
+    for command in bench.common.queues.take_commands() {
+        let ShardCommand::DropStaged(peer) = command else {
+            panic!("no session began")
+        };
+        let context = bench.context();
+        bench.outbound.drop_staged(context, &bench.tun, &peer);
+    }
+    assert_eq!(bench.outbound.staged_packets(), 0);
+    let counted = |reason| bench.common.queues.drops.of(reason);
+    assert_eq!(counted(DropReason::Staged), 3);
+    assert!(peer.drops().contains(&(DropReason::Staged, 3)));
 }
 
 /// A TUN that hands out frames and then an error, as one does whose device is removed.
@@ -648,6 +708,57 @@ fn no_frame_sleeps_because_the_socket_was_full_for_a_moment() {
             bench.poll();
         }
         assert_eq!(bench.wire().len(), frames, "{refused} refusals");
+    }
+}
+
+/// Invariant 6: a batch is stopped with frames left. Whatever empties the socket, these leave, though
+/// nothing more comes from the TUN. As long as something waits for the socket, that wakes the owner.
+#[test]
+fn what_is_left_of_a_batch_leaves_whatever_makes_room() {
+    type Makes = fn(&Bench<Refusing>, &Arc<Peer>);
+    let ways: [(&str, Makes); 4] = [
+        ("the socket has room", |bench, _| {
+            assert!(bench.outbound.resume(bench.context(), &bench.tun));
+        }),
+        ("a session began", |bench, peer| {
+            let (context, tun) = (bench.context(), &bench.tun);
+            assert!(bench.outbound.send_staged(context, tun, peer));
+        }),
+        ("no session will begin", |bench, peer| {
+            let (context, tun) = (bench.context(), &bench.tun);
+            bench.outbound.drop_staged(context, tun, peer);
+        }),
+        ("slow peers were looked for", |bench, _| {
+            bench.outbound.isolate(bench.context(), &bench.tun);
+        }),
+    ];
+    for (way, make_room) in ways {
+        for gates in [1, 2, 8] {
+            let (mut bench, calls) = refusing();
+            bench.connect();
+            bench.gates = gates;
+            let frames = 200;
+            for n in 0..frames {
+                let mut frame = udp_gso_packet(1, 100);
+                // ECN marks that differ end a train.
+                frame[VNET_HDR_LEN + 1] = n % 2;
+                frame[VNET_HDR_LEN + 15] = n;
+                assert!(bench.tun_end.inject(frame));
+            }
+            calls.store(usize::MAX, Ordering::Relaxed);
+            assert!(bench.try_poll(None).expect("a TUN without faults"));
+            calls.store(0, Ordering::Relaxed);
+            let peer = {
+                let ours = bench.ours.lock().expect("not poisoned");
+                Arc::clone(ours.peers().next().expect("the peer"))
+            };
+            make_room(&bench, &peer);
+            if bench.outbound.waits_for().is_some() {
+                bench.poll();
+            }
+            assert_eq!(bench.wire().len(), frames.into(), "{way}, {gates} gates");
+            assert!(bench.outbound.is_drained(), "{way}, {gates} gates");
+        }
     }
 }
 

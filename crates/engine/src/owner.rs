@@ -11,7 +11,7 @@ use adit_proto::Time;
 use rustix::event::epoll::{self, EventFlags};
 
 use crate::clock;
-use crate::common::{Common, Context, LaneSocket, Served, ShardCommand, Sockets};
+use crate::common::{Common, Context, LaneSocket, Part, Served, ShardCommand, Sockets};
 use crate::inbound_thread::InboundThread;
 use crate::lanes::LANES;
 use crate::outbound::Outbound;
@@ -50,6 +50,8 @@ pub(crate) struct OwnedQueues<T, U> {
     awaits_lanes: [bool; LANES],
     /// The kernel refused to spread data over other lanes than now.
     lanes_stay: bool,
+    /// Others have the queues, too, for a while: without an owner the interface ends nevertheless.
+    _part: Part<U>,
 }
 
 /// That a socket which all peers share is full.
@@ -69,6 +71,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
     pub(crate) fn new(queues: Arc<Queues<T, U>>, served: Served) -> Self {
         Self {
             number: queues.handle().number,
+            _part: Part::new(&queues.common),
             served,
             queues,
             sockets: Arc::new(Sockets::unbound()),
@@ -142,7 +145,9 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         match descriptor {
             Descriptor::Tun => self.ready = true,
             Descriptor::Paths => {
-                self.with_outbound(resources, now, Outbound::handle_path_events);
+                self.with_outbound(resources, now, |outbound, context, _| {
+                    outbound.handle_path_events(context);
+                });
             }
             Descriptor::Socket { .. } => {
                 self.ready |= flags.contains(EventFlags::OUT);
@@ -178,7 +183,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         self.set_handed_over(resources, false);
         if lanes > self.sockets.lanes() {
             // The sockets of lanes are the first on their port: those of slow peers come again.
-            self.with_outbound(resources, now, |outbound, _| outbound.clear_paths());
+            self.with_outbound(resources, now, |outbound, _, _| outbound.clear_paths());
         }
         self.lanes_stay = !self.queues.change_lanes(&self.sockets, lanes, now);
         for (socket, descriptor) in each(&self.sockets) {
@@ -243,7 +248,9 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             false => None,
         };
         if self.queues.outbound.is_untidy() {
-            self.with_outbound(resources, now, Outbound::tidy);
+            self.with_outbound(resources, now, |outbound, context, _| {
+                outbound.tidy(context)
+            });
         }
         Ok(polled)
     }
@@ -264,11 +271,11 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         &self,
         resources: &Resources<T, U>,
         now: Time,
-        method: impl FnOnce(&Outbound<U>, Context<'_, U>) -> R,
+        method: impl FnOnce(&Outbound<U>, Context<'_, U>, &T) -> R,
     ) -> R {
         let buffers = &resources.worker.buffers;
         let context = self.queues.context(buffers, &self.sockets, now);
-        method(&self.queues.outbound, context)
+        method(&self.queues.outbound, context, &self.queues.tun)
     }
 
     fn send(
@@ -400,14 +407,18 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         for command in handle.take_commands() {
             match command {
                 ShardCommand::SessionReady(peer) => {
-                    let send = |outbound: &Outbound<U>, context: Context<'_, U>| {
-                        outbound.send_staged(context, &peer)
-                    };
-                    if !self.with_outbound(resources, now, send) {
+                    let sent = self.with_outbound(resources, now, |outbound, context, tun| {
+                        outbound.send_staged(context, tun, &peer)
+                    });
+                    if !sent {
                         handle.put_back(ShardCommand::SessionReady(peer));
                     }
                 }
-                ShardCommand::DropStaged(peer) => self.queues.outbound.drop_staged(&peer),
+                ShardCommand::DropStaged(peer) => {
+                    self.with_outbound(resources, now, |outbound, context, tun| {
+                        outbound.drop_staged(context, tun, &peer);
+                    });
+                }
                 ShardCommand::ClearPaths => self.queues.outbound.clear_paths(),
             }
         }

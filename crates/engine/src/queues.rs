@@ -460,12 +460,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let gates = self.inbound.gates(lane);
         let context = self.inbound_context(lane, now);
         let mut result = Ok(());
-        for gate in 0..gates.in_use() {
-            let mut deliver = |batch: &InboundBatch, part| {
-                if let Err(error) = delivery.put(context, batch, part) {
-                    result = Err(error);
-                }
-            };
+        let put = |gate, (): &mut (), part: &mut InboundPart| {
             let commit = |batch: &mut InboundBatch| {
                 let is_in_turn = self.is_in_turn(batch, lane, now);
                 if is_in_turn {
@@ -473,20 +468,23 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 }
                 is_in_turn
             };
-            let put =
-                |(): &mut (), part: &mut InboundPart| match part.put_at(gate, commit, &mut deliver)
-                {
-                    true => Put::Done,
-                    false => Put::Blocked,
-                };
-            gates.proceed(gate, put, |part| {
-                let Some(batch) = part.end() else { return };
-                buffers.inbound.put(batch);
-                if gates.was_awaited() {
-                    self.handle().wake();
+            let deliver = |batch: &InboundBatch, part| {
+                if let Err(error) = delivery.put(context, batch, part) {
+                    result = Err(error);
                 }
-            });
-        }
+            };
+            match part.put_at(gate, commit, deliver) {
+                true => Put::Done,
+                false => Put::Blocked,
+            }
+        };
+        gates.proceed_all(put, |part| {
+            let Some(batch) = part.end() else { return };
+            buffers.inbound.put(batch);
+            if gates.was_awaited() {
+                self.handle().wake();
+            }
+        });
         result
     }
 

@@ -34,6 +34,12 @@ impl Waker {
         self.unanswered.store(0, Ordering::Relaxed);
     }
 
+    /// Whether a wake-up is due.
+    #[cfg(test)]
+    pub(crate) fn is_due(&self) -> bool {
+        rustix::io::read(&self.event, &mut [0u8; 8]).is_ok()
+    }
+
     /// Wakes the thread, and tells whether it has woken up since the last call: not if it hangs.
     pub(crate) fn responds(&self) -> bool {
         let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed);

@@ -152,13 +152,11 @@ impl TwoGates {
         let part = (number, self.gates.in_use());
         self.gates
             .file_parts(ticket, std::iter::repeat_n(part, part.1));
-        for gate in 0..part.1 {
-            let put = |(): &mut (), part: &mut Part| {
-                self.put.lock().unwrap().push((gate, *part));
-                Put::Done
-            };
-            self.gates.proceed(gate, put, drop);
-        }
+        let put = |gate, (): &mut (), part: &mut Part| {
+            self.put.lock().unwrap().push((gate, *part));
+            Put::Done
+        };
+        self.gates.proceed_all(put, drop);
         true
     }
 }
@@ -205,49 +203,81 @@ fn parts_keep_their_order_while_the_number_of_second_gates_changes() {
     }
 }
 
-/// A thread commits at the first of two second gates, and what it has committed is delivered at the other
-/// one, as inbound: in order, and all of it, though threads that come too early go away again.
-#[test]
-fn what_is_committed_at_one_gate_is_delivered_at_the_next() {
-    explore(|| {
-        let gates = Arc::new(Gates::<u32, Arc<AtomicBool>, Vec<usize>, 2>::new(
-            0,
-            [Vec::new(), Vec::new()],
-        ));
-        let one = |gates: &Gates<u32, Arc<AtomicBool>, Vec<usize>, 2>| {
-            let both = (2, |_: &mut [&mut Vec<usize>]| true);
-            let taken = gates.take((false, 1), both, |_| {
-                Ok::<_, Infallible>(Some(Arc::new(AtomicBool::new(false))))
-            });
-            let Ok(Taken::Batch(ticket, is_committed)) = taken else {
-                return 0;
-            };
-            thread::yield_now();
-            gates.file_parts(ticket, [Arc::clone(&is_committed), is_committed]);
-            for gate in [0, 1] {
-                let put = |list: &mut Vec<usize>, is_committed: &mut Arc<AtomicBool>| {
-                    if gate == 0 {
-                        is_committed.store(true, Ordering::Relaxed);
-                    } else if !is_committed.load(Ordering::Relaxed) {
-                        return Put::Blocked;
-                    }
-                    list.push(list.len());
-                    Put::Done
-                };
-                gates.proceed(gate, put, drop);
-            }
-            1
-        };
-        let other = {
-            let gates = Arc::clone(&gates);
-            thread::spawn(move || one(&gates) + one(&gates))
-        };
-        let taken = one(&gates) + other.join().unwrap();
-        for gate in [0, 1] {
-            assert_eq!(gates.with(gate, |list| list.len()), taken, "at {gate}");
-        }
-        assert!(gates.is_drained());
+/// Two second gates, as inbound: at the first a batch is committed, and at the last one in use it is
+/// delivered, if it is committed.
+type Committed = Gates<(), Arc<AtomicBool>, usize, 2>;
+
+/// Takes, files and puts one batch for so many gates, if that can be. How many that was.
+fn commit_one(gates: &Committed, wanted: usize) -> usize {
+    let change = |_: &mut [&mut usize]| true;
+    let taken = gates.take((false, 1), (wanted, change), |()| {
+        Ok::<_, Infallible>(Some(Arc::new(AtomicBool::new(false))))
     });
+    let Ok(Taken::Batch(ticket, is_committed)) = taken else {
+        return 0;
+    };
+    let parts = std::iter::repeat_n(is_committed, gates.in_use());
+    gates.file_parts(ticket, parts);
+    let put = |gate, count: &mut usize, is_committed: &mut Arc<AtomicBool>| {
+        if gate == 0 {
+            is_committed.store(true, Ordering::Relaxed);
+        } else if !is_committed.load(Ordering::Relaxed) {
+            return Put::Blocked;
+        }
+        *count += 1;
+        Put::Done
+    };
+    gates.proceed_all(put, drop);
+    1
+}
+
+/// Invariant 6: all that is committed is delivered, though threads that come too early go away again, and
+/// though the number of gates changes meanwhile.
+#[test]
+fn what_is_committed_is_delivered_while_the_number_of_gates_changes() {
+    for (one, others) in [(2, [2, 2]), (1, [2, 2]), (1, [2, 1]), (2, [1, 2])] {
+        explore(move || {
+            let gates = Arc::new(Committed::new((), [0, 0]));
+            let other = {
+                let gates = Arc::clone(&gates);
+                thread::spawn(move || others.map(|wanted| commit_one(&gates, wanted)))
+            };
+            let first = commit_one(&gates, one);
+            let taken = first + other.join().unwrap().iter().sum::<usize>();
+            assert_eq!(gates.with(0, |count| *count), taken, "at the first gate");
+            assert!(gates.is_drained(), "committed and not delivered");
+        });
+    }
+}
+
+/// Invariant 6: what waits at a gate moves with a change of their number, as frames do that wait for a
+/// session. A thread that looks for it at each gate meanwhile finds it.
+#[test]
+fn what_moves_between_gates_is_found_at_one_of_them() {
+    type Waiting = Gates<(), (), usize, 2>;
+    fn use_gates(gates: &Waiting, wanted: usize) {
+        let change = |all: &mut [&mut usize]| {
+            let waiting: usize = all.iter_mut().map(|it| std::mem::take(&mut **it)).sum();
+            *all[wanted - 1] = waiting;
+            true
+        };
+        let nothing = |(): &mut ()| Ok::<_, Infallible>(None::<()>);
+        let _ = gates.take((false, 1), (wanted, change), nothing);
+    }
+    for (before, after) in [(1, 2), (2, 1)] {
+        explore(move || {
+            let gates = Arc::new(Waiting::new((), [0, 0]));
+            use_gates(&gates, before);
+            gates.with(before - 1, |waiting| *waiting = 1);
+            let other = {
+                let gates = Arc::clone(&gates);
+                thread::spawn(move || use_gates(&gates, after))
+            };
+            let found = gates.each(|_, waiting| std::mem::take(waiting));
+            other.join().unwrap();
+            assert_eq!(found.iter().sum::<usize>(), 1);
+        });
+    }
 }
 
 /// Invariant 6: two threads leave something while the queues change their owner. The new one sees it

@@ -31,6 +31,8 @@ const SLOW_INNER: [u8; 4] = [10, 0, 0, 3];
 struct Path {
     /// Nothing leaves any more: it stays in the buffer of the socket that sends it.
     stuck: AtomicBool,
+    /// Whoever sends waits.
+    holds: AtomicBool,
     /// Sockets beside the shared ones.
     opened: AtomicUsize,
 }
@@ -56,6 +58,9 @@ impl Buffered {
 
 impl UdpSocket for Buffered {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        while self.path.holds.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
         for (index, train) in trains.iter().enumerate() {
             if self.held.load(Ordering::SeqCst) >= self.buffer.load(Ordering::SeqCst) {
                 return index;
@@ -105,10 +110,17 @@ struct Hosts {
 
 impl Hosts {
     fn new() -> Self {
+        Self::with_buffers(adit_io::udp::SEND_BUFFER)
+    }
+
+    /// Their sockets have buffers of so many bytes at first.
+    fn with_buffers(bytes: usize) -> Self {
         let path = Arc::new(Path::default());
         let of_a = Arc::clone(&path);
         let pair = EnginePair::with_sockets(Options::default(), move |_, socket| {
-            Buffered::new(socket, Arc::clone(&of_a))
+            let socket = Buffered::new(socket, Arc::clone(&of_a));
+            socket.set_send_buffer(bytes);
+            socket
         });
         let secret = StaticSecret::from([0x33; 32]);
         let key_c = PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes());
@@ -214,6 +226,43 @@ fn a_slow_path_delays_no_other_peer() {
         hosts.pair.drops(A, "slow_path"),
         "counted for the peer and for the device"
     );
+}
+
+/// A UDP GSO packet of so many datagrams.
+fn gso_datagrams(to: [u8; 4], datagrams: u16, size: u16) -> Vec<u8> {
+    let payload = vec![0; usize::from(datagrams * size)];
+    let mut frame = udp_frame(inner_ip(A), to.into(), (1, 2), 0, &payload);
+    // NEEDS_CSUM, GSO_UDP_L4; headers of 28 bytes; the checksum begins behind 20, its field 6 further.
+    frame[..8].copy_from_slice(&[[1, 5, 28, 0], [0, 0, 20, 0]].concat());
+    frame[4..6].copy_from_slice(&size.to_le_bytes());
+    frame[8..10].copy_from_slice(&[6, 0]);
+    frame
+}
+
+/// Invariants 6 and 9: a batch is stopped with frames left, and all trains that wait are the slow peer's.
+#[test]
+fn the_rest_of_a_batch_leaves_when_a_slow_peer_gets_its_socket() {
+    let hosts = Hosts::with_buffers(100 << 10);
+    to_b(&hosts, 0);
+    hosts.pair.inject(A, datagram(SLOW_INNER, 0));
+    wait_until("a session with c", || hosts.tun_c.take().is_some());
+    // 1. While the shard sends, the next batch gathers: more trains for C than may wait, and last a
+    //    datagram for B.
+    hosts.path.holds.store(true, Ordering::SeqCst);
+    hosts.pair.inject(A, datagram(SLOW_INNER, 1));
+    std::thread::sleep(Duration::from_millis(100));
+    hosts.path.stuck.store(true, Ordering::SeqCst);
+    for size in [[300; 6].as_slice(), &[10; 45]].concat() {
+        hosts.pair.inject(A, gso_datagrams(SLOW_INNER, 64, size));
+    }
+    let last = datagram([10, 0, 0, 2], 1);
+    hosts.pair.inject(A, last.clone());
+    // 2. The first of them fill the socket.
+    hosts.path.holds.store(false, Ordering::SeqCst);
+    wait_until("C has a socket of its own", || {
+        hosts.path.opened.load(Ordering::SeqCst) > 0
+    });
+    assert_eq!(hosts.pair.delivered(B, 1), segments(&last));
 }
 
 /// Its local TCP had better wait than lose segments.
