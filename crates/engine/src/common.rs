@@ -11,6 +11,7 @@ use adit_offload::{Frame, Merged, TunnelEnds};
 use adit_proto::{DropReason, Drops, IgnoredKind, PassedKind, Peer, Time};
 use arc_swap::ArcSwap;
 
+use crate::contain::this_thread;
 use crate::handed_over::InterfaceState;
 use crate::inbox::Inbox;
 use crate::interface::StopReason;
@@ -263,10 +264,13 @@ impl<U> Part<U> {
 
 impl<U> Drop for Part<U> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(io::Error::other("a thread panicked"));
-        } else if !self.0.is_stopping() {
-            self.0.fail(io::Error::other("a thread ended"));
+        let what = match std::thread::panicking() {
+            true => "panicked, which is a defect of this program",
+            false => "ended",
+        };
+        if !self.0.is_stopping() {
+            let text = format!("{} {what}", this_thread());
+            self.0.fail(io::Error::other(text));
         }
         let mut end = lock(&self.0.end);
         end.parts -= 1;

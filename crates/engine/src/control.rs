@@ -29,6 +29,7 @@ use rustix::time::{
 use crate::arrivals::Arrivals;
 use crate::clock;
 use crate::common::{Common, LaneSocket, Part, ShardCommand, Sockets};
+use crate::contain::contain;
 use crate::error::CommandError;
 use crate::event::Event;
 use crate::handed_over::{InterfaceState, RECORDS};
@@ -173,12 +174,15 @@ impl<H: Platform> ControlThread<H> {
         self.inbox.waker.clear();
         for mut control in self.inbox.arrivals.take() {
             let number = control.number();
-            match control.host_changed() {
+            match contain(|| control.host_changed()) {
                 Ok(()) => {
                     self.interfaces.insert(number, control);
                     round.push(number);
                 }
-                Err(error) => control.common.fail(error),
+                Err(error) => {
+                    control.common.fail(error);
+                    end(control);
+                }
             }
         }
     }
@@ -188,7 +192,7 @@ impl<H: Platform> ControlThread<H> {
         let Some(control) = self.interfaces.get_mut(&number) else {
             return;
         };
-        let ended = match control.turn() {
+        let ended = match contain(|| control.turn()) {
             Ok(is_busy) => {
                 if is_busy {
                     self.busy.push(number);
@@ -201,7 +205,7 @@ impl<H: Platform> ControlThread<H> {
             }
         };
         if ended {
-            self.interfaces.remove(&number);
+            self.interfaces.remove(&number).into_iter().for_each(end);
             self.drop_sources();
         } else if control.is_unwatched {
             let watched = self.watch(number);
@@ -243,6 +247,14 @@ impl<H: Platform> ControlThread<H> {
         self.sources
             .retain(|_, source| Arc::strong_count(source) > 1);
     }
+}
+
+/// Lets go of an interface. What panicked may do so again here, and its other parts end nevertheless.
+fn end<H: Platform>(control: Control<H>) {
+    let _ = contain(|| {
+        drop(control);
+        Ok(())
+    });
 }
 
 impl<H: Platform> Drop for ControlThread<H> {

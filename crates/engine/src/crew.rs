@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -203,7 +203,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
         if max_shards == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut shards = lock(&self.shards);
+        let mut shards = self.shards();
         let interfaces: usize = shards.iter().map(|shard| shard.handle.load()).sum();
         while shards.len() < max_shards.min(interfaces) {
             self.start(&mut shards)?;
@@ -224,9 +224,16 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
         Ok(())
     }
 
+    /// Those whose threads run: one that panicked gets no more interfaces.
+    fn shards(&self) -> MutexGuard<'_, Shards<T, U>> {
+        let mut shards = lock(&self.shards);
+        shards.retain(|shard| !shard.has_ended());
+        shards
+    }
+
     /// The shard that has least to serve.
     pub(crate) fn shard_for_one_more(self: &Arc<Self>) -> io::Result<Assigned<T, U>> {
-        let mut shards = lock(&self.shards);
+        let mut shards = self.shards();
         let is_busy = |shard: &Arc<ShardInbox<T, U>>| shard.handle.load() > 0;
         if shards.iter().all(is_busy) && shards.len() < self.in_force().0 {
             self.start(&mut shards)?;
@@ -236,7 +243,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
 
     /// The shard that has least to serve, of those that this one can give an interface to.
     pub(crate) fn other_shard(&self, this: &Arc<ShardInbox<T, U>>) -> Option<Assigned<T, U>> {
-        let shards = lock(&self.shards);
+        let shards = self.shards();
         least(shards.iter().filter(|shard| !Arc::ptr_eq(shard, this)))
     }
 
@@ -336,7 +343,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
 
     /// A shard that sleeps, or a new one.
     fn idle_shard(self: &Arc<Self>) -> Option<Arc<ShardInbox<T, U>>> {
-        let mut shards = lock(&self.shards);
+        let mut shards = self.shards();
         let idle = shards.iter().find(|shard| shard.handle.ends_idleness());
         if let Some(idle) = idle {
             return Some(Arc::clone(idle));
@@ -510,6 +517,11 @@ impl<T, U> Helper<T, U> {
         }
     }
 
+    /// The interface cannot go on.
+    pub(crate) fn fail(&self, error: io::Error) {
+        self.queues.common.fail(error);
+    }
+
     /// Why the CPU is needed for other things, if it is.
     fn look(&mut self, load: &Load, now: Time) -> Option<Reason> {
         if now < self.look_at {
@@ -568,7 +580,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Helper<T, U> {
                         found |= polled.has_packets();
                         self.left_some |= polled.leaves_some();
                     }
-                    Err(error) => queues.common.fail(error),
+                    Err(error) => self.fail(error),
                 }
             }
             match queues.poll_tun(worker, &sockets, now, Role::Helper) {
@@ -602,10 +614,6 @@ impl<T, U> Drop for Helper<T, U> {
                 // It does what nobody else does.
                 self.queues.handle().wake();
             }
-        }
-        if std::thread::panicking() {
-            let error = io::Error::other("a thread that helped panicked");
-            self.queues.common.fail(error);
         }
     }
 }

@@ -10,13 +10,14 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use adit_io::{TunQueue, UdpSocket};
 use rustix::event::epoll::{self, EventFlags};
 
 use crate::clock;
 use crate::common::Sockets;
+use crate::contain::contain;
 use crate::lock::lock;
 use crate::placement::Placement;
 use crate::poll::{MAX_EVENTS, Polled, Token, each, overwrite_stack};
@@ -24,13 +25,17 @@ use crate::priority::Priority;
 use crate::queues::{Queues, Role, SharedBuffers, Worker};
 use crate::wake::Waker;
 
+/// Queues by their numbers.
+type Paths<T, U> = HashMap<u32, Weak<Queues<T, U>>>;
+
 /// The thread that polls sockets with sparse flows, of all shards.
 pub(crate) struct InboundThread<T, U> {
     pub(crate) waker: Arc<Waker>,
     /// What it sleeps on: its waker, and the sockets that are handed over.
     epoll: OwnedFd,
-    /// Whose sockets these are, by the number of the queues.
-    paths: Mutex<HashMap<u32, Arc<Queues<T, U>>>>,
+    /// Whose sockets these are, by the number of the queues, until the thread ends. Their owner keeps
+    /// them.
+    paths: Mutex<Option<Paths<T, U>>>,
     buffers: Arc<SharedBuffers>,
     stopping: AtomicBool,
 }
@@ -41,7 +46,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
             buffers,
             waker: Arc::new(Waker::new()?),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            paths: Mutex::default(),
+            paths: Mutex::new(Some(HashMap::new())),
             stopping: AtomicBool::new(false),
         };
         let waker = Token::Waker.data();
@@ -50,10 +55,13 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
     }
 
     /// Hands the sockets of a path over to the thread: all of them, or none if there is no memory
-    /// for that.
+    /// for that, or no thread any more.
     pub(crate) fn hand_over(&self, path: &Arc<Queues<T, U>>, sockets: &Sockets<U>) -> bool {
         let number = path.handle().number;
-        lock(&self.paths).insert(number, Arc::clone(path));
+        match &mut *lock(&self.paths) {
+            Some(paths) => drop(paths.insert(number, Arc::downgrade(path))),
+            None => return false,
+        }
         let handed_over = each(sockets).all(|(socket, descriptor)| {
             let data = Token::Queue(number, descriptor).data();
             epoll::add(&self.epoll, socket.fd(), data, EventFlags::IN).is_ok()
@@ -70,7 +78,14 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
             // Fails for one that was not handed over.
             let _ = epoll::delete(&self.epoll, it.socket.fd());
         }
-        lock(&self.paths).remove(&number);
+        if let Some(paths) = &mut *lock(&self.paths) {
+            paths.remove(&number);
+        }
+    }
+
+    /// The queues with this number, if their sockets are handed over.
+    fn path(&self, number: u32) -> Option<Arc<Queues<T, U>>> {
+        lock(&self.paths).as_ref()?.get(&number)?.upgrade()
     }
 
     /// Asks the thread to end.
@@ -81,6 +96,7 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
 
     /// Processes packets from the sockets that are handed over, until it is asked to end.
     pub(crate) fn run(&self) -> io::Result<()> {
+        let _end = Ends(self);
         // It keeps it: floods are the shard's.
         Priority::raise();
         let mut worker = Worker::new(&self.buffers);
@@ -102,19 +118,28 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
                     }
                     Token::Queue(number, descriptor) => (number, descriptor),
                 };
-                let Some(path) = lock(&self.paths).get(&number).map(Arc::clone) else {
+                let Some(path) = self.path(number) else {
                     continue;
                 };
+                if path.common.is_stopping() {
+                    // Its owner reclaims the sockets.
+                    std::thread::yield_now();
+                    continue;
+                }
                 let sockets = path.handle().sockets.load();
                 let Some(of) = sockets.of(descriptor) else {
                     continue;
                 };
                 let socket = of.socket;
-                match path.poll_socket(&mut worker, of, event.flags, now, Role::Helper) {
+                let flags = event.flags;
+                match contain(|| path.poll_socket(&mut worker, of, flags, now, Role::Helper)) {
                     Ok(Polled::Packets { count, .. }) => placement.processed(count),
                     // The owner has it.
                     Ok(_) => std::thread::yield_now(),
-                    Err(error) => path.common.fail(error),
+                    Err(error) => {
+                        path.common.fail(error);
+                        worker = Worker::new(&self.buffers);
+                    }
                 }
                 if rested {
                     from = from.or_else(|| socket.last_arrival());
@@ -124,11 +149,27 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
                 placement.arrived(arrival);
             }
             if placement.is_loaded() {
-                for path in lock(&self.paths).values() {
-                    path.handle().ownership.owner().overload();
-                }
+                let all = lock(&self.paths).clone();
+                all.iter().flat_map(HashMap::values).for_each(overload);
             }
         }
         Ok(())
+    }
+}
+
+/// Has the owner reclaim its sockets.
+fn overload<T, U>(path: &Weak<Queues<T, U>>) {
+    if let Some(path) = path.upgrade() {
+        path.handle().ownership.owner().overload();
+    }
+}
+
+/// The thread ends, for whatever reason: owners poll their sockets themselves.
+struct Ends<'a, T: TunQueue, U: UdpSocket>(&'a InboundThread<T, U>);
+
+impl<T: TunQueue, U: UdpSocket> Drop for Ends<'_, T, U> {
+    fn drop(&mut self) {
+        let paths = lock(&self.0.paths).take();
+        paths.iter().flat_map(HashMap::values).for_each(overload);
     }
 }

@@ -34,6 +34,7 @@
 mod arrivals;
 mod clock;
 mod common;
+mod contain;
 mod control;
 mod crew;
 mod engine;

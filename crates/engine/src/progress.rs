@@ -28,6 +28,11 @@ pub(crate) fn lets_go(ticket: u64) {
     });
 }
 
+/// The calling thread panicked with what it had: nobody has that any more.
+pub(crate) fn panicked() {
+    HELD.with_borrow_mut(Vec::clear);
+}
+
 /// The calling thread is about to sleep.
 pub(crate) fn sleeps() {
     let held = HELD.with_borrow(Vec::clone);

@@ -15,12 +15,13 @@ use rustix::event::epoll::{self, EventFlags};
 use crate::arrivals::Arrivals;
 use crate::clock;
 use crate::common::ShardHandle;
+use crate::contain::contain;
 use crate::crew::{Crew, Helper};
 use crate::owner::{OwnedQueues, Resources};
 use crate::placement::Placement;
 use crate::poll::{Descriptor, MAX_EVENTS, Polled, Token, overwrite_stack};
 use crate::priority::Priority;
-use crate::queues::Worker;
+use crate::queues::{Role, Worker};
 
 /// Interfaces whose sockets are handed over at a time, at most. With more, flows are not sparse.
 const MAX_HANDED_OVER: usize = 16;
@@ -137,46 +138,22 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                     }
                     Token::Queue(number, descriptor) => (number, descriptor),
                 };
-                let Some(queues) = self.queues.get_mut(&number) else {
+                if !self.queues.contains_key(&number) {
                     continue;
-                };
+                }
                 if !round.contains(&number) {
                     round.push(number);
                 }
-                match queues.event(&mut self.resources, descriptor, event.flags, (now, role)) {
-                    Ok(None) => {}
-                    Ok(Some(polled)) => {
-                        note(&mut self.placement, polled);
-                        let found = (descriptor, polled);
-                        let own = self.crew.polled(&queues.queues, found, (now, role));
-                        queues.do_jobs(&self.resources, own, now);
-                        let lanes = queues.lanes();
-                        let wanted = lanes
-                            .and_then(|now| self.crew.wanted_lanes(&queues.queues, now, polled));
-                        if let Some(lanes) = wanted {
-                            queues.change_lanes(&self.resources, lanes, now);
-                        }
-                    }
-                    Err(error) => queues.common().fail(error),
-                }
-                if rested {
-                    from = from.or_else(|| queues.last_arrival(descriptor));
-                }
+                let event = (descriptor, event.flags);
+                self.contained(number, |it| it.event(number, event, (now, role)));
+                let queues = self.queues.get(&number).filter(|_| rested);
+                from = from.or_else(|| queues?.last_arrival(descriptor));
             }
             for &number in &round {
-                let Some(queues) = self.queues.get_mut(&number) else {
+                self.contained(number, |it| it.send_ready(number, (now, role)));
+                let Some(queues) = self.queues.get(&number) else {
                     continue;
                 };
-                match queues.send_ready(&mut self.resources, (now, role)) {
-                    Ok(None) => {}
-                    Ok(Some(polled)) => {
-                        note(&mut self.placement, polled);
-                        let found = (Descriptor::Tun, polled);
-                        let own = self.crew.polled(&queues.queues, found, (now, role));
-                        queues.do_jobs(&self.resources, own, now);
-                    }
-                    Err(error) => queues.common().fail(error),
-                }
                 if queues.common().is_stopping() {
                     self.detach(number);
                 } else if queues.looks_in().is_some() {
@@ -184,8 +161,14 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                 }
             }
             let worker = &mut self.resources.worker;
-            self.helps
-                .retain_mut(|helper| helper.poll(&self.crew, worker, now));
+            self.helps.retain_mut(|helper| {
+                let stays = contain(|| Ok(helper.poll(&self.crew, worker, now)));
+                stays.unwrap_or_else(|error| {
+                    helper.fail(error);
+                    *worker = Worker::new(&self.crew.buffers);
+                    false
+                })
+            });
             if let Some(arrival) = from {
                 self.placement.arrived(arrival);
             }
@@ -219,24 +202,81 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
         self.helps.extend(self.inbox.help.take());
         // Before the arrivals: queues arrive before anybody wakes the shard for them.
         let due = self.inbox.handle.take_due();
-        for mut queues in self.inbox.arrivals.take() {
-            let attached = queues.attach(&self.resources.epoll);
-            let looked = attached.and_then(|()| queues.changed(&mut self.resources, now));
-            if let Err(error) = looked {
-                queues.common().fail(error);
-            }
-            round.push(queues.number());
-            self.queues.insert(queues.number(), queues);
-        }
-        for number in due {
-            let Some(queues) = self.queues.get_mut(&number) else {
-                continue;
-            };
-            if let Err(error) = queues.changed(&mut self.resources, now) {
-                queues.common().fail(error);
-            }
+        for queues in self.inbox.arrivals.take() {
+            let number = queues.number();
+            self.queues.insert(number, queues);
+            self.contained(number, |it| {
+                let Some(queues) = it.queues.get_mut(&number) else {
+                    return Ok(());
+                };
+                queues.attach(&it.resources.epoll)?;
+                queues.changed(&mut it.resources, now)
+            });
             round.push(number);
         }
+        for number in due {
+            if !self.queues.contains_key(&number) {
+                continue;
+            }
+            self.contained(number, |it| match it.queues.get_mut(&number) {
+                Some(queues) => queues.changed(&mut it.resources, now),
+                None => Ok(()),
+            });
+            round.push(number);
+        }
+    }
+
+    /// Does something for one interface, which ends if that fails or panics.
+    fn contained(&mut self, number: u32, work: impl FnOnce(&mut Self) -> io::Result<()>) {
+        let Err(error) = contain(|| work(self)) else {
+            return;
+        };
+        if let Some(queues) = self.queues.get(&number) {
+            queues.common().fail(error);
+        }
+        // A panic may have left the buffers half changed, and the other interfaces use them, too.
+        self.resources.worker = Worker::new(&self.crew.buffers);
+    }
+
+    /// Takes an event of one of the descriptors of an interface. Errors are final.
+    fn event(
+        &mut self,
+        number: u32,
+        (descriptor, flags): (Descriptor, EventFlags),
+        (now, role): (Time, Role),
+    ) -> io::Result<()> {
+        let Some(queues) = self.queues.get_mut(&number) else {
+            return Ok(());
+        };
+        let polled = queues.event(&mut self.resources, descriptor, flags, (now, role))?;
+        let Some(polled) = polled else {
+            return Ok(());
+        };
+        note(&mut self.placement, polled);
+        let found = (descriptor, polled);
+        let own = self.crew.polled(&queues.queues, found, (now, role));
+        queues.do_jobs(&self.resources, own, now);
+        let lanes = queues.lanes();
+        let wanted = lanes.and_then(|now| self.crew.wanted_lanes(&queues.queues, now, polled));
+        if let Some(lanes) = wanted {
+            queues.change_lanes(&self.resources, lanes, now);
+        }
+        Ok(())
+    }
+
+    /// Sends what an interface has ready. Errors are final.
+    fn send_ready(&mut self, number: u32, (now, role): (Time, Role)) -> io::Result<()> {
+        let Some(queues) = self.queues.get_mut(&number) else {
+            return Ok(());
+        };
+        let polled = queues.send_ready(&mut self.resources, (now, role))?;
+        if let Some(polled) = polled {
+            note(&mut self.placement, polled);
+            let found = (Descriptor::Tun, polled);
+            let own = self.crew.polled(&queues.queues, found, (now, role));
+            queues.do_jobs(&self.resources, own, now);
+        }
+        Ok(())
     }
 
     fn detach(&mut self, number: u32) {
