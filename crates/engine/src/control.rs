@@ -41,7 +41,8 @@ use crate::poll::{overwrite_stack, wait, with_priority};
 use crate::train::OVERHEAD;
 use crate::wake::Waker;
 
-/// How long shards may take to close a socket, and how often to try meanwhile.
+/// How long shards may take to close a socket, and how often to try to bind its port meanwhile. Other
+/// interfaces have their turns in between.
 const RELEASE: Duration = Duration::from_secs(1);
 const RELEASE_POLL: Duration = Duration::from_millis(1);
 /// How often to try to bind a port that is in use.
@@ -276,6 +277,10 @@ pub(crate) struct Control<H: Platform> {
     left: Option<(u16, Time)>,
     /// When to try again to bind it.
     rebind_at: Option<Time>,
+    /// The log says that it cannot be bound.
+    told_of_port: bool,
+    /// When to go on with a change whose port our own shards are about to close.
+    set_at: Option<Time>,
     /// When to keep the endpoints of peers, since they changed, and when that was done last.
     remember_at: Option<Time>,
     remembered: Time,
@@ -364,6 +369,8 @@ impl<H: Platform> Control<H> {
             bound_port: state.bound_port,
             left: None,
             rebind_at: None,
+            told_of_port: false,
+            set_at: None,
             remember_at: None,
             remembered: Time::default(),
             paths_at: None,
@@ -423,10 +430,10 @@ impl<H: Platform> Control<H> {
         self.put_out();
         self.tell();
         self.set_timer()?;
+        let executes = self.executing.is_some() || !self.commands.is_empty();
         let is_busy = self.paths_from.is_some()
             || !self.events.is_empty()
-            || self.executing.is_some()
-            || !self.commands.is_empty();
+            || executes && self.set_at.is_none();
         Ok(is_busy || !self.common.control.is_empty())
     }
 
@@ -540,6 +547,7 @@ impl<H: Platform> Control<H> {
         // 0 is never.
         let due = due
             .chain(self.rebind_at)
+            .chain(self.set_at)
             .chain(self.remember_at)
             .chain(self.paths_at)
             .chain((!self.probes.is_empty()).then_some(self.probes_from))
@@ -974,6 +982,10 @@ impl<H: Platform> Control<H> {
     /// peers takes seconds, and handshakes, timers and other interfaces get their turns meanwhile.
     /// So `get` reports what was before a change, or what is after it.
     fn execute(&mut self, now: Time) {
+        if self.set_at.is_some_and(|at| at > now) {
+            return;
+        }
+        self.set_at = None;
         if self.executing.is_none() {
             self.executing = self
                 .commands
@@ -1052,9 +1064,15 @@ impl<H: Platform> Control<H> {
         // Sockets before anything changes, since binding is what can fail.
         if !set.has_sockets && set.transaction.is_checked() {
             let change = set.transaction.change();
-            result = self.check_memory(change);
-            result = result.and_then(|()| self.set_sockets(change));
-            set.has_sockets = true;
+            let done = self.check_memory(change);
+            match done.and_then(|()| self.set_sockets(change)) {
+                Ok(true) => set.has_sockets = true,
+                Ok(false) => {
+                    self.set_at = Some(now + RELEASE_POLL);
+                    return Some(Executing::Set(set));
+                }
+                Err(error) => result = Err(error),
+            }
         }
         let done = result.and_then(|()| {
             let done = self.device.resume(now, &mut set.transaction);
@@ -1081,8 +1099,9 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// Port and mark of a transaction; if that fails, nothing was changed.
-    fn set_sockets(&mut self, change: &DeviceChange) -> Result<(), CommandError> {
+    /// Port and mark of a transaction; if that fails, nothing was changed. False, and nothing changed
+    /// yet, while our own shards still close a socket on the port.
+    fn set_sockets(&mut self, change: &DeviceChange) -> Result<bool, CommandError> {
         let port = change.listen_port.unwrap_or(self.listen_port);
         let fwmark = change.fwmark.unwrap_or(self.fwmark);
         let bound = self.common.queues.sockets.load().port;
@@ -1093,10 +1112,11 @@ impl<H: Platform> Control<H> {
         let rebound = if is_bound || port == self.listen_port && !failed {
             None
         } else {
-            Some(
-                self.bind_port(port, fwmark)
-                    .map_err(|error| CommandError::Bind { port, error })?,
-            )
+            match self.platform.bind(port, fwmark) {
+                Ok(sockets) => Some(sockets),
+                Err(error) if self.is_closing(port, &error) => return Ok(false),
+                Err(error) => return Err(CommandError::Bind { port, error }),
+            }
         };
         if fwmark != self.fwmark
             && let Err(error) = self.set_mark(fwmark)
@@ -1117,7 +1137,7 @@ impl<H: Platform> Control<H> {
             Some(_) => self.bound_port = 0,
             None => {}
         }
-        Ok(())
+        Ok(true)
     }
 
     fn set_mark(&self, fwmark: u32) -> Result<(), CommandError> {
@@ -1149,9 +1169,12 @@ impl<H: Platform> Control<H> {
     }
 
     /// Binds the configured port; without one, that of the last time if it is still free, as peers
-    /// know it.
-    fn bind(&self) -> io::Result<Sockets<H::Socket>> {
-        let bind = |port| self.bind_port(port, self.fwmark);
+    /// know it. Nothing while our own shards still close a socket there.
+    fn bind(&self) -> io::Result<Option<Sockets<H::Socket>>> {
+        let bind = |port| match self.platform.bind(port, self.fwmark) {
+            Err(error) if self.is_closing(port, &error) => Ok(None),
+            bound => bound.map(Some),
+        };
         if self.listen_port == 0 && self.bound_port != 0 {
             bind(self.bound_port).or_else(|_| bind(0))
         } else {
@@ -1159,19 +1182,10 @@ impl<H: Platform> Control<H> {
         }
     }
 
-    /// Binds a port, once our own shards have closed their sockets on it.
-    fn bind_port(&self, port: u16, fwmark: u32) -> io::Result<Sockets<H::Socket>> {
-        let is_ours = || {
-            (self.left).is_some_and(|(left, at)| left == port && clock::now().since(at) < RELEASE)
-        };
-        loop {
-            match self.platform.bind(port, fwmark) {
-                Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_ours() => {
-                    std::thread::sleep(RELEASE_POLL);
-                }
-                result => return result,
-            }
-        }
+    /// Whether a port cannot be bound because our own shards have not closed their sockets on it yet.
+    fn is_closing(&self, port: u16, error: &io::Error) -> bool {
+        let is_left = |(left, at): (u16, Time)| left == port && clock::now().since(at) < RELEASE;
+        error.kind() == io::ErrorKind::AddrInUse && self.left.is_some_and(is_left)
     }
 
     fn publish(&mut self, sockets: Sockets<H::Socket>) {
@@ -1184,7 +1198,7 @@ impl<H: Platform> Control<H> {
         self.count_filtered();
         self.common.queues.sockets.store(Arc::new(sockets));
         self.common.queues.wake();
-        self.rebind_at = None;
+        (self.rebind_at, self.told_of_port) = (None, false);
         if port == 0 {
             self.device.went_down();
         } else {
@@ -1204,9 +1218,10 @@ impl<H: Platform> Control<H> {
     /// Binds the sockets, or tries again soon: the port may become free.
     fn come_up(&mut self) {
         match self.bind() {
-            Ok(sockets) => self.publish(sockets),
+            Ok(Some(sockets)) => self.publish(sockets),
+            Ok(None) => self.rebind_at = Some(clock::now() + RELEASE_POLL),
             Err(error) => {
-                if self.rebind_at.is_none() {
+                if !std::mem::replace(&mut self.told_of_port, true) {
                     let port = self.listen_port;
                     let error = CommandError::Bind { port, error };
                     self.platform.log_error(&error.to_string());

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_io::testing::mem::MemUdp;
+use adit_engine::Engine;
+use adit_io::testing::mem::{MemUdp, Network};
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::config::DeviceChange;
 use common::{A, B, EnginePair, Options, inner_ip, segments, udp_frame};
@@ -59,6 +60,78 @@ fn a_port_that_shards_still_have_open_is_waited_for() {
         ..DeviceChange::default()
     };
     assert!(pair.sides[A].interface.set(change).is_err());
+}
+
+/// A socket that is not closed while its flag is set.
+struct Held(MemUdp, Arc<AtomicBool>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        while self.1.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl UdpSocket for Held {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        self.0.send(trains, report)
+    }
+
+    fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
+        self.0.recv(batch)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+#[test]
+fn a_port_that_is_being_closed_holds_up_no_other_interface() {
+    let is_held = Arc::new(AtomicBool::new(false));
+    let engines = [A, B].map(|_| Engine::start(2).expect("an engine"));
+    let network = Network::new();
+    let pair = |number| {
+        let held = Arc::clone(&is_held);
+        let wrap = move |side, socket| {
+            let is_first = (number, side) == (0, A);
+            Held(
+                socket,
+                if is_first {
+                    Arc::clone(&held)
+                } else {
+                    Arc::default()
+                },
+            )
+        };
+        let options = Options::default();
+        EnginePair::on(&engines, &network, number, options, |_, tun| tun, wrap)
+    };
+    let pairs = [0, 1].map(pair);
+    let [first, second] = [0, 1].map(|number| &pairs[number].sides[A].interface);
+    let change = |port| DeviceChange {
+        listen_port: Some(port),
+        ..DeviceChange::default()
+    };
+    let mut port = pairs[0].sides[A].addr.port();
+    for other in 7000..7005 {
+        is_held.store(true, Ordering::SeqCst);
+        first.set(change(other)).expect("a free port");
+        let back = std::thread::scope(|scope| {
+            let back = scope.spawn(|| first.set(change(port)));
+            std::thread::sleep(Duration::from_millis(20));
+            second.get().expect("it runs");
+            is_held.store(false, Ordering::SeqCst);
+            back.join().expect("no panic")
+        });
+        if back.is_ok() {
+            return;
+        }
+        // It is waited for a second: on a busy machine that may have passed.
+        port = other;
+    }
+    panic!("the other interface was answered when it was over");
 }
 
 /// Frames that an in-memory TUN holds.
