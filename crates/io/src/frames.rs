@@ -131,6 +131,12 @@ impl FrameBatch {
         slot.map_or(&[], |slot| &self.arena[slot.start..slot.start + slot.len])
     }
 
+    /// The frames that are left, which stay.
+    pub(crate) fn left(&self) -> impl Iterator<Item = &[u8]> {
+        let left = self.frames.iter().skip(self.next.get());
+        left.map(|slot| &self.arena[slot.start..slot.start + slot.len])
+    }
+
     /// The frames from `from` on are to be processed before the others.
     pub(crate) fn put_first(&mut self, from: usize) {
         self.frames.rotate_left(from);

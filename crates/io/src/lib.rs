@@ -62,6 +62,9 @@ pub struct Arrival {
 }
 
 /// One queue of a TUN device.
+///
+/// A wrapper passes every method on, those with a default, too: a default means that the device lacks
+/// something. `testing/forwarding_tests.rs` looks at all wrappers of this crate.
 pub trait TunQueue: Send + Sync {
     /// Reads one frame: a virtio header and an IP packet of up to 65,535 bytes. `WouldBlock` when
     /// none waits.
@@ -106,6 +109,8 @@ pub trait TunQueue: Send + Sync {
 }
 
 /// A UDP socket of one address family.
+///
+/// As of [`TunQueue`], a wrapper passes every method on.
 pub trait UdpSocket: Send + Sync {
     /// Sends trains in order and returns how many were taken: fewer than given when the socket's
     /// buffer is full.
@@ -249,13 +254,30 @@ impl<T: TunQueue + ?Sized> TunQueue for Box<T> {
     }
 }
 
-impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
+impl<T: UdpSocket> UdpSocket for Box<T> {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
         (**self).send(trains, report)
     }
 
+    fn send_beside(&self, trains: &[Transmit<'_>], whole: bool, report: &mut SendReport) -> usize {
+        (**self).send_beside(trains, whole, report)
+    }
+
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
         (**self).recv(batch)
+    }
+
+    fn send_socket(&self) -> io::Result<Self> {
+        (**self).send_socket().map(Self::new)
+    }
+
+    fn further(&self, more: usize) -> io::Result<Vec<Self>> {
+        let further = (**self).further(more)?;
+        Ok(further.into_iter().map(Self::new).collect())
+    }
+
+    fn spread(&self, over: usize) -> io::Result<Grace> {
+        (**self).spread(over)
     }
 
     fn set_send_buffer(&self, bytes: usize) {
@@ -280,6 +302,10 @@ impl<T: UdpSocket + ?Sized> UdpSocket for Box<T> {
 
     fn take_filtered(&self) -> Filtered {
         (**self).take_filtered()
+    }
+
+    fn state(&self) -> UdpState {
+        (**self).state()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

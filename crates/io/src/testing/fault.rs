@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_proto::{Endpoint, InUse};
 use rustix::io::Errno;
 
+use crate::udp::UdpState;
 use crate::{
-    Arrival, Filtered, IcmpError, IcmpKind, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket,
+    Arrival, Filtered, FrameBatch, Grace, IcmpError, IcmpKind, RecvBatch, SendReport, ShortBuffers,
+    Transmit, TunQueue, UdpSocket,
 };
 
 /// Which faults, each as a probability between 0 and 1, and the seed of the dice.
@@ -233,6 +235,21 @@ impl<T: TunQueue> TunQueue for Faulty<T> {
         self.inner.read(buf)
     }
 
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        batch.clear();
+        if self.happens(self.faults.full) {
+            return Ok(true);
+        }
+        if self.happens(self.faults.error) {
+            return Err(Errno::INTR.into());
+        }
+        self.inner.read_batch(batch)
+    }
+
+    fn processed(&self, batch: &FrameBatch) {
+        self.inner.processed(batch);
+    }
+
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
         // Byte 1 of the virtio header is the kind of GRO packet.
         let coalesced = frame.iter().flat_map(|slice| slice.iter()).nth(1) != Some(&0);
@@ -263,8 +280,23 @@ impl<T: TunQueue> TunQueue for Faulty<T> {
     }
 }
 
-impl<T: UdpSocket> UdpSocket for Faulty<T> {
-    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+impl<T: UdpSocket> Faulty<T> {
+    /// Another one of the same port, with dice of its own.
+    fn beside(&self, inner: T) -> Self {
+        let faults = Faults {
+            seed: self.state().roll(),
+            ..self.faults
+        };
+        Self::with(inner, faults, self.injector.clone())
+    }
+
+    /// Sends by this method of the socket.
+    fn send_by(
+        &self,
+        trains: &[Transmit<'_>],
+        report: &mut SendReport,
+        send: impl FnOnce(&T, &[Transmit<'_>], &mut SendReport) -> usize,
+    ) -> usize {
         let faults = self.faults();
         let mut state = self.state();
         let mut parts = Vec::new();
@@ -305,7 +337,7 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
             })
             .collect();
         // What does not fit the socket is lost on the network: this call has already taken it.
-        let sent = self.inner.send(&transmits, report);
+        let sent = send(&self.inner, &transmits, report);
         let datagrams =
             |train: &Transmit<'_>| train.bytes.len().div_ceil(train.stride).max(1) as u64;
         let passed = transmits[..sent].iter().map(datagrams).sum::<u64>() - report.datagrams_lost();
@@ -319,6 +351,43 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
         report.resume_at = resume_at;
         report.stale_source = report.stale_source.map(|_| taken.max(1) - 1);
         taken
+    }
+}
+
+impl<T: UdpSocket> UdpSocket for Faulty<T> {
+    fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
+        self.send_by(trains, report, T::send)
+    }
+
+    fn send_beside(&self, trains: &[Transmit<'_>], whole: bool, report: &mut SendReport) -> usize {
+        self.send_by(trains, report, |inner, trains, report| {
+            inner.send_beside(trains, whole, report)
+        })
+    }
+
+    fn send_socket(&self) -> io::Result<Self> {
+        Ok(self.beside(self.inner.send_socket()?))
+    }
+
+    fn further(&self, more: usize) -> io::Result<Vec<Self>> {
+        let further = self.inner.further(more)?;
+        Ok(further.into_iter().map(|it| self.beside(it)).collect())
+    }
+
+    fn spread(&self, over: usize) -> io::Result<Grace> {
+        self.inner.spread(over)
+    }
+
+    fn set_send_buffer(&self, bytes: usize) {
+        self.inner.set_send_buffer(bytes);
+    }
+
+    fn short_buffers(&self) -> ShortBuffers {
+        self.inner.short_buffers()
+    }
+
+    fn state(&self) -> UdpState {
+        self.inner.state()
     }
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {

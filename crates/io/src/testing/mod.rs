@@ -6,4 +6,6 @@ pub mod mem;
 pub mod pcap;
 
 #[cfg(test)]
+mod forwarding_tests;
+#[cfg(test)]
 mod tests;

@@ -9,7 +9,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::InUse;
 
-use crate::{Arrival, Filtered, IcmpError, RecvBatch, SendReport, Transmit, TunQueue, UdpSocket};
+use crate::udp::UdpState;
+use crate::{
+    Arrival, Filtered, FrameBatch, Grace, IcmpError, RecvBatch, SendReport, ShortBuffers, Transmit,
+    TunQueue, UdpSocket,
+};
 
 /// A packet begins with its IP header.
 const LINKTYPE_RAW: u32 = 101;
@@ -123,12 +127,45 @@ impl<T> Recorded<T> {
     }
 }
 
+impl<T> Recorded<T> {
+    /// Another one of the same port, in the same recording.
+    fn beside(&self, inner: T) -> Self {
+        Self {
+            inner,
+            recorder: self.recorder.clone(),
+            local: self.local,
+        }
+    }
+
+    fn record_sent(&self, trains: &[Transmit<'_>], taken: usize) {
+        for train in trains.iter().take(taken) {
+            let src = train.to.src.map_or(self.local.ip(), |src| src.ip);
+            let from = SocketAddr::new(src, self.local.port());
+            self.recorder
+                .record_train(from, train.to.addr, train.ecn, train.stride, train.bytes);
+        }
+    }
+}
+
 impl<T: TunQueue> TunQueue for Recorded<T> {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let len = self.inner.read(buf)?;
         self.recorder
             .record(buf.get(VNET_HDR_LEN..len).unwrap_or_default());
         Ok(len)
+    }
+
+    fn read_batch(&self, batch: &mut FrameBatch) -> io::Result<bool> {
+        let emptied = self.inner.read_batch(batch)?;
+        for frame in batch.left() {
+            self.recorder
+                .record(frame.get(VNET_HDR_LEN..).unwrap_or_default());
+        }
+        Ok(emptied)
+    }
+
+    fn processed(&self, batch: &FrameBatch) {
+        self.inner.processed(batch);
     }
 
     fn write(&self, frame: &[IoSlice<'_>]) -> io::Result<()> {
@@ -154,13 +191,39 @@ impl<T: TunQueue> TunQueue for Recorded<T> {
 impl<T: UdpSocket> UdpSocket for Recorded<T> {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
         let taken = self.inner.send(trains, report);
-        for train in &trains[..taken.min(trains.len())] {
-            let src = train.to.src.map_or(self.local.ip(), |src| src.ip);
-            let from = SocketAddr::new(src, self.local.port());
-            self.recorder
-                .record_train(from, train.to.addr, train.ecn, train.stride, train.bytes);
-        }
+        self.record_sent(trains, taken);
         taken
+    }
+
+    fn send_beside(&self, trains: &[Transmit<'_>], whole: bool, report: &mut SendReport) -> usize {
+        let taken = self.inner.send_beside(trains, whole, report);
+        self.record_sent(trains, taken);
+        taken
+    }
+
+    fn send_socket(&self) -> io::Result<Self> {
+        Ok(self.beside(self.inner.send_socket()?))
+    }
+
+    fn further(&self, more: usize) -> io::Result<Vec<Self>> {
+        let further = self.inner.further(more)?;
+        Ok(further.into_iter().map(|it| self.beside(it)).collect())
+    }
+
+    fn spread(&self, over: usize) -> io::Result<Grace> {
+        self.inner.spread(over)
+    }
+
+    fn set_send_buffer(&self, bytes: usize) {
+        self.inner.set_send_buffer(bytes);
+    }
+
+    fn short_buffers(&self) -> ShortBuffers {
+        self.inner.short_buffers()
+    }
+
+    fn state(&self) -> UdpState {
+        self.inner.state()
     }
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
