@@ -19,6 +19,21 @@ const HOLD: &str = r"
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t sysfs sysfs /sys
+# An /etc of its own, over the machine's: what this one looks names up with, and where, is always the same.
+mount -t tmpfs -o mode=755 tmpfs /mnt
+mkdir /mnt/etc /mnt/work /mnt/programs
+mount -t overlay -o lowerdir=/etc,upperdir=/mnt/etc,workdir=/mnt/work overlay /etc
+rm -rf /etc/resolv.conf /etc/resolvconf /etc/hosts /etc/gai.conf
+echo nameserver 127.0.0.1 > /etc/resolv.conf
+printf '127.0.0.1 localhost\n::1 localhost\n' > /etc/hosts
+echo 'hosts: files dns' > /etc/nsswitch.conf
+# Programs of its own: the machine's, without those that Adit or wg-quick run if they are there.
+for dir in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do
+  ln -s $dir/* /mnt/programs 2> /dev/null || true
+done
+cd /mnt/programs
+rm -f resolvconf resolvectl systemd-resolve *tables* sudo
+cd /
 mkdir -p /etc/wireguard
 mount -t tmpfs -o mode=700 tmpfs /etc/wireguard
 for where in all default; do
@@ -34,7 +49,8 @@ exec cat
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Equal interface names do not collide: every container has its own /run (UAPI sockets), /sys (its
-/// interfaces) and /etc/wireguard. The holder reads its standard input, a pipe from the test: when
+/// interfaces) and /etc. Its PATH leads to a directory of its own, so that no test depends on what is
+/// installed on the machine: one that needs a `resolvconf` makes one. The holder reads its standard input, a pipe from the test: when
 /// the test process is gone, however it went, the holder ends; it is PID 1 of its namespace, so
 /// that everything in the container ends with it.
 #[derive(Clone)]
@@ -130,7 +146,7 @@ impl Container {
         command
             .arg("-t")
             .arg(self.0.init.to_string())
-            .args(["-n", "-m", "-p", "--"])
+            .args(["-n", "-m", "-p", "--", "env", "PATH=/mnt/programs"])
             .arg(program)
             .env_remove("WG_QUICK_USERSPACE_IMPLEMENTATION");
         command

@@ -54,7 +54,7 @@ done
 for target in sysinit basic shutdown; do printf '[Unit]\n' > /run/units/$target.target; done
 printf '[Unit]\nWants=systemd-journald.service\n' > /run/units/default.target
 mount --make-rshared /
-exec env -i PATH="$PATH" container=adit-e2e SYSTEMD_UNIT_PATH=/run/units SYSTEMD_GENERATOR_PATH=/run/none \
+exec env -i PATH="/usr/local/bin:$PATH" container=adit-e2e SYSTEMD_UNIT_PATH=/run/units SYSTEMD_GENERATOR_PATH=/run/none \
   SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/run/none \
   /lib/systemd/systemd --system --log-target=journal --show-status=no
 "#;
