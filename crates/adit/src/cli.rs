@@ -25,7 +25,8 @@ answers. `wg` then configures it like an interface of the kernel. `adit up` and 
 files and need neither `wg` nor `wg-quick`.";
 
 const AFTER_HELP: &str = "\
-If an interface has the name of a subcommand, or nearly that name, use `adit run NAME` or `adit -f NAME`.
+If an interface has the name of a subcommand, nearly that name, or that of a word that people take for one (`status`, \
+`start`), use `adit run NAME` or `adit -f NAME`.
 
 Environment of the daemon:
   LOG_LEVEL              verbose (or debug: why peers do not connect), error, silent; error if unset
@@ -48,11 +49,17 @@ exit status is 0 when it took the tunnel down, or `adit down` did. When the tunn
 killed, it runs the PreDown and PostDown hooks and exits with 1. The routing rules and the firewall of a default route, \
 and DNS, then stay until `adit down` or the next `adit up`, so that no packet leaves in clear.
 
-Hooks run with INTERFACE and CONFIG_FILE in their environment, and LC_ALL=C, as those of wg-quick.
+Hooks run with INTERFACE and CONFIG_FILE in their environment, and LC_ALL=C, as those of wg-quick. If `adit up` fails, it \
+leaves what it found. Then, unlike wg-quick, it runs the PreDown hooks if a PostUp hook was begun, and the PostDown hooks \
+if any hook was. `adit down` goes on when a hook fails or the file cannot be saved, and exits with 1.
 
-A tunnel has a default route if its AllowedIPs contain 0.0.0.0/0 or ::/0 and it has no Table. When the process or the \
+A tunnel has a default route if its AllowedIPs contain 0.0.0.0/0 or ::/0, or blocks that are the same together \
+(0.0.0.0/1, 128.0.0.0/1), and it has no Table. When the process or the \
 interface of such a tunnel is gone, its traffic stays blocked; with wg-quick it leaves in clear. `adit up NAME` brings \
 the tunnel back without a gap, and `adit down NAME` returns to the clear network.
+
+An endpoint whose name cannot be looked up keeps no other peer from coming up: `adit up` warns of it, and the process \
+looks it up again. If no peer could work without it, `adit up` tries again and fails in the end.
 
 Endpoints that are names are looked up again by the tunnel's process when a handshake is not answered, and when the time \
 that the answer holds (TTL) has passed, but not more often than every 30 seconds; after 5 minutes if no server tells. A \
@@ -76,7 +83,9 @@ packet is one. Threads serve all interfaces of their process.";
 const AFTER_WHY_HELP: &str = "\
 The handshake is what a packet to the peer would cause: one begins unless one is under way, at most every five seconds. \
 Where there is a session, the peer is asked inside the tunnel, by a short and a long UDP datagram to a port that nobody \
-uses; where there is none, the host at the endpoint is asked so.
+uses; where there is none, the host at the endpoint is asked so. Without --inside, an address is tried that the allowed \
+IPs name alone, or the first one of the interface's network. Whether the peer forwards is asked by UDP datagrams whose hop \
+limit ends at the peer, or one router behind it.
 
 Exit status: 0 it works, 1 something is wrong, 2 wrong usage, or it could not be looked at.";
 
@@ -422,7 +431,8 @@ pub(crate) struct WhyArgs {
     /// IPs are meant by this address; without it all, or eight, those without a session first
     #[arg(value_name = "NAME|KEY|ADDRESS")]
     pub(crate) peer: Option<String>,
-    /// An address behind the peer to try; by default one that the allowed IPs name alone
+    /// An address behind the peer to try; by default one that the allowed IPs name alone, or the first
+    /// one of the interface's network
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) inside: Option<IpAddr>,
     /// Seconds to wait for an answer; a second handshake message leaves after five
@@ -478,15 +488,109 @@ pub(crate) struct DemoArgs {
     pub(crate) seconds: u16,
 }
 
-/// The command that was probably meant by the name of an interface that is one typing mistake away
-/// from it.
+/// Words that people guess, and the command that does what they expect. None of them makes an
+/// interface, unless by `adit run` or for wg-quick.
+const GUESSED: &[(&str, &str)] = &[
+    (
+        "help",
+        "usage manual commands info about helpme docs examples",
+    ),
+    ("--version", "version ver"),
+    (
+        "show",
+        "status list ls get view stat stats state peers peer display dump print ip ps interfaces interface tunnels \
+         showconf describe inspect",
+    ),
+    (
+        "up",
+        "start connect enable activate begin launch on load boot join daemon serve setconf restart",
+    ),
+    (
+        "down",
+        "stop disconnect disable deactivate close kill end off halt shutdown unload destroy exit quit leave",
+    ),
+    (
+        "edit",
+        "init setup configure config conf configs settings set new create make generate gen wizard import install rename \
+         change",
+    ),
+    ("sync", "reload refresh apply syncconf addconf reconfigure"),
+    ("upgrade", "update replace"),
+    (
+        "new-peer",
+        "newpeer addpeer invite adduser register qr qrcode export share",
+    ),
+    (
+        "remove",
+        "rm del delete revoke uninstall purge unset drop delpeer",
+    ),
+    ("events", "log logs journal history audit follow tail"),
+    ("top", "watch monitor live htop traffic bandwidth dashboard"),
+    (
+        "why",
+        "debug diagnose doctor trace ping troubleshoot fix health probe",
+    ),
+    ("check", "test verify validate lint checkconf"),
+    ("metrics", "prometheus exporter statistics"),
+    ("genkey", "key keys keygen keypair privkey private-key"),
+    ("genpsk", "psk preshared-key"),
+    ("pubkey", "public-key pub"),
+    ("demo", "bench benchmark speedtest speed perf"),
+    ("completions", "completion bash zsh fish"),
+    ("tune", "optimize threads"),
+];
+
+/// What follows a verb behind a hyphen where a command is guessed, and no name of an interface.
+const OBJECTS: &str = "me peer peers key keys psk interface interfaces config conf all status tunnel tunnels log logs \
+                       client clients user users file qr";
+
+/// The command that was probably meant by a word that no command has: one that people guess, or
+/// one typing mistake away from either, perhaps with more words behind a hyphen.
+pub(crate) fn command_near(word: &str) -> Option<String> {
+    let command = Cli::command();
+    let names: Vec<&str> = (command.get_subcommands().map(clap::Command::get_name))
+        .chain(["help"])
+        .collect();
+    if names.contains(&word) {
+        return None;
+    }
+    let lower = word.to_ascii_lowercase();
+    let guessed = || {
+        let of = |(meant, words): &(&'static str, &'static str)| {
+            let meant = *meant;
+            words.split_whitespace().map(move |word| (word, meant))
+        };
+        GUESSED.iter().flat_map(of)
+    };
+    let exact = |word: &str| {
+        let named = names.iter().copied().find(|name| *name == word);
+        named.or_else(|| guessed().find(|(other, _)| *other == word).map(|it| it.1))
+    };
+    let slip = |word: &str| {
+        let near = |other: &str| strsim::osa_distance(other, word) == 1;
+        let named = names.iter().copied().find(|name| near(name));
+        // Shorter ones are near to names of interfaces, such as `server`.
+        let mut long = guessed().filter(|(other, _)| other.len() > 5);
+        named.or_else(|| long.find(|(other, _)| near(other)).map(|it| it.1))
+    };
+    let verb = || {
+        let (verb, object) = lower.split_once(['-', '_', '.', '='])?;
+        let is_object = OBJECTS.split_whitespace().any(|it| it == object);
+        exact(verb).filter(|_| is_object)
+    };
+    let meant = exact(&lower).or_else(|| slip(&lower)).or_else(verb);
+    meant.map(str::to_owned)
+}
+
+/// The command that was probably meant by the name of an interface that nothing else says is one.
 ///
 /// Names of interfaces often have a digit. Commands of three letters and less are one letter away
 /// from common names (tun, wan, us): for those only a doubled letter or two swapped ones count.
 pub(crate) fn misspelt(interface: &str) -> Option<String> {
     let meant = command_near(interface)?;
     let letters = |word: &str| word.bytes().collect::<BTreeSet<u8>>();
-    let slip = meant.len() > 3 || letters(&meant) == letters(interface);
+    let is_slip = strsim::osa_distance(&meant, interface) == 1;
+    let slip = !is_slip || meant.len() > 3 || letters(&meant) == letters(interface);
     let digit = interface.bytes().any(|byte| byte.is_ascii_digit());
     (slip && !digit).then_some(meant)
 }
@@ -494,14 +598,6 @@ pub(crate) fn misspelt(interface: &str) -> Option<String> {
 /// Whether `word` is a command.
 pub(crate) fn is_command(word: &str) -> bool {
     Cli::command().find_subcommand(word).is_some()
-}
-
-/// The command that is one typing mistake away from `word`.
-pub(crate) fn command_near(word: &str) -> Option<String> {
-    let command = Cli::command();
-    let mut names = (command.get_subcommands().map(clap::Command::get_name)).chain(["help"]);
-    let meant = names.find(|name| strsim::osa_distance(name, word) == 1)?;
-    Some(meant.to_owned())
 }
 
 fn field(name: &str) -> std::result::Result<Field, String> {

@@ -25,6 +25,7 @@ mod view;
 mod watched;
 mod why;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -118,7 +119,16 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                      that name"
                 );
             }
-            run::run(&args).map(done)
+            // Before it exists.
+            let is_told = std::io::stderr().is_terminal() && !run::is_meant(&args);
+            run::run(&args)?;
+            if is_told {
+                say!(
+                    "adit: made the interface {name}, without keys and peers yet, and started its process: `wg setconf {name} \
+                     FILE` configures it, `adit up FILE` would have done all at once, `ip link delete {name}` ends it"
+                );
+            }
+            Ok(ExitCode::SUCCESS)
         }
         (Some(Command::Run(args)), _) => run::run(&args).map(done),
         (None, None) => failure::bail!(Mistake, "nothing to do: see `adit --help`"),

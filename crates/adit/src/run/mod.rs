@@ -75,7 +75,8 @@ impl LogLevel {
 }
 
 /// Whether something besides its name says that an interface is meant: it exists, wg-quick has a
-/// file for it, or the process is started as no person types it.
+/// file for it, or the process is started as no person types it, such as by wg-quick, which takes it
+/// for wireguard-go.
 pub(crate) fn is_meant(args: &RunArgs) -> bool {
     let Some(name) = args.interfaces.first() else {
         return false;
@@ -85,7 +86,16 @@ pub(crate) fn is_meant(args: &RunArgs) -> bool {
         format!("{}/{name}.conf", config::DIR),
     ];
     let variables = ["WG_TUN_FD", "WG_UAPI_FD", "WG_PROCESS_FOREGROUND"];
-    args.foreground
+    let is_called = |program: &[u8], name: &str| {
+        program.rsplit(|byte| *byte == b'/').next() == Some(name.as_bytes())
+    };
+    let own = std::env::args_os().next().unwrap_or_default();
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid());
+    let parent = std::fs::read(format!("/proc/{parent}/cmdline")).unwrap_or_default();
+    let mut words = parent.split(|byte| *byte == 0);
+    !is_called(own.as_encoded_bytes(), "adit")
+        || words.any(|word| is_called(word, "wg-quick"))
+        || args.foreground
         || files.iter().any(|file| Path::new(file).exists())
         || (variables.iter()).any(|variable| std::env::var_os(variable).is_some())
 }
