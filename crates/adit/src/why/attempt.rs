@@ -158,6 +158,11 @@ impl Attempt {
         self.not_tried.insert(key.to_owned(), why.to_owned());
     }
 
+    /// Whether there is more to hear.
+    pub(super) fn listens(&self) -> bool {
+        self.source.is_some()
+    }
+
     /// Listens for a while.
     pub(super) fn go_on(&mut self, timeout: Duration) {
         let Some(source) = &mut self.source else {
@@ -219,6 +224,11 @@ impl Attempt {
             peers.find(|peer| peer.public_key == key).cloned()
         };
         let latest = |peer: Option<Peer>| peer?.latest_handshake;
+        let refused = |peer: Option<Peer>| {
+            peer.and_then(|peer| peer.drops.get("wrong_source").copied())
+                .unwrap_or(0)
+        };
+        seen.wrong_sources = refused(peer(after)).saturating_sub(refused(peer(before)));
         if let Some(peer) = peer(after) {
             seen.peer = peer;
         }

@@ -47,7 +47,7 @@ causes! {
     RoutingLoop => "routing_loop",
     /// The kernel drops the answers, because it would send to their source by another way.
     RpFilter => "rp_filter",
-    /// A firewall on this host does not let our datagrams leave.
+    /// A firewall on this host does not let our datagrams leave, or those of the peer in.
     LocalFirewall => "local_firewall",
     /// Our datagrams could not be sent for another reason.
     NotSent => "not_sent",
@@ -82,9 +82,17 @@ causes! {
     NotRouted => "not_routed",
     /// The interface has no address of the family of the peer's allowed IPs.
     NoAddress => "no_address",
+    /// Two hosts use the peer's key, as with one file on two devices: it moves to and fro.
+    SharedKey => "shared_key",
     /// The handshake works, and nothing inside is answered: the peer's allowed IPs lack our address,
     /// or its own firewall or routes drop it.
     NothingInside => "nothing_inside",
+    /// The peer, or this host, does not forward: no packet gets to what is behind it, or from one of
+    /// its peers to another.
+    NoForwarding => "no_forwarding",
+    /// The peer, or this host, forwards, and no answer finds the way back: NAT, or a route, is
+    /// missing.
+    NoMasquerade => "no_masquerade",
     /// Short packets pass, long ones do not: the path takes less than the tunnel's MTU needs.
     Mtu => "mtu",
     /// Allowed IPs lie inside those of another peer, which gets those packets.

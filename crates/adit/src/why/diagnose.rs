@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use adit_ctl::status::{Event, EventKind};
 use adit_proto::{FailureReason, Refusal};
 
+use super::beyond;
 use super::causes::{Cause, Certainty, Finding, overhead};
-use super::evidence::{Evidence, Inside, Reach};
+use super::evidence::{Evidence, Inside, Reach, Wanted};
 use Certainty::{Certain, Likely, Possible};
 
 #[cfg(test)]
@@ -25,10 +26,12 @@ pub(crate) fn diagnose(seen: &Evidence) -> Vec<Finding> {
     let mut found = Vec::new();
     let causes: &[fn(&Evidence, &mut Vec<Finding>)] = match (seen.up, seen.session) {
         (false, _) => &[down],
-        (true, true) => &[source, inside, elsewhere, routed, overlap],
+        (true, true) => &[shared, source, inside, elsewhere, routed, overlap, here],
         (true, false) => &[
             route,
             sending,
+            closed,
+            shared,
             came_back,
             configuration,
             clock,
@@ -140,6 +143,45 @@ fn sending(seen: &Evidence, found: &mut Vec<Finding>) {
         Some((chain, _)) => finding.run(format!("nft insert rule {chain} udp dport {port} accept")),
         None => finding,
     });
+}
+
+/// Whether this host takes what comes to its port.
+fn closed(seen: &Evidence, found: &mut Vec<Finding>) {
+    let Some((chain, rule)) = (seen.closed.as_ref()).and_then(|rule| rule.split_once(": ")) else {
+        return;
+    };
+    let port = seen.listen_port;
+    found.push(finding!(LocalFirewall, Likely;
+        "a firewall on this host drops what comes to our port {port}, the answers too. nftables has in {chain}: {rule}";
+        "nft insert rule {chain} udp dport {port} accept"
+        "nft -a list ruleset | grep -e hook -e drop -e reject -e {port}"));
+}
+
+/// Whether the peer moves to and fro.
+fn shared(seen: &Evidence, found: &mut Vec<Finding>) {
+    let roamed = |event: &&Event| event.event == EventKind::PeerRoamed.name();
+    let places: Vec<&str> = (seen.events.iter().filter(roamed))
+        .filter_map(|event| event.endpoint.as_deref())
+        .collect();
+    let mut different = places.clone();
+    different.sort_unstable();
+    different.dedup();
+    // A network that changes moves a peer once.
+    if places.len() < 3 || different.len() == places.len() {
+        return;
+    }
+    let (moves, places) = (places.len(), different.join(" and "));
+    let name = &seen.interface;
+    found.push(finding!(SharedKey, Likely;
+        "the peer moved {moves} times meanwhile, between {places}: two hosts use its private key, as with one file on two \
+         devices, and each takes the answers from the other. Each needs a key and an address of its own";
+        "adit new-peer {name} --name SECOND-DEVICE"
+        "at one of the two: adit down INTERFACE"));
+}
+
+/// What this host does for its peers.
+fn here(seen: &Evidence, found: &mut Vec<Finding>) {
+    found.extend(beyond::of_this_host(&seen.interface, &seen.here));
 }
 
 /// The rules that may have dropped something.
@@ -313,20 +355,19 @@ fn source(seen: &Evidence, found: &mut Vec<Finding>) {
     let blocks = seen.peer.allowed_ips.join(",");
     let before = seen.peer.drops.get("wrong_source").copied().unwrap_or(0);
     let now = seen.event(EventKind::WrongSource).map(without_key);
+    let more = seen.wrong_sources;
     let said = match now {
         Some(said) => said.to_owned(),
+        None if more > 0 => format!("{more} packets had another inner source just now"),
         None if before > 0 => format!("{before} packets had another inner source"),
         None => return,
     };
-    let finding = finding!(WrongSource, if now.is_some() { Certain } else { Likely };
+    let is_new = now.is_some() || more > 0;
+    let finding = finding!(WrongSource, if is_new { Certain } else { Likely };
         "{said}: the allowed IPs of the peer here ({blocks}) are not the addresses that it uses inside";
         "at the peer: ip address show dev INTERFACE"
         "wg set {name} peer {key} allowed-ips {blocks},ADDRESS");
-    found.push(if now.is_some() {
-        finding
-    } else {
-        finding.remark()
-    });
+    found.push(if is_new { finding } else { finding.remark() });
 }
 
 /// Whether packets pass through the tunnel.
@@ -342,8 +383,25 @@ fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
             .unwrap_or(takes)
     });
     let [fits, probed] = [fits, probed].map(|takes| takes.filter(|takes| *takes < mtu));
-    if let Some(Inside { to, short, long }) = &seen.inside {
-        if *short != Reach::Answers {
+    if let Some(Inside {
+        to,
+        is_guess,
+        short,
+        long,
+    }) = &seen.inside
+    {
+        if *short != Reach::Answers && (seen.peer_answers || forwards(seen)) {
+            // It is not the peer that is silent.
+        } else if *short != Reach::Answers && *is_guess {
+            let inner: Vec<String> = seen.addresses.iter().map(ToString::to_string).collect();
+            let inner = inner.join(" or ");
+            found.push(finding!(NothingInside, Possible;
+                "the handshake works, and {to}, the first address of our network, does not answer inside: the peer's allowed \
+                 IPs for us lack our address {inner}, its firewall drops what comes out of the tunnel, or nobody has {to}";
+                "adit why {name} --inside ADDRESS-OF-THE-PEER"
+                "at the peer: wg show all allowed-ips"
+                "at the peer: wg set INTERFACE peer {ours} allowed-ips OUR-ADDRESSES"));
+        } else if *short != Reach::Answers {
             let inner: Vec<String> = seen.addresses.iter().map(ToString::to_string).collect();
             let inner = inner.join(" or ");
             found.push(finding!(NothingInside, Likely;
@@ -359,6 +417,19 @@ fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
                  these make datagrams of {needs} bytes, which the path to the peer does not take";
                 "ip link set {name} mtu {set}"
                 "in the file, below [Interface]: MTU = {set}"));
+        }
+    }
+    if let Some(behind) = &seen.beyond {
+        // What was asked for did not answer; otherwise the way was tried by itself, and not every
+        // router tells.
+        let is_wanted = seen.wanted.is_some();
+        let finding = |certainty| beyond::of_peer(behind, certainty);
+        match (behind.peer, is_wanted) {
+            (None, _) if seen.peer_answers => found.push(finding(Likely)),
+            (None, _) => found.push(finding(Possible)),
+            (Some(_), true) => found.push(finding(Likely)),
+            (Some(_), false) if !behind.behind => found.push(finding(Possible).remark()),
+            (Some(_), false) => {}
         }
     }
     if let Some(takes) = probed {
@@ -377,8 +448,16 @@ fn inside(seen: &Evidence, found: &mut Vec<Finding>) {
     }
 }
 
+/// Whether the peer said itself that it forwards.
+fn forwards(seen: &Evidence) -> bool {
+    seen.beyond.is_some_and(|beyond| beyond.peer.is_some())
+}
+
 /// An answer from where we did not send to.
 fn elsewhere(seen: &Evidence, found: &mut Vec<Finding>) {
+    if found.iter().any(|one| one.cause == Cause::SharedKey) {
+        return;
+    }
     if let Some(event) = seen.event(EventKind::PeerRoamed)
         && let (Some(from), Some(to)) = (&event.from, &event.endpoint)
     {
@@ -399,6 +478,39 @@ fn routed(seen: &Evidence, found: &mut Vec<Finding>) {
              it last";
             "wg show {name} allowed-ips"
             "wg set {name} peer {key} allowed-ips ADDRESS/32"));
+    }
+    if let Some(Wanted {
+        to,
+        owner,
+        elsewhere,
+    }) = &seen.wanted
+    {
+        let len = if to.is_ipv6() { 128 } else { 32 };
+        let blocks = seen.peer.allowed_ips.join(",");
+        let way = match elsewhere {
+            Some(Some(device)) => Some(format!("by {device}")),
+            Some(None) => Some("nowhere: there is no route".to_owned()),
+            None => None,
+        };
+        if owner.is_none() {
+            found.push(finding!(NotRouted, Certain;
+                "no peer of {name} has {to} among its allowed IPs: what is for it is not sent through the tunnel";
+                "wg show {name} allowed-ips"
+                "wg set {name} peer {key} allowed-ips {blocks},{to}/{len}"
+                "ip route add {to}/{len} dev {name}"));
+        } else if let Some(other) = owner.as_ref().filter(|owner| *owner != key) {
+            found.push(
+                finding!(Overlap, Certain;
+                "{to} is among the allowed IPs of peer {other}: it says nothing about this one";
+                "adit why {name} {other} --inside {to}")
+                .remark(),
+            );
+        } else if let Some(way) = way {
+            found.push(finding!(NotRouted, Certain;
+                "this host sends packets to {to} {way}, not into {name}: an answer would say nothing about the tunnel";
+                "ip route get {to}"
+                "ip route add {to}/{len} dev {name}"));
+        }
     }
     for (block, device) in &seen.not_routed {
         let (to, way) = (

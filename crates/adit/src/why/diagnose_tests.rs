@@ -1,7 +1,7 @@
 use adit_ctl::status::{Failure, Peer};
 
 use super::*;
-use crate::why::evidence::{dropping, wrong_clock};
+use crate::why::evidence::wrong_clock;
 
 const KEY: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
@@ -139,7 +139,13 @@ fn long_packets_that_do_not_pass_are_the_mtu() {
     seen.path_mtu = Some(1480);
     let inside = |short, long| {
         let to = "10.0.0.2".parse().unwrap();
-        Some(Inside { to, short, long })
+        let is_guess = false;
+        Some(Inside {
+            to,
+            is_guess,
+            short,
+            long,
+        })
     };
     seen.inside = inside(Reach::Answers, Reach::Answers);
     assert!(diagnose(&seen).is_empty());
@@ -196,24 +202,95 @@ fn a_clock_is_wrong_before_2020_and_before_what_has_happened() {
 }
 
 #[test]
-fn rules_that_may_drop_are_found_in_a_rule_set() {
-    let ruleset = "table inet filter {\n\
-                   \tchain input {\n\
-                   \t\ttype filter hook input priority filter; policy drop;\n\
-                   \t\tudp dport 51821 drop\n\
-                   \t\ttcp dport 22 accept\n\
-                   \t}\n\
-                   \tchain output {\n\
-                   \t\tudp dport { 9, 51820 } counter drop\n\
-                   \t\tudp dport 51820 accept\n\
-                   \t}\n\
-                   }\n";
-    let found = dropping(ruleset, &[51820]);
-    assert_eq!(
-        found,
-        [
-            "inet filter input: type filter hook input priority filter; policy drop;",
-            "inet filter output: udp dport { 9, 51820 } counter drop",
-        ]
-    );
+fn a_key_on_two_hosts_is_told_from_a_network_that_changed() {
+    let mut seen = silent();
+    seen.session = true;
+    let roams = |places: &[&str]| {
+        let roam = |to: &&str| event(EventKind::PeerRoamed, Some(KEY), to, "");
+        places.iter().map(roam).collect::<Vec<Event>>()
+    };
+    let (here, there) = ("192.0.2.1:9", "192.0.2.1:10");
+    for (places, is_shared) in [
+        (&[here, there, here][..], true),
+        (&[here, there, here, there], true),
+        (&[here, there], false),
+        (&[here, there, "192.0.2.2:9"], false),
+    ] {
+        seen.events = roams(places);
+        let found = diagnose(&seen);
+        let shared = found.iter().any(|one| one.cause == Cause::SharedKey);
+        assert_eq!(shared, is_shared, "{places:?}");
+        let problem = found.first().is_some_and(|one| one.problem);
+        assert_eq!(problem, is_shared, "{places:?}");
+    }
+}
+
+#[test]
+fn what_is_silent_behind_a_peer_is_not_its_allowed_ips() {
+    let mut seen = silent();
+    seen.session = true;
+    let to = "10.3.0.2".parse().unwrap();
+    seen.wanted = Some(Wanted {
+        to,
+        owner: Some(KEY.into()),
+        elsewhere: None,
+    });
+    seen.inside = Some(Inside {
+        to,
+        is_guess: false,
+        short: Reach::Silent,
+        long: Reach::Silent,
+    });
+    seen.peer_answers = true;
+    let router = Some("10.0.0.2".parse().unwrap());
+    for (peer, behind, cause) in [
+        (None, false, Cause::NoForwarding),
+        (router, false, Cause::NoMasquerade),
+        (router, true, Cause::NoMasquerade),
+    ] {
+        seen.beyond = Some(beyond::Beyond { to, peer, behind });
+        assert_eq!(first(&seen), (cause, Likely));
+        let found = diagnose(&seen);
+        assert!(found.iter().all(|one| one.cause != Cause::NothingInside));
+    }
+    // Who does not answer at all may lack our address.
+    seen.peer_answers = false;
+    seen.beyond = Some(beyond::Beyond {
+        to,
+        peer: None,
+        behind: false,
+    });
+    assert_eq!(first(&seen), (Cause::NothingInside, Likely));
+}
+
+#[test]
+fn an_address_that_goes_elsewhere_says_nothing_of_the_tunnel() {
+    let mut seen = silent();
+    seen.session = true;
+    let to = "10.0.0.2".parse().unwrap();
+    for (owner, elsewhere, is_wrong) in [
+        (Some(KEY.to_owned()), None, false),
+        (Some(KEY.to_owned()), Some(Some("eth0".to_owned())), true),
+        (Some(KEY.to_owned()), Some(None), true),
+        (None, None, true),
+    ] {
+        seen.wanted = Some(Wanted {
+            to,
+            owner,
+            elsewhere,
+        });
+        let found = diagnose(&seen);
+        assert_eq!(found.iter().any(|one| one.problem), is_wrong);
+        assert!(!is_wrong || found[0].cause == Cause::NotRouted);
+    }
+}
+
+#[test]
+fn a_refused_source_counts_when_it_comes_now() {
+    let mut seen = silent();
+    seen.session = true;
+    seen.peer.drops.insert("wrong_source".into(), 3);
+    assert!(!diagnose(&seen)[0].problem);
+    seen.wrong_sources = 1;
+    assert_eq!(first(&seen), (Cause::WrongSource, Certain));
 }

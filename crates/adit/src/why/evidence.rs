@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use adit_ctl::status::{Event, EventKind, Interface, Peer};
-use adit_netlink::{Link, Netlink, Path};
+use adit_netlink::{Address, Link, Netlink, Path};
 use adit_proto::FailureReason;
 use adit_proto::config::Cidr;
 
+use super::beyond::{Beyond, Forwarding};
+use super::firewall::{closing, dropping, nftables};
 use crate::events::utc;
 
 /// A port that hardly anybody uses: what traceroute(8) sends to first.
-const UNUSED_PORT: u16 = 33434;
+pub(super) const UNUSED_PORT: u16 = 33434;
 /// How often to ask, and how long to wait each time.
 const ASKED: u32 = 4;
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -24,8 +25,6 @@ const MAX_BLOCKS: usize = 64;
 const YEAR_2020: u64 = 1_577_836_800;
 /// How much later than the clock a file may be, in seconds.
 const SLACK: u64 = 120;
-/// Rules of a firewall that are quoted.
-const MAX_RULES: usize = 4;
 
 /// What came back for UDP to a port that nothing listens at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +42,23 @@ pub(crate) enum Reach {
 pub(crate) struct Inside {
     /// Who was asked.
     pub(crate) to: IpAddr,
+    /// It is the first address of the interface's network, which nobody may have.
+    pub(crate) is_guess: bool,
     /// For a short packet.
     pub(crate) short: Reach,
     /// For one as long as the MTU.
     pub(crate) long: Reach,
+}
+
+/// An address that is to be tried inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) to: IpAddr,
+    /// The key of the peer that is sent what is for it.
+    pub(crate) owner: Option<String>,
+    /// The other device that it is sent by, or none where there is no route; `None` if it goes into
+    /// the tunnel.
+    pub(crate) elsewhere: Option<Option<String>>,
 }
 
 /// The interface, as netlink has it, and the host around it.
@@ -54,8 +66,9 @@ pub(super) struct Host {
     netlink: Netlink,
     pub(super) link: Link,
     links: Vec<Link>,
-    addresses: Vec<(u32, IpAddr)>,
+    addresses: Vec<Address>,
     clock: Option<String>,
+    here: Forwarding,
 }
 
 /// All that is known of one peer.
@@ -91,6 +104,8 @@ pub(crate) struct Evidence {
     pub(crate) clock: Option<String>,
     /// Rules of the firewall that may drop our datagrams.
     pub(crate) rules: Vec<String>,
+    /// The rule that drops what comes to our port.
+    pub(crate) closed: Option<String>,
     /// There is a session, since a handshake was tried or, if none was, from before.
     pub(crate) session: bool,
     /// Why no handshake was tried.
@@ -106,15 +121,35 @@ pub(crate) struct Evidence {
     /// What the host at the endpoint answers to UDP.
     pub(crate) outside: Option<Reach>,
     pub(crate) inside: Option<Inside>,
+    /// The address that the user wants to be tried.
+    pub(crate) wanted: Option<Wanted>,
+    /// The first address of the interface's network, if the peer is sent what is for it.
+    pub(crate) first: Option<IpAddr>,
+    /// Whether the peer itself answered, where another host was asked for.
+    pub(crate) peer_answers: bool,
+    /// What is behind the peer.
+    pub(crate) beyond: Option<Beyond>,
+    /// An address behind the peer, by its allowed IPs.
+    pub(crate) behind: Option<IpAddr>,
+    /// Packets of the peer with another inner source, meanwhile.
+    pub(crate) wrong_sources: u64,
+    /// What this host forwards.
+    pub(crate) here: Forwarding,
 }
 
 impl Host {
     pub(super) fn look(netlink: Netlink, link: Link, status: &Interface) -> Self {
-        let addresses = netlink.addresses().unwrap_or_default().into_iter();
+        let links = netlink.links().unwrap_or_default();
+        let uplink = inhabitant(Cidr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
+            .and_then(|to| netlink.route_get(to, None, status.fwmark, None).ok())
+            .filter(|path| path.oif != link.index)
+            .and_then(|path| links.iter().find(|link| link.index == path.oif))
+            .map(|link| link.name.clone());
         Self {
-            links: netlink.links().unwrap_or_default(),
-            addresses: addresses.map(|one| (one.ifindex, one.ip)).collect(),
+            links,
+            addresses: netlink.addresses().unwrap_or_default(),
             clock: clock(&link.name, status),
+            here: Forwarding::look(status, uplink),
             netlink,
             link,
         }
@@ -125,9 +160,16 @@ impl Host {
     }
 
     /// Everything that is known before anything is tried.
-    pub(super) fn evidence(&self, status: &Interface, peer: &Peer) -> Evidence {
-        let is_own =
-            |(index, ip): &&(u32, IpAddr)| *index == self.link.index && !is_link_local(*ip);
+    pub(super) fn evidence(
+        &self,
+        status: &Interface,
+        peer: &Peer,
+        wanted: Option<IpAddr>,
+    ) -> Evidence {
+        let own = || {
+            let of_link = |one: &&Address| one.ifindex == self.link.index && !is_link_local(one.ip);
+            self.addresses.iter().filter(of_link)
+        };
         let mut seen = Evidence {
             interface: status.name.clone(),
             index: Some(self.link.index),
@@ -137,12 +179,8 @@ impl Host {
             has_key: status.public_key.is_some(),
             listen_port: status.listen_port,
             fwmark: status.fwmark,
-            addresses: self
-                .addresses
-                .iter()
-                .filter(is_own)
-                .map(|(_, ip)| *ip)
-                .collect(),
+            addresses: own().map(|one| one.ip).collect(),
+            here: self.here.clone(),
             peer: peer.clone(),
             endpoint: peer.endpoint.as_deref().and_then(|text| text.parse().ok()),
             clock: self.clock.clone(),
@@ -150,8 +188,42 @@ impl Host {
         };
         self.path(&mut seen);
         self.blocks(&mut seen);
+        let owner = |to| owner(status, to).map(|peer| peer.public_key.clone());
+        let is_sent_there = |to: &IpAddr| {
+            owner(*to).as_ref() == Some(&peer.public_key) && self.elsewhere(*to).is_none()
+        };
+        seen.wanted = wanted.map(|to| Wanted {
+            to,
+            owner: owner(to),
+            elsewhere: self.elsewhere(to),
+        });
+        let networks: Vec<Cidr> = own()
+            .filter_map(|one| Cidr::new(one.ip, one.prefix_len))
+            .collect();
+        let first = networks.iter().filter(|network| !is_host(**network));
+        let first = first.filter_map(|network| inhabitant(Some(*network)));
+        seen.first = first
+            .filter(|to| !seen.addresses.contains(to))
+            .find(is_sent_there);
+        let is_near = |to: &IpAddr| networks.iter().any(|network| network.contains(*to));
+        let behind = blocks(peer).filter(|block| !is_host(*block));
+        let behind = behind.filter_map(|block| inhabitant(Some(block)));
+        seen.behind = behind
+            .take(MAX_BLOCKS)
+            .filter(|to| !is_near(to))
+            .find(is_sent_there);
         seen.nested = nested(status, peer);
         seen
+    }
+
+    /// The other device by which packets to an address leave, or none where there is no route;
+    /// `None` if they go into the tunnel.
+    fn elsewhere(&self, to: IpAddr) -> Option<Option<String>> {
+        match self.netlink.route_get(to, None, 0, None) {
+            Ok(path) if path.oif == self.link.index && !path.local => None,
+            Ok(path) => Some(self.device(path.oif).map(|link| link.name.clone())),
+            Err(_) => Some(None),
+        }
     }
 
     /// The way to the endpoint.
@@ -188,7 +260,7 @@ impl Host {
     /// Whether the kernel sends the peer's blocks into the tunnel, with a source of ours.
     fn blocks(&self, seen: &mut Evidence) {
         for block in blocks(&seen.peer).take(MAX_BLOCKS) {
-            let Some(to) = inhabitant(block) else {
+            let Some(to) = inhabitant(Some(block)) else {
                 continue;
             };
             match self.netlink.route_get(to, None, 0, None) {
@@ -255,9 +327,14 @@ impl Evidence {
             .next()
     }
 
-    /// Asks the peer something through the tunnel, if it is known whom to ask.
-    pub(super) fn look_inside(&mut self, to: Option<IpAddr>) {
-        let Some(to) = to.or_else(|| self.inner_address()) else {
+    /// Asks the peer something through the tunnel, if it is known whom to ask, and what is behind it.
+    pub(super) fn look_inside(&mut self) {
+        let key = &self.peer.public_key;
+        let wanted = (self.wanted.as_ref())
+            .filter(|wanted| wanted.elsewhere.is_none() && wanted.owner.as_ref() == Some(key))
+            .map(|wanted| wanted.to);
+        let near = self.inner_address().or(self.first);
+        let Some(to) = wanted.or(near) else {
             return;
         };
         let headers = if to.is_ipv6() { 48 } else { 28 };
@@ -269,7 +346,22 @@ impl Evidence {
             Reach::Answers => reach(to, longest),
             _ => Reach::Silent,
         };
-        self.inside = Some(Inside { to, short, long });
+        let answers = short == Reach::Answers;
+        self.inside = Some(Inside {
+            to,
+            is_guess: wanted.is_none() && self.inner_address().is_none(),
+            short,
+            long,
+        });
+        self.peer_answers = match near.filter(|near| *near != to) {
+            Some(near) if !answers => reach(near, 8) == Reach::Answers,
+            _ => answers && wanted.is_none(),
+        };
+        let behind = match wanted {
+            Some(to) => (!answers && near != Some(to)).then_some(to),
+            None => self.behind.filter(|_| answers),
+        };
+        self.beyond = behind.and_then(Beyond::ask);
     }
 
     /// Looks at the firewall, and asks the host at the endpoint, unless that would go through the
@@ -277,7 +369,9 @@ impl Evidence {
     pub(super) fn look_outside(&mut self) {
         let port = self.endpoint.map(|to| to.port());
         let ports: Vec<u16> = port.into_iter().chain([self.listen_port]).collect();
-        self.rules = rules(&ports);
+        let rules = nftables().unwrap_or_default();
+        self.rules = dropping(&rules, &ports);
+        self.closed = closing(&rules, self.listen_port, self.endpoint.is_some());
         let is_outside = |path: &Path| Some(path.oif) != self.index && !path.local;
         if let (Some(to), Some(Ok(path)), true) = (self.endpoint, &self.path, self.fwmark == 0)
             && is_outside(path)
@@ -306,7 +400,8 @@ fn is_link_local(ip: IpAddr) -> bool {
 }
 
 /// An address in a block to look up a route for; `None` for what is not routed as others are.
-fn inhabitant(block: Cidr) -> Option<IpAddr> {
+fn inhabitant(block: Option<Cidr>) -> Option<IpAddr> {
+    let block = block?;
     let ip = match block.addr() {
         // Name servers that everybody knows.
         IpAddr::V4(_) if block.prefix_len() == 0 => Ipv4Addr::new(1, 1, 1, 1).into(),
@@ -318,6 +413,19 @@ fn inhabitant(block: Cidr) -> Option<IpAddr> {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() | 1).into(),
     };
     (!ip.is_multicast() && !is_link_local(ip)).then_some(ip)
+}
+
+/// The peer that is sent what is for an address: that of the narrowest block.
+fn owner(status: &Interface, to: IpAddr) -> Option<&Peer> {
+    let width = |peer: &Peer| {
+        let holds = blocks(peer).filter(|block| block.contains(to));
+        holds.map(|block| block.prefix_len()).max()
+    };
+    let owners = status
+        .peers
+        .iter()
+        .filter_map(|peer| Some((width(peer)?, peer)));
+    owners.max_by_key(|(len, _)| *len).map(|(_, peer)| peer)
 }
 
 /// A block of another peer inside one of this peer's.
@@ -407,42 +515,4 @@ pub(super) fn reach(to: IpAddr, bytes: usize) -> Reach {
             _ => Reach::Failed(error.to_string()),
         },
     }
-}
-
-/// What nftables drops or rejects that may be ours.
-pub(super) fn rules(ports: &[u16]) -> Vec<String> {
-    let Ok(output) = Command::new("nft")
-        .args(["-s", "-t", "list", "ruleset"])
-        .output()
-    else {
-        return Vec::new();
-    };
-    dropping(&String::from_utf8_lossy(&output.stdout), ports)
-}
-
-pub(super) fn dropping(ruleset: &str, ports: &[u16]) -> Vec<String> {
-    let (mut table, mut chain) = (String::new(), String::new());
-    let mut found = Vec::new();
-    for line in ruleset.lines().map(str::trim) {
-        let mut words = line.split(' ');
-        match words.next() {
-            Some("table") => {
-                table = line
-                    .trim_start_matches("table ")
-                    .trim_end_matches(" {")
-                    .into()
-            }
-            Some("chain") => chain = words.next().unwrap_or_default().into(),
-            _ => {}
-        }
-        let drops = line.contains("drop") || line.contains("reject");
-        let mut words = line.split([' ', '{', '}', ',']);
-        let is_ours = words.any(|word| ports.iter().any(|port| word == port.to_string()))
-            || line.contains("policy drop")
-            || matches!(line, "drop" | "counter drop" | "reject" | "counter reject");
-        if drops && is_ours && found.len() < MAX_RULES {
-            found.push(format!("{table} {chain}: {line}"));
-        }
-    }
-    found
 }

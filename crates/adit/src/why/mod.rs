@@ -2,18 +2,21 @@
 //!
 //! 1. Looks at interface, routes, clock and allowed IPs (`evidence.rs`).
 //! 2. Has the process begin a handshake, and listens to what comes of it (`attempt.rs`).
-//! 3. Asks the other end something: inside the tunnel if there is a session, outside if not.
+//! 3. Asks the other end something: inside the tunnel and behind the peer (`beyond.rs`) if there is a
+//!    session, outside if not.
 //! 4. Concludes (`diagnose.rs`), and prints (`report.rs`).
 
 mod attempt;
+mod beyond;
 pub(crate) mod causes;
 mod diagnose;
 pub(crate) mod evidence;
+mod firewall;
 mod report;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_ctl::status::{Interface, Peer};
 use adit_ctl::uapi::ClientError;
@@ -32,6 +35,8 @@ use report::Report;
 
 /// Peers that are looked at when none is named.
 const MAX_PEERS: usize = 8;
+/// How long to listen on after all was asked: a key on two hosts moves more often.
+const LISTEN: Duration = Duration::from_secs(1);
 /// How old a handshake may be while there is traffic: Reject-After-Time.
 const FRESH: u64 = 180;
 
@@ -87,7 +92,7 @@ fn examine(args: &WhyArgs) -> Result<Report> {
     let host = Host::look(netlink, link, &status);
     let seen: Vec<Evidence> = peers
         .into_iter()
-        .map(|peer| host.evidence(&status, peer))
+        .map(|peer| host.evidence(&status, peer, args.inside))
         .collect();
     let seen = attempt(args, &status, seen)?;
     Ok(Report::new(&status, &seen))
@@ -183,16 +188,20 @@ fn attempt(args: &WhyArgs, status: &Interface, mut seen: Vec<Evidence>) -> Resul
     std::thread::scope(|scope| {
         for one in &mut seen {
             scope.spawn(|| match one.session {
-                true => one.look_inside(args.inside),
+                true => one.look_inside(),
                 false => one.look_outside(),
             });
         }
     });
-    // What the answers from inside led to.
-    attempt.go_on(Duration::from_millis(100));
+    // What the answers from inside led to, and whether the peer stays where it is.
+    let end = Instant::now() + LISTEN;
+    while attempt.listens() && Instant::now() < end {
+        attempt.go_on(end.saturating_duration_since(Instant::now()));
+    }
     let last = read();
     for one in &mut seen {
         attempt.tell(one, status, &last);
+        one.here.look_again(&status.name);
     }
     Ok(seen)
 }

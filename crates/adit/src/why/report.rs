@@ -5,6 +5,7 @@ use std::fmt::Write;
 use adit_ctl::status::Interface;
 use serde::Serialize;
 
+use super::beyond::Beyond;
 use super::causes::{Certainty, Finding};
 use super::diagnose::diagnose;
 use super::evidence::{Evidence, Inside, Reach};
@@ -256,12 +257,26 @@ fn lines(seen: &Evidence) -> Vec<String> {
             said(outside)
         ));
     }
-    if let Some(Inside { to, short, long }) = &seen.inside {
+    if let Some(Inside {
+        to, short, long, ..
+    }) = &seen.inside
+    {
         let long = match short {
             Reach::Answers => format!("; to {} bytes: {}", seen.mtu, said(long)),
             _ => String::new(),
         };
         lines.push(format!("{to} inside, asked by UDP: {}{long}", said(short)));
+    }
+    if let Some(Beyond { to, peer, behind }) = seen.beyond {
+        lines.push(match (peer, behind) {
+            (None, _) => format!("on the way to {to}: the peer does not say that it forwards"),
+            (Some(_), false) => {
+                format!("on the way to {to}: the peer forwards, nobody behind it answers")
+            }
+            (Some(_), true) => {
+                format!("on the way to {to}: the peer forwards, a router behind it answers")
+            }
+        });
     }
     lines
 }

@@ -8,7 +8,7 @@ use crate::harness::*;
 
 /// `adit why wg0 ARGS` on a side: its exit status, and the JSON.
 #[track_caller]
-fn why(host: &Container, args: &str) -> (Option<i32>, Value) {
+pub fn why(host: &Container, args: &str) -> (Option<i32>, Value) {
     let command = format!("{} why {args}", Program::Adit.path().display());
     let wait = if args.contains("--wait") {
         ""
