@@ -7,11 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use adit_ctl::config::{self, Config, Interface, Peer, Remark, Table};
+use adit_ctl::config::{self, Address, Config, Interface, Peer, Remark, Table};
+use adit_netlink::Family;
 use adit_proto::config::{AllowedIpChange, Cidr, PublicKey};
 
 use crate::cli::{self, ConfArgs};
 use crate::failure::{Failure, Result};
+use crate::quick::{covers, leaves_in_clear, parts};
 use crate::why::causes::overhead;
 use crate::why::evidence::is_host;
 
@@ -94,13 +96,18 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let found = &mut findings;
     interface(config, has_key, found);
+    twice(config, found);
+    let blocks: Vec<Cidr> = all_blocks(config).collect();
+    let clear = leaves_in_clear(&blocks, &config.interface.table);
+    found.extend(clear.map(|text| (Kind::Warning, text)));
     mtu(config, found);
     reachable(config, found);
     for peer in &config.peers {
-        one_peer(config, peer, found);
+        one_peer(config, peer, &blocks, found);
     }
     nested(config, found);
     dns(config, found);
+    forwarding(config, found);
     findings
 }
 
@@ -127,12 +134,14 @@ fn interface(config: &Config, has_key: bool, found: &mut Vec<Finding>) {
     let Interface {
         addresses,
         private_key,
+        pre_up,
         post_up,
         table,
         ..
     } = &config.interface;
     let has_key = has_key || private_key.as_ref().is_some_and(|key| !key.is_zero());
-    if !has_key && post_up.is_empty() {
+    // A hook may set it.
+    if !has_key && pre_up.is_empty() && post_up.is_empty() {
         found.push((
             Kind::Warning,
             "there is no PrivateKey: no peer will answer, unless a file of keys has it (adit-up(8))"
@@ -154,14 +163,29 @@ fn interface(config: &Config, has_key: bool, found: &mut Vec<Finding>) {
             ));
         }
     }
-    let has_default = |v6: bool| {
-        all_blocks(config).any(|block| block.prefix_len() == 0 && block.addr().is_ipv6() == v6)
-    };
-    if *table == Table::Auto && has_default(false) && !has_default(true) {
+    let blocks: Vec<Cidr> = all_blocks(config).collect();
+    let has_default = |family| covers(&blocks, family);
+    if *table == Table::Auto && has_default(Family::V4) && !has_default(Family::V6) {
         found.push((
             Kind::Hint,
             "AllowedIPs have 0.0.0.0/0 and not ::/0: IPv6 leaves outside of the tunnel".into(),
         ));
+    }
+}
+
+/// What the kernel has once.
+fn twice(config: &Config, found: &mut Vec<Finding>) {
+    let addresses = &config.interface.addresses;
+    for (n, address) in addresses.iter().enumerate() {
+        let same = |other: &&Address| {
+            other.ip == address.ip && (other == &address || address.ip.is_ipv6())
+        };
+        if let Some(other) = addresses.iter().take(n).find(same) {
+            found.push((
+                Kind::Warning,
+                format!("Address = {address} and Address = {other} are the same address, which the interface has once: remove one of them"),
+            ));
+        }
     }
 }
 
@@ -224,7 +248,7 @@ fn reachable(config: &Config, found: &mut Vec<Finding>) {
     });
 }
 
-fn one_peer(config: &Config, peer: &Peer, found: &mut Vec<Finding>) {
+fn one_peer(config: &Config, peer: &Peer, blocks: &[Cidr], found: &mut Vec<Finding>) {
     let Interface {
         addresses,
         private_key,
@@ -250,7 +274,7 @@ fn one_peer(config: &Config, peer: &Peer, found: &mut Vec<Finding>) {
         let host = |block: &Cidr| {
             block.contains(address.ip) && is_host(*block) && !block.addr().is_unspecified()
         };
-        if let Some(block) = blocks(peer).find(host) {
+        if let Some(block) = self::blocks(peer).find(host) {
             found.push((
                 Kind::Warning,
                 format!("{name}: {block} is this interface's own Address"),
@@ -269,10 +293,11 @@ fn one_peer(config: &Config, peer: &Peer, found: &mut Vec<Finding>) {
     {
         // The routes of a default route pass over what has the tunnel's mark.
         let loops = |block: &Cidr| {
-            let is_default = block.prefix_len() == 0 && *table == Table::Auto;
-            block.contains(to.ip()) && !is_default
+            let is_default =
+                || *table == Table::Auto && parts(blocks, Family::of(block.addr())).contains(block);
+            block.contains(to.ip()) && !is_default()
         };
-        if let Some(block) = all_blocks(config).find(loops) {
+        if let Some(block) = blocks.iter().find(|block| loops(block)) {
             found.push((
                 Kind::Warning,
                 format!(
@@ -329,6 +354,53 @@ fn nested(config: &Config, found: &mut Vec<Finding>) {
         let text = format!("{} more allowed IPs lie inside others", nested.len() - MANY);
         found.push((Kind::Hint, text));
     }
+}
+
+/// What a hub needs besides the file.
+fn forwarding(config: &Config, found: &mut Vec<Finding>) {
+    let Interface {
+        pre_up, post_up, ..
+    } = &config.interface;
+    let is_host = |peer: &&Peer| {
+        let blocks = || blocks(peer);
+        peer.endpoint.is_none() && blocks().next().is_some() && blocks().all(is_host)
+    };
+    let hosts: Vec<&Peer> = config.peers.iter().filter(is_host).collect();
+    let hooks = || pre_up.iter().chain(post_up);
+    let told = |words: &[&str]| {
+        hooks().any(|hook| {
+            let hook = hook.to_ascii_lowercase();
+            words.iter().any(|word| hook.contains(word))
+        })
+    };
+    // A script of its own may do anything.
+    let is_script = |hook: &String| hook.trim_start().starts_with(['/', '.']);
+    let is_told = told(&["forward"]) && told(&["masquerade", "snat"]);
+    if hosts.len() < 2 || is_told || hooks().any(is_script) {
+        return;
+    }
+    let has = |v6: bool| {
+        let mut blocks = hosts.iter().flat_map(|peer| blocks(peer));
+        blocks.any(|block| block.addr().is_ipv6() == v6)
+    };
+    let sysctls = [
+        (false, "net.ipv4.ip_forward"),
+        (true, "net.ipv6.conf.all.forwarding"),
+    ];
+    let sysctls: Vec<String> = (sysctls.iter())
+        .filter(|(v6, _)| has(*v6))
+        .map(|(_, sysctl)| format!("`sysctl -w {sysctl}=1`"))
+        .collect();
+    let forward = sysctls.join(" and ");
+    found.push((
+        Kind::Hint,
+        format!(
+            "{} peers are hosts that meet here: they reach each other and what is behind this host only if it forwards \
+             ({forward}), and the Internet only if it translates their addresses, too (`nft add rule ip nat postrouting \
+             oifname DEVICE masquerade`, in a chain of `type nat hook postrouting`)",
+            hosts.len()
+        ),
+    ));
 }
 
 fn dns(config: &Config, found: &mut Vec<Finding>) {

@@ -8,7 +8,7 @@ use adit_ctl::config::{self, Interface, Table};
 use adit_netlink::Family;
 
 use super::Quick;
-use super::endpoint::{self, Retries};
+use super::endpoint;
 use super::routing::{self, Planned};
 use crate::cli::{self, UpArgs};
 use crate::failure::{Result, say};
@@ -30,9 +30,9 @@ pub(super) fn print(args: &UpArgs) -> Result<()> {
     let known: Vec<SocketAddr> = (quick.config.peers.iter())
         .filter_map(|peer| {
             let endpoint = peer.endpoint.as_ref()?;
-            let look_up = || endpoint::resolve(&endpoint.to_string(), Retries::Times(0), || false);
+            let look_up = || endpoint::resolve(&endpoint.to_string());
             endpoint.numeric().or_else(|| {
-                let found = look_up().inspect_err(|failure| say!("# {failure}"));
+                let found = look_up().inspect_err(|unknown| say!("# {unknown}"));
                 found.ok()
             })
         })

@@ -2,7 +2,6 @@ use super::*;
 
 #[test]
 fn numeric_endpoints_need_no_resolver() {
-    let resolve = |endpoint| resolve(endpoint, Retries::Times(0), || false);
     assert_eq!(
         resolve("192.0.2.1:51820").unwrap(),
         "192.0.2.1:51820".parse().unwrap()

@@ -201,7 +201,9 @@ impl Quick {
     /// from being done.
     fn end(&self, netlink: &Netlink, daemon: Pid) -> Result<()> {
         let interface = &self.config.interface;
-        let mut results = vec![self.hooks(&interface.pre_down)];
+        let mut results: Vec<Result<()>> = (self.down_hooks(&interface.pre_down).into_iter())
+            .map(Err)
+            .collect();
         let status = self.status();
         match &status {
             Ok(status) if interface.save_config => results.push(self.save(netlink, status)),
@@ -214,7 +216,7 @@ impl Quick {
         }
         results.push(self.take_down(netlink, status.as_ref().ok()));
         self.see_it_end(daemon);
-        results.push(self.hooks(&interface.post_down));
+        results.extend(self.down_hooks(&interface.post_down).into_iter().map(Err));
         let failures: Vec<Failure> = results.into_iter().filter_map(Result::err).collect();
         failures.iter().for_each(Failure::report);
         match failures.is_empty() {
@@ -258,7 +260,7 @@ impl Quick {
         let interface = &self.config.interface;
         // PostUp hooks will run again.
         for hooks in [&interface.pre_down, &interface.post_down] {
-            self.hooks(hooks).unwrap_or_else(|failure| failure.report());
+            self.down_hooks(hooks).iter().for_each(Failure::report);
         }
         if full {
             message += &format!(

@@ -24,6 +24,8 @@ mod tests;
 pub(super) struct Kept {
     private_key: bool,
     preshared: HashSet<PublicKey>,
+    /// A hook sets the private key, as `PostUp = wg set %i private-key FILE` of wg-quick(8).
+    by_hook: bool,
 }
 
 impl Kept {
@@ -34,7 +36,7 @@ impl Kept {
 
     /// The status without these secrets.
     pub(super) fn strip(&self, mut status: DeviceStatus) -> DeviceStatus {
-        if self.private_key {
+        if self.private_key || self.by_hook {
             status.private_key = None;
         }
         for peer in &mut status.peers {
@@ -66,6 +68,18 @@ fn locate(given: Option<&Path>, name: &str) -> Option<PathBuf> {
 
 /// Adds the keys to a configuration, and returns what was added and every mistake.
 pub(super) fn add(config: &mut Config, given: Option<&Path>, name: &str) -> (Kept, Vec<Remark>) {
+    let (mut kept, mistakes) = from_file(config, given, name);
+    kept.by_hook = config.interface.private_key.is_none() && hook_sets_key(&config.interface);
+    (kept, mistakes)
+}
+
+/// Whether a hook gives the interface its private key.
+pub(crate) fn hook_sets_key(interface: &Interface) -> bool {
+    let mut hooks = interface.pre_up.iter().chain(&interface.post_up);
+    hooks.any(|hook| hook.split_whitespace().any(|word| word == "private-key"))
+}
+
+fn from_file(config: &mut Config, given: Option<&Path>, name: &str) -> (Kept, Vec<Remark>) {
     let Some(path) = locate(given, name) else {
         return (Kept::default(), Vec::new());
     };

@@ -1,16 +1,7 @@
 //! `adit up`, `down`, `save`, `strip` and `sync`: wg-quick's files and behaviour, without wg-quick.
-//!
-//! `up`, in wg-quick's order, each step undone when a later one fails:
-//! 1. start the interface's process;
-//! 2. PreUp hooks;
-//! 3. keys, peers and endpoints, names looked up with patience, as one transaction; a mark if it
-//!    takes the default route;
-//! 4. addresses, MTU, up;
-//! 5. DNS;
-//! 6. routes to the allowed IPs that are in force, policy routing and firewall for default routes;
-//! 7. PostUp hooks.
 
 mod addresses;
+mod down;
 mod dry_run;
 mod edit;
 mod endpoint;
@@ -20,49 +11,44 @@ mod peers;
 mod programs;
 mod routing;
 mod sync;
+mod up;
 mod watchdog;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use adit_ctl::config::{self, Config, Interface, Table};
-use adit_ctl::status;
+use adit_ctl::config::{self, Config};
 use adit_ctl::uapi::{self, Client, ClientError};
-use adit_netlink::netns;
-use adit_netlink::{Family, LinkChange, Netlink};
+use adit_netlink::{Family, Netlink};
 use adit_proto::ConfigError;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
 use adit_proto::limits::MAX_PEERS;
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::cli::{self, ConfArgs, FileArgs, RunArgs, UpArgs};
+use crate::cli::{self, ConfArgs, FileArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
-use crate::run;
+pub(crate) use down::down;
 pub(crate) use edit::edit;
-use endpoint::Retries;
 pub(crate) use peers::{add, new_peer, remove};
-use routing::Planned;
+pub(crate) use routing::{covers, leaves_in_clear, parts};
+pub(crate) use up::up;
 
 /// The kernel has no IPv6 on an interface with less.
 const MIN_V6_MTU: u32 = 1280;
-/// How long `down` waits for the process to be gone; for one that did not answer, it has waited
-/// already.
+/// How long `down` waits for the process to be gone.
 const PATIENCE: Duration = Duration::from_secs(10);
-const PATIENCE_WITH_SILENCE: Duration = Duration::from_secs(1);
 
 /// A configuration file and the interface that it is for.
 struct Quick {
@@ -76,68 +62,6 @@ struct Quick {
     /// A killed run left everything blocked that would go through its tunnel: this one must not
     /// unblock it by failing.
     blocked: Cell<bool>,
-}
-
-pub(crate) fn up(args: &UpArgs) -> Result<()> {
-    if args.dry_run {
-        return dry_run::print(args);
-    }
-    require_rights()?;
-    // When PID 1 of a container ends, so does all that it started.
-    if args.join.is_none() && (args.foreground || std::process::id() == 1) {
-        return foreground::up(args);
-    }
-    let (quick, netlink) = Quick::prepare(args)?;
-    match &args.join {
-        Some(with) => run::join(with, &quick.name)?,
-        None => drop(run::start_in_background(&quick.process(args))?),
-    }
-    quick.bring_up_or_undo(&netlink)
-}
-
-pub(crate) fn down(args: &FileArgs) -> Result<()> {
-    require_rights()?;
-    let quick = Quick::load_with_mistakes(args)?;
-    let interface = &quick.config.interface;
-    let netlink = open_netlink()?;
-    let status = match quick.ask() {
-        Ok(status) => Some(status),
-        Err(error) if error.is_silence() => {
-            say!("adit: {}; going on without", quick.explain(error));
-            None
-        }
-        Err(error) => {
-            let unserved = is_unserved(&error);
-            let failure = quick.explain(error);
-            if !unserved {
-                return Err(failure);
-            }
-            if netlink.link(&quick.name).is_ok() {
-                // The interface may be the kernel's, set up by wg-quick.
-                bail!(
-                    State,
-                    "{failure}, so the interface is not one that this takes down"
-                );
-            }
-            // Its process may have died: its routing, firewall and DNS settings are removed now.
-            quick.undo_surroundings(&netlink, None);
-            quick.remove_dead_files();
-            bail!(
-                State,
-                "{failure}; if a process was killed, what it left (routing rules, what they blocked, firewall, DNS) is removed now, but no hook was run"
-            );
-        }
-    };
-    quick.hooks(&interface.pre_down)?;
-    if interface.save_config {
-        match status {
-            // The hooks may have changed it.
-            Some(_) => quick.save(&netlink, &quick.status()?)?,
-            None => say!("adit: the configuration is not saved"),
-        }
-    }
-    quick.take_down(&netlink, status.as_ref())?;
-    quick.hooks(&interface.post_down)
 }
 
 pub(crate) fn save(args: &FileArgs) -> Result<()> {
@@ -207,39 +131,13 @@ fn allowed_ips(status: &DeviceStatus) -> impl Iterator<Item = Cidr> + '_ {
     peers.flat_map(|peer| peer.allowed_ips.iter().copied())
 }
 
+/// Whether all addresses of a family are among the allowed IPs.
 fn has_default(status: &DeviceStatus) -> bool {
-    allowed_ips(status).any(|block| block.prefix_len() == 0)
+    let allowed: Vec<Cidr> = allowed_ips(status).collect();
+    Family::BOTH.iter().any(|family| covers(&allowed, *family))
 }
 
 impl Quick {
-    /// Finds what can be found wrong before anything is started.
-    fn prepare(args: &UpArgs) -> Result<(Self, Netlink)> {
-        let quick = Self::load(&args.file)?;
-        let name = &quick.name;
-        routing::table_number(&quick.config.interface.table)
-            .context(|| quick.path.display().to_string())?;
-        quick.check_stated_mtu()?;
-        let netlink = open_netlink()?;
-        if netlink.link(name).is_ok() {
-            let conf = &args.file.conf.conf;
-            bail!(
-                State,
-                "`{name}` already exists: `adit down {conf}` takes it down if Adit runs it"
-            );
-        }
-        Ok((quick, netlink))
-    }
-
-    /// How to start the interface's process.
-    fn process(&self, args: &UpArgs) -> RunArgs {
-        RunArgs {
-            disable_offload: args.disable_offload.clone(),
-            threads: args.threads.clone(),
-            no_sandbox: args.no_sandbox,
-            ..RunArgs::new(&self.name)
-        }
-    }
-
     fn load(args: &FileArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
         for warning in &quick.config.warnings {
@@ -300,64 +198,6 @@ impl Quick {
         Ok(())
     }
 
-    fn bring_up_or_undo(&self, netlink: &Netlink) -> Result<()> {
-        self.bring_up(netlink).inspect_err(|_| {
-            say!("adit: taking {} down again", self.name);
-            self.take_down(netlink, self.ask().ok().as_ref())
-                .unwrap_or_else(|failure| say!("adit: {failure}"));
-        })
-    }
-
-    fn bring_up(&self, netlink: &Netlink) -> Result<()> {
-        let interface = &self.config.interface;
-        let orphans = self.orphans(netlink);
-        self.blocked.set(self.may_be_full() && !orphans.is_empty());
-        self.hooks(&interface.pre_up)?;
-        let endpoints = self.endpoints()?;
-        self.remember(&endpoints);
-        // Settings of the hooks stay, such as a key that is in no file.
-        self.set(&DeviceChange {
-            replace_peers: false,
-            ..self.config.to_change(&endpoints)
-        })?;
-        self.name_peers(false);
-        self.name_endpoints();
-        // A hook may have set more than the file.
-        let status = self.status()?;
-        let mark = self.mark(netlink, &status, &orphans)?;
-
-        let about = || format!("cannot set up {}", self.name);
-        let index = netlink.link(&self.name).context(about)?.index;
-        for address in &interface.addresses {
-            netlink
-                .add_address(index, address.ip, address.prefix_len, false)
-                .context(about)?;
-        }
-        let known: Vec<SocketAddr> = (status.peers.iter())
-            .filter_map(|peer| peer.endpoint)
-            .collect();
-        let mtu = interface
-            .mtu
-            .map_or_else(|| routing::automatic_mtu(netlink, &known, mark), u32::from);
-        let change = LinkChange {
-            mtu: Some(mtu),
-            up: Some(true),
-            ..LinkChange::default()
-        };
-        self.check_mtu(mtu, allowed_ips(&status))?;
-        netlink.set_link(index, &change).context(about)?;
-        self.warn(&status, mtu);
-        self.check_interrupted()?;
-
-        if !interface.dns.is_empty() {
-            programs::set_dns(&self.name, &interface.dns, &interface.dns_search)?;
-        }
-        self.add_routes(netlink, index, &status, mark, &orphans)?;
-        self.hooks(&interface.post_up)?;
-        self.blocked.set(false);
-        Ok(())
-    }
-
     /// Tells the process the names that comments of the file give peers; `always` also if there are
     /// none. Nothing depends on them, and other implementations have no names.
     fn name_peers(&self, always: bool) {
@@ -385,113 +225,9 @@ impl Quick {
         _ = client.map(|mut client| client.name_endpoints(named(), true));
     }
 
-    /// The part of [`Self::check_mtu`] that needs only the file.
-    fn check_stated_mtu(&self) -> Result<()> {
-        let stated = self.config.interface.mtu.map(u32::from);
-        stated.map_or(Ok(()), |mtu| self.check_mtu(mtu, self.blocks()))
-    }
-
-    /// Refuses routes that the kernel would refuse with less of a reason.
-    fn check_mtu(&self, mtu: u32, mut allowed: impl Iterator<Item = Cidr>) -> Result<()> {
-        let v6 = allowed.find(|block| block.addr().is_ipv6());
-        if let Some(block) = v6
-            && mtu < MIN_V6_MTU
-            && self.config.interface.table != Table::Off
-        {
-            bail!(
-                Mistake,
-                "cannot route {block} through {}: its MTU is {mtu}, and IPv6 needs {MIN_V6_MTU}. Set MTU = {MIN_V6_MTU} \
-                 or more, or remove what is IPv6 from AllowedIPs",
-                self.name
-            );
-        }
-        Ok(())
-    }
-
-    /// Says what is missing where the interface comes up all the same.
-    fn warn(&self, status: &DeviceStatus, mtu: u32) {
-        let Self { name, .. } = self;
-        let Interface {
-            addresses, post_up, ..
-        } = &self.config.interface;
-        // A hook may set it.
-        if status.private_key.is_none() && post_up.is_empty() {
-            say!("Warning: {name} has no PrivateKey: no peer will answer it");
-        }
-        let v6 = addresses.iter().find(|address| address.ip.is_ipv6());
-        if let (Some(address), true) = (v6, mtu < MIN_V6_MTU) {
-            say!(
-                "Warning: {name} has no IPv6, not even {address}: its MTU is {mtu}, and IPv6 needs {MIN_V6_MTU}"
-            );
-        }
-    }
-
     fn hooks(&self, hooks: &[String]) -> Result<()> {
         programs::run_hooks(hooks, &self.name, &self.path)?;
         self.check_interrupted()
-    }
-
-    /// The address of each peer's endpoint.
-    fn endpoints(&self) -> Result<Vec<Option<SocketAddr>>> {
-        let retries = Retries::from_env()?;
-        let interrupted = || self.interrupted.load(Relaxed);
-        let before = match self.blocked.get() {
-            true => fs::read_to_string(self.memory()).unwrap_or_default(),
-            false => String::new(),
-        };
-        let resolve = |endpoint: &config::Endpoint| {
-            if let Some(address) = endpoint.numeric() {
-                return Ok(address);
-            }
-            let name = endpoint.to_string();
-            let Some(address) = endpoint::remembered(&before, &name) else {
-                if self.blocked.get() {
-                    say!(
-                        "adit: what a killed process left may block the look-up of `{name}`; `adit down {}` ends that",
-                        self.name
-                    );
-                }
-                return endpoint::resolve(&name, retries, interrupted);
-            };
-            endpoint::resolve(&name, Retries::Times(0), interrupted).or_else(|failure| {
-                say!("adit: {failure}; going on with {address}, where it was before");
-                Ok(address)
-            })
-        };
-        self.config
-            .peers
-            .iter()
-            .map(|peer| peer.endpoint.as_ref().map(resolve).transpose())
-            .collect()
-    }
-
-    /// Where the addresses are kept that names had when the tunnel came up, in case that its
-    /// process is killed: what that leaves may block look-ups, and the resolver may be set to ask
-    /// through the tunnel.
-    fn memory(&self) -> PathBuf {
-        self.socket().with_extension("endpoints")
-    }
-
-    fn remember(&self, endpoints: &[Option<SocketAddr>]) {
-        let named = self
-            .config
-            .peers
-            .iter()
-            .zip(endpoints)
-            .filter_map(|(peer, address)| {
-                let name = peer.endpoint.as_ref()?;
-                (name.numeric().is_none()).then_some((name, (*address)?))
-            });
-        let lines: String = named
-            .map(|(name, address)| format!("{name} {address}\n"))
-            .collect();
-        if !lines.is_empty() && self.may_be_full() {
-            let mut options = fs::OpenOptions::new();
-            let file = options.write(true).create(true).truncate(true).mode(0o600);
-            // The tunnel works without it.
-            let _ =
-                (file.open(self.memory())).and_then(|mut file| file.write_all(lines.as_bytes()));
-        }
     }
 
     fn set(&self, change: &DeviceChange) -> Result<()> {
@@ -542,41 +278,6 @@ impl Quick {
         })
     }
 
-    /// Adds routes to the allowed IPs of all peers: those of the file, and those that a hook has
-    /// added. Routes that killed runs left are removed once the new ones are in place.
-    fn add_routes(
-        &self,
-        netlink: &Netlink,
-        index: u32,
-        status: &DeviceStatus,
-        mark: u32,
-        orphans: &BTreeSet<u32>,
-    ) -> Result<()> {
-        let interface = &self.config.interface;
-        let addresses = routing::addresses(netlink, index, &interface.addresses)?;
-        let allowed: Vec<Cidr> = allowed_ips(status).collect();
-        let mut full = false;
-        for planned in routing::plan(&addresses, &allowed, &interface.table)? {
-            self.check_interrupted()?;
-            match planned {
-                Planned::Plain(block, table) => routing::add_route(netlink, index, block, table)?,
-                Planned::Default(block) => {
-                    self.add_default(netlink, index, block, mark)?;
-                    full = true;
-                }
-            }
-        }
-        if full {
-            // Of the family that has no default route now.
-            routing::remove_default(netlink, mark);
-        }
-        // Its file may have had a default route when it was killed.
-        if full || !orphans.is_empty() && routing::unset_firewall(&self.name) {
-            self.remove_orphans(netlink);
-        }
-        Ok(())
-    }
-
     /// The tables of tunnels whose process was killed.
     fn orphans(&self, netlink: &Netlink) -> BTreeSet<u32> {
         // There may be a million routes to look through.
@@ -606,174 +307,16 @@ impl Quick {
 
     /// Whether it takes a default route, by the file or perhaps by a hook.
     fn may_be_full(&self) -> bool {
-        let full = self.blocks().any(|block| block.prefix_len() == 0);
+        let blocks: Vec<Cidr> = self.blocks().collect();
+        let full = Family::BOTH.iter().any(|family| covers(&blocks, *family));
         full || !self.config.interface.pre_up.is_empty()
     }
 
-    fn remove_orphans(&self, netlink: &Netlink) {
-        let orphans = self.orphans(netlink);
+    /// Removes what killed runs left, but in this tunnel's own table.
+    fn remove_orphans(&self, netlink: &Netlink, own: Option<u32>) {
+        let mut orphans = self.orphans(netlink);
+        orphans.retain(|table| own != Some(*table));
         (orphans.iter()).for_each(|table| routing::remove_default(netlink, *table));
-    }
-
-    /// The mark of what the tunnel sends and, if it is to have default routes, the number of their
-    /// table, which is made to end look-ups. It is set before the interface comes up: what a killed
-    /// run left blocks what has no mark.
-    fn mark(
-        &self,
-        netlink: &Netlink,
-        status: &DeviceStatus,
-        orphans: &BTreeSet<u32>,
-    ) -> Result<u32> {
-        let mut mark = status.fwmark;
-        if self.config.interface.table != Table::Auto || !has_default(status) {
-            return Ok(mark);
-        }
-        if mark == 0 {
-            mark = routing::free_table(netlink, orphans)?;
-            self.set(&DeviceChange {
-                fwmark: Some(mark),
-                ..DeviceChange::default()
-            })?;
-        }
-        for block in allowed_ips(status).filter(|block| block.prefix_len() == 0) {
-            routing::add_block(netlink, Family::of(block.addr()), mark)?;
-        }
-        Ok(mark)
-    }
-
-    fn add_default(&self, netlink: &Netlink, index: u32, block: Cidr, mark: u32) -> Result<()> {
-        routing::add_default(netlink, index, block, mark)?;
-        if block.addr().is_ipv4() {
-            // Reverse-path filters must look up the answers to marked packets with the mark. In a
-            // container, it may have been set from outside.
-            let name = "net.ipv4.conf.all.src_valid_mark";
-            if netns::sysctl(name).ok().as_deref() != Some("1") {
-                let sysctl = netns::set_sysctl(name, "1");
-                sysctl.context(|| {
-                    format!(
-                        "cannot make reverse-path filtering respect marks (a container may need the option \
-                         `--sysctl {name}=1`)"
-                    )
-                })?;
-            }
-        }
-        let own: Vec<IpAddr> =
-            routing::addresses(netlink, index, &self.config.interface.addresses)?
-                .iter()
-                .map(|address| address.ip)
-                .collect();
-        routing::set_firewall(&self.name, Family::of(block.addr()), mark, &own)
-    }
-
-    /// Removes the interface and all that `up` put around it, and waits until its process has
-    /// ended. Without a `status`, it is one that does not answer.
-    fn take_down(&self, netlink: &Netlink, status: Option<&DeviceStatus>) -> Result<()> {
-        let patience = match status {
-            Some(_) => PATIENCE,
-            None => PATIENCE_WITH_SILENCE,
-        };
-        let socket = self.socket();
-        let bound = adit_ctl::identity(&socket).ok();
-        let connection = adit_ctl::connect(&socket, patience);
-        let deleted = match netlink.link(&self.name) {
-            Ok(link) => netlink.delete_link(link.index),
-            // It was moved to another namespace, perhaps. Its process also ends when it loses its
-            // socket.
-            Err(_) => {
-                let _ = fs::remove_file(&socket);
-                Ok(())
-            }
-        };
-        if deleted.is_ok() {
-            self.wait_for_end(bound, connection, Instant::now() + patience);
-        }
-        // An interface that was renamed or moved goes with its process only, and its routes with
-        // it.
-        self.undo_surroundings(netlink, status);
-        deleted.context(|| format!("cannot delete {}", self.name))
-    }
-
-    /// Waits until the process that bound the socket has ended.
-    fn wait_for_end(
-        &self,
-        bound: Option<(u64, u64)>,
-        connection: std::io::Result<UnixStream>,
-        deadline: Instant,
-    ) {
-        let socket = self.socket();
-        // 1. the process closes its connections when it has let go of the interface, 2. then it
-        //    removes its socket
-        match connection {
-            Ok(mut connection) => drop(connection.read(&mut [0])),
-            // It was killed.
-            Err(e) if e.kind() == ErrorKind::ConnectionRefused => self.remove_files(),
-            Err(_) => {}
-        }
-        while bound.is_some() && adit_ctl::identity(&socket).ok() == bound {
-            if Instant::now() > deadline {
-                // The next one may come; this one ends when it notices.
-                self.remove_files();
-                say!(
-                    "adit: {} is down, but its process does not end: it is stopped or hangs, and stays with its keys \
-                     and its UDP port until it goes on or is killed (`pgrep -af adit` finds it)",
-                    self.name
-                );
-                break;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Removes the files that a killed process left, unless the next one listens already.
-    fn remove_dead_files(&self) {
-        let dead = UnixStream::connect(self.socket());
-        if dead.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
-            self.remove_files();
-        }
-    }
-
-    fn remove_files(&self) {
-        let socket = self.socket();
-        let status = Path::new(status::DIR).join(format!("{}.sock", self.name));
-        for file in [socket.with_extension("name"), socket, status] {
-            let _ = fs::remove_file(file);
-        }
-        let hand_over = Path::new(status::DIR).join(run::hand_over::DIR);
-        run::hand_over::remove_dead(&hand_over);
-        // The last one takes the directory along.
-        let _ = fs::remove_dir(hand_over);
-    }
-
-    /// DNS, policy routing, firewall.
-    fn undo_surroundings(&self, netlink: &Netlink, status: Option<&DeviceStatus>) {
-        let interface = &self.config.interface;
-        if !interface.dns.is_empty() {
-            programs::unset_dns(&self.name);
-        }
-        if self.blocked.get() {
-            say!(
-                "adit: what would go through {name} stays blocked, as the killed process left it; `adit down {name}` ends \
-                 that",
-                name = self.name
-            );
-            return;
-        }
-        let _ = fs::remove_file(self.memory());
-        // Where its peers were, as a killed process leaves it to the next one.
-        let peers = Path::new(status::DIR).join(format!("{}.peers", self.name));
-        let _ = fs::remove_file(peers);
-        let firewall = routing::unset_firewall(&self.name);
-        if interface.table == Table::Auto {
-            match status {
-                // Otherwise the rules that lead to its mark's table are another program's.
-                Some(status) if has_default(status) => {
-                    routing::remove_default(netlink, status.fwmark);
-                }
-                // The process took the mark that it chose with it.
-                None if self.may_be_full() || firewall => self.remove_orphans(netlink),
-                _ => {}
-            }
-        }
     }
 
     /// Writes the running configuration to the file, all at once.
@@ -794,25 +337,53 @@ impl Quick {
     }
 }
 
-/// Replaces a configuration file, all at once, with one that only its owner may read.
+/// Replaces a configuration file, all at once, with one that only its owner may read. One that is
+/// mounted, or stands in a directory that cannot be written, is written in place.
 fn write(path: &Path, text: &str) -> Result<()> {
     // The file itself, not a link to it.
     let failed = || format!("cannot write {}", path.display());
     let path = fs::canonicalize(path).context(failed)?;
+    if read(&path).is_ok_and(|old| *old == *text) {
+        return Ok(());
+    }
+    let written = replace(&path, text).or_else(|error| {
+        let cannot_rename = [
+            Errno::BUSY,
+            Errno::XDEV,
+            Errno::ROFS,
+            Errno::ACCESS,
+            Errno::PERM,
+        ];
+        match Errno::from_io_error(&error).is_some_and(|it| cannot_rename.contains(&it)) {
+            true => overwrite(&path, text),
+            false => Err(error),
+        }
+    });
+    written.context(failed)
+}
+
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let temporary = path.with_extension("conf.tmp");
     let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .context(failed)?;
+    let file = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = file.open(&temporary)?;
     let written = file
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all());
-    let moved = written.and_then(|()| fs::rename(&temporary, &path));
-    moved
-        .inspect_err(|_| drop(fs::remove_file(&temporary)))
-        .context(failed)
+    let moved = written.and_then(|()| fs::rename(&temporary, path));
+    moved.inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+/// Writes over a file. It stays as it is where there is no room for the text.
+fn overwrite(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).open(path)?;
+    let len = text.len() as u64;
+    match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len.max(1)) {
+        // Not every file system can reserve room.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    file.write_all(text.as_bytes())?;
+    file.set_len(len)?;
+    file.sync_all()
 }

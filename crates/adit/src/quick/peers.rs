@@ -31,11 +31,15 @@ pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
     require_rights()?;
     let quick = open(&args.conf)?;
     let interface = &quick.config.interface;
-    let Some(own) = &interface.private_key else {
+    // A hook may set it.
+    let running = || quick.ask().ok()?.private_key;
+    let Some(own) = interface.private_key.clone().or_else(running) else {
         bail!(
             Mistake,
-            "{} has no PrivateKey: the new peer needs the public key of this interface",
-            quick.path.display()
+            "{} has no PrivateKey, and {name} is not up: the new peer needs the public key of this interface. If a hook sets \
+             it, run `adit up {name}` before",
+            quick.path.display(),
+            name = quick.name
         );
     };
     let addresses = new_addresses(&quick)?;

@@ -47,17 +47,20 @@ fn is_default(route: &Route, table: u32) -> bool {
 /// Where look-ups end when the tunnel's default route is gone, as with its process: without it they
 /// would go on to the main table, and packets leave in clear.
 fn block(family: Family, table: u32) -> Route {
-    let all = match family {
-        Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        Family::V6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-    };
     Route {
         oif: None,
         table,
         // Whatever else is there comes first.
         metric: Some(u32::MAX),
         unicast: false,
-        ..Route::through(0, all, 0)
+        ..Route::through(0, any(family), 0)
+    }
+}
+
+fn any(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
 
@@ -85,14 +88,124 @@ impl Planned {
     }
 }
 
+/// The blocks that together are all addresses of a family, none inside another: 0.0.0.0/0, or its
+/// two halves, as many providers write it. Empty if some address is in no block.
+pub(crate) fn parts(allowed: &[Cidr], family: Family) -> Vec<Cidr> {
+    let blocks = || (allowed.iter()).filter(|block| Family::of(block.addr()) == family);
+    // Most have too few: no need to sort a million.
+    if share(allowed, family) < 0.999 {
+        return Vec::new();
+    }
+    if let Some(all) = blocks().find(|block| block.prefix_len() == 0) {
+        return vec![*all];
+    }
+    let mut blocks: Vec<Cidr> = blocks().copied().collect();
+    blocks.sort_by_key(|block| (block.addr(), block.prefix_len()));
+    // The first address that no part has so far.
+    let mut next = Some(0);
+    let mut parts = Vec::new();
+    for block in blocks {
+        match next {
+            Some(next) if first(block) > next => return Vec::new(),
+            Some(at) if first(block) == at => {
+                next = last(block).checked_add(1);
+                parts.push(block);
+            }
+            // It lies inside the last part.
+            _ => {}
+        }
+    }
+    let last = u128::MAX >> (128 - family.bits());
+    match next {
+        Some(next) if next <= last => Vec::new(),
+        _ => parts,
+    }
+}
+
+/// Whether all addresses of a family are in the blocks.
+pub(crate) fn covers(allowed: &[Cidr], family: Family) -> bool {
+    !parts(allowed, family).is_empty()
+}
+
+fn first(block: Cidr) -> u128 {
+    match block.addr() {
+        IpAddr::V4(ip) => ip.to_bits().into(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
+}
+
+fn last(block: Cidr) -> u128 {
+    let free = Family::of(block.addr()).bits() - block.prefix_len();
+    first(block) | 1_u128.checked_shl(free.into()).unwrap_or(0).wrapping_sub(1)
+}
+
+/// How much of a family the blocks are, those inside others counted twice.
+fn share(allowed: &[Cidr], family: Family) -> f64 {
+    let blocks = (allowed.iter()).filter(|block| Family::of(block.addr()) == family);
+    blocks
+        .map(|block| 0.5_f64.powi(block.prefix_len().into()))
+        .sum()
+}
+
+/// Says so, if the routes take most of the Internet, and what they take leaves in clear when the
+/// tunnel's process is killed. It is blocked only if it is all of a family, and in no table that the
+/// file chooses.
+pub(crate) fn leaves_in_clear(allowed: &[Cidr], table: &Table) -> Option<String> {
+    if *table == Table::Off {
+        return None;
+    }
+    let mut open = Vec::new();
+    for family in Family::BOTH {
+        let covered = covers(allowed, family);
+        // The addresses of the Internet are an eighth of IPv6.
+        let most = match family {
+            Family::V4 => 0.5,
+            Family::V6 => 0.125,
+        };
+        if covered && *table != Table::Auto || !covered && share(allowed, family) >= most {
+            open.push(match family {
+                Family::V4 => "IPv4",
+                Family::V6 => "IPv6",
+            });
+        }
+    }
+    let families = open.join(" and ");
+    let all = match families.as_str() {
+        "" => return None,
+        "IPv4" => "0.0.0.0/0",
+        "IPv6" => "::/0",
+        _ => "0.0.0.0/0, ::/0",
+    };
+    Some(match table {
+        Table::Auto => format!(
+            "the routes take most of {families}, and if the process is killed, that leaves in clear; AllowedIPs = {all} \
+             is blocked then"
+        ),
+        _ => format!(
+            "the routes take all or most of {families}, into a table that the file chooses, and if the process is killed, \
+             that may leave in clear; without Table, AllowedIPs = {all} is blocked then"
+        ),
+    })
+}
+
 /// The routes that wg-quick would add: longest prefixes first, none that an address of the
-/// interface or another of these routes covers already.
+/// interface or another of these routes covers already. Blocks that together are all addresses of a
+/// family become its default route.
 pub(super) fn plan(addresses: &[Address], allowed: &[Cidr], table: &Table) -> Result<Vec<Planned>> {
     if *table == Table::Off {
         return Ok(Vec::new());
     }
     let number = table_number(table)?;
     let mut blocks: Vec<Cidr> = allowed.to_vec();
+    if number.is_none() {
+        for family in Family::BOTH {
+            let parts = parts(allowed, family);
+            if !parts.is_empty() {
+                blocks.retain(|block| !parts.contains(block));
+                blocks.extend(Cidr::new(any(family), 0));
+            }
+        }
+    }
     blocks.sort_by_key(|block| (std::cmp::Reverse(block.prefix_len()), *block));
     blocks.dedup();
     // The kernel's own routes; for an IPv4 host address it makes none in the main table.
@@ -169,8 +282,43 @@ pub(super) fn add_route(netlink: &Netlink, ifindex: u32, block: Cidr, table: u32
         Err(e) if e.kind() == ErrorKind::AlreadyExists && leads_to(netlink, ifindex, &route) => {
             Ok(())
         }
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            bail!(State, "{}", collision(netlink, ifindex, &route));
+        }
         result => result.context(|| "cannot route allowed IPs".into()),
     }
+}
+
+/// What is in the way of a route, and what to do.
+fn collision(netlink: &Netlink, ifindex: u32, wanted: &Route) -> String {
+    let name = |index| netlink.link_by_index(index).map(|link| link.name);
+    let routes = netlink
+        .routes(Family::of(wanted.destination.0))
+        .unwrap_or_default();
+    let other = (routes.iter())
+        .filter(|route| route.destination == wanted.destination && route.table == wanted.table)
+        .min_by_key(|route| route.metric.unwrap_or(0));
+    let via = other.and_then(|route| route.gateway);
+    let via = via.map_or_else(String::new, |router| format!(" via {router}"));
+    let by = other
+        .and_then(|route| name(route.oif?).ok())
+        .map_or_else(String::new, |device| format!(" dev {device}"));
+    let (ip, len) = wanted.destination;
+    let block = format!("{ip}/{len}");
+    let table = match wanted.table {
+        Route::MAIN => String::new(),
+        table => format!(" table {table}"),
+    };
+    let own = name(ifindex).unwrap_or_default();
+    let version = if ip.is_ipv6() { " -6" } else { "" };
+    let advice = match len {
+        0 => "give one of the two another FwMark or Table".to_owned(),
+        _ => format!("take {block} out of AllowedIPs, or set Table = off and route it yourself"),
+    };
+    format!(
+        "cannot route {block} into {own}: another route has it already ({block}{via}{by}{table}): delete that one, with \
+         `ip{version} route del {block}{via}{by}{table}`, or {advice}"
+    )
 }
 
 /// Deletes a route that [`add_route`] added, if it is still there.
@@ -226,20 +374,22 @@ pub(super) fn free_table(netlink: &Netlink, orphans: &BTreeSet<u32>) -> Result<u
 }
 
 /// Makes look-ups of this family that get to the table, and find no default route there, end there.
-pub(super) fn add_block(netlink: &Netlink, family: Family, table: u32) -> Result<()> {
+/// False if they did already.
+pub(super) fn add_block(netlink: &Netlink, family: Family, table: u32) -> Result<bool> {
     match netlink.add_route(&block(family, table)) {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-        result => result.context(|| "cannot route everything through the tunnel".into()),
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+        // Of a kernel without it, nothing leaves.
+        Err(e) if e.kind() == ErrorKind::Unsupported && family == Family::V6 => Ok(false),
+        Err(e) => Err(e).context(|| "cannot route everything through the tunnel".into()),
     }
 }
 
 /// Sends all packets through the tunnel, except the tunnel's own (marked `table`), and those for
-/// which the main table has a more specific route. [`add_block`] comes before any rule that leads
-/// to the table: when this function ends half way, nothing leaves in clear.
-pub(super) fn add_default(netlink: &Netlink, ifindex: u32, block: Cidr, table: u32) -> Result<()> {
-    let family = Family::of(block.addr());
+/// which the main table has a more specific route. [`add_block`] and the route come before any rule
+/// that leads to the table: when this function ends half way, nothing leaves in clear.
+pub(super) fn add_default(netlink: &Netlink, family: Family, table: u32) -> Result<()> {
     let failed = || "cannot route everything through the tunnel".to_owned();
-    add_route(netlink, ifindex, block, table)?;
     let orphans = netlink.rules(family).context(failed)?;
     let orphans = orphans.iter().filter(|rule| is_unmarked(rule, table));
     let new = unmarked(family, table);
@@ -289,17 +439,27 @@ fn specific(unmarked: &Rule) -> Rule {
 /// route in the table.
 pub(super) fn remove_default(netlink: &Netlink, table: u32) {
     for family in Family::BOTH {
-        let rules = netlink.rules(family).unwrap_or_default();
-        let routes = netlink.routes(family).unwrap_or_default();
-        if routes.iter().any(|route| is_default(route, table)) {
-            continue;
-        }
-        let rules = rules.iter().filter(|rule| is_unmarked(rule, table));
-        rules.for_each(|rule| delete_rules(netlink, rule));
-        if (routes.iter()).any(|route| route.table == table && is_block(route)) {
-            tolerate(netlink.delete_route(&block(family, table)));
-        }
+        remove_default_of(netlink, family, table);
     }
+}
+
+/// The same in one family.
+pub(super) fn remove_default_of(netlink: &Netlink, family: Family, table: u32) {
+    let rules = netlink.rules(family).unwrap_or_default();
+    let routes = netlink.routes(family).unwrap_or_default();
+    if routes.iter().any(|route| is_default(route, table)) {
+        return;
+    }
+    let rules = rules.iter().filter(|rule| is_unmarked(rule, table));
+    rules.for_each(|rule| delete_rules(netlink, rule));
+    if (routes.iter()).any(|route| route.table == table && is_block(route)) {
+        remove_block(netlink, family, table);
+    }
+}
+
+/// Removes what [`add_block`] added.
+pub(super) fn remove_block(netlink: &Netlink, family: Family, table: u32) {
+    tolerate(netlink.delete_route(&block(family, table)));
 }
 
 /// Deletes an unmarked rule and the one before it.

@@ -75,3 +75,62 @@ fn table_names_are_iproute2s() {
     assert_eq!(table_in(list, "local"), Some(255));
     assert_eq!(table_in(list, "#"), None);
 }
+
+/// Splits a block at random.
+fn split(block: Cidr, depth: u8, random: &mut u64, out: &mut Vec<Cidr>) {
+    *random = random
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    if depth == 0 || (*random >> 33).is_multiple_of(3) {
+        return out.push(block);
+    }
+    let len = block.prefix_len() + 1;
+    let upper = match block.addr() {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | 1 << (32 - len)).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() | 1 << (128 - len)).into(),
+    };
+    for half in [block.addr(), upper] {
+        split(Cidr::new(half, len).unwrap(), depth - 1, random, out);
+    }
+}
+
+#[test]
+fn blocks_that_are_everything_together_are_a_default_route() {
+    let inner = ["10.0.0.0/32", "fd00::/128"].map(cidr);
+    for seed in 1..300 {
+        let mut random = seed;
+        for all in ["0.0.0.0/0", "::/0"].map(cidr) {
+            let family = Family::of(all.addr());
+            let mut blocks = Vec::new();
+            split(all, 10, &mut random, &mut blocks);
+            // What lies inside others changes nothing, nor does the other family.
+            let more = [&inner[..], &blocks].concat();
+            assert_eq!(parts(&more, family), blocks);
+            let planned = plan(&[], &more, &Table::Auto).unwrap();
+            assert!(planned.contains(&Planned::Default(all)));
+            assert_eq!(planned.len(), 3, "{planned:?}");
+            let missing = usize::try_from(random >> 33).unwrap() % blocks.len();
+            blocks.remove(missing);
+            assert!(!covers(&[&inner[..], &blocks].concat(), family));
+        }
+    }
+}
+
+#[test]
+fn what_leaves_in_clear_after_a_kill_is_told_of() {
+    let number = Table::Number(1234);
+    for (blocks, table, told) in [
+        (&["0.0.0.0/0", "::/0"][..], &Table::Auto, None),
+        (&["0.0.0.0/1", "128.0.0.0/1"], &Table::Auto, None),
+        (&["0.0.0.0/1"], &Table::Auto, Some("IPv4")),
+        (&["2000::/3"], &Table::Auto, Some("IPv6")),
+        (&["0.0.0.0/0", "::/0"], &number, Some("IPv4 and IPv6")),
+        (&["0.0.0.0/0", "::/0"], &Table::Off, None),
+        (&["10.0.0.0/8", "fd00::/8"], &number, None),
+    ] {
+        let blocks: Vec<Cidr> = blocks.iter().copied().map(cidr).collect();
+        let text = leaves_in_clear(&blocks, table);
+        assert_eq!(text.is_some(), told.is_some(), "{blocks:?}");
+        assert!(text.unwrap_or_default().contains(told.unwrap_or_default()));
+    }
+}

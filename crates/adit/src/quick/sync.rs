@@ -99,6 +99,10 @@ impl Quick {
             let known = running.get(&peer.public_key).filter(|peer| {
                 (peer.last_handshake).is_some_and(|at| now.saturating_sub(at) < REJECT_AFTER_TIME)
             });
+            if let (Some(_), None, Some(peer)) = (name, *endpoint, running.get(&peer.public_key)) {
+                // It cannot be looked up now.
+                *endpoint = peer.endpoint;
+            }
             let here = known.and_then(|peer| peer.endpoint);
             if let (Some(name), Some(here), Some(there)) = (name, here, *endpoint)
                 && here != there
@@ -162,7 +166,8 @@ impl Quick {
         // Those that a lower MTU took may be back, and those that it took now are gone.
         let present = routing::addresses(netlink, index, stated)?;
         let mtu = self.config.interface.mtu.map_or(before.link.mtu, u32::from);
-        let can_be = |address: &&Address| address.ip.is_ipv4() || mtu >= MIN_V6_MTU;
+        let without_v6 = self.without_v6().is_some();
+        let can_be = |address: &&Address| address.ip.is_ipv4() || mtu >= MIN_V6_MTU && !without_v6;
         let missing = stated.iter().filter(|address| !present.contains(address));
         for address in missing.filter(can_be) {
             let added = netlink.add_address(index, address.ip, address.prefix_len, false);
@@ -217,7 +222,13 @@ impl Quick {
         //    rules know the mark.
         let present = routes(netlink, index)?;
         let changed = addresses != before.addresses || status.fwmark != old_mark;
+        let without_v6 = self.without_v6().is_some();
         let is_wanted = |planned: &&Planned| match planned {
+            Planned::Plain(block, _) | Planned::Default(block)
+                if without_v6 && block.addr().is_ipv6() =>
+            {
+                false
+            }
             Planned::Plain(..) => {
                 let wanted = !old.contains(planned) || was_there(planned) || !self.has_hooks();
                 wanted && !present.contains(&planned.key(0))
@@ -236,17 +247,19 @@ impl Quick {
         let wanted: Vec<Planned> = new.iter().filter(is_wanted).copied().collect();
         let is_default = |planned: &Planned| matches!(planned, Planned::Default(_));
         if wanted.iter().any(is_default) {
-            mark = self.mark(netlink, status, &self.orphans(netlink))?;
+            mark = self.mark(netlink, status, &self.orphans(netlink), &mut Vec::new())?;
         }
         for planned in &wanted {
             match *planned {
                 Planned::Plain(block, table) => routing::add_route(netlink, index, block, table)?,
-                Planned::Default(block) => self.add_default(netlink, index, block, mark)?,
+                Planned::Default(block) => {
+                    let _ = self.add_default(netlink, index, block, mark)?;
+                }
             }
         }
         if wanted.iter().any(is_default) {
             // Remains of killed runs are removed, now that the new state is in place.
-            self.remove_orphans(netlink);
+            self.remove_orphans(netlink, Some(mark));
         }
         // 2. What is gone.
         for planned in old.iter().filter(|planned| was_there(planned)) {

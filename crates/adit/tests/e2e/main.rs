@@ -17,6 +17,8 @@ mod cores;
 mod daemon;
 mod endpoints;
 mod everyday;
+mod fails;
+mod forwards;
 mod handshakes;
 mod installed;
 mod interface;

@@ -54,6 +54,10 @@ impl World {
         )
     }
 
+    pub fn private_key_of_left(&self) -> &str {
+        &self.left_keys.private
+    }
+
     pub fn write(&self, config: &str) {
         self.net
             .left
@@ -445,7 +449,7 @@ fn strict_reverse_path_filters_let_the_tunnels_answers_in() {
 }
 
 /// Kills every process of Adit.
-fn kill_adit(host: &Container) {
+pub fn kill_adit(host: &Container) {
     host.sh(&format!(
         "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = {} ]; then kill -9 ${{p#/proc/}}; fi; done",
         adit()
@@ -1090,14 +1094,15 @@ fn what_the_kernel_or_the_process_refuses_is_named() {
         .map(|n| format!("[Peer]\nPublicKey = {n:0>42}A=\n"))
         .collect();
     let good = world.config("", "192.168.77.0/24");
+    let _socket = left.within(|| std::net::UdpSocket::bind("0.0.0.0:5353").expect("a port"));
     for (config, what) in [
         (
             world.config("Table = nowhere", "192.168.77.0/24"),
             "/etc/wireguard/wg0.conf: there is no routing table `nowhere`",
         ),
         (
-            world.config("Address = 10.9.0.1/24\nAddress = 10.9.0.1/24", "10.0.0.0/8"),
-            "cannot set up wg0: adding address 10.9.0.1/24: File exists",
+            world.config("ListenPort = 5353", "10.0.0.0/8"),
+            "cannot configure wg0: UDP port 5353 is in use",
         ),
         (
             format!("{good}{too_many}"),

@@ -120,7 +120,8 @@ pub(super) fn boolean(value: &str) -> Result<bool, String> {
 
 pub(super) fn table(value: &str) -> Result<Table, String> {
     let named = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    match value {
+    // No table has one of these names.
+    match value.to_ascii_lowercase().as_str() {
         "" | "auto" => Ok(Table::Auto),
         "off" => Ok(Table::Off),
         _ => match any_base(value) {
