@@ -10,7 +10,8 @@
 //!
 //! A flow has at most one open run, and whatever of a flow does not fit its open run closes it:
 //! later packets never get before it (invariant 2). Packets that could belong to any flow, such as
-//! fragments, close all runs of their peer. What one peer sends closes no run of another: a flow is
+//! fragments, close all runs of their peer. So do the datagrams of a UDP tunnel that carry such: the
+//! tunnel's device has chosen another port for them than for the rest of their flow. What one peer sends closes no run of another: a flow is
 //! one of one peer, every flow has an entry of its own, and no peer can foresee in which bucket of
 //! the hash table that is.
 //!
@@ -26,7 +27,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::frame::{mix, pseudo_header};
-use super::ip::{Ip, TCP, UDP};
+use super::ip::{ICMP, ICMPV6, Ip, TCP, UDP};
 use super::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, GSO_UDP_L4};
 use super::{Merged, NEEDS_CSUM, TUNNEL_CSUM, VnetHdr};
 use super::{low16, low32, read16, read32, write16};
@@ -319,6 +320,9 @@ impl Coalescer {
             && is_end((ip.destination(packet), read16(packet, ip.header + 2)))
         {
             return class;
+        }
+        if protocol == UDP && (self.udp || self.tunnels) && carries_any_flow(l4) {
+            return Class::Fence;
         }
         let (tcp, length) = match protocol {
             TCP if !self.tcp => return Class::Alone,
@@ -646,6 +650,55 @@ impl HeaderOffsets {
             write16(head, self.transport + 4, length);
         }
         write16(head, self.transport + field, partial);
+    }
+}
+
+/// Whether a UDP datagram looks like that of a tunnel, and carries a packet that does not tell its
+/// flow by plain headers.
+fn carries_any_flow(datagram: &[u8]) -> bool {
+    let Some(payload) = datagram.get(8..) else {
+        return false;
+    };
+    let frame = match *payload {
+        // VXLAN (RFC 7348 §5)
+        [8, 0, 0, 0, _, _, _, 0, ..] => payload.get(8..),
+        // Geneve (RFC 8926 §3.4) with so many options
+        [options, _, 0x65, 0x58, ..] if options >> 6 == 0 => {
+            payload.get(8 + 4 * usize::from(options & 0x3f)..)
+        }
+        _ => None,
+    };
+    let packet = match (frame, payload) {
+        (Some(frame), _) => in_ethernet(frame),
+        // GUE (draft-ietf-intarea-gue) with IP in it
+        (None, &[head, 4 | 41, ..]) if head >> 5 == 0 => {
+            payload.get(4 + 4 * usize::from(head & 0x1f)..)
+        }
+        // FOU: an IP packet
+        (None, _) => Some(payload),
+    };
+    let Some((packet, ip)) = packet.and_then(|packet| Some((packet, Ip::parse(packet)?))) else {
+        return false;
+    };
+    if ip.len != packet.len() {
+        return false;
+    }
+    match ip.transport(packet) {
+        Some((UDP, at)) if at == ip.header => carries_any_flow(&packet[at..]),
+        Some((TCP | ICMP | ICMPV6, at)) => at != ip.header,
+        _ => true,
+    }
+}
+
+/// The IP packet in an Ethernet frame, behind tags of VLANs.
+fn in_ethernet(frame: &[u8]) -> Option<&[u8]> {
+    let mut at = 12;
+    while let [0x81, 0x00] | [0x88, 0xa8] = frame.get(at..at + 2)? {
+        at += 4;
+    }
+    match read16(frame.get(at..at + 2)?, 0) {
+        0x0800 | 0x86dd => frame.get(at + 2..),
+        _ => None,
     }
 }
 

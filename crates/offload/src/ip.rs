@@ -7,6 +7,8 @@ use crate::checksum::Sum;
 
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
+pub(super) const ICMP: u8 = 1;
+pub(super) const ICMPV6: u8 = 58;
 
 /// Length of an IPv6 header, and where the payload length that it carries begins to count.
 pub(super) const V6_HEADER: usize = 40;

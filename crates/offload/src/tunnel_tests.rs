@@ -340,6 +340,78 @@ fn what_is_no_plain_segment_in_vxlan_is_not_merged_as_one() {
     }
 }
 
+/// The kernel chooses the source port of a UDP tunnel by what tells flows apart inside. Of a fragment
+/// that is less than of a whole packet, so that one flow has two ports.
+#[test]
+fn a_fragment_in_a_tunnel_is_not_overtaken() {
+    let vxlan = Tunnelled::new(false, Packet::tcp(false, 0)).between;
+    let ethernet = |is_v6: bool| if is_v6 { [0x86, 0xdd] } else { [8, 0] };
+    let geneve = [2, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    for (v6, inner_v6, tcp) in [
+        (false, false, false),
+        (false, true, false),
+        (true, false, true),
+        (true, true, true),
+    ] {
+        let frame = [&[2; 12][..], &ethernet(inner_v6)].concat();
+        let tagged = [&[2; 12][..], &[0x81, 0, 0, 9], &ethernet(inner_v6)].concat();
+        let gue = vec![1, if inner_v6 { 41 } else { 4 }, 0, 0, 9, 9, 9, 9];
+        let inside_vxlan = {
+            let outer = Packet::udp(inner_v6, 0).with(|p| p.ports = [7, 4789]);
+            let mut headers = outer.wire();
+            headers.truncate(outer.headers());
+            [&vxlan[..8], &frame, &headers, &vxlan[..8], &frame].concat()
+        };
+        for (what, between) in [
+            ("VXLAN", [&vxlan[..8], &frame].concat()),
+            ("VXLAN with a VLAN", [&vxlan[..8], &tagged].concat()),
+            ("Geneve", [&geneve[..], &frame].concat()),
+            ("GUE", gue),
+            ("FOU", vec![]),
+            ("VXLAN in VXLAN", inside_vxlan),
+        ] {
+            let inner = Packet::tcp(inner_v6, 500).with(|p| p.tcp = tcp);
+            let fragment = match inner_v6 {
+                true => {
+                    let header = vec![0, 0, 0, 1, 0, 0, 0, 9];
+                    inner.with(|p| p.extensions = vec![(44, header)]).wire()
+                }
+                false => {
+                    let mut bytes = inner.wire();
+                    bytes[6] = 0x20;
+                    bytes
+                }
+            };
+            let mut outer = Packet::udp(v6, 0).with(|p| (p.ports, p.df) = ([1, 5000], false));
+            let mut datagram = |port: u16, bytes: &[u8]| {
+                outer.ports[0] = port;
+                outer.id += 1;
+                let mut payload = [&between, bytes].concat();
+                if what == "VXLAN in VXLAN" {
+                    // The lengths of what is around the inner tunnel.
+                    let at = vxlan.len();
+                    let all = (payload.len() - at) as u16;
+                    let (length, udp) = if inner_v6 { (4, 40) } else { (2, 20) };
+                    let own = if inner_v6 { all - 40 } else { all };
+                    payload[at + length..][..2].copy_from_slice(&own.to_be_bytes());
+                    let udp_len = (all - udp).to_be_bytes();
+                    payload[at + usize::from(udp) + 4..][..2].copy_from_slice(&udp_len);
+                }
+                outer.with(|p| p.payload = payload).wire()
+            };
+            let [second, third] = [inner.next(), inner.next().next()].map(|it| it.wire());
+            let packets = [(1, &inner.wire()), (2, &fragment), (1, &second)];
+            let packets = packets.map(|(port, bytes)| datagram(port, bytes));
+            let leave = |packets: &[Vec<u8>]| coalesce(&mut Coalescer::new(true, true), packets);
+            let frames = leave(&packets);
+            assert_eq!(split(&frames), packets, "{what}, IPv6 inside: {inner_v6}");
+            // What is whole is merged.
+            let whole = [&inner.wire(), &second, &third].map(|bytes| datagram(1, bytes));
+            assert_eq!(leave(&whole).len(), 1, "{what}, IPv6 inside: {inner_v6}");
+        }
+    }
+}
+
 #[test]
 fn a_tunnels_device_is_known_by_what_it_sends_and_not_for_long() {
     let ends = TunnelEnds::default();
