@@ -191,11 +191,11 @@ impl InboundBatch {
         true
     }
 
-    /// How many bytes arrived, if more may wait.
-    pub(crate) fn bytes_before_more(&self) -> Option<u64> {
+    /// The lengths of the messages that arrived, if more may wait.
+    pub(crate) fn lens_before_more(&self) -> Option<impl Iterator<Item = usize>> {
         let messages = self.received.received().iter();
         let is_full = self.received.is_full();
-        is_full.then(|| messages.map(|message| message.len as u64).sum())
+        is_full.then(|| messages.map(|message| message.len))
     }
 
     /// How many data messages it has, and whether more may wait.

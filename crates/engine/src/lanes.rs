@@ -35,6 +35,9 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 pub(crate) const LANES: usize = adit_proto::MAX_LANES;
 /// A socket has no more bytes waiting than this: the kernel doubles the longest buffer.
 const MOST_WAITING: u64 = 2 * MAX_RECEIVE_BUFFER as u64;
+/// The kernel counts at least so many bytes for a message, however short it is: a `struct sk_buff`,
+/// and the shortest buffer with its `struct skb_shared_info`.
+const LEAST_COUNTED: u64 = 768;
 
 /// The lanes of one interface. `S` is what taking from one of them needs, `B` a batch, or a part of one.
 /// Each has up to `N` second gates.
@@ -52,16 +55,17 @@ struct Lane<S, B, const N: usize>(Gates<Taking<S>, B, (), N>);
 /// What taking from a lane needs.
 pub(crate) struct Taking<S> {
     pub(crate) state: S,
-    /// While peers leave it, in the sockets for IPv4 and IPv6: bytes that may have arrived before
-    /// that. They are gone at the latest when a socket is empty.
+    /// While peers leave it, in the sockets for IPv4 and IPv6: bytes, as the kernel counts them, that
+    /// may have arrived before that. They are gone at the latest when a socket is empty.
     before: [u64; 2],
 }
 
 impl<S> Taking<S> {
-    /// So many bytes were taken, if more may wait.
-    pub(crate) fn took(&mut self, v6: bool, bytes: Option<u64>) {
+    /// Messages of these lengths were taken, if more may wait.
+    pub(crate) fn took(&mut self, v6: bool, lens: Option<impl Iterator<Item = usize>>) {
         let before = &mut self.before[usize::from(v6)];
-        *before = bytes.map_or(0, |bytes| before.saturating_sub(bytes));
+        let counted = |lens| Iterator::map(lens, |len: usize| LEAST_COUNTED.max(len as u64)).sum();
+        *before = lens.map_or(0, |lens| before.saturating_sub(counted(lens)));
     }
 }
 
@@ -315,3 +319,7 @@ impl<S, B, const N: usize> Lanes<S, B, N> {
         self.set_held(0..LANES, state.is_closed);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "lanes_tests.rs"]
+mod tests;

@@ -386,8 +386,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 let mut batch = spares.take();
                 let shares = &mut taking.state[usize::from(v6)];
                 let took = batch.take(context, socket, shares);
-                let bytes = took.then(|| batch.bytes_before_more()).flatten();
-                taking.took(v6, bytes);
+                let lens = took.then(|| batch.lens_before_more()).flatten();
+                taking.took(v6, lens);
                 if took {
                     return Ok(Some(batch));
                 }

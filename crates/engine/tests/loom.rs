@@ -350,7 +350,7 @@ impl TwoLanes {
         let one = (1, |_: &mut [&mut ()]| true);
         let taken = gates.take((false, 1), one, |taking| {
             let number = self.sockets[lane].lock().unwrap().pop_front();
-            taking.took(false, number.map(|_| 1));
+            taking.took(false, number.map(|_| std::iter::once(1)));
             Ok::<_, Infallible>(number)
         });
         if let Ok(Taken::Batch(ticket, number)) = taken {
