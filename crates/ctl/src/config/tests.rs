@@ -179,8 +179,12 @@ const INTERFACE_MISTAKES: &[(&str, &str)] = &[
         "DNS: expected an address or a search domain, got \"a:b\"",
     ),
     (
+        "MTU = 65476",
+        "MTU: expected bytes from 68 to 65475, got \"65476\"",
+    ),
+    (
         "MTU = 67",
-        "MTU: expected bytes from 68 to 65535, got \"67\"",
+        "MTU: expected bytes from 68 to 65475, got \"67\"",
     ),
     (
         "Table = -x",
@@ -263,7 +267,7 @@ fn all_mistakes_are_reported_at_once() {
     );
     let expected = "\
 wg0.conf:1: \"ListenPort\" stands before the first section: expected [Interface] or [Peer]
-wg0.conf:3: MTU: expected bytes from 68 to 65535, got \"1\"
+wg0.conf:3: MTU: expected bytes from 68 to 65475, got \"1\"
 wg0.conf:6: there is no section \"[Pear]\": expected [Interface] or [Peer]";
     assert_eq!(parse(&text).unwrap_err(), expected);
     for empty in ["", "# nothing\n\n"] {

@@ -105,8 +105,9 @@ pub(super) fn keepalive(value: &str) -> Result<u16, String> {
 
 pub(super) fn mtu(value: &str) -> Result<u16, String> {
     number(value)
-        .filter(|mtu| *mtu >= 68)
-        .map_or_else(|| got(value, "bytes from 68 to 65535"), Ok)
+        // No UDP datagram carries a longer packet.
+        .filter(|mtu| (68..=65_475).contains(mtu))
+        .map_or_else(|| got(value, "bytes from 68 to 65475"), Ok)
 }
 
 pub(super) fn boolean(value: &str) -> Result<bool, String> {
