@@ -14,9 +14,9 @@ pub(crate) use service::Poker;
 pub use service::{Origin, ServerEvent, Service, Serving};
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -269,7 +269,14 @@ impl Bound {
 
     /// Writes a file beside the socket that is removed with it.
     pub(crate) fn accompany(&mut self, path: PathBuf, content: &str) {
-        if std::fs::write(&path, content).is_ok() {
+        // Whoever left one there does not choose who may write this one.
+        let _ = std::fs::remove_file(&path);
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o644).open(&path);
+        if file
+            .and_then(|mut file| file.write_all(content.as_bytes()))
+            .is_ok()
+        {
             self.companion = Some(path);
         }
     }

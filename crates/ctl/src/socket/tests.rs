@@ -142,6 +142,24 @@ fn the_socket_is_only_for_its_owner_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn the_file_beside_the_socket_is_written_by_its_owner_alone() {
+    let dir = Dir::new();
+    let path = dir.0.join("wg0.name");
+    for left_there in [None, Some(0o666), Some(0o777)] {
+        if let Some(mode) = left_there {
+            std::fs::create_dir_all(&dir.0).unwrap();
+            std::fs::write(&path, "wg1\n").unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let service = Service::start().unwrap();
+        let (serving, _told) = serve(&service, &dir);
+        assert_eq!(path.metadata().unwrap().mode() & 0o7133, 0);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "wg0\n");
+        serving.stop();
+    }
+}
+
+#[test]
 fn a_connection_serves_several_requests_one_write_each() {
     let dir = Dir::new();
     let service = Service::start().unwrap();
