@@ -116,7 +116,7 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Take down a tunnel that `adit up` brought up, and unblock the traffic of one whose process was
     /// killed
-    Down(FileArgs),
+    Down(DownArgs),
     /// Have this program go on in place of running processes, without a handshake and without a gap
     ///
     /// After an update of the program, running tunnels keep the old one until then. The new process
@@ -296,6 +296,18 @@ pub(crate) struct ThreadChange {
 }
 
 #[derive(Args)]
+pub(crate) struct DownArgs {
+    #[command(flatten)]
+    pub(crate) file: FileArgs,
+    /// Only unblock the traffic of a tunnel whose process was killed: for the unit
+    #[arg(long, hide = true)]
+    pub(crate) blocked: bool,
+    /// End the process of this interface, whatever file or network namespace it has: for the package
+    #[arg(long, hide = true, conflicts_with = "blocked")]
+    pub(crate) process: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct UpgradeArgs {
     /// Replace the processes of these interfaces; without any, all processes of this user
     #[arg(value_name = "INTERFACE", value_parser = interface_name)]
@@ -303,6 +315,10 @@ pub(crate) struct UpgradeArgs {
     /// Leave those alone that run this very program
     #[arg(long)]
     pub(crate) if_replaced: bool,
+    /// Have the new processes keep all rights, as those may that are replaced: see SECURITY.md
+    #[arg(long, env = "ADIT_NO_SANDBOX", hide_env_values = true,
+          value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) no_sandbox: bool,
 }
 
 #[derive(Args)]

@@ -11,8 +11,9 @@ use crate::failure::{Context, Result};
 /// The argument that starts it.
 pub(crate) const ARGUMENT: &str = "--helper";
 
-/// Answers requests until the other end is closed.
-pub(crate) fn serve() -> Result<()> {
+/// Answers requests until the other end is closed, of a process that is started for interfaces of
+/// these names.
+pub(crate) fn serve(interfaces: &[String]) -> Result<()> {
     let failed = || "cannot do for another process what takes a capability".to_owned();
     let _ = rustix::thread::set_name(c"adit-helper");
     adit_io::close_inherited(&[]).context(failed)?;
@@ -20,5 +21,5 @@ pub(crate) fn serve() -> Result<()> {
     // It may be in a request that takes long.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(failed)?;
     begin_helper().context(failed)?;
-    adit_io::helper::serve(&socket).context(failed)
+    adit_io::helper::serve(&socket, interfaces).context(failed)
 }

@@ -39,10 +39,18 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     let served = match arguments.next() {
         Some(argument) if argument == resolver::ARGUMENT => {
-            let sandbox = arguments.next().as_deref() != Some(resolver::WITHOUT_SANDBOX.as_ref());
-            Some(resolver::serve(sandbox))
+            let more: Vec<_> = arguments.collect();
+            let has = |option: &str| more.iter().any(|argument| argument == option);
+            let sandbox = !has(resolver::WITHOUT_SANDBOX);
+            Some(match has(resolver::LOOK_UP) {
+                true => resolver::look_up_again(sandbox),
+                false => resolver::serve(sandbox),
+            })
         }
-        Some(argument) if argument == helper::ARGUMENT => Some(helper::serve()),
+        Some(argument) if argument == helper::ARGUMENT => {
+            let interfaces = arguments.filter_map(|name| name.into_string().ok());
+            Some(helper::serve(&interfaces.collect::<Vec<_>>()))
+        }
         _ => None,
     };
     match served {
@@ -133,7 +141,12 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (Some(Command::Run(args)), _) => run::run(&args).map(done),
         (None, None) => failure::bail!(Mistake, "nothing to do: see `adit --help`"),
         (Some(Command::Up(args)), _) => quick::up(&args).map(done),
-        (Some(Command::Down(args)), _) => quick::down(&args).map(done),
+        (Some(Command::Down(args)), _) => match (args.blocked, args.process) {
+            (true, _) => quick::unblock(&args.file),
+            (_, true) => upgrade::end(&args.file.conf.conf),
+            _ => quick::down(&args.file),
+        }
+        .map(done),
         (Some(Command::Upgrade(args)), _) => upgrade::upgrade(&args).map(done),
         (Some(Command::Tune(args)), _) => run::tune(&args).map(done),
         (Some(Command::Save(args)), _) => quick::save(&args).map(done),

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{
-    Batches, Engine, Failure, Interface, NoAnswer, Peer, StatusReport, Trains, Waiting,
+    Batches, Device, Engine, Failure, Interface, NoAnswer, Peer, StatusReport, Trains, Waiting,
 };
 use serde_json::Value;
 
@@ -24,6 +24,8 @@ fn full_document() -> StatusReport {
         shards: 1,
         max_shards: Some(1),
         pid: 1,
+        device: Some(Device::default()),
+        ended: vec![String::new()],
         started: 1,
         cpu_milliseconds: BTreeMap::new(),
         offloads: Offloads::NAMES.map(|name| (name.to_owned(), true)).into(),

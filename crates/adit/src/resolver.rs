@@ -2,9 +2,13 @@
 //!
 //! It is a process of its own because the system's resolver opens files and sockets, loads modules
 //! and may block for minutes: what serves interfaces is to do nothing of that. It is started before
-//! the first interface exists, in the same namespaces, and begins a sandbox of its own: it is nobody,
-//! without capabilities, and reads what a look-up takes. Requests and answers are datagrams of a
+//! the first interface exists, in the same namespaces. Requests and answers are datagrams of a
 //! socket pair, its standard input; it ends when the other end is closed.
+//!
+//! It is two processes. The first ([`serve`]) becomes nobody, reads nothing, and starts the second
+//! (`adit --resolver --look-up`), again when that has ended. The second begins a sandbox, and reads the single
+//! files that a look-up takes. A file that was replaced, as resolv.conf(5) often is, is another file
+//! for the sandbox: then the second process lets the next request wait, and ends.
 //!
 //! The addresses are those of getaddrinfo(3), with all that the system is set to: hosts(5), DNS and
 //! whatever else nsswitch.conf(5) says. It does not tell how long they hold. So the first server of
@@ -19,10 +23,14 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use adit_sandbox::{Role, begin_names, confine};
+use adit_sandbox::{Role, begin_names, begin_starting, confine, files_for_names};
 use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, connect_unspec, recvmsg,
 };
@@ -34,14 +42,25 @@ use crate::failure::{Context, Result};
 
 /// The argument that starts it.
 pub(crate) const ARGUMENT: &str = "--resolver";
+/// The one that follows for the second process.
+pub(crate) const LOOK_UP: &str = "--look-up";
 /// The one that may follow.
 pub(crate) const WITHOUT_SANDBOX: &str = "--no-sandbox";
+/// The datagram that tells that requests without an answer are lost.
+pub(crate) const BEGUN_ANEW: &[u8] = &[0];
+/// Between the end of a process that failed and the start of the next one.
+const PAUSE: Timespec = Timespec {
+    tv_sec: 3,
+    tv_nsec: 0,
+};
 /// Requests that are worked on at the same time: each may wait for servers that do not answer.
 pub(crate) const IN_FLIGHT: usize = 4;
 /// How long addresses hold of which nobody says how long.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(300);
 /// Addresses in an answer.
-const MAX_ADDRESSES: usize = 16;
+pub(crate) const MAX_ADDRESSES: usize = 16;
+/// Names that a name leads to, one after the other, as resolvers allow.
+const MAX_ALIASES: usize = 16;
 /// Sockets that come with a request: one for IPv4, one for IPv6.
 pub(crate) const MARKED: usize = 2;
 /// How long a server may take.
@@ -126,21 +145,72 @@ impl Answer {
     }
 }
 
-/// Answers requests until the other end is closed, with a sandbox or without.
+/// Has requests answered until the other end is closed, with a sandbox or without.
 pub(crate) fn serve(sandbox: bool) -> Result<()> {
     let failed = || "cannot look names up".to_owned();
-    let _ = rustix::thread::set_name(c"adit-resolver");
+    let _ = rustix::thread::set_name(c"adit-restarts");
     adit_io::close_inherited(&[]).context(failed)?;
     let socket = adit_io::duplicate(0).context(failed)?;
     if sandbox {
+        begin_starting().context(failed)?;
+    }
+    // Another user would have undone this.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(failed)?;
+    let arguments = [ARGUMENT, LOOK_UP, WITHOUT_SANDBOX];
+    let arguments = &arguments[..if sandbox { 2 } else { 3 }];
+    loop {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("adit").args(arguments).stderr(Stdio::null());
+        let theirs = socket.try_clone().context(failed)?;
+        let started = command.stdin(theirs).stdout(Stdio::null()).spawn();
+        let Ok(mut child) = started else {
+            // Nobody may not execute the program, perhaps.
+            return look_up_for(&socket, sandbox, false);
+        };
+        let ended = child.wait().is_ok_and(|status| status.success());
+        if hangs_up(&socket, &Timespec::default()) {
+            return Ok(());
+        }
+        if !ended {
+            let _ = rustix::net::send(&socket, BEGUN_ANEW, SendFlags::NOSIGNAL);
+            if hangs_up(&socket, &PAUSE) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Whether the other end of a socket is closed, or is within this time.
+fn hangs_up(socket: &OwnedFd, within: &Timespec) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    matches!(poll(&mut fds, Some(within)), Ok(1..))
+}
+
+/// Answers requests in the second process.
+pub(crate) fn look_up_again(sandbox: bool) -> Result<()> {
+    let failed = || "cannot look names up".to_owned();
+    adit_io::close_inherited(&[]).context(failed)?;
+    let socket = adit_io::duplicate(0).context(failed)?;
+    // Its look-ups may last: it is not to outlive the other process meanwhile.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(failed)?;
+    look_up_for(&socket, sandbox, true)
+}
+
+/// Answers requests until the other end is closed; where another process is started then, also until
+/// a file was replaced.
+fn look_up_for(socket: &OwnedFd, sandbox: bool, is_started_again: bool) -> Result<()> {
+    let failed = || "cannot look names up".to_owned();
+    let _ = rustix::thread::set_name(c"adit-resolver");
+    // Before the sandbox begins, so that none is replaced in between.
+    let files = files_for_names();
+    if sandbox {
         begin_names().context(failed)?;
     }
-    // Its look-ups may last: it is not to outlive the other process meanwhile. Another user would
-    // have undone this.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(failed)?;
+    let is_limited = adit_sandbox::parts().files && is_started_again;
+    let is_current = || !is_limited || files_for_names() == files;
     let work = || {
         if confine(Role::Resolver).is_ok() {
-            answer_all(&socket);
+            answer_all(socket, &is_current);
         }
     };
     std::thread::scope(|scope| {
@@ -152,10 +222,23 @@ pub(crate) fn serve(sandbox: bool) -> Result<()> {
     Ok(())
 }
 
-fn answer_all(socket: &OwnedFd) {
+/// Returns when a file was replaced: what else is under way is still answered.
+fn answer_all(socket: &OwnedFd, is_current: &impl Fn() -> bool) {
     let mut bytes = [0; MAX_MESSAGE];
-    // Otherwise it has ended.
-    while let Ok((length @ 1.., marked)) = receive(socket, &mut bytes) {
+    loop {
+        let mut fds = [PollFd::new(socket, PollFlags::IN)];
+        // Errors are of signals.
+        let _ = poll(&mut fds, None);
+        if !is_current() {
+            return;
+        }
+        let (length, marked) = match receive(socket, &mut bytes) {
+            Ok((length @ 1.., marked)) => (length, marked),
+            // Another thread has it.
+            Err(Errno::AGAIN) => continue,
+            // It has ended. Other threads may be in a look-up.
+            _ => std::process::exit(0),
+        };
         let Some(request) = Request::parse(&bytes[..length]) else {
             continue;
         };
@@ -163,11 +246,9 @@ fn answer_all(socket: &OwnedFd) {
         let id = request.id;
         let answer = Answer { id, addrs, ttl }.to_bytes();
         if rustix::net::send(socket, &answer, SendFlags::NOSIGNAL).is_err() {
-            break;
+            std::process::exit(0);
         }
     }
-    // The other threads may be in a look-up.
-    std::process::exit(0);
 }
 
 /// A request, and the sockets that come with it.
@@ -176,7 +257,8 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Vec
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
         let mut parts = [IoSliceMut::new(bytes)];
-        recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        recvmsg(socket, &mut parts, &mut control, flags)
     })?;
     let mut marked = Vec::new();
     for message in control.drain() {
@@ -288,19 +370,48 @@ fn read(bytes: &[u8], id: u16, host: &str) -> Option<Option<(Vec<IpAddr>, Durati
     if !is_answer {
         return None;
     }
-    let addrs = packet
-        .answers
-        .iter()
-        .filter_map(|record| match &record.rdata {
-            RData::A(a) => Some(IpAddr::from(Ipv4Addr::from(a.address))),
-            RData::AAAA(aaaa) => Some(Ipv6Addr::from(aaaa.address).into()),
-            _ => None,
-        });
+    let owners = owners(&packet, &asked);
+    let records = || {
+        let answers = packet.answers.iter();
+        answers.filter(|record| owners.contains(&name_of(&record.name)))
+    };
+    let addrs = records().filter_map(|record| match &record.rdata {
+        RData::A(a) => Some(IpAddr::from(Ipv4Addr::from(a.address))),
+        RData::AAAA(aaaa) => Some(Ipv6Addr::from(aaaa.address).into()),
+        _ => None,
+    });
     let addrs: Vec<IpAddr> = addrs.take(MAX_ADDRESSES).collect();
     // Those of the aliases count, too.
-    let ttl = packet.answers.iter().map(|record| record.ttl).min();
+    let ttl = records().map(|record| record.ttl).min();
     let ttl = ttl.filter(|_| !addrs.is_empty());
     Some(ttl.map(|ttl| (addrs, Duration::from_secs(ttl.into()))))
+}
+
+/// The name that was asked for, and those that it is an alias of. A record of another name answers
+/// another question.
+fn owners(packet: &Packet<'_>, asked: &str) -> Vec<String> {
+    let mut owners = vec![asked.to_ascii_lowercase()];
+    // An alias may stand behind the one that it leads to.
+    for _ in 0..MAX_ALIASES {
+        let next = packet
+            .answers
+            .iter()
+            .find_map(|record| match &record.rdata {
+                RData::CNAME(alias) if owners.contains(&name_of(&record.name)) => {
+                    Some(name_of(&alias.0)).filter(|name| !owners.contains(name))
+                }
+                _ => None,
+            });
+        match next {
+            Some(name) => owners.push(name),
+            None => break,
+        }
+    }
+    owners
+}
+
+fn name_of(name: &Name<'_>) -> String {
+    name.to_string().to_ascii_lowercase()
 }
 
 #[cfg(test)]

@@ -69,3 +69,46 @@ fn an_answer_has_addresses_and_the_shortest_time() {
     let bytes = packet.build_bytes_vec().unwrap();
     assert_eq!(read(&bytes, 9, "host.example"), Some(None));
 }
+
+/// Aliases in any order, of any length up to the limit, with records of other names among them.
+#[test]
+fn records_of_names_that_were_not_asked_for_are_ignored() {
+    let class = CLASS::IN;
+    for aliases in [0, 1, 2, 5, MAX_ALIASES] {
+        for turned in [false, true] {
+            let question = query(9, "n0.example", TYPE::A).unwrap();
+            let mut packet = Packet::parse(&question).unwrap().into_reply();
+            let name = |at: usize| Name::new(&format!("N{at}.example")).unwrap().into_owned();
+            let address = |owner: Name<'static>, address| {
+                ResourceRecord::new(owner, class, 60, RData::A(A { address }))
+            };
+            for at in 0..aliases {
+                let to = RData::CNAME(CNAME(name(at + 1)));
+                packet
+                    .answers
+                    .push(ResourceRecord::new(name(at), class, 60, to));
+                // One that nothing leads to, and one that leads back.
+                let astray = RData::CNAME(CNAME(name(0)));
+                let owner = Name::new("astray.example").unwrap();
+                packet
+                    .answers
+                    .push(ResourceRecord::new(owner, class, 1, astray));
+            }
+            packet.answers.push(address(name(aliases), 1));
+            packet.answers.push(address(name(aliases + 1), 2));
+            packet
+                .answers
+                .push(address(Name::new("other.example").unwrap(), 3));
+            packet
+                .answers
+                .push(address(Name::new("example").unwrap(), 4));
+            if turned {
+                packet.answers.reverse();
+            }
+            let bytes = packet.build_bytes_vec().unwrap();
+            let addrs: Vec<IpAddr> = vec!["0.0.0.1".parse().unwrap()];
+            let expected = Some((addrs, Duration::from_secs(60)));
+            assert_eq!(read(&bytes, 9, "n0.example"), Some(expected), "{aliases}");
+        }
+    }
+}

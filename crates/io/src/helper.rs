@@ -5,9 +5,9 @@
 //!    the descriptors that it opened. Otherwise this process does the work itself.
 //!
 //! The helper ([`serve`]) believes nothing that it is told: it looks at lengths, values, the number
-//! of descriptors and what each of them is. It opens no path that it is told, changes no interface
-//! but a TUN device of which it is given a queue, and no socket but one of UDP. It makes BPF programs
-//! itself.
+//! of descriptors and what each of them is. It opens no path that it is told, and no TUN device that
+//! exists already, unless it was named when the helper started. It changes no interface but a TUN
+//! device of which it is given a queue, and no socket but one of UDP. It makes BPF programs itself.
 //!
 //! These functions wait for the helper. They are called where a descriptor can be opened, which
 //! threads that process packets cannot: [`adit_sandbox::run`] brings them there.
@@ -22,6 +22,7 @@ use adit_netlink::netns::Netns;
 use adit_netlink::{CloneMonitor, LinkChange, Monitor, Netlink};
 use arrayvec::ArrayVec;
 use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat, makedev};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
@@ -54,6 +55,9 @@ const TUN_DEVICE: (u32, u32) = (10, 200);
 /// queues faster than it empties them.
 const PRIORITY: i32 = -10;
 
+/// Why a device is not opened.
+const EXISTS: &str = "it exists already, and this process was not started for it: delete it, or start a process for it";
+
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
 struct Helper {
@@ -73,11 +77,20 @@ pub fn connection() -> Option<BorrowedFd<'static>> {
     HELPER.get().map(|helper| helper.socket.as_fd())
 }
 
+/// Whether this process had a helper that has ended.
+pub fn has_ended() -> bool {
+    connection().is_some_and(|socket| {
+        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
+    })
+}
+
 /// What takes a right. A TUN device is named by the descriptor of a queue, in whatever namespace it
 /// is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Request {
-    /// A queue of the device of this name in the namespace of the process; it is made if need be.
+    /// A queue of the device of this name in the namespace of the process. It is made, unless it is
+    /// one that the helper was started for and exists.
     Open(Name, Queues),
     /// One more queue of a TUN device.
     Queue,
@@ -199,7 +212,7 @@ pub(crate) fn limit(tun: BorrowedFd<'_>, least: u32, several: bool) -> io::Resul
 pub(crate) fn set_options(socket: BorrowedFd<'_>, options: Options) -> io::Result<()> {
     let request = Request::Options(options);
     match ask(request.clone(), &[socket]) {
-        Err(_) if options.mark.is_none() => request.perform(&[socket]).map(drop),
+        Err(_) if options.mark.is_none() => request.perform(&[socket], None).map(drop),
         result => result.map(drop),
     }
 }
@@ -258,18 +271,19 @@ pub fn prioritize(thread: Pid) -> io::Result<()> {
 
 fn ask(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
     let Some(helper) = HELPER.get() else {
-        return request.perform(fds);
+        return request.perform(fds, None);
     };
     let _turn = helper.turn.lock().unwrap_or_else(PoisonError::into_inner);
     exchange(&helper.socket, &request.to_bytes(), fds)
 }
 
-/// Answers requests until the other end of the socket is closed.
+/// Answers requests until the other end of the socket is closed. TUN devices of these names, which
+/// the user has made perhaps, are opened if they exist; others have to be new.
 ///
 /// # Errors
 ///
 /// Those of recvmsg(2) and sendmsg(2).
-pub fn serve(socket: &OwnedFd) -> io::Result<()> {
+pub fn serve(socket: &OwnedFd, named: &[String]) -> io::Result<()> {
     let mut bytes = [0; MAX_REQUEST];
     loop {
         let received = receive(socket, &mut bytes)?;
@@ -280,7 +294,7 @@ pub fn serve(socket: &OwnedFd) -> io::Result<()> {
         let answer = {
             let fds: ArrayVec<_, MAX_FDS> = received.fds.iter().map(AsFd::as_fd).collect();
             match request.filter(|request| request.is_allowed(&fds)) {
-                Some(request) => request.perform(&fds),
+                Some(request) => request.perform(&fds, Some(named)),
                 None => Err(Errno::INVAL.into()),
             }
         };
@@ -427,15 +441,26 @@ impl Request {
         }
     }
 
-    /// Does it, in this process.
-    fn perform(&self, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+    /// Does it, in this process. With a list of names, only TUN devices of these names may exist
+    /// already.
+    fn perform(&self, fds: &[BorrowedFd<'_>], named: Option<&[String]>) -> io::Result<Answer> {
         match (self, fds) {
             (Self::Open(name, queues), []) => {
                 let name = std::str::from_utf8(name).map_err(io::Error::other)?;
-                attach(name, *queues).map(Answer::from)
+                let may_exist = named.is_none_or(|named| named.iter().any(|one| one == name));
+                match attach(name, *queues, may_exist) {
+                    Err(error)
+                        if !may_exist
+                            && *queues != Queues::First
+                            && Errno::from_io_error(&error) == Some(Errno::BUSY) =>
+                    {
+                        Err(io::Error::new(ErrorKind::ResourceBusy, EXISTS))
+                    }
+                    attached => attached.map(Answer::from),
+                }
             }
             (Self::Queue, [tun]) => {
-                let attach = || attach(&attached(*tun)?.name(), Queues::Several);
+                let attach = || attach(&attached(*tun)?.name(), Queues::Several, true);
                 namespace_of(*tun)?.run(attach)?.map(Answer::from)
             }
             (Self::Namespace, [tun]) => os::tun_netns(*tun).map(Answer::from),

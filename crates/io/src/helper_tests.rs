@@ -18,13 +18,23 @@ struct Served {
 
 impl Served {
     fn new() -> Self {
+        Self::for_interfaces(&[])
+    }
+
+    /// A helper that was started for these.
+    fn for_interfaces(named: &[&str]) -> Self {
+        let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
         let netns = Netns::new().expect("a namespace");
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) =
             socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("a pair of sockets");
         let there = netns.as_fd().try_clone_to_owned().map(Netns::from);
         let there = there.expect("a descriptor");
-        let serve = move || there.run(|| serve(&theirs)).expect("the right to enter");
+        let serve = move || {
+            there
+                .run(|| serve(&theirs, &named))
+                .expect("the right to enter")
+        };
         Self {
             netns,
             socket: Some(ours),
@@ -198,6 +208,42 @@ fn values_that_cannot_be_are_refused() {
         let answer = helper.exchange(&bytes, &[]);
         assert!(is_refused(&answer), "{thread}: {answer:?}");
     }
+}
+
+/// Of another process, open there or not, with one queue or several; and an interface that is no TUN.
+#[test]
+fn a_device_that_exists_is_opened_only_if_it_was_named() {
+    let helper = Served::for_interfaces(&["wg0", "wg1"]);
+    let all = [Queues::One, Queues::Several, Queues::First];
+    for (theirs, ours) in [("other0", "wg0"), ("other1", "wg1")] {
+        let which = if ours == "wg0" {
+            Queues::One
+        } else {
+            Queues::Several
+        };
+        for name in [theirs, ours] {
+            let open = || attach(name, which, true).map(|fd| (os::persist(fd.as_fd()), fd));
+            let (persists, open) = helper.netns.run(open).expect("entered").expect("made");
+            persists.expect("it stays");
+            for queues in all {
+                let answer = helper.ask(&named(name, queues), &[]);
+                let may = name == ours && which == Queues::Several && queues == which;
+                assert_eq!(answer.is_ok(), may, "open: {name} {queues:?}: {answer:?}");
+            }
+            drop(open);
+            for queues in all {
+                let answer = helper.ask(&named(name, queues), &[]);
+                let may = name == ours && queues == which;
+                assert_eq!(answer.is_ok(), may, "closed: {name} {queues:?}: {answer:?}");
+            }
+        }
+    }
+    for queues in all {
+        let answer = helper.ask(&named("lo", queues), &[]);
+        assert!(answer.is_err(), "lo: {queues:?}: {answer:?}");
+    }
+    // One that does not exist is made.
+    helper.open("other2");
 }
 
 #[test]
@@ -413,7 +459,7 @@ fn the_helper_sets_options_of_a_socket_and_binds_it() {
 
 #[test]
 fn what_the_kernel_says_of_an_error_arrives() {
-    let helper = Served::new();
+    let helper = Served::for_interfaces(&["wg0"]);
     let tun = helper.open("wg0");
     let again = helper.ask(&named("wg0", Queues::One), &[]);
     let number = again.err().and_then(|error| error.raw_os_error());

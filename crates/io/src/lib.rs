@@ -28,7 +28,10 @@ use rustix::io::Errno;
 pub use batch::{Received, RecvBatch};
 pub use frames::{BatchFrame, FrameBatch};
 pub use offloads::{Offloads, UnknownOffload};
-pub use sys::os::{close_inherited, duplicate, give_back_memory, map_large_buffers};
+pub use sys::os::{
+    close_inherited, duplicate, give_back_memory, map_large_buffers, namespace_cookie, peer,
+    peer_process,
+};
 use udp::UdpState;
 pub use udp::{IcmpError, IcmpKind};
 

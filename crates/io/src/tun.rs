@@ -80,16 +80,15 @@ impl Tun {
     pub fn open(name: &str, queues: usize, offloads: Offloads) -> io::Result<Vec<Self>> {
         let mut tuns: Vec<Self> = Vec::with_capacity(queues.max(1));
         for _ in 0..queues.max(1) {
-            // The first queue may have made a name out of a pattern.
-            let name = match tuns.first() {
-                Some(first) => first.name()?,
-                None => name.to_owned(),
-            };
             let which = match queues {
                 2.. => Queues::Several,
                 _ => Queues::One,
             };
-            let fd = helper::open(&name, which).map_err(|error| explain_attach(error, &name))?;
+            let fd = match tuns.first() {
+                Some(first) => helper::queue(first.fd.as_fd()),
+                None => helper::open(name, which),
+            };
+            let fd = fd.map_err(|error| explain_attach(error, name))?;
             tuns.push(Self::from_fd(fd, offloads)?);
         }
         Ok(tuns)
@@ -142,14 +141,8 @@ impl Tun {
     ///
     /// `InvalidInput` if the descriptor is no such queue, and those of its ioctls.
     pub fn from_fd(fd: OwnedFd, offloads: Offloads) -> io::Result<Self> {
-        let device = attached(fd.as_fd())
-            .map_err(|error| context(error, "the descriptor is no TUN device"))?;
-        let flags = i32::from(device.flags());
-        let needed = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-        if flags & needed != needed {
-            let message = "the descriptor is no TUN device with IFF_NO_PI and IFF_VNET_HDR";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
+        check_queue(fd.as_fd())?;
+        let flags = i32::from(attached(fd.as_fd())?.flags());
         rustix::io::ioctl_fionbio(&fd, true)?;
         let close = rustix::io::fcntl_getfd(&fd)? | rustix::io::FdFlags::CLOEXEC;
         rustix::io::fcntl_setfd(&fd, close)?;
@@ -585,9 +578,20 @@ pub(crate) fn attached(tun: BorrowedFd<'_>) -> io::Result<IfReq> {
     Ok(request)
 }
 
-/// Attaches a new descriptor to the device of that name in the calling thread's network namespace;
-/// creates the device if need be. Needs CAP_NET_ADMIN.
-pub(crate) fn attach(name: &str, queues: Queues) -> io::Result<OwnedFd> {
+/// Makes sure that a descriptor of another process is a queue as [`attach`] makes it.
+fn check_queue(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let device = attached(fd).map_err(|error| context(error, "the descriptor is no TUN device"))?;
+    let needed = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    if i32::from(device.flags()) & needed != needed {
+        let message = "the descriptor is no TUN device with IFF_NO_PI and IFF_VNET_HDR";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
+/// Attaches a new descriptor to the device of that name in the calling thread's network namespace,
+/// and creates the device if need be; fails with EBUSY if it exists and may not. Needs CAP_NET_ADMIN.
+pub(crate) fn attach(name: &str, queues: Queues, may_exist: bool) -> io::Result<OwnedFd> {
     let mode = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open("/dev/net/tun", mode, Mode::empty())
         .map_err(|errno| explain_open(errno.into()))?;
@@ -599,7 +603,8 @@ pub(crate) fn attach(name: &str, queues: Queues) -> io::Result<OwnedFd> {
             Queues::One => 0,
             Queues::Several => libc::IFF_MULTI_QUEUE,
             Queues::First => libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL,
-        };
+        }
+        | if may_exist { 0 } else { IFF_TUN_EXCL };
     let flags = u16::try_from(flags).unwrap_or_default();
     request.set_flags(flags);
     os::ioctl_ifreq(fd.as_fd(), libc::TUNSETIFF, &mut request)?;

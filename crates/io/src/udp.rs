@@ -16,7 +16,7 @@ use adit_offload::lab::{self, Idea};
 use adit_proto::InUse;
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::helper::{self, Options};
@@ -300,7 +300,13 @@ impl Udp {
     ///
     /// `InvalidInput` if the descriptor is no UDP socket of that port.
     pub fn take_over(fd: OwnedFd, state: UdpState) -> io::Result<Self> {
-        if sockopt::socket_type(&fd)? != SocketType::DGRAM {
+        let is_udp = sockopt::socket_type(&fd)? == SocketType::DGRAM
+            && sockopt::socket_protocol(&fd)? == Some(ipproto::UDP)
+            && matches!(
+                sockopt::socket_domain(&fd)?,
+                AddressFamily::INET | AddressFamily::INET6
+            );
+        if !is_udp {
             let message = "a descriptor that was handed over is no UDP socket";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }

@@ -61,6 +61,14 @@ pub enum Only {
     ReadOlder,
     /// For what waits in a socket, and whether it blocks: ioctl(2).
     Waiting,
+    /// About TUN devices, and what [`Self::Waiting`] has: ioctl(2). Never about terminals.
+    Devices,
+    /// The same, but not to attach to a device: ioctl(2).
+    Attached,
+    /// To leave a file to its owner, or to its owner and group: chmod(2), fchmod(2).
+    Mode,
+    /// The same: fchmodat(2).
+    ModeAt,
 }
 
 macro_rules! calls {
@@ -158,8 +166,8 @@ const KEEPER: &[Call] = calls![
     SYS_dup3,
     SYS_eventfd2,
     SYS_exit_group,
-    SYS_fchmod,
-    SYS_fchmodat,
+    SYS_fchmod: Mode,
+    SYS_fchmodat: ModeAt,
     SYS_fchownat,
     SYS_fcntl,
     SYS_flock,
@@ -170,7 +178,7 @@ const KEEPER: &[Call] = calls![
     SYS_getsockname,
     SYS_inotify_add_watch,
     SYS_inotify_init1,
-    SYS_ioctl,
+    SYS_ioctl: Devices,
     SYS_listen,
     SYS_lseek,
     SYS_membarrier,
@@ -213,7 +221,7 @@ const HELPER: &[Call] = calls![
     SYS_getsockname,
     SYS_getsockopt,
     SYS_gettid,
-    SYS_ioctl,
+    SYS_ioctl: Devices,
     SYS_lseek,
     SYS_newfstatat,
     SYS_openat,
@@ -316,7 +324,7 @@ const RENAMEAT: &[Call] = &[Call {
 #[cfg(target_arch = "x86_64")]
 const OLDER_FORMS: &[Call] = calls![
     SYS_access,
-    SYS_chmod,
+    SYS_chmod: Mode,
     SYS_chown,
     SYS_dup2,
     SYS_epoll_wait,
@@ -416,11 +424,43 @@ const ELSEWHERE: u64 = flags(
         | libc::CLONE_PTRACE,
 );
 
+/// `FIONREAD`, `FIONBIO`, as of the kernel's asm-generic/ioctls.h; libc's types of them differ.
+const WAITING: [u64; 2] = [0x541b, 0x5421];
+
+/// As of the kernel's linux/if_tun.h.
+const TUNSETIFF: u64 = 0x4004_54ca;
+
+/// `TUNGETIFF`, `TUNSETVNETHDRSZ`, `TUNSETOFFLOAD`, `TUNGETDEVNETNS`, `TUNSETSTEERINGEBPF` and
+/// `TUNSETFILTEREBPF`; `SIOCGIFMTU`, `SIOCGIFINDEX` and `SIOCGIFTXQLEN`, as of linux/sockios.h.
+const ABOUT_DEVICES: [u64; 9] = [
+    0x8004_54d2,
+    0x4004_54d8,
+    0x4004_54d0,
+    0x54e3,
+    0x8004_54e0,
+    0x8004_54e1,
+    0x8921,
+    0x8933,
+    0x8942,
+];
+
+/// What sockets have.
+const MODES: [u64; 2] = [0o600, 0o660];
+
 const fn flags(flags: libc::c_int) -> u64 {
     flags.cast_unsigned() as u64
 }
 
 impl Only {
+    /// In a process that has a helper, which opens all TUN devices. It takes no capability to attach to
+    /// one that exists and has no owner.
+    pub(crate) fn beside_helper(self, has_helper: bool) -> Self {
+        match self {
+            Self::Devices if has_helper => Self::Attached,
+            other => other,
+        }
+    }
+
     /// One of these has to hold; none if any arguments will do.
     pub(crate) fn rules(self) -> Result<Vec<SeccompRule>, BackendError> {
         let int = |value: libc::c_int| flags(value);
@@ -460,12 +500,15 @@ impl Only {
             ],
             Self::Read => vec![(2, Dword, MaskedEq(writing), int(libc::O_RDONLY))],
             Self::ReadOlder => vec![(1, Dword, MaskedEq(writing), int(libc::O_RDONLY))],
-            Self::Waiting => {
-                // As of the kernel's asm-generic/ioctls.h; libc's types of them differ.
-                const FIONREAD: u64 = 0x541b;
-                const FIONBIO: u64 = 0x5421;
-                [FIONREAD, FIONBIO].map(|of| (1, Dword, Eq, of)).to_vec()
+            Self::Waiting => WAITING.map(|of| (1, Dword, Eq, of)).to_vec(),
+            Self::Devices | Self::Attached => {
+                let of_devices = ABOUT_DEVICES.iter().chain(&WAITING);
+                let attaches = (self == Self::Devices).then_some(&TUNSETIFF);
+                let all = of_devices.chain(attaches);
+                all.map(|of| (1, Dword, Eq, *of)).collect()
             }
+            Self::Mode => MODES.map(|mode| (1, Dword, Eq, mode)).to_vec(),
+            Self::ModeAt => MODES.map(|mode| (2, Dword, Eq, mode)).to_vec(),
         };
         let rule = |(argument, len, operator, value)| {
             SeccompCondition::new(argument, len, operator, value)

@@ -1,5 +1,6 @@
 //! Landlock: which files the process may open, whoever in it asks.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -18,8 +19,16 @@ const READ: [&str; 3] = ["/proc", "/sys/fs/cgroup", "/sys/devices/system/cpu"];
 
 /// What a C library reads to look a name up, the modules of nsswitch.conf(5) included: they are
 /// libraries, and some have data and sockets of their own.
-const READ_FOR_NAMES: [&str; 16] = [
-    "/etc",
+const READ_FOR_NAMES: [&str; 24] = [
+    "/etc/default/nss",
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/etc/mdns.allow",
+    "/etc/nsswitch.conf",
+    "/etc/resolv.conf",
     "/lib",
     "/lib64",
     "/usr/lib",
@@ -37,14 +46,16 @@ const READ_FOR_NAMES: [&str; 16] = [
     "/var/lib/sss",
 ];
 
-/// Where these lead is read, too: they may be links to anywhere.
-const LINKS_FOR_NAMES: [&str; 5] = [
-    "/etc/resolv.conf",
-    "/etc/hosts",
-    "/etc/nsswitch.conf",
-    "/etc/host.conf",
-    "/etc/gai.conf",
-];
+/// Device and inode of what is read to look names up: what a process may read that limits itself
+/// now. Links are followed, as they are where a file is opened. A file that has been replaced, made or
+/// removed since is another one.
+pub fn files_for_names() -> Vec<Option<(u64, u64)>> {
+    let identity = |path: &&str| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    READ_FOR_NAMES.iter().map(identity).collect()
+}
 
 /// The only port that may be connected to by TCP.
 const DNS: u16 = 53;
@@ -58,10 +69,10 @@ pub struct Folders {
     pub removable_in: Option<PathBuf>,
 }
 
-/// Limits the calling thread and those that it starts to `folders`, to the devices, and to what is
-/// read of the kernel. It also takes away TCP. Signals stay: a hand-over may have to kill. False where
-/// the kernel cannot.
-pub(crate) fn limit(folders: &Folders) -> Result<bool, RulesetError> {
+/// Limits the calling thread and those that it starts to `folders`, to what is read of the kernel,
+/// and to the devices, unless a helper opens these. It also takes away TCP, and abstract sockets of
+/// others. Signals stay: a hand-over may have to kill. False where the kernel cannot.
+pub(crate) fn limit(folders: &Folders, has_helper: bool) -> Result<bool, RulesetError> {
     let mut rules = Ruleset::default()
         // Without this right (Linux before 5.19) no socket could be moved to where it belongs.
         .set_compatibility(CompatLevel::HardRequirement)
@@ -69,11 +80,14 @@ pub(crate) fn limit(folders: &Folders) -> Result<bool, RulesetError> {
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
         .handle_access(AccessNet::from_all(KNOWN))?
+        .scope(Scope::AbstractUnixSocket)?
         .create()?;
     for path in READ {
         rules = allow(rules, Path::new(path), reading())?;
     }
-    rules = allow_devices(rules)?;
+    if !has_helper {
+        rules = allow_devices(rules)?;
+    }
     rules = allow(
         rules,
         Path::new("/dev/null"),
@@ -108,14 +122,12 @@ pub(crate) fn limit_to_names() -> Result<bool, RulesetError> {
         .scope(Scope::from_all(KNOWN))?
         .create()?
         .add_rule(NetPort::new(DNS, AccessNet::ConnectTcp))?;
-    for path in READ_FOR_NAMES {
-        rules = allow(rules, Path::new(path), reading())?;
-    }
-    for link in LINKS_FOR_NAMES {
-        // The folder, since the file may be replaced; but not all files.
-        let file = std::fs::canonicalize(link).unwrap_or_default();
-        let folder = file.parent().filter(|folder| folder.parent().is_some());
-        rules = allow(rules, folder.unwrap_or(&file), reading())?;
+    for path in READ_FOR_NAMES.map(Path::new) {
+        let access = match path.is_dir() {
+            true => reading(),
+            false => AccessFs::ReadFile.into(),
+        };
+        rules = allow(rules, path, access)?;
     }
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }

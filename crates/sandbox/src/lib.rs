@@ -35,7 +35,7 @@ use rustix::time::{ClockId, clock_gettime};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
 use calls::{Call, INTRUDER};
-pub use files::Folders;
+pub use files::{Folders, files_for_names};
 pub use keeper::{Keeper, aside, post, post_aside, run};
 
 /// What a thread is for.
@@ -188,12 +188,13 @@ pub fn begin_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
     // The library looks for the clock of the vDSO once, with calls that threads need for nothing
     // else.
     let _ = clock_gettime(ClockId::Boottime);
-    parts.files = files::limit(folders).unwrap_or(false);
+    let has_helper = needs_helper();
+    parts.files = files::limit(folders, has_helper).unwrap_or(false);
     parts.capabilities = keep(CapabilitySet::empty()).is_ok();
     let mut filters = HashMap::new();
     for role in Role::ALL {
         if !matches!(role, Role::Resolver | Role::Helper) {
-            filters.insert(role, filters_of(role, otherwise)?);
+            filters.insert(role, filters_with(role, otherwise, has_helper)?);
         }
     }
     let keeper = filters.remove(&Role::Keeper).unwrap_or_default();
@@ -209,8 +210,23 @@ pub fn begin_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
     keeper::start()
 }
 
+/// Takes from the process, which must have one thread only, for good, what the processes do not need
+/// that it starts to look names up: it has no capability, and is nobody if it was root and may change
+/// the user.
+///
+/// # Errors
+///
+/// no_new_privs is unknown to the kernel (before Linux 3.5).
+pub fn begin_starting() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    become_nobody();
+    let _ = keep(CapabilitySet::empty());
+    forbid_dumps();
+    Ok(())
+}
+
 /// Limits the process, which must have one thread only, for good, to looking names up: it reads the
-/// files that this takes, has no capability, and is nobody if it was root and may change the user.
+/// single files that this takes, as they are now ([`files_for_names`]), has no capability, and is nobody if it was root and may change the user.
 /// Each of its threads is still to be confined as [`Role::Resolver`].
 ///
 /// What the kernel does not have is left out.
@@ -294,6 +310,13 @@ fn become_nobody() {
     let _ = set_thread_res_uid(user, user, user);
 }
 
+/// Keeps the memory of a process without a sandbox, which has keys for a moment, out of dumps and out
+/// of the swap, where that is possible. It ends with execve(2); children have nothing of it.
+pub fn protect_memory() {
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    lock_memory();
+}
+
 /// Which parts are on: none if the process has no sandbox.
 pub fn parts() -> Parts {
     let sandbox = SANDBOX.get();
@@ -362,6 +385,11 @@ fn lock_memory() -> bool {
 ///
 /// None on the architectures that there are lists for.
 pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram>> {
+    filters_with(role, otherwise, false)
+}
+
+/// The same, of a process that has a helper perhaps.
+fn filters_with(role: Role, otherwise: Otherwise, has_helper: bool) -> io::Result<Vec<BpfProgram>> {
     let refuse = match otherwise {
         Otherwise::Refuse => SeccompAction::Errno(errno(libc::EPERM)),
         Otherwise::Kill => SeccompAction::KillProcess,
@@ -375,6 +403,9 @@ pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram
         filters.push(intruders()?);
     }
     let mut calls = calls::of(role);
+    for call in &mut calls {
+        call.only = call.only.beside_helper(has_helper);
+    }
     let known: Vec<_> = calls.iter().map(|call| call.number).collect();
     let others = |list: &[Call]| -> Vec<Call> {
         let others = list.iter().filter(|call| !known.contains(&call.number));

@@ -79,6 +79,22 @@ pub(crate) fn down(args: &FileArgs) -> Result<()> {
     }
 }
 
+/// Removes what keeps traffic from leaving in clear after a process was killed, unless one serves the
+/// interface again. Nothing happens where nothing is blocked.
+pub(crate) fn unblock(args: &FileArgs) -> Result<()> {
+    require_rights()?;
+    let quick = Quick::load_with_mistakes(args)?;
+    let netlink = open_netlink()?;
+    let is_away =
+        quick.ask().is_err_and(|error| is_unserved(&error)) && netlink.link(&quick.name).is_err();
+    // Each default route has its firewall rules.
+    if is_away && routing::unset_firewall(&quick.name) {
+        quick.undo_surroundings(&netlink, None);
+        quick.remove_dead_files();
+    }
+    Ok(())
+}
+
 impl Quick {
     /// Runs every one of the hooks, and returns the failures.
     pub(super) fn down_hooks(&self, hooks: &[String]) -> Vec<Failure> {
@@ -107,11 +123,15 @@ impl Quick {
         let socket = self.socket();
         let bound = adit_ctl::identity(&socket).ok();
         let connection = adit_ctl::connect(&socket, patience);
+        // Another program's interface may have the name, where the process's own was moved from.
+        let told = status::fetch(&self.name).ok();
+        let device = told.and_then(|mut it| it.engine.take()?.device);
+        let is_own = |index| device.as_ref().is_none_or(|device| device.is_here(index));
         let deleted = match netlink.link(&self.name) {
-            Ok(link) => netlink.delete_link(link.index),
+            Ok(link) if is_own(link.index) => netlink.delete_link(link.index),
             // It was moved to another namespace, perhaps. Its process also ends when it loses its
             // socket.
-            Err(_) => {
+            _ => {
                 let _ = fs::remove_file(&socket);
                 Ok(())
             }

@@ -32,6 +32,8 @@ use crate::run;
 const UPGRADED: &str = "ADIT_UPGRADED";
 
 pub(super) fn up(args: &UpArgs) -> Result<()> {
+    // It reads keys, and lives as long as the tunnel.
+    adit_sandbox::protect_memory();
     // Before there is anything that they could tell of.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2, SIGCHLD])
         .context(|| "cannot catch signals".into())?;
@@ -42,6 +44,7 @@ pub(super) fn up(args: &UpArgs) -> Result<()> {
     let Some((mut quick, netlink, mut daemon)) = begun else {
         return Ok(());
     };
+    quick.forget_keys();
     let name = quick.name.clone();
     // Signals interrupt nothing from now on; they are heard here.
     quick.interrupted = Arc::default();
@@ -152,6 +155,14 @@ fn bury(daemon: Pid) -> Option<ExitStatus> {
 }
 
 impl Quick {
+    /// The tunnel's process has them now.
+    fn forget_keys(&mut self) {
+        self.config.interface.private_key = None;
+        for peer in &mut self.config.peers {
+            peer.preshared_key = None;
+        }
+    }
+
     /// Whether a default route leads into the tunnel, with the rules and the firewall that belong
     /// to it.
     fn routes_everything(&self) -> bool {

@@ -39,7 +39,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{self, ConfArgs, FileArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
-pub(crate) use down::down;
+pub(crate) use down::{down, unblock};
 pub(crate) use edit::edit;
 pub(crate) use peers::{add, new_peer, remove};
 pub(crate) use routing::{covers, leaves_in_clear, parts};

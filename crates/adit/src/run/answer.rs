@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use adit_ctl::status;
 use adit_ctl::uapi::{Response, UapiError};
 use adit_engine::{BatchCounters, CommandError, Interface, Policy, TrainCounters};
 use adit_io::Offloads;
+use adit_io::tun::Tun;
 use adit_netlink::Netlink;
 use adit_netlink::ethtool::tx_udp_segmentation;
 use adit_proto::config::{DeviceChange, DeviceStatus};
@@ -44,15 +45,17 @@ fn refused(error: CommandError) -> Response {
     Response::Refused(UapiError::new(errno, error.to_string()))
 }
 
-/// On the status socket. `tun` is what is in force of the TUN's offloads.
+/// On the status socket. With the TUN goes what is in force of its offloads.
 pub(super) fn status(
     interface: &Interface,
     name: &str,
-    tun: Offloads,
+    (of, tun): (&Weak<Tun>, Offloads),
     started: u64,
     names: &Arc<Names>,
     (max_shards, policy): (usize, Policy),
 ) -> status::Report {
+    let of = of.clone();
+    let place = adit_sandbox::run(move || device(&of));
     let mut device = interface.get().unwrap_or_default();
     let egress = egress_segments(&device);
     let peers = std::mem::take(&mut device.peers);
@@ -70,6 +73,7 @@ pub(super) fn status(
         shards: count(report.shards),
         max_shards: Some(count(max_shards)),
         pid: std::process::id(),
+        device: place,
         started,
         cpu_milliseconds: adit_sandbox::run(cpu_of_threads),
         offloads: offloads
@@ -79,6 +83,9 @@ pub(super) fn status(
         sandbox: adit_sandbox::parts()
             .iter()
             .map(|(name, on)| (name.to_owned(), on))
+            .collect(),
+        ended: (adit_sandbox::run(adit_io::helper::has_ended).then(|| "helper".to_owned()))
+            .into_iter()
             .collect(),
         tx_udp_segmentation: egress,
         refused: report.refused.into_iter().map(str::to_owned).collect(),
@@ -114,6 +121,14 @@ pub(super) fn status(
             status,
         }),
     )
+}
+
+/// Where the device of an interface is.
+fn device(tun: &Weak<Tun>) -> Option<status::Device> {
+    let tun = tun.upgrade()?;
+    let (_, namespace) = tun.netns().ok()?.id().ok()?;
+    let index = tun.ifindex().ok()?;
+    Some(status::Device { namespace, index })
 }
 
 fn batches(counters: BatchCounters) -> status::Batches {

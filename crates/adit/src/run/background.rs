@@ -1,7 +1,10 @@
 //! Going to the background without fork(2): the command starts itself anew and waits for the word.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -94,10 +97,10 @@ pub(crate) fn start_program(
 
 /// Reports that this process is ready: to systemd, if it asks, and to the waiting parent, whose
 /// terminal this process then leaves.
-pub(super) fn report_ready(args: &RunArgs, level: LogLevel) -> Result<()> {
+pub(super) fn report_ready(args: &RunArgs, notifier: &Notifier, level: LogLevel) -> Result<()> {
     // Of a process that goes on for another one, systemd learns from that one.
     if args.take_over.is_none()
-        && let Err(error) = notify_systemd("READY=1")
+        && let Err(error) = notifier.tell("READY=1")
     {
         // The socket may belong to another program, be out of reach, or be of a kind that came
         // later: that is no reason to go without a tunnel.
@@ -131,21 +134,43 @@ pub(super) fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
-/// sd_notify(3): tells the service manager, if it asked for that.
+/// A socket towards the service manager, if it asks to be told. It is connected before the sandbox
+/// begins, which leaves no new connection to a socket without a file.
+pub(crate) struct Notifier(std::io::Result<Option<UnixDatagram>>);
+
+impl Notifier {
+    pub(crate) fn new() -> Self {
+        let path = std::env::var_os("NOTIFY_SOCKET");
+        Self(path.map(|path| Self::connect(&path)).transpose())
+    }
+
+    fn connect(path: &OsStr) -> std::io::Result<UnixDatagram> {
+        let address = match path.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(path)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address)?;
+        Ok(socket)
+    }
+
+    pub(crate) fn is_asked_for(&self) -> bool {
+        !matches!(self.0, Ok(None))
+    }
+
+    /// sd_notify(3).
+    pub(crate) fn tell(&self, state: &str) -> std::io::Result<()> {
+        match &self.0 {
+            Ok(Some(socket)) => socket.send(state.as_bytes()).map(drop),
+            Ok(None) => Ok(()),
+            Err(error) => Err(std::io::Error::new(error.kind(), error.to_string())),
+        }
+    }
+}
+
+/// sd_notify(3) of a process without a sandbox.
 pub(crate) fn notify_systemd(state: &str) -> std::io::Result<()> {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::net::SocketAddr;
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
-        return Ok(());
-    };
-    let address = match path.as_bytes().strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name)?,
-        None => SocketAddr::from_pathname(&path)?,
-    };
-    UnixDatagram::unbound()?
-        .send_to_addr(state.as_bytes(), &address)
-        .map(drop)
+    Notifier::new().tell(state)
 }
 
 /// Has the kernel end this process when the thread that started it ends.

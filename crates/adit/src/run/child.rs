@@ -15,7 +15,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
             // Where it cannot be killed, as it is another user's, it goes with this process.
-            adit_sandbox::run(move || kill(Pid::from_child(&child)).map(|_| child.wait()));
+            let _ = adit_sandbox::run(move || kill(Pid::from_child(&child)).map(|()| child.wait()));
         }
     }
 }
@@ -42,10 +42,9 @@ pub(super) fn start(arguments: &[&str]) -> std::io::Result<(Guard, OwnedFd)> {
     Ok((Guard(Some(child)), ours))
 }
 
-/// Ends a process of this user, and returns what tells when it has ended. Not by kill(2), which would
-/// have to be left to the process with every signal.
-pub(super) fn kill(pid: Pid) -> Option<OwnedFd> {
-    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    let killed = pidfd_send_signal(&handle, Signal::KILL);
-    killed.is_ok().then_some(handle)
+/// Ends a child, whose number is its own until it was waited for. Not by kill(2), which would have to
+/// be left to the process with every signal.
+fn kill(pid: Pid) -> rustix::io::Result<()> {
+    let handle = pidfd_open(pid, PidfdFlags::empty())?;
+    pidfd_send_signal(&handle, Signal::KILL)
 }

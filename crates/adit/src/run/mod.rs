@@ -27,6 +27,7 @@ use adit_sandbox::Keeper;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
+use self::background::Notifier;
 pub(crate) use background::{notify_systemd, start as start_in_background, start_program};
 
 use self::events::{Event, Events};
@@ -140,21 +141,22 @@ fn begin(args: &RunArgs) -> Result<()> {
 fn serve(args: &RunArgs) -> Result<()> {
     allow_descriptors();
     adit_io::map_large_buffers();
+    let me = Me::new(args, Notifier::new());
     // Signals are caught from here on, so that an early one still removes the sockets' files.
     let (events, sender) = Events::new()?;
     let (process, finish) = match args.take_over {
         Some(pid) => {
-            let (process, finish) = take_over(args, pid, sender);
+            let (process, finish) = take_over(args, pid, sender)?;
             (process, Some(finish))
         }
         None => (start(args, sender)?, None),
     };
-    let (level, me) = (process.level(), Me::new(args));
+    let level = process.level();
     // Without it the process cannot be replaced by another one without a handshake.
     let listener = Listener::bind(&process.status_dir())
         .inspect_err(|failure| level.verbose(format_args!("no hand-over: {failure}")))
         .ok();
-    let reported = background::report_ready(args, level);
+    let reported = background::report_ready(args, me.notifier(), level);
     match finish {
         None => reported?,
         // Nobody else has the interfaces any more.
@@ -184,8 +186,7 @@ fn start(args: &RunArgs, sender: events::Sender) -> Result<Arc<Process>> {
     }
     let group = status_group(args)?;
     let settings = (allowed, threads);
-    let dir = args.control_dir.clone();
-    let process = Process::new(sender, level, settings, dir, group, !args.no_sandbox)?;
+    let process = Process::new(sender, level, settings, args, group)?;
     let mut given = Some(given);
     let mut tuns = Vec::new();
     for name in &args.interfaces {
@@ -210,7 +211,8 @@ fn take_over(
     args: &RunArgs,
     pid: i32,
     sender: events::Sender,
-) -> (Arc<Process>, hand_over::Finish) {
+) -> Result<(Arc<Process>, hand_over::Finish)> {
+    let group = status_group(args)?;
     // Until the other process has let go, what this one has is not its own: it must take nothing
     // down when it fails.
     std::panic::set_hook(Box::new(|panic| {
@@ -219,7 +221,7 @@ fn take_over(
     }));
     let dir = args.control_dir.as_deref().map(status_directory);
     let dir = dir.unwrap_or_else(|| status::DIR.into());
-    let taken = hand_over::take(pid, &dir, sender, !args.no_sandbox);
+    let taken = hand_over::take(pid, &dir, sender, args, group);
     let (process, finish) = taken.unwrap_or_else(|failure| {
         failure.report();
         std::process::exit(1);
@@ -227,8 +229,10 @@ fn take_over(
     drop(std::panic::take_hook());
     let level = process.level();
     level.verbose(format_args!("goes on in place of process {pid}"));
-    (process, finish)
+    Ok((process, finish))
 }
+
+const HELPER_ENDED: &str = "the process that has the rights has ended";
 
 /// Waits until the process is to end. Meanwhile this thread makes the system calls that others have
 /// given up.
@@ -236,19 +240,25 @@ fn wait(process: &Process, me: &Me, mut events: Events, listener: Option<Listene
     let level = process.level();
     let sender = process.events();
     let keeper = Keeper::here(move || sender.wake());
+    let mut failed = Ok(());
     loop {
         match events.next(&keeper, listener.as_ref())? {
             Event::Signal(signal) => process.stop_all(&format!("signal {signal}")),
             Event::SocketRemoved(name) => process.stop(&name, "the control socket was removed"),
             Event::Ended(name) => match keeper.beside(|| process.bury(&name)) {
-                (false, result) => return result,
+                (false, result) => return failed.and(result),
                 (true, Ok(())) => {}
                 (true, Err(failure)) => level.error(failure),
             },
-            Event::HelperEnded => level.error(
-                "the process that has the rights has ended: further interfaces, ports below 1024, marks and devices in other \
-                 namespaces fail until this process is started anew",
-            ),
+            // Who watches over this process starts it again, with another helper.
+            Event::HelperEnded if me.is_supervised() => {
+                process.stop_all(HELPER_ENDED);
+                failed = Err(Failure::State(HELPER_ENDED.into()));
+            }
+            Event::HelperEnded => level.error(format_args!(
+                "{HELPER_ENDED}: further interfaces, ports below 1024, marks and devices in other namespaces fail until \
+                 `adit upgrade` has a new process go on"
+            )),
             Event::HandOver(mut channel) => {
                 match keeper.beside(|| give(process, me, &mut channel)) {
                     Ok(false) => {}

@@ -28,6 +28,7 @@ use super::names::Names;
 use super::resolve::Resolver;
 use super::watch::{self, Looks};
 use super::{LogLevel, answer};
+use crate::cli::RunArgs;
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail};
 
@@ -48,7 +49,6 @@ pub(super) struct Process {
     pub(super) control_dir: Option<PathBuf>,
     /// The group that may read the status.
     status_group: Option<u32>,
-    no_sandbox: bool,
     pub(super) resolver: Arc<Resolver>,
     _resolving: Option<Guard>,
     looks: Arc<Looks>,
@@ -99,16 +99,16 @@ impl Process {
         events: Sender,
         level: LogLevel,
         (allowed, threads): (Offloads, ThreadSettings),
-        control_dir: Option<PathBuf>,
+        args: &RunArgs,
         status_group: Option<u32>,
-        sandbox: bool,
     ) -> Result<Arc<Self>> {
+        let (control_dir, sandbox) = (args.control_dir.clone(), !args.no_sandbox);
         // A process with a sandbox can start no program, nor begin one once it has threads.
         let (resolver, resolving) = Resolver::start(level, sandbox)?;
         let mut helping = None;
         if sandbox {
             if adit_sandbox::needs_helper() {
-                helping = Some(start_helper()?);
+                helping = Some(start_helper(&args.interfaces)?);
             }
             join_group(status_group);
             adit_sandbox::begin(&folders(control_dir.as_deref()))
@@ -125,7 +125,6 @@ impl Process {
             allowed,
             control_dir,
             status_group,
-            no_sandbox: !sandbox,
             resolver,
             _resolving: resolving,
             _helping: helping,
@@ -216,12 +215,15 @@ impl Process {
         Ok(())
     }
 
-    /// A process that goes on with the settings of another one.
-    pub(super) fn of(events: Sender, offer: &Offer, sandbox: bool) -> Result<Arc<Self>> {
+    /// A process that goes on with the settings of another one. Those that give rights are its own.
+    pub(super) fn of(
+        events: Sender,
+        offer: &Offer,
+        args: &RunArgs,
+        group: Option<u32>,
+    ) -> Result<Arc<Self>> {
         let settings = (offer.allowed.offloads(), offer.threads());
-        let (dir, group) = (offer.control_dir.clone(), offer.status_group);
-        let sandbox = sandbox && !offer.no_sandbox;
-        Self::new(events, offer.level, settings, dir, group, sandbox)
+        Self::new(events, offer.level, settings, args, group)
     }
 
     /// These settings, for another process.
@@ -234,9 +236,7 @@ impl Process {
             policy: policy.name().to_owned(),
             shard_cpus: self.threads.shard_cpus.clone(),
             control_cpus: self.threads.control_cpus.clone(),
-            control_dir: self.control_dir.clone(),
             status_group: self.status_group,
-            no_sandbox: self.no_sandbox,
             interfaces: 0,
         }
     }
@@ -329,9 +329,13 @@ impl Process {
     }
 }
 
-/// Starts the process that has the capabilities from now on.
-fn start_helper() -> Result<Guard> {
-    let (guard, socket) = child::start(&[crate::helper::ARGUMENT]).context(|| {
+/// Starts the process that has the capabilities from now on, for these interfaces.
+fn start_helper(interfaces: &[String]) -> Result<Guard> {
+    let names = interfaces.iter().map(String::as_str);
+    let arguments: Vec<&str> = std::iter::once(crate::helper::ARGUMENT)
+        .chain(names)
+        .collect();
+    let (guard, socket) = child::start(&arguments).context(|| {
         "cannot start a process that keeps the rights (--no-sandbox does without)".into()
     })?;
     adit_io::helper::connect(socket);
@@ -445,6 +449,7 @@ impl Bound {
             ..
         } = prepared;
         let (tun, started) = (prepared.tun.offloads(), *started);
+        let device = Arc::downgrade(&prepared.tun);
         let failed = || "cannot serve a socket".to_owned();
         let (level, events, owner) = (process.level, process.events.clone(), name.clone());
         let told = Arc::clone(watchers);
@@ -501,7 +506,7 @@ impl Bound {
             let report = move || {
                 let threads = process.upgrade().map(|process| process.engine.threads());
                 let threads = threads.unwrap_or_default();
-                answer::status(&handle, &name, tun, started, &names, threads)
+                answer::status(&handle, &name, (&device, tun), started, &names, threads)
             };
             // Nothing depends on the status socket: its loss ends nothing. It is removed first, so
             // that a program that waits for the control socket to be gone finds this one gone, too.

@@ -34,7 +34,7 @@ pub(super) use handed_over::HandedNames;
 use super::LogLevel;
 use super::child::{self, Guard};
 use crate::failure::{Context, Result};
-use crate::resolver::{ARGUMENT, Answer, IN_FLIGHT, MARKED, Request, WITHOUT_SANDBOX};
+use crate::resolver::{ARGUMENT, Answer, BEGUN_ANEW, IN_FLIGHT, MARKED, Request, WITHOUT_SANDBOX};
 
 /// A name is looked up this often at most while handshakes of its peer fail, as the next initiation
 /// comes then (REKEY_TIMEOUT), and half as often after each failure, down to `SELDOM`.
@@ -195,6 +195,20 @@ impl State {
         let mark = of_host.and_then(|((interface, _), _)| self.marks.get(interface));
         let host = name.clone();
         Ok((Request { id, host }, mark.copied().unwrap_or(0)))
+    }
+
+    /// Requests that are under way have failed: one of them ended the other process, perhaps.
+    fn begin_anew(&mut self, now: Instant) {
+        for (id, (host, _)) in std::mem::take(&mut self.requests) {
+            let none = Answer {
+                id,
+                addrs: Vec::new(),
+                ttl: Duration::ZERO,
+            };
+            if let Some(host) = self.hosts.get_mut(&host) {
+                host.answered(now, &none);
+            }
+        }
     }
 
     fn answered(&mut self, now: Instant, answer: &Answer) -> Option<(String, Outcome)> {
@@ -442,6 +456,12 @@ impl Resolver {
                     return;
                 }
             };
+            if &bytes[..length] == BEGUN_ANEW {
+                self.state().begin_anew(Instant::now());
+                self.level
+                    .error("the process that looks names up has failed, and is started again");
+                continue;
+            }
             let Some(answer) = Answer::parse(&bytes[..length]) else {
                 continue;
             };

@@ -174,6 +174,40 @@ fn a_name_that_moves_is_followed_without_a_cron_job() {
     assert!(!config.contains("right.test"), "{config}");
 }
 
+/// The process that looks names up may read single files, which are others once they were replaced.
+#[test]
+fn a_name_is_found_after_its_files_are_replaced_or_a_crash() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let world = World::new(Program::Adit);
+    world.dns.set(&["10.2.0.100"]);
+    world.up(true);
+    let (left, right) = (&world.net.left, &world.net.right);
+    ping(left, "192.168.77.2", 3);
+    let disturbances = [
+        "cp /run/resolv /run/resolv-2; mount --bind /run/resolv-2 /etc/resolv.conf",
+        "echo '127.0.0.1 localhost' > /run/hosts-2; mount --bind /run/hosts-2 /etc/hosts",
+        "pkill -SEGV -x adit-resolver",
+        "pkill -KILL -x adit-resolver",
+    ];
+    for (address, disturb) in (102..).zip(disturbances) {
+        left.sh(disturb);
+        world.dns.set(&[&format!("10.2.0.{address}")]);
+        right.sh(&format!(
+            "set -e; ip -4 addr flush dev eth0; ip addr add 10.2.0.{address}/24 dev eth0; ip route add default via 10.2.0.1"
+        ));
+        wait_for("the tunnel works again", seconds(60), || {
+            world.is_answered()
+        });
+        assert_eq!(
+            world.endpoint(),
+            format!("10.2.0.{address}:51820"),
+            "{disturb}"
+        );
+    }
+}
+
 /// Its own traffic is all that gets around the tunnel: the system's look-ups wait for it in vain.
 #[test]
 fn a_name_is_looked_up_around_a_tunnel_that_takes_everything() {

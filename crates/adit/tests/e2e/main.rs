@@ -18,6 +18,7 @@ mod daemon;
 mod endpoints;
 mod everyday;
 mod fails;
+mod false_upgrade;
 mod forwards;
 mod handshakes;
 mod installed;

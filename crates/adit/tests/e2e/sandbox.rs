@@ -202,6 +202,28 @@ fn a_tunnel_goes_on_without_the_process_with_the_rights() {
     ping(left, &tunnel.right.v4, 3);
 }
 
+/// Nothing else tells of it, where the process has no log.
+#[test]
+fn show_tells_that_the_rights_are_gone_and_an_upgrade_mends_it() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Container::new("left");
+    let subject = Program::Adit.path().display().to_string();
+    host.sh(&format!("{subject} wg0"));
+    let says = || host.sh(&format!("{subject} show wg0"));
+    assert!(!says().contains("ended"), "{}", says());
+    host.sh("pkill -KILL -x adit-helper");
+    wait_for("it is told", seconds(10), || {
+        says().contains("adit upgrade")
+    });
+    let join = format!("{subject} run --join wg0 wg1");
+    assert!(!host.try_sh(&join).ok());
+    host.sh(&format!("{subject} upgrade wg0"));
+    assert!(!says().contains("ended"), "{}", says());
+    host.sh(&join);
+}
+
 #[test]
 fn the_process_that_looks_names_up_is_nobody_and_has_no_right() {
     if !Program::Adit.is_adit() {
@@ -231,7 +253,15 @@ fn the_process_that_looks_names_up_is_nobody_and_has_no_right() {
     assert!(all(&dir, "Uid:", "65534\t65534\t65534\t65534"));
     assert!(all(&dir, "Gid:", "65534\t65534\t65534\t65534"));
     assert!(all(&dir, "Groups:", ""));
-    host.sh("pkill -x adit-resolver");
+    // The one that would start it again is nobody, too.
+    let starts = found(&host, "adit-restarts");
+    assert!(all(&starts, "Uid:", "65534\t65534\t65534\t65534"));
+    assert!(all(&starts, "CapPrm:", "0000000000000000"));
+    host.sh("pkill -x adit-restarts");
+    wait_for("both end", seconds(10), || {
+        // The host's first process leaves what has ended as it is.
+        !host.try_sh("ps -C adit-resolver -o stat= | grep -v Z").ok()
+    });
     let dir = resolver_of("wg1", "run --no-sandbox");
     assert!(all(&dir, "Seccomp:", "0"));
 }

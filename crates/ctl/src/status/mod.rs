@@ -24,6 +24,7 @@ pub use watch::Watch;
 pub use wg::{Field, print_field};
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 
 use adit_proto::config::{DeviceStatus, PeerStatus};
 use adit_proto::{Book, Counter, books};
@@ -124,6 +125,9 @@ documented! {
         /// The process that runs the interface.
         #[serde(default)]
         pub pid: u32,
+        /// Where the device is. Absent where the kernel does not tell (before Linux 5.2).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub device: Option<Device>,
         /// When the process began to serve the interface: seconds since the Unix epoch. The
         /// counters count from then on.
         #[serde(default)]
@@ -138,6 +142,11 @@ documented! {
         /// of the process allow. With `--no-sandbox` none is.
         #[serde(default)]
         pub sandbox: BTreeMap<String, bool>,
+        /// Processes of the interface that have ended, and that it needs. Without `helper`, further
+        /// interfaces, ports below 1024 and marks fail; `adit upgrade` has a new process go on, which
+        /// starts them again.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub ended: Vec<String>,
         /// Whether the devices that lead to the peers cut UDP trains in hardware; `null` when that
         /// is not known.
         pub tx_udp_segmentation: Option<bool>,
@@ -194,6 +203,15 @@ documented! {
         /// What waits at this moment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub waiting: Option<Waiting>,
+    }
+
+    /// Where a device is.
+    #[derive(Default)]
+    pub struct Device {
+        /// Inode of its network namespace, as `readlink /proc/PID/ns/net` tells.
+        pub namespace: u64,
+        /// Its index there.
+        pub index: u32,
     }
 
     /// Batches of one direction.
@@ -299,6 +317,14 @@ documented! {
     }
 }
 
+impl Device {
+    /// Whether it is the device of this index in the network namespace of this process.
+    pub fn is_here(&self, index: u32) -> bool {
+        let own = std::fs::metadata("/proc/self/ns/net");
+        self.index == index && own.map_or(true, |own| own.ino() == self.namespace)
+    }
+}
+
 impl Waiting {
     /// Each number with its name.
     pub fn named(&self) -> [(&'static str, u64); 4] {
@@ -349,6 +375,7 @@ pub fn fields() -> impl Iterator<Item = (String, &'static str)> {
         ("", StatusReport::FIELDS),
         ("interfaces[].", Interface::FIELDS),
         ("interfaces[].engine.", Engine::FIELDS),
+        ("interfaces[].engine.device.", Device::FIELDS),
         ("interfaces[].engine.outbound.", Batches::FIELDS),
         ("interfaces[].engine.inbound.", Batches::FIELDS),
         ("interfaces[].engine.waiting.", Waiting::FIELDS),

@@ -164,6 +164,10 @@ impl Page {
             self.line("refused by the kernel", &refused)?;
         }
         self.sandbox(&engine.sandbox)?;
+        if engine.ended.iter().any(|process| process == "helper") {
+            let why = "the process that has the rights; `adit upgrade` starts it again";
+            self.line("ended", why)?;
+        }
         for (what, counters) in [
             ("drops", &engine.drops),
             ("icmp errors", &engine.icmp_errors),

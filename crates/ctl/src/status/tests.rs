@@ -48,6 +48,8 @@ fn interface() -> Interface {
         shards: 1,
         max_shards: Some(4),
         pid: 7,
+        device: None,
+        ended: vec!["helper".into()],
         started: 1000,
         cpu_milliseconds: named(&[("shard", 12)]),
         offloads: BTreeMap::from([("tun-tso".into(), true), ("udp-gso".into(), false)]),
@@ -103,6 +105,7 @@ const TEXT: &str = "interface: wg0
   policy: auto
   refused by the kernel: priority, receive buffer
   sandbox: no dumps, system calls (off: files)
+  ended: the process that has the rights; `adit upgrade` starts it again
   drops: 3 no route
   icmp errors: 4 port unreachable
   handshakes: 2 bad mac1

@@ -73,6 +73,13 @@ pub(crate) fn ioctl_value(
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, value) }).map(drop)
 }
 
+/// Has a TUN device stay when its last descriptor is closed.
+#[cfg(test)]
+pub(crate) fn persist(tun: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: TUNSETPERSIST takes its argument by value and touches no memory of ours.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETPERSIST, 1_u64) }).map(drop)
+}
+
 /// An ioctl that reads one `int`.
 pub(crate) fn ioctl_int(fd: BorrowedFd<'_>, request: libc::Ioctl, value: i32) -> io::Result<()> {
     // SAFETY: callers pass TUNSETVNETHDRSZ, TUNSETFILTEREBPF or TUNSETSTEERINGEBPF, which read one
@@ -127,6 +134,71 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
 }
 
 const INT_LEN: libc::socklen_t = 4;
+/// As of the kernel's asm-generic/socket.h.
+const SO_NETNS_COOKIE: libc::c_int = 71;
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// The process at the other end of a UNIX socket, as the kernel knows it: its number, which is 0
+/// where this process does not see it, and its user.
+///
+/// # Errors
+///
+/// The socket is not a connected one.
+pub fn peer(socket: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    socket_option(socket, libc::SO_PEERCRED, &mut peer)?;
+    Ok((peer.pid, peer.uid))
+}
+
+/// A handle of the process at the other end of a UNIX socket. It is of that process whatever has
+/// become of its number (Linux 6.5).
+///
+/// # Errors
+///
+/// The kernel is older, or the process has ended and was waited for.
+pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    socket_option(socket, SO_PEERPIDFD, &mut fd)?;
+    // SAFETY: the kernel just made `fd` for us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A number of the network namespace that a socket was made in (Linux 5.14).
+///
+/// # Errors
+///
+/// The kernel is older.
+pub fn namespace_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    socket_option(socket, SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(cookie)
+}
+
+/// Reads an option of SOL_SOCKET.
+fn socket_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &mut T) -> io::Result<()> {
+    let size = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
+    let mut len = size;
+    // SAFETY: the kernel writes at most the stated length, that of `T`, to `value`, and the length to
+    // `len`. `T` is an integer or a `ucred`, which any bytes make one of.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw mut *value).cast(),
+            &raw mut len,
+        )
+    })?;
+    match len == size {
+        true => Ok(()),
+        false => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 /// Of a `sock_fprog`: a number and a pointer.
 const FPROG_LEN: libc::socklen_t = 2 * (usize::BITS / 8);
 // linux/bpf_common.h: `BPF_LD | BPF_B | BPF_ABS`, `BPF_JMP | BPF_JA`, `BPF_JMP | BPF_JEQ | BPF_K`,

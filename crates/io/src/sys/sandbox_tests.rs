@@ -6,6 +6,10 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -144,10 +148,12 @@ fn path(text: &'static std::ffi::CStr) -> usize {
 type Attempt = (&'static str, fn() -> Result<usize, i32>);
 
 const AT_HERE: usize = libc::AT_FDCWD.cast_unsigned() as usize;
+/// As of the kernel's asm-generic/ioctls.h.
+const TIOCSTI: usize = 0x5412;
 const O_RDONLY: usize = libc::O_RDONLY as usize;
 
 /// What nobody who has taken over a thread may do.
-const ATTEMPTS: [Attempt; 33] = [
+const ATTEMPTS: [Attempt; 38] = [
     ("open a file", || {
         call(
             libc::SYS_openat,
@@ -340,7 +346,62 @@ const ATTEMPTS: [Attempt; 33] = [
     ("the kernel's log", || {
         call(libc::SYS_syslog, [3, 0, 0, 0, 0, 0])
     }),
+    ("let everybody write a file", || change_mode(0o666)),
+    ("have a program run as its owner", || change_mode(0o4755)),
+    ("type into a terminal", || {
+        call(libc::SYS_ioctl, [0, TIOCSTI, 0, 0, 0, 0])
+    }),
+    ("connect to another process by a name", connect_abstract),
+    ("open the TUN device", || {
+        let flags = libc::O_RDWR as usize;
+        call(
+            libc::SYS_openat,
+            [AT_HERE, path(c"/dev/net/tun"), flags, 0, 0, 0],
+        )
+    }),
 ];
+
+/// A file of the folder.
+fn own_file() -> CString {
+    let folder = std::env::var(FOLDER).expect("a folder");
+    CString::new(format!("{folder}/file")).expect("no zero")
+}
+
+fn change_mode(mode: usize) -> Result<usize, i32> {
+    let file = own_file();
+    let result = call(
+        libc::SYS_fchmodat,
+        [AT_HERE, file.as_ptr().addr(), mode, 0, 0, 0],
+    );
+    // It is read until here.
+    drop(file);
+    result
+}
+
+/// The abstract address at which the test itself listens.
+fn abstract_address(folder: &str) -> Vec<u8> {
+    let family = u16::try_from(libc::AF_UNIX).expect("small").to_ne_bytes();
+    [&family[..], b"\0", folder.as_bytes()].concat()
+}
+
+fn connect_abstract() -> Result<usize, i32> {
+    let address = abstract_address(&std::env::var(FOLDER).expect("a folder"));
+    let stream = [
+        libc::AF_UNIX as usize,
+        libc::SOCK_STREAM as usize,
+        0,
+        0,
+        0,
+        0,
+    ];
+    let socket = call(libc::SYS_socket, stream)?;
+    let result = call(
+        libc::SYS_connect,
+        [socket, address.as_ptr().addr(), address.len(), 0, 0, 0],
+    );
+    drop(address);
+    result
+}
 
 fn role(name: &str) -> Role {
     let named = Role::ALL
@@ -410,6 +471,11 @@ fn taken_over() {
                 ("exit", _) => std::process::exit(7),
                 ("overflow", _) => println!("{}", overflow(&[0; 1024])),
                 ("live on" | "live on, or be killed", _) => live_on(),
+                ("change modes", _) => {
+                    let all = (0..0o10000).filter(|mode| change_mode(*mode).is_ok());
+                    let all: Vec<String> = all.map(|mode| format!("{mode:o}")).collect();
+                    println!("modes={}.", all.join(","));
+                }
                 (_, Ok(number)) => {
                     let result = call(number, [0; 6]);
                     println!("the process lives: {result:?}");
@@ -468,6 +534,9 @@ fn live_on() {
 
 fn child(role: Role, attempt: &str) -> Output {
     let folder = Folder::new();
+    std::fs::write(folder.0.join("file"), "").expect("a file");
+    let name = SocketAddr::from_abstract_name(folder.0.as_os_str().as_bytes());
+    let _listener = UnixListener::bind_addr(&name.expect("a name")).expect("a socket");
     let output = Command::new("timeout")
         .args(["-s", "KILL", "60"])
         .arg(std::env::current_exe().expect("this program"))
@@ -505,9 +574,11 @@ fn the_keeper_stays_within_the_limits_of_the_process() {
         let line = (told.lines()).find_map(|line| line.strip_prefix(&format!("{name}=")));
         line.unwrap_or_else(|| panic!("{name}: {told}")).to_owned()
     };
+    let has_scopes = has_scopes();
     for (name, _) in ATTEMPTS
         .iter()
         .filter(|(name, _)| !OF_KEEPER.contains(name))
+        .filter(|(name, _)| *name != BY_NAME || has_scopes)
     {
         assert_eq!(result(name), format!("Err({})", libc::EPERM), "{name}");
     }
@@ -524,6 +595,8 @@ fn the_keeper_stays_within_the_limits_of_the_process() {
         "read the memory of another process",
         "make a directory",
         "signal another process",
+        // It has a helper for that.
+        "open the TUN device",
     ] {
         let refused = [libc::EACCES, libc::EPERM].map(|errno| format!("Err({errno})"));
         assert!(refused.contains(&result(name)), "{name}: {}", result(name));
@@ -533,6 +606,7 @@ fn the_keeper_stays_within_the_limits_of_the_process() {
 
 /// Of the attempts, those that the keeper's filter lets through, at least as far as it can see.
 const OF_KEEPER: [&str; 14] = [
+    "open the TUN device",
     "open a file",
     "open a file of this process",
     "open a file that only root may read",
@@ -545,14 +619,28 @@ const OF_KEEPER: [&str; 14] = [
     "a UNIX socket",
     "connect",
     "setsockopt",
-    "ioctl",
     "pidfd_open",
 ];
+
+const BY_NAME: &str = "connect to another process by a name";
+
+/// Landlock knows abstract sockets from Linux 6.12 on.
+fn has_scopes() -> bool {
+    super::os::kernel_release() >= (6, 12, 0)
+}
+
+#[test]
+fn the_keeper_leaves_files_to_their_owner_and_group() {
+    let output = child(Role::Keeper, "change modes");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("modes=600,660.\n"), "{told}");
+}
 
 /// Of the attempts, those that the filter of a resolver lets through, as far as it can see, and what
 /// becomes of them: `None` where that is none of the sandbox's business.
 const OF_RESOLVER: [(&str, Option<bool>); 9] = [
-    ("open a file", Some(true)),
+    ("open a file", Some(false)),
     ("open a file of this process", Some(false)),
     ("open a file that only root may read", Some(false)),
     ("read the memory of another process", Some(false)),
@@ -566,6 +654,7 @@ const OF_RESOLVER: [(&str, Option<bool>); 9] = [
 /// Of the attempts, those that the filter of a helper lets through, as far as it can see, and what
 /// becomes of them, as for the resolver.
 const OF_HELPER: [(&str, Option<bool>); 11] = [
+    ("open the TUN device", Some(true)),
     ("open a file", Some(false)),
     ("open a file of this process", Some(true)),
     ("open a file that only root may read", Some(false)),
@@ -575,7 +664,6 @@ const OF_HELPER: [(&str, Option<bool>); 11] = [
     ("an IPv4 socket", Some(true)),
     ("connect", None),
     ("setsockopt", None),
-    ("ioctl", None),
     ("load a BPF program", None),
 ];
 
@@ -596,6 +684,9 @@ fn tries(role: Role, but: &[(&str, Option<bool>)]) {
     assert!(output.status.success(), "{told}");
     let has_files = told.contains("files=true");
     for (name, _) in ATTEMPTS {
+        if name == BY_NAME && !has_scopes() {
+            continue;
+        }
         let line = (told.lines()).find_map(|line| line.strip_prefix(&format!("{name}=")));
         let result = line.unwrap_or_else(|| panic!("{name}: {told}"));
         let is_refused = result == format!("Err({})", libc::EPERM);

@@ -6,9 +6,8 @@ use std::sync::{Mutex, OnceLock};
 
 use super::egress::{Egress, LAYOUT, QUEUES};
 use super::fair_queues::FairQueues;
-use super::{QUEUE_BYTES, Tun, context};
+use super::{QUEUE_BYTES, Tun, check_queue, context};
 use crate::Offloads;
-use crate::sys::os::{self, IfReq};
 
 /// What another process has to know to go on with a TUN, besides its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,22 +53,26 @@ impl Tun {
     pub fn take_over(state: TunState, fds: Vec<OwnedFd>) -> io::Result<Self> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "these are no queues of a TUN");
         let mut fds = fds.into_iter();
-        let mut next = || fds.next().ok_or_else(wrong);
-        let fd = next()?;
-        let mut request = IfReq::new("")?;
-        os::ioctl_ifreq(fd.as_fd(), libc::TUNGETIFF, &mut request)
-            .map_err(|error| context(error, "a descriptor that was handed over is no TUN"))?;
+        // The other process may be in the hands of an intruder.
+        let mut next_queue = || {
+            let fd = fds.next().ok_or_else(wrong)?;
+            check_queue(fd.as_fd())
+                .map(|()| fd)
+                .map_err(|error| context(error, "handed over"))
+        };
+        let fd = next_queue()?;
         let fair = match state.fair {
             true => Some(FairQueues::new(&fd)?),
             false => None,
         };
         match (&fair, usize::try_from(state.queues)) {
             (_, Ok(0)) => {}
-            (Some(fair), Ok(QUEUES)) => fair.open(&mut next)?,
+            (Some(fair), Ok(QUEUES)) => fair.open(&mut next_queue)?,
             _ => return Err(wrong()),
         }
         let egress = OnceLock::new();
         if let Some(layout) = state.limit {
+            let mut next = || fds.next().ok_or_else(wrong);
             let program = [next()?, next()?];
             // Another version's goes when that process does.
             if layout == LAYOUT {

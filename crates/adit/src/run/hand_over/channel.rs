@@ -1,22 +1,26 @@
 //! The socket of a hand-over: where it stands, who may connect, and how messages cross it.
+//!
+//! Either process may be in the hands of an intruder. So each learns from the kernel which process
+//! the other one is, and waits for a message only so long.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-use super::messages::{Kind, Refused};
+use super::messages::{Kind, Refused, printable};
 use super::out_of_turn;
 use crate::failure::{Context, Failure, Result, bail};
 
@@ -30,6 +34,8 @@ const MAX_FDS: usize = 128;
 const HEADER: usize = 5;
 /// Records that cross in one system call, in bytes.
 const TOGETHER: usize = 64 << 10;
+/// How long a process may take to accept a connection.
+const TO_CONNECT: Duration = Duration::from_secs(5);
 
 /// Where a new process asks for a hand-over. Its file goes when this is dropped.
 pub(crate) struct Listener {
@@ -64,12 +70,9 @@ impl Listener {
     /// The next client that may ask: root, or the user that this process runs as.
     pub(crate) fn accept(&self) -> Option<Channel> {
         let (stream, _) = self.socket.accept().ok()?;
-        let own = rustix::process::geteuid();
-        let peer = sockopt::socket_peercred(&stream).ok()?;
-        if !peer.uid.is_root() && peer.uid != own {
-            return None;
-        }
-        Some(Channel::new(stream))
+        let channel = Channel::new(stream).ok()?;
+        let user = channel.peer.user;
+        (user == 0 || user == own_user()).then_some(channel)
     }
 }
 
@@ -97,18 +100,21 @@ fn make_private(dir: &Path) -> std::io::Result<()> {
         _ => {}
     }
     let found = dir.symlink_metadata()?;
-    let own = rustix::process::geteuid().as_raw();
-    if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
+    if !found.is_dir() || found.uid() != own_user() || found.mode() & 0o077 != 0 {
         let text = "the directory is not this user's alone: remove it, and start again";
         return Err(std::io::Error::other(text));
     }
     Ok(())
 }
 
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Removes what killed processes left in a directory.
 pub(crate) fn remove_dead(dir: &Path) {
     let is_dead = |path: &Path| {
-        let answer = UnixStream::connect(path);
+        let answer = adit_ctl::connect(path, TO_CONNECT);
         answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     };
     for (path, _) in sockets(dir).iter().filter(|(path, _)| is_dead(path)) {
@@ -128,9 +134,40 @@ pub(crate) fn sockets(dir: &Path) -> Vec<(PathBuf, i32)> {
     found.collect()
 }
 
+/// A number of this process's network namespace, where the kernel tells. A connection is of the
+/// namespace of the process that made it, at both ends.
+pub(crate) fn own_namespace() -> Option<u64> {
+    let socket = UnixDatagram::unbound().ok()?;
+    adit_io::namespace_cookie(socket.as_fd()).ok()
+}
+
+/// The process at the other end, as the kernel knows it.
+pub(crate) struct Peer {
+    /// 0 if it is in a namespace that this process does not see.
+    pub(crate) pid: i32,
+    user: u32,
+    /// A handle of it, whatever becomes of its number.
+    pub(crate) process: Option<OwnedFd>,
+}
+
+impl Peer {
+    fn of(stream: &UnixStream) -> std::io::Result<Self> {
+        let (pid, user) = adit_io::peer(stream.as_fd())?;
+        // Before Linux 6.5, by its number: at once, while it waits for an answer.
+        let process = adit_io::peer_process(stream.as_fd()).ok().or_else(|| {
+            let pid = (pid > 0).then(|| Pid::from_raw(pid)).flatten()?;
+            pidfd_open(pid, PidfdFlags::empty()).ok()
+        });
+        Ok(Self { pid, user, process })
+    }
+}
+
 /// One end of a hand-over.
 pub(crate) struct Channel {
     stream: UnixStream,
+    peer: Peer,
+    /// For one message.
+    patience: Duration,
     /// Records that are to be sent with the next ones.
     queued: Zeroizing<Vec<u8>>,
     /// What was read, of which `ahead[taken..]` is of messages to come.
@@ -141,30 +178,53 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    fn new(stream: UnixStream) -> Self {
-        Self {
+    fn new(stream: UnixStream) -> std::io::Result<Self> {
+        Ok(Self {
+            peer: Peer::of(&stream)?,
+            patience: TO_CONNECT,
             stream,
             // Neither grows, so that no copy of a key is left behind.
             queued: Zeroizing::new(Vec::with_capacity(TOGETHER)),
             ahead: Zeroizing::new(Vec::with_capacity(TOGETHER)),
             taken: 0,
             fds: Vec::new(),
-        }
+        })
     }
 
-    pub(crate) fn connect(path: &Path) -> std::io::Result<Self> {
-        UnixStream::connect(path).map(Self::new)
+    /// Connects to the process `pid` of this user, which has its socket in `dir`.
+    pub(crate) fn connect(dir: &Path, pid: i32) -> Result<Self> {
+        let path = dir.join(format!("{pid}.sock"));
+        let stream = adit_ctl::connect(&path, TO_CONNECT).and_then(Self::new);
+        let channel =
+            stream.context(|| format!("cannot ask process {pid} ({})", path.display()))?;
+        let Peer {
+            pid: found, user, ..
+        } = channel.peer;
+        if user != own_user() {
+            bail!(
+                State,
+                "process {pid} runs as the user {user}, and this one as {}: run this command as that user",
+                own_user()
+            );
+        }
+        if found != pid {
+            bail!(
+                State,
+                "another process than {pid} answers at {}",
+                path.display()
+            );
+        }
+        Ok(channel)
     }
 
     /// The process at the other end.
-    pub(super) fn pid(&self) -> Option<rustix::process::Pid> {
-        sockopt::socket_peercred(&self.stream)
-            .ok()
-            .map(|peer| peer.pid)
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
     }
 
-    /// How long the other process may take over what is sent or heard from now on.
-    pub(super) fn set_patience(&self, patience: Duration) -> Result<()> {
+    /// How long the other process may take over each message that is sent or heard from now on.
+    pub(super) fn set_patience(&mut self, patience: Duration) -> Result<()> {
+        self.patience = patience;
         let set = (self.stream.set_read_timeout(Some(patience)))
             .and_then(|()| self.stream.set_write_timeout(Some(patience)));
         set.context(|| "cannot limit the time of a hand-over".into())
@@ -265,15 +325,20 @@ impl Channel {
         };
         if kind == Kind::Refused {
             let refused: Refused = parse(&body)?;
-            return Err(Failure::State(refused.why));
+            return Err(Failure::State(printable(&refused.why)));
         }
         Ok((kind, body, fds))
     }
 
     /// Fills `to` with what comes next, and may read more along.
     fn fill(&mut self, mut to: &mut [u8], may_read_more: bool) -> Result<()> {
+        let until = Instant::now() + self.patience;
         while !to.is_empty() {
             if self.taken == self.ahead.len() {
+                // The timeout of the socket is for each read.
+                if Instant::now() > until {
+                    bail!(State, "the other process takes too long over a message");
+                }
                 self.taken = 0;
                 let room = if may_read_more {
                     TOGETHER
@@ -283,6 +348,9 @@ impl Channel {
                 self.ahead.resize(room, 0);
                 let got = read(&self.stream, &mut self.ahead, &mut self.fds);
                 self.ahead.truncate(got.as_ref().map_or(0, |got| *got));
+                if self.fds.len() > MAX_FDS {
+                    return Err(out_of_turn());
+                }
                 if got? == 0 {
                     bail!(State, "the other process has ended");
                 }

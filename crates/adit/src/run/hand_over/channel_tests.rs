@@ -44,7 +44,7 @@ fn descriptors_come_with_their_message_however_it_is_cut() {
     let text = |state: usize| "x".repeat(state * 25_000);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut gives = Channel::new(one);
+            let mut gives = Channel::new(one).unwrap();
             for (state, file) in files.iter().enumerate() {
                 for n in 0..records(state) {
                     gives.send_record(&record(state, n)).unwrap();
@@ -54,7 +54,7 @@ fn descriptors_come_with_their_message_however_it_is_cut() {
             }
         });
         // Here, so that the other thread ends if this one fails.
-        let mut takes = Channel::new(other);
+        let mut takes = Channel::new(other).unwrap();
         for (state, file) in files.iter().enumerate() {
             for n in 0..records(state) {
                 let (kind, body, fds) = takes.receive().unwrap();

@@ -1,17 +1,17 @@
 //! The old process.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use adit_engine::{Interface, Resume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Pid;
+use rustix::process::{Signal, pidfd_send_signal};
 
-use super::super::background::notify_systemd;
+use super::super::background::Notifier;
 use super::super::process::{Process, Running};
 use super::messages::{Description, Hello, Kind, Offer, Offered, Refused, Socket, State, Switches};
-use super::{Channel, Hurry, common_format};
+use super::{Channel, Hurry, common_format, own_namespace};
 use crate::cli::RunArgs;
 use crate::failure::{Context, Failure, Result, bail};
 
@@ -32,40 +32,44 @@ pub(crate) struct Me {
     /// Device and inode of its program, from when it began.
     program: (u64, u64),
     supervisor: Option<i32>,
-    /// It is the main process of a unit of systemd.
-    is_main: bool,
+    /// Towards systemd, if it is the main process of a unit.
+    notifier: Notifier,
     refuses: Option<String>,
 }
 
 impl Me {
-    pub(crate) fn new(args: &RunArgs) -> Self {
+    pub(crate) fn new(args: &RunArgs, notifier: Notifier) -> Self {
         let program = std::fs::metadata("/proc/self/exe");
-        let is_main = std::env::var_os("NOTIFY_SOCKET").is_some();
-        let stays = !args.background && args.die_with.is_none() && !is_main;
+        let stays = !args.background && args.die_with.is_none() && !notifier.is_asked_for();
         Self {
             program: program.map_or((0, 0), |found| (found.dev(), found.ino())),
             supervisor: args.die_with,
-            is_main,
+            notifier,
             refuses: stays.then(|| {
                 "it runs in the foreground, and whoever started it would take it for ended: start it anew instead".into()
             }),
         }
     }
 
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.notifier
+    }
+
+    /// Something restarts the process when it fails.
+    pub(crate) fn is_supervised(&self) -> bool {
+        self.supervisor.is_some() || self.notifier.is_asked_for()
+    }
+
     fn describe(&self, process: &Process) -> Description {
-        let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
-        let notify = self.is_main.then(|| variable("NOTIFY_SOCKET"));
         Description {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: rustix::process::getpid().as_raw_pid(),
             program: self.program,
             supervisor: self.supervisor,
             interfaces: process.interfaces().running.keys().cloned().collect(),
-            environment: variable("ADIT_AEAD")
-                .into_iter()
-                .chain(notify.flatten())
-                .collect(),
+            environment: Description::own_environment(),
             refuses: self.refuses.clone(),
+            namespace: own_namespace(),
         }
     }
 }
@@ -79,7 +83,8 @@ pub(in crate::run) fn give(process: &Process, me: &Me, channel: &mut Channel) ->
         return Ok(false);
     };
     if !hello.takes {
-        channel.tell(Kind::Description, &me.describe(process))?;
+        let description = me.describe(process);
+        channel.tell(Kind::Description, &description)?;
         return Ok(false);
     }
     let given = common_format(&hello).and_then(|_| match &me.refuses {
@@ -92,12 +97,8 @@ pub(in crate::run) fn give(process: &Process, me: &Me, channel: &mut Channel) ->
         let _ = channel.tell(Kind::Refused, &Refused { why });
         return Err(failure);
     }
-    if me.is_main
-        && let Some(pid) = channel.pid()
-    {
-        // systemd takes it from the main process alone.
-        let _ = notify_systemd(&format!("MAINPID={}", pid.as_raw_pid()));
-    }
+    // systemd takes it from the main process alone.
+    let _ = me.notifier.tell(&format!("MAINPID={}", channel.peer().pid));
     Ok(true)
 }
 
@@ -107,7 +108,6 @@ fn give_all(process: &Process, channel: &mut Channel) -> Result<()> {
     if interfaces.ending {
         bail!(State, "the process ends");
     }
-    let pid = channel.pid();
     let offer = Offer {
         interfaces: interfaces.running.len(),
         ..process.offer()
@@ -147,7 +147,7 @@ fn give_all(process: &Process, channel: &mut Channel) -> Result<()> {
         .tell(Kind::Go, &())
         .and_then(|()| channel.hear::<()>(Kind::Running));
     if runs.is_err() {
-        kill(pid);
+        kill(channel.peer().process.as_ref());
     }
     runs?;
     paused.interfaces.clear();
@@ -207,9 +207,11 @@ fn give_state(
 
 /// Two processes must not read from the same queues: one that was told to go on, and does not say
 /// that it does, is killed.
-fn kill(pid: Option<Pid>) {
-    let Some(handle) = pid.and_then(super::super::child::kill) else {
+fn kill(process: Option<&OwnedFd>) {
+    let Some(process) = process else {
         return;
     };
-    let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&TO_DIE));
+    if pidfd_send_signal(process, Signal::KILL).is_ok() {
+        let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&TO_DIE));
+    }
 }

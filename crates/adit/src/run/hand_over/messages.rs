@@ -1,8 +1,13 @@
 //! What the two processes of a hand-over tell each other. Everything but `Record`, which has keys,
 //! is JSON: fields may be added under the same format.
+//!
+//! A new process is started by a user who may do everything, and the old one may be in the hands of
+//! an intruder. So the new one takes nothing that would give more than the old one has: no sandbox
+//! that is off, no folder, no group, no variable that is not in a list. What is left is an
+//! interface's own, which the old process could do the same with; numbers have limits, so that none
+//! can end the new process.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use adit_engine::{BatchCounters, InterfaceState, Policy, ThreadSettings, TrainCounters};
 use adit_io::Offloads;
@@ -12,7 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::super::LogLevel;
 use super::super::resolve::HandedNames;
-use super::FORMATS;
+use super::{FORMATS, out_of_turn};
+use crate::failure::Result;
 
 /// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,13 +84,77 @@ pub(crate) struct Description {
     pub(crate) pid: i32,
     /// Device and inode of its program.
     pub(crate) program: (u64, u64),
-    /// The `adit up --foreground` that started it, and that starts the next one.
+    /// The `adit up --foreground` that started it, and that starts the next one. It has to be its
+    /// parent.
     pub(crate) supervisor: Option<i32>,
     pub(crate) interfaces: Vec<String>,
     /// Variables of its environment that the next one needs.
-    pub(crate) environment: Vec<(String, String)>,
+    pub(super) environment: Vec<(String, String)>,
     /// Why it cannot be replaced, if so.
     pub(crate) refuses: Option<String>,
+    /// A number of its network namespace, where the kernel tells.
+    #[serde(default)]
+    pub(crate) namespace: Option<u64>,
+}
+
+/// Interfaces of one process, at most.
+pub(super) const MAX_INTERFACES: usize = 4096;
+
+/// The variables that a new process gets of an old one. Those of the loader, the C library and this
+/// program change what it does, and are the user's alone.
+const VARIABLES: [&str; 2] = ["ADIT_AEAD", "NOTIFY_SOCKET"];
+
+impl Description {
+    /// These variables of this process.
+    pub(super) fn own_environment() -> Vec<(String, String)> {
+        let own = |name: &&str| Some(((*name).to_owned(), std::env::var(*name).ok()?));
+        VARIABLES.iter().filter_map(own).collect()
+    }
+
+    /// The description of the process `pid`, without what is to be printed nowhere.
+    pub(super) fn checked(mut self, pid: i32) -> Result<Self> {
+        check_names(&self.interfaces)?;
+        if self.pid != pid {
+            return Err(out_of_turn());
+        }
+        self.version = printable(&self.version);
+        self.refuses = self.refuses.as_deref().map(printable);
+        Ok(self)
+    }
+
+    /// What the next process gets of the environment: a choice of code in this program, and the
+    /// socket that the service manager is told something at.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        let is_known = |name: &str, value: &str| match name {
+            "NOTIFY_SOCKET" => value.len() < 108 && value.starts_with(['/', '@']),
+            _ => value.len() < 32,
+        } && VARIABLES.contains(&name)
+            && value.bytes().all(|byte| byte.is_ascii_graphic());
+        let variables = self.environment.iter();
+        let known = variables.filter(|(name, value)| is_known(name, value));
+        known.cloned().collect()
+    }
+}
+
+/// Makes sure that these are names of interfaces, each once.
+pub(super) fn check_names(names: &[String]) -> Result<()> {
+    let all: BTreeSet<&String> = names.iter().collect();
+    let are_good = names
+        .iter()
+        .all(|name| adit_ctl::config::check_name(name).is_ok());
+    if !are_good || all.len() != names.len() || names.len() > MAX_INTERFACES {
+        return Err(out_of_turn());
+    }
+    Ok(())
+}
+
+/// What another process says, for a terminal: a line of ASCII of a bounded length.
+pub(super) fn printable(text: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_graphic() || char == ' ';
+    let chars = text.chars().take(500);
+    chars
+        .map(|char| if is_plain(char) { char } else { '?' })
+        .collect()
 }
 
 /// Why nothing is handed over.
@@ -102,11 +172,8 @@ pub(crate) struct Offer {
     pub(in crate::run) policy: String,
     pub(in crate::run) shard_cpus: Option<Vec<usize>>,
     pub(in crate::run) control_cpus: Option<Vec<usize>>,
-    pub(in crate::run) control_dir: Option<PathBuf>,
+    /// The new process joins it only if the old one is a member.
     pub(in crate::run) status_group: Option<u32>,
-    /// It keeps all rights, as it was told to.
-    #[serde(default)]
-    pub(in crate::run) no_sandbox: bool,
     /// How many `Interface` messages follow.
     pub(in crate::run) interfaces: usize,
 }
@@ -114,11 +181,16 @@ pub(crate) struct Offer {
 impl Offer {
     pub(in crate::run) fn threads(&self) -> ThreadSettings {
         let known = Policy::ALL.iter().find(|(name, _)| *name == self.policy);
+        // As on the command line.
+        let cpus = |list: &Option<Vec<usize>>| {
+            let possible = |list: &Vec<usize>| list.iter().all(|cpu| *cpu < 1 << 16);
+            list.clone().filter(possible)
+        };
         ThreadSettings {
-            shards: self.shards,
+            shards: self.shards.clamp(1, 1024),
             policy: known.map_or_else(Policy::default, |(_, policy)| *policy),
-            shard_cpus: self.shard_cpus.clone(),
-            control_cpus: self.control_cpus.clone(),
+            shard_cpus: cpus(&self.shard_cpus),
+            control_cpus: cpus(&self.control_cpus),
         }
     }
 }
@@ -205,6 +277,9 @@ pub(super) struct State {
     pub(super) further: Vec<Socket>,
 }
 
+/// No counter of another process is taken for more: sums of several must not overflow.
+const MOST: u64 = 1 << 56;
+
 /// Batches and trains so far.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Load {
@@ -226,10 +301,10 @@ impl Trains {
 
     /// Lengths that the other process tells apart differently are lost.
     fn counters(self) -> TrainCounters {
-        let counts = self.0.try_into();
+        let counts: Vec<u64> = self.0.iter().map(|count| (*count).min(MOST)).collect();
         TrainCounters {
-            counts: counts.unwrap_or_default(),
-            datagrams: self.1,
+            counts: counts.try_into().unwrap_or_default(),
+            datagrams: self.1.min(MOST),
         }
     }
 }
@@ -323,10 +398,19 @@ impl State {
     }
 
     pub(super) fn interface(self) -> InterfaceState {
-        let batches = |[batches, contents, helped]: [u64; 3]| BatchCounters {
-            batches,
-            contents,
-            helped,
+        let batches = |counts: [u64; 3]| {
+            let [batches, contents, helped] = counts.map(|count| count.min(MOST));
+            BatchCounters {
+                batches,
+                contents,
+                helped,
+            }
+        };
+        let counts = |mut named: Vec<(String, u64)>| {
+            for (_, count) in &mut named {
+                *count = (*count).min(MOST);
+            }
+            named
         };
         InterfaceState {
             outbound: batches(self.load.outbound),
@@ -337,12 +421,12 @@ impl State {
             bound_port: self.bound_port,
             fwmark: self.fwmark,
             up: self.up,
-            mtu: self.mtu,
-            drops: self.drops,
-            ignored: self.ignored,
-            passed: self.passed,
-            icmp_errors: self.icmp_errors,
-            refused_trains: self.refused_trains,
+            mtu: self.mtu.min(65_535),
+            drops: counts(self.drops),
+            ignored: counts(self.ignored),
+            passed: counts(self.passed),
+            icmp_errors: counts(self.icmp_errors),
+            refused_trains: self.refused_trains.min(MOST),
             tun_refuses: self.tun_refuses,
         }
     }

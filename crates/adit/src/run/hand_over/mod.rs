@@ -24,10 +24,10 @@ mod give;
 mod messages;
 mod take;
 
-pub(crate) use channel::{Channel, DIR, Listener, remove_dead, sockets};
+pub(crate) use channel::{Channel, DIR, Listener, own_namespace, remove_dead, sockets};
 pub(super) use give::{Me, give};
 pub(crate) use messages::Description;
-use messages::{Hello, Kind};
+use messages::{Hello, Kind, printable};
 pub(crate) use messages::{Offer, Switches};
 pub(super) use take::{Finish, take};
 
@@ -63,7 +63,8 @@ impl Drop for Hurry {
 /// Asks the process behind a channel what it is.
 pub(crate) fn describe(channel: &mut Channel) -> Result<Description> {
     channel.tell(Kind::Hello, &Hello::new(false))?;
-    channel.hear(Kind::Description)
+    let said: Description = channel.hear(Kind::Description)?;
+    said.checked(channel.peer().pid)
 }
 
 /// The format that both know; the reason if there is none.
@@ -76,7 +77,7 @@ fn common_format(theirs: &Hello) -> Result<u32> {
             "Adit {} hands over in format {FORMATS:?}, and Adit {} takes {:?}: the old process goes on; to change to the \
              other program, restart it, and handshakes follow",
             env!("CARGO_PKG_VERSION"),
-            theirs.version,
+            printable(&theirs.version),
             theirs.formats
         ),
     }

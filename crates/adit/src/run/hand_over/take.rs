@@ -3,57 +3,74 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_ctl::{status, uapi};
 use adit_engine::{Interface, Resume, Sockets, importer};
 use adit_io::tun::Tun;
 use adit_io::udp::Udp;
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, sockopt};
 
 use super::super::events::Sender;
 use super::super::process::{Bound, Prepared, Process};
 use super::super::resolve::HandedNames;
 use super::channel::parse;
-use super::messages::{Hello, Kind, Offer, Offered, State};
+use super::messages::{Hello, Kind, MAX_INTERFACES, Offer, Offered, State, check_names};
 use super::{Channel, DIR, Hurry, out_of_turn};
+use crate::cli::RunArgs;
 use crate::failure::{Context, Result, bail};
 
 /// How long the old process may take over each message: what it read may have to leave first.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long all of them may take together: far longer than those of a million peers.
+const TO_TAKE: Duration = Duration::from_secs(120);
 /// Clients that may wait at a socket, as of the standard library.
 const BACKLOG: i32 = 128;
 
-/// Goes on with all interfaces of the process `pid`. If that fails, this process has to end at once
-/// (exit(3)): nothing is taken down, because it all belongs to the old process still.
+/// Goes on with all interfaces of the process `pid`, among which have to be those of the command
+/// line. If that fails, this process has to end at once (exit(3)): nothing is taken down, because it
+/// all belongs to the old process still.
 pub(in crate::run) fn take(
     pid: i32,
     dir: &Path,
     events: Sender,
-    sandbox: bool,
+    args: &RunArgs,
+    group: Option<u32>,
 ) -> Result<(Arc<Process>, Finish)> {
-    let path = dir.join(DIR).join(format!("{pid}.sock"));
-    let mut channel = Channel::connect(&path).context(|| {
-        format!(
-            "cannot ask process {pid} for its interfaces ({})",
-            path.display()
-        )
-    })?;
+    let until = Instant::now() + TO_TAKE;
+    let mut channel = Channel::connect(&dir.join(DIR), pid)?;
     channel.set_patience(PATIENCE)?;
     channel.tell(Kind::Hello, &Hello::new(true))?;
     let (offer, stderr): (Offer, _) = channel.hear_with(Kind::Offer)?;
-    let process = Process::of(events, &offer, sandbox)?;
-    let mut prepared = Vec::new();
+    if offer.interfaces > MAX_INTERFACES {
+        return Err(out_of_turn());
+    }
+    let group = group.or_else(|| offer.status_group.filter(|group| is_member(pid, *group)));
+    let process = Process::of(events, &offer, args, group)?;
+    if group.is_none() && offer.status_group.is_some() {
+        let level = process.level();
+        level.error(
+            "the group of the status sockets is none of the old process, and is left out for further interfaces: state              it with ADIT_STATUS_GROUP",
+        );
+    }
+    let mut prepared: Vec<Ready> = Vec::new();
     for _ in 0..offer.interfaces {
         let (offered, fds) = channel.hear_with(Kind::Interface)?;
         prepared.push(prepare(&process, &offered, fds)?);
+    }
+    let names: Vec<String> = (prepared.iter())
+        .map(|(prepared, _)| prepared.name.clone())
+        .collect();
+    check_names(&names)?;
+    if let Some(missing) = args.interfaces.iter().find(|name| !names.contains(name)) {
+        bail!(State, "process {pid} hands over no interface {missing}");
     }
     let hurry = Hurry::new();
     channel.tell(Kind::Ready, &())?;
 
     let mut taken = Vec::new();
     for one in prepared {
-        taken.push(take_state(&process, &mut channel, one)?);
+        taken.push(take_state(&process, &mut channel, one, until)?);
     }
     channel.tell(Kind::Complete, &())?;
     let () = channel.hear(Kind::Go)?;
@@ -80,6 +97,18 @@ pub(in crate::run) fn take(
         process.install(interface, tun, prepared, served)?;
     }
     Ok((process, Finish { stderr, tuns }))
+}
+
+/// Whether a process is a member of a group, as the kernel says. The new process, which may join any,
+/// gets what the old one has.
+fn is_member(pid: i32, group: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let fields = status.lines().filter_map(|line| {
+        line.strip_prefix("Groups:")
+            .or_else(|| line.strip_prefix("Gid:"))
+    });
+    let mut groups = fields.flat_map(str::split_whitespace);
+    groups.any(|known| known.parse() == Ok(group))
 }
 
 /// What is left to be done when the new process runs.
@@ -151,6 +180,8 @@ type Ready = (Prepared, Listeners);
 
 fn prepare(process: &Process, offered: &Offered, mut fds: Vec<OwnedFd>) -> Result<Ready> {
     let name = &offered.name;
+    // Before it becomes a part of a path.
+    check_names(std::slice::from_ref(name))?;
     let listeners = 1 + usize::from(offered.has_status);
     let Some(at) = fds.len().checked_sub(listeners) else {
         return Err(out_of_turn());
@@ -178,6 +209,7 @@ fn take_state(
     process: &Process,
     channel: &mut Channel,
     (mut prepared, listeners): Ready,
+    until: Instant,
 ) -> Result<Taken> {
     let failed = {
         let name = prepared.name.clone();
@@ -185,6 +217,9 @@ fn take_state(
     };
     let mut import = importer();
     let (mut state, fds) = loop {
+        if Instant::now() > until {
+            bail!(State, "the other process takes too long");
+        }
         match channel.receive()? {
             (Kind::Record, record, _) => import.take(&record).context(&failed)?,
             (Kind::State, body, fds) => break (parse::<State>(&body)?, fds),
@@ -196,7 +231,11 @@ fn take_state(
         .context(&failed)?;
     let mut sockets = Sockets::new(None, None, state.port);
     for (known, fd) in state.sockets.iter().chain(&state.further).zip(fds) {
+        let is_v6 = sockopt::socket_domain(&fd) == Ok(AddressFamily::INET6);
         let socket = Udp::take_over(fd, known.state()).context(&failed)?;
+        if is_v6 != known.v6 {
+            return Err(out_of_turn());
+        }
         sockets.add(known.v6, socket);
     }
     let endpoints = std::mem::take(&mut state.endpoints);

@@ -7,10 +7,15 @@ use std::time::{Duration, Instant};
 
 use adit_ctl::config::Endpoint;
 use adit_ctl::keys;
+use adit_ctl::uapi::MAX_NAMES;
 use adit_engine::Interface;
 use serde::{Deserialize, Serialize};
 
 use super::{Host, Named, Resolver};
+use crate::resolver::MAX_ADDRESSES;
+
+/// Bytes of a name, at most, as of DNS.
+const MAX_HOST: usize = 253;
 
 /// The names of one interface.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -89,7 +94,8 @@ impl Resolver {
         if names.mark != 0 {
             state.marks.insert(interface.to_owned(), names.mark);
         }
-        for known in names.hosts {
+        for mut known in names.hosts.into_iter().take(MAX_NAMES) {
+            known.addrs.truncate(MAX_ADDRESSES);
             // It may be that of another interface, too.
             let host = state.hosts.entry(known.host);
             host.or_insert_with(|| Host {
@@ -104,6 +110,9 @@ impl Resolver {
             let Some(key) = keys::public_from_base64(&peer.key) else {
                 continue;
             };
+            if state.peers.len() >= MAX_NAMES || peer.host.len() > MAX_HOST {
+                continue;
+            }
             let endpoint = Endpoint {
                 host: peer.host,
                 port: peer.port,
@@ -118,6 +127,7 @@ impl Resolver {
             state.tell(&key, &named);
             state.peers.insert(key, named);
         }
+        state.forget_unused();
         self.start_thread(state);
     }
 }
