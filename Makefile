@@ -33,7 +33,7 @@ install:
 	$(RUN_ADIT) completions bash > $(DESTDIR)$(BASHDIR)/adit
 	$(RUN_ADIT) completions zsh > $(DESTDIR)$(ZSHDIR)/_adit
 	$(RUN_ADIT) completions fish > $(DESTDIR)$(FISHDIR)/adit.fish
-	install -m 644 packaging/adit@.service $(DESTDIR)$(UNITDIR)/
+	install -m 644 packaging/adit@.service packaging/adit-blocked@.service $(DESTDIR)$(UNITDIR)/
 	install -m 644 LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md SECURITY.md $(DESTDIR)$(DOCDIR)/
 	install -d $(DESTDIR)$(DOCDIR)/examples
 	install -m 644 packaging/grafana/adit.json $(DESTDIR)$(DOCDIR)/examples/grafana.json
@@ -50,7 +50,7 @@ static:
 # Leaves /etc/wireguard and running tunnels.
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(BINDIR)/adit $(BASHDIR)/adit $(ZSHDIR)/_adit $(FISHDIR)/adit.fish)
-	rm -f $(DESTDIR)$(MANDIR)/man8/adit.8 $(DESTDIR)$(MANDIR)/man8/adit-*.8 $(DESTDIR)$(UNITDIR)/adit@.service
+	rm -f $(DESTDIR)$(MANDIR)/man8/adit.8 $(DESTDIR)$(MANDIR)/man8/adit-*.8 $(DESTDIR)$(UNITDIR)/adit@.service $(DESTDIR)$(UNITDIR)/adit-blocked@.service
 	rm -rf $(DESTDIR)$(DOCDIR)
 
 test: setup peers guest root loom

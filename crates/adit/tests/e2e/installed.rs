@@ -201,6 +201,9 @@ fn the_package_installs_reloads_reboots_upgrades_and_goes() {
         program(&process),
         systemd.sh("wg show wg0 latest-handshakes"),
     );
+    // Somebody is in the middle of an edit.
+    let allowed = systemd.sh("wg show wg0 allowed-ips");
+    write(&systemd, "10.0.0.0/8");
     let said = install(&systemd, "0.2.0");
     assert!(said.contains("systemctl restart 'adit@*'"), "{said}");
     wait_for("both have the new program", seconds(30), || {
@@ -210,14 +213,24 @@ fn the_package_installs_reloads_reboots_upgrades_and_goes() {
     assert_ne!(tunnel(), before.0);
     assert_eq!(systemd.property(unit, "MainPID"), process);
     assert_eq!(systemd.sh("wg show wg0 latest-handshakes"), before.2);
+    assert_eq!(systemd.sh("wg show wg0 allowed-ips"), allowed);
+    write(&systemd, "192.168.77.0/24, 0.0.0.0/0, ::/0");
     ping(left, "172.31.0.1", 1);
     systemd.sh("systemctl restart 'adit@*'");
     assert_ne!(systemd.property(unit, "MainPID"), process);
     ping(left, "172.31.0.1", 1);
 
     // 6. Removal takes the tunnels down, and purging forgets that they were enabled. The keys stay.
-    systemd.sh("ip link add veth9 type dummy; adit wg9");
+    //    Interfaces of others that have the name of one of Adit's elsewhere stay.
+    systemd.sh(
+        "set -e; adit wg9
+         for name in wg6 wg7 wg8; do unshare -n adit $name; done
+         ip link add wg6 type veth peer name wg8; ip tuntap add wg7 mode tun
+         printf '[Interface]\\n' > /etc/wireguard/wg6.conf; cp /etc/wireguard/wg6.conf /etc/wireguard/wg7.conf",
+    );
     systemd.sh("dpkg -r adit 2>&1");
+    systemd.sh("ip link show wg6; ip link show wg7; ip link show wg8");
+    assert!(!systemd.try_sh("pgrep -x adit").ok(), "all processes end");
     for interface in ["wg0", "wg9"] {
         assert!(!left.has_interface(interface), "{interface}");
     }

@@ -171,6 +171,71 @@ fn up_in_the_foreground_leaves_no_process_that_hangs() {
     comes_back(left, &before, "the end");
 }
 
+/// What the tunnel can do without it is little, and who started it starts it again.
+#[test]
+fn up_in_the_foreground_ends_with_the_process_that_has_the_rights() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let before = state(left);
+    world.write(&world.config("", "192.168.77.0/24"));
+    let mut up = stay(left);
+    left.sh("pkill -KILL -x adit-helper");
+    assert_eq!(up.wait().code(), Some(1));
+    let said = log(left);
+    assert!(
+        said.contains("the process that has the rights has ended"),
+        "{said}"
+    );
+    left.sh("rm /run/log");
+    comes_back(left, &before, "the end");
+}
+
+/// It lives as long as the tunnel, and reads the configuration again and again.
+#[test]
+fn what_watches_over_a_tunnel_has_no_keys_in_its_memory() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let config = world.config("", "192.168.77.0/24");
+    let config = config.replace(
+        "[Peer]\n",
+        &format!("[Peer]\nPresharedKey = {}\n", Keys::new().private),
+    );
+    world.write(&config);
+    let secrets: Vec<String> = (config.lines())
+        .filter(|line| line.starts_with("PrivateKey") || line.starts_with("PresharedKey"))
+        .map(|line| line.split_once(" = ").expect("a key").1.to_owned())
+        .collect();
+    assert_eq!(secrets.len(), 2, "{config}");
+    let up = stay(left);
+    up.signal("HUP");
+    wait_for("it was read again", seconds(20), || {
+        log(left).contains("applied")
+    });
+    let pid = left.sh("pgrep -f 'adit up --foreground wg0$'");
+    let search = r#"
+        use MIME::Base64; my ($pid, @keys) = @ARGV;
+        open my $maps, "<", "/proc/$pid/maps" or die; open my $mem, "<:raw", "/proc/$pid/mem" or die;
+        while (<$maps>) {
+            my ($from, $to) = /^(\w+)-(\w+) rw/ or next;
+            sysseek $mem, hex $from, 0; sysread($mem, my $bytes, hex($to) - hex $from) or next;
+            for (@keys) { print "$_ " if index($bytes, $_) >= 0 || index($bytes, decode_base64($_)) >= 0 }
+        }"#;
+    let mut perl = left.command("perl");
+    let found = perl
+        .args(["-e", search, pid.trim()])
+        .args(&secrets)
+        .output();
+    let found = found.expect("perl");
+    assert!(found.status.success(), "{found:?}");
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+}
+
 #[test]
 fn a_tunnel_ends_with_who_stays_with_it() {
     if !only_adit() {
@@ -348,6 +413,7 @@ fn the_unit_is_ready_when_it_works_comes_back_and_says_why() {
     let unit = "adit@wg0.service";
     let packaged = include_str!("../../../../packaging/adit@.service");
     systemd.install("adit@.service", packaged);
+    systemd.install("adit-blocked@.service", BLOCKED);
     // It takes what it finds for its own: its file must be for everybody to read.
     systemd.sh(
         "printf '#!/bin/sh\\ncat > /run/resolv.$1\\n' > /usr/local/bin/resolvconf; chmod 755 /usr/local/bin/resolvconf",
@@ -416,6 +482,9 @@ fn the_unit_is_ready_when_it_works_comes_back_and_says_why() {
     comes_back(left, &before, "adit down");
 }
 
+/// The unit that goes with it.
+const BLOCKED: &str = include_str!("../../../../packaging/adit-blocked@.service");
+
 /// The unit as it is packaged, with shorter times.
 fn packaged(world: &World) -> Option<Systemd> {
     let systemd = Systemd::boot(world.left())?;
@@ -425,6 +494,7 @@ fn packaged(world: &World) -> Option<Systemd> {
     );
     let unit = include_str!("../../../../packaging/adit@.service");
     systemd.install("adit@.service", unit);
+    systemd.install("adit-blocked@.service", BLOCKED);
     Some(systemd)
 }
 
@@ -452,6 +522,59 @@ fn the_watchdog_starts_a_tunnel_again_that_hangs() {
     ping(world.left(), "172.31.0.1", 1);
     let journal = systemd.journal(unit);
     assert!(journal.contains("Watchdog timeout"), "{journal}");
+}
+
+#[test]
+fn a_stop_unblocks_a_tunnel_that_waits_or_could_not_come_back() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let Some(systemd) = packaged(&world) else {
+        return;
+    };
+    let unit = "adit@wg0.service";
+    let before = state(left);
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    for (setting, waits) in [("RestartSec=600", "activating"), ("Restart=no", "failed")] {
+        systemd.install(
+            "adit@wg0.service.d/wait.conf",
+            &format!("[Service]\n{setting}\n"),
+        );
+        systemd.sh(&format!("systemctl start {unit}"));
+        ping(left, "172.31.0.1", 1);
+        systemd.sh("kill -KILL $(pgrep -f 'adit run .* wg0$')");
+        wait_for("it waits", seconds(30), || {
+            systemd.property(unit, "ActiveState") == waits
+        });
+        let blocked = left.sh("ip rule; nft list ruleset");
+        assert!(blocked.contains("wg-quick-wg0"), "{setting}: {blocked}");
+        systemd.sh(&format!("systemctl stop {unit}; systemctl reset-failed"));
+        comes_back(left, &before, setting);
+    }
+}
+
+#[test]
+fn the_unit_has_the_resolver_become_nobody() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let Some(systemd) = packaged(&world) else {
+        return;
+    };
+    world.write(&world.config("", "192.168.77.0/24"));
+    systemd.sh("systemctl start adit@wg0");
+    let status = "cat /proc/$(pgrep -n -x adit-resolver)/status";
+    wait_for("it runs", seconds(20), || systemd.try_sh(status).ok());
+    let status = systemd.sh(status);
+    for line in [
+        "Uid:\t65534\t65534\t65534\t65534",
+        "CapPrm:\t0000000000000000",
+    ] {
+        assert!(status.contains(line), "{status}");
+    }
 }
 
 #[test]
