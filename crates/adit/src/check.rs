@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use adit_ctl::config::{self, Address, Config, Interface, Peer, Remark, Table};
+use adit_ctl::keys;
 use adit_netlink::Family;
-use adit_proto::config::{AllowedIpChange, Cidr, PublicKey};
+use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
 
 use crate::cli::{self, ConfArgs};
 use crate::failure::{Failure, Result};
@@ -52,10 +53,7 @@ type Finding = (Kind, String);
 
 /// Prints the findings. The exit status is 1 if there is an error.
 pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
-    let path = match Path::new(&args.conf) {
-        file if file.is_file() => PathBuf::from(file),
-        _ => config::locate(&args.conf).map_err(Failure::Mistake)?.0,
-    };
+    let path = config::locate_any(&args.conf).map_err(Failure::Mistake)?;
     let findings = all_findings(&path)?;
     let file = path.display();
     let mut out = String::new();
@@ -102,7 +100,10 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     found.extend(clear.map(|text| (Kind::Warning, text)));
     mtu(config, found);
     reachable(config, found);
-    for peer in &config.peers {
+    own_secrets(config, found);
+    for (n, peer) in (1..).zip(&config.peers) {
+        secrets(config, n, peer, found);
+        placeholder(peer, found);
         one_peer(config, peer, &blocks, found);
     }
     nested(config, found);
@@ -111,8 +112,84 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     findings
 }
 
+/// What is no public key may be a secret.
 fn name(key: &PublicKey) -> String {
-    format!("peer {}", *adit_ctl::keys::to_base64(&key.0))
+    match keys::is_public(key) {
+        true => format!("peer {key}"),
+        false => "the peer whose PublicKey is no public key".into(),
+    }
+}
+
+/// A key of the interface in the wrong place.
+fn own_secrets(config: &Config, found: &mut Vec<Finding>) {
+    let Some(private) = config.interface.private_key.as_ref() else {
+        return;
+    };
+    if !private.is_zero() && !keys::is_clamped(private.bytes()) {
+        found.push((
+            Kind::Hint,
+            "PrivateKey has not the form that `adit genkey` gives it: it may be a public or a preshared key".into(),
+        ));
+    }
+}
+
+/// A secret of the peer with this number in the wrong place. It is never printed.
+fn secrets(config: &Config, n: usize, peer: &Peer, found: &mut Vec<Finding>) {
+    let mut warn = |text: &str| {
+        let called = peer
+            .name
+            .as_ref()
+            .map_or(String::new(), |name| format!(", {name}"));
+        found.push((Kind::Warning, format!("[Peer] number {n}{called}: {text}")));
+    };
+    let same = |key: &Option<Secret>| {
+        key.as_ref()
+            .is_some_and(|key| *key == Secret::new(&peer.public_key.0))
+    };
+    if config.peers.iter().any(|other| same(&other.preshared_key)) {
+        warn(
+            "its PublicKey is a PresharedKey of this file, which is secret: put the peer's public key there",
+        );
+    } else if !keys::is_public(&peer.public_key) {
+        warn(match keys::is_clamped(&peer.public_key.0) {
+            true => {
+                "its PublicKey is a private key, which is secret: `adit pubkey` makes the public key of it, and as others \
+                 may have seen this one, a new one from `adit genkey` is better"
+            }
+            false => {
+                "its PublicKey is no public key, so that no peer can answer: it is mistyped, or a preshared or private key"
+            }
+        });
+    }
+    let preshared = peer.preshared_key.as_ref().filter(|key| !key.is_zero());
+    if preshared.is_some() && preshared == config.interface.private_key.as_ref() {
+        warn(
+            "its PresharedKey is the PrivateKey of this interface, which no peer should have: `adit genpsk` makes one",
+        );
+    }
+}
+
+/// An endpoint that an example has.
+fn placeholder(peer: &Peer, found: &mut Vec<Finding>) {
+    let Some(endpoint) = &peer.endpoint else {
+        return;
+    };
+    let host = endpoint.host.to_ascii_lowercase();
+    let words = [
+        "your",
+        "server_ip",
+        "server-ip",
+        "serverip",
+        "public_ip",
+        "public-ip",
+        "x.x.x.x",
+    ];
+    if endpoint.numeric().is_none() && words.iter().any(|word| host.starts_with(word)) {
+        found.push((
+            Kind::Warning,
+            format!("{}: its Endpoint {endpoint} looks like an example's: put the peer's host in its place", name(&peer.public_key)),
+        ));
+    }
 }
 
 fn blocks(peer: &Peer) -> impl Iterator<Item = Cidr> + '_ {

@@ -144,3 +144,71 @@ fn mtu_fits_the_family_of_the_endpoint() {
         assert_eq!(!findings(&text).is_empty(), over, "{mtu}");
     }
 }
+
+/// Every secret in every place for a public key: it is told, and not printed.
+#[test]
+fn secrets_in_the_place_of_public_keys_are_told_and_not_printed() {
+    let private = |n: u8| adit_ctl::keys::generate_private(|key| key.fill(n));
+    let mut told = 0;
+    for n in 1..=64_u8 {
+        let secret = private(n);
+        let text = adit_ctl::keys::to_base64(secret.bytes());
+        let found = findings(&good().replace(TWO, &text));
+        let all: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+        let all = all.join("\n");
+        if adit_ctl::keys::is_public(&PublicKey(*secret.bytes())) {
+            continue;
+        }
+        told += 1;
+        assert!(
+            all.contains("[Peer] number 2: its PublicKey is a private key"),
+            "{all}"
+        );
+        assert!(!all.contains(&text[..16]), "{all}");
+        let worse = findings(
+            &good()
+                .replace(TWO, &text)
+                .replace("10.0.0.3/32", "10.0.0.1/32"),
+        );
+        assert!(worse.len() > found.len() && worse.iter().all(|it| !it.1.contains(&text[..16])));
+        let public = adit_ctl::keys::to_base64(&secret.public_key().0);
+        assert_eq!(findings(&good().replace(TWO, &public)), []);
+    }
+    assert!(told >= 50, "{told} of 64");
+    let preshared = format!("PresharedKey = {TWO}\nAllowedIPs = 10.0.0.2/32");
+    let found = findings(&good().replace("AllowedIPs = 10.0.0.2/32", &preshared));
+    assert!(
+        found[0].1.contains("its PublicKey is a PresharedKey"),
+        "{found:?}"
+    );
+    let own = format!("PresharedKey = {KEY}\nAllowedIPs = 10.0.0.2/32");
+    let found = findings(&good().replace("AllowedIPs = 10.0.0.2/32", &own));
+    assert!(
+        found[0].1.contains("its PresharedKey is the PrivateKey"),
+        "{found:?}"
+    );
+    let unclamped = adit_ctl::keys::to_base64(&[9; 32]);
+    let found = findings(&good().replace(KEY, &unclamped));
+    assert!(
+        found
+            .iter()
+            .any(|it| it.1.contains("PrivateKey has not the form")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn endpoints_of_examples_are_found() {
+    for host in [
+        "YOUR_SERVER_IP",
+        "your.server.example",
+        "server-ip",
+        "x.x.x.x",
+    ] {
+        let found = findings(&good().replace("192.0.2.1", host));
+        assert!(
+            found[0].1.contains("looks like an example's"),
+            "{host}: {found:?}"
+        );
+    }
+}

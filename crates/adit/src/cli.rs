@@ -151,13 +151,19 @@ pub(crate) enum Command {
     /// The printed file has the peer's private key, which is stored nowhere else.
     NewPeer(NewPeerArgs),
     /// Add a peer that has keys to the file and to the running interface
+    ///
+    /// Refuses addresses that another peer has, in the file or in the running interface.
     Add(AddArgs),
     /// Remove a peer from the file and from the running interface
+    ///
+    /// Takes its section and the comments that are its own. Every other line of the file stays as it
+    /// is.
     Remove(RemoveArgs),
     /// Edit a configuration file, check it, and apply it if the interface is up
     ///
     /// The editor is that of VISUAL or EDITOR, or else editor(1) or vi(1). It has a copy of the file.
-    /// A copy with mistakes is not taken: edit it again, or throw it away.
+    /// A copy with mistakes is not taken: edit it again, or throw it away. If another command changed
+    /// the file meanwhile, it stays as it is, and so does the copy.
     Edit(FileArgs),
     /// Say what is wrong or unusual in a configuration file, without any rights
     ///
@@ -325,7 +331,7 @@ pub(crate) struct UpgradeArgs {
 pub(crate) struct NewPeerArgs {
     #[command(flatten)]
     pub(crate) conf: ConfArgs,
-    /// A name for the comment above the peer's section
+    /// A name for a comment in the peer's section; no other peer may have it
     #[arg(long, value_parser = one_line)]
     pub(crate) name: Option<String>,
     /// Where the peer finds this host; by default its address towards the Internet
@@ -349,7 +355,7 @@ pub(crate) struct AddArgs {
     /// The peer's public key
     #[arg(value_name = "PUBLIC-KEY", value_parser = public_key)]
     pub(crate) peer: PublicKey,
-    /// A name for the comment above the peer's section
+    /// A name for a comment in the peer's section; no other peer may have it
     #[arg(long, value_parser = one_line)]
     pub(crate) name: Option<String>,
     /// The peer's addresses; by default a free one of each network of the interface
@@ -367,7 +373,7 @@ pub(crate) struct AddArgs {
 pub(crate) struct RemoveArgs {
     #[command(flatten)]
     pub(crate) conf: ConfArgs,
-    /// The peer's public key, or its name in the comment above its section
+    /// The peer's public key, or its name as `adit show` prints it
     #[arg(value_name = "PEER")]
     pub(crate) peer: String,
 }

@@ -249,9 +249,13 @@ fn show(roff: &mut Roff) {
     roff.control("SH", ["NAMES"]);
     paragraph(
         roff,
-        "A comment in the wg-quick file that `adit up` or `adit sync` reads is the name of a peer: above `[Peer]`, behind \
-         it or right below it, as wg-easy, wireguard-install and PiVPN write it; or `# Name = alice` or \
-         `# friendly_name = alice` anywhere in the section.",
+        "A comment in the wg-quick file is the name of a peer: right above `[Peer]`, behind it or right below it, as \
+         wg-easy, wireguard-ui, wireguard-install and PiVPN write it; or `# Name = alice` or `# friendly_name = alice` \
+         anywhere in the section. `adit up` and `adit sync` read them, and adit-new-peer(8), adit-add(8) and \
+         adit-remove(8) tell the process at once. A comment with a blank line above and below it, and one that stands at \
+         a peer that is commented out, is nobody's. Where no blank line parts a comment from the settings above it and \
+         from the `[Peer]` below it, it is the name of the peer below; `# friendly_name` is that of the peer above, as \
+         for prometheus_wireguard_exporter, unless one stands before the first peer.",
     );
     roff.control("SH", ["STATUS SOCKET"]);
     paragraph(

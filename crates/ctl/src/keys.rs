@@ -5,6 +5,7 @@
 
 use adit_proto::config::{PublicKey, Secret};
 use base64ct::{Base64, Encoding};
+use curve25519_dalek::MontgomeryPoint;
 use zeroize::Zeroizing;
 
 #[cfg(test)]
@@ -47,6 +48,19 @@ pub fn from_hex(text: &[u8]) -> Option<Secret> {
     let is_whole = text.len() == 64
         && base16ct::mixed::decode(text, key.bytes_mut()).is_ok_and(|bytes| bytes.len() == 32);
     is_whole.then_some(key)
+}
+
+/// Whether a private key could have this public one: such are points of Curve25519's group of prime
+/// order (RFC 7748, section 4.1). One in sixteen of other keys is as well.
+pub fn is_public(key: &PublicKey) -> bool {
+    let point = MontgomeryPoint(key.0).to_edwards(0);
+    point.is_some_and(|point| point.is_torsion_free())
+}
+
+/// Whether a key has the form that `wg genkey` gives private ones. So has one in sixteen of public
+/// ones.
+pub fn is_clamped(key: &[u8; 32]) -> bool {
+    key[0] & 7 == 0 && key[31] & 0xc0 == 0x40
 }
 
 /// A private key from the 32 random bytes that `fill` writes, clamped as `wg genkey` clamps it.

@@ -24,7 +24,7 @@ const PATIENCE_WITH_SILENCE: Duration = Duration::from_secs(1);
 
 pub(crate) fn down(args: &FileArgs) -> Result<()> {
     require_rights()?;
-    let quick = Quick::load_with_mistakes(args)?;
+    let quick = Quick::load_for_down(args)?;
     let interface = &quick.config.interface;
     let netlink = open_netlink()?;
     let status = match quick.ask() {
@@ -195,7 +195,7 @@ impl Quick {
 
     /// DNS, policy routing, firewall.
     pub(super) fn undo_surroundings(&self, netlink: &Netlink, status: Option<&DeviceStatus>) {
-        if !self.config.interface.dns.is_empty() {
+        if self.config.interface.has_dns() {
             programs::unset_dns(&self.name);
         }
         self.undo_routing(netlink, status);

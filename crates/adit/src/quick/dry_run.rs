@@ -100,15 +100,16 @@ impl Quick {
             _ = writeln!(out, "ip address add {address} dev {name}");
         }
         _ = writeln!(out, "ip link set mtu {mtu} up dev {name}");
-        if !interface.dns.is_empty() {
+        if interface.has_dns() {
             let servers = interface.dns.iter().map(|ip| format!("nameserver {ip}\\n"));
             let mut lines: String = servers.collect();
             if !interface.dns_search.is_empty() {
                 _ = write!(lines, "search {}\\n", interface.dns_search.join(" "));
             }
+            let only = if interface.dns.is_empty() { "" } else { " -x" };
             _ = writeln!(
                 out,
-                "printf {} | resolvconf -a {name} -m 0 -x",
+                "printf {} | resolvconf -a {name} -m 0{only}",
                 quote(&lines)
             );
         }

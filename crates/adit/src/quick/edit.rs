@@ -10,7 +10,8 @@ use std::process::Command;
 
 use adit_ctl::config::{self, Config};
 
-use super::{is_unserved, read, require_rights, sync, write};
+use super::file::{self, Lock, read};
+use super::{is_unserved, require_rights, sync};
 use crate::cli::FileArgs;
 use crate::failure::{Context, Failure, Result, bail, say};
 
@@ -52,19 +53,29 @@ pub(crate) fn edit(args: &FileArgs) -> Result<()> {
             bail!(State, "{} stays as it is", path.display());
         }
     };
-    if !path.exists() {
-        let created = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(&path);
-        created.context(|| format!("cannot write {}", path.display()))?;
-    }
-    write(&path, &new)?;
+    replace(&path, &old, &new, copy)?;
     match adit_ctl::uapi::Client::connect(&name).map_err(adit_ctl::uapi::ClientError::Io) {
         Err(error) if is_unserved(&error) => Ok(()),
         _ => sync(args),
     }
+}
+
+/// Replaces the file, if it is still the `old` one. Otherwise the copy stays.
+fn replace(path: &Path, old: &str, new: &str, copy: Copy) -> Result<()> {
+    if !path.exists() {
+        return file::create(path, new);
+    }
+    let _lock = Lock::take(path)?;
+    if *read(path)? != *old {
+        let kept = std::mem::ManuallyDrop::new(copy);
+        bail!(
+            State,
+            "{} was changed while it was edited, and stays as it is; your text is in {}: `diff` shows what differs",
+            path.display(),
+            kept.0.display()
+        );
+    }
+    file::write(path, new)
 }
 
 /// Beside the file, where its directory keeps others out.

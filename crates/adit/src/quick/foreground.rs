@@ -278,7 +278,7 @@ impl Quick {
                 "; its routing rules and firewall stay, to keep packets from leaving in clear, until `adit down {name}` or \
                  the next `adit up {name}`"
             );
-        } else if !interface.dns.is_empty() {
+        } else if interface.has_dns() {
             programs::unset_dns(name);
         }
         tell(&format!("STATUS={message}"));

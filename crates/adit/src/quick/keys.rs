@@ -118,10 +118,10 @@ fn merge(config: &mut Config, keys: Config) -> (Kept, Vec<String>) {
         config.interface.private_key = private_key.clone();
         kept.private_key = true;
     }
-    for peer in keys.peers {
-        let name = adit_ctl::keys::to_base64(&peer.public_key.0).to_string();
+    for (n, peer) in (1..).zip(keys.peers) {
+        // Not its key: in a file of keys, a secret one is easily in the wrong place.
         let Some(preshared_key) = &peer.preshared_key else {
-            mistakes.push(format!("the peer {name} has no PresharedKey"));
+            mistakes.push(format!("[Peer] number {n} has no PresharedKey"));
             continue;
         };
         let only_keys = Peer {
@@ -135,17 +135,19 @@ fn merge(config: &mut Config, keys: Config) -> (Kept, Vec<String>) {
         };
         if only_keys != peer {
             mistakes.push(format!(
-                "the peer {name} may have nothing but PublicKey and PresharedKey in a file of keys"
+                "[Peer] number {n} may have nothing but PublicKey and PresharedKey in a file of keys"
             ));
         }
         let mut found = config.peers.iter_mut();
         let Some(known) = found.rfind(|known| known.public_key == peer.public_key) else {
-            mistakes.push(format!("the configuration file has no peer {name}"));
+            mistakes.push(format!(
+                "the configuration file has no peer with the PublicKey of [Peer] number {n}"
+            ));
             continue;
         };
         if known.preshared_key.is_some() {
             mistakes.push(format!(
-                "PresharedKey of the peer {name} stands in the configuration file, too: remove it from one of them"
+                "PresharedKey of [Peer] number {n} stands in the configuration file, too: remove it from one of them"
             ));
         }
         known.preshared_key = Some(preshared_key.clone());

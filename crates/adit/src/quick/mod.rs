@@ -5,6 +5,7 @@ mod down;
 mod dry_run;
 mod edit;
 mod endpoint;
+mod file;
 mod foreground;
 mod keys;
 mod peers;
@@ -16,9 +17,7 @@ mod watchdog;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,13 +25,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use adit_ctl::config::{self, Config};
+use adit_ctl::config::{self, Config, Interface};
 use adit_ctl::uapi::{self, Client, ClientError};
 use adit_netlink::{Family, Netlink};
 use adit_proto::ConfigError;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, DeviceStatus};
 use adit_proto::limits::MAX_PEERS;
-use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -41,6 +39,7 @@ use crate::cli::{self, ConfArgs, FileArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 pub(crate) use down::{down, unblock};
 pub(crate) use edit::edit;
+use file::{Lock, read, write};
 pub(crate) use peers::{add, new_peer, remove};
 pub(crate) use routing::{covers, leaves_in_clear, parts};
 pub(crate) use up::up;
@@ -73,11 +72,13 @@ pub(crate) fn save(args: &FileArgs) -> Result<()> {
 /// Applies a changed file to a running interface; peers that stay as they are notice nothing.
 pub(crate) fn sync(args: &FileArgs) -> Result<()> {
     require_rights()?;
+    // A peer that another command adds meanwhile would go again.
+    let _lock = Quick::lock(&args.conf)?;
     Quick::load(args)?.sync(&open_netlink()?)
 }
 
 pub(crate) fn strip(args: &ConfArgs) -> Result<()> {
-    let (path, _) = config::locate(&args.conf).map_err(Failure::Mistake)?;
+    let path = config::locate_any(&args.conf).map_err(Failure::Mistake)?;
     // Once: it may be a pipe.
     let text = read(&path)?;
     Config::parse(&text, &path.display().to_string())
@@ -115,11 +116,6 @@ fn open_netlink() -> Result<Netlink> {
     Netlink::open().context(|| "cannot talk to the kernel over netlink".into())
 }
 
-fn read(path: &Path) -> Result<zeroize::Zeroizing<String>> {
-    let (text, _) = config::read(path).context(|| format!("cannot read {}", path.display()))?;
-    Ok(text)
-}
-
 /// Whether no process serves the interface.
 pub(crate) fn is_unserved(error: &ClientError) -> bool {
     matches!(error, ClientError::Io(e)
@@ -138,6 +134,13 @@ fn has_default(status: &DeviceStatus) -> bool {
 }
 
 impl Quick {
+    /// Keeps other commands from changing the file.
+    fn lock(conf: &ConfArgs) -> Result<Option<Lock>> {
+        let (path, _) = config::locate(&conf.conf).map_err(Failure::Mistake)?;
+        // A file that is missing is reported by what reads it.
+        path.exists().then(|| Lock::take(&path)).transpose()
+    }
+
     fn load(args: &FileArgs) -> Result<Self> {
         let (quick, mistakes) = Self::parse(args)?;
         for warning in &quick.config.warnings {
@@ -158,6 +161,29 @@ impl Quick {
         Ok(quick)
     }
 
+    /// An interface goes down without its file, too, which may have been moved or deleted.
+    fn load_for_down(args: &FileArgs) -> Result<Self> {
+        let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
+        let is_missing = path.try_exists().is_ok_and(|exists| !exists);
+        let runs = || Client::connect(&name).is_ok();
+        if !is_missing || !runs() {
+            return Self::load_with_mistakes(args);
+        }
+        say!(
+            "Warning: there is no file {} any more: {name} goes down without its PreDown and PostDown",
+            path.display()
+        );
+        // What the resolver was told goes in any case.
+        let config = Config {
+            interface: Interface {
+                dns_search: vec![String::new()],
+                ..Interface::default()
+            },
+            ..Config::default()
+        };
+        Self::new(name, path, config, keys::Kept::default())
+    }
+
     fn parse(args: &FileArgs) -> Result<(Self, config::Errors)> {
         let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
         if path.try_exists().is_ok_and(|exists| !exists) {
@@ -170,20 +196,23 @@ impl Quick {
             Config::salvage(&path).map_err(|errors| Failure::Mistake(errors.to_string()))?;
         let (kept, wrong) = keys::add(&mut config, args.keys.as_deref(), &name);
         mistakes.0.extend(wrong);
+        Ok((Self::new(name, path, config, kept)?, mistakes))
+    }
+
+    fn new(name: String, path: PathBuf, config: Config, kept: keys::Kept) -> Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, interrupted.clone())
                 .context(|| "cannot catch signals".into())?;
         }
-        let quick = Self {
+        Ok(Self {
             name,
             path,
             config,
             kept,
             interrupted,
             blocked: Cell::new(false),
-        };
-        Ok((quick, mistakes))
+        })
     }
 
     /// Where the interface's process listens.
@@ -201,15 +230,10 @@ impl Quick {
     /// Tells the process the names that comments of the file give peers; `always` also if there are
     /// none. Nothing depends on them, and other implementations have no names.
     fn name_peers(&self, always: bool) {
-        let peers = self.config.peers.iter();
-        let names = || {
-            peers
-                .clone()
-                .filter_map(|peer| Some((peer.public_key, peer.name.as_deref()?)))
-        };
-        if always || names().next().is_some() {
+        let names = self.config.names();
+        if always || !names.is_empty() {
             let client = Client::connect(&self.name);
-            _ = client.map(|mut client| client.name_peers(names()));
+            _ = client.map(|mut client| client.name_peers(names.into_iter()));
         }
     }
 
@@ -319,71 +343,23 @@ impl Quick {
         (orphans.iter()).for_each(|table| routing::remove_default(netlink, *table));
     }
 
-    /// Writes the running configuration to the file, all at once.
+    /// Writes the running configuration to the file.
     fn save(&self, netlink: &Netlink, status: &DeviceStatus) -> Result<()> {
         let link = netlink
             .link(&self.name)
             .context(|| format!("cannot save {}", self.name))?;
         let addresses = routing::addresses(netlink, link.index, &self.config.interface.addresses)?;
         let mtu = self.config.interface.mtu.and(u16::try_from(link.mtu).ok());
-        let text = config::save(
-            &read(&self.path)?,
-            &self.kept.strip(status.clone()),
-            &addresses,
-            mtu,
-        );
-
+        let _lock = Lock::take(&self.path)?;
+        let old = read(&self.path)?;
+        if let Some(other) = config::other_file(&old) {
+            bail!(
+                Mistake,
+                "{}: {other}; it stays as it is",
+                self.path.display()
+            );
+        }
+        let text = config::save(&old, &self.kept.strip(status.clone()), &addresses, mtu);
         write(&self.path, &text)
     }
-}
-
-/// Replaces a configuration file, all at once, with one that only its owner may read. One that is
-/// mounted, or stands in a directory that cannot be written, is written in place.
-fn write(path: &Path, text: &str) -> Result<()> {
-    // The file itself, not a link to it.
-    let failed = || format!("cannot write {}", path.display());
-    let path = fs::canonicalize(path).context(failed)?;
-    if read(&path).is_ok_and(|old| *old == *text) {
-        return Ok(());
-    }
-    let written = replace(&path, text).or_else(|error| {
-        let cannot_rename = [
-            Errno::BUSY,
-            Errno::XDEV,
-            Errno::ROFS,
-            Errno::ACCESS,
-            Errno::PERM,
-        ];
-        match Errno::from_io_error(&error).is_some_and(|it| cannot_rename.contains(&it)) {
-            true => overwrite(&path, text),
-            false => Err(error),
-        }
-    });
-    written.context(failed)
-}
-
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let temporary = path.with_extension("conf.tmp");
-    let mut options = fs::OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = file.open(&temporary)?;
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| file.sync_all());
-    let moved = written.and_then(|()| fs::rename(&temporary, path));
-    moved.inspect_err(|_| drop(fs::remove_file(&temporary)))
-}
-
-/// Writes over a file. It stays as it is where there is no room for the text.
-fn overwrite(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).open(path)?;
-    let len = text.len() as u64;
-    match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len.max(1)) {
-        // Not every file system can reserve room.
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-        Err(error) => return Err(error.into()),
-    }
-    file.write_all(text.as_bytes())?;
-    file.set_len(len)?;
-    file.sync_all()
 }

@@ -1,11 +1,12 @@
 //! `adit new-peer`, `add` and `remove`: peers of a configuration file, and of the interface if it
 //! runs.
 //!
-//! 1. read the file and find what can be found wrong;
+//! 1. lock the file, read it and find what can be found wrong;
 //! 2. change its text, and check the result as `adit up` would;
 //! 3. replace the file;
-//! 4. change the running interface in the same way: keys and peers over its control socket.
+//! 4. change the running interface in the same way: keys, peers and names over its control socket.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,23 +14,28 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use adit_ctl::config::{self, Address, Config, Endpoint};
 use adit_ctl::keys;
 use adit_ctl::uapi::{Client, ClientError};
-use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange};
+use adit_proto::config::{
+    AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerChange, PublicKey,
+};
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
 use zeroize::Zeroizing;
 
+use super::file::{Lock, read};
 use super::routing::{self, Planned};
-use super::{Quick, addresses, is_unserved, open_netlink, read, require_rights};
+use super::{Quick, addresses, allowed_ips, is_unserved, open_netlink, require_rights};
 use crate::cli::{self, AddArgs, ConfArgs, FileArgs, NewPeerArgs, RemoveArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::keys as new_keys;
 
 /// The default of WireGuard's documentation: shorter than what NATs forget.
 const KEEPALIVE: u16 = 25;
+/// Names that an error lists.
+const SOME: usize = 20;
 
 pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
     require_rights()?;
-    let quick = open(&args.conf)?;
+    let (lock, mut quick) = open(&args.conf)?;
     let interface = &quick.config.interface;
     // A hook may set it.
     let running = || quick.ask().ok()?.private_key;
@@ -82,6 +88,8 @@ pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
         ..PeerChange::new(private.public_key())
     };
     quick.add_peer(&change, None, args.name.as_deref())?;
+    // Whatever reads the output may take its time.
+    drop(lock);
     new_keys::warn_of_readers();
     cli::print(client.as_bytes())?;
     if args.qr {
@@ -92,7 +100,7 @@ pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
 
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
     require_rights()?;
-    let quick = open(&args.conf)?;
+    let (_lock, mut quick) = open(&args.conf)?;
     let allowed = match args.allowed_ips.is_empty() {
         false => args.allowed_ips.clone(),
         true => {
@@ -116,43 +124,52 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
 
 pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
     require_rights()?;
-    let quick = open(&args.conf)?;
+    let (_lock, mut quick) = open(&args.conf)?;
+    let peer = quick.find(&args.peer)?;
     let text = read(&quick.path)?;
-    let named = keys::public_from_base64(&args.peer);
-    let Some(peer) = named.or_else(|| config::peer_named(&text, &args.peer)) else {
-        bail!(
-            Mistake,
-            "{} has no peer with the name {}: expected a name that stands in a comment above its [Peer], or a public \
-             key",
-            quick.path.display(),
-            args.peer
-        );
-    };
     let Some(rest) = config::without_peer(&text, peer) else {
         bail!(Mistake, "{} has no such peer", quick.path.display());
     };
-    quick.replace_file(&rest)?;
     let mut sections = quick.config.peers.iter();
-    quick.apply(PeerChange {
+    let change = PeerChange {
         remove: true,
         // For their routes.
         allowed_ips: (sections.find(|section| section.public_key == peer))
             .map_or_else(Vec::new, |section| section.allowed_ips.clone()),
         ..PeerChange::new(peer)
-    })
+    };
+    quick.replace_file(&rest)?;
+    quick.apply(change)
 }
 
-/// The file, without mistakes.
-fn open(conf: &ConfArgs) -> Result<Quick> {
-    Quick::load(&FileArgs {
+/// The file, without mistakes, and what keeps others from changing it.
+fn open(conf: &ConfArgs) -> Result<(Option<Lock>, Quick)> {
+    let lock = Quick::lock(conf)?;
+    let quick = Quick::load(&FileArgs {
         conf: conf.clone(),
         keys: None,
-    })
+    })?;
+    Ok((lock, quick))
+}
+
+/// A key of the file, unless it cannot be a public one: then it may be a secret in the wrong place.
+fn shown(key: &PublicKey) -> String {
+    match keys::is_public(key) {
+        true => key.to_string(),
+        false => "whose PublicKey is no public key".into(),
+    }
 }
 
 fn join<T: ToString>(items: &[T]) -> String {
     let items: Vec<String> = items.iter().map(T::to_string).collect();
     items.join(", ")
+}
+
+fn added(changes: &[AllowedIpChange]) -> impl Iterator<Item = Cidr> + '_ {
+    changes.iter().filter_map(|change| match change {
+        AllowedIpChange::Add(block) => Some(*block),
+        AllowedIpChange::Remove(_) => None,
+    })
 }
 
 fn host(ip: IpAddr) -> Option<Cidr> {
@@ -166,9 +183,13 @@ fn networks(addresses: &[Address]) -> Vec<Cidr> {
         .collect()
 }
 
-/// A free address of each of the interface's networks.
+/// A free address of each of the interface's networks: free in the file, and in the interface,
+/// which may have peers that are in no file.
 fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
-    let taken: Vec<Cidr> = quick.blocks().collect();
+    let mut taken: Vec<Cidr> = quick.blocks().collect();
+    if let Some(status) = quick.running()? {
+        taken.extend(allowed_ips(&status));
+    }
     let own = &quick.config.interface.addresses;
     let found: Vec<Address> = (own.iter())
         .filter_map(|own| {
@@ -241,13 +262,52 @@ fn qr(text: &str) -> Result<Zeroizing<String>> {
 }
 
 impl Quick {
-    /// Adds a peer to the file and to the running interface.
-    fn add_peer(
-        &self,
-        change: &PeerChange,
-        endpoint: Option<&Endpoint>,
-        name: Option<&str>,
-    ) -> Result<()> {
+    /// The interface as it runs, if Adit runs it.
+    fn running(&self) -> Result<Option<DeviceStatus>> {
+        match self.ask() {
+            Ok(status) => Ok(Some(status)),
+            Err(error) if is_unserved(&error) => Ok(None),
+            Err(error) => Err(self.explain(error)),
+        }
+    }
+
+    /// The peer with this public key or name.
+    fn find(&self, words: &str) -> Result<PublicKey> {
+        if let Some(key) = keys::public_from_base64(words) {
+            return Ok(key);
+        }
+        let file = self.path.display();
+        let names = self.config.names();
+        let named = names.iter().filter(|(_, name)| **name == words);
+        let mut named: Vec<PublicKey> = named.map(|(key, _)| *key).collect();
+        named.sort_unstable();
+        match named.as_slice() {
+            [only] => Ok(*only),
+            [] => {
+                let mut known: Vec<&str> = names.into_values().collect();
+                known.sort_unstable();
+                let known = match known.as_slice() {
+                    [] => "none of its peers has a name; give a public key".to_owned(),
+                    [.., last] if known.len() > SOME => {
+                        format!("its names are {} … {last}", known[..SOME].join(", "))
+                    }
+                    all => format!("its names are {}", all.join(", ")),
+                };
+                // It may be a private key with a letter too many.
+                let words = config::clean_name(words).unwrap_or_else(|| "that is given".into());
+                bail!(Mistake, "{file} has no peer with the name {words}: {known}")
+            }
+            several => bail!(
+                Mistake,
+                "{file} has {} peers with the name {words}: give the public key of the one that is meant, {}",
+                several.len(),
+                join(&several.iter().map(shown).collect::<Vec<_>>())
+            ),
+        }
+    }
+
+    /// Refuses what another peer has, in the file or in the interface.
+    fn check_free(&self, change: &PeerChange, name: Option<&str>) -> Result<()> {
         let file = self.path.display();
         if (self.config.peers.iter()).any(|peer| peer.public_key == change.public_key) {
             bail!(
@@ -255,15 +315,65 @@ impl Quick {
                 "{file} has this peer already: `adit remove` removes it"
             );
         }
-        let old = read(&self.path)?;
-        let section = section(change, endpoint, name);
-        // Room for all, so that no growing leaves copies of keys behind.
-        let mut new = Zeroizing::new(String::with_capacity(old.len() + section.len() + 2));
-        new.push_str(&old);
-        if !new.is_empty() && !new.ends_with('\n') {
-            new.push('\n');
+        let names = self.config.names();
+        if let Some((key, name)) = names.iter().find(|(_, other)| name == Some(**other)) {
+            bail!(
+                Mistake,
+                "{file} has a peer with the name {name}, {}: give the new one another",
+                shown(key)
+            );
         }
-        new.push_str(&section);
+        let mut owners: HashMap<Cidr, PublicKey> = HashMap::new();
+        for peer in &self.config.peers {
+            owners.extend(added(&peer.allowed_ips).map(|block| (block, peer.public_key)));
+        }
+        for peer in self.running()?.iter().flat_map(|status| &status.peers) {
+            owners.extend(
+                peer.allowed_ips
+                    .iter()
+                    .map(|block| (*block, peer.public_key)),
+            );
+        }
+        for block in added(&change.allowed_ips) {
+            if let Some(owner) = owners.get(&block).filter(|key| **key != change.public_key) {
+                let called = names
+                    .get(owner)
+                    .map_or(String::new(), |name| format!(" ({name})"));
+                bail!(
+                    Mistake,
+                    "{block} is among the allowed IPs of the peer {}{called}, which would lose it: choose another, or \
+                     remove that peer first",
+                    shown(owner)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a peer to the file and to the running interface.
+    fn add_peer(
+        &mut self,
+        change: &PeerChange,
+        endpoint: Option<&Endpoint>,
+        name: Option<&str>,
+    ) -> Result<()> {
+        self.check_free(change, name)?;
+        let old = read(&self.path)?;
+        let new = config::with_section(&old, &section(change, endpoint, name));
+        let parsed = Config::parse(&new, &self.path.display().to_string());
+        let read_back = parsed
+            .as_ref()
+            .ok()
+            .and_then(|it| it.names().get(&change.public_key).copied());
+        if let (Some(name), Ok(_)) = (name, &parsed)
+            && read_back != Some(name)
+        {
+            bail!(
+                Mistake,
+                "{name:?} cannot be a name: it would be read as {}",
+                read_back.map_or("none".into(), |other| format!("{other:?}"))
+            );
+        }
         self.replace_file(&new)?;
         self.apply(PeerChange {
             endpoint: endpoint.and_then(Endpoint::numeric),
@@ -285,34 +395,40 @@ impl Quick {
     }
 
     /// Replaces the file, if `adit up` understands what it is to say.
-    fn replace_file(&self, text: &str) -> Result<()> {
+    fn replace_file(&mut self, text: &str) -> Result<()> {
         let parsed = Config::parse(text, &self.path.display().to_string());
         let parsed = parsed.map_err(|errors| Failure::Mistake(errors.to_string()))?;
         let known = &self.config.warnings;
         for warning in parsed.warnings.iter().filter(|it| !known.contains(it)) {
             say!("Warning: {warning}");
         }
-        super::write(&self.path, text)
+        super::write(&self.path, text)?;
+        self.config.peers = parsed.peers;
+        Ok(())
     }
 
-    /// Changes a peer of the interface, if it is up, and its routes.
+    /// Changes a peer of the interface, if it is up, and its routes, and tells its process what the
+    /// file calls the peers now.
     fn apply(&self, peer: PeerChange) -> Result<()> {
-        match self.ask() {
-            Err(error) if is_unserved(&error) => return Ok(()),
-            Err(error) => return Err(self.explain(error)),
-            Ok(_) => {}
+        if self.running()?.is_none() {
+            let is_up = open_netlink()?.link(&self.name).is_ok();
+            if is_up {
+                say!(
+                    "adit: the file is changed, and {name} is not, as another program runs it: `wg syncconf {name} \
+                     <(adit strip {})` applies the file",
+                    self.path.display(),
+                    name = self.name
+                );
+            }
+            return Ok(());
         }
-        let blocks: Vec<Cidr> = (peer.allowed_ips.iter())
-            .filter_map(|change| match change {
-                AllowedIpChange::Add(block) => Some(*block),
-                AllowedIpChange::Remove(_) => None,
-            })
-            .collect();
+        let blocks: Vec<Cidr> = added(&peer.allowed_ips).collect();
         let gone = peer.remove;
         self.set(&DeviceChange {
             peers: vec![peer],
             ..DeviceChange::default()
         })?;
+        self.name_peers(true);
         let netlink = open_netlink()?;
         let Ok(link) = netlink.link(&self.name) else {
             return Ok(());
@@ -338,32 +454,28 @@ impl Quick {
     }
 }
 
-/// A `[Peer]` section, with a name that other programs read, too.
+/// A `[Peer]` section. Its name is where prometheus_wireguard_exporter and earlier versions of Adit
+/// look for it: below `[Peer]`.
 fn section(
     change: &PeerChange,
     endpoint: Option<&Endpoint>,
     name: Option<&str>,
 ) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(1024 + 64 * change.allowed_ips.len()));
-    out.push('\n');
+    out.push_str("[Peer]\n");
     if let Some(name) = name {
         _ = writeln!(out, "# friendly_name = {name}");
     }
-    _ = write!(
+    _ = writeln!(
         out,
-        "[Peer]\nPublicKey = {}\n",
+        "PublicKey = {}",
         *keys::to_base64(&change.public_key.0)
     );
     if let Some(key) = &change.preshared_key {
         _ = writeln!(out, "PresharedKey = {}", *keys::to_base64(key.bytes()));
     }
-    let blocks: Vec<String> = (change.allowed_ips.iter())
-        .filter_map(|change| match change {
-            AllowedIpChange::Add(block) => Some(block.to_string()),
-            AllowedIpChange::Remove(_) => None,
-        })
-        .collect();
-    _ = writeln!(out, "AllowedIPs = {}", blocks.join(", "));
+    let blocks: Vec<Cidr> = added(&change.allowed_ips).collect();
+    _ = writeln!(out, "AllowedIPs = {}", join(&blocks));
     if let Some(endpoint) = endpoint {
         _ = writeln!(out, "Endpoint = {endpoint}");
     }

@@ -71,7 +71,8 @@ fn find(program: &str) -> Option<PathBuf> {
     places.find(|place| place.is_file())
 }
 
-/// Points the resolver at the tunnel's servers, exclusively. The link must be up.
+/// Points the resolver at the tunnel's servers, exclusively; without any, it only learns the search
+/// domains. The link must be up.
 pub(super) fn set_dns(interface: &str, servers: &[String], search: &[String]) -> Result<()> {
     if let Some(program) = find("resolvconf") {
         let mut records: String = servers
@@ -81,11 +82,12 @@ pub(super) fn set_dns(interface: &str, servers: &[String], search: &[String]) ->
         if !search.is_empty() {
             records.push_str(&format!("search {}\n", search.join(" ")));
         }
-        return run(
-            "resolvconf",
-            &["-a", &resolvconf_name(&program, interface), "-m", "0", "-x"],
-            &records,
-        );
+        let name = resolvconf_name(&program, interface);
+        let mut args = vec!["-a", &name, "-m", "0"];
+        if !servers.is_empty() {
+            args.push("-x");
+        }
+        return run("resolvconf", &args, &records);
     }
     if find("resolvectl").is_none() {
         return Err(Failure::State(
@@ -94,11 +96,14 @@ pub(super) fn set_dns(interface: &str, servers: &[String], search: &[String]) ->
                 .into(),
         ));
     }
-    let mut dns = vec!["dns", interface];
-    dns.extend(servers.iter().map(String::as_str));
-    run("resolvectl", &dns, "")?;
-    // `~.` routes every name to this link's servers, which is what resolvconf's -x means.
-    let mut domains = vec!["domain", interface, "~."];
+    let mut domains = vec!["domain", interface];
+    if !servers.is_empty() {
+        let mut dns = vec!["dns", interface];
+        dns.extend(servers.iter().map(String::as_str));
+        run("resolvectl", &dns, "")?;
+        // `~.` routes every name to this link's servers, which is what resolvconf's -x means.
+        domains.push("~.");
+    }
     domains.extend(search.iter().map(String::as_str));
     run("resolvectl", &domains, "")
 }

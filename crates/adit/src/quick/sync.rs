@@ -73,7 +73,7 @@ impl Quick {
                  they are"
             ),
         }
-        let dns = (!config.interface.dns.is_empty()).then_some("DNS");
+        let dns = config.interface.has_dns().then_some("DNS");
         let hooks = self.has_hooks().then_some("hooks");
         let left: Vec<&str> = dns.into_iter().chain(hooks).collect();
         if !left.is_empty() {

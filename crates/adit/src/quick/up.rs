@@ -143,7 +143,7 @@ impl Quick {
         self.warn(&status, mtu);
         self.check_interrupted()?;
 
-        if !interface.dns.is_empty() {
+        if interface.has_dns() {
             begun.dns = true;
             programs::set_dns(&self.name, &interface.dns, &interface.dns_search)?;
         }

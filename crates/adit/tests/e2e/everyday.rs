@@ -41,7 +41,7 @@ fn a_new_peer_connects_with_the_file_that_it_is_given() {
     let private = private.strip_prefix("PrivateKey = ").expect("a key");
     let text = file(left);
     assert!(
-        text.contains("# friendly_name = my phone\n[Peer]"),
+        text.contains("[Peer]\n# friendly_name = my phone\nPublicKey"),
         "{text}"
     );
     assert!(
@@ -49,6 +49,11 @@ fn a_new_peer_connects_with_the_file_that_it_is_given() {
         "{text}"
     );
     assert!(!text.contains(private));
+    // The process knows it at once.
+    assert!(
+        left.sh(&format!("{} show wg0", adit()))
+            .contains("my phone")
+    );
     // What the guess of the address would have been.
     let guessed = left.sh(&format!("{} new-peer wg0 2>&1", adit()));
     assert!(guessed.contains("Endpoint = 10.1.0.100:51820"), "{guessed}");
@@ -98,6 +103,243 @@ fn a_peer_that_has_keys_is_added_and_removed_with_its_routes() {
         !gone.ok() && gone.stderr.contains("no such peer"),
         "{}",
         gone.stderr
+    );
+}
+
+/// The names that `adit show` prints, by the last digits of the peers' addresses.
+fn shown(host: &Container) -> Vec<(String, String)> {
+    let json = host.sh(&format!("{} show wg0 --json", adit()));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let peers = json["interfaces"][0]["peers"].as_array().expect("peers");
+    let mut shown: Vec<(String, String)> = (peers.iter())
+        .map(|peer| {
+            let block = peer["allowed_ips"][0].as_str().expect("a block");
+            let name = peer["name"].as_str().unwrap_or_default();
+            (block.to_owned(), name.to_owned())
+        })
+        .collect();
+    shown.sort();
+    shown
+}
+
+#[test]
+fn names_are_of_the_peers_that_they_were_given_to() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    server(&world);
+    let adit = adit();
+    for name in ["phone", "laptop", "tablet"] {
+        left.sh(&format!(
+            "{adit} new-peer wg0 --name {name} --endpoint 10.1.0.100:51820"
+        ));
+    }
+    let pairs = |names: &[(u8, &str)]| -> Vec<(String, String)> {
+        let pair = |(n, name): &(u8, &str)| (format!("10.77.0.{n}/32"), (*name).to_owned());
+        names.iter().map(pair).collect()
+    };
+    let all = pairs(&[(2, "phone"), (3, "laptop"), (4, "tablet")]);
+    assert_eq!(shown(left), all, "at once");
+    left.sh(&format!("{adit} sync wg0"));
+    assert_eq!(shown(left), all, "from the file");
+    let metrics = left.sh(&format!("{adit} metrics"));
+    for (block, name) in &all {
+        let mut lines = metrics.lines().filter(|line| line.contains(block.as_str()));
+        assert!(
+            lines.all(|line| line.contains(&format!("friendly_name=\"{name}\""))),
+            "{metrics}"
+        );
+    }
+    let why = left.try_sh(&format!("{adit} why wg0 laptop")).stdout;
+    assert!(why.contains("laptop") && !why.contains("tablet"), "{why}");
+
+    let twice = left.try_sh(&format!(
+        "{adit} new-peer wg0 --name phone --endpoint 10.1.0.100:1"
+    ));
+    assert!(
+        !twice.ok() && twice.stderr.contains("a peer with the name phone"),
+        "{}",
+        twice.stderr
+    );
+    let none = left.try_sh(&format!("{adit} remove wg0 Laptop"));
+    assert!(
+        !none.ok() && none.stderr.contains("laptop, phone, tablet"),
+        "{}",
+        none.stderr
+    );
+    left.sh(&format!("{adit} remove wg0 laptop"));
+    assert_eq!(shown(left), pairs(&[(2, "phone"), (4, "tablet")]));
+    left.sh("sed -i s/phone/tablet/ /etc/wireguard/wg0.conf");
+    let both = left.try_sh(&format!("{adit} remove wg0 tablet"));
+    assert!(
+        !both.ok() && both.stderr.contains("2 peers with the name tablet"),
+        "{}",
+        both.stderr
+    );
+    assert_eq!(shown(left).len(), 2);
+}
+
+#[test]
+fn addresses_of_peers_that_only_run_are_not_given_away() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    server(&world);
+    let (old, new) = (Keys::new().public, Keys::new().public);
+    left.sh(&format!(
+        "wg set wg0 peer {old} allowed-ips 10.77.0.2/32,fd78::2/128"
+    ));
+    let adit = adit();
+    left.sh(&format!("{adit} add wg0 {new} --name new"));
+    left.sh(&format!(
+        "{adit} new-peer wg0 --name phone --endpoint 10.1.0.100:1"
+    ));
+    let taken = left.try_sh(&format!(
+        "{adit} add wg0 {} --allowed-ips 10.77.0.2",
+        Keys::new().public
+    ));
+    assert!(
+        !taken.ok() && taken.stderr.contains(&old),
+        "{}",
+        taken.stderr
+    );
+    let shown = left.sh("wg show wg0 allowed-ips");
+    assert!(
+        shown.contains(&format!("{old}\t10.77.0.2/32 fd78::2/128")),
+        "{shown}"
+    );
+    assert!(
+        shown.contains(&format!("{new}\t10.77.0.3/32 fd78::3/128")),
+        "{shown}"
+    );
+    assert!(shown.contains("10.77.0.4/32 fd78::4/128"), "{shown}");
+}
+
+#[test]
+fn thirty_peers_that_are_added_at_once_are_all_there() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    server(&world);
+    let adit = adit();
+    left.sh("chown 7:8 /etc/wireguard/wg0.conf; chmod 640 /etc/wireguard/wg0.conf");
+    let add = |n: u32| {
+        format!(
+            "{adit} add wg0 {} --name peer{n} 2> /dev/null & ",
+            Keys::new().public
+        )
+    };
+    let all: String = (0..30).map(add).collect();
+    left.sh(&format!("{all} wait"));
+    assert_eq!(file(left).matches("[Peer]").count(), 30);
+    let shown = shown(left);
+    let mut blocks: Vec<&str> = shown.iter().map(|(block, _)| block.as_str()).collect();
+    blocks.dedup();
+    assert_eq!(blocks.len(), 30, "{shown:?}");
+    assert!(
+        shown.iter().all(|(_, name)| name.starts_with("peer")),
+        "{shown:?}"
+    );
+    assert_eq!(
+        left.sh("stat -c %a:%u:%g /etc/wireguard/wg0.conf; ls -A /etc/wireguard"),
+        "640:7:8\nwg0.conf\n"
+    );
+}
+
+/// Docker mounts single files: nothing can take their place.
+#[test]
+fn a_mounted_file_is_written_where_it_is() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    server(&world);
+    let adit = adit();
+    left.sh("cp -p /etc/wireguard/wg0.conf /run/mounted; mount --bind /run/mounted /etc/wireguard/wg0.conf");
+    let key = Keys::new().public;
+    left.sh(&format!(
+        "{adit} add wg0 {key} --name phone; {adit} save wg0"
+    ));
+    assert!(left.sh("cat /run/mounted").contains(&key));
+    left.sh(&format!("{adit} remove wg0 phone"));
+    assert!(!left.sh("cat /run/mounted").contains(&key));
+    assert_eq!(left.sh("ls -A /etc/wireguard"), "wg0.conf\n");
+}
+
+#[test]
+fn check_reads_a_pipe() {
+    if !only_adit() {
+        return;
+    }
+    let host = Container::new("host");
+    let keys = Keys::new();
+    let text = format!(
+        "[Interface]\\nPrivateKey = {0}\\n[Peer]\\nPublicKey = {0}\\n",
+        keys.private
+    );
+    let output = host.try_sh(&format!("bash -c \"{} check <(printf '{text}')\"", adit()));
+    let said = output.stdout + &output.stderr;
+    assert!(
+        said.contains("secret") && !said.contains(&keys.private),
+        "{said}"
+    );
+}
+
+#[test]
+fn down_needs_no_file() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    world.write(&world.config("", "0.0.0.0/0, ::/0"));
+    let before = state(left);
+    left.sh(&format!(
+        "cd /etc/wireguard; {adit} up wg0; mv wg0.conf /run; {adit} down wg0; mv /run/wg0.conf .",
+        adit = adit()
+    ));
+    comes_back(left, &before, "down without a file");
+    left.sh("rm /etc/wireguard/wg0.conf");
+    let again = left.try_sh(&format!("{} down wg0", adit()));
+    assert!(
+        !again.ok() && again.stderr.contains("there is no file"),
+        "{}",
+        again.stderr
+    );
+}
+
+#[test]
+fn edit_does_not_undo_what_others_change_meanwhile() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    server(&world);
+    let key = Keys::new().public;
+    let script = format!("{} add wg0 {key}; sed -i s/51820/7000/ $1", adit());
+    left.sh_with_input("cat > /run/editor", &script);
+    let output = left.try_sh(&format!(
+        "VISUAL= EDITOR='sh /run/editor' {} edit wg0",
+        adit()
+    ));
+    assert!(
+        !output.ok() && output.stderr.contains("was changed while"),
+        "{}",
+        output.stderr
+    );
+    assert!(file(left).contains(&key) && file(left).contains("51820"));
+    // The text that was typed is not lost.
+    assert!(
+        left.sh("cat /etc/wireguard/wg0.conf.edit-*")
+            .contains("7000")
     );
 }
 

@@ -6,18 +6,24 @@
 //! last one counts, and a warning says so. Where those tools fail or guess, this parser says
 //! `file:line: what is wrong, what was expected`.
 
+mod dialects;
+mod layout;
 mod names;
 mod parse;
 mod values;
 mod write;
 
 #[cfg(test)]
+mod corpus;
+#[cfg(test)]
 mod tests;
 
 pub use names::clean as clean_name;
-pub use write::{peer_named, save, strip, without_peer};
+pub use write::{save, strip, with_section, without_peer};
 
+use std::collections::HashMap;
 use std::fmt;
+use std::fs::Metadata;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
@@ -72,6 +78,13 @@ pub struct Interface {
     pub post_down: Vec<String>,
     /// Whether `down` writes the interface's state to the file: see [`save`].
     pub save_config: bool,
+}
+
+impl Interface {
+    /// Whether the file says anything to the resolver.
+    pub fn has_dns(&self) -> bool {
+        !self.dns.is_empty() || !self.dns_search.is_empty()
+    }
 }
 
 /// An address of the interface, host bits included.
@@ -211,7 +224,7 @@ impl Config {
     /// up before it had them.
     ///
     /// # Errors
-    /// The file cannot be read, or has more than 64 MiB.
+    /// The file cannot be read, or has more than 512 MiB.
     pub fn salvage(path: &Path) -> Result<(Self, Errors), Errors> {
         let file = path.display().to_string();
         let about = |text: String| Remark {
@@ -219,17 +232,11 @@ impl Config {
             line: 0,
             text,
         };
-        let (text, mode) = read(path).map_err(|error| Errors(vec![about(error.to_string())]))?;
+        let (text, found) =
+            read_with(path).map_err(|error| Errors(vec![about(error.to_string())]))?;
         let (mut config, errors) = parse::parse(&text, &file);
-        // A file in a closed directory is safe.
-        let dir = path
-            .canonicalize()
-            .ok()
-            .and_then(|path| path.parent()?.metadata().ok());
-        if mode & dir.map_or(0o007, |dir| dir.mode()) & 0o007 != 0 {
-            let warning = "everybody may use this file, which should be secret: chmod 600 it";
-            config.warnings.insert(0, about(warning.into()));
-        }
+        let risks = risks(path, &found).into_iter().map(about);
+        config.warnings.splice(0..0, risks);
         Ok((config, errors))
     }
 
@@ -240,6 +247,14 @@ impl Config {
     pub fn parse(text: &str, file: &str) -> Result<Self, Errors> {
         let (config, errors) = parse::parse(text, file);
         errors.none_or(config)
+    }
+
+    /// What the file calls its peers; of a peer's sections, the last one with a name counts.
+    pub fn names(&self) -> HashMap<PublicKey, &str> {
+        let peers = self.peers.iter();
+        peers
+            .filter_map(|peer| Some((peer.public_key, peer.name.as_deref()?)))
+            .collect()
     }
 
     /// The transaction that brings a device to this configuration: peers that the file does not
@@ -270,8 +285,61 @@ impl Config {
 /// The text of a configuration file, and its mode. Bytes that are not UTF-8 are taken for Latin-1.
 ///
 /// # Errors
-/// The file cannot be read, or has more than 64 MiB.
+/// The file cannot be read, or has more than 512 MiB.
 pub fn read(path: &Path) -> io::Result<(Zeroizing<String>, u32)> {
+    let (text, found) = read_with(path)?;
+    Ok((text, found.mode()))
+}
+
+/// Who may read a file, or change it and so have commands run by root, and should not.
+fn risks(path: &Path, found: &Metadata) -> Vec<String> {
+    let mut risks = Vec::new();
+    let dir = (path.canonicalize().ok()).and_then(|path| path.parent()?.metadata().ok());
+    // A file in a closed directory is safe.
+    let open = dir.as_ref().map_or(0o777, MetadataExt::mode);
+    let reached = [(0o010, 0o070), (0o001, 0o007)].into_iter();
+    let reached = reached.filter(|(search, _)| open & search != 0);
+    let mode = found.mode() & reached.fold(0, |all, (_, class)| all | class);
+    if mode & 0o007 != 0 {
+        risks.push("everybody may use this file, which should be secret: chmod 600 it".into());
+    }
+    if !found.is_file() {
+        return risks;
+    }
+    let own = rustix::process::geteuid().as_raw();
+    // Who typed sudo may do anything already.
+    let sudo = std::env::var("SUDO_UID")
+        .ok()
+        .and_then(|uid| uid.parse().ok());
+    let is_trusted = |uid: u32| uid == 0 || uid == own || Some(uid) == sudo;
+    if mode & 0o020 != 0 && mode & 0o002 == 0 && found.gid() != 0 {
+        risks.push(format!(
+            "the group {} may change this file, and so what root runs: chmod g-w it",
+            found.gid()
+        ));
+    }
+    if !is_trusted(found.uid()) {
+        risks.push(format!(
+            "the user {} owns this file, and so can change what root runs: chown root it",
+            found.uid()
+        ));
+    }
+    // Others cannot replace a file of root's where the sticky bit is set.
+    let may_replace = |dir: &Metadata| {
+        let by_group = dir.mode() & 0o020 != 0 && dir.gid() != 0;
+        let by_mode = (by_group || dir.mode() & 0o002 != 0) && dir.mode() & 0o1000 == 0;
+        by_mode || !is_trusted(dir.uid())
+    };
+    if dir.as_ref().is_some_and(may_replace) {
+        risks.push(
+            "others may replace this file, as they may write to its directory: move it, or chmod go-w the directory"
+                .into(),
+        );
+    }
+    risks
+}
+
+fn read_with(path: &Path) -> io::Result<(Zeroizing<String>, Metadata)> {
     let file = std::fs::File::open(path)?;
     let found = file.metadata()?;
     // All at once: a buffer that grows would leave copies of keys behind.
@@ -288,7 +356,12 @@ pub fn read(path: &Path) -> io::Result<(Zeroizing<String>, u32)> {
         // Comments from before UTF-8, which no tool minds: Latin-1.
         Err(_) => text.extend(bytes.iter().copied().map(char::from)),
     }
-    Ok((text, found.mode()))
+    Ok((text, found))
+}
+
+/// What a text is that is no configuration file at all, such as UTF-16 or JSON.
+pub fn other_file(text: &str) -> Option<&'static str> {
+    dialects::other_file(text)
 }
 
 /// `hook` with the interface's name in place of every `%i`.
@@ -314,6 +387,20 @@ pub fn locate(argument: &str) -> Result<(PathBuf, String), String> {
         .to_owned();
     check_name(&name)?;
     Ok((path, name))
+}
+
+/// As [`locate`], for what only reads: a file may have any name, and be a pipe.
+///
+/// # Errors
+/// As of [`locate`].
+pub fn locate_any(argument: &str) -> Result<PathBuf, String> {
+    let path = Path::new(argument);
+    match argument.contains('/') && path.metadata().is_ok_and(|found| !found.is_dir())
+        || path.is_file()
+    {
+        true => Ok(path.to_owned()),
+        false => locate(argument).map(|(path, _)| path),
+    }
 }
 
 /// Whether `name` can be an interface's: `[a-zA-Z0-9_=+.-]{1,15}`, and neither `.` nor `..`.

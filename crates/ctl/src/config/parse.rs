@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use adit_proto::config::{AllowedIpChange, PublicKey, Secret};
 
+use super::dialects::{self, Dialect};
+use super::layout::Layout;
+use super::values;
 use super::{Config, Errors, Peer, Remark};
-use super::{names, values};
 
 const INTERFACE_KEYS: [&str; 12] = [
     "PrivateKey",
@@ -102,14 +104,12 @@ struct Reader {
     has_key: bool,
     interface_line: usize,
     unknown_section: bool,
-    /// The name that a comment on the line above gives.
-    name_above: Option<String>,
-    /// The present line is still beside the `[Peer]` that began the section.
-    is_beside: bool,
     /// The last section of each peer.
     peer_lines: HashMap<PublicKey, usize>,
     /// Where each of the configuration's peers begins.
     lines: Vec<usize>,
+    /// Lines that are another program's.
+    foreign: Vec<(usize, Dialect)>,
     errors: Vec<(usize, String)>,
     warnings: Vec<(usize, String)>,
 }
@@ -117,6 +117,14 @@ struct Reader {
 /// The parts that can be understood, and the mistakes.
 pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
     let mut reader = Reader::default();
+    if let Some(other) = dialects::other_file(text) {
+        let remark = Remark {
+            file: file.to_owned(),
+            line: 0,
+            text: other.to_owned(),
+        };
+        return (Config::default(), Errors(vec![remark]));
+    }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (i, line) in text.lines().enumerate() {
         reader.line(i + 1, line);
@@ -126,8 +134,14 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
         let missing = "there is no [Interface] section";
         reader.warnings.push((0, missing.to_owned()));
     }
+    let sections = Layout::of(text).sections.into_iter();
+    let sections = sections.filter(|block| block.kind == Some(Section::Peer));
+    for (peer, block) in reader.config.peers.iter_mut().zip(sections) {
+        peer.name = block.name;
+    }
     reader.check_own_key();
     reader.check_blocks();
+    reader.report_foreign();
     let remark = |(line, text)| Remark {
         file: file.to_owned(),
         line,
@@ -142,10 +156,7 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
 
 impl Reader {
     fn line(&mut self, number: usize, line: &str) {
-        let read = Line::read(line);
-        let is_key = matches!(read, Line::KeyValue(..));
-        let is_header = matches!(read, Line::Section(_));
-        let result = match read {
+        let result = match Line::read(line) {
             Line::Blank => Ok(()),
             Line::Section(header) => self.start_section(number, header),
             Line::KeyValue(key, value) => {
@@ -155,6 +166,7 @@ impl Reader {
                 self.pair(number, key, value, whole)
             }
             Line::Other(_) if self.unknown_section => Ok(()),
+            Line::Other(text) if self.is_colon(number, text) => Ok(()),
             Line::Other(text) => {
                 let word = text.split_whitespace().next().unwrap_or_default();
                 Err(format!(
@@ -166,14 +178,6 @@ impl Reader {
         if let Err(error) = result {
             self.errors.push((number, error));
         }
-        match line.find('#') {
-            // In a line with a setting, it is about the setting.
-            Some(at) if !is_key => self.comment(&line[at..], is_header),
-            _ => {
-                self.name_above = None;
-                self.is_beside &= !is_key;
-            }
-        }
     }
 
     fn start_section(&mut self, number: usize, header: &str) -> Result<(), String> {
@@ -181,6 +185,12 @@ impl Reader {
         self.section = section(header);
         self.section_line = number;
         self.unknown_section = self.section.is_none();
+        if self.unknown_section
+            && let Some(dialect) = Dialect::of(header)
+        {
+            self.foreign.push((number, dialect));
+            return Ok(());
+        }
         match self.section {
             None => Err(format!(
                 "there is no section {}: expected [Interface] or [Peer]",
@@ -197,11 +207,10 @@ impl Reader {
                 Ok(())
             }
             Some(Section::Peer) => {
-                self.is_beside = true;
                 self.lines.push(number);
                 self.config.peers.push(Peer {
                     public_key: PublicKey([0; 32]),
-                    name: self.name_above.take(),
+                    name: None,
                     preshared_key: None,
                     endpoint: None,
                     allowed_ips: Vec::new(),
@@ -211,19 +220,6 @@ impl Reader {
                 Ok(())
             }
         }
-    }
-
-    /// A comment may name a peer: that of the section it stands in, or of the next one.
-    fn comment(&mut self, comment: &str, is_header: bool) {
-        let name = names::of_comment(comment);
-        let peer = (self.config.peers.last_mut()).filter(|_| self.section == Some(Section::Peer));
-        if let (Some(name), Some(peer)) = (&name, peer)
-            && (name.is_explicit || self.is_beside)
-        {
-            peer.name = Some(name.text.clone());
-        }
-        self.is_beside &= name.is_none() || is_header;
-        self.name_above = name.map(|name| name.text).filter(|_| !is_header);
     }
 
     fn end_section(&mut self) {
@@ -249,7 +245,47 @@ impl Reader {
         self.seen.clear();
     }
 
+    /// Whether a line has a key of this section before a colon.
+    fn is_colon(&mut self, number: usize, text: &str) -> bool {
+        let Some(name) = dialects::colon(self.section, text) else {
+            return false;
+        };
+        self.foreign.push((number, Dialect::Colons));
+        self.seen.insert(name, number);
+        true
+    }
+
+    /// One line for each program; where a file is another program's altogether, only that one.
+    fn report_foreign(&mut self) {
+        let foreign = std::mem::take(&mut self.foreign);
+        let mut reported: Vec<Dialect> = Vec::new();
+        for (first, dialect) in &foreign {
+            if reported.contains(dialect) {
+                continue;
+            }
+            reported.push(*dialect);
+            let same = foreign.iter().filter(|(_, other)| other == dialect);
+            let lines: Vec<usize> = same.map(|(line, _)| *line).collect();
+            let error = (*first, dialect.explain(&lines));
+            if dialect.is_whole() {
+                self.errors = vec![error];
+                self.warnings.clear();
+                return;
+            }
+            self.errors.push(error);
+        }
+    }
+
     fn check_own_key(&mut self) {
+        let private = self.config.interface.private_key.as_ref();
+        for (peer, line) in self.config.peers.iter().zip(&self.lines) {
+            let key = Secret::new(&peer.public_key.0);
+            if private.is_some_and(|private| !private.is_zero() && *private == key) {
+                let secret = "PublicKey: this is the PrivateKey of the interface, which is secret: the peer has a public \
+                              key of its own";
+                self.errors.push((*line, secret.to_owned()));
+            }
+        }
         let own = self
             .config
             .interface
@@ -298,7 +334,22 @@ impl Reader {
                 )),
             };
         };
-        let name = spelling(section, key).ok_or_else(|| unknown(section, key))?;
+        if self.is_colon(number, key) {
+            return Ok(());
+        }
+        let name = match spelling(section, key) {
+            Some(name) => name,
+            None => {
+                let dialect = Dialect::of(key).ok_or_else(|| unknown(section, key))?;
+                self.foreign.push((number, dialect));
+                return Ok(());
+            }
+        };
+        if dialects::is_quoted(value) && !HOOKS.contains(&name) {
+            self.foreign.push((number, Dialect::Quotes));
+            self.seen.insert(name, number);
+            return Ok(());
+        }
         if let Some(first) = self.seen.insert(name, number)
             && !LISTS.contains(&name)
         {

@@ -770,12 +770,6 @@ fn a_peer_goes_with_the_comment_above_it_and_nothing_else() {
     let second = format!("\n# second\n[Peer]\nAllowedIPs = 10.0.0.0/8 # why\nPublicKey = {two}\n");
     let text = format!("{head}{first}{second}");
     let key = |text: &str| crate::keys::public_from_base64(text).expect("a key");
-    assert_eq!(super::peer_named(&text, "first"), Some(key(one)));
-    assert_eq!(super::peer_named(&text, "second"), Some(key(two)));
-    assert_eq!(super::peer_named(&text, "head"), None);
-    let twice = text.replace("# second", "# first");
-    assert_eq!(super::peer_named(&twice, "first"), None);
-
     let rest = |peer| {
         super::without_peer(&text, key(peer))
             .expect("it is there")
@@ -786,4 +780,170 @@ fn a_peer_goes_with_the_comment_above_it_and_nothing_else() {
     let alone = super::without_peer(&rest(one), key(two)).expect("it is there");
     assert!(!alone.contains("[Peer]"));
     assert_eq!(super::without_peer(&alone, key(two)), None);
+}
+
+/// A file with this instead of `Endpoint = …`; what is said of it.
+fn complaint(endpoint: &str) -> String {
+    let text = format!("[Interface]\n[Peer]\nPublicKey = {ONE}\nEndpoint = {endpoint}\n");
+    parse(&text).expect_err(endpoint)
+}
+
+#[test]
+fn endpoints_that_are_none_are_told_apart() {
+    for (endpoint, said) in [
+        ("https://vpn.example.com:51820", "without https://"),
+        ("udp://192.0.2.1:51820/", "without udp://"),
+        ("vpn.example.com:51820:51820", "two ports, 51820 and 51820"),
+        ("192.0.2.1:51820:7", "two ports, 51820 and 7"),
+        ("gateway:1:2", "two ports, 1 and 2"),
+        ("[2001:db8::1]:1:2", "two ports, 1 and 2"),
+        ("192.0.2.1:1, 192.0.2.2:1", "a peer has one endpoint"),
+        ("192.0.2.1:1;192.0.2.2:1", "a peer has one endpoint"),
+        ("<server-ip>:51820", "a placeholder"),
+        ("${SERVER}:51820", "a placeholder"),
+        ("{{ endpoint }}:51820", "a placeholder"),
+        ("192.0.2.300:51820", "300 is more than 255"),
+        ("192.0.2:51820", "3 numbers instead of 4"),
+        ("192.0.2.1.5:51820", "5 numbers instead of 4"),
+        ("192.0.02.1:51820", "without zeros"),
+        ("vpn.example.com:51820/udp", "more than that"),
+        ("user@vpn.example.com:51820", "more than that"),
+        ("\"192.0.2.1:51820\"", "remove the quotes"),
+    ] {
+        let error = complaint(endpoint);
+        assert!(error.contains(said), "{endpoint}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    for good in [
+        "vpn.example.com.:51820",
+        "a_b:1",
+        "xn--bcher-kva.example:1",
+        "[::1]:1",
+    ] {
+        let text = format!("[Interface]\n[Peer]\nPublicKey = {ONE}\nEndpoint = {good}\n");
+        assert!(parse(&text).is_ok(), "{good}");
+    }
+}
+
+#[test]
+fn files_of_other_programs_are_named_in_one_line() {
+    let ours = format!(
+        "[Interface]\nPrivateKey = {PRIVATE}\nAddress = 10.0.0.1/24\n[Peer]\nPublicKey = {ONE}\n"
+    );
+    let interface = |lines: &str| ours.replace("Address", &format!("{lines}Address"));
+    let utf16: String = format!("\u{feff}{ours}").replace("", "\0");
+    for (text, said) in [
+        (
+            interface(
+                "Jc = 4\nJmin = 40\nJmax = 70\nS1 = 0\nS2 = 0\nH1 = 1\nH2 = 2\nH3 = 3\nH4 = 4\nI1 = <b 0x>\n",
+            ),
+            "AmneziaWG, which speaks another protocol (lines 3-12)",
+        ),
+        (
+            interface("ExcludedApplications = a.b, c.d\n"),
+            "Android app, which chooses applications (line 3)",
+        ),
+        (
+            ours.replace(" = ", ": "),
+            "got Key: value (lines 2-3, 5): write '='",
+        ),
+        (
+            format!(
+                "[Interface]\nPrivateKey = \"{PRIVATE}\"\n[Peer]\nPublicKey = '{ONE}'\nEndpoint = “a:1”\n"
+            ),
+            "without quotes here (lines 2, 4-5): remove the quotes",
+        ),
+        (ours.replace('\n', "\r"), "carriage returns"),
+        (utf16, "iconv -f UTF-16"),
+        (
+            format!(
+                "[NetDev]\nName=wg0\nKind=wireguard\n[WireGuard]\nPrivateKey={PRIVATE}\n[WireGuardPeer]\nPublicKey={ONE}\n"
+            ),
+            "systemd-networkd (lines 1, 4, 6)",
+        ),
+        (
+            format!(
+                "[connection]\nid=wg0\ntype=wireguard\n[wireguard]\nprivate-key={PRIVATE}\n[wireguard-peer.{ONE}]\n"
+            ),
+            "NetworkManager",
+        ),
+        (
+            ours.clone() + "[Socks5]\nBindAddress = 127.0.0.1:25344\n",
+            "wireproxy (line 6)",
+        ),
+        (format!("{{\"PrivateKey\": \"{PRIVATE}\"}}"), "JSON"),
+        (
+            "config interface 'wg0'\n\toption proto 'wireguard'\n".into(),
+            "OpenWrt",
+        ),
+        ("<!DOCTYPE html>\n<p>log in".into(), "web page"),
+        ("client\ndev tun\nremote a 1194\n".into(), "OpenVPN"),
+    ] {
+        let error = parse(&text).expect_err(said);
+        assert!(error.contains(said), "{said}: {error}");
+        assert!(!error.contains(&PRIVATE[..16]), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+/// Keys of all forms in all places where another text belongs.
+#[test]
+fn the_private_key_is_no_public_key() {
+    let text = format!(
+        "[Interface]\nPrivateKey = {PRIVATE}\n[Peer]\nPublicKey = {PRIVATE}\nAllowedIPs = 10.0.0.1/32\n"
+    );
+    let error = parse(&text).unwrap_err();
+    assert!(
+        error.contains("wg0.conf:3: PublicKey: this is the PrivateKey"),
+        "{error}"
+    );
+    assert!(!error.contains(&PRIVATE[..16]), "{error}");
+    let bare = PRIVATE.trim_end_matches('=').replace(['+', '/'], "x");
+    for line in [
+        format!("Endpoint = {bare}:51820"),
+        format!("Endpoint = a.{bare}.b:51820"),
+    ] {
+        let error =
+            parse(&format!("[Interface]\n[Peer]\nPublicKey = {ONE}\n{line}\n")).unwrap_err();
+        assert!(!error.contains(&bare[..16]), "{error}");
+    }
+    let error = parse(&format!("[Interface]\nDNS = {bare}\n")).unwrap_err();
+    assert!(!error.contains(&bare[..16]), "{error}");
+}
+
+#[test]
+fn who_could_change_a_file_is_warned_of() {
+    let dir = std::env::temp_dir().join(format!("adit-ctl-{}-risks", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let path = dir.join("wg0.conf");
+    std::fs::write(&path, "[Interface]\n").unwrap();
+    let said = |mode: u32, dir_mode: u32| {
+        let set = |path: &Path, mode| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap()
+        };
+        set(&dir, dir_mode);
+        set(&path, mode);
+        let warnings = Config::salvage(&path).unwrap().0.warnings;
+        warnings
+            .iter()
+            .map(Remark::to_string)
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        std::os::unix::fs::chown(&path, None, Some(7)).unwrap();
+        std::os::unix::fs::chown(&dir, None, Some(7)).unwrap();
+        assert!(said(0o660, 0o755).contains("the group 7 may change this file"));
+        assert!(said(0o660, 0o700).is_empty(), "in a closed directory");
+        assert!(said(0o600, 0o775).contains("others may replace this file"));
+    }
+    assert!(said(0o606, 0o755).contains("chmod 600 it"));
+    assert!(said(0o600, 0o777).contains("others may replace this file"));
+    assert!(said(0o600, 0o1777).is_empty() && said(0o600, 0o755).is_empty());
+    if is_root {
+        std::os::unix::fs::chown(&path, Some(7), None).unwrap();
+        assert!(said(0o600, 0o755).contains("the user 7 owns this file"));
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -19,6 +19,9 @@ pub(super) fn bare(text: &str) -> Zeroizing<String> {
 pub(super) fn key(value: &str) -> Result<Secret, String> {
     let value = bare(value);
     keys::from_base64(&value).ok_or_else(|| {
+        if is_placeholder(&value) {
+            return "this is a placeholder: put the key in its place".to_owned();
+        }
         let got = match value.chars().count() {
             keys::BASE64_LEN => "characters that no key has".to_owned(),
             1 => "1 character".to_owned(),
@@ -52,6 +55,21 @@ pub(super) fn is_maybe_secret(text: &str) -> bool {
         // A word, or SeveralLikeThis.
         let words = capitals + small == run.len() && 8 * capitals <= run.len() + 8;
         run.len() >= 32 || run.len() >= 12 && capitals > 0 && small > 0 && !words
+    })
+}
+
+/// Whether this is what an example has where something is to be filled in.
+pub(super) fn is_placeholder(text: &str) -> bool {
+    text.contains(['<', '>', '{', '}', '$'])
+}
+
+/// Whether a word without dots could be a whole key: such are no names of hosts.
+fn is_maybe_key(text: &str) -> bool {
+    let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+    text.split(|c| !is_base64(c)).any(|run| {
+        let has = |is: fn(&char) -> bool| run.chars().any(|c| is(&c));
+        let is_mixed = has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase);
+        run.len() > 63 || run.len() >= 32 && is_mixed
     })
 }
 
@@ -214,7 +232,7 @@ pub(super) fn dns(value: &str) -> Result<Result<String, String>, String> {
     let number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
     if value.parse::<IpAddr>().is_ok() || is_ipv6(value) {
         Ok(Ok(value.to_owned()))
-    } else if value.bytes().all(domain) && !value.bytes().all(number) {
+    } else if value.bytes().all(domain) && !value.bytes().all(number) && !is_maybe_key(value) {
         Ok(Err(value.to_owned()))
     } else {
         got(value, "an address or a search domain")
@@ -231,6 +249,9 @@ fn is_ipv6(host: &str) -> bool {
 pub(super) fn endpoint(value: &str) -> Result<Endpoint, String> {
     const EXPECTED: &str = "host:port, address:port or [IPv6 address]:port";
     let text = bare(value);
+    if let Some(wrong) = odd_endpoint(value, &text) {
+        return Err(wrong);
+    }
     let bracketed = text.strip_prefix('[');
     let (host, port) = match bracketed {
         Some(rest) => match rest.split_once("]:") {
@@ -249,8 +270,12 @@ pub(super) fn endpoint(value: &str) -> Result<Endpoint, String> {
         };
     }
     let named = |c: char| !c.is_control() && !"/\\,;'\"[]+=".contains(c);
-    if host.is_empty() || host.len() > 253 || !host.chars().all(named) {
+    let is_name = host.len() <= 253 && host.chars().all(named) && !is_maybe_key(host);
+    if host.is_empty() || !is_name {
         return got(value, EXPECTED);
+    }
+    if let Some(wrong) = odd_ipv4(host) {
+        return Err(wrong);
     }
     match udp_port(port) {
         Some(port) if port != 0 => Ok(Endpoint {
@@ -262,4 +287,63 @@ pub(super) fn endpoint(value: &str) -> Result<Endpoint, String> {
             &format!("{EXPECTED}, the port from 1 to 65535 or a UDP service of /etc/services"),
         ),
     }
+}
+
+/// What is wrong with an endpoint that has more than a host and a port. `text` is the value without
+/// spaces.
+fn odd_endpoint(value: &str, text: &str) -> Option<String> {
+    let example = "expected host:port like vpn.example.com:51820";
+    if is_placeholder(text) {
+        return Some(format!(
+            "this is a placeholder: put the host and the port of the peer in its place; {example}"
+        ));
+    }
+    if let Some((scheme, _)) = text.split_once("://") {
+        let scheme = match scheme.len() <= 8 && scheme.bytes().all(|c| c.is_ascii_alphanumeric()) {
+            true => format!("{scheme}://"),
+            false => "://".into(),
+        };
+        return Some(format!(
+            "this is an address for a browser: {example}, without {scheme} and without a path"
+        ));
+    }
+    if text.contains([',', ';']) {
+        return Some(format!(
+            "this is a list, but a peer has one endpoint: {example}"
+        ));
+    }
+    if text.contains(['/', '@', '?', '#', '\\']) && !is_maybe_secret(text) {
+        return Some(format!(
+            "{example}, got {value:?}, which has more than that"
+        ));
+    }
+    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+    let (rest, last) = text.rsplit_once(':')?;
+    let (host, first) = rest.rsplit_once(':')?;
+    let is_whole = !host.contains(':') || host.starts_with('[') && host.ends_with(']');
+    if is_whole && host.chars().any(|c| !c.is_ascii_hexdigit()) && is_port(first) && is_port(last) {
+        return Some(format!(
+            "there are two ports, {first} and {last}: {example}, with the one on which the peer listens"
+        ));
+    }
+    None
+}
+
+/// What is wrong with numbers and dots that are no IPv4 address.
+fn odd_ipv4(host: &str) -> Option<String> {
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    if host.parse::<Ipv4Addr>().is_ok() || !host.chars().all(is_number) {
+        return None;
+    }
+    let parts: Vec<&str> = host.split('.').collect();
+    let large = parts
+        .iter()
+        .find(|part| part.parse().is_ok_and(|n: u64| n > 255));
+    Some(match (large, parts.len()) {
+        (Some(large), _) => format!("{host} is no IPv4 address: {large} is more than 255"),
+        (None, 4) => format!(
+            "{host} is no IPv4 address: expected numbers from 0 to 255, without zeros before them"
+        ),
+        (None, count) => format!("{host} is no IPv4 address: it has {count} numbers instead of 4"),
+    })
 }

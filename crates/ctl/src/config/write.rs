@@ -1,12 +1,13 @@
 //! Configuration files from configuration files: what `wg` takes of one, and one brought up to
 //! date.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use adit_proto::config::{AllowedIpChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use zeroize::Zeroizing;
 
+use super::layout::{Layout, is_blank};
 use super::parse::{Line, Section, section, spelling};
 use super::{Address, values};
 use crate::keys;
@@ -46,19 +47,184 @@ pub fn strip(text: &str) -> Zeroizing<String> {
     out
 }
 
-/// A section of a file: the lines above its header that belong to it, the header, and its lines.
-struct Block<'a> {
-    kind: Section,
-    lead: Vec<&'a str>,
-    header: &'a str,
-    lines: Vec<&'a str>,
+/// What a file becomes: some of its lines go, others change, and new ones come.
+struct Edits<'a> {
+    layout: Layout<'a>,
+    gone: Vec<bool>,
+    /// What stands in place of a line, or below it.
+    changed: HashMap<usize, Zeroizing<String>>,
+    added: HashMap<usize, Zeroizing<String>>,
+    /// How this file ends its lines.
+    end: &'static str,
+}
+
+impl<'a> Edits<'a> {
+    fn new(text: &'a str) -> Self {
+        let layout = Layout::of(text);
+        let is_dos = layout
+            .lines
+            .first()
+            .is_some_and(|line| line.ends_with("\r\n"));
+        Self {
+            gone: vec![false; layout.lines.len()],
+            layout,
+            changed: HashMap::new(),
+            added: HashMap::new(),
+            end: if is_dos { "\r\n" } else { "\n" },
+        }
+    }
+
+    /// Takes sections out, with all that is theirs and one blank line above it where another one
+    /// is below.
+    fn remove(&mut self, is_gone: impl Fn(usize) -> bool) {
+        let lines = &self.layout.lines;
+        for line in 0..lines.len() {
+            self.gone[line] = self.layout.owner(line).is_some_and(&is_gone);
+        }
+        for line in 1..lines.len() {
+            let is_first = self.gone[line] && !self.gone[line - 1];
+            if !is_first || !is_blank(lines[line - 1]) {
+                continue;
+            }
+            let below = (line..lines.len()).find(|below| !self.gone[*below]);
+            self.gone[line - 1] = below.is_none_or(|below| is_blank(lines[below]));
+        }
+    }
+
+    /// The text, `room` bytes longer at most. `parts` puts a blank line between the comments of one
+    /// section and the next, so that it stays clear whose they are.
+    fn text(&self, room: usize, parts: bool) -> Zeroizing<String> {
+        let lines = &self.layout.lines;
+        let size: usize = lines.iter().map(|line| line.len() + 2).sum();
+        let mut out = Zeroizing::new(String::with_capacity(size + room));
+        let mut above = None;
+        for (at, line) in lines.iter().enumerate() {
+            if !self.gone[at] {
+                let is_close = |above: &usize| !is_blank(lines[*above]) && !is_blank(line);
+                if let Some(above) = above.filter(is_close)
+                    && parts
+                    && self.layout.owner(above) != self.layout.owner(at)
+                {
+                    out.push_str(self.end);
+                }
+                above = Some(at);
+                out.push_str(self.changed.get(&at).map_or(line, |text| text.as_str()));
+            }
+            if let Some(added) = self.added.get(&at) {
+                self.put(&mut out, added);
+            }
+        }
+        out
+    }
+
+    /// Appends whole lines.
+    fn put(&self, out: &mut String, lines: &str) {
+        if !out.is_empty() && !out.ends_with('\n') {
+            out.push_str(self.end);
+        }
+        for line in lines.lines() {
+            out.push_str(line);
+            out.push_str(self.end);
+        }
+    }
+
+    /// Those of the peers, in their order.
+    fn names(&self) -> Vec<Option<&str>> {
+        let sections = self.sections(Section::Peer);
+        sections
+            .map(|section| self.layout.sections[section].name.as_deref())
+            .collect()
+    }
+
+    fn public_key(&self, section: usize) -> Option<PublicKey> {
+        let keys = self.layout.settings(section);
+        let keys = keys.filter(|(_, key, _)| spelling(Section::Peer, key) == Some("PublicKey"));
+        keys.last()
+            .and_then(|(_, _, value)| keys::public_from_base64(&values::bare(value)))
+    }
+
+    fn sections(&self, kind: Section) -> impl Iterator<Item = usize> {
+        let sections = (0..).zip(&self.layout.sections);
+        sections
+            .filter(move |(_, block)| block.kind == Some(kind))
+            .map(|(at, _)| at)
+    }
+
+    /// Brings the lines of `sections`, which are one to wg, to what is `wanted`: those that are
+    /// still true stay.
+    fn update(&mut self, kind: Section, sections: &[usize], wanted: Wanted) {
+        let mut found: HashMap<&str, Vec<(usize, &str)>> = HashMap::new();
+        let settings = sections.iter().flat_map(|at| self.layout.settings(*at));
+        for (line, key, value) in settings {
+            if let Some(name) = spelling(kind, key) {
+                found.entry(name).or_default().push((line, value));
+            }
+        }
+        let Some(first) = sections.first() else {
+            return;
+        };
+        let below = self.layout.sections[*first].last;
+        let mut new = Zeroizing::new(String::with_capacity(1024));
+        for (name, value) in wanted {
+            let Some(lines) = found.get(name) else {
+                new.reserve(
+                    value
+                        .as_ref()
+                        .map_or(0, |value| name.len() + value.len() + 4),
+                );
+                write_pair(&mut new, name, value.as_ref());
+                continue;
+            };
+            let values: Vec<&str> = lines.iter().map(|(_, value)| *value).collect();
+            let is_true = match name {
+                // A name stays, and so does the address of a peer that has not been heard of.
+                "Endpoint" if value.is_none() || is_name(&values) => true,
+                "MTU" if value.is_none() => true,
+                _ => meaning(name, &values) == value,
+            };
+            if is_true {
+                continue;
+            }
+            let (first, rest) = lines.split_at(1);
+            match (first, value) {
+                ([(line, old)], Some(value)) => {
+                    let line_now = replaced(self.layout.lines[*line], old, &value);
+                    self.changed.insert(*line, line_now);
+                }
+                (lines, _) => lines.iter().for_each(|(line, _)| self.gone[*line] = true),
+            }
+            rest.iter().for_each(|(line, _)| self.gone[*line] = true);
+        }
+        if !new.is_empty() {
+            self.added.insert(below, new);
+        }
+    }
+}
+
+/// A line of a setting with another value; what stands around the value stays.
+fn replaced(line: &str, old: &str, new: &str) -> Zeroizing<String> {
+    let value = line.find('=').map_or(line.len(), |at| at + 1);
+    let (before, rest) = line.split_at(value);
+    let indent = rest.len() - rest.trim_start_matches([' ', '\t']).len();
+    let (space, rest) = rest.split_at(indent);
+    let space = if space.is_empty() && old.is_empty() {
+        " "
+    } else {
+        space
+    };
+    let after = &rest[old.len().min(rest.len())..];
+    let mut out = Zeroizing::new(String::with_capacity(line.len() + new.len() + 1));
+    [before, space, new, after]
+        .iter()
+        .for_each(|part| out.push_str(part));
+    out
 }
 
 /// `original`, brought up to date with a running interface, for `SaveConfig`.
 ///
 /// Lines that are still true stay as they are, comments, order and endpoints that are names
-/// included (a name is resolved anew at the next `up`). Lines that are not are replaced where they
-/// stand; peers that went go with the comments right above them, new ones come last. `mtu` is only
+/// included (a name is resolved anew at the next `up`). Lines that are not get another value where
+/// they stand; peers that went go as [`without_peer`] takes them, new ones come last. `mtu` is only
 /// written where the file sets one.
 pub fn save(
     original: &str,
@@ -66,132 +232,87 @@ pub fn save(
     addresses: &[Address],
     mtu: Option<u16>,
 ) -> Zeroizing<String> {
-    let (head, blocks) = blocks(original.trim_start_matches('\u{feff}'));
-    // Room for everything, so that no growing leaves copies of keys behind.
-    let ips: usize = device.peers.iter().map(|peer| peer.allowed_ips.len()).sum();
-    let room = 2 * original.len() + 4096 + 512 * device.peers.len() + 64 * ips;
-    let mut out = Zeroizing::new(String::with_capacity(room));
-    head.iter().for_each(|line| put(&mut out, line));
+    let mut edits = Edits::new(original);
     let mut peers: HashMap<PublicKey, &PeerStatus> =
         (device.peers.iter().map(|peer| (peer.public_key, peer))).collect();
-    let mut wrote_interface = false;
-    for block in &blocks {
-        let wanted = match block.kind {
-            Section::Interface => {
-                wrote_interface = true;
-                interface_lines(device, addresses, mtu)
-            }
-            Section::Peer => match public_key(block).and_then(|key| peers.remove(&key)) {
-                Some(peer) => peer_lines(peer),
-                None => continue,
-            },
-        };
-        block.lead.iter().for_each(|line| put(&mut out, line));
-        put(&mut out, block.header);
-        update(&mut out, block, wanted);
+    let mut kept: Vec<(usize, &PeerStatus)> = Vec::new();
+    let mut gone = HashSet::new();
+    for section in edits.sections(Section::Peer) {
+        match edits.public_key(section).and_then(|key| peers.remove(&key)) {
+            Some(peer) => kept.push((section, peer)),
+            None => _ = gone.insert(section),
+        }
     }
-    if !wrote_interface {
-        put(&mut out, "[Interface]");
+    edits.remove(|section| gone.contains(&section));
+    for (section, peer) in kept {
+        edits.update(Section::Peer, &[section], peer_lines(peer));
+    }
+    let interface: Vec<usize> = edits.sections(Section::Interface).collect();
+    let wanted = interface_lines(device, addresses, mtu);
+    edits.update(Section::Interface, &interface, wanted);
+
+    // Room for everything, so that no growing leaves copies of keys behind.
+    let ips: usize = device.peers.iter().map(|peer| peer.allowed_ips.len()).sum();
+    let room = original.len() + 4096 + 512 * device.peers.len() + 64 * ips;
+    let mut out = edits.text(room, false);
+    if interface.is_empty() {
+        edits.put(&mut out, "[Interface]");
         let lines = interface_lines(device, addresses, None);
-        (lines.iter()).for_each(|(name, value)| write_pair(&mut out, name, value.as_ref()));
+        put_pairs(&edits, &mut out, &lines);
     }
     for peer in &device.peers {
         if peers.remove(&peer.public_key).is_some() {
-            put(&mut out, "\n[Peer]");
-            let lines = peer_lines(peer);
-            (lines.iter()).for_each(|(name, value)| write_pair(&mut out, name, value.as_ref()));
+            edits.put(&mut out, "\n[Peer]");
+            put_pairs(&edits, &mut out, &peer_lines(peer));
         }
     }
     out
 }
 
-fn put(out: &mut String, line: &str) {
-    out.push_str(line);
-    out.push('\n');
+fn put_pairs(edits: &Edits<'_>, out: &mut String, lines: &Wanted) {
+    for (name, value) in lines {
+        let mut line = Zeroizing::new(String::with_capacity(
+            name.len() + value.as_ref().map_or(0, |value| value.len()) + 4,
+        ));
+        write_pair(&mut line, name, value.as_ref());
+        edits.put(out, &line);
+    }
 }
 
-/// `text` without a peer's sections and the comments right above them; `None` if it has no such
-/// peer.
+/// `text` with one more section at the end, its lines ended as the others are.
+pub fn with_section(text: &str, section: &str) -> Zeroizing<String> {
+    let edits = Edits::new(text);
+    let mut out = edits.text(2 * section.len() + 4, false);
+    if !out.is_empty() {
+        edits.put(&mut out, "\n");
+    }
+    edits.put(&mut out, section);
+    out
+}
+
+/// `text` without a peer's sections and the comments that are theirs; `None` if it has no such
+/// peer. All other lines stay as they are, and all other peers keep their names.
 pub fn without_peer(text: &str, peer: PublicKey) -> Option<Zeroizing<String>> {
-    let (head, blocks) = blocks(text.trim_start_matches('\u{feff}'));
-    let is_it = |block: &Block<'_>| block.kind == Section::Peer && public_key(block) == Some(peer);
-    if !blocks.iter().any(is_it) {
+    let mut edits = Edits::new(text);
+    let gone: HashSet<usize> = (edits.sections(Section::Peer))
+        .filter(|section| edits.public_key(*section) == Some(peer))
+        .collect();
+    if gone.is_empty() {
         return None;
     }
-    let mut out = Zeroizing::new(String::with_capacity(text.len() + 1));
-    head.iter().for_each(|line| put(&mut out, line));
-    for block in blocks.iter().filter(|block| !is_it(block)) {
-        block.lead.iter().for_each(|line| put(&mut out, line));
-        put(&mut out, block.header);
-        block.lines.iter().for_each(|line| put(&mut out, line));
-    }
-    Some(out)
-}
-
-/// The peer with this name in the comment above its section: `# name`, or `# friendly_name = name`;
-/// `None` if no peer has it or several have.
-pub fn peer_named(text: &str, name: &str) -> Option<PublicKey> {
-    let (_, blocks) = blocks(text.trim_start_matches('\u{feff}'));
-    let has_name = |line: &&str| {
-        let comment = line.trim().trim_start_matches('#').trim();
-        let value = comment.strip_prefix("friendly_name");
-        let value = value.and_then(|rest| rest.trim().strip_prefix('='));
-        value.map_or(comment, str::trim) == name
-    };
-    let peers = blocks.iter().filter(|block| block.kind == Section::Peer);
-    let mut named = peers.filter(|block| block.lead.iter().any(has_name));
-    let first = named.next().and_then(public_key)?;
-    named.next().is_none().then_some(first)
-}
-
-/// Comments and blank lines right above a header belong to that section; a second `[Interface]` to
-/// the first.
-fn blocks(text: &str) -> (Vec<&str>, Vec<Block<'_>>) {
-    let mut head = Vec::new();
-    let mut blocks: Vec<Block<'_>> = Vec::new();
-    let mut present = usize::MAX;
-    for line in text.lines() {
-        let above = match blocks.get_mut(present) {
-            Some(block) => &mut block.lines,
-            None => &mut head,
-        };
-        let kind = match Line::read(line) {
-            Line::Section(header) => section(header),
-            _ => None,
-        };
-        let Some(kind) = kind else {
-            above.push(line);
-            continue;
-        };
-        let last = above
-            .iter()
-            .rposition(|line| !matches!(Line::read(line), Line::Blank));
-        // A blank line after the last key of a section ends what is said about it.
-        let from = last.map_or(0, |last| last + 1);
-        let blank = above[from..].iter().position(|line| line.trim().is_empty());
-        let lead = above.split_off(blank.map_or(from, |blank| from + blank));
-        let first = (blocks.iter())
-            .position(|block| kind == Section::Interface && block.kind == Section::Interface);
-        present = first.unwrap_or(blocks.len());
-        match blocks.get_mut(present) {
-            Some(first) => first.lines.extend(lead),
-            None => blocks.push(Block {
-                kind,
-                lead,
-                header: line,
-                lines: Vec::new(),
-            }),
-        }
-    }
-    (head, blocks)
-}
-
-fn public_key(block: &Block<'_>) -> Option<PublicKey> {
-    (block.lines.iter().rev()).find_map(|line| match Line::read(line) {
-        Line::KeyValue(key, value) if spelling(Section::Peer, key) == Some("PublicKey") => {
-            keys::public_from_base64(&values::bare(value))
-        }
-        _ => None,
+    edits.remove(|section| gone.contains(&section));
+    let out = edits.text(0, false);
+    let stay = edits
+        .sections(Section::Peer)
+        .filter(|section| !gone.contains(section));
+    let names: Vec<Option<&str>> = stay
+        .map(|section| edits.layout.sections[section].name.as_deref())
+        .collect();
+    let is_same = Edits::new(&out).names() == names;
+    Some(if is_same {
+        out
+    } else {
+        edits.text(2 * edits.layout.lines.len(), true)
     })
 }
 
@@ -203,46 +324,6 @@ fn write_pair(out: &mut String, name: &str, value: Option<&Zeroizing<String>>) {
     if let Some(value) = value {
         _ = writeln!(out, "{name} = {}", **value);
     }
-}
-
-/// Writes the section's lines, those of the `wanted` keys only as far as they are still true.
-fn update(out: &mut String, block: &Block<'_>, wanted: Wanted) {
-    let mut found: HashMap<&str, Vec<&str>> = HashMap::new();
-    for line in &block.lines {
-        if let Line::KeyValue(key, value) = Line::read(line)
-            && let Some(name) = spelling(block.kind, key)
-        {
-            found.entry(name).or_default().push(value);
-        }
-    }
-    let mut outdated: Wanted = wanted
-        .into_iter()
-        .filter(|(name, value)| match (*name, found.get(name)) {
-            // A name stays, and so does the address of a peer that has not been heard of.
-            ("Endpoint", Some(found)) if value.is_none() || is_name(found) => false,
-            ("MTU", None) => false,
-            (_, None) => value.is_some(),
-            (name, Some(found)) => meaning(name, found) != *value,
-        })
-        .collect();
-    let replaced: Vec<&str> = outdated.iter().map(|(name, _)| *name).collect();
-    // Blank lines at the end stay at the end.
-    let end = (block.lines.iter()).rposition(|line| !line.trim().is_empty());
-    let (lines, blank) = block.lines.split_at(end.map_or(0, |end| end + 1));
-    for line in lines {
-        let name = match Line::read(line) {
-            Line::KeyValue(key, _) => spelling(block.kind, key).unwrap_or_default(),
-            _ => "",
-        };
-        if !replaced.contains(&name) {
-            put(out, line);
-        } else if let Some(i) = outdated.iter().position(|(other, _)| *other == name) {
-            let (name, value) = outdated.remove(i);
-            write_pair(out, name, value.as_ref());
-        }
-    }
-    (outdated.iter()).for_each(|(name, value)| write_pair(out, name, value.as_ref()));
-    blank.iter().for_each(|line| put(out, line));
 }
 
 fn is_name(endpoint: &[&str]) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use adit_ctl::config::{Config, Table, locate, save, strip};
+use adit_ctl::config::{Config, Table, locate, save, strip, with_section, without_peer};
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceStatus, PeerStatus};
 
 pub(crate) fn run(input: &[u8]) {
@@ -45,7 +45,21 @@ pub(crate) fn run(input: &[u8]) {
         .collect();
     let change = config.to_change(&endpoints);
     assert_eq!(change.peers.len(), config.peers.len());
-    // 3. What is saved of an interface that runs like that is what runs.
+    // 3. A peer goes, and comes, without a change of any other. A text without line ends but
+    //    carriage returns is none.
+    for peer in config.peers.iter().filter(|_| !text.contains('\r')) {
+        let left = without_peer(&text, peer.public_key).expect("a peer of the file");
+        let left = Config::parse(&left, "wg0.conf").expect("a part of what was right");
+        let mut others = config.peers.clone();
+        others.retain(|other| other.public_key != peer.public_key);
+        assert_eq!(left.peers, others);
+    }
+    let longer = with_section(
+        &text,
+        "[Peer]\nPublicKey = AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n",
+    );
+    assert!(longer.starts_with(&text));
+    // 4. What is saved of an interface that runs like that is what runs.
     let mut device = DeviceStatus {
         private_key: config.interface.private_key.clone(),
         listen_port: config.interface.listen_port.unwrap_or(0),

@@ -1,0 +1,189 @@
+//! Configuration files on the disk: changed by one command at a time, and as a whole.
+//!
+//! 1. lock the file, wait for whatever has it;
+//! 2. read it, and work out what it is to be;
+//! 3. write that to a new file beside it, with the same owner, mode and access list;
+//! 4. rename it, so that a crash leaves one or the other; where that cannot be, as for a file that
+//!    is mounted, write to the file itself.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_ctl::config;
+use rustix::fs::{
+    FallocateFlags, FlockOperation, XattrFlags, fallocate, fgetxattr, flock, fsetxattr,
+};
+use rustix::io::Errno;
+use zeroize::Zeroizing;
+
+use crate::failure::{Context, Failure, Result, bail};
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;
+
+/// How long to wait for other commands that change the file.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(10);
+/// The access list of a file, beyond its mode.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// Keeps other commands of Adit, and flock(1), from changing a file.
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Waits until nothing else changes the file.
+    pub(super) fn take(path: &Path) -> Result<Self> {
+        let deadline = Instant::now() + PATIENCE;
+        let failed = || format!("cannot lock {}", path.display());
+        loop {
+            // NFS locks only what is open for writing.
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).open(path);
+            let file = file.or_else(|_| File::open(path)).context(failed)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // The command that had the lock may have put a new file there.
+                Ok(()) if identity(&file.metadata().context(failed)?) == of_path(path) => {
+                    return Ok(Self { _file: file });
+                }
+                Ok(()) | Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) => bail!(
+                    State,
+                    "another program keeps {0} locked: try again when it is done (`fuser -v {0}` finds it)",
+                    path.display()
+                ),
+                Err(error) => return Err(error).context(failed),
+            }
+        }
+    }
+}
+
+fn identity(found: &Metadata) -> Option<(u64, u64)> {
+    Some((found.dev(), found.ino()))
+}
+
+fn of_path(path: &Path) -> Option<(u64, u64)> {
+    identity(&fs::metadata(path).ok()?)
+}
+
+/// The text of a configuration file.
+pub(super) fn read(path: &Path) -> Result<Zeroizing<String>> {
+    let (text, _) = config::read(path).context(|| format!("cannot read {}", path.display()))?;
+    Ok(text)
+}
+
+/// Replaces the contents of a configuration file, of which [`read`] has read the old ones.
+pub(super) fn write(path: &Path, text: &str) -> Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    // The file itself, not a link to it.
+    let path = fs::canonicalize(path).context(failed)?;
+    let old = Zeroizing::new(fs::read(&path).context(failed)?);
+    let new = encode(text, &old).map_err(Failure::Mistake)?;
+    if *new == *old {
+        return Ok(());
+    }
+    match replace(&path, &new) {
+        // A mounted file, a closed directory, or an owner that cannot be given.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::ResourceBusy
+                    | ErrorKind::CrossesDevices
+                    | ErrorKind::PermissionDenied
+                    | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            overwrite(&path, &new)
+        }
+        result => result,
+    }
+    .context(failed)
+}
+
+/// A new file, for its owner only. It must not be there yet.
+pub(super) fn create(path: &Path, text: &str) -> Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let mut file = file.context(failed)?;
+    let written = (file.write_all(text.as_bytes())).and_then(|()| file.sync_all());
+    written
+        .inspect_err(|_| drop(fs::remove_file(path)))
+        .context(failed)
+}
+
+/// The bytes of the text, in the encoding of the old ones.
+fn encode(text: &str, old: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, String> {
+    if std::str::from_utf8(old).is_ok() {
+        return Ok(Zeroizing::new(text.as_bytes().to_vec()));
+    }
+    // It was read as Latin-1.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));
+    for c in text.chars() {
+        let byte = u8::try_from(c).map_err(|_| {
+            format!(
+                "the file is not UTF-8, and {c:?} is not Latin-1: take other letters for the name"
+            )
+        })?;
+        bytes.push(byte);
+    }
+    Ok(bytes)
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let found = fs::metadata(path)?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())?;
+    let temporary = dir.join(format!(".adit-{:016x}.tmp", u64::from_ne_bytes(random)));
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600);
+    let mut file = file.open(&temporary)?;
+    let mut fill = || {
+        copy_rights(path, &found, &file)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    fill().inspect_err(|_| drop(fs::remove_file(&temporary)))?;
+    // Not every file system can.
+    let _ = File::open(dir).and_then(|dir| dir.sync_all());
+    Ok(())
+}
+
+/// Gives a new file the owner, mode and access list of the one that it replaces.
+fn copy_rights(path: &Path, old: &Metadata, new: &File) -> io::Result<()> {
+    let own = new.metadata()?;
+    if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
+        fchown(new, Some(old.uid()), Some(old.gid()))?;
+    }
+    new.set_permissions(PermissionsExt::from_mode(old.mode() & 0o7777))?;
+    let mut list = vec![0; 64 << 10];
+    match fgetxattr(File::open(path)?, ACCESS_LIST, &mut list[..]) {
+        Ok(length) => fsetxattr(new, ACCESS_LIST, &list[..length], XattrFlags::empty())?,
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// Writes to the file itself, which stays as it is where there is no room for the text.
+fn overwrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    let length = bytes.len() as u64;
+    match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, length.max(1)) {
+        // Not every file system can reserve room.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    file.write_all(bytes)?;
+    file.set_len(length)?;
+    file.sync_all()
+}
