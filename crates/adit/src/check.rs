@@ -96,8 +96,6 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     interface(config, has_key, found);
     twice(config, found);
     let blocks: Vec<Cidr> = all_blocks(config).collect();
-    let clear = leaves_in_clear(&blocks, &config.interface.table);
-    found.extend(clear.map(|text| (Kind::Warning, text)));
     mtu(config, found);
     reachable(config, found);
     own_secrets(config, found);
@@ -108,6 +106,8 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     }
     nested(config, found);
     dns(config, found);
+    let clear = leaves_in_clear(&blocks, &config.interface.table);
+    found.extend(clear.map(|text| (Kind::Warning, text)));
     forwarding(config, found);
     findings
 }

@@ -35,7 +35,7 @@ fn words_that_people_guess_make_no_interface() {
         ("init", "edit"),
         ("logs", "events"),
         ("help-me", "help"),
-        ("add-peer", "add"),
+        ("add-peer", "new-peer"),
         ("list-peers", "show"),
         ("delete_user", "remove"),
         ("gen-key", "edit"),
