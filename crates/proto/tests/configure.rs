@@ -623,3 +623,58 @@ fn a_status_in_pieces_survives_the_removal_of_all_peers() {
         assert_eq!(seen[..before], keys[..before]);
     }
 }
+
+#[test]
+fn no_secret_becomes_the_public_key_of_a_peer() {
+    let mut raw = [0x5a; 32];
+    (raw[0], raw[31]) = (0xff, 0xff);
+    let own = Secret::new(&raw);
+    let mut used = raw;
+    (used[0], used[31]) = (0xf8, 0x7f);
+    let with_key = |key: Option<&Secret>, peers: &[PublicKey]| DeviceChange {
+        private_key: key.cloned(),
+        ..device_change(peers.iter().copied().map(PeerChange::new).collect())
+    };
+    let honest = PublicKey([7; 32]);
+    for secret in [raw, used].map(PublicKey) {
+        for first in [vec![], vec![honest], vec![honest; 3000]] {
+            let peers = [first, vec![secret]].concat();
+            // Key and peer in one change, and one after the other.
+            let cases = [
+                vec![with_key(Some(&own), &peers)],
+                vec![with_key(Some(&own), &[]), with_key(None, &peers)],
+                vec![with_key(None, &peers), with_key(Some(&own), &[])],
+            ];
+            for changes in cases {
+                let (last, before) = changes.split_last().unwrap();
+                let mut device = Device::new(Box::new(|bytes| bytes.fill(7)));
+                for change in before {
+                    device.apply(Time(1), change).unwrap();
+                }
+                let status = device.status();
+                let refused = device.apply(Time(2), last).unwrap_err();
+                assert!(
+                    matches!(refused, ConfigError::SecretAsPublicKey),
+                    "{refused}"
+                );
+                assert_eq!(device.status(), status, "nothing was changed");
+            }
+        }
+    }
+    // A peer's own preshared key.
+    let mut twice = PeerChange::new(honest);
+    twice.preshared_key = Some(Secret::new(&honest.0));
+    let mut device = Device::new(Box::new(|bytes| bytes.fill(7)));
+    assert!(device.apply(Time(1), &device_change(vec![twice])).is_err());
+    // Its removal passes, and a change that removes it and sets the key.
+    let peer = PublicKey(used);
+    device.apply(Time(1), &with_key(None, &[peer])).unwrap();
+    let mut removal = with_key(None, &[peer]);
+    removal.peers[0].remove = true;
+    device.apply(Time(2), &removal).unwrap();
+    device.apply(Time(3), &with_key(None, &[peer])).unwrap();
+    let mut replacement = with_key(Some(&own), &[honest]);
+    replacement.replace_peers = true;
+    device.apply(Time(4), &replacement).unwrap();
+    assert_eq!(device.peers().count(), 1);
+}

@@ -32,6 +32,8 @@ pub struct Transaction {
 
 /// What is done next, from which section or peer on.
 enum Step {
+    /// Is the public key of this section, or of those behind it, a secret?
+    Secrets(usize),
     /// Would there be too many peers?
     Count(usize, Counted),
     /// The settings of the device.
@@ -76,7 +78,7 @@ impl Transaction {
 
     /// Whether [`Device::resume`] will change something from now on, and not fail any more.
     pub fn is_checked(&self) -> bool {
-        !matches!(self.step, Step::Count(..))
+        !matches!(self.step, Step::Secrets(_) | Step::Count(..))
     }
 
     /// The change, whose memory a caller may want to free elsewhere.
@@ -97,7 +99,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// There would be too many peers; nothing was changed.
+    /// There would be too many peers, or the public key of one is a secret; nothing was changed.
     pub fn apply(&mut self, now: Time, change: &DeviceChange) -> Result<(), ConfigError> {
         let mut transaction = self.begin(change.clone());
         while !self.resume(now, &mut transaction)? {}
@@ -110,22 +112,12 @@ impl Device {
     /// Peers change one after another meanwhile, and routes all at once in the end.
     pub fn begin(&mut self, change: DeviceChange) -> Transaction {
         self.transactions += 1;
-        let before = match change.replace_peers {
-            true => 0,
-            false => self.peers.len(),
-        };
-        let step = if before + change.peers.len() <= MAX_PEERS {
-            Step::Device
-        } else {
-            let (named, peers) = (BTreeMap::new(), before);
-            Step::Count(0, Counted { named, peers })
-        };
         Transaction {
             own_key: self.own_key_after(&change),
             number: self.transactions,
             routes_changed: false,
             removed: Vec::new(),
-            step,
+            step: Step::Secrets(0),
             change,
         }
     }
@@ -134,7 +126,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// There would be too many peers; nothing was changed.
+    /// There would be too many peers, or the public key of one is a secret; nothing was changed.
     pub fn resume(
         &mut self,
         now: Time,
@@ -145,6 +137,14 @@ impl Device {
             work -= 1;
             let step = std::mem::replace(&mut transaction.step, Step::Done);
             transaction.step = match step {
+                Step::Secrets(at) => {
+                    transaction.step = self.look_for_secrets(transaction, at)?;
+                    if transaction.is_checked() {
+                        // The caller may have to prepare something that can fail.
+                        return Ok(false);
+                    }
+                    continue;
+                }
                 Step::Count(at, counted) => {
                     transaction.step = self.count(transaction, at, counted)?;
                     if transaction.is_checked() {
@@ -190,6 +190,45 @@ impl Device {
             Some(key) => clamped(key).map(|key| key.public_key()),
             None => self.core.identity.as_ref().map(|own| own.public),
         }
+    }
+
+    /// Whether the public key of one more section is a secret, or of a peer that there is.
+    fn look_for_secrets(&self, transaction: &Transaction, at: usize) -> Result<Step, ConfigError> {
+        let change = &transaction.change;
+        let own = self.core.identity.as_ref().map(|own| &own.secret);
+        let own = change.private_key.as_ref().or(own);
+        let own = own.filter(|own| !own.is_zero());
+        let is_own =
+            |key: &PublicKey| own.is_some_and(|own| is_same_private_key(own.bytes(), &key.0));
+        if at == 0
+            && !change.replace_peers
+            && let Some(new) = &change.private_key
+            && let Some(used) = clamped(new)
+        {
+            let there = [new, &used].map(|key| PublicKey(*key.bytes()));
+            if there.iter().any(|key| self.by_key.contains_key(key)) {
+                return Err(ConfigError::SecretAsPublicKey);
+            }
+        }
+        if let Some(section) = change.peers.get(at) {
+            let preshared = section.preshared_key.as_ref();
+            let is_preshared = preshared.is_some_and(|key| *key.bytes() == section.public_key.0);
+            if !section.remove && (is_preshared || is_own(&section.public_key)) {
+                return Err(ConfigError::SecretAsPublicKey);
+            }
+            return Ok(Step::Secrets(at + 1));
+        }
+        let before = match change.replace_peers {
+            true => 0,
+            false => self.peers.len(),
+        };
+        Ok(match before + change.peers.len() <= MAX_PEERS {
+            true => Step::Device,
+            false => {
+                let (named, peers) = (BTreeMap::new(), before);
+                Step::Count(0, Counted { named, peers })
+            }
+        })
     }
 
     /// Counts the peers that there would be after one more section.
@@ -541,6 +580,11 @@ impl PeerState {
             self.send_keepalive(core, now);
         }
     }
+}
+
+/// Whether Curve25519 uses both alike: files have a key as it was made, and the UAPI as it is used.
+fn is_same_private_key(one: &[u8; 32], other: &[u8; 32]) -> bool {
+    (one[0] ^ other[0]) & 248 == 0 && one[1..31] == other[1..31] && (one[31] ^ other[31]) & 63 == 0
 }
 
 /// The private key as Curve25519 uses it; `None` for all zeros.

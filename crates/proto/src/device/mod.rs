@@ -302,6 +302,9 @@ handshake_counters! {
 pub enum ConfigError {
     /// The device would have more than [`MAX_PEERS`](crate::limits::MAX_PEERS) peers.
     TooManyPeers,
+    /// The public key of a peer is the device's private key, or the peer's own preshared key: a secret
+    /// that stands in a wrong place, where everybody would see it.
+    SecretAsPublicKey,
 }
 
 impl std::fmt::Display for ConfigError {
@@ -310,6 +313,10 @@ impl std::fmt::Display for ConfigError {
             Self::TooManyPeers => {
                 write!(f, "a device has at most {} peers", crate::limits::MAX_PEERS)
             }
+            Self::SecretAsPublicKey => f.write_str(
+                "the public key of a peer is a secret: this interface's private key, or that peer's preshared key; \
+                 `adit pubkey` prints the public key of a private one",
+            ),
         }
     }
 }
