@@ -6,6 +6,7 @@
 //! - [`mod@config`]: configuration files, from text to a transaction and back;
 //! - [`keys`]: keys in base64 and hexadecimal;
 //! - [`status`]: the versioned JSON of `adit show`, and its socket;
+//! - [`text`]: text from elsewhere, for a terminal;
 //! - [`Service`]: the thread that serves the sockets of any number of interfaces.
 //!
 //! Requests come as bytes and in pieces; what they ask for are the types of [`adit_proto::config`]:
@@ -47,6 +48,7 @@ pub mod config;
 pub mod keys;
 mod socket;
 pub mod status;
+pub mod text;
 pub mod uapi;
 mod zeroized;
 

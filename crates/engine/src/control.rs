@@ -1046,6 +1046,11 @@ impl<H: Platform> Control<H> {
     }
 
     fn go_on_getting(&mut self, mut get: Box<Getting>) -> Option<Executing> {
+        let status = &mut get.status.peers;
+        if !memory::reserve_status(&self.device, get.next, STATUS_BATCH, status) {
+            let _ = get.answer.send(Err(CommandError::NoMemory));
+            return None;
+        }
         let peers = self.device.peer_status_from(get.next);
         let before = get.status.peers.len();
         for (id, peer) in peers.take(STATUS_BATCH) {
@@ -1053,7 +1058,7 @@ impl<H: Platform> Control<H> {
             get.next = id + 1;
         }
         if get.status.peers.len() < before + STATUS_BATCH {
-            let _ = get.answer.send(get.status);
+            let _ = get.answer.send(Ok(get.status));
             return None;
         }
         Some(Executing::Get(get))
@@ -1093,7 +1098,9 @@ impl<H: Platform> Control<H> {
         match memory::needed(&self.device, change) {
             0 => Ok(()),
             needed => match self.platform.memory_left() {
-                Some(left) if left < needed => Err(CommandError::Memory { needed, left }),
+                Some(left) if !memory::suffices(needed, left) => {
+                    Err(CommandError::Memory { needed, left })
+                }
                 _ => Ok(()),
             },
         }
@@ -1308,7 +1315,7 @@ struct Getting {
     status: DeviceStatus,
     /// The id of the peer to go on with.
     next: u32,
-    answer: SyncSender<DeviceStatus>,
+    answer: SyncSender<Result<DeviceStatus, CommandError>>,
 }
 
 /// At most so many from the front.

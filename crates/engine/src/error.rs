@@ -33,6 +33,8 @@ pub enum CommandError {
         /// Bytes that there are.
         left: u64,
     },
+    /// This process may not have the memory that the answer takes.
+    NoMemory,
     /// The engine is shutting down.
     Stopping,
 }
@@ -47,7 +49,7 @@ impl CommandError {
                 io::ErrorKind::PermissionDenied => Errno::ACCESS,
                 _ => Errno::IO,
             },
-            Self::Memory { .. } => Errno::NOMEM,
+            Self::Memory { .. } | Self::NoMemory => Errno::NOMEM,
             Self::Mark { .. } | Self::Stopping => Errno::IO,
         }
     }
@@ -68,6 +70,9 @@ impl fmt::Display for CommandError {
                 needed >> 20,
                 left >> 20
             ),
+            Self::NoMemory => f.write_str(
+                "this process has no memory left for the answer: raise its limit (RLIMIT_AS, RLIMIT_DATA)",
+            ),
             Self::Stopping => f.write_str("the tunnel is shutting down"),
         }
     }
@@ -78,7 +83,7 @@ impl Error for CommandError {
         match self {
             Self::Config(error) => Some(error),
             Self::Bind { error, .. } | Self::Mark { error, .. } => Some(error),
-            Self::Memory { .. } | Self::Stopping => None,
+            Self::Memory { .. } | Self::NoMemory | Self::Stopping => None,
         }
     }
 }

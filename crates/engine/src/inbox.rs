@@ -73,7 +73,7 @@ pub(crate) struct OfControl {
 /// A caller's request; the caller waits for the answer.
 pub(crate) enum Command {
     Set(DeviceChange, SyncSender<SetAnswer>),
-    Get(SyncSender<DeviceStatus>),
+    Get(SyncSender<Result<DeviceStatus, CommandError>>),
     Report(SyncSender<OfControl>),
     Probe(PublicKey, SyncSender<Option<Duration>>),
     /// Nobody waits for an answer.

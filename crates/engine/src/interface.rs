@@ -110,11 +110,11 @@ impl Interface {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Stopping`] once the interface ends.
+    /// [`CommandError::NoMemory`], and [`CommandError::Stopping`] once the interface ends.
     pub fn get(&self) -> Result<DeviceStatus, CommandError> {
         let (answer, result) = sync_channel(1);
         self.common.command(Command::Get(answer));
-        result.recv().map_err(|_| CommandError::Stopping)
+        result.recv().unwrap_or(Err(CommandError::Stopping))
     }
 
     /// Begins a handshake with a peer, unless one is under way. Returns the time until its initiation

@@ -1,26 +1,38 @@
 //! How much memory a change of configuration takes, and how much the process may still have.
 //!
 //! An allocation that fails ends the process. So a change that cannot fit is refused first, where
-//! the limit is known: that of the process (RLIMIT_AS, RLIMIT_DATA) or of its cgroup.
+//! the limit is known: that of the process (RLIMIT_AS, RLIMIT_DATA) or of its cgroup. Then what it
+//! takes is allocated and freed, in small pieces, on the thread that will make the change: what a
+//! limit leaves is not what malloc(3) can hand out.
 
 use std::path::Path;
 
 use adit_proto::Device;
-use adit_proto::config::DeviceChange;
+use adit_proto::config::{Cidr, DeviceChange, PeerStatus};
+use adit_proto::memory::{can_allocate, can_allocate_pieces};
 use rustix::process::{Resource, getrlimit};
 
 /// Bytes for a new peer and for one of its allowed IPs: with three, 1.64 KB (SPEC.md).
 const OF_PEER: u64 = 1_000;
 const OF_ALLOWED_IP: u64 = 220;
 /// Smaller changes are not looked at.
-const SMALL: u64 = 4 << 20;
+const SMALL: u64 = 256 << 10;
+/// Bytes that have to be left afterwards, for the other threads.
+const SPARE: usize = 1 << 20;
+/// Up to this size a change is tried in pieces as small as what a peer is made of: malloc(3) may have
+/// to take a page for each. Where there is memory for more, there is also some for a heap.
+const FEW: u64 = 16 << 20;
+const SMALL_PIECE: usize = 128;
+const LARGE_PIECE: usize = 1024;
+/// Bytes that each small piece of memory may take close to a limit: a page.
+const PAGE: usize = 4096;
 /// Peers of a change that are looked up: whether half a million are there takes 100 ms.
 const SAMPLE: usize = 1024;
 
 /// Bytes that the device needs beyond what it has, roughly; 0 if it is little.
 pub(crate) fn needed(device: &Device, change: &DeviceChange) -> u64 {
     let peers = &change.peers;
-    if peers.len() as u64 * OF_PEER < SMALL / 4 {
+    if peers.is_empty() {
         return 0;
     }
     let sample = peers.iter().step_by(peers.len().div_ceil(SAMPLE));
@@ -33,6 +45,30 @@ pub(crate) fn needed(device: &Device, change: &DeviceChange) -> u64 {
     }
     let bytes = bytes * peers.len() as u64 / looked_at.max(1);
     if bytes < SMALL { 0 } else { bytes }
+}
+
+/// Whether there is memory for a change that needs so much, where `left` says that there is a limit.
+pub(crate) fn suffices(needed: u64, left: u64) -> bool {
+    let size = match needed {
+        ..=FEW => SMALL_PIECE,
+        _ => LARGE_PIECE,
+    };
+    let bytes = usize::try_from(needed + needed / 4);
+    left >= needed && bytes.is_ok_and(|bytes| can_allocate_pieces(bytes + SPARE, size))
+}
+
+/// Makes room for the status of a device's peers from `first` on, `count` of them at most. False:
+/// there is no memory for it.
+pub(crate) fn reserve_status(
+    device: &Device,
+    first: u32,
+    count: usize,
+    status: &mut Vec<PeerStatus>,
+) -> bool {
+    let (peers, blocks) = device.sizes_from(first, count);
+    // Its allowed IPs, its drops and its preshared key are a piece each.
+    let pieces = peers * 3 * PAGE + blocks * size_of::<Cidr>();
+    status.try_reserve(peers).is_ok() && can_allocate(pieces + SPARE)
 }
 
 /// Bytes that this process may have beyond what it has; `None` if nothing limits it.
@@ -116,7 +152,11 @@ mod tests {
     #[test]
     fn only_peers_that_are_new_need_memory() {
         let mut device = Device::new(Box::new(|bytes| bytes.fill(7)));
-        assert_eq!(needed(&device, &change(3000)), 0);
+        assert_eq!(needed(&device, &change(200)), 0);
+        let mut one = change(1);
+        let blocks = vec![one.peers[0].allowed_ips[0]; 10_000];
+        one.peers[0].allowed_ips = blocks;
+        assert_eq!(needed(&device, &one), 2_201_000);
         assert_eq!(needed(&device, &change(20_000)), 20_000 * 1220);
         device.apply(Time(1), &change(20_000)).expect("few peers");
         assert_eq!(needed(&device, &change(20_000)), 0);

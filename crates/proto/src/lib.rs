@@ -109,6 +109,7 @@ mod in_use;
 mod lanes;
 mod limiter;
 pub mod limits;
+pub mod memory;
 mod noise;
 mod peer;
 mod per_thread;

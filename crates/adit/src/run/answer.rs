@@ -45,7 +45,8 @@ fn refused(error: CommandError) -> Response {
     Response::Refused(UapiError::new(errno, error.to_string()))
 }
 
-/// On the status socket. With the TUN goes what is in force of its offloads.
+/// On the status socket; `None` if there is no memory for it, or the interface ends. With the TUN
+/// goes what is in force of its offloads.
 pub(super) fn status(
     interface: &Interface,
     name: &str,
@@ -53,10 +54,10 @@ pub(super) fn status(
     started: u64,
     names: &Arc<Names>,
     (max_shards, policy): (usize, Policy),
-) -> status::Report {
+) -> Option<status::Report> {
     let of = of.clone();
     let place = adit_sandbox::run(move || device(&of));
-    let mut device = interface.get().unwrap_or_default();
+    let mut device = interface.get().ok()?;
     let egress = egress_segments(&device);
     let peers = std::mem::take(&mut device.peers);
     let report = interface.report();
@@ -114,13 +115,9 @@ pub(super) fn status(
         }),
     });
     let names = Arc::clone(names);
-    status::Report::new(
-        status,
-        peers.into_iter().map(move |status| status::NamedPeer {
-            name: names.of(&status.public_key),
-            status,
-        }),
-    )
+    Some(status::Report::new(status, peers, move |peer| {
+        names.of(peer)
+    }))
 }
 
 /// Where the device of an interface is.

@@ -833,6 +833,109 @@ fn silent_clients_take_no_descriptors_from_others() {
     }
 }
 
+/// The beginning of a `set` of so many peers.
+fn peers(count: u32) -> String {
+    let peer = |n: u32| {
+        let key = format!("{n:08x}").repeat(8);
+        let [_, a, b, c] = n.to_be_bytes();
+        format!("public_key={key}\nallowed_ip=10.{a}.{b}.{c}/32\n")
+    };
+    "set=1\nreplace_peers=true\n".to_owned() + &(1..=count).map(peer).collect::<String>()
+}
+
+#[test]
+fn unfinished_requests_take_no_more_memory_the_more_there_are() {
+    if !crate::quick::only_adit() {
+        return;
+    }
+    let device = Device::new();
+    let pid = device.daemon.pid();
+    let before = memory(pid, "VmRSS:");
+    // 20 MB each, with what becomes of it.
+    let request = peers(80_000);
+    let mut taken = Vec::new();
+    for count in [1, 4, 16, 30] {
+        let mut clients: Vec<UnixStream> = (0..count).map(|_| device.connect()).collect();
+        for client in &mut clients {
+            client.set_nonblocking(true).expect("a socket");
+        }
+        let mut left: Vec<&[u8]> = vec![request.as_bytes(); count];
+        // Until none takes any more.
+        let (mut most, mut moved, begun) = (0, Instant::now(), Instant::now());
+        while moved.elapsed() < seconds(1) && begun.elapsed() < seconds(60) {
+            for (client, left) in clients.iter_mut().zip(&mut left) {
+                match client.write(left) {
+                    Ok(n @ 1..) => (*left, moved) = (&left[n..], Instant::now()),
+                    Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => *left = &[],
+                    _ => {}
+                }
+            }
+            most = most.max(memory(pid, "VmRSS:").saturating_sub(before));
+        }
+        drop(clients);
+        // Others are served all the same.
+        assert_eq!(device.set("fwmark=0"), 0);
+        taken.push(most);
+    }
+    println!("KiB of 1, 4, 16 and 30 requests: {taken:?}");
+    // 30 of them would be 600 MB.
+    assert!(taken.iter().all(|taken| *taken < 100 << 10), "{taken:?}");
+}
+
+#[test]
+fn no_limit_of_memory_ends_the_process() {
+    if !crate::quick::only_adit() {
+        return;
+    }
+    let device = Device::new();
+    let pid = device.daemon.pid();
+    let limit = |resource: &str, bytes: Option<u64>| {
+        let bytes = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+        let prlimit = std::process::Command::new("prlimit")
+            .args([
+                format!("--pid={pid}"),
+                format!("--{resource}={bytes}:unlimited"),
+            ])
+            .status();
+        assert!(prlimit.expect("prlimit starts").success());
+    };
+    // In pieces, since the other end may close.
+    let errno_of = |request: &str| {
+        let mut client = device.connect();
+        let _ = client.write_all(request.as_bytes());
+        errno(&answer(&mut client))
+    };
+    let many = peers(20_000) + "\n";
+    let (mut refused, mut done) = (0, 0);
+    // MiB beyond what it has: from nothing to plenty.
+    let of_as = &[
+        0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 26, 30, 35, 40, 64, 100, 160,
+    ];
+    let of_data = &[0, 2, 4, 6, 9, 13, 20, 30, 64];
+    for (resource, size, limits) in [("as", "VmSize:", &of_as[..]), ("data", "VmData:", of_data)] {
+        for &more in limits {
+            limit(resource, Some((memory(pid, size) + (more << 10)) << 10));
+            for request in [many.as_str(), "get=1\n\n"] {
+                match errno_of(request) {
+                    0 => done += 1,
+                    12 => refused += 1,
+                    other => panic!("errno {other} with {more} MiB"),
+                }
+            }
+            let _ = device
+                .host
+                .try_sh(&format!("{} show wg0", Program::Adit.path().display()));
+            limit(resource, None);
+            let set = device.values("public_key").len();
+            assert!([0, 20_000].contains(&set), "{set} peers of a set");
+            assert_eq!(device.set("replace_peers=true"), 0);
+            println!("{resource}, {more} MiB: {done} done, {refused} refused");
+        }
+    }
+    println!("{done} requests were done, {refused} refused");
+    assert!(done > 10 && refused > 10, "{done}, {refused}");
+}
+
 #[test]
 fn wgctrl_go_lists_configures_and_verifies_the_device() {
     let device = Device::new();

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use adit_proto::memory::can_allocate;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net;
@@ -13,6 +14,11 @@ use crate::zeroized::Zeroized;
 pub(crate) const STALL: Duration = Duration::from_secs(10);
 /// Bytes read at once, and kept of a client that sends requests before it takes answers.
 const READ_SIZE: usize = 16 << 10;
+/// Pieces of a long answer that a client gets before others have their turn.
+const PIECES: usize = 8;
+/// Bytes that have to be there before a request is heard. What is read at once takes less, also
+/// where malloc(3) has to take a page for each small thing, as it does close to a limit.
+pub(crate) const RESERVE: usize = 4 << 20;
 
 /// One client's side of a conversation.
 pub(crate) trait Talk: Send {
@@ -22,11 +28,18 @@ pub(crate) trait Talk: Send {
         true
     }
 
+    /// Whether its requests change nothing, so that nobody needs an answer to one whose client has
+    /// hung up.
+    fn only_tells(&self) -> bool {
+        false
+    }
+
+    /// The process has hardly any memory left: the present request is refused.
+    fn refuse_for_memory(&mut self);
+
     /// Consumes bytes of `input` and appends an answer to `out` as soon as there is one. False ends
     /// the conversation once the answer was read.
-    ///
-    /// The present request may grow to `room` bytes.
-    fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Zeroized) -> bool;
+    fn hear(&mut self, input: &mut &[u8], out: &mut Zeroized) -> bool;
 
     /// Appends the next piece of a long answer, when the client has taken what was there. What is
     /// appended is never nothing until the answer is whole.
@@ -36,13 +49,21 @@ pub(crate) trait Talk: Send {
     /// gets.
     fn end(&mut self, out: &mut Zeroized);
 
-    /// Bytes of an unfinished request.
+    /// Whether it has to end for want of memory.
+    fn is_given_up(&self) -> bool {
+        false
+    }
+
+    /// Whether a request is unfinished.
+    fn is_within_request(&self) -> bool;
+
+    /// Bytes that an unfinished request takes, and the part of an answer that is not told yet.
     fn held(&self) -> usize;
 
     /// How long the client may do nothing before it counts as stalled; `None` for as long as it
     /// likes. `owes` says that it has an answer to read.
     fn patience(&self, owes: bool) -> Option<Duration> {
-        (owes || self.held() > 0).then_some(STALL)
+        (owes || self.is_within_request()).then_some(STALL)
     }
 }
 
@@ -50,10 +71,14 @@ pub(super) struct Client {
     stream: OwnedFd,
     /// The id of the socket that it connected to.
     pub(super) socket: u64,
+    /// The user that it ran as when it connected.
+    pub(super) uid: u32,
     /// When the client last did something.
     pub(super) seen: Instant,
-    /// Bytes of its unfinished request, as the service has counted them.
+    /// Bytes that it holds, as the service has counted them.
     pub(super) counted: usize,
+    /// Bytes that it has sent and taken since the service set this to 0.
+    pub(super) moved: usize,
     talk: Box<dyn Talk>,
     /// Bytes that are read but not parsed, because the client has to read an answer first.
     unheard: Zeroized,
@@ -69,7 +94,7 @@ impl Client {
     /// A client with a greeting to read, which may be empty.
     pub(super) fn new(
         stream: OwnedFd,
-        socket: u64,
+        (socket, uid): (u64, u32),
         now: Instant,
         talk: Box<dyn Talk>,
         greeting: Zeroized,
@@ -77,8 +102,10 @@ impl Client {
         Self {
             stream,
             socket,
+            uid,
             seen: now,
             counted: 0,
+            moved: 0,
             ending: !talk.listens(),
             talk,
             unheard: Zeroized::default(),
@@ -88,9 +115,21 @@ impl Client {
         }
     }
 
-    /// Bytes of its unfinished request.
+    /// Bytes that it holds.
     pub(super) fn held(&self) -> usize {
         self.talk.held()
+    }
+
+    /// Whether its next step may read what takes memory.
+    pub(super) fn is_to_be_heard(&self) -> bool {
+        self.out.is_empty() && !self.talk.only_tells()
+    }
+
+    /// Has epoll wait for nothing of it.
+    pub(super) fn deregister(&mut self, epoll: &OwnedFd) {
+        if self.registered.take().is_some() {
+            _ = epoll::delete(epoll, &self.stream);
+        }
     }
 
     /// Has epoll wait for what the client can do next, under this id.
@@ -119,9 +158,16 @@ impl Client {
         patience.map(|patience| self.seen + patience)
     }
 
+    /// Whether the client has closed its end, and reads no answer. One that has only stopped writing
+    /// reads it.
+    fn has_hung_up(&self) -> bool {
+        // Nothing is sent, but the kernel looks whether something could be.
+        net::send(&self.stream, &[], net::SendFlags::NOSIGNAL) == Err(Errno::PIPE)
+    }
+
     /// Handles one request at most, so that every client is served. False: the conversation is
     /// over.
-    pub(super) fn step(&mut self, now: Instant, room: usize) -> bool {
+    pub(super) fn step(&mut self, now: Instant) -> bool {
         if !self.out.is_empty() {
             return self.send(now);
         }
@@ -132,15 +178,24 @@ impl Client {
                     self.ending = true;
                     self.talk.end(&mut self.out);
                 }
-                Ok(n) => self.unheard.extend(&buffer[..n]),
+                Ok(n) => {
+                    self.unheard.extend(&buffer[..n]);
+                    self.moved += n;
+                }
                 Err(Errno::WOULDBLOCK | Errno::INTR) => return true,
                 Err(_) => return false,
             }
             self.seen = now;
         }
         if !self.ending {
+            if self.talk.only_tells() && self.has_hung_up() {
+                return false;
+            }
+            if !can_allocate(RESERVE) {
+                self.talk.refuse_for_memory();
+            }
             let mut input = &*self.unheard;
-            self.ending = !self.talk.hear(&mut input, room, &mut self.out);
+            self.ending = !self.talk.hear(&mut input, &mut self.out);
             let heard = self.unheard.len() - input.len();
             self.unheard.consume(heard);
         }
@@ -150,11 +205,12 @@ impl Client {
     /// There may be something new to tell the client. False: the conversation is over.
     pub(super) fn poke(&mut self, now: Instant) -> bool {
         // Until the client has read what there is, nothing is added.
-        !self.out.is_empty() || self.ending || self.send(now)
+        !self.talk.is_given_up() && (!self.out.is_empty() || self.ending || self.send(now))
     }
 
-    /// Sends what the client takes now, the whole answer if it takes it.
+    /// Sends what the client takes now, up to some pieces of a long answer.
     fn send(&mut self, now: Instant) -> bool {
+        let mut pieces = 0;
         loop {
             if self.sent == self.out.len() {
                 self.sent = 0;
@@ -162,6 +218,10 @@ impl Client {
                 self.talk.go_on(&mut self.out);
                 if self.out.is_empty() {
                     return !self.ending;
+                }
+                pieces += 1;
+                if pieces > PIECES {
+                    return true;
                 }
             }
             match net::send(
@@ -171,6 +231,7 @@ impl Client {
             ) {
                 Ok(n) => {
                     self.sent += n;
+                    self.moved += n;
                     self.seen = now;
                 }
                 Err(Errno::INTR) => {}

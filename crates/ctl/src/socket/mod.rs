@@ -9,7 +9,7 @@ mod service_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use client::{STALL, Talk};
+pub(crate) use client::{RESERVE, STALL, Talk};
 pub(crate) use service::Poker;
 pub use service::{Origin, ServerEvent, Service, Serving};
 
@@ -29,6 +29,13 @@ use rustix::net::{self, sockopt::Timeout};
 /// How long to wait for another process that is just binding or removing a socket in the same
 /// directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// Connections that wait to be accepted. Those beyond wait in connect(2), so that one that comes
+/// late has few before it, however many others try.
+const BACKLOG: i32 = 16;
+
+/// What to do where a container has a file system that is read-only.
+const READ_ONLY: &str = "; the sockets need a /run that can be written: mount a tmpfs there (`--tmpfs /run` of docker and \
+                         podman, an emptyDir of Kubernetes)";
 
 /// Why a socket could not be bound.
 #[derive(Debug)]
@@ -58,7 +65,13 @@ impl fmt::Display for BindError {
                 f.write_str("the inherited descriptor is no listening UNIX socket")
             }
             Self::Name(why) => f.write_str(why),
-            Self::Io(what, path, error) => write!(f, "cannot {what} {}: {error}", path.display()),
+            Self::Io(what, path, error) => {
+                write!(f, "cannot {what} {}: {error}", path.display())?;
+                match error.kind() {
+                    io::ErrorKind::ReadOnlyFilesystem => f.write_str(READ_ONLY),
+                    _ => Ok(()),
+                }
+            }
         }
     }
 }
@@ -215,6 +228,7 @@ impl Bound {
             _ = std::fs::remove_dir_all(&nest);
             std::fs::DirBuilder::new().mode(0o700).create(&nest)?;
             let listener = UnixListener::bind(&egg)?;
+            net::listen(&listener, BACKLOG)?;
             let mode = match group {
                 Some(group) => {
                     std::os::unix::fs::chown(&egg, None, Some(group))?;

@@ -1,16 +1,24 @@
 //! One thread that serves the clients of any number of sockets.
 //!
 //! No client can stop it. Sockets do not block. A client that does not read its answer is not read
-//! from. A client that stalls within a request or an answer is dropped after [`STALL`]. When a
-//! socket has too many clients, the one that has been silent for longest is dropped; when all
-//! sockets together have too many, or the process has few descriptors left, the socket with the most
-//! clients loses that one. A client that has sent its request is heard before the next is accepted.
+//! from. A client that stalls within a request or an answer is dropped after [`STALL`]. A client
+//! that has sent its request is heard before the next is accepted.
+//!
+//! When a socket has too many clients, the user with the most of them loses the one that has been
+//! silent for longest; when all sockets together have too many, or the process has few descriptors
+//! left, so does the socket with the most clients. Root's clients stay where others can go.
+//!
+//! Unfinished requests, and answers that are not taken, hold memory: [`SHARED`] bytes at most, and
+//! the largest one of them. While there are more, only the client of the largest is heard. The
+//! others wait, and who moves fewer than [`PACE`] bytes in a second while they do is given up.
+//!
 //! The thread
 //! sleeps in epoll_wait(2) until a client, a socket's file or a [`Command`] wakes it, or the
 //! earliest deadline passes, and then looks only at what is ready.
 //!
 //! [`STALL`]: super::client::STALL
 
+use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -40,8 +48,12 @@ use crate::zeroized::Zeroized;
 const MAX_CLIENTS: usize = 32;
 /// Clients of all sockets at a time.
 const MAX_ALL_CLIENTS: usize = 1024;
-/// Bytes of unfinished requests, of all clients together.
-const MAX_HELD: usize = crate::uapi::MAX_REQUEST;
+/// Bytes that all clients together may hold, but for the one that holds most.
+const SHARED: usize = 16 << 20;
+/// Bytes that a client that holds some has to move each [`PACE_TIME`] while others wait for memory.
+const PACE: usize = 64 << 10;
+/// How often that is looked at.
+const PACE_TIME: Duration = Duration::from_secs(1);
 /// Descriptors below the limit of the process that clients leave free, for the sockets and files
 /// of its interfaces.
 const SPARE_DESCRIPTORS: u64 = 8;
@@ -115,13 +127,14 @@ enum Command {
     Add(u64, Socket),
     Remove(u64),
     Poke(u64),
+    Keep(Box<dyn Any + Send>, Duration),
     Stop,
 }
 
 type Open = Box<dyn Fn(&mut Zeroized, Origin) -> Box<dyn Talk> + Send>;
 
 /// The process at the other end of a connection, as the kernel names it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// 0 for a process of a namespace that this one does not see.
     pub pid: i32,
@@ -131,13 +144,22 @@ pub struct Origin {
 
 impl Origin {
     fn of(stream: &OwnedFd) -> Self {
-        net::sockopt::socket_peercred(stream).map_or_else(
-            |_| Self::default(),
+        net::sockopt::socket_peercred(stream).map_or(
+            // Whoever it is has no rights.
+            Self {
+                pid: 0,
+                uid: u32::MAX,
+            },
             |found| Self {
                 pid: found.pid.as_raw_pid(),
                 uid: found.uid.as_raw(),
             },
         )
+    }
+
+    /// Whether it is root's, or of the user that this process runs as.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }
 
     /// The name of the program that the process runs now, if it is still there.
@@ -163,6 +185,11 @@ impl Poker {
         if !self.is_due.swap(true, Ordering::AcqRel) {
             self.shared.command(Command::Poke(self.id));
         }
+    }
+
+    /// Has the service keep a thing for so long, the same for all things.
+    pub(crate) fn keep(&self, thing: impl Any + Send, time: Duration) {
+        self.shared.command(Command::Keep(Box::new(thing), time));
     }
 }
 
@@ -208,9 +235,12 @@ impl Service {
             clients: HashMap::new(),
             sockets: HashMap::new(),
             held: 0,
+            waiting: BTreeSet::new(),
+            pace_at: None,
             ready: BTreeSet::new(),
             sweep_at: None,
             paused: VecDeque::new(),
+            kept: VecDeque::new(),
         };
         let builder = std::thread::Builder::new().name("adit-ctl".into());
         let thread = Some(builder.spawn(move || thread.run())?);
@@ -363,14 +393,20 @@ struct Thread {
     epoll: OwnedFd,
     clients: HashMap<u64, Client>,
     sockets: HashMap<u64, Socket>,
-    /// Bytes of unfinished requests, of all clients together.
+    /// Bytes that all clients together hold.
     held: usize,
+    /// Clients that are not heard until there is memory.
+    waiting: BTreeSet<u64>,
+    /// When to look which clients keep them waiting.
+    pace_at: Option<Instant>,
     /// Clients with work that can be done without waiting.
     ready: BTreeSet<u64>,
     /// No client counts as stalled before this.
     sweep_at: Option<Instant>,
     /// Sockets at which accept(2) failed, and when to try again.
     paused: VecDeque<(Instant, u64)>,
+    /// Of [`Poker::keep`], and until when.
+    kept: VecDeque<(Instant, Box<dyn Any + Send>)>,
 }
 
 impl Thread {
@@ -398,14 +434,21 @@ impl Thread {
                 }
             }
             self.sweep(now);
+            self.keep_pace(now);
             self.resume(now);
+            while self.kept.front().is_some_and(|(until, _)| *until <= now) {
+                self.kept.pop_front();
+            }
         }
     }
 
     /// How long to wait for events.
     fn timeout(&self, now: Instant) -> Option<Timespec> {
         let paused = self.paused.front().map(|&(until, _)| until);
-        let wait = match self.sweep_at.into_iter().chain(paused).min() {
+        let kept = self.kept.front().map(|&(until, _)| until);
+        let times = self.sweep_at.into_iter().chain(self.pace_at);
+        let times = times.chain(paused).chain(kept);
+        let wait = match times.min() {
             _ if !self.ready.is_empty() => Duration::ZERO,
             // A millisecond late rather than a moment early.
             Some(at) => at.saturating_duration_since(now) + Duration::from_millis(1),
@@ -421,14 +464,17 @@ impl Thread {
         match id {
             COMMANDS => _ = rustix::io::read(&self.shared.wake, &mut [0; 8]),
             FILES => self.check_files(),
-            _ => match self.clients.get_mut(&id) {
-                Some(client) => {
-                    let others = self.held - client.counted;
-                    let stays = client.step(now, MAX_HELD.saturating_sub(others));
-                    self.update(id, stays);
+            _ => {
+                let is_full = self.is_full_for(Some(id));
+                match self.clients.get_mut(&id) {
+                    Some(client) if is_full && client.is_to_be_heard() => self.wait(id, now),
+                    Some(client) => {
+                        let stays = client.step(now);
+                        self.update(id, stays);
+                    }
+                    None => self.accept(id, now),
                 }
-                None => self.accept(id, now),
-            },
+            }
         }
     }
 
@@ -444,6 +490,9 @@ impl Thread {
                 }
                 Command::Remove(id) => self.remove(id),
                 Command::Poke(id) => self.poke(id),
+                Command::Keep(thing, time) => {
+                    self.kept.push_back((Instant::now() + time, thing));
+                }
                 Command::Stop => return false,
             }
         }
@@ -537,18 +586,21 @@ impl Thread {
             Ok(stream) => {
                 let is_scarce = is_scarce(&stream);
                 let mut greeting = Zeroized::default();
-                let talk = (socket.open)(&mut greeting, Origin::of(&stream));
+                let origin = Origin::of(&stream);
+                let talk = (socket.open)(&mut greeting, origin);
                 let id = self.shared.new_id();
                 socket.clients += 1;
-                let client = Client::new(stream, of, now, talk, greeting);
+                let client = Client::new(stream, (of, origin.uid), now, talk, greeting);
                 self.clients.insert(id, client);
-                self.make_room(id, of, is_scarce);
-                self.handle(id);
+                self.make_room(Some(id), of, is_scarce);
+                if self.clients.contains_key(&id) {
+                    self.handle(id);
+                }
             }
             Err(Errno::WOULDBLOCK | Errno::CONNABORTED | Errno::INTR) => {}
             // Without a free descriptor a client makes room for the one that waits.
             Err(Errno::MFILE | Errno::NFILE) if !self.clients.is_empty() => {
-                self.make_room(of, of, true);
+                self.make_room(None, of, true);
             }
             Err(error) => {
                 (socket.notify)(ServerEvent::Failed(&error.into()));
@@ -558,21 +610,93 @@ impl Thread {
         }
     }
 
-    /// Drops the client that has been silent for longest if there are too many with the newcomer, or
-    /// if descriptors are `scarce`.
-    fn make_room(&mut self, newcomer: u64, of: u64, scarce: bool) {
+    /// Drops a client if there are too many with the newcomer, or if descriptors are `scarce`: of
+    /// the user that has most the one that has been silent for longest. Where all are root's, a
+    /// newcomer of another user goes.
+    fn make_room(&mut self, newcomer: Option<u64>, of: u64, scarce: bool) {
         let clients_of = |id| self.sockets.get(&id).map_or(0, |socket| socket.clients);
         let crowded = clients_of(of) > MAX_CLIENTS;
         if !crowded && !scarce && self.clients.len() <= MAX_ALL_CLIENTS {
             return;
         }
-        let candidates = (self.clients.iter())
-            .filter(|&(&id, client)| id != newcomer && (!crowded || client.socket == of));
-        let silent = candidates
-            .max_by_key(|(_, client)| (clients_of(client.socket), Reverse(client.seen)))
-            .map(|(&id, _)| id);
-        if let Some(id) = silent {
+        let candidates =
+            || (self.clients.iter()).filter(|(_, client)| !crowded || client.socket == of);
+        let mut of_users = HashMap::<u32, usize>::new();
+        for (_, client) in candidates() {
+            *of_users.entry(client.uid).or_default() += 1;
+        }
+        let is_new = |id: u64| Some(id) == newcomer;
+        let rank = |&(&id, client): &(&u64, &Client)| {
+            let of_user = of_users.get(&client.uid).copied();
+            let of_socket = clients_of(client.socket);
+            let silent = Reverse(client.seen);
+            (client.uid != 0, of_user, !is_new(id), of_socket, silent)
+        };
+        // Root's newcomer stays, whoever else there is.
+        let candidates = candidates().filter(|&(&id, client)| !is_new(id) || client.uid != 0);
+        if let Some(id) = candidates.max_by_key(rank).map(|(&id, _)| id) {
             self.hang_up(id);
+        }
+    }
+
+    /// Whether there is no memory for one more step of this client, or of any.
+    fn is_full_for(&self, id: Option<u64>) -> bool {
+        if self.held <= SHARED {
+            return false;
+        }
+        let holders = self
+            .clients
+            .iter()
+            .map(|(&id, client)| (client.counted, id));
+        let (most, largest) = holders.max().unwrap_or_default();
+        self.held - most > SHARED && id != Some(largest)
+    }
+
+    /// A client is not heard until there is memory.
+    fn wait(&mut self, id: u64, now: Instant) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.deregister(&self.epoll);
+            self.waiting.insert(id);
+            if self.pace_at.is_none() {
+                self.clients
+                    .values_mut()
+                    .for_each(|client| client.moved = 0);
+                self.pace_at = Some(now + PACE_TIME);
+            }
+        }
+    }
+
+    /// Gives up clients that keep others waiting for memory.
+    fn keep_pace(&mut self, now: Instant) {
+        if self.pace_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let waiting = self.waiting.clone();
+        self.pace_at = (!waiting.is_empty()).then(|| now + PACE_TIME);
+        for id in self.clients.keys().copied().collect::<Vec<_>>() {
+            let is_awaited = !waiting.is_empty() && !waiting.contains(&id);
+            if let Some(client) = self.clients.get_mut(&id) {
+                let moved = std::mem::take(&mut client.moved);
+                if is_awaited && client.counted > 0 && moved < PACE {
+                    let stays = client.give_up(now);
+                    self.update(id, stays);
+                }
+            }
+        }
+    }
+
+    /// Has clients that waited for memory be heard again, if there is some.
+    fn end_waiting(&mut self) {
+        if self.waiting.is_empty() || self.is_full_for(None) {
+            return;
+        }
+        let now = Instant::now();
+        for id in std::mem::take(&mut self.waiting) {
+            if let Some(client) = self.clients.get_mut(&id) {
+                // Until now it could move nothing.
+                (client.seen, client.moved) = (now, PACE);
+                self.ready.insert(id);
+            }
         }
     }
 
@@ -591,11 +715,14 @@ impl Thread {
             self.ready.insert(id);
         }
         self.sweep_at = self.sweep_at.into_iter().chain(client.deadline()).min();
+        self.end_waiting();
     }
 
     fn hang_up(&mut self, id: u64) {
         if let Some(client) = self.clients.remove(&id) {
             self.held -= client.counted;
+            self.waiting.remove(&id);
+            self.end_waiting();
             if let Some(socket) = self.sockets.get_mut(&client.socket) {
                 socket.clients -= 1;
             }
@@ -610,7 +737,10 @@ impl Thread {
         }
         self.sweep_at = None;
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
-            if let Some(client) = self.clients.get_mut(&id) {
+            // Those wait for others.
+            if let Some(client) = self.clients.get_mut(&id)
+                && !self.waiting.contains(&id)
+            {
                 let stays = client.deadline().is_none_or(|at| at > now) || client.give_up(now);
                 self.update(id, stays);
             }

@@ -101,7 +101,7 @@ fn control_and_status_sockets_share_a_service() {
     let server = status::Server::bind_in(&report.0, "wg0", None).unwrap();
     let interface = || Interface::new("wg0", &DeviceStatus::default(), false);
     let events = status::Events::new("wg0");
-    let answer = move || status::Report::new(interface(), std::iter::empty());
+    let answer = move || Some(status::Report::new(interface(), Vec::new(), |_| None));
     let serving = server
         .serve(&service, &events, answer, |_| None, |_| ())
         .unwrap();
@@ -179,32 +179,71 @@ fn of_too_many_clients_the_busiest_socket_loses_one() {
     }
 }
 
+/// The beginning of a `set` of so many peers.
+fn peers(count: u32) -> Vec<u8> {
+    let peer = |n: u32| format!("public_key={n:064x}\nallowed_ip=10.0.0.0/8\n");
+    let peers: String = (0..count).map(peer).collect();
+    format!("set=1\n{peers}").into_bytes()
+}
+
+/// Peers that take more than all clients together may hold.
+const MANY: u32 = 100_000;
+
 #[test]
-fn unfinished_requests_at_all_sockets_together_are_bounded() {
-    // MiB of a 64th of what there is.
-    const SHARE: usize = crate::uapi::MAX_REQUEST >> 26;
+fn large_requests_at_once_wait_for_each_other() {
     let dir = Dir::new();
     let service = Service::start().unwrap();
-    let (first, _told) = serve(&service, &dir, "wg0");
-    let (_second, _told) = serve(&service, &dir, "wg1");
-    // A client in the middle of a request, after so many MiB.
-    let unfinished = |name: &str, mib: usize| {
-        let mut client = dir.connect_to(name);
-        _ = client.write_all(b"set=1\nfwmark=");
-        _ = (0..mib).all(|_| client.write_all(&[b'1'; 1 << 20]).is_ok());
-        client
-    };
-    let mut large = unfinished("wg0", 40 * SHARE);
-    let mut answer = [0; 10];
-    unfinished("wg1", 30 * SHARE)
-        .read_exact(&mut answer)
-        .unwrap();
-    assert_eq!(&answer, b"errno=12\n\n");
-    // Bytes of clients that were removed with their socket do not count any more.
-    drop(first);
-    assert!(has_ended(&mut large));
-    let mut client = unfinished("wg1", 60 * SHARE);
-    assert_eq!(ask(&mut client, b"\n\n"), "errno=22\n\n");
+    let _served = ["wg0", "wg1"].map(|name| serve(&service, &dir, name));
+    let large = [peers(MANY), b"\n".to_vec()].concat();
+    std::thread::scope(|scope| {
+        for n in 0..6 {
+            let mut client = dir.connect_to(["wg0", "wg1"][n % 2]);
+            let large = &large;
+            scope.spawn(move || assert_eq!(ask(&mut client, large), DONE));
+        }
+    });
+}
+
+#[test]
+fn who_keeps_others_waiting_for_memory_is_given_up() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let _served = ["wg0", "wg1"].map(|name| serve(&service, &dir, name));
+    // Together these hold what there is.
+    let mut holders: Vec<UnixStream> = (0..2)
+        .map(|_| {
+            let mut holder = dir.connect_to("wg1");
+            holder.write_all(&peers(MANY)).unwrap();
+            holder
+        })
+        .collect();
+    let begun = std::time::Instant::now();
+    for request in [GET, &[peers(MANY), b"\n".to_vec()].concat()] {
+        assert_eq!(ask(&mut dir.connect(), request), DONE);
+    }
+    assert!(begun.elapsed() < super::STALL, "not only when they stall");
+    for holder in &mut holders {
+        let mut answer = String::new();
+        holder.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "errno=71\n\n");
+    }
+}
+
+#[test]
+fn a_request_beyond_all_bounds_is_refused() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (_serving, _told) = serve(&service, &dir, "wg0");
+    let mut client = dir.connect();
+    // One peer, whose list doubles its memory each time that it is full.
+    client.write_all(b"set=1\npublic_key=").unwrap();
+    client.write_all(&[b'1'; 64]).unwrap();
+    let piece = b"\nallowed_ip=::/0".repeat(1 << 16);
+    for _ in 0..220 {
+        client.write_all(&piece).unwrap();
+    }
+    assert_eq!(ask(&mut client, b"\n\n"), "errno=12\n\n");
+    assert_eq!(ask(&mut client, GET), DONE);
 }
 
 #[test]

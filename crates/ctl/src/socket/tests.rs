@@ -374,6 +374,17 @@ fn a_socket_passes_from_parent_to_child() {
     assert!(matches!(error, BindError::NotListening));
 }
 
+#[test]
+fn who_has_a_run_that_is_read_only_learns_what_to_mount() {
+    let error = |errno: Errno| BindError::Io("make", "/run/adit".into(), errno.into()).to_string();
+    assert!(
+        error(Errno::ROFS).contains("mount a tmpfs"),
+        "{}",
+        error(Errno::ROFS)
+    );
+    assert!(!error(Errno::ACCESS).contains("tmpfs"));
+}
+
 /// User and system time of a thread, in clock ticks.
 fn cpu_ticks(task: &Path) -> u64 {
     let stat = std::fs::read_to_string(Path::new("/proc").join(task).join("stat")).unwrap();
@@ -502,36 +513,6 @@ fn when_there_are_too_many_clients_the_most_silent_makes_room() {
         0,
         "this one was silent for longest"
     );
-}
-
-#[test]
-fn unfinished_requests_of_all_clients_together_are_bounded() {
-    // MiB of a 64th of what there is.
-    const SHARE: usize = crate::uapi::MAX_REQUEST >> 26;
-    let dir = Dir::new();
-    let service = Service::start().unwrap();
-    let (_serving, _told) = serve(&service, &dir);
-    // A client in the middle of a request, after so many MiB.
-    let unfinished = |mib: usize| {
-        let mut client = dir.connect();
-        // Fails when the server has ended the conversation.
-        let told = client.write_all(b"set=1\nfwmark=").is_ok()
-            && (0..mib).all(|_| client.write_all(&[b'1'; 1 << 20]).is_ok());
-        (client, told)
-    };
-    let (mut first, told) = unfinished(32 * SHARE);
-    assert!(told);
-    // 63 of 64 parts: all is heard to its end, and the line is what is wrong.
-    let (mut second, told) = unfinished(31 * SHARE);
-    assert!(told);
-    assert_eq!(ask(&mut second, b"\n\n"), "errno=22\n\n");
-    // More than 64: the client that asks for it gets no memory, and the other continues.
-    let (mut third, _) = unfinished(34 * SHARE);
-    let mut answer = [0; 10];
-    third.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"errno=12\n\n");
-    assert_eq!(ask(&mut dir.connect(), b"get=1\n\n"), "errno=0\n\n");
-    assert_eq!(ask(&mut first, b"\n\n"), "errno=22\n\n");
 }
 
 #[test]

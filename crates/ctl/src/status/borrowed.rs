@@ -2,10 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer};
 
 use super::Peer;
+use crate::text::printable;
 
 /// The fields of a [`Peer`] that such programs show.
 #[derive(Debug, Deserialize)]
@@ -52,9 +55,33 @@ pub struct FailureRef<'a> {
     pub reason: Text<'a>,
 }
 
-/// A text. Within lists and options, serde borrows only what says so itself.
-#[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
+/// A text that can be printed, whatever was read.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Text<'a>(pub Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Cow<'de, str>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(printable(text))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(printable(text).into_owned().into())
+            }
+        }
+
+        deserializer.deserialize_str(Reader).map(Self)
+    }
+}
 
 impl std::ops::Deref for Text<'_> {
     type Target = str;

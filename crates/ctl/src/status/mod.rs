@@ -8,6 +8,7 @@
 mod borrowed;
 mod render;
 mod server;
+mod shared;
 mod told;
 mod watch;
 mod wg;
@@ -17,9 +18,10 @@ mod tests;
 
 pub use borrowed::{FailureRef, PeerRef, Text};
 pub use events::{EVENT_SCHEMA, Event, EventKind, Events};
-pub use render::{Colour, render, render_interface};
-pub use server::{DIR, Probe, Report, Server, document, fetch, fetch_in, listen, probe, probe_in};
-pub use told::NamedPeer;
+pub use render::{Colour, render, render_engine, render_interface};
+pub use server::{DIR, Probe, Server, document, fetch, fetch_in, listen, probe, probe_in};
+pub use shared::Report;
+use told::NamedPeer;
 pub use watch::Watch;
 pub use wg::{Field, print_field};
 
@@ -55,6 +57,12 @@ macro_rules! documented {
             $(#[serde($($serde)+)])?
             pub $field: $type,
         )+}
+
+        impl crate::text::Clean for $name {
+            fn clean(&mut self) {
+                $(self.$field.clean();)+
+            }
+        }
 
         impl $name {
             /// The name of every field, and its documentation.

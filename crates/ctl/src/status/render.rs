@@ -59,13 +59,23 @@ pub fn render(interface: &Interface, now: u64, colour: Colour) -> String {
     page.text
 }
 
-/// The same without its peers.
+/// The same without its peers, and without its engine.
 pub fn render_interface(interface: &Interface, colour: Colour) -> String {
     let mut page = Page {
         text: String::new(),
         colour,
     };
-    _ = page.title_and_engine(interface);
+    _ = page.title_and_settings(interface);
+    page.text
+}
+
+/// What only Adit tells of the interface, behind an empty line; nothing for others'.
+pub fn render_engine(interface: &Interface, colour: Colour) -> String {
+    let mut page = Page {
+        text: String::new(),
+        colour,
+    };
+    _ = page.engine(interface);
     page.text
 }
 
@@ -101,17 +111,18 @@ impl Page {
     }
 
     fn interface(&mut self, interface: &Interface, now: u64) -> fmt::Result {
-        self.title_and_engine(interface)?;
+        self.title_and_settings(interface)?;
         let mut peers: Vec<&Peer> = interface.peers.iter().collect();
         // As wg does: the peer with the latest handshake comes first.
         peers.sort_by_key(|peer| std::cmp::Reverse(peer.latest_handshake));
         for peer in peers {
             self.peer(peer, now)?;
         }
-        Ok(())
+        // People look for peers first.
+        self.engine(interface)
     }
 
-    fn title_and_engine(&mut self, interface: &Interface) -> fmt::Result {
+    fn title_and_settings(&mut self, interface: &Interface) -> fmt::Result {
         self.title(GREEN, "interface", &interface.name)?;
         if let Some(key) = &interface.public_key {
             self.line("public key", key)?;
@@ -124,13 +135,15 @@ impl Page {
         if interface.fwmark != 0 {
             self.line("fwmark", &format!("{:#x}", interface.fwmark))?;
         }
-        if let Some(engine) = &interface.engine {
-            self.engine(engine)?;
-        }
         Ok(())
     }
 
-    fn engine(&mut self, engine: &Engine) -> fmt::Result {
+    fn engine(&mut self, interface: &Interface) -> fmt::Result {
+        let Some(engine) = &interface.engine else {
+            return Ok(());
+        };
+        self.text.push('\n');
+        self.title(GREEN, "engine of", &interface.name)?;
         self.line("aead", &engine.aead)?;
         let offloads = |force| {
             let mut names: Vec<&str> = Vec::new();

@@ -15,17 +15,22 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use adit_proto::config::PublicKey;
+use adit_proto::memory::can_allocate;
 use serde::{Deserialize, Serialize};
 
 use super::events::{Events, Listener};
+use super::shared::{Report, Reports};
 use super::watch::{Head, Told};
-use super::{Interface, NamedPeer, SCHEMA, StatusReport};
+use super::{Interface, SCHEMA, StatusReport};
 use crate::keys;
-use crate::socket::{self, BindError, Bound, Origin, STALL, ServerEvent, Service, Serving, Talk};
+use crate::socket::{
+    self, BindError, Bound, Origin, RESERVE, STALL, ServerEvent, Service, Serving, Talk,
+};
+use crate::text::Clean;
 use crate::uapi::PATIENCE;
 use crate::zeroized::Zeroized;
 
@@ -37,28 +42,6 @@ pub(super) const MAX_DOCUMENT: u64 = 1 << 30;
 
 /// Bytes of peers that are made for a client at once.
 pub(super) const PIECE: usize = 32 << 10;
-
-/// What a status socket tells: an interface, and its peers one by one, since there may be a million.
-pub struct Report {
-    head: Interface,
-    peers: Box<dyn Iterator<Item = NamedPeer> + Send>,
-}
-
-impl Report {
-    /// Peers of `head` are not told, nor is its private key.
-    pub fn new(head: Interface, peers: impl Iterator<Item = NamedPeer> + Send + 'static) -> Self {
-        let peers = Box::new(peers);
-        Self { head, peers }
-    }
-
-    /// What is told of all but the peers, and these.
-    fn split(self) -> (StatusReport, Box<dyn Iterator<Item = NamedPeer> + Send>) {
-        let Self { mut head, peers } = self;
-        head.private_key = None;
-        head.peers = Vec::new();
-        (StatusReport::new(vec![head]), peers)
-    }
-}
 
 /// A bound status socket. Dropping it removes the socket's file.
 #[derive(Debug)]
@@ -92,7 +75,8 @@ impl Server {
 
     /// Answers every client on the service's thread with what `report` returns at that moment, with
     /// `events`, or with what `probe` returns: the time until a handshake with that peer begins, or
-    /// `None` if there is no such peer. Removal of the file is not noticed.
+    /// `None` if there is no such peer. Clients of other users share a report for 100 ms. Without a
+    /// report the client is told that there is none. Removal of the file is not noticed.
     ///
     /// # Errors
     /// The service's thread has panicked.
@@ -100,19 +84,21 @@ impl Server {
         self,
         service: &Service,
         events: &Arc<Events>,
-        report: impl Fn() -> Report + Send + Sync + 'static,
+        report: impl Fn() -> Option<Report> + Send + Sync + 'static,
         probe: impl Fn(PublicKey) -> Option<Duration> + Send + Sync + 'static,
         notify: impl Fn(ServerEvent<'_>) + Send + 'static,
     ) -> io::Result<Serving> {
-        let (report, probe): (Arc<Reporter>, Arc<Prober>) = (Arc::new(report), Arc::new(probe));
-        let source = Arc::clone(events);
-        let open = move |_: &mut Zeroized, origin: Origin| -> Box<dyn Talk> {
-            let own = rustix::process::geteuid().as_raw();
+        let probe: Arc<Prober> = Arc::new(probe);
+        let reports = Arc::new(Reports::new(report));
+        let (source, told) = (Arc::clone(events), Arc::clone(&reports));
+        let open = move |_: &mut Zeroized, client: Origin| -> Box<dyn Talk> {
             Box::new(Reception {
+                client,
                 events: Arc::clone(&source),
-                report: Arc::clone(&report),
-                probe: (origin.uid == 0 || origin.uid == own).then(|| Arc::clone(&probe)),
+                reports: Arc::clone(&told),
+                probe: client.is_trusted().then(|| Arc::clone(&probe)),
                 request: Vec::new(),
+                is_starved: false,
                 listener: None,
                 told: None,
                 telling: None,
@@ -120,6 +106,7 @@ impl Server {
         };
         let serving = service.serve(self.0, open, notify)?;
         events.wake_by(serving.poker());
+        reports.wake_by(serving.poker());
         Ok(serving)
     }
 }
@@ -130,7 +117,6 @@ const UNDECIDED: Duration = Duration::from_secs(1);
 /// Longest request: `handshake` and a key.
 const MAX_REQUEST: usize = 64;
 
-type Reporter = dyn Fn() -> Report + Send + Sync;
 type Prober = dyn Fn(PublicKey) -> Option<Duration> + Send + Sync;
 
 /// The answer to `handshake KEY`.
@@ -151,55 +137,75 @@ pub struct Probe {
 
 /// A client, until it has what it wants.
 struct Reception {
+    client: Origin,
     events: Arc<Events>,
-    report: Arc<Reporter>,
+    reports: Arc<Reports>,
     /// Absent for a client that may only read.
     probe: Option<Arc<Prober>>,
     request: Vec<u8>,
+    /// There is no memory for an answer.
+    is_starved: bool,
     /// Present once it asked for events.
     listener: Option<Listener>,
-    /// Present once it asked for changes.
-    told: Option<Told>,
+    /// Present once it asked for changes, with the report that it was told last.
+    told: Option<(Told, Weak<Report>)>,
     /// Present while it has not got the whole status.
     telling: Option<Telling>,
 }
 
 /// The rest of a status.
 struct Telling {
-    peers: Box<dyn Iterator<Item = NamedPeer> + Send>,
-    is_first: bool,
+    report: Arc<Report>,
+    /// The next of its peers.
+    next: usize,
     /// What comes after the peers, where all are told.
     tail: Vec<u8>,
 }
 
+/// The answer where there is no report.
+const NO_REPORT: &[u8] = b"{\"error\":\"the interface ends, or the process has no memory left\"}\n";
+
 impl Reception {
     /// Begins with what comes before the peers.
     fn tell_status(&mut self, out: &mut Zeroized) {
-        let (status, peers) = (self.report)().split();
-        let json = serde_json::to_string(&status).unwrap_or_default();
+        let Some(report) = self.reports.get(self.client) else {
+            return out.extend(NO_REPORT);
+        };
+        let json = serde_json::to_string(report.head()).unwrap_or_default();
         // No text has this: its quotes would have a backslash each.
         let list = "\"peers\":[";
         let (before, after) = json.split_once(list).unwrap_or((&json, ""));
         out.extend(before.as_bytes());
         out.extend(list.as_bytes());
         self.telling = Some(Telling {
-            peers,
-            is_first: true,
+            report,
+            next: 0,
             tail: format!("{after}\n").into_bytes(),
         });
     }
 
-    /// Begins with the line about all but the peers.
-    fn tell_changes(&mut self, out: &mut Zeroized) {
-        let (status, peers) = (self.report)().split();
-        out.extend(&serde_json::to_vec(&Head::new(status)).unwrap_or_default());
+    /// Begins with the line about all but the peers. False: there is no report.
+    fn tell_changes(&mut self, out: &mut Zeroized) -> bool {
+        let Some(report) = self.reports.get(self.client) else {
+            out.extend(NO_REPORT);
+            return false;
+        };
+        out.extend(&serde_json::to_vec(&Head::new(report.head())).unwrap_or_default());
         out.extend(b"\n");
-        self.told.get_or_insert_default();
+        let (told, last) = self.told.get_or_insert_default();
+        if Weak::ptr_eq(last, &Arc::downgrade(&report)) {
+            let mut lines = Vec::new();
+            told.tell_the_same(&mut lines);
+            out.extend(&lines);
+            return true;
+        }
+        *last = Arc::downgrade(&report);
         self.telling = Some(Telling {
-            peers,
-            is_first: true,
+            report,
+            next: 0,
             tail: Vec::new(),
         });
+        true
     }
 }
 
@@ -207,28 +213,39 @@ impl Telling {
     /// Appends some peers, or what changed since they were `told`. False: that was all.
     fn go_on(&mut self, told: Option<&mut Told>, out: &mut Zeroized) -> bool {
         let mut piece = Vec::with_capacity(PIECE + (PIECE >> 2));
+        let report = Arc::clone(&self.report);
+        let is_first = self.next == 0;
+        let peers = report.peers_from(self.next);
+        let mut peers = peers.inspect(|_| self.next += 1);
         let goes_on = match told {
-            Some(told) => told.tell(&mut self.peers, &mut piece),
-            None => self.tell_all(&mut piece),
+            Some(told) => told.tell(&mut peers, &mut piece),
+            None => tell_all(&mut peers, is_first, &mut piece),
         };
+        if !goes_on {
+            piece.append(&mut self.tail);
+        }
         out.extend(&piece);
         goes_on
     }
+}
 
-    fn tell_all(&mut self, piece: &mut Vec<u8>) -> bool {
-        while piece.len() < PIECE {
-            let Some(peer) = self.peers.next() else {
-                piece.append(&mut self.tail);
-                return false;
-            };
-            if !std::mem::take(&mut self.is_first) {
-                piece.push(b',');
-            }
-            // Writing to a vector cannot fail.
-            _ = serde_json::to_writer(&mut *piece, &peer);
+/// Appends some peers, with a comma before each but the first of all. False: that was all.
+fn tell_all(
+    peers: &mut impl Iterator<Item: Serialize>,
+    mut is_first: bool,
+    piece: &mut Vec<u8>,
+) -> bool {
+    while piece.len() < PIECE {
+        let Some(peer) = peers.next() else {
+            return false;
+        };
+        if !std::mem::take(&mut is_first) {
+            piece.push(b',');
         }
-        true
+        // Writing to a vector cannot fail.
+        _ = serde_json::to_writer(&mut *piece, &peer);
     }
+    true
 }
 
 impl Reception {
@@ -250,7 +267,15 @@ impl Reception {
 }
 
 impl Talk for Reception {
-    fn hear(&mut self, input: &mut &[u8], _: usize, out: &mut Zeroized) -> bool {
+    fn only_tells(&self) -> bool {
+        true
+    }
+
+    fn refuse_for_memory(&mut self) {
+        self.is_starved = true;
+    }
+
+    fn hear(&mut self, input: &mut &[u8], out: &mut Zeroized) -> bool {
         if self.listener.is_some() {
             *input = &[];
             return true;
@@ -264,10 +289,8 @@ impl Talk for Reception {
             return self.request.len() <= MAX_REQUEST;
         }
         match &*std::mem::take(&mut self.request) {
-            b"watch" => {
-                self.tell_changes(out);
-                return true;
-            }
+            _ if std::mem::take(&mut self.is_starved) => out.extend(NO_REPORT),
+            b"watch" => return self.tell_changes(out),
             b"status" if self.told.is_none() => self.tell_status(out),
             b"events" => {
                 let listener = self.events.listen();
@@ -290,8 +313,14 @@ impl Talk for Reception {
         if let Some(listener) = &mut self.listener {
             listener.take(|line| out.extend(line));
         }
+        if let Some(telling) = &self.telling
+            && !can_allocate(RESERVE + telling.report.piece())
+        {
+            self.telling = None;
+            return out.extend(NO_REPORT);
+        }
         if let Some(telling) = &mut self.telling
-            && !telling.go_on(self.told.as_mut(), out)
+            && !telling.go_on(self.told.as_mut().map(|(told, _)| told), out)
         {
             self.telling = None;
         }
@@ -303,6 +332,15 @@ impl Talk for Reception {
         }
     }
 
+    fn is_given_up(&self) -> bool {
+        (self.telling.as_ref()).is_some_and(|telling| telling.report.is_given_up())
+    }
+
+    fn is_within_request(&self) -> bool {
+        !self.request.is_empty()
+    }
+
+    /// Reports are bounded otherwise.
     fn held(&self) -> usize {
         0
     }
@@ -341,16 +379,20 @@ pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset && json.ends_with(b"\n") => {}
         result => _ = result?,
     }
-    document(&json)
+    let mut interface = document(&json)?;
+    // Whatever the process says: it is the one that was asked for.
+    name.clone_into(&mut interface.name);
+    Ok(interface)
 }
 
-/// The interface in a report of one.
+/// The interface in a report of one. Its texts can be printed.
 ///
 /// # Errors
 ///
 /// It is no such report (`InvalidData`).
 pub fn document(json: &[u8]) -> io::Result<Interface> {
     let mut report: StatusReport = serde_json::from_slice(json)?;
+    report.clean();
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no report of one interface");
     report.interfaces.pop().ok_or_else(wrong)
 }

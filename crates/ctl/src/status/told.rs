@@ -1,6 +1,7 @@
 //! A peer as the status socket tells it: the JSON of [`Peer`](super::Peer) without one. With
 //! thousands of peers, texts of their own for each would cost most of the time of an answer.
 
+use std::borrow::Borrow;
 use std::fmt::Display;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -12,11 +13,11 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use crate::keys::BASE64_LEN;
 
 /// What the status socket tells of a peer. Its preshared key is not among it.
-pub struct NamedPeer {
+pub(super) struct NamedPeer<S = PeerStatus> {
     /// What the device knows.
-    pub status: PeerStatus,
+    pub(super) status: S,
     /// What people call it.
-    pub name: Option<String>,
+    pub(super) name: Option<String>,
 }
 
 /// As text, without a string.
@@ -34,9 +35,9 @@ struct Failure {
     reason: &'static str,
 }
 
-impl Serialize for NamedPeer {
+impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { status, name } = self;
+        let (status, name) = (self.status.borrow(), &self.name);
         let mut key = [0; BASE64_LEN];
         let key = Base64::encode(&status.public_key.0, &mut key).unwrap_or_default();
         let preshared = status.preshared_key.as_ref();
@@ -86,9 +87,9 @@ impl Serialize for NamedPeer {
 }
 
 /// All that the JSON is made of, as exactly as that tells it.
-impl Hash for NamedPeer {
+impl<B: Borrow<PeerStatus>> Hash for NamedPeer<B> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { status, name } = self;
+        let (status, name) = (self.status.borrow(), &self.name);
         let PeerStatus {
             public_key,
             preshared_key,

@@ -17,17 +17,20 @@
 //! day, so that an idle peer costs neither end anything but its turn. A server that does not know the
 //! word gives another answer, and its client asks for everything as before.
 
+use std::borrow::Borrow;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use adit_proto::config::PeerStatus;
 use serde::{Deserialize, Serialize};
 
 use super::server::{DIR, MAX_DOCUMENT, PIECE};
 use super::{Interface, NamedPeer, PeerRef, StatusReport};
 use crate::socket;
+use crate::text::Clean;
 use crate::uapi::PATIENCE;
 
 #[cfg(test)]
@@ -40,13 +43,13 @@ const VERSION: u32 = 1;
 
 /// The first line of an answer.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Head {
+pub(super) struct Head<S = StatusReport> {
     watch: u32,
-    status: StatusReport,
+    status: S,
 }
 
-impl Head {
-    pub(super) fn new(status: StatusReport) -> Self {
+impl<S> Head<S> {
+    pub(super) fn new(status: S) -> Self {
         let watch = VERSION;
         Self { watch, status }
     }
@@ -82,12 +85,18 @@ pub(super) struct Told {
 }
 
 impl Told {
-    fn print(&self, peer: &NamedPeer) -> Print {
-        let [a, b, c, d, ..] = peer.status.public_key.0;
+    fn print<S: Borrow<PeerStatus>>(&self, peer: &NamedPeer<S>) -> Print {
+        let [a, b, c, d, ..] = peer.status.borrow().public_key.0;
         Print {
             key: [a, b, c, d],
             content: self.hashed_by.hash_one(peer).to_ne_bytes(),
         }
+    }
+
+    /// Appends the lines about peers of which this client was told all, as they are.
+    pub(super) fn tell_the_same(&self, out: &mut Vec<u8>) {
+        push_count(out, Line::Same, &mut self.prints.len());
+        push(out, &Line::<()>::End(self.prints.len()));
     }
 
     /// Appends some of the lines about `peers`, the rest of those that there are, to `out`, which is
@@ -95,9 +104,9 @@ impl Told {
     ///
     /// Peers are added at the end. One that is told before those that it stood behind counts as
     /// added, and those as gone.
-    pub(super) fn tell(
+    pub(super) fn tell<S: Borrow<PeerStatus>>(
         &mut self,
-        peers: &mut dyn Iterator<Item = NamedPeer>,
+        peers: &mut dyn Iterator<Item = NamedPeer<S>>,
         out: &mut Vec<u8>,
     ) -> bool {
         let mut same = 0;
@@ -225,7 +234,8 @@ impl<T> Watch<T> {
     ) -> io::Result<Interface> {
         let mut peers = std::mem::take(&mut self.peers);
         connection.stream.get_mut().write_all(b"watch\n")?;
-        let Head { watch, status } = connection.next()?;
+        let Head::<StatusReport> { watch, mut status } = connection.next()?;
+        status.clean();
         let mut interfaces = status.interfaces.into_iter();
         let interface = interfaces.next().filter(|_| watch == VERSION);
         let interface = interface.ok_or(io::ErrorKind::InvalidData)?;

@@ -38,6 +38,7 @@ fn picture(peers: &[NamedPeer]) -> Vec<String> {
     let fresh = |peer: &NamedPeer| {
         let mut fresh = Peer::new(&peer.status, false);
         fresh.name.clone_from(&peer.name);
+        fresh.clean();
         kept(&PeerRef::from(&fresh))
     };
     peers.iter().map(fresh).collect()
@@ -115,6 +116,20 @@ enum Step {
     Add(u16),
     Move(usize),
     Look,
+}
+
+#[test]
+fn what_was_told_last_is_told_as_the_same() {
+    for count in [0, 1, 70] {
+        let (mut told, mut out) = (Told::default(), Vec::new());
+        let peers: Vec<NamedPeer> = (0..count).map(named).collect();
+        while told.tell(&mut copies(&peers).into_iter(), &mut out) {}
+        out.clear();
+        while told.tell(&mut copies(&peers).into_iter(), &mut out) {}
+        let mut same = Vec::new();
+        told.tell_the_same(&mut same);
+        assert_eq!(out, same);
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -265,7 +280,12 @@ fn a_watcher_stays_connected_and_survives_a_new_process() {
         let report = move || {
             let mut interface = Interface::default();
             interface.listen_port = 7;
-            Report::new(interface, copies(&now.lock().unwrap()).into_iter())
+            let peers = copies(&now.lock().unwrap()).into_iter();
+            Some(Report::new(
+                interface,
+                peers.map(|peer| peer.status).collect(),
+                |_| None,
+            ))
         };
         let server = Server::bind_in(&dir, "wg0", None).unwrap();
         let events = Events::new("wg0");

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 
 use adit_proto::config::{
-    AllowedIpChange, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret,
+    AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret,
 };
 use zeroize::Zeroizing;
 
@@ -26,7 +26,10 @@ pub fn format_status(status: &DeviceStatus) -> Zeroizing<Vec<u8>> {
 
 fn write_status(out: &mut Zeroized, status: &DeviceStatus) {
     write_device(out, status);
-    write_peers(out, &status.peers);
+    for peer in &status.peers {
+        write_peer(out, peer);
+        write_blocks(out, &peer.allowed_ips);
+    }
     write_errno(out, 0);
 }
 
@@ -42,28 +45,30 @@ pub(crate) fn write_device(out: &mut Zeroized, status: &DeviceStatus) {
     }
 }
 
-pub(crate) fn write_peers(out: &mut Zeroized, peers: &[PeerStatus]) {
-    let none = Secret::zero();
-    for peer in peers {
-        public_key(out, &peer.public_key);
-        let preshared = peer.preshared_key.as_ref().unwrap_or(&none);
-        line!(out, "preshared_key={}", *keys::to_hex(preshared.bytes()));
-        line!(out, "protocol_version=1");
-        if let Some(addr) = &peer.endpoint {
-            endpoint(out, addr);
-        }
-        // wgctrl-go shows "never" unless both parts are above zero.
-        let (sec, nsec) = peer
-            .last_handshake
-            .map_or((0, 0), |at| (at.as_secs(), at.subsec_nanos().max(1)));
-        line!(out, "last_handshake_time_sec={sec}");
-        line!(out, "last_handshake_time_nsec={nsec}");
-        line!(out, "tx_bytes={}", peer.tx_bytes);
-        line!(out, "rx_bytes={}", peer.rx_bytes);
-        keepalive(out, peer.persistent_keepalive);
-        for block in &peer.allowed_ips {
-            line!(out, "allowed_ip={block}");
-        }
+/// All of a peer but its allowed IPs.
+pub(crate) fn write_peer(out: &mut Zeroized, peer: &PeerStatus) {
+    public_key(out, &peer.public_key);
+    let preshared = peer.preshared_key.as_ref().map(Secret::bytes);
+    let preshared = keys::to_hex(preshared.unwrap_or(&[0; 32]));
+    line!(out, "preshared_key={}", *preshared);
+    line!(out, "protocol_version=1");
+    if let Some(addr) = &peer.endpoint {
+        endpoint(out, addr);
+    }
+    // wgctrl-go shows "never" unless both parts are above zero.
+    let (sec, nsec) = peer
+        .last_handshake
+        .map_or((0, 0), |at| (at.as_secs(), at.subsec_nanos().max(1)));
+    line!(out, "last_handshake_time_sec={sec}");
+    line!(out, "last_handshake_time_nsec={nsec}");
+    line!(out, "tx_bytes={}", peer.tx_bytes);
+    line!(out, "rx_bytes={}", peer.rx_bytes);
+    keepalive(out, peer.persistent_keepalive);
+}
+
+pub(crate) fn write_blocks(out: &mut Zeroized, blocks: &[Cidr]) {
+    for block in blocks {
+        line!(out, "allowed_ip={block}");
     }
 }
 

@@ -22,6 +22,11 @@ pub const MAX_LINE: usize = 4096;
 /// Longest request, in bytes: half a million peers with endpoint, preshared key and three allowed IPs
 /// each take 160 MB, a million with one allowed IP 130 MB.
 pub const MAX_REQUEST: usize = 256 << 20;
+/// Bytes of memory that one request may take: a million new peers with one allowed IP each take 230
+/// MB, and half a million with endpoint, preshared key and three allowed IPs 150 MB.
+const MAX_MEMORY: usize = 256 << 20;
+/// What malloc(3) adds to each piece of memory.
+const OVERHEAD: usize = 16;
 /// Most peer sections in one `set`: as many peers as a device may have, each removed and added
 /// again.
 pub const MAX_PEERS: usize = 2 * adit_proto::limits::MAX_PEERS;
@@ -48,6 +53,10 @@ pub struct Parser {
     overlong: bool,
     /// Bytes of the present request so far.
     request_len: usize,
+    /// Bytes of memory that its draft takes.
+    memory: usize,
+    /// There is no memory for it.
+    is_starved: bool,
     state: State,
 }
 
@@ -87,6 +96,17 @@ impl Parser {
     /// Bytes of a request that is not complete yet; 0 between requests.
     pub fn held(&self) -> usize {
         self.request_len
+    }
+
+    /// Bytes of memory that it takes by now.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Refuses the present request, or the next one, since there is no memory for it. What is left
+    /// of it is skipped.
+    pub fn refuse_for_memory(&mut self) {
+        self.is_starved = true;
     }
 
     #[cfg(test)]
@@ -143,7 +163,7 @@ impl Parser {
         let line = std::mem::take(&mut self.line);
         let overlong = std::mem::take(&mut self.overlong);
         if line.is_empty() && !overlong {
-            self.request_len = 0;
+            (self.request_len, self.memory, self.is_starved) = (0, 0, false);
             return match std::mem::take(&mut self.state) {
                 State::Idle => None,
                 State::Get => Some(Heard::Request(Request::Get)),
@@ -212,21 +232,33 @@ impl Parser {
                 self.state = State::Wrong(error);
             }
             (State::Names(names), pair) => {
-                if let Err(error) = pair.and_then(|(key, value)| names_line(names, key, value)) {
+                let memory = &mut self.memory;
+                let line = pair.and_then(|(key, value)| names_line(names, key, value, memory));
+                if let Err(error) = line {
                     self.state = State::Wrong(error);
                 }
             }
             (State::Endpoints(named), pair) => {
-                let line = pair.and_then(|(key, value)| endpoints_line(named, key, value));
+                let memory = &mut self.memory;
+                let line = pair.and_then(|(key, value)| endpoints_line(named, key, value, memory));
                 if let Err(error) = line {
                     self.state = State::Wrong(error);
                 }
             }
             (State::Set(change), pair) => {
-                if let Err(error) = pair.and_then(|(key, value)| change_line(change, key, value)) {
+                let memory = &mut self.memory;
+                let line = pair.and_then(|(key, value)| change_line(change, key, value, memory));
+                if let Err(error) = line {
                     self.state = State::Wrong(error);
                 }
             }
+        }
+        let is_refused = matches!(self.state, State::Wrong(_) | State::Lost(_));
+        if !is_refused && (self.is_starved || self.memory > MAX_MEMORY) {
+            self.state = State::Wrong(no_memory());
+        }
+        if matches!(self.state, State::Wrong(_)) {
+            self.memory = 0;
         }
         // Keeps the line's memory, zeroized, for the next one.
         self.line = line;
@@ -242,8 +274,32 @@ fn split(line: &[u8]) -> Result<(&str, &str), UapiError> {
         .ok_or_else(|| UapiError::protocol("a line has no '='"))
 }
 
+fn no_memory() -> UapiError {
+    UapiError::new(
+        Errno::NOMEM.raw_os_error(),
+        "this process has no memory for the request",
+    )
+}
+
+/// Adds to a list, if there is memory, and counts what the list takes.
+fn push<T>(list: &mut Vec<T>, item: T, memory: &mut usize) -> Result<(), UapiError> {
+    let before = list.capacity();
+    list.try_reserve(1).map_err(|_| no_memory())?;
+    if list.capacity() != before {
+        let overhead = if before == 0 { OVERHEAD } else { 0 };
+        *memory += (list.capacity() - before) * size_of::<T>() + overhead;
+    }
+    list.push(item);
+    Ok(())
+}
+
 /// One line of `names`.
-fn names_line(names: &mut Names, key: &str, value: &str) -> Result<(), UapiError> {
+fn names_line(
+    names: &mut Names,
+    key: &str,
+    value: &str,
+    memory: &mut usize,
+) -> Result<(), UapiError> {
     let wrong = || UapiError::invalid("names=1 takes lines public_key=KEY and name=TEXT in turn");
     match (key, names.next.take()) {
         ("public_key", None) => {
@@ -251,9 +307,10 @@ fn names_line(names: &mut Names, key: &str, value: &str) -> Result<(), UapiError
             names.next = Some(PublicKey(*public.bytes()));
         }
         ("name", Some(peer)) if names.named.len() < MAX_PEERS => {
-            names
-                .named
-                .extend(crate::config::clean_name(value).map(|name| (peer, name)));
+            if let Some(name) = crate::config::clean_name(value) {
+                *memory += name.capacity() + OVERHEAD;
+                push(&mut names.named, (peer, name), memory)?;
+            }
         }
         _ => return Err(wrong()),
     }
@@ -261,7 +318,12 @@ fn names_line(names: &mut Names, key: &str, value: &str) -> Result<(), UapiError
 }
 
 /// One line of `endpoints`.
-fn endpoints_line(endpoints: &mut Endpoints, key: &str, value: &str) -> Result<(), UapiError> {
+fn endpoints_line(
+    endpoints: &mut Endpoints,
+    key: &str,
+    value: &str,
+    memory: &mut usize,
+) -> Result<(), UapiError> {
     let wrong = || {
         UapiError::invalid("endpoints=1 takes lines public_key=KEY and endpoint=HOST:PORT in turn")
     };
@@ -273,7 +335,8 @@ fn endpoints_line(endpoints: &mut Endpoints, key: &str, value: &str) -> Result<(
         }
         ("endpoint", Some(peer)) if endpoints.named.len() < MAX_NAMES => {
             let endpoint = value.parse().map_err(UapiError::invalid)?;
-            endpoints.named.push((peer, endpoint));
+            *memory += value.len() + OVERHEAD;
+            push(&mut endpoints.named, (peer, endpoint), memory)?;
         }
         _ => return Err(wrong()),
     }
@@ -281,7 +344,12 @@ fn endpoints_line(endpoints: &mut Endpoints, key: &str, value: &str) -> Result<(
 }
 
 /// One line of a `set`: the device's until the first `public_key`, then that peer's.
-fn change_line(change: &mut DeviceChange, key: &str, value: &str) -> Result<(), UapiError> {
+fn change_line(
+    change: &mut DeviceChange,
+    key: &str,
+    value: &str,
+    memory: &mut usize,
+) -> Result<(), UapiError> {
     let wrong =
         |expected: &'static str| move || UapiError::invalid(format!("{key}: expected {expected}"));
     if key == "public_key" {
@@ -292,10 +360,8 @@ fn change_line(change: &mut DeviceChange, key: &str, value: &str) -> Result<(), 
                 "too many peers in one set",
             ));
         }
-        change
-            .peers
-            .push(PeerChange::new(PublicKey(*public.bytes())));
-        return Ok(());
+        let peer = PeerChange::new(PublicKey(*public.bytes()));
+        return push(&mut change.peers, peer, memory);
     }
     if key == "protocol_version" {
         return only(value, "1").ok_or_else(wrong("1"));
@@ -330,7 +396,10 @@ fn change_line(change: &mut DeviceChange, key: &str, value: &str) -> Result<(), 
             peer.update_only = true;
         }
         "preshared_key" => {
-            peer.preshared_key = Some(secret(value).ok_or_else(wrong("64 hex digits"))?);
+            let key = secret(value).ok_or_else(wrong("64 hex digits"))?;
+            if peer.preshared_key.replace(key).is_none() {
+                *memory += size_of::<[u8; 32]>() + OVERHEAD;
+            }
         }
         "endpoint" => {
             peer.endpoint = Some(endpoint(value).ok_or_else(wrong("ip:port or [ip]:port"))?);
@@ -348,7 +417,7 @@ fn change_line(change: &mut DeviceChange, key: &str, value: &str) -> Result<(), 
         "allowed_ip" => {
             let block = allowed_ip(value).ok_or_else(wrong("ip/cidr or -ip/cidr"))?;
             if !peer.remove {
-                peer.allowed_ips.push(block);
+                push(&mut peer.allowed_ips, block, memory)?;
             }
         }
         _ => return Err(unknown(key, "of a peer")),
@@ -356,9 +425,17 @@ fn change_line(change: &mut DeviceChange, key: &str, value: &str) -> Result<(), 
     Ok(())
 }
 
+/// Names what might be a word, and nothing that might be a part of a secret: with some 160 bits of a
+/// private key, the rest can be computed.
 fn unknown(key: &str, of: &str) -> UapiError {
-    let key: String = key.chars().take(40).collect();
-    UapiError::invalid(format!("{key:?} is no key {of}"))
+    let is_word = |key: &str| {
+        key.bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    match key.len() <= 40 && is_word(key) {
+        true => UapiError::invalid(format!("{key:?} is no key {of}")),
+        false => UapiError::invalid(format!("a line has no key {of}")),
+    }
 }
 
 fn only(value: &str, expected: &str) -> Option<()> {

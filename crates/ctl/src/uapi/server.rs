@@ -6,7 +6,7 @@ use std::{io, sync::Arc};
 
 use adit_proto::config::PeerStatus;
 
-use super::{Configured, DIR, Heard, Parser, Request, Response, UapiError, format};
+use super::{Configured, DIR, Heard, MAX_REQUEST, Parser, Request, Response, UapiError, format};
 use crate::socket::{BindError, Bound, Origin, ServerEvent, Service, Serving, Talk};
 use crate::zeroized::Zeroized;
 
@@ -99,13 +99,63 @@ struct Conversation {
     notify: Arc<dyn Fn(ServerEvent<'_>) + Send + Sync>,
     /// The client.
     origin: Origin,
-    /// Peers that are still to be told of in an answer that has not ended yet.
-    telling: Option<std::vec::IntoIter<PeerStatus>>,
+    /// Present while an answer has not ended.
+    telling: Option<Telling>,
 }
 
-/// Peers that are written at once: an answer about half a million of them is 180 MB long, and the
+/// The rest of an answer to `get`.
+struct Telling {
+    peers: std::vec::IntoIter<PeerStatus>,
+    /// Allowed IPs of the first of them that are told. 0: nothing of it is.
+    blocks: usize,
+    /// Bytes that all of them took.
+    memory: usize,
+}
+
+/// Bytes that are written at once: an answer about half a million peers is 180 MB long, and the
 /// client reads what there is while we write the rest.
-const TOLD_AT_ONCE: usize = 128;
+const PIECE: usize = 32 << 10;
+/// Allowed IPs that are written at once. A peer may have very many.
+const BLOCKS: usize = 512;
+
+impl Telling {
+    fn new(peers: Vec<PeerStatus>) -> Self {
+        let of_peer = |peer: &PeerStatus| {
+            // Its preshared key is a piece of memory of its own.
+            2 * size_of::<[u8; 32]>()
+                + size_of::<PeerStatus>()
+                + size_of_val(&*peer.drops)
+                + size_of_val(&*peer.allowed_ips)
+        };
+        Self {
+            memory: peers.iter().map(of_peer).sum(),
+            peers: peers.into_iter(),
+            blocks: 0,
+        }
+    }
+
+    /// Appends a piece. False: that was all.
+    fn go_on(&mut self, out: &mut Zeroized) -> bool {
+        while out.len() < PIECE {
+            let Some(peer) = self.peers.as_slice().first() else {
+                format::write_errno(out, 0);
+                return false;
+            };
+            if self.blocks == 0 {
+                format::write_peer(out, peer);
+            }
+            let rest = peer.allowed_ips.get(self.blocks..).unwrap_or_default();
+            format::write_blocks(out, &rest[..rest.len().min(BLOCKS)]);
+            if rest.len() > BLOCKS {
+                self.blocks += BLOCKS;
+            } else {
+                self.blocks = 0;
+                self.peers.next();
+            }
+        }
+        true
+    }
+}
 
 impl Conversation {
     fn refuse(&self, error: &UapiError, out: &mut Zeroized) {
@@ -123,8 +173,12 @@ impl Conversation {
 }
 
 impl Talk for Conversation {
-    fn hear(&mut self, input: &mut &[u8], room: usize, out: &mut Zeroized) -> bool {
-        match self.parser.push(input, room) {
+    fn refuse_for_memory(&mut self) {
+        self.parser.refuse_for_memory();
+    }
+
+    fn hear(&mut self, input: &mut &[u8], out: &mut Zeroized) -> bool {
+        match self.parser.push(input, MAX_REQUEST) {
             None => true,
             Some(Heard::Request(request)) => {
                 let configured = match &request {
@@ -134,7 +188,7 @@ impl Talk for Conversation {
                 match (self.handler)(request) {
                     Response::Status(status) => {
                         format::write_device(out, &status);
-                        self.telling = Some(status.peers.into_iter());
+                        self.telling = Some(Telling::new(status.peers));
                         self.go_on(out);
                     }
                     Response::Done => {
@@ -163,14 +217,7 @@ impl Talk for Conversation {
     }
 
     fn go_on(&mut self, out: &mut Zeroized) {
-        let Some(peers) = &mut self.telling else {
-            return;
-        };
-        let count = peers.len().min(TOLD_AT_ONCE);
-        format::write_peers(out, &peers.as_slice()[..count]);
-        peers.by_ref().take(count).for_each(drop);
-        if peers.len() == 0 {
-            format::write_errno(out, 0);
+        if (self.telling.as_mut()).is_some_and(|telling| !telling.go_on(out)) {
             self.telling = None;
         }
     }
@@ -181,7 +228,12 @@ impl Talk for Conversation {
         }
     }
 
+    fn is_within_request(&self) -> bool {
+        self.parser.held() > 0
+    }
+
     fn held(&self) -> usize {
-        self.parser.held()
+        let answer = self.telling.as_ref().map_or(0, |telling| telling.memory);
+        self.parser.memory() + answer
     }
 }

@@ -300,7 +300,10 @@ fn errors_never_repeat_keys() {
         let Heard::Refused(error) = heard else {
             panic!("{heard:?}")
         };
-        assert!(!error.message.contains(&KEY[..41]), "{error}");
+        let parts = (0..KEY.len() - 6).map(|at| &KEY[at..at + 6]);
+        for part in parts {
+            assert!(!error.message.contains(part), "{error}");
+        }
     }
 }
 

@@ -386,6 +386,15 @@ impl Device {
         peers.map(move |(id, state)| (*id, state.status(lanes)))
     }
 
+    /// How many peers there are from this one on, `count` at most, and how many allowed IPs they have
+    /// together.
+    pub fn sizes_from(&self, id: u32, count: usize) -> (usize, usize) {
+        let peers = self.peers.range(id..).take(count);
+        peers.fold((0, 0), |(peers, blocks), (_, state)| {
+            (peers + 1, blocks + state.allowed_ips.len())
+        })
+    }
+
     /// All peers, in the order in which they were added.
     pub fn peers(&self) -> impl Iterator<Item = &Arc<Peer>> {
         self.peers.values().map(|state| &state.peer)
