@@ -488,6 +488,10 @@ pub(crate) struct MetricsArgs {
     /// as unix:/run/adit-metrics.sock
     #[arg(long, value_name = "ADDRESS|unix:PATH")]
     pub(crate) listen: Option<String>,
+    /// A name that clients know this host by, besides its own and localhost; repeatable. Requests to
+    /// other names than these are refused (DNS rebinding), those to addresses are answered
+    #[arg(long, value_name = "NAME", requires = "listen")]
+    pub(crate) host: Vec<String>,
 }
 
 #[derive(Args)]

@@ -383,7 +383,9 @@ fn metrics(roff: &mut Roff) {
     paragraph(
         roff,
         "It needs no root: a member of the group that the process of an interface was given with `--status-group` or \
-         ADIT_STATUS_GROUP may read the status. At most 16 connections are answered at a time.",
+         ADIT_STATUS_GROUP may read the status. At most 16 connections are answered at a time; the oldest without a request \
+         makes room for a new one. Over TCP, requests are answered where their header Host has an address, `localhost`, the \
+         name of the system or of `--listen`, or a name of `--host`.",
     );
     list(roff, "FILES", [STATUS_SOCKET]);
     list(

@@ -29,7 +29,7 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
                 let collected = collect(&mut watched);
                 Box::new(move |put: &mut Put<'_>| collected.render(put)) as http::Document
             };
-            http::serve(address, collect)
+            http::serve(address, &args.host, collect)
         }
         None => {
             let collected = collect(&mut Watched::new());

@@ -1,22 +1,32 @@
 //! HTTP/1.1 for one document: `GET /metrics`. Each connection carries one request.
 //!
 //! Nothing that a client does costs more than a constant: [`CONNECTIONS`] at a time, [`HEAD`] bytes
-//! of request, [`PATIENCE`] for all of it. Documents are made one at a time.
+//! of request, [`PATIENCE`] for all of it. Documents are made one at a time. When there are too many
+//! connections, the address, or the user, with the most of those without a request loses its oldest.
+//!
+//! A browser sends whatever name led it here. So a page of somebody who has that name lead to this
+//! host (DNS rebinding) gets nothing: only addresses, and names that are known, are answered.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use super::Put;
 use crate::failure::{Context, Result, say};
 
-/// Connections at a time; further ones are closed at once.
+mod hosts;
+
+use hosts::Hosts;
+
+/// Connections at a time.
 const CONNECTIONS: usize = 16;
+/// Threads at a time: those of connections that were dropped end soon.
+const THREADS: usize = 4 * CONNECTIONS;
 /// Longest request, in bytes.
 const HEAD: usize = 8 << 10;
 /// How long a client may take for its request, and again for the answer.
@@ -27,48 +37,85 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Puts out a document, in pieces.
 pub(super) type Document = Box<dyn Fn(&mut Put<'_>) -> io::Result<()>>;
 
-/// Answers until the process is ended. `address` is `ADDRESS:PORT` or `unix:PATH`.
+/// Answers until the process is ended. `address` is `ADDRESS:PORT` or `unix:PATH`; `names` are those
+/// that a client may know the host by.
 pub(super) fn serve(
     address: &str,
+    names: &[String],
     document: impl Fn() -> Document + Send + Sync + 'static,
 ) -> Result<()> {
-    let server = Arc::new(Server {
-        document: Box::new(document),
-        one_at_a_time: Mutex::new(()),
-        connections: AtomicUsize::new(0),
-    });
+    let server = |hosts| {
+        Arc::new(Server {
+            document: Box::new(document),
+            one_at_a_time: Mutex::new(()),
+            connections: Mutex::default(),
+            hosts,
+        })
+    };
     let failed = || format!("cannot listen at {address}");
     match address.strip_prefix("unix:") {
         Some(path) => {
             let listener = bind(Path::new(path)).context(failed)?;
-            server.run(|| listener.accept().map(|(stream, _)| stream))
+            // No browser gets there.
+            server(Hosts::any()).run(|| listener.accept().map(|(stream, _)| stream))
         }
         None => {
             let listener = TcpListener::bind(address).context(failed)?;
-            server.run(|| listener.accept().map(|(stream, _)| stream))
+            server(Hosts::new(address, names)).run(|| listener.accept().map(|(stream, _)| stream))
         }
     }
 }
 
 /// Takes the place of a socket that nobody listens at.
+///
+/// The directory may belong to a user who moves things meanwhile. So nothing is done by a path that
+/// leads through it twice: the directory is opened once, and the socket gets its mode as it is made.
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    let bound = UnixListener::bind(path).or_else(|error| {
-        let is_dead = UnixStream::connect(path)
-            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(parent, flags, Mode::empty())?;
+    let path = Path::new("/proc/self/fd")
+        .join(std::os::fd::AsRawFd::as_raw_fd(&dir).to_string())
+        .join(name);
+    // The document has no keys. The directory says who may get here.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o111));
+    let bound = UnixListener::bind(&path).or_else(|error| {
+        // What is no socket refuses connections, too.
+        let found = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let is_socket =
+            found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket);
+        let is_dead = is_socket
+            && UnixStream::connect(&path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
         match error.kind() == io::ErrorKind::AddrInUse && is_dead {
-            true => std::fs::remove_file(path).and_then(|()| UnixListener::bind(path)),
+            true => rustix::fs::unlinkat(&dir, name, AtFlags::empty())
+                .map_err(io::Error::from)
+                .and_then(|()| UnixListener::bind(&path)),
             false => Err(error),
         }
-    })?;
-    // The document has no keys. Its directory says who may get here.
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))?;
-    Ok(bound)
+    });
+    rustix::process::umask(before);
+    bound
+}
+
+/// Whose a connection is: an address, or a user of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Host(IpAddr),
+    User(u32),
+    Unknown,
 }
 
 /// A connection of either kind.
-trait Stream: Read + Write + Send + 'static {
+trait Stream: Read + Write + Send + Sync + Sized + 'static {
     fn set_timeouts(&self, timeout: Duration) -> io::Result<()>;
-    fn end(&self) -> io::Result<()>;
+    fn end(&self, how: Shutdown) -> io::Result<()>;
+    fn source(&self) -> Source;
+    fn copy(&self) -> io::Result<Self>;
 }
 
 impl Stream for TcpStream {
@@ -77,8 +124,22 @@ impl Stream for TcpStream {
         self.set_write_timeout(Some(timeout))
     }
 
-    fn end(&self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)
+    fn end(&self, how: Shutdown) -> io::Result<()> {
+        self.shutdown(how)
+    }
+
+    /// An IPv6 host has as many addresses as it wants of its network.
+    fn source(&self) -> Source {
+        let network = |ip: IpAddr| match ip.to_canonical() {
+            IpAddr::V6(ip) => IpAddr::from((ip.to_bits() >> 64 << 64).to_be_bytes()),
+            ip => ip,
+        };
+        self.peer_addr()
+            .map_or(Source::Unknown, |addr| Source::Host(network(addr.ip())))
+    }
+
+    fn copy(&self) -> io::Result<Self> {
+        self.try_clone()
     }
 }
 
@@ -88,15 +149,73 @@ impl Stream for UnixStream {
         self.set_write_timeout(Some(timeout))
     }
 
-    fn end(&self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)
+    fn end(&self, how: Shutdown) -> io::Result<()> {
+        self.shutdown(how)
+    }
+
+    fn source(&self) -> Source {
+        rustix::net::sockopt::socket_peercred(self)
+            .map_or(Source::Unknown, |found| Source::User(found.uid.as_raw()))
+    }
+
+    fn copy(&self) -> io::Result<Self> {
+        self.try_clone()
     }
 }
 
 struct Server {
     document: Box<dyn Fn() -> Document + Send + Sync>,
     one_at_a_time: Mutex<()>,
-    connections: AtomicUsize,
+    connections: Mutex<Connections>,
+    hosts: Hosts,
+}
+
+/// The connections that there are, the oldest first.
+#[derive(Default)]
+struct Connections {
+    /// Of the next one.
+    number: u64,
+    threads: usize,
+    all: Vec<Connection>,
+}
+
+struct Connection {
+    number: u64,
+    source: Source,
+    /// It has sent its request.
+    is_heard: bool,
+    /// Has its thread end soon.
+    drop: Box<dyn Fn() + Send>,
+}
+
+impl Connections {
+    /// Makes room for one more from there. False: that one has to go.
+    fn make_room(&mut self, newcomer: Source) -> bool {
+        if self.threads >= THREADS {
+            return false;
+        }
+        if self.all.len() < CONNECTIONS {
+            return true;
+        }
+        let silent = self.all.iter().any(|one| !one.is_heard);
+        let candidates = || (self.all.iter()).filter(|one| !silent || !one.is_heard);
+        let of = |source| candidates().filter(|one| one.source == source).count();
+        let mut victim: Option<(usize, usize)> = None;
+        for (at, one) in self.all.iter().enumerate() {
+            let count = of(one.source);
+            let is_candidate = !silent || !one.is_heard;
+            if is_candidate && victim.is_none_or(|(most, _)| count > most) {
+                victim = Some((count, at));
+            }
+        }
+        match victim {
+            Some((count, at)) if silent || of(newcomer) < count => {
+                (self.all.remove(at).drop)();
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Server {
@@ -110,14 +229,13 @@ impl Server {
                     continue;
                 }
             };
-            let place = Place::take(self);
-            let Some(place) = place else {
+            let Some(place) = Place::take(self, &stream) else {
                 continue;
             };
             let thread = std::thread::Builder::new().name("adit-metrics".into());
             let answered = thread.spawn(move || {
                 // A client that goes away or stalls is none of our business.
-                _ = place.0.answer(stream);
+                _ = place.server.answer(stream, &place);
             });
             if let Err(error) = answered {
                 say!("adit: cannot answer a connection: {error}");
@@ -125,24 +243,38 @@ impl Server {
         }
     }
 
-    fn answer(&self, mut stream: impl Stream) -> io::Result<()> {
+    fn answer(&self, mut stream: impl Stream, place: &Place) -> io::Result<()> {
         let head = read_head(&mut stream)?;
-        match request(&head) {
+        place.is_heard();
+        match request(&head, &self.hosts) {
             Ok(wanted) => {
                 let turn = self.one_at_a_time.lock();
+                if !place.is_there() {
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
                 let document = (self.document)();
                 drop(turn.unwrap_or_else(PoisonError::into_inner));
                 self.send(&mut stream, wanted, &document)?;
             }
             Err(status) => {
                 let kind = "text/plain; charset=utf-8";
-                let body = format!("{status}\n");
+                let help = match status {
+                    MISDIRECTED => hosts::HELP,
+                    _ => "",
+                };
+                let body = format!("{status}\n{help}");
                 let length = format!("Content-Length: {}\r\n", body.len());
                 let answer = format_head(status, kind, &length) + &body;
                 write_all(&mut stream, answer.as_bytes(), Instant::now() + PATIENCE)?;
             }
         }
-        stream.end()
+        stream.end(Shutdown::Write)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The document leaves while it is made, and nobody knows its length before: an older client
@@ -184,19 +316,54 @@ impl Server {
 }
 
 /// One of the connections that there may be; it is given back when this is dropped.
-struct Place(Arc<Server>);
+struct Place {
+    server: Arc<Server>,
+    number: u64,
+}
 
 impl Place {
-    fn take(server: &Arc<Server>) -> Option<Self> {
-        let place = Self(Arc::clone(server));
-        let before = server.connections.fetch_add(1, Ordering::AcqRel);
-        (before < CONNECTIONS).then_some(place)
+    /// `None`: there is no place for this one.
+    fn take(server: &Arc<Server>, stream: &impl Stream) -> Option<Self> {
+        let copy = stream.copy().ok()?;
+        let source = stream.source();
+        let mut connections = server.connections();
+        if !connections.make_room(source) {
+            return None;
+        }
+        let number = connections.number;
+        connections.number += 1;
+        connections.threads += 1;
+        connections.all.push(Connection {
+            number,
+            source,
+            is_heard: false,
+            drop: Box::new(move || _ = copy.end(Shutdown::Both)),
+        });
+        let server = Arc::clone(server);
+        Some(Self { server, number })
+    }
+
+    fn is_heard(&self) {
+        let mut connections = self.server.connections();
+        let mut all = connections.all.iter_mut();
+        if let Some(own) = all.find(|one| one.number == self.number) {
+            own.is_heard = true;
+        }
+    }
+
+    /// Whether the connection was not dropped for another one.
+    fn is_there(&self) -> bool {
+        let connections = self.server.connections();
+        let mut all = connections.all.iter();
+        all.any(|one| one.number == self.number)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::AcqRel);
+        let mut connections = self.server.connections();
+        connections.threads -= 1;
+        connections.all.retain(|one| one.number != self.number);
     }
 }
 
@@ -235,17 +402,34 @@ struct Wanted {
     in_chunks: bool,
 }
 
+/// The answer to a name that is not known.
+const MISDIRECTED: &str = "421 Misdirected Request";
+
 /// How the document is wanted, or what is wrong with the request.
-fn request(head: &[u8]) -> std::result::Result<Wanted, &'static str> {
+fn request(head: &[u8], hosts: &Hosts) -> std::result::Result<Wanted, &'static str> {
     if head.is_empty() {
         return Err("431 Request Header Fields Too Large");
     }
-    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut lines = head.split(|byte| *byte == b'\n');
+    let line = lines.next().unwrap_or_default();
     let line = std::str::from_utf8(line).map_err(|_| "400 Bad Request")?;
+    let mut named = lines.filter_map(|line| {
+        let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
+        let is_host = name.trim_ascii().eq_ignore_ascii_case(b"host");
+        is_host.then(|| value[1..].trim_ascii())
+    });
+    let host = named.next();
+    if named.next().is_some() {
+        return Err("400 Bad Request");
+    }
     let mut words = line.split_whitespace();
     let (method, target, version) = (words.next(), words.next(), words.next());
     if !version.is_some_and(|version| version.starts_with("HTTP/1.")) || words.next().is_some() {
         return Err("400 Bad Request");
+    }
+    // Every browser sends one.
+    if host.is_some_and(|host| !hosts.contain(host)) {
+        return Err(MISDIRECTED);
     }
     let path = target.and_then(|target| target.split('?').next());
     match (method, path) {
@@ -283,107 +467,5 @@ fn write_all(stream: &mut impl Stream, mut answer: &[u8], until: Instant) -> io:
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_document_can_be_got() {
-        let wanted = |has_body, in_chunks| {
-            Ok(Wanted {
-                has_body,
-                in_chunks,
-            })
-        };
-        for (line, expected) in [
-            ("GET /metrics HTTP/1.1", wanted(true, true)),
-            ("GET /metrics?name[]=x HTTP/1.0", wanted(true, false)),
-            ("HEAD /metrics HTTP/1.1", wanted(false, true)),
-            ("GET / HTTP/1.1", Err("404 Not Found")),
-            ("GET /metrics/.. HTTP/1.1", Err("404 Not Found")),
-            ("POST /metrics HTTP/1.1", Err("405 Method Not Allowed")),
-            ("GET /metrics", Err("400 Bad Request")),
-            ("GET /metrics HTTP/1.1 x", Err("400 Bad Request")),
-            ("\u{0}", Err("400 Bad Request")),
-        ] {
-            let head = format!("{line}\r\nHost: x\r\n\r\n");
-            assert_eq!(request(head.as_bytes()), expected, "{line}");
-        }
-        assert!(request(b"\xff / HTTP/1.1").is_err());
-        assert_eq!(request(b""), Err("431 Request Header Fields Too Large"));
-    }
-
-    /// Connects to a server in a directory of its own.
-    fn server(name: &str) -> std::path::PathBuf {
-        let path = std::env::temp_dir().join(format!("adit-http-{name}-{}", std::process::id()));
-        _ = std::fs::remove_file(&path);
-        let address = format!("unix:{}", path.display());
-        std::thread::spawn(move || {
-            serve(&address, || {
-                Box::new(|put: &mut Put<'_>| {
-                    put(b"adit_test")?;
-                    put(b" 1\n")
-                })
-            })
-        });
-        while UnixStream::connect(&path).is_err() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        path
-    }
-
-    fn ask(path: &Path, request: &[u8]) -> String {
-        let mut stream = UnixStream::connect(path).expect("connected");
-        stream.write_all(request).expect("written");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
-    }
-
-    #[test]
-    fn a_request_in_pieces_is_answered_with_the_document() {
-        let path = server("pieces");
-        let mut stream = UnixStream::connect(&path).expect("connected");
-        for byte in b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" {
-            stream.write_all(&[*byte]).expect("written");
-        }
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        let chunks = "\r\n\r\n9\r\nadit_test\r\n3\r\n 1\n\r\n0\r\n\r\n";
-        assert!(answer.ends_with(chunks), "{answer}");
-        let older = ask(&path, b"GET /metrics HTTP/1.0\r\n\r\n");
-        assert!(older.ends_with("\r\n\r\nadit_test 1\n"), "{older}");
-        assert!(!older.contains("chunked"), "{older}");
-        let head = ask(&path, b"HEAD /metrics HTTP/1.1\r\n\r\n");
-        assert!(head.ends_with("Connection: close\r\n\r\n"), "{head}");
-        _ = std::fs::remove_file(&path);
-    }
-
-    #[test]
-    fn requests_without_end_and_crowds_are_turned_away() {
-        let path = server("crowd");
-        let long = ask(&path, &vec![b'x'; HEAD + 1024]);
-        assert!(long.starts_with("HTTP/1.1 431 "), "{long}");
-        // These say nothing, and keep their places for a while.
-        let crowd: Vec<UnixStream> = (0..CONNECTIONS)
-            .map(|_| UnixStream::connect(&path).expect("connected"))
-            .collect();
-        let full = || {
-            let mut stream = UnixStream::connect(&path).expect("connected");
-            let mut answer = String::new();
-            _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
-            _ = stream.read_to_string(&mut answer);
-            answer
-        };
-        // The one that `server` made may still have a place.
-        assert!((0..50).any(|_| full().is_empty()));
-        drop(crowd);
-        let mut answer = full();
-        while answer.is_empty() {
-            std::thread::sleep(Duration::from_millis(5));
-            answer = full();
-        }
-        assert!(answer.starts_with("HTTP/1.1 200 OK"));
-        _ = std::fs::remove_file(&path);
-    }
-}
+#[path = "http_tests.rs"]
+mod tests;
