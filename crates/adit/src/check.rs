@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use adit_ctl::config::{self, Address, Config, Interface, Peer, Remark, Table};
 use adit_ctl::keys;
+use adit_ctl::text::printable_lines;
 use adit_netlink::Family;
 use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
 
@@ -63,7 +64,7 @@ pub(crate) fn check(args: &ConfArgs) -> Result<ExitCode> {
     if findings.is_empty() {
         _ = writeln!(out, "{file}: nothing to remark");
     }
-    cli::print(out.as_bytes())?;
+    cli::print(printable_lines(&out).as_bytes())?;
     Ok(match findings.first() {
         Some((Kind::Error, _)) => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,

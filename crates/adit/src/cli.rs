@@ -74,7 +74,7 @@ Environment:
 `adit up` passes the daemon's environment on (see `adit --help`).";
 
 const AFTER_TOP_HELP: &str = "\
-Keys: q ends; s sorts by the next column; / filters by name, beginning of a key or address, and Esc removes the filter; p \
+Keys: ? shows all; q ends; s sorts by the next column, whose heading gets an arrow; / filters by name, beginning of a key or address, and Esc removes the filter; p \
 pauses; arrows and pages scroll. Where the output is no terminal, one page is printed as plain text.
 
 Bits are those of UDP payload from and to peers. Packets of an interface are those that the kernel counts, where a GSO \
@@ -198,7 +198,17 @@ pub(crate) enum Command {
     /// Print a completion script for a shell
     Completions {
         /// The shell
-        shell: Shell,
+        #[arg(required_unless_present = "peers")]
+        shell: Option<Shell>,
+        /// Print the names of an interface's peers instead, and keys where there is no name: for
+        /// the scripts
+        #[arg(
+            long,
+            hide = true,
+            value_name = "CONF|INTERFACE",
+            conflicts_with = "shell"
+        )]
+        peers: Option<String>,
     },
     /// Print a manual page, or write all of them to a directory
     Man {

@@ -1,11 +1,17 @@
 //! `adit completions`: clap's scripts, which know commands and options, with the names of
-//! interfaces added: those that have a file in /etc/wireguard, and those that run.
+//! interfaces added, those that have a file in /etc/wireguard and those that run, and the names of
+//! peers. Options that are not in the help are left out.
 
+use std::collections::BTreeSet;
+
+use adit_ctl::config::{self, Config};
+use adit_ctl::keys;
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::{self, Cli};
 use crate::failure::Result;
+use crate::show;
 
 #[cfg(test)]
 #[path = "completions_tests.rs"]
@@ -37,20 +43,108 @@ impl Takes {
     }
 }
 
-pub(crate) fn print(shell: Shell) -> Result<()> {
-    cli::print(script(shell).as_bytes())
+pub(crate) fn print(shell: Option<Shell>, peers: Option<&str>) -> Result<()> {
+    let text = match (shell, peers) {
+        (_, Some(interface)) => peers_of(interface)
+            .into_iter()
+            .map(|name| name + "\n")
+            .collect(),
+        (Some(shell), None) => script(shell),
+        (None, None) => String::new(),
+    };
+    cli::print(text.as_bytes())
+}
+
+/// The names of peers, or keys where there is none: of the interface if it runs and this user may ask
+/// it, or else of the file.
+fn peers_of(interface: &str) -> BTreeSet<String> {
+    let name = config::locate(interface).map_or(interface.to_owned(), |(_, name)| name);
+    if let Ok(status) = show::interface_status(&name) {
+        let peers = status.peers.iter();
+        return peers
+            .map(|peer| peer.name.as_ref().unwrap_or(&peer.public_key).clone())
+            .collect();
+    }
+    let file = config::locate(interface).ok();
+    let read = file.and_then(|(path, _)| Config::salvage(&path).ok());
+    let peers = read.into_iter().flat_map(|(config, _)| config.peers);
+    let name = |peer: config::Peer| {
+        peer.name
+            .unwrap_or_else(|| keys::to_base64(&peer.public_key.0).to_string())
+    };
+    peers.map(name).collect()
 }
 
 fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "adit", &mut script);
-    let script = String::from_utf8_lossy(&script).into_owned();
+    let script = without_hidden(&String::from_utf8_lossy(&script), shell);
     match shell {
         Shell::Bash => bash(&script),
         Shell::Zsh => zsh(&script),
         Shell::Fish => fish(script),
         _ => script,
     }
+}
+
+/// The options that no help shows.
+fn hidden() -> BTreeSet<String> {
+    let adit = Cli::command();
+    let commands = std::iter::once(&adit).chain(adit.get_subcommands());
+    let args = commands.flat_map(Command::get_arguments);
+    let hidden = args.filter(|arg| arg.is_hide_set());
+    hidden
+        .filter_map(|arg| Some(arg.get_long()?.to_owned()))
+        .collect()
+}
+
+/// A script without them: bash's has words in a line, the others' a line for each.
+fn without_hidden(script: &str, shell: Shell) -> String {
+    let hidden = hidden();
+    let mut out = String::with_capacity(script.len());
+    for line in script.split_inclusive('\n') {
+        let is_offered = |name: &String| {
+            let ends =
+                |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
+            let word = |before: &str| {
+                let word = format!("{before}{name}");
+                line.match_indices(&word)
+                    .any(|(at, _)| ends(&line[at + word.len()..]))
+            };
+            word("--") || word(" -l ")
+        };
+        if shell != Shell::Bash {
+            if !hidden.iter().any(is_offered) {
+                out.push_str(line);
+            }
+            continue;
+        }
+        match line.split_once("opts=\"") {
+            Some((before, words)) => {
+                let is_shown = |word: &&str| {
+                    let name = word.strip_prefix("--").unwrap_or_default();
+                    !hidden.contains(name.trim_end_matches(['"', '\n']))
+                };
+                let words: Vec<&str> = words.trim_end().trim_end_matches('"').split(' ').collect();
+                let words: Vec<&str> = words.into_iter().filter(is_shown).collect();
+                out.push_str(&format!("{before}opts=\"{}\"\n", words.join(" ")));
+            }
+            None => out.push_str(line),
+        }
+    }
+    out
+}
+
+/// The subcommands whose second argument is a peer.
+fn commands_of_peers() -> Vec<String> {
+    let adit = Cli::command();
+    let takes_peer = |command: &&Command| {
+        let mut args = command.get_positionals();
+        let second = args.nth(1).and_then(|arg| arg.get_value_names()?.first());
+        second.is_some_and(|name| ["PEER", "NAME|KEY|ADDRESS"].contains(&name.as_str()))
+    };
+    let names = adit.get_subcommands().filter(takes_peer);
+    names.map(|command| command.get_name().to_owned()).collect()
 }
 
 /// The subcommands that take such an interface as their first argument.
@@ -86,6 +180,14 @@ _adit_with_names() {{
     done
     COMPREPLY=(\"${{words[@]}}\")
     [[ \"$cur\" == -* || \"$COMP_CWORD\" -lt 2 ]] && return
+    if [[ \"${{COMP_WORDS[COMP_CWORD - 1]}}\" == --peer ]] ||
+        [[ \"$COMP_CWORD\" -eq 3 && \"${{COMP_WORDS[1]}}\" =~ ^({of_peers})$ ]]; then
+        COMPREPLY=()
+        while IFS= read -r word; do
+            [[ \"$word\" == \"${{cur//\\\\/}}\"* ]] && COMPREPLY+=(\"$(printf %q \"$word\")\")
+        done < <(command adit completions --peers \"${{COMP_WORDS[2]}}\" 2>/dev/null)
+        return
+    fi
     case \"${{COMP_WORDS[1]}}\" in
         {configured})
             COMPREPLY+=($(compgen -W \"$({CONFIGURED})\" -- \"$cur\")) ;;
@@ -97,6 +199,7 @@ _adit_with_names() {{
 {register}",
         configured = commands(Takes::Configured).join("|"),
         running = commands(Takes::Running).join("|"),
+        of_peers = commands_of_peers().join("|"),
     )
 }
 
@@ -105,6 +208,7 @@ fn zsh(script: &str) -> String {
     let mut out = String::with_capacity(script.len() + 1024);
     let mut command = String::new();
     let (configured, running) = (commands(Takes::Configured), commands(Takes::Running));
+    let of_peers = commands_of_peers();
     // clap takes the first word for the interface of `adit INTERFACE`, and never gets to a command.
     let script = script.replace("$line[2]", "$line[1]");
     let is_first = |line: &&str| !line.starts_with("':interfaces -- ");
@@ -122,10 +226,15 @@ fn zsh(script: &str) -> String {
             () if running.contains(&command) => Some("_adit_running"),
             () => None,
         };
-        let names = ["conf", "interface"].iter().any(|name| {
+        let is_of = |name: &str| {
             line.starts_with(&format!("':{name} --")) || line.starts_with(&format!("'::{name} --"))
-        });
+        };
+        let names = is_of("conf") || is_of("interface");
+        let is_peer = line.starts_with("'--peer=[") || of_peers.contains(&command) && is_of("peer");
         match (function, line.strip_suffix(":_default' \\")) {
+            (_, Some(start)) if is_peer => {
+                out.push_str(&format!("{start}:_adit_peers' \\\n"));
+            }
             (Some(function), Some(start)) if names => {
                 out.push_str(&format!("{start}:{function}' \\\n"));
             }
@@ -138,6 +247,7 @@ fn zsh(script: &str) -> String {
     let functions = format!(
         "_adit_configured() {{ local -a names; names=(${{(f)\"$({CONFIGURED})\"}}); compadd -a names; _files -g '*.conf' }}
 _adit_running() {{ local -a names; names=(${{(f)\"$({RUNNING})\"}}); compadd -a names }}
+_adit_peers() {{ local -a names; names=(${{(f)\"$(command adit completions --peers \"${{words[2]}}\" 2>/dev/null)\"}}); compadd -a names }}
 
 "
     );
@@ -151,6 +261,17 @@ _adit_running() {{ local -a names; names=(${{(f)\"$({RUNNING})\"}}); compadd -a 
 }
 
 fn fish(mut script: String) -> String {
+    // The third word is the interface.
+    let peers = "(command adit completions --peers (commandline -opc)[3] 2>/dev/null)";
+    for command in commands_of_peers() {
+        script.push_str(&format!(
+            "complete -c adit -n \"__fish_seen_subcommand_from {command}; and test (count (commandline -opc)) -eq 3\" \
+             -f -a \"{peers}\"\n"
+        ));
+    }
+    script.push_str(&format!(
+        "complete -c adit -n \"__fish_seen_subcommand_from show top\" -l peer -x -a \"{peers}\"\n"
+    ));
     // A file may be given, too, where one has to be.
     for (takes, names, files) in [
         (Takes::Configured, CONFIGURED, ""),

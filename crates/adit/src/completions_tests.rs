@@ -28,3 +28,53 @@ fn scripts_have_the_names_of_interfaces() {
     let fish = script(Shell::Fish);
     assert_eq!(fish.matches("s/\\.conf\\$//p").count(), configured);
 }
+
+#[test]
+fn scripts_offer_peers_and_no_option_that_the_help_hides() {
+    assert!(hidden().contains("background") && hidden().contains("peers"));
+    for shell in [
+        Shell::Bash,
+        Shell::Zsh,
+        Shell::Fish,
+        Shell::Elvish,
+        Shell::PowerShell,
+    ] {
+        let text = script(shell);
+        for name in hidden() {
+            let is_offered = |line: &str| {
+                let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+                let offers = match shell {
+                    Shell::Bash => line.contains("opts="),
+                    Shell::Fish => line.starts_with("complete "),
+                    _ => true,
+                };
+                let name = match shell {
+                    Shell::Fish => name.clone(),
+                    _ => format!("--{name}"),
+                };
+                offers
+                    && words.into_iter().any(|word| word == name)
+                    && !line.contains("completions --")
+            };
+            let line = text.lines().find(|line| is_offered(line));
+            // A description of another option may have such a word.
+            assert!(
+                line.is_none_or(
+                    |line| shell == Shell::Fish && !line.contains(&format!(" -l {name} "))
+                ),
+                "{shell} {line:?}"
+            );
+        }
+    }
+    let peers = commands_of_peers();
+    assert!(
+        ["why", "remove"]
+            .iter()
+            .all(|name| peers.contains(&(*name).to_owned())),
+        "{peers:?}"
+    );
+    assert_eq!(
+        script(Shell::Zsh).matches(":_adit_peers' ").count(),
+        2 + peers.len()
+    );
+}

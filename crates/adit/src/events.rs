@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use adit_ctl::status::{self, Event};
+use adit_ctl::text::{Clean, printable_json};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cli::{self, EventsArgs};
@@ -113,7 +114,7 @@ impl Source {
 }
 
 fn print(line: &[u8], json: bool) -> Result<()> {
-    let event: Event = match serde_json::from_slice(line) {
+    let mut event: Event = match serde_json::from_slice(line) {
         Ok(event) => event,
         // A process that is older has no events, and sends its status.
         Err(_) => bail!(
@@ -121,8 +122,10 @@ fn print(line: &[u8], json: bool) -> Result<()> {
             "the process of the interface is older than this command and has no events"
         ),
     };
+    event.clean();
     let text = match json {
-        true => return cli::print(line),
+        // Whole, with fields that this program does not know.
+        true => printable_json(&String::from_utf8_lossy(line)).into_owned(),
         false => format!(
             "{} {} {}: {}\n",
             utc(event.time),

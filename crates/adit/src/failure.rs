@@ -2,19 +2,27 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io::Write;
+
+use adit_ctl::text::printable_lines;
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 /// Writes a line to standard error. `eprintln!` panics where that fails, and a terminal may have
 /// gone, a pipe's reader have ended and a disk be full: no reason for a tunnel to end, or to stay
-/// half taken down.
+/// half taken down. Names and messages in it come from files and other processes, and do nothing to
+/// the terminal.
 macro_rules! say {
-    ($($arg:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($arg)*);
-    }};
+    ($($arg:tt)*) => {
+        $crate::failure::say_text(&format!($($arg)*))
+    };
 }
 pub(crate) use say;
+
+/// For [`say!`].
+pub(crate) fn say_text(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", printable_lines(text));
+}
 
 /// Why a command failed, by what has to change before it can succeed. The texts are complete
 /// sentences that say what to do.

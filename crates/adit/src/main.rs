@@ -166,7 +166,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         (Some(Command::Genpsk), _) => keys::genpsk().map(done),
         (Some(Command::Pubkey), _) => keys::pubkey().map(done),
         (Some(Command::Demo(args)), _) => demo::demo(&args).map(done),
-        (Some(Command::Completions { shell }), _) => completions::print(shell).map(done),
+        (Some(Command::Completions { shell, peers }), _) => {
+            completions::print(shell, peers.as_deref()).map(done)
+        }
         (Some(Command::Man { dir: Some(dir), .. }), _) => man::write_to(dir).map(done),
         (Some(Command::Man { command, .. }), _) => man::print(command.as_deref()).map(done),
     }

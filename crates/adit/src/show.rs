@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use adit_ctl::status::{self, Colour, Field, Interface, NoAnswer, StatusReport};
+use adit_ctl::text::printable_json;
 use adit_ctl::uapi::{self, Client, ClientError};
 
 use crate::cli::{self, Layout, ShowArgs};
@@ -84,7 +85,8 @@ fn print(args: &ShowArgs, report: &StatusReport, before: Option<&Sample>) -> Res
     }
     if args.json {
         let json = serde_json::to_string_pretty(&report);
-        return cli::print((json.context(|| "cannot write JSON".into())? + "\n").as_bytes());
+        let json = json.context(|| "cannot write JSON".into())? + "\n";
+        return cli::print(printable_json(&json).as_bytes());
     }
     let colour = Colour::from_env();
     let texts = report.interfaces.iter().map(|interface| {
@@ -161,7 +163,7 @@ fn lines(
         text += line.trim_end();
         text.push('\n');
     }
-    text
+    text + &status::render_engine(interface, colour)
 }
 
 /// What is wrong with a peer, in a few words.

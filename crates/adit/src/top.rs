@@ -179,6 +179,8 @@ pub(crate) struct Top {
     /// The filter is being typed.
     is_typing: bool,
     is_paused: bool,
+    /// What the keys do is on the screen instead.
+    is_helping: bool,
     /// The first row that is drawn.
     scroll: usize,
     lines: Vec<Line>,
@@ -239,6 +241,7 @@ impl Top {
             filter: Filter::new(args.peer.as_deref().unwrap_or_default()),
             is_typing: false,
             is_paused: false,
+            is_helping: false,
             scroll: 0,
             lines: Vec::new(),
             order: Vec::new(),
@@ -305,6 +308,8 @@ impl Top {
             }
             (KeyCode::Char(c), true) => self.filter = Filter::new(&format!("{words}{c}")),
             (KeyCode::Char('q'), false) => return false,
+            (KeyCode::Char('?'), false) => self.is_helping = !self.is_helping,
+            _ if std::mem::take(&mut self.is_helping) => {}
             (KeyCode::Char('s'), false) => self.sort = self.sort.next(),
             (KeyCode::Char('/'), false) => self.is_typing = true,
             (KeyCode::Char('p' | ' '), false) => self.is_paused = !self.is_paused,

@@ -176,3 +176,78 @@ fn keys_sort_filter_pause_and_end() {
     assert!(!top.key(KeyCode::Char('q'), false));
     assert!(!top.key(KeyCode::Char('c'), true));
 }
+
+#[test]
+fn the_column_that_rows_are_sorted_by_is_marked_and_shown() {
+    let mut top = top();
+    for _ in 0..6 {
+        let (column, arrow) = match top.sort {
+            Sort::Handshake => ("HANDSHAKE", '↓'),
+            Sort::Name => ("PEER", '↑'),
+            Sort::Endpoint => ("ENDPOINT", '↑'),
+            Sort::Rx => ("RX bit/s", '↓'),
+            Sort::Tx => ("TX bit/s", '↓'),
+            Sort::Drops => ("DROP/s", '↓'),
+        };
+        for width in [50, 60, 80, 132, 200] {
+            let lines = screen(&top, width, 12);
+            let heading = lines
+                .iter()
+                .find(|line| line.contains("PEER") && !line.contains("INTERFACE"))
+                .expect("a heading");
+            assert!(
+                heading.contains(&format!("{column}{arrow}")),
+                "{width}: {heading}"
+            );
+            assert_eq!(heading.matches(['↑', '↓']).count(), 1, "{heading}");
+        }
+        assert!(top.key(KeyCode::Char('s'), false));
+    }
+}
+
+#[test]
+fn no_line_of_a_narrow_screen_is_cut_within_a_word() {
+    let mut top = top();
+    // A long title, and an error.
+    for c in "/some words".chars() {
+        assert!(top.key(KeyCode::Char(c), false));
+    }
+    assert!(top.key(KeyCode::Enter, false) && top.key(KeyCode::Char('p'), false));
+    if let Some(last) = &mut top.last {
+        last.errors
+            .push("cannot ask wg1: its process is stopped or hangs, or has ended".into());
+    }
+    let words = |lines: &[String]| -> Vec<String> {
+        let all = lines.iter().flat_map(|line| line.split([' ', '…', ',']));
+        all.map(str::to_owned).collect()
+    };
+    let whole = words(&screen(&top, 250, 12));
+    let help = top
+        .key(KeyCode::Char('?'), false)
+        .then(|| words(&screen(&top, 250, 12)));
+    let help = help.expect("it goes on");
+    for width in 40..=110 {
+        for word in words(&screen(&top, width, 12)) {
+            assert!(help.contains(&word), "{word:?} at {width}");
+        }
+    }
+    assert!(top.key(KeyCode::Char('?'), false) && !top.is_helping);
+    for width in 40..=110 {
+        for word in words(&screen(&top, width, 12)) {
+            assert!(whole.contains(&word), "{word:?} at {width}");
+        }
+    }
+}
+
+#[test]
+fn a_question_mark_shows_the_keys_and_any_key_hides_them() {
+    let mut top = top();
+    assert!(screen(&top, 60, 12)[11].starts_with("? help  q quit"));
+    assert!(top.key(KeyCode::Char('?'), false));
+    let lines = screen(&top, 60, 12);
+    for (at, key) in ["q, Ctrl-C", "s ", "/ "].into_iter().enumerate() {
+        assert!(lines[at].starts_with(key), "{lines:#?}");
+    }
+    assert!(top.key(KeyCode::Char('x'), false) && !top.is_helping);
+    assert!(screen(&top, 60, 12)[0].starts_with("adit: "));
+}

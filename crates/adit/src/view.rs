@@ -2,7 +2,7 @@
 //! rates and short numbers.
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
@@ -305,10 +305,24 @@ pub(crate) fn order(rows: &[Row], filter: &Filter, sort: Sort) -> Vec<u32> {
         let (a, b) = (row(a), row(b));
         (&a.interface, &a.key).cmp(&(&b.interface, &b.key))
     };
+    let lower = |name: &'_ str| {
+        name.chars()
+            .flat_map(char::to_lowercase)
+            .collect::<String>()
+    };
+    // Most peers are idle, and equal in that.
+    let by_name = |a: &u32, b: &u32| {
+        let order = match (&row(a).given_name, &row(b).given_name) {
+            (Some(a), Some(b)) if a == b => Ordering::Equal,
+            (Some(a), Some(b)) => lower(a).cmp(&lower(b)),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        };
+        order.then_with(|| by_key(a, b))
+    };
     let descending = |which: usize| {
         move |a: &u32, b: &u32| {
             let order = amount(b, which).total_cmp(&amount(a, which));
-            order.then_with(|| by_key(a, b))
+            order.then_with(|| by_name(a, b))
         }
     };
     match sort {
@@ -403,6 +417,22 @@ pub(crate) fn age(at: Option<u64>, now: u64) -> String {
         3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
     }
+}
+
+/// `text` in so many columns at most: what is longer ends behind a word, with `…`.
+pub(crate) fn fit(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    let next = text.chars().nth(kept.chars().count());
+    let is_end = next.is_none_or(|c| matches!(c, ' ' | ','));
+    let end = match kept.rfind(' ') {
+        Some(end) if !is_end => end,
+        _ => kept.len(),
+    };
+    let words = kept[..end].trim_end_matches([' ', ',']);
+    words.chars().chain(['…']).take(width).collect()
 }
 
 /// `text` in exactly so many columns, cut with `…` if it is longer.

@@ -155,3 +155,45 @@ fn ages_and_cells_are_short() {
     assert_eq!(cell("abcdef", 4, false), "abc…");
     assert_eq!(cell("abc", 0, true), "");
 }
+
+#[test]
+fn equal_rates_go_by_name() {
+    let mut interface = Interface::default();
+    let peers = [
+        ("Z", Some("bob")),
+        ("A", None),
+        ("Y", Some("Alice")),
+        ("X", Some("carol")),
+    ];
+    interface.peers = peers
+        .map(|(key, name)| peer(key, name, "", "10.0.0.1/32"))
+        .into();
+    for sort in [Sort::Rx, Sort::Tx, Sort::Drops] {
+        let rows = sorted(
+            std::slice::from_ref(&interface),
+            "",
+            sort,
+            None,
+            Instant::now(),
+        );
+        assert_eq!(names(&rows), ["Alice", "bob", "carol", "A…"]);
+    }
+}
+
+#[test]
+fn what_is_too_long_ends_behind_a_word() {
+    for (width, text) in [
+        (20, "one two, three four"),
+        (19, "one two, three four"),
+        (18, "one two, three…"),
+        (15, "one two, three…"),
+        (14, "one two…"),
+        (8, "one two…"),
+        (7, "one…"),
+        (3, "on…"),
+        (1, "…"),
+        (0, ""),
+    ] {
+        assert_eq!(fit("one two, three four", width), text, "{width}");
+    }
+}

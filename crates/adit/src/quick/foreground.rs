@@ -50,6 +50,7 @@ pub(super) fn up(args: &UpArgs) -> Result<()> {
     quick.interrupted = Arc::default();
     let mut full = quick.routes_everything();
     tell(&format!("READY=1\nSTATUS={name} is up"));
+    say!("adit: {name} is up");
     watchdog::start(&name);
     // One may have ended while this process became another program.
     if let Some(status) = bury(daemon) {

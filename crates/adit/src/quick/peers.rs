@@ -17,8 +17,8 @@ use adit_ctl::uapi::{Client, ClientError};
 use adit_proto::config::{
     AllowedIpChange, Cidr, DeviceChange, DeviceStatus, PeerChange, PublicKey,
 };
-use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
+use qrcode::{EcLevel, QrCode};
 use zeroize::Zeroizing;
 
 use super::file::{Lock, read};
@@ -247,7 +247,9 @@ fn guess_endpoint(quick: &Quick) -> Result<Endpoint> {
 }
 
 fn qr(text: &str) -> Result<Zeroizing<String>> {
-    let code = QrCode::new(text).context(|| "cannot make a QR code".into())?;
+    // A screen is never dirty, and a code without much correction fits more of them.
+    let code = QrCode::with_error_correction_level(text, EcLevel::L)
+        .context(|| "cannot make a QR code".into())?;
     // Dark on light, whatever the terminal's colours are.
     let mut image = Zeroizing::new(code.render::<Dense1x2>().build());
     if std::io::stdout().is_terminal() {

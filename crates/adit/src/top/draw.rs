@@ -7,10 +7,13 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::{Line, PAGE_WIDTH, Top};
 use crate::show;
-use crate::view::{self, Row};
+use crate::view::{self, Row, Sort};
 
 /// Interfaces on a screen that have a line each; the peers of all follow.
 const INTERFACES: usize = 8;
+/// Columns of a screen below which an interface has no packets and drops, and no threads.
+const NARROW: usize = 72;
+const WIDE: usize = 100;
 
 /// A column of the table of peers.
 struct Column {
@@ -45,36 +48,57 @@ const COLUMNS: [Column; 10] = [
     column("PEER", 18, false, |row, _| row.name().into_owned()),
     column("STATE", 7, false, |row, _| row.state.to_string()),
     column("ENDPOINT", 22, false, |row, _| row.endpoint.to_string()),
-    column("HANDSHAKE", 9, true, |row, now| {
+    column("HANDSHAKE", 10, true, |row, now| {
         view::age(row.handshake, now)
     }),
     column("LATENCY", 7, true, |row, _| {
         row.latency.map_or_else(|| "-".into(), view::latency)
     }),
-    column("RX bit/s", 8, true, |row, _| rate(row, 0)),
-    column("TX bit/s", 8, true, |row, _| rate(row, 1)),
-    column("DROP/s", 6, true, |row, _| {
+    column("RX bit/s", 9, true, |row, _| rate(row, 0)),
+    column("TX bit/s", 9, true, |row, _| rate(row, 1)),
+    column("DROP/s", 7, true, |row, _| {
         row.rates
             .map_or_else(|| "-".into(), |rates| view::count(rates[2].into()))
     }),
-    column("PROBLEM", 24, false, |row, _| match show::problem(row) {
-        problem if problem.is_empty() && row.drops > 0 => {
-            format!(
-                "dropped: {}",
-                row.drop_reason.as_deref().unwrap_or_default()
-            )
-        }
-        problem => problem,
+    column("PROBLEM", PROBLEM, false, |row, _| {
+        let problem = match show::problem(row) {
+            problem if problem.is_empty() && row.drops > 0 => {
+                let reason = row.drop_reason.as_deref().unwrap_or_default();
+                format!("dropped: {reason}")
+            }
+            problem => problem,
+        };
+        view::fit(&problem, PROBLEM)
     }),
 ];
 
-/// Columns by how much they are wanted, most first.
+/// Columns of the last one.
+const PROBLEM: usize = 24;
+
+/// Columns by how much they are wanted, most first, behind that of the order.
 const WANTED: [usize; 10] = [1, 6, 7, 4, 2, 8, 3, 9, 0, 5];
 
+/// The column that the rows are sorted by, and the sign for its direction.
+fn sorted(sort: Sort) -> (usize, char) {
+    match sort {
+        Sort::Name => (1, '↑'),
+        Sort::Endpoint => (3, '↑'),
+        Sort::Handshake => (4, '↓'),
+        Sort::Rx => (6, '↓'),
+        Sort::Tx => (7, '↓'),
+        Sort::Drops => (8, '↓'),
+    }
+}
+
 /// The columns that fit, in their order.
-fn fitting(width: usize) -> Vec<&'static Column> {
+fn fitting(width: usize, sort: Sort) -> Vec<usize> {
     let (mut used, mut chosen) = (0, Vec::new());
-    for index in WANTED {
+    let (by, _) = sorted(sort);
+    let others = WANTED.into_iter().skip(1).filter(|index| *index != by);
+    for index in [WANTED[0], by].into_iter().chain(others) {
+        if chosen.contains(&index) {
+            continue;
+        }
         let needed = COLUMNS[index].width + 1;
         if used + needed > width + 1 {
             break;
@@ -83,8 +107,21 @@ fn fitting(width: usize) -> Vec<&'static Column> {
         chosen.push(index);
     }
     chosen.sort_unstable();
-    chosen.into_iter().map(|index| &COLUMNS[index]).collect()
+    chosen
 }
+
+/// What the keys do.
+const KEYS: [(&str, &str); 9] = [
+    ("q, Ctrl-C", "end"),
+    ("s", "sort by the next column: its heading has an arrow"),
+    ("/", "show only peers of this name, key or address"),
+    ("Enter", "keep that filter, and leave it"),
+    ("Esc", "show all peers again"),
+    ("p, space", "pause, and go on"),
+    ("↑ ↓, k j", "scroll by one peer"),
+    ("PgUp PgDn", "scroll by twenty; Home goes to the first"),
+    ("?", "show these keys, and leave them"),
+];
 
 impl Top {
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
@@ -95,10 +132,17 @@ impl Top {
     pub(super) fn draw_into(&self, buffer: &mut Buffer, area: Rect) {
         // The last line says which keys there are.
         let height = usize::from(area.height.saturating_sub(1));
-        let mut lines = self.lines(usize::from(area.width), Some(height));
+        let width = usize::from(area.width);
+        let mut lines = match self.is_helping {
+            true => KEYS
+                .iter()
+                .map(|(key, what)| (view::fit(&format!("{key:<10} {what}"), width), Style::new()))
+                .collect(),
+            false => self.lines(width, Some(height)),
+        };
         lines.truncate(height);
         lines.resize(height, (String::new(), Style::new()));
-        lines.push((self.help(), Style::new().add_modifier(Modifier::BOLD)));
+        lines.push((self.help(width), Style::new().add_modifier(Modifier::BOLD)));
         for (y, (text, style)) in (area.y..area.bottom()).zip(lines) {
             let style = if self.colour { style } else { Style::new() };
             buffer.set_stringn(area.x, y, text, usize::from(area.width), style);
@@ -123,8 +167,9 @@ impl Top {
             plain.fg(Color::Yellow),
             plain.fg(Color::Green),
         );
-        let mut lines = vec![(self.title(), bold)];
-        lines.extend(self.errors().iter().map(|error| (error.clone(), red)));
+        let mut lines = vec![(view::fit(&self.title(), width), bold)];
+        let errors = self.errors().iter();
+        lines.extend(errors.map(|error| (view::fit(error, width), red)));
         lines.push((Line::heading(width), heading));
         let shown = self
             .lines
@@ -134,15 +179,20 @@ impl Top {
         if height.is_some() && self.lines.len() > INTERFACES {
             lines.push((format!("… {} more", self.lines.len() - INTERFACES), plain));
         }
-        let columns = fitting(width);
-        let join = |text: &dyn Fn(&Column) -> String| {
-            let cells = columns
-                .iter()
-                .map(|column| view::cell(&text(column), column.width, column.is_right));
+        let columns = fitting(width, self.sort);
+        let join = |text: &dyn Fn(usize, &Column) -> String| {
+            let cells = columns.iter().map(|index| {
+                let column = &COLUMNS[*index];
+                view::cell(&text(*index, column), column.width, column.is_right)
+            });
             cells.collect::<Vec<_>>().join(" ")
         };
+        let title = |index, column: &Column| match sorted(self.sort) {
+            (by, arrow) if by == index => format!("{}{arrow}", column.title),
+            _ => column.title.to_owned(),
+        };
         lines.push((String::new(), plain));
-        lines.push((join(&|column| column.title.to_owned()), heading));
+        lines.push((join(&title), heading));
         let room = height.map_or(usize::MAX, |height| height.saturating_sub(lines.len()));
         for row in self.rows().skip(self.scroll).take(room) {
             let style = match &*row.state {
@@ -151,7 +201,7 @@ impl Top {
                 "gone" => red,
                 _ => plain.fg(Color::DarkGray),
             };
-            lines.push((join(&|column| (column.text)(row, self.now)), style));
+            lines.push((join(&|_, column| (column.text)(row, self.now)), style));
         }
         lines
     }
@@ -172,14 +222,30 @@ impl Top {
         title
     }
 
-    fn help(&self) -> String {
-        match self.is_typing {
-            true => format!(
-                "filter: {}_  (Enter keeps it, Esc removes it)",
-                self.filter.words()
-            ),
-            false => "q quit  s sort  / filter  Esc all  p pause  ↑↓ scroll".to_owned(),
+    fn help(&self, width: usize) -> String {
+        if self.is_typing {
+            let typed = format!("filter: {}_", self.filter.words());
+            return view::fit(&(typed + "  (Enter keeps it, Esc removes it)"), width);
         }
+        // As many of them as fit.
+        let keys = [
+            "? help",
+            "q quit",
+            "s sort",
+            "/ filter",
+            "Esc all",
+            "p pause",
+            "↑↓ scroll",
+        ];
+        let mut help = String::new();
+        for key in keys {
+            let between = if help.is_empty() { "" } else { "  " };
+            let longer = format!("{help}{between}{key}");
+            if longer.chars().count() <= width {
+                help = longer;
+            }
+        }
+        help
     }
 }
 
@@ -187,8 +253,9 @@ impl Line {
     fn heading(width: usize) -> String {
         let first = "INTERFACE             UP/PEERS RX bit/s TX bit/s";
         match width {
-            0..60 => first.to_owned(),
-            60..100 => format!("{first} RX pk/s TX pk/s DROPS/s"),
+            0..48 => view::fit(first, width),
+            48..NARROW => first.to_owned(),
+            NARROW..WIDE => format!("{first} RX pk/s TX pk/s DROPS/s"),
             _ => format!("{first} RX pk/s TX pk/s DROPS/s             THREADS, CPU"),
         }
     }
@@ -200,8 +267,8 @@ impl Line {
             "{} {peers:>14} {rx:>8} {tx:>8}",
             view::cell(&self.name, 15, false)
         );
-        if width < 60 {
-            return first;
+        if width < NARROW {
+            return view::fit(&first, width);
         }
         let [rx, tx] = match self.packets {
             Some(packets) => packets.map(view::count),
@@ -215,16 +282,13 @@ impl Line {
             false => drops.join(", "),
         };
         let line = format!("{first} {rx:>7} {tx:>7} ");
-        if width < 100 {
-            return line + &drops;
+        if width < WIDE {
+            return view::fit(&(line + &drops), width);
         }
         let threads: Vec<String> = (self.threads.iter().take(4))
             .map(|(name, share)| format!("{name} {share:.0}%"))
             .collect();
-        format!(
-            "{line}{} {}",
-            view::cell(&drops, 19, false),
-            threads.join(", ")
-        )
+        let drops = view::cell(&view::fit(&drops, 19), 19, false);
+        view::fit(&format!("{line}{drops} {}", threads.join(", ")), width)
     }
 }

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use adit_ctl::status::{Interface, Peer};
+use adit_ctl::text::{printable_json, printable_lines};
 use adit_ctl::uapi::ClientError;
 use adit_netlink::Netlink;
 
@@ -55,9 +56,10 @@ pub(crate) fn why(args: &WhyArgs) -> Result<ExitCode> {
     let text = match args.json {
         true => {
             let json = serde_json::to_string_pretty(&report);
-            json.context(|| "cannot write JSON".into())? + "\n"
+            let json = json.context(|| "cannot write JSON".into())? + "\n";
+            printable_json(&json).into_owned()
         }
-        false => report.render(),
+        false => printable_lines(&report.render()).into_owned(),
     };
     cli::print(text.as_bytes())?;
     Ok(match report.works {

@@ -1,6 +1,7 @@
 //! What people and programs see of a running interface: `adit show` and its kin.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
@@ -157,6 +158,9 @@ fn many_peers_have_a_line_each_and_an_order() {
     setconf(&host, "wg0", &config);
     let shown = host.sh(&adit("show wg0 --sort endpoint"));
     let (_, lines) = shown.split_once("PEER").expect("a heading");
+    // Behind the peers comes what they need least.
+    let (lines, engine) = lines.split_once("\n\n").expect("an empty line");
+    assert!(engine.starts_with("engine of: wg0\n"), "{engine}");
     let endpoints: Vec<&str> = (lines.lines().skip(1))
         .filter_map(|line| line.split_whitespace().nth(3))
         .collect();
@@ -401,6 +405,10 @@ fn top_fits_its_terminal_and_obeys_keys() {
         let screen = screen(false);
         screen.contains(&short) && !screen.contains("LATENCY") && !screen.contains("ENDPOINT")
     });
+    tmux("send-keys '?'");
+    shows("these keys");
+    tmux("send-keys '?'");
+    shows("TX bit/s↓");
     tmux("send-keys q");
     wait_for("the end", seconds(20), || {
         !host.try_sh("tmux -S /run/tmux has-session").ok()
@@ -409,4 +417,188 @@ fn top_fits_its_terminal_and_obeys_keys() {
     // Where the output is no terminal there are no colours, and an end.
     let page = host.sh(&adit("top --interval 0.2"));
     assert!(page.contains(&short) && !page.contains('\x1b'), "{page}");
+}
+
+/// What a terminal obeys, and what changes the order of what is read.
+const HOSTILE: &str = "\u{1b}[31m\r\n\u{9b}2J\u{202e}\u{2066}\u{200f}\u{7}";
+
+/// The same document with that in each of its texts.
+fn poisoned(value: &Value) -> Value {
+    match value {
+        Value::String(text) => format!("{text}{HOSTILE}").into(),
+        Value::Array(all) => all.iter().map(poisoned).collect(),
+        Value::Object(fields) => {
+            let poison = |(name, value): (&String, &Value)| {
+                // The names of reasons are texts, too.
+                let name = match value {
+                    Value::Number(_) | Value::Bool(_) if !is_field(name) => {
+                        format!("{name}{HOSTILE}")
+                    }
+                    _ => name.clone(),
+                };
+                (name, poisoned(value))
+            };
+            Value::Object(fields.iter().map(poison).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Whether a name is that of a field, and no reason, thread or offload.
+fn is_field(name: &str) -> bool {
+    let others = ["no_route", "replayed", "adit-ctl", "udp-gso", "no-dumps"];
+    !others.contains(&name)
+}
+
+#[test]
+fn what_a_process_says_does_nothing_to_the_terminal() {
+    if !crate::quick::only_adit() {
+        return;
+    }
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let host = &tunnel.left.host;
+    let mut report: Value = serde_json::from_str(&host.sh(&adit("show wg0 --json"))).expect("JSON");
+    let interface = &mut report["interfaces"][0];
+    interface["peers"][0]["name"] = "alice".into();
+    interface["peers"][0]["drops"]["replayed"] = 3.into();
+    interface["peers"][0]["last_failure"] =
+        serde_json::json!({ "at": 4_000_000_000_u64, "reason": "no_answer" });
+    interface["engine"]["drops"]["no_route"] = 7.into();
+    let report = poisoned(&report).to_string() + "\n";
+    let event = serde_json::json!({
+        "schema": 1, "time": 1.0, "interface": "wg9", "event": "peer_up", "name": "alice",
+        "text": "alice is up",
+    });
+    // As another program may write it: raw, as far as JSON permits that.
+    let event = (poisoned(&event).to_string() + "\n").repeat(3);
+    let probe = poisoned(&serde_json::json!({ "schema": 1, "peer": "x", "error": "it is busy" }));
+    let probe = probe.to_string() + "\n";
+    let listener = UnixListener::bind(host.path("/run/adit/wg9.sock")).expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut question = String::new();
+            let mut reader = BufReader::new(stream);
+            _ = reader.read_line(&mut question);
+            let answer = match question.trim_end() {
+                "status" => &report,
+                "events" => &event,
+                "watch" => "{\"error\":\"no\"}\n",
+                _ => &probe,
+            };
+            _ = reader.get_mut().write_all(answer.as_bytes());
+        }
+    });
+    for command in [
+        "show wg9",
+        "show wg9 --layout lines",
+        "show wg9 --json",
+        "show wg9 peers",
+        "show wg9 endpoints",
+        "show wg9 allowed-ips",
+        "top wg9 --interval 0.1",
+        "why wg9 --wait 1",
+        "why wg9 --wait 1 --json",
+        "metrics",
+        "events wg9",
+        "events wg9 --json",
+        "completions --peers wg9",
+    ] {
+        let ran = host.try_sh(&adit(command));
+        assert!(!ran.stdout.is_empty(), "{command}: {}", ran.stderr);
+        for text in [&ran.stdout, &ran.stderr] {
+            let bad = text.chars().find(|&c| {
+                c != '\n' && c != '\t' && (c.is_control() || "\u{202e}\u{2066}\u{200f}".contains(c))
+            });
+            assert_eq!(bad, None, "{command}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn completions_offer_the_names_of_peers_and_no_internal_options() {
+    if !crate::quick::only_adit() {
+        return;
+    }
+    let host = Container::new("completed");
+    let (one, two) = (Keys::new(), Keys::new());
+    let file = format!(
+        "[Interface]\nPrivateKey = {}\n\n[Peer]\n# Bob's phone\nPublicKey = {}\n\n[Peer]\nPublicKey = {}\n",
+        Keys::new().private,
+        one.public,
+        two.public
+    );
+    host.sh_with_input("install -Dm600 /dev/stdin /etc/wireguard/wg0.conf", &file);
+    host.sh(&adit("completions bash > /run/adit.bash"));
+    let program = Program::Adit.path().display().to_string();
+    let complete = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let (words, last) = (words.join(" "), words.len() - 1);
+        let script = format!(
+            "mkdir -p /run/bin; ln -sf {program} /run/bin/adit; export PATH=/run/bin:$PATH; . /run/adit.bash; \
+             COMP_WORDS=({words}); COMP_CWORD={last}; \
+             _adit_with_names adit \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        host.sh_with_input("bash -s", &script)
+    };
+    // By the file, and by the interface.
+    for _ in 0..2 {
+        for words in [
+            &["adit", "why", "wg0", "Bo"][..],
+            &["adit", "show", "wg0", "--peer", "Bo"],
+        ] {
+            assert_eq!(complete(words), "Bob\\'s\\ phone\n", "{words:?}");
+        }
+        let keys = complete(&["adit", "remove", "wg0", ""]);
+        assert!(
+            keys.contains(&two.public[..40]) && keys.lines().count() == 2,
+            "{keys}"
+        );
+        host.try_sh(&adit("up wg0"));
+    }
+    for words in [&["adit", "--"][..], &["adit", "run", "--"]] {
+        let options = complete(words);
+        assert!(options.contains("--status-group"), "{options}");
+        for hidden in ["background", "die-with", "take-over", "control-dir"] {
+            assert!(!options.contains(hidden), "{hidden} in {options}");
+        }
+    }
+}
+
+#[test]
+fn who_looks_at_metrics_cannot_be_kept_out() {
+    if !crate::quick::only_adit() {
+        return;
+    }
+    let host = Container::new("scraped");
+    let _daemon = Daemon::start(&host, Program::Adit, "wg0", &Start::default());
+    let serve = adit("metrics --listen 127.0.0.1:9586 --host prom.example > /run/log 2>&1 &");
+    host.sh(&serve);
+    let scrape = |host_header: &str| {
+        let url = "http://127.0.0.1:9586/metrics";
+        let scraped = format!(
+            "curl -sS -m 10 -o /run/page -w '%{{http_code}}' -H 'Host: {host_header}' {url}"
+        );
+        host.try_sh(&scraped).stdout
+    };
+    wait_for("it listens", seconds(20), || scrape("127.0.0.1") == "200");
+    for (name, status) in [
+        ("localhost:9586", "200"),
+        ("prom.example:9586", "200"),
+        ("[::1]", "200"),
+        ("evil.example", "421"),
+        ("127.0.0.1.evil.example:9586", "421"),
+    ] {
+        assert_eq!(scrape(name), status, "{name}");
+    }
+    assert!(host.sh("cat /run/page").contains("--host NAME"));
+    // Idle ones, more than there are places.
+    let _idle: Vec<_> = (0..40)
+        .map(|_| host.within(|| std::net::TcpStream::connect("127.0.0.1:9586")))
+        .collect();
+    for _ in 0..5 {
+        assert_eq!(scrape("localhost"), "200");
+    }
 }
