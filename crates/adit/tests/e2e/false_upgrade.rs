@@ -82,7 +82,7 @@ fn offer() -> Value {
 
 /// The new process that an upgrade has started, while it waits for an interface.
 fn started(host: &Container) -> String {
-    let find = || host.try_sh("pgrep -f 'adit run .*--take-over'").stdout;
+    let find = || host.try_sh("pgrep -f 'adit run .*-over [0-9]'").stdout;
     // It has threads once it has begun its sandbox.
     wait_for("the new process waits", seconds(30), || {
         let threads = format!("test $(ls /proc/{}/task | wc -l) -gt 1", find().trim());
