@@ -226,7 +226,8 @@ pub fn begin_starting() -> io::Result<()> {
 }
 
 /// Limits the process, which must have one thread only, for good, to looking names up: it reads the
-/// single files that this takes, as they are now ([`files_for_names`]), has no capability, and is nobody if it was root and may change the user.
+/// single files that this takes, as they are now ([`files_for_names`]), has no capability, and is
+/// nobody if it was root and may change the user.
 /// Each of its threads is still to be confined as [`Role::Resolver`].
 ///
 /// What the kernel does not have is left out.
