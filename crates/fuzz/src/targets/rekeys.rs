@@ -10,7 +10,8 @@ use adit_proto::{Device, NotOpened, Time};
 use crate::source::Source;
 use crate::world::{START, addr, device, drain, joined, packet, public_key, wall};
 
-const EVENTS: usize = 60;
+/// So few that no session grows too old because all messages of its rekeys were lost.
+const EVENTS: usize = 40;
 /// A packet leaves each way this often.
 const EVERY: Duration = Duration::from_millis(50);
 const ONE_WAY: Duration = Duration::from_millis(30);
