@@ -17,7 +17,7 @@ use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{
     DropReason, Drops, Endpoint, Gate, HandshakeOutcome, HandshakeStats, PassedKind, Peer, Room,
-    Screened, Time, wire,
+    Screened, Shared, Time, wire,
 };
 use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
@@ -173,11 +173,12 @@ impl Inbox {
     /// A handshake message arrived. What it returns says why it goes no further, if it does not.
     fn handshake(
         &self,
-        gate: &Gate,
+        shared: &Shared,
         now: Time,
         from: Endpoint,
         datagram: &[u8],
     ) -> Result<(), NotQueued> {
+        let gate = shared.gate();
         let (waiting, room) = {
             let waiting = lock(&self.waiting);
             (waiting.others.len(), waiting.room())
@@ -187,7 +188,7 @@ impl Inbox {
             gate.load(now);
         }
         if waiting >= CHECKED_QUEUE || gate.is_loaded(now) {
-            match gate.screen(now, from.addr, datagram, room) {
+            match shared.screen(now, from.addr, datagram, room) {
                 Screened::Proven => proven = true,
                 Screened::Passed => {}
                 Screened::Refused(outcome) => return Err(NotQueued::Refused(outcome)),
@@ -333,10 +334,7 @@ enum NotQueued {
 impl<U: UdpSocket> Common<U> {
     /// A handshake message came in: the control thread gets it, or it is refused and counted.
     pub(crate) fn handshake(&self, drops: &Drops, now: Time, from: Endpoint, datagram: &[u8]) {
-        match self
-            .control
-            .handshake(self.proto.gate(), now, from, datagram)
-        {
+        match self.control.handshake(&self.proto, now, from, datagram) {
             Ok(()) => {}
             Err(NotQueued::Full) => {
                 return drops.count(DropReason::HandshakeQueueFull, 1);
@@ -404,7 +402,7 @@ mod tests {
         let (shared, now) = (device.shared(), Time::default());
         let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
         assert!(inbox.is_empty());
-        assert!(inbox.handshake(shared.gate(), now, from, &[1]).is_ok());
+        assert!(inbox.handshake(&shared, now, from, &[1]).is_ok());
         inbox.take_all();
         // No wake-up: the control thread is at work on the handshake.
         inbox.tun_is_behind();
@@ -425,7 +423,7 @@ mod tests {
                 let device = adit_proto::Device::new(Box::new(|_| {}));
                 let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
                 let gate = device.shared();
-                let left = inbox.handshake(gate.gate(), Time::default(), from, &[1]);
+                let left = inbox.handshake(&gate, Time::default(), from, &[1]);
                 assert!(left.is_ok());
             },
         ];

@@ -47,6 +47,10 @@ impl Expected {
         };
     }
 
+    pub(crate) fn has_response(&self, index: u32) -> bool {
+        self.responses.contains_key(&index)
+    }
+
     /// A peer is there now. Returns the place of its entry, which is `before` next time.
     pub(crate) fn set_peer(&mut self, before: Option<u64>, now: Option<SocketAddr>) -> Option<u64> {
         let now = now.map(|addr| self.hasher.hash_one(addr));

@@ -16,7 +16,7 @@
 //! decides alone about another one from their source: it decides only what a message shares with others
 //! once the replies to all of them are used up.
 //!
-//! Shards look themselves ([`Gate::screen`]), so that a flood does not reach the control thread.
+//! Shards look themselves ([`Shared::screen`](crate::Shared::screen)), so that a flood does not reach the control thread.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,8 +101,10 @@ pub(crate) enum Verdict {
 struct Counters {
     initiations: AtomicU64,
     responses: AtomicU64,
+    cookies: AtomicU64,
     bad_mac1: AtomicU64,
     rate_limited: AtomicU64,
+    unexpected: AtomicU64,
     cookies_sent: AtomicU64,
     send_failed: AtomicU64,
 }
@@ -152,8 +154,32 @@ impl Gate {
         self.state().expected.set_peer(before, now)
     }
 
-    /// Looks at a handshake message from the network; `room` is left for it if it is proven.
-    pub fn screen(&self, now: Time, from: SocketAddr, datagram: &[u8], room: Room) -> Screened {
+    /// Whether a handshake of ours has this index.
+    pub(crate) fn expects_response(&self, index: u32) -> bool {
+        self.state().expected.has_response(index)
+    }
+
+    /// A cookie reply answers no message of ours. It takes nobody's key to send one.
+    pub(crate) fn refuse_cookie(&self, from: SocketAddr) -> Screened {
+        for counter in [&self.screened.cookies, &self.screened.unexpected] {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        Screened::Refused(HandshakeOutcome {
+            kind: Some(HandshakeKind::CookieReply),
+            from,
+            peer: None,
+            refusal: Some(Refusal::Unexpected),
+        })
+    }
+
+    /// Looks at an initiation or a response from the network; `room` is left for it if it is proven.
+    pub(crate) fn screen(
+        &self,
+        now: Time,
+        from: SocketAddr,
+        datagram: &[u8],
+        room: Room,
+    ) -> Screened {
         let Some(message) = Message::parse(datagram) else {
             return Screened::Passed;
         };
@@ -197,7 +223,7 @@ impl Gate {
         }
     }
 
-    /// So many of the replies that [`Gate::screen`] made left, and so many did not.
+    /// So many of the replies that [`Shared::screen`](crate::Shared::screen) made left, and so many did not.
     pub fn replied(&self, left: u64, failed: u64) {
         self.screened
             .cookies_sent
@@ -213,6 +239,8 @@ impl Gate {
         let screened = &self.screened;
         stats.initiations_received += of(&screened.initiations);
         stats.responses_received += of(&screened.responses);
+        stats.cookies_received += of(&screened.cookies);
+        stats.unexpected += of(&screened.unexpected);
         stats.bad_mac1 += of(&screened.bad_mac1);
         stats.rate_limited += of(&screened.rate_limited);
         stats.cookies_sent += of(&screened.cookies_sent);

@@ -1,14 +1,17 @@
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::{ArcSwap, Guard};
 
+use crate::Time;
 use crate::allowed_ips::AllowedIps;
-use crate::gate::Gate;
+use crate::gate::{Gate, Room, Screened};
 use crate::lanes::LaneTable;
 use crate::peer::Peer;
 use crate::session::Session;
+use crate::wire::Message;
 
 /// So many that one of them grows in a fraction of a millisecond at a million sessions.
 const INDEX_SHARDS: usize = 256;
@@ -57,6 +60,20 @@ impl Shared {
     /// What decides which handshake messages are looked at.
     pub fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// Looks at a handshake message from the network, while many wait; `room` is left for it if its sender
+    /// has shown a cookie.
+    pub fn screen(&self, now: Time, from: SocketAddr, datagram: &[u8], room: Room) -> Screened {
+        let Some(Message::CookieReply(reply)) = Message::parse(datagram) else {
+            return self.gate.screen(now, from, datagram, room);
+        };
+        // It answers an initiation, or the response that led to a session.
+        let index = reply.receiver();
+        match self.gate.expects_response(index) || self.session(index).is_some() {
+            true => Screened::Passed,
+            false => self.gate.refuse_cookie(from),
+        }
     }
 
     /// The lanes of the interface, and the peers that move to another one.

@@ -3,7 +3,7 @@
 mod common;
 
 use adit_proto::config::{DeviceChange, PeerChange, PublicKey, Secret};
-use adit_proto::{Endpoint, Source};
+use adit_proto::{Endpoint, Refusal, Room, Screened, Source};
 use common::*;
 
 fn storm(seed: u64) -> Weather {
@@ -431,6 +431,28 @@ fn a_cookie_answers_either_of_two_messages_under_way() {
     let from = net.hosts[A].addr;
     net.deliver(B, from, &datagram);
     assert_eq!(net.stats(B).cookies_accepted, 1);
+}
+
+#[test]
+fn only_cookie_replies_to_messages_of_ours_are_heard() {
+    let mut net = Net::pair(15);
+    net.under_load = true;
+    net.send(A, B, b"x");
+    net.run_for(millis(20));
+    let reply = net.sent(B, "cookie", START).remove(0);
+    let screened = |host: usize| {
+        let shared = net.hosts[host].device.shared();
+        shared.screen(net.now, reply.from, &reply.bytes, Room::Ample)
+    };
+    assert_eq!(screened(A), Screened::Passed);
+    let Screened::Refused(outcome) = screened(B) else {
+        panic!("B sent nothing that it answers")
+    };
+    assert_eq!(outcome.refusal, Some(Refusal::Unexpected));
+    assert_eq!(
+        (net.stats(B).cookies_received, net.stats(B).unexpected),
+        (1, 1)
+    );
 }
 
 /// A hub with many peers that are away starts anew: those that it spoke with must still hear it.

@@ -35,7 +35,7 @@ impl Device {
         self.handle(now, wall, from, datagram, Some(room))
     }
 
-    /// The same for a message that [`Gate::screen`](crate::Gate::screen) called proven.
+    /// The same for a message that [`Shared::screen`](crate::Shared::screen) called proven.
     pub fn handle_proven(
         &mut self,
         now: Time,

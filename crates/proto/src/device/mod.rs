@@ -280,7 +280,8 @@ handshake_counters! {
     /// Dropped: mac1 does not show that the sender knows our public key. It has another one for
     /// this interface.
     bad_mac1,
-    /// Dropped: the source sends too much while we are under load.
+    /// Dropped: we are under load, more ask for a cookie than can be answered, or a source that has one
+    /// sends too much.
     rate_limited,
     /// Dropped: the initiation decrypts, but its static key is no peer's.
     unknown_peer,

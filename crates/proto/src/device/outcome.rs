@@ -51,7 +51,8 @@ explained_enum! {
         /// We are under load and the sender has not shown that it receives at its address: it is
         /// sent a cookie.
         CookieRequired => "cookie_required",
-        /// We are under load and the source sends too much.
+        /// We are under load, and more ask for a cookie than can be answered, or a source that has one
+        /// sends too much.
         RateLimited => "rate_limited",
         /// The initiation decrypts, but its static key is no peer's.
         UnknownPeer => "unknown_peer",
@@ -169,7 +170,9 @@ impl fmt::Display for HandshakeOutcome {
             (Refusal::CookieRequired, _) => {
                 "we are under load, and a cookie reply asks the sender to prove its address"
             }
-            (Refusal::RateLimited, _) => "we are under load, and this source sends too much",
+            (Refusal::RateLimited, _) => {
+                "we are under load, and more comes than can be answered or computed"
+            }
             (Refusal::UnknownPeer, _) => "its static key is no peer of this interface",
             (Refusal::ReplayedTimestamp, _) => {
                 "its timestamp is not newer than the last one: the sender's clock was set back, another host has the \
