@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use adit_ctl::uapi::{Request, Response, UapiError};
@@ -53,6 +54,8 @@ pub(super) struct Process {
     _resolving: Option<Guard>,
     looks: Arc<Looks>,
     interfaces: Mutex<Interfaces>,
+    /// Threads that close what interfaces had which have ended.
+    closing: Mutex<Vec<JoinHandle<()>>>,
     /// Dropped after the sockets that it serves: its thread could not remove their files.
     service: Service,
     _helping: Option<Guard>,
@@ -68,7 +71,7 @@ pub(super) struct Interfaces {
 /// An interface, and its sockets.
 pub(super) struct Running {
     pub(super) interface: Arc<Interface>,
-    /// Closed here: that takes the kernel some 30 ms, which no other thread can spare.
+    /// Closed last: that takes the kernel some 30 ms, which no thread that has work can spare.
     pub(super) tun: Arc<Tun>,
     /// That of the control socket is last.
     pub(super) serving: Vec<Serving>,
@@ -130,6 +133,7 @@ impl Process {
             _helping: helping,
             looks: Arc::default(),
             interfaces: Mutex::default(),
+            closing: Mutex::default(),
         }))
     }
 
@@ -309,8 +313,10 @@ impl Process {
             return (goes_on, Ok(()));
         };
         let reason = interface.wait();
-        drop(tun);
-        drop(serving);
+        self.close(goes_on, move || {
+            drop(tun);
+            drop(serving);
+        });
         let result = match reason {
             StopReason::Asked => Ok(()),
             StopReason::InterfaceGone => {
@@ -321,6 +327,21 @@ impl Process {
             StopReason::Failed(error) => Err(error).context(|| format!("{name} failed")),
         };
         (goes_on, result)
+    }
+
+    /// Closes something beside what is being closed: the kernel waits for some 30 ms to close a TUN,
+    /// and many such waits pass at the same time. When the process ends, waits for all.
+    fn close(&self, goes_on: bool, close: impl FnOnce() + Send + 'static) {
+        let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        if closing.len() == MAX_CLOSING {
+            let _ = closing.remove(0).join();
+        }
+        let thread = std::thread::Builder::new().name("adit-closing".into());
+        // Without a thread, all is closed here.
+        closing.extend(thread.spawn(close));
+        if !goes_on {
+            closing.drain(..).for_each(|thread| drop(thread.join()));
+        }
     }
 
     pub(super) fn interfaces(&self) -> MutexGuard<'_, Interfaces> {
@@ -571,6 +592,9 @@ fn set_threads(process: &Weak<Process>, shards: Option<u16>, policy: Option<&str
         None => Response::Explained(UapiError::invalid("the process ends")),
     }
 }
+
+/// Threads that close what interfaces had, at the same time at most.
+const MAX_CLOSING: usize = 8;
 
 /// So many interfaces of a process have queues that their peers share fairly. Each costs the kernel
 /// 3.5 MiB and this process 65 descriptors.
