@@ -29,6 +29,7 @@ mod killed;
 mod many;
 mod mistakes;
 mod offloads;
+mod order;
 mod paths;
 mod policies;
 mod quick;
