@@ -474,7 +474,8 @@ impl Bound {
         let failed = || "cannot serve a socket".to_owned();
         let (level, events, owner) = (process.level, process.events.clone(), name.clone());
         let told = Arc::clone(watchers);
-        let on_event = move |event: ServerEvent<'_>| match event {
+        let on_event = move |event: ServerEvent<'_>| {
+            match event {
             ServerEvent::Configured(change) => {
                 level.verbose(format_args!("{owner}: configuration changed: {change}"));
                 watch::configured(&told, change);
@@ -485,7 +486,11 @@ impl Bound {
             ServerEvent::Failed(error) => {
                 level.error(format_args!("{owner}: cannot accept clients: {error}"));
             }
+            ServerEvent::Panicked(text) => level.error(format_args!(
+                "{owner}: a client was hung up, because its request met a defect of this program: {text}"
+            )),
             ServerEvent::Removed => events.send(Event::SocketRemoved(owner.clone())),
+        }
         };
         // The process has the service, and the service this.
         let (process_of, handle) = (Arc::downgrade(process), Arc::clone(interface));

@@ -2,6 +2,7 @@
 //! with its owner.
 
 mod client;
+mod contain;
 mod service;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! One thread that serves the clients of any number of sockets.
 //!
-//! No client can stop it. Sockets do not block. A client that does not read its answer is not read
-//! from. A client that stalls within a request or an answer is dropped after [`STALL`]. A client
-//! that has sent its request is heard before the next is accepted.
+//! No client can stop it. A handler that panics costs only the client that it answered. Sockets do
+//! not block. A client that does not read its answer is not read from. A client that stalls within
+//! a request or an answer is dropped after [`STALL`]. A client that has sent its request is heard
+//! before the next is accepted.
 //!
 //! When a socket has too many clients, the user with the most of them loses the one that has been
 //! silent for longest; when all sockets together have too many, or the process has few descriptors
@@ -41,6 +42,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Bound;
 use super::client::{Client, Talk};
+use super::contain::contain;
 use crate::uapi::Configured;
 use crate::zeroized::Zeroized;
 
@@ -81,6 +83,8 @@ pub enum ServerEvent<'a> {
     Removed,
     /// Clients cannot be accepted at the moment.
     Failed(&'a io::Error),
+    /// What answers clients panicked with this text. The client that had asked was hung up.
+    Panicked(&'a str),
 }
 
 /// A thread that serves sockets, which come and go while it runs: [`uapi::Server::serve`] and
@@ -381,8 +385,13 @@ fn exhausted(errno: Errno, limit: &str) -> io::Error {
 impl Socket {
     fn check_file(&mut self) {
         if self.bound.was_removed() {
-            (self.notify)(ServerEvent::Removed);
+            self.tell(ServerEvent::Removed);
         }
+    }
+
+    /// A panic in this has nobody left who would hear of it, but those who read standard error.
+    fn tell(&self, event: ServerEvent<'_>) {
+        let _ = contain(|| (self.notify)(event));
     }
 }
 
@@ -468,10 +477,7 @@ impl Thread {
                 let is_full = self.is_full_for(Some(id));
                 match self.clients.get_mut(&id) {
                     Some(client) if is_full && client.is_to_be_heard() => self.wait(id, now),
-                    Some(client) => {
-                        let stays = client.step(now);
-                        self.update(id, stays);
-                    }
+                    Some(_) => self.go_on(id, |client| client.step(now)),
                     None => self.accept(id, now),
                 }
             }
@@ -509,10 +515,7 @@ impl Thread {
         let clients = self.clients.iter();
         let clients = clients.filter(|(_, client)| client.socket == of);
         for id in clients.map(|(&id, _)| id).collect::<Vec<_>>() {
-            if let Some(client) = self.clients.get_mut(&id) {
-                let stays = client.poke(now);
-                self.update(id, stays);
-            }
+            self.go_on(id, |client| client.poke(now));
         }
     }
 
@@ -562,7 +565,7 @@ impl Thread {
             EventData::new_u64(id),
             EventFlags::IN,
         ) {
-            (socket.notify)(ServerEvent::Failed(&error.into()));
+            socket.tell(ServerEvent::Failed(&error.into()));
             self.paused.push_back((now + ACCEPT_PAUSE, id));
         }
     }
@@ -587,7 +590,10 @@ impl Thread {
                 let is_scarce = is_scarce(&stream);
                 let mut greeting = Zeroized::default();
                 let origin = Origin::of(&stream);
-                let talk = (socket.open)(&mut greeting, origin);
+                let talk = match contain(|| (socket.open)(&mut greeting, origin)) {
+                    Ok(talk) => talk,
+                    Err(panic) => return socket.tell(ServerEvent::Panicked(&panic)),
+                };
                 let id = self.shared.new_id();
                 socket.clients += 1;
                 let client = Client::new(stream, (of, origin.uid), now, talk, greeting);
@@ -603,7 +609,7 @@ impl Thread {
                 self.make_room(None, of, true);
             }
             Err(error) => {
-                (socket.notify)(ServerEvent::Failed(&error.into()));
+                socket.tell(ServerEvent::Failed(&error.into()));
                 _ = epoll::delete(&self.epoll, socket.bound.listener());
                 self.paused.push_back((now + ACCEPT_PAUSE, of));
             }
@@ -678,8 +684,7 @@ impl Thread {
             if let Some(client) = self.clients.get_mut(&id) {
                 let moved = std::mem::take(&mut client.moved);
                 if is_awaited && client.counted > 0 && moved < PACE {
-                    let stays = client.give_up(now);
-                    self.update(id, stays);
+                    self.go_on(id, |client| client.give_up(now));
                 }
             }
         }
@@ -698,6 +703,19 @@ impl Thread {
                 self.ready.insert(id);
             }
         }
+    }
+
+    /// Has a client go on, and drops it if that says that the conversation is over. If it panics,
+    /// this client is dropped, the owner of its socket is told, and all others go on.
+    fn go_on(&mut self, id: u64, step: impl FnOnce(&mut Client) -> bool) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let stays = contain(|| step(client));
+        if let (Err(panic), Some(socket)) = (&stays, self.sockets.get(&client.socket)) {
+            socket.tell(ServerEvent::Panicked(panic));
+        }
+        self.update(id, stays.unwrap_or(false));
     }
 
     /// Has the rest of the thread know what a client waits for now; drops it unless it `stays`.
@@ -741,8 +759,8 @@ impl Thread {
             if let Some(client) = self.clients.get_mut(&id)
                 && !self.waiting.contains(&id)
             {
-                let stays = client.deadline().is_none_or(|at| at > now) || client.give_up(now);
-                self.update(id, stays);
+                let is_early = client.deadline().is_none_or(|at| at > now);
+                self.go_on(id, |client| is_early || client.give_up(now));
             }
         }
     }

@@ -94,6 +94,39 @@ fn one_thread_serves_two_hundred_sockets() {
 }
 
 #[test]
+fn a_panic_hangs_up_its_client_and_no_other() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let (_other, _told) = serve(&service, &dir, "wg1");
+    let mut others = ["wg1"; 2].map(|name| dir.connect_to(name));
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let handler = |request| match request {
+        Request::Set(_) => panic!("a defect"),
+        _ => Response::Done,
+    };
+    // What is told of it may panic, too.
+    let notify = move |event: ServerEvent<'_>| {
+        _ = tell.lock().unwrap().send(format!("{event:?}"));
+        panic!("another one");
+    };
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let _serving = server.serve(&service, handler, notify).unwrap();
+    let mut calm = dir.connect_to("wg0");
+    for _ in 0..3 {
+        let mut client = dir.connect_to("wg0");
+        client.write_all(b"set=1\nfwmark=1\n\n").unwrap();
+        assert_eq!(client.read(&mut [0; 16]).unwrap(), 0, "it is hung up");
+        let event = told.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(event, "Panicked(\"a defect\")");
+        assert_eq!(ask(&mut calm, GET), DONE);
+        for other in &mut others {
+            assert_eq!(ask(other, GET), DONE);
+        }
+    }
+}
+
+#[test]
 fn control_and_status_sockets_share_a_service() {
     let (control, report) = (Dir::new(), Dir::new());
     let service = Service::start().unwrap();
@@ -387,22 +420,4 @@ fn with_the_service_go_its_sockets() {
     assert!(has_ended(&mut client));
     // Which returns.
     drop(served);
-}
-
-#[test]
-fn after_a_panic_nothing_is_served_and_nobody_waits() {
-    let dir = Dir::new();
-    let service = Service::start().unwrap();
-    let (_other, _told) = serve(&service, &dir, "wg1");
-    let server = Server::bind_in(&dir.0, "wg0").unwrap();
-    let handler = |_| -> Response { panic!("a handler that panics, as the test wants") };
-    let _serving = server.serve(&service, handler, |_| ()).unwrap();
-    let mut client = dir.connect();
-    client.write_all(GET).unwrap();
-    assert_eq!(client.read(&mut [0; 16]).unwrap(), 0);
-    drop((_serving, _other));
-    assert_eq!(dir.names(), [""; 0]);
-    let late = Server::bind_in(&dir.0, "wg2").unwrap();
-    assert!(late.serve(&service, |_| Response::Done, |_| ()).is_err());
-    assert_eq!(dir.names(), [""; 0]);
 }
