@@ -6,6 +6,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 
 use super::*;
+use crate::clones::{Clocks, hear_log};
 
 fn inside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     Netns::new().unwrap().run(work).unwrap()
@@ -421,7 +422,21 @@ fn only_the_kernels_own_record_tells_of_a_clone() {
     assert!(!of(
         "13,812,5299186,-;random: crng reseeded due to virtual machine fork\n"
     ));
+    assert!(of(
+        "5,812,5299186,-,caller=T1;random: crng reseeded due to virtual machine fork\n SUBSYSTEM=x\n"
+    ));
     assert!(!of("5,401,1,-;random: crng init done\n"));
+    // What a stranger names is quoted.
+    for text in [
+        "usb 1-1: Product: random: crng reseeded due to virtual machine fork",
+        "IN=eth0 random: crng reseeded due to virtual machine fork",
+        "random: crng reseeded due to virtual machine fork IN=eth0",
+        "x\\x0arandom: crng reseeded due to virtual machine fork",
+        "x\n random: crng reseeded due to virtual machine fork",
+        "x;random: crng reseeded due to virtual machine fork",
+    ] {
+        assert!(!of(&format!("5,812,5299186,-;{text}\n")), "{text}");
+    }
     assert!(!of(""));
 }
 
@@ -448,10 +463,85 @@ fn a_uevent_of_a_new_vm_generation_is_heard() {
         broadcast_uevent(of("NEW_VMGENID=0").as_bytes());
         assert!(monitor.was_cloned());
         assert!(!monitor.was_cloned(), "is told once");
-        // Where uevents were lost, it may have been one of them.
+        // Where uevents were lost, it may have been one of them; but whoever makes many is no clone.
         for _ in 0..20_000 {
             broadcast_uevent(of("NEW_VMGENID=0").as_bytes());
         }
+        for _ in 0..1000 {
+            assert!(!monitor.was_cloned());
+        }
+        // Nor does it hide what comes later.
+        broadcast_uevent(of("NEW_VMGENID=1").as_bytes());
         assert!(monitor.was_cloned());
     });
+}
+
+/// What reading the log gives, one after the other; then there is nothing more.
+fn log_of(script: &[Result<&str, i32>]) -> impl FnMut(&mut [u8]) -> io::Result<usize> {
+    let mut script = script.to_vec().into_iter();
+    move |record| match script.next().unwrap_or(Err(libc::EAGAIN)) {
+        Ok(text) => {
+            record[..text.len()].copy_from_slice(text.as_bytes());
+            Ok(text.len())
+        }
+        Err(errno) => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+#[test]
+fn a_log_that_lost_records_tells_only_what_is_left() {
+    let other = "4,9,9,-;IN=eth0 OUT= SRC=203.0.113.9\n";
+    let told = "5,8,9,-;random: crng reseeded due to virtual machine fork\n";
+    let mut script = vec![Ok(other), Err(libc::EPIPE), Ok(other), Err(libc::EINTR)];
+    let heard = hear_log(log_of(&script));
+    assert!(heard.lost && !heard.told && !heard.more && !heard.ended);
+    script.push(Ok(told));
+    assert!(hear_log(log_of(&script)).told, "it was not lost");
+    // A flood of records ends no call.
+    let mut reads = 0;
+    let flood = hear_log(|record| {
+        reads += 1;
+        let at = reads % 3;
+        log_of(&[Ok(other), Ok(other), Err(libc::EPIPE)][at..])(record)
+    });
+    assert!(flood.more && flood.lost && !flood.told);
+    assert!(reads < 1000, "{reads}");
+    assert!(hear_log(log_of(&[Err(libc::EINVAL), Ok(told)])).ended);
+}
+
+#[test]
+fn clocks_tell_of_a_clone_only_if_records_were_lost() {
+    let s = Duration::from_secs;
+    let start = s(1_000_000);
+    // What was known, how much later, how far ahead then, whether records were lost.
+    for (later, jump, lost, tells) in [
+        (1, 0, true, false),
+        (1, 1, true, false),
+        (1, 100, false, false),
+        (1, 4, true, true),
+        (1, 100, true, true),
+        // Drift of two days.
+        (172_800, 60, true, false),
+        (172_800, 3600, true, true),
+    ] {
+        let mut clocks = Clocks::new(Some((start, s(50))));
+        let now = s(50 + later);
+        let told = clocks.compare(start + s(jump), now, lost);
+        assert_eq!(told, tells, "{later} {jump} {lost}");
+        assert!(!clocks.compare(start + s(jump), now, true), "is told once");
+    }
+    // A clock that is set back, and one that cannot be read.
+    let mut clocks = Clocks::new(Some((start, s(50))));
+    assert!(!clocks.compare(s(1), s(51), true));
+    assert!(!Clocks::new(None).compare(start, s(51), true));
+}
+
+/// Somebody may set the hardware's clock again and again.
+#[test]
+fn clocks_tell_of_a_clone_once_in_two_minutes() {
+    let s = Duration::from_secs;
+    let mut clocks = Clocks::new(Some((s(1000), s(0))));
+    let told = (1..=600).filter(|now| clocks.compare(s(1000 + now * 100), s(*now), true));
+    let told: Vec<u64> = told.collect();
+    assert!((4..=6).contains(&told.len()), "{told:?}");
 }

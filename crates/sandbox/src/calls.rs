@@ -114,13 +114,15 @@ const PACKETS: &[Call] = calls![
     SYS_sendmmsg,
 ];
 
-/// Handshakes, timers, configuration; word of changes to links and routes.
+/// Handshakes, timers, configuration; word of changes to links and routes. The file that is read at
+/// an offset is the hardware's clock.
 const CONTROL: &[Call] = calls![
     SYS_clock_nanosleep,
     SYS_epoll_create1,
     SYS_getrandom,
     SYS_getsockopt,
     SYS_gettid,
+    SYS_pread64,
     SYS_recvfrom,
     SYS_recvmmsg,
     SYS_recvmsg,

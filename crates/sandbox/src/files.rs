@@ -88,6 +88,9 @@ pub(crate) fn limit(folders: &Folders, has_helper: bool) -> Result<bool, Ruleset
     if !has_helper {
         rules = allow_devices(rules)?;
     }
+    // The hardware's clock, behind a link.
+    let clock = Path::new("/sys/class/rtc/rtc0/since_epoch");
+    rules = allow(rules, clock, AccessFs::ReadFile.into())?;
     rules = allow(
         rules,
         Path::new("/dev/null"),

@@ -437,3 +437,33 @@ fn a_machine_reset_to_a_snapshot_uses_no_counter_twice() {
     ping(&world.guest.host, "192.168.77.2", 3);
     drop(world.daemon);
 }
+
+/// Whoever sends packets that a firewall logs can make the log lose records.
+#[test]
+fn a_log_that_loses_records_renews_no_session() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let Some(world) = World::new(Inside::NewerAdit) else {
+        return;
+    };
+    world.configure(Begins::Container, Family::V4, None);
+    ping(&world.guest.host, "192.168.77.2", 3);
+    let sessions = || world.guest.sh("wg show wg0 latest-handshakes");
+    let before = sessions();
+    std::thread::sleep(seconds(2));
+    for _ in 0..3 {
+        // While the process stands still, more is written than the log holds.
+        world.guest.sh(
+            "set -e; echo on > /proc/sys/kernel/printk_devkmsg; pids=$(pidof adit); kill -STOP $pids
+             line='<6>IN=eth0 OUT= SRC=203.0.113.9 DST=198.51.100.1 LEN=40 PROTO=TCP SPT=4711 DPT=22'
+             i=0; while [ $i -lt 20000 ]; do echo \"$line$line$line\"; i=$((i + 1)); done > /dev/kmsg
+             kill -CONT $pids",
+        );
+        ping(&world.guest.host, "192.168.77.2", 3);
+    }
+    let log = world.guest.sh("cat /tmp/log");
+    assert!(!log.contains("reset to a snapshot"), "{log}");
+    assert_eq!(sessions(), before);
+    drop(world.daemon);
+}
