@@ -10,8 +10,8 @@ use std::sync::Arc;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_io::{Offloads, TunQueue};
-use adit_netlink::Netlink;
 use adit_netlink::netns::Netns;
+use adit_netlink::{Link, Netlink};
 use adit_offload::VNET_HDR_LEN;
 use adit_offload::lab::{self, Idea};
 use adit_proto::Endpoint;
@@ -72,9 +72,11 @@ pub struct Kernel {
     clones: Option<Subscription>,
     /// For looking up routes, once they change.
     lookups: Option<Netlink>,
+    /// Identity of the namespace where the sockets are.
+    home: Option<(u64, u64)>,
     /// Identity of where the device is now: another namespace, perhaps.
     netns: Option<(u64, u64)>,
-    /// What watches and tunes it there, with the right to.
+    /// The device there, if this process has the right to tune it.
     namespace: Option<Namespace>,
     last: PlatformEvent,
     /// Says when to look again whether the device, which is up, went down: nothing else does where
@@ -84,13 +86,14 @@ pub struct Kernel {
     lost: TunDrops,
 }
 
-/// Watches the device, in its namespace.
+/// The device in its namespace.
 struct Namespace {
-    /// Changes of the device.
-    link: Subscription,
     /// The device's index here.
     index: u32,
-    netlink: Netlink,
+    /// Where the sockets are, what tells of changes of the device, and a socket to ask about it. A
+    /// socket keeps its namespace alive, so there is none elsewhere: the namespace of a container is
+    /// to end with the container, and the device with it. The kernel then says so at the TUN.
+    home: Option<(Subscription, Netlink)>,
     /// Nothing is left to be done about what the device drops.
     noqueue: bool,
 }
@@ -105,6 +108,7 @@ impl Kernel {
     /// Those of eventfd(2), as when there are no further descriptors.
     pub fn new(tun: Arc<Tun>, settings: Settings, watches: &Watches) -> io::Result<Self> {
         let changes = Arc::new(Changes::new()?);
+        let home = Netns::current().and_then(|netns| netns.id());
         let routes = Netns::current()
             .and_then(|netns| watches.subscribe(&netns, Topic::Routes, &changes))
             .inspect_err(|e| (settings.log)(&format!("route changes go unnoticed: {e}")));
@@ -119,6 +123,7 @@ impl Kernel {
             routes: routes.ok(),
             clones: clones.ok(),
             lookups: None,
+            home: home.ok(),
             netns: None,
             namespace: None,
             last: PlatformEvent {
@@ -151,7 +156,8 @@ impl Kernel {
         if stayed && self.namespace.as_ref().is_some_and(same) {
             return;
         }
-        let opened = index.and_then(|index| self.open(netns, index));
+        let is_home = id.is_some() && id == self.home;
+        let opened = index.and_then(|index| self.open(netns, index, is_home));
         if let (Err(e), false) = (&opened, stayed) {
             (self.settings.log)(&format!("the interface is not tuned: {e}"));
         }
@@ -172,17 +178,46 @@ impl Kernel {
         self.lookups.as_ref()
     }
 
-    fn open(&self, netns: Netns, index: u32) -> io::Result<Namespace> {
+    fn open(&self, netns: Netns, index: u32, is_home: bool) -> io::Result<Namespace> {
         let (watches, changes) = (self.watches.clone(), Arc::clone(&self.changes));
         let (tun, topic) = (Arc::clone(&self.tun), Topic::Link(index));
         adit_sandbox::run(move || {
-            let open = || tun.monitor(&netns);
+            // Elsewhere, this only shows whether there is the right to it.
+            let netlink = tun.netlink(&netns)?;
+            let home = if is_home {
+                let open = || tun.monitor(&netns);
+                let link = watches.subscribe_with(&netns, topic, &changes, open)?;
+                Some((link, netlink))
+            } else {
+                None
+            };
             Ok(Namespace {
-                link: watches.subscribe_with(&netns, topic, &changes, open)?,
                 index,
-                netlink: tun.netlink(&netns)?,
+                home,
                 noqueue: false,
             })
+        })
+    }
+
+    /// Whether something tells of changes of the device.
+    fn is_watched(&self) -> bool {
+        let namespace = self.namespace.as_ref();
+        namespace.is_some_and(|namespace| namespace.home.is_some())
+    }
+
+    /// The device, as its namespace has it.
+    fn link(&self) -> Option<Link> {
+        let namespace = self.namespace.as_ref()?;
+        let index = namespace.index;
+        if let Some((_, netlink)) = &namespace.home {
+            return netlink.link_by_index(index).ok();
+        }
+        let tun = Arc::clone(&self.tun);
+        adit_sandbox::run(move || {
+            tun.netlink(&tun.netns().ok()?)
+                .ok()?
+                .link_by_index(index)
+                .ok()
         })
     }
 
@@ -262,7 +297,8 @@ impl Platform for Kernel {
     }
 
     fn sources(&self) -> Vec<Arc<dyn Source>> {
-        let link = self.namespace.as_ref().map(|namespace| &namespace.link);
+        let home = self.namespace.as_ref().and_then(|it| it.home.as_ref());
+        let link = home.map(|(link, _)| link);
         let all = [self.routes.as_ref(), self.clones.as_ref(), link];
         let all = all.into_iter().flatten();
         all.map(Subscription::source).collect()
@@ -272,7 +308,7 @@ impl Platform for Kernel {
         let changes = self.changes.take(Changes::LINK | Changes::ROUTES);
         let routes_changed = changes & Changes::ROUTES != 0;
         // A change of routes wakes every interface, and says nothing about the devices.
-        let watched = self.last.up && self.namespace.is_some();
+        let watched = self.last.up && self.is_watched();
         if watched && changes & Changes::LINK == 0 {
             return Ok(PlatformEvent {
                 routes_changed,
@@ -297,7 +333,7 @@ impl Platform for Kernel {
         if self.last.mtu != before {
             self.size_frames();
         }
-        let unwatched = up && self.namespace.is_none();
+        let unwatched = up && !self.is_watched();
         self.tick = unwatched.then(tick).and_then(Result::ok);
         Ok(self.last)
     }
@@ -335,26 +371,20 @@ impl Platform for Kernel {
     }
 
     fn tun_is_behind(&mut self) {
-        let Some(namespace) = self
-            .namespace
-            .as_mut()
-            .filter(|namespace| !namespace.noqueue)
-        else {
+        if self.namespace.as_ref().is_none_or(|it| it.noqueue) {
             return;
-        };
+        }
         // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
-        let link = namespace.netlink.link_by_index(namespace.index);
-        let done = match link.map(|link| link.tx_dropped > 0) {
-            Ok(true) => {
-                let tun = Arc::clone(&self.tun);
-                adit_sandbox::run(move || tun.set_noqueue()).map(|_| true)
-            }
-            full => full.map_err(io::Error::from),
-        };
-        namespace.noqueue = done.unwrap_or_else(|e| {
+        if self.link().is_none_or(|link| link.tx_dropped == 0) {
+            return;
+        }
+        let tun = Arc::clone(&self.tun);
+        if let Err(e) = adit_sandbox::run(move || tun.set_noqueue()) {
             (self.settings.log)(&format!("what a full interface drops is lost: {e}"));
-            true
-        });
+        }
+        if let Some(namespace) = &mut self.namespace {
+            namespace.noqueue = true;
+        }
     }
 
     fn probes_paths(&self) -> bool {
@@ -370,10 +400,7 @@ impl Platform for Kernel {
 
     fn tun_drops(&mut self) -> TunDrops {
         let before = self.lost;
-        let link = self
-            .namespace
-            .as_ref()
-            .and_then(|namespace| namespace.netlink.link_by_index(namespace.index).ok());
+        let link = self.link();
         // The device's own number goes where the device goes, and never back.
         let full = link.map_or(before.full, |link| link.tx_dropped);
         self.lost = TunDrops {

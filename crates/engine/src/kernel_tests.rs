@@ -177,9 +177,10 @@ fn a_device_that_moves_is_watched_where_it_is() {
         assert_eq!(kernel.changes.take(Changes::LINK), Changes::LINK);
         // Whether one monitor watches the device and the routes.
         let at_sockets = |kernel: &Kernel| {
-            let namespace = kernel.namespace.as_ref().expect("watched");
+            let namespace = kernel.namespace.as_ref().expect("reached");
             let routes = kernel.routes.as_ref().expect("watched");
-            Arc::ptr_eq(&namespace.link.source(), &routes.source())
+            let home = namespace.home.as_ref();
+            home.is_some_and(|(link, _)| Arc::ptr_eq(&link.source(), &routes.source()))
         };
         assert!(at_sockets(&kernel));
         let set = |netlink: &Netlink, change: LinkChange<'_>| {
@@ -193,6 +194,10 @@ fn a_device_that_moves_is_watched_where_it_is() {
                 let mut events = [PollFd::new(&kernel.changes, PollFlags::IN)];
                 rustix::event::poll(&mut events, Some(&Timespec::default())).expect("polled") > 0
             } {
+                kernel.handle_events().expect("it is there");
+            }
+            // Elsewhere the device is looked at from time to time.
+            if !kernel.is_watched() {
                 kernel.handle_events().expect("it is there");
             }
             kernel.last.up
@@ -217,12 +222,9 @@ fn a_device_that_moves_is_watched_where_it_is() {
             assert_eq!(handle(&mut kernel), state);
         }
 
-        let namespace = kernel.namespace.as_ref().expect("watched");
-        let away_source = Arc::downgrade(&namespace.link.source());
         set(&away, to(&here));
         assert!(!handle(&mut kernel));
         assert!(at_sockets(&kernel));
-        assert!(away_source.upgrade().is_none(), "nobody needs it");
 
         // There and back before the platform looks, with an index that it has not seen.
         let before = tun.ifindex().expect("it is here");
@@ -239,6 +241,49 @@ fn a_device_that_moves_is_watched_where_it_is() {
         }
     };
     here.run(test).expect("the right to enter");
+}
+
+/// Where nothing but the interface is left in a namespace, as when a container has ended.
+#[test]
+fn a_device_ends_with_the_namespace_it_was_moved_to() {
+    let here = Netns::new().expect("a namespace");
+    let test = |is_up| {
+        let there = Netns::new().expect("a namespace");
+        let tun = device("moving");
+        let at_home = Netlink::open().expect("a socket");
+        let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
+        let mut kernel = kernel.expect("a platform");
+        kernel.handle_events().expect("it is there");
+        let change = LinkChange {
+            netns: Some(&there),
+            ..LinkChange::default()
+        };
+        let index = tun.ifindex().expect("it is here");
+        at_home.set_link(index, &change).expect("moved");
+        let change = LinkChange {
+            up: Some(is_up),
+            ..LinkChange::default()
+        };
+        let away = Netlink::open_in(&there).expect("the right to enter");
+        let index = away.link("moving").expect("it is there").index;
+        away.set_link(index, &change).expect("changed");
+        // All that is asked of a device.
+        for _ in 0..2 {
+            let event = kernel.handle_events().expect("it is there");
+            assert_eq!(event.up, is_up);
+            kernel.tun_drops();
+            kernel.tun_is_behind();
+            tun.limit_queue();
+        }
+        drop((away, there));
+        let start = Instant::now();
+        while kernel.handle_events().is_ok() {
+            assert!(start.elapsed() < Duration::from_secs(30), "up: {is_up}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    here.run(|| [false, true].map(test))
+        .expect("the right to enter");
 }
 
 #[test]

@@ -367,7 +367,10 @@ impl Tun {
         }
         *known = None;
         let socket = helper::socket(self.fd.as_fd(), &netns, Kind::Control).map(Arc::new)?;
-        *known = Some((netns, Arc::clone(&socket)));
+        // Elsewhere it would keep the namespace alive after its last process.
+        if netns.is_current().unwrap_or(false) {
+            *known = Some((netns, Arc::clone(&socket)));
+        }
         Ok(socket)
     }
 
@@ -397,6 +400,10 @@ impl Tun {
 
     /// Opens the further queues; returns for how many packets each has room.
     fn open_others(&self, fair: &FairQueues) -> io::Result<u64> {
+        // A queue belongs to the namespace that it is opened in, and keeps it alive.
+        if !self.netns()?.is_current()? {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         if !fair.are_open() {
             fair.open(|| helper::queue(self.fd.as_fd()))?;
         }

@@ -373,3 +373,29 @@ fn an_overflowing_interface_becomes_noqueue_by_default() {
     assert!(chosen.starts_with("qdisc pfifo 1: root"), "{chosen}");
     tcp(&left.host, &right.host, &right.v4, 4 * MIB);
 }
+
+/// A container ends while it holds the interface: nothing else is left in its namespace.
+#[test]
+fn an_interface_ends_with_the_namespace_it_was_moved_to() {
+    for state in ["up", "down"] {
+        let net = SitePair::new();
+        let tunnel = WgTunnel::new(&net, Setup::default());
+        tunnel.connect();
+        let (left, right) = (&tunnel.left, &tunnel.right);
+        left.host.sh(&format!(
+            "set -e; ip netns add box; ip link set wg0 netns box
+             ip -n box addr add {}/24 dev wg0; ip -n box link set wg0 up",
+            left.v4
+        ));
+        ping(&right.host, &left.v4, 2);
+        left.host.sh(&format!("ip -n box link set wg0 {state}"));
+        // Until it is looked at there.
+        std::thread::sleep(seconds(2));
+        left.host.sh("ip netns del box");
+        let mut left = tunnel.left;
+        let status = left.daemon.wait();
+        assert!(status.success(), "{status}: {}", left.daemon.log());
+        assert!(!left.host.path("/run/wireguard/wg0.sock").exists());
+        ping_fails(&tunnel.right.host, &left.v4);
+    }
+}

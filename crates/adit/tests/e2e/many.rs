@@ -106,6 +106,29 @@ fn one_process_serves_several_interfaces() {
 }
 
 #[test]
+fn only_the_interface_of_a_namespace_ends_with_it() {
+    let net = SitePair::new();
+    for host in [&net.left, &net.right] {
+        host.sh(&format!("{} run {}", subject(), names(3)));
+    }
+    for i in 0..3 {
+        join(&net, i);
+        ping_through(&net, i);
+    }
+    net.left
+        .sh("set -e; ip netns add box; ip link set wg1 netns box
+         ip -n box addr add 10.10.1.1/24 dev wg1; ip -n box link set wg1 up");
+    ping(&net.right, "10.10.1.1", 3);
+    net.left.sh("ip netns del box");
+    let socket = net.left.path("/run/wireguard/wg1.sock");
+    wait_for("its socket goes", seconds(30), || !socket.exists());
+    ping_fails(&net.right, "10.10.1.1");
+    for i in [0, 2] {
+        ping_through(&net, i);
+    }
+}
+
+#[test]
 fn an_interface_can_join_a_running_process() {
     let net = SitePair::new();
     for host in [&net.left, &net.right] {
