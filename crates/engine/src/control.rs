@@ -52,6 +52,8 @@ const REMEMBER: Duration = Duration::from_secs(1);
 /// How often to ask again, at most, which way each peer is reached. Routers learn of hundreds of
 /// routes a second.
 const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
+/// How often it is asked after a change: the kernel tells of some changes before it makes them.
+const LOOKS: u8 = 2;
 /// How often probes of paths leave, at most: for those that leave together a socket is opened, and
 /// that takes longer than all else about them.
 const PROBES_EVERY: Duration = Duration::from_millis(10);
@@ -287,6 +289,8 @@ pub(crate) struct Control<H: Platform> {
     /// When to look at the paths to peers, since routes changed, and when that was done last.
     paths_at: Option<Time>,
     paths_seen: Time,
+    /// How often to look at them.
+    looks: u8,
     /// While they are looked at, the receiver index to go on with.
     paths_from: Option<u32>,
     /// All of them are wrong, whatever the kernel says.
@@ -375,6 +379,7 @@ impl<H: Platform> Control<H> {
             remembered: Time::default(),
             paths_at: None,
             paths_seen: Time::default(),
+            looks: 0,
             paths_from: None,
             forget_paths: false,
             probes: VecDeque::new(),
@@ -598,7 +603,8 @@ impl<H: Platform> Control<H> {
         // Before anything else: shards still send with the old sessions.
         if has(HOST) && self.platform.was_cloned() {
             self.device.was_cloned(clock::now());
-            let message = "this machine may have been cloned or reset to a snapshot: all sessions are replaced";
+            let message =
+                "this machine was cloned or reset to a snapshot: all sessions are replaced";
             self.platform.log_error(message);
         }
         if has(HOST) {
@@ -1006,11 +1012,14 @@ impl<H: Platform> Control<H> {
                 has_sockets: false,
                 answer,
             }))),
-            Command::Get(answer) => Some(Executing::Get(Box::new(Getting {
-                status: self.status_without_peers(),
-                next: 0,
-                answer,
-            }))),
+            Command::Get(answer) => {
+                self.device.set_clock(now, clock::wall());
+                Some(Executing::Get(Box::new(Getting {
+                    status: self.status_without_peers(),
+                    next: 0,
+                    answer,
+                })))
+            }
             Command::Probe(key, answer) => {
                 let due = self.device.probe(now, &key);
                 let _ = answer.send(due.map(|due| due.since(now)));
@@ -1262,6 +1271,7 @@ impl<H: Platform> Control<H> {
         if routes_changed {
             let at = self.paths_seen + LOOK_AT_PATHS;
             self.paths_at.get_or_insert(at);
+            self.looks = LOOKS;
         }
         Ok(())
     }
@@ -1271,7 +1281,9 @@ impl<H: Platform> Control<H> {
     /// first one is checked again. Only a peer with a session has such a path.
     fn look_at_paths(&mut self, now: Time) {
         if self.paths_from.is_none() && self.paths_at.is_some_and(|at| at <= now) {
-            (self.paths_at, self.paths_seen, self.paths_from) = (None, now, Some(0));
+            (self.paths_seen, self.paths_from) = (now, Some(0));
+            self.looks = self.looks.saturating_sub(1);
+            self.paths_at = (self.looks > 0).then_some(now + LOOK_AT_PATHS);
             for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
                 self.platform.forget_paths(socket);
             }
@@ -1284,17 +1296,33 @@ impl<H: Platform> Control<H> {
             false => PATHS_BATCH,
         };
         let mut peers = self.device.peers_in_use_from(from);
-        for (_, peer) in peers.by_ref().take(batch) {
-            if self.forget_paths
-                || peer
-                    .endpoint()
-                    .is_some_and(|to| self.platform.source_is_stale(to, self.fwmark))
-            {
-                peer.clear_source();
-            }
-        }
+        let some = peers.by_ref().take(batch);
+        let some: Vec<Arc<Peer>> = some.map(|(_, peer)| Arc::clone(peer)).collect();
         self.paths_from = peers.next().map(|(index, _)| index);
+        drop(peers);
+        for peer in some {
+            self.look_at_path(now, &peer);
+        }
         self.forget_paths &= self.paths_from.is_some();
+    }
+
+    /// Has a peer's packets leave from an address that fits the routes. Packets that still arrive at
+    /// the old address do not bring it back, until it fits again.
+    fn look_at_path(&mut self, now: Time, peer: &Peer) {
+        if self.forget_paths {
+            peer.source_fits();
+            peer.clear_source();
+            return self.device.path_changed(now, peer);
+        }
+        let mut is_stale = |to| self.platform.source_is_stale(to, self.fwmark);
+        if peer.avoided().is_some_and(|avoided| !is_stale(avoided)) {
+            peer.source_fits();
+        }
+        let sent_from = peer.endpoint().filter(|to| to.src.is_some());
+        if let Some(to) = sent_from.filter(|to| is_stale(*to)) {
+            peer.avoid_source(to);
+            self.device.path_changed(now, peer);
+        }
     }
 }
 

@@ -952,18 +952,17 @@ fn is_too_long<U>(context: Context<'_, U>, peer: &Arc<Peer>, frame: &Frame<'_>) 
     let loses = peer.loses_longer();
     let mut packet = vec![0; frame.header_len()];
     frame.write_header(0, &mut packet);
-    let payload = frame.payload(0);
-    packet.extend(&payload[..payload.len().min(128)]);
     // What anybody may fragment arrives as it is.
     let is_whole = frame.destination().is_ipv6()
         || packet
             .get(6)
             .is_some_and(|flags| flags & DONT_FRAGMENT != 0);
-    if !(loses || is_whole && peer.tells_limit(now)) {
-        return false;
-    }
-    if let Some(told) = adit_offload::too_big(&packet, limit) {
-        common.control.leave_answer(told);
+    if (loses || is_whole) && peer.tells_limit(now) {
+        let payload = frame.payload(0);
+        packet.extend(&payload[..payload.len().min(128)]);
+        if let Some(told) = adit_offload::too_big(&packet, limit) {
+            common.control.leave_answer(told);
+        }
     }
     loses
 }

@@ -70,6 +70,7 @@ fn find_or_make<M>(
     }
     let watch = Arc::new(Watch {
         monitor: open()?,
+        links: Mutex::default(),
         subscribers: Mutex::default(),
     });
     *known = Arc::downgrade(&watch);
@@ -81,7 +82,7 @@ fn find_or_make<M>(
 pub(crate) enum Topic {
     /// The interface with this index in the namespace.
     Link(u32),
-    /// Routes, rules and addresses of the namespace.
+    /// Whatever decides on the route and source of a packet in the namespace.
     Routes,
     /// Clones of this machine.
     Clones,
@@ -160,6 +161,8 @@ struct Subscriber {
 /// A monitor and those that it wakes; their subscriptions hold them.
 struct Watch<M> {
     monitor: M,
+    /// What of each interface decides on routes, as it was last told.
+    links: Mutex<HashMap<u32, Carrier>>,
     subscribers: Mutex<Vec<Weak<Subscriber>>>,
 }
 
@@ -191,6 +194,25 @@ impl<M> Watch<M> {
     }
 }
 
+/// What of an interface decides on the routes through it: whether it is up, whether it has a carrier,
+/// and its VRF. Of the routes that come and go with these the kernel tells little.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Carrier {
+    up: bool,
+    running: bool,
+    controller: u32,
+}
+
+impl Carrier {
+    fn of(link: &Link) -> Self {
+        Self {
+            up: link.up,
+            running: link.running,
+            controller: link.controller,
+        }
+    }
+}
+
 /// Links, routes and addresses of one network namespace.
 impl Source for Watch<Monitor> {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -199,14 +221,24 @@ impl Source for Watch<Monitor> {
 
     fn take(&self) {
         let (mut links, mut routes, mut lost) = (HashSet::new(), false, false);
+        let mut known = lock(&self.links);
         let drained = self.monitor.drain(|event| match event {
-            Event::Link(Link { index, .. }) | Event::LinkGone { index } => {
+            Event::Link(link) => {
+                let now = Carrier::of(&link);
+                // One that is down has no routes.
+                let before = known.insert(link.index, now).unwrap_or_default();
+                routes |= before != now;
+                links.insert(link.index);
+            }
+            Event::LinkGone { index } => {
+                routes |= known.remove(&index).is_none_or(|before| before.up);
                 links.insert(index);
             }
             Event::Address(_) | Event::AddressGone(_) | Event::Routing => routes = true,
             Event::Lost => lost = true,
         });
         lost |= drained.is_err();
+        drop(known);
         // A burst wakes each subscriber once.
         self.wake(|topic| match topic {
             Topic::Link(index) => lost || links.contains(&index),

@@ -9,12 +9,12 @@ pub fn hear(bytes: &[u8]) -> Vec<u16> {
     Raw::split(bytes)
         .map(|raw| {
             if let Some(message) = raw.parse() {
-                let _ = Event::from_message(&message);
                 let _ = Link::from_message(&message);
                 let _ = Address::from_message(&message);
                 let _ = Route::from_message(&message);
                 let _ = Family::BOTH.map(|family| Rule::from_message(&message, family));
             }
+            let _ = Event::of(&raw);
             let _ = raw.outcome();
             let attributes = raw.bytes.get(HEADER + 4..).unwrap_or_default();
             for (_, value) in Attributes(attributes) {

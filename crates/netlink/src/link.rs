@@ -23,6 +23,8 @@ pub struct Link {
     pub up: bool,
     /// Up, and with a carrier (IFF_RUNNING).
     pub running: bool,
+    /// The VRF, bridge or bond that it belongs to; 0 if none.
+    pub controller: u32,
     /// Is a loopback interface.
     pub loopback: bool,
     /// `veth`, `tun`, `wireguard`, …; hardware has none.
@@ -217,6 +219,7 @@ impl Link {
             match attribute {
                 LinkAttribute::IfName(name) => link.name.clone_from(name),
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+                LinkAttribute::Controller(index) => link.controller = *index,
                 LinkAttribute::TxQueueLen(len) => link.txqueuelen = *len,
                 LinkAttribute::GsoMaxSize(size) => link.gso_max_size = *size,
                 LinkAttribute::Stats64(stats) => link.tx_dropped = stats.tx_dropped,

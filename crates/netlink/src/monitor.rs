@@ -1,4 +1,21 @@
 //! Changes in a namespace.
+//!
+//! What can change which route and source address the kernel chooses, and who tells of it:
+//!
+//! | what changes | the kernel tells in |
+//! |---|---|
+//! | carrier, up, down, a VRF; routes that go with them are not told for IPv4 | LINK |
+//! | an address; its state (IPv6: tentative, deprecated) | IPV4_IFADDR, IPV6_IFADDR |
+//! | a route, its metric, gateway, source, MTU; ICMPv6 router advertisements | IPV4_ROUTE, IPV6_ROUTE |
+//! | a nexthop object, where the sysctl `nexthop_compat_mode` is 0 or its routes go silently | NEXTHOP |
+//! | policy rules, also by mark | IPV4_RULE, IPV6_RULE |
+//! | the sysctls `ignore_routes_with_linkdown`, `forwarding`, `rp_filter` | IPV4_NETCONF, IPV6_NETCONF |
+//! | the sysctls `disable_ipv6`, `accept_ra` and others of an interface | IPV6_IFINFO, IPV6_IFADDR |
+//! | whether a neighbour answers, where there are several routers (`fib_multipath_use_neigh`, RFC 4191) | NEIGH: not asked for, as a router hears of its neighbours all the time |
+//! | the sysctls `fib_multipath_hash_policy`, `use_oif_addrs_only`; address labels; nftables, BPF and IPsec on the way out; a router elsewhere that drops a source | nothing |
+//!
+//! So no list is complete. What needs no list: a source from which answers stay unconfirmed is
+//! dropped, and the kernel is asked anew.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,9 +25,12 @@ use netlink_packet_route::RouteNetlinkMessage as Message;
 use crate::netns::Netns;
 use crate::{Address, Link, Raw, descriptor, open_socket, receive};
 
-/// The groups RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE and
-/// IPV6_RULE; the group with number n is bit n - 1.
-const GROUPS: u32 = 1 << 0 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
+/// The groups RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE, IPV6_IFADDR, IPV6_ROUTE,
+/// IPV6_IFINFO, IPV6_RULE, IPV4_NETCONF, IPV6_NETCONF and NEXTHOP.
+const GROUPS: [u32; 11] = [1, 5, 7, 8, 9, 11, 12, 19, 24, 25, 32];
+
+/// RTM_BASE: messages below are netlink's own.
+const FIRST_OF_ROUTING: u16 = 16;
 
 /// Reports what changes among the links, addresses and routes of a namespace.
 pub struct Monitor {
@@ -31,7 +51,7 @@ pub enum Event {
     Address(Address),
     /// An interface lost an address.
     AddressGone(Address),
-    /// A route or rule was added, changed or removed.
+    /// A route, a nexthop, a rule or a setting was added, changed or removed.
     Routing,
     /// Events were lost, so anything may have changed.
     Lost,
@@ -44,7 +64,9 @@ impl Monitor {
     ///
     /// Those of socket(2) and bind(2).
     pub fn open() -> io::Result<Self> {
-        let socket = open_socket(netlink_sys::protocols::NETLINK_ROUTE, GROUPS)?;
+        // The group with number n is bit n - 1.
+        let groups = GROUPS.iter().fold(0, |bits, group| bits | 1 << (group - 1));
+        let socket = open_socket(netlink_sys::protocols::NETLINK_ROUTE, groups)?;
         socket.set_non_blocking(true)?;
         // A burst of routes should not be lost at once; if it is, `Lost` tells.
         let _ = socket.set_rx_buf_sz(1 << 20);
@@ -79,10 +101,8 @@ impl Monitor {
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => each(Event::Lost),
                 result => {
                     result?;
-                    let messages = Raw::split(&buffer).filter_map(|raw| raw.parse());
-                    messages
-                        .filter_map(|message| Event::from_message(&message))
-                        .for_each(&mut each);
+                    let events = Raw::split(&buffer).filter_map(|raw| Event::of(&raw));
+                    events.for_each(&mut each);
                 }
             }
         }
@@ -103,19 +123,20 @@ impl From<Monitor> for OwnedFd {
 }
 
 impl Event {
-    pub(super) fn from_message(message: &Message) -> Option<Self> {
-        match message {
-            Message::NewLink(_) => Link::from_message(message).map(Self::Link),
+    /// What is not understood, as newer kernels may send, may have changed routes, too.
+    pub(super) fn of(raw: &Raw<'_>) -> Option<Self> {
+        if raw.kind < FIRST_OF_ROUTING {
+            return None;
+        }
+        let known = raw.parse().and_then(|message| match &message {
+            Message::NewLink(_) => Link::from_message(&message).map(Self::Link),
             Message::DelLink(link) => Some(Self::LinkGone {
                 index: link.header.index,
             }),
-            Message::NewAddress(_) => Address::from_message(message).map(Self::Address),
-            Message::DelAddress(_) => Address::from_message(message).map(Self::AddressGone),
-            Message::NewRoute(_)
-            | Message::DelRoute(_)
-            | Message::NewRule(_)
-            | Message::DelRule(_) => Some(Self::Routing),
+            Message::NewAddress(_) => Address::from_message(&message).map(Self::Address),
+            Message::DelAddress(_) => Address::from_message(&message).map(Self::AddressGone),
             _ => None,
-        }
+        });
+        known.or(Some(Self::Routing))
     }
 }

@@ -478,7 +478,7 @@ fn a_uevent_of_a_new_vm_generation_is_heard() {
 
 /// What reading the log gives, one after the other; then there is nothing more.
 fn log_of(script: &[Result<&str, i32>]) -> impl FnMut(&mut [u8]) -> io::Result<usize> {
-    let mut script = script.to_vec().into_iter();
+    let mut script = script.iter().copied();
     move |record| match script.next().unwrap_or(Err(libc::EAGAIN)) {
         Ok(text) => {
             record[..text.len()].copy_from_slice(text.as_bytes());

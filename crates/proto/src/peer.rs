@@ -22,6 +22,9 @@ pub struct Peer {
     public_key: PublicKey,
     current: ArcSwapOption<Session>,
     endpoint: ArcSwapOption<Endpoint>,
+    /// The endpoint whose source no longer fits the routes: packets that still arrive there do not
+    /// bring it back.
+    avoided: ArcSwapOption<Endpoint>,
     /// Where it was before it roamed, until the control thread has looked.
     roamed_from: ArcSwapOption<SocketAddr>,
     rx_bytes: atomic::AtomicU64,
@@ -62,13 +65,15 @@ mod path {
     pub(super) const PROBING: u32 = 1 << 17;
     /// Packets beyond the limit are lost, in fragments, too.
     pub(super) const LOSES: u32 = 1 << 18;
+    /// The peer is reached from or at another address: what was found is of another path.
+    pub(super) const NEW: u32 = 1 << 19;
     /// The limit and that.
     pub(super) const FOUND: u32 = LOSES | 0xffff;
 }
 
 /// Shorter packets pass wherever there is IP at all, and begin no search.
 const LONG_PACKET: usize = 1200;
-/// How long nobody is told after a sender was, while longer packets arrive.
+/// How long nobody is told after a sender was.
 const TELL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The events that a shard raises for the control thread.
@@ -84,6 +89,8 @@ pub(crate) mod event {
     pub(crate) const ROAMED: u8 = 32;
     /// A packet was seen that is long enough to probe the path, or a probe was answered.
     pub(crate) const PATH: u8 = 64;
+    /// The path is another one than before.
+    pub(crate) const NEW_PATH: u8 = 128;
 }
 
 impl Peer {
@@ -93,6 +100,7 @@ impl Peer {
             public_key,
             current: ArcSwapOption::empty(),
             endpoint: ArcSwapOption::empty(),
+            avoided: ArcSwapOption::empty(),
             roamed_from: ArcSwapOption::empty(),
             rx_bytes: atomic::AtomicU64::new(0),
             tx_bytes: atomic::AtomicU64::new(0),
@@ -145,13 +153,36 @@ impl Peer {
         let same = known.as_deref().is_some_and(|known| {
             known.addr == from.addr && (known.src == from.src || from.src.is_none())
         });
-        if !same {
-            let before = known.as_deref().map(|known| known.addr);
-            self.endpoint.store(Some(Arc::new(from)));
-            if let Some(before) = before.filter(|before| *before != from.addr) {
-                self.roamed_from.store(Some(Arc::new(before)));
-            }
+        if same || self.avoided().is_some_and(|avoided| avoided == from) {
+            return;
         }
+        let before = known.as_deref().copied();
+        self.endpoint.store(Some(Arc::new(from)));
+        let Some(before) = before else { return };
+        if before.addr != from.addr {
+            self.roamed_from.store(Some(Arc::new(before.addr)));
+        }
+        // Where routing chose the source, it may have chosen this one.
+        if before.addr != from.addr || before.src.is_some() {
+            self.path.fetch_or(path::NEW, Ordering::AcqRel);
+        }
+    }
+
+    /// The endpoint of which [`Self::avoid_source`] was said.
+    pub fn avoided(&self) -> Option<Endpoint> {
+        self.avoided.load().as_deref().copied()
+    }
+
+    /// The source of this endpoint no longer fits the routes: the kernel's routing chooses one, until
+    /// the peer is reached at another address, or the source [fits again](Self::source_fits).
+    pub fn avoid_source(&self, stale: Endpoint) {
+        self.avoided.store(Some(Arc::new(stale)));
+        self.clear_source();
+    }
+
+    /// No source is avoided any more.
+    pub fn source_fits(&self) {
+        self.avoided.store(None);
     }
 
     /// Lets the kernel's routing choose the source address again.
@@ -207,6 +238,9 @@ impl Peer {
         }
         if self.roamed_from.load().is_some() {
             events |= event::ROAMED;
+        }
+        if self.path.load(Ordering::Relaxed) & path::NEW != 0 {
+            events |= event::NEW_PATH;
         }
         if session.enters_last_minute(now) && self.is_current(session) {
             events |= self.rekey();
@@ -270,9 +304,8 @@ impl Peer {
         self.path.load(Ordering::Relaxed) & path::LOSES != 0
     }
 
-    /// Whether to tell the sender of a packet that it is longer than [`Self::path_limit`], though it
-    /// arrives: often enough that each flow learns it soon, and seldom enough for those that do not
-    /// care.
+    /// Whether to tell the sender of a packet that it is longer than [`Self::path_limit`]: often
+    /// enough that each flow learns it soon, and seldom enough for those that do not care.
     pub fn tells_limit(&self, now: Time) -> bool {
         let last = Time(self.told.load(Ordering::Relaxed));
         let tells = now.since(last) >= TELL_PAUSE;
@@ -435,6 +468,12 @@ impl Peer {
     /// Where it was before it roamed, once.
     pub(crate) fn take_roamed(&self) -> Option<SocketAddr> {
         self.roamed_from.swap(None).map(|before| *before)
+    }
+
+    /// Whether it is reached from or at another address than when this was last asked.
+    pub(crate) fn take_new_path(&self) -> bool {
+        self.path.load(Ordering::Relaxed) & path::NEW != 0
+            && self.path.fetch_and(!path::NEW, Ordering::AcqRel) & path::NEW != 0
     }
 
     pub(crate) fn want_sample(&self) {

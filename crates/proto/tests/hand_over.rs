@@ -66,7 +66,7 @@ fn assert_counters_are_new(net: &Net) {
 #[test]
 fn the_format_has_a_number() {
     assert_eq!(
-        HAND_OVER_FORMAT, 4,
+        HAND_OVER_FORMAT, 5,
         "see `handed_over.rs` before this changes"
     );
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use adit_proto::config::{DeviceChange, PeerChange, PublicKey, Secret};
-use adit_proto::{Endpoint, Refusal, Room, Screened, Source};
+use adit_proto::{Endpoint, Output, Refusal, Room, Screened, Source};
 use common::*;
 
 fn storm(seed: u64) -> Weather {
@@ -797,4 +797,87 @@ fn a_peer_removed_in_a_handshake_leaves_no_timer() {
         net.run_for(secs(600));
         assert_eq!(net.log.len(), before, "nothing is sent to it");
     }
+}
+
+/// Where the responses to a peer leave from that writes to one address of ours again and again,
+/// since no response arrives.
+fn sources_of_responses(net: &mut Net, avoided: bool, count: usize) -> Vec<bool> {
+    net.black_holes
+        .push(|datagram| datagram.kind() == "initiation");
+    let (to, from) = (net.hosts[B].addr, net.hosts[A].addr);
+    net.apply(A, &peer(B, |peer| peer.endpoint = Some(to)));
+    let here = Endpoint {
+        addr: from,
+        src: Some(Source {
+            ip: "198.51.100.7".parse().unwrap(),
+            ifindex: 3,
+        }),
+    };
+    if avoided {
+        net.peer(B, A).avoid_source(here);
+    }
+    net.send(A, B, b"hello");
+    let mut sources = Vec::new();
+    while sources.len() < count {
+        net.run_for(secs(1));
+        let Some(initiation) = net.log.pop().filter(|it| it.kind() == "initiation") else {
+            continue;
+        };
+        let (now, wall) = (net.now, net.wall(B));
+        let device = &mut net.hosts[B].device;
+        let outcome = device.handle_handshake(now, wall, here, &initiation.bytes, false);
+        assert_eq!(outcome.refusal, None);
+        while let Some(output) = device.poll_output() {
+            if let Output::Handshake {
+                to, datagram, peer, ..
+            } = output
+            {
+                device.handle_sent(&datagram, peer.as_ref(), true);
+                assert_eq!(to.addr, from);
+                sources.push(to.src.is_some());
+            }
+        }
+    }
+    sources
+}
+
+#[test]
+fn unconfirmed_responses_leave_from_where_routing_says_too() {
+    let mut net = Net::pair(1);
+    let sources = sources_of_responses(&mut net, false, 5);
+    assert_eq!(sources, [true, false, true, false, true]);
+    // A source that no longer fits the routes comes second.
+    let mut net = Net::pair(1);
+    let sources = sources_of_responses(&mut net, true, 4);
+    assert_eq!(sources, [false, true, false, true]);
+}
+
+#[test]
+fn a_source_that_was_left_does_not_come_back_with_a_packet() {
+    let mut net = Net::pair(1);
+    net.connect();
+    let peer = net.peer(A, B);
+    let at = |ip: &str| Endpoint {
+        addr: net.hosts[B].addr,
+        src: Some(Source {
+            ip: ip.parse().unwrap(),
+            ifindex: 3,
+        }),
+    };
+    let (old, new) = (at("198.51.100.1"), at("198.51.100.2"));
+    peer.roam(old);
+    assert_eq!(peer.endpoint(), Some(old));
+    peer.avoid_source(old);
+    for _ in 0..2 {
+        assert_eq!(peer.endpoint(), Some(old.addr.into()));
+        peer.roam(old);
+    }
+    peer.roam(new);
+    assert_eq!(peer.endpoint(), Some(new));
+    peer.roam(old);
+    assert_eq!(peer.endpoint(), Some(new));
+    // Until it fits again.
+    peer.source_fits();
+    peer.roam(old);
+    assert_eq!(peer.endpoint(), Some(old));
 }

@@ -314,3 +314,94 @@ fn nothing_is_probed_unless_the_embedder_asks() {
     send(&mut net, 1400);
     assert!(net.probes.is_empty());
 }
+
+/// Of a path that is narrow a limit is known; then the peer is reached by another one.
+#[test]
+fn a_limit_goes_with_the_path_that_it_was_found_on() {
+    // By its address, by ours, and because routing says so.
+    for way in 0..3 {
+        for (path, limit) in [(black_hole(MTU), None), (black_hole(1299), Some(1296))] {
+            let mut net = probing(way);
+            let peer = net.peer(A, B);
+            let source = |ip: &str| {
+                let mut to = peer.endpoint().expect("an endpoint");
+                to.src = Some(adit_proto::Source {
+                    ip: ip.parse().unwrap(),
+                    ifindex: 1,
+                });
+                to
+            };
+            peer.roam(source("198.51.100.1"));
+            send(&mut net, 1400);
+            answer(&mut net, black_hole(1250));
+            assert_eq!(peer.path_limit(), Some(1248));
+            let now = net.now;
+            match way {
+                0 => peer.roam(
+                    "192.0.2.77:51820"
+                        .parse::<std::net::SocketAddr>()
+                        .unwrap()
+                        .into(),
+                ),
+                1 => peer.roam(source("198.51.100.2")),
+                _ => net.hosts[A].device.path_changed(now, &peer),
+            }
+            // What arrives wakes the control thread. No long packet leaves.
+            let session = net.session(A, B);
+            if peer.received(now, &session, 32, false) {
+                net.event(A, &peer);
+            }
+            net.drain(A);
+            answer(&mut net, path);
+            assert_eq!(peer.path_limit(), limit, "{way}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_another_path_goes_if_nobody_answers() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    send(&mut net, 1400);
+    answer(&mut net, black_hole(1250));
+    let now = net.now;
+    net.hosts[A].device.path_changed(now, &peer);
+    net.drain(A);
+    answer(&mut net, black_hole(0));
+    assert_eq!((peer.path_limit(), peer.loses_longer()), (None, false));
+    // The next long packet asks again.
+    send(&mut net, 1400);
+    answer(&mut net, black_hole(1250));
+    assert_eq!(peer.path_limit(), Some(1248));
+}
+
+#[test]
+fn a_limit_is_renewed_without_a_long_packet() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    send(&mut net, 1400);
+    answer(&mut net, black_hole(1250));
+    assert_eq!(peer.path_limit(), Some(1248));
+    net.run_for(secs(130));
+    net.send(A, B, b"rekey");
+    net.run_for(millis(500));
+    answer(&mut net, black_hole(MTU));
+    assert_eq!((peer.path_limit(), peer.loses_longer()), (None, false));
+}
+
+#[test]
+fn a_peer_that_moves_all_the_time_costs_few_probes() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    send(&mut net, 1400);
+    answer(&mut net, black_hole(1250));
+    let mut count = 0;
+    for _ in 0..1000 {
+        let now = net.now;
+        net.hosts[A].device.path_changed(now, &peer);
+        net.drain(A);
+        net.run_for(millis(10));
+        count += std::mem::take(&mut net.probes).len();
+    }
+    assert!((5..200).contains(&count), "{count} probes in 10 s");
+}

@@ -500,3 +500,30 @@ fn traffic_wakes_the_control_thread_a_few_times_in_10_seconds() {
         "{events} events, {timeouts} timeouts"
     );
 }
+
+/// As on a router without a battery.
+#[test]
+fn what_happened_is_told_by_the_clock_as_it_is_set_now() {
+    let mut net = Net::pair(1);
+    for host in [A, B] {
+        net.hosts[host].skew = -1_799_999_000;
+    }
+    net.connect();
+    let before = net.status(A, B);
+    assert_eq!(before.last_handshake.unwrap().as_secs(), 1000);
+    for host in [A, B] {
+        net.hosts[host].skew = 3600;
+    }
+    net.run_for(secs(7));
+    for host in [A, B] {
+        let (now, wall) = (net.now, net.wall(host));
+        net.hosts[host].device.set_clock(now, wall);
+        let status = net.status(host, 1 - host);
+        let ago = wall.to_unix() - status.last_handshake.unwrap();
+        assert_eq!(ago.as_secs(), 7);
+        if host == A {
+            let attempt = status.handshakes.unwrap().last_attempt.unwrap();
+            assert_eq!((wall.to_unix() - attempt).as_secs(), 7);
+        }
+    }
+}

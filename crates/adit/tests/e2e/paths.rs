@@ -491,3 +491,222 @@ fn a_path_that_tells_its_mtu_gets_whole_datagrams() {
         });
     }
 }
+
+/// ```text
+///   left                      router                    right
+///   eth0 10.71.1.1 ──── 10.71.1.254  10.61.9.254 ──── 10.61.9.2
+///   eth1 10.71.2.1 ──── 10.71.2.254
+/// ```
+///
+/// Both uplinks drop what has a foreign source. The left side prefers eth0.
+struct TwoUplinks {
+    left: Container,
+    router: Container,
+    right: Container,
+    family: Family,
+}
+
+impl TwoUplinks {
+    fn new(family: Family) -> Self {
+        let [left, router, right] = ["left", "router", "right"].map(Container::new);
+        for (number, port) in [(1, "eth0"), (2, "eth1")] {
+            let own = [
+                format!("10.71.{number}.1/24"),
+                format!("fd71:{number}::1/64"),
+            ];
+            let other = [
+                format!("10.71.{number}.254/24"),
+                format!("fd71:{number}::254/64"),
+            ];
+            let [own, other] = [&own, &other].map(|it| it.each_ref().map(String::as_str));
+            link(&left, port, &own, &router, port, &other);
+        }
+        let (own, other) = (
+            ["10.61.9.2/24", "fd61:9::2/64"],
+            ["10.61.9.254/24", "fd61:9::254/64"],
+        );
+        link(&right, "eth0", &own, &router, "eth2", &other);
+        router.forwards();
+        right.sh(
+            "set -e; ip route add default via 10.61.9.254; ip -6 route add default via fd61:9::254",
+        );
+        router.sh(
+            "set -e; nft add table inet f; nft 'add chain inet f c { type filter hook forward priority 0; }'
+             for n in 1 2; do
+               nft add rule inet f c iifname eth$((n - 1)) ip saddr != 10.71.$n.0/24 drop
+               nft add rule inet f c iifname eth$((n - 1)) ip6 saddr != fd71:$n::/64 drop
+             done",
+        );
+        let uplinks = Self {
+            left,
+            router,
+            right,
+            family,
+        };
+        uplinks.at(
+            &uplinks.left,
+            "set -e; for port in all eth0 eth1; do
+               echo 1 > /proc/sys/net/ipv4/conf/$port/ignore_routes_with_linkdown
+               echo 1 > /proc/sys/net/ipv6/conf/$port/ignore_routes_with_linkdown
+             done
+             echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode
+             ip FAMILY route add default via GATEWAY1 dev eth0 metric 100
+             ip FAMILY route add default via GATEWAY2 dev eth1 metric 200",
+        );
+        uplinks
+    }
+
+    /// Runs a script with the addresses of the family.
+    fn at(&self, host: &Container, script: &str) {
+        let all = match self.family {
+            Family::V4 => [
+                "-4",
+                "10.71.1.254",
+                "10.71.2.254",
+                "10.71.1.1/24",
+                "10.61.9.0/24",
+            ],
+            Family::V6 => [
+                "-6",
+                "fd71:1::254",
+                "fd71:2::254",
+                "fd71:1::1/64",
+                "fd61:9::/64",
+            ],
+        };
+        let names = ["FAMILY", "GATEWAY1", "GATEWAY2", "ADDRESS1", "RIGHT"];
+        let pairs = names.iter().zip(all);
+        host.sh(&pairs.fold(script.to_owned(), |script, (name, it)| {
+            script.replace(name, it)
+        }));
+    }
+}
+
+/// What the kernel is told to prefer the other uplink, and the first one again: on the left, and on
+/// the router.
+const CHOICES: &[(&str, [&str; 2], [&str; 2])] = &[
+    ("carrier", ["", ""], ["ip link set eth0 down", "ip link set eth0 up; ip addr replace fd71:1::254/64 dev eth0 nodad"]),
+    (
+        "metric",
+        [
+            "ip FAMILY route add default via GATEWAY2 dev eth1 metric 50",
+            "ip FAMILY route del default via GATEWAY2 dev eth1 metric 50",
+        ],
+        ["", ""],
+    ),
+    (
+        "rule",
+        [
+            "ip FAMILY route add default via GATEWAY2 table 7; ip FAMILY rule add to RIGHT table 7",
+            "ip FAMILY rule del to RIGHT table 7",
+        ],
+        ["", ""],
+    ),
+    (
+        "table",
+        [
+            "ip FAMILY rule add to RIGHT table 8; ip FAMILY route add default via GATEWAY2 table 8",
+            "ip FAMILY route flush table 8",
+        ],
+        ["", ""],
+    ),
+    (
+        "mark",
+        [
+            "ip FAMILY route replace default via GATEWAY2 table 7
+             ip FAMILY rule add fwmark 7 table 7; wg set wg0 fwmark 7",
+            "wg set wg0 fwmark 0",
+        ],
+        ["", ""],
+    ),
+    (
+        "nexthop object",
+        [
+            "ip nexthop add id 1 via GATEWAY1 dev eth0; ip FAMILY route add RIGHT nhid 1
+             sleep 2; ip nexthop replace id 1 via GATEWAY2 dev eth1",
+            "ip nexthop replace id 1 via GATEWAY1 dev eth0; sleep 1; ip nexthop del id 1",
+        ],
+        ["", ""],
+    ),
+    (
+        "interface",
+        [
+            "ip link set eth0 down",
+            "ip link set eth0 up; ip FAMILY addr replace ADDRESS1 dev eth0 $NODAD
+             ip FAMILY route replace default via GATEWAY1 dev eth0 metric 100",
+        ],
+        ["", ""],
+    ),
+    (
+        "address",
+        [
+            "ip FAMILY addr del ADDRESS1 dev eth0; ip FAMILY route del default dev eth0 2> /dev/null || true",
+            "ip FAMILY addr add ADDRESS1 dev eth0 $NODAD
+             ip FAMILY route add default via GATEWAY1 dev eth0 metric 100",
+        ],
+        ["", ""],
+    ),
+    (
+        "setting",
+        [
+            "for f in 4 6; do echo 0 > /proc/sys/net/ipv$f/conf/all/ignore_routes_with_linkdown
+               echo 0 > /proc/sys/net/ipv$f/conf/eth0/ignore_routes_with_linkdown; done
+             sleep 2; for f in 4 6; do echo 1 > /proc/sys/net/ipv$f/conf/eth0/ignore_routes_with_linkdown; done",
+            "",
+        ],
+        ["ip link set eth0 down", "ip link set eth0 up; ip addr replace fd71:1::254/64 dev eth0 nodad"],
+    ),
+];
+
+/// Whatever makes the kernel prefer another uplink, and back again.
+fn the_source_follows_the_routes(family: Family) {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let net = TwoUplinks::new(family);
+    let (own, other) = match family {
+        Family::V4 => ("10.71.1.1", "10.61.9.2"),
+        Family::V6 => ("fd71:1::1", "fd61:9::2"),
+    };
+    let setup = Setup {
+        outer: family,
+        right_knows_left: false,
+        keepalive: Some(1),
+        ..Setup::default()
+    };
+    let tunnel = WgTunnel::between((&net.left, own), (&net.right, other), setup);
+    tunnel.connect();
+    let (left, right) = (&tunnel.left, &tunnel.right);
+    // The other side sends all the time, to where it heard of the left one last.
+    let flow = UdpTicker::start(
+        &right.host,
+        &left.host,
+        &left.v4,
+        std::time::Duration::from_millis(20),
+    );
+    for (what, at_left, at_router) in CHOICES {
+        for (step, number) in [(0, 2), (1, 1)] {
+            let nodad = if family == Family::V6 { "nodad" } else { "" };
+            // The router first: what the left one is told shows on what is there.
+            net.at(&net.router, at_router[step]);
+            net.at(&net.left, &format!("NODAD={nodad}\n{}", at_left[step]));
+            let start = std::time::Instant::now();
+            let expected = match family {
+                Family::V4 => format!("10.71.{number}.1:51820"),
+                Family::V6 => format!("[fd71:{number}::1]:51820"),
+            };
+            // A handshake that is not answered is tried again after 5 s.
+            wait_for(&format!("{family:?} {what} {step}"), seconds(4), || {
+                let ping = format!("ping -n -q -c 1 -W 0.2 {}", right.v4);
+                left.host.try_sh(&ping).ok() && right.endpoint() == expected
+            });
+            println!("{family:?} {what} {step}: {:?}", start.elapsed());
+        }
+    }
+    let _ = flow.stop();
+}
+
+#[test]
+fn the_ipv4_source_follows_whatever_changes_the_routes() {
+    the_source_follows_the_routes(Family::V4);
+}

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use super::candidates::Candidates;
 use super::peer_state::PeerState;
 use super::timer_table::Timer;
-use super::{Device, Failure, FailureReason, Liveness, Random};
+use super::{Device, FailureReason, Liveness, Random};
 use crate::config::{Cidr, PublicKey, Secret};
 use crate::limits::{MAX_PEERS, REJECT_AFTER_MESSAGES};
 use crate::noise::{CreatedInitiation, Identity, Remote};
@@ -33,7 +33,7 @@ use crate::session::{Ends, Session};
 use crate::{DropReason, Endpoint, ReplayWindow, Source, Tai64N, Time};
 
 /// The version of the records. A process takes those of its own version only.
-pub const HAND_OVER_FORMAT: u32 = 4;
+pub const HAND_OVER_FORMAT: u32 = 5;
 
 const DEVICE: u8 = 1;
 const PEER: u8 = 2;
@@ -42,7 +42,7 @@ const END: u8 = 4;
 
 /// The longest record of a peer without sessions and allowed IPs: a handshake under way that goes to
 /// many addresses.
-const PEER_BYTES: usize = 1736;
+const PEER_BYTES: usize = 1808;
 /// A session.
 const SESSION_BYTES: usize = 112 + 8 * WORDS;
 /// An allowed IP.
@@ -101,6 +101,7 @@ impl Device {
         record.u16(self.listen_port);
         record.u32(self.fwmark);
         record.bool(self.core.up);
+        record.duration(self.core.epoch);
         let stats = self.handshake_stats();
         record.u32(count(stats.counters().count()));
         for (name, value, _) in stats.counters() {
@@ -163,17 +164,19 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
     }
     record.bytes(&state.greatest_timestamp.0);
     record.option(state.last_consumed_initiation, Writer::time);
-    record.option(state.last_handshake, Writer::duration);
+    record.option(state.last_handshake, Writer::time);
     record.u8(place(Liveness::ALL, state.liveness));
-    record.option(state.last_failure, |record, failure| {
-        record.u8(place(FailureReason::ALL, failure.reason));
-        record.duration(failure.at);
+    record.option(state.last_failure, |record, (reason, at)| {
+        record.u8(place(FailureReason::ALL, reason));
+        record.time(at);
     });
     record.option(state.latency, Writer::duration);
     record.bytes(&state.sent_timestamp.0);
+    record.option(state.last_attempt, Writer::time);
     record.option(state.last_sent_handshake, Writer::time);
     record.u32(state.initiations_in_vain);
     record.u32(state.responses_in_vain);
+    record.bool(state.answers_there);
     record.time(state.attempts_since);
     record.duration(state.jitter);
     for timer in Timer::ALL {
@@ -189,6 +192,11 @@ fn peer_record(state: &PeerState) -> Zeroizing<Vec<u8>> {
     }
     record.option(state.peer.path_limit(), Writer::u16);
     record.bool(state.search.is_some() || state.peer.wants_sample());
+    record.option(state.searched, |record, ((from, to), at)| {
+        record.ip(from);
+        record.ip(to);
+        record.time(at);
+    });
     record.option(state.candidates.as_ref(), |record, candidates| {
         record.addresses(&candidates.addrs);
         record.u32(count(candidates.races));
@@ -299,6 +307,7 @@ impl Import {
         device.listen_port = record.u16()?;
         device.fwmark = record.u32()?;
         device.core.up = record.bool()?;
+        device.core.epoch = record.duration()?;
         for _ in 0..record.u32()? {
             let (name, value) = (record.text()?, record.u64()?);
             device.core.stats.set(name, value);
@@ -385,6 +394,8 @@ impl Import {
         if record.bool()? {
             state.peer.want_sample();
         }
+        state.searched =
+            record.option(|record| Ok(((record.ip()?, record.ip()?), record.time()?)))?;
         state.candidates = record.option(Reader::candidates)?.map(Box::new);
         device.next_id += 1;
         device.peers.insert(id, Box::new(state));
@@ -398,18 +409,17 @@ impl Import {
 fn read_history(state: &mut PeerState, record: &mut Reader<'_>) -> Result<()> {
     state.greatest_timestamp = Tai64N(*record.array()?);
     state.last_consumed_initiation = record.option(Reader::time)?;
-    state.last_handshake = record.option(Reader::duration)?;
+    state.last_handshake = record.option(Reader::time)?;
     state.liveness = record.one_of(Liveness::ALL)?;
-    state.last_failure = record.option(|record| {
-        let reason = record.one_of(FailureReason::ALL)?;
-        let at = record.duration()?;
-        Ok(Failure { reason, at })
-    })?;
+    state.last_failure =
+        record.option(|record| Ok((record.one_of(FailureReason::ALL)?, record.time()?)))?;
     state.latency = record.option(Reader::duration)?;
     state.sent_timestamp = Tai64N(*record.array()?);
+    state.last_attempt = record.option(Reader::time)?;
     state.last_sent_handshake = record.option(Reader::time)?;
     state.initiations_in_vain = record.u32()?;
     state.responses_in_vain = record.u32()?;
+    state.answers_there = record.bool()?;
     state.attempts_since = record.time()?;
     state.jitter = record.duration()?;
     for timer in Timer::ALL {

@@ -55,12 +55,13 @@ impl Device {
         datagram: &[u8],
         room: Option<Room>,
     ) -> HandshakeOutcome {
+        self.set_clock(now, wall);
         let message = Message::parse(datagram);
         let kind = message.as_ref().map(HandshakeKind::of);
         let handled = match message {
             None => Err((Refusal::Invalid, None)),
             Some(_) if self.core.identity.is_none() => Err((Refusal::NoPrivateKey, None)),
-            Some(message) => self.handle_message(now, wall, from, datagram, message, room),
+            Some(message) => self.handle_message(now, from, datagram, message, room),
         };
         let (refusal, peer) = match handled {
             Ok(peer) => (None, Some(peer)),
@@ -71,7 +72,7 @@ impl Device {
             let id = peer.and_then(|peer| self.by_key.get(&peer));
             let state = id.and_then(|id| self.peers.get_mut(id));
             if let (Some(state), Some(reason)) = (state, FailureReason::of(refusal)) {
-                state.failed(reason, wall.to_unix());
+                state.failed(reason, now);
             }
         }
         HandshakeOutcome {
@@ -86,7 +87,6 @@ impl Device {
     fn handle_message(
         &mut self,
         now: Time,
-        wall: Tai64N,
         from: Endpoint,
         datagram: &[u8],
         message: Message<'_>,
@@ -97,12 +97,12 @@ impl Device {
             Message::Initiation(initiation) => {
                 stats.initiations_received += 1;
                 self.admit(now, from, datagram, room)?;
-                self.handle_initiation(now, wall, from, initiation)
+                self.handle_initiation(now, from, initiation)
             }
             Message::Response(response) => {
                 stats.responses_received += 1;
                 self.admit(now, from, datagram, room)?;
-                self.handle_response(now, wall, from, response)
+                self.handle_response(now, from, response)
             }
             Message::CookieReply(reply) => {
                 stats.cookies_received += 1;
@@ -142,7 +142,6 @@ impl Device {
     fn handle_initiation(
         &mut self,
         now: Time,
-        wall: Tai64N,
         from: Endpoint,
         message: Initiation<'_>,
     ) -> Result<PublicKey, Refused> {
@@ -189,15 +188,28 @@ impl Device {
         core.stats.initiations_accepted += 1;
         state.peer.roam(from);
         state.tell_roamed(core);
+        // The address that the peer writes to may be none to answer from, as where another uplink
+        // drops it. Then no response is confirmed, and every second one leaves from where routing
+        // says.
+        let is_avoided = state.peer.avoided() == Some(from);
+        state.answers_there = is_avoided == (state.responses_in_vain % 2 == 1);
+        let mut to = from;
+        if !state.answers_there {
+            to = from.addr.into();
+            state.peer.clear_source();
+        }
+        if state.peer.take_new_path() {
+            state.path_is_new(core, now);
+        }
         self.remembered.changed = true;
         state.peer.note_received(now, INITIATION_BYTES);
         state.session_responded(core, now, session);
         state.last_sent_handshake = Some(now);
         state.stamper.stamp(now, &mut response);
         if state.responses_in_vain > 0 {
-            state.failed(FailureReason::NotConfirmed, wall.to_unix());
+            state.failed(FailureReason::NotConfirmed, now);
         }
-        state.send_handshake(core, now, from, &response, state.responses_in_vain);
+        state.send_handshake(core, now, to, &response, state.responses_in_vain);
         self.reschedule(id);
         Ok(public)
     }
@@ -205,7 +217,6 @@ impl Device {
     fn handle_response(
         &mut self,
         now: Time,
-        wall: Tai64N,
         from: Endpoint,
         message: Response<'_>,
     ) -> Result<PublicKey, Refused> {
@@ -230,9 +241,12 @@ impl Device {
         self.remembered.changed = true;
         state.peer.roam(from);
         state.tell_roamed(core);
+        if state.peer.take_new_path() {
+            state.path_is_new(core, now);
+        }
         state.latency = state.last_sent_handshake.map(|sent| now.since(sent));
         state.peer.note_received(now, RESPONSE_BYTES);
-        state.session_initiated(core, now, wall, session);
+        state.session_initiated(core, now, session);
         let id = state.peer.id();
         self.reschedule(id);
         Ok(public)

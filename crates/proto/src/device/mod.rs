@@ -60,6 +60,8 @@ const MAX_DUE: usize = 32;
 const TOLD_AT_ONCE: usize = 2048;
 /// Nodes of routing tables, and entries in them, that one call frees.
 const FREED_AT_ONCE: usize = 8192;
+/// A smaller change of the clock leaves the times of events as they were told.
+const CLOCK_STEP: Duration = Duration::from_secs(1);
 /// How long to wait for shards that still use a table.
 const FREE_AGAIN: Duration = Duration::from_millis(10);
 
@@ -117,6 +119,8 @@ struct Core {
     keys_dropped: bool,
     /// The MTU up to which paths are probed, if they are.
     probed_mtu: Option<u16>,
+    /// The time of day at the zero of [`Time`], as the clock was last set.
+    epoch: Duration,
 }
 
 /// An output, or one that is decided on when it is taken out.
@@ -340,6 +344,7 @@ impl Device {
                 stats: HandshakeStats::default(),
                 keys_dropped: false,
                 probed_mtu: None,
+                epoch: Duration::ZERO,
             },
             peers: BTreeMap::new(),
             by_key: BTreeMap::new(),
@@ -356,6 +361,17 @@ impl Device {
             listen_port: 0,
             fwmark: 0,
             remembered: Remembered::default(),
+        }
+    }
+
+    /// It is `wall` now. What happened before is told by the clock as it is set now: a router without
+    /// a battery learns the time of day after its first handshakes. The other methods that take the
+    /// time of day call this.
+    pub fn set_clock(&mut self, now: Time, wall: Tai64N) {
+        let epoch = wall.to_unix().saturating_sub(Duration::from_nanos(now.0));
+        // Both were not read at the same instant, and times that were told should stay.
+        if epoch.abs_diff(self.core.epoch) >= CLOCK_STEP {
+            self.core.epoch = epoch;
         }
     }
 
@@ -384,7 +400,8 @@ impl Device {
     pub fn peer_status_from(&self, id: u32) -> impl Iterator<Item = (u32, PeerStatus)> {
         let peers = self.peers.range(id..);
         let lanes = u8::try_from(self.core.shared.lanes().count()).unwrap_or(1);
-        peers.map(move |(id, state)| (*id, state.status(lanes)))
+        let epoch = self.core.epoch;
+        peers.map(move |(id, state)| (*id, state.status(lanes, epoch)))
     }
 
     /// How many peers there are from this one on, `count` at most, and how many allowed IPs they have
@@ -444,7 +461,7 @@ impl Device {
                 if datagram.len() == INITIATION_LEN && state.copy_not_sent() {
                     self.reschedule(peer.id());
                 } else {
-                    let at = state.sent_timestamp.to_unix();
+                    let at = state.last_sent_handshake.unwrap_or_default();
                     state.failed(FailureReason::NotSent, at);
                 }
             }
@@ -483,10 +500,11 @@ impl Device {
 
     /// A shard raised an event for this peer: one of its methods returned true.
     pub fn handle_event(&mut self, now: Time, wall: Tai64N, peer: &Arc<Peer>) {
+        self.set_clock(now, wall);
         let events = peer.take_events();
         self.remembered.changed |= events & (event::ROAMED | event::CONFIRMED) != 0;
         if let Some(state) = self.peers.get_mut(&peer.id()) {
-            state.events_raised(&mut self.core, now, wall, events);
+            state.events_raised(&mut self.core, now, events);
             self.reschedule(peer.id());
         }
     }
@@ -497,6 +515,7 @@ impl Device {
     /// others in between. Peers that frames wait for and the others alternate, so that neither can
     /// hold the other up.
     pub fn handle_timeout(&mut self, now: Time, wall: Tai64N) {
+        self.set_clock(now, wall);
         self.tell_peers_of_coming_up(now);
         if self.free_at.is_some_and(|at| at <= now) {
             self.free(now);

@@ -21,7 +21,12 @@
 //!
 //! There is one search for each session and for each MTU of the interface, when a long packet
 //! leaves, and one when the kernel finds datagrams too long to segment: a path that changes
-//! otherwise is looked at again after two minutes, or when the peer has fallen silent.
+//! otherwise is looked at again after two minutes, or when the peer has fallen silent. While there is
+//! a limit, senders keep within it, so no long packet is waited for: the search begins at once,
+//! between the addresses of the last one.
+//!
+//! A limit belongs to the two outer addresses, the peer's and ours. When one of them changes, the
+//! next search begins at once, too, and if nobody answers, the limit goes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -56,6 +61,8 @@ const TRIES: u8 = 3;
 /// Rounds without an answer to the one that may be fragmented. More, because fragments are lost
 /// sooner than packets, and packets are dropped if fragments are found to be lost.
 const FRAGMENTED_TRIES: u8 = 5;
+/// How often searches begin because the path is another one.
+const NEW_PATHS: Duration = Duration::from_secs(1);
 /// How long a round waits for a first answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How much longer than the short probe the long one may take: twice the time of that, within this.
@@ -71,7 +78,7 @@ pub(super) struct Search {
     /// The longest length that passed, and the shortest that did not.
     good: u16,
     bad: Option<u16>,
-    /// The lengths of this round, the longest first.
+    /// The lengths of this round, the longest first; none before the first round.
     round: ArrayVec<u16, MAX_PROBES>,
     sent: Time,
     due: Time,
@@ -84,6 +91,18 @@ pub(super) struct Search {
     no_fragments: u8,
     /// The device takes less than the MTU needs: fragments are what was asked for.
     chosen: bool,
+    why: Why,
+}
+
+/// Why a search began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// A long packet left, between these addresses just now.
+    Packet,
+    /// To renew a limit. What answered at these addresses before may be gone.
+    Renewal,
+    /// The path is another one, of which nothing is known. The same is true of the addresses.
+    NewPath,
 }
 
 /// How a search goes on.
@@ -98,7 +117,7 @@ enum Next {
 }
 
 impl Search {
-    fn new(now: Time, between: (IpAddr, IpAddr), mtu: u16) -> Self {
+    fn new(now: Time, between: (IpAddr, IpAddr), mtu: u16, why: Why) -> Self {
         Self {
             between,
             mtu,
@@ -114,6 +133,7 @@ impl Search {
             fragments: false,
             no_fragments: 0,
             chosen: false,
+            why,
         }
     }
 
@@ -260,13 +280,65 @@ impl Device {
             self.reschedule(peer.id());
         }
     }
+
+    /// The peer is reached by another path than before, though its address may be the same: routing
+    /// chose another source.
+    pub fn path_changed(&mut self, now: Time, peer: &Peer) {
+        if let Some(state) = self.peers.get_mut(&peer.id()) {
+            state.path_is_new(&mut self.core, now);
+            self.reschedule(peer.id());
+        }
+    }
 }
 
 impl PeerState {
-    /// There is a new session: the next long packet on it begins a search.
-    pub(super) fn look_at_path(&self, core: &Core) {
-        if core.probed_mtu.is_some() {
-            self.peer.want_sample();
+    /// There is a new session: the next long packet on it begins a search, or, where a limit keeps
+    /// long packets away, the session itself.
+    pub(super) fn look_at_path(&mut self, core: &mut Core, now: Time) {
+        if core.probed_mtu.is_none() {
+            return;
+        }
+        match self.searched {
+            Some((between, _)) if self.peer.path_limit().is_some() && self.search.is_none() => {
+                self.begin_search(core, now, between, Why::Renewal);
+            }
+            _ => self.peer.want_sample(),
+        }
+    }
+
+    /// What is known is of another path. A search that is under way begins again.
+    pub(super) fn path_is_new(&mut self, core: &mut Core, now: Time) {
+        if core.probed_mtu.is_none() {
+            return;
+        }
+        if (self.search.as_ref()).is_some_and(|search| search.round.is_empty()) {
+            // It has not begun.
+            return;
+        }
+        let under_way = self.search.take().is_some();
+        if under_way {
+            self.peer.end_probes();
+        }
+        match self.searched {
+            Some((between, _)) if under_way || self.peer.path_limit().is_some() => {
+                self.begin_search(core, now, between, Why::NewPath);
+            }
+            _ => self.peer.want_sample(),
+        }
+    }
+
+    fn begin_search(&mut self, core: &mut Core, now: Time, between: (IpAddr, IpAddr), why: Why) {
+        let Some(mtu) = core.probed_mtu.filter(|mtu| *mtu > LEAST) else {
+            return;
+        };
+        // A peer that moves with each packet has no more probes sent for it.
+        let last = self.searched.map(|(_, at)| at + NEW_PATHS);
+        let at = last.filter(|at| why == Why::NewPath && *at > now);
+        self.searched = Some((between, at.unwrap_or(now)));
+        let search = Search::new(at.unwrap_or(now), between, mtu, why);
+        self.search = Some(Box::new(search));
+        if at.is_none() {
+            self.probe_path(core, now);
         }
     }
 
@@ -280,20 +352,22 @@ impl PeerState {
         if (self.peer.path_limit()).is_some_and(|limit| mtu < limit + STEP) {
             self.peer.set_path_limit(None, false);
         }
-        self.look_at_path(core);
+        if core.probed_mtu.is_some() {
+            self.peer.want_sample();
+        }
     }
 
     /// A shard saw a long packet, or an answer to a probe.
     pub(super) fn path_event(&mut self, core: &mut Core, now: Time) {
         if let Some(search) = &mut self.search {
+            if search.round.is_empty() {
+                return;
+            }
             let next = search.answered(now, self.peer.probe_answers());
             return self.go_on_searching(core, now, next);
         }
-        if let (Some(between), Some(mtu)) = (self.peer.take_sample(), core.probed_mtu)
-            && mtu > LEAST
-        {
-            self.search = Some(Box::new(Search::new(now, between, mtu)));
-            self.go_on_searching(core, now, Next::Round);
+        if let Some(between) = self.peer.take_sample() {
+            self.begin_search(core, now, between, Why::Packet);
         }
     }
 
@@ -315,7 +389,10 @@ impl PeerState {
 
     pub(super) fn search_due(&mut self, core: &mut Core, now: Time) {
         if let Some(search) = self.search.as_mut().filter(|it| it.due <= now) {
-            let next = search.end_round(self.peer.probe_answers());
+            let next = match search.round.is_empty() {
+                true => Next::Round,
+                false => search.end_round(self.peer.probe_answers()),
+            };
             self.go_on_searching(core, now, next);
         }
     }
@@ -330,9 +407,13 @@ impl PeerState {
             return;
         };
         self.peer.end_probes();
+        if next == Next::Unknown && search.why != Why::Packet {
+            // The next long packet may be for a host that answers.
+            self.peer.want_sample();
+        }
         let (limit, loses) = match next {
             Next::Found(limit) => (limit, !search.fragments),
-            _ if self.peer.loses_longer() => return,
+            _ if self.peer.loses_longer() && search.why != Why::NewPath => return,
             // What this host knows is all that is known.
             _ => (search.known(), false),
         };

@@ -4,7 +4,8 @@ const TOP: u16 = 1420;
 
 fn search() -> Search {
     let ip = |text: &str| text.parse().unwrap();
-    Search::new(Time(0), (ip("192.0.2.1"), ip("192.0.2.2")), TOP)
+    let between = (ip("192.0.2.1"), ip("192.0.2.2"));
+    Search::new(Time(0), between, TOP, Why::Packet)
 }
 
 /// What is between two hosts.

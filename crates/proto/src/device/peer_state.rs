@@ -1,7 +1,7 @@
 //! A peer as the control thread sees it: its sessions, and how handshakes start and end.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub(super) struct PeerState {
     pub(super) candidates: Option<Box<Candidates>>,
     /// For the longest packet that the path to it takes.
     pub(super) search: Option<Box<Search>>,
+    /// The addresses inside the tunnel of the last search, and when that began.
+    pub(super) searched: Option<((IpAddr, IpAddr), Time)>,
     pub(super) persistent_keepalive: u16,
     pub(super) allowed_ips: BTreeSet<Cidr>,
     /// The number of the last transaction that named the peer.
@@ -43,19 +45,22 @@ pub(super) struct PeerState {
     /// "the responder keeps track of the greatest timestamp received per peer" (5.1).
     pub(super) greatest_timestamp: Tai64N,
     pub(super) last_consumed_initiation: Option<Time>,
-    pub(super) last_handshake: Option<Duration>,
+    pub(super) last_handshake: Option<Time>,
     pub(super) liveness: Liveness,
-    pub(super) last_failure: Option<Failure>,
+    pub(super) last_failure: Option<(FailureReason, Time)>,
     /// From our last initiation that was answered to its response.
     pub(super) latency: Option<Duration>,
-    /// The timestamp of our last initiation.
+    /// The timestamp of our last initiation, and when it was made.
     pub(super) sent_timestamp: Tai64N,
+    pub(super) last_attempt: Option<Time>,
     /// When an initiation or response was last sent.
     pub(super) last_sent_handshake: Option<Time>,
     /// Initiations that left since the last session, and were not answered.
     pub(super) initiations_in_vain: u32,
     /// Responses that left since the last session, and that the peer did not confirm.
     pub(super) responses_in_vain: u32,
+    /// The last response left from where the initiation came to, not from where routing says.
+    pub(super) answers_there: bool,
     /// When a packet last asked for the handshake that is under way.
     pub(super) attempts_since: Time,
     pub(super) jitter: Duration,
@@ -127,6 +132,7 @@ impl PeerState {
             configured_endpoint: None,
             candidates: None,
             search: None,
+            searched: None,
             persistent_keepalive: 0,
             allowed_ips: BTreeSet::new(),
             named_in: 0,
@@ -141,9 +147,11 @@ impl PeerState {
             last_failure: None,
             latency: None,
             sent_timestamp: Tai64N::default(),
+            last_attempt: None,
             last_sent_handshake: None,
             initiations_in_vain: 0,
             responses_in_vain: 0,
+            answers_there: false,
             attempts_since: Time::default(),
             jitter: Duration::ZERO,
             timers: Timers::default(),
@@ -156,14 +164,15 @@ impl PeerState {
         self.remote.public
     }
 
-    /// With so many lanes.
-    pub(super) fn status(&self, lanes: u8) -> PeerStatus {
+    /// With so many lanes, and when `epoch` was the time of day at [`Time`]'s zero.
+    pub(super) fn status(&self, lanes: u8, epoch: Duration) -> PeerStatus {
+        let wall = |at: Time| epoch.saturating_add(Duration::from_nanos(at.0));
         let preshared_key = &self.remote.preshared_key;
         PeerStatus {
             public_key: self.public_key(),
             preshared_key: (!preshared_key.is_zero()).then(|| preshared_key.clone()),
             endpoint: self.peer.endpoint().map(|endpoint| endpoint.addr),
-            last_handshake: self.last_handshake,
+            last_handshake: self.last_handshake.map(wall),
             rx_bytes: self.peer.rx_bytes(),
             tx_bytes: self.peer.tx_bytes(),
             drops: self.peer.drops(),
@@ -173,18 +182,20 @@ impl PeerState {
             allowed_ips: self.allowed_ips.iter().copied().collect(),
             handshakes: Some(PeerHandshakes {
                 state: self.liveness,
-                last_attempt: (self.sent_timestamp != Tai64N::default())
-                    .then(|| self.sent_timestamp.to_unix()),
+                last_attempt: self.last_attempt.map(wall),
                 unanswered: self.initiations_in_vain,
-                last_failure: self.last_failure,
+                last_failure: self.last_failure.map(|(reason, at)| Failure {
+                    reason,
+                    at: wall(at),
+                }),
                 latency: self.latency,
             }),
         }
     }
 
     /// A handshake failed.
-    pub(super) fn failed(&mut self, reason: FailureReason, at: Duration) {
-        self.last_failure = Some(Failure { reason, at });
+    pub(super) fn failed(&mut self, reason: FailureReason, at: Time) {
+        self.last_failure = Some((reason, at));
     }
 
     /// Tells whoever watches how the peer is now. One that was not up cannot fall silent or go.
@@ -219,9 +230,9 @@ impl PeerState {
     }
 
     /// Shards raised events: the bits of [`event`] say which.
-    pub(super) fn events_raised(&mut self, core: &mut Core, now: Time, wall: Tai64N, events: u8) {
+    pub(super) fn events_raised(&mut self, core: &mut Core, now: Time, events: u8) {
         if events & event::CONFIRMED != 0 {
-            self.session_confirmed(core, now, wall);
+            self.session_confirmed(core, now);
         }
         if events & event::WANT_SESSION != 0 {
             self.session_wanted(core, now);
@@ -235,6 +246,9 @@ impl PeerState {
         }
         if events & event::ROAMED != 0 {
             self.tell_roamed(core);
+        }
+        if events & event::NEW_PATH != 0 && self.peer.take_new_path() {
+            self.path_is_new(core, now);
         }
         if events & event::PATH != 0 {
             self.path_event(core, now);
@@ -333,7 +347,7 @@ impl PeerState {
         // back. Timestamps to other peers do not matter: a clock that was once wrong must not put
         // us ahead of it for all peers.
         let timestamp = wall.coarse().max(self.sent_timestamp.next_grain());
-        self.sent_timestamp = timestamp;
+        (self.sent_timestamp, self.last_attempt) = (timestamp, Some(now));
         let created = core.identity.as_ref().and_then(|identity| {
             create_initiation(identity, &self.remote, index, timestamp, ephemeral)
         });
@@ -368,13 +382,7 @@ impl PeerState {
     }
 
     /// A response completed our handshake: its session is used from now on.
-    pub(super) fn session_initiated(
-        &mut self,
-        core: &mut Core,
-        now: Time,
-        wall: Tai64N,
-        session: Arc<Session>,
-    ) {
+    pub(super) fn session_initiated(&mut self, core: &mut Core, now: Time, session: Arc<Session>) {
         // The index lives on in the session.
         self.initiation = None;
         core.shared
@@ -386,7 +394,7 @@ impl PeerState {
         for before in [self.sessions.current.take(), self.sessions.next.take()] {
             self.keep_to_receive(core, before);
         }
-        self.make_current(core, wall, Arc::clone(&session));
+        self.make_current(core, now, Arc::clone(&session));
         let confirm = Queued::Confirm(Arc::clone(&self.peer), session);
         core.outputs.push_back(confirm);
     }
@@ -401,17 +409,21 @@ impl PeerState {
     }
 
     /// The first authentic packet came in on a session that we answered.
-    fn session_confirmed(&mut self, core: &mut Core, now: Time, wall: Tai64N) {
+    fn session_confirmed(&mut self, core: &mut Core, now: Time) {
         let Some(session) = self.take_confirmed(now) else {
             // The shard made a session current that was replaced or retired meanwhile.
             self.peer.set_current(self.sessions.current.clone());
             return;
         };
         core.stats.confirmed += 1;
+        if self.answers_there {
+            // It arrived, whatever routing says of its source.
+            self.peer.source_fits();
+        }
         self.forget_expired(core, now);
         let before = self.sessions.current.take();
         self.keep_to_receive(core, before);
-        self.make_current(core, wall, session);
+        self.make_current(core, now, session);
     }
 
     /// The session that the peer has confirmed: the next one, or one that was, if it is younger than
@@ -461,12 +473,12 @@ impl PeerState {
         self.timers.arm(Timer::ZeroKeys, now + ZERO_KEYS_AFTER_TIME);
     }
 
-    fn make_current(&mut self, core: &mut Core, wall: Tai64N, session: Arc<Session>) {
+    fn make_current(&mut self, core: &mut Core, now: Time, session: Arc<Session>) {
         self.sessions.current = Some(Arc::clone(&session));
         self.peer.set_current(Some(session));
         self.expect_initiations(core);
-        self.look_at_path(core);
-        self.last_handshake = Some(wall.to_unix());
+        self.look_at_path(core, now);
+        self.last_handshake = Some(now);
         self.responses_in_vain = 0;
         self.end_handshake(core);
         self.tell_liveness(core, Liveness::Up);
@@ -508,6 +520,7 @@ impl PeerState {
         self.retire_sessions();
         // Changes of routes are not looked at for a peer without a session.
         self.peer.clear_source();
+        self.peer.source_fits();
         core.keys_dropped = true;
         let sessions = std::mem::take(&mut self.sessions);
         for session in sessions.all() {

@@ -83,7 +83,7 @@ impl PeerState {
         }
         core.stats.given_up += 1;
         let given_up_after = Some(self.initiations_in_vain);
-        self.failed(FailureReason::NoAnswer, wall.to_unix());
+        self.failed(FailureReason::NoAnswer, now);
         self.tell_liveness(core, Liveness::Gone);
         self.end_handshake(core);
         self.peer.clear_owed();
