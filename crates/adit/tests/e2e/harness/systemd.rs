@@ -82,9 +82,11 @@ mount --move run/net proc/sys/net
 printf '[Journal]\nReadKMsg=no\nStorage=volatile\n' > etc/systemd/journald.conf
 echo 0123456789abcdef0123456789abcdef > etc/machine-id
 pivot_root . mnt
+# The host's own programs are not here.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 umount -l /mnt
 mount --make-rshared /
-exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin container=adit-e2e \
+exec env -i PATH="$PATH" container=adit-e2e \
   /lib/systemd/systemd --system --unit=multi-user.target --log-target=journal --show-status=no
 "#;
 
