@@ -38,7 +38,7 @@ fn words_that_people_guess_make_no_interface() {
         ("add-peer", "new-peer"),
         ("list-peers", "show"),
         ("delete_user", "remove"),
-        ("gen-key", "edit"),
+        ("gen-key", "genkey"),
         ("Status", "show"),
         ("statsu", "show"),
         ("version", "--version"),
