@@ -588,7 +588,8 @@ fn many_peers_learn_in_pieces_that_the_interface_is_up() {
 #[test]
 fn a_status_in_pieces_survives_the_removal_of_all_peers() {
     let mut net = Net::of(1, 50);
-    let keys: Vec<_> = (0..100).map(|n| PublicKey([n; 32])).collect();
+    // None is the private key of a host.
+    let keys: Vec<_> = (100..200).map(|n| PublicKey([n; 32])).collect();
     let all = DeviceChange {
         replace_peers: true,
         peers: keys.iter().map(|key| PeerChange::new(*key)).collect(),

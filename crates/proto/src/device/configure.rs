@@ -17,6 +17,8 @@ use crate::{Tai64N, Time};
 /// What one call of [`Device::resume`] may do: about so many peers and blocks, some microseconds
 /// each.
 const WORK: usize = 1024;
+/// Sections that are looked at in the time that one peer takes.
+const LOOKS: usize = 64;
 
 /// A change that is being made, in pieces: see [`Device::begin`].
 pub struct Transaction {
@@ -192,7 +194,7 @@ impl Device {
         }
     }
 
-    /// Whether the public key of one more section is a secret, or of a peer that there is.
+    /// Whether the public key of one of the next sections is a secret, or of a peer that there is.
     fn look_for_secrets(&self, transaction: &Transaction, at: usize) -> Result<Step, ConfigError> {
         let change = &transaction.change;
         let own = self.core.identity.as_ref().map(|own| &own.secret);
@@ -210,13 +212,16 @@ impl Device {
                 return Err(ConfigError::SecretAsPublicKey);
             }
         }
-        if let Some(section) = change.peers.get(at) {
+        let rest = change.peers.get(at..).unwrap_or_default();
+        for section in rest.iter().take(LOOKS) {
             let preshared = section.preshared_key.as_ref();
             let is_preshared = preshared.is_some_and(|key| *key.bytes() == section.public_key.0);
             if !section.remove && (is_preshared || is_own(&section.public_key)) {
                 return Err(ConfigError::SecretAsPublicKey);
             }
-            return Ok(Step::Secrets(at + 1));
+        }
+        if rest.len() > LOOKS {
+            return Ok(Step::Secrets(at + LOOKS));
         }
         let before = match change.replace_peers {
             true => 0,
