@@ -17,6 +17,8 @@ use crate::sandbox::Failure;
 pub(crate) const READY: Duration = Duration::from_secs(10);
 /// Open in a daemon, and only there.
 const TUN: &str = "/dev/net/tun";
+/// The ports that the lab gives to interfaces.
+const PORTS: &str = "51820-51999";
 /// How long after its socket a daemon may open the TUN.
 const OPENS_TUN: Duration = Duration::from_secs(2);
 
@@ -61,7 +63,11 @@ fn spawn(
         .env("WG_PROCESS_FOREGROUND", "1")
         .envs(entry.environment.iter().cloned());
     let path = log_path(first);
-    let log = host.run(move || std::fs::File::create(path))?;
+    let log = host.run(move || {
+        // A daemon that may choose its first port leaves these to those that are told theirs.
+        std::fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", PORTS)?;
+        std::fs::File::create(path)
+    })?;
     command
         .stdout(Stdio::from(log.try_clone()?))
         .stderr(Stdio::from(log));

@@ -7,6 +7,7 @@
 //! outright, the kernel kills the inner one too.
 
 use std::env;
+use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -21,15 +22,15 @@ use nix::unistd::{Pid, getpid};
 /// What an experiment fails with.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Tells the inner process that it is the inner one.
+/// Tells the inner process that it is the inner one, and the number of the outer one.
 const INSIDE: &str = "ADIT_LAB_INSIDE";
 /// How long the inner process may take to report and stop.
 const GRACE: Duration = Duration::from_secs(8);
 
 /// Runs `body` in the sandbox and ends the process.
 pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-    if env::var_os(INSIDE).is_some() && getpid() == Pid::from_raw(1) {
-        inside()?;
+    if let Some(outer) = env::var_os(INSIDE).filter(|_| getpid() == Pid::from_raw(1)) {
+        inside(&outer)?;
         return body();
     }
     let status = outside()?;
@@ -45,7 +46,7 @@ fn outside() -> Result<ExitStatus, Failure> {
     })?;
     let mut child = Command::new("/proc/self/exe")
         .args(env::args_os().skip(1))
-        .env(INSIDE, "1")
+        .env(INSIDE, std::fs::read_link("/proc/self")?)
         .spawn()?;
     let mut asked = None;
     loop {
@@ -64,8 +65,12 @@ fn outside() -> Result<ExitStatus, Failure> {
 }
 
 /// Makes the inner process's own view of processes and mounts.
-fn inside() -> Result<(), Failure> {
+fn inside(outer: &OsStr) -> Result<(), Failure> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // The outer process may have been killed before that: no signal comes then.
+    if outer.to_str() != Some(parent()?.as_str()) {
+        return Err("the process that started this one is gone".into());
+    }
     interrupt::watch()?;
     unshare(CloneFlags::CLONE_NEWNS)?;
     let nothing: Option<&str> = None;
@@ -84,6 +89,15 @@ fn inside() -> Result<(), Failure> {
         nothing,
     )?;
     Ok(())
+}
+
+/// The number of the parent, as the namespace that `/proc` is of knows it: getppid(2) tells the
+/// first process of a PID namespace nothing.
+fn parent() -> Result<String, Failure> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
+    let parent = fields.and_then(|fields| fields.split(' ').nth(1));
+    Ok(parent.ok_or("/proc/self/stat has no parent")?.to_owned())
 }
 
 /// Sends a signal to a child that has not been waited for yet, so its number is still its own.

@@ -6,6 +6,12 @@ use crate::metric::Better;
 use crate::sandbox::Failure;
 use crate::scale;
 
+/// The names of all that its table has. It has all of them, whatever is asked for.
+pub(super) fn subjects() -> Vec<&'static str> {
+    let ways = scale::ways(scale::several()).into_iter();
+    ways.map(|(policy, _)| policy.name()).collect()
+}
+
 /// Measures the engine in memory.
 pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(), Failure> {
     results.leave_out(

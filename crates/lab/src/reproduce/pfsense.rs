@@ -151,13 +151,24 @@ pub(super) fn measure(args: &ReproduceArgs, results: &mut Results) -> Result<(),
     Ok(())
 }
 
-fn find(args: &ReproduceArgs, results: &mut Results) -> Vec<Entry> {
+/// What is measured here, and not in the guest.
+fn here() -> impl Iterator<Item = Implementation> {
     use Implementation::{Adit, Direct, Ipsec, Kernel};
-    let all = [Direct, Kernel, Ipsec]
-        .into_iter()
-        .chain(Implementation::PEERS);
+    let first = [Direct, Kernel, Ipsec].into_iter();
+    first.chain(Implementation::PEERS).chain([Adit])
+}
+
+/// The names of all that its tables may have.
+pub(super) fn subjects() -> Vec<&'static str> {
+    here()
+        .map(Implementation::name)
+        .chain([emulated::NAME])
+        .collect()
+}
+
+fn find(args: &ReproduceArgs, results: &mut Results) -> Vec<Entry> {
     let mut entries = Vec::new();
-    for who in all.chain([Adit]) {
+    for who in here() {
         if let Some(entry) = args.find(who, results) {
             results.subjects.push(Subject {
                 name: who.name().to_owned(),

@@ -118,10 +118,24 @@ fn has_http(results: &mut Results) -> bool {
     }
 }
 
+/// What is measured without a proxy.
+const WITHOUT_PROXY: [Implementation; 5] = [
+    Implementation::Direct,
+    Implementation::Kernel,
+    Implementation::WireguardGo,
+    Implementation::Tailscale,
+    Implementation::Adit,
+];
+
+/// The names of all that its tables may have.
+pub(super) fn subjects() -> Vec<&'static str> {
+    let without = WITHOUT_PROXY.into_iter().map(Implementation::name);
+    without.chain(tls::ALL.map(|of| of.name)).collect()
+}
+
 fn find(args: &ReproduceArgs, results: &mut Results) -> Vec<(String, Path)> {
-    use Implementation::{Adit, Direct, Kernel, Tailscale, WireguardGo};
     let mut paths = Vec::new();
-    for who in [Direct, Kernel, WireguardGo, Tailscale, Adit] {
+    for who in WITHOUT_PROXY {
         if let Some(entry) = args.find(who, results) {
             results.subjects.push(Subject {
                 name: who.name().to_owned(),

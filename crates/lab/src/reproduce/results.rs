@@ -362,13 +362,6 @@ impl SourceResults {
         self.notes.len()
     }
 
-    /// Whether it was measured, or would have been.
-    pub(super) fn has(&self, subject: &str) -> bool {
-        let named = self.subjects.iter().map(|of| &of.name);
-        let left_out = self.left_out.iter().map(|of| &of.name);
-        named.chain(left_out).any(|name| name == subject)
-    }
-
     fn cell(&self, measure: &str, subject: &str) -> Option<String> {
         let measured = self.measures.iter().find(|of| of.measure.id == measure)?;
         let summary = measured.subjects.get(subject)?.summary;

@@ -420,15 +420,33 @@ fn measures(congestion: &[String]) -> Vec<Measure> {
     all
 }
 
+/// What Adit is measured against.
+const AGAINST: [Implementation; 4] = [
+    Implementation::Direct,
+    Implementation::Kernel,
+    Implementation::WireguardGo,
+    Implementation::Tailscale,
+];
+
+/// The names of all that an article's tables may have.
+pub(super) fn subjects(article: &Article) -> Vec<&'static str> {
+    let against = AGAINST.into_iter().map(Implementation::name);
+    let steps = article.steps.iter().map(|step| step.name);
+    let mut all: Vec<&str> = against.chain(steps).collect();
+    if article.also == Also::Checksum {
+        all.extend(checksum::ways());
+    }
+    all
+}
+
 /// What is there, in the order of the table.
 fn find(
     article: &Article,
     args: &ReproduceArgs,
     results: &mut Results,
 ) -> Result<Vec<Measured>, Failure> {
-    use Implementation::{Direct, Kernel, Tailscale, WireguardGo};
     let mut all = Vec::new();
-    for who in [Direct, Kernel, WireguardGo, Tailscale] {
+    for who in AGAINST {
         if let Some(entry) = args.find(who, results) {
             results.subjects.push(Subject {
                 name: who.name().to_owned(),

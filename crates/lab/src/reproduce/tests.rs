@@ -76,17 +76,18 @@ fn all_means_each_source_once() {
 }
 
 #[test]
-fn a_subject_that_no_table_has_is_named() {
-    let mut results = measured();
-    results.leave_out("kernel", "this kernel has no WireGuard");
-    let sources = [results.finish()];
-    let check = |names: &str| args(&["all", "--subjects", names]).check_subjects(&sources);
-    check("plain,kernel").unwrap();
-    let error = check("plain,nobody").unwrap_err().to_string();
-    assert!(
-        error.contains("nobody") && !error.contains("plain"),
-        "{error}"
-    );
+fn a_subject_that_no_table_has_is_refused_before_a_round() {
+    for source in Source::EACH {
+        let check = |names: &str| args(&[source.name(), "--subjects", names]).check_subjects();
+        check(&source.subjects().join(",")).unwrap();
+        let first = source.subjects()[0];
+        let error = check(&format!("{first},nobody")).unwrap_err().to_string();
+        assert!(error.contains("subject nobody; they have"), "{error}");
+        assert!(error.contains(first), "{error}");
+    }
+    // Each source has its own.
+    let of_another = args(&["inline", "--subjects", "plain"]).check_subjects();
+    of_another.unwrap_err();
 }
 
 #[test]

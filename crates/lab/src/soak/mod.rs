@@ -94,6 +94,8 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// Peers that come and go.
 const OTHERS: u8 = 20;
+/// Seconds between two lines that tell how far it is.
+const PROGRESS: usize = 10;
 /// How long after the end packets may be under way.
 const SETTLES: Duration = Duration::from_secs(20);
 
@@ -319,6 +321,10 @@ pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
         soak.disturb(second)?;
         soak.look(half)?;
         second += 1;
+        if second.is_multiple_of(PROGRESS) {
+            let (of, done) = (args.time.0.as_secs(), soak.disturbances);
+            eprintln!("{second} of {of} s: {done} disturbances");
+        }
         let next = Duration::from_secs(second as u64);
         wait(next.saturating_sub(began.elapsed()))?;
         if interrupt::interrupted() {
