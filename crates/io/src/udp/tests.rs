@@ -833,6 +833,10 @@ fn data_arrives_where_its_receiver_index_says() {
 #[test]
 fn data_behind_handshake_messages_arrives_with_other_data() {
     let hosts = Hosts::new();
+    // What kernels before 6.7 allow a program; since then each namespace has its own limit.
+    let limit = "/proc/sys/net/core/optmem_max";
+    let lowered = hosts.b.run(|| std::fs::write(limit, "20480")).unwrap();
+    assert!(lowered.is_ok() || !std::path::Path::new(limit).exists());
     for (_, _, b) in FAMILIES {
         let (at_a, first, to) = hosts.sockets(b, Offloads::ALL);
         let further = hosts.b.run(|| first.further(3)).unwrap().unwrap();
@@ -840,7 +844,7 @@ fn data_behind_handshake_messages_arrives_with_other_data() {
         for (kind, len) in wire::HANDSHAKE_LENGTHS {
             let mut message = vec![0; len];
             message[0] = kind;
-            for messages in [1, 2, 5, 31, 62, 63] {
+            for messages in [1, 2, 5, 14, 15] {
                 for len_of_data in [32, len - 1, len] {
                     let lane = 1 + messages % 3;
                     let text = data(u8::try_from(lane).unwrap(), len_of_data);
