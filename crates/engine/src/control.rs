@@ -1145,6 +1145,8 @@ impl<H: Platform> Control<H> {
             // They may leave by another uplink now.
             (self.paths_from, self.forget_paths) = (Some(0), true);
             self.look_at_paths(clock::now());
+            // What still arrives at the old address brings it back.
+            self.look_at_paths_soon();
         }
         (self.listen_port, self.fwmark) = (port, fwmark);
         // While the interface is down the port was only tried: sockets are bound when it comes up.
@@ -1269,11 +1271,16 @@ impl<H: Platform> Control<H> {
             }
         }
         if routes_changed {
-            let at = self.paths_seen + LOOK_AT_PATHS;
-            self.paths_at.get_or_insert(at);
-            self.looks = LOOKS;
+            self.look_at_paths_soon();
         }
         Ok(())
+    }
+
+    /// Has [`Self::look_at_paths`] ask which way each peer is reached.
+    fn look_at_paths_soon(&mut self) {
+        let at = self.paths_seen + LOOK_AT_PATHS;
+        self.paths_at.get_or_insert(at);
+        self.looks = LOOKS;
     }
 
     /// Routes changed: the cached paths to peers may be wrong. They are checked a few at a time,
@@ -1318,8 +1325,7 @@ impl<H: Platform> Control<H> {
         if peer.avoided().is_some_and(|avoided| !is_stale(avoided)) {
             peer.source_fits();
         }
-        let sent_from = peer.endpoint().filter(|to| to.src.is_some());
-        if let Some(to) = sent_from.filter(|to| is_stale(*to)) {
+        if let Some(to) = peer.endpoint().filter(|to| is_stale(*to)) {
             peer.avoid_source(to);
             self.device.path_changed(now, peer);
         }

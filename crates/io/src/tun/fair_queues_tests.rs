@@ -122,7 +122,7 @@ pub(in crate::tun) fn fair_device() -> (Netns, Tun) {
     let open = || Tun::open_fair("tun", Offloads::ALL);
     let tun = net.run(open).unwrap().unwrap();
     bring_up(&net, "tun", &["10.8.0.1"]);
-    tun.limit_queue();
+    net.run(|| tun.limit_queue()).unwrap();
     assert!(tun.fair.as_ref().is_some_and(FairQueues::are_open));
     // At first it is not known what was in the first queue before.
     let start = Instant::now();

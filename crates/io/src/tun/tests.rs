@@ -391,6 +391,8 @@ fn the_namespace_of_a_device_is_entered_once() {
     let tun = device(&there, "tun", &["10.8.0.1"], Offloads::ALL);
     assert_eq!(tun.mtu().unwrap(), 1500);
     let asks_without_the_right_to_enter = || {
+        there.enter().unwrap();
+        assert_eq!(tun.mtu().unwrap(), 1500);
         let net_admin = CapabilitySets {
             effective: CapabilitySet::NET_ADMIN,
             permitted: CapabilitySet::NET_ADMIN,

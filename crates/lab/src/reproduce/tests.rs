@@ -79,8 +79,11 @@ fn all_means_each_source_once() {
 fn a_subject_that_no_table_has_is_refused_before_a_round() {
     for source in Source::EACH {
         let check = |names: &str| args(&[source.name(), "--subjects", names]).check_subjects();
-        check(&source.subjects().join(",")).unwrap();
-        let first = source.subjects()[0];
+        let mut subjects = source.subjects();
+        // One of two names has a comma, which ends a name here.
+        subjects.retain(|name| !name.contains(','));
+        check(&subjects.join(",")).unwrap();
+        let first = subjects[0];
         let error = check(&format!("{first},nobody")).unwrap_err().to_string();
         assert!(error.contains("subject nobody; they have"), "{error}");
         assert!(error.contains(first), "{error}");
