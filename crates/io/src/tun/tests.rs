@@ -399,7 +399,7 @@ fn the_namespace_of_a_device_is_entered_once() {
             inheritable: CapabilitySet::empty(),
         };
         set_capabilities(None, net_admin).unwrap();
-        assert!(there.run(|| ()).is_err());
+        assert!(there.enter().is_err());
         assert_eq!(tun.mtu().unwrap(), 1500);
         assert!(tun.is_up().unwrap());
         assert!(tun.ifindex().unwrap() > 1);
