@@ -402,7 +402,7 @@ pub(crate) fn queue_of(packet: &[u8]) -> usize {
     sum % QUEUES
 }
 
-/// Has the kernel put packets into the queues that [`Egress`] chose.
+/// Has the kernel put packets into the queues that [`super::Egress`] chose.
 pub(crate) fn obey(tun: BorrowedFd<'_>) -> io::Result<()> {
     let program = [
         Instruction::load32(R0, R1, QUEUE_MAPPING),
