@@ -9,6 +9,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -154,8 +155,7 @@ impl Stream for UnixStream {
     }
 
     fn source(&self) -> Source {
-        rustix::net::sockopt::socket_peercred(self)
-            .map_or(Source::Unknown, |found| Source::User(found.uid.as_raw()))
+        adit_io::peer(self.as_fd()).map_or(Source::Unknown, |(_, uid)| Source::User(uid))
     }
 
     fn copy(&self) -> io::Result<Self> {

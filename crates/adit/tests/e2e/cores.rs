@@ -282,7 +282,11 @@ impl Field {
             let name = format!("wg{leaf}");
             let shown = status::fetch_in(dir.as_ref(), &name).expect("its status");
             let gateway = &shown.peers[0].public_key;
-            status::probe_in(dir.as_ref(), &name, gateway).expect("a handshake");
+            let probe = status::probe_in(dir.as_ref(), &name, gateway).expect("an answer");
+            assert_eq!(
+                probe.error, None,
+                "it is root who asks, of another PID namespace"
+            );
         }
     }
 }

@@ -148,17 +148,9 @@ pub struct Origin {
 
 impl Origin {
     fn of(stream: &OwnedFd) -> Self {
-        net::sockopt::socket_peercred(stream).map_or(
-            // Whoever it is has no rights.
-            Self {
-                pid: 0,
-                uid: u32::MAX,
-            },
-            |found| Self {
-                pid: found.pid.as_raw_pid(),
-                uid: found.uid.as_raw(),
-            },
-        )
+        // Without rights if the kernel does not say.
+        let (pid, uid) = adit_io::peer(stream.as_fd()).unwrap_or((0, u32::MAX));
+        Self { pid, uid }
     }
 
     /// Whether it is root's, or of the user that this process runs as.
