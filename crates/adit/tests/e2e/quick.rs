@@ -812,18 +812,17 @@ fn a_process_that_hangs_is_told_of_and_taken_down() {
     let world = World::new();
     let left = world.left();
     let before = state(left);
-    let signal = |name: &str| {
-        left.sh(&format!(
-            "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = {} ]; then kill -{name} ${{p#/proc/}}; fi; done",
-            adit()
-        ));
-    };
     world.write(&world.config(
         "SaveConfig = true\nPostDown = touch /run/post-down",
         "0.0.0.0/0, ::/0",
     ));
     left.sh(&format!("{} up wg0", adit()));
-    signal("STOP");
+    let old = left.sh(&format!(
+        "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = {} ]; then echo ${{p#/proc/}}; fi; done",
+        adit()
+    ));
+    let old = old.split_whitespace().collect::<Vec<_>>().join(" ");
+    left.sh(&format!("kill -STOP {old}"));
     let mut other = Daemon::start(left, Program::Adit, "wg1", &Start::default());
 
     let output = left.try_sh(&format!("{} show wg0", adit()));
@@ -859,13 +858,14 @@ fn a_process_that_hangs_is_told_of_and_taken_down() {
 
     // The next one need not wait for the end of this one, which leaves it alone.
     left.sh(&format!("{} up wg0", adit()));
-    signal("CONT");
-    let processes = || {
-        let name = format!("{}\n", adit());
-        state(left).matches(&name).count()
-    };
-    // The new one, and its two helpers: one looks names up, one has the capabilities.
-    wait_for("the old process ends", seconds(30), || processes() == 3);
+    left.sh(&format!("kill -CONT {old}"));
+    wait_for("the old process ends", seconds(30), || {
+        !left
+            .try_sh(&format!(
+                "for p in {old}; do readlink /proc/$p/exe && exit; done; false"
+            ))
+            .ok()
+    });
     ping(left, "172.31.0.1", 1);
     left.sh(&format!("{} down wg0; rm /run/post-down", adit()));
     comes_back(left, &before, "down");
