@@ -62,28 +62,40 @@ fn a_port_that_shards_still_have_open_is_waited_for() {
     assert!(pair.sides[A].interface.set(change).is_err());
 }
 
-/// A socket that is not closed while its flag is set.
-struct Held(MemUdp, Arc<AtomicBool>);
+/// A socket that is not closed while its flag is set, whichever thread drops it.
+struct Held(Option<MemUdp>, Arc<AtomicBool>);
+
+impl Held {
+    fn socket(&self) -> &MemUdp {
+        self.0.as_ref().expect("it is not dropped")
+    }
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        while self.1.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
+        let (socket, is_held) = (self.0.take(), Arc::clone(&self.1));
+        if is_held.load(Ordering::SeqCst) {
+            std::thread::spawn(move || {
+                while is_held.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                drop(socket);
+            });
         }
     }
 }
 
 impl UdpSocket for Held {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize {
-        self.0.send(trains, report)
+        self.socket().send(trains, report)
     }
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {
-        self.0.recv(batch)
+        self.socket().recv(batch)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd()
+        self.socket().fd()
     }
 }
 
@@ -97,7 +109,7 @@ fn a_port_that_is_being_closed_holds_up_no_other_interface() {
         let wrap = move |side, socket| {
             let is_first = (number, side) == (0, A);
             Held(
-                socket,
+                Some(socket),
                 if is_first {
                     Arc::clone(&held)
                 } else {
