@@ -102,7 +102,7 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     own_secrets(config, found);
     for (n, peer) in (1..).zip(&config.peers) {
         secrets(config, n, peer, found);
-        placeholder(peer, found);
+        placeholder(config, peer, found);
         one_peer(config, peer, &blocks, found);
     }
     nested(config, found);
@@ -113,9 +113,9 @@ fn examine(config: &Config, has_key: bool) -> Vec<Finding> {
     findings
 }
 
-/// What is no public key may be a secret.
-fn name(key: &PublicKey) -> String {
-    match keys::is_public(key) {
+/// By its key, if that is no secret.
+fn name(config: &Config, key: &PublicKey) -> String {
+    match config.can_show(key) {
         true => format!("peer {key}"),
         false => "the peer whose PublicKey is no public key".into(),
     }
@@ -171,7 +171,7 @@ fn secrets(config: &Config, n: usize, peer: &Peer, found: &mut Vec<Finding>) {
 }
 
 /// An endpoint that an example has.
-fn placeholder(peer: &Peer, found: &mut Vec<Finding>) {
+fn placeholder(config: &Config, peer: &Peer, found: &mut Vec<Finding>) {
     let Some(endpoint) = &peer.endpoint else {
         return;
     };
@@ -188,7 +188,7 @@ fn placeholder(peer: &Peer, found: &mut Vec<Finding>) {
     if endpoint.numeric().is_none() && words.iter().any(|word| host.starts_with(word)) {
         found.push((
             Kind::Warning,
-            format!("{}: its Endpoint {endpoint} looks like an example's: put the peer's host in its place", name(&peer.public_key)),
+            format!("{}: its Endpoint {endpoint} looks like an example's: put the peer's host in its place", name(config, &peer.public_key)),
         ));
     }
 }
@@ -334,7 +334,7 @@ fn one_peer(config: &Config, peer: &Peer, blocks: &[Cidr], found: &mut Vec<Findi
         listen_port,
         ..
     } = &config.interface;
-    let name = name(&peer.public_key);
+    let name = name(config, &peer.public_key);
     let own = (private_key.as_ref()).filter(|key| !key.is_zero());
     if own.is_some_and(|key| key.public_key() == peer.public_key) {
         found.push((
@@ -418,7 +418,10 @@ fn nested(config: &Config, found: &mut Vec<Finding>) {
     }
     nested.sort_by_key(|(inner, _)| (inner.addr(), inner.prefix_len()));
     for (inner, outer) in nested.iter().take(MANY) {
-        let whose = |block| owners.get(block).map(name).unwrap_or_default();
+        let whose = |block| {
+            let owner = owners.get(block);
+            owner.map_or(String::new(), |key| name(config, key))
+        };
         found.push((
             Kind::Hint,
             format!(

@@ -175,6 +175,34 @@ fn secrets_in_the_place_of_public_keys_are_told_and_not_printed() {
         assert_eq!(findings(&good().replace(TWO, &public)), []);
     }
     assert!(told >= 50, "{told} of 64");
+    // Some private keys look like public ones.
+    let looks_public = |n: &u8| adit_ctl::keys::is_public(&PublicKey(*private(*n).bytes()));
+    let text = (1..=255)
+        .find(looks_public)
+        .map(|n| adit_ctl::keys::to_base64(private(n).bytes()));
+    let text = text.expect("one of 255");
+    let text = text.as_str();
+    let hub = good().replace("ListenPort = 51820\n", "");
+    let hub = hub.replace(
+        "AllowedIPs = 10.0.0.3/32",
+        "Endpoint = your.host:1\nAllowedIPs = 10.0.0.1/32, 10.0.0.0/25",
+    );
+    let wrong = hub.replace(TWO, text);
+    let preshared = format!("PresharedKey = {text}\nAllowedIPs = 10.0.0.2/32");
+    let name = format!("adit-check-secrets-{}.conf", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    for wrong in [
+        wrong.replace(KEY, text),
+        wrong.replace("AllowedIPs = 10.0.0.2/32", &preshared),
+    ] {
+        std::fs::write(&path, wrong).expect("a file");
+        let found = all_findings(&path).expect("findings");
+        assert!(
+            found.len() > 3 && found.iter().all(|it| !it.1.contains(&text[..16])),
+            "{found:?}"
+        );
+    }
+    std::fs::remove_file(&path).expect("it was there");
     let preshared = format!("PresharedKey = {TWO}\nAllowedIPs = 10.0.0.2/32");
     let found = findings(&good().replace("AllowedIPs = 10.0.0.2/32", &preshared));
     assert!(

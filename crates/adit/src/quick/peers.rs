@@ -152,14 +152,6 @@ fn open(conf: &ConfArgs) -> Result<(Option<Lock>, Quick)> {
     Ok((lock, quick))
 }
 
-/// A key of the file, unless it cannot be a public one: then it may be a secret in the wrong place.
-fn shown(key: &PublicKey) -> String {
-    match keys::is_public(key) {
-        true => key.to_string(),
-        false => "whose PublicKey is no public key".into(),
-    }
-}
-
 fn join<T: ToString>(items: &[T]) -> String {
     let items: Vec<String> = items.iter().map(T::to_string).collect();
     items.join(", ")
@@ -264,6 +256,14 @@ fn qr(text: &str) -> Result<Zeroizing<String>> {
 }
 
 impl Quick {
+    /// A key of the file, unless it may be a secret in the wrong place.
+    fn shown(&self, key: &PublicKey) -> String {
+        match self.config.can_show(key) {
+            true => key.to_string(),
+            false => "whose PublicKey is no public key".into(),
+        }
+    }
+
     /// The interface as it runs, if Adit runs it.
     fn running(&self) -> Result<Option<DeviceStatus>> {
         match self.ask() {
@@ -303,7 +303,12 @@ impl Quick {
                 Mistake,
                 "{file} has {} peers with the name {words}: give the public key of the one that is meant, {}",
                 several.len(),
-                join(&several.iter().map(shown).collect::<Vec<_>>())
+                join(
+                    &several
+                        .iter()
+                        .map(|key| self.shown(key))
+                        .collect::<Vec<_>>()
+                )
             ),
         }
     }
@@ -322,7 +327,7 @@ impl Quick {
             bail!(
                 Mistake,
                 "{file} has a peer with the name {name}, {}: give the new one another",
-                shown(key)
+                self.shown(key)
             );
         }
         let mut owners: HashMap<Cidr, PublicKey> = HashMap::new();
@@ -345,7 +350,7 @@ impl Quick {
                     Mistake,
                     "{block} is among the allowed IPs of the peer {}{called}, which would lose it: choose another, or \
                      remove that peer first",
-                    shown(owner)
+                    self.shown(owner)
                 );
             }
         }

@@ -249,6 +249,15 @@ impl Config {
         errors.none_or(config)
     }
 
+    /// Whether this can be shown as the public key of a peer. What is none may be a secret in the wrong
+    /// place, and so is what the file has as a secret: one in sixteen private or preshared keys looks
+    /// like a public one.
+    pub fn can_show(&self, key: &PublicKey) -> bool {
+        let preshared = self.peers.iter().filter_map(|it| it.preshared_key.as_ref());
+        let mut secrets = preshared.chain(&self.interface.private_key);
+        crate::keys::is_public(key) && secrets.all(|secret| *secret != Secret::new(&key.0))
+    }
+
     /// What the file calls its peers; of a peer's sections, the last one with a name counts.
     pub fn names(&self) -> HashMap<PublicKey, &str> {
         let peers = self.peers.iter();
