@@ -659,13 +659,16 @@ fn carries_any_flow(datagram: &[u8]) -> bool {
     let Some(payload) = datagram.get(8..) else {
         return false;
     };
+    // Behind so many options.
+    let geneve = |options: u8| payload.get(8 + 4 * usize::from(options & 0x3f)..);
     let frame = match *payload {
-        // VXLAN (RFC 7348 §5)
-        [8, 0, 0, 0, _, _, _, 0, ..] => payload.get(8..),
-        // Geneve (RFC 8926 §3.4) with so many options
-        [options, _, 0x65, 0x58, ..] if options >> 6 == 0 => {
-            payload.get(8 + 4 * usize::from(options & 0x3f)..)
-        }
+        // VXLAN (RFC 7348 §5), also with a group policy (draft-smith-vxlan-group-policy) or with a
+        // protocol (draft-ietf-nvo3-vxlan-gpe)
+        [8, 0, 0, 0, _, _, _, 0, ..]
+        | [0x88, _, _, _, _, _, _, 0, ..]
+        | [0x0c, 0, 0, 3, _, _, _, 0, ..] => payload.get(8..),
+        // Geneve (RFC 8926 §3.4)
+        [options, _, 0x65, 0x58, ..] if options >> 6 == 0 => geneve(options),
         _ => None,
     };
     let packet = match (frame, payload) {
@@ -674,15 +677,22 @@ fn carries_any_flow(datagram: &[u8]) -> bool {
         (None, &[head, 4 | 41, ..]) if head >> 5 == 0 => {
             payload.get(4 + 4 * usize::from(head & 0x1f)..)
         }
+        // VXLAN and Geneve with IP in them
+        (None, &[0x0c, 0, 0, 1 | 2, _, _, _, 0, ..]) => payload.get(8..),
+        (None, &([options, _, 8, 0, ..] | [options, _, 0x86, 0xdd, ..])) if options >> 6 == 0 => {
+            geneve(options)
+        }
         // FOU: an IP packet
         (None, _) => Some(payload),
     };
     let Some((packet, ip)) = packet.and_then(|packet| Some((packet, Ip::parse(packet)?))) else {
         return false;
     };
-    if ip.len != packet.len() {
+    // Ethernet fills short frames up.
+    if ip.len != packet.len() && frame.is_none() {
         return false;
     }
+    let packet = &packet[..ip.len];
     match ip.transport(packet) {
         Some((UDP, at)) if at == ip.header => carries_any_flow(&packet[at..]),
         Some((TCP | ICMP | ICMPV6, at)) => at != ip.header,

@@ -362,10 +362,22 @@ fn a_fragment_in_a_tunnel_is_not_overtaken() {
             headers.truncate(outer.headers());
             [&vxlan[..8], &frame, &headers, &vxlan[..8], &frame].concat()
         };
+        let geneve_of_ip = [&geneve[..2], &ethernet(inner_v6), &geneve[4..]].concat();
+        let gpe_of_ip = vec![0x0c, 0, 0, if inner_v6 { 2 } else { 1 }, 0, 0, 7, 0];
         for (what, between) in [
             ("VXLAN", [&vxlan[..8], &frame].concat()),
             ("VXLAN with a VLAN", [&vxlan[..8], &tagged].concat()),
+            (
+                "VXLAN with a group policy",
+                [&[0x88, 0, 2, 0, 0, 0, 7, 0], &frame[..]].concat(),
+            ),
+            (
+                "VXLAN-GPE",
+                [&[0x0c, 0, 0, 3, 0, 0, 7, 0], &frame[..]].concat(),
+            ),
+            ("VXLAN-GPE without Ethernet", gpe_of_ip),
             ("Geneve", [&geneve[..], &frame].concat()),
+            ("Geneve without Ethernet", geneve_of_ip),
             ("GUE", gue),
             ("FOU", vec![]),
             ("VXLAN in VXLAN", inside_vxlan),
@@ -405,6 +417,14 @@ fn a_fragment_in_a_tunnel_is_not_overtaken() {
             let leave = |packets: &[Vec<u8>]| coalesce(&mut Coalescer::new(true, true), packets);
             let frames = leave(&packets);
             assert_eq!(split(&frames), packets, "{what}, IPv6 inside: {inner_v6}");
+            if between.ends_with(&frame[12..]) {
+                // The last fragment may be short, and then Ethernet's padding is behind it.
+                let padded = [&fragment[..], &[0; 6]].concat();
+                let packets = [(1, &inner.wire()), (2, &padded), (1, &second)];
+                let packets = packets.map(|(port, bytes)| datagram(port, bytes));
+                let frames = leave(&packets);
+                assert_eq!(split(&frames), packets, "{what}, padded");
+            }
             // What is whole is merged.
             let whole = [&inner.wire(), &second, &third].map(|bytes| datagram(1, bytes));
             assert_eq!(leave(&whole).len(), 1, "{what}, IPv6 inside: {inner_v6}");
