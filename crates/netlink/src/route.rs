@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
     RouteScope, RouteType,
 };
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::{Family, Netlink, Result};
 
@@ -74,10 +74,19 @@ impl Netlink {
     ///
     /// The kernel's, with the request.
     pub fn routes(&self, family: Family) -> Result<Vec<Route>> {
+        self.routes_of(family.into())
+    }
+
+    pub(super) fn routes_of(&self, family: AddressFamily) -> Result<Vec<Route>> {
         let mut message = RouteMessage::default();
-        message.header.address_family = family.into();
+        message.header.address_family = family;
         let answers = self.dump("listing routes", Message::GetRoute(message))?;
-        Ok(answers.iter().filter_map(Route::from_message).collect())
+        // A kernel without the family lists the routes of all others.
+        let of_family = answers.iter().filter(|answer| match answer {
+            Message::NewRoute(route) => route.header.address_family == family,
+            _ => false,
+        });
+        Ok(of_family.filter_map(Route::from_message).collect())
     }
 
     /// Adds a route; an error of kind `AlreadyExists` if there is one to the same network with the
@@ -228,7 +237,7 @@ impl Route {
     fn parse(message: &RouteMessage) -> Self {
         let header = &message.header;
         let unspecified = match header.address_family {
-            netlink_packet_route::AddressFamily::Inet6 => IpAddr::from([0; 16]),
+            AddressFamily::Inet6 => IpAddr::from([0; 16]),
             _ => IpAddr::from([0; 4]),
         };
         let mut route = Self {

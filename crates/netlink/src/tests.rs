@@ -414,6 +414,24 @@ fn a_family_that_the_kernel_lacks_has_no_rules() {
 }
 
 #[test]
+fn a_family_that_the_kernel_lacks_has_no_routes() {
+    inside(|| {
+        let netlink = Netlink::open().unwrap();
+        let loopback = netlink.link("lo").unwrap().index;
+        netlink.set_link(loopback, &up()).unwrap();
+        is_usable(&netlink, ip("127.0.0.1"));
+        is_usable(&netlink, ip("::1"));
+        for family in Family::BOTH {
+            let routes = netlink.routes(family).unwrap();
+            let is_of_family = |route: &Route| Family::of(route.destination.0) == family;
+            assert!(!routes.is_empty() && routes.iter().all(is_of_family));
+        }
+        let lacking = netlink_packet_route::AddressFamily::Appletalk;
+        assert_eq!(netlink.routes_of(lacking).unwrap(), []);
+    });
+}
+
+#[test]
 fn only_the_kernels_own_record_tells_of_a_clone() {
     let of = |record: &str| crate::clones::tells_of_clone(record.as_bytes());
     assert!(of(
