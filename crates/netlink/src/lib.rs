@@ -335,13 +335,14 @@ impl<'a> Raw<'a> {
     }
 
     /// What an acknowledgement or the end of a dump says: an errno, negative or 0, the header of
-    /// the request, and attributes.
+    /// the request, which the end of a dump leaves out, and attributes.
     fn outcome(&self) -> Result<(), Failure> {
         let code = u32_at(self.bytes, HEADER).map_or(0, u32::cast_signed);
         if code == 0 {
             return Ok(());
         }
-        let attributes = self.bytes.get(HEADER + 4 + HEADER..).unwrap_or_default();
+        let request = if self.kind == NLMSG_DONE { 0 } else { HEADER };
+        let attributes = self.bytes.get(HEADER + 4 + request..).unwrap_or_default();
         let reason = Attributes(attributes).find(NLMSGERR_ATTR_MSG).map(|text| {
             let text = text.strip_suffix(&[0]).unwrap_or(text);
             String::from_utf8_lossy(text).into_owned()

@@ -3,6 +3,9 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::route::RouteMessage;
+use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 
 use super::*;
@@ -428,6 +431,29 @@ fn a_family_that_the_kernel_lacks_has_no_routes() {
         }
         let lacking = netlink_packet_route::AddressFamily::Appletalk;
         assert_eq!(netlink.routes_of(lacking).unwrap(), []);
+    });
+}
+
+#[test]
+fn a_refused_dump_says_what_the_kernel_thinks() {
+    inside(|| {
+        let netlink = Netlink::open().unwrap();
+        let mut address = AddressMessage::default();
+        (address.header.family, address.header.prefix_len) = (Family::V4.into(), 8);
+        let mut route = RouteMessage::default();
+        route.header.address_family = Family::V4.into();
+        route.header.destination_prefix_length = 8;
+        let mut rule = RuleMessage::default();
+        (rule.header.family, rule.header.dst_len) = (Family::V4.into(), 8);
+        for (what, message) in [
+            ("address", RouteNetlinkMessage::GetAddress(address)),
+            ("FIB", RouteNetlinkMessage::GetRoute(route)),
+            ("fib rule", RouteNetlinkMessage::GetRule(rule)),
+        ] {
+            let error = netlink.dump("listing", message).unwrap_err().to_string();
+            let reason = format!("nvalid values in header for {what} dump request)");
+            assert!(error.ends_with(&reason), "{error}");
+        }
     });
 }
 
