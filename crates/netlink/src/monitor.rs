@@ -20,7 +20,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::netns::Netns;
 use crate::{Address, Link, Raw, descriptor, open_socket, receive};
@@ -129,6 +129,13 @@ impl Event {
             return None;
         }
         let known = raw.parse().and_then(|message| match &message {
+            // What a protocol or a bridge makes of an interface, which lacks most of a link: a port
+            // that leaves its bridge is deleted there, and stays in the namespace.
+            Message::NewLink(link) | Message::DelLink(link)
+                if link.header.interface_family != AddressFamily::Unspec =>
+            {
+                None
+            }
             Message::NewLink(_) => Link::from_message(&message).map(Self::Link),
             Message::DelLink(link) => Some(Self::LinkGone {
                 index: link.header.index,

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
@@ -455,6 +456,32 @@ fn a_refused_dump_says_what_the_kernel_thinks() {
             assert!(error.ends_with(&reason), "{error}");
         }
     });
+}
+
+/// Messages about links as the kernel sends them, which a bridge and IPv6 send too.
+#[test]
+fn only_a_link_that_leaves_its_namespace_is_gone() {
+    use netlink_packet_route::AddressFamily::{Bridge, Inet6, Unspec};
+    let of = |family, make: fn(LinkMessage) -> RouteNetlinkMessage| {
+        let mut link = LinkMessage::default();
+        (link.header.interface_family, link.header.index) = (family, 7);
+        link.attributes.push(LinkAttribute::IfName("port".into()));
+        let mut message = NetlinkMessage::from(make(link));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        Raw::split(&bytes).map(|raw| Event::of(&raw)).next()
+    };
+    let (new, gone) = (RouteNetlinkMessage::NewLink, RouteNetlinkMessage::DelLink);
+    let link = of(Unspec, new).flatten();
+    assert!(matches!(link, Some(Event::Link(link)) if link.name == "port"));
+    let index = 7;
+    assert_eq!(of(Unspec, gone), Some(Some(Event::LinkGone { index })));
+    for family in [Bridge, Inet6] {
+        for make in [new, gone] {
+            assert_eq!(of(family, make), Some(Some(Event::Routing)), "{family:?}");
+        }
+    }
 }
 
 #[test]
