@@ -94,17 +94,19 @@ pub(crate) struct Bound {
 }
 
 /// Waits for the directory's lock, so that no process removes a socket that another has just put
-/// there.
-fn lock(dir: &Path) -> Result<OwnedFd, BindError> {
+/// there. `None` if it is not to be had: every user may open the directory, and keep it locked, and
+/// is to keep no interface down.
+fn lock(dir: &Path) -> Result<Option<OwnedFd>, BindError> {
     let failed = |error: io::Error| BindError::Io("lock", dir.to_owned(), error);
     let handle = OwnedFd::from(std::fs::File::open(dir).map_err(failed)?);
     let until = Instant::now() + LOCK_PATIENCE;
     loop {
         match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(handle),
+            Ok(()) => return Ok(Some(handle)),
             Err(Errno::WOULDBLOCK) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(5));
             }
+            Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(failed(error.into())),
         }
     }

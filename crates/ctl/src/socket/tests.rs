@@ -297,6 +297,19 @@ fn of_many_that_start_at_once_one_wins() {
     }
 }
 
+/// Every user may open the directory.
+#[test]
+fn a_user_who_locks_the_directory_keeps_no_socket_out() {
+    let dir = Dir::new();
+    make_dir(&dir.0).unwrap();
+    let handle = std::fs::File::open(&dir.0).unwrap();
+    flock(&handle, FlockOperation::LockExclusive).unwrap();
+    let server = Server::bind_in(&dir.0, "wg0").unwrap();
+    drop(dir.connect());
+    drop(server);
+    assert_eq!(dir.names(), [""; 0]);
+}
+
 #[test]
 fn a_socket_that_replaced_ours_is_not_removed() {
     let dir = Dir::new();
