@@ -264,6 +264,9 @@ impl Bound {
         }
         let failed = |error| BindError::Io("take over", path.clone(), error);
         rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+            // As many wait as at a socket that was bound here, and clients learn from the kernel that
+            // it is this process's now.
+            .and_then(|()| net::listen(&fd, BACKLOG))
             .map_err(|error| failed(error.into()))?;
         Self::guard(UnixListener::from(fd), &path, &path, watched).map_err(failed)
     }

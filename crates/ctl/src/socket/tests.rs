@@ -387,6 +387,28 @@ fn a_socket_passes_from_parent_to_child() {
     assert!(matches!(error, BindError::NotListening));
 }
 
+/// A parent, or the process before this one, may have let any number of clients wait.
+#[test]
+fn a_socket_that_is_passed_on_has_as_few_clients_wait_as_any() {
+    let waiting = |dir: &Dir, server: Server| {
+        let path = net::SocketAddrUnix::new(dir.path()).unwrap();
+        let clients: Vec<OwnedFd> = (0..200)
+            .map_while(|_| {
+                let client = stream(net::SocketFlags::NONBLOCK).unwrap();
+                net::connect(&client, &path).ok().map(|()| client)
+            })
+            .collect();
+        drop(server);
+        clients.len()
+    };
+    let dir = Dir::new();
+    let bound = waiting(&dir, Server::bind_in(&dir.0, "wg0").unwrap());
+    let fd = Server::bind_in(&dir.0, "wg0").unwrap().into_fd();
+    net::listen(&fd, 128).unwrap();
+    let passed = waiting(&dir, Server::adopt_in(&dir.0, "wg0", fd).unwrap());
+    assert_eq!(passed, bound);
+}
+
 #[test]
 fn who_has_a_run_that_is_read_only_learns_what_to_mount() {
     let error = |errno: Errno| BindError::Io("make", "/run/adit".into(), errno.into()).to_string();
