@@ -15,7 +15,7 @@ pub(crate) use service::Poker;
 pub use service::{Origin, ServerEvent, Service, Serving};
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -148,6 +148,46 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     // A backlog that stays full is silence, too: EAGAIN.
     rustix::io::retry_on_intr(|| net::connect(&socket, &address))?;
     Ok(socket.into())
+}
+
+/// How long a whole answer may take: far longer than one about a million peers.
+pub(crate) const TO_ANSWER: Duration = Duration::from_secs(60);
+/// Longest answer that is read: a million peers with some allowed IPs each.
+pub(crate) const MAX_ANSWER: u64 = 1 << 30;
+
+/// A connection on which an answer is read. A process that is in the hands of an intruder may never
+/// come to the end of one, and each read alone is short.
+pub(crate) struct Answer<R> {
+    pub(crate) stream: R,
+    until: Instant,
+    left: u64,
+}
+
+impl<R> Answer<R> {
+    pub(crate) fn new(stream: R, patience: Duration) -> Self {
+        Self {
+            stream,
+            until: Instant::now() + patience,
+            left: MAX_ANSWER,
+        }
+    }
+
+    /// Another one follows.
+    pub(crate) fn begin(&mut self) {
+        (self.until, self.left) = (Instant::now() + TO_ANSWER, MAX_ANSWER);
+    }
+}
+
+impl<R: Read> Read for Answer<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if Instant::now() > self.until {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let got = self.stream.read(to)?;
+        let left = self.left.checked_sub(got as u64);
+        self.left = left.ok_or(io::ErrorKind::InvalidData)?;
+        Ok(got)
+    }
 }
 
 /// Whether a process listens at `path`.

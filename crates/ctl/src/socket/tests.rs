@@ -57,6 +57,33 @@ impl Drop for Dir {
     }
 }
 
+/// A process in the hands of an intruder, which answers with this again and again. It is given up on
+/// after 20 s.
+pub(crate) fn answers_without_end(dir: &Dir, piece: &'static [u8]) {
+    std::fs::create_dir_all(&dir.0).unwrap();
+    let listener = UnixListener::bind(dir.path()).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < until && stream.write_all(piece).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+}
+
+#[test]
+fn an_answer_has_a_longest_time_and_length() {
+    let endless = || std::io::repeat(b'x');
+    let mut late = Answer::new(endless(), Duration::ZERO);
+    std::thread::sleep(Duration::from_millis(1));
+    let error = late.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    late.begin();
+    assert_eq!(late.read(&mut [0]).unwrap(), 1);
+    let read = io::copy(&mut late, &mut io::sink()).unwrap_err();
+    assert_eq!(read.kind(), io::ErrorKind::InvalidData);
+}
+
 #[test]
 fn a_link_to_a_directory_that_is_missing_makes_it() {
     let dir = Dir::new();

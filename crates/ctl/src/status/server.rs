@@ -28,7 +28,8 @@ use super::watch::{Head, Told};
 use super::{Interface, SCHEMA, StatusReport};
 use crate::keys;
 use crate::socket::{
-    self, BindError, Bound, Origin, RESERVE, STALL, ServerEvent, Service, Serving, Talk,
+    self, Answer, BindError, Bound, Origin, RESERVE, STALL, ServerEvent, Service, Serving,
+    TO_ANSWER, Talk,
 };
 use crate::text::Clean;
 use crate::uapi::PATIENCE;
@@ -36,9 +37,6 @@ use crate::zeroized::Zeroized;
 
 /// Where the status sockets `IF.sock` are.
 pub const DIR: &str = "/run/adit";
-
-/// Longest document that is read: a million peers with some allowed IPs each.
-pub(super) const MAX_DOCUMENT: u64 = 1 << 30;
 
 /// Bytes of peers that are made for a client at once.
 pub(super) const PIECE: usize = 32 << 10;
@@ -360,8 +358,8 @@ impl Talk for Reception {
 ///
 /// # Errors
 ///
-/// No process listens there, no report comes within [`PATIENCE`] (`WouldBlock`), or it is no report
-/// of one interface (`InvalidData`).
+/// No process listens there, it says nothing for [`PATIENCE`], or goes on for a minute (`WouldBlock`),
+/// or it is no report of one interface (`InvalidData`).
 pub fn fetch(name: &str) -> io::Result<Interface> {
     fetch_in(Path::new(DIR), name)
 }
@@ -371,11 +369,15 @@ pub fn fetch(name: &str) -> io::Result<Interface> {
 /// # Errors
 /// As of [`fetch`].
 pub fn fetch_in(dir: &Path, name: &str) -> io::Result<Interface> {
+    fetch_within(dir, name, TO_ANSWER)
+}
+
+pub(super) fn fetch_within(dir: &Path, name: &str, patience: Duration) -> io::Result<Interface> {
     let mut stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
     // An older server does not read that, and resets the connection once it has told all.
     _ = stream.write_all(b"status\n");
     let mut json = Vec::new();
-    match stream.take(MAX_DOCUMENT).read_to_end(&mut json) {
+    match Answer::new(stream, patience).read_to_end(&mut json) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset && json.ends_with(b"\n") => {}
         result => _ = result?,
     }
@@ -414,7 +416,8 @@ pub fn probe_in(dir: &Path, name: &str, peer: &str) -> io::Result<Probe> {
     let mut stream = socket::connect(&dir.join(format!("{name}.sock")), PATIENCE)?;
     stream.write_all(format!("handshake {peer}\n").as_bytes())?;
     let mut json = Vec::new();
-    stream.take(1 << 10).read_to_end(&mut json)?;
+    let answer = Answer::new(stream, TO_ANSWER);
+    answer.take(1 << 10).read_to_end(&mut json)?;
     Ok(serde_json::from_slice(&json)?)
 }
 

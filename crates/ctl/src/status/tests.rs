@@ -7,7 +7,7 @@ use adit_proto::DropReason;
 use adit_proto::config::{Cidr, PublicKey, Secret};
 
 use super::*;
-use crate::socket::tests::Dir;
+use crate::socket::tests::{Dir, answers_without_end};
 
 fn device() -> DeviceStatus {
     let block = |ip: [u8; 4], len| Cidr::new(ip.into(), len).unwrap();
@@ -355,6 +355,14 @@ fn the_status_of_an_older_server_is_understood() {
     });
     assert_eq!(fetch_in(&dir.0, "wg0").unwrap(), interface());
     server.join().unwrap();
+}
+
+#[test]
+fn a_status_without_end_is_not_waited_for() {
+    let dir = Dir::new();
+    answers_without_end(&dir, b" ");
+    let error = server::fetch_within(&dir.0, "wg0", Duration::from_millis(100)).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]

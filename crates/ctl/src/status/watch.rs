@@ -27,9 +27,9 @@ use std::sync::Arc;
 use adit_proto::config::PeerStatus;
 use serde::{Deserialize, Serialize};
 
-use super::server::{DIR, MAX_DOCUMENT, PIECE};
+use super::server::{DIR, PIECE};
 use super::{Interface, NamedPeer, PeerRef, StatusReport};
-use crate::socket;
+use crate::socket::{self, Answer, TO_ANSWER};
 use crate::text::Clean;
 use crate::uapi::PATIENCE;
 
@@ -179,7 +179,7 @@ pub struct Watch<T> {
 
 /// Lines of JSON, one at a time.
 struct Lines<R> {
-    stream: BufReader<R>,
+    stream: BufReader<Answer<R>>,
     line: Vec<u8>,
 }
 
@@ -233,7 +233,9 @@ impl<T> Watch<T> {
         make: &mut Make<'_, T>,
     ) -> io::Result<Interface> {
         let mut peers = std::mem::take(&mut self.peers);
-        connection.stream.get_mut().write_all(b"watch\n")?;
+        let answer = connection.stream.get_mut();
+        answer.begin();
+        answer.stream.write_all(b"watch\n")?;
         let Head::<StatusReport> { watch, mut status } = connection.next()?;
         status.clean();
         let mut interfaces = status.interfaces.into_iter();
@@ -247,15 +249,14 @@ impl<T> Watch<T> {
 
 impl<R: Read> Lines<R> {
     fn new(stream: R) -> Self {
-        let stream = BufReader::with_capacity(PIECE, stream);
+        let stream = BufReader::with_capacity(PIECE, Answer::new(stream, TO_ANSWER));
         let line = Vec::new();
         Self { stream, line }
     }
 
     fn next<'a, L: Deserialize<'a>>(&'a mut self) -> io::Result<L> {
         self.line.clear();
-        let mut limited = (&mut self.stream).take(MAX_DOCUMENT);
-        limited.read_until(b'\n', &mut self.line)?;
+        self.stream.read_until(b'\n', &mut self.line)?;
         Ok(serde_json::from_slice(&self.line)?)
     }
 

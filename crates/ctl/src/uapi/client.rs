@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use zeroize::Zeroizing;
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use super::{DIR, MAX_LINE, MAX_NAMES, format_set, parse};
 use crate::config::Endpoint;
 use crate::keys;
-use crate::socket;
+use crate::socket::{self, MAX_ANSWER, TO_ANSWER};
 use crate::zeroized::Zeroized;
 
 /// How long the other side may take over one read or write of what it is asked.
@@ -87,6 +87,8 @@ pub struct Client {
     stream: UnixStream,
     /// Read, and not looked at yet.
     ahead: Zeroized,
+    /// For a whole answer.
+    pub(super) patience: Duration,
 }
 
 impl Client {
@@ -111,7 +113,11 @@ impl Client {
     /// Over a connection that is there, to any daemon.
     pub fn over(stream: UnixStream) -> Self {
         let ahead = Zeroized::default();
-        Self { stream, ahead }
+        Self {
+            stream,
+            ahead,
+            patience: TO_ANSWER,
+        }
     }
 
     /// The whole state. Keys that this version does not know are skipped.
@@ -244,8 +250,11 @@ impl Client {
         mut take: impl FnMut(&str, &str) -> Option<()>,
     ) -> Result<(), ClientError> {
         let mut errno = None;
+        let (until, mut left) = (Instant::now() + self.patience, MAX_ANSWER);
         loop {
-            let line = self.line()?;
+            let line = self.line(until)?;
+            left = (left.checked_sub(line.len() as u64 + 1))
+                .ok_or_else(|| ClientError::Protocol("it does not end".into()))?;
             let text = std::str::from_utf8(&line).ok();
             let text = text.ok_or_else(|| ClientError::Protocol("not UTF-8".into()))?;
             if text.is_empty() {
@@ -267,8 +276,8 @@ impl Client {
         }
     }
 
-    /// The next line, without its end.
-    fn line(&mut self) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+    /// The next line, without its end. The process may never come to the end of its answer.
+    fn line(&mut self, until: Instant) -> Result<Zeroizing<Vec<u8>>, ClientError> {
         let mut searched = 0;
         loop {
             let found = self.ahead[searched..]
@@ -282,6 +291,9 @@ impl Client {
             searched = self.ahead.len();
             if searched > MAX_LINE {
                 return Err(ClientError::Protocol("a line is too long".into()));
+            }
+            if Instant::now() > until {
+                return Err(io::Error::from(io::ErrorKind::WouldBlock).into());
             }
             let mut buffer = Zeroizing::new([0; MAX_LINE]);
             match self.stream.read(buffer.as_mut_slice()) {
