@@ -190,11 +190,13 @@ impl<'p, 'a> Metric<'p, 'a> {
 
     /// The lines of a histogram. Its lengths double, and the last has no bound.
     fn histogram(&mut self, interface: &str, trains: &Trains) {
-        let mut count = 0;
-        for (exponent, of_length) in trains.counts.iter().enumerate() {
-            count += of_length;
-            if exponent + 1 < trains.counts.len() {
-                let bound = (1_u64 << exponent).to_string();
+        let mut count = 0_u64;
+        for (exponent, of_length) in (0_u32..).zip(&trains.counts) {
+            // Another process tells how many there are.
+            count = count.saturating_add(*of_length);
+            let is_last = exponent as usize + 1 == trains.counts.len();
+            if let Some(bound) = 1_u64.checked_shl(exponent).filter(|_| !is_last) {
+                let bound = bound.to_string();
                 self.line_of(
                     "_bucket",
                     &[("interface", interface), ("le", &bound)],

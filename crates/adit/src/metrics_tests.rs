@@ -101,6 +101,31 @@ fn metrics_have_the_exporters_names_and_labels_and_more() {
     }
 }
 
+/// The process of an interface may be in the hands of an intruder; the others are still to be seen.
+#[test]
+fn counts_that_no_process_can_have_are_told() {
+    let mut interface = interface();
+    for lengths in [2, 64, 65, 1000] {
+        let counts = vec![u64::MAX; lengths];
+        interface.engine.as_mut().expect("one").sent_trains = Some(Trains {
+            counts,
+            datagrams: u64::MAX,
+        });
+        let mut collected = Collected::default();
+        collected.add(Look {
+            interface: interface.clone(),
+            peers: None,
+        });
+        let mut told = 0;
+        let put = &mut |piece: &[u8]| {
+            told += piece.len();
+            Ok(())
+        };
+        collected.render(put).expect("a document");
+        assert!(told > 0);
+    }
+}
+
 #[test]
 fn numbers_are_those_of_format() {
     for number in [0, 7, 10, 1_234_567_890, u64::MAX] {

@@ -148,8 +148,9 @@ impl Seen {
             up: rows.iter().filter(|row| row.state == "up").count(),
             peers: rows.len(),
             bytes: [
-                rows.iter().map(|row| row.rx).sum(),
-                rows.iter().map(|row| row.tx).sum(),
+                // Another process told them.
+                rows.iter().map(|row| row.rx).fold(0, u64::saturating_add),
+                rows.iter().map(|row| row.tx).fold(0, u64::saturating_add),
             ],
         }
     }

@@ -48,6 +48,13 @@ fn look(
     shot
 }
 
+#[test]
+fn more_bytes_than_can_be_are_shown() {
+    let most = u64::MAX / 2;
+    let shot = look(&mut Looker::new(None), None, Instant::now(), most, u64::MAX);
+    assert_eq!(shot.interfaces[0].bytes[0], u64::MAX);
+}
+
 fn top_of(mut known: Option<Vec<Arc<Known>>>) -> Top {
     let mut top = Top::new(&TopArgs {
         interface: None,

@@ -227,7 +227,7 @@ impl Known {
             failure: failure.map(|failure| words(&failure.reason)),
             rx: peer.transfer_rx,
             tx: peer.transfer_tx,
-            drops: peer.drops.values().sum(),
+            drops: peer.drops.values().copied().fold(0, u64::saturating_add),
             drop_reason: most.map(|(reason, _)| words(reason)),
             told: (0, None),
         }

@@ -67,6 +67,15 @@ fn a_filter_is_a_name_a_key_or_an_address() {
 }
 
 #[test]
+fn more_drops_than_can_be_are_shown() {
+    let mut interface = interface();
+    let drops = ["replayed", "no_route"].map(|reason| (reason.to_owned(), u64::MAX));
+    interface.peers[0].drops = BTreeMap::from(drops);
+    let rows = rows(&[interface], None, Instant::now());
+    assert_eq!(rows[0].drops, u64::MAX);
+}
+
+#[test]
 fn rows_have_an_order_and_rates() {
     assert_eq!(
         shown("", Sort::Endpoint),

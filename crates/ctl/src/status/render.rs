@@ -79,6 +79,11 @@ pub fn render_engine(interface: &Interface, colour: Colour) -> String {
     page.text
 }
 
+/// The sum. What another process tells may be more than any counter can have.
+fn all(counts: &[u64]) -> u64 {
+    counts.iter().copied().fold(0, u64::saturating_add)
+}
+
 /// `total / count` with one digit behind the point.
 fn mean(total: u64, count: u64) -> String {
     let tenths = (u128::from(total) * 10).checked_div(count.into());
@@ -210,7 +215,7 @@ impl Page {
                 write!(text, " ({} by helpers)", batches.helped)?;
             }
             if let Some(trains) = trains {
-                let count = trains.counts.iter().sum();
+                let count = all(&trains.counts);
                 let mean = mean(trains.datagrams, count);
                 write!(text, ", {count} trains of {mean} datagrams")?;
             }
@@ -220,9 +225,9 @@ impl Page {
             let lanes: Vec<String> = engine.lanes.iter().map(u64::to_string).collect();
             self.line("inbound by lane", &lanes.join(", "))?;
         }
-        let all: u64 = engine.lane_loads.iter().sum();
-        if all > 0 {
-            let part = |load: &u64| format!("{} %", (load * 100 + all / 2) / all);
+        let loads = u128::from(all(&engine.lane_loads));
+        if loads > 0 {
+            let part = |load: &u64| format!("{} %", (u128::from(*load) * 100 + loads / 2) / loads);
             let parts: Vec<String> = engine.lane_loads.iter().map(part).collect();
             self.line("load by lane", &parts.join(", "))?;
         }

@@ -407,3 +407,40 @@ fn events_reach_each_listener_and_a_slow_one_holds_up_nobody() {
     drop(serving);
     assert!(quick.next().is_none());
 }
+
+/// Where numbers stand in a document.
+fn places(value: &serde_json::Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Number(_) => found.push(at.to_owned()),
+        serde_json::Value::Array(items) => (0..)
+            .zip(items)
+            .for_each(|(n, item): (usize, _)| places(item, &format!("{at}/{n}"), found)),
+        serde_json::Value::Object(fields) => fields
+            .iter()
+            .for_each(|(name, field)| places(field, &format!("{at}/{name}"), found)),
+        _ => {}
+    }
+}
+
+/// The process of an interface may be in the hands of an intruder, who is not to be without a trace.
+#[test]
+fn a_report_with_the_largest_numbers_is_shown() {
+    let mut report = serde_json::to_value(StatusReport::new(vec![interface()])).unwrap();
+    let mut found = Vec::new();
+    places(&report, "", &mut found);
+    assert!(found.len() > 20, "{found:?}");
+    let read = |report: &serde_json::Value| document(report.to_string().as_bytes());
+    for place in found {
+        let largest = [u64::MAX, u32::MAX.into(), u16::MAX.into(), u8::MAX.into()];
+        let fitting = largest.into_iter().find_map(|number| {
+            let mut changed = report.clone();
+            *changed.pointer_mut(&place)? = number.into();
+            read(&changed).is_ok().then_some(changed)
+        });
+        report = fitting.unwrap();
+    }
+    let interface = read(&report).unwrap();
+    for now in [0, u64::MAX] {
+        assert!(render(&interface, now, Colour::Never).contains("load by lane"));
+    }
+}
