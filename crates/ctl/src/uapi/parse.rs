@@ -334,6 +334,9 @@ fn endpoints_line(
             endpoints.next = Some(PublicKey(*public.bytes()));
         }
         ("endpoint", Some(peer)) if endpoints.named.len() < MAX_NAMES => {
+            // The name of a service stands in a file, which no client has this thread open.
+            let port = value.rsplit_once(':').map(|(_, port)| port);
+            port.and_then(number::<u16>).ok_or_else(wrong)?;
             let endpoint = value.parse().map_err(UapiError::invalid)?;
             *memory += value.len() + OVERHEAD;
             push(&mut endpoints.named, (peer, endpoint), memory)?;

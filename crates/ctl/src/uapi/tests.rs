@@ -5,6 +5,7 @@ use adit_proto::config::{AllowedIpChange, Cidr, PeerChange, PeerStatus, PublicKe
 use proptest::prelude::*;
 
 use super::*;
+use crate::socket::tests::{Dir, answers_without_end};
 
 const KEY: &str = "e84b5a6d2717c1003a13b431570353dbaca9146cf150c5f8575680feba52027a";
 
@@ -515,7 +516,8 @@ fn names_of_endpoints_come_in_pairs() {
     let request = format!(
         "endpoints=1\npublic_key={one}\nendpoint=a.example:1\npublic_key={two}\nendpoint=b:2\n\n\
          endpoints=1\nreplace=false\n\nendpoints=1\nendpoint=x:1\n\n\
-         endpoints=1\npublic_key={one}\nendpoint=x\n\n"
+         endpoints=1\npublic_key={one}\nendpoint=x\n\n\
+         endpoints=1\npublic_key={one}\nendpoint=x.example:domain\n\n"
     );
     let mut input = request.as_bytes();
     let mut parser = Parser::default();
@@ -529,6 +531,16 @@ fn names_of_endpoints_come_in_pairs() {
         let expected = Request::Endpoints { named, replace };
         assert_eq!(next(), Some(Heard::Request(expected)));
     }
-    assert!(matches!(next(), Some(Heard::Refused(_))));
-    assert!(matches!(next(), Some(Heard::Refused(_))));
+    for _ in 0..3 {
+        assert!(matches!(next(), Some(Heard::Refused(_))));
+    }
+}
+
+#[test]
+fn an_answer_without_end_is_not_waited_for() {
+    let dir = Dir::new();
+    answers_without_end(&dir, b"x=1\n");
+    let mut client = Client::connect_in(&dir.0, "wg0").unwrap();
+    client.patience = Duration::from_millis(100);
+    assert!(client.get().unwrap_err().is_silence());
 }
