@@ -339,7 +339,11 @@ fn risks(path: &Path, found: &Metadata) -> Vec<String> {
         let by_mode = (by_group || dir.mode() & 0o002 != 0) && dir.mode() & 0o1000 == 0;
         by_mode || !is_trusted(dir.uid())
     };
-    if dir.as_ref().is_some_and(may_replace) {
+    // A link has one directory, and the file that it leads to another.
+    let of_link = (path.symlink_metadata().ok())
+        .filter(Metadata::is_symlink)
+        .and_then(|_| Path::new(".").join(path.parent()?).metadata().ok());
+    if dir.iter().chain(&of_link).any(may_replace) {
         risks.push(
             "others may replace this file, as they may write to its directory: move it, or chmod go-w the directory"
                 .into(),

@@ -912,6 +912,30 @@ fn the_private_key_is_no_public_key() {
 }
 
 #[test]
+fn a_link_that_others_could_replace_is_warned_of() {
+    let dir = std::env::temp_dir().join(format!("adit-ctl-{}-link", std::process::id()));
+    let [closed, open] = ["closed", "open"].map(|name| dir.join(name));
+    for (dir, mode) in [(&dir, 0o755), (&closed, 0o755), (&open, 0o777)] {
+        std::fs::create_dir(dir).unwrap();
+        std::fs::set_permissions(dir, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let file = closed.join("wg0.conf");
+    std::fs::write(&file, "[Interface]\n").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    for (dir, is_told) in [(&closed, false), (&open, true)] {
+        let link = dir.join("link.conf");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let warnings = Config::salvage(&link).unwrap().0.warnings;
+        let told = warnings.iter().map(Remark::to_string);
+        let told: Vec<String> = told
+            .filter(|it| it.contains("others may replace"))
+            .collect();
+        assert_eq!(told.len(), usize::from(is_told), "{told:?}");
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn who_could_change_a_file_is_warned_of() {
     let dir = std::env::temp_dir().join(format!("adit-ctl-{}-risks", std::process::id()));
     std::fs::create_dir(&dir).unwrap();
