@@ -4,7 +4,7 @@
 //! of request, [`PATIENCE`] for all of it. Documents are made one at a time. When there are too many
 //! connections, the address, or the user, with the most of those without a request loses its oldest.
 //!
-//! A browser sends whatever name led it here. So a page of somebody who has that name lead to this
+//! A browser sends whatever name led it here. So a page whose owner has that name lead to this
 //! host (DNS rebinding) gets nothing: only addresses, and names that are known, are answered.
 
 use std::io::{self, Read, Write};
@@ -67,7 +67,7 @@ pub(super) fn serve(
     }
 }
 
-/// Takes the place of a socket that nobody listens at.
+/// Takes the place of a socket that no process listens at.
 ///
 /// The directory may belong to a user who moves things meanwhile. So nothing is done by a path that
 /// leads through it twice: the directory is opened once, and the socket gets its mode as it is made.
@@ -277,7 +277,7 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The document leaves while it is made, and nobody knows its length before: an older client
+    /// The document leaves while it is made, and its length is not known before: an older client
     /// than of HTTP/1.1 learns from the end of the connection that it is whole.
     fn send(
         &self,

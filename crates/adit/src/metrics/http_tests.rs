@@ -100,7 +100,7 @@ fn a_request_in_pieces_is_answered_with_the_document() {
 }
 
 #[test]
-fn a_crowd_that_says_nothing_keeps_nobody_out() {
+fn a_crowd_that_says_nothing_keeps_no_client_out() {
     let (dir, path) = server("crowd");
     let long = ask(&path, &vec![b'x'; HEAD + 1024]);
     assert!(long.starts_with("HTTP/1.1 431 "), "{long}");
@@ -172,7 +172,7 @@ fn nothing_but_the_socket_itself_gets_a_mode() {
         let found = path.symlink_metadata().expect("it is there");
         found.permissions().mode() & 0o7777
     };
-    // Whoever owns the directory has a link take the place of the socket as soon as it is there.
+    // The owner of the directory has a link take the place of the socket as soon as it is there.
     let (is_over, link) = (AtomicBool::new(false), dir.join("link"));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -194,12 +194,12 @@ fn nothing_but_the_socket_itself_gets_a_mode() {
     });
     assert_eq!(mode(&precious), 0o600);
     _ = std::fs::remove_file(&path);
-    // Everybody may use it, whatever the umask.
+    // Every user may use it, whatever the umask.
     let first = bind(&path).expect("bound");
     assert_eq!(mode(&path), 0o666);
-    assert!(bind(&path).is_err(), "somebody listens there");
+    assert!(bind(&path).is_err(), "a process listens there");
     drop(first);
-    drop(bind(&path).expect("nobody listens there any more"));
+    drop(bind(&path).expect("no process listens there any more"));
     std::fs::remove_file(&path).expect("removed");
     std::fs::write(&path, "").expect("written");
     assert!(bind(&path).is_err() && path.is_file(), "it is no socket");
