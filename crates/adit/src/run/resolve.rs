@@ -320,12 +320,14 @@ impl Resolver {
 
     /// There is something to do, perhaps.
     fn start_thread(self: &Arc<Self>, state: &mut State) {
-        if !state.runs && !state.peers.is_empty() && self.socket.is_some() {
+        let is_possible = self.socket.is_some() && !state.is_lost;
+        if !state.runs && !state.peers.is_empty() && is_possible {
             let this = Arc::clone(self);
             let thread = std::thread::Builder::new().name("adit-names".into());
             let work = move || {
+                let this = Runs(this);
                 if confine(Role::Sockets).is_ok() {
-                    this.run();
+                    this.0.run();
                 }
             };
             state.runs = adit_sandbox::run(|| thread.spawn(work)).is_ok();
@@ -487,6 +489,16 @@ impl Resolver {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread that talks to the other process. When it has ended, as by a panic, the next name that is
+/// given starts another one.
+struct Runs(Arc<Resolver>);
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        self.0.state().runs = false;
     }
 }
 

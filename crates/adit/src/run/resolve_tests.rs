@@ -117,3 +117,54 @@ fn the_mark_of_the_interface_goes_with_a_request() {
     state.marks.insert("wg0".into(), 0xca6c);
     assert_eq!(state.next(now).unwrap().1, 0xca6c);
 }
+
+/// A resolver with these things to do, and the other process's end of its socket.
+fn resolver(state: State) -> (Arc<Resolver>, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let (ours, theirs) = pair.unwrap();
+    let resolver = Resolver {
+        state: Mutex::new(state),
+        socket: Some(ours),
+        wake: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+        level: LogLevel::Silent,
+    };
+    (Arc::new(resolver), theirs)
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it never is");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_thread_that_has_panicked_is_started_again() {
+    let now = Instant::now();
+    let mut wrong = state(now, 1);
+    // As late as can be: the time at which these are lost is no time.
+    let step =
+        |at: Instant, bits: u32| at.checked_add(Duration::from_secs(1 << bits)).unwrap_or(at);
+    let late = (0..63).rev().fold(now, step);
+    for id in 0..IN_FLIGHT {
+        let id = u32::try_from(id).unwrap();
+        wrong.requests.insert(id, ("host0".into(), late));
+    }
+    let (resolver, theirs) = resolver(wrong);
+    resolver.start_thread(&mut resolver.state());
+    wait_until(|| !resolver.state().runs);
+    *resolver.state() = state(now, 1);
+    resolver.start_thread(&mut resolver.state());
+    assert!(resolver.state().runs);
+    // The other process ends, and so does the thread; there is no use in another one.
+    drop(theirs);
+    wait_until(|| !resolver.state().runs);
+    *resolver.state() = State {
+        is_lost: true,
+        ..state(now, 1)
+    };
+    resolver.start_thread(&mut resolver.state());
+    assert!(!resolver.state().runs);
+}
