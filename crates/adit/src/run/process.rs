@@ -111,7 +111,7 @@ impl Process {
         let mut helping = None;
         if sandbox {
             if adit_sandbox::needs_helper() {
-                helping = Some(start_helper(&args.interfaces)?);
+                helping = Some(start_helper(devices_of_user(args))?);
             }
             join_group(status_group);
             adit_sandbox::begin(&folders(control_dir.as_deref()))
@@ -347,6 +347,16 @@ impl Process {
     pub(super) fn interfaces(&self) -> MutexGuard<'_, Interfaces> {
         let interfaces = self.interfaces.lock();
         interfaces.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Interfaces whose devices the helper opens if they exist already: those that the user named, who may
+/// have made them. Names that another process gave may be of other programs' devices, and that process
+/// gives the descriptors of its own.
+pub(super) fn devices_of_user(args: &RunArgs) -> &[String] {
+    match args.take_over {
+        Some(_) => &[],
+        None => &args.interfaces,
     }
 }
 

@@ -43,3 +43,15 @@ fn a_socket_is_bound_once_the_killed_process_has_let_go_of_it() {
     assert!(matches!(refused, Err(BindError::AlreadyRunning(_))));
     assert_eq!(tries.get(), 1);
 }
+
+/// `adit upgrade` takes the names from the old process, which may lie.
+#[test]
+fn a_new_process_opens_no_device_by_the_name_that_an_old_one_gave() {
+    let mut args = RunArgs {
+        interfaces: vec!["wg0".into()],
+        ..RunArgs::default()
+    };
+    assert_eq!(process::devices_of_user(&args), ["wg0"]);
+    args.take_over = Some(1);
+    assert!(process::devices_of_user(&args).is_empty());
+}
