@@ -162,7 +162,7 @@ fn serve(args: &RunArgs) -> Result<()> {
         // Nobody else has the interfaces any more.
         Some(finish) => {
             reported.unwrap_or_else(|failure| level.error(failure));
-            finish.finish();
+            finish.finish(level);
         }
     }
     wait(&process, &me, events, listener)
@@ -261,12 +261,12 @@ fn wait(process: &Process, me: &Me, mut events: Events, listener: Option<Listene
             )),
             Event::HandOver(mut channel) => {
                 match keeper.beside(|| give(process, me, &mut channel)) {
-                    Ok(false) => {}
-                    Ok(true) => {
+                    Ok(None) => {}
+                    Ok(Some(status)) => {
                         level.verbose("another process goes on");
                         drop(listener);
                         // Nothing is taken down.
-                        std::process::exit(0);
+                        std::process::exit(status);
                     }
                     Err(failure) => level.error(format_args!("not handed over: {failure}")),
                 }

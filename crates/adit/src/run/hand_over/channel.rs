@@ -3,20 +3,23 @@
 //! Either process may be in the hands of an intruder. So each learns from the kernel which process
 //! the other one is, and waits for a message only so long.
 
+use std::fs::DirEntry;
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
@@ -34,8 +37,13 @@ const MAX_FDS: usize = 128;
 const HEADER: usize = 5;
 /// Records that cross in one system call, in bytes.
 const TOGETHER: usize = 64 << 10;
-/// How long a process may take to accept a connection.
-const TO_CONNECT: Duration = Duration::from_secs(5);
+/// How long there may be no room for a connection, which is not accepted yet then. No process that
+/// can be asked has so many, and a directory may be full of sockets that have.
+const TO_CONNECT: Duration = Duration::from_millis(1);
+/// How long a process may take over each message, unless something else is set.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a process that was killed may take to end.
+const TO_DIE: Duration = Duration::from_secs(2);
 
 /// Where a new process asks for a hand-over. Its file goes when this is dropped.
 pub(crate) struct Listener {
@@ -122,10 +130,12 @@ pub(crate) fn remove_dead(dir: &Path) {
     }
 }
 
-/// The sockets in a directory, by the process that each is of.
+/// The sockets in a directory, by the process that each is of. A link may lead to any program's, and
+/// a file is none.
 pub(crate) fn sockets(dir: &Path) -> Vec<(PathBuf, i32)> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let found = entries.filter_map(|entry| {
+    let is_socket = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_socket());
+    let found = entries.filter(is_socket).filter_map(|entry| {
         let path = entry.path();
         let pid = path.file_name()?.to_str()?.strip_suffix(".sock")?;
         let pid = pid.parse().ok()?;
@@ -160,6 +170,24 @@ impl Peer {
         });
         Ok(Self { pid, user, process })
     }
+
+    /// Ends the process, unless it ends by itself within this time. False if it cannot be shown to
+    /// have ended.
+    pub(super) fn end_after(&self, patience: Duration) -> bool {
+        let Some(process) = &self.process else {
+            return false;
+        };
+        let ends_within = |time: Duration| {
+            let time = Timespec::try_from(time).unwrap_or_default();
+            let wait = || poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&time));
+            matches!(retry_on_intr(wait), Ok(1..))
+        };
+        ends_within(patience) || {
+            // Whether it ends counts, not what becomes of the signal.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+            ends_within(TO_DIE)
+        }
+    }
 }
 
 /// One end of a hand-over.
@@ -181,7 +209,7 @@ impl Channel {
     fn new(stream: UnixStream) -> std::io::Result<Self> {
         Ok(Self {
             peer: Peer::of(&stream)?,
-            patience: TO_CONNECT,
+            patience: PATIENCE,
             stream,
             // Neither grows, so that no copy of a key is left behind.
             queued: Zeroizing::new(Vec::with_capacity(TOGETHER)),
@@ -195,8 +223,9 @@ impl Channel {
     pub(crate) fn connect(dir: &Path, pid: i32) -> Result<Self> {
         let path = dir.join(format!("{pid}.sock"));
         let stream = adit_ctl::connect(&path, TO_CONNECT).and_then(Self::new);
-        let channel =
+        let mut channel =
             stream.context(|| format!("cannot ask process {pid} ({})", path.display()))?;
+        channel.set_patience(PATIENCE)?;
         let Peer {
             pid: found, user, ..
         } = channel.peer;
@@ -220,6 +249,11 @@ impl Channel {
     /// The process at the other end.
     pub(crate) fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// The same, when all is said.
+    pub(super) fn into_peer(self) -> Peer {
+        self.peer
     }
 
     /// How long the other process may take over each message that is sent or heard from now on.

@@ -1,4 +1,5 @@
 use super::*;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -76,4 +77,111 @@ fn descriptors_come_with_their_message_however_it_is_cut() {
 /// A descriptor unlike any other.
 fn tempfile() -> OwnedFd {
     rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap()
+}
+
+#[test]
+fn only_sockets_are_asked_and_only_dead_ones_go() {
+    let dir = std::env::temp_dir().join(format!("adit-channel-kinds-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let path = |name: &str| dir.join(name);
+    let _alive = UnixListener::bind(path("1.sock")).unwrap();
+    drop(UnixListener::bind(path("2.sock")).unwrap());
+    drop(UnixListener::bind(path("elsewhere")).unwrap());
+    std::os::unix::fs::symlink("elsewhere", path("3.sock")).unwrap();
+    std::os::unix::fs::symlink("1.sock", path("4.sock")).unwrap();
+    std::fs::write(path("5.sock"), "a file").unwrap();
+    // A connection to a file is refused as one to a dead socket is.
+    remove_dead(&dir);
+    let found: Vec<i32> = sockets(&dir).into_iter().map(|(_, pid)| pid).collect();
+    let names = std::fs::read_dir(&dir).unwrap().count();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!((found, names), (vec![1], 5));
+}
+
+#[test]
+fn sockets_that_take_no_connection_keep_nothing_waiting() {
+    let dir = std::env::temp_dir().join(format!("adit-channel-full-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let full = |pid: i32| {
+        let path = dir.join(format!("{pid}.sock"));
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let short = Duration::from_millis(1);
+        let clients: Vec<_> = std::iter::repeat_with(|| adit_ctl::connect(&path, short))
+            .map_while(std::io::Result::ok)
+            .collect();
+        (listener, clients)
+    };
+    let _full: Vec<_> = (1..=100).map(full).collect();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let looked_at = dir.clone();
+    std::thread::spawn(move || {
+        remove_dead(&looked_at);
+        let asked = sockets(&looked_at).into_iter();
+        let found = asked.filter(|(_, pid)| Channel::connect(&looked_at, *pid).is_ok());
+        let _ = done.send(found.count());
+    });
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(60)), Ok(0));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A process that an intruder may keep at work.
+struct Other(Child);
+
+impl Other {
+    fn start(command: &str, argument: &str) -> Self {
+        Self(Command::new(command).arg(argument).spawn().unwrap())
+    }
+
+    fn peer(&self) -> Peer {
+        let pid = Pid::from_child(&self.0);
+        Peer {
+            pid: pid.as_raw_pid(),
+            user: own_user(),
+            process: pidfd_open(pid, PidfdFlags::empty()).ok(),
+        }
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_process_that_stays_is_ended() {
+    for patience in [Duration::ZERO, Duration::from_millis(10)] {
+        let mut other = Other::start("sleep", "1000");
+        assert!(other.peer().end_after(patience));
+        // By a signal.
+        assert_eq!(other.0.wait().unwrap().code(), None);
+    }
+}
+
+#[test]
+fn a_process_that_ends_is_left_to_that() {
+    let mut other = Other::start("sleep", "0.2");
+    assert!(other.peer().end_after(Duration::from_secs(100)));
+    assert_eq!(other.0.wait().unwrap().code(), Some(0));
+    // It was waited for: no signal reaches it.
+    let gone = Other::start("true", "");
+    let peer = gone.peer();
+    drop(gone);
+    assert!(peer.end_after(Duration::ZERO));
+}
+
+#[test]
+fn what_cannot_be_ended_or_has_no_handle_counts_as_alive() {
+    let mut peer = Peer {
+        pid: 1,
+        user: 0,
+        process: None,
+    };
+    assert!(!peer.end_after(Duration::ZERO));
+    // It takes no signal, and never ends.
+    let (reader, _writer) = std::io::pipe().unwrap();
+    peer.process = Some(reader.into());
+    assert!(!peer.end_after(Duration::ZERO));
 }

@@ -1,12 +1,10 @@
 //! The old process.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use adit_engine::{Interface, Resume};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, pidfd_send_signal};
 
 use super::super::background::Notifier;
 use super::super::process::{Process, Running};
@@ -21,11 +19,6 @@ const TO_PREPARE: Duration = Duration::from_secs(15);
 const TO_ANSWER: Duration = Duration::from_secs(5);
 /// How long what was read may take to leave.
 const TO_DRAIN: Duration = Duration::from_secs(1);
-/// How long a process that was killed may take to end.
-const TO_DIE: Timespec = Timespec {
-    tv_sec: 2,
-    tv_nsec: 0,
-};
 
 /// What this process is to whoever replaces it.
 pub(crate) struct Me {
@@ -74,35 +67,47 @@ impl Me {
     }
 }
 
-/// Answers whoever connected. True if it goes on with the interfaces: then this process has to end,
-/// and to leave everything as it is.
-pub(in crate::run) fn give(process: &Process, me: &Me, channel: &mut Channel) -> Result<bool> {
+/// Answers a process that connected. If that goes on with the interfaces, this one has to end with
+/// the status that is returned, and to leave everything as it is. It is 1 if that process may not go on.
+pub(in crate::run) fn give(
+    process: &Process,
+    me: &Me,
+    channel: &mut Channel,
+) -> Result<Option<i32>> {
     channel.set_patience(TO_ANSWER)?;
     // Some look only whether anybody listens.
     let Ok(hello) = channel.hear::<Hello>(Kind::Hello) else {
-        return Ok(false);
+        return Ok(None);
     };
     if !hello.takes {
         let description = me.describe(process);
         channel.tell(Kind::Description, &description)?;
-        return Ok(false);
+        return Ok(None);
     }
     let given = common_format(&hello).and_then(|_| match &me.refuses {
         Some(why) => Err(Failure::State(why.clone())),
         None => give_all(process, channel),
     });
-    if let Err(failure) = given {
+    let status = given.inspect_err(|failure| {
         let why = failure.to_string();
         // It may be gone.
         let _ = channel.tell(Kind::Refused, &Refused { why });
-        return Err(failure);
-    }
+    })?;
     // systemd takes it from the main process alone.
     let _ = me.notifier.tell(&format!("MAINPID={}", channel.peer().pid));
-    Ok(true)
+    Ok(Some(status))
 }
 
-fn give_all(process: &Process, channel: &mut Channel) -> Result<()> {
+/// Returns the status that this process has to end with.
+fn give_all(process: &Process, channel: &mut Channel) -> Result<i32> {
+    // It has to be ended if it does not say that it goes on.
+    if channel.peer().process.is_none() {
+        bail!(
+            State,
+            "the kernel gives no handle of the new process (pidfd_open(2), Linux 5.3): the old process goes on; to change to \
+             the other program, restart it, and handshakes follow"
+        );
+    }
     // None comes or goes meanwhile.
     let interfaces = process.interfaces();
     if interfaces.ending {
@@ -146,12 +151,20 @@ fn give_all(process: &Process, channel: &mut Channel) -> Result<()> {
     let runs = channel
         .tell(Kind::Go, &())
         .and_then(|()| channel.hear::<()>(Kind::Running));
-    if runs.is_err() {
-        kill(channel.peer().process.as_ref());
-    }
-    runs?;
+    let status = match runs {
+        Ok(()) => 0,
+        // Two processes must not read from the same queues.
+        Err(failure) if channel.peer().end_after(Duration::ZERO) => return Err(failure),
+        Err(failure) => {
+            process.level().error(format_args!(
+                "{failure}; process {} was to go on, and does not end: it has the interfaces, and this process ends",
+                channel.peer().pid
+            ));
+            1
+        }
+    };
     paused.interfaces.clear();
-    Ok(())
+    Ok(status)
 }
 
 /// Interfaces that go on when this is dropped.
@@ -203,15 +216,4 @@ fn give_state(
     let state = State::new(state, process.resolver.export(name), known.collect());
     let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(|it| it.fd.as_fd()).collect();
     channel.tell_with(Kind::State, &state, &fds)
-}
-
-/// Two processes must not read from the same queues: one that was told to go on, and does not say
-/// that it does, is killed.
-fn kill(process: Option<&OwnedFd>) {
-    let Some(process) = process else {
-        return;
-    };
-    if pidfd_send_signal(process, Signal::KILL).is_ok() {
-        let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&TO_DIE));
-    }
 }

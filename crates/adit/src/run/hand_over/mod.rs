@@ -14,8 +14,9 @@
 //! ```
 //!
 //! Until `Go` a new process that fails, or hangs, changes nothing: the old one goes on as it was. If
-//! the new one fails between `Go` and `Running`, the old one goes on without sessions, and
-//! handshakes follow.
+//! the new one fails between `Go` and `Running`, the old one ends it and goes on without sessions, and
+//! handshakes follow; where it cannot be ended, the old one ends. After `Running`, the new one sees the
+//! old one end, and ends it where it does not: an intruder in it would keep queues and sockets.
 //!
 //! Keys cross this socket and no other, and are never written to a disk.
 

@@ -11,10 +11,11 @@ use adit_io::tun::Tun;
 use adit_io::udp::Udp;
 use rustix::net::{AddressFamily, sockopt};
 
+use super::super::LogLevel;
 use super::super::events::Sender;
 use super::super::process::{Bound, Prepared, Process};
 use super::super::resolve::HandedNames;
-use super::channel::parse;
+use super::channel::{Peer, parse};
 use super::messages::{Hello, Kind, MAX_INTERFACES, Offer, Offered, State, check_names};
 use super::{Channel, DIR, Hurry, out_of_turn};
 use crate::cli::RunArgs;
@@ -24,8 +25,8 @@ use crate::failure::{Context, Result, bail};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long all of them may take together: far longer than those of a million peers.
 const TO_TAKE: Duration = Duration::from_secs(120);
-/// Clients that may wait at a socket, as of the standard library.
-const BACKLOG: i32 = 128;
+/// How long the old process may take to end, of itself.
+const TO_END: Duration = Duration::from_secs(5);
 
 /// Goes on with all interfaces of the process `pid`, among which have to be those of the command
 /// line. If that fails, this process has to end at once (exit(3)): nothing is taken down, because it
@@ -55,6 +56,7 @@ pub(in crate::run) fn take(
     }
     let mut prepared: Vec<Ready> = Vec::new();
     for _ in 0..offer.interfaces {
+        check_time(until)?;
         let (offered, fds) = channel.hear_with(Kind::Interface)?;
         prepared.push(prepare(&process, &offered, fds)?);
     }
@@ -96,7 +98,16 @@ pub(in crate::run) fn take(
             .import(&prepared.name, &interface, endpoints);
         process.install(interface, tun, prepared, served)?;
     }
-    Ok((process, Finish { stderr, tuns }))
+    let old = channel.into_peer();
+    Ok((process, Finish { stderr, tuns, old }))
+}
+
+/// Each message may take its time, but not all of them.
+fn check_time(until: Instant) -> Result<()> {
+    if Instant::now() > until {
+        bail!(State, "the other process takes too long");
+    }
+    Ok(())
 }
 
 /// Whether a process is a member of a group, as the kernel says. The new process, which may join any,
@@ -116,17 +127,26 @@ pub(crate) struct Finish {
     /// The old process's standard error.
     stderr: Vec<OwnedFd>,
     tuns: Vec<std::sync::Weak<Tun>>,
+    old: Peer,
 }
 
 impl Finish {
-    /// The log goes where that of the old process went, and queues are limited where the old
-    /// process's limit is of another version.
-    pub(crate) fn finish(self) {
+    /// The log goes where that of the old process went, queues are limited where the old process's
+    /// limit is of another version, and the old process ends.
+    pub(in crate::run) fn finish(self, level: LogLevel) {
         if let Some(stderr) = self.stderr.first() {
             let _ = rustix::stdio::dup2_stderr(stderr);
         }
         for tun in self.tuns.iter().filter_map(std::sync::Weak::upgrade) {
             tun.limit_queue();
+        }
+        // It has the same queues and sockets, and would keep them if an intruder had it stay.
+        // Without a handle (before Linux 5.3), that cannot be seen.
+        if self.old.process.is_some() && !self.old.end_after(TO_END) {
+            level.error(format_args!(
+                "the old process, {}, does not end, and has the queues and sockets still: kill it",
+                self.old.pid
+            ));
         }
     }
 }
@@ -159,9 +179,6 @@ impl Listeners {
 
     /// The sockets as this process's. Clients learn from the kernel that it is.
     fn bind(self, process: &Process, name: &str) -> Bound {
-        for fd in self.status.iter().chain([&self.control]) {
-            let _ = rustix::net::listen(fd, BACKLOG);
-        }
         let control = match &process.control_dir {
             Some(dir) => uapi::Server::adopt_in(dir, name, self.control),
             None => uapi::Server::adopt(name, self.control),
@@ -217,9 +234,7 @@ fn take_state(
     };
     let mut import = importer();
     let (mut state, fds) = loop {
-        if Instant::now() > until {
-            bail!(State, "the other process takes too long");
-        }
+        check_time(until)?;
         match channel.receive()? {
             (Kind::Record, record, _) => import.take(&record).context(&failed)?,
             (Kind::State, body, fds) => break (parse::<State>(&body)?, fds),
