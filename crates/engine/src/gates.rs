@@ -10,8 +10,9 @@
 //!         behind the second gate
 //! ```
 //!
-//! One thread finds both gates open. Of several, none waits for another: a batch is filed under its
-//! ticket, and whoever is at the second gate puts all that are ready.
+//! One thread alone [passes](Gates::pass) both gates at once: it takes, works and puts in a line, without a
+//! ticket. Of several, none waits for another: a batch is filed under its ticket, and whoever is at the
+//! second gate puts all that are ready.
 //!
 //! ```text
 //!             head            next
@@ -202,6 +203,27 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
                 Taken::Batch(ticket, batch)
             }
         })
+    }
+
+    /// Takes and puts in a line, without a ticket, where nothing is taken and not put and one second gate is
+    /// in use: `work` has what both gates have. What it returns besides its result is a batch that cannot
+    /// go on now: that is filed as the head, until [`Self::proceed_all`] is called.
+    ///
+    /// `None`, and nothing done, if that is not so, or another thread is taking.
+    pub(crate) fn pass<R>(&self, work: impl FnOnce(&mut S, &mut P) -> (R, Option<B>)) -> Option<R> {
+        let mut first = try_lock(&self.first)?;
+        if first.is_closed || self.in_use() != 1 || !self.is_put_before(first.next) {
+            return None;
+        }
+        let only = &self.seconds[0];
+        // No other thread takes meanwhile, so that whatever it finds here comes after this.
+        let mut state = lock(&only.state);
+        let (result, left) = work(&mut first.state, &mut state);
+        if left.is_some() {
+            *lock(only.slot(first.next)) = left;
+            first.next += 1;
+        }
+        Some(result)
     }
 
     /// How many second gates are in use. It stays so while the caller has a ticket.

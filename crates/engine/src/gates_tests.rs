@@ -209,6 +209,47 @@ fn what_waits_behind_a_head_goes_with_it_without_a_further_arrival() {
     assert_eq!(woken, 1, "the owner, which found too much taken, is told");
 }
 
+/// Passes both gates with the next number, which is put or left.
+fn pass(gates: &Numbers, puts: bool) -> bool {
+    let passed = gates.pass(|next, list| {
+        *next += 1;
+        let mut number = *next - 1;
+        let left = (!puts || put(list, &mut number) == Put::Blocked).then_some(number);
+        ((), left)
+    });
+    passed.is_some()
+}
+
+#[test]
+fn a_batch_passes_both_gates_where_none_is_on_its_way() {
+    let gates = numbers();
+    assert!(pass(&gates, true) && pass(&gates, true));
+    assert_eq!(have(&gates), [0, 1]);
+    let third = batch(take(&gates, false));
+    assert!(!pass(&gates, true), "the third is not put");
+    file(&gates, third);
+    assert!(pass(&gates, true));
+    assert_eq!(have(&gates), [0, 1, 2, 3]);
+    gates.set_closed(true);
+    assert!(!pass(&gates, true));
+    gates.set_closed(false);
+    let inner = gates.pass(|_, _| (matches!(take(&gates, true), Taken::Busy), None));
+    assert_eq!(inner, Some(true), "nothing else is taken meanwhile");
+}
+
+#[test]
+fn a_batch_that_cannot_pass_is_the_next_when_it_can_go_on() {
+    let gates = numbers();
+    assert!(pass(&gates, false));
+    assert!(!gates.is_drained() && !pass(&gates, true));
+    let second = batch(take(&gates, false));
+    gates.file(second.0, second.1);
+    assert_eq!(have(&gates), []);
+    gates.proceed(0, put, drop);
+    assert_eq!(have(&gates), [0, 1]);
+    assert!(gates.is_drained() && pass(&gates, true));
+}
+
 /// The same with two second gates.
 type Two = Gates<u32, u32, Vec<u32>, 2>;
 

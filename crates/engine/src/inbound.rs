@@ -99,7 +99,7 @@ impl Part {
         }
     }
 
-    /// It has been put: the batch, if that is true of all its parts. Sessions are not kept longer.
+    /// It has been put: the batch, if that is true of all its parts.
     pub(crate) fn end(self) -> Option<Box<InboundBatch>> {
         let mut batch = match self {
             Self::Whole(batch) => Some(batch),
@@ -110,7 +110,7 @@ impl Part {
             Self::Split(_) => None,
         };
         if let Some(batch) = &mut batch {
-            batch.runs.clear();
+            batch.ends();
         }
         batch
     }
@@ -279,6 +279,11 @@ impl InboundBatch {
                 drops.count(DropReason::MalformedDatagram, 1);
             }
         }
+    }
+
+    /// It has been put. Sessions are not kept longer.
+    pub(crate) fn ends(&mut self) {
+        self.runs.clear();
     }
 
     /// Stage 4, unless it is done. So many parts are delivered. Then sorts the runs by peer: those of

@@ -143,20 +143,37 @@ impl<U: UdpSocket> Outbound<U> {
         gates: usize,
     ) -> io::Result<Taken<Box<OutboundBatch>>> {
         let change = |all: &mut [&mut Forwarder<U>]| self.change_gates(all, gates);
-        let read = |standing: &mut Standing| {
-            let mut batch = context.buffers.outbound.take();
-            let read = tun.read_batch(&mut batch.frames);
-            if let Ok(emptied) = read {
-                standing.note(context, emptied);
-                batch.more = !emptied;
-                if !batch.frames.is_empty() {
-                    return Ok(Some(batch));
-                }
-            }
-            context.buffers.outbound.put(batch);
-            read.map(|_| None)
-        };
+        let read = |standing: &mut Standing| standing.read(context, tun);
         self.gates.take((awaits, threads), (gates, change), read)
+    }
+
+    /// Reads what waits in the TUN queue, and sends it at once: what [`Self::take`] and [`Self::finish`] do, where
+    /// no other thread has a part of it. `None` where one may have. Errors are the TUN's.
+    pub(crate) fn pass(
+        &self,
+        context: Context<'_, U>,
+        tun: &impl TunQueue,
+        took: impl FnOnce(&OutboundBatch),
+    ) -> Option<io::Result<Polled>> {
+        self.gates.pass(|standing, forwarder| {
+            let mut batch = match standing.read(context, tun) {
+                Ok(Some(batch)) => batch,
+                Ok(None) => return (Ok(Polled::packets(0, false)), None),
+                Err(error) => return (Err(error), None),
+            };
+            took(&batch);
+            let more = batch.more;
+            let (put, processed) = self.put_whole(context, 0, forwarder, &mut batch);
+            if put == Put::Blocked {
+                return (Ok(Polled::Blocked), Some(Part::Whole(batch)));
+            }
+            self.has_put(context, tun, batch);
+            let polled = match forwarder.sender.waits_for() {
+                Some(_) => Polled::Blocked,
+                None => Polled::packets(processed, more),
+            };
+            (Ok(polled), None)
+        })
     }
 
     /// Whether trains that wait for a socket allow another number of gates; frames that wait for a
@@ -232,36 +249,64 @@ impl<U: UdpSocket> Outbound<U> {
     pub(crate) fn proceed(&self, context: Context<'_, U>, tun: &impl TunQueue) -> usize {
         let mut processed = 0;
         let put = |gate, forwarder: &mut Forwarder<U>, part: &mut Part| {
-            forwarder.processed = 0;
-            let put = match part {
-                Part::Whole(batch) => {
-                    let OutboundBatch { sealed, frames, .. } = &mut **batch;
-                    forwarder.put(context, sealed, |it| {
-                        it.forward_all(context, frames);
-                        frames.is_empty()
+            let (put, packets) = match part {
+                Part::Whole(batch) => self.put_whole(context, gate, forwarder, batch),
+                Part::Split { sealed, rest, .. } => {
+                    self.put(context, gate, forwarder, sealed, |it| {
+                        it.forward_rest(context, rest);
+                        rest.is_empty()
                     })
                 }
-                Part::Split { sealed, rest, .. } => forwarder.put(context, sealed, |it| {
-                    it.forward_rest(context, rest);
-                    rest.is_empty()
-                }),
             };
-            processed += forwarder.processed;
-            let passed = forwarder.processed as u64;
-            (forwarder.sender.drops()).count_passed(PassedKind::FromTun, passed);
-            self.note_state(gate, forwarder);
+            processed += packets;
             put
         };
         self.gates.proceed_all(put, |part| {
             if let Some(batch) = part.put() {
-                tun.processed(&batch.frames);
-                context.buffers.outbound.put(batch);
+                self.has_put(context, tun, batch);
             }
             if self.gates.was_awaited() {
                 context.common.queues.wake();
             }
         });
         processed
+    }
+
+    fn put_whole(
+        &self,
+        context: Context<'_, U>,
+        gate: usize,
+        forwarder: &mut Forwarder<U>,
+        batch: &mut OutboundBatch,
+    ) -> (Put, usize) {
+        let OutboundBatch { sealed, frames, .. } = batch;
+        self.put(context, gate, forwarder, sealed, |it| {
+            it.forward_all(context, frames);
+            frames.is_empty()
+        })
+    }
+
+    /// Sends a batch or a part of one, as [`Forwarder::put`] does. Returns how many packets were processed, too.
+    fn put(
+        &self,
+        context: Context<'_, U>,
+        gate: usize,
+        forwarder: &mut Forwarder<U>,
+        sealed: &mut VecDeque<SealedTrain>,
+        forward: impl FnMut(&mut Forwarder<U>) -> bool,
+    ) -> (Put, usize) {
+        forwarder.processed = 0;
+        let put = forwarder.put(context, sealed, forward);
+        let passed = forwarder.processed as u64;
+        (forwarder.sender.drops()).count_passed(PassedKind::FromTun, passed);
+        self.note_state(gate, forwarder);
+        (put, forwarder.processed)
+    }
+
+    /// A batch has been sent, or waits for sessions.
+    fn has_put(&self, context: Context<'_, U>, tun: &impl TunQueue, batch: Box<OutboundBatch>) {
+        tun.processed(&batch.frames);
+        context.buffers.outbound.put(batch);
     }
 
     /// Goes on where a full socket stopped it. False if it is still full.
@@ -411,6 +456,25 @@ impl<U: UdpSocket> Outbound<U> {
 }
 
 impl Standing {
+    /// Stage 1: `None` if nothing waits in the TUN queue.
+    fn read<U>(
+        &mut self,
+        context: Context<'_, U>,
+        tun: &impl TunQueue,
+    ) -> io::Result<Option<Box<OutboundBatch>>> {
+        let mut batch = context.buffers.outbound.take();
+        let read = tun.read_batch(&mut batch.frames);
+        if let Ok(emptied) = read {
+            self.note(context, emptied);
+            batch.more = !emptied;
+            if !batch.frames.is_empty() {
+                return Ok(Some(batch));
+            }
+        }
+        context.buffers.outbound.put(batch);
+        read.map(|_| None)
+    }
+
     /// Tells the control thread, now and then, that the TUN holds more than leaves.
     fn note<U>(&mut self, Context { common, now, .. }: Context<'_, U>, emptied: bool) {
         self.behind = if emptied {

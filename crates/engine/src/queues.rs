@@ -20,7 +20,7 @@ use crate::common::{self, Common, LaneSocket, Part, QueuesHandle, Sockets};
 use crate::crew::Need;
 use crate::gates::{DEPTH, Put, Taken, Ticket};
 use crate::inbound::{self, Delivery, InboundBatch, Part as InboundPart};
-use crate::lanes::{LANES, Lanes, Progress, Turn};
+use crate::lanes::{LANES, Lanes, Progress, Taking, Turn};
 use crate::lock::lock;
 use crate::outbound::{Outbound, OutboundBatch, SEND_GATES};
 use crate::poll::{Polled, wait};
@@ -335,12 +335,21 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
         let gates = self.putting(role).min(SEND_GATES);
         let threads = self.threads.load(Ordering::Relaxed);
-        let taken = outbound.take(context, tun, (role != Role::Helper, threads), gates)?;
-        if let Taken::Batch(_, batch) = &taken {
+        let took = |batch: &OutboundBatch| {
             let load = self.common.load.own();
             load.outbound.took(batch.polled(), role);
             #[cfg(debug_assertions)]
             progress::pause();
+        };
+        if (gates, threads) == (1, 1)
+            && role != Role::OwnerOfPipeline
+            && let Some(polled) = outbound.pass(context, tun, took)
+        {
+            return polled;
+        }
+        let taken = outbound.take(context, tun, (role != Role::Helper, threads), gates)?;
+        if let Taken::Batch(_, batch) = &taken {
+            took(batch);
         }
         Ok(match taken {
             Taken::Batch(ticket, batch) if role == Role::OwnerOfPipeline => {
@@ -369,7 +378,6 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             self.common.take_errors(socket, now);
         }
         let context = self.inbound_context(lane, now);
-        let spares = &worker.buffers.inbound;
         let gates = self.inbound.gates(lane);
         // Each lane is put by its part of the threads, behind one that commits.
         let lanes = self.handle().sockets.load().in_use();
@@ -377,23 +385,50 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             1 => 1,
             deliveries => 1 + deliveries,
         };
-        let change = |_: &mut [&mut ()]| true;
         let threads = self.threads.load(Ordering::Relaxed).div_ceil(lanes);
+        let batches = &worker.buffers.inbound;
+        let receive = |taking: &mut Taking<[Shares; 2]>| {
+            let mut batch = batches.take();
+            let took = batch.take(context, socket, &mut taking.state[usize::from(v6)]);
+            let lens = took.then(|| batch.lens_before_more()).flatten();
+            taking.took(v6, lens);
+            if !took {
+                batches.put(batch);
+                return None;
+            }
+            self.count_received(lane, batch.polled(), role);
+            Some(batch)
+        };
+        if (seconds, threads) == (1, 1) && role != Role::OwnerOfPipeline {
+            let delivery = &mut worker.delivery;
+            let passed = gates.pass(|taking, ()| {
+                let Some(mut batch) = receive(taking) else {
+                    return ((Ok(Polled::packets(0, false)), false), None);
+                };
+                let polled = batch.polled();
+                #[cfg(debug_assertions)]
+                progress::pause();
+                batch.open(1);
+                if batch.moving_sessions().next().is_some() {
+                    // Whether it has to wait is to be found out without these gates.
+                    return ((Ok(polled), true), Some(InboundPart::Whole(batch)));
+                }
+                batch.commit(context);
+                let delivered = delivery.put(context, &batch, 0);
+                batch.ends();
+                batches.put(batch);
+                ((delivered.map(|()| polled), false), None)
+            });
+            match passed {
+                Some((polled, false)) => return polled,
+                Some((polled, true)) => return self.put_inbound(worker, lane, now).and(polled),
+                None => {}
+            }
+        }
         let taken = gates.take(
             (role != Role::Helper, threads),
-            (seconds, change),
-            |taking| {
-                let mut batch = spares.take();
-                let shares = &mut taking.state[usize::from(v6)];
-                let took = batch.take(context, socket, shares);
-                let lens = took.then(|| batch.lens_before_more()).flatten();
-                taking.took(v6, lens);
-                if took {
-                    return Ok(Some(batch));
-                }
-                spares.put(batch);
-                Ok::<_, io::Error>(None)
-            },
+            (seconds, |_: &mut [&mut ()]| true),
+            |taking| Ok::<_, io::Error>(receive(taking)),
         )?;
         let (ticket, mut batch) = match taken {
             Taken::Batch(ticket, batch) => (ticket, batch),
@@ -402,11 +437,6 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             Taken::Full => return Ok(Polled::Full),
         };
         let polled = batch.polled();
-        let load = self.common.load.own();
-        load.inbound.took(polled, role);
-        if let Polled::Packets { count, .. } = polled {
-            load.lanes[lane % LANES].fetch_add(count as u64, Ordering::Relaxed);
-        }
         #[cfg(debug_assertions)]
         progress::pause();
         if role == Role::OwnerOfPipeline {
@@ -418,6 +448,14 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
         self.file_inbound(lane, (ticket, batch));
         self.put_inbound(worker, lane, now).map(|()| polled)
+    }
+
+    fn count_received(&self, lane: usize, polled: Polled, role: Role) {
+        let load = self.common.load.own();
+        load.inbound.took(polled, role);
+        if let Polled::Packets { count, .. } = polled {
+            load.lanes[lane % LANES].fetch_add(count as u64, Ordering::Relaxed);
+        }
     }
 
     /// How many parts a batch of this lane is delivered in.

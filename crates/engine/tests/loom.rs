@@ -102,6 +102,52 @@ fn a_head_that_was_blocked_takes_those_behind_it_along() {
     });
 }
 
+/// Takes and puts one batch in a line, or leaves it to be put. Whether it did.
+fn pass(gates: &Numbers, puts: bool) -> bool {
+    let passed = gates.pass(|next, list| {
+        *next += 1;
+        let number = *next - 1;
+        if puts {
+            list.push(number);
+        }
+        thread::yield_now();
+        ((), (!puts).then_some(number))
+    });
+    passed.is_some()
+}
+
+/// Invariants 2 and 6: one thread is alone, and another begins to help it.
+#[test]
+fn what_passes_and_what_is_filed_is_put_in_order() {
+    explore(|| {
+        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
+        let other = {
+            let gates = Arc::clone(&gates);
+            thread::spawn(move || u32::from(one(&gates)) + u32::from(one(&gates)))
+        };
+        let passed = u32::from(pass(&gates, true)) + u32::from(pass(&gates, true));
+        let taken = passed + other.join().unwrap();
+        assert!(gates.with(0, |list| list.iter().copied().eq(0..taken)));
+    });
+}
+
+/// Invariant 6: what cannot pass is put by the next that proceeds, whatever another thread does.
+#[test]
+fn what_cannot_pass_is_put_before_what_follows() {
+    explore(|| {
+        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
+        let other = {
+            let gates = Arc::clone(&gates);
+            thread::spawn(move || u32::from(one(&gates)))
+        };
+        let left = u32::from(pass(&gates, false));
+        let taken = left + other.join().unwrap();
+        gates.proceed(0, put, drop);
+        assert!(gates.with(0, |list| list.iter().copied().eq(0..taken)));
+        assert!(gates.is_drained());
+    });
+}
+
 /// Invariant 6: whoever found too much taken, and asked, is told.
 #[test]
 fn a_thread_that_awaits_a_batch_is_told_of_it() {
