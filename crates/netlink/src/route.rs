@@ -1,6 +1,7 @@
 //! Routes, and route look-ups.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::route::{
@@ -63,6 +64,8 @@ pub struct Path {
     pub gateway: Option<IpAddr>,
     /// The MTU, where the route or path MTU discovery knows one; otherwise it is the interface's.
     pub mtu: Option<u32>,
+    /// For how long the kernel believes that MTU, if an ICMP message taught it.
+    pub learned: Option<Duration>,
     /// The destination is this host itself.
     pub local: bool,
 }
@@ -176,6 +179,7 @@ impl Netlink {
             src: found.prefsrc.or(src),
             gateway: found.gateway,
             mtu: found.mtu,
+            learned: found.mtu.and_then(|_| learned(route)),
             local: route.header.kind == RouteType::Local,
         })
     }
@@ -271,6 +275,22 @@ impl Route {
         }
         route
     }
+}
+
+/// How much longer an entry lasts that the kernel made by itself. IPv6 marks those, and gives routes
+/// of router advertisements a time, too; IPv4 marks all answers, and only such an entry has a time.
+fn learned(route: &RouteMessage) -> Option<Duration> {
+    let cloned = netlink_packet_route::route::RouteFlags::Cloned;
+    let expires = route
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::CacheInfo(info) => Some(info.expires),
+            _ => None,
+        })?;
+    // In hundredths of a second (USER_HZ).
+    let left = Duration::from_millis(u64::from(expires) * 10);
+    (expires > 0 && route.header.flags.contains(cloned)).then_some(left)
 }
 
 fn address(address: &RouteAddress) -> Option<IpAddr> {

@@ -21,7 +21,9 @@ pub(super) fn automatic_mtu(netlink: &Netlink, endpoints: &[SocketAddr], mark: u
     let device_mtu = |oif: u32| netlink.link_by_index(oif).ok().map(|link| link.mtu);
     let path_mtu = |endpoint: &SocketAddr| {
         let path = netlink.route_get(endpoint.ip(), None, mark, None).ok()?;
-        path.mtu.or_else(|| device_mtu(path.oif))
+        // What ICMP taught may be forged, and would stay with the interface.
+        let by_route = path.mtu.filter(|_| path.learned.is_none());
+        by_route.or_else(|| device_mtu(path.oif))
     };
     let smallest = endpoints.iter().filter_map(path_mtu).min();
     let default_mtu = || {
