@@ -604,7 +604,7 @@ impl<U> Common<U> {
     /// authenticated, so nothing else follows from it.
     pub(crate) fn take_errors(&self, socket: &impl UdpSocket, now: Time) {
         socket.take_errors(&mut |error, times| {
-            self.icmp_errors[error.kind as usize].fetch_add(times, Ordering::Relaxed);
+            self.count_icmp_error(error.kind, times);
             self.note(now, times, || Incident::Icmp { peer: None, error });
         });
     }
@@ -627,6 +627,10 @@ impl<U> Common<U> {
             drops.count_passed(PassedKind::HandshakeMessages, refused);
             self.proto.gate().dropped(refused);
         }
+    }
+
+    pub(crate) fn count_icmp_error(&self, kind: IcmpKind, times: u64) {
+        self.icmp_errors[kind as usize].fetch_add(times, Ordering::Relaxed);
     }
 
     pub(crate) fn icmp_errors(&self, kind: IcmpKind) -> u64 {

@@ -11,7 +11,8 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use adit_aead::{SealJob, TAG_LEN};
-use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
+use adit_io::udp::IcmpKind;
+use adit_io::{Cut, Offloads, SendReport, Transmit, UdpSocket};
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use adit_proto::limits::REKEY_ATTEMPT_TIME;
 use adit_proto::wire::{DataHeader, INITIATION_LEN, RESPONSE_LEN, padded_len};
@@ -62,6 +63,8 @@ const PROBES_BATCH: usize = 256;
 /// Peers whose probes wait, at most: those that leave within a second. After that the protocol asks
 /// for new ones.
 const PROBES_WAITING: usize = 100 * PROBES_BATCH;
+/// For how long ICMP is ignored at a time, at most: as long as Linux believes it by default.
+const ICMP_IGNORED: Duration = Duration::from_secs(600);
 /// Handshake messages between two looks at timers and commands.
 const HANDSHAKE_BATCH: usize = 32;
 /// Events of peers that are handled in a turn.
@@ -295,6 +298,8 @@ pub(crate) struct Control<H: Platform> {
     paths_from: Option<u32>,
     /// All of them are wrong, whatever the kernel says.
     forget_paths: bool,
+    /// Until when the sockets of IPv4 and of IPv6 ignore what ICMP says of paths.
+    ignores_icmp: [Option<Time>; 2],
     /// Probes that wait, and until when others do not leave.
     probes: VecDeque<PeerEvent>,
     probes_from: Time,
@@ -382,6 +387,7 @@ impl<H: Platform> Control<H> {
             looks: 0,
             paths_from: None,
             forget_paths: false,
+            ignores_icmp: [None; 2],
             probes: VecDeque::new(),
             probes_from: Time::default(),
             events: VecDeque::new(),
@@ -430,6 +436,7 @@ impl<H: Platform> Control<H> {
         if self.rebind_at.is_some_and(|at| at <= now) {
             self.come_up();
         }
+        self.obey_icmp(now);
         self.look_at_paths(now);
         self.remember(now);
         self.put_out();
@@ -487,6 +494,8 @@ impl<H: Platform> Control<H> {
         let sockets = self.common.queues.sockets.load();
         self.platform.resumed(&sockets);
         self.tell_indices(&sockets);
+        // They may be another process's, which ignored ICMP.
+        self.set_icmp();
         // Routes and the device may have changed unseen.
         (self.paths_from, self.forget_paths) = (Some(0), false);
         self.host_changed()
@@ -555,6 +564,7 @@ impl<H: Platform> Control<H> {
             .chain(self.set_at)
             .chain(self.remember_at)
             .chain(self.paths_at)
+            .chain(self.ignores_icmp.into_iter().flatten())
             .chain((!self.probes.is_empty()).then_some(self.probes_from))
             .chain(self.common.journal.deadline())
             .min()
@@ -699,8 +709,9 @@ impl<H: Platform> Control<H> {
                     }
                 }
                 Output::Event(PeerEvent::PathFound { peer, limit, loses }) => {
-                    self.path_found(&peer, limit, loses);
+                    self.path_found(&peer, limit, loses)
                 }
+                Output::Event(PeerEvent::DoubtIcmp { peer }) => self.doubt_icmp(&peer),
                 Output::Event(PeerEvent::Unanswered { peer }) => {
                     let peer = peer.public_key();
                     self.platform.tell(&Event::Unanswered { peer });
@@ -745,6 +756,50 @@ impl<H: Platform> Control<H> {
                 }
             }
         }
+    }
+
+    /// Has the sockets of the peer's family ignore what ICMP says, as long as the host believes it: it
+    /// would cut datagrams, at most of the throughput.
+    fn doubt_icmp(&mut self, peer: &Peer) {
+        let Some(to) = peer.endpoint() else { return };
+        let path = self.platform.path_mtu(to, self.fwmark);
+        let Some((mtu, left)) = path.and_then(|path| path.learned) else {
+            return;
+        };
+        let (is_ipv6, left) = (to.addr.is_ipv6(), left.min(ICMP_IGNORED));
+        let until = &mut self.ignores_icmp[usize::from(is_ipv6)];
+        if until.replace(clock::now() + left).is_some() {
+            return;
+        }
+        // The kernel tells a socket of IPv4 nothing, and none of what quotes no datagram of its.
+        self.common.count_icmp_error(IcmpKind::TooBig, 1);
+        let (key, family) = (peer.public_key(), if is_ipv6 { 6 } else { 4 });
+        self.platform.log_error(&format!(
+            "peer {key}: ICMP says that the path takes {mtu} bytes, which is wrong or forged: \
+             what ICMP says of paths is ignored over IPv{family} for {} s",
+            left.as_secs()
+        ));
+        self.set_icmp();
+    }
+
+    /// What the host learned is forgotten by now, or it learned it anew.
+    fn obey_icmp(&mut self, now: Time) {
+        let ends = |until: &mut Option<Time>| until.take_if(|at| *at <= now);
+        if self.ignores_icmp.iter_mut().filter_map(ends).count() > 0 {
+            self.set_icmp();
+        }
+    }
+
+    /// Tells all sockets whether they ignore ICMP. Those that are opened beside them do as they do.
+    fn set_icmp(&self) {
+        for LaneSocket { socket, v6, .. } in self.common.queues.sockets.load().all() {
+            let ignores = self.ignores_icmp[usize::from(v6)].is_some();
+            if let Err(error) = self.platform.ignore_icmp(socket, ignores) {
+                let log = &self.platform;
+                log.log_verbose(format_args!("whether ICMP is ignored stays: {error}"));
+            }
+        }
+        self.common.queues.tell(ShardCommand::ClearPaths);
     }
 
     /// A message that could not be sent is tried again by its timer, as if the network had lost it.
@@ -908,23 +963,25 @@ impl<H: Platform> Control<H> {
                 }
             }
         }
-        for (of_kind, whole) in sealed.iter().zip([false, true]) {
+        for (of_kind, cut) in sealed.iter().zip([Cut::Allowed, Cut::Refused]) {
             for probes in of_kind {
-                self.send_sealed_probes(now, probes, whole);
+                let probes: Vec<&SealedProbe> = probes.iter().collect();
+                self.send_sealed_probes(now, &probes, cut);
             }
         }
     }
 
-    /// Sends probes to addresses of one family past what waits for the socket. If they are to stay
-    /// whole, nobody fragments their datagrams.
-    fn send_sealed_probes(&mut self, now: Time, mut probes: &[SealedProbe], whole: bool) {
+    /// Sends probes to addresses of one family past what waits for the socket. If ICMP alone is why
+    /// this host does not send a peer's, they leave all the same.
+    fn send_sealed_probes(&mut self, now: Time, mut probes: &[&SealedProbe], cut: Cut) {
         let sockets = self.common.queues.sockets.load();
+        let (mut told, mut again) = (None, Vec::new());
         while let [first, ..] = probes
             && let Some(socket) = sockets.family(first.to.addr.is_ipv6())
         {
-            let trains: Vec<_> = probes.iter().map(SealedProbe::train).collect();
+            let trains: Vec<_> = probes.iter().map(|probe| probe.train()).collect();
             let mut report = SendReport::default();
-            let taken = socket.send_beside(&trains, whole, &mut report);
+            let taken = socket.send_beside(&trains, cut, &mut report);
             if let Some(stale) = report.stale_source {
                 probes[stale].peer.clear_source();
             }
@@ -932,33 +989,46 @@ impl<H: Platform> Control<H> {
                 self.common.take_errors(socket, now);
             }
             let (sent, rest) = probes.split_at(taken);
-            for (index, probe) in sent.iter().enumerate() {
-                let is_lost = report.lost_of(index) > 0;
+            for (index, &probe) in sent.iter().enumerate() {
                 let (peer, len) = (&probe.peer, probe.datagram.len() as u64);
-                if !is_lost && peer.keepalive_sent(now, &probe.session, len) {
-                    self.common.control.event(peer);
-                }
-                if is_lost && whole && probe.is_longest {
-                    self.probe_refused(now, probe);
+                if report.lost_of(index) == 0 {
+                    if peer.keepalive_sent(now, &probe.session, len) {
+                        self.common.control.event(peer);
+                    }
+                } else if cut == Cut::Refused {
+                    if probe.is_longest && self.probe_refused(now, probe) {
+                        told = Some(peer.id());
+                    }
+                    again.extend((told == Some(peer.id())).then_some(probe));
                 }
             }
             // Into a buffer of their own.
             probes = if taken > 0 { rest } else { &[] };
         }
+        if !again.is_empty() {
+            self.send_sealed_probes(now, &again, Cut::RefusedPastIcmp);
+        }
     }
 
-    /// This host did not send a probe whole: what it knows of the path may say why.
-    fn probe_refused(&mut self, now: Time, probe: &SealedProbe) {
-        if let Some(path) = self.platform.path_mtu(probe.to, self.fwmark) {
-            let is_ipv6 = probe.to.addr.is_ipv6();
-            let headers = if is_ipv6 { 40 + 8 } else { 20 + 8 };
-            let longest = |bytes: u32| {
-                let longest = (bytes as usize).saturating_sub(headers + OVERHEAD);
-                u16::try_from(longest).unwrap_or(u16::MAX)
-            };
-            let (longest, device) = (longest(path.takes), longest(path.device));
-            self.device.path_refused(now, &probe.peer, longest, device);
+    /// This host did not send a probe whole: what it knows of the path may say why. True if ICMP alone
+    /// does.
+    fn probe_refused(&mut self, now: Time, probe: &SealedProbe) -> bool {
+        let Some(path) = self.platform.path_mtu(probe.to, self.fwmark) else {
+            return false;
+        };
+        let headers = if probe.to.addr.is_ipv6() { 48 } else { 28 };
+        let longest = |bytes: u32| {
+            let longest = (bytes as usize).saturating_sub(headers + OVERHEAD);
+            u16::try_from(longest).unwrap_or(u16::MAX)
+        };
+        let fits = headers + probe.datagram.len() <= path.takes as usize;
+        if let Some((told, _)) = path.learned.filter(|_| fits) {
+            self.device.path_told(&probe.peer, longest(told));
+            return true;
         }
+        let (longest, device) = (longest(path.takes), longest(path.device));
+        self.device.path_refused(now, &probe.peer, longest, device);
+        false
     }
 
     fn seal(
@@ -1215,6 +1285,9 @@ impl<H: Platform> Control<H> {
         self.tell_indices(&sockets);
         self.count_filtered();
         self.common.queues.sockets.store(Arc::new(sockets));
+        if self.ignores_icmp != [None; 2] {
+            self.set_icmp();
+        }
         self.common.queues.wake();
         (self.rebind_at, self.told_of_port) = (None, false);
         if port == 0 {

@@ -355,13 +355,21 @@ impl Platform for Kernel {
             })
     }
 
+    fn ignore_icmp(&self, socket: &Udp, ignore: bool) -> io::Result<()> {
+        socket.ignore_icmp(ignore)
+    }
+
     fn path_mtu(&mut self, to: Endpoint, fwmark: u32) -> Option<PathMtu> {
         let source = to.src.map(|source| source.ip);
         let netlink = self.lookups()?;
         let path = netlink.route_get(to.addr.ip(), source, fwmark, None).ok()?;
         let device = netlink.link_by_index(path.oif).ok()?.mtu;
-        let takes = path.mtu.map_or(device, |mtu| mtu.min(device));
-        Some(PathMtu { takes, device })
+        let by_route = path.mtu.filter(|_| path.learned.is_none());
+        Some(PathMtu {
+            takes: by_route.map_or(device, |mtu| mtu.min(device)),
+            device,
+            learned: path.mtu.zip(path.learned),
+        })
     }
 
     fn resumed(&mut self, sockets: &Sockets<Udp>) {

@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_io::{Offloads, UdpSocket};
 use adit_proto::Endpoint;
@@ -66,6 +67,15 @@ pub trait Platform: Send + 'static {
 
     /// Whether the source kept with an endpoint is no longer what routing would use.
     fn source_is_stale(&mut self, to: Endpoint, fwmark: u32) -> bool;
+
+    /// Has a socket ignore what ICMP says of paths, or believe it as before.
+    ///
+    /// # Errors
+    ///
+    /// Those of the host.
+    fn ignore_icmp(&self, _socket: &Self::Socket, _ignore: bool) -> io::Result<()> {
+        Ok(())
+    }
 
     /// How many bytes an IP packet to an endpoint may have that leaves this host whole.
     fn path_mtu(&mut self, _to: Endpoint, _fwmark: u32) -> Option<PathMtu> {
@@ -143,10 +153,12 @@ pub struct TunDrops {
 /// How many bytes an IP packet may have that leaves this host whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
-    /// What the device, the route and ICMP say of the way there.
+    /// What the device and the route say of the way there.
     pub takes: u32,
     /// What the device alone says.
     pub device: u32,
+    /// What ICMP says, which may be forged, and for how long the host believes it.
+    pub learned: Option<(u32, Duration)>,
 }
 
 /// How the host's side of the tunnel stands.

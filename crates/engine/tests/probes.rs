@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use adit_engine::{Engine, Interface, MemPlatform};
 use adit_io::testing::mem::{self, MemUdp, Network, TunEnd};
-use adit_io::{Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
+use adit_io::{Cut, Offloads, RecvBatch, SendReport, Transmit, UdpSocket};
 use common::star::{address, configuration, inner};
 use common::{segments, udp_frame};
 
@@ -43,7 +43,7 @@ impl UdpSocket for Counting {
         self.socket.send(trains, report)
     }
 
-    fn send_beside(&self, trains: &[Transmit<'_>], _whole: bool, report: &mut SendReport) -> usize {
+    fn send_beside(&self, trains: &[Transmit<'_>], _cut: Cut, report: &mut SendReport) -> usize {
         let some = &trains[..trains.len().min(ROOM)];
         self.beside.sockets.fetch_add(1, Ordering::SeqCst);
         self.beside.trains.fetch_add(some.len(), Ordering::SeqCst);

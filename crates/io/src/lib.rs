@@ -111,6 +111,17 @@ pub trait TunQueue: Send + Sync {
     }
 }
 
+/// What becomes of a datagram that is longer than its path takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// This host or a router makes fragments of it.
+    Allowed,
+    /// Neither does. If this host knows that it is too long, it is lost with `EMSGSIZE`.
+    Refused,
+    /// The same, but what ICMP said of the path is not believed.
+    RefusedPastIcmp,
+}
+
 /// A UDP socket of one address family.
 ///
 /// As of [`TunQueue`], a wrapper passes every method on.
@@ -124,10 +135,8 @@ pub trait UdpSocket: Send + Sync {
     fn send(&self, trains: &[Transmit<'_>], report: &mut SendReport) -> usize;
 
     /// Sends datagrams as [`Self::send`] does, from the same port, also while this socket is full.
-    /// If they are to stay whole, nobody fragments them, neither this host nor a router: one that
-    /// is longer than this host knows the path to take is lost, with `EMSGSIZE`. Where sockets
-    /// cannot do that, it is [`Self::send`]. To be called seldom.
-    fn send_beside(&self, trains: &[Transmit<'_>], _whole: bool, report: &mut SendReport) -> usize {
+    /// Where sockets cannot do that, it is [`Self::send`]. To be called seldom.
+    fn send_beside(&self, trains: &[Transmit<'_>], _cut: Cut, report: &mut SendReport) -> usize {
         self.send(trains, report)
     }
 
@@ -262,8 +271,8 @@ impl<T: UdpSocket> UdpSocket for Box<T> {
         (**self).send(trains, report)
     }
 
-    fn send_beside(&self, trains: &[Transmit<'_>], whole: bool, report: &mut SendReport) -> usize {
-        (**self).send_beside(trains, whole, report)
+    fn send_beside(&self, trains: &[Transmit<'_>], cut: Cut, report: &mut SendReport) -> usize {
+        (**self).send_beside(trains, cut, report)
     }
 
     fn recv(&self, batch: &mut RecvBatch) -> io::Result<()> {

@@ -23,7 +23,8 @@ use crate::helper::{self, Options};
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::sys::os;
 use crate::{
-    Arrival, Filtered, Grace, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit, UdpSocket,
+    Arrival, Cut, Filtered, Grace, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit,
+    UdpSocket,
 };
 
 pub(crate) mod filter;
@@ -367,34 +368,40 @@ impl Udp {
         begun
     }
 
-    /// Binds more sockets to the port, as `bind` does with address and mark. Data arrives where it
-    /// did before.
+    /// Binds more sockets to the port, as `bind` does with address and mark, and whether ICMP is
+    /// ignored. Data arrives where it did before.
     fn join<T: Send + 'static>(
         &self,
-        bind: impl FnOnce(SocketAddr, u32) -> io::Result<T> + Send + 'static,
+        bind: impl FnOnce(SocketAddr, u32, bool) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let fd = Arc::clone(&self.fd);
         let group = self.group.load(Relaxed).max(1);
         adit_sandbox::run(move || {
             sockopt::set_socket_reuseport(&fd, true)?;
             let mark = os::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK)?;
-            let sockets = bind(local_addr(&fd)?, mark.cast_unsigned())?;
+            let (level, option) = discovery(&fd)?;
+            let found = os::option(fd.as_fd(), level, option);
+            let ignores = found.is_ok_and(|found| found == libc::IP_PMTUDISC_OMIT);
+            let sockets = bind(local_addr(&fd)?, mark.cast_unsigned(), ignores)?;
             // Where the group could not be made before, it is made now.
             os::steer(fd.as_fd(), group)?;
             Ok(sockets)
         })
     }
 
-    /// One more socket on the port, to send. If `whole`, its datagrams leave with DF or not at all.
-    fn beside(&self, whole: bool) -> io::Result<Self> {
+    /// One more socket on the port, to send.
+    fn beside(&self, cut: Cut) -> io::Result<Self> {
         let offloads = Offloads {
             udp_gso: self.gso,
             ..Offloads::NONE
         };
-        self.join(move |addr, mark| {
+        self.join(move |addr, mark, ignores| {
             let beside = Self::bind_to_send(addr, mark, offloads)?;
-            if whole {
-                never_fragment(&beside.fd)?;
+            match cut {
+                Cut::Allowed if ignores => set_discovery(&beside.fd, libc::IP_PMTUDISC_OMIT)?,
+                Cut::Allowed => {}
+                Cut::Refused => set_discovery(&beside.fd, libc::IP_PMTUDISC_DO)?,
+                Cut::RefusedPastIcmp => set_discovery(&beside.fd, libc::IP_PMTUDISC_PROBE)?,
             }
             Ok(beside)
         })
@@ -435,6 +442,30 @@ impl Udp {
         }
     }
 
+    /// Ignores what ICMP has said or will say of paths, which may be forged (RFC 5927), or believes it
+    /// again. Meanwhile only what the device does not take is cut or refused here, whatever routes say.
+    ///
+    /// # Errors
+    ///
+    /// Those of setsockopt(2).
+    pub fn ignore_icmp(&self, ignore: bool) -> io::Result<()> {
+        let fd = Arc::clone(&self.fd);
+        adit_sandbox::run(move || {
+            let usual = match local_addr(&fd)? {
+                SocketAddr::V4(_) => libc::IP_PMTUDISC_DONT,
+                SocketAddr::V6(_) => libc::IP_PMTUDISC_WANT,
+            };
+            let value = if ignore {
+                libc::IP_PMTUDISC_OMIT
+            } else {
+                usual
+            };
+            set_discovery(&fd, value)
+        })?;
+        self.gso_fallbacks.clear();
+        Ok(())
+    }
+
     /// A route changed: what was refused on the old one may work on the new one.
     pub fn clear_gso_fallbacks(&self) {
         self.gso_fallbacks.clear();
@@ -460,11 +491,11 @@ impl UdpSocket for Udp {
 
     /// Through a socket of its own, which lives as long as that takes. ICMP errors that come
     /// meanwhile count as this one's.
-    fn send_beside(&self, trains: &[Transmit<'_>], whole: bool, report: &mut SendReport) -> usize {
+    fn send_beside(&self, trains: &[Transmit<'_>], cut: Cut, report: &mut SendReport) -> usize {
         let _alone = self.alone();
         let fd = Arc::clone(&self.fd);
         let is_shared = adit_sandbox::run(move || sockopt::socket_reuseport(&fd));
-        let taken = match self.beside(whole) {
+        let taken = match self.beside(cut) {
             Ok(beside) => {
                 let taken = beside.send(trains, report);
                 self.icmp.collect(beside.fd());
@@ -517,7 +548,7 @@ impl UdpSocket for Udp {
 
     fn send_socket(&self) -> io::Result<Self> {
         let _alone = self.alone();
-        self.beside(false)
+        self.beside(Cut::Allowed)
     }
 
     fn further(&self, more: usize) -> io::Result<Vec<Self>> {
@@ -527,8 +558,14 @@ impl UdpSocket for Udp {
             ..Offloads::NONE
         };
         let _alone = self.alone();
-        let sockets = self.join(move |addr, mark| {
-            let bind = |_| Self::bind(addr, mark, offloads, true);
+        let sockets = self.join(move |addr, mark, ignores| {
+            let bind = |_| {
+                let socket = Self::bind(addr, mark, offloads, true)?;
+                if ignores {
+                    set_discovery(&socket.fd, libc::IP_PMTUDISC_OMIT)?;
+                }
+                Ok::<_, io::Error>(socket)
+            };
             (0..more).map(bind).collect::<io::Result<Vec<_>>>()
         })?;
         if let Some(filter) = self.filter() {
@@ -637,19 +674,17 @@ fn new_socket(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn never_fragment(fd: &OwnedFd) -> io::Result<()> {
-    let (level, option, value) = match local_addr(fd)? {
-        SocketAddr::V4(_) => (
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DO,
-        ),
-        SocketAddr::V6(_) => (
-            libc::IPPROTO_IPV6,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_PMTUDISC_DO,
-        ),
-    };
+/// The option that says what becomes of what is longer than its path takes. Its values are the same
+/// for both families.
+fn discovery(fd: &OwnedFd) -> io::Result<(i32, i32)> {
+    Ok(match local_addr(fd)? {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    })
+}
+
+fn set_discovery(fd: &OwnedFd, value: i32) -> io::Result<()> {
+    let (level, option) = discovery(fd)?;
     os::set_option(fd.as_fd(), level, option, value)
 }
 

@@ -31,6 +31,8 @@ struct Between {
     /// The longest packet that A itself sends whole, and the longest that its device takes.
     known: u16,
     device: u16,
+    /// The longest packet that passes if ICMP is right.
+    told: u16,
 }
 
 /// Longer packets are lost, and A knows nothing of that.
@@ -40,6 +42,7 @@ fn black_hole(limit: u16) -> Between {
         fragments: false,
         known: u16::MAX,
         device: u16::MAX,
+        told: u16::MAX,
     }
 }
 
@@ -67,6 +70,9 @@ fn answer(net: &mut Net, path: Between) -> usize {
             device.path_refused(now, &peer, path.known, path.device);
             net.drain(A);
             continue;
+        }
+        if probes.iter().any(|it| it.is_whole && it.len > path.told) {
+            net.hosts[A].device.path_told(&peer, path.told);
         }
         for probe in &probes {
             let (id, sequence) = (probe.id, probe.sequence);
@@ -147,6 +153,92 @@ fn what_the_host_knows_of_the_path_is_the_limit_until_it_forgets() {
     send_on_next_session(&mut net);
     answer(&mut net, known(u16::MAX));
     assert_eq!((peer.path_limit(), peer.loses_longer()), (None, false));
+}
+
+/// How often A has doubted what ICMP said.
+fn doubts(net: &Net) -> usize {
+    let doubts = net.news.iter().filter(|it| **it == (A, "doubts ICMP"));
+    doubts.count()
+}
+
+#[test]
+fn what_icmp_said_is_doubted_if_a_longer_packet_is_answered() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    // 552 bytes over IPv4, the least that Linux believes, and 1,280 over IPv6.
+    for (count, told) in [(1, 552 - 60), (2, 1280 - 80)] {
+        send_on_next_session(&mut net);
+        let forged = Between {
+            told,
+            ..black_hole(MTU)
+        };
+        let sent = answer(&mut net, forged);
+        assert_eq!((doubts(&net), sent), (count, 2), "one round");
+        assert_eq!(peer.path_limit(), None, "senders were told nothing");
+    }
+    // It is narrower than its MTU, and wider than ICMP says.
+    send_on_next_session(&mut net);
+    let forged = Between {
+        told: 1200,
+        ..black_hole(1300)
+    };
+    answer(&mut net, forged);
+    assert_eq!((doubts(&net), peer.path_limit()), (3, Some(1296)));
+    // A device that needs fragments is none of ICMP's business.
+    send_on_next_session(&mut net);
+    let small = Between {
+        told: 492,
+        device: 1300,
+        ..known(1300)
+    };
+    answer(&mut net, small);
+    assert_eq!((doubts(&net), peer.path_limit()), (4, None));
+}
+
+#[test]
+fn what_icmp_said_is_believed_where_it_is_right() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    for fragments in [true, false] {
+        for told in [1220, 1300, 540] {
+            send_on_next_session(&mut net);
+            let narrow = Between {
+                told,
+                fragments,
+                ..black_hole(told)
+            };
+            answer(&mut net, narrow);
+            let limit = told / 16 * 16;
+            let limit = Some(limit).filter(|limit| !fragments || *limit >= 1200);
+            assert_eq!(peer.path_limit(), limit, "{told}");
+            assert_eq!(peer.loses_longer(), !fragments);
+        }
+    }
+    assert_eq!(doubts(&net), 0);
+}
+
+/// Then nothing says otherwise.
+#[test]
+fn what_icmp_said_is_the_limit_if_the_peer_answers_no_probe() {
+    let mut net = probing(1);
+    let peer = net.peer(A, B);
+    let silent = |told| Between {
+        told,
+        ..black_hole(0)
+    };
+    for (told, limit, count) in [
+        (1200, Some(1200), 0),
+        (1300, Some(1296), 0),
+        (1199, None, 1),
+    ] {
+        send_on_next_session(&mut net);
+        answer(&mut net, silent(told));
+        assert_eq!((peer.path_limit(), doubts(&net)), (limit, count), "{told}");
+    }
+    // It has been forgotten.
+    send_on_next_session(&mut net);
+    answer(&mut net, silent(u16::MAX));
+    assert_eq!((peer.path_limit(), doubts(&net)), (None, 1));
 }
 
 #[test]

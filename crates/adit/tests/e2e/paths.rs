@@ -1,6 +1,8 @@
 //! What the network between the two ends does: addresses that change, translation, marks, tunnels
 //! in tunnels.
 
+use std::net::IpAddr;
+
 use crate::harness::*;
 
 const MIB: u64 = 1 << 20;
@@ -478,17 +480,119 @@ fn a_path_that_tells_its_mtu_gets_whole_datagrams() {
             let drops = &from.status()["engine"]["drops"]["path_mtu"];
             assert!(drops.as_u64().is_none_or(|drops| drops == 0), "{drops}");
         }
-        // It grows again, and a new session looks.
+        // It grows again, and a new session looks, though the host remembers what ICMP said.
         mtu(1500);
-        for host in [&net.left, &net.right] {
-            host.sh("ip route flush cache; ip -6 route flush cache");
-        }
         wait_for("the limit is gone", seconds(30), || {
-            // It makes a handshake, and finds that the host still remembers.
+            // It makes a handshake.
             let _ = (left.host).try_sh(&format!("{} why wg0", Program::Adit.path().display()));
             tcp(&left.host, &right.host, &right.v4, MIB);
             left.status()["peers"][0]["path_mtu"].is_null()
         });
+    }
+}
+
+/// The sum of 16-bit words that ICMP over IPv4 carries; the kernel makes that of ICMPv6.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes
+        .chunks(2)
+        .map(|it| u32::from(it[0]) << 8 | u32::from(it[1]));
+    let sum = words.sum::<u32>();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    (!(sum + (sum >> 16)) as u16).to_be_bytes()
+}
+
+/// Has a host of the network tell another that what it sends from one address to the other is longer
+/// than a link takes. `port` is that of both ends, for a datagram of the tunnel; without, it is about an
+/// answer to a ping, which takes no guess.
+fn forge_too_big(at: &Container, from: IpAddr, to: IpAddr, port: Option<u16>, mtu: u16) {
+    use rustix::net::*;
+    let quoted = match port {
+        Some(port) => [port, port, 1408, 0].map(u16::to_be_bytes).concat(),
+        None => vec![if from.is_ipv4() { 0 } else { 129 }, 0, 0, 0, 0, 0, 0, 0],
+    };
+    let (family, kind, message) = match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let protocol = if port.is_some() { 17 } else { 1 };
+            let mut header = vec![0x45, 0, 5, 0x94, 0, 0, 0, 0, 64, protocol, 0, 0];
+            header.extend([from.octets(), to.octets()].concat());
+            let sum = checksum(&header);
+            header[10..12].copy_from_slice(&sum);
+            let mut message = vec![3, 4, 0, 0, 0, 0];
+            message.extend(mtu.to_be_bytes());
+            message.extend([header, quoted].concat());
+            let sum = checksum(&message);
+            message[2..4].copy_from_slice(&sum);
+            (AddressFamily::INET, ipproto::ICMP, message)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let protocol = if port.is_some() { 17 } else { 58 };
+            let mut message = vec![2, 0, 0, 0, 0, 0];
+            message.extend(mtu.to_be_bytes());
+            message.extend([0x60, 0, 0, 0, 5, 0x80, protocol, 64]);
+            message.extend([from.octets(), to.octets()].concat());
+            message.extend(quoted);
+            (AddressFamily::INET6, ipproto::ICMPV6, message)
+        }
+        _ => unreachable!("of one family"),
+    };
+    at.within(move || {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::RAW, flags, Some(kind)).expect("a raw socket");
+        let to = std::net::SocketAddr::new(from, 0);
+        sendto(&socket, &message, SendFlags::empty(), &to).expect("a route");
+    });
+}
+
+/// A host that is on no path of theirs tells the left side that the right one is behind a narrow link.
+/// With the ports of the tunnel, and without knowing them.
+#[test]
+fn a_forged_packet_too_big_is_found_out() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    for (outer, mtu) in [(Family::V4, 552), (Family::V6, 1280)] {
+        for port in [Some(51820), None] {
+            let net = Routed::new();
+            let setup = Setup {
+                outer,
+                ..Setup::default()
+            };
+            let tunnel = routed_tunnel(&net, setup);
+            let (left, right) = (&tunnel.left, &tunnel.right);
+            tunnel.connect();
+            tcp(&left.host, &right.host, &right.v4, MIB);
+            let [from, to] = [net.address_of_left(outer), net.address_of_right(outer)];
+            let remembers = format!("ip route get {to} | grep 'mtu.*{mtu}'");
+            let parsed = |address: &str| address.parse().expect("an address");
+            forge_too_big(&net.router, parsed(from), parsed(to), port, mtu);
+            wait_for("the kernel believes it", seconds(5), || {
+                left.host.try_sh(&remembers).ok()
+            });
+            wait_for("it is found out", seconds(5), || {
+                tcp(&left.host, &right.host, &right.v4, MIB);
+                left.daemon
+                    .log()
+                    .contains("what ICMP says of paths is ignored")
+            });
+            // Long datagrams leave whole again, and this and more of the same changes nothing.
+            let before = fragments(&left.host);
+            for _ in 0..2 {
+                tcp(&left.host, &right.host, &right.v4, 32 * MIB);
+                forge_too_big(&net.router, parsed(from), parsed(to), port, mtu);
+            }
+            left.host.sh(&remembers);
+            assert_eq!(fragments(&left.host), before, "{outer:?} {port:?}");
+            let status = left.status();
+            assert!(status["peers"][0]["path_mtu"].is_null(), "{status}");
+            let told = status["engine"]["icmp_errors"]["too_big"].as_u64();
+            assert!(told.is_some_and(|told| told > 0), "{status}");
+            // Nor do sockets that are opened from now on believe it.
+            left.wg("set {} listen-port 40000");
+            ping(&left.host, &right.v4, 1);
+            tcp(&left.host, &right.host, &right.v4, 32 * MIB);
+            left.host.sh(&remembers);
+            assert_eq!(fragments(&left.host), before, "{outer:?} {port:?}");
+        }
     }
 }
 

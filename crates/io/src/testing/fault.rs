@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use crate::udp::UdpState;
 use crate::{
-    Arrival, Filtered, FrameBatch, Grace, IcmpError, IcmpKind, RecvBatch, SendReport, ShortBuffers,
-    Transmit, TunQueue, UdpSocket,
+    Arrival, Cut, Filtered, FrameBatch, Grace, IcmpError, IcmpKind, RecvBatch, SendReport,
+    ShortBuffers, Transmit, TunQueue, UdpSocket,
 };
 
 /// Which faults, each as a probability between 0 and 1, and the seed of the dice.
@@ -359,9 +359,9 @@ impl<T: UdpSocket> UdpSocket for Faulty<T> {
         self.send_by(trains, report, T::send)
     }
 
-    fn send_beside(&self, trains: &[Transmit<'_>], whole: bool, report: &mut SendReport) -> usize {
+    fn send_beside(&self, trains: &[Transmit<'_>], cut: Cut, report: &mut SendReport) -> usize {
         self.send_by(trains, report, |inner, trains, report| {
-            inner.send_beside(trains, whole, report)
+            inner.send_beside(trains, cut, report)
         })
     }
 

@@ -13,8 +13,8 @@ use crate::testing::fault::{Faults, Faulty};
 use crate::testing::pcap::{Recorded, Recorder};
 use crate::udp::UdpState;
 use crate::{
-    Arrival, Filtered, FrameBatch, Grace, IcmpError, RecvBatch, SendReport, ShortBuffers, Transmit,
-    TunQueue, UdpSocket,
+    Arrival, Cut, Filtered, FrameBatch, Grace, IcmpError, RecvBatch, SendReport, ShortBuffers,
+    Transmit, TunQueue, UdpSocket,
 };
 
 /// The methods that were called.
@@ -76,7 +76,7 @@ impl UdpSocket for Noting {
         trains.len()
     }
 
-    fn send_beside(&self, trains: &[Transmit<'_>], _: bool, _: &mut SendReport) -> usize {
+    fn send_beside(&self, trains: &[Transmit<'_>], _: Cut, _: &mut SendReport) -> usize {
         self.note("send_beside");
         trains.len()
     }
@@ -174,7 +174,7 @@ fn call_udp(socket: &impl UdpSocket) {
     };
     let mut report = SendReport::default();
     assert_eq!(socket.send(&[train], &mut report), 1);
-    assert_eq!(socket.send_beside(&[train], true, &mut report), 1);
+    assert_eq!(socket.send_beside(&[train], Cut::Refused, &mut report), 1);
     _ = socket.recv(&mut RecvBatch::new(1));
     assert!(socket.send_socket().is_ok());
     assert_eq!(socket.further(2).unwrap().len(), 2);

@@ -11,8 +11,8 @@ use adit_proto::InUse;
 
 use crate::udp::UdpState;
 use crate::{
-    Arrival, Filtered, FrameBatch, Grace, IcmpError, RecvBatch, SendReport, ShortBuffers, Transmit,
-    TunQueue, UdpSocket,
+    Arrival, Cut, Filtered, FrameBatch, Grace, IcmpError, RecvBatch, SendReport, ShortBuffers,
+    Transmit, TunQueue, UdpSocket,
 };
 
 /// A packet begins with its IP header.
@@ -195,8 +195,8 @@ impl<T: UdpSocket> UdpSocket for Recorded<T> {
         taken
     }
 
-    fn send_beside(&self, trains: &[Transmit<'_>], whole: bool, report: &mut SendReport) -> usize {
-        let taken = self.inner.send_beside(trains, whole, report);
+    fn send_beside(&self, trains: &[Transmit<'_>], cut: Cut, report: &mut SendReport) -> usize {
+        let taken = self.inner.send_beside(trains, cut, report);
         self.record_sent(trains, taken);
         taken
     }

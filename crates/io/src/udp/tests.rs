@@ -608,14 +608,14 @@ fn what_is_sent_whole_leaves_whole_or_not_at_all() {
         let bytes = numbered(fits + 1);
         let trains = [fits + 1, fits, 100].map(|len| train(to, len, &bytes[..len]));
         let mut report = SendReport::default();
-        let send = |whole, report: &mut SendReport| {
-            let send = || at_a.send_beside(&trains, whole, report);
+        let send = |cut, report: &mut SendReport| {
+            let send = || at_a.send_beside(&trains, cut, report);
             assert_eq!(hosts.a.run(send).unwrap(), 3);
         };
-        send(false, &mut report);
+        send(Cut::Allowed, &mut report);
         assert_eq!((report.datagrams_lost(), report.error), (0, None));
         assert_eq!(receive(&at_b, 2 * fits + 101).len(), 3);
-        send(true, &mut report);
+        send(Cut::Refused, &mut report);
         let lost: Vec<usize> = report.lost.iter().map(|lost| lost.train).collect();
         assert_eq!((lost, report.error), (vec![0], Some(Errno::MSGSIZE)));
         let messages = receive(&at_b, fits + 100);
@@ -630,6 +630,49 @@ fn what_is_sent_whole_leaves_whole_or_not_at_all() {
         let back = train(from, 5, b"hello");
         at_b.send(&[back], &mut SendReport::default());
         assert_eq!(joined(&receive(&at_a, 5)), b"hello");
+    }
+}
+
+/// For what is sent, a route that is narrower than the device is as what ICMP taught the kernel.
+#[test]
+fn sockets_that_ignore_icmp_send_what_the_device_takes_and_so_do_those_beside() {
+    let hosts = Hosts::new();
+    let netlink = Netlink::open_in(&hosts.a).unwrap();
+    let index = netlink.link("a").unwrap().index;
+    for (_, _, b) in FAMILIES {
+        let (at_a, at_b, to) = hosts.sockets(b, Offloads::ALL);
+        let mut narrow = Route::through(index, to.ip(), if to.is_ipv4() { 32 } else { 128 });
+        narrow.mtu = Some(1300);
+        netlink.add_route(&narrow).unwrap();
+        let bytes = numbered(3 * 1400);
+        let train = [train(to, 1400, &bytes)];
+        let beside = |cut| {
+            let mut report = SendReport::default();
+            let send = || at_a.send_beside(&train, cut, &mut report);
+            assert_eq!(hosts.a.run(send).unwrap(), 1);
+            (report.refused, report.datagrams_lost())
+        };
+        let sends = |socket: &Udp| {
+            let mut report = SendReport::default();
+            assert_eq!(socket.send(&train, &mut report), 1);
+            assert!(joined(&receive(&at_b, bytes.len())) == bytes, "{b}");
+            report.refused
+        };
+        assert_eq!(beside(Cut::Refused), (0, 3));
+        assert_eq!(beside(Cut::RefusedPastIcmp), (0, 0));
+        assert!(joined(&receive(&at_b, bytes.len())) == bytes, "{b}");
+        for (ignore, refused) in [(false, 1), (true, 0), (false, 1)] {
+            at_a.ignore_icmp(ignore).unwrap();
+            assert_eq!(sends(&at_a), refused, "{b}");
+            let further = hosts.a.run(|| at_a.further(1)).unwrap().unwrap();
+            assert_eq!(sends(&further[0]), refused, "{b}");
+            drop(further);
+            let own = hosts.a.run(|| at_a.send_socket()).unwrap().unwrap();
+            assert_eq!(sends(&own), refused, "{b}");
+            assert_eq!(beside(Cut::Allowed), (refused, 0));
+            assert!(joined(&receive(&at_b, bytes.len())) == bytes, "{b}");
+        }
+        assert_eq!(beside(Cut::Refused).1, 3, "it asks all the same");
     }
 }
 
@@ -651,9 +694,9 @@ fn what_is_sent_beside_a_full_socket_leaves() {
         let is_full =
             |report: &mut SendReport| at_a.send(&[train(nobody, 1000, &bytes)], report) == 0;
         assert!((0..100).any(|_| is_full(&mut report)));
-        for whole in [false, true] {
+        for cut in [Cut::Allowed, Cut::Refused, Cut::RefusedPastIcmp] {
             let hello = [train(to, 5, b"hello")];
-            let send = || at_a.send_beside(&hello, whole, &mut report);
+            let send = || at_a.send_beside(&hello, cut, &mut report);
             assert_eq!(hosts.a.run(send).unwrap(), 1);
             assert_eq!(joined(&receive(&at_b, 5)), b"hello");
         }

@@ -205,7 +205,7 @@ pub enum PeerEvent {
         /// The identifier.
         id: u16,
         /// Those whose datagrams nobody may fragment, this host included: if it refuses one, call
-        /// [`Device::path_refused`].
+        /// [`Device::path_refused`], or [`Device::path_told`] and send it all the same.
         whole: ArrayVec<(u16, u16), MAX_PROBES>,
         /// One whose datagram may be fragmented.
         fragmented: Option<(u16, u16)>,
@@ -218,6 +218,12 @@ pub enum PeerEvent {
         limit: Option<u16>,
         /// Longer ones are lost, in fragments, too.
         loses: bool,
+    },
+    /// What ICMP said of the path to the peer is wrong, or not to be believed: the host is to ignore
+    /// it. Only after [`Device::path_told`].
+    DoubtIcmp {
+        /// The peer.
+        peer: Arc<Peer>,
     },
     /// The peer's endpoint is a name ([`Device::set_candidates`]), and an initiation was not
     /// answered: the name may lead elsewhere by now.

@@ -11,8 +11,11 @@
 //!
 //! This host itself may know that the long one does not fit. It depends on who says so:
 //!
-//! - A route or ICMP, while the device would take it. The path is narrower than whoever chose the
-//!   MTU could see. What they say is the limit until the search says otherwise: ICMP may be forged.
+//! - A route, while the device would take it. The path is narrower than whoever chose the MTU could
+//!   see. What it says is the limit until the search says otherwise.
+//! - ICMP, which may be forged: probes leave all the same. If one is answered that is longer than
+//!   what ICMP said, the host is to ignore ICMP ([`PeerEvent::DoubtIcmp`]). If none is answered at
+//!   all, what it said is the limit; if that is less than IPv6 takes anywhere, it is ignored, too.
 //! - The device, which takes less than the MTU of the interface needs, as with 9,000 bytes over
 //!   Ethernet, or 1,500 for networks behind the tunnel. Both are set on this host, and such an MTU
 //!   asks for fragments: programs rely on packets of that length. Senders are told of no limit
@@ -91,6 +94,8 @@ pub(super) struct Search {
     no_fragments: u8,
     /// The device takes less than the MTU needs: fragments are what was asked for.
     chosen: bool,
+    /// The longest that the path takes if ICMP is right.
+    told: Option<u16>,
     why: Why,
 }
 
@@ -133,6 +138,7 @@ impl Search {
             fragments: false,
             no_fragments: 0,
             chosen: false,
+            told: None,
             why,
         }
     }
@@ -170,14 +176,22 @@ impl Search {
         if longest >= self.top || longest < LEAST {
             return false;
         }
-        (self.top, self.bad, self.lost) = (longest, None, 0);
+        (self.top, self.bad, self.lost, self.told) = (longest, None, 0, None);
         self.good = self.good.min(longest);
         true
     }
 
-    /// What this host knows to be the limit.
+    /// What this host knows to be the limit, or takes for it while it knows no better.
     fn known(&self) -> Option<u16> {
-        (self.top < self.mtu && !self.chosen).then_some(self.top)
+        let known = self.told.unwrap_or(self.top);
+        (known < self.mtu && !self.chosen).then_some(known)
+    }
+
+    /// Whether what ICMP said is wrong, or so little that the host is better off without it.
+    fn doubts_icmp(&self, next: &Next) -> bool {
+        let is_little = |told| *next == Next::Unknown && told < LEAST_TOLD;
+        self.told
+            .is_some_and(|told| self.good > told || is_little(told))
     }
 
     /// Whether to send a long packet that may be fragmented: there seems to be a limit, so that it
@@ -198,7 +212,7 @@ impl Search {
         // The longest, and it was sent first.
         let longest =
             answers & 1 != 0 && (self.is_settled() || self.bad.is_none() && self.top == self.mtu);
-        if longest || self.fragments && self.chosen {
+        if longest || self.fragments && self.chosen && self.told.is_none() {
             return self.end_round(answers);
         }
         if answers != 0 && !self.heard {
@@ -212,23 +226,22 @@ impl Search {
     fn end_round(&mut self, answers: u32) -> Next {
         self.no_fragments += u8::from(self.tries_fragments() && answers != 0);
         self.fragments |= answers & 1 << FRAGMENTED != 0;
+        let best = (0..self.round.len()).find(|at| answers & 1 << at != 0);
+        self.good = best.map_or(self.good, |best| self.good.max(self.round[best]));
         if self.fragments && self.chosen {
             return Next::Found(None);
         }
-        let answers = answers & !(1 << FRAGMENTED);
-        if answers == 0 {
+        let Some(best) = best else {
             self.silent += 1;
             return match self.silent < TRIES {
                 true => Next::Round,
                 false => Next::Unknown,
             };
-        }
+        };
         self.silent = 0;
-        let passed = |at: usize| answers & 1 << at != 0;
-        let best = (0..self.round.len()).find(|at| passed(*at)).unwrap_or(0);
         match self.bad {
             None if best == 0 && self.top == self.mtu => return Next::Found(None),
-            None if best == 0 => (self.good, self.bad) = (self.top, Some(self.top + 1)),
+            None if best == 0 => self.bad = Some(self.top + 1),
             None => {
                 self.lost += 1;
                 if self.lost < TRIES {
@@ -236,12 +249,8 @@ impl Search {
                 }
                 self.bad = Some(self.top);
             }
-            Some(_) => {
-                self.good = self.good.max(self.round[best]);
-                if best > 0 {
-                    self.bad = Some(self.round[best - 1]);
-                }
-            }
+            Some(_) if best > 0 => self.bad = Some(self.round[best - 1]),
+            Some(_) => {}
         }
         match self.bad {
             Some(bad) if bad.saturating_sub(self.good) <= STEP || bad <= LEAST => {
@@ -278,6 +287,15 @@ impl Device {
         if let Some(state) = self.peers.get_mut(&peer.id()) {
             state.path_refused(&mut self.core, now, longest, device);
             self.reschedule(peer.id());
+        }
+    }
+
+    /// The host would not send a probe whole, and ICMP alone says why: that the path takes none that
+    /// is longer than `longest`.
+    pub fn path_told(&mut self, peer: &Peer, longest: u16) {
+        let state = self.peers.get_mut(&peer.id());
+        if let Some(search) = state.and_then(|state| state.search.as_mut()) {
+            search.told = Some(longest / STEP * STEP);
         }
     }
 
@@ -407,6 +425,10 @@ impl PeerState {
             return;
         };
         self.peer.end_probes();
+        if search.doubts_icmp(&next) {
+            let peer = Arc::clone(&self.peer);
+            core.push(Output::Event(PeerEvent::DoubtIcmp { peer }));
+        }
         if next == Next::Unknown && search.why != Why::Packet {
             // The next long packet may be for a host that answers.
             self.peer.want_sample();

@@ -523,6 +523,7 @@ impl Net {
                             "probe"
                         }
                         PeerEvent::PathFound { .. } => "path",
+                        PeerEvent::DoubtIcmp { .. } => "doubts ICMP",
                     };
                     self.news.push((host, news));
                 }
