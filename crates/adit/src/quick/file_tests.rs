@@ -68,7 +68,9 @@ fn a_file_keeps_its_mode_and_its_links() {
     let path = dir.file("real", b"old");
     for mode in [0o600, 0o640, 0o604, 0o400] {
         fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("our file");
-        write(&path, "new").expect("written");
+        let before = of_path(&path);
+        write(&path, &format!("new: {mode:o}")).expect("written");
+        assert_ne!(of_path(&path), before, "a new file");
         assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o7777, mode);
     }
     let link = dir.0.join("wg0.conf");
@@ -76,6 +78,52 @@ fn a_file_keeps_its_mode_and_its_links() {
     write(&link, "newer").expect("written");
     assert!(link.is_symlink());
     assert_eq!(fs::read(&path).expect("a file"), b"newer");
+}
+
+/// An access list as the kernel has it: the version, and tag, rights and number of each entry.
+fn access_list(user: u32) -> Vec<u8> {
+    // Owner, that user, group, mask, others.
+    let entries = [(1, 6, u32::MAX), (2, 4, user), (4, 0, u32::MAX)];
+    let entries = entries
+        .into_iter()
+        .chain([(16, 4, u32::MAX), (32, 0, u32::MAX)]);
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, number) in entries {
+        list.extend(u16::to_le_bytes(tag));
+        list.extend(u16::to_le_bytes(rights));
+        list.extend(u32::to_le_bytes(number));
+    }
+    list
+}
+
+#[test]
+fn a_file_keeps_its_owner_and_its_access_list() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not run: only root can give a file away");
+        return;
+    }
+    let dir = Dir::new();
+    let path = dir.file("wg0.conf", b"old");
+    std::os::unix::fs::chown(&path, Some(65_534), Some(65_533)).expect("given away");
+    let list = access_list(1000);
+    let set = fsetxattr(
+        File::open(&path).expect("a file"),
+        ACCESS_LIST,
+        &list,
+        XattrFlags::empty(),
+    );
+    write(&path, "new").expect("written");
+    let found = fs::metadata(&path).expect("a file");
+    assert_eq!((found.uid(), found.gid()), (65_534, 65_533));
+    if set == Err(Errno::OPNOTSUPP) {
+        println!("no access lists here");
+        return;
+    }
+    set.expect("a list");
+    let mut kept = vec![0; 1024];
+    let file = File::open(&path).expect("a file");
+    let length = fgetxattr(file, ACCESS_LIST, &mut kept[..]).expect("a list");
+    assert_eq!(kept[..length], list);
 }
 
 /// Files with the names that were used before, planted by another user, are left alone.
