@@ -205,3 +205,86 @@ fn nothing_but_the_socket_itself_gets_a_mode() {
     assert!(bind(&path).is_err() && path.is_file(), "it is no socket");
     _ = std::fs::remove_dir_all(&dir);
 }
+
+/// One whose request has come is no silent one, however long its answer takes.
+#[test]
+fn who_is_being_answered_stays_beside_a_crowd() {
+    let (dir, path) = directory("answered");
+    let address = format!("unix:{}", path.display());
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (begins, begun) = std::sync::mpsc::channel::<()>();
+    let ends = Mutex::new((begins, Some(wait)));
+    let ends = Arc::new(ends);
+    std::thread::spawn(move || {
+        serve(&address, &[], move || {
+            let ends = Arc::clone(&ends);
+            Box::new(move |put: &mut Put<'_>| {
+                let wait = ends.lock().expect("no panic").1.take();
+                if let Some(wait) = wait {
+                    _ = ends.lock().expect("no panic").0.send(());
+                    _ = wait.recv();
+                }
+                put(b"adit_test 1\n")
+            })
+        })
+    });
+    let mut first = loop {
+        match UnixStream::connect(&path) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    first
+        .write_all(b"GET /metrics HTTP/1.0\r\n\r\n")
+        .expect("written");
+    begun.recv().expect("it is being answered");
+    let crowd: Vec<UnixStream> = (0..2 * CONNECTIONS)
+        .map(|_| UnixStream::connect(&path).expect("connected"))
+        .collect();
+    let other = ask(&path, b"GET /metrics HTTP/1.0\r\n\r\n");
+    assert!(other.ends_with("\r\n\r\nadit_test 1\n"), "{other}");
+    go.send(()).expect("it waits");
+    let mut answer = String::new();
+    first.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.ends_with("\r\n\r\nadit_test 1\n"), "{answer}");
+    drop(crowd);
+    _ = std::fs::remove_dir_all(&dir);
+}
+
+#[test]
+fn over_tcp_known_names_alone_are_answered() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("its address");
+    drop(free);
+    std::thread::spawn(move || {
+        let names = ["prom.example".to_owned()];
+        serve(&address.to_string(), &names, || {
+            Box::new(|put: &mut Put<'_>| put(b"adit_test 1\n"))
+        })
+    });
+    let ask = |host: &str| {
+        let mut stream = loop {
+            match TcpStream::connect(address) {
+                Ok(stream) => break stream,
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    for (host, status) in [
+        ("127.0.0.1", "200 OK"),
+        ("localhost:1", "200 OK"),
+        ("prom.example", "200 OK"),
+        ("evil.example", MISDIRECTED),
+    ] {
+        let answer = ask(host);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{answer}"
+        );
+    }
+}
