@@ -229,3 +229,21 @@ fn records_that_were_changed_panic_nowhere_and_make_no_half_a_device() {
     }
     assert!(import(&[], now).is_err());
 }
+
+/// Under load, who is expected by the one process needs no cookie of the other.
+#[test]
+fn who_is_expected_goes_along() {
+    let mut net = Net::pair(6);
+    net.connect();
+    net.run_for(secs(10));
+    net.under_load = true;
+    // B has to expect an initiation, and A the response.
+    hand_over(&mut net, B);
+    let (now, sessions) = (net.now, net.sessions);
+    net.hosts[A].device.probe(now, &public_key(B));
+    net.drain(A);
+    hand_over(&mut net, A);
+    net.run_for(millis(100));
+    assert_eq!(net.sessions, sessions + 2, "a new one on each side");
+    assert_eq!(net.stats(A).cookies_sent + net.stats(B).cookies_sent, 0);
+}

@@ -387,17 +387,41 @@ fn under_load_a_peer_with_a_session_needs_no_cookie() {
         net.run_for(millis(100));
         assert_eq!(net.sessions, sessions + 2, "a new one on each side");
         assert_eq!(net.stats(A).cookies_sent + net.stats(B).cookies_sent, 0);
-        // From elsewhere it needs one.
+        // Nor from where it has roamed to, or is said to be. From elsewhere it needs one.
+        let cookies = |net: &mut Net, addr: &str| {
+            net.hosts[A].addr = addr.parse().unwrap();
+            let (now, before) = (net.now, net.stats(B).cookies_sent);
+            net.hosts[A].device.probe(now, &public_key(B));
+            net.drain(A);
+            net.run_for(millis(100));
+            net.stats(B).cookies_sent - before
+        };
         net.run_for(secs(10));
         net.hosts[A].addr = "192.0.2.77:4000".parse().unwrap();
         net.send(A, B, b"roams");
-        net.run_for(millis(100));
-        net.hosts[A].addr = "192.0.2.78:4000".parse().unwrap();
-        let now = net.now;
-        net.hosts[A].device.probe(now, &public_key(B));
-        net.drain(A);
-        net.run_for(millis(100));
-        assert_eq!(net.stats(B).cookies_sent, 1);
+        net.run_for(secs(2));
+        assert_eq!(cookies(&mut net, "192.0.2.77:4000"), 0);
+        net.run_for(secs(10));
+        let to = "192.0.2.78:4000".parse().unwrap();
+        net.apply(B, &peer(A, |peer| peer.endpoint = Some(to)));
+        assert_eq!(cookies(&mut net, "192.0.2.78:4000"), 0);
+        net.run_for(secs(10));
+        assert_eq!(cookies(&mut net, "192.0.2.79:4000"), 1);
+        // Once it is a peer no more, nobody is expected where it was.
+        net.run_for(secs(10));
+        let at = net.peer(B, A).endpoint().expect("an endpoint").addr;
+        let initiation = net.log.iter().find(|it| it.kind() == "initiation");
+        let initiation = initiation.expect("the first").bytes.clone();
+        for is_peer in [true, false] {
+            net.run_for(secs(10));
+            if !is_peer {
+                net.apply(B, &peer(A, |peer| peer.remove = true));
+            }
+            let shared = net.hosts[B].device.shared();
+            shared.gate().load(net.now);
+            let screened = shared.screen(net.now, at, &initiation, Room::Ample);
+            assert_eq!(screened == Screened::Proven, is_peer, "{is_peer}");
+        }
     }
 }
 
@@ -453,6 +477,22 @@ fn only_cookie_replies_to_messages_of_ours_are_heard() {
         (net.stats(B).cookies_received, net.stats(B).unexpected),
         (1, 1)
     );
+    // The handshake is over, and so is, later, its session.
+    let reply_is_heard = |net: &Net, index: [u8; 4]| {
+        let mut bytes = reply.bytes.clone();
+        bytes[4..8].copy_from_slice(&index);
+        let shared = net.hosts[A].device.shared();
+        let screened = shared.screen(net.now, reply.from, &bytes, Room::Ample);
+        screened == Screened::Passed
+    };
+    let index_of = |reply: &[u8]| <[u8; 4]>::try_from(&reply[4..8]).unwrap();
+    let first = index_of(&reply.bytes);
+    assert!(reply_is_heard(&net, first));
+    net.run_for(secs(10));
+    let second = net.session(A, B).local_index().to_le_bytes();
+    assert!(reply_is_heard(&net, second) && !reply_is_heard(&net, first));
+    net.run_for(secs(1000));
+    assert!(!reply_is_heard(&net, second));
 }
 
 /// A hub with many peers that are away starts anew: those that it spoke with must still hear it.
