@@ -260,6 +260,7 @@ fn who_keeps_others_waiting_for_memory_is_given_up() {
         holder.read_to_string(&mut answer).unwrap();
         assert_eq!(answer, "errno=71\n\n");
     }
+    assert!(begun.elapsed() < super::STALL, "nor did the holders");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use adit_proto::config::{DeviceChange, DeviceStatus, PeerStatus, PublicKey};
 use super::client::STALL;
 use super::*;
 use crate::uapi::{Client, ClientError, Request, Response, Server, UapiError};
+use crate::zeroized::Zeroized;
 
 /// A directory of its own for each test.
 pub(crate) struct Dir(pub(crate) PathBuf);
@@ -183,6 +184,67 @@ fn the_file_beside_the_socket_is_written_by_its_owner_alone() {
         assert_eq!(path.metadata().unwrap().mode() & 0o7133, 0);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "wg0\n");
         serving.stop();
+    }
+}
+
+/// Who comes late has few before it, however many others try.
+#[test]
+fn few_wait_to_be_accepted() {
+    let dir = Dir::new();
+    let _server = Server::bind_in(&dir.0, "wg0").unwrap();
+    let address = net::SocketAddrUnix::new(dir.path()).unwrap();
+    let connect = || {
+        let flags = net::SocketFlags::NONBLOCK | net::SocketFlags::CLOEXEC;
+        let (family, kind) = (net::AddressFamily::UNIX, net::SocketType::STREAM);
+        let socket = net::socket_with(family, kind, flags, None).unwrap();
+        net::connect(&socket, &address).map(|()| socket)
+    };
+    let waiting: Vec<OwnedFd> = (0..200).map_while(|_| connect().ok()).collect();
+    assert!((1..=20).contains(&waiting.len()), "{}", waiting.len());
+}
+
+/// What a client is told never ends.
+struct Endless(Arc<AtomicUsize>);
+
+impl Talk for Endless {
+    fn refuse_for_memory(&mut self) {}
+
+    fn hear(&mut self, input: &mut &[u8], out: &mut Zeroized) -> bool {
+        *input = &[];
+        self.go_on(out);
+        true
+    }
+
+    fn go_on(&mut self, out: &mut Zeroized) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        out.extend(b"and so on");
+    }
+
+    fn end(&mut self, _: &mut Zeroized) {}
+
+    fn is_within_request(&self) -> bool {
+        false
+    }
+
+    fn held(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn a_long_answer_gives_others_their_turns() {
+    let pieces = Arc::new(AtomicUsize::new(0));
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let now = std::time::Instant::now();
+    let talk = Box::new(Endless(Arc::clone(&pieces)));
+    let mut client =
+        super::client::Client::new(theirs.into(), (0, 0), now, talk, Zeroized::default());
+    ours.write_all(b"?").unwrap();
+    for turns in 1..=3 {
+        assert!(client.step(now));
+        let told = pieces.load(Ordering::Relaxed);
+        assert!((turns..=20 * turns).contains(&told), "{told} in {turns}");
     }
 }
 

@@ -42,6 +42,11 @@ struct Socket {
 impl Socket {
     /// `None` if this user cannot become another one.
     fn new() -> Option<Self> {
+        Self::with_reports_of_before(Duration::ZERO)
+    }
+
+    /// Its reports were made so long ago.
+    fn with_reports_of_before(age: Duration) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("not run: only root can become another user");
             return None;
@@ -58,7 +63,10 @@ impl Socket {
                 PeerStatus::new(PublicKey(key))
             };
             let peers = (0..5000).map(peer).collect();
-            Some(Report::new(Interface::default(), peers, |_| None))
+            Some(Report {
+                made: Instant::now().checked_sub(age)?,
+                ..Report::new(Interface::default(), peers, |_| None)
+            })
         };
         let service = Service::start().unwrap();
         let events = Events::new("wg0");
@@ -126,6 +134,37 @@ fn few_reports_are_in_memory_however_slow_readers_are() {
         stream.read_to_string(&mut text).unwrap();
         let report: StatusReport = serde_json::from_str(&text).unwrap();
         assert_eq!(report.interfaces[0].peers.len(), 5000);
+    }
+}
+
+/// Where as many are being read as there may be, and have been for long, another client's question ends
+/// that.
+#[test]
+fn who_reads_a_report_for_long_loses_it_to_others() {
+    for is_old in [false, true] {
+        let age = match is_old {
+            true => OLD + Duration::from_secs(1),
+            false => OLD / 2,
+        };
+        let Some(socket) = Socket::with_reports_of_before(age) else {
+            return;
+        };
+        let ask = || {
+            let mut stream = socket.ask(b"status\n");
+            // It is being answered, and reads no more.
+            stream.read_exact(&mut [0; 1]).unwrap();
+            stream
+        };
+        let slow: Vec<UnixStream> = as_user(MEMBER, || (0..ALIVE).map(|_| ask()).collect());
+        assert_eq!(socket.made(), ALIVE);
+        let late = as_user(OTHER, ask);
+        assert_eq!(socket.made(), ALIVE);
+        for mut stream in slow {
+            let mut text = Vec::new();
+            stream.read_to_end(&mut text).unwrap();
+            assert_eq!(text.ends_with(b"]}\n"), !is_old, "is old: {is_old}");
+        }
+        drop(late);
     }
 }
 
