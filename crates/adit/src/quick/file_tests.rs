@@ -99,7 +99,7 @@ fn access_list(user: u32) -> Vec<u8> {
 #[test]
 fn a_file_keeps_its_owner_and_its_access_list() {
     if !rustix::process::geteuid().is_root() {
-        println!("not run: only root can give a file away");
+        // Only root can give a file away.
         return;
     }
     let dir = Dir::new();
@@ -116,7 +116,7 @@ fn a_file_keeps_its_owner_and_its_access_list() {
     let found = fs::metadata(&path).expect("a file");
     assert_eq!((found.uid(), found.gid()), (65_534, 65_533));
     if set == Err(Errno::OPNOTSUPP) {
-        println!("no access lists here");
+        // This filesystem has no access lists.
         return;
     }
     set.expect("a list");

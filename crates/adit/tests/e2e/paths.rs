@@ -498,7 +498,8 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
         .map(|it| u32::from(it[0]) << 8 | u32::from(it[1]));
     let sum = words.sum::<u32>();
     let sum = (sum & 0xffff) + (sum >> 16);
-    (!(sum + (sum >> 16)) as u16).to_be_bytes()
+    let [.., high, low] = (!(sum + (sum >> 16))).to_be_bytes();
+    [high, low]
 }
 
 /// Has a host of the network tell another that what it sends from one address to the other is longer
