@@ -16,6 +16,9 @@ pub mod fuzzing;
 mod link;
 mod monitor;
 pub mod netns;
+pub mod nft;
+#[cfg(test)]
+mod nft_tests;
 mod nftables;
 #[cfg(test)]
 mod nftables_tests;

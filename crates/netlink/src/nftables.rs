@@ -42,32 +42,32 @@ pub struct Firewall<'a> {
 const NFTABLES: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
-const NEW_TABLE: u16 = NFTABLES << 8;
-const DEL_TABLE: u16 = NFTABLES << 8 | 2;
-const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
-const NEW_RULE: u16 = NFTABLES << 8 | 6;
+pub(crate) const NEW_TABLE: u16 = NFTABLES << 8;
+pub(crate) const DEL_TABLE: u16 = NFTABLES << 8 | 2;
+pub(crate) const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
+pub(crate) const NEW_RULE: u16 = NFTABLES << 8 | 6;
 
 /// Of `enum nf_inet_hooks`.
 const PREROUTING: u32 = 0;
-const POSTROUTING: u32 = 4;
+pub(crate) const POSTROUTING: u32 = 4;
 /// Of `enum nf_ip_hook_priorities`: before connection tracking, and after it.
 const RAW: i32 = -300;
 const MANGLE: i32 = -150;
 
 /// The one register that the rules use, and that of the verdict.
-const REGISTER: u32 = 1;
+pub(crate) const REGISTER: u32 = 1;
 const VERDICT: u32 = 0;
-const EQUAL: u32 = 0;
-const NOT_EQUAL: u32 = 1;
+pub(crate) const EQUAL: u32 = 0;
+pub(crate) const NOT_EQUAL: u32 = 1;
 const META_MARK: u32 = 3;
-const META_IIFNAME: u32 = 6;
+pub(crate) const META_IIFNAME: u32 = 6;
 const META_L4PROTO: u32 = 16;
 const CT_MARK: u32 = 3;
 const NETWORK_HEADER: u32 = 1;
 const FIB_SADDR: u32 = 1;
 const FIB_ADDRTYPE: u32 = 3;
 const RTN_LOCAL: u32 = 2;
-const DROP: u32 = 0;
+pub(crate) const DROP: u32 = 0;
 
 impl Firewall<'_> {
     /// Sets the rules, in the place of what the table held. All of them or, with an error, none: of
@@ -147,7 +147,7 @@ impl Firewall<'_> {
     }
 }
 
-fn describe(family: Family, table: &str) -> String {
+pub(crate) fn describe(family: Family, table: &str) -> String {
     match family {
         Family::V4 => format!("nf_tables' table ip {table}"),
         Family::V6 => format!("nf_tables' table ip6 {table}"),
@@ -156,29 +156,15 @@ fn describe(family: Family, table: &str) -> String {
 
 /// `iifname != INTERFACE ip daddr ADDRESS fib saddr type != local drop`
 fn guard(interface: &str, address: IpAddr) -> Vec<Vec<u8>> {
-    // All of the register counts: a name that only begins so is another.
-    let mut name = [0; libc::IFNAMSIZ];
-    for (to, from) in name.iter_mut().zip(interface.bytes()) {
-        *to = from;
-    }
     let (offset, address) = match address {
         IpAddr::V4(ip) => (16, ip.octets().to_vec()),
         IpAddr::V6(ip) => (24, ip.octets().to_vec()),
     };
     let len = u32::try_from(address.len()).unwrap_or_default();
-    let verdict = nested(2, &nested(2, &number(1, DROP)));
     vec![
         load_meta(META_IIFNAME),
-        compare(NOT_EQUAL, &name),
-        expression(
-            "payload",
-            &[
-                number(1, REGISTER),
-                number(2, NETWORK_HEADER),
-                number(3, offset),
-                number(4, len),
-            ],
-        ),
+        compare(NOT_EQUAL, &interface_name(interface)),
+        load_header(offset, len),
         compare(EQUAL, &address),
         expression(
             "fib",
@@ -189,8 +175,35 @@ fn guard(interface: &str, address: IpAddr) -> Vec<Vec<u8>> {
             ],
         ),
         compare(NOT_EQUAL, &RTN_LOCAL.to_ne_bytes()),
-        expression("immediate", &[number(1, VERDICT), verdict]),
+        verdict(DROP),
     ]
+}
+
+/// What is loaded for the name of an interface. All of the register counts: a name that only begins
+/// so is another.
+pub(crate) fn interface_name(interface: &str) -> [u8; libc::IFNAMSIZ] {
+    let mut name = [0; libc::IFNAMSIZ];
+    for (to, from) in name.iter_mut().zip(interface.bytes()) {
+        *to = from;
+    }
+    name
+}
+
+/// Loads some bytes of the network header.
+pub(crate) fn load_header(offset: u32, len: u32) -> Vec<u8> {
+    let attributes = [
+        number(1, REGISTER),
+        number(2, NETWORK_HEADER),
+        number(3, offset),
+        number(4, len),
+    ];
+    expression("payload", &attributes)
+}
+
+/// Ends the chain with a verdict of `linux/netfilter.h`.
+pub(crate) fn verdict(code: u32) -> Vec<u8> {
+    let verdict = nested(2, &nested(2, &number(1, code)));
+    expression("immediate", &[number(1, VERDICT), verdict])
 }
 
 /// `meta l4proto udp meta mark set ct mark`
@@ -219,29 +232,59 @@ fn is_udp() -> Vec<Vec<u8>> {
     vec![load_meta(META_L4PROTO), compare(EQUAL, &[udp])]
 }
 
-fn load_meta(key: u32) -> Vec<u8> {
+pub(crate) fn load_meta(key: u32) -> Vec<u8> {
     expression("meta", &[number(1, REGISTER), number(2, key)])
 }
 
 /// Ends the rule if the register does not hold, or holds, `value`.
-fn compare(how: u32, value: &[u8]) -> Vec<u8> {
+pub(crate) fn compare(how: u32, value: &[u8]) -> Vec<u8> {
     let value = nested(3, &attribute(1, value));
     expression("cmp", &[number(1, REGISTER), number(2, how), value])
 }
 
 /// An expression as element of a rule's list: its name and its own attributes.
-fn expression(name: &str, attributes: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn expression(name: &str, attributes: &[Vec<u8>]) -> Vec<u8> {
     let name = attribute(1, &string(name));
     nested(1, &[name, nested(2, &attributes.concat())].concat())
 }
 
 /// nf_tables counts in network order.
-fn number(kind: u16, value: u32) -> Vec<u8> {
+pub(crate) fn number(kind: u16, value: u32) -> Vec<u8> {
     attribute(kind, &value.to_be_bytes())
 }
 
+/// The number of a family.
+pub(crate) fn protocol(family: Family) -> u8 {
+    let number = match family {
+        Family::V4 => libc::NFPROTO_IPV4,
+        Family::V6 => libc::NFPROTO_IPV6,
+    };
+    u8::try_from(number).unwrap_or_default()
+}
+
+/// A request: `struct nlmsghdr` and `struct nfgenmsg`, which is family (1), version (1) and resource
+/// (2, network order), and attributes.
+pub(crate) fn message(
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    family: u8,
+    resource: u16,
+    body: &[u8],
+) -> Vec<u8> {
+    let len = u32::try_from(20 + body.len()).unwrap_or(u32::MAX);
+    let mut bytes = len.to_ne_bytes().to_vec();
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
+    bytes.extend_from_slice(&sequence.to_ne_bytes());
+    bytes.extend_from_slice(&[0, 0, 0, 0, family, 0]);
+    bytes.extend_from_slice(&resource.to_be_bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
 /// A transaction.
-struct Batch {
+pub(crate) struct Batch {
     family: Family,
     bytes: Vec<u8>,
     /// What each message attempts; its sequence number is its place here.
@@ -251,7 +294,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(family: Family) -> Self {
+    pub(crate) fn new(family: Family) -> Self {
         let mut batch = Self {
             family,
             bytes: Vec::new(),
@@ -263,36 +306,22 @@ impl Batch {
         batch
     }
 
-    fn push(&mut self, what: String, kind: u16, flags: u16, attributes: &[&[u8]]) {
+    pub(crate) fn push(&mut self, what: String, kind: u16, flags: u16, attributes: &[&[u8]]) {
         self.last = self.bytes.len();
-        let family = match self.family {
-            Family::V4 => libc::NFPROTO_IPV4,
-            Family::V6 => libc::NFPROTO_IPV6,
-        };
-        let family = u8::try_from(family).unwrap_or_default();
-        self.frame(kind, flags, family, 0, attributes);
+        self.frame(kind, flags, protocol(self.family), 0, attributes);
         self.attempts.push(what);
     }
 
-    /// `struct nlmsghdr` and `struct nfgenmsg`: family (1), version (1), resource (2, network
-    /// order).
     fn frame(&mut self, kind: u16, flags: u16, family: u8, resource: u16, attributes: &[&[u8]]) {
-        let body = attributes.concat();
-        let len = u32::try_from(20 + body.len()).unwrap_or(u32::MAX);
         let sequence = u32::try_from(self.attempts.len()).unwrap_or(u32::MAX);
-        self.bytes.extend_from_slice(&len.to_ne_bytes());
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
-        self.bytes
-            .extend_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
-        self.bytes.extend_from_slice(&sequence.to_ne_bytes());
-        self.bytes.extend_from_slice(&[0, 0, 0, 0, family, 0]);
-        self.bytes.extend_from_slice(&resource.to_be_bytes());
-        self.bytes.extend_from_slice(&body);
+        let body = attributes.concat();
+        let message = message(kind, flags, sequence, family, resource, &body);
+        self.bytes.extend_from_slice(&message);
     }
 
     /// Sends it and waits for what the kernel says first: an error, or that it has taken the last
     /// message with all before it.
-    fn commit(mut self) -> Result<()> {
+    pub(crate) fn commit(mut self) -> Result<()> {
         // Only the last message asks: an answer to it comes after all errors.
         let flags = crate::u16_at(&self.bytes, self.last + 6).unwrap_or_default() | NLM_F_ACK;
         if let Some(place) = self.bytes.get_mut(self.last + 6..self.last + 8) {
