@@ -9,7 +9,9 @@
 mod dialects;
 mod layout;
 mod names;
+mod notes;
 mod parse;
+mod unknown;
 mod values;
 mod write;
 
@@ -19,6 +21,7 @@ mod corpus;
 mod tests;
 
 pub use names::clean as clean_name;
+pub use notes::Forward;
 pub use write::{save, strip, with_section, without_peer};
 
 use std::collections::HashMap;
@@ -78,6 +81,10 @@ pub struct Interface {
     pub post_down: Vec<String>,
     /// Whether `down` writes the interface's state to the file: see [`save`].
     pub save_config: bool,
+    /// What peers may reach through this host, from the comment `# Forward = …`.
+    pub forward: Option<Forward>,
+    /// Where peers find this host, from the comment `# PublicEndpoint = …`.
+    pub public_endpoint: Option<Endpoint>,
 }
 
 impl Interface {

@@ -6,10 +6,12 @@ use adit_proto::config::{AllowedIpChange, PublicKey, Secret};
 
 use super::dialects::{self, Dialect};
 use super::layout::Layout;
+use super::names::{self, Said};
+use super::unknown::{quote, unknown};
 use super::values;
-use super::{Config, Errors, Peer, Remark};
+use super::{Config, Errors, Peer, Remark, notes};
 
-const INTERFACE_KEYS: [&str; 12] = [
+pub(super) const INTERFACE_KEYS: [&str; 12] = [
     "PrivateKey",
     "ListenPort",
     "FwMark",
@@ -23,7 +25,7 @@ const INTERFACE_KEYS: [&str; 12] = [
     "PostDown",
     "SaveConfig",
 ];
-const PEER_KEYS: [&str; 5] = [
+pub(super) const PEER_KEYS: [&str; 5] = [
     "PublicKey",
     "PresharedKey",
     "Endpoint",
@@ -97,6 +99,8 @@ struct Reader {
     config: Config,
     /// The section that the lines belong to; `None` before the first and within an unknown one.
     section: Option<Section>,
+    /// A section that is commented out stands in the present one.
+    is_off: bool,
     section_line: usize,
     /// Lines of the keys of the present section.
     seen: HashMap<&'static str, usize>,
@@ -157,7 +161,10 @@ pub(super) fn parse(text: &str, file: &str) -> (Config, Errors) {
 impl Reader {
     fn line(&mut self, number: usize, line: &str) {
         let result = match Line::read(line) {
-            Line::Blank => Ok(()),
+            Line::Blank => {
+                self.note(number, line);
+                Ok(())
+            }
             Line::Section(header) => self.start_section(number, header),
             Line::KeyValue(key, value) => {
                 let whole = line
@@ -180,8 +187,32 @@ impl Reader {
         }
     }
 
+    /// A comment that is a setting of Adit's. What is wrong with it is no mistake in the file.
+    fn note(&mut self, number: usize, line: &str) {
+        if self.section != Some(Section::Interface) {
+            return;
+        }
+        let Some((name, value)) = notes::of(line) else {
+            self.is_off |= line.contains('#') && names::said(line.trim()) == Said::OffHeader;
+            return;
+        };
+        if self.is_off {
+            return;
+        }
+        if let Err(expected) = notes::apply(&mut self.config.interface, name, value) {
+            let ignored = format!("# {name}: {expected}, so that it does nothing");
+            self.warnings.push((number, ignored));
+            return;
+        }
+        if let Some(first) = self.seen.insert(name, number) {
+            let second = format!("a second # {name}: this one counts, not the one on line {first}");
+            self.warnings.push((number, second));
+        }
+    }
+
     fn start_section(&mut self, number: usize, header: &str) -> Result<(), String> {
         self.end_section();
+        self.is_off = false;
         self.section = section(header);
         self.section_line = number;
         self.unknown_section = self.section.is_none();
@@ -437,45 +468,4 @@ impl Reader {
         }
         Ok(())
     }
-}
-
-/// What to say of a key that `section` does not have.
-fn unknown(section: Section, key: &str) -> String {
-    let (this, own, that, others) = match section {
-        Section::Interface => ("[Interface]", &INTERFACE_KEYS[..], "[Peer]", &PEER_KEYS[..]),
-        Section::Peer => ("[Peer]", &PEER_KEYS[..], "[Interface]", &INTERFACE_KEYS[..]),
-    };
-    if let Some(name) = others.iter().find(|name| name.eq_ignore_ascii_case(key)) {
-        return format!("{name} belongs in {that}, not in {this}");
-    }
-    let close = (own.iter().map(|name| (distance(name, key), name))).min();
-    let has_no = match is_long_or_secret(key) {
-        false => format!("{this} has no key {key:?}"),
-        true => format!("{this} has no key of {} characters", key.chars().count()),
-    };
-    match close {
-        Some((distance, name)) if distance <= 1 + name.len() / 5 => {
-            format!("{has_no}: did you mean {name}?")
-        }
-        _ => format!("{has_no}: expected one of {}", own.join(", ")),
-    }
-}
-
-/// A word of the file for an error.
-fn quote(word: &str) -> String {
-    match is_long_or_secret(word) {
-        false => format!("{word:?}"),
-        true => format!("a word of {} characters", word.chars().count()),
-    }
-}
-
-/// A word that is longer than any valid one might be part of a secret, too.
-fn is_long_or_secret(word: &str) -> bool {
-    word.chars().count() > 24 || values::is_maybe_secret(word)
-}
-
-/// How many letters to add, drop or change to make one word of the other, whatever their case.
-fn distance(a: &str, b: &str) -> usize {
-    let b: String = b.chars().take(64).collect();
-    strsim::levenshtein(&a.to_ascii_lowercase(), &b.to_ascii_lowercase())
 }

@@ -971,3 +971,69 @@ fn who_could_change_a_file_is_warned_of() {
     }
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn notes_are_settings_in_comments_of_the_interface() {
+    let with =
+        |lines: &str| parse(&format!("[Interface]\nPrivateKey = {PRIVATE}\n{lines}")).unwrap();
+    let endpoint = |text: &str| Some(text.parse::<Endpoint>().unwrap());
+    for (lines, forward, found_at) in [
+        ("# Forward = internet", Some(Forward::Internet), None),
+        ("#forward=LAN # and more", Some(Forward::Lan), None),
+        (
+            "\n\n # PublicEndpoint = a.test:7\n# Forward = peers",
+            Some(Forward::Peers),
+            endpoint("a.test:7"),
+        ),
+        (
+            "# PublicEndpoint = [fd00::1]:7",
+            None,
+            endpoint("[fd00::1]:7"),
+        ),
+        // Switched off, of another section, and none.
+        ("## Forward = lan", None, None),
+        ("# Peers are what Forward = lan names", None, None),
+        ("# [Peer]\n# Forward = lan", None, None),
+        (
+            "[Peer]\n# Forward = lan\nPublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=",
+            None,
+            None,
+        ),
+    ] {
+        let config = with(lines);
+        assert_eq!(config.interface.forward, forward, "{lines}");
+        assert_eq!(config.interface.public_endpoint, found_at, "{lines}");
+        assert_eq!(config.warnings, [], "{lines}");
+        // What wg gets has comments, and what is saved keeps them.
+        let text = format!("[Interface]\nPrivateKey = {PRIVATE}\n{lines}");
+        let saved = save(&text, &DeviceStatus::default(), &[], None);
+        assert_eq!(parse(&saved).unwrap().interface.forward, forward, "{lines}");
+    }
+    for (lines, forward, said) in [
+        (
+            "# Forward = yes",
+            None,
+            "wg0.conf:3: # Forward: expected peers, lan or internet",
+        ),
+        (
+            "# PublicEndpoint = a.test",
+            None,
+            "wg0.conf:3: # PublicEndpoint: ",
+        ),
+        (
+            "# Forward = lan\n# Forward = peers",
+            Some(Forward::Peers),
+            "wg0.conf:4: a second # Forward",
+        ),
+    ] {
+        let config = with(lines);
+        assert_eq!(config.interface.forward, forward, "{lines}");
+        let warning = config.warnings[0].to_string();
+        assert!(
+            config.warnings.len() == 1 && warning.starts_with(said),
+            "{warning}"
+        );
+    }
+    let error = parse("[Interface]\nForward = lan").unwrap_err();
+    assert!(error.contains("Forward stands in a comment"), "{error}");
+}

@@ -1,0 +1,48 @@
+//! What to say of words that a file should not have.
+
+use super::parse::{INTERFACE_KEYS, PEER_KEYS, Section};
+use super::{notes, values};
+
+/// What to say of a key that `section` does not have.
+pub(super) fn unknown(section: Section, key: &str) -> String {
+    let (this, own, that, others) = match section {
+        Section::Interface => ("[Interface]", &INTERFACE_KEYS[..], "[Peer]", &PEER_KEYS[..]),
+        Section::Peer => ("[Peer]", &PEER_KEYS[..], "[Interface]", &INTERFACE_KEYS[..]),
+    };
+    if let Some(name) = others.iter().find(|name| name.eq_ignore_ascii_case(key)) {
+        return format!("{name} belongs in {that}, not in {this}");
+    }
+    if let Some(name) = notes::spelling(key).filter(|_| section == Section::Interface) {
+        return format!("{name} stands in a comment, which wg-quick passes over: # {name} = …");
+    }
+    let close = (own.iter().map(|name| (distance(name, key), name))).min();
+    let has_no = match is_long_or_secret(key) {
+        false => format!("{this} has no key {key:?}"),
+        true => format!("{this} has no key of {} characters", key.chars().count()),
+    };
+    match close {
+        Some((distance, name)) if distance <= 1 + name.len() / 5 => {
+            format!("{has_no}: did you mean {name}?")
+        }
+        _ => format!("{has_no}: expected one of {}", own.join(", ")),
+    }
+}
+
+/// A word of the file for an error.
+pub(super) fn quote(word: &str) -> String {
+    match is_long_or_secret(word) {
+        false => format!("{word:?}"),
+        true => format!("a word of {} characters", word.chars().count()),
+    }
+}
+
+/// A word that is longer than any valid one might be part of a secret, too.
+fn is_long_or_secret(word: &str) -> bool {
+    word.chars().count() > 24 || values::is_maybe_secret(word)
+}
+
+/// How many letters to add, drop or change to make one word of the other, whatever their case.
+fn distance(a: &str, b: &str) -> usize {
+    let b: String = b.chars().take(64).collect();
+    strsim::levenshtein(&a.to_ascii_lowercase(), &b.to_ascii_lowercase())
+}
