@@ -439,15 +439,13 @@ fn nested(config: &Config, found: &mut Vec<Finding>) {
 
 /// What a hub needs besides the file.
 fn forwarding(config: &Config, found: &mut Vec<Finding>) {
-    let Interface {
-        pre_up, post_up, ..
-    } = &config.interface;
+    let interface = &config.interface;
     let is_host = |peer: &&Peer| {
         let blocks = || blocks(peer);
         peer.endpoint.is_none() && blocks().next().is_some() && blocks().all(is_host)
     };
     let hosts: Vec<&Peer> = config.peers.iter().filter(is_host).collect();
-    let hooks = || pre_up.iter().chain(post_up);
+    let hooks = || interface.pre_up.iter().chain(&interface.post_up);
     let told = |words: &[&str]| {
         hooks().any(|hook| {
             let hook = hook.to_ascii_lowercase();
@@ -457,7 +455,7 @@ fn forwarding(config: &Config, found: &mut Vec<Finding>) {
     // A script of its own may do anything.
     let is_script = |hook: &String| hook.trim_start().starts_with(['/', '.']);
     let is_told = told(&["forward"]) && told(&["masquerade", "snat"]);
-    if hosts.len() < 2 || is_told || hooks().any(is_script) {
+    if hosts.len() < 2 || interface.forward.is_some() || is_told || hooks().any(is_script) {
         return;
     }
     let has = |v6: bool| {
@@ -472,13 +470,14 @@ fn forwarding(config: &Config, found: &mut Vec<Finding>) {
         .filter(|(v6, _)| has(*v6))
         .map(|(_, sysctl)| format!("`sysctl -w {sysctl}=1`"))
         .collect();
-    let forward = sysctls.join(" and ");
+    let sysctls = sysctls.join(" and ");
     found.push((
         Kind::Hint,
         format!(
             "{} peers are hosts that meet here: they reach each other and what is behind this host only if it forwards \
-             ({forward}), and the Internet only if it translates their addresses, too (`nft add rule ip nat postrouting \
-             oifname DEVICE masquerade`, in a chain of `type nat hook postrouting`)",
+             ({sysctls}), and the Internet only if it translates their addresses, too (`nft add rule ip nat postrouting \
+             oifname DEVICE masquerade`, in a chain of `type nat hook postrouting`); the line `# Forward = internet` below \
+             [Interface] has `adit up` do all of it",
             hosts.len()
         ),
     ));

@@ -39,6 +39,12 @@ Environment of the daemon:
 
 Exit status: 0 success, 1 failure.";
 
+const AFTER_INIT_HELP: &str = "\
+Two comments of the file are settings, which wg-quick passes over: `# Forward = internet` (or lan, or peers), see adit-up(8), \
+and `# PublicEndpoint = HOST:PORT`, which `adit new-peer` writes into the files of peers.
+
+Exit status: 0 success, 1 failure, 2 wrong usage.";
+
 const AFTER_UP_HELP: &str = "\
 With --foreground, and as PID 1 of a container, `adit up` stays until the tunnel ends. When the tunnel is up and the PostUp \
 hooks have run, it reports to systemd that it is ready (sd_notify). On SIGTERM and SIGINT it takes the tunnel down, like \
@@ -57,6 +63,15 @@ A tunnel has a default route if its AllowedIPs contain 0.0.0.0/0 or ::/0, or blo
 (0.0.0.0/1, 128.0.0.0/1), and it has no Table. When the process or the \
 interface of such a tunnel is gone, its traffic stays blocked; with wg-quick it leaves in clear. `adit up NAME` brings \
 the tunnel back without a gap, and `adit down NAME` returns to the clear network.
+
+The comment `# Forward = WHAT` below [Interface] has this host forward for its peers, from before the interface is up until \
+`adit down`: `peers` to each other; `lan` also to private networks (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7); \
+`internet` to everything but 169.254.0.0/16. Behind this host, connections that peers begin come from its own address \
+(masquerade, for sources in the networks of Address); none can be begun from there. The rules are in the tables \
+adit-forward-NAME and adit-forward of nftables, and `adit up --dry-run` prints them. Where forwarding was off, it is switched \
+on for the interfaces that are there, what is none of a tunnel's stays blocked, and the last such tunnel switches it off again; \
+for an interface that comes later, `adit sync` does it. A program that flushes all of nftables' rules takes these along: \
+`adit sync` sets them again.
 
 An endpoint whose name cannot be looked up keeps no other peer from coming up: `adit up` warns of it, and the process \
 looks it up again. If no peer could work without it, `adit up` tries again and fails in the end.
@@ -111,6 +126,13 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run interfaces in one process; with one, the same as `adit INTERFACE`, of any name
     Run(RunArgs),
+    /// Make the configuration file of a new tunnel, which peers then join
+    ///
+    /// Asks a few questions on a terminal, where Enter takes the default; flags answer them for
+    /// scripts. Chooses a network that collides with nothing, a free port, and new keys. Overwrites
+    /// nothing and starts nothing.
+    #[command(after_help = AFTER_INIT_HELP)]
+    Init(InitArgs),
     /// Bring up a tunnel from a wg-quick configuration file
     #[command(after_help = AFTER_UP_HELP)]
     Up(UpArgs),
@@ -344,13 +366,16 @@ pub(crate) struct NewPeerArgs {
     /// A name for a comment in the peer's section; no other peer may have it
     #[arg(long, value_parser = one_line)]
     pub(crate) name: Option<String>,
-    /// Where the peer finds this host; by default its address towards the Internet
+    /// Where the peer finds this host; by default what the file's comment `# PublicEndpoint` says, or
+    /// its address towards the Internet
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) endpoint: Option<Endpoint>,
     /// What the peer sends through the tunnel; by default the networks of the interface's addresses
+    /// and, by the file's comment `# Forward`, this host's private networks or everything
     #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = block)]
     pub(crate) allowed_ips: Vec<Cidr>,
-    /// Name servers for the peer
+    /// Name servers for the peer; by default those of this host for one that sends everything through
+    /// the tunnel
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) dns: Vec<IpAddr>,
     /// Print the file as a QR code, too, which WireGuard's apps for telephones read
@@ -386,6 +411,42 @@ pub(crate) struct RemoveArgs {
     /// The peer's public key, or its name as `adit show` prints it
     #[arg(value_name = "PEER")]
     pub(crate) peer: String,
+}
+
+#[derive(Args)]
+pub(crate) struct InitArgs {
+    /// The new interface, whose file is made in /etc/wireguard, or another file, NAME.conf
+    #[arg(value_name = "NAME", default_value = "wg0")]
+    pub(crate) conf: String,
+    /// A private network for the tunnel; with a comma, one of IPv4 and one of IPv6. By default, ones
+    /// that this host has no route to, of IPv6 only if this host has it
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = block)]
+    pub(crate) subnet: Vec<Cidr>,
+    /// The UDP port; by default 51820, or the next one that is free
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: Option<u16>,
+    /// Where peers find this host, a name or an address; by default its address towards the Internet
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) endpoint: Option<String>,
+    /// What peers may reach through this host; by default the Internet
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) reach: Option<Reach>,
+    /// Ask nothing: take the defaults
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+/// What peers may reach through a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Reach {
+    /// This host alone
+    Host,
+    /// Each other, too
+    Peers,
+    /// The private networks behind this host, too
+    Lan,
+    /// Everything
+    Internet,
 }
 
 #[derive(Args)]
@@ -546,9 +607,12 @@ const GUESSED: &[(&str, &str)] = &[
         "stop disconnect disable deactivate close kill end off halt shutdown unload destroy exit quit leave",
     ),
     (
+        "init",
+        "setup initialize wizard new create make generate gen",
+    ),
+    (
         "edit",
-        "init setup configure config conf configs settings set new create make generate gen wizard import install rename \
-         change",
+        "configure config conf configs settings set import install rename change",
     ),
     ("sync", "reload refresh apply syncconf addconf reconfigure"),
     ("upgrade", "update replace"),
@@ -664,7 +728,7 @@ fn public_key(text: &str) -> std::result::Result<PublicKey, String> {
 }
 
 /// An address stands for itself.
-fn block(text: &str) -> std::result::Result<Cidr, String> {
+pub(crate) fn block(text: &str) -> std::result::Result<Cidr, String> {
     let (ip, len) = match text.split_once('/') {
         Some((ip, len)) => (ip, len.parse().ok()),
         None => (text, Some(if text.contains(':') { 128 } else { 32 })),

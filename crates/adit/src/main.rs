@@ -82,6 +82,7 @@ fn main() -> ExitCode {
             }
             return match error.use_stderr() {
                 true if word == "why" => ExitCode::from(why::NOT_LOOKED),
+                true if word == "init" => ExitCode::from(2),
                 true => ExitCode::FAILURE,
                 false => ExitCode::SUCCESS,
             };
@@ -140,6 +141,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         (Some(Command::Run(args)), _) => run::run(&args).map(done),
         (None, None) => failure::bail!(Mistake, "nothing to do: see `adit --help`"),
+        (Some(Command::Init(args)), _) => quick::init(&args).map(done),
         (Some(Command::Up(args)), _) => quick::up(&args).map(done),
         (Some(Command::Down(args)), _) => match (args.blocked, args.process) {
             (true, _) => quick::unblock(&args.file),

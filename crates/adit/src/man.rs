@@ -129,7 +129,22 @@ fn sections(name: &str) -> Roff {
             list(&mut roff, "FILES", [CONFIGURATION, CREDENTIAL]);
             see_also(
                 &mut roff,
-                "adit(8), adit-show(8), wg(8), wg-quick(8), systemd.exec(5)",
+                "adit(8), adit-init(8), adit-show(8), wg(8), wg-quick(8), systemd.exec(5)",
+            );
+        }
+        "adit-init" => {
+            list(&mut roff, "FILES", [CONFIGURATION]);
+            let examples = [
+                ("adit init", "Asks, and makes /etc/wireguard/wg0.conf."),
+                (
+                    "adit init wg1 --yes --endpoint vpn.example.org --reach lan",
+                    "Asks nothing, for a script: peers find this host by that name, and reach its private networks.",
+                ),
+            ];
+            list(&mut roff, "EXAMPLES", examples);
+            see_also(
+                &mut roff,
+                "adit(8), adit-up(8), adit-new-peer(8), adit-check(8), wg(8)",
             );
         }
         "adit-new-peer" => {

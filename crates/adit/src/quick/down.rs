@@ -13,7 +13,8 @@ use adit_netlink::Netlink;
 use adit_proto::config::DeviceStatus;
 
 use super::{
-    PATIENCE, Quick, has_default, is_unserved, open_netlink, programs, require_rights, routing,
+    PATIENCE, Quick, forward, has_default, is_unserved, open_netlink, programs, require_rights,
+    routing,
 };
 use crate::cli::FileArgs;
 use crate::failure::{Context, Failure, Result, bail, say};
@@ -87,6 +88,9 @@ pub(crate) fn unblock(args: &FileArgs) -> Result<()> {
     let netlink = open_netlink()?;
     let is_away =
         quick.ask().is_err_and(|error| is_unserved(&error)) && netlink.link(&quick.name).is_err();
+    if is_away {
+        forward::unset(&quick.name);
+    }
     // Each default route has its firewall rules.
     if is_away && routing::unset_firewall(&quick.name) {
         quick.undo_surroundings(&netlink, None);
@@ -193,7 +197,7 @@ impl Quick {
         let _ = fs::remove_dir(hand_over);
     }
 
-    /// DNS, policy routing, firewall.
+    /// DNS, forwarding, policy routing, firewall.
     pub(super) fn undo_surroundings(&self, netlink: &Netlink, status: Option<&DeviceStatus>) {
         if self.config.interface.has_dns() {
             programs::unset_dns(&self.name);
@@ -201,8 +205,9 @@ impl Quick {
         self.undo_routing(netlink, status);
     }
 
-    /// Policy routing, firewall, and the files that are for the next run after a kill.
+    /// Forwarding, policy routing, firewall, and the files that are for the next run after a kill.
     pub(super) fn undo_routing(&self, netlink: &Netlink, status: Option<&DeviceStatus>) {
+        forward::unset(&self.name);
         if self.blocked.get() {
             say!(
                 "adit: what would go through {name} stays blocked, as the killed process left it; `adit down {name}` ends \

@@ -99,6 +99,7 @@ impl Quick {
         for address in &interface.addresses {
             _ = writeln!(out, "ip address add {address} dev {name}");
         }
+        out.push_str(&self.forwarding_script());
         _ = writeln!(out, "ip link set mtu {mtu} up dev {name}");
         if interface.has_dns() {
             let servers = interface.dns.iter().map(|ip| format!("nameserver {ip}\\n"));

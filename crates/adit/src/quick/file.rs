@@ -6,16 +6,17 @@
 //! 4. rename it, so that a crash leaves one or the other; where that cannot be, as for a file that
 //!    is mounted, write to the file itself.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_ctl::config;
 use rustix::fs::{
-    FallocateFlags, FlockOperation, XattrFlags, fallocate, fgetxattr, flock, fsetxattr,
+    Access, CWD, FallocateFlags, FlockOperation, RenameFlags, XattrFlags, access, fallocate,
+    fgetxattr, flock, fsetxattr, renameat_with,
 };
 use rustix::io::Errno;
 use zeroize::Zeroizing;
@@ -109,14 +110,42 @@ pub(super) fn write(path: &Path, text: &str) -> Result<()> {
 
 /// A new file, for its owner only. It must not be there yet.
 pub(super) fn create(path: &Path, text: &str) -> Result<()> {
-    let failed = || format!("cannot write {}", path.display());
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.context(failed)?;
-    let written = (file.write_all(text.as_bytes())).and_then(|()| file.sync_all());
-    written
-        .inspect_err(|_| drop(fs::remove_file(path)))
-        .context(failed)
+    let put = || -> io::Result<()> {
+        let (temporary, mut file) = temporary(path)?;
+        let written = file.write_all(text.as_bytes());
+        let named =
+            (written.and_then(|()| file.sync_all())).and_then(|()| rename_to_new(&temporary, path));
+        named.inspect_err(|_| drop(fs::remove_file(&temporary)))?;
+        sync_dir(path);
+        Ok(())
+    };
+    put().context(|| format!("cannot write {}", path.display()))
+}
+
+/// Gives a file a name that none has.
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            fs::hard_link(from, to)?;
+            fs::remove_file(from)
+        }
+        result => Ok(result?),
+    }
+}
+
+/// Whether files can be made in a directory.
+pub(super) fn check_dir(dir: &Path) -> Result<()> {
+    let found = access(dir, Access::WRITE_OK | Access::EXEC_OK);
+    found.context(|| format!("cannot make a file in {}", dir.display()))
+}
+
+/// Makes a directory for files with keys, if it is not there.
+pub(super) fn make_dir(dir: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        result => result.context(|| format!("cannot make the directory {}", dir.display())),
+    }
 }
 
 /// The bytes of the text, in the encoding of the old ones.
@@ -139,13 +168,7 @@ fn encode(text: &str, old: &[u8]) -> std::result::Result<Zeroizing<Vec<u8>>, Str
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let found = fs::metadata(path)?;
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    let mut random = [0; 8];
-    rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())?;
-    let temporary = dir.join(format!(".adit-{:016x}.tmp", u64::from_ne_bytes(random)));
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600);
-    let mut file = file.open(&temporary)?;
+    let (temporary, mut file) = temporary(path)?;
     let mut fill = || {
         copy_rights(path, &found, &file)?;
         file.write_all(bytes)?;
@@ -153,9 +176,26 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         fs::rename(&temporary, path)
     };
     fill().inspect_err(|_| drop(fs::remove_file(&temporary)))?;
-    // Not every file system can.
-    let _ = File::open(dir).and_then(|dir| dir.sync_all());
+    sync_dir(path);
     Ok(())
+}
+
+/// An empty file beside another one, for its owner only.
+fn temporary(path: &Path) -> io::Result<(PathBuf, File)> {
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())?;
+    let name = format!(".adit-{:016x}.tmp", u64::from_ne_bytes(random));
+    let temporary = path.with_file_name(name);
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600);
+    let file = file.open(&temporary)?;
+    Ok((temporary, file))
+}
+
+/// Has the names in a file's directory survive a crash. Not every file system can.
+fn sync_dir(path: &Path) {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let _ = File::open(dir).and_then(|dir| dir.sync_all());
 }
 
 /// Gives a new file the owner, mode and access list of the one that it replaces.

@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use super::{PATIENCE, Quick, down, has_default, programs, sync, watchdog};
+use super::{PATIENCE, Quick, down, forward, has_default, programs, sync, watchdog};
 use crate::cli::{FileArgs, RunArgs, UpArgs};
 use crate::failure::{Context, Failure, Result, say};
 use crate::run;
@@ -269,6 +269,7 @@ impl Quick {
             None => format!("its process failed ({status})"),
         };
         let mut message = format!("{name} is down: {why}");
+        forward::unset(name);
         let interface = &self.config.interface;
         // PostUp hooks will run again.
         for hooks in [&interface.pre_down, &interface.post_down] {

@@ -1,12 +1,15 @@
 //! `adit up`, `down`, `save`, `strip` and `sync`: wg-quick's files and behaviour, without wg-quick.
 
 mod addresses;
+mod defaults;
 mod down;
 mod dry_run;
 mod edit;
 mod endpoint;
 mod file;
 mod foreground;
+mod forward;
+mod init;
 mod keys;
 mod peers;
 mod programs;
@@ -40,6 +43,7 @@ use crate::failure::{Context, Failure, Result, bail, say};
 pub(crate) use down::{down, unblock};
 pub(crate) use edit::edit;
 use file::{Lock, read, write};
+pub(crate) use init::init;
 pub(crate) use peers::{add, new_peer, remove};
 pub(crate) use routing::{covers, leaves_in_clear, parts};
 pub(crate) use up::up;

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::IpAddr;
 
 use adit_ctl::config::{self, Address, Config, Endpoint};
 use adit_ctl::keys;
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use super::file::{Lock, read};
 use super::routing::{self, Planned};
-use super::{Quick, addresses, allowed_ips, is_unserved, open_netlink, require_rights};
+use super::{Quick, addresses, allowed_ips, defaults, is_unserved, open_netlink, require_rights};
 use crate::cli::{self, AddArgs, ConfArgs, FileArgs, NewPeerArgs, RemoveArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::keys as new_keys;
@@ -36,10 +36,9 @@ const SOME: usize = 20;
 pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
     require_rights()?;
     let (lock, mut quick) = open(&args.conf)?;
-    let interface = &quick.config.interface;
     // A hook may set it.
     let running = || quick.ask().ok()?.private_key;
-    let Some(own) = interface.private_key.clone().or_else(running) else {
+    let Some(own) = quick.config.interface.private_key.clone().or_else(running) else {
         bail!(
             Mistake,
             "{} has no PrivateKey, and {name} is not up: the new peer needs the public key of this interface. If a hook sets \
@@ -51,13 +50,13 @@ pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
     let addresses = new_addresses(&quick)?;
     let endpoint = match &args.endpoint {
         Some(endpoint) => endpoint.clone(),
-        None => guess_endpoint(&quick)?,
+        None => defaults::endpoint(&quick)?,
     };
     let private = new_keys::private_key()?;
     let preshared = new_keys::preshared_key()?;
     let allowed = match args.allowed_ips.is_empty() {
         false => args.allowed_ips.clone(),
-        true => networks(&interface.addresses),
+        true => defaults::allowed_ips(&quick, &open_netlink()?)?,
     };
 
     let mut client = Zeroizing::new(String::with_capacity(1024));
@@ -67,8 +66,9 @@ pub(crate) fn new_peer(args: &NewPeerArgs) -> Result<()> {
         *keys::to_base64(private.bytes())
     );
     _ = writeln!(client, "Address = {}", join(&addresses));
-    if !args.dns.is_empty() {
-        _ = writeln!(client, "DNS = {}", join(&args.dns));
+    let dns = defaults::name_servers(&quick, args);
+    if !dns.is_empty() {
+        _ = writeln!(client, "DNS = {}", join(&dns));
     }
     _ = write!(
         client,
@@ -168,13 +168,6 @@ fn host(ip: IpAddr) -> Option<Cidr> {
     Cidr::new(ip, if ip.is_ipv4() { 32 } else { 128 })
 }
 
-fn networks(addresses: &[Address]) -> Vec<Cidr> {
-    let networks = addresses.iter();
-    networks
-        .filter_map(|address| Cidr::new(address.ip, address.prefix_len))
-        .collect()
-}
-
 /// A free address of each of the interface's networks: free in the file, and in the interface,
 /// which may have peers that are in no file.
 fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
@@ -202,40 +195,6 @@ fn new_addresses(quick: &Quick) -> Result<Vec<Address>> {
         );
     }
     Ok(found)
-}
-
-/// This host's address towards the Internet, and the port of the interface.
-fn guess_endpoint(quick: &Quick) -> Result<Endpoint> {
-    let port = quick.config.interface.listen_port.filter(|port| *port != 0);
-    let running = || quick.ask().ok().map(|status| status.listen_port);
-    let Some(port) = port.or_else(running).filter(|port| *port != 0) else {
-        bail!(
-            Mistake,
-            "{} has no ListenPort, so that no peer can find it: add one, or give --endpoint",
-            quick.path.display()
-        );
-    };
-    // Connecting a UDP socket sends nothing. The addresses are of the documentation.
-    let towards = |any: &str, there: &str| {
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect((there, 9)).ok()?;
-        socket.local_addr().ok().map(|address| address.ip())
-    };
-    let ip = towards("0.0.0.0", "192.0.2.1").or_else(|| towards("::", "2001:db8::1"));
-    let Some(ip) = ip else {
-        bail!(
-            State,
-            "this host has no route to the Internet: give --endpoint HOST:PORT, where the peer finds it"
-        );
-    };
-    say!(
-        "adit: the peer is told to find this host at {}; if it has another address outside, give --endpoint HOST:PORT",
-        SocketAddr::new(ip, port)
-    );
-    Ok(Endpoint {
-        host: ip.to_string(),
-        port,
-    })
 }
 
 fn qr(text: &str) -> Result<Zeroizing<String>> {

@@ -4,7 +4,8 @@
 //! 1. keys, peers, port and mark, as one transaction;
 //! 2. the MTU, which IPv6 addresses need;
 //! 3. addresses, new ones first, so that the interface is never without;
-//! 4. routes: allowed IPs get those that are missing, unless a hook may have removed them or they
+//! 4. forwarding for peers;
+//! 5. routes: allowed IPs get those that are missing, unless a hook may have removed them or they
 //!    are a default route that was left to others before; those that are gone lose them, and others
 //!    are not touched.
 
@@ -66,6 +67,7 @@ impl Quick {
                 let status = self.status()?;
                 self.sync_mtu(netlink, &before, &status)?;
                 self.sync_addresses(netlink, &before)?;
+                self.sync_forwarding()?;
                 self.sync_routes(netlink, &before, &status)?;
             }
             None => say!(

@@ -3,7 +3,7 @@
 //! 1. start the interface's process;
 //! 2. PreUp hooks;
 //! 3. keys, peers and endpoints as one transaction; a mark if it takes the default route;
-//! 4. addresses, MTU, up;
+//! 4. addresses, forwarding for peers, MTU, up;
 //! 5. DNS;
 //! 6. routes to the allowed IPs that are in force, policy routing and firewall for default routes;
 //! 7. PostUp hooks;
@@ -139,6 +139,8 @@ impl Quick {
             ..LinkChange::default()
         };
         self.check_mtu(mtu, allowed_ips(&status))?;
+        // Before anything can come out of it. `undo` ends it in any case.
+        self.set_forwarding()?;
         netlink.set_link(index, &change).context(about)?;
         self.warn(&status, mtu);
         self.check_interrupted()?;

@@ -165,7 +165,8 @@ impl Forwarding {
             refused: [refused; 2],
             no_masquerade: uplink.is_some()
                 && !has_legacy_nat()
-                && nftables().is_some_and(|rules| !translates(&rules)),
+                && nftables()
+                    .is_some_and(|rules| !translates(&rules) && !is_confined(&rules, name)),
             uplink,
         }
     }
@@ -188,6 +189,12 @@ pub(super) fn translates(rules: &str) -> bool {
         let mut words = line.split_whitespace();
         words.any(|word| matches!(word, "masquerade" | "snat" | "MASQUERADE" | "SNAT"))
     })
+}
+
+/// Whether `adit up` has set what the peers of an interface reach: then no more is meant.
+fn is_confined(rules: &str, interface: &str) -> bool {
+    let table = format!("table ip adit-forward-{interface} {{");
+    rules.lines().any(|line| line == table)
 }
 
 /// How many packets for others came to a host that does not forward: of all devices in IPv4, of the

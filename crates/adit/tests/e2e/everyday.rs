@@ -447,6 +447,9 @@ fn a_dry_run_prints_what_up_does_and_changes_nothing() {
         (hooks, "192.168.77.0/24, 172.31.0.0/16, fd31::/64"),
         ("", "0.0.0.0/0, ::/0, 172.31.0.0/16"),
         ("Table = 77", "192.168.77.0/24, 172.31.0.0/16"),
+        ("# Forward = internet", "192.168.77.0/24"),
+        ("# Forward = lan", "192.168.77.0/24"),
+        ("# Forward = peers", "0.0.0.0/0, ::/0"),
     ] {
         world.write(&world.config(interface, allowed));
         let before = state(left);

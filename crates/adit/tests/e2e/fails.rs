@@ -65,7 +65,7 @@ fn an_up_that_fails_at_any_step_leaves_what_it_found() {
     let host = &net.left;
     let before = made_ready(host);
     let config = format!(
-        "[Interface]\nPrivateKey = {}\nAddress = 192.168.77.1/24, fd77::1/64\nDNS = 192.168.77.2\n\
+        "[Interface]\nPrivateKey = {}\nAddress = 192.168.77.1/24, fd77::1/64\nDNS = 192.168.77.2\n# Forward = internet\n\
          PreUp = touch /run/hooks/pre\nPostUp = touch /run/hooks/post\n\
          PreDown = rm -f /run/hooks/post\nPostDown = rm -f /run/hooks/pre\n\
          [Peer]\nPublicKey = {}\nAllowedIPs = 0.0.0.0/0, ::/0, 10.9.0.0/16\nEndpoint = gateway.test:51820\n",
@@ -554,7 +554,7 @@ fn a_guessed_word_makes_no_interface_unless_wg_quick_says_it() {
         return;
     }
     let host = Container::new("host");
-    for word in ["status", "list", "start", "init", "logs", "help-me"] {
+    for word in ["status", "list", "start", "setup", "logs", "help-me"] {
         let output = host.try_sh(&format!("{} {word}", adit()));
         assert!(!output.ok(), "{word}");
         let said = format!("there is no command {word}; perhaps `adit ");

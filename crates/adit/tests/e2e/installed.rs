@@ -167,7 +167,7 @@ fn the_package_installs_reloads_reboots_upgrades_and_goes() {
     assert_eq!(systemd.sh("stat -c %a /etc/wireguard").trim(), "700");
     assert!(!left.has_interface("wg0"));
 
-    // 2. The three commands of README.
+    // 2. What starts it with each boot.
     write(&systemd, "0.0.0.0/0, ::/0");
     systemd.sh(&format!("systemctl enable --now {unit}"));
     ping(left, "172.31.0.1", 1);

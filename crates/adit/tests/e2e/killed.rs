@@ -103,7 +103,7 @@ fn after_kills_at_any_moment_up_and_down_leave_nothing() {
     let left = &net.left;
     let keys = Keys::new();
     let config = format!(
-        "[Interface]\nPrivateKey = {}\nAddress = 192.168.77.1/24, fd77::1/64\nFwMark = 77\n\
+        "[Interface]\nPrivateKey = {}\nAddress = 192.168.77.1/24, fd77::1/64\nFwMark = 77\n# Forward = internet\n\
          [Peer]\nPublicKey = {}\nAllowedIPs = 0.0.0.0/0, ::/0\nEndpoint = 10.0.0.2:51820\n",
         keys.private,
         Keys::new().public

@@ -21,6 +21,7 @@ mod fails;
 mod false_upgrade;
 mod forwards;
 mod handshakes;
+mod init;
 mod installed;
 mod interface;
 mod interop;

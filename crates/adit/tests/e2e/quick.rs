@@ -74,7 +74,7 @@ pub fn state(host: &Container) -> String {
     // Counters and the order of what is equal are not state.
     host.sh(
         "ip -o addr | sed 's/valid_lft.*//' ; ip -4 route show table all; ip -6 route show table all | sort; ip -4 rule; ip -6 rule; \
-         nft list ruleset; ls -A /run /run/wireguard /run/adit 2> /dev/null; \
+         nft list ruleset; grep . /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv6/conf/*/accept_ra; ls -A /run /run/wireguard /run/adit 2> /dev/null; \
          for p in $(ls /proc | grep -E '^[0-9]+$'); do readlink /proc/$p/exe; done | sort",
     )
     .lines()
