@@ -473,41 +473,60 @@ proptest! {
     /// Whatever the lines are: nothing but the peer's lines goes, and no other peer's name changes.
     #[test]
     fn a_removal_from_any_lines_renames_no_other_peer(lines in proptest::collection::vec(0..14_usize, 0..40)) {
-        let mut text = head();
-        let mut n = 0_u8;
-        for line in lines {
-            let header = "[Peer]\n".to_owned();
-            text += &match line {
-                0..3 => {
-                    n += 1;
-                    header + &format!("PublicKey = {}\n", key(n))
-                }
-                3 => { n += 1; format!("[Peer] # {n}\n# Name = {n}\nPublicKey = {}\n", key(n)) }
-                4 | 5 => "\n".into(),
-                6 => "# friendly_name = f\n".into(),
-                7 => "# Name: n\n".into(),
-                8 => "# plain\n".into(),
-                // Right above a header, it would be a pair as soon as one peer is left in it.
-                9 => "# BEGIN_PEER b\n\n".into(),
-                10 => "# END_PEER b\n".into(),
-                11 => "#[Peer]\n".into(),
-                12 => "#PublicKey = x\n".into(),
-                _ => "PersistentKeepalive = 0\n".replace("PersistentKeepalive", if n == 0 { "MTU" } else { "PersistentKeepalive" }).replace("MTU = 0", "MTU = 1400"),
-            };
-        }
-        let before = names(&text);
-        for gone in 1..=n {
-            let left = without_peer(&text, public(gone)).expect("it is there");
-            let mut rest = before.clone();
-            rest.remove(usize::from(gone) - 1);
-            prop_assert_eq!(names(&left), rest, "{}\n-----\n{}", text, *left);
-            // The lines that are left stand in the same order.
-            let mut lines = text.lines();
-            for line in solid(&left) {
-                prop_assert!(lines.any(|old| old == line), "{}\n-----\n{}", text, *left);
-            }
-            let count = |text: &str| text.matches("\nPublicKey").count();
-            prop_assert_eq!(count(&left) + 1, count(&text));
-        }
+        removals_rename_no_other_peer(&lines)?;
     }
+}
+
+/// What random lines found.
+#[test]
+fn a_removal_leaves_a_name_between_settings_that_are_off() {
+    removals_rename_no_other_peer(&[0, 7, 0, 11, 13, 6, 12, 6, 0]).expect("the names stay");
+}
+
+fn removals_rename_no_other_peer(lines: &[usize]) -> Result<(), TestCaseError> {
+    let mut text = head();
+    let mut n = 0_u8;
+    for line in lines {
+        let header = "[Peer]\n".to_owned();
+        text += &match *line {
+            0..3 => {
+                n += 1;
+                header + &format!("PublicKey = {}\n", key(n))
+            }
+            3 => {
+                n += 1;
+                format!("[Peer] # {n}\n# Name = {n}\nPublicKey = {}\n", key(n))
+            }
+            4 | 5 => "\n".into(),
+            6 => "# friendly_name = f\n".into(),
+            7 => "# Name: n\n".into(),
+            8 => "# plain\n".into(),
+            // Right above a header, it would be a pair as soon as one peer is left in it.
+            9 => "# BEGIN_PEER b\n\n".into(),
+            10 => "# END_PEER b\n".into(),
+            11 => "#[Peer]\n".into(),
+            12 => "#PublicKey = x\n".into(),
+            _ => "PersistentKeepalive = 0\n"
+                .replace(
+                    "PersistentKeepalive",
+                    if n == 0 { "MTU" } else { "PersistentKeepalive" },
+                )
+                .replace("MTU = 0", "MTU = 1400"),
+        };
+    }
+    let before = names(&text);
+    for gone in 1..=n {
+        let left = without_peer(&text, public(gone)).expect("it is there");
+        let mut rest = before.clone();
+        rest.remove(usize::from(gone) - 1);
+        prop_assert_eq!(names(&left), rest, "{}\n-----\n{}", text, *left);
+        // The lines that are left stand in the same order.
+        let mut lines = text.lines();
+        for line in solid(&left) {
+            prop_assert!(lines.any(|old| old == line), "{}\n-----\n{}", text, *left);
+        }
+        let count = |text: &str| text.matches("\nPublicKey").count();
+        prop_assert_eq!(count(&left) + 1, count(&text));
+    }
+    Ok(())
 }

@@ -177,6 +177,24 @@ impl<'a> Layout<'a> {
                 }
             }
         }
+        self.fill_between();
+    }
+
+    /// What stands between two lines of a section is its own, also below a header that is commented out.
+    fn fill_between(&mut self) {
+        let mut before: Option<(usize, u32)> = None;
+        for at in 0..self.lines.len() {
+            let owner = self.owners[at];
+            if owner == NOBODY {
+                continue;
+            }
+            if let Some((line, same)) = before
+                && same == owner
+            {
+                self.owners[line + 1..at].fill(owner);
+            }
+            before = Some((at, owner));
+        }
     }
 
     /// Whether no other section begins between a section's header and a line below it.
