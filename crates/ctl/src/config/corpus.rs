@@ -530,3 +530,37 @@ fn removals_rename_no_other_peer(lines: &[usize]) -> Result<(), TestCaseError> {
     }
     Ok(())
 }
+
+/// Labels of a file that has them below each peer, and of one that has them within.
+#[test]
+fn a_label_between_two_peers_is_whose_the_file_says() {
+    let peer = |n| format!("[Peer]\nPublicKey = {}\n", key(n));
+    let below = format!("{}{}# Name = a\n{}# Name = b\n", head(), peer(1), peer(2));
+    let within = format!(
+        "{}[Peer]\n# Name = a\nPublicKey = {}\n# friendly_name = b\n{}",
+        head(),
+        key(1),
+        peer(2)
+    );
+    for text in [below, within] {
+        let both = [Some("a".to_owned()), Some("b".to_owned())];
+        assert_eq!(names(&text), both, "{text}");
+        for (gone, left) in [(1, 1), (2, 0)] {
+            let text = without_peer(&text, public(gone)).expect("it is there");
+            assert_eq!(names(&text), [both[left].clone()], "{}", *text);
+        }
+    }
+}
+
+#[test]
+fn a_pair_around_several_peers_outlives_them() {
+    let peer = |n| format!("[Peer]\nPublicKey = {}\n", key(n));
+    let pair = ["### begin staff ###\n", "### end staff ###\n"];
+    let text = head() + pair[0] + &peer(1) + &peer(2) + pair[1] + &peer(3);
+    let one = without_peer(&text, public(1)).expect("it is there");
+    let none = without_peer(&one, public(2)).expect("it is there");
+    for text in [&*one, &*none] {
+        assert!(pair.iter().all(|line| text.contains(line)), "{text}");
+        assert!(names(text).iter().all(Option::is_none), "{text}");
+    }
+}
