@@ -116,8 +116,9 @@ impl Reports {
                 return Some(newest);
             }
             if alive.len() >= ALIVE {
-                let reports = alive.iter().filter_map(Weak::upgrade);
-                for old in reports.filter(|report| report.made.elapsed() > OLD) {
+                // The newest gets a client more: it is not cut off.
+                let others = alive.iter().rev().skip(1).filter_map(Weak::upgrade);
+                for old in others.filter(|report| report.made.elapsed() > OLD) {
                     old.is_given_up.store(true, Ordering::Relaxed);
                     self.poker.get().into_iter().for_each(Poker::poke);
                 }
