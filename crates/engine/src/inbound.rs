@@ -585,9 +585,6 @@ impl Delivery {
             }));
             let Err(error) = tun.write(&pieces) else {
                 delivered += spans.len() as u64;
-                if is_datagram {
-                    priority::delivered(spans.len());
-                }
                 return;
             };
             match TunErrorKind::of(&error) {

@@ -5,9 +5,6 @@
 //! application needs to read (receive livelock). So a thread that carries more datagrams, in either
 //! direction, than such a buffer holds while the scheduler may have somebody wait runs as readily as
 //! everyone else. What is sent waits in the TUN's queue then, and before that its sender does.
-//!
-//! Meanwhile it lets others run after each burst that fills a good part of such a buffer: the next one finds
-//! it emptied.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -21,34 +18,18 @@ use rustix::thread::{Pid, gettid};
 const INTERVAL: Duration = Duration::from_millis(3);
 /// So many datagrams of full size fill a receive buffer of 212,992 octets, the default.
 const FILL: u64 = 92;
-/// So many at once fill a quarter of it.
-const BURST: usize = 23;
 /// It is over when no interval had so many for so long.
 const CALM: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// UDP datagrams that the thread carried, since they were last counted.
     static CARRIED: Cell<u64> = const { Cell::new(0) };
-    /// It carries more than applications may be able to read.
-    static IS_FLOOD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The calling thread carries so many UDP datagrams. Frames of UDP tunnels are none: what is in them
 /// may be TCP.
 pub(crate) fn carried(datagrams: usize) {
     CARRIED.set(CARRIED.get() + datagrams as u64);
-}
-
-/// The calling thread delivered so many UDP datagrams of one flow at once.
-pub(crate) fn delivered(datagrams: usize) {
-    if has_filled(datagrams) {
-        std::thread::yield_now();
-    }
-}
-
-/// Whether the application is to read them before more are delivered.
-fn has_filled(datagrams: usize) -> bool {
-    datagrams >= BURST && IS_FLOOD.get()
 }
 
 /// The priority of the thread that made it.
@@ -86,7 +67,6 @@ impl Priority {
         let Some(is_flood) = self.flood.carried(datagrams, now) else {
             return;
         };
-        IS_FLOOD.set(is_flood);
         // Nobody would know what to do about a failure.
         adit_sandbox::post(move || match is_flood {
             true => drop(setpriority_process(Some(thread), ordinary)),
@@ -129,21 +109,6 @@ mod tests {
 
     const fn at(ms: u64) -> Time {
         Time(1_000_000_000 + ms * 1_000_000)
-    }
-
-    #[test]
-    fn an_application_runs_after_a_burst_of_a_flood() {
-        assert!(!has_filled(BURST), "there is no flood");
-        let mut priority = Priority {
-            thread: gettid(),
-            ordinary: Some(0),
-            flood: Flood::default(),
-        };
-        carried(1000);
-        priority.poll_ended(at(0));
-        assert!(has_filled(BURST) && !has_filled(BURST - 1));
-        priority.poll_ended(at(1000));
-        assert!(!has_filled(BURST), "it is over");
     }
 
     #[test]
