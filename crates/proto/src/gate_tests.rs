@@ -150,13 +150,14 @@ fn replies_to_all_sources_together_are_bounded() {
 }
 
 /// Floods, in messages a second from the address and port of an honest sender and from others, and how
-/// many of a hundred of its own are answered at least.
+/// many of a hundred of its own are answered at least. Sources share places by chance, as a secret has it: of
+/// 250,000 a few have the same as the honest one.
 const FORGED: [(u64, u64, usize); 8] = [
     (10, 990, 100),
     (1000, 0, 100),
-    (1000, 100_000, 100),
-    (10, 250_000, 100),
-    (24_000, 200_000, 100),
+    (1000, 100_000, 95),
+    (10, 250_000, 95),
+    (24_000, 200_000, 95),
     (45_000, 0, 100),
     (200_000, 0, 20),
     (100_000, 100_000, 20),

@@ -815,3 +815,8 @@ fn the_source_follows_the_routes(family: Family) {
 fn the_ipv4_source_follows_whatever_changes_the_routes() {
     the_source_follows_the_routes(Family::V4);
 }
+
+#[test]
+fn the_ipv6_source_follows_whatever_changes_the_routes() {
+    the_source_follows_the_routes(Family::V6);
+}
