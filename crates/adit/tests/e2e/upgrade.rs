@@ -509,27 +509,6 @@ fn a_kill_in_between_leaves_one_process_or_none() {
     }
 }
 
-/// An intruder in it would have it stay, with the queues and sockets. strace(1) does here.
-#[test]
-fn an_old_process_that_does_not_end_is_ended() {
-    if !only_adit() {
-        return;
-    }
-    let hosts = Hosts::new();
-    let left = hosts.host(0);
-    let [old] = processes(left).try_into().expect("one process");
-    left.sh(&format!(
-        "strace -f -qq -o /dev/null -e trace=exit_group -e inject=exit_group:delay_enter=200000000 -p {old} \
-         > /dev/null 2>&1 &"
-    ));
-    wait_for("all threads are traced", seconds(30), || {
-        let free = format!("grep -l '^TracerPid:.0$' /proc/{old}/task/*/status");
-        left.try_sh(&free).stdout.is_empty()
-    });
-    hosts.upgrade(0);
-    ping(left, INNER[1], 3);
-}
-
 #[test]
 fn a_tunnel_of_adit_up_can_be_upgraded_and_taken_down() {
     if !only_adit() {
