@@ -32,7 +32,7 @@ impl Hosts {
         let keys = [Keys::new(), Keys::new()];
         let hosts = Self { net, keys };
         for side in [0, 1] {
-            hosts.start(side);
+            hosts.start(side, "");
         }
         ping(hosts.host(0), INNER[1], 1);
         hosts
@@ -42,14 +42,18 @@ impl Hosts {
         [&self.net.left, &self.net.right][side]
     }
 
-    fn start(&self, side: usize) {
+    /// With these variables.
+    fn start(&self, side: usize, environment: &str) {
         let to = [
             self.net.address_of_right(Family::V4),
             self.net.address_of_left(Family::V4),
         ];
         let host = self.host(side);
         let (own, other) = (&self.keys[side], &self.keys[1 - side]);
-        host.sh(&format!("LOG_LEVEL=error {} wg0 2>> /run/log", adit()));
+        host.sh(&format!(
+            "LOG_LEVEL=error {environment} {} wg0 2>> /run/log",
+            adit()
+        ));
         let config = format!(
             "[Interface]\nPrivateKey = {}\nListenPort = 51820\n[Peer]\nPublicKey = {}\nAllowedIPs = {}/32\n\
              Endpoint = {}:51820\n",
@@ -502,11 +506,39 @@ fn a_kill_in_between_leaves_one_process_or_none() {
             processes(left).len() == usize::from(left.has_interface("wg0"))
         });
         if !left.has_interface("wg0") {
-            hosts.start(0);
+            hosts.start(0, "");
         }
         ping(left, INNER[1], 2);
         left.sh("wg show wg0 dump");
     }
+}
+
+/// An intruder in it would have it stay, with the queues and sockets. Here strace(1) refuses it its end
+/// and stops it. A delay would not do: strace then keeps it from being killed as well. Nor would a
+/// sandbox, which ends a process of which a call is refused that way.
+#[test]
+fn an_old_process_that_does_not_end_is_ended() {
+    if !only_adit() {
+        return;
+    }
+    let hosts = Hosts::new();
+    let left = hosts.host(0);
+    left.sh("pkill -TERM -x adit");
+    wait_for("it ends", seconds(30), || processes(left).is_empty());
+    hosts.start(0, "ADIT_NO_SANDBOX=1");
+    let [old] = processes(left).try_into().expect("one process");
+    left.sh(&format!(
+        "strace -f -qq -o /dev/null -e trace=exit_group -e inject=exit_group:error=EAGAIN:signal=STOP -p {old} \
+         > /dev/null 2>&1 &"
+    ));
+    wait_for("all threads are traced", seconds(30), || {
+        let free = format!("grep -l '^TracerPid:.0$' /proc/{old}/task/*/status");
+        left.try_sh(&free).stdout.is_empty()
+    });
+    let start = Instant::now();
+    hosts.upgrade(0);
+    assert!(start.elapsed() > seconds(4), "it ended by itself");
+    ping(left, INNER[1], 3);
 }
 
 #[test]
