@@ -11,7 +11,7 @@
 //! ```
 //!
 //! One thread alone [passes](Gates::pass) both gates at once: it takes, works and puts in a line, without a
-//! ticket. Of several, none waits for another: a batch is filed under its ticket, and whoever is at the
+//! ticket. Of several, none waits for another: a batch is filed under its ticket, and the thread at the
 //! second gate puts all that are ready.
 //!
 //! ```text

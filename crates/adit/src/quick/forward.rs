@@ -121,7 +121,7 @@ fn missing(
     let others = interfaces.iter().filter(is_other);
     let mut settings: Vec<(String, &str)> = Vec::new();
     match family {
-        // Whoever has switched it on for all has chosen for each.
+        // Where it is on for all, each has the value that was chosen for it.
         Family::V4 if wanted.reach > Forward::Peers && is(FORWARDS_V4, "0") => {
             let others = others.filter(|name| !matches!(name.as_str(), "all" | "default"));
             settings.extend(others.map(|name| (format!("net/ipv4/conf/{name}/forwarding"), "0")));

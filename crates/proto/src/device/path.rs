@@ -11,8 +11,8 @@
 //!
 //! This host itself may know that the long one does not fit. It depends on who says so:
 //!
-//! - A route, while the device would take it. The path is narrower than whoever chose the MTU could
-//!   see. What it says is the limit until the search says otherwise.
+//! - A route, while the device would take it. The path is narrower than the device, by which the MTU
+//!   was chosen. What the route says is the limit until the search says otherwise.
 //! - ICMP, which may be forged: probes leave all the same. If one is answered that is longer than
 //!   what ICMP said, the host is to ignore ICMP ([`PeerEvent::DoubtIcmp`]). If none is answered at
 //!   all, what it said is the limit; if that is less than IPv6 takes anywhere, it is ignored, too.

@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use crate::failure::{Context, Failure, Result, bail, say};
 
-/// Asks where somebody can answer, and takes the default where nobody can.
+/// Asks on a terminal, and takes the default elsewhere.
 pub(super) struct Asker {
     is_asking: bool,
 }
