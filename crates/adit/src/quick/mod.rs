@@ -192,7 +192,7 @@ impl Quick {
         let (path, name) = config::locate(&args.conf.conf).map_err(Failure::Mistake)?;
         if path.try_exists().is_ok_and(|exists| !exists) {
             return Err(Failure::Mistake(format!(
-                "there is no file {}: write one, or name another, with a slash in its path (./{name}.conf)",
+                "there is no file {}: `adit init {name}` makes one for a hub; one elsewhere has a slash in its path (./{name}.conf)",
                 path.display()
             )));
         }
