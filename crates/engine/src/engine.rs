@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use adit_io::{Offloads, TunQueue};
 use adit_proto::Device;
 
-use crate::common::{Common, QueuesHandle, Served, Sockets};
 use crate::control::{Control, ControlInbox, ControlThread};
-use crate::crew::{Crew, Policy, ThreadSettings};
-use crate::handed_over::InterfaceState;
+use crate::hand_over::InterfaceState;
+use crate::host::platform::Platform;
 use crate::interface::Interface;
-use crate::owner::OwnedQueues;
-use crate::platform::Platform;
-use crate::queues::Queues;
-use crate::shard::ShardInbox;
+use crate::shards::crew::{Crew, Policy, ThreadSettings};
+use crate::shards::owner::OwnedQueues;
+use crate::shards::queues::Queues;
+use crate::shards::shard::ShardInbox;
+use crate::shared::common::{Common, QueuesHandle, Served, Sockets};
 
 /// The threads that run interfaces: shards, a thread for sparse flows, and the control thread. They
 /// end with the last handle of the engine or of an interface.

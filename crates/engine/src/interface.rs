@@ -11,12 +11,12 @@ use adit_offload::Merged;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{DropReason, HandshakeStats, IgnoredKind, PassedKind};
 
-use crate::common::{Common, LaneSocket};
-use crate::error::CommandError;
-use crate::handed_over::HandedSocket;
-use crate::inbox::{Candidates, Command, OfControl};
-use crate::load::{BatchCounters, TrainCounters, WaitingCounters};
-use crate::queues::Queues;
+use crate::hand_over::HandedSocket;
+use crate::shards::queues::Queues;
+use crate::shared::common::{Common, LaneSocket};
+use crate::shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
+use crate::shared::error::CommandError;
+use crate::shared::inbox::{Candidates, Command, OfControl};
 
 /// A running interface. Dropping it ends the interface.
 pub struct Interface {

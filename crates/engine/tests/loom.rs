@@ -3,33 +3,34 @@
 
 #![cfg(loom)]
 
-#[path = "../src/gates.rs"]
-#[allow(dead_code, reason = "the model uses a part")]
-mod gates;
-#[path = "../src/lanes.rs"]
-#[allow(dead_code, reason = "the model uses a part")]
-mod lanes;
-#[path = "../src/ownership.rs"]
-#[allow(dead_code, reason = "the model uses a part")]
-mod ownership;
-#[cfg(debug_assertions)]
-#[path = "../src/progress.rs"]
-#[allow(dead_code, reason = "the model uses a part")]
-mod progress;
-#[path = "../src/sync.rs"]
-#[allow(unused_imports, reason = "the model uses a part")]
-mod sync;
+#[path = "../src/order"]
+mod order {
+    #[allow(dead_code, reason = "the model uses a part")]
+    pub(crate) mod gates;
+    #[allow(dead_code, reason = "the model uses a part")]
+    pub(crate) mod lanes;
+}
+#[path = "../src/thread"]
+mod thread {
+    #[allow(dead_code, reason = "the model uses a part")]
+    pub(crate) mod ownership;
+    #[cfg(debug_assertions)]
+    #[allow(dead_code, reason = "the model uses a part")]
+    pub(crate) mod progress;
+    #[allow(unused_imports, reason = "the model uses a part")]
+    pub(crate) mod sync;
+}
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use adit_io::Grace;
-use gates::{Gates, Put, Taken, depth};
-use lanes::{Lanes, Progress, Turn};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
-use loom::thread;
-use ownership::Ownership;
+use loom::thread::{spawn, yield_now};
+use order::gates::{Gates, Put, Taken, depth};
+use order::lanes::{Lanes, Progress, Turn};
+use thread::ownership::Ownership;
 
 /// Takes numbers from 0 on, and puts them into a list.
 type Numbers = Gates<u32, u32, Vec<u32>>;
@@ -62,7 +63,7 @@ fn one(gates: &Numbers) -> bool {
     let Taken::Batch(ticket, number) = take(gates, false) else {
         return false;
     };
-    thread::yield_now();
+    yield_now();
     gates.file(ticket, number);
     gates.proceed(0, put, drop);
     true
@@ -75,7 +76,7 @@ fn what_two_threads_file_is_put_in_order() {
         let gates = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
             let gates = Arc::clone(&gates);
-            thread::spawn(move || u32::from(one(&gates)) + u32::from(one(&gates)))
+            spawn(move || u32::from(one(&gates)) + u32::from(one(&gates)))
         };
         let taken = u32::from(one(&gates)) + other.join().unwrap();
         assert!(gates.with(0, |list| list.iter().copied().eq(0..taken)));
@@ -94,7 +95,7 @@ fn a_head_that_was_blocked_takes_those_behind_it_along() {
         gates.proceed(0, |_, _| Put::Blocked, drop);
         let other = {
             let gates = Arc::clone(&gates);
-            thread::spawn(move || one(&gates))
+            spawn(move || one(&gates))
         };
         gates.proceed(0, put, drop);
         assert!(other.join().unwrap());
@@ -110,7 +111,7 @@ fn pass(gates: &Numbers, puts: bool) -> bool {
         if puts {
             list.push(number);
         }
-        thread::yield_now();
+        yield_now();
         ((), (!puts).then_some(number))
     });
     passed.is_some()
@@ -123,7 +124,7 @@ fn what_passes_and_what_is_filed_is_put_in_order() {
         let gates = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
             let gates = Arc::clone(&gates);
-            thread::spawn(move || u32::from(one(&gates)) + u32::from(one(&gates)))
+            spawn(move || u32::from(one(&gates)) + u32::from(one(&gates)))
         };
         let passed = u32::from(pass(&gates, true)) + u32::from(pass(&gates, true));
         let taken = passed + other.join().unwrap();
@@ -138,7 +139,7 @@ fn what_cannot_pass_is_put_before_what_follows() {
         let gates = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
             let gates = Arc::clone(&gates);
-            thread::spawn(move || u32::from(one(&gates)))
+            spawn(move || u32::from(one(&gates)))
         };
         let left = u32::from(pass(&gates, false));
         let taken = left + other.join().unwrap();
@@ -162,7 +163,7 @@ fn a_thread_that_awaits_a_batch_is_told_of_it() {
         }
         let owner = {
             let gates = Arc::clone(&gates);
-            thread::spawn(move || matches!(take(&gates, true), Taken::Full))
+            spawn(move || matches!(take(&gates, true), Taken::Full))
         };
         let mut told = false;
         let (ticket, number) = tickets.remove(0);
@@ -194,7 +195,7 @@ impl TwoGates {
         let Ok(Taken::Batch(ticket, number)) = taken else {
             return false;
         };
-        thread::yield_now();
+        yield_now();
         let part = (number, self.gates.in_use());
         self.gates
             .file_parts(ticket, std::iter::repeat_n(part, part.1));
@@ -219,7 +220,7 @@ fn parts_keep_their_order_while_the_number_of_second_gates_changes() {
             });
             let other = {
                 let two = Arc::clone(&two);
-                thread::spawn(move || usize::from(two.one(before)) + usize::from(two.one(after)))
+                spawn(move || usize::from(two.one(before)) + usize::from(two.one(after)))
             };
             let taken = usize::from(two.one(before)) + other.join().unwrap();
             let put = two.put.lock().unwrap();
@@ -286,7 +287,7 @@ fn what_is_committed_is_delivered_while_the_number_of_gates_changes() {
             let gates = Arc::new(Committed::new((), [0, 0]));
             let other = {
                 let gates = Arc::clone(&gates);
-                thread::spawn(move || others.map(|wanted| commit_one(&gates, wanted)))
+                spawn(move || others.map(|wanted| commit_one(&gates, wanted)))
             };
             let first = commit_one(&gates, one);
             let taken = first + other.join().unwrap().iter().sum::<usize>();
@@ -317,7 +318,7 @@ fn what_moves_between_gates_is_found_at_one_of_them() {
             gates.with(before - 1, |waiting| *waiting = 1);
             let other = {
                 let gates = Arc::clone(&gates);
-                thread::spawn(move || use_gates(&gates, after))
+                spawn(move || use_gates(&gates, after))
             };
             let found = gates.each(|_, waiting| std::mem::take(waiting));
             other.join().unwrap();
@@ -337,7 +338,7 @@ fn what_is_left_while_the_owner_changes_is_seen_or_wakes_the_new_one() {
         let left = Arc::new([(); 2].map(|()| AtomicBool::new(false)));
         let others = [0, 1].map(|number| {
             let (ownership, left) = (Arc::clone(&ownership), Arc::clone(&left));
-            thread::spawn(move || {
+            spawn(move || {
                 left[number].store(true, Ordering::Relaxed);
                 ownership.wake(|woken| woken.store(true, Ordering::Relaxed));
             })
@@ -430,7 +431,7 @@ impl TwoLanes {
                     (0..2).for_each(|lane| self.proceed(lane));
                 }
             }
-            thread::yield_now();
+            yield_now();
         }
     }
 }
@@ -442,11 +443,11 @@ fn a_peer_moves(before: usize, after: usize) {
         let two = Arc::new(TwoLanes::new(before, false));
         let sender = {
             let two = Arc::clone(&two);
-            thread::spawn(move || (0..2).for_each(|number| two.send(number)))
+            spawn(move || (0..2).for_each(|number| two.send(number)))
         };
         let helper = {
             let two = Arc::clone(&two);
-            thread::spawn(move || [before - 1, after - 1].map(|lane| two.poll(lane)))
+            spawn(move || [before - 1, after - 1].map(|lane| two.poll(lane)))
         };
         let spread = || Some((vec![two.spread(after)], after));
         assert!(two.lanes.change(before, after, spread));
@@ -459,7 +460,7 @@ fn a_peer_moves(before: usize, after: usize) {
                 Some(Progress::Over(lanes)) => break assert_eq!(lanes, Some(after)),
                 None => panic!("nobody else ends it"),
             }
-            thread::yield_now();
+            yield_now();
         }
         two.poll(after - 1);
         sender.join().unwrap();
@@ -488,7 +489,7 @@ fn a_session_moves(also: fn(&TwoLanes)) {
         let two = Arc::new(TwoLanes::new(2, true));
         let sender = {
             let two = Arc::clone(&two);
-            thread::spawn(move || {
+            spawn(move || {
                 let arrives = |lane: usize, number| {
                     two.sockets[lane].lock().unwrap().push_back(number);
                 };
@@ -498,7 +499,7 @@ fn a_session_moves(also: fn(&TwoLanes)) {
         };
         let helper = {
             let two = Arc::clone(&two);
-            thread::spawn(move || [1, 0].map(|lane| two.poll(lane)))
+            spawn(move || [1, 0].map(|lane| two.poll(lane)))
         };
         also(&two);
         two.go_on();
@@ -524,7 +525,7 @@ fn lanes_close_and_open_while_a_session_moves() {
         if two.lanes.set_closed(true) {
             while !two.lanes.is_drained() {
                 two.go_on();
-                thread::yield_now();
+                yield_now();
             }
             two.lanes.set_closed(false);
         }

@@ -1,0 +1,666 @@
+//! UDP to TUN: receive → classify → look up → open → commit → check source → coalesce → deliver.
+//!
+//! 1. `receive`: the datagrams that wait in the socket, as trains that the kernel merged;
+//! 2. `classify`: data continues, handshake messages go to the control thread's bounded queue;
+//! 3. `look up`: the receiver index names session and peer, once for a run of datagrams;
+//! 4. `open`: every packet of the group at once, but those that the replay window refuses already.
+//!    Marks of congestion are carried over from the outer header;
+//! 5. `commit`: the replay window moves over the authentic packets, and the peer's timers learn of
+//!    them;
+//! 6. `check source`: the inner packet's source must be routed to the peer that it came from;
+//! 7. `coalesce`: packets of one flow become GRO packets again;
+//! 8. `deliver`: one write for each GRO packet, after the whole batch, so that they are as long as
+//!    they can be.
+//!
+//! While several threads help, stages 6 to 8 have second gates of their own, behind that of stage 5:
+//! each has the packets between certain hosts, of every batch. A flow is at one of them.
+
+pub(crate) mod shares;
+
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use adit_aead::{OpenJob, TAG_LEN};
+use adit_io::tun::TunErrorKind;
+use adit_io::{Offloads, RecvBatch, TunQueue, UdpSocket};
+use adit_offload::{Coalescer, Merged, Span, VNET_HDR_LEN};
+use adit_proto::wire::{self, DataHeader, Kind};
+use adit_proto::{DropReason, Drops, Endpoint, PassedKind, Peer, Session, Time};
+use arrayvec::ArrayVec;
+
+use crate::inbound::shares::{Account, Found, Shares};
+use crate::order::parts::{Parts, part_of};
+use crate::shared::common::Common;
+use crate::shared::journal::Incident;
+use crate::thread::poll::Polled;
+use crate::thread::priority;
+
+/// Packets opened together: enough to fill the lanes of any kernel with small packets.
+const MAX_JOBS: usize = 256;
+/// Pieces of one gathering write (IOV_MAX).
+const MAX_PIECES: usize = 1024;
+
+/// What one receive brought, on its way to the TUN: stages 1 to 3 take it, stage 4 is the work, and
+/// stages 5 to 8 put it.
+#[derive(Default)]
+pub(crate) struct InboundBatch {
+    received: RecvBatch,
+    packets: Vec<Packet>,
+    /// Which packets are authentic and no replays: of all that are open.
+    accepted: Vec<bool>,
+    runs: Vec<Run>,
+    /// Stage 5 is over.
+    is_committed: bool,
+}
+
+/// What is at a second gate.
+pub(crate) enum Part {
+    Whole(Box<InboundBatch>),
+    /// At the first one all of it, to be committed; at those behind it what they are to deliver then.
+    Split(Arc<Parts<RwLock<Option<Box<InboundBatch>>>>>),
+}
+
+impl Part {
+    /// What so many second gates are to have of a batch.
+    pub(crate) fn split(batch: Box<InboundBatch>, gates: usize) -> impl Iterator<Item = Self> {
+        let of = Parts::new(RwLock::new(Some(batch)), gates);
+        std::iter::repeat_n(of, gates).map(Self::Split)
+    }
+
+    /// Puts it at this second gate: `commit` says whether it is the batch's turn, `deliver` gets what
+    /// is committed, and which part of it. Whether it is put.
+    pub(crate) fn put_at(
+        &mut self,
+        gate: usize,
+        commit: impl FnOnce(&mut InboundBatch) -> bool,
+        deliver: impl FnOnce(&InboundBatch, usize),
+    ) -> bool {
+        match self {
+            Self::Whole(batch) => {
+                batch.open(1);
+                let is_in_turn = commit(batch);
+                if is_in_turn {
+                    deliver(batch, 0);
+                }
+                is_in_turn
+            }
+            Self::Split(of) if gate == 0 => {
+                let mut batch = of.batch.write().unwrap_or_else(PoisonError::into_inner);
+                batch.as_deref_mut().is_none_or(commit)
+            }
+            // Whoever commits it comes here next.
+            Self::Split(of) => match of.batch.try_read().as_deref() {
+                Ok(Some(batch)) if batch.is_committed => {
+                    deliver(batch, gate - 1);
+                    true
+                }
+                _ => false,
+            },
+        }
+    }
+
+    /// It has been put: the batch, if that is true of all its parts.
+    pub(crate) fn end(self) -> Option<Box<InboundBatch>> {
+        let mut batch = match self {
+            Self::Whole(batch) => Some(batch),
+            Self::Split(of) if of.put() => {
+                let mut batch = of.batch.write().unwrap_or_else(PoisonError::into_inner);
+                batch.take()
+            }
+            Self::Split(_) => None,
+        };
+        if let Some(batch) = &mut batch {
+            batch.ends();
+        }
+        batch
+    }
+}
+
+/// The interface whose socket is polled.
+pub(crate) struct Context<'a, T, U> {
+    pub(crate) common: &'a Common<U>,
+    /// That of the socket.
+    pub(crate) lane: usize,
+    pub(crate) drops: &'a Drops,
+    pub(crate) tun: &'a T,
+    /// Kinds of packets that are merged for the TUN: TCP, UDP.
+    pub(crate) offloads: Offloads,
+    /// The time of this poll.
+    pub(crate) now: Time,
+}
+
+impl<T, U> Clone for Context<'_, T, U> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, U> Copy for Context<'_, T, U> {}
+
+/// Consecutive datagrams of one message for one session.
+struct Run {
+    message: usize,
+    peer: Arc<Peer>,
+    session: Arc<Session>,
+    packets: Range<usize>,
+}
+
+/// One data message.
+struct Packet {
+    /// Where its ciphertext, then its plaintext, starts in the message.
+    start: usize,
+    /// Length of ciphertext and tag.
+    len: usize,
+    counter: u64,
+    /// The window knew its counter before it was opened, so it was not.
+    replayed: bool,
+    /// Congestion was marked, and its transport does not understand marks.
+    not_capable: bool,
+    /// Of the gates that deliver, the one that has it.
+    part: u8,
+}
+
+impl InboundBatch {
+    /// Stages 1 to 3: false if nothing waited. An error of the socket concerns one datagram that is
+    /// lost: the next wake-up continues.
+    pub(crate) fn take<T, U: UdpSocket>(
+        &mut self,
+        context: Context<'_, T, U>,
+        socket: &U,
+        shares: &mut Shares,
+    ) -> bool {
+        self.packets.clear();
+        self.accepted.clear();
+        self.is_committed = false;
+        if socket.recv(&mut self.received).is_err() {
+            shares.poll_ended(context.now, Found::NOTHING);
+            return false;
+        }
+        let lost = self.received.lost();
+        context.drops.count(DropReason::ReceiveBufferFull, lost);
+        context.common.count_filtered(socket);
+        self.classify(context, shares);
+        context.common.answer_handshakes(context.now);
+        let found = Found {
+            taken: self.received.len() as u64,
+            emptied: !self.received.is_full(),
+            waiting: self.received.waiting(),
+            lost: lost > 0,
+        };
+        shares.poll_ended(context.now, found);
+        true
+    }
+
+    /// The lengths of the messages that arrived, if more may wait.
+    pub(crate) fn lens_before_more(&self) -> Option<impl Iterator<Item = usize>> {
+        let messages = self.received.received().iter();
+        let is_full = self.received.is_full();
+        is_full.then(|| messages.map(|message| message.len))
+    }
+
+    /// How many data messages it has, and whether more may wait.
+    pub(crate) fn polled(&self) -> Polled {
+        Polled::packets(self.packets.len(), self.received.is_full())
+    }
+
+    /// Stages 2 and 3.
+    fn classify<T, U: UdpSocket>(
+        &mut self,
+        Context {
+            common, drops, now, ..
+        }: Context<'_, T, U>,
+        shares: &mut Shares,
+    ) {
+        let messages = self.received.received();
+        let trains = messages.iter().enumerate().map(|(index, message)| {
+            let length = self.received.bytes(index).len();
+            length.div_ceil(message.stride.max(1)).max(1)
+        });
+        drops.count_passed(PassedKind::Received, trains.clone().sum::<usize>() as u64);
+        common.load.own().received.count(trains);
+        for (index, message) in messages.iter().enumerate() {
+            let bytes = self.received.bytes(index);
+            let mut last: Option<u32> = None;
+            let mut offset = 0;
+            while offset < bytes.len() {
+                let end = bytes.len().min(offset + message.stride);
+                let datagram = &bytes[offset..end];
+                let Some(DataHeader { receiver, counter }) = DataHeader::parse(datagram) else {
+                    classify_other(common, drops, now, message.from, datagram);
+                    offset = end;
+                    continue;
+                };
+                if last != Some(receiver) {
+                    last = None;
+                    let found = common
+                        .proto
+                        .session(receiver)
+                        .filter(|found| found.session.may_receive(now));
+                    if let Some(found) = found {
+                        if shares.are_in_force() {
+                            let rest = bytes.len() - offset;
+                            let datagrams = rest.div_ceil(message.stride);
+                            let account = account(&found.peer, message.from);
+                            if !shares.admit(account, shares::work(datagrams, rest)) {
+                                let (over, datagrams) = (DropReason::OverShare, datagrams as u64);
+                                match account.is_known {
+                                    true => found.peer.count_dropped(drops, over, datagrams),
+                                    false => drops.count(over, datagrams),
+                                }
+                                break;
+                            }
+                        }
+                        last = Some(receiver);
+                        self.runs.push(Run {
+                            message: index,
+                            peer: found.peer,
+                            session: found.session,
+                            packets: self.packets.len()..self.packets.len(),
+                        });
+                    }
+                }
+                match self.runs.last_mut() {
+                    Some(run) if last.is_some() => {
+                        self.packets.push(Packet {
+                            start: offset + DataHeader::LEN,
+                            len: datagram.len() - DataHeader::LEN,
+                            counter,
+                            replayed: false,
+                            not_capable: false,
+                            part: 0,
+                        });
+                        run.packets.end = self.packets.len();
+                    }
+                    _ => drops.count(DropReason::UnknownSession, 1),
+                }
+                offset = end;
+            }
+            if bytes.is_empty() {
+                drops.count(DropReason::MalformedDatagram, 1);
+            }
+        }
+    }
+
+    /// It has been put. Sessions are not kept longer.
+    pub(crate) fn ends(&mut self) {
+        self.runs.clear();
+    }
+
+    /// Stage 4, unless it is done. So many parts are delivered. Then sorts the runs by peer: those of
+    /// one keep their order.
+    ///
+    /// A look at the window spares the decryption of replays and changes nothing; what another
+    /// thread commits meanwhile costs only a decryption.
+    pub(crate) fn open(&mut self, parts: usize) {
+        if self.accepted.len() == self.packets.len() {
+            return;
+        }
+        let Self {
+            received,
+            packets,
+            accepted,
+            runs,
+            ..
+        } = self;
+        accepted.resize(packets.len(), false);
+        let mut jobs: ArrayVec<OpenJob<'_>, MAX_JOBS> = ArrayVec::new();
+        // The packets of the jobs.
+        let mut indices: ArrayVec<usize, MAX_JOBS> = ArrayVec::new();
+        let mut open = |jobs: &mut ArrayVec<OpenJob<'_>, MAX_JOBS>,
+                        indices: &mut ArrayVec<usize, MAX_JOBS>| {
+            adit_aead::open(jobs);
+            for (index, job) in indices.drain(..).zip(&*jobs) {
+                accepted[index] = job.is_authentic();
+            }
+            jobs.clear();
+        };
+        let mut of_message = runs.iter().peekable();
+        for (message, (_, mut bytes)) in received.iter_mut().enumerate() {
+            // How much of the message lies before `bytes`.
+            let mut passed = 0;
+            while let Some(run) = of_message.next_if(|run| run.message == message) {
+                let window = run.session.window();
+                for packet in &mut packets[run.packets.clone()] {
+                    packet.replayed = !window.may_accept(packet.counter);
+                }
+                drop(window);
+                for index in run.packets.clone() {
+                    let packet = &packets[index];
+                    if packet.replayed {
+                        continue;
+                    }
+                    let (_, from) = bytes.split_at_mut(packet.start - passed);
+                    let (text, rest) = from.split_at_mut(packet.len);
+                    passed = packet.start + packet.len;
+                    bytes = rest;
+                    if jobs.is_full() {
+                        open(&mut jobs, &mut indices);
+                    }
+                    let key = run.session.receive_key();
+                    jobs.push(OpenJob::in_place(key, packet.counter, text));
+                    indices.push(index);
+                }
+            }
+        }
+        open(&mut jobs, &mut indices);
+        drop(jobs);
+        for run in &*runs {
+            let marks = received.received()[run.message].ecn;
+            if marks == 0 && parts == 1 {
+                continue;
+            }
+            let bytes = received.bytes_mut(run.message);
+            for index in run.packets.clone().filter(|index| accepted[*index]) {
+                let packet = &mut packets[index];
+                let plaintext = &mut bytes[packet.start..][..packet.len - TAG_LEN];
+                if marks != 0 {
+                    packet.not_capable = adit_offload::decap_ecn(marks, plaintext).is_err();
+                }
+                if parts > 1
+                    && let Some(inner) = adit_offload::inner_packet(plaintext)
+                {
+                    let part = part_of(inner.destination, inner.source, parts);
+                    packet.part = u8::try_from(part).unwrap_or_default();
+                }
+            }
+        }
+        runs.sort_by_key(|run| run.peer.id());
+    }
+
+    /// The sessions of authentic packets that may have to wait for what arrived in another lane, and
+    /// whether they have data, which does.
+    pub(crate) fn moving_sessions(&self) -> impl Iterator<Item = (&Session, bool)> {
+        let moving = self.runs.iter().filter(|run| run.session.moves());
+        moving.filter_map(|run| {
+            let accepted = run.packets.clone().filter(|at| self.accepted[*at]);
+            let longest = accepted.map(|at| self.packets[at].len).max()?;
+            Some((run.session.as_ref(), longest > TAG_LEN))
+        })
+    }
+
+    /// Stage 5. Only what is authentic moves the window, the endpoint or a timer.
+    pub(crate) fn commit<T, U>(
+        &mut self,
+        Context {
+            common,
+            lane,
+            drops,
+            now,
+            ..
+        }: Context<'_, T, U>,
+    ) {
+        let mut all_work = 0;
+        let is_same = |a: &Run, b: &Run| Arc::ptr_eq(&a.session, &b.session);
+        for runs in self.runs.chunk_by(is_same) {
+            let (mut count, mut bytes) = (0, 0);
+            let (mut from, mut data) = (None, false);
+            let Run { peer, session, .. } = &runs[0];
+            let mut window = session.window();
+            for run in runs {
+                let accepted = &mut self.accepted[run.packets.clone()];
+                for (packet, accepted) in self.packets[run.packets.clone()].iter().zip(accepted) {
+                    if packet.replayed {
+                        // Nobody looked at its tag, and anybody can send such: as below.
+                        drops.count(DropReason::Replayed, 1);
+                    } else if !*accepted {
+                        // Anybody can send what is not authentic: it is none of the peer's packets.
+                        drops.count(DropReason::NotAuthentic, 1);
+                    } else if !window.commit(packet.counter) {
+                        *accepted = false;
+                        peer.count_dropped(drops, DropReason::Replayed, 1);
+                    } else {
+                        from = Some(run.message);
+                        data |= packet.len > TAG_LEN;
+                        count += 1;
+                        bytes += (DataHeader::LEN + packet.len) as u64;
+                    }
+                }
+            }
+            drop(window);
+            if let Some(message) = from {
+                peer.roam(self.received.received()[message].from);
+                let work = adit_proto::work(count, bytes);
+                peer.worked(work);
+                all_work += work;
+                if peer.received(now, session, bytes, data) {
+                    common.control.event(peer);
+                }
+            }
+        }
+        common.proto.lanes().worked(lane, all_work);
+        self.is_committed = true;
+    }
+}
+
+/// What a thread needs to put batches, of whatever interface.
+pub(crate) struct Delivery(Coalescer);
+
+impl Delivery {
+    pub(crate) fn new() -> Self {
+        Self(Coalescer::new(true, true))
+    }
+
+    /// Stages 6 to 8, for this part of what is committed. Errors are the TUN's.
+    pub(crate) fn put<T: TunQueue, U: UdpSocket>(
+        &mut self,
+        context: Context<'_, T, U>,
+        batch: &InboundBatch,
+        part: usize,
+    ) -> io::Result<()> {
+        let Context {
+            common, offloads, ..
+        } = context;
+        self.0.merge_only(|kind| {
+            let is_allowed = match kind {
+                Merged::Tcp | Merged::Tunnel => offloads.tun_gro_tcp,
+                Merged::Udp => offloads.tun_gro_udp,
+            };
+            is_allowed && common.tun_takes(kind)
+        });
+        self.coalesce(context, batch, part)?;
+        self.deliver(context, &batch.received)
+    }
+
+    /// Stages 6 and 7.
+    fn coalesce<T: TunQueue, U: UdpSocket>(
+        &mut self,
+        context: Context<'_, T, U>,
+        batch: &InboundBatch,
+        part: usize,
+    ) -> io::Result<()> {
+        let Context {
+            common, drops, now, ..
+        } = context;
+        let routes = common.proto.routes();
+        let tunnel_ends = common.tunnel_ends.as_ref();
+        let is_end = |end| {
+            tunnel_ends.is_some_and(|tunnel_ends| tunnel_ends.know(end, now.since(Time::default())))
+        };
+        let InboundBatch {
+            received,
+            packets,
+            accepted,
+            runs,
+            ..
+        } = batch;
+        for Run {
+            message,
+            peer,
+            packets: range,
+            ..
+        } in runs
+        {
+            let (message, id) = (*message, peer.id());
+            let from = received.received()[message];
+            let probing = peer.is_probing();
+            let mut checked: Option<IpAddr> = None;
+            let mut wrong: Option<(IpAddr, u64)> = None;
+            let (mut keepalives, mut answers) = (0, 0);
+            for (packet, accepted) in packets[range.clone()].iter().zip(&accepted[range.clone()]) {
+                if !accepted || usize::from(packet.part) != part {
+                    continue;
+                }
+                if packet.len == TAG_LEN {
+                    keepalives += 1;
+                    continue;
+                }
+                let (start, len) = (packet.start, packet.len - TAG_LEN);
+                let plaintext = &received.bytes(message)[start..start + len];
+                let Some(inner) = adit_offload::inner_packet(plaintext) else {
+                    peer.count_dropped(drops, DropReason::MalformedPacket, 1);
+                    continue;
+                };
+                // What answers has perhaps an address that is none of the peer's.
+                if probing && is_probe_answer(common, peer, plaintext) {
+                    answers += 1;
+                    continue;
+                }
+                if checked != Some(inner.source) {
+                    let owner = routes.lookup(inner.source);
+                    if owner.is_none_or(|owner| owner.id() != id) {
+                        peer.count_dropped(drops, DropReason::WrongSource, 1);
+                        let before = wrong.map_or(0, |(_, times)| times);
+                        wrong = Some((inner.source, before + 1));
+                        continue;
+                    }
+                    checked = Some(inner.source);
+                }
+                if packet.not_capable {
+                    peer.count_dropped(drops, DropReason::EcnNotCapable, 1);
+                    continue;
+                }
+                let len = inner.len;
+                let span = Span {
+                    buffer: narrow(message),
+                    start: narrow(start),
+                    len: narrow(len),
+                };
+                let packet = &received.bytes(message)[start..start + len];
+                if self.0.push(id, packet, span, is_end).is_err() {
+                    self.deliver(context, received)?;
+                    let pushed = self.0.push(id, packet, span, is_end);
+                    debug_assert!(pushed.is_ok(), "an empty coalescer takes any packet");
+                }
+            }
+            drops.count_passed(PassedKind::Keepalives, keepalives);
+            drops.count_passed(PassedKind::ProbeAnswers, answers);
+            if let Some((source, times)) = wrong {
+                common.note(now, times, || Incident::WrongSource {
+                    peer: peer.public_key(),
+                    from: from.from.addr,
+                    source,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stage 8. A GRO packet that the kernel refuses is delivered packet by packet, and no more of
+    /// its kind are made.
+    fn deliver<T: TunQueue, U>(
+        &mut self,
+        Context {
+            common, drops, tun, ..
+        }: Context<'_, T, U>,
+        received: &RecvBatch,
+    ) -> io::Result<()> {
+        let mut refused = ArrayVec::<Merged, { Merged::COUNT }>::new();
+        let (mut gone, mut delivered) = (Ok(()), 0);
+        self.0.drain(|head, spans| {
+            let is_datagram = match (Merged::of(head), spans) {
+                (None, [span]) => {
+                    let bytes = received.bytes(span.buffer as usize);
+                    adit_offload::is_udp(&bytes[span.start as usize..])
+                }
+                (merged, _) => merged == Some(Merged::Udp),
+            };
+            if is_datagram {
+                priority::carried(spans.len());
+            }
+            let mut pieces: ArrayVec<IoSlice<'_>, MAX_PIECES> = ArrayVec::new();
+            pieces.push(IoSlice::new(head));
+            pieces.extend(spans.iter().map(|span| {
+                let (start, len) = (span.start as usize, span.len as usize);
+                IoSlice::new(&received.bytes(span.buffer as usize)[start..start + len])
+            }));
+            let Err(error) = tun.write(&pieces) else {
+                delivered += spans.len() as u64;
+                return;
+            };
+            match TunErrorKind::of(&error) {
+                TunErrorKind::Gone => gone = Err(error),
+                TunErrorKind::Refused if spans.len() > 1 => {
+                    refused.extend(Merged::of(head).filter(|kind| !refused.contains(kind)));
+                    // They still stand in the batch as they came: each has its headers before its
+                    // span.
+                    let headers = head.len() - VNET_HDR_LEN;
+                    for span in spans {
+                        let (start, len) = (span.start as usize, span.len as usize);
+                        let packet =
+                            &received.bytes(span.buffer as usize)[start - headers..start + len];
+                        let pieces = [IoSlice::new(&[0; VNET_HDR_LEN]), IoSlice::new(packet)];
+                        match tun.write(&pieces) {
+                            Ok(()) => delivered += 1,
+                            Err(_) => drops.count(DropReason::DeliverFailed, 1),
+                        }
+                    }
+                }
+                _ => drops.count(DropReason::DeliverFailed, spans.len() as u64),
+            }
+        });
+        drops.count_passed(PassedKind::ToTun, delivered);
+        for kind in refused {
+            common.tun_refused(kind);
+        }
+        gone
+    }
+}
+
+/// Whether a packet answers a probe of the path to the peer.
+fn is_probe_answer<U>(common: &Common<U>, peer: &Arc<Peer>, plaintext: &[u8]) -> bool {
+    let answer = adit_offload::echo_answer(plaintext);
+    match answer.and_then(|(id, sequence)| peer.probe_answered(id, sequence)) {
+        None => false,
+        Some(wakes) => {
+            if wakes {
+                common.control.event(peer);
+            }
+            true
+        }
+    }
+}
+
+/// To whom a datagram is charged that comes from there and has an index of this peer.
+fn account(peer: &Peer, from: Endpoint) -> Account {
+    let known = peer.endpoint();
+    Account {
+        peer: peer.id(),
+        is_known: known.is_some_and(|known| known.addr == from.addr),
+    }
+}
+
+/// A datagram that carries no data: a handshake message, or garbage.
+fn classify_other<U: UdpSocket>(
+    common: &Common<U>,
+    drops: &Drops,
+    now: Time,
+    from: Endpoint,
+    datagram: &[u8],
+) {
+    if wire::classify(datagram) == Some(Kind::Handshake) {
+        common.handshake(drops, now, from, datagram);
+    } else {
+        drops.count(DropReason::MalformedDatagram, 1);
+    }
+}
+
+/// Indices and lengths within a batch, which is a few megabytes.
+fn narrow(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+#[path = "inbound_tests.rs"]
+mod tests;

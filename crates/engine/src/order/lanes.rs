@@ -1,0 +1,325 @@
+//! The lanes of one interface, and how their number changes, and peers move, without a loss and without
+//! reordering.
+//!
+//! A lane is a socket of each family with gates of its own, so that threads take and put at the same
+//! time. The receiver index says in which lane a datagram arrives, and all data of a peer is in one.
+//! There are 1, 2, 4 or 8 lanes: when their number is doubled, peers move only to the new ones, and
+//! when it is halved, only from those that are given up.
+//!
+//! ```text
+//! 1. the lanes that peers move to are held: nothing is taken from their sockets
+//! 2. the kernel delivers by the new number
+//! 3. no datagram is on its way by the old one any more
+//! 4. from the lanes that peers leave all is taken that had arrived by then
+//! 5. all of that is put
+//! 6. the lanes that were held go on
+//! ```
+//!
+//! A peer also moves when a session of it is in another lane than the one before
+//! ([`LaneTable`](adit_proto::LaneTable)). Then the batch that has the first data of the new session stays
+//! the head of its lane, until steps 4 and 5 are done in the lane of the session before it. No lane
+//! waits for one that waits itself.
+//!
+//! Whoever polls takes and puts as ever. The owner alone looks how far a change has come, so that
+//! nothing is added to what is done for a packet. There is one change at a time.
+
+use std::ops::Range;
+
+use adit_io::Grace;
+use adit_io::udp::MAX_RECEIVE_BUFFER;
+
+use crate::order::gates::Gates;
+use crate::thread::sync::{AtomicBool, Mutex, Ordering, lock};
+
+/// Lanes at most.
+pub(crate) const LANES: usize = adit_proto::MAX_LANES;
+/// A socket has no more bytes waiting than this: the kernel doubles the longest buffer.
+const MOST_WAITING: u64 = 2 * MAX_RECEIVE_BUFFER as u64;
+/// The kernel counts at least so many bytes for a message, however short it is: a `struct sk_buff`,
+/// and the shortest buffer with its `struct skb_shared_info`.
+const LEAST_COUNTED: u64 = 768;
+
+/// The lanes of one interface. `S` is what taking from one of them needs, `B` a batch, or a part of one.
+/// Each has up to `N` second gates.
+pub(crate) struct Lanes<S, B, const N: usize = 1> {
+    all: [Lane<S, B, N>; LANES],
+    state: Mutex<State>,
+    /// A change is under way.
+    is_changing: AtomicBool,
+}
+
+/// The gates of one lane. No cache line is of two.
+#[repr(align(128))]
+struct Lane<S, B, const N: usize>(Gates<Taking<S>, B, (), N>);
+
+/// What taking from a lane needs.
+pub(crate) struct Taking<S> {
+    pub(crate) state: S,
+    /// While peers leave it, in the sockets for IPv4 and IPv6: bytes, as the kernel counts them, that
+    /// may have arrived before that. They are gone at the latest when a socket is empty.
+    before: [u64; 2],
+}
+
+impl<S> Taking<S> {
+    /// Messages of these lengths were taken, if more may wait.
+    pub(crate) fn took(&mut self, v6: bool, lens: Option<impl Iterator<Item = usize>>) {
+        let before = &mut self.before[usize::from(v6)];
+        let counted = |lens| Iterator::map(lens, |len: usize| LEAST_COUNTED.max(len as u64)).sum();
+        *before = lens.map_or(0, |lens| before.saturating_sub(counted(lens)));
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Nothing is taken from any lane, but from one that another one waits for.
+    is_closed: bool,
+    change: Option<Change>,
+    /// What the head of each lane waits for.
+    waits: [Option<Wait>; LANES],
+}
+
+/// The first data of a session waits.
+#[derive(Clone, Copy)]
+struct Wait {
+    session: u32,
+    /// Until what has arrived in this lane is put.
+    from: usize,
+    is_over: bool,
+}
+
+/// What becomes of the head of a lane that may have to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Comes,
+    Waits,
+    /// The owner is to be woken: it sees to it.
+    Begins,
+}
+
+/// A change of the number of lanes, or a wait for one of them.
+struct Change {
+    /// The lanes that peers leave, and those that they move to.
+    left: Range<usize>,
+    held: Range<usize>,
+    /// Until these are over, datagrams may be on their way to the lanes that peers leave.
+    graces: Vec<Grace>,
+    /// They are over, and what had arrived is marked in the lanes that peers leave.
+    is_marked: bool,
+    /// Of each lane that peers leave: the ticket before which all of that is to be put, once that is
+    /// known.
+    tickets: [Option<u64>; LANES],
+    end: End,
+}
+
+/// What a change leads to.
+enum End {
+    /// So many lanes are in use.
+    Lanes(usize),
+    /// The head of a lane, which has data of a session, goes on.
+    Head(usize, u32),
+}
+
+/// How far a change has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// These lanes are to be polled, though they may seem empty.
+    Waits([bool; LANES]),
+    /// If their number changed, so many lanes are in use from now on.
+    Over(Option<usize>),
+}
+
+impl<S, B, const N: usize> Lanes<S, B, N> {
+    pub(crate) fn new(state: impl Fn() -> S) -> Self {
+        let taking = || Taking {
+            state: state(),
+            before: [0; 2],
+        };
+        Self {
+            all: std::array::from_fn(|_| Lane(Gates::new(taking(), [(); N]))),
+            state: Mutex::new(State::default()),
+            is_changing: AtomicBool::new(false),
+        }
+    }
+
+    /// Lanes of a process that has more of them share gates.
+    pub(crate) fn gates(&self, lane: usize) -> &Gates<Taking<S>, B, (), N> {
+        &self.all[lane % LANES].0
+    }
+
+    fn set_held(&self, lanes: Range<usize>, is_held: bool) {
+        lanes.for_each(|lane| self.gates(lane).set_closed(is_held));
+    }
+
+    /// Has nothing taken any more, or lets all go on. It is not closed, and false returned, if a change
+    /// is under way: that has to come to its end first, because whoever goes on may know nothing of it.
+    pub(crate) fn set_closed(&self, is_closed: bool) -> bool {
+        let mut state = lock(&self.state);
+        if is_closed && state.change.is_some() {
+            return false;
+        }
+        if is_closed != state.is_closed {
+            state.is_closed = is_closed;
+            self.set_held(0..LANES, is_closed);
+        }
+        true
+    }
+
+    /// Whether all that was taken has been put, while nothing is taken.
+    pub(crate) fn is_drained(&self) -> bool {
+        // None begins meanwhile.
+        let state = lock(&self.state);
+        state.change.is_none() && self.all.iter().all(|lane| lane.0.is_drained())
+    }
+
+    /// The head of a lane has the first data of a session, and the session before it was in the lane
+    /// `from`. Whoever asks is at the second gate, and asks again until its turn comes.
+    pub(crate) fn turn_of_head(&self, lane: usize, from: usize, session: u32) -> Turn {
+        let mut state = lock(&self.state);
+        let wait = &mut state.waits[lane % LANES];
+        match wait {
+            Some(it) if (it.session, it.from) == (session, from) => {
+                if !it.is_over {
+                    return Turn::Waits;
+                }
+                *wait = None;
+                return Turn::Comes;
+            }
+            // Another one's, which did not have to wait so long.
+            _ => {}
+        }
+        *wait = Some(Wait {
+            session,
+            from,
+            is_over: false,
+        });
+        if state.change.is_none() {
+            self.begin_wait(&mut state);
+        }
+        Turn::Begins
+    }
+
+    /// Begins to wait for what the next head has to wait for.
+    fn begin_wait(&self, state: &mut State) {
+        let waits = state.waits.iter().enumerate();
+        let mut waits = waits.filter_map(|(lane, wait)| Some((lane, wait.as_ref()?)));
+        let next = waits.find(|(_, wait)| !wait.is_over);
+        state.change = next.map(|(lane, wait)| Change {
+            left: wait.from..wait.from + 1,
+            held: 0..0,
+            graces: Vec::new(),
+            is_marked: false,
+            tickets: [None; LANES],
+            end: End::Head(lane, wait.session),
+        });
+        if let Some(change) = &state.change
+            && state.is_closed
+        {
+            self.set_held(change.left.clone(), false);
+        }
+        let changes = state.change.is_some();
+        self.is_changing.store(changes, Ordering::Relaxed);
+    }
+
+    /// Begins a change. `spread` has the kernel deliver by the new number, and returns when that is so
+    /// for all that arrives, and how many lanes are then in use; nothing if the kernel refuses.
+    /// False if there is no change.
+    pub(crate) fn change(
+        &self,
+        before: usize,
+        lanes: usize,
+        spread: impl FnOnce() -> Option<(Vec<Grace>, usize)>,
+    ) -> bool {
+        let mut state = lock(&self.state);
+        if state.is_closed || state.change.is_some() || lanes == before {
+            return false;
+        }
+        let (left, held) = match lanes > before {
+            true => (0..before, before..lanes),
+            false => (lanes..before, 0..lanes),
+        };
+        self.set_held(held.clone(), true);
+        let Some((graces, lanes)) = spread() else {
+            self.set_held(held, false);
+            return false;
+        };
+        self.is_changing.store(true, Ordering::Relaxed);
+        state.change = Some(Change {
+            left,
+            held,
+            graces,
+            is_marked: false,
+            tickets: [None; LANES],
+            end: End::Lanes(lanes),
+        });
+        true
+    }
+
+    /// Whether a change, or a wait, is under way. The owner then looks how far it has come, often.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.is_changing.load(Ordering::Relaxed)
+    }
+
+    /// How far the change has come; each lane has sockets of these families. When it is over, the owner is to be
+    /// woken, because it waits for other events of lanes that were held.
+    pub(crate) fn progress(&self, families: impl Fn(usize) -> [bool; 2]) -> Option<Progress> {
+        let mut state = lock(&self.state);
+        let change = state.change.as_mut()?;
+        if !change.is_marked {
+            change.graces.retain(|grace| !grace.is_over());
+            if !change.graces.is_empty() {
+                return Some(Progress::Waits([false; LANES]));
+            }
+            for lane in change.left.clone() {
+                let waiting = |is_there| if is_there { MOST_WAITING } else { 0 };
+                let before = families(lane).map(waiting);
+                let gates = self.gates(lane);
+                gates.with_taking(|taking| taking.before = before);
+            }
+            change.is_marked = true;
+        }
+        for lane in change.left.clone() {
+            let ticket = &mut change.tickets[lane];
+            let gates = self.gates(lane);
+            if ticket.is_none() && gates.with_taking(|taking| taking.before == [0; 2]) {
+                *ticket = Some(gates.next());
+            }
+        }
+        let is_put = |lane: usize| {
+            let ticket = change.tickets[lane];
+            ticket.is_some_and(|ticket| self.gates(lane).is_put_before(ticket))
+        };
+        if !change.left.clone().all(is_put) {
+            let waits = |lane| change.left.contains(&lane) && change.tickets[lane].is_none();
+            return Some(Progress::Waits(std::array::from_fn(waits)));
+        }
+        let (left, held) = (change.left.clone(), change.held.clone());
+        let lanes = match change.end {
+            End::Lanes(lanes) => Some(lanes),
+            End::Head(lane, session) => {
+                let wait = state.waits[lane].as_mut();
+                if let Some(wait) = wait.filter(|wait| wait.session == session) {
+                    wait.is_over = true;
+                }
+                None
+            }
+        };
+        self.set_held(held, false);
+        if state.is_closed {
+            self.set_held(left, true);
+        }
+        self.begin_wait(&mut state);
+        Some(Progress::Over(lanes))
+    }
+
+    /// The sockets are others than before: nothing waits in them, and no change is under way.
+    pub(crate) fn replaced(&self) {
+        let mut state = lock(&self.state);
+        state.waits = [None; LANES];
+        self.begin_wait(&mut state);
+        self.set_held(0..LANES, state.is_closed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "lanes_tests.rs"]
+mod tests;

@@ -1,0 +1,626 @@
+//! The queues of one interface, a TUN queue and the sockets, and what a thread needs to poll them.
+//!
+//! Any thread may poll any queues: the gates keep their order.
+//!
+//! The sockets of an interface that gets help are split into [lanes](crate::order::lanes), each with gates
+//! of its own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use adit_io::{Offloads, TunQueue, UdpSocket};
+use adit_proto::{Moving, Time};
+use rustix::event::epoll::{Event, EventFlags};
+
+use crate::inbound::shares::Shares;
+use crate::inbound::{self, Delivery, InboundBatch, Part as InboundPart};
+use crate::order::gates::{DEPTH, Put, Taken, Ticket};
+use crate::order::lanes::{LANES, Lanes, Progress, Taking, Turn};
+use crate::order::spares::{Shared, Spares};
+use crate::outbound::sender::MAX_TRAINS;
+use crate::outbound::train;
+use crate::outbound::{Outbound, OutboundBatch, SEND_GATES};
+use crate::shards::crew::Need;
+use crate::shared::common::{self, Common, LaneSocket, Part, QueuesHandle, Sockets};
+use crate::thread::lock::lock;
+use crate::thread::poll::{Polled, wait};
+#[cfg(debug_assertions)]
+use crate::thread::progress;
+
+/// As many threads deliver what arrives in a lane at the same time at most, each at a second gate, behind one
+/// where it is committed.
+const DELIVERIES: usize = 4;
+
+/// Trains that threads exchange at a time.
+const TRAINS: usize = 16;
+/// Batches of a kind that they share at most.
+const MAX_BATCHES: usize = DEPTH;
+
+/// A thread that had nothing to do for so long frees its buffers.
+const REST: Duration = if cfg!(test) {
+    Duration::from_millis(50)
+} else {
+    Duration::from_secs(10)
+};
+
+/// Buffers that all threads share.
+#[derive(Default)]
+pub(crate) struct SharedBuffers {
+    outbound: Shared<Box<OutboundBatch>>,
+    inbound: Shared<Box<InboundBatch>>,
+    trains: Shared<Box<[u8]>>,
+}
+
+/// The buffers of one thread.
+pub(crate) struct Buffers {
+    pub(crate) outbound: Spares<Box<OutboundBatch>>,
+    inbound: Spares<Box<InboundBatch>>,
+    pub(crate) trains: Spares<Box<[u8]>>,
+}
+
+impl Buffers {
+    pub(crate) fn new(shared: &SharedBuffers) -> Self {
+        let batches = (1, MAX_BATCHES);
+        Self {
+            outbound: Spares::new(&shared.outbound, batches, Default::default),
+            inbound: Spares::new(&shared.inbound, batches, Default::default),
+            trains: Spares::new(&shared.trains, (TRAINS, MAX_TRAINS), train::buffer),
+        }
+    }
+
+    fn keep_some(&self) -> bool {
+        self.outbound.keeps_some() || self.inbound.keeps_some() || self.trains.keeps_some()
+    }
+
+    fn free(&self) {
+        self.outbound.free();
+        self.inbound.free();
+        self.trains.free();
+    }
+}
+
+/// What a thread needs to poll queues, of whatever interface.
+pub(crate) struct Worker {
+    pub(crate) buffers: Buffers,
+    delivery: Delivery,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: &SharedBuffers) -> Self {
+        Self {
+            buffers: Buffers::new(shared),
+            delivery: Delivery::new(),
+        }
+    }
+
+    /// Sleeps until something happens, and tells what; not longer than `timeout`. Buffers are freed
+    /// if nothing does for long.
+    pub(crate) fn wait(
+        &self,
+        epoll: &OwnedFd,
+        events: &mut Vec<Event>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        let rests = timeout.is_none() && self.buffers.keep_some();
+        wait(epoll, events, timeout.or(rests.then_some(REST)))?;
+        if rests && events.is_empty() {
+            self.buffers.free();
+            adit_io::give_back_memory();
+        }
+        Ok(())
+    }
+}
+
+/// What a thread is to the queues that it polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It waits for their events, and [`QueuesHandle::wake`] wakes it.
+    Owner,
+    /// An owner that leaves the work to others as long as these can do it.
+    OwnerOfPipeline,
+    /// Any other.
+    Helper,
+}
+
+/// A batch that its owner took, for another thread to work on.
+enum Job {
+    Outbound(Ticket, Box<OutboundBatch>),
+    Inbound(usize, Ticket, Box<InboundBatch>),
+}
+
+/// The queues of one interface.
+pub(crate) struct Queues<T, U> {
+    pub(crate) tun: T,
+    pub(crate) common: Arc<Common<U>>,
+    offloads: Offloads,
+    /// What taking needs are the shares of both families, IPv4 and IPv6.
+    inbound: Lanes<[Shares; 2], InboundPart, { 1 + DELIVERIES }>,
+    pub(crate) outbound: Outbound<U>,
+    /// So many threads poll them: their owner, and those that help it.
+    threads: AtomicUsize,
+    /// So many threads put at the same time.
+    putting: AtomicUsize,
+    pub(crate) need: Mutex<Need>,
+    /// As many as the gates let in.
+    jobs: Mutex<VecDeque<Job>>,
+    /// The last to go: the interface has ended when its TUN is closed.
+    _part: Part<U>,
+}
+
+impl<T, U> Queues<T, U> {
+    pub(crate) fn handle(&self) -> &QueuesHandle<U> {
+        &self.common.queues
+    }
+
+    /// Has nothing read, sealed or opened any more, or lets all go on. What was read before is
+    /// processed: [`Self::is_drained`] says when that is done. The owner is to be woken afterwards: it
+    /// waits for other events then. False, and nothing done, while the number of lanes changes.
+    pub(crate) fn pause(&self, pauses: bool) -> bool
+    where
+        U: UdpSocket,
+    {
+        let can = self.inbound.set_closed(pauses);
+        if can {
+            self.handle().set_paused(pauses);
+            self.outbound.pause(pauses);
+        }
+        can
+    }
+
+    /// Whether all that was read before has been processed.
+    pub(crate) fn is_drained(&self) -> bool
+    where
+        U: UdpSocket,
+    {
+        self.inbound.is_drained() && self.outbound.is_drained()
+    }
+
+    /// Begins to spread peers over so many lanes; none moves of its own accord meanwhile. False if the
+    /// kernel refused any part of that.
+    pub(crate) fn change_lanes(&self, sockets: &Sockets<U>, lanes: usize, now: Time) -> bool
+    where
+        U: UdpSocket,
+    {
+        let before = sockets.in_use();
+        let both = before.max(lanes);
+        let mut is_refused = false;
+        let begins = self.inbound.change(before, lanes, || {
+            let (graces, refused) = sockets.spread(lanes);
+            is_refused = refused;
+            sockets.use_lanes(if graces.is_empty() { before } else { both });
+            (!graces.is_empty()).then_some((graces, if refused { both } else { lanes }))
+        });
+        if !begins {
+            self.common.proto.lanes().set_count(before, now);
+        }
+        !is_refused
+    }
+
+    /// Looks how far a change of the number of lanes has come: which lanes are to be polled, though
+    /// they may seem empty.
+    pub(crate) fn lanes_to_poll(&self, sockets: &Sockets<U>, now: Time) -> [bool; LANES] {
+        let families = |lane| [false, true].map(|v6| sockets.of_lane(lane, v6).is_some());
+        match self.inbound.progress(families) {
+            Some(Progress::Waits(lanes)) => return lanes,
+            Some(Progress::Over(lanes)) => {
+                if let Some(lanes) = lanes {
+                    sockets.use_lanes(lanes);
+                    self.common.proto.lanes().set_count(lanes, now);
+                }
+                self.handle().wake();
+            }
+            None => {}
+        }
+        [false; LANES]
+    }
+
+    /// The sockets are others than before.
+    pub(crate) fn replaced(&self, sockets: &Sockets<U>, now: Time) {
+        self.inbound.replaced();
+        let lanes = self.common.proto.lanes();
+        lanes.set_count(sockets.in_use(), now);
+    }
+
+    /// Whether the number of lanes changes: [`Self::lanes_to_poll`] is to be asked, often.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.inbound.is_changing()
+    }
+
+    /// The owner is about to sleep: whoever works on the batches that wait for it is there, or the
+    /// owner is woken at once.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check_progress(&self) {
+        let need = lock(&self.need);
+        let jobs = self.jobs();
+        assert!(
+            jobs == 0
+                || need.helpers() > 0
+                || self.handle().ownership.is_due()
+                || self.common.is_stopping(),
+            "{} goes to sleep while {jobs} batches wait for a thread that works on them",
+            std::thread::current().name().unwrap_or("the owner")
+        );
+    }
+
+    /// How many threads help their owner.
+    pub(crate) fn helpers(&self) -> usize {
+        lock(&self.need).helpers()
+    }
+
+    /// So many threads help from now on.
+    ///
+    /// They put at the same time, at as many second gates as there are threads, if that is worth a
+    /// split of every batch: with two, one works while the other puts. Every change has to wait until all
+    /// that was taken has been put, so that there are fewer only when nobody helps any more.
+    pub(crate) fn set_helpers(&self, helpers: usize) {
+        self.threads.store(1 + helpers, Ordering::Relaxed);
+        match helpers {
+            0 => self.putting.store(1, Ordering::Relaxed),
+            1 => {}
+            _ => {
+                let threads = (1 + helpers).next_power_of_two();
+                self.putting.fetch_max(threads, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How many threads are to put what a thread of this role takes.
+    fn putting(&self, role: Role) -> usize {
+        let threads = match role {
+            Role::OwnerOfPipeline => 1,
+            Role::Owner | Role::Helper => self.putting.load(Ordering::Relaxed),
+        };
+        #[cfg(debug_assertions)]
+        let threads = progress::put_by().unwrap_or(threads);
+        threads
+    }
+
+    /// How many batches wait for a thread that works on them.
+    pub(crate) fn jobs(&self) -> usize {
+        lock(&self.jobs).len()
+    }
+}
+
+impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
+    /// # Errors
+    ///
+    /// The kernel's, when it makes no further epoll descriptor.
+    pub(crate) fn new(tun: T, common: Arc<Common<U>>, offloads: Offloads) -> io::Result<Self> {
+        Ok(Self {
+            tun,
+            offloads,
+            inbound: Lanes::new(Default::default),
+            outbound: Outbound::new(&common.queues.drops, Arc::clone(&common.load.waiting))?,
+            threads: AtomicUsize::new(1),
+            putting: AtomicUsize::new(1),
+            need: Mutex::default(),
+            jobs: Mutex::default(),
+            _part: Part::new(&common),
+            common,
+        })
+    }
+
+    /// What a poll of the outbound path runs with.
+    pub(crate) fn context<'a>(
+        &'a self,
+        buffers: &'a Buffers,
+        sockets: &'a Sockets<U>,
+        now: Time,
+    ) -> common::Context<'a, U> {
+        common::Context {
+            common: &self.common,
+            sockets,
+            buffers,
+            now,
+        }
+    }
+
+    /// Reads what waits in the TUN queue, up to a batch, and sends it. Errors are the TUN's.
+    pub(crate) fn poll_tun(
+        &self,
+        worker: &Worker,
+        sockets: &Sockets<U>,
+        now: Time,
+        role: Role,
+    ) -> io::Result<Polled> {
+        let buffers = &worker.buffers;
+        let context = self.context(buffers, sockets, now);
+        let (outbound, tun) = (&self.outbound, &self.tun);
+        if !outbound.resume(context, tun) {
+            return Ok(Polled::Blocked);
+        }
+        let gates = self.putting(role).min(SEND_GATES);
+        let threads = self.threads.load(Ordering::Relaxed);
+        let took = |batch: &OutboundBatch| {
+            let load = self.common.load.own();
+            load.outbound.took(batch.polled(), role);
+            #[cfg(debug_assertions)]
+            progress::pause();
+        };
+        if (gates, threads) == (1, 1)
+            && role != Role::OwnerOfPipeline
+            && let Some(polled) = outbound.pass(context, tun, took)
+        {
+            return polled;
+        }
+        let taken = outbound.take(context, tun, (role != Role::Helper, threads), gates)?;
+        if let Taken::Batch(_, batch) = &taken {
+            took(batch);
+        }
+        Ok(match taken {
+            Taken::Batch(ticket, batch) if role == Role::OwnerOfPipeline => {
+                let polled = batch.polled();
+                lock(&self.jobs).push_back(Job::Outbound(ticket.leave(), batch));
+                polled
+            }
+            Taken::Batch(ticket, batch) => outbound.finish(context, tun, (ticket, batch)),
+            Taken::Nothing => Polled::packets(0, false),
+            Taken::Busy => Polled::Busy,
+            Taken::Full => Polled::Full,
+        })
+    }
+
+    /// Handles an event of a socket: processes what waits in it, up to a batch. Errors are the
+    /// TUN's.
+    pub(crate) fn poll_socket(
+        &self,
+        worker: &mut Worker,
+        LaneSocket { lane, v6, socket }: LaneSocket<'_, U>,
+        flags: EventFlags,
+        now: Time,
+        role: Role,
+    ) -> io::Result<Polled> {
+        if flags.contains(EventFlags::ERR) {
+            self.common.take_errors(socket, now);
+        }
+        let context = self.inbound_context(lane, now);
+        let gates = self.inbound.gates(lane);
+        // Each lane is put by its part of the threads, behind one that commits.
+        let lanes = self.handle().sockets.load().in_use();
+        let seconds = match self.putting(role).div_ceil(lanes).min(DELIVERIES) {
+            1 => 1,
+            deliveries => 1 + deliveries,
+        };
+        let threads = self.threads.load(Ordering::Relaxed).div_ceil(lanes);
+        let batches = &worker.buffers.inbound;
+        let receive = |taking: &mut Taking<[Shares; 2]>| {
+            let mut batch = batches.take();
+            let took = batch.take(context, socket, &mut taking.state[usize::from(v6)]);
+            let lens = took.then(|| batch.lens_before_more()).flatten();
+            taking.took(v6, lens);
+            if !took {
+                batches.put(batch);
+                return None;
+            }
+            self.count_received(lane, batch.polled(), role);
+            Some(batch)
+        };
+        if (seconds, threads) == (1, 1) && role != Role::OwnerOfPipeline {
+            let delivery = &mut worker.delivery;
+            let passed = gates.pass(|taking, ()| {
+                let Some(mut batch) = receive(taking) else {
+                    return ((Ok(Polled::packets(0, false)), false), None);
+                };
+                let polled = batch.polled();
+                #[cfg(debug_assertions)]
+                progress::pause();
+                batch.open(1);
+                if batch.moving_sessions().next().is_some() {
+                    // Whether it has to wait is to be found out without these gates.
+                    return ((Ok(polled), true), Some(InboundPart::Whole(batch)));
+                }
+                batch.commit(context);
+                let delivered = delivery.put(context, &batch, 0);
+                batch.ends();
+                batches.put(batch);
+                ((delivered.map(|()| polled), false), None)
+            });
+            match passed {
+                Some((polled, false)) => return polled,
+                Some((polled, true)) => return self.put_inbound(worker, lane, now).and(polled),
+                None => {}
+            }
+        }
+        let taken = gates.take(
+            (role != Role::Helper, threads),
+            (seconds, |_: &mut [&mut ()]| true),
+            |taking| Ok::<_, io::Error>(receive(taking)),
+        )?;
+        let (ticket, mut batch) = match taken {
+            Taken::Batch(ticket, batch) => (ticket, batch),
+            Taken::Nothing => return Ok(Polled::packets(0, false)),
+            Taken::Busy => return Ok(Polled::Busy),
+            Taken::Full => return Ok(Polled::Full),
+        };
+        let polled = batch.polled();
+        #[cfg(debug_assertions)]
+        progress::pause();
+        if role == Role::OwnerOfPipeline {
+            lock(&self.jobs).push_back(Job::Inbound(lane, ticket.leave(), batch));
+            return Ok(polled);
+        }
+        if gates.in_use() > 1 || !gates.is_head(&ticket) {
+            batch.open(self.deliveries(lane));
+        }
+        self.file_inbound(lane, (ticket, batch));
+        self.put_inbound(worker, lane, now).map(|()| polled)
+    }
+
+    fn count_received(&self, lane: usize, polled: Polled, role: Role) {
+        let load = self.common.load.own();
+        load.inbound.took(polled, role);
+        if let Polled::Packets { count, .. } = polled {
+            load.lanes[lane % LANES].fetch_add(count as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// How many parts a batch of this lane is delivered in.
+    fn deliveries(&self, lane: usize) -> usize {
+        match self.inbound.gates(lane).in_use() {
+            1 => 1,
+            seconds => seconds - 1,
+        }
+    }
+
+    fn file_inbound(&self, lane: usize, (ticket, batch): (Ticket, Box<InboundBatch>)) {
+        let gates = self.inbound.gates(lane);
+        let seconds = gates.in_use();
+        if seconds == 1 {
+            return gates.file(ticket, InboundPart::Whole(batch));
+        }
+        #[cfg(debug_assertions)]
+        progress::count_split(true);
+        gates.file_parts(ticket, InboundPart::split(batch, seconds));
+    }
+
+    fn inbound_context(&self, lane: usize, now: Time) -> inbound::Context<'_, T, U> {
+        inbound::Context {
+            common: &self.common,
+            lane,
+            drops: &self.handle().drops,
+            tun: &self.tun,
+            offloads: self.offloads,
+            now,
+        }
+    }
+
+    /// Puts what was received and is ready, unless another thread does. Errors are the TUN's.
+    fn put_inbound(
+        &self,
+        Worker { buffers, delivery }: &mut Worker,
+        lane: usize,
+        now: Time,
+    ) -> io::Result<()> {
+        let gates = self.inbound.gates(lane);
+        let context = self.inbound_context(lane, now);
+        let mut result = Ok(());
+        let put = |gate, (): &mut (), part: &mut InboundPart| {
+            let commit = |batch: &mut InboundBatch| {
+                let is_in_turn = self.is_in_turn(batch, lane, now);
+                if is_in_turn {
+                    batch.commit(context);
+                }
+                is_in_turn
+            };
+            let deliver = |batch: &InboundBatch, part| {
+                if let Err(error) = delivery.put(context, batch, part) {
+                    result = Err(error);
+                }
+            };
+            match part.put_at(gate, commit, deliver) {
+                true => Put::Done,
+                false => Put::Blocked,
+            }
+        };
+        gates.proceed_all(put, |part| {
+            let Some(batch) = part.end() else { return };
+            buffers.inbound.put(batch);
+            if gates.was_awaited() {
+                self.handle().wake();
+            }
+        });
+        result
+    }
+
+    /// Whether no data of the batch has to wait for what arrived in another lane.
+    fn is_in_turn(&self, batch: &InboundBatch, lane: usize, now: Time) -> bool {
+        let table = self.common.proto.lanes();
+        batch.moving_sessions().all(|(session, has_data)| {
+            let index = session.local_index();
+            if !has_data {
+                table.heard(index, now);
+                return true;
+            }
+            if let Some(Moving { from, to }) = table.moving(index, now) {
+                if to != lane {
+                    return true;
+                }
+                match self.inbound.turn_of_head(lane, from, index) {
+                    Turn::Comes => table.moved(index),
+                    Turn::Waits => return false,
+                    Turn::Begins => {
+                        self.handle().wake();
+                        return false;
+                    }
+                }
+            }
+            session.set_moved();
+            true
+        })
+    }
+
+    /// Puts what others have worked on. Errors are the TUN's.
+    pub(crate) fn proceed(
+        &self,
+        worker: &mut Worker,
+        sockets: &Sockets<U>,
+        now: Time,
+    ) -> io::Result<()> {
+        let buffers = &worker.buffers;
+        let context = self.context(buffers, sockets, now);
+        self.outbound.proceed(context, &self.tun);
+        // Also what waited for a socket that is gone.
+        (0..LANES).try_for_each(|lane| self.put_inbound(worker, lane, now))
+    }
+
+    fn take_over(&self, ticket: Ticket) -> Ticket {
+        let ticket = ticket.take_over();
+        #[cfg(debug_assertions)]
+        progress::pause();
+        ticket
+    }
+
+    /// Works on a batch that the owner took, and wakes it. False if there is none.
+    pub(crate) fn do_job(&self, worker: &Worker, sockets: &Sockets<U>, now: Time) -> bool {
+        let job = lock(&self.jobs).pop_front();
+        match job {
+            None => return false,
+            Some(Job::Outbound(ticket, batch)) => {
+                let ticket = self.take_over(ticket);
+                let context = self.context(&worker.buffers, sockets, now);
+                self.outbound.work(context, (ticket, batch));
+            }
+            Some(Job::Inbound(lane, ticket, mut batch)) => {
+                let ticket = self.take_over(ticket);
+                batch.open(self.deliveries(lane));
+                self.file_inbound(lane, (ticket, batch));
+            }
+        }
+        self.handle().wake();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::epoll;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_rests_frees_its_buffers_and_one_that_does_not_keeps_them() {
+        let shared = SharedBuffers::default();
+        let worker = Worker::new(&shared);
+        let buffers = &worker.buffers;
+        let use_all = || {
+            buffers.outbound.put(buffers.outbound.take());
+            buffers.inbound.put(buffers.inbound.take());
+            buffers.trains.put(buffers.trains.take());
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll descriptor");
+        let mut events = Vec::with_capacity(1);
+        let mut wait = |timeout| worker.wait(&epoll, &mut events, timeout).expect("a wait");
+        use_all();
+        // It helps another, or looks at something soon.
+        for timeout in [Duration::ZERO, Duration::from_millis(1)] {
+            wait(Some(timeout));
+            assert!(buffers.keep_some());
+        }
+        wait(None);
+        assert!(!buffers.keep_some());
+    }
+}

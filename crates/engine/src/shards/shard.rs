@@ -1,0 +1,368 @@
+//! A shard: a thread that processes packets all the way, in both directions, of the queues that it
+//! serves. Each queue has its turn; a turn ends when the queue is empty or a batch is full.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use adit_io::{TunQueue, UdpSocket};
+use adit_proto::Time;
+use arrayvec::ArrayVec;
+use rustix::event::epoll::{self, EventFlags};
+
+use crate::shards::crew::{Crew, Helper};
+use crate::shards::owner::{OwnedQueues, Resources};
+use crate::shards::queues::{Role, Worker};
+use crate::shared::common::ShardHandle;
+use crate::thread::arrivals::Arrivals;
+use crate::thread::clock;
+use crate::thread::contain::contain;
+use crate::thread::placement::Placement;
+use crate::thread::poll::{Descriptor, MAX_EVENTS, Polled, Token, overwrite_stack};
+use crate::thread::priority::Priority;
+
+/// Interfaces whose sockets are handed over at a time, at most. With more, flows are not sparse.
+const MAX_HANDED_OVER: usize = 16;
+
+/// What others leave for a shard.
+pub(crate) struct ShardInbox<T, U> {
+    pub(crate) handle: Arc<ShardHandle>,
+    /// Queues that it is to serve.
+    pub(crate) arrivals: Arrivals<OwnedQueues<T, U>>,
+    /// Queues of others that it is to help with.
+    pub(crate) help: Arrivals<Helper<T, U>>,
+    /// It is to keep so many interfaces, and to give away the others.
+    keeps: AtomicUsize,
+    stopping: AtomicBool,
+}
+
+impl<T, U> ShardInbox<T, U> {
+    pub(crate) fn new(handle: ShardHandle) -> Self {
+        Self {
+            handle: Arc::new(handle),
+            arrivals: Arrivals::default(),
+            help: Arrivals::default(),
+            keeps: AtomicUsize::new(usize::MAX),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Has the shard give away what it serves beyond so many interfaces.
+    pub(crate) fn keep(&self, interfaces: usize) {
+        self.keeps.store(interfaces, Ordering::Release);
+        self.handle.waker().wake();
+    }
+
+    /// Whether its thread has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.arrivals.is_closed()
+    }
+
+    /// Asks the shard to end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.handle.waker().wake();
+    }
+}
+
+/// A shard and what it alone owns.
+pub(crate) struct Shard<T, U> {
+    inbox: Arc<ShardInbox<T, U>>,
+    crew: Arc<Crew<T, U>>,
+    helps: Vec<Helper<T, U>>,
+    queues: HashMap<u32, OwnedQueues<T, U>>,
+    resources: Resources<T, U>,
+    placement: Placement,
+    /// The numbers of the queues whose sockets are handed over.
+    handed_over: ArrayVec<u32, MAX_HANDED_OVER>,
+    /// The numbers of those to look at without an event.
+    looks_at: Vec<u32>,
+}
+
+impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
+    /// A shard without queues.
+    pub(crate) fn new(inbox: Arc<ShardInbox<T, U>>, crew: Arc<Crew<T, U>>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let waker = Token::Waker.data();
+        epoll::add(&epoll, inbox.handle.waker(), waker, EventFlags::IN)?;
+        Ok(Self {
+            inbox,
+            helps: Vec::new(),
+            queues: HashMap::new(),
+            resources: Resources {
+                epoll,
+                inbound_thread: Arc::clone(&crew.inbound),
+                worker: Worker::new(&crew.buffers),
+            },
+            crew,
+            placement: Placement::new(),
+            handed_over: ArrayVec::new(),
+            looks_at: Vec::new(),
+        })
+    }
+
+    /// Processes packets until it is asked to end.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut priority = Priority::raise();
+        if !priority.is_raised() {
+            self.inbox.handle.priority_was_refused();
+        }
+        self.placement.begins();
+        adit_sandbox::confine(adit_sandbox::Role::Packets)?;
+        let mut events = Vec::with_capacity(MAX_EVENTS);
+        // The queues that have something in this round.
+        let mut round = Vec::new();
+        while !self.inbox.stopping.load(Ordering::Acquire) && !self.has_retired() {
+            let timeout = self.timeout();
+            self.inbox.handle.set_idle(self.helps.is_empty());
+            #[cfg(debug_assertions)]
+            for queues in self.queues.values().filter(|_| timeout.is_none()) {
+                queues.queues.check_progress();
+            }
+            let Resources { epoll, worker, .. } = &self.resources;
+            worker.wait(epoll, &mut events, timeout)?;
+            self.inbox.handle.set_idle(false);
+            let now = clock::now();
+            let rested = self.placement.poll_begins(now);
+            let role = self.crew.role_of_owners();
+            let mut from = None;
+            round.append(&mut self.looks_at);
+            for event in &events {
+                let (number, descriptor) = match Token::of(event) {
+                    Token::Waker => {
+                        overwrite_stack();
+                        self.woken(now, &mut round);
+                        continue;
+                    }
+                    Token::Queue(number, descriptor) => (number, descriptor),
+                };
+                if !self.queues.contains_key(&number) {
+                    continue;
+                }
+                if !round.contains(&number) {
+                    round.push(number);
+                }
+                let event = (descriptor, event.flags);
+                self.contained(number, |it| it.event(number, event, (now, role)));
+                let queues = self.queues.get(&number).filter(|_| rested);
+                from = from.or_else(|| queues?.last_arrival(descriptor));
+            }
+            for &number in &round {
+                self.contained(number, |it| it.send_ready(number, (now, role)));
+                let Some(queues) = self.queues.get(&number) else {
+                    continue;
+                };
+                if queues.common().is_stopping() {
+                    self.detach(number);
+                } else if queues.looks_in().is_some() {
+                    self.looks_at.push(number);
+                }
+            }
+            let worker = &mut self.resources.worker;
+            self.helps.retain_mut(|helper| {
+                let stays = contain(|| Ok(helper.poll(&self.crew, worker, now)));
+                stays.unwrap_or_else(|error| {
+                    helper.fail(error);
+                    *worker = Worker::new(&self.crew.buffers);
+                    false
+                })
+            });
+            if let Some(arrival) = from {
+                self.placement.arrived(arrival);
+            }
+            self.placement.poll_ended(now);
+            priority.poll_ended(now);
+            self.hand_over(&round);
+            round.clear();
+            self.give_away();
+        }
+        Ok(())
+    }
+
+    /// How long to sleep at most.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.helps.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let queues = self
+            .looks_at
+            .iter()
+            .filter_map(|number| self.queues.get(number));
+        queues.filter_map(OwnedQueues::looks_in).min()
+    }
+
+    /// Another thread left something.
+    fn woken(&mut self, now: Time, round: &mut Vec<u32>) {
+        self.inbox.handle.waker().clear();
+        if self.inbox.handle.was_overloaded() {
+            self.placement.leave();
+        }
+        self.helps.extend(self.inbox.help.take());
+        // Before the arrivals: queues arrive before anybody wakes the shard for them.
+        let due = self.inbox.handle.take_due();
+        for queues in self.inbox.arrivals.take() {
+            let number = queues.number();
+            self.queues.insert(number, queues);
+            self.contained(number, |it| {
+                let Some(queues) = it.queues.get_mut(&number) else {
+                    return Ok(());
+                };
+                queues.attach(&it.resources.epoll)?;
+                queues.changed(&mut it.resources, now)
+            });
+            round.push(number);
+        }
+        for number in due {
+            if !self.queues.contains_key(&number) {
+                continue;
+            }
+            self.contained(number, |it| match it.queues.get_mut(&number) {
+                Some(queues) => queues.changed(&mut it.resources, now),
+                None => Ok(()),
+            });
+            round.push(number);
+        }
+    }
+
+    /// Does something for one interface, which ends if that fails or panics.
+    fn contained(&mut self, number: u32, work: impl FnOnce(&mut Self) -> io::Result<()>) {
+        let Err(error) = contain(|| work(self)) else {
+            return;
+        };
+        if let Some(queues) = self.queues.get(&number) {
+            queues.common().fail(error);
+        }
+        // A panic may have left the buffers half changed, and the other interfaces use them, too.
+        self.resources.worker = Worker::new(&self.crew.buffers);
+    }
+
+    /// Takes an event of one of the descriptors of an interface. Errors are final.
+    fn event(
+        &mut self,
+        number: u32,
+        (descriptor, flags): (Descriptor, EventFlags),
+        (now, role): (Time, Role),
+    ) -> io::Result<()> {
+        let Some(queues) = self.queues.get_mut(&number) else {
+            return Ok(());
+        };
+        let polled = queues.event(&mut self.resources, descriptor, flags, (now, role))?;
+        let Some(polled) = polled else {
+            return Ok(());
+        };
+        note(&mut self.placement, polled);
+        let found = (descriptor, polled);
+        let own = self.crew.polled(&queues.queues, found, (now, role));
+        queues.do_jobs(&self.resources, own, now);
+        let lanes = queues.lanes();
+        let wanted = lanes.and_then(|now| self.crew.wanted_lanes(&queues.queues, now, polled));
+        if let Some(lanes) = wanted {
+            queues.change_lanes(&self.resources, lanes, now);
+        }
+        Ok(())
+    }
+
+    /// Sends what an interface has ready. Errors are final.
+    fn send_ready(&mut self, number: u32, (now, role): (Time, Role)) -> io::Result<()> {
+        let Some(queues) = self.queues.get_mut(&number) else {
+            return Ok(());
+        };
+        let polled = queues.send_ready(&mut self.resources, (now, role))?;
+        if let Some(polled) = polled {
+            note(&mut self.placement, polled);
+            let found = (Descriptor::Tun, polled);
+            let own = self.crew.polled(&queues.queues, found, (now, role));
+            queues.do_jobs(&self.resources, own, now);
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, number: u32) {
+        self.handed_over
+            .retain(|handed_over| *handed_over != number);
+        if let Some(mut queues) = self.queues.remove(&number) {
+            queues.detach(&self.resources);
+        }
+    }
+
+    /// Gives interfaces to other shards, if it is asked to. Nothing that they have read is lost: the
+    /// gates and what waits behind them go along.
+    fn give_away(&mut self) {
+        let retires = self.inbox.handle.retires();
+        let keeps = match (retires, self.inbox.keeps.load(Ordering::Acquire)) {
+            (true, _) => 0,
+            (false, usize::MAX) => return,
+            (false, _) => self.inbox.keeps.swap(usize::MAX, Ordering::AcqRel),
+        };
+        while self.queues.len() > keeps {
+            let Some((other, served)) = self.crew.other_shard(&self.inbox) else {
+                break;
+            };
+            let Some(number) = self.queues.keys().next().copied() else {
+                break;
+            };
+            self.handed_over.retain(|of| *of != number);
+            if let Some(mut queues) = self.queues.remove(&number) {
+                queues.detach(&self.resources);
+                queues.set_owner(served);
+                other.arrivals.leave(queues);
+                other.handle.waker().wake();
+            }
+        }
+        if retires {
+            self.helps.clear();
+        }
+    }
+
+    fn has_retired(&self) -> bool {
+        let handle = &self.inbox.handle;
+        handle.retires() && handle.load() == 0
+    }
+
+    /// While this thread is where the packets of sparse flows come from, it hands over the sockets
+    /// of the queues that had something; under load it reclaims all.
+    fn hand_over(&mut self, round: &[u32]) {
+        if !self.placement.follows() {
+            for number in self.handed_over.drain(..) {
+                if let Some(queues) = self.queues.get_mut(&number) {
+                    queues.set_handed_over(&self.resources, false);
+                }
+            }
+            return;
+        }
+        for &number in round {
+            let Some(queues) = self.queues.get_mut(&number) else {
+                continue;
+            };
+            let waits = queues.queues.handle().is_paused() || queues.queues.is_changing();
+            if queues.is_handed_over() || waits || self.handed_over.is_full() {
+                continue;
+            }
+            queues.set_handed_over(&self.resources, true);
+            if queues.is_handed_over() && !self.handed_over.contains(&number) {
+                self.handed_over.push(number);
+            }
+        }
+    }
+}
+
+/// Tells what a poll found.
+fn note(placement: &mut Placement, polled: Polled) {
+    match polled {
+        Polled::Packets { count, .. } => placement.processed(count),
+        Polled::Blocked => placement.processed(1),
+        // The other thread is to get on with it.
+        Polled::Busy => std::thread::yield_now(),
+        Polled::Full => {}
+    }
+}
+
+impl<T, U> Drop for Shard<T, U> {
+    fn drop(&mut self) {
+        // What arrives from now on finds no shard.
+        self.inbox.arrivals.close();
+        self.inbox.help.close();
+    }
+}

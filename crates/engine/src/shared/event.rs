@@ -1,0 +1,63 @@
+//! What an interface tells whoever watches it.
+
+use std::net::SocketAddr;
+
+use adit_proto::Liveness;
+use adit_proto::config::PublicKey;
+
+use crate::shared::journal::Incident;
+
+/// Something that a program may want to know at once. Nothing in it is secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It is known now whether a peer is there.
+    Liveness {
+        /// The peer.
+        peer: PublicKey,
+        /// How it is.
+        state: Liveness,
+        /// Where it is reached.
+        endpoint: Option<SocketAddr>,
+    },
+    /// A handshake with a peer succeeded: there is a new session.
+    Session {
+        /// The peer.
+        peer: PublicKey,
+        /// Where it is reached.
+        endpoint: Option<SocketAddr>,
+    },
+    /// A peer is reached at another address.
+    Roamed {
+        /// The peer.
+        peer: PublicKey,
+        /// Where it was.
+        from: SocketAddr,
+        /// Where it is.
+        to: SocketAddr,
+    },
+    /// The endpoint of a peer is a name ([`Interface::set_candidates`](crate::Interface)), and an
+    /// initiation was not answered: it is time to look the name up.
+    Unanswered {
+        /// The peer.
+        peer: PublicKey,
+    },
+    /// A handshake was given up.
+    GivenUp {
+        /// The peer.
+        peer: PublicKey,
+        /// Initiations that left and were not answered.
+        initiations: u32,
+    },
+    /// As in the verbose log: one a second for each cause and source, with a count.
+    Incident {
+        /// The last of them.
+        incident: Incident,
+        /// How many.
+        times: u64,
+    },
+    /// Incidents without an event of their own.
+    Others {
+        /// How many.
+        count: u64,
+    },
+}

@@ -1,0 +1,440 @@
+//! The queue of the control thread: bounded by the number of peers, by a constant, or by the
+//! callers that block.
+//!
+//! While handshake messages come faster than the control thread handles them, shards look at each
+//! first ([`Gate`]): those whose senders have a cookie have a queue of their own, and a shard
+//! answers the others.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
+use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
+use adit_proto::{
+    DropReason, Drops, Endpoint, Gate, HandshakeOutcome, HandshakeStats, PassedKind, Peer, Room,
+    Screened, Shared, Time, wire,
+};
+use arrayvec::ArrayVec;
+use zeroize::Zeroizing;
+
+use crate::hand_over::InterfaceState;
+use crate::shared::common::Common;
+use crate::shared::error::CommandError;
+use crate::shared::journal::Incident;
+use crate::thread::lock::lock;
+use crate::thread::wake::Waker;
+
+/// Handshake messages that may wait in each of the two queues; the kernel's implementation allows
+/// as many in its one.
+const MAX_HANDSHAKES: usize = 2048;
+/// Waiting handshake messages beyond which senders must prove their address (whitepaper 5.3).
+const LOADED_QUEUE: usize = 512;
+/// Waiting handshake messages beyond which a shard checks mac1 before it adds one.
+const CHECKED_QUEUE: usize = 32;
+/// Answers to packets of this host that wait.
+const MAX_ANSWERS: usize = 64;
+/// Cookie replies that leave at once.
+const MAX_REPLIES: usize = 256;
+
+/// A handshake message as it arrived.
+pub(crate) struct HandshakeMessage {
+    pub(crate) from: Endpoint,
+    pub(crate) datagram: ArrayVec<u8, { wire::INITIATION_LEN }>,
+    /// Its sender has proven that it receives at its address.
+    pub(crate) proven: bool,
+}
+
+/// A cookie reply that waits for the end of a receive batch.
+struct Reply {
+    to: Endpoint,
+    datagram: [u8; wire::COOKIE_REPLY_LEN],
+}
+
+/// What became of a change. It comes back with it, because the caller has time to free it.
+pub(crate) type SetAnswer = (Result<(), CommandError>, DeviceChange);
+
+/// A peer, and the addresses of its name; see [`Device::set_candidates`](adit_proto::Device).
+pub type Candidates = (PublicKey, Option<Vec<SocketAddr>>);
+
+/// What the control thread knows for a report.
+#[derive(Default)]
+pub(crate) struct OfControl {
+    pub(crate) handshakes: HandshakeStats,
+    pub(crate) offloads: Offloads,
+    /// See [`Device::lane_loads`](adit_proto::Device::lane_loads).
+    pub(crate) lane_loads: Vec<u64>,
+}
+
+/// A caller's request; the caller waits for the answer.
+pub(crate) enum Command {
+    Set(DeviceChange, SyncSender<SetAnswer>),
+    Get(SyncSender<Result<DeviceStatus, CommandError>>),
+    Report(SyncSender<OfControl>),
+    Probe(PublicKey, SyncSender<Option<Duration>>),
+    /// Nobody waits for an answer.
+    Candidates(Vec<Candidates>),
+    /// Hand the interface over, whose queues pause: nothing more happens until it resumes.
+    Export(SyncSender<Exported>),
+    Resume(Resume, SyncSender<()>),
+}
+
+/// A piece of what another process needs to go on with an interface.
+pub(crate) enum Exported {
+    Records(Vec<Zeroizing<Vec<u8>>>),
+    /// The last one.
+    State(Box<InterfaceState>),
+}
+
+/// How an interface goes on after a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// Nobody else has sealed with its sessions.
+    AsItWas,
+    /// Another process may have: no session seals any more, and handshakes follow.
+    WithoutSessions,
+}
+
+/// Many producers, one consumer: the control thread, which the first message of several wakes.
+pub(crate) struct Inbox {
+    waiting: Mutex<Waiting>,
+    /// Bounded by MAX_REPLIES.
+    replies: Mutex<Vec<Reply>>,
+    /// Whether there are any: most batches end without, and take no lock.
+    has_replies: AtomicBool,
+    pub(crate) waker: Waker,
+}
+
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// Messages from senders that have shown a cookie, and others. Bounded: a flood of initiations
+    /// costs no memory beyond it.
+    proven: VecDeque<HandshakeMessage>,
+    others: VecDeque<HandshakeMessage>,
+    /// The two have turns.
+    others_next: bool,
+    /// Bounded by the number of peers: a peer with an event raises no second one.
+    pub(crate) events: Vec<Arc<Peer>>,
+    pub(crate) commands: Vec<Command>,
+    /// The TUN of a shard is behind.
+    pub(crate) behind: bool,
+    /// Packets for this host, that say why one of its own was dropped. Bounded by MAX_ANSWERS.
+    answers: Vec<Vec<u8>>,
+    /// The control thread has ended: what is left from now on is dropped, which answers callers.
+    closed: bool,
+}
+
+impl Waiting {
+    /// What room there is for another message whose sender has shown a cookie.
+    fn room(&self) -> Room {
+        match self.proven.len() * 4 / MAX_HANDSHAKES {
+            0 => Room::Ample,
+            1 => Room::Some,
+            _ => Room::Little,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.proven.is_empty()
+            && self.others.is_empty()
+            && self.events.is_empty()
+            && self.commands.is_empty()
+            && !self.behind
+            && self.answers.is_empty()
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            waiting: Mutex::default(),
+            replies: Mutex::default(),
+            has_replies: AtomicBool::new(false),
+            waker: Waker::new()?,
+        })
+    }
+
+    /// A shard has something to tell of this peer.
+    pub(crate) fn event(&self, peer: &Arc<Peer>) {
+        self.leave(|waiting| waiting.events.push(Arc::clone(peer)));
+    }
+
+    /// It wakes the thread though something else waits: while the interface pauses, commands alone are
+    /// taken.
+    pub(crate) fn command(&self, command: Command) {
+        self.leave(|waiting| waiting.commands.push(command));
+        self.waker.wake();
+    }
+
+    /// A handshake message arrived. What it returns says why it goes no further, if it does not.
+    fn handshake(
+        &self,
+        shared: &Shared,
+        now: Time,
+        from: Endpoint,
+        datagram: &[u8],
+    ) -> Result<(), NotQueued> {
+        let gate = shared.gate();
+        let (waiting, room) = {
+            let waiting = lock(&self.waiting);
+            (waiting.others.len(), waiting.room())
+        };
+        let mut proven = false;
+        if waiting >= LOADED_QUEUE {
+            gate.load(now);
+        }
+        if waiting >= CHECKED_QUEUE || gate.is_loaded(now) {
+            match shared.screen(now, from.addr, datagram, room) {
+                Screened::Proven => proven = true,
+                Screened::Passed => {}
+                Screened::Refused(outcome) => return Err(NotQueued::Refused(outcome)),
+                Screened::Exhausted(outcome) => return Err(NotQueued::Exhausted(outcome)),
+                Screened::Reply(reply, outcome) => {
+                    return Err(self.leave_reply(gate, from, reply, outcome));
+                }
+            }
+        }
+        let datagram = ArrayVec::try_from(datagram).map_err(|_| NotQueued::Full)?;
+        self.leave(|waiting| {
+            let queue = match proven {
+                true => &mut waiting.proven,
+                false => &mut waiting.others,
+            };
+            if queue.len() >= MAX_HANDSHAKES {
+                return Err(NotQueued::Full);
+            }
+            queue.push_back(HandshakeMessage {
+                from,
+                datagram,
+                proven,
+            });
+            Ok(())
+        })
+    }
+
+    fn leave_reply(
+        &self,
+        gate: &Gate,
+        to: Endpoint,
+        datagram: [u8; wire::COOKIE_REPLY_LEN],
+        outcome: HandshakeOutcome,
+    ) -> NotQueued {
+        let mut replies = lock(&self.replies);
+        if replies.len() < MAX_REPLIES {
+            replies.push(Reply { to, datagram });
+            self.has_replies.store(true, Ordering::Release);
+        } else {
+            gate.replied(0, 1);
+        }
+        NotQueued::Refused(outcome)
+    }
+
+    /// How many handshake messages wait.
+    pub(crate) fn handshakes(&self) -> usize {
+        let waiting = lock(&self.waiting);
+        waiting.proven.len() + waiting.others.len()
+    }
+
+    /// A shard's TUN has held more than leaves for a while.
+    pub(crate) fn tun_is_behind(&self) {
+        self.leave(|waiting| waiting.behind = true);
+    }
+
+    /// An answer to a packet that came out of the TUN. One that does not fit is lost: the next packet
+    /// leads to another.
+    pub(crate) fn leave_answer(&self, packet: Vec<u8>) {
+        self.leave(|waiting| {
+            if waiting.answers.len() < MAX_ANSWERS {
+                waiting.answers.push(packet);
+            }
+        });
+    }
+
+    pub(crate) fn take_answers(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut lock(&self.waiting).answers)
+    }
+
+    /// All but the handshakes, at once.
+    pub(crate) fn take_all(&self) -> (Vec<Arc<Peer>>, Vec<Command>, bool) {
+        let mut waiting = lock(&self.waiting);
+        (
+            std::mem::take(&mut waiting.events),
+            std::mem::take(&mut waiting.commands),
+            std::mem::take(&mut waiting.behind),
+        )
+    }
+
+    /// The commands alone.
+    pub(crate) fn take_commands(&self) -> Vec<Command> {
+        std::mem::take(&mut lock(&self.waiting).commands)
+    }
+
+    /// Whether handshake messages or events of peers wait.
+    pub(crate) fn has_messages(&self) -> bool {
+        let waiting = lock(&self.waiting);
+        !(waiting.proven.is_empty() && waiting.others.is_empty() && waiting.events.is_empty())
+    }
+
+    /// Whether anything waits. To be asked before sleeping: only what finds nothing waiting wakes
+    /// the thread, and handshakes may have waited until now.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.waiting).is_empty()
+    }
+
+    /// The next handshake message.
+    pub(crate) fn next_handshake(&self) -> Option<HandshakeMessage> {
+        let waiting = &mut *lock(&self.waiting);
+        let mut order = [&mut waiting.proven, &mut waiting.others];
+        if waiting.others_next {
+            order.reverse();
+        }
+        let message = order.into_iter().find_map(VecDeque::pop_front)?;
+        waiting.others_next = message.proven;
+        Some(message)
+    }
+
+    /// The queue is not read any more.
+    pub(crate) fn close(&self) {
+        self.leave(|waiting| waiting.closed = true);
+    }
+
+    fn leave<R>(&self, put: impl FnOnce(&mut Waiting) -> R) -> R {
+        let mut waiting = lock(&self.waiting);
+        let was_empty = waiting.is_empty();
+        let result = put(&mut waiting);
+        if waiting.closed {
+            waiting.commands.clear();
+            waiting.events.clear();
+            waiting.proven.clear();
+            waiting.others.clear();
+            waiting.answers.clear();
+        }
+        drop(waiting);
+        if was_empty {
+            self.waker.wake();
+        }
+        result
+    }
+}
+
+/// Why a handshake message does not wait for the control thread.
+enum NotQueued {
+    /// The queue is full.
+    Full,
+    /// The gate has refused and counted it.
+    Refused(HandshakeOutcome),
+    /// And would do that with others of its source.
+    Exhausted(HandshakeOutcome),
+}
+
+impl<U: UdpSocket> Common<U> {
+    /// A handshake message came in: the control thread gets it, or it is refused and counted.
+    pub(crate) fn handshake(&self, drops: &Drops, now: Time, from: Endpoint, datagram: &[u8]) {
+        match self.control.handshake(&self.proto, now, from, datagram) {
+            Ok(()) => {}
+            Err(NotQueued::Full) => {
+                return drops.count(DropReason::HandshakeQueueFull, 1);
+            }
+            Err(NotQueued::Refused(outcome)) => {
+                self.note(now, 1, || Incident::Handshake(outcome));
+            }
+            Err(NotQueued::Exhausted(outcome)) => {
+                let sockets = self.queues.sockets.load();
+                if let Some(socket) = sockets.family(from.addr.is_ipv6()) {
+                    socket.refuse(from.addr.ip());
+                }
+                self.note(now, 1, || Incident::Handshake(outcome));
+            }
+        }
+        drops.count_passed(PassedKind::HandshakeMessages, 1);
+    }
+
+    /// Sends the cookie replies to what came in since the last call.
+    pub(crate) fn answer_handshakes(&self, now: Time) {
+        let control = &self.control;
+        // Other threads read it, too: it is written only if there is something.
+        let has_replies = control.has_replies.load(Ordering::Acquire);
+        if !(has_replies && control.has_replies.swap(false, Ordering::AcqRel)) {
+            return;
+        }
+        let replies = std::mem::take(&mut *lock(&control.replies));
+        // All sockets have the same port, and a shard serves both families.
+        let sockets = self.queues.sockets.load();
+        let mut left = 0;
+        for v6 in [false, true] {
+            let of_family = (replies.iter()).filter(|reply| reply.to.addr.is_ipv6() == v6);
+            let datagrams: Vec<Transmit<'_>> = of_family
+                .map(|reply| Transmit {
+                    to: reply.to,
+                    ecn: 0,
+                    stride: reply.datagram.len(),
+                    bytes: &reply.datagram,
+                })
+                .collect();
+            let Some(socket) = sockets.family(v6).filter(|_| !datagrams.is_empty()) else {
+                continue;
+            };
+            // What a full socket does not take is lost: whoever needs it asks again.
+            let mut report = SendReport::default();
+            left += socket.send(&datagrams, &mut report) - report.lost.len();
+            if report.icmp {
+                self.take_errors(socket, now);
+            }
+        }
+        let failed = replies.len() - left;
+        self.proto.gate().replied(left as u64, failed as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Invariant 6.
+    #[test]
+    fn what_comes_while_handshakes_wait_is_not_slept_over() {
+        let inbox = Inbox::new().expect("an eventfd");
+        let device = adit_proto::Device::new(Box::new(|_| {}));
+        let (shared, now) = (device.shared(), Time::default());
+        let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
+        assert!(inbox.is_empty());
+        assert!(inbox.handshake(&shared, now, from, &[1]).is_ok());
+        inbox.take_all();
+        // No wake-up: the control thread is at work on the handshake.
+        inbox.tun_is_behind();
+        assert!(inbox.next_handshake().is_some());
+        assert!(inbox.next_handshake().is_none());
+        assert!(!inbox.is_empty(), "the control thread would sleep now");
+        assert!(inbox.take_all().2);
+        assert!(inbox.is_empty());
+    }
+
+    /// Invariant 6: an interface that pauses takes commands alone, and one of them ends the pause.
+    #[test]
+    fn a_command_wakes_whatever_else_waits() {
+        let leave: [fn(&Inbox); 3] = [
+            |inbox| inbox.tun_is_behind(),
+            |inbox| inbox.leave_answer(vec![0]),
+            |inbox| {
+                let device = adit_proto::Device::new(Box::new(|_| {}));
+                let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
+                let gate = device.shared();
+                let left = inbox.handshake(&gate, Time::default(), from, &[1]);
+                assert!(left.is_ok());
+            },
+        ];
+        for other in leave {
+            let inbox = Inbox::new().expect("an eventfd");
+            other(&inbox);
+            inbox.waker.clear();
+            assert!(inbox.take_commands().is_empty());
+            let (answer, _) = std::sync::mpsc::sync_channel(1);
+            inbox.command(Command::Resume(Resume::AsItWas, answer));
+            assert!(inbox.waker.is_due(), "the control thread sleeps on");
+        }
+    }
+}

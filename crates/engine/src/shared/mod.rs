@@ -1,0 +1,8 @@
+//! What the control thread and the shards share.
+
+pub(crate) mod common;
+pub(crate) mod counters;
+pub(crate) mod error;
+pub(crate) mod event;
+pub(crate) mod inbox;
+pub(crate) mod journal;

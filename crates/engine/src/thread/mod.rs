@@ -1,0 +1,14 @@
+//! What any thread of the engine needs, whatever it does.
+
+pub(crate) mod arrivals;
+pub(crate) mod clock;
+pub(crate) mod contain;
+pub(crate) mod lock;
+pub(crate) mod ownership;
+pub(crate) mod placement;
+pub(crate) mod poll;
+pub(crate) mod priority;
+#[cfg(debug_assertions)]
+pub mod progress;
+pub(crate) mod sync;
+pub(crate) mod wake;

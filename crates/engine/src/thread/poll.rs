@@ -1,0 +1,189 @@
+//! How the threads that process packets sleep, and what wakes them.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use adit_io::helper::prioritize;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData};
+use rustix::process::{getpriority_process, setpriority_process};
+use rustix::thread::gettid;
+
+use crate::shared::common::{LaneSocket, Sockets};
+
+/// Events that are taken at once: as many queues have their turn before any has its next one.
+pub(crate) const MAX_EVENTS: usize = 16;
+
+/// What a descriptor of an epoll set is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// The waker of the thread.
+    Waker,
+    /// One of the queues with this number.
+    Queue(u32, Descriptor),
+}
+
+/// A descriptor of an interface's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Descriptor {
+    Tun,
+    /// The peers' own sockets.
+    Paths,
+    /// A socket that receives.
+    Socket {
+        lane: u8,
+        v6: bool,
+    },
+}
+
+/// What a poll of a queue found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Polled {
+    /// So many packets were processed.
+    Packets {
+        count: usize,
+        /// The batch was full: more may wait.
+        more: bool,
+    },
+    /// Another thread is taking what waits.
+    Busy,
+    /// As many batches are taken as may be. The thread that puts the next one wakes the owner.
+    Full,
+    /// The socket is full, and sealed trains wait for it: call again when it is writable.
+    Blocked,
+}
+
+impl Polled {
+    pub(crate) fn packets(count: usize, more: bool) -> Self {
+        Self::Packets { count, more }
+    }
+
+    /// Whether any were processed.
+    pub(crate) fn has_packets(self) -> bool {
+        matches!(self, Self::Packets { count: 1.., .. })
+    }
+
+    pub(crate) fn leaves_some(self) -> bool {
+        matches!(self, Self::Packets { more: true, .. })
+    }
+}
+
+impl Token {
+    const WAKER: u64 = u64::MAX;
+
+    pub(crate) fn data(self) -> EventData {
+        EventData::new_u64(match self {
+            Self::Waker => Self::WAKER,
+            Self::Queue(number, descriptor) => u64::from(number) << 16 | descriptor.code(),
+        })
+    }
+
+    pub(crate) fn of(event: &Event) -> Self {
+        let data = event.data.u64();
+        let Ok(number) = u32::try_from(data >> 16) else {
+            return Self::Waker;
+        };
+        let [code, lane, ..] = data.to_le_bytes();
+        let descriptor = match code {
+            0 => Descriptor::Tun,
+            1 => Descriptor::Paths,
+            family => Descriptor::Socket {
+                lane,
+                v6: family == 3,
+            },
+        };
+        Self::Queue(number, descriptor)
+    }
+}
+
+impl Descriptor {
+    fn code(self) -> u64 {
+        match self {
+            Self::Tun => 0,
+            Self::Paths => 1,
+            Self::Socket { lane, v6 } => u64::from(lane) << 8 | 2 | u64::from(v6),
+        }
+    }
+}
+
+/// Runs `work` with this priority: packets wait for it.
+pub(crate) fn with_priority<R>(work: impl FnOnce() -> R) -> R {
+    let me = gettid();
+    let before = adit_sandbox::run(move || {
+        let before = getpriority_process(Some(me));
+        let _ = prioritize(me);
+        before
+    });
+    let result = work();
+    if let Ok(before) = before {
+        adit_sandbox::post(move || {
+            let _ = setpriority_process(Some(me), before);
+        });
+    }
+    result
+}
+
+/// Overwrites what sealing and opening left of keys on the stack of a thread, below its loop. A
+/// thread that has packets does that by itself; one that has none is woken for it when keys are
+/// dropped.
+#[inline]
+pub(crate) fn overwrite_stack() {
+    adit_aead::zeroizing_stack::<{ 64 << 10 }, _>(|| ());
+}
+
+/// Sleeps until something happens, and tells what; not longer than `timeout`.
+pub(crate) fn wait(
+    epoll: &OwnedFd,
+    events: &mut Vec<Event>,
+    timeout: Option<Duration>,
+) -> io::Result<()> {
+    #[cfg(debug_assertions)]
+    if timeout != Some(Duration::ZERO) {
+        crate::thread::progress::sleeps();
+    }
+    events.clear();
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    let spare = rustix::buffer::spare_capacity(events);
+    match epoll::wait(epoll, spare, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The sockets, each with what it is.
+pub(crate) fn each<U>(sockets: &Sockets<U>) -> impl Iterator<Item = (&U, Descriptor)> {
+    sockets.all().filter_map(|LaneSocket { lane, v6, socket }| {
+        let lane = u8::try_from(lane).ok()?;
+        Some((socket, Descriptor::Socket { lane, v6 }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_is_itself_again_after_epoll() {
+        let descriptors = [
+            Descriptor::Tun,
+            Descriptor::Paths,
+            Descriptor::Socket { lane: 0, v6: false },
+            Descriptor::Socket { lane: 0, v6: true },
+            Descriptor::Socket { lane: 7, v6: false },
+            Descriptor::Socket {
+                lane: u8::MAX,
+                v6: true,
+            },
+        ];
+        let queues = |number| descriptors.map(|descriptor| Token::Queue(number, descriptor));
+        let tokens = [0, 1, u32::MAX].into_iter().flat_map(queues);
+        for token in tokens.chain([Token::Waker]) {
+            let event = Event {
+                flags: epoll::EventFlags::IN,
+                data: token.data(),
+            };
+            assert_eq!(Token::of(&event), token);
+        }
+    }
+}
