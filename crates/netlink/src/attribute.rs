@@ -1,8 +1,6 @@
 //! Attributes of netlink messages: `struct nlattr` is a length with this header (2) and a kind (2);
 //! the value follows, padded to a multiple of 4.
 
-use crate::u16_at;
-
 /// `NLA_F_NESTED`
 const NESTED: u16 = 1 << 15;
 /// `NLA_TYPE_MASK`: the kind without its flags.
@@ -45,4 +43,9 @@ impl<'a> Iterator for Attributes<'a> {
         self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, value))
     }
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    let field = bytes.get(at..at + 2)?;
+    Some(u16::from_ne_bytes(field.try_into().ok()?))
 }

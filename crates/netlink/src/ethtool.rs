@@ -6,7 +6,7 @@ use std::io;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR};
 use netlink_sys::Socket;
 
-use crate::attribute::{Attributes, attribute, nested, string};
+use crate::attribute::{Attributes, attribute, nested, string, u16_at};
 use crate::{HEADER, Raw, open_socket, receive};
 
 /// `GENL_ID_CTRL`: the family that knows the others' numbers.
@@ -39,7 +39,9 @@ fn is_active(interface: &str, feature: &str) -> io::Result<bool> {
     let name = attribute(CTRL_ATTR_FAMILY_NAME, &string("ethtool"));
     let answer = ask(&socket, CONTROLLER, CTRL_CMD_GETFAMILY, &name)?;
     let id = Attributes(&answer).find(CTRL_ATTR_FAMILY_ID);
-    let family = id.and_then(|id| crate::u16_at(id, 0)).ok_or_else(missing)?;
+    let family = id
+        .and_then(|id| u16_at(id, 0))
+        .ok_or_else(missing)?;
 
     // 2. The device's features. The set of those that are active lists them by name.
     let device = attribute(ETHTOOL_A_HEADER_DEV_NAME, &string(interface));

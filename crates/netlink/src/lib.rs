@@ -41,7 +41,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::Socket;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::attribute::Attributes;
+use crate::attribute::{Attributes, u16_at};
 use crate::netns::Netns;
 
 pub use address::Address;
@@ -360,11 +360,6 @@ impl<'a> Raw<'a> {
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..at + 4)?;
     Some(u32::from_ne_bytes(field.try_into().ok()?))
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    let field = bytes.get(at..at + 2)?;
-    Some(u16::from_ne_bytes(field.try_into().ok()?))
 }
 
 /// A netlink socket that is connected to the kernel and member of the given groups (a bit each).

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NLMSG_ERROR};
 
-use crate::attribute::{attribute, nested, string};
+use crate::attribute::{attribute, nested, string, u16_at};
 use crate::{Failure, Family, Raw, Result, open_socket, receive};
 
 /// The rules that wg-quick sets for a default route through a tunnel.
@@ -323,7 +323,8 @@ impl Batch {
     /// message with all before it.
     pub(crate) fn commit(mut self) -> Result<()> {
         // Only the last message asks: an answer to it comes after all errors.
-        let flags = crate::u16_at(&self.bytes, self.last + 6).unwrap_or_default() | NLM_F_ACK;
+        let flags =
+            u16_at(&self.bytes, self.last + 6).unwrap_or_default() | NLM_F_ACK;
         if let Some(place) = self.bytes.get_mut(self.last + 6..self.last + 8) {
             place.copy_from_slice(&flags.to_ne_bytes());
         }

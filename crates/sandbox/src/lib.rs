@@ -18,6 +18,7 @@
 pub mod calls;
 mod files;
 mod keeper;
+mod role;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -37,35 +38,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 use calls::{Call, INTRUDER};
 pub use files::{Folders, files_for_names};
 pub use keeper::{Keeper, aside, post, post_aside, run};
-
-/// What a thread is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// It processes packets.
-    Packets,
-    /// It does handshakes, timers and configuration.
-    Control,
-    /// It serves the clients of UNIX sockets.
-    Sockets,
-    /// It makes the system calls that other threads have given up, and ends the process.
-    Keeper,
-    /// It looks names up, in a process of its own.
-    Resolver,
-    /// It does what takes a capability, in a process of its own.
-    Helper,
-}
-
-impl Role {
-    /// All.
-    pub const ALL: [Self; 6] = [
-        Self::Packets,
-        Self::Control,
-        Self::Sockets,
-        Self::Keeper,
-        Self::Resolver,
-        Self::Helper,
-    ];
-}
+pub use role::Role;
 
 /// What a call does that a thread may not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

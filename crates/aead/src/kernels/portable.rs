@@ -1,8 +1,9 @@
 //! The reference: RFC 8439 as it is written, one packet at a time.
 
+use super::job::Job;
 use super::scalar::{Poly, chacha20_block, chacha20_xor, zeroize};
-use super::{Job, differs};
 use crate::TAG_LEN;
+use crate::kernels::batch::differs;
 
 fn poly(job: &Job<'_>) -> Poly {
     let [n0, n1, n2] = job.nonce_words();

@@ -4,6 +4,7 @@
 //! a sum folds to the same 16 bits whatever the width it was made in, and byte order does not
 //! matter until it is folded (RFC 1071 §2).
 
+mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 #[cfg(test)]
@@ -13,6 +14,7 @@ use std::hint::black_box;
 use std::ops::Add;
 
 use crate::lab::{self, Idea};
+use lanes::lanes;
 
 /// A one's complement sum of 16-bit words, not yet folded.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,27 +77,6 @@ impl Add for Sum {
         let (sum, carry) = self.0.overflowing_add(other.0);
         Sum(sum + u64::from(carry))
     }
-}
-
-/// Sums with `LANES` accumulators of 64 bits, each fed 32 bits at a time: they cannot overflow
-/// before 16 GiB.
-#[inline(always)]
-fn lanes<const LANES: usize>(bytes: &[u8]) -> u64 {
-    let mut accumulators = [0u64; LANES];
-    let (words, tail) = bytes.as_chunks::<4>();
-    let (rows, rest) = words.as_chunks::<LANES>();
-    for row in rows {
-        for (accumulator, word) in accumulators.iter_mut().zip(row) {
-            *accumulator += u64::from(u32::from_ne_bytes(*word));
-        }
-    }
-    let mut sum: u64 = accumulators.iter().sum();
-    for word in rest {
-        sum += u64::from(u32::from_ne_bytes(*word));
-    }
-    let mut last = [0; 4];
-    last[..tail.len()].copy_from_slice(tail);
-    sum + u64::from(u32::from_ne_bytes(last))
 }
 
 /// The sum as "Surpassing 10Gb/s over Tailscale" (2023) found it in wireguard-go, for the lab only.

@@ -17,7 +17,7 @@ use std::arch::x86_64::{
     _mm512_reduce_add_epi64, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srli_epi64,
 };
 
-use super::lanes;
+use super::lanes::lanes;
 
 /// From this many bytes on, choosing among vector widths pays for itself.
 pub(super) const WORTH: usize = 64;

@@ -3,7 +3,6 @@
 
 use super::super::lanes::Text;
 use super::super::scalar::{Poly, absorb};
-use super::SLOTS;
 use zeroize::Zeroize;
 
 /// A queue of packets whose tags are made, one after the other. Packet `i` has slot `i % SLOTS`.
@@ -143,3 +142,7 @@ impl Feed {
         self.poly.zeroize();
     }
 }
+
+/// The most packets between the first whose tag is not made and the last that has lanes. More than
+/// have lanes at once, so that nothing waits for Poly1305 that is as fast as ChaCha20.
+pub(super) const SLOTS: usize = 32;

@@ -4,17 +4,14 @@
 mod chacha;
 mod feed;
 
-use super::differs;
 use super::lanes::{Lanes, Text};
+use crate::kernels::avx2::feed::SLOTS;
+use crate::kernels::batch::differs;
 use crate::{OpenJob, SealJob, TAG_LEN};
 use chacha::Scratch;
 use core::arch::x86_64::_mm256_zeroall;
 use core::hint::black_box;
 use feed::Feed;
-
-/// The most packets between the first whose tag is not made and the last that has lanes. More than
-/// have lanes at once, so that nothing waits for Poly1305 that is as fast as ChaCha20.
-const SLOTS: usize = 32;
 
 /// When opening, keys are made for this many packets, beginning with the one to be decrypted: one
 /// run of lanes.

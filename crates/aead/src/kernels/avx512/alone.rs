@@ -2,10 +2,12 @@
 //! stays in registers, so that opening needs no scratch memory, and its Poly1305 runs beside
 //! ChaCha20.
 
+use super::super::job::Job;
 use super::super::lanes::{Text, first};
 use super::super::scalar::Poly;
-use super::super::{Job, differs};
-use super::chacha;
+use super::{chacha, poly};
+use super::registers::zeroize_registers;
+use crate::kernels::batch::differs;
 use core::arch::x86_64::*;
 use core::hint::black_box;
 
@@ -49,10 +51,10 @@ pub(super) unsafe fn work<const Q: usize>(job: &mut Job<'_>, sealing: bool) -> b
         let (text, tag) = job.out.split_at_mut(packet.len);
         let text = Text::new(text.as_ptr(), text.len(), job.aad);
         // SAFETY: the text is that of the job.
-        tag.copy_from_slice(&unsafe { super::tag(&text, &key) });
+        tag.copy_from_slice(&unsafe { poly::tag(&text, &key) });
     }
     key = [0; 32];
     black_box(&mut key);
-    super::zeroize_registers();
+    zeroize_registers();
     authentic
 }

@@ -11,14 +11,16 @@
 mod alone;
 mod chacha;
 mod poly;
+mod registers;
 mod train;
 
+use super::job::Job;
 use super::lanes::{Lanes, MAX_LANES, Packet, Text};
-use super::{Job, chunk, differs};
+use crate::kernels::avx512::poly::{SCALAR_BELOW, tag};
+use crate::kernels::avx512::registers::zeroize_registers;
+use crate::kernels::batch::{chunk, differs};
 use crate::{OpenJob, SealJob, TAG_LEN};
 use chacha::States;
-use core::arch::asm;
-use core::arch::x86_64::_mm256_zeroall;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -415,45 +417,6 @@ impl<const N: usize> Drop for Batch<N> {
         unsafe { zeroize_registers() };
     }
 }
-
-/// Clears all vector registers: `vzeroall` leaves the upper sixteen.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn zeroize_registers() {
-    _mm256_zeroall();
-    macro_rules! clear {
-        ($($register:tt)+) => {
-            // SAFETY: nothing but the registers changes, and the compiler is told of them.
-            unsafe {
-                asm!(
-                    $(concat!("vpxord ", $register, ", ", $register, ", ", $register),)+
-                    $(out($register) _,)+
-                    options(nomem, nostack, preserves_flags),
-                );
-            }
-        };
-    }
-    clear!("zmm16" "zmm17" "zmm18" "zmm19" "zmm20" "zmm21" "zmm22" "zmm23"
-           "zmm24" "zmm25" "zmm26" "zmm27" "zmm28" "zmm29" "zmm30" "zmm31");
-}
-
-/// The tag of a packet by itself.
-///
-/// # Safety
-/// The text is what [`Text`] says, and the processor has the features.
-unsafe fn tag(text: &Text, key: &[u8; 32]) -> [u8; TAG_LEN] {
-    // SAFETY: passed on.
-    unsafe {
-        if text.aad.is_null() && text.blocks() >= SCALAR_BELOW {
-            poly::blocks(text, key)
-        } else {
-            text.scalar(key)
-        }
-    }
-}
-
-/// Below this number of blocks the integer unit is faster than the preparation of eight powers.
-const SCALAR_BELOW: usize = 15;
 
 /// Cycles for the tag of a packet by itself, measured.
 fn cost_alone(blocks: usize) -> usize {

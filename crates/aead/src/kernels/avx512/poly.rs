@@ -8,6 +8,7 @@
 use super::super::lanes::{Text, first};
 use super::super::scalar;
 use super::chacha::transpose_parts;
+use crate::TAG_LEN;
 use core::arch::x86_64::*;
 
 type V = __m512i;
@@ -441,3 +442,21 @@ fn blend(mask: __mmask8, a: [V; 3], b: [V; 3]) -> [V; 3] {
         _mm512_mask_blend_epi64(mask, a[2], b[2]),
     ]
 }
+
+/// The tag of a packet by itself.
+///
+/// # Safety
+/// The text is what [`Text`] says, and the processor has the features.
+pub(super) unsafe fn tag(text: &Text, key: &[u8; 32]) -> [u8; TAG_LEN] {
+    // SAFETY: passed on.
+    unsafe {
+        if text.aad.is_null() && text.blocks() >= SCALAR_BELOW {
+            blocks(text, key)
+        } else {
+            text.scalar(key)
+        }
+    }
+}
+
+/// Below this number of blocks the integer unit is faster than the preparation of eight powers.
+pub(super) const SCALAR_BELOW: usize = 15;

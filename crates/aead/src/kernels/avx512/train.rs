@@ -10,7 +10,7 @@
 //! second. So there are always rounds for the processor to make while others start or finish, which
 //! alone would leave it waiting.
 
-use super::super::Job;
+use super::super::job::Job;
 use super::super::lanes::{Packet, first};
 use super::super::scalar::CONSTANTS;
 use super::chacha::{States, quarter_rounds, transpose_parts, transpose_words};
