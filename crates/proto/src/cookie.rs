@@ -7,9 +7,9 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use crate::Time;
-use crate::config::PublicKey;
 use crate::crypto::{hash, mac, xopen, xseal};
 use crate::limits::COOKIE_REFRESH_TIME;
+use crate::secret::PublicKey;
 use crate::wire::{COOKIE_REPLY_LEN, CookieReply, MACS_LEN};
 
 const LABEL_MAC1: &[u8] = b"mac1----";

@@ -7,7 +7,7 @@ use chacha20poly1305::aead::AeadInOut;
 use chacha20poly1305::{ChaCha20Poly1305, Tag, XChaCha20Poly1305};
 use zeroize::Zeroizing;
 
-use crate::config::Secret;
+use crate::secret::{PublicKey, Secret};
 
 /// 32 bytes that are zeroized when dropped: for values that live as long as one call of
 /// [`zeroizing_stack`], which also zeroizes the copies that a move leaves. A secret that lives
@@ -165,6 +165,13 @@ pub(crate) fn xopen(
     XChaCha20Poly1305::new(&(*key).into())
         .decrypt_inout_detached(&(*nonce).into(), aad, text.into(), &Tag::from(*tag))
         .ok()
+}
+
+impl Secret {
+    /// The public key, if this is a private key.
+    pub fn public_key(&self) -> PublicKey {
+        zeroizing_stack(|| PublicKey(public_key(self.bytes())))
+    }
 }
 
 #[cfg(test)]

@@ -25,13 +25,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
 use crate::Time;
-use crate::config::PublicKey;
 use crate::cookie::{Checker, has_mac2};
-use crate::device::{HandshakeKind, HandshakeOutcome, HandshakeStats, Refusal};
+use crate::device::{HandshakeKind, HandshakeOutcome, Refusal};
 use crate::expected::Expected;
 use crate::limiter::{Limiter, Source};
 use crate::limits::*;
 use crate::replies::{NoReply, ReplyLimit};
+use crate::secret::PublicKey;
+use crate::stats::HandshakeStats;
 use crate::wire::{COOKIE_REPLY_LEN, Message};
 
 /// Decides which handshake messages of a device are looked at; shards and the control thread share

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use crate::lanes::MAX_LANES;
+use crate::lanes::{LANE_BITS, MAX_LANES, lane};
 
 /// Buckets of receiver indices: an index that nobody has is in a bucket with one that somebody has
 /// as rarely as there are few of these.
@@ -32,23 +32,6 @@ pub(crate) struct Indices {
     /// How many indices are of each lane.
     of_lanes: [u32; MAX_LANES],
     told: Option<Arc<dyn InUse>>,
-}
-
-/// The lane of an index, if there are MAX_LANES of them. Modulo a smaller number, which divides that,
-/// it is the lane if there are so many.
-pub(crate) fn lane(index: u32) -> u8 {
-    index.to_le_bytes()[3] & LANE_BITS
-}
-
-const LANE_BITS: u8 = 7;
-const _: () = assert!(MAX_LANES == 1 + LANE_BITS as usize);
-
-/// An index in a lane, with all other bits as they are: two sessions of a peer have no more in common
-/// than their lane.
-pub(crate) fn in_lane(index: u32, lane: u8) -> u32 {
-    let mut bytes = index.to_le_bytes();
-    bytes[3] = bytes[3] & !LANE_BITS | lane & LANE_BITS;
-    u32::from_le_bytes(bytes)
 }
 
 /// The index with its bucket in front.

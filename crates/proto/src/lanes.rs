@@ -20,7 +20,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::Time;
-use crate::in_use::lane;
 use crate::limits::REJECT_AFTER_TIME;
 
 /// Lanes of an interface at most.
@@ -250,6 +249,23 @@ impl Move {
         let to = usize::from(lane(self.index)) % count;
         (from != to).then_some(Moving { from, to })
     }
+}
+
+/// The lane of an index, if there are MAX_LANES of them. Modulo a smaller number, which divides that,
+/// it is the lane if there are so many.
+pub(crate) fn lane(index: u32) -> u8 {
+    index.to_le_bytes()[3] & LANE_BITS
+}
+
+pub(crate) const LANE_BITS: u8 = 7;
+const _: () = assert!(MAX_LANES == 1 + LANE_BITS as usize);
+
+/// An index in a lane, with all other bits as they are: two sessions of a peer have no more in common
+/// than their lane.
+pub(crate) fn in_lane(index: u32, lane: u8) -> u32 {
+    let mut bytes = index.to_le_bytes();
+    bytes[3] = bytes[3] & !LANE_BITS | lane & LANE_BITS;
+    u32::from_le_bytes(bytes)
 }
 
 #[cfg(test)]

@@ -115,8 +115,10 @@ mod peer;
 mod per_thread;
 mod replay;
 mod replies;
+mod secret;
 mod session;
 mod shared;
+mod stats;
 mod sync;
 mod time;
 pub mod wire;
@@ -124,8 +126,8 @@ pub mod wire;
 pub use allowed_ips::AllowedIps;
 pub use device::{
     ConfigError, Device, Failure, FailureReason, HAND_OVER_FORMAT, HandshakeKind, HandshakeOutcome,
-    HandshakeStats, Import, Liveness, NotImported, NotOpened, NotSealed, Output, PeerEvent, Random,
-    Refusal, Transaction,
+    Import, Liveness, NotImported, NotOpened, NotSealed, Output, PeerEvent, Random, Refusal,
+    Transaction,
 };
 pub use drops::{Book, Counter, DropReason, Drops, IgnoredKind, PassedKind, books};
 pub use endpoint::{Endpoint, Source};
@@ -137,4 +139,5 @@ pub use per_thread::PerThread;
 pub use replay::ReplayWindow;
 pub use session::{Expired, Session};
 pub use shared::{IndexEntry, Shared};
+pub use stats::HandshakeStats;
 pub use time::{Tai64N, Time};

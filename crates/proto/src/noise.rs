@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use adit_aead::Key;
 
-use crate::config::{PublicKey, Secret};
 use crate::crypto::{Zeroized, dh, hash, kdf, open, public_key, seal, zeroizing_stack};
+use crate::secret::{PublicKey, Secret};
 use crate::session::{Ends, Session};
 use crate::wire::{INITIATION_LEN, Initiation, RESPONSE_LEN, Response};
 use crate::{Tai64N, Time};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
-use crate::config::PublicKey;
 use crate::drops::{DropReason, Drops, PeerDrops};
+use crate::secret::PublicKey;
 use crate::session::Session;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64};
 use crate::{Endpoint, Time};

@@ -6,115 +6,12 @@
 
 use std::sync::Arc;
 
-use super::Core;
 use super::peer_state::PeerState;
 use crate::Time;
-use crate::in_use::lane;
-use crate::lanes::{LaneState, LaneTable, Move};
+use crate::device::common::Core;
+use crate::lanes::{Move, lane};
 use crate::session::Session;
 use crate::shared::Shared;
-
-/// What was done before counts as so many nanoseconds of what is done now, at most.
-const MEMORY: u64 = 30_000_000_000;
-/// More often than so many nanoseconds nothing is measured.
-const LOOK: u64 = 1_000_000_000;
-/// A lane with less work a second has no need to be relieved: a thread does a thousand times that.
-const WORTH_IT: u64 = 1_000_000;
-/// A lane has clearly less to do than another if that is at most so many eighths.
-const CLEARLY_EIGHTHS: u64 = 7;
-/// A peer with a smaller part of its lane's work is not worth to be moved.
-const PART: u64 = 1024;
-
-/// The work of a peer or a lane, for each second.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Rate {
-    a_second: u64,
-    /// For how long it was measured, in nanoseconds.
-    measured: u64,
-    /// All work so far, and when that was.
-    seen: Option<(u64, Time)>,
-}
-
-impl Rate {
-    /// So much work was done so far.
-    fn observe(&mut self, now: Time, done: u64) {
-        let Some((before, at)) = self.seen else {
-            self.seen = Some((done, now));
-            return;
-        };
-        let span = u64::try_from(now.since(at).as_nanos()).unwrap_or(u64::MAX);
-        if span < LOOK {
-            return;
-        }
-        let past = self.measured.min(MEMORY);
-        let new = u128::from(done.saturating_sub(before)) * 1_000_000_000;
-        let sum = u128::from(self.a_second) * u128::from(past) + new;
-        let mean = sum / (u128::from(past) + u128::from(span));
-        self.a_second = u64::try_from(mean).unwrap_or(u64::MAX);
-        self.measured = past.saturating_add(span);
-        self.seen = Some((done, now));
-    }
-}
-
-/// The work of lanes.
-#[derive(Default)]
-pub(super) struct LaneRates {
-    /// As many as there are, since then.
-    rates: Vec<Rate>,
-    since: Time,
-}
-
-impl LaneRates {
-    /// When their number has changed, measuring begins anew.
-    fn observe(&mut self, now: Time, lanes: &LaneState, table: &LaneTable) {
-        if (self.rates.len(), self.since) != (lanes.count(), lanes.since()) {
-            self.since = lanes.since();
-            let rate = Rate {
-                seen: Some((0, self.since)),
-                ..Rate::default()
-            };
-            self.rates = vec![rate; lanes.count()];
-        }
-        for (lane, rate) in self.rates.iter_mut().enumerate() {
-            rate.observe(now, table.done(lane));
-        }
-    }
-
-    fn each(&self) -> impl Iterator<Item = u64> {
-        self.rates.iter().map(|rate| rate.a_second)
-    }
-
-    /// A peer with so much work goes: what is measured shows it only later.
-    fn shift(&mut self, from: Option<usize>, to: Option<usize>, work: u64) {
-        let mut of = |lane: Option<usize>, change: fn(u64, u64) -> u64| {
-            if let Some(rate) = lane.and_then(|lane| self.rates.get_mut(lane)) {
-                rate.a_second = change(rate.a_second, work);
-            }
-        };
-        of(from, u64::saturating_sub);
-        of(to, u64::saturating_add);
-    }
-
-    fn least(&self, except: Option<usize>) -> Option<(usize, u64)> {
-        let lanes = self.each().enumerate();
-        let others = lanes.filter(|(lane, _)| Some(*lane) != except);
-        others.min_by_key(|(_, rate)| *rate)
-    }
-
-    /// Where a peer with so much work had better be.
-    fn better(&self, from: usize, work: u64) -> Option<usize> {
-        let own = self.rates.get(from)?.a_second;
-        let (to, least) = self.least(Some(from))?;
-        let is_worth_it = own >= WORTH_IT && work > own / PART;
-        (is_worth_it && (least + work) * 8 <= own * CLEARLY_EIGHTHS).then_some(to)
-    }
-
-    /// The lane for a new peer, if it matters.
-    fn for_new_peer(&self) -> Option<usize> {
-        let (to, _) = self.least(None)?;
-        (self.each().max()? >= WORTH_IT).then_some(to)
-    }
-}
 
 impl PeerState {
     /// The lanes of all indices that the peer has: that of the newest session first.
@@ -256,7 +153,3 @@ impl super::Device {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "balance_tests.rs"]
-mod tests;

@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use super::peer_state::PeerState;
 use super::timer_table::Timer;
-use super::{ConfigError, Core, Device, Output};
-use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
+use super::{ConfigError, Device};
+use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange};
+use crate::device::common::Core;
+use crate::device::output::Output;
 use crate::limits::{MAX_PEERS, REJECT_AFTER_TIME};
 use crate::noise::{Identity, Remote};
 use crate::peer::Peer;
+use crate::secret::{PublicKey, Secret};
 use crate::{Tai64N, Time};
 
 /// What one call of [`Device::resume`] may do: about so many peers and blocks, some microseconds

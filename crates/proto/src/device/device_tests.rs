@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange};
+use crate::secret::Secret;
 
 const NOW: Time = Time(1_000_000_000);
 

@@ -23,12 +23,14 @@ use zeroize::Zeroizing;
 use super::candidates::Candidates;
 use super::peer_state::PeerState;
 use super::timer_table::Timer;
-use super::{Device, FailureReason, Liveness, Random};
-use crate::config::{Cidr, PublicKey, Secret};
+use super::{Device, FailureReason, Liveness};
+use crate::config::Cidr;
+use crate::device::common::Random;
 use crate::limits::{MAX_PEERS, REJECT_AFTER_MESSAGES};
 use crate::noise::{CreatedInitiation, Identity, Remote};
 use crate::peer::Noted;
 use crate::replay::WORDS;
+use crate::secret::{PublicKey, Secret};
 use crate::session::{Ends, Session};
 use crate::{DropReason, Endpoint, ReplayWindow, Source, Tai64N, Time};
 

@@ -1,13 +1,13 @@
 //! What happens to a handshake message, in this order: parse → mac1, and mac2 and limits under load
 //! (`gate`) → consume → act.
 
-use super::{
-    Device, FailureReason, HandshakeKind, HandshakeOutcome, HandshakeStats, Output, Refusal,
-};
-use crate::config::PublicKey;
+use super::{Device, FailureReason, HandshakeKind, HandshakeOutcome, Refusal};
+use crate::device::output::Output;
 use crate::gate::{Room, Verdict};
 use crate::limits::*;
 use crate::noise::{Reject, consume_initiation, consume_response, create_response};
+use crate::secret::PublicKey;
+use crate::stats::HandshakeStats;
 use crate::wire::{CookieReply, Initiation, Message, Response};
 use crate::{Endpoint, Tai64N, Time};
 

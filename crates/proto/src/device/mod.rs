@@ -2,56 +2,63 @@
 //!
 //! - this file: the four families of methods, and which part owns what;
 //! - `handshake`: how a message of type 1, 2 or 3 is handled;
+//! - `common`: what a peer's actions need besides the peer;
+//! - `output`: what a device wants done;
 //! - `outcome`: the result of a handshake message, for the log and the counters;
 //! - `peer_state`: sessions, starting and finishing handshakes;
-//! - `remembered`: the peers that the process before this one had sessions with;
+//! - `calls`: the peers that the process before this one had sessions with (`remembered`);
 //! - `timer_table`: which timers a peer has;
 //! - `timers`: the action of each timer;
 //! - `handed_over`: a device as bytes, for the process that goes on in its place;
 //! - `configure`: a change of configuration;
-//! - `balance`: the lanes that new sessions are in;
-//! - `candidates`: the addresses of a peer whose endpoint is a name;
-//! - `path`: the longest packet that the path to a peer takes;
+//! - `balance`: the lanes that new sessions are in, by the work of each (`rates`);
+//! - `race`: the addresses of a peer whose endpoint is a name (`candidates`);
+//! - `path`: the longest packet that the path to a peer takes, found by a `search`;
 //! - `packet`: one packet of data, for embedders without shards.
 
 mod balance;
+mod calls;
 mod candidates;
+mod common;
 mod configure;
 mod handed_over;
 mod handshake;
 mod outcome;
+mod output;
 mod packet;
 mod path;
 mod peer_state;
+mod race;
+mod rates;
 mod remembered;
+mod search;
 mod timer_table;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
-
 use crate::allowed_ips::Garbage;
-use crate::config::{DeviceStatus, PeerStatus, PublicKey, Secret};
-use crate::in_use::{Indices, in_lane};
-use crate::noise::Identity;
+use crate::config::{DeviceStatus, PeerStatus};
+use crate::device::common::{Core, Queued};
+use crate::device::rates::LaneRates;
+use crate::in_use::Indices;
 use crate::peer::{Peer, event};
-use crate::session::Session;
+use crate::secret::PublicKey;
 use crate::shared::Shared;
+use crate::stats::HandshakeStats;
 use crate::wire::{INITIATION_LEN, RESPONSE_LEN};
-use crate::{AllowedIps, Endpoint, InUse, Tai64N, Time};
+use crate::{AllowedIps, InUse, Tai64N, Time};
+use peer_state::PeerState;
+use remembered::Remembered;
 
-use balance::LaneRates;
+pub use common::Random;
 pub use configure::Transaction;
 pub use handed_over::{HAND_OVER_FORMAT, Import, NotImported};
 pub use outcome::{Failure, FailureReason, HandshakeKind, HandshakeOutcome, Liveness, Refusal};
+pub use output::{Output, PeerEvent};
 pub use packet::{NotOpened, NotSealed};
-use path::MAX_PROBES;
-use peer_state::PeerState;
-use remembered::Remembered;
 
 /// How many peers one call serves. Each may cost a Diffie-Hellman computation, and the other end
 /// answers each message.
@@ -68,9 +75,6 @@ const FREE_AGAIN: Duration = Duration::from_millis(10);
 /// The two orders of [`Device::deadlines`].
 const URGENT: usize = 0;
 const ORDINARY: usize = 1;
-
-/// Fills a buffer with random bytes.
-pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
 /// A WireGuard interface without its sockets: see the [crate] for how to drive it.
 pub struct Device {
@@ -103,209 +107,6 @@ pub struct Device {
     listen_port: u16,
     fwmark: u32,
     remembered: Remembered,
-}
-
-/// What a peer's actions need besides the peer.
-struct Core {
-    /// False while nothing can be sent.
-    up: bool,
-    identity: Option<Identity>,
-    indices: Indices,
-    lane_rates: LaneRates,
-    shared: Arc<Shared>,
-    random: Random,
-    outputs: VecDeque<Queued>,
-    stats: HandshakeStats,
-    keys_dropped: bool,
-    /// The MTU up to which paths are probed, if they are.
-    probed_mtu: Option<u16>,
-    /// The time of day at the zero of [`Time`], as the clock was last set.
-    epoch: Duration,
-}
-
-/// An output, or one that is decided on when it is taken out.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most are handshakes, and none is kept"
-)]
-enum Queued {
-    Output(Output),
-    /// The responder cannot send until it hears from us: a keepalive, unless staged frames went out
-    /// by now.
-    Confirm(Arc<Peer>, Arc<Session>),
-}
-
-/// What the device wants done.
-pub enum Output {
-    /// Send the datagram on the UDP socket, then call [`Device::handle_sent`].
-    Handshake {
-        /// Where to.
-        to: Endpoint,
-        /// The UDP payload.
-        datagram: ArrayVec<u8, INITIATION_LEN>,
-        /// The peer it is for; `None` for a cookie reply, which answers before the peer is known.
-        peer: Option<Arc<Peer>>,
-        /// How many of its kind left before it in vain: initiations without an answer, or responses
-        /// that led to no session.
-        in_vain: u32,
-    },
-    /// Seal and send an empty packet on [`Peer::current`], then call [`Peer::keepalive_sent`].
-    Keepalive {
-        /// The peer it is for.
-        peer: Arc<Peer>,
-    },
-    /// There is a session to send with: send what is staged.
-    SessionReady {
-        /// The peer that it is with.
-        peer: Arc<Peer>,
-    },
-    /// No session will come: drop what is staged.
-    DropStaged {
-        /// The peer that does not answer or was removed.
-        peer: Arc<Peer>,
-        /// How many initiations left until the handshake was given up; `None` if the peer was
-        /// removed.
-        given_up_after: Option<u32>,
-    },
-    /// Nothing has to be done: this is for whoever watches.
-    Event(PeerEvent),
-}
-
-/// News of a peer.
-pub enum PeerEvent {
-    /// It is known now whether the peer is there.
-    Liveness {
-        /// The peer.
-        peer: Arc<Peer>,
-        /// How it is now.
-        state: Liveness,
-    },
-    /// There is a new session, which is used from now on.
-    Session {
-        /// The peer that it is with.
-        peer: Arc<Peer>,
-    },
-    /// The peer is reached at another address.
-    Roamed {
-        /// The peer, with its new endpoint.
-        peer: Arc<Peer>,
-        /// Where it was before.
-        from: SocketAddr,
-    },
-    /// To be sent to the peer, inside the tunnel: echo requests of these sequence numbers and
-    /// lengths, from and to these addresses, which any host answers. Only after
-    /// [`Device::probe_paths`].
-    ProbePath {
-        /// The peer.
-        peer: Arc<Peer>,
-        /// The inner source.
-        from: std::net::IpAddr,
-        /// The inner destination.
-        to: std::net::IpAddr,
-        /// The identifier.
-        id: u16,
-        /// Those whose datagrams nobody may fragment, this host included: if it refuses one, call
-        /// [`Device::path_refused`], or [`Device::path_told`] and send it all the same.
-        whole: ArrayVec<(u16, u16), MAX_PROBES>,
-        /// One whose datagram may be fragmented.
-        fragmented: Option<(u16, u16)>,
-    },
-    /// The longest packet that the path to the peer takes whole has changed.
-    PathFound {
-        /// The peer.
-        peer: Arc<Peer>,
-        /// Its length; `None` if the path takes all that the interface does.
-        limit: Option<u16>,
-        /// Longer ones are lost, in fragments, too.
-        loses: bool,
-    },
-    /// What ICMP said of the path to the peer is wrong, or not to be believed: the host is to ignore
-    /// it. Only after [`Device::path_told`].
-    DoubtIcmp {
-        /// The peer.
-        peer: Arc<Peer>,
-    },
-    /// The peer's endpoint is a name ([`Device::set_candidates`]), and an initiation was not
-    /// answered: the name may lead elsewhere by now.
-    Unanswered {
-        /// The peer.
-        peer: Arc<Peer>,
-    },
-}
-
-macro_rules! handshake_counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// How handshakes went, counted since the device was made.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct HandshakeStats {
-            $($(#[doc = $doc])+ pub $name: u64,)+
-        }
-
-        impl HandshakeStats {
-            /// Every counter: its name, its value and what it counts, which is its documentation.
-            pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
-                [$((stringify!($name), self.$name, concat!($($doc),+).trim_ascii()),)+].into_iter()
-            }
-
-            /// Sets the counter of this name, if there is one.
-            fn set(&mut self, name: &str, value: u64) {
-                match name {
-                    $(stringify!($name) => self.$name = value,)+
-                    _ => {}
-                }
-            }
-        }
-    };
-}
-
-handshake_counters! {
-    /// Initiations that left, retries included.
-    initiations_sent,
-    /// Initiations received, good or bad.
-    initiations_received,
-    /// Initiations that were accepted and answered.
-    initiations_accepted,
-    /// Responses that left.
-    responses_sent,
-    /// Responses received, good or bad.
-    responses_received,
-    /// Responses that completed a handshake.
-    responses_accepted,
-    /// Responder's sessions that the peer confirmed.
-    confirmed,
-    /// Cookie replies that left, under load.
-    cookies_sent,
-    /// Cookie replies received, good or bad.
-    cookies_received,
-    /// Cookie replies that were authentic.
-    cookies_accepted,
-    /// Messages of all three kinds that could not leave: no socket, no route, or a firewall on this
-    /// host.
-    send_failed,
-    /// Handshakes given up after 90 seconds without an answer (REKEY_ATTEMPT_TIME).
-    given_up,
-    /// Dropped: neither type nor length of a handshake message, or the interface has no private
-    /// key.
-    invalid,
-    /// Dropped: mac1 does not show that the sender knows our public key. It has another one for
-    /// this interface.
-    bad_mac1,
-    /// Dropped: we are under load, more ask for a cookie than can be answered, or a source that has one
-    /// sends too much.
-    rate_limited,
-    /// Dropped: the initiation decrypts, but its static key is no peer's.
-    unknown_peer,
-    /// Dropped: the timestamp is not greater than the greatest one received from the peer. The
-    /// sender's clock was set back, another host has the same private key, or the message is a
-    /// replay.
-    replayed_timestamp,
-    /// Dropped: too soon after the peer's last initiation.
-    flooded,
-    /// Dropped: a tag or Diffie-Hellman result is wrong. Of a response: the preshared keys differ.
-    not_authentic,
-    /// Dropped: a response or cookie reply for no handshake that is under way. It comes too late or
-    /// twice.
-    unexpected,
 }
 
 /// Why a change was refused; nothing was changed.
@@ -680,30 +481,6 @@ impl Device {
             self.deadlines[order].insert((at, id));
         }
         state.scheduled = next;
-    }
-}
-
-impl Core {
-    fn push(&mut self, output: Output) {
-        self.outputs.push_back(Queued::Output(output));
-    }
-
-    /// A random index that no handshake or session has (whitepaper 5.4.2), but for its lane.
-    fn new_index(&mut self, id: u32, lane: u8) -> u32 {
-        loop {
-            let mut bytes = [0; 4];
-            (self.random)(&mut bytes);
-            let index = in_lane(u32::from_le_bytes(bytes), lane);
-            if self.indices.insert(index, id) {
-                return index;
-            }
-        }
-    }
-
-    fn new_ephemeral(&mut self) -> Secret {
-        let mut ephemeral = Secret::zero();
-        (self.random)(ephemeral.bytes_mut());
-        ephemeral
     }
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::config::PublicKey;
 use crate::explained_enum;
+use crate::secret::PublicKey;
 use crate::wire::Message;
 
 /// The outcome of one handshake message that came in.

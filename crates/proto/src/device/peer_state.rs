@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use super::balance::Rate;
 use super::candidates::Candidates;
-use super::path::Search;
 use super::timer_table::{Timer, Timers};
-use super::{Core, Failure, FailureReason, Liveness, Output, PeerEvent, Queued};
-use crate::config::{Cidr, PeerHandshakes, PeerStatus, PublicKey};
+use super::{Failure, FailureReason, Liveness};
+use crate::config::{Cidr, PeerHandshakes, PeerStatus};
 use crate::cookie::Stamper;
+use crate::device::common::{Core, Queued};
+use crate::device::output::{Output, PeerEvent};
+use crate::device::rates::Rate;
+use crate::device::search::Search;
 use crate::limits::*;
 use crate::noise::{CreatedInitiation, Remote, create_initiation};
 use crate::peer::{Peer, event};
+use crate::secret::PublicKey;
 use crate::session::Session;
 use crate::{Endpoint, Tai64N, Time};
 

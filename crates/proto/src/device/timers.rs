@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use super::peer_state::PeerState;
 use super::timer_table::Timer;
-use super::{Core, FailureReason, Liveness, Output};
+use super::{FailureReason, Liveness};
+use crate::device::common::Core;
+use crate::device::output::Output;
 use crate::limits::*;
 use crate::peer::event;
 use crate::{Tai64N, Time};

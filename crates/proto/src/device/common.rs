@@ -1,0 +1,73 @@
+//! What a peer's actions need besides the peer.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::device::output::Output;
+use crate::device::rates::LaneRates;
+use crate::in_use::Indices;
+use crate::lanes::in_lane;
+use crate::noise::Identity;
+use crate::peer::Peer;
+use crate::secret::Secret;
+use crate::session::Session;
+use crate::shared::Shared;
+use crate::stats::HandshakeStats;
+
+/// Fills a buffer with random bytes.
+pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
+
+/// What a peer's actions need besides the peer.
+pub(super) struct Core {
+    /// False while nothing can be sent.
+    pub(super) up: bool,
+    pub(super) identity: Option<Identity>,
+    pub(super) indices: Indices,
+    pub(super) lane_rates: LaneRates,
+    pub(super) shared: Arc<Shared>,
+    pub(super) random: Random,
+    pub(super) outputs: VecDeque<Queued>,
+    pub(super) stats: HandshakeStats,
+    pub(super) keys_dropped: bool,
+    /// The MTU up to which paths are probed, if they are.
+    pub(super) probed_mtu: Option<u16>,
+    /// The time of day at the zero of [`Time`], as the clock was last set.
+    pub(super) epoch: Duration,
+}
+
+/// An output, or one that is decided on when it is taken out.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are handshakes, and none is kept"
+)]
+pub(super) enum Queued {
+    Output(Output),
+    /// The responder cannot send until it hears from us: a keepalive, unless staged frames went out
+    /// by now.
+    Confirm(Arc<Peer>, Arc<Session>),
+}
+
+impl Core {
+    pub(super) fn push(&mut self, output: Output) {
+        self.outputs.push_back(Queued::Output(output));
+    }
+
+    /// A random index that no handshake or session has (whitepaper 5.4.2), but for its lane.
+    pub(super) fn new_index(&mut self, id: u32, lane: u8) -> u32 {
+        loop {
+            let mut bytes = [0; 4];
+            (self.random)(&mut bytes);
+            let index = in_lane(u32::from_le_bytes(bytes), lane);
+            if self.indices.insert(index, id) {
+                return index;
+            }
+        }
+    }
+
+    pub(super) fn new_ephemeral(&mut self) -> Secret {
+        let mut ephemeral = Secret::zero();
+        (self.random)(ephemeral.bytes_mut());
+        ephemeral
+    }
+}
