@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::io;
 
-use crate::MAX_FRAME;
+use adit_offload::VNET_HDR_LEN;
 
+/// The longest frame of a TUN queue: a virtio header and 65,535 bytes of IP packet.
+pub const MAX_FRAME: usize = VNET_HDR_LEN + 65_535;
 /// Bytes of frames that are read at once: four GSO packets or thousands of small packets. More
 /// would leave the second-level cache before they are sealed.
 const BATCH_BYTES: usize = 256 << 10;

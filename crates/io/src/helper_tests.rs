@@ -1,12 +1,17 @@
 use std::net::{TcpListener, UdpSocket};
 use std::thread::JoinHandle;
 
-use adit_netlink::LinkChange;
+use adit_netlink::{LinkChange, Monitor, Netlink};
 use proptest::prelude::*;
-use rustix::net::socketpair;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair, sockopt};
 
+use super::server::{MAX_BYTES, is_name};
 use super::*;
+use crate::sys::bpf::{self};
+use crate::sys::os::local_addr;
+use crate::sys::tun::{attach, attached};
 use crate::tun::Tun;
+use crate::tun::egress::Egress;
 use crate::{Offloads, TunQueue};
 
 /// A helper in a network namespace, and the other end of its socket.

@@ -8,18 +8,17 @@ pub(crate) mod egress;
 mod fair_queues;
 mod handed_over;
 
-use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::helper::{self, Change, Kind, Queues};
 use crate::sys::bpf::LastArrival;
 use crate::sys::os::{self, IfReq};
+use crate::sys::tun::{attached, context};
 use crate::{Arrival, FrameBatch, Offloads, TunQueue};
 use adit_netlink::netns::Netns;
 use adit_netlink::{Monitor, Netlink};
@@ -42,9 +41,6 @@ const TSO: u32 = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 const USO: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 /// `TUN_F_UDP_TUNNEL_GSO` and `TUN_F_UDP_TUNNEL_GSO_CSUM` (Linux 6.17).
 const TUNNEL: u32 = 0x80 | 0x100;
-
-/// `IFF_TUN_EXCL`: the device must not exist.
-const IFF_TUN_EXCL: libc::c_int = 0x8000;
 
 /// Bytes of GSO packets that may wait to be read, as long as they are long: 3 ms at 11 Gb/s. In the
 /// 500 packets that the kernel allows there may be 30 MB.
@@ -578,13 +574,6 @@ fn probe_tunnel() -> Vec<u8> {
     [&vnet.write()[..], &[0x45], &[0; 97]].concat()
 }
 
-/// The device that a descriptor is attached to: name and flags.
-pub(crate) fn attached(tun: BorrowedFd<'_>) -> io::Result<IfReq> {
-    let mut request = IfReq::new("")?;
-    os::ioctl_ifreq(tun, libc::TUNGETIFF, &mut request)?;
-    Ok(request)
-}
-
 /// Makes sure that a descriptor of another process is a queue as [`attach`] makes it.
 fn check_queue(fd: BorrowedFd<'_>) -> io::Result<()> {
     let device = attached(fd).map_err(|error| context(error, "the descriptor is no TUN device"))?;
@@ -594,45 +583,6 @@ fn check_queue(fd: BorrowedFd<'_>) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     Ok(())
-}
-
-/// Attaches a new descriptor to the device of that name in the calling thread's network namespace,
-/// and creates the device if need be; fails with EBUSY if it exists and may not. Needs CAP_NET_ADMIN.
-pub(crate) fn attach(name: &str, queues: Queues, may_exist: bool) -> io::Result<OwnedFd> {
-    let mode = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open("/dev/net/tun", mode, Mode::empty())
-        .map_err(|errno| explain_open(errno.into()))?;
-    let mut request = IfReq::new(name)?;
-    let flags = libc::IFF_TUN
-        | libc::IFF_NO_PI
-        | libc::IFF_VNET_HDR
-        | match queues {
-            Queues::One => 0,
-            Queues::Several => libc::IFF_MULTI_QUEUE,
-            Queues::First => libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL,
-        }
-        | if may_exist { 0 } else { IFF_TUN_EXCL };
-    let flags = u16::try_from(flags).unwrap_or_default();
-    request.set_flags(flags);
-    os::ioctl_ifreq(fd.as_fd(), libc::TUNSETIFF, &mut request)?;
-    Ok(fd)
-}
-
-fn explain_open(error: io::Error) -> io::Error {
-    let advice = match Errno::from_io_error(&error) {
-        Some(Errno::NOENT) => {
-            "/dev/net/tun does not exist: load the module (modprobe tun), or in a container pass the device \
-             (--device /dev/net/tun)"
-        }
-        Some(Errno::NODEV | Errno::NXIO) => {
-            "/dev/net/tun exists, but the kernel has no TUN driver: modprobe tun"
-        }
-        Some(Errno::ACCESS | Errno::PERM) => {
-            "/dev/net/tun may not be opened: run as root, or allow the device in the container's policy"
-        }
-        _ => "opening /dev/net/tun",
-    };
-    context(error, advice)
 }
 
 fn explain_attach(error: io::Error, name: &str) -> io::Error {
@@ -654,9 +604,4 @@ fn explain_attach(error: io::Error, name: &str) -> io::Error {
         ),
         _ => context(error, format!("making the TUN device {name}")),
     }
-}
-
-/// `error` with what was attempted; it keeps its kind, and its number as the source.
-fn context(error: io::Error, what: impl fmt::Display) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: {error}"))
 }

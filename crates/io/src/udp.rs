@@ -34,6 +34,9 @@ mod room;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::sys::os::local_addr;
+pub use crate::transmit::UdpState;
+use crate::udp::room::SOCKET_BUFFER;
 use filter::{Filter, Table};
 use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
@@ -49,9 +52,6 @@ pub const MAX_SEND_V4: usize = 65_535 - 20 - 8;
 /// headers.
 pub const MAX_SEND_V6: usize = 65_535 - 40 - 8;
 
-/// wireguard-go asks for as much: it raised one TCP stream from 4.08 to 5.27 Gb/s at 125 µs (its
-/// commit f26efb6).
-const SOCKET_BUFFER: usize = 7 << 20;
 /// The send buffer of a new socket, in bytes.
 pub const SEND_BUFFER: usize = SOCKET_BUFFER;
 
@@ -79,20 +79,6 @@ pub struct Udp {
     group: AtomicU32,
     /// To be held while sockets join it, or data is spread anew.
     joining: Mutex<()>,
-}
-
-/// What a process knows of a socket, besides its descriptor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UdpState {
-    /// UDP_SEGMENT is used.
-    pub gso: bool,
-    /// UDP_GRO is on.
-    pub gro: bool,
-    /// Messages that found the receive buffer full, or that the socket's program dropped, as the
-    /// kernel counts them.
-    pub dropped: u32,
-    /// Over how many sockets data is spread that arrives at the port, if this is the first of them.
-    pub group: u32,
 }
 
 /// Sockets for both address families on one port, and that port. Port 0 asks for any.
@@ -659,15 +645,6 @@ fn option(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Where a socket is bound; one of [`Udp::bind_to_send`] has an IPv4 address where others do.
-pub(crate) fn local_addr(fd: impl AsFd) -> io::Result<SocketAddr> {
-    let addr = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
-    Ok(match addr.ip().to_canonical() {
-        v4 @ IpAddr::V4(_) => SocketAddr::new(v4, addr.port()),
-        IpAddr::V6(_) => addr,
-    })
-}
-
 fn new_socket(family: AddressFamily) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
@@ -695,19 +672,6 @@ fn newer(before: u32, now: u32) -> u32 {
         more if more <= u32::MAX / 2 => more,
         _ => 0,
     }
-}
-
-/// Lets `bytes` wait to be received. Best effort: beyond the system's limit with CAP_NET_ADMIN,
-/// else up to it.
-pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) {
-    let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes)
-        .or_else(|_| sockopt::set_socket_recv_buffer_size(fd, bytes));
-}
-
-/// Lets `bytes` wait to be sent, as [`set_receive_buffer`] does for what arrives.
-pub(crate) fn set_send_buffer(fd: BorrowedFd<'_>, bytes: usize) {
-    let _ = sockopt::set_socket_send_buffer_size_force(fd, bytes)
-        .or_else(|_| sockopt::set_socket_send_buffer_size(fd, bytes));
 }
 
 /// Linux 7.0 to 7.1.4 corrupts a train whose datagrams are all equally long, as most are (tailscale

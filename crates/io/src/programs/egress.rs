@@ -1,16 +1,65 @@
-//! The program of [`Egress`](super::Egress): what it does with each packet.
+//! The program of [`Egress`](crate::tun::egress::Egress): what it does with each packet, and the numbers that it
+//! shares with this process.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::{
-    ALL_PASSED, ALL_READ, ANY_FLOW, CAPACITY, FLOW_BITS, FLOWS, IN_DEBT, LIMIT, LONG, LONG_PASSED,
-    LONG_READ, LOST, PASSED, PROCESSED, QUEUE_BITS, QUEUES, READ, REFUSED, STEERED, STOOD_AT,
-};
 use crate::sys::bpf::{
     self, Instruction, Label, Program, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Register,
-    SKB_LOAD_BYTES, TCP_SOCK, offset,
+    SKB_LOAD_BYTES, SharedMap, TCP_SOCK, offset,
 };
+
+/// The version of the program and of the numbers that it shares: raised with every change of them. A
+/// process goes on only with a program of its own version, and otherwise attaches one.
+pub(crate) const LAYOUT: u32 = 3;
+/// The queues besides the first.
+pub(crate) const QUEUES: usize = 1 << QUEUE_BITS;
+pub(crate) const QUEUE_BITS: i32 = 6;
+/// Bytes of a packet that counts: shorter ones are limited by their number.
+pub(crate) const LONG: u16 = 4096;
+/// More packets than were in the first queue before the program came.
+pub(crate) const UNCOUNTED: u64 = 1 << 16;
+
+// The numbers that the program and this process share. First come some for the device. What the
+// program writes: packets that were in the GSO packets which it dropped and nobody keeps.
+pub(crate) const LOST: usize = 0;
+/// Bytes of long packets that were let through to any queue.
+pub(crate) const ALL_PASSED: usize = 1;
+/// What this process writes, in a cache line of its own: bytes of them that were read.
+pub(crate) const ALL_READ: usize = 8;
+/// How many bytes of long packets there may be before the next one: those of its queue and those of
+/// all queues, added up.
+pub(crate) const LIMIT: usize = 9;
+/// Not zero if there are several queues.
+pub(crate) const STEERED: usize = 10;
+/// How many packets there may be between `PASSED` and `READ` before the next one.
+pub(crate) const CAPACITY: usize = 11;
+/// Then come so many for each queue.
+pub(crate) const QUEUE: usize = 16;
+/// Packets that were let through: what the program writes.
+pub(crate) const PASSED: usize = 0;
+/// Bytes of the long ones among them.
+pub(crate) const LONG_PASSED: usize = 1;
+/// How much had been read when a packet found the queue full, and how many have found it so since.
+pub(crate) const STOOD_AT: usize = 2;
+pub(crate) const REFUSED: usize = 3;
+/// What `PASSED` was when the queue last got a packet that may be of any flow.
+pub(crate) const ANY_FLOW: usize = 4;
+/// What `PASSED` was when the last packet that was processed was let through, or less: what was lost
+/// counts as processed only later. It begins a cache line, of what this process writes.
+pub(crate) const PROCESSED: usize = 8;
+/// Bytes of long packets that were read.
+pub(crate) const LONG_READ: usize = 9;
+/// Packets that were read, or more: what `PASSED` is when the queue is empty.
+pub(crate) const READ: usize = 10;
+/// Not zero while packets of sparse flows whose queue this would be wait in it like all others.
+pub(crate) const IN_DEBT: usize = 11;
+/// Where there are several queues, then come two for each flow, as far as a hash of 6 bits tells
+/// those of one queue apart: what `PASSED` was when the flow last sent a packet to its queue and to
+/// the first one.
+pub(crate) const FLOWS: usize = QUEUE * (2 + QUEUES);
+pub(crate) const FLOW_BITS: u32 = 12;
 
 /// When so many find a queue full and none is read meanwhile, one passes: perhaps what makes it seem
 /// full never arrived. What is sent while the qdisc changes does not, and an empty queue is not read.
@@ -54,7 +103,7 @@ const MULTIPLIER: i32 = 0x5bd1_e995;
 const HEADERS: i32 = 40 + 32;
 
 /// R6 is the packet, R7 the numbers, R8 the packet's length, R9 the numbers of its queue.
-pub(super) fn program(map: &OwnedFd, several: bool) -> Vec<Instruction> {
+fn program(map: &OwnedFd, several: bool) -> Vec<Instruction> {
     // Places on the stack, for what calls forget.
     let (queue, flow) = (-16, -24);
     let mut program = Program::default();
@@ -402,11 +451,42 @@ pub(crate) fn queue_of(packet: &[u8]) -> usize {
     sum % QUEUES
 }
 
-/// Has the kernel put packets into the queues that [`super::Egress`] chose.
+/// Has the kernel put packets into the queues that [`Egress`](crate::tun::egress::Egress) chose.
 pub(crate) fn obey(tun: BorrowedFd<'_>) -> io::Result<()> {
     let program = [
         Instruction::load32(R0, R1, QUEUE_MAPPING),
         Instruction::exit(),
     ];
     bpf::steer(tun, &program)
+}
+
+/// Attaches a program to an interface of the calling thread's network namespace that has one queue,
+/// or will have all: `least` bytes may wait, or as much more as [`Egress`] says while packets are
+/// short. Needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN.
+///
+/// [`Egress`]: crate::tun::egress::Egress
+pub(crate) fn attach(ifindex: u32, least: u64, several: bool) -> io::Result<[OwnedFd; 2]> {
+    let map = bpf::new_map(count_numbers(several))?;
+    let numbers = SharedMap::of(&map, count_numbers(several))?;
+    let attached = bpf::attach_to_egress(ifindex, &program(&map, several))?;
+    let shared = numbers.get();
+    shared[LIMIT].store(2 * least, Relaxed);
+    shared[CAPACITY].store(u64::MAX / 2, Relaxed);
+    for which in [PASSED, READ] {
+        shared[place(0, which)].store(UNCOUNTED, Relaxed);
+    }
+    Ok([map, attached])
+}
+
+/// How many numbers there are.
+pub(crate) fn count_numbers(several: bool) -> usize {
+    match several {
+        true => FLOWS + (2 << FLOW_BITS),
+        false => 2 * QUEUE,
+    }
+}
+
+/// Where a number of a queue is.
+pub(crate) fn place(queue: usize, which: usize) -> usize {
+    QUEUE * (1 + queue) + which
 }

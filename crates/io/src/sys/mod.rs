@@ -6,3 +6,4 @@ pub(crate) mod mmsg;
 pub(crate) mod os;
 #[cfg(test)]
 mod sandbox_tests;
+pub(crate) mod tun;

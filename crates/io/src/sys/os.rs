@@ -3,9 +3,12 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use adit_proto::wire::{self, DataHeader};
+
+use rustix::net::sockopt;
 
 /// `struct ifreq`: a name of 16 bytes and a union that is 24 bytes long on 64-bit machines.
 #[derive(Clone, Copy)]
@@ -365,4 +368,26 @@ pub(crate) fn parse_release(release: &str) -> (u32, u32, u32) {
         .map(|part| part.parse().unwrap_or(0));
     let mut part = || parts.next().unwrap_or(0);
     (part(), part(), part())
+}
+
+/// Where a socket is bound; one of [`Udp::bind_to_send`] has an IPv4 address where others do.
+pub(crate) fn local_addr(fd: impl AsFd) -> io::Result<SocketAddr> {
+    let addr = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
+    Ok(match addr.ip().to_canonical() {
+        v4 @ IpAddr::V4(_) => SocketAddr::new(v4, addr.port()),
+        IpAddr::V6(_) => addr,
+    })
+}
+
+/// Lets `bytes` wait to be received. Best effort: beyond the system's limit with CAP_NET_ADMIN,
+/// else up to it.
+pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) {
+    let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(fd, bytes));
+}
+
+/// Lets `bytes` wait to be sent, as [`set_receive_buffer`] does for what arrives.
+pub(crate) fn set_send_buffer(fd: BorrowedFd<'_>, bytes: usize) {
+    let _ = sockopt::set_socket_send_buffer_size_force(fd, bytes)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(fd, bytes));
 }

@@ -24,28 +24,18 @@
 //! Nor is anything while its queue is [in debt](Reading::set_in_debt): the first queue is no way
 //! around the turns that peers have.
 
-mod program;
-
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::sys::bpf::{self, SharedMap};
-use program::program;
-pub(crate) use program::{obey, queue_of};
+use crate::programs::egress::{
+    ALL_READ, CAPACITY, IN_DEBT, LIMIT, LONG, LONG_PASSED, LONG_READ, LOST, PASSED, PROCESSED,
+    QUEUES, READ, STEERED, count_numbers, place,
+};
+use crate::sys::bpf::SharedMap;
 
-/// The version of the program and of the numbers that it shares: raised with every change of them. A
-/// process goes on only with a program of its own version, and otherwise attaches one.
-pub(super) const LAYOUT: u32 = 3;
-
-/// The queues besides the first.
-pub(crate) const QUEUES: usize = 1 << QUEUE_BITS;
-const QUEUE_BITS: i32 = 6;
-
-/// Bytes of a packet that counts: shorter ones are limited by their number.
-const LONG: u16 = 4096;
 /// Packets that are read from a queue before what was let through before them is taken for read,
 /// too, or lost. No fewer than the queue has room for.
 const AGE: u32 = 512;
@@ -56,54 +46,13 @@ const OBSERVATIONS: u32 = 32;
 /// When so many later ones were read from its queue, a packet was processed, or lost. Far more than
 /// the queue has room for.
 const SETTLED: u32 = 16_384;
-/// More packets than were in the first queue before the program came.
-const UNCOUNTED: u64 = 1 << 16;
+
 /// Bytes that long packets have on average where the queue is long enough. TCP makes none longer
 /// than a third of its window, so where many connections share the queue a short one costs them
 /// more than it saves.
 const MEAN: u64 = 48_000;
 /// So many times the least limit is the most.
 const RANGE: u64 = 8;
-
-// The numbers that the program and this process share. First come some for the device. What the
-// program writes: packets that were in the GSO packets which it dropped and nobody keeps.
-const LOST: usize = 0;
-/// Bytes of long packets that were let through to any queue.
-const ALL_PASSED: usize = 1;
-/// What this process writes, in a cache line of its own: bytes of them that were read.
-const ALL_READ: usize = 8;
-/// How many bytes of long packets there may be before the next one: those of its queue and those of
-/// all queues, added up.
-const LIMIT: usize = 9;
-/// Not zero if there are several queues.
-const STEERED: usize = 10;
-/// How many packets there may be between `PASSED` and `READ` before the next one.
-const CAPACITY: usize = 11;
-/// Then come so many for each queue.
-const QUEUE: usize = 16;
-/// Packets that were let through: what the program writes.
-const PASSED: usize = 0;
-/// Bytes of the long ones among them.
-const LONG_PASSED: usize = 1;
-/// How much had been read when a packet found the queue full, and how many have found it so since.
-const STOOD_AT: usize = 2;
-const REFUSED: usize = 3;
-/// What `PASSED` was when the queue last got a packet that may be of any flow.
-const ANY_FLOW: usize = 4;
-/// What `PASSED` was when the last packet that was processed was let through, or less: what was lost
-/// counts as processed only later. It begins a cache line, of what this process writes.
-const PROCESSED: usize = 8;
-/// Bytes of long packets that were read.
-const LONG_READ: usize = 9;
-/// Packets that were read, or more: what `PASSED` is when the queue is empty.
-const READ: usize = 10;
-/// Not zero while packets of sparse flows whose queue this would be wait in it like all others.
-const IN_DEBT: usize = 11;
-/// Where there are several queues, then come two for each flow, as far as a hash of 6 bits tells
-/// those of one queue apart: what `PASSED` was when the flow last sent a packet to its queue and to
-/// the first one.
-const FLOWS: usize = QUEUE * (2 + QUEUES);
-const FLOW_BITS: u32 = 12;
 
 /// Drops long GSO packets that are sent through an interface while too many bytes of long packets
 /// wait, as long as it lives.
@@ -164,25 +113,11 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Egress {
-    /// Attaches a program for [`Self::take_over`] to an interface of the calling thread's network
-    /// namespace that has one queue, or will have all: `least` bytes may wait, or up to [`RANGE`]
-    /// times that as long as packets are short of [`MEAN`]. Needs Linux 6.6, CAP_BPF and
-    /// CAP_NET_ADMIN.
-    pub(crate) fn attach(ifindex: u32, least: u64, several: bool) -> io::Result<[OwnedFd; 2]> {
-        let map = bpf::new_map(count_numbers(several))?;
-        let numbers = SharedMap::of(&map, count_numbers(several))?;
-        let attached = bpf::attach_to_egress(ifindex, &program(&map, several))?;
-        let shared = numbers.get();
-        shared[LIMIT].store(2 * least, Relaxed);
-        shared[CAPACITY].store(u64::MAX / 2, Relaxed);
-        for which in [PASSED, READ] {
-            shared[place(0, which)].store(UNCOUNTED, Relaxed);
-        }
-        Ok([map, attached])
-    }
-
-    /// Goes on with a program that [`Self::attach`] attached, or another process, as [`Self::fds`]
-    /// had it there. What that process read, it has processed. Its [`LAYOUT`] must be this one.
+    /// Goes on with a program that [`attach`] attached, or another process, as [`Self::fds`] had it
+    /// there. What that process read, it has processed. Its [`LAYOUT`] must be this one.
+    ///
+    /// [`attach`]: crate::programs::egress::attach
+    /// [`LAYOUT`]: crate::programs::egress::LAYOUT
     pub(crate) fn take_over(
         [map, attached]: [OwnedFd; 2],
         least: u64,
@@ -251,19 +186,6 @@ impl Egress {
             reader: reader.unwrap_or_else(PoisonError::into_inner),
         }
     }
-}
-
-/// How many numbers there are.
-fn count_numbers(several: bool) -> usize {
-    match several {
-        true => FLOWS + (2 << FLOW_BITS),
-        false => 2 * QUEUE,
-    }
-}
-
-/// Where a number of a queue is.
-fn place(queue: usize, which: usize) -> usize {
-    QUEUE * (1 + queue) + which
 }
 
 impl Reading<'_> {

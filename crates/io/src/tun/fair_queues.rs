@@ -13,8 +13,9 @@ use arrayvec::ArrayVec;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
-use super::egress::{Egress, QUEUES, Reading, queue_of};
+use super::egress::{Egress, Reading};
 use crate::FrameBatch;
+use crate::programs::egress::{QUEUES, queue_of};
 
 /// Bytes that each peer may send in a round.
 const QUANTUM: i64 = 64 << 10;

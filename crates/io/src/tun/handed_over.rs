@@ -4,10 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
 
-use super::egress::{Egress, LAYOUT, QUEUES};
+use super::egress::Egress;
 use super::fair_queues::FairQueues;
-use super::{QUEUE_BYTES, Tun, check_queue, context};
+use super::{QUEUE_BYTES, Tun, check_queue};
 use crate::Offloads;
+use crate::programs::egress::{LAYOUT, QUEUES};
+use crate::sys::tun::context;
 
 /// What another process has to know to go on with a TUN, besides its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 
 use adit_netlink::netns::Netns;
 use adit_netlink::{LinkChange, Netlink};
+use adit_proto::INDEX_BUCKETS;
 use adit_proto::wire::INITIATION_LEN;
 
 use super::*;

@@ -1,0 +1,148 @@
+//! The messages between a process and its helper: bytes, with descriptors.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use arrayvec::ArrayVec;
+use rustix::cmsg_space;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// Descriptors of a request or of an answer.
+pub(super) const MAX_FDS: usize = 2;
+
+/// Bytes of an answer: an error number, a flag, and what the error says.
+const MAX_ANSWER: usize = 512;
+const ANSWER_HEADER: usize = 5;
+
+/// What a request brings.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    pub(super) fds: ArrayVec<OwnedFd, MAX_FDS>,
+    pub(super) flag: bool,
+}
+
+impl From<OwnedFd> for Answer {
+    fn from(fd: OwnedFd) -> Self {
+        Self::of([fd])
+    }
+}
+
+impl Answer {
+    pub(super) fn of(fds: impl IntoIterator<Item = OwnedFd>) -> Self {
+        Self {
+            fds: fds.into_iter().collect(),
+            flag: false,
+        }
+    }
+
+    /// The only descriptor.
+    pub(super) fn one(mut self) -> io::Result<OwnedFd> {
+        self.fds.pop().ok_or_else(malformed)
+    }
+}
+
+pub(super) fn malformed() -> io::Error {
+    io::Error::other("the helper process answers something else")
+}
+
+pub(super) fn exchange(
+    socket: &OwnedFd,
+    request: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<Answer> {
+    let ended = || io::Error::other("the helper process, which has the rights for it, has ended");
+    let mut bytes = [0; MAX_ANSWER];
+    let received = send(socket, &[IoSlice::new(request)], fds)
+        .and_then(|()| receive(socket, &mut bytes))
+        .map_err(|error| match error {
+            Errno::PIPE | Errno::CONNRESET => ended(),
+            error => error.into(),
+        })?;
+    if received.len == 0 {
+        return Err(ended());
+    }
+    let answer = bytes[..received.len].split_first_chunk::<ANSWER_HEADER>();
+    let ([a, b, c, d, flag], says) = answer.ok_or_else(malformed)?;
+    let error = io::Error::from_raw_os_error(i32::from_le_bytes([*a, *b, *c, *d]));
+    match (error.raw_os_error(), says) {
+        (Some(0), _) => Ok(Answer {
+            fds: received.fds,
+            flag: *flag == 1,
+        }),
+        (_, []) => Err(error),
+        (_, says) => Err(io::Error::new(
+            error.kind(),
+            String::from_utf8_lossy(says).into_owned(),
+        )),
+    }
+}
+
+pub(super) fn send_answer(socket: &OwnedFd, answer: &io::Result<Answer>) -> io::Result<()> {
+    let (number, flag, says) = match answer {
+        Ok(answer) => (0, answer.flag, String::new()),
+        Err(error) => match error.raw_os_error() {
+            Some(number) => (number, false, String::new()),
+            None => (number_of(error.kind()), false, error.to_string()),
+        },
+    };
+    let says = &says.as_bytes()[..says.len().min(MAX_ANSWER - ANSWER_HEADER)];
+    let (number, flag) = (number.to_le_bytes(), [flag.into()]);
+    let parts = [&number, &flag[..], says].map(IoSlice::new);
+    let fds = answer.iter().flat_map(|answer| &answer.fds);
+    let fds: ArrayVec<_, MAX_FDS> = fds.map(AsFd::as_fd).collect();
+    Ok(send(socket, &parts, &fds)?)
+}
+
+/// An error number of this kind.
+fn number_of(kind: ErrorKind) -> i32 {
+    let errno = match kind {
+        ErrorKind::PermissionDenied => Errno::PERM,
+        ErrorKind::NotFound => Errno::NOENT,
+        ErrorKind::AlreadyExists => Errno::EXIST,
+        ErrorKind::ResourceBusy => Errno::BUSY,
+        ErrorKind::InvalidInput => Errno::INVAL,
+        ErrorKind::Unsupported => Errno::OPNOTSUPP,
+        _ => Errno::IO,
+    };
+    errno.raw_os_error()
+}
+
+fn send(socket: &OwnedFd, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    retry_on_intr(|| sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL)).map(drop)
+}
+
+/// A datagram that came.
+pub(super) struct Datagram {
+    pub(super) len: usize,
+    pub(super) fds: ArrayVec<OwnedFd, MAX_FDS>,
+    /// It was longer, or there were more descriptors.
+    pub(super) is_cut: bool,
+}
+
+pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<Datagram> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(bytes)];
+        recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok(Datagram {
+        len: received.bytes,
+        fds: rights.flatten().take(MAX_FDS).collect(),
+        is_cut: (received.flags).intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC),
+    })
+}

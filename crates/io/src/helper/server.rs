@@ -1,0 +1,249 @@
+//! The work itself, in whatever process, and the helper that does it for another.
+
+use std::io::{self, ErrorKind};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use adit_netlink::netns::Netns;
+use adit_netlink::{CloneMonitor, LinkChange, Monitor, Netlink};
+use arrayvec::ArrayVec;
+use rustix::fs::{FileType, Mode, OFlags, fstat, makedev};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, sockopt};
+use rustix::process::{Pid, getppid, setpriority_process};
+
+use crate::helper::messages::{Answer, MAX_FDS, receive, send_answer};
+use crate::helper::request::{Change, Kind, MAX_REQUEST, Options, Queues, Request};
+use crate::programs::{egress, filter};
+use crate::sys::bpf;
+use crate::sys::os::{self, local_addr, set_receive_buffer, set_send_buffer};
+use crate::sys::tun::{attach, attached};
+
+/// More than any buffer of a socket, or of a TUN, is to hold.
+pub(super) const MAX_BYTES: u32 = 1 << 30;
+/// The device /dev/net/tun.
+const TUN_DEVICE: (u32, u32) = (10, 200);
+
+/// The nice value of a thread that packets wait for. The kernel forwards packets before any process
+/// runs; if the processes whose packets the tunnel carries ran as readily as it, they would fill its
+/// queues faster than it empties them.
+pub(super) const PRIORITY: i32 = -10;
+
+/// Why a device is not opened.
+const EXISTS: &str = "it exists already, and this process was not started for it: delete it, or start a process for it";
+
+/// Answers requests until the other end of the socket is closed. TUN devices of these names, which
+/// the user has made perhaps, are opened if they exist; others have to be new.
+///
+/// # Errors
+///
+/// Those of recvmsg(2) and sendmsg(2).
+pub fn serve(socket: &OwnedFd, named: &[String]) -> io::Result<()> {
+    let mut bytes = [0; MAX_REQUEST];
+    loop {
+        let received = receive(socket, &mut bytes)?;
+        if received.len == 0 {
+            return Ok(());
+        }
+        let request = Request::parse(&bytes[..received.len]).filter(|_| !received.is_cut);
+        let answer = {
+            let fds: ArrayVec<_, MAX_FDS> = received.fds.iter().map(AsFd::as_fd).collect();
+            match request.filter(|request| request.is_allowed(&fds)) {
+                Some(request) => request.perform(&fds, Some(named)),
+                None => Err(Errno::INVAL.into()),
+            }
+        };
+        // A socket that is closed after the answer leaves its port at once.
+        drop(received);
+        send_answer(socket, &answer)?;
+    }
+}
+
+impl Request {
+    /// Whether the helper does this: the values are possible, and the descriptors are what they have
+    /// to be.
+    fn is_allowed(&self, fds: &[BorrowedFd<'_>]) -> bool {
+        match (self, fds) {
+            (Self::Open(name, _), []) => is_name(name),
+            (Self::Table | Self::Clones, []) => true,
+            (Self::Priority(thread), []) => is_of_parent(*thread),
+            (Self::Queue | Self::Namespace | Self::Socket(_) | Self::Arrivals, [tun]) => {
+                is_tun(*tun)
+            }
+            (Self::Link(change), [tun]) => {
+                let is_possible = match change {
+                    Change::FrameSize(size) => (1..=1 << 16).contains(size),
+                    Change::Mtu(mtu) => (68..1 << 16).contains(mtu),
+                    Change::Quiet | Change::NoQueue => true,
+                };
+                is_possible && is_tun(*tun)
+            }
+            (Self::Limit { least, .. }, [tun]) => (1..=MAX_BYTES).contains(least) && is_tun(*tun),
+            (Self::Options(options), [socket]) => {
+                options.receive.max(options.send) <= MAX_BYTES && is_udp(*socket)
+            }
+            (Self::Bind(port), [socket]) => *port != 0 && is_udp(*socket),
+            // What is no map, or one that is too small, the kernel refuses with the program.
+            (Self::Filter(_), [socket, _]) => is_udp(*socket),
+            _ => false,
+        }
+    }
+
+    /// Does it, in this process. With a list of names, only TUN devices of these names may exist
+    /// already.
+    pub(super) fn perform(
+        &self,
+        fds: &[BorrowedFd<'_>],
+        named: Option<&[String]>,
+    ) -> io::Result<Answer> {
+        match (self, fds) {
+            (Self::Open(name, queues), []) => {
+                let name = std::str::from_utf8(name).map_err(io::Error::other)?;
+                let may_exist = named.is_none_or(|named| named.iter().any(|one| one == name));
+                match attach(name, *queues, may_exist) {
+                    Err(error)
+                        if !may_exist
+                            && *queues != Queues::First
+                            && Errno::from_io_error(&error) == Some(Errno::BUSY) =>
+                    {
+                        Err(io::Error::new(ErrorKind::ResourceBusy, EXISTS))
+                    }
+                    attached => attached.map(Answer::from),
+                }
+            }
+            (Self::Queue, [tun]) => {
+                let attach = || attach(&attached(*tun)?.name(), Queues::Several, true);
+                namespace_of(*tun)?.run(attach)?.map(Answer::from)
+            }
+            (Self::Namespace, [tun]) => os::tun_netns(*tun).map(Answer::from),
+            (Self::Socket(kind), [tun]) => {
+                let open = || kind.open();
+                namespace_of(*tun)?.run(open)?.map(Answer::from)
+            }
+            (Self::Link(change), [tun]) => {
+                let netns = os::tun_netns(*tun).map(Netns::from);
+                // Before Linux 5.2, it is here as far as we know.
+                let netns = netns.or_else(|_| Netns::current())?;
+                let flag = netns.run(|| change.make(&attached(*tun)?.name()))??;
+                let fds = ArrayVec::new();
+                Ok(Answer { fds, flag })
+            }
+            (Self::Arrivals, [tun]) => bpf::note_arrivals(*tun).map(Answer::from),
+            (Self::Limit { least, several }, [tun]) => {
+                let attach = || {
+                    let index = Netlink::open()?.link(&attached(*tun)?.name())?.index;
+                    egress::attach(index, (*least).into(), *several)
+                };
+                let fds = namespace_of(*tun)?.run(attach)??;
+                if *several {
+                    egress::obey(*tun)?;
+                }
+                Ok(Answer::of(fds))
+            }
+            (Self::Options(options), [socket]) => options.set(*socket).map(|()| Answer::default()),
+            (Self::Bind(port), [socket]) => {
+                let mut addr = local_addr(socket)?;
+                addr.set_port(*port);
+                // One for both families only sends, over IPv4: `Udp::bind_to_send`.
+                if addr.is_ipv6() && !sockopt::ipv6_v6only(socket)? {
+                    addr.set_ip(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into());
+                }
+                rustix::net::bind(socket, &addr)?;
+                Ok(Answer::default())
+            }
+            (Self::Table, []) => bpf::new_map(filter::TABLE).map(Answer::from),
+            (Self::Filter(factors), [socket, table]) => {
+                filter::attach(*socket, *table, *factors).map(Answer::from)
+            }
+            (Self::Clones, []) => {
+                let (uevents, log) = CloneMonitor::open()?.into_fds();
+                Ok(Answer::of(std::iter::once(uevents).chain(log)))
+            }
+            (Self::Priority(thread), []) => {
+                setpriority_process(Some(*thread), PRIORITY)?;
+                Ok(Answer::default())
+            }
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+}
+
+/// Whether it is a thread of the process that started this one.
+fn is_of_parent(thread: Pid) -> bool {
+    let is_found = |parent: Pid| {
+        let (parent, thread) = (parent.as_raw_pid(), thread.as_raw_pid());
+        let path = format!("/proc/{parent}/task/{thread}");
+        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok()
+    };
+    getppid().is_some_and(is_found)
+}
+
+fn namespace_of(tun: BorrowedFd<'_>) -> io::Result<Netns> {
+    os::tun_netns(tun).map(Netns::from)
+}
+
+/// Whether it may be the name of an interface; a `%` would have the kernel choose one.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    let is_good = |byte: &u8| byte.is_ascii_graphic() && !b"/%:".contains(byte);
+    !name.is_empty() && name.iter().all(is_good)
+}
+
+fn is_tun(fd: BorrowedFd<'_>) -> bool {
+    let (major, minor) = TUN_DEVICE;
+    let is_device = fstat(fd).is_ok_and(|found| {
+        FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice
+            && found.st_rdev == makedev(major, minor)
+    });
+    let is_tun = |flags: i16| i32::from(flags) & libc::IFF_TUN != 0;
+    is_device && attached(fd).is_ok_and(|device| is_tun(device.flags()))
+}
+
+fn is_udp(fd: BorrowedFd<'_>) -> bool {
+    let family = sockopt::socket_domain(fd);
+    matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6))
+        && sockopt::socket_type(fd) == Ok(SocketType::DGRAM)
+        && sockopt::socket_protocol(fd) == Ok(Some(ipproto::UDP))
+}
+
+impl Kind {
+    /// In the namespace of the calling thread.
+    pub(crate) fn open(self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Control => {
+                let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+                Ok(socket_with(family, SocketType::DGRAM, flags, None)?)
+            }
+            Self::Monitor => Monitor::open().map(OwnedFd::from),
+            Self::Netlink => Netlink::open().map(OwnedFd::from),
+        }
+    }
+}
+
+impl Change {
+    /// In the namespace of the calling thread.
+    fn make(self, name: &str) -> io::Result<bool> {
+        let netlink = Netlink::open()?;
+        let index = netlink.link(name)?.index;
+        let mut change = LinkChange::default();
+        match self {
+            Self::FrameSize(size) => change.gso_max_size = Some(size),
+            Self::Mtu(mtu) => change.mtu = Some(mtu),
+            Self::Quiet => change.no_link_local = true,
+            Self::NoQueue => return Ok(netlink.set_noqueue(index)?),
+        }
+        netlink.set_link(index, &change)?;
+        Ok(true)
+    }
+}
+
+impl Options {
+    fn set(self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        if self.receive > 0 {
+            set_receive_buffer(socket, self.receive as usize);
+        }
+        if self.send > 0 {
+            set_send_buffer(socket, self.send as usize);
+        }
+        self.mark.map_or(Ok(()), |mark| os::set_mark(socket, mark))
+    }
+}
