@@ -46,10 +46,13 @@
 
 pub mod config;
 pub mod keys;
+mod names;
+mod origin;
 mod socket;
 pub mod status;
 pub mod text;
 pub mod uapi;
 mod zeroized;
 
-pub use socket::{BindError, Origin, ServerEvent, Service, Serving, connect, identity, make_dir};
+pub use origin::Origin;
+pub use socket::{BindError, ServerEvent, Service, Serving, connect, identity, make_dir};

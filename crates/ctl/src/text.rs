@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::str::FromStr;
 
 /// Stands for a character that is not shown.
 const INSTEAD: char = '\u{fffd}';
@@ -115,6 +116,13 @@ macro_rules! without_text {
 }
 
 without_text!(bool u8 u16 u32 u64 i32 f64);
+
+/// Digits only: `str::parse` would take a plus sign, too.
+pub(crate) fn number<T: FromStr>(value: &str) -> Option<T> {
+    (value.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| value.parse().ok())
+        .flatten()
+}
 
 #[cfg(test)]
 mod tests {

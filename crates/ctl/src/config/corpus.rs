@@ -4,7 +4,8 @@
 use adit_proto::config::{AllowedIpChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use proptest::prelude::*;
 
-use super::{Config, save, strip, with_section, without_peer};
+use super::{save, strip, with_section, without_peer};
+use crate::config::model::Config;
 use crate::keys;
 
 const NAMES: [&str; 3] = ["phone", "laptop 2", "Büro-PC"];

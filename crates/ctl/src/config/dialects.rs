@@ -1,6 +1,6 @@
 //! Files that are not wg-quick's: which program's they are, in one line.
 
-use super::parse::{Section, spelling};
+use crate::config::keywords::{Section, spelling};
 
 /// A program whose files look like WireGuard's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

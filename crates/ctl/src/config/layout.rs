@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::names::{self, Rank, Said};
-use super::parse::{Line, Section, section};
+use crate::config::keywords::{Line, Section, section};
 
 /// A file's lines, with their ends, and its sections.
 pub(super) struct Layout<'a> {

@@ -14,7 +14,7 @@
 //! | prometheus_wireguard_exporter | `# friendly_name = alice` or `# friendly_json = {…}` in the section |
 //! | `adit new-peer` | `# friendly_name = alice` in the section; earlier versions, above it |
 
-use super::parse::{Section, section, spelling};
+use crate::config::keywords::{Section, section, spelling};
 
 /// Longest name, in characters.
 const MAX_NAME: usize = 64;

@@ -6,52 +6,8 @@
 //! # PublicEndpoint = vpn.example.org:51820
 //! ```
 
-use std::fmt;
-use std::str::FromStr;
-
-use super::{Interface, values};
-
-/// What peers may reach through this host, besides this host itself. Each includes the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Forward {
-    /// Each other.
-    Peers,
-    /// The private networks behind this host.
-    Lan,
-    /// Everything.
-    Internet,
-}
-
-impl Forward {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Peers, Self::Lan, Self::Internet];
-
-    /// The word of the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Peers => "peers",
-            Self::Lan => "lan",
-            Self::Internet => "internet",
-        }
-    }
-}
-
-impl fmt::Display for Forward {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Forward {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL
-            .into_iter()
-            .find(|it| it.name().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| "expected peers, lan or internet".to_owned())
-    }
-}
+use crate::config::model::Interface;
+use crate::config::values;
 
 const KEYS: [&str; 2] = ["Forward", "PublicEndpoint"];
 

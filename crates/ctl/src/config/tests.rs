@@ -1,7 +1,8 @@
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use adit_proto::config::{Cidr, DeviceStatus, PeerStatus};
+use adit_proto::config::{AllowedIpChange, Cidr, DeviceStatus, PeerStatus, PublicKey, Secret};
 use proptest::prelude::*;
 
 use super::*;

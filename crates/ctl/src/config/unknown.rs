@@ -1,7 +1,7 @@
 //! What to say of words that a file should not have.
 
-use super::parse::{INTERFACE_KEYS, PEER_KEYS, Section};
-use super::{notes, values};
+use crate::config::keywords::{INTERFACE_KEYS, PEER_KEYS, Section};
+use crate::config::{notes, values};
 
 /// What to say of a key that `section` does not have.
 pub(super) fn unknown(section: Section, key: &str) -> String {

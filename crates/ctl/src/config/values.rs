@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use adit_proto::config::{AllowedIpChange, Cidr, Secret};
 use zeroize::Zeroizing;
 
-use super::{Address, Endpoint, Table};
+use crate::config::model::{Address, Table};
 use crate::keys;
-use crate::uapi::number;
+use crate::names::Endpoint;
+use crate::text::number;
 
 /// `text` as wg reads it: without any space, within words or between them.
 pub(super) fn bare(text: &str) -> Zeroizing<String> {
@@ -346,4 +347,13 @@ fn odd_ipv4(host: &str) -> Option<String> {
         ),
         (None, count) => format!("{host} is no IPv4 address: it has {count} numbers instead of 4"),
     })
+}
+
+impl std::str::FromStr for Endpoint {
+    type Err = String;
+
+    /// As a file has it: `host:port`, `[address]:port`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        endpoint(text)
+    }
 }

@@ -8,8 +8,9 @@ use adit_proto::config::{AllowedIpChange, DeviceStatus, PeerStatus, PublicKey, S
 use zeroize::Zeroizing;
 
 use super::layout::{Layout, is_blank};
-use super::parse::{Line, Section, section, spelling};
-use super::{Address, values};
+use super::values;
+use crate::config::keywords::{Line, Section, section, spelling};
+use crate::config::model::Address;
 use crate::keys;
 
 /// The keys of `[Interface]` that wg(8) knows; the others are wg-quick's.

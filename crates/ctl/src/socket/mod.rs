@@ -12,7 +12,7 @@ pub(crate) mod tests;
 
 pub(crate) use client::{RESERVE, STALL, Talk};
 pub(crate) use service::Poker;
-pub use service::{Origin, ServerEvent, Service, Serving};
+pub use service::{ServerEvent, Service, Serving};
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -257,7 +257,7 @@ impl Bound {
         watched: bool,
         group: Option<u32>,
     ) -> Result<Self, BindError> {
-        crate::config::check_name(name).map_err(BindError::Name)?;
+        crate::names::check_name(name).map_err(BindError::Name)?;
         make_dir(dir).map_err(|error| BindError::Io("make", dir.to_owned(), error))?;
         let _lock = lock(dir)?;
         let path = dir.join(format!("{name}.sock"));
@@ -294,7 +294,7 @@ impl Bound {
         fd: OwnedFd,
         watched: bool,
     ) -> Result<Self, BindError> {
-        crate::config::check_name(name).map_err(BindError::Name)?;
+        crate::names::check_name(name).map_err(BindError::Name)?;
         let path = dir.join(format!("{name}.sock"));
         let family = net::sockopt::socket_domain(&fd);
         if family != Ok(net::AddressFamily::UNIX)

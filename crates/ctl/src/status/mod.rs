@@ -6,6 +6,7 @@
 //! change of their meaning makes it 2.
 
 mod borrowed;
+mod protocol;
 mod render;
 mod server;
 mod shared;
@@ -18,8 +19,9 @@ mod tests;
 
 pub use borrowed::{FailureRef, PeerRef, Text};
 pub use events::{EVENT_SCHEMA, Event, EventKind, Events};
+pub use protocol::DIR;
 pub use render::{Colour, render, render_engine, render_interface};
-pub use server::{DIR, Probe, Server, document, fetch, fetch_in, listen, probe, probe_in};
+pub use server::{Probe, Server, document, fetch, fetch_in, listen, probe, probe_in};
 pub use shared::Report;
 use told::NamedPeer;
 pub use watch::Watch;

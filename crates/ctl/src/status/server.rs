@@ -27,19 +27,14 @@ use super::shared::{Report, Reports};
 use super::watch::{Head, Told};
 use super::{Interface, SCHEMA, StatusReport};
 use crate::keys;
+use crate::origin::Origin;
 use crate::socket::{
-    self, Answer, BindError, Bound, Origin, RESERVE, STALL, ServerEvent, Service, Serving,
-    TO_ANSWER, Talk,
+    self, Answer, BindError, Bound, RESERVE, STALL, ServerEvent, Service, Serving, TO_ANSWER, Talk,
 };
+use crate::status::protocol::{DIR, PIECE};
 use crate::text::Clean;
 use crate::uapi::PATIENCE;
 use crate::zeroized::Zeroized;
-
-/// Where the status sockets `IF.sock` are.
-pub const DIR: &str = "/run/adit";
-
-/// Bytes of peers that are made for a client at once.
-pub(super) const PIECE: usize = 32 << 10;
 
 /// A bound status socket. Dropping it removes the socket's file.
 #[derive(Debug)]

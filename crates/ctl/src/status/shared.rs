@@ -13,7 +13,8 @@ use adit_proto::config::{PeerStatus, PublicKey};
 
 use super::told::NamedPeer;
 use super::{Interface, StatusReport};
-use crate::socket::{Origin, Poker, STALL};
+use crate::origin::Origin;
+use crate::socket::{Poker, STALL};
 
 /// For how long a report is told to others, too.
 pub(crate) const FRESH: Duration = Duration::from_millis(100);

@@ -27,9 +27,9 @@ use std::sync::Arc;
 use adit_proto::config::PeerStatus;
 use serde::{Deserialize, Serialize};
 
-use super::server::{DIR, PIECE};
 use super::{Interface, NamedPeer, PeerRef, StatusReport};
 use crate::socket::{self, Answer, TO_ANSWER};
+use crate::status::protocol::{DIR, PIECE};
 use crate::text::Clean;
 use crate::uapi::PATIENCE;
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use adit_proto::config::{Cidr, DeviceChange, DeviceStatus, PeerStatus, PublicKey, Secret};
 use zeroize::Zeroizing;
 
-use super::{DIR, MAX_LINE, MAX_NAMES, format_set, parse};
-use crate::config::Endpoint;
+use super::{DIR, MAX_LINE, MAX_NAMES, format_set};
 use crate::keys;
+use crate::names::Endpoint;
 use crate::socket::{self, MAX_ANSWER, TO_ANSWER};
 use crate::zeroized::Zeroized;
 
@@ -78,7 +78,7 @@ pub fn interfaces(dir: &Path) -> Vec<String> {
                     .to_owned(),
             )
         })
-        .filter(|name| crate::config::check_name(name).is_ok())
+        .filter(|name| crate::names::check_name(name).is_ok())
         .collect()
 }
 
@@ -328,7 +328,7 @@ fn status_line(status: &mut DeviceStatus, key: &str, value: &str) -> Option<()> 
             peer.preshared_key = keys::from_hex(value.as_bytes()).filter(|key| !key.is_zero());
             return Some(());
         }
-        "endpoint" => return parse::endpoint(value).map(|addr| peer.endpoint = Some(addr)),
+        "endpoint" => return crate::names::endpoint(value).map(|addr| peer.endpoint = Some(addr)),
         "rx_bytes" => return value.parse().ok().map(|n| peer.rx_bytes = n),
         "tx_bytes" => return value.parse().ok().map(|n| peer.tx_bytes = n),
         "persistent_keepalive_interval" => {

@@ -24,14 +24,13 @@ mod tests;
 pub use client::{Client, ClientError, PATIENCE, interfaces};
 pub use format::{format_set, format_status};
 pub use parse::{Heard, MAX_LINE, MAX_NAMES, MAX_PEERS, MAX_REQUEST, Parser};
-pub(crate) use parse::{endpoint, number};
 pub use server::Server;
 
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use rustix::io::Errno;
 
-use crate::config::Endpoint;
-use crate::socket::Origin;
+use crate::names::Endpoint;
+use crate::origin::Origin;
 
 /// Where every client looks for `IF.sock`. Every socket in it counts as a WireGuard interface: put
 /// no other there.

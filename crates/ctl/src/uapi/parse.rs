@@ -6,15 +6,13 @@
 //! 4. blank line → the request. After a mistake the rest is skipped up to there, so that a client
 //!    that writes all before it reads finds the errno and not a broken pipe.
 
-use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
-
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use rustix::io::Errno;
 
 use super::{Request, UapiError};
-use crate::config::Endpoint;
 use crate::keys;
+use crate::names::{Endpoint, endpoint};
+use crate::text::number;
 use crate::zeroized::Zeroized;
 
 /// Longest line that is looked at, in bytes. The longest that makes sense is shorter than 100.
@@ -449,13 +447,6 @@ fn secret(value: &str) -> Option<Secret> {
     keys::from_hex(value.as_bytes())
 }
 
-/// Digits only: `str::parse` would take a plus sign, too.
-pub(crate) fn number<T: FromStr>(value: &str) -> Option<T> {
-    (value.bytes().all(|byte| byte.is_ascii_digit()))
-        .then(|| value.parse().ok())
-        .flatten()
-}
-
 fn allowed_ip(value: &str) -> Option<AllowedIpChange> {
     match value.strip_prefix('-') {
         Some(value) => cidr(value).map(AllowedIpChange::Remove),
@@ -470,30 +461,4 @@ fn cidr(value: &str) -> Option<Cidr> {
         return None;
     }
     Cidr::new(addr.parse().ok()?, number(len)?)
-}
-
-/// `ip:port`, `[ip]:port`, `[ip%scope]:port` where the scope is an interface's index or, as wg(8)
-/// sends it, its name.
-///
-/// An IPv4 address inside an IPv6 one counts as IPv4.
-pub(crate) fn endpoint(value: &str) -> Option<SocketAddr> {
-    let (_, port) = value.rsplit_once(':')?;
-    number::<u16>(port)?;
-    let endpoint: SocketAddr = match value.parse() {
-        Ok(endpoint) => endpoint,
-        Err(_) => {
-            let (addr, scope) = value.strip_prefix('[')?.split_once('%')?;
-            let (scope, port) = scope.split_once("]:")?;
-            let name = scope.to_owned();
-            let scope = adit_sandbox::run(move || {
-                let socket = std::os::unix::net::UnixDatagram::unbound().ok()?;
-                rustix::net::netdevice::name_to_index(socket, &name).ok()
-            })?;
-            format!("[{addr}%{scope}]:{port}").parse().ok()?
-        }
-    };
-    Some(match endpoint.ip().to_canonical() {
-        IpAddr::V4(v4) => SocketAddr::from((v4, endpoint.port())),
-        IpAddr::V6(_) => endpoint,
-    })
 }

@@ -7,7 +7,8 @@ use std::{io, sync::Arc};
 use adit_proto::config::PeerStatus;
 
 use super::{Configured, DIR, Heard, MAX_REQUEST, Parser, Request, Response, UapiError, format};
-use crate::socket::{BindError, Bound, Origin, ServerEvent, Service, Serving, Talk};
+use crate::origin::Origin;
+use crate::socket::{BindError, Bound, ServerEvent, Service, Serving, Talk};
 use crate::zeroized::Zeroized;
 
 /// A bound UAPI socket. Clients that connect wait until [`Server::serve`]. Dropping it removes the
