@@ -16,8 +16,8 @@ use adit_proto::config::{AllowedIpChange, Cidr, PublicKey, Secret};
 use crate::cli::{self, ConfArgs};
 use crate::failure::{Failure, Result};
 use crate::quick::{covers, leaves_in_clear, parts};
+use crate::why::blocks::is_host;
 use crate::why::causes::overhead;
-use crate::why::evidence::is_host;
 
 #[cfg(test)]
 #[path = "check_tests.rs"]

@@ -18,6 +18,7 @@ mod quick;
 mod resolver;
 mod run;
 mod show;
+mod systemd;
 mod threads;
 mod top;
 mod upgrade;

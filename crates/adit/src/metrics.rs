@@ -14,6 +14,7 @@ use adit_ctl::status::{Batches, Engine, Interface, PeerRef, Trains, Waiting};
 
 use crate::cli::{self, MetricsArgs};
 use crate::failure::{Context, Result, say};
+use crate::metrics::http::Put;
 use crate::watched::{Look, Watched};
 
 #[cfg(test)]
@@ -45,9 +46,6 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
         }
     }
 }
-
-/// Takes a piece of the document.
-type Put<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
 
 /// What the document is made of.
 #[derive(Default)]

@@ -26,6 +26,7 @@ use adit_testbed::Host;
 use adit_testbed::stats::quantile;
 
 use crate::cli::{self, DemoArgs};
+use crate::demo::report::PINGS;
 use crate::failure::{Result, bail};
 use hosts::HostPair;
 use progress::Progress;
@@ -33,10 +34,8 @@ use report::{DemoReport, Path};
 use traffic::{Pinger, Stream};
 use tunnel::DemoTunnel;
 
-/// Echoes per path, and the pause between them: long enough for both ends to go idle, as between a
-/// user's packets.
-const PINGS: u32 = 300;
 const MAX_LOST_PINGS: usize = 10;
+/// The pause between echoes: long enough for both ends to go idle, as between a user's packets.
 const PING_PAUSE: Duration = Duration::from_millis(3);
 /// TCP's slow start is no property of the path.
 const WARM_UP: Duration = Duration::from_millis(500);

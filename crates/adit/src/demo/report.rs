@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use adit_testbed::framing::{Family, Load};
 use serde::Serialize;
 
-use super::PINGS;
+/// Echoes per path.
+pub(super) const PINGS: u32 = 300;
 
 /// Rates and round trips of one path. Fields are named as in the JSON that `--json` prints.
 #[derive(Serialize, Clone, Copy, Debug, Default)]

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use super::Put;
 use crate::failure::{Context, Result, say};
 
 mod hosts;
@@ -34,6 +33,9 @@ const HEAD: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait when accept(2) fails, as it does without free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes a piece of the document.
+pub(super) type Put<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
 
 /// Puts out a document, in pieces.
 pub(super) type Document = Box<dyn Fn(&mut Put<'_>) -> io::Result<()>>;

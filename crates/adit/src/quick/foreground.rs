@@ -27,6 +27,7 @@ use super::{PATIENCE, Quick, down, forward, has_default, programs, sync, watchdo
 use crate::cli::{FileArgs, RunArgs, UpArgs};
 use crate::failure::{Context, Failure, Result, say};
 use crate::run;
+use crate::systemd::tell;
 
 /// In the environment of a process that became another program: its PID and the tunnel's process.
 const UPGRADED: &str = "ADIT_UPGRADED";
@@ -135,13 +136,6 @@ fn program() -> Result<PathBuf> {
     Ok(text
         .strip_suffix(" (deleted)")
         .map_or(path.clone(), PathBuf::from))
-}
-
-/// Tells the service manager. The tunnel works without it.
-pub(super) fn tell(state: &str) {
-    if let Err(error) = run::notify_systemd(state) {
-        say!("adit: cannot notify the service manager: {error}");
-    }
 }
 
 /// Takes note of every child that has ended, and says how the tunnel's process did.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use adit_ctl::uapi::{Client, ClientError};
 
-use super::foreground::tell;
 use crate::failure::say;
+use crate::systemd::tell;
 
 /// Tells the service manager from now on, if it wants to know. When the tunnel does not answer, it
 /// hears nothing, ends the service and starts it again.

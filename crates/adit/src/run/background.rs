@@ -62,7 +62,7 @@ pub(crate) fn start_program(
         }
     }
     command.arg("--").args(&args.interfaces);
-    let stdin = if super::inherited_number("WG_UAPI_FD")? == Some(0) {
+    let stdin = if inherited_number("WG_UAPI_FD")? == Some(0) {
         Stdio::inherit()
     } else {
         Stdio::null()
@@ -182,4 +182,18 @@ pub(super) fn die_with(parent: i32) -> Result<()> {
         bail!(State, "the parent process {parent} has ended");
     }
     Ok(())
+}
+
+pub(super) fn inherited_number(variable: &str) -> Result<Option<i32>> {
+    match std::env::var(variable) {
+        Err(_) => Ok(None),
+        Ok(value) if value.is_empty() => Ok(None),
+        Ok(value) => match value.parse() {
+            Ok(number) if number >= 0 => Ok(Some(number)),
+            _ => bail!(
+                Mistake,
+                "{variable} is `{value}`; expected the number of an open file descriptor"
+            ),
+        },
+    }
 }

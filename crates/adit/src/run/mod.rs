@@ -10,6 +10,7 @@ mod background;
 mod child;
 mod events;
 pub(crate) mod hand_over;
+mod level;
 mod names;
 mod process;
 mod resolve;
@@ -25,7 +26,6 @@ use adit_ctl::{config, status};
 use adit_io::Offloads;
 use adit_sandbox::Keeper;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde::{Deserialize, Serialize};
 
 use self::background::Notifier;
 pub(crate) use background::{notify_systemd, start as start_in_background, start_program};
@@ -37,43 +37,8 @@ use crate::cli::{RunArgs, TuneArgs};
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail, say};
 use crate::quick::is_unserved;
-
-/// `LOG_LEVEL`, as wireguard-go reads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum LogLevel {
-    /// Errors, and the terminal is left when running in the background.
-    Unset,
-    Silent,
-    Error,
-    Verbose,
-}
-
-impl LogLevel {
-    fn from_env() -> Self {
-        Self::parse(&std::env::var("LOG_LEVEL").unwrap_or_default())
-    }
-
-    fn parse(value: &str) -> Self {
-        match value {
-            "verbose" | "debug" => Self::Verbose,
-            "error" => Self::Error,
-            "silent" => Self::Silent,
-            _ => Self::Unset,
-        }
-    }
-
-    fn error(self, message: impl std::fmt::Display) {
-        if self != Self::Silent {
-            say!("adit: {message}");
-        }
-    }
-
-    fn verbose(self, message: impl std::fmt::Display) {
-        if self == Self::Verbose {
-            say!("adit: {message}");
-        }
-    }
-}
+use crate::run::background::inherited_number;
+use crate::run::level::LogLevel;
 
 /// Whether something besides its name says that an interface is meant: it exists, wg-quick has a
 /// file for it, or the process is started as no person types it, such as by wg-quick, which takes it
@@ -382,20 +347,6 @@ fn inherited(variable: &str) -> Result<Option<OwnedFd>> {
     let take =
         |number| adit_io::duplicate(number).context(|| format!("cannot use {variable}={number}"));
     number.map(take).transpose()
-}
-
-fn inherited_number(variable: &str) -> Result<Option<i32>> {
-    match std::env::var(variable) {
-        Err(_) => Ok(None),
-        Ok(value) if value.is_empty() => Ok(None),
-        Ok(value) => match value.parse() {
-            Ok(number) if number >= 0 => Ok(Some(number)),
-            _ => bail!(
-                Mistake,
-                "{variable} is `{value}`; expected the number of an open file descriptor"
-            ),
-        },
-    }
 }
 
 #[cfg(test)]

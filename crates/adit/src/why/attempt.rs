@@ -8,7 +8,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::diagnose::concerns;
 use super::evidence::{Evidence, reach};
-use super::is_fresh;
 use crate::events::Source;
 use crate::failure::Result;
 use crate::show;
@@ -17,6 +16,8 @@ use crate::show;
 const GRACE: Duration = Duration::from_secs(1);
 /// How often to look at an implementation that tells no events.
 const LOOK: Duration = Duration::from_millis(250);
+/// How old a handshake may be while there is traffic: Reject-After-Time.
+const FRESH: u64 = 180;
 
 pub(super) struct Attempt {
     /// Absent where there are no events.
@@ -245,4 +246,11 @@ impl Attempt {
         };
         seen.counters = [counters(before), counters(after)];
     }
+}
+
+/// There is a session that packets may use, as far as that can be told without one.
+pub(super) fn is_fresh(peer: &Peer) -> bool {
+    peer.latest_handshake
+        .is_some_and(|at| at + FRESH >= show::now())
+        && peer.unanswered.unwrap_or(0) == 0
 }

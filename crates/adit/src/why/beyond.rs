@@ -13,12 +13,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, recv, socket_with};
 
 use super::causes::{Cause, Certainty, Finding};
-use super::evidence::{UNUSED_PORT, blocks, is_host};
 use super::firewall::nftables;
+use crate::why::blocks::{blocks, is_host};
 
 /// How long a router may take to answer, and how often it is asked.
 const PATIENCE: Duration = Duration::from_millis(400);
 const ASKED: u32 = 3;
+/// A port that hardly anybody uses: what traceroute(8) sends to first.
+pub(super) const UNUSED_PORT: u16 = 33434;
 
 /// What a packet met on its way behind the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use adit_proto::config::Cidr;
 use super::beyond::{Beyond, Forwarding};
 use super::firewall::{closing, dropping, nftables};
 use crate::events::utc;
+use crate::why::beyond::UNUSED_PORT;
+use crate::why::blocks::{blocks, is_host};
 
-/// A port that hardly anybody uses: what traceroute(8) sends to first.
-pub(super) const UNUSED_PORT: u16 = 33434;
 /// How often to ask, and how long to wait each time.
 const ASKED: u32 = 4;
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -379,17 +379,6 @@ impl Evidence {
             self.outside = Some(reach(to.ip(), 8));
         }
     }
-}
-
-pub(super) fn blocks(peer: &Peer) -> impl Iterator<Item = Cidr> + '_ {
-    peer.allowed_ips.iter().filter_map(|text| {
-        let (ip, len) = text.split_once('/')?;
-        Cidr::new(ip.parse().ok()?, len.parse().ok()?)
-    })
-}
-
-pub(crate) fn is_host(block: Cidr) -> bool {
-    block.prefix_len() == if block.addr().is_ipv4() { 32 } else { 128 }
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

@@ -8,6 +8,7 @@
 
 mod attempt;
 mod beyond;
+pub(crate) mod blocks;
 pub(crate) mod causes;
 mod diagnose;
 pub(crate) mod evidence;
@@ -28,6 +29,7 @@ use crate::failure::{Context, Result};
 use crate::show;
 use crate::view::Filter;
 
+use crate::why::attempt::is_fresh;
 use attempt::Attempt;
 use causes::{Cause, Certainty, Finding};
 use evidence::{Evidence, Host};
@@ -38,8 +40,6 @@ use report::Report;
 const MAX_PEERS: usize = 8;
 /// How long to listen on after all was asked: a key on two hosts moves more often.
 const LISTEN: Duration = Duration::from_secs(1);
-/// How old a handshake may be while there is traffic: Reject-After-Time.
-const FRESH: u64 = 180;
 
 /// The exit status of wrong usage, and of a look that was not possible.
 pub(crate) const NOT_LOOKED: u8 = 2;
@@ -161,13 +161,6 @@ fn choose<'a>(
         peers = troubled.into_iter().chain(others).take(MAX_PEERS).collect();
     }
     Ok(peers)
-}
-
-/// There is a session that packets may use, as far as that can be told without one.
-fn is_fresh(peer: &Peer) -> bool {
-    peer.latest_handshake
-        .is_some_and(|at| at + FRESH >= show::now())
-        && peer.unanswered.unwrap_or(0) == 0
 }
 
 /// Tries a handshake with each peer, and asks the other ends.
