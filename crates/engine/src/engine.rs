@@ -7,15 +7,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use adit_io::{Offloads, TunQueue};
 use adit_proto::Device;
 
-use crate::control::{Control, ControlInbox, ControlThread};
-use crate::hand_over::InterfaceState;
+use crate::control::Control;
+use crate::control::thread::{ControlInbox, ControlThread};
 use crate::host::platform::Platform;
 use crate::interface::Interface;
-use crate::shards::crew::{Crew, Policy, ThreadSettings};
+use crate::shards::crew::Crew;
+use crate::shards::inbox::ShardInbox;
 use crate::shards::owner::OwnedQueues;
 use crate::shards::queues::Queues;
-use crate::shards::shard::ShardInbox;
-use crate::shared::common::{Common, QueuesHandle, Served, Sockets};
+use crate::shards::settings::{Policy, ThreadSettings};
+use crate::shards::shard::Shard;
+use crate::shared::common::Common;
+use crate::shared::handles::{QueuesHandle, Served};
+use crate::shared::sockets::Sockets;
+use crate::shared::state::InterfaceState;
+use crate::thread::random::random;
 
 /// The threads that run interfaces: shards, a thread for sparse flows, and the control thread. They
 /// end with the last handle of the engine or of an interface.
@@ -51,7 +57,7 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
     /// or threads.
     pub fn with(settings: &ThreadSettings) -> io::Result<Self> {
         let threads = Threads {
-            crew: Arc::new(Crew::new(settings)?),
+            crew: Arc::new(Crew::new(settings, Shard::prepare)?),
             control: Arc::new(ControlInbox::new()?),
             next_number: AtomicU32::new(0),
         };
@@ -151,12 +157,6 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
         self.0.control.leave(control);
         Ok(interface)
     }
-}
-
-/// Fills a buffer with the kernel's random bytes.
-pub(crate) fn random(bytes: &mut [u8]) {
-    rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
-        .expect("getrandom gives up to 256 bytes whole");
 }
 
 impl<T: TunQueue + 'static, H: Platform> Drop for Threads<T, H> {

@@ -11,18 +11,16 @@
 //! without sessions, because a counter is used once (invariant 1).
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use adit_io::udp::UdpState;
 use adit_proto::Import;
 use zeroize::Zeroizing;
 
 use crate::interface::Interface;
-use crate::shared::counters::{BatchCounters, TrainCounters};
 use crate::shared::error::CommandError;
-use crate::shared::inbox::{Command, Exported};
+use crate::shared::inbox::{Command, Exported, Resume};
+use crate::shared::state::{HandedSocket, InterfaceState};
 
 /// How often to look whether all is processed.
 const LOOK: Duration = Duration::from_micros(100);
@@ -30,60 +28,13 @@ const LOOK: Duration = Duration::from_micros(100);
 /// wake each other for each.
 pub(crate) const RECORDS: usize = 64;
 
-/// What a process knows of an interface besides the protocol's state. It has no secrets. Counters go
-/// by name, because versions may have others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InterfaceState {
-    /// The port that was asked for; 0 for any.
-    pub listen_port: u16,
-    /// The port last bound; 0 if there was none.
-    pub bound_port: u16,
-    /// 0 is none.
-    pub fwmark: u32,
-    /// The device is up.
-    pub up: bool,
-    /// Its MTU.
-    pub mtu: usize,
-    /// Packets dropped, by reason.
-    pub drops: Vec<(String, u64)>,
-    /// Packets that are no drops, by kind.
-    pub ignored: Vec<(String, u64)>,
-    /// Packets that passed, by kind.
-    pub passed: Vec<(String, u64)>,
-    /// ICMP errors that came back, by kind.
-    pub icmp_errors: Vec<(String, u64)>,
-    /// Trains that the kernel refused to segment.
-    pub refused_trains: u64,
-    /// What the TUN refused to take merged.
-    pub tun_refuses: Vec<bool>,
-    /// Batches that were taken from the TUN.
-    pub outbound: BatchCounters,
-    /// Batches that were taken from the sockets.
-    pub inbound: BatchCounters,
-    /// Trains that were given to the kernel.
-    pub sent_trains: TrainCounters,
-    /// Trains that the kernel gave.
-    pub received_trains: TrainCounters,
-}
-
-/// A socket of an interface that is handed over.
-#[derive(Debug)]
-pub struct HandedSocket {
-    /// It is of IPv6.
-    pub v6: bool,
-    /// Another descriptor of it.
-    pub fd: OwnedFd,
-    /// What there is to know besides.
-    pub state: UdpState,
-}
-
 /// An import of a device's records that draws on the kernel's randomness.
 ///
 /// # Panics
 ///
 /// The device panics if getrandom(2) fails, which it does not on Linux 3.17 and later.
 pub fn importer() -> Import {
-    Import::new(Box::new(crate::engine::random))
+    Import::new(Box::new(crate::thread::random::random))
 }
 
 impl Interface {
@@ -156,5 +107,3 @@ impl Interface {
         self.common.pause(false);
     }
 }
-
-pub use crate::shared::inbox::Resume;

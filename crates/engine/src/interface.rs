@@ -11,29 +11,19 @@ use adit_offload::Merged;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{DropReason, HandshakeStats, IgnoredKind, PassedKind};
 
-use crate::hand_over::HandedSocket;
 use crate::shards::queues::Queues;
-use crate::shared::common::{Common, LaneSocket};
+use crate::shared::common::Common;
 use crate::shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 use crate::shared::error::CommandError;
 use crate::shared::inbox::{Candidates, Command, OfControl};
+use crate::shared::sockets::LaneSocket;
+use crate::shared::state::{HandedSocket, StopReason};
 
 /// A running interface. Dropping it ends the interface.
 pub struct Interface {
     pub(crate) common: Arc<dyn AnyCommon>,
     /// Its threads, which end after it.
     _engine: Arc<dyn Any + Send + Sync>,
-}
-
-/// Why an interface ended.
-#[derive(Debug)]
-pub enum StopReason {
-    /// [`Interface::stop`] was called.
-    Asked,
-    /// The device was deleted.
-    InterfaceGone,
-    /// A thread, or the device, failed.
-    Failed(io::Error),
 }
 
 /// The counters so far and the settings in force.

@@ -45,18 +45,19 @@ mod thread;
 
 pub use adit_proto::{DropReason, IgnoredKind, PassedKind};
 pub use engine::Engine;
-pub use hand_over::{HandedSocket, InterfaceState, Resume, importer};
+pub use hand_over::importer;
 pub use host::kernel::{Kernel, Listener, Settings, VerboseLog};
 pub use host::mem::{MemPlatform, PlatformEnd};
 pub use host::platform::{PathMtu, Platform, PlatformEvent, Source, TunDrops};
 pub use host::watch::Watches;
-pub use interface::{EngineReport, Interface, StopReason};
-pub use shards::crew::{Policy, ThreadSettings};
-pub use shared::common::Sockets;
+pub use interface::{EngineReport, Interface};
+pub use shards::settings::{Policy, ThreadSettings};
 pub use shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 pub use shared::error::CommandError;
 pub use shared::event::Event;
-pub use shared::inbox::Candidates;
+pub use shared::inbox::{Candidates, Resume};
 pub use shared::journal::Incident;
+pub use shared::sockets::Sockets;
+pub use shared::state::{HandedSocket, InterfaceState, StopReason};
 #[cfg(debug_assertions)]
 pub use thread::progress;

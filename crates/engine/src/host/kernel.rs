@@ -28,8 +28,8 @@ use crate::host::platform::{PathMtu, Platform, PlatformEvent, Source, TunDrops};
 use crate::host::remembered;
 use crate::host::watch::{Changes, Subscription, Topic, Watches};
 use crate::outbound::train;
-use crate::shared::common::Sockets;
 use crate::shared::event::Event;
+use crate::shared::sockets::Sockets;
 
 /// How soon a device that nothing can watch is looked at again.
 const LOOK_AGAIN: Timespec = Timespec {

@@ -14,7 +14,7 @@ use adit_proto::Endpoint;
 use rustix::event::epoll::EventFlags;
 
 use crate::host::platform::{Platform, PlatformEvent, TunDrops};
-use crate::shared::common::Sockets;
+use crate::shared::sockets::Sockets;
 use crate::thread::lock::lock;
 use crate::thread::wake::Waker;
 

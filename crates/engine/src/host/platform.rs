@@ -13,8 +13,8 @@ use adit_proto::Endpoint;
 use adit_proto::config::PublicKey;
 use rustix::event::epoll::EventFlags;
 
-use crate::shared::common::Sockets;
 use crate::shared::event::Event;
+use crate::shared::sockets::Sockets;
 
 /// The host that an engine runs on: the kernel, or a test's network in memory.
 pub trait Platform: Send + 'static {

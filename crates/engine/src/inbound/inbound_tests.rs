@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
@@ -11,8 +12,9 @@ use adit_proto::{Device, Output};
 use x25519_dalek::StaticSecret;
 
 use super::*;
+use crate::inbound::deliver::Delivery;
 use crate::outbound::tests::{device, public, wall};
-use crate::shared::common::{QueuesHandle, ShardHandle};
+use crate::shared::handles::{QueuesHandle, ShardHandle};
 use crate::thread::lock::lock;
 use crate::thread::wake::Waker;
 

@@ -15,13 +15,16 @@ use adit_io::{Offloads, RecvBatch, SendReport, Transmit};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::wire::DataHeader;
-use adit_proto::{Device, Output, Tai64N};
+use adit_proto::{Device, Endpoint, Output, Tai64N};
 use x25519_dalek::StaticSecret;
 
 use super::*;
-use crate::outbound::sender::MAX_SEND;
-use crate::shards::queues::{Buffers, SharedBuffers};
-use crate::shared::common::{Common, QueuesHandle, ShardHandle, Sockets};
+use crate::outbound::append::MAX_OPEN;
+use crate::outbound::buffers::{Buffers, SharedBuffers};
+use crate::outbound::transmit::MAX_SEND;
+use crate::shared::common::Common;
+use crate::shared::handles::{QueuesHandle, ShardCommand, ShardHandle};
+use crate::shared::sockets::Sockets;
 use crate::thread::wake::Waker;
 
 const INITIATION_LEN: usize = 148;

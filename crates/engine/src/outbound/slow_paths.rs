@@ -25,9 +25,9 @@ use adit_proto::{DropReason, Drops, Time};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::outbound::sender::send;
+use crate::outbound::context::Context;
 use crate::outbound::train::SealedTrain;
-use crate::shared::common::Context;
+use crate::outbound::transmit::send;
 use crate::thread::lock::lock;
 
 /// How long the shared socket may be full until peers get sockets of their own.

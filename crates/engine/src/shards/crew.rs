@@ -7,129 +7,35 @@
 //! there is none, and it takes longer each time until the next one is asked. It also leaves, for a short
 //! while, where it has the last CPU and the two of them empty the queue.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
-use arrayvec::ArrayVec;
-use rustix::event::epoll::EventFlags;
 
 use crate::order::lanes::LANES;
+use crate::shards::help::Load;
+use crate::shards::helper::Helper;
 use crate::shards::inbound_thread::InboundThread;
-use crate::shards::queues::{Queues, Role, SharedBuffers, Worker};
-use crate::shards::shard::{Shard, ShardInbox};
-use crate::shared::common::{Served, ShardHandle};
+use crate::shards::inbox::ShardInbox;
+use crate::shards::queues::Queues;
+use crate::shards::settings::{Policy, ThreadSettings};
+use crate::shards::worker::SharedBuffers;
+use crate::shared::handles::{Served, ShardHandle};
 use crate::thread::lock::lock;
 use crate::thread::placement;
-use crate::thread::poll::{Descriptor, Polled};
-
-/// Polls in a row that left something in a queue, before its owner looks for an idle CPU.
-const BUSY_POLLS: u32 = 4;
-/// How often it looks, and how often a helper does.
-const LOOK: Duration = Duration::from_millis(1);
-/// So many looks in a row have to see an idle CPU, before help is asked for.
-const IDLE_LOOKS: u32 = 4;
-/// So many looks of a helper decide together whether it stays.
-const LOOKS: usize = 8;
-/// After a helper found no CPU, so long no other is asked; twice as long each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(16);
-const MAX_DOUBLINGS: u32 = 7;
-/// A helper that had a CPU for so long helped.
-const HELPED: Duration = Duration::from_millis(100);
-/// So long a helper looks for work before it leaves.
-const LINGER: Duration = Duration::from_micros(200);
-
-/// Which threads process a queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// One thread for each interface, from the TUN to the socket and back.
-    Inline,
-    /// One thread takes packets and puts them; others encrypt and decrypt, and it too while these have
-    /// more than they can do.
-    Pipeline,
-    /// As inline, but idle threads join where one is not enough and CPUs are idle.
-    #[default]
-    Auto,
-}
-
-impl Policy {
-    /// All, each with its name.
-    pub const ALL: [(&str, Self); 3] = [
-        ("inline", Self::Inline),
-        ("pipeline", Self::Pipeline),
-        ("auto", Self::Auto),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::ALL[self as usize].0
-    }
-}
-
-/// How many threads an engine has, and where they run.
-#[derive(Clone, Debug)]
-pub struct ThreadSettings {
-    /// Shards, at most.
-    pub shards: usize,
-    /// Which of them process an interface.
-    pub policy: Policy,
-    /// The CPUs of shards and of the thread for sparse flows, unless they may use all that the
-    /// process may.
-    pub shard_cpus: Option<Vec<usize>>,
-    /// The CPUs of the control thread, likewise.
-    pub control_cpus: Option<Vec<usize>>,
-}
-
-impl Default for ThreadSettings {
-    fn default() -> Self {
-        Self {
-            shards: std::thread::available_parallelism().map_or(1, usize::from),
-            policy: Policy::default(),
-            shard_cpus: None,
-            control_cpus: None,
-        }
-    }
-}
-
-impl From<usize> for ThreadSettings {
-    fn from(shards: usize) -> Self {
-        Self {
-            shards,
-            ..Self::default()
-        }
-    }
-}
-
-impl ThreadSettings {
-    /// How many CPUs the shards may use.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput` if this process may use none of those that are named for some thread.
-    pub fn cpus(&self) -> io::Result<usize> {
-        let usable = |cpus: &Option<Vec<usize>>| match cpus {
-            None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
-            Some(cpus) => match placement::usable(cpus) {
-                0 => Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "this process may use none of them (`taskset -p` and the cpuset of its control group say which)",
-                )),
-                count => Ok(count),
-            },
-        };
-        usable(&self.control_cpus)?;
-        usable(&self.shard_cpus)
-    }
-}
+use crate::thread::poll::{Descriptor, Polled, Role};
 
 /// One for each shard.
 type Shards<T, U> = Vec<Arc<ShardInbox<T, U>>>;
+
+/// Makes a shard, and returns what its thread is to run.
+pub(crate) type NewShard<T, U> = fn(
+    Arc<ShardInbox<T, U>>,
+    Arc<Crew<T, U>>,
+) -> io::Result<Box<dyn FnOnce() -> io::Result<()> + Send>>;
 
 /// A shard, and that it serves one interface more.
 type Assigned<T, U> = (Arc<ShardInbox<T, U>>, Served);
@@ -138,6 +44,7 @@ type Assigned<T, U> = (Arc<ShardInbox<T, U>>, Served);
 pub(crate) struct Crew<T, U> {
     /// Shards at most, times four, and the policy.
     in_force: AtomicU64,
+    new_shard: NewShard<T, U>,
     shards: Mutex<Shards<T, U>>,
     /// Those that end, or have ended.
     retired: Mutex<Shards<T, U>>,
@@ -145,15 +52,16 @@ pub(crate) struct Crew<T, U> {
     pub(crate) buffers: Arc<SharedBuffers>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     cpus: Option<Vec<usize>>,
-    load: Load,
+    pub(crate) load: Load,
 }
 
 impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
-    pub(crate) fn new(settings: &ThreadSettings) -> io::Result<Self> {
+    pub(crate) fn new(settings: &ThreadSettings, new_shard: NewShard<T, U>) -> io::Result<Self> {
         let buffers = Arc::<SharedBuffers>::default();
         Ok(Self {
             in_force: AtomicU64::new(encode(settings.shards, settings.policy)),
             cpus: settings.shard_cpus.clone(),
+            new_shard,
             shards: Mutex::default(),
             retired: Mutex::default(),
             inbound: Arc::new(InboundThread::new(Arc::clone(&buffers))?),
@@ -250,14 +158,14 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
     fn start(self: &Arc<Self>, shards: &mut Shards<T, U>) -> io::Result<()> {
         // Threads that are confined make no descriptors.
         let crew = Arc::clone(self);
-        let (inbox, shard) = adit_sandbox::run(move || {
+        let (inbox, run) = adit_sandbox::run(move || {
             let handle = ShardHandle::new(Arc::clone(&crew.inbound.waker))?;
             let inbox = Arc::new(ShardInbox::new(handle));
-            let shard = Shard::new(Arc::clone(&inbox), crew)?;
-            Ok::<_, io::Error>((inbox, shard))
+            let run = (crew.new_shard)(Arc::clone(&inbox), Arc::clone(&crew))?;
+            Ok::<_, io::Error>((inbox, run))
         })?;
         let name = format!("adit-shard-{}", shards.len());
-        self.spawn(name, self.cpus.as_deref(), move || shard.run())?;
+        self.spawn(name, self.cpus.as_deref(), run)?;
         shards.push(inbox);
         Ok(())
     }
@@ -368,256 +276,6 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
     }
 }
 
-/// What is known of the need for help with the queues of an interface.
-#[derive(Debug, Default)]
-pub(crate) struct Need {
-    /// Polls in a row that left something in a queue: the TUN, and each lane. A gateway that
-    /// forwards empties the TUN each time that it has put a batch there.
-    busy: [u32; 1 + LANES],
-    /// When to look for an idle CPU.
-    look_at: Time,
-    /// Looks in a row that saw one.
-    idle: u32,
-    /// Threads that help.
-    helpers: usize,
-    /// Helpers in a row that found no CPU.
-    in_vain: u32,
-}
-
-impl Need {
-    /// One poll more of a queue. Whether one more helper is needed, which is then counted.
-    fn polled(
-        &mut self,
-        (queue, more): (Descriptor, bool),
-        now: Time,
-        most: usize,
-        load: &Load,
-    ) -> bool {
-        let busy = match queue {
-            Descriptor::Socket { lane, .. } => &mut self.busy[1 + usize::from(lane) % LANES],
-            Descriptor::Tun | Descriptor::Paths => &mut self.busy[0],
-        };
-        *busy = if more { *busy + 1 } else { 0 };
-        if *busy < BUSY_POLLS || now < self.look_at || self.helpers >= most {
-            return false;
-        }
-        *busy = 0;
-        self.look_at = now + LOOK;
-        self.idle = match load.idle_cpus() {
-            Some(1..) => self.idle + 1,
-            _ => 0,
-        };
-        if self.idle < IDLE_LOOKS {
-            return false;
-        }
-        self.idle = 0;
-        self.helpers += 1;
-        true
-    }
-
-    /// Threads that help.
-    pub(crate) fn helpers(&self) -> usize {
-        self.helpers
-    }
-
-    /// Of so many batches that wait for a helper, these the owner of a pipeline works on itself: all, if
-    /// nobody helps; one, if no more can be taken and each helper still has one to go on with. Otherwise it
-    /// would sleep.
-    fn left_to_owner(&self, polled: Polled, jobs: usize) -> usize {
-        match polled {
-            _ if self.helpers == 0 => jobs,
-            Polled::Full if jobs > self.helpers => 1,
-            _ => 0,
-        }
-    }
-
-    /// So many batches wait for a thread that works on them. Whether one more helper is wanted,
-    /// which is then counted.
-    fn wants_worker(&mut self, jobs: usize, most: usize) -> bool {
-        let wants = self.helpers < jobs.min(most);
-        self.helpers += usize::from(wants);
-        wants
-    }
-}
-
-/// Why a helper leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
-    /// It finds nothing.
-    Idle,
-    /// There are as many threads as CPUs, and the queue is emptied even so: its owner alone may do, for
-    /// less CPU time.
-    Spare,
-    /// There are more threads than CPUs.
-    Crowded,
-}
-
-impl Reason {
-    /// What one look at the CPUs says; `left_some`: of what waited, something was left.
-    fn of(idle_cpus: Option<i64>, left_some: bool) -> Option<Self> {
-        match idle_cpus {
-            None | Some(..0) => Some(Self::Crowded),
-            Some(0) if !left_some => Some(Self::Spare),
-            Some(_) => None,
-        }
-    }
-}
-
-/// What most looks say.
-fn reason(looks: &[Option<Reason>]) -> Option<Reason> {
-    let count = |reason| looks.iter().filter(|look| **look == Some(reason)).count();
-    let [crowded, spare] = [Reason::Crowded, Reason::Spare].map(count);
-    let are_most = |some: usize| 2 * some > looks.len();
-    if are_most(crowded) {
-        return Some(Reason::Crowded);
-    }
-    are_most(crowded + spare).then_some(Reason::Spare)
-}
-
-/// Since when a helper has looked in vain.
-#[derive(Default)]
-struct Linger(Option<Time>);
-
-impl Linger {
-    /// A look that began at this time ended with or without a batch. What it took to process one does
-    /// not count.
-    fn is_over(&mut self, found: bool, now: Time) -> bool {
-        if found {
-            self.0 = None;
-            return false;
-        }
-        now.since(*self.0.get_or_insert(now)) >= LINGER
-    }
-}
-
-/// A shard's help with the queues of another one.
-pub(crate) struct Helper<T, U> {
-    queues: Arc<Queues<T, U>>,
-    /// It is not counted any more.
-    has_left: bool,
-    joined: Time,
-    linger: Linger,
-    look_at: Time,
-    /// What looks at the CPUs have said so far.
-    looks: ArrayVec<Option<Reason>, LOOKS>,
-    /// What it has taken since the last look was not all that waited.
-    left_some: bool,
-}
-
-impl<T, U> Helper<T, U> {
-    fn new(queues: Arc<Queues<T, U>>, now: Time) -> Self {
-        Self {
-            queues,
-            has_left: false,
-            joined: now,
-            linger: Linger::default(),
-            look_at: now + LOOK,
-            looks: ArrayVec::new(),
-            left_some: false,
-        }
-    }
-
-    /// The interface cannot go on.
-    pub(crate) fn fail(&self, error: io::Error) {
-        self.queues.common.fail(error);
-    }
-
-    /// Why the CPU is needed for other things, if it is.
-    fn look(&mut self, load: &Load, now: Time) -> Option<Reason> {
-        if now < self.look_at {
-            return None;
-        }
-        self.look_at = now + LOOK;
-        let left_some = std::mem::take(&mut self.left_some);
-        self.looks.push(Reason::of(load.idle_cpus(), left_some));
-        if !self.looks.is_full() {
-            return None;
-        }
-        reason(&self.looks.take())
-    }
-
-    /// Leaves, unless a batch waits for it.
-    fn leaves(&mut self, reason: Reason, now: Time) -> bool {
-        let mut need = lock(&self.queues.need);
-        if self.queues.jobs() > 0 {
-            return false;
-        }
-        need.helpers -= 1;
-        self.queues.set_helpers(need.helpers);
-        self.has_left = true;
-        if now.since(self.joined) >= HELPED {
-            need.in_vain = 0;
-        }
-        match reason {
-            Reason::Idle => {}
-            // It may be wanted again soon: what arrives may be more than one thread processes.
-            Reason::Spare => need.look_at = now + FIRST_PAUSE,
-            Reason::Crowded => {
-                need.in_vain += 1;
-                let doublings = (need.in_vain - 1).min(MAX_DOUBLINGS);
-                need.look_at = now + FIRST_PAUSE * 2_u32.pow(doublings);
-            }
-        }
-        true
-    }
-}
-
-impl<T: TunQueue + 'static, U: UdpSocket + 'static> Helper<T, U> {
-    /// Polls all queues of the interface once. False if it has left.
-    pub(crate) fn poll(&mut self, crew: &Crew<T, U>, worker: &mut Worker, now: Time) -> bool {
-        let queues = &self.queues;
-        if queues.common.is_stopping() {
-            return false;
-        }
-        let sockets = queues.handle().sockets.load();
-        let mut found = queues.do_job(worker, &sockets, now);
-        let policy = crew.in_force().1;
-        self.left_some |= found;
-        if policy == Policy::Auto {
-            for socket in sockets.all_in_use() {
-                match queues.poll_socket(worker, socket, EventFlags::IN, now, Role::Helper) {
-                    Ok(polled) => {
-                        found |= polled.has_packets();
-                        self.left_some |= polled.leaves_some();
-                    }
-                    Err(error) => self.fail(error),
-                }
-            }
-            match queues.poll_tun(worker, &sockets, now, Role::Helper) {
-                Ok(Polled::Blocked) => queues.handle().wake(),
-                Ok(polled) => {
-                    found |= polled.has_packets();
-                    self.left_some |= polled.leaves_some();
-                }
-                // The owner meets it, too, and knows whether it is final.
-                Err(_) => {}
-            }
-        }
-        if self.linger.is_over(found, now) && self.leaves(Reason::Idle, now) {
-            return false;
-        }
-        if !found {
-            std::thread::yield_now();
-        }
-        let reason = self.look(&crew.load, now);
-        !reason.is_some_and(|reason| self.leaves(reason, now))
-    }
-}
-
-impl<T, U> Drop for Helper<T, U> {
-    fn drop(&mut self) {
-        if !self.has_left {
-            let mut need = lock(&self.queues.need);
-            need.helpers -= 1;
-            self.queues.set_helpers(need.helpers);
-            if self.queues.jobs() > 0 {
-                // It does what nobody else does.
-                self.queues.handle().wake();
-            }
-        }
-    }
-}
-
 /// The shard that has least to serve, of these.
 fn least<'a, T: 'a, U: 'a>(
     shards: impl Iterator<Item = &'a Arc<ShardInbox<T, U>>>,
@@ -638,117 +296,4 @@ fn decode(in_force: u64) -> (usize, Policy) {
         shards,
         known.map_or_else(Policy::default, |(_, policy)| *policy),
     )
-}
-
-/// How busy the CPUs are.
-#[derive(Debug)]
-struct Load(Option<(File, i64)>);
-
-impl Load {
-    /// Before threads are confined, which cannot open a file.
-    fn open() -> Self {
-        let open = || {
-            let cpus = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
-            Some((File::open("/proc/loadavg").ok()?, count_cpus(cpus.trim())?))
-        };
-        Self(open())
-    }
-
-    /// CPUs without a thread; negative if there are more threads that are ready to run than CPUs.
-    /// `None` where the kernel does not tell.
-    fn idle_cpus(&self) -> Option<i64> {
-        #[cfg(debug_assertions)]
-        if crate::thread::progress::cpus_are_idle() {
-            return Some(1);
-        }
-        let (file, cpus) = self.0.as_ref()?;
-        let mut text = [0; 64];
-        let len = file.read_at(&mut text, 0).ok()?;
-        Some(cpus - ready_threads(&text[..len])?)
-    }
-}
-
-/// The threads that run or are ready to, in the text of /proc/loadavg.
-fn ready_threads(text: &[u8]) -> Option<i64> {
-    let field = text.split(|byte| *byte == b' ').nth(3)?;
-    let ready = field.split(|byte| *byte == b'/').next()?;
-    str::from_utf8(ready).ok()?.parse().ok()
-}
-
-/// How many CPUs a list such as `0-3,8` has.
-fn count_cpus(list: &str) -> Option<i64> {
-    let of_range = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(last.parse::<i64>().ok()? - first.parse::<i64>().ok()? + 1)
-    };
-    list.split(',').map(of_range).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_helper_lingers_after_a_batch_however_long_that_took() {
-        let begun = Time::default();
-        let mut linger = Linger::default();
-        assert!(!linger.is_over(true, begun));
-        let after = begun + 2 * LINGER;
-        assert!(!linger.is_over(false, after), "another thread is taking");
-        assert!(!linger.is_over(false, after + LINGER / 2));
-        assert!(linger.is_over(false, after + LINGER));
-        assert!(!linger.is_over(true, after + 2 * LINGER));
-        assert!(!linger.is_over(false, after + 3 * LINGER));
-    }
-
-    #[test]
-    fn the_owner_of_a_pipeline_works_on_what_helpers_are_too_few_for() {
-        let found = Polled::packets(8, true);
-        let with = |helpers| Need {
-            helpers,
-            ..Need::default()
-        };
-        for polled in [found, Polled::Full] {
-            assert_eq!(with(0).left_to_owner(polled, 3), 3, "nobody helps");
-            assert_eq!(
-                with(2).left_to_owner(polled, 2),
-                0,
-                "each has one to go on with"
-            );
-        }
-        assert_eq!(with(2).left_to_owner(found, 3), 0, "more can be taken");
-        assert_eq!(with(2).left_to_owner(Polled::Full, 3), 1);
-    }
-
-    #[test]
-    fn a_helper_leaves_where_cpus_are_needed_or_one_thread_would_do() {
-        for left_some in [false, true] {
-            assert_eq!(Reason::of(None, left_some), Some(Reason::Crowded));
-            assert_eq!(Reason::of(Some(-1), left_some), Some(Reason::Crowded));
-            assert_eq!(Reason::of(Some(1), left_some), None);
-        }
-        let (stays, spare) = (Reason::of(Some(0), true), Reason::of(Some(0), false));
-        assert_eq!((stays, spare), (None, Some(Reason::Spare)));
-        let crowded = Some(Reason::Crowded);
-        for (looks, says) in [
-            ([None, spare, crowded, None], None),
-            ([None, spare, crowded, spare], Some(Reason::Spare)),
-            ([spare, crowded, crowded, None], Some(Reason::Spare)),
-            ([None, crowded, crowded, crowded], Some(Reason::Crowded)),
-        ] {
-            assert_eq!(reason(&looks), says, "{looks:?}");
-        }
-    }
-
-    #[test]
-    fn cpus_and_ready_threads_are_counted() {
-        for (list, cpus) in [("0", 1), ("0-1", 2), ("0-3,8,10-11", 7)] {
-            assert_eq!(count_cpus(list), Some(cpus));
-        }
-        assert_eq!(count_cpus("none"), None);
-        assert_eq!(ready_threads(b"0.20 0.18 0.12 3/412 1234\n"), Some(3));
-        assert_eq!(ready_threads(b""), None);
-        let load = Load::open();
-        assert!(load.idle_cpus().is_some(), "this kernel tells");
-    }
 }

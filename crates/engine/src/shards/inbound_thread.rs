@@ -15,13 +15,14 @@ use std::sync::{Arc, Mutex, Weak};
 use adit_io::{TunQueue, UdpSocket};
 use rustix::event::epoll::{self, EventFlags};
 
-use crate::shards::queues::{Queues, Role, SharedBuffers, Worker};
-use crate::shared::common::Sockets;
+use crate::shards::queues::Queues;
+use crate::shards::worker::{SharedBuffers, Worker};
+use crate::shared::sockets::{Sockets, each};
 use crate::thread::clock;
 use crate::thread::contain::contain;
 use crate::thread::lock::lock;
 use crate::thread::placement::Placement;
-use crate::thread::poll::{MAX_EVENTS, Polled, Token, each, overwrite_stack};
+use crate::thread::poll::{MAX_EVENTS, Polled, Role, Token, overwrite_stack};
 use crate::thread::priority::Priority;
 use crate::thread::wake::Waker;
 

@@ -12,12 +12,16 @@ use rustix::event::epoll::{self, EventFlags};
 
 use crate::order::lanes::LANES;
 use crate::outbound::Outbound;
+use crate::outbound::context::Context;
 use crate::outbound::slow_paths::{STALL, TIDY};
 use crate::shards::inbound_thread::InboundThread;
-use crate::shards::queues::{Queues, Role, Worker};
-use crate::shared::common::{Common, Context, LaneSocket, Part, Served, ShardCommand, Sockets};
+use crate::shards::queues::Queues;
+use crate::shards::worker::Worker;
+use crate::shared::common::{Common, Part};
+use crate::shared::handles::{Served, ShardCommand};
+use crate::shared::sockets::{LaneSocket, Sockets, each};
 use crate::thread::clock;
-use crate::thread::poll::{Descriptor, Polled, Token, each};
+use crate::thread::poll::{Descriptor, Polled, Role, Token};
 
 /// How often to look how far a change of lanes has come.
 const CHANGE: Duration = Duration::from_millis(1);
@@ -273,7 +277,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         now: Time,
         method: impl FnOnce(&Outbound<U>, Context<'_, U>, &T) -> R,
     ) -> R {
-        let buffers = &resources.worker.buffers;
+        let buffers = &resources.worker.buffers.outbound;
         let context = self.queues.context(buffers, &self.sockets, now);
         method(&self.queues.outbound, context, &self.queues.tun)
     }

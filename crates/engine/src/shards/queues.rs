@@ -7,124 +7,34 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use adit_io::{Offloads, TunQueue, UdpSocket};
 use adit_proto::{Moving, Time};
-use rustix::event::epoll::{Event, EventFlags};
+use rustix::event::epoll::EventFlags;
 
 use crate::inbound::shares::Shares;
-use crate::inbound::{self, Delivery, InboundBatch, Part as InboundPart};
-use crate::order::gates::{DEPTH, Put, Taken, Ticket};
+use crate::inbound::{self, InboundBatch, Part as InboundPart};
+use crate::order::gates::{Put, Taken, Ticket};
 use crate::order::lanes::{LANES, Lanes, Progress, Taking, Turn};
-use crate::order::spares::{Shared, Spares};
-use crate::outbound::sender::MAX_TRAINS;
-use crate::outbound::train;
-use crate::outbound::{Outbound, OutboundBatch, SEND_GATES};
-use crate::shards::crew::Need;
-use crate::shared::common::{self, Common, LaneSocket, Part, QueuesHandle, Sockets};
+use crate::outbound::batch::OutboundBatch;
+use crate::outbound::buffers;
+use crate::outbound::seal::SEND_GATES;
+use crate::outbound::{Outbound, context};
+use crate::shards::help::Need;
+use crate::shards::worker::Worker;
+use crate::shared::common::{Common, Part};
+use crate::shared::handles::QueuesHandle;
+use crate::shared::sockets::{LaneSocket, Sockets};
 use crate::thread::lock::lock;
-use crate::thread::poll::{Polled, wait};
+use crate::thread::poll::{Polled, Role};
 #[cfg(debug_assertions)]
 use crate::thread::progress;
 
 /// As many threads deliver what arrives in a lane at the same time at most, each at a second gate, behind one
 /// where it is committed.
 const DELIVERIES: usize = 4;
-
-/// Trains that threads exchange at a time.
-const TRAINS: usize = 16;
-/// Batches of a kind that they share at most.
-const MAX_BATCHES: usize = DEPTH;
-
-/// A thread that had nothing to do for so long frees its buffers.
-const REST: Duration = if cfg!(test) {
-    Duration::from_millis(50)
-} else {
-    Duration::from_secs(10)
-};
-
-/// Buffers that all threads share.
-#[derive(Default)]
-pub(crate) struct SharedBuffers {
-    outbound: Shared<Box<OutboundBatch>>,
-    inbound: Shared<Box<InboundBatch>>,
-    trains: Shared<Box<[u8]>>,
-}
-
-/// The buffers of one thread.
-pub(crate) struct Buffers {
-    pub(crate) outbound: Spares<Box<OutboundBatch>>,
-    inbound: Spares<Box<InboundBatch>>,
-    pub(crate) trains: Spares<Box<[u8]>>,
-}
-
-impl Buffers {
-    pub(crate) fn new(shared: &SharedBuffers) -> Self {
-        let batches = (1, MAX_BATCHES);
-        Self {
-            outbound: Spares::new(&shared.outbound, batches, Default::default),
-            inbound: Spares::new(&shared.inbound, batches, Default::default),
-            trains: Spares::new(&shared.trains, (TRAINS, MAX_TRAINS), train::buffer),
-        }
-    }
-
-    fn keep_some(&self) -> bool {
-        self.outbound.keeps_some() || self.inbound.keeps_some() || self.trains.keeps_some()
-    }
-
-    fn free(&self) {
-        self.outbound.free();
-        self.inbound.free();
-        self.trains.free();
-    }
-}
-
-/// What a thread needs to poll queues, of whatever interface.
-pub(crate) struct Worker {
-    pub(crate) buffers: Buffers,
-    delivery: Delivery,
-}
-
-impl Worker {
-    pub(crate) fn new(shared: &SharedBuffers) -> Self {
-        Self {
-            buffers: Buffers::new(shared),
-            delivery: Delivery::new(),
-        }
-    }
-
-    /// Sleeps until something happens, and tells what; not longer than `timeout`. Buffers are freed
-    /// if nothing does for long.
-    pub(crate) fn wait(
-        &self,
-        epoll: &OwnedFd,
-        events: &mut Vec<Event>,
-        timeout: Option<Duration>,
-    ) -> io::Result<()> {
-        let rests = timeout.is_none() && self.buffers.keep_some();
-        wait(epoll, events, timeout.or(rests.then_some(REST)))?;
-        if rests && events.is_empty() {
-            self.buffers.free();
-            adit_io::give_back_memory();
-        }
-        Ok(())
-    }
-}
-
-/// What a thread is to the queues that it polls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// It waits for their events, and [`QueuesHandle::wake`] wakes it.
-    Owner,
-    /// An owner that leaves the work to others as long as these can do it.
-    OwnerOfPipeline,
-    /// Any other.
-    Helper,
-}
 
 /// A batch that its owner took, for another thread to work on.
 enum Job {
@@ -307,11 +217,11 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// What a poll of the outbound path runs with.
     pub(crate) fn context<'a>(
         &'a self,
-        buffers: &'a Buffers,
+        buffers: &'a buffers::Buffers,
         sockets: &'a Sockets<U>,
         now: Time,
-    ) -> common::Context<'a, U> {
-        common::Context {
+    ) -> context::Context<'a, U> {
+        context::Context {
             common: &self.common,
             sockets,
             buffers,
@@ -327,8 +237,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         now: Time,
         role: Role,
     ) -> io::Result<Polled> {
-        let buffers = &worker.buffers;
-        let context = self.context(buffers, sockets, now);
+        let context = self.context(&worker.buffers.outbound, sockets, now);
         let (outbound, tun) = (&self.outbound, &self.tun);
         if !outbound.resume(context, tun) {
             return Ok(Polled::Blocked);
@@ -560,8 +469,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         sockets: &Sockets<U>,
         now: Time,
     ) -> io::Result<()> {
-        let buffers = &worker.buffers;
-        let context = self.context(buffers, sockets, now);
+        let context = self.context(&worker.buffers.outbound, sockets, now);
         self.outbound.proceed(context, &self.tun);
         // Also what waited for a socket that is gone.
         (0..LANES).try_for_each(|lane| self.put_inbound(worker, lane, now))
@@ -581,7 +489,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             None => return false,
             Some(Job::Outbound(ticket, batch)) => {
                 let ticket = self.take_over(ticket);
-                let context = self.context(&worker.buffers, sockets, now);
+                let context = self.context(&worker.buffers.outbound, sockets, now);
                 self.outbound.work(context, (ticket, batch));
             }
             Some(Job::Inbound(lane, ticket, mut batch)) => {
@@ -592,35 +500,5 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
         self.handle().wake();
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rustix::event::epoll;
-
-    use super::*;
-
-    #[test]
-    fn a_thread_that_rests_frees_its_buffers_and_one_that_does_not_keeps_them() {
-        let shared = SharedBuffers::default();
-        let worker = Worker::new(&shared);
-        let buffers = &worker.buffers;
-        let use_all = || {
-            buffers.outbound.put(buffers.outbound.take());
-            buffers.inbound.put(buffers.inbound.take());
-            buffers.trains.put(buffers.trains.take());
-        };
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll descriptor");
-        let mut events = Vec::with_capacity(1);
-        let mut wait = |timeout| worker.wait(&epoll, &mut events, timeout).expect("a wait");
-        use_all();
-        // It helps another, or looks at something soon.
-        for timeout in [Duration::ZERO, Duration::from_millis(1)] {
-            wait(Some(timeout));
-            assert!(buffers.keep_some());
-        }
-        wait(None);
-        assert!(!buffers.keep_some());
     }
 }

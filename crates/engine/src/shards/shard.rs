@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use adit_io::{TunQueue, UdpSocket};
@@ -12,60 +12,19 @@ use adit_proto::Time;
 use arrayvec::ArrayVec;
 use rustix::event::epoll::{self, EventFlags};
 
-use crate::shards::crew::{Crew, Helper};
+use crate::shards::crew::Crew;
+use crate::shards::helper::Helper;
+use crate::shards::inbox::ShardInbox;
 use crate::shards::owner::{OwnedQueues, Resources};
-use crate::shards::queues::{Role, Worker};
-use crate::shared::common::ShardHandle;
-use crate::thread::arrivals::Arrivals;
+use crate::shards::worker::Worker;
 use crate::thread::clock;
 use crate::thread::contain::contain;
 use crate::thread::placement::Placement;
-use crate::thread::poll::{Descriptor, MAX_EVENTS, Polled, Token, overwrite_stack};
+use crate::thread::poll::{Descriptor, MAX_EVENTS, Polled, Role, Token, overwrite_stack};
 use crate::thread::priority::Priority;
 
 /// Interfaces whose sockets are handed over at a time, at most. With more, flows are not sparse.
 const MAX_HANDED_OVER: usize = 16;
-
-/// What others leave for a shard.
-pub(crate) struct ShardInbox<T, U> {
-    pub(crate) handle: Arc<ShardHandle>,
-    /// Queues that it is to serve.
-    pub(crate) arrivals: Arrivals<OwnedQueues<T, U>>,
-    /// Queues of others that it is to help with.
-    pub(crate) help: Arrivals<Helper<T, U>>,
-    /// It is to keep so many interfaces, and to give away the others.
-    keeps: AtomicUsize,
-    stopping: AtomicBool,
-}
-
-impl<T, U> ShardInbox<T, U> {
-    pub(crate) fn new(handle: ShardHandle) -> Self {
-        Self {
-            handle: Arc::new(handle),
-            arrivals: Arrivals::default(),
-            help: Arrivals::default(),
-            keeps: AtomicUsize::new(usize::MAX),
-            stopping: AtomicBool::new(false),
-        }
-    }
-
-    /// Has the shard give away what it serves beyond so many interfaces.
-    pub(crate) fn keep(&self, interfaces: usize) {
-        self.keeps.store(interfaces, Ordering::Release);
-        self.handle.waker().wake();
-    }
-
-    /// Whether its thread has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.arrivals.is_closed()
-    }
-
-    /// Asks the shard to end.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
-        self.handle.waker().wake();
-    }
-}
 
 /// A shard and what it alone owns.
 pub(crate) struct Shard<T, U> {
@@ -82,8 +41,16 @@ pub(crate) struct Shard<T, U> {
 }
 
 impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
-    /// A shard without queues.
-    pub(crate) fn new(inbox: Arc<ShardInbox<T, U>>, crew: Arc<Crew<T, U>>) -> io::Result<Self> {
+    /// A shard without queues: what its thread is to run.
+    pub(crate) fn prepare(
+        inbox: Arc<ShardInbox<T, U>>,
+        crew: Arc<Crew<T, U>>,
+    ) -> io::Result<Box<dyn FnOnce() -> io::Result<()> + Send>> {
+        let shard = Self::new(inbox, crew)?;
+        Ok(Box::new(move || shard.run()))
+    }
+
+    fn new(inbox: Arc<ShardInbox<T, U>>, crew: Arc<Crew<T, U>>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Token::Waker.data();
         epoll::add(&epoll, inbox.handle.waker(), waker, EventFlags::IN)?;
@@ -104,7 +71,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     }
 
     /// Processes packets until it is asked to end.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    fn run(mut self) -> io::Result<()> {
         let mut priority = Priority::raise();
         if !priority.is_raised() {
             self.inbox.handle.priority_was_refused();
@@ -161,8 +128,9 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                 }
             }
             let worker = &mut self.resources.worker;
+            let force = (self.crew.in_force().1, &self.crew.load);
             self.helps.retain_mut(|helper| {
-                let stays = contain(|| Ok(helper.poll(&self.crew, worker, now)));
+                let stays = contain(|| Ok(helper.poll(force, worker, now)));
                 stays.unwrap_or_else(|error| {
                     helper.fail(error);
                     *worker = Worker::new(&self.crew.buffers);

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use adit_proto::PerThread;
 
 use crate::order::lanes::LANES;
-use crate::shards::queues::Role;
-use crate::thread::poll::Polled;
+use crate::thread::poll::{Polled, Role};
 
 /// The counters of one interface, which are written once a batch or train.
 #[derive(Default)]

@@ -13,19 +13,16 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use adit_io::{Offloads, SendReport, Transmit, UdpSocket};
+use adit_io::Offloads;
 use adit_proto::config::{DeviceChange, DeviceStatus, PublicKey};
 use adit_proto::{
-    DropReason, Drops, Endpoint, Gate, HandshakeOutcome, HandshakeStats, PassedKind, Peer, Room,
-    Screened, Shared, Time, wire,
+    Endpoint, Gate, HandshakeOutcome, HandshakeStats, Peer, Room, Screened, Shared, Time, wire,
 };
 use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
 
-use crate::hand_over::InterfaceState;
-use crate::shared::common::Common;
 use crate::shared::error::CommandError;
-use crate::shared::journal::Incident;
+use crate::shared::state::InterfaceState;
 use crate::thread::lock::lock;
 use crate::thread::wake::Waker;
 
@@ -50,9 +47,9 @@ pub(crate) struct HandshakeMessage {
 }
 
 /// A cookie reply that waits for the end of a receive batch.
-struct Reply {
-    to: Endpoint,
-    datagram: [u8; wire::COOKIE_REPLY_LEN],
+pub(crate) struct Reply {
+    pub(crate) to: Endpoint,
+    pub(crate) datagram: [u8; wire::COOKIE_REPLY_LEN],
 }
 
 /// What became of a change. It comes back with it, because the caller has time to free it.
@@ -171,7 +168,7 @@ impl Inbox {
     }
 
     /// A handshake message arrived. What it returns says why it goes no further, if it does not.
-    fn handshake(
+    pub(crate) fn handshake(
         &self,
         shared: &Shared,
         now: Time,
@@ -231,6 +228,14 @@ impl Inbox {
             gate.replied(0, 1);
         }
         NotQueued::Refused(outcome)
+    }
+
+    /// The cookie replies that wait, if there are any.
+    pub(crate) fn take_replies(&self) -> Option<Vec<Reply>> {
+        // Other threads read it, too: it is written only if there is something.
+        let has_replies = self.has_replies.load(Ordering::Acquire);
+        let has_replies = has_replies && self.has_replies.swap(false, Ordering::AcqRel);
+        has_replies.then(|| std::mem::take(&mut *lock(&self.replies)))
     }
 
     /// How many handshake messages wait.
@@ -322,72 +327,13 @@ impl Inbox {
 }
 
 /// Why a handshake message does not wait for the control thread.
-enum NotQueued {
+pub(crate) enum NotQueued {
     /// The queue is full.
     Full,
     /// The gate has refused and counted it.
     Refused(HandshakeOutcome),
     /// And would do that with others of its source.
     Exhausted(HandshakeOutcome),
-}
-
-impl<U: UdpSocket> Common<U> {
-    /// A handshake message came in: the control thread gets it, or it is refused and counted.
-    pub(crate) fn handshake(&self, drops: &Drops, now: Time, from: Endpoint, datagram: &[u8]) {
-        match self.control.handshake(&self.proto, now, from, datagram) {
-            Ok(()) => {}
-            Err(NotQueued::Full) => {
-                return drops.count(DropReason::HandshakeQueueFull, 1);
-            }
-            Err(NotQueued::Refused(outcome)) => {
-                self.note(now, 1, || Incident::Handshake(outcome));
-            }
-            Err(NotQueued::Exhausted(outcome)) => {
-                let sockets = self.queues.sockets.load();
-                if let Some(socket) = sockets.family(from.addr.is_ipv6()) {
-                    socket.refuse(from.addr.ip());
-                }
-                self.note(now, 1, || Incident::Handshake(outcome));
-            }
-        }
-        drops.count_passed(PassedKind::HandshakeMessages, 1);
-    }
-
-    /// Sends the cookie replies to what came in since the last call.
-    pub(crate) fn answer_handshakes(&self, now: Time) {
-        let control = &self.control;
-        // Other threads read it, too: it is written only if there is something.
-        let has_replies = control.has_replies.load(Ordering::Acquire);
-        if !(has_replies && control.has_replies.swap(false, Ordering::AcqRel)) {
-            return;
-        }
-        let replies = std::mem::take(&mut *lock(&control.replies));
-        // All sockets have the same port, and a shard serves both families.
-        let sockets = self.queues.sockets.load();
-        let mut left = 0;
-        for v6 in [false, true] {
-            let of_family = (replies.iter()).filter(|reply| reply.to.addr.is_ipv6() == v6);
-            let datagrams: Vec<Transmit<'_>> = of_family
-                .map(|reply| Transmit {
-                    to: reply.to,
-                    ecn: 0,
-                    stride: reply.datagram.len(),
-                    bytes: &reply.datagram,
-                })
-                .collect();
-            let Some(socket) = sockets.family(v6).filter(|_| !datagrams.is_empty()) else {
-                continue;
-            };
-            // What a full socket does not take is lost: whoever needs it asks again.
-            let mut report = SendReport::default();
-            left += socket.send(&datagrams, &mut report) - report.lost.len();
-            if report.icmp {
-                self.take_errors(socket, now);
-            }
-        }
-        let failed = replies.len() - left;
-        self.proto.gate().replied(left as u64, failed as u64);
-    }
 }
 
 #[cfg(test)]

@@ -10,5 +10,6 @@ pub(crate) mod poll;
 pub(crate) mod priority;
 #[cfg(debug_assertions)]
 pub mod progress;
+pub(crate) mod random;
 pub(crate) mod sync;
 pub(crate) mod wake;

@@ -10,8 +10,6 @@ use rustix::event::epoll::{self, Event, EventData};
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::gettid;
 
-use crate::shared::common::{LaneSocket, Sockets};
-
 /// Events that are taken at once: as many queues have their turn before any has its next one.
 pub(crate) const MAX_EVENTS: usize = 16;
 
@@ -151,12 +149,15 @@ pub(crate) fn wait(
     }
 }
 
-/// The sockets, each with what it is.
-pub(crate) fn each<U>(sockets: &Sockets<U>) -> impl Iterator<Item = (&U, Descriptor)> {
-    sockets.all().filter_map(|LaneSocket { lane, v6, socket }| {
-        let lane = u8::try_from(lane).ok()?;
-        Some((socket, Descriptor::Socket { lane, v6 }))
-    })
+/// What a thread is to the queues that it polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It waits for their events, and [`QueuesHandle::wake`] wakes it.
+    Owner,
+    /// An owner that leaves the work to others as long as these can do it.
+    OwnerOfPipeline,
+    /// Any other.
+    Helper,
 }
 
 #[cfg(test)]

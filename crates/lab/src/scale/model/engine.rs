@@ -12,15 +12,15 @@ use adit_engine::Policy;
 
 use super::Random;
 
-/// Batches of one queue that are taken and not put, at most: `DEPTH` of `engine/src/gates.rs`.
+/// Batches of one queue that are taken and not put, at most: `DEPTH` of `engine/src/order/gates.rs`.
 const DEPTH: usize = 16;
 /// The same where one or two threads poll it: `LEAST_DEPTH`.
 const LEAST_DEPTH: usize = 4;
 /// The same while several second gates are in use: `SPLIT_DEPTH`.
 const SPLIT_DEPTH: usize = 8;
-/// Second gates of an interface that sends, at most: `SEND_GATES` of `engine/src/outbound.rs`.
+/// Second gates of an interface that sends, at most: `SEND_GATES` of `engine/src/outbound/seal.rs`.
 const SEND_GATES: usize = 8;
-/// Those that deliver what arrives, at most: `DELIVERIES` of `engine/src/queues.rs`.
+/// Those that deliver what arrives, at most: `DELIVERIES` of `engine/src/shards/queues.rs`.
 const DELIVERIES: usize = 4;
 /// Of putting what arrived, the part that is done at the gate before them: not more than this, by a profile of the
 /// engine in memory.

@@ -1,0 +1,44 @@
+//! The buffers of the outbound path, as one thread has them.
+
+use crate::order::gates::DEPTH;
+use crate::order::spares::{Shared, Spares};
+use crate::outbound::batch::OutboundBatch;
+use crate::outbound::train;
+
+/// Trains of an interface that exist at once: those that are open, and sealed ones that wait for the socket.
+pub(crate) const MAX_TRAINS: usize = 64;
+/// Trains that threads exchange at a time.
+const TRAINS: usize = 16;
+/// Batches of a kind that they share at most.
+pub(crate) const MAX_BATCHES: usize = DEPTH;
+
+/// Buffers that all threads share.
+#[derive(Default)]
+pub(crate) struct SharedBuffers {
+    batches: Shared<Box<OutboundBatch>>,
+    trains: Shared<Box<[u8]>>,
+}
+
+/// The buffers of one thread.
+pub(crate) struct Buffers {
+    pub(crate) batches: Spares<Box<OutboundBatch>>,
+    pub(crate) trains: Spares<Box<[u8]>>,
+}
+
+impl Buffers {
+    pub(crate) fn new(shared: &SharedBuffers) -> Self {
+        Self {
+            batches: Spares::new(&shared.batches, (1, MAX_BATCHES), Default::default),
+            trains: Spares::new(&shared.trains, (TRAINS, MAX_TRAINS), train::buffer),
+        }
+    }
+
+    pub(crate) fn keep_some(&self) -> bool {
+        self.batches.keeps_some() || self.trains.keeps_some()
+    }
+
+    pub(crate) fn free(&self) {
+        self.batches.free();
+        self.trains.free();
+    }
+}

@@ -1,0 +1,170 @@
+//! Stages 2 to 4 of a batch before it is its turn: it is sealed whole, or split between second gates.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use adit_io::{BatchFrame, UdpSocket};
+use adit_offload::Frame;
+use adit_proto::{DropReason, Drops, PassedKind, Peer};
+use arrayvec::ArrayVec;
+use zeroize::Zeroizing;
+
+use crate::order::parts::part_of;
+use crate::outbound::append::{Closed, NotAppended, Trains};
+use crate::outbound::batch::{OutboundBatch, Rest};
+use crate::outbound::buffers::Buffers;
+use crate::outbound::context::Context;
+use crate::outbound::sender::MAX_READY;
+use crate::outbound::train::{OpenTrain, SealedTrain};
+
+/// Second gates of an interface at most: a power of two.
+pub(crate) const SEND_GATES: usize = 8;
+
+impl OutboundBatch {
+    /// Stages 2 to 4 before it is this batch's turn: for frames from the first on, as long as each
+    /// has a session and there are not too many trains. Returns how many packets that were.
+    pub(super) fn seal<U: UdpSocket>(&mut self, context: Context<'_, U>) -> usize {
+        let drops = &context.common.queues.drops;
+        let routes = context.common.proto.routes();
+        let mut trains = Trains::default();
+        let mut sealed = Sealed {
+            trains: std::slice::from_mut(&mut self.sealed),
+            count: 0,
+            drops,
+        };
+        let mut processed = 0;
+        while sealed.count < MAX_READY
+            && let Some(BatchFrame { bytes, peer }) = self.frames.peek()
+        {
+            // What fails here is counted when it is this batch's turn.
+            let Ok(frame) = Frame::parse(bytes) else {
+                break;
+            };
+            let Some(found) = routes.lookup(frame.destination()) else {
+                break;
+            };
+            if found.session(context.now).is_none() || found.endpoint().is_none() {
+                break;
+            }
+            peer.set(Some(found.id()));
+            self.frames.next_frame();
+            processed += frame.segments();
+            context.saw(&frame);
+            sealed.append(&mut trains, context, (found, 0), &frame);
+        }
+        trains.close_all(&mut sealed, context);
+        drops.count_passed(PassedKind::FromTun, processed as u64);
+        processed
+    }
+
+    /// Stages 2 to 4 for each second gate: the trains that are for it, and the frames that come after
+    /// these when it is this batch's turn. Returns how many packets were processed, too.
+    pub(super) fn split<U: UdpSocket>(
+        &mut self,
+        context: Context<'_, U>,
+        gates: usize,
+    ) -> (ArrayVec<(VecDeque<SealedTrain>, Rest), SEND_GATES>, usize) {
+        let drops = &context.common.queues.drops;
+        let routes = context.common.proto.routes();
+        let mut trains = Trains::default();
+        let mut by_gate: [VecDeque<SealedTrain>; SEND_GATES] = Default::default();
+        let mut sealed = Sealed {
+            trains: &mut by_gate,
+            count: 0,
+            drops,
+        };
+        let mut rest: [Rest; SEND_GATES] = Default::default();
+        // Peers that have frames among the rest.
+        let mut left: HashSet<u32> = HashSet::new();
+        let mut processed = 0;
+        while let Some(BatchFrame { bytes, peer }) = self.frames.next_frame() {
+            let Ok(frame) = Frame::parse(bytes) else {
+                processed += 1;
+                drops.count(DropReason::MalformedFrame, 1);
+                continue;
+            };
+            let packets = frame.segments();
+            let Some(found) = routes.lookup(frame.destination()) else {
+                processed += packets;
+                context.saw(&frame);
+                drops.count_unrouted(frame.destination(), packets as u64);
+                continue;
+            };
+            let id = found.id();
+            peer.set(Some(id));
+            let gate = gate_of(&frame, gates);
+            if left.contains(&id)
+                || found.session(context.now).is_none()
+                || found.endpoint().is_none()
+                || sealed.count >= MAX_READY
+            {
+                left.insert(id);
+                rest[gate].push_back(Zeroizing::new(bytes.into()));
+                continue;
+            }
+            processed += packets;
+            context.saw(&frame);
+            sealed.append(&mut trains, context, (found, gate), &frame);
+        }
+        trains.close_all(&mut sealed, context);
+        drops.count_passed(PassedKind::FromTun, processed as u64);
+        let parts = by_gate.into_iter().zip(rest);
+        (parts.collect(), processed)
+    }
+}
+
+/// The second gate of a frame, of so many: that of its flow.
+pub(crate) fn gate_of(frame: &Frame<'_>, gates: usize) -> usize {
+    match gates {
+        1 => 0,
+        _ => part_of(frame.destination(), frame.source(), gates),
+    }
+}
+
+/// Trains that are sent later, by their gates.
+struct Sealed<'a> {
+    trains: &'a mut [VecDeque<SealedTrain>],
+    /// How many there are.
+    count: usize,
+    drops: &'a Drops,
+}
+
+impl Sealed<'_> {
+    /// Stages 3 and 4 for one frame.
+    fn append<'b, U: UdpSocket>(
+        &mut self,
+        trains: &mut Trains<'b>,
+        context: Context<'_, U>,
+        (peer, gate): (&Arc<Peer>, usize),
+        frame: &Frame<'b>,
+    ) {
+        let (reason, packets) = match trains.append(self, context, (peer, gate), frame) {
+            Ok(()) => return,
+            // The session ended just now.
+            Err(NotAppended::NoSession) => (DropReason::SessionEnded, frame.segments()),
+            Err(NotAppended::Dropped(reason, packets)) => (reason, packets),
+        };
+        peer.count_dropped(self.drops, reason, packets as u64);
+    }
+}
+
+impl<U> Closed<U> for Sealed<'_> {
+    fn buffer(&mut self, buffers: &Buffers) -> Option<Box<[u8]>> {
+        Some(buffers.trains.take())
+    }
+
+    fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>) {
+        match train {
+            Ok(sealed) => {
+                self.count += 1;
+                self.trains[sealed.gate].push_back(sealed);
+            }
+            Err(train) => {
+                let packets = train.packets() as u64;
+                let reason = DropReason::SessionEnded;
+                train.peer.count_dropped(self.drops, reason, packets);
+                context.buffers.trains.put(train.into_buffer());
+            }
+        }
+    }
+}
