@@ -13,19 +13,21 @@
 //! changes all of them, stays as it is: where another program sets it, the host is to be a router, and
 //! nothing is restored. IPv6 has one setting for all.
 
+mod found;
 mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 
-use adit_ctl::config::{Address, Forward};
-use adit_netlink::nft::{self, Listed, Table};
+use adit_ctl::config::Forward;
+use adit_netlink::nft::{self, Table};
 use adit_netlink::{Family, netns};
 use rustix::fs::{FlockOperation, flock};
 
 use super::Quick;
 use crate::failure::{Context, Failure, Result, say};
+use found::{COMMON, Found, OWN, Wanted};
 pub(super) use rules::PRIVATE;
 use rules::{common, own_table};
 
@@ -33,33 +35,8 @@ use rules::{common, own_table};
 #[path = "forward_tests.rs"]
 mod tests;
 
-/// The table of all tunnels that forward, and the beginning of the name of each one's own.
-const COMMON: &str = "adit-forward";
-const OWN: &str = "adit-forward-";
-/// What the name of a chain begins with that has a setting's value: `was-0/net/ipv4/…`.
-const WAS: &str = "was-";
 const FORWARDS_V4: &str = "net/ipv4/ip_forward";
 const FORWARDS_V6: &str = "net/ipv6/conf/all/forwarding";
-
-/// What a tunnel wants.
-#[derive(Clone, Debug)]
-struct Wanted<'a> {
-    interface: &'a str,
-    reach: Forward,
-    /// The interface's own; their networks are those of its peers.
-    addresses: &'a [Address],
-}
-
-/// What the packet filter has of tunnels that forward, in one family.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Found {
-    /// Interfaces.
-    tunnels: BTreeSet<String>,
-    /// Settings that were changed, and what they were.
-    before: BTreeMap<String, String>,
-    /// Chains of other programs that may drop what is forwarded, each with its table.
-    obstacles: Vec<(String, String)>,
-}
 
 /// What is to be done in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,31 +46,6 @@ struct Plan {
     gone: Option<&'static str>,
     /// In this order.
     settings: Vec<(String, &'static str)>,
-}
-
-impl Found {
-    fn look(family: Family) -> io::Result<Self> {
-        Ok(Self::of(&nft::chains(family)?))
-    }
-
-    /// From the names of tables and their chains.
-    fn of(chains: &[Listed]) -> Self {
-        let mut found = Self::default();
-        for chain in chains {
-            let kept = chain.name.strip_prefix(WAS);
-            if let Some(interface) = chain.table.strip_prefix(OWN) {
-                found.tunnels.insert(interface.to_owned());
-            } else if chain.drops_forwarded {
-                let names = (chain.table.clone(), chain.name.clone());
-                found.obstacles.push(names);
-            } else if chain.table == COMMON
-                && let Some((value, setting)) = kept.and_then(|rest| rest.split_once('/'))
-            {
-                found.before.insert(setting.to_owned(), value.to_owned());
-            }
-        }
-        found
-    }
 }
 
 /// What a setting is changed to.

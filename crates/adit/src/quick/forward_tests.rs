@@ -1,4 +1,5 @@
-use adit_netlink::nft::Chain;
+use adit_ctl::config::Address;
+use adit_netlink::nft::{Chain, Listed};
 
 use super::*;
 

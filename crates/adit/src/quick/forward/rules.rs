@@ -7,7 +7,7 @@ use adit_netlink::Family;
 use adit_netlink::nft::{Chain, Hook, Match, Rule, Table, Verdict};
 use adit_proto::config::Cidr;
 
-use super::{COMMON, Found, OWN, WAS, Wanted};
+use super::found::{COMMON, Found, OWN, WAS, Wanted};
 
 /// The networks of private use: RFC 1918, RFC 4193.
 pub(in crate::quick) const PRIVATE: [(IpAddr, u8); 4] = [

@@ -133,6 +133,15 @@ pub(super) fn has_private(block: Cidr) -> bool {
     private.any(|pool| overlap(pool, block))
 }
 
+/// A network of each family, at most.
+pub(super) fn is_one_of_each(networks: &[Cidr]) -> bool {
+    let count = |family| {
+        let of_family = networks.iter().filter(|it| Family::of(it.addr()) == family);
+        of_family.count()
+    };
+    Family::BOTH.into_iter().all(|family| count(family) <= 1)
+}
+
 /// The address of this host in a network: the first one. `None` where no peer has room beside it.
 pub(super) fn own_address(network: Cidr) -> Option<Address> {
     let family = Family::of(network.addr());

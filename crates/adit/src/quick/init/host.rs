@@ -10,7 +10,7 @@ use adit_ctl::config::{self, Config};
 use adit_netlink::{Family, Netlink, netns};
 use adit_proto::config::{AllowedIpChange, Cidr};
 
-use super::{choose, is_one_of_each};
+use super::choose;
 use crate::failure::{Context, Result, bail};
 use crate::keys as new_keys;
 use crate::quick::defaults;
@@ -129,7 +129,7 @@ impl Host {
         &self,
         networks: &[Cidr],
     ) -> std::result::Result<Vec<Cidr>, String> {
-        if networks.is_empty() || !is_one_of_each(networks) {
+        if networks.is_empty() || !choose::is_one_of_each(networks) {
             return Err("expected one network of IPv4, or one of IPv6, or both".to_owned());
         }
         for network in networks {

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 
 use adit_ctl::config::{self, Address, Endpoint, Forward};
 use adit_ctl::keys;
-use adit_netlink::Family;
 use adit_proto::config::{Cidr, PublicKey, Secret};
 use clap::ValueEnum;
 use zeroize::Zeroizing;
@@ -266,13 +265,4 @@ fn summary(path: &Path, name: &str, answers: &Answers, public: PublicKey) -> Str
         reach.describe()
     );
     out
-}
-
-/// A network of each family, at most.
-fn is_one_of_each(networks: &[Cidr]) -> bool {
-    let count = |family| {
-        let of_family = networks.iter().filter(|it| Family::of(it.addr()) == family);
-        of_family.count()
-    };
-    Family::BOTH.into_iter().all(|family| count(family) <= 1)
 }

@@ -24,7 +24,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
 use super::messages::{Kind, Refused, printable};
-use super::out_of_turn;
+use super::terms::out_of_turn;
 use crate::failure::{Context, Failure, Result, bail};
 
 /// The directory below that of the status sockets. Nobody but its owner may enter it.

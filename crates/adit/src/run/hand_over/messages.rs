@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::LogLevel;
 use super::super::resolve::HandedNames;
-use super::{FORMATS, out_of_turn};
+use super::terms::{FORMATS, out_of_turn};
 use crate::failure::Result;
 
 /// The kinds of messages.

@@ -24,6 +24,7 @@ mod channel;
 mod give;
 mod messages;
 mod take;
+mod terms;
 
 pub(crate) use channel::{Channel, DIR, Listener, own_namespace, remove_dead, sockets};
 pub(super) use give::{Me, give};
@@ -31,14 +32,11 @@ pub(crate) use messages::Description;
 use messages::{Hello, Kind, printable};
 pub(crate) use messages::{Offer, Switches};
 pub(super) use take::{Finish, take};
+use terms::FORMATS;
 
-use adit_proto::HAND_OVER_FORMAT;
 use rustix::process::{getpriority_process, setpriority_process};
 
-use crate::failure::{Failure, Result, bail};
-
-/// The formats that this program gives and takes.
-pub(crate) const FORMATS: [u32; 1] = [HAND_OVER_FORMAT];
+use crate::failure::{Result, bail};
 
 /// This thread has the priority of the threads that process packets, which wait for it, until this is
 /// dropped.
@@ -82,9 +80,4 @@ fn common_format(theirs: &Hello) -> Result<u32> {
             theirs.formats
         ),
     }
-}
-
-/// What a message that should not be there means.
-fn out_of_turn() -> Failure {
-    Failure::State("the other process says something out of turn".into())
 }

@@ -17,7 +17,8 @@ use super::super::process::{Bound, Prepared, Process};
 use super::super::resolve::HandedNames;
 use super::channel::{Peer, parse};
 use super::messages::{Hello, Kind, MAX_INTERFACES, Offer, Offered, State, check_names};
-use super::{Channel, DIR, Hurry, out_of_turn};
+use super::terms::out_of_turn;
+use super::{Channel, DIR, Hurry};
 use crate::cli::RunArgs;
 use crate::failure::{Context, Result, bail};
 
