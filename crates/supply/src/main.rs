@@ -1,6 +1,7 @@
 //! What Adit is made of.
 //!
-//! - `adit-supply check`: licences and sources by deny.toml, and docs/dependencies.md by Cargo.lock
+//! - `adit-supply check`: licences and sources by deny.toml, docs/dependencies.md by Cargo.lock, and that no
+//!   files of the product import each other
 //! - `adit-supply sbom`: the bill of materials of the program, as CycloneDX 1.5
 //!
 //! cargo-deny checks more, but compiles for longer than all of Adit; where it is installed,
@@ -8,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod circles;
 mod licence;
 mod metadata;
 mod page;
@@ -52,9 +54,10 @@ fn check() -> Result<(), String> {
         &metadata,
         &read("Cargo.lock")?,
     ));
+    wrong.extend(circles::mistakes(&metadata::root())?);
     if wrong.is_empty() {
         println!(
-            "adit-supply: {} packages, licences, sources and page are right",
+            "adit-supply: {} packages, licences, sources and page are right, and no files import each other",
             metadata.packages.len()
         );
         return Ok(());
