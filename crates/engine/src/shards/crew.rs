@@ -31,11 +31,11 @@ use crate::thread::poll::{Descriptor, Polled, Role};
 /// One for each shard.
 type Shards<T, U> = Vec<Arc<ShardInbox<T, U>>>;
 
-/// Makes a shard, and returns what its thread is to run.
-pub(crate) type NewShard<T, U> = fn(
-    Arc<ShardInbox<T, U>>,
-    Arc<Crew<T, U>>,
-) -> io::Result<Box<dyn FnOnce() -> io::Result<()> + Send>>;
+/// What the thread of a shard runs.
+pub(crate) type Run = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// Makes a shard.
+pub(crate) type NewShard<T, U> = fn(Arc<ShardInbox<T, U>>, Arc<Crew<T, U>>) -> io::Result<Run>;
 
 /// A shard, and that it serves one interface more.
 type Assigned<T, U> = (Arc<ShardInbox<T, U>>, Served);

@@ -12,7 +12,7 @@ use adit_proto::Time;
 use arrayvec::ArrayVec;
 use rustix::event::epoll::{self, EventFlags};
 
-use crate::shards::crew::Crew;
+use crate::shards::crew::{Crew, Run};
 use crate::shards::helper::Helper;
 use crate::shards::inbox::ShardInbox;
 use crate::shards::owner::{OwnedQueues, Resources};
@@ -42,10 +42,7 @@ pub(crate) struct Shard<T, U> {
 
 impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     /// A shard without queues: what its thread is to run.
-    pub(crate) fn prepare(
-        inbox: Arc<ShardInbox<T, U>>,
-        crew: Arc<Crew<T, U>>,
-    ) -> io::Result<Box<dyn FnOnce() -> io::Result<()> + Send>> {
+    pub(crate) fn prepare(inbox: Arc<ShardInbox<T, U>>, crew: Arc<Crew<T, U>>) -> io::Result<Run> {
         let shard = Self::new(inbox, crew)?;
         Ok(Box::new(move || shard.run()))
     }
