@@ -574,7 +574,7 @@ fn probe_tunnel() -> Vec<u8> {
     [&vnet.write()[..], &[0x45], &[0; 97]].concat()
 }
 
-/// Makes sure that a descriptor of another process is a queue as [`attach`] makes it.
+/// Makes sure that a descriptor of another process is a queue as [`attach`](crate::sys::tun::attach) makes it.
 fn check_queue(fd: BorrowedFd<'_>) -> io::Result<()> {
     let device = attached(fd).map_err(|error| context(error, "the descriptor is no TUN device"))?;
     let needed = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;

@@ -84,7 +84,7 @@ pub struct Interface {
     pub mtu: Option<u16>,
     /// Where the routes to the allowed IPs go.
     pub table: Table,
-    /// Shell commands, `%i` standing for the interface; see [`hook`].
+    /// Shell commands, `%i` standing for the interface; see [`hook`](crate::config::hook).
     pub pre_up: Vec<String>,
     /// The same, run when everything is up.
     pub post_up: Vec<String>,
@@ -92,7 +92,7 @@ pub struct Interface {
     pub pre_down: Vec<String>,
     /// The same, run when everything is down.
     pub post_down: Vec<String>,
-    /// Whether `down` writes the interface's state to the file: see [`save`].
+    /// Whether `down` writes the interface's state to the file: see [`save`](crate::config::save).
     pub save_config: bool,
     /// What peers may reach through this host, from the comment `# Forward = …`.
     pub forward: Option<Forward>,

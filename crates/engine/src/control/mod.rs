@@ -116,7 +116,7 @@ impl<H: Platform> Control<H> {
         Self::of(device, platform, common, &InterfaceState::default())
     }
 
-    /// Goes on with an interface of another process, once it [resumes](Resume).
+    /// Goes on with an interface of another process, once it [resumes](crate::shared::inbox::Resume).
     pub(crate) fn take_over(
         device: Device,
         platform: H,

@@ -24,7 +24,7 @@ pub(crate) struct Forwarder<U> {
     pub(crate) staged: Staged<Arc<Peer>>,
     /// Packets that the last poll processed.
     pub(crate) processed: usize,
-    /// What waits for sessions stays: see [`Outbound::pause`].
+    /// What waits for sessions stays: see [`Outbound::pause`](crate::outbound::Outbound::pause).
     pub(crate) is_paused: bool,
     pub(crate) noted: Noted,
 }

@@ -152,7 +152,7 @@ pub(crate) fn wait(
 /// What a thread is to the queues that it polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It waits for their events, and [`QueuesHandle::wake`] wakes it.
+    /// It waits for their events, and [`QueuesHandle::wake`](crate::shared::handles::QueuesHandle::wake) wakes it.
     Owner,
     /// An owner that leaves the work to others as long as these can do it.
     OwnerOfPipeline,

@@ -36,7 +36,7 @@ pub(super) enum Request {
     Filter([u64; 2]),
     /// Sockets and files that tell of clones of this machine.
     Clones,
-    /// Raises the priority of this thread to [`PRIORITY`].
+    /// Raises the priority of this thread to [`PRIORITY`](super::server::PRIORITY).
     Priority(Pid),
 }
 
@@ -58,9 +58,9 @@ pub(crate) enum Queues {
 pub(crate) enum Kind {
     /// Questions about a device, by ioctl(2).
     Control,
-    /// As [`Monitor::open`] opens it.
+    /// As [`Monitor::open`](adit_netlink::Monitor::open) opens it.
     Monitor,
-    /// As [`Netlink::open`] opens it.
+    /// As [`Netlink::open`](adit_netlink::Netlink::open) opens it.
     Netlink,
 }
 
@@ -72,7 +72,7 @@ pub(crate) enum Change {
     Mtu(u32),
     /// It sends nothing of its own accord.
     Quiet,
-    /// The qdisc, as [`Netlink::set_noqueue`] does it.
+    /// The qdisc, as [`Netlink::set_noqueue`](adit_netlink::Netlink::set_noqueue) does it.
     NoQueue,
 }
 

@@ -370,7 +370,7 @@ pub(crate) fn parse_release(release: &str) -> (u32, u32, u32) {
     (part(), part(), part())
 }
 
-/// Where a socket is bound; one of [`Udp::bind_to_send`] has an IPv4 address where others do.
+/// Where a socket is bound; one of [`Udp::bind_to_send`](crate::udp::Udp) has an IPv4 address where others do.
 pub(crate) fn local_addr(fd: impl AsFd) -> io::Result<SocketAddr> {
     let addr = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
     Ok(match addr.ip().to_canonical() {

@@ -32,7 +32,7 @@ pub(super) struct Core {
     pub(super) keys_dropped: bool,
     /// The MTU up to which paths are probed, if they are.
     pub(super) probed_mtu: Option<u16>,
-    /// The time of day at the zero of [`Time`], as the clock was last set.
+    /// The time of day at the zero of [`Time`](crate::Time), as the clock was last set.
     pub(super) epoch: Duration,
 }
 

@@ -13,7 +13,7 @@ use crate::wire::INITIATION_LEN;
 
 /// What the device wants done.
 pub enum Output {
-    /// Send the datagram on the UDP socket, then call [`Device::handle_sent`].
+    /// Send the datagram on the UDP socket, then call [`Device::handle_sent`](crate::Device::handle_sent).
     Handshake {
         /// Where to.
         to: Endpoint,
@@ -70,7 +70,7 @@ pub enum PeerEvent {
     },
     /// To be sent to the peer, inside the tunnel: echo requests of these sequence numbers and
     /// lengths, from and to these addresses, which any host answers. Only after
-    /// [`Device::probe_paths`].
+    /// [`Device::probe_paths`](crate::Device::probe_paths).
     ProbePath {
         /// The peer.
         peer: Arc<Peer>,
@@ -81,7 +81,8 @@ pub enum PeerEvent {
         /// The identifier.
         id: u16,
         /// Those whose datagrams nobody may fragment, this host included: if it refuses one, call
-        /// [`Device::path_refused`], or [`Device::path_told`] and send it all the same.
+        /// [`Device::path_refused`](crate::Device::path_refused), or
+        /// [`Device::path_told`](crate::Device::path_told) and send it all the same.
         whole: ArrayVec<(u16, u16), MAX_PROBES>,
         /// One whose datagram may be fragmented.
         fragmented: Option<(u16, u16)>,
@@ -96,12 +97,13 @@ pub enum PeerEvent {
         loses: bool,
     },
     /// What ICMP said of the path to the peer is wrong, or not to be believed: the host is to ignore
-    /// it. Only after [`Device::path_told`].
+    /// it. Only after [`Device::path_told`](crate::Device::path_told).
     DoubtIcmp {
         /// The peer.
         peer: Arc<Peer>,
     },
-    /// The peer's endpoint is a name ([`Device::set_candidates`]), and an initiation was not
+    /// The peer's endpoint is a name
+    /// ([`Device::set_candidates`](crate::Device::set_candidates)), and an initiation was not
     /// answered: the name may lead elsewhere by now.
     Unanswered {
         /// The peer.
