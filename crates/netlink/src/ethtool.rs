@@ -39,9 +39,7 @@ fn is_active(interface: &str, feature: &str) -> io::Result<bool> {
     let name = attribute(CTRL_ATTR_FAMILY_NAME, &string("ethtool"));
     let answer = ask(&socket, CONTROLLER, CTRL_CMD_GETFAMILY, &name)?;
     let id = Attributes(&answer).find(CTRL_ATTR_FAMILY_ID);
-    let family = id
-        .and_then(|id| u16_at(id, 0))
-        .ok_or_else(missing)?;
+    let family = id.and_then(|id| u16_at(id, 0)).ok_or_else(missing)?;
 
     // 2. The device's features. The set of those that are active lists them by name.
     let device = attribute(ETHTOOL_A_HEADER_DEV_NAME, &string(interface));

@@ -323,8 +323,7 @@ impl Batch {
     /// message with all before it.
     pub(crate) fn commit(mut self) -> Result<()> {
         // Only the last message asks: an answer to it comes after all errors.
-        let flags =
-            u16_at(&self.bytes, self.last + 6).unwrap_or_default() | NLM_F_ACK;
+        let flags = u16_at(&self.bytes, self.last + 6).unwrap_or_default() | NLM_F_ACK;
         if let Some(place) = self.bytes.get_mut(self.last + 6..self.last + 8) {
             place.copy_from_slice(&flags.to_ne_bytes());
         }

@@ -5,8 +5,8 @@
 use super::super::job::Job;
 use super::super::lanes::{Text, first};
 use super::super::scalar::Poly;
-use super::{chacha, poly};
 use super::registers::zeroize_registers;
+use super::{chacha, poly};
 use crate::kernels::batch::differs;
 use core::arch::x86_64::*;
 use core::hint::black_box;
