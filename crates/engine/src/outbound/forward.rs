@@ -1,4 +1,4 @@
-//! Stages 2 to 5, at one second gate.
+//! Stages 2 to 4, and what waits for sessions, at one second gate.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,17 +6,26 @@ use std::sync::atomic::Ordering;
 
 use adit_io::{BatchFrame, FrameBatch, UdpSocket};
 use adit_offload::Frame;
-use adit_proto::{DropReason, Peer};
+use adit_proto::{DropReason, Endpoint, Peer};
+use arrayvec::ArrayVec;
 
 use crate::order::gates::Put;
-use crate::outbound::append::{NotAppended, Trains};
 use crate::outbound::batch::Rest;
+use crate::outbound::buffers::MAX_TRAINS;
 use crate::outbound::context::Context;
-use crate::outbound::sender::Sender;
+use crate::outbound::sender::{MAX_READY, Sender};
 use crate::outbound::staged::{Staged, packets};
-use crate::outbound::train::SealedTrain;
+use crate::outbound::train::{OpenTrain, SealedTrain, datagram_len, max_bytes, seal_all};
 use crate::shared::counters::Waiting;
 use crate::shared::handles::ShardCommand;
+
+/// Trains of different peers (or ECN marks, or gates) that are open at once.
+pub(super) const MAX_OPEN: usize = 16;
+/// Trains that are open, or sealed and not yet sent: those of one frame and those before it.
+const MAX_SEALED: usize = MAX_TRAINS - MAX_READY;
+
+/// In the seventh byte of an IPv4 header.
+const DONT_FRAGMENT: u8 = 0x40;
 
 /// Stages 2 to 5, at one second gate.
 pub(crate) struct Forwarder<U> {
@@ -114,7 +123,7 @@ impl<U: UdpSocket> Forwarder<U> {
             if self.staged.holds(train.peer.id()) {
                 self.send_staged(context, &train.peer);
             }
-            self.sender.adopt(context, train);
+            self.sender.take(context, train);
         }
     }
 
@@ -132,7 +141,7 @@ impl<U: UdpSocket> Forwarder<U> {
                 routes.lookup(frame.destination())
             });
         }
-        trains.close_all(&mut self.sender, context);
+        self.send_all(context, &mut trains);
         drop(trains);
         rest.drain(..forwarded);
     }
@@ -152,7 +161,7 @@ impl<U: UdpSocket> Forwarder<U> {
             };
             self.forward(&mut trains, context, bytes, route);
         }
-        trains.close_all(&mut self.sender, context);
+        self.send_all(context, &mut trains);
     }
 
     /// Stages 2 to 4 for one frame.
@@ -187,13 +196,28 @@ impl<U: UdpSocket> Forwarder<U> {
             let sender = &self.sender;
             return sender.drop_packets(peer, DropReason::SlowPath, packets as u64);
         }
-        match trains.append(&mut self.sender, context, (peer, 0), &frame) {
+        let appended = trains.append(context, (peer, 0), &frame);
+        self.send(context, trains);
+        match appended {
             Ok(()) => {}
             Err(NotAppended::NoSession) => self.stage(context, peer, (&frame, bytes)),
             Err(NotAppended::Dropped(reason, packets)) => {
                 self.sender.drop_packets(peer, reason, packets as u64);
             }
         }
+    }
+
+    /// Hands the trains that are sealed to the sender.
+    fn send(&mut self, context: Context<'_, U>, trains: &mut Trains<'_>) {
+        for train in trains.sealed.drain(..) {
+            self.sender.take(context, train);
+        }
+    }
+
+    /// Seals all trains and hands them to the sender.
+    fn send_all(&mut self, context: Context<'_, U>, trains: &mut Trains<'_>) {
+        trains.close_all(context);
+        self.send(context, trains);
     }
 
     /// Sends the frames that waited for a session. A socket that is full now loses them.
@@ -206,10 +230,11 @@ impl<U: UdpSocket> Forwarder<U> {
                 continue;
             };
             let appended = if self.sender.has_room(context) {
-                trains.append(&mut self.sender, context, (peer, 0), &frame)
+                trains.append(context, (peer, 0), &frame)
             } else {
                 Err(NotAppended::Dropped(DropReason::Staged, frame.segments()))
             };
+            self.send(context, &mut trains);
             let (reason, packets) = match appended {
                 Ok(()) => continue,
                 Err(NotAppended::NoSession) => (DropReason::Staged, frame.segments()),
@@ -217,7 +242,7 @@ impl<U: UdpSocket> Forwarder<U> {
             };
             self.sender.drop_packets(peer, reason, packets as u64);
         }
-        trains.close_all(&mut self.sender, context);
+        self.send_all(context, &mut trains);
         self.sender.flush(context);
     }
 
@@ -258,4 +283,165 @@ impl<U: UdpSocket> Forwarder<U> {
             common.control.event(peer);
         }
     }
+}
+
+/// The trains that frames of one poll are appended to. A peer has at most one of them for each second
+/// gate: its flows stay in order.
+#[derive(Default)]
+pub(crate) struct Trains<'a> {
+    open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
+    /// Those that are closed, in this order, to be sent.
+    pub(super) sealed: ArrayVec<SealedTrain, MAX_SEALED>,
+}
+
+impl<'a> Trains<'a> {
+    /// Stages 3 and 4 for one frame.
+    pub(super) fn append<U>(
+        &mut self,
+        context: Context<'_, U>,
+        (peer, gate): (&Arc<Peer>, usize),
+        frame: &Frame<'a>,
+    ) -> Result<(), NotAppended> {
+        let Context { common, now, .. } = context;
+        let segments = frame.segments();
+        if is_own_datagram(frame, peer, context.sockets.port) {
+            return Err(NotAppended::Dropped(DropReason::RoutingLoop, segments));
+        }
+        if peer.path_concerns(|| frame.segment_len(0)) && is_too_long(context, peer, frame) {
+            return Err(NotAppended::Dropped(DropReason::PathMtu, segments));
+        }
+        let mtu = common.mtu();
+        let ecn = frame.ecn();
+        for i in 0..segments {
+            let rest = |reason| NotAppended::Dropped(reason, segments - i);
+            let len = datagram_len(frame.segment_len(i), mtu);
+            let open = self
+                .open
+                .iter()
+                .position(|train| (train.peer.id(), train.gate) == (peer.id(), gate));
+            let at = match open {
+                Some(at) if self.open[at].ecn() == ecn && self.open[at].takes(len) => at,
+                other => {
+                    if let Some(at) = other {
+                        self.close(at, context);
+                    } else if self.open.is_full() {
+                        // Trains of many peers are short: sealed together, they fill the lanes.
+                        self.close_all(context);
+                    }
+                    let Some(session) = peer.session(now) else {
+                        // Segments that were appended may have left, and a part of a frame cannot
+                        // be staged.
+                        return Err(match i {
+                            0 => NotAppended::NoSession,
+                            _ => rest(DropReason::SessionEnded),
+                        });
+                    };
+                    let to = peer.endpoint().ok_or(rest(DropReason::NoEndpoint))?;
+                    if len > max_bytes(&to) {
+                        return Err(rest(DropReason::TooBig));
+                    }
+                    if self.open.len() + self.sealed.len() >= self.sealed.capacity() {
+                        return Err(rest(DropReason::SendFailed));
+                    }
+                    let buffer = context.buffers.trains.take();
+                    let train = OpenTrain::new(Arc::clone(peer), session, to, ecn, buffer);
+                    self.open.push(train.for_gate(gate));
+                    self.open.len() - 1
+                }
+            };
+            self.open[at].append(frame, i, len);
+            if self.open[at].is_full() {
+                self.close(at, context);
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals one train.
+    fn close<U>(&mut self, at: usize, context: Context<'_, U>) {
+        let mut train = ArrayVec::from([self.open.remove(at)]);
+        seal_all(&mut train, context.now, |train| {
+            keep(&mut self.sealed, context, train);
+        });
+    }
+
+    /// Seals all; their order stays.
+    pub(super) fn close_all<U>(&mut self, context: Context<'_, U>) {
+        seal_all(&mut self.open, context.now, |train| {
+            keep(&mut self.sealed, context, train);
+        });
+    }
+}
+
+/// Keeps a train that is sealed. One whose session may not be used any more is dropped.
+fn keep<U>(
+    sealed: &mut ArrayVec<SealedTrain, MAX_SEALED>,
+    context: Context<'_, U>,
+    train: Result<SealedTrain, OpenTrain<'_>>,
+) {
+    match train {
+        Ok(train) => sealed.push(train),
+        Err(train) => {
+            let (reason, packets) = (DropReason::SessionEnded, train.packets() as u64);
+            let drops = &context.common.queues.drops;
+            train.peer.count_dropped(drops, reason, packets);
+            context.buffers.trains.put(train.into_buffer());
+        }
+    }
+}
+
+/// Why a frame, or the rest of it, was not appended to a train.
+pub(crate) enum NotAppended {
+    /// The peer has no session to send with. Nothing of the frame was appended.
+    NoSession,
+    /// So many packets, the last ones of the frame, are dropped.
+    Dropped(DropReason, usize),
+}
+
+/// What is known of the path to a peer says that a frame's segments do not arrive. Their sender is
+/// told, also if they arrive in fragments. IPv6 has no shorter limit than 1280 bytes (RFC 8200, 5).
+#[cold]
+fn is_too_long<U>(context: Context<'_, U>, peer: &Arc<Peer>, frame: &Frame<'_>) -> bool {
+    let Context { common, now, .. } = context;
+    let len = frame.segment_len(0);
+    if peer.sample(len, frame.source(), frame.destination()) {
+        common.control.event(peer);
+    }
+    let Some(limit) = peer.path_limit() else {
+        return false;
+    };
+    let limit = match frame.destination().is_ipv6() {
+        true => limit.max(1280),
+        false => limit,
+    };
+    if len <= limit.into() {
+        return false;
+    }
+    let loses = peer.loses_longer();
+    let mut packet = vec![0; frame.header_len()];
+    frame.write_header(0, &mut packet);
+    // What anybody may fragment arrives as it is.
+    let is_whole = frame.destination().is_ipv6()
+        || packet
+            .get(6)
+            .is_some_and(|flags| flags & DONT_FRAGMENT != 0);
+    if (loses || is_whole) && peer.tells_limit(now) {
+        let payload = frame.payload(0);
+        packet.extend(&payload[..payload.len().min(128)]);
+        if let Some(told) = adit_offload::too_big(&packet, limit) {
+            common.control.leave_answer(told);
+        }
+    }
+    loses
+}
+
+/// Whether a frame is a datagram that this device sent to the endpoint of this peer: sealing it
+/// again would never end.
+fn is_own_datagram(frame: &Frame<'_>, peer: &Peer, own_port: u16) -> bool {
+    // The port first: it takes no lock.
+    let Some((_, to)) = frame.udp_ports().filter(|(from, _)| *from == own_port) else {
+        return false;
+    };
+    let is_to = |end: Endpoint| (frame.destination(), to) == (end.addr.ip(), end.addr.port());
+    peer.endpoint().is_some_and(is_to)
 }

@@ -11,7 +11,6 @@
 //! While several threads help, they send at the same time: a batch is split by the addresses of its
 //! packets, and each part has a second gate, and so a sender, of its own. A flow is in one part.
 
-pub(crate) mod append;
 pub(crate) mod batch;
 pub(crate) mod buffers;
 pub(crate) mod context;
@@ -58,7 +57,7 @@ const STANDING: u32 = 16;
 const TELL_EVERY: Duration = Duration::from_millis(20);
 
 /// What is at a second gate.
-enum Part {
+pub(crate) enum Part {
     Whole(Box<OutboundBatch>),
     /// What of a batch is for this gate.
     Split {
@@ -82,7 +81,7 @@ impl Part {
 /// The outbound path of one interface: its TUN is read behind the first gate, and its sockets are
 /// written behind the second ones.
 pub(crate) struct Outbound<U> {
-    gates: Gates<Standing, Part, Forwarder<U>, SEND_GATES>,
+    pub(crate) gates: Gates<Standing, Part, Forwarder<U>, SEND_GATES>,
     /// The address family that the trains of each gate wait for, as [`Sender::waits_for`] has it: 0 if
     /// none do.
     blocked: [AtomicU8; SEND_GATES],
@@ -93,7 +92,7 @@ pub(crate) struct Outbound<U> {
 
 /// Whether the TUN's queue stands.
 #[derive(Default)]
-struct Standing {
+pub(crate) struct Standing {
     /// Polls since the TUN was last read empty.
     behind: u32,
     /// When the control thread last heard that the TUN is behind.
@@ -134,35 +133,6 @@ impl<U: UdpSocket> Outbound<U> {
         let change = |all: &mut [&mut Forwarder<U>]| self.change_gates(all, gates);
         let read = |standing: &mut Standing| standing.read(context, tun);
         self.gates.take((awaits, threads), (gates, change), read)
-    }
-
-    /// Reads what waits in the TUN queue, and sends it at once: what [`Self::take`] and [`Self::finish`] do, where
-    /// no other thread has a part of it. `None` where one may have. Errors are the TUN's.
-    pub(crate) fn pass(
-        &self,
-        context: Context<'_, U>,
-        tun: &impl TunQueue,
-        took: impl FnOnce(&OutboundBatch),
-    ) -> Option<io::Result<Polled>> {
-        self.gates.pass(|standing, forwarder| {
-            let mut batch = match standing.read(context, tun) {
-                Ok(Some(batch)) => batch,
-                Ok(None) => return (Ok(Polled::packets(0, false)), None),
-                Err(error) => return (Err(error), None),
-            };
-            took(&batch);
-            let more = batch.more;
-            let (put, processed) = self.put_whole(context, 0, forwarder, &mut batch);
-            if put == Put::Blocked {
-                return (Ok(Polled::Blocked), Some(Part::Whole(batch)));
-            }
-            self.has_put(context, tun, batch);
-            let polled = match forwarder.sender.waits_for() {
-                Some(_) => Polled::Blocked,
-                None => Polled::packets(processed, more),
-            };
-            (Ok(polled), None)
-        })
     }
 
     /// Whether trains that wait for a socket allow another number of gates; frames that wait for a
@@ -261,7 +231,8 @@ impl<U: UdpSocket> Outbound<U> {
         processed
     }
 
-    fn put_whole(
+    /// Stages 2 to 5 for what is left of a batch. Returns how many packets were processed, too.
+    pub(crate) fn put_whole(
         &self,
         context: Context<'_, U>,
         gate: usize,
@@ -293,7 +264,12 @@ impl<U: UdpSocket> Outbound<U> {
     }
 
     /// A batch has been sent, or waits for sessions.
-    fn has_put(&self, context: Context<'_, U>, tun: &impl TunQueue, batch: Box<OutboundBatch>) {
+    pub(crate) fn has_put(
+        &self,
+        context: Context<'_, U>,
+        tun: &impl TunQueue,
+        batch: Box<OutboundBatch>,
+    ) {
         tun.processed(&batch.frames);
         context.buffers.batches.put(batch);
     }
@@ -446,7 +422,7 @@ impl<U: UdpSocket> Outbound<U> {
 
 impl Standing {
     /// Stage 1: `None` if nothing waits in the TUN queue.
-    fn read<U>(
+    pub(crate) fn read<U>(
         &mut self,
         context: Context<'_, U>,
         tun: &impl TunQueue,

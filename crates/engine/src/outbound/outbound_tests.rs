@@ -19,8 +19,8 @@ use adit_proto::{Device, Endpoint, Output, Tai64N};
 use x25519_dalek::StaticSecret;
 
 use super::*;
-use crate::outbound::append::MAX_OPEN;
 use crate::outbound::buffers::{Buffers, SharedBuffers};
+use crate::outbound::forward::MAX_OPEN;
 use crate::outbound::transmit::MAX_SEND;
 use crate::shared::common::Common;
 use crate::shared::handles::{QueuesHandle, ShardCommand, ShardHandle};

@@ -10,12 +10,11 @@ use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
 
 use crate::order::parts::part_of;
-use crate::outbound::append::{Closed, NotAppended, Trains};
 use crate::outbound::batch::{OutboundBatch, Rest};
-use crate::outbound::buffers::Buffers;
 use crate::outbound::context::Context;
+use crate::outbound::forward::{NotAppended, Trains};
 use crate::outbound::sender::MAX_READY;
-use crate::outbound::train::{OpenTrain, SealedTrain};
+use crate::outbound::train::SealedTrain;
 
 /// Second gates of an interface at most: a power of two.
 pub(crate) const SEND_GATES: usize = 8;
@@ -52,7 +51,8 @@ impl OutboundBatch {
             context.saw(&frame);
             sealed.append(&mut trains, context, (found, 0), &frame);
         }
-        trains.close_all(&mut sealed, context);
+        trains.close_all(context);
+        sealed.take(&mut trains);
         drops.count_passed(PassedKind::FromTun, processed as u64);
         processed
     }
@@ -106,7 +106,8 @@ impl OutboundBatch {
             context.saw(&frame);
             sealed.append(&mut trains, context, (found, gate), &frame);
         }
-        trains.close_all(&mut sealed, context);
+        trains.close_all(context);
+        sealed.take(&mut trains);
         drops.count_passed(PassedKind::FromTun, processed as u64);
         let parts = by_gate.into_iter().zip(rest);
         (parts.collect(), processed)
@@ -131,14 +132,16 @@ struct Sealed<'a> {
 
 impl Sealed<'_> {
     /// Stages 3 and 4 for one frame.
-    fn append<'b, U: UdpSocket>(
+    fn append<'b, U>(
         &mut self,
         trains: &mut Trains<'b>,
         context: Context<'_, U>,
         (peer, gate): (&Arc<Peer>, usize),
         frame: &Frame<'b>,
     ) {
-        let (reason, packets) = match trains.append(self, context, (peer, gate), frame) {
+        let appended = trains.append(context, (peer, gate), frame);
+        self.take(trains);
+        let (reason, packets) = match appended {
             Ok(()) => return,
             // The session ended just now.
             Err(NotAppended::NoSession) => (DropReason::SessionEnded, frame.segments()),
@@ -146,25 +149,12 @@ impl Sealed<'_> {
         };
         peer.count_dropped(self.drops, reason, packets as u64);
     }
-}
 
-impl<U> Closed<U> for Sealed<'_> {
-    fn buffer(&mut self, buffers: &Buffers) -> Option<Box<[u8]>> {
-        Some(buffers.trains.take())
-    }
-
-    fn take(&mut self, context: Context<'_, U>, train: Result<SealedTrain, OpenTrain<'_>>) {
-        match train {
-            Ok(sealed) => {
-                self.count += 1;
-                self.trains[sealed.gate].push_back(sealed);
-            }
-            Err(train) => {
-                let packets = train.packets() as u64;
-                let reason = DropReason::SessionEnded;
-                train.peer.count_dropped(self.drops, reason, packets);
-                context.buffers.trains.put(train.into_buffer());
-            }
+    /// Takes the trains that are sealed.
+    fn take(&mut self, trains: &mut Trains<'_>) {
+        for train in trains.sealed.drain(..) {
+            self.count += 1;
+            self.trains[train.gate].push_back(train);
         }
     }
 }

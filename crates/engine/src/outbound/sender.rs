@@ -1,5 +1,4 @@
-//! The end of the outbound path: seals trains and sends them, in the order in which they were
-//! closed.
+//! The end of the outbound path: sends trains in the order in which they were closed.
 //!
 //! All peers share one socket for each address family. While it is full, the TUN is left alone, and
 //! the local TCP stacks slow down. A path that keeps the socket full would stop all peers that way:
@@ -12,10 +11,10 @@ use std::sync::Arc;
 use adit_io::UdpSocket;
 use adit_proto::{DropReason, Drops, Peer};
 
-use crate::outbound::buffers::{Buffers, MAX_TRAINS};
+use crate::outbound::buffers::MAX_TRAINS;
 use crate::outbound::context::Context;
 use crate::outbound::slow_paths::{Paths, Recent};
-use crate::outbound::train::{OpenTrain, SealedTrain};
+use crate::outbound::train::SealedTrain;
 use crate::outbound::transmit::{MAX_SEND, send};
 
 /// Trains that may wait for the socket before those of one more frame.
@@ -23,10 +22,8 @@ pub(crate) const MAX_READY: usize = MAX_TRAINS / 2;
 /// A train of this length is worth a system call of its own, while its bytes are in the cache.
 const SEND_AT_ONCE: usize = 16 << 10;
 
-/// Stages 4 and 5 of the outbound path of one interface, at one second gate.
+/// Stage 5 of the outbound path of one interface, at one second gate.
 pub(crate) struct Sender<U> {
-    /// Buffers that are in use.
-    buffers: usize,
     ready: VecDeque<SealedTrain>,
     /// Trains that may be ready before those of one more frame.
     max_ready: usize,
@@ -41,7 +38,6 @@ pub(crate) struct Sender<U> {
 impl<U: UdpSocket> Sender<U> {
     pub(crate) fn new(drops: Arc<Drops>, paths: Arc<Paths<U>>) -> Self {
         Self {
-            buffers: 0,
             ready: VecDeque::new(),
             max_ready: MAX_READY,
             taken: 0,
@@ -65,19 +61,6 @@ impl<U: UdpSocket> Sender<U> {
         &self.drops
     }
 
-    /// A buffer for a train; `None` while [`MAX_TRAINS`] exist.
-    pub(crate) fn buffer(&mut self, buffers: &Buffers) -> Option<Box<[u8]>> {
-        (self.buffers < MAX_TRAINS).then(|| {
-            self.buffers += 1;
-            buffers.trains.take()
-        })
-    }
-
-    fn release(&mut self, buffer: Box<[u8]>, buffers: &Buffers) {
-        self.buffers -= 1;
-        buffers.trains.put(buffer);
-    }
-
     /// Whether the trains of one more frame find buffers.
     pub(crate) fn has_room(&mut self, context: Context<'_, U>) -> bool {
         self.ready.len() < self.max_ready || self.flush(context)
@@ -98,39 +81,20 @@ impl<U: UdpSocket> Sender<U> {
         self.taken
     }
 
-    /// Takes a train that is sealed, or one whose session may not be used any more.
-    pub(crate) fn take(
-        &mut self,
-        context: Context<'_, U>,
-        train: Result<SealedTrain, OpenTrain<'_>>,
-    ) {
-        match train {
-            Ok(mut sealed) => {
-                if self.paths.has(sealed.peer.id()) {
-                    // What was sealed before the peer got its socket leaves first.
-                    self.leave_shared(context);
-                    if self.paths.send(context, &mut sealed, &self.drops) {
-                        return self.release(sealed.buffer, context.buffers);
-                    }
-                }
-                let at_once = sealed.len >= SEND_AT_ONCE;
-                self.ready.push_back(sealed);
-                if at_once || self.ready.len() >= MAX_SEND {
-                    self.flush(context);
-                }
-            }
-            Err(train) => {
-                let (reason, packets) = (DropReason::SessionEnded, train.packets() as u64);
-                self.drop_packets(&train.peer, reason, packets);
-                self.release(train.into_buffer(), context.buffers);
+    /// Takes a train that is sealed, and sends what is worth a system call.
+    pub(crate) fn take(&mut self, context: Context<'_, U>, mut train: SealedTrain) {
+        if self.paths.has(train.peer.id()) {
+            // What was sealed before the peer got its socket leaves first.
+            self.leave_shared(context);
+            if self.paths.send(context, &mut train, &self.drops) {
+                return context.buffers.trains.put(train.buffer);
             }
         }
-    }
-
-    /// Takes a train that was sealed elsewhere.
-    pub(crate) fn adopt(&mut self, context: Context<'_, U>, train: SealedTrain) {
-        self.buffers += 1;
-        self.take(context, Ok(train));
+        let at_once = train.len >= SEND_AT_ONCE;
+        self.ready.push_back(train);
+        if at_once || self.ready.len() >= MAX_SEND {
+            self.flush(context);
+        }
     }
 
     /// Stage 5: sends what is ready, in order. False if the socket is full.
@@ -147,7 +111,6 @@ impl<U: UdpSocket> Sender<U> {
             let socket = context.sockets.family(v6);
             let taken = send(context, socket, trains, &self.drops);
             self.taken += taken as u64;
-            self.buffers -= taken;
             for train in self.ready.drain(..taken) {
                 self.recent.sent(train.peer.id(), train.len);
                 context.buffers.trains.put(train.buffer);
@@ -172,7 +135,7 @@ impl<U: UdpSocket> Sender<U> {
             };
             if self.paths.has(train.peer.id()) && self.paths.send(context, &mut train, &self.drops)
             {
-                self.release(train.buffer, context.buffers);
+                context.buffers.trains.put(train.buffer);
             } else {
                 self.ready.push_back(train);
             }
@@ -189,7 +152,7 @@ impl<U: UdpSocket> Sender<U> {
                     let (peer, packets) = (&train.peer, packets as u64);
                     peer.count_dropped(&self.drops, DropReason::SessionEnded, packets);
                     if let Some(train) = self.ready.remove(index) {
-                        self.release(train.buffer, buffers);
+                        buffers.trains.put(train.buffer);
                     }
                 }
             }

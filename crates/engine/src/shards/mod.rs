@@ -1,5 +1,6 @@
 //! The threads that process packets, and the queues that they share.
 
+pub(crate) mod alone;
 pub(crate) mod crew;
 pub(crate) mod help;
 pub(crate) mod helper;

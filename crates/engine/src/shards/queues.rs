@@ -23,7 +23,7 @@ use crate::outbound::buffers;
 use crate::outbound::seal::SEND_GATES;
 use crate::outbound::{Outbound, context};
 use crate::shards::help::Need;
-use crate::shards::worker::Worker;
+use crate::shards::worker::{Buffers, Worker};
 use crate::shared::common::{Common, Part};
 use crate::shared::handles::QueuesHandle;
 use crate::shared::sockets::{LaneSocket, Sockets};
@@ -48,7 +48,7 @@ pub(crate) struct Queues<T, U> {
     pub(crate) common: Arc<Common<U>>,
     offloads: Offloads,
     /// What taking needs are the shares of both families, IPv4 and IPv6.
-    inbound: Lanes<[Shares; 2], InboundPart, { 1 + DELIVERIES }>,
+    pub(super) inbound: Lanes<[Shares; 2], InboundPart, { 1 + DELIVERIES }>,
     pub(crate) outbound: Outbound<U>,
     /// So many threads poll them: their owner, and those that help it.
     threads: AtomicUsize,
@@ -244,21 +244,13 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
         let gates = self.putting(role).min(SEND_GATES);
         let threads = self.threads.load(Ordering::Relaxed);
-        let took = |batch: &OutboundBatch| {
-            let load = self.common.load.own();
-            load.outbound.took(batch.polled(), role);
-            #[cfg(debug_assertions)]
-            progress::pause();
-        };
-        if (gates, threads) == (1, 1)
-            && role != Role::OwnerOfPipeline
-            && let Some(polled) = outbound.pass(context, tun, took)
-        {
+        let is_alone = (gates, threads) == (1, 1) && role != Role::OwnerOfPipeline;
+        if is_alone && let Some(polled) = self.send_alone(context, role) {
             return polled;
         }
         let taken = outbound.take(context, tun, (role != Role::Helper, threads), gates)?;
         if let Taken::Batch(_, batch) = &taken {
-            took(batch);
+            self.has_read(batch, role);
         }
         Ok(match taken {
             Taken::Batch(ticket, batch) if role == Role::OwnerOfPipeline => {
@@ -286,8 +278,6 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         if flags.contains(EventFlags::ERR) {
             self.common.take_errors(socket, now);
         }
-        let context = self.inbound_context(lane, now);
-        let gates = self.inbound.gates(lane);
         // Each lane is put by its part of the threads, behind one that commits.
         let lanes = self.handle().sockets.load().in_use();
         let seconds = match self.putting(role).div_ceil(lanes).min(DELIVERIES) {
@@ -295,49 +285,16 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             deliveries => 1 + deliveries,
         };
         let threads = self.threads.load(Ordering::Relaxed).div_ceil(lanes);
-        let batches = &worker.buffers.inbound;
-        let receive = |taking: &mut Taking<[Shares; 2]>| {
-            let mut batch = batches.take();
-            let took = batch.take(context, socket, &mut taking.state[usize::from(v6)]);
-            let lens = took.then(|| batch.lens_before_more()).flatten();
-            taking.took(v6, lens);
-            if !took {
-                batches.put(batch);
-                return None;
-            }
-            self.count_received(lane, batch.polled(), role);
-            Some(batch)
-        };
-        if (seconds, threads) == (1, 1) && role != Role::OwnerOfPipeline {
-            let delivery = &mut worker.delivery;
-            let passed = gates.pass(|taking, ()| {
-                let Some(mut batch) = receive(taking) else {
-                    return ((Ok(Polled::packets(0, false)), false), None);
-                };
-                let polled = batch.polled();
-                #[cfg(debug_assertions)]
-                progress::pause();
-                batch.open(1);
-                if batch.moving_sessions().next().is_some() {
-                    // Whether it has to wait is to be found out without these gates.
-                    return ((Ok(polled), true), Some(InboundPart::Whole(batch)));
-                }
-                batch.commit(context);
-                let delivered = delivery.put(context, &batch, 0);
-                batch.ends();
-                batches.put(batch);
-                ((delivered.map(|()| polled), false), None)
-            });
-            match passed {
-                Some((polled, false)) => return polled,
-                Some((polled, true)) => return self.put_inbound(worker, lane, now).and(polled),
-                None => {}
-            }
+        let of = LaneSocket { lane, v6, socket };
+        let is_alone = (seconds, threads) == (1, 1) && role != Role::OwnerOfPipeline;
+        if is_alone && let Some(polled) = self.receive_alone(worker, &of, (now, role)) {
+            return polled;
         }
+        let gates = self.inbound.gates(lane);
         let taken = gates.take(
             (role != Role::Helper, threads),
             (seconds, |_: &mut [&mut ()]| true),
-            |taking| Ok::<_, io::Error>(receive(taking)),
+            |taking| Ok::<_, io::Error>(self.receive(&worker.buffers, taking, &of, (now, role))),
         )?;
         let (ticket, mut batch) = match taken {
             Taken::Batch(ticket, batch) => (ticket, batch),
@@ -357,6 +314,36 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
         self.file_inbound(lane, (ticket, batch));
         self.put_inbound(worker, lane, now).map(|()| polled)
+    }
+
+    /// Frames were read from the TUN.
+    pub(super) fn has_read(&self, batch: &OutboundBatch, role: Role) {
+        let load = self.common.load.own();
+        load.outbound.took(batch.polled(), role);
+        #[cfg(debug_assertions)]
+        progress::pause();
+    }
+
+    /// Receives what waits in a socket, up to a batch: stages 1 to 3. `None` if nothing waits.
+    pub(super) fn receive(
+        &self,
+        buffers: &Buffers,
+        taking: &mut Taking<[Shares; 2]>,
+        LaneSocket { lane, v6, socket }: &LaneSocket<'_, U>,
+        (now, role): (Time, Role),
+    ) -> Option<Box<InboundBatch>> {
+        let (lane, v6) = (*lane, *v6);
+        let context = self.inbound_context(lane, now);
+        let mut batch = buffers.inbound.take();
+        let took = batch.take(context, *socket, &mut taking.state[usize::from(v6)]);
+        let lens = took.then(|| batch.lens_before_more()).flatten();
+        taking.took(v6, lens);
+        if !took {
+            buffers.inbound.put(batch);
+            return None;
+        }
+        self.count_received(lane, batch.polled(), role);
+        Some(batch)
     }
 
     fn count_received(&self, lane: usize, polled: Polled, role: Role) {
@@ -386,7 +373,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         gates.file_parts(ticket, InboundPart::split(batch, seconds));
     }
 
-    fn inbound_context(&self, lane: usize, now: Time) -> inbound::Context<'_, T, U> {
+    pub(super) fn inbound_context(&self, lane: usize, now: Time) -> inbound::Context<'_, T, U> {
         inbound::Context {
             common: &self.common,
             lane,
@@ -398,7 +385,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     }
 
     /// Puts what was received and is ready, unless another thread does. Errors are the TUN's.
-    fn put_inbound(
+    pub(super) fn put_inbound(
         &self,
         Worker { buffers, delivery }: &mut Worker,
         lane: usize,

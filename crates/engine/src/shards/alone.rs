@@ -1,0 +1,92 @@
+//! The straight path: what a thread does with the queues of an interface while it has them to itself.
+//!
+//! ```text
+//! TUN → UDP    read → forward → send
+//! UDP → TUN    receive → open → commit → deliver
+//! ```
+//!
+//! Each stage is a function that threads which share the queues call, too ([`queues`](crate::shards::queues)):
+//! these take, work and put at different times, so that a batch has a ticket and is filed. Here a batch goes
+//! through all stages in a line, and [`Gates::pass`](crate::order::gates::Gates::pass) sees to it that no other thread has a part of the path.
+
+use std::io;
+
+use adit_io::{TunQueue, UdpSocket};
+use adit_proto::Time;
+
+use crate::inbound::Part as InboundPart;
+use crate::order::gates::Put;
+use crate::outbound::Part;
+use crate::outbound::context::Context;
+use crate::shards::queues::Queues;
+use crate::shards::worker::Worker;
+use crate::shared::sockets::LaneSocket;
+use crate::thread::poll::{Polled, Role};
+#[cfg(debug_assertions)]
+use crate::thread::progress;
+
+impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
+    /// Reads what waits in the TUN queue, up to a batch, and sends it. `None`, and nothing done, if another thread
+    /// may have a part of this path. Errors are the TUN's.
+    pub(super) fn send_alone(
+        &self,
+        context: Context<'_, U>,
+        role: Role,
+    ) -> Option<io::Result<Polled>> {
+        let (outbound, tun) = (&self.outbound, &self.tun);
+        outbound.gates.pass(|standing, forwarder| {
+            let mut batch = match standing.read(context, tun) {
+                Ok(Some(batch)) => batch,
+                Ok(None) => return (Ok(Polled::packets(0, false)), None),
+                Err(error) => return (Err(error), None),
+            };
+            self.has_read(&batch, role);
+            let (put, processed) = outbound.put_whole(context, 0, forwarder, &mut batch);
+            if put == Put::Blocked {
+                // A socket is full: what is left stays at the head, and EPOLLOUT has it go on.
+                return (Ok(Polled::Blocked), Some(Part::Whole(batch)));
+            }
+            let more = batch.more;
+            outbound.has_put(context, tun, batch);
+            let polled = match forwarder.sender.waits_for() {
+                Some(_) => Polled::Blocked,
+                None => Polled::packets(processed, more),
+            };
+            (Ok(polled), None)
+        })
+    }
+
+    /// Receives what waits in a socket, up to a batch, and delivers it. `None`, and nothing done, if another thread
+    /// may have a part of this path. Errors are the TUN's.
+    pub(super) fn receive_alone(
+        &self,
+        worker: &mut Worker,
+        of: &LaneSocket<'_, U>,
+        (now, role): (Time, Role),
+    ) -> Option<io::Result<Polled>> {
+        let (lane, context) = (of.lane, self.inbound_context(of.lane, now));
+        let Worker { buffers, delivery } = worker;
+        let (polled, has_to_wait) = self.inbound.gates(lane).pass(|taking, ()| {
+            let Some(mut batch) = self.receive(buffers, taking, of, (now, role)) else {
+                return ((Ok(Polled::packets(0, false)), false), None);
+            };
+            #[cfg(debug_assertions)]
+            progress::pause();
+            let polled = batch.polled();
+            batch.open(1);
+            if batch.moving_sessions().next().is_some() {
+                // Whether it waits for another lane is to be found out without these gates.
+                return ((Ok(polled), true), Some(InboundPart::Whole(batch)));
+            }
+            batch.commit(context);
+            let delivered = delivery.put(context, &batch, 0);
+            batch.ends();
+            buffers.inbound.put(batch);
+            ((delivered.map(|()| polled), false), None)
+        })?;
+        Some(match has_to_wait {
+            true => self.put_inbound(worker, lane, now).and(polled),
+            false => polled,
+        })
+    }
+}
