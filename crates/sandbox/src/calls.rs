@@ -180,7 +180,9 @@ const KEEPER: &[Call] = calls![
     SYS_getsockname,
     SYS_inotify_add_watch,
     SYS_inotify_init1,
-    SYS_ioctl: Devices,
+    // The helper opens all TUN devices. It takes no capability to attach to one that exists and has no
+    // owner.
+    SYS_ioctl: Attached,
     SYS_listen,
     SYS_lseek,
     SYS_membarrier,
@@ -454,15 +456,6 @@ const fn flags(flags: libc::c_int) -> u64 {
 }
 
 impl Only {
-    /// In a process that has a helper, which opens all TUN devices. It takes no capability to attach to
-    /// one that exists and has no owner.
-    pub(crate) fn beside_helper(self, has_helper: bool) -> Self {
-        match self {
-            Self::Devices if has_helper => Self::Attached,
-            other => other,
-        }
-    }
-
     /// One of these has to hold; none if any arguments will do.
     pub(crate) fn rules(self) -> Result<Vec<SeccompRule>, BackendError> {
         let int = |value: libc::c_int| flags(value);

@@ -69,10 +69,10 @@ pub struct Folders {
     pub removable_in: Option<PathBuf>,
 }
 
-/// Limits the calling thread and those that it starts to `folders`, to what is read of the kernel,
-/// and to the devices, unless a helper opens these. It also takes away TCP, and abstract sockets of
-/// others. Signals stay: a hand-over may have to kill. False where the kernel cannot.
-pub(crate) fn limit(folders: &Folders, has_helper: bool) -> Result<bool, RulesetError> {
+/// Limits the calling thread and those that it starts to `folders` and to what is read of the kernel.
+/// It also takes away TCP, and abstract sockets of others. Signals stay: a hand-over may have to
+/// kill. False where the kernel cannot.
+pub(crate) fn limit(folders: &Folders) -> Result<bool, RulesetError> {
     let mut rules = Ruleset::default()
         // Without this right (Linux before 5.19) no socket could be moved to where it belongs.
         .set_compatibility(CompatLevel::HardRequirement)
@@ -84,9 +84,6 @@ pub(crate) fn limit(folders: &Folders, has_helper: bool) -> Result<bool, Ruleset
         .create()?;
     for path in READ {
         rules = allow(rules, Path::new(path), reading())?;
-    }
-    if !has_helper {
-        rules = allow_devices(rules)?;
     }
     // The hardware's clock, behind a link.
     let clock = Path::new("/sys/class/rtc/rtc0/since_epoch");
@@ -144,15 +141,11 @@ pub(crate) fn limit_to_devices() -> Result<bool, RulesetError> {
         .handle_access(AccessNet::from_all(KNOWN))?
         .scope(Scope::from_all(KNOWN))?
         .create()?;
-    let rules = allow(allow_devices(rules)?, Path::new("/proc"), reading())?;
-    Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
-}
-
-/// TUN devices, and the kernel's log.
-fn allow_devices(rules: RulesetCreated) -> Result<RulesetCreated, RulesetError> {
+    let rules = allow(rules, Path::new("/proc"), reading())?;
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     let rules = allow(rules, Path::new("/dev/net/tun"), device)?;
-    allow(rules, Path::new("/dev/kmsg"), AccessFs::ReadFile.into())
+    let rules = allow(rules, Path::new("/dev/kmsg"), AccessFs::ReadFile.into())?;
+    Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }
 
 fn reading() -> BitFlags<AccessFs> {

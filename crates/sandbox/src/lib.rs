@@ -128,11 +128,6 @@ const OF_HELPER: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::SYSLOG);
 
-/// Whether the process has a capability that a helper would keep.
-pub fn needs_helper() -> bool {
-    capabilities(None).is_ok_and(|own| own.permitted.intersects(OF_HELPER))
-}
-
 /// Limits the process, which must have one thread only, for good, and starts the keeper. Sockets
 /// and other files can be made in `folders` and nowhere else. What takes a capability, another
 /// process does from now on.
@@ -161,13 +156,12 @@ pub fn begin_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
     // The library looks for the clock of the vDSO once, with calls that threads need for nothing
     // else.
     let _ = clock_gettime(ClockId::Boottime);
-    let has_helper = needs_helper();
-    parts.files = files::limit(folders, has_helper).unwrap_or(false);
+    parts.files = files::limit(folders).unwrap_or(false);
     parts.capabilities = keep(CapabilitySet::empty()).is_ok();
     let mut filters = HashMap::new();
     for role in Role::ALL {
         if !matches!(role, Role::Resolver | Role::Helper) {
-            filters.insert(role, filters_with(role, otherwise, has_helper)?);
+            filters.insert(role, filters_of(role, otherwise)?);
         }
     }
     let keeper = filters.remove(&Role::Keeper).unwrap_or_default();
@@ -359,11 +353,6 @@ fn lock_memory() -> bool {
 ///
 /// None on the architectures that there are lists for.
 pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram>> {
-    filters_with(role, otherwise, false)
-}
-
-/// The same, of a process that has a helper perhaps.
-fn filters_with(role: Role, otherwise: Otherwise, has_helper: bool) -> io::Result<Vec<BpfProgram>> {
     let refuse = match otherwise {
         Otherwise::Refuse => SeccompAction::Errno(errno(libc::EPERM)),
         Otherwise::Kill => SeccompAction::KillProcess,
@@ -377,9 +366,6 @@ fn filters_with(role: Role, otherwise: Otherwise, has_helper: bool) -> io::Resul
         filters.push(intruders()?);
     }
     let mut calls = calls::of(role);
-    for call in &mut calls {
-        call.only = call.only.beside_helper(has_helper);
-    }
     let known: Vec<_> = calls.iter().map(|call| call.number).collect();
     let others = |list: &[Call]| -> Vec<Call> {
         let others = list.iter().filter(|call| !known.contains(&call.number));

@@ -110,10 +110,9 @@ impl Process {
         let (resolver, resolving) = Resolver::start(level, sandbox)?;
         let mut helping = None;
         if sandbox {
-            if adit_sandbox::needs_helper() {
-                helping = Some(start_helper(devices_of_user(args))?);
-            }
+            // The helper has the group, too.
             join_group(status_group);
+            helping = Some(start_helper(devices_of_user(args))?);
             adit_sandbox::begin(&folders(control_dir.as_deref()))
                 .context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
         }
