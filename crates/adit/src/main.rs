@@ -48,10 +48,7 @@ fn main() -> ExitCode {
                 false => resolver::serve(sandbox),
             })
         }
-        Some(argument) if argument == helper::ARGUMENT => {
-            let interfaces = arguments.filter_map(|name| name.into_string().ok());
-            Some(helper::serve(&interfaces.collect::<Vec<_>>()))
-        }
+        Some(argument) if argument == helper::ARGUMENT => Some(helper::serve(arguments)),
         _ => None,
     };
     match served {

@@ -21,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cli::{RunArgs, UpgradeArgs};
 use crate::failure::{Context, Failure, Result, bail, say};
-use crate::run::hand_over::{Channel, DIR, Description, describe, own_namespace, sockets};
+use crate::run::hand_over::{Channel, Description, describe, own_namespace};
 use crate::run::start_program;
 
 /// How long a supervisor may take.
@@ -78,12 +78,12 @@ fn program() -> Result<(u64, u64)> {
 }
 
 fn directory() -> PathBuf {
-    Path::new(status::DIR).join(DIR)
+    Path::new(status::DIR).join(adit_io::UPGRADE_DIR)
 }
 
 /// What each process of this user says of itself.
 fn processes() -> Vec<Description> {
-    let found = sockets(&directory()).into_iter();
+    let found = adit_io::sockets(&directory()).into_iter();
     let mut known: Vec<_> = found.filter_map(|(_, pid)| ask(pid).ok()).collect();
     known.sort_by(|a, b| a.interfaces.cmp(&b.interfaces));
     known

@@ -55,4 +55,4 @@ pub mod uapi;
 mod zeroized;
 
 pub use origin::Origin;
-pub use socket::{BindError, ServerEvent, Service, Serving, connect, identity, make_dir};
+pub use socket::{BindError, ServerEvent, Service, Serving, connect};

@@ -62,11 +62,7 @@ pub(crate) fn endpoint(value: &str) -> Option<SocketAddr> {
         Err(_) => {
             let (addr, scope) = value.strip_prefix('[')?.split_once('%')?;
             let (scope, port) = scope.split_once("]:")?;
-            let name = scope.to_owned();
-            let scope = adit_sandbox::run(move || {
-                let socket = std::os::unix::net::UnixDatagram::unbound().ok()?;
-                rustix::net::netdevice::name_to_index(socket, &name).ok()
-            })?;
+            let scope = adit_io::helper::files::index(scope).ok()?;
             format!("[{addr}%{scope}]:{port}").parse().ok()?
         }
     };

@@ -25,8 +25,8 @@ impl Origin {
 
     /// The name of the program that the process runs now, if it is still there.
     pub fn command(&self) -> Option<String> {
-        let path = format!("/proc/{}/comm", self.pid);
-        let name = adit_sandbox::run(|| std::fs::read_to_string(path)).ok()?;
+        let name = adit_io::helper::files::command(self.pid).ok()?;
+        let name = String::from_utf8(name).ok()?;
         let printable = name.trim().chars().filter(|c| !c.is_control());
         Some(printable.collect())
     }

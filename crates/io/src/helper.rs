@@ -4,61 +4,43 @@
 //! 2. If this process has a helper ([`connect`]), the request is sent to it, and its answer brings
 //!    the descriptors that it opened. Otherwise this process does the work itself.
 //!
-//! The helper ([`serve`]) believes nothing that it is told: it looks at lengths, values, the number
-//! of descriptors and what each of them is. It opens no path that it is told, and no TUN device that
-//! exists already, unless it was named when the helper started. It changes no interface but a TUN
+//! The helper ([`Server`]) believes nothing that it is told: it looks at lengths, values, the number
+//! of descriptors and what each of them is. It opens no path that it is told: its files are of names
+//! in the folders that it was started with ([`files`]). It opens no TUN device that exists already,
+//! unless it was named when the helper started. It changes no interface but a TUN
 //! device of which it is given a queue, and no socket but one of UDP. It makes BPF programs itself.
 //!
 //! These functions wait for the helper. They are called where a descriptor can be opened, which
 //! threads that process packets cannot: [`adit_sandbox::run`] brings them there.
 
+mod client;
+mod file_request;
+mod file_server;
+pub mod files;
 mod messages;
+mod name;
 mod request;
 mod server;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use adit_netlink::CloneMonitor;
 use adit_netlink::netns::Netns;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, setpriority_process};
 
-use crate::helper::messages::{Answer, exchange, malformed};
-use crate::helper::request::{Name, Request};
+use crate::helper::client::ask;
+use crate::helper::messages::malformed;
+use crate::helper::name::Name;
+use crate::helper::request::Request;
 use crate::helper::server::PRIORITY;
 use crate::sys::os;
 
+pub use client::{connect, connection, has_ended};
+pub use file_request::Folder;
+pub use file_server::Folders;
 pub(crate) use request::{Change, Kind, Options, Queues};
-pub use server::serve;
-
-static HELPER: OnceLock<Helper> = OnceLock::new();
-
-struct Helper {
-    socket: OwnedFd,
-    /// One request at a time is under way.
-    turn: Mutex<()>,
-}
-
-/// From now on the process at the other end, which runs [`serve`], does what takes a right.
-pub fn connect(socket: OwnedFd) {
-    let turn = Mutex::new(());
-    let _ = HELPER.set(Helper { socket, turn });
-}
-
-/// The socket of the helper, which hangs up when the helper has ended.
-pub fn connection() -> Option<BorrowedFd<'static>> {
-    HELPER.get().map(|helper| helper.socket.as_fd())
-}
-
-/// Whether this process had a helper that has ended.
-pub fn has_ended() -> bool {
-    connection().is_some_and(|socket| {
-        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
-        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
-    })
-}
+pub use server::Server;
 
 pub(crate) fn open(name: &str, queues: Queues) -> io::Result<OwnedFd> {
     os::IfReq::new(name)?;
@@ -84,7 +66,7 @@ pub(crate) fn socket(tun: BorrowedFd<'_>, netns: &Netns, kind: Kind) -> io::Resu
 
 /// For [`Change::NoQueue`]: whether the qdisc was changed.
 pub(crate) fn change(tun: BorrowedFd<'_>, change: Change) -> io::Result<bool> {
-    Ok(ask(Request::Link(change), &[tun])?.flag)
+    Ok(ask(Request::Link(change), &[tun])?.numbers[0] == 1)
 }
 
 pub(crate) fn arrivals(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -157,14 +139,10 @@ pub fn prioritize(thread: Pid) -> io::Result<()> {
     own.or_else(|_| ask(Request::Priority(thread), &[]).map(drop))
 }
 
-fn ask(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
-    let Some(helper) = HELPER.get() else {
-        return request.perform(fds, None);
-    };
-    let _turn = helper.turn.lock().unwrap_or_else(PoisonError::into_inner);
-    exchange(&helper.socket, &request.to_bytes(), fds)
-}
-
+#[cfg(test)]
+mod file_server_tests;
+#[cfg(test)]
+mod served_tests;
 #[cfg(test)]
 #[path = "helper_tests.rs"]
 mod tests;

@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 mod batch;
+mod files;
 mod frames;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -20,6 +21,8 @@ pub mod tun;
 pub mod udp;
 
 pub use batch::{Received, RecvBatch};
+pub use files::private::{DIR as UPGRADE_DIR, remove_dead, sockets};
+pub use files::{Failed, Identity, Step, identity, make_dir};
 pub use frames::{BatchFrame, FrameBatch, MAX_FRAME};
 pub use offloads::{Offloads, UnknownOffload};
 pub use sys::os::{

@@ -43,7 +43,9 @@ pub enum Only {
     Threads,
     /// UNIX, IPv4, IPv6 and netlink: socket(2).
     Families,
-    /// IPv4 and netlink: socket(2).
+    /// IPv4, IPv6 and netlink: socket(2).
+    Networking,
+    /// UNIX, IPv4 and netlink: socket(2).
     Asking,
     /// Network namespaces: setns(2).
     Networks,
@@ -61,14 +63,15 @@ pub enum Only {
     ReadOlder,
     /// For what waits in a socket, and whether it blocks: ioctl(2).
     Waiting,
-    /// About TUN devices, and what [`Self::Waiting`] has: ioctl(2). Never about terminals.
+    /// About TUN devices and files of sockets, and what [`Self::Waiting`] has: ioctl(2). Never about
+    /// terminals.
     Devices,
-    /// The same, but not to attach to a device: ioctl(2).
+    /// The same, but not to attach to a device, and not about files: ioctl(2).
     Attached,
-    /// To leave a file to its owner, or to its owner and group: chmod(2), fchmod(2).
+    /// To leave a file to its owner, or to its owner and group: fchmod(2).
     Mode,
-    /// The same: fchmodat(2).
-    ModeAt,
+    /// To leave a file with its owner and give it to this group: fchownat(2).
+    ToGroup(u32),
 }
 
 macro_rules! calls {
@@ -168,17 +171,12 @@ const KEEPER: &[Call] = calls![
     SYS_dup3,
     SYS_eventfd2,
     SYS_exit_group,
-    SYS_fchmod: Mode,
-    SYS_fchmodat: ModeAt,
-    SYS_fchownat,
     SYS_fcntl,
-    SYS_flock,
     SYS_fstat,
     SYS_getcwd,
     SYS_getdents64,
     SYS_getpriority,
     SYS_getsockname,
-    SYS_inotify_add_watch,
     SYS_inotify_init1,
     // The helper opens all TUN devices. It takes no capability to attach to one that exists and has no
     // owner.
@@ -186,29 +184,27 @@ const KEEPER: &[Call] = calls![
     SYS_listen,
     SYS_lseek,
     SYS_membarrier,
-    SYS_mkdirat,
     SYS_openat,
     // Of a hand-over: a process that was told to go on, and does not say that it does, is killed.
     SYS_pidfd_open,
     SYS_pidfd_send_signal: Killing,
     SYS_prctl: Names,
     SYS_readlinkat,
-    SYS_renameat2,
     SYS_rseq,
     SYS_rt_sigaction,
     SYS_seccomp,
     SYS_set_robust_list,
     SYS_setpriority,
     SYS_setsockopt,
-    SYS_socket: Families,
+    SYS_socket: Networking,
     SYS_uname,
-    SYS_unlinkat,
     SYS_wait4,
     SYS_waitid,
 ];
 
 /// Does what takes a capability: sockets, TUN devices, BPF programs and netlink, in other network
-/// namespaces on threads that end with it.
+/// namespaces on threads that end with it. Has the files: it binds UNIX sockets, and connects to
+/// those that stand in its way.
 const HELPER: &[Call] = calls![
     SYS_bind,
     SYS_bpf,
@@ -217,16 +213,22 @@ const HELPER: &[Call] = calls![
     SYS_clone3,
     SYS_connect,
     SYS_exit_group,
+    SYS_fchmod: Mode,
     SYS_fcntl,
+    SYS_flock,
     SYS_fstat,
     SYS_getcwd,
+    SYS_getdents64,
+    SYS_geteuid,
     SYS_getrandom,
     SYS_getppid,
     SYS_getsockname,
     SYS_getsockopt,
     SYS_gettid,
+    SYS_inotify_add_watch,
     SYS_ioctl: Devices,
     SYS_lseek,
+    SYS_mkdirat,
     SYS_newfstatat,
     SYS_openat,
     SYS_prctl: Names,
@@ -245,7 +247,17 @@ const HELPER: &[Call] = calls![
     SYS_setsockopt,
     SYS_socket: Asking,
     SYS_statx,
+    SYS_unlinkat,
 ];
+
+/// To give a file to this group; the helper has it where there is one.
+pub(crate) fn to_group(group: u32) -> Call {
+    Call {
+        symbol: "SYS_fchownat",
+        number: libc::SYS_fchownat,
+        only: Only::ToGroup(group),
+    }
+}
 
 /// Their older forms.
 #[cfg(target_arch = "x86_64")]
@@ -328,20 +340,13 @@ const RENAMEAT: &[Call] = &[Call {
 #[cfg(target_arch = "x86_64")]
 const OLDER_FORMS: &[Call] = calls![
     SYS_access,
-    SYS_chmod: Mode,
-    SYS_chown,
     SYS_dup2,
     SYS_epoll_wait,
-    SYS_lchown,
     SYS_lstat,
-    SYS_mkdir,
     SYS_open,
     SYS_poll,
     SYS_readlink,
-    SYS_rename,
-    SYS_rmdir,
     SYS_stat,
-    SYS_unlink,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_FORMS: &[Call] = &[];
@@ -394,18 +399,10 @@ pub fn of(role: Role) -> Vec<Call> {
         Role::Packets => &[EVERY_THREAD, PACKETS],
         Role::Control => &[EVERY_THREAD, CONTROL],
         Role::Sockets => &[EVERY_THREAD, SOCKETS],
-        Role::Keeper => &[
-            EVERY_THREAD,
-            PACKETS,
-            CONTROL,
-            SOCKETS,
-            KEEPER,
-            RENAMEAT,
-            OLDER_FORMS,
-        ],
+        Role::Keeper => &[EVERY_THREAD, PACKETS, CONTROL, SOCKETS, KEEPER, OLDER_FORMS],
         // The first to name a call says with which arguments.
         Role::Resolver => &[RESOLVER, RESOLVER_OLDER, EVERY_THREAD],
-        Role::Helper => &[HELPER, HELPER_OLDER, EVERY_THREAD],
+        Role::Helper => &[HELPER, HELPER_OLDER, RENAMEAT, EVERY_THREAD],
     };
     let mut calls = lists.concat();
     calls.sort_by_key(|call| call.number);
@@ -433,6 +430,9 @@ const WAITING: [u64; 2] = [0x541b, 0x5421];
 
 /// As of the kernel's linux/if_tun.h.
 const TUNSETIFF: u64 = 0x4004_54ca;
+
+/// The file of a UNIX socket, as of linux/un.h.
+const SIOCUNIXFILE: u64 = 0x89e0;
 
 /// `TUNGETIFF`, `TUNSETVNETHDRSZ`, `TUNSETOFFLOAD`, `TUNGETDEVNETNS`, `TUNSETSTEERINGEBPF` and
 /// `TUNSETFILTEREBPF`; `SIOCGIFMTU`, `SIOCGIFINDEX` and `SIOCGIFTXQLEN`, as of linux/sockios.h.
@@ -476,8 +476,12 @@ impl Only {
                 ];
                 families.map(|family| (0, Dword, Eq, int(family))).to_vec()
             }
+            Self::Networking => {
+                let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+                families.map(|family| (0, Dword, Eq, int(family))).to_vec()
+            }
             Self::Asking => {
-                let families = [libc::AF_INET, libc::AF_NETLINK];
+                let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_NETLINK];
                 families.map(|family| (0, Dword, Eq, int(family))).to_vec()
             }
             Self::IsOpen => vec![(1, Dword, Eq, int(libc::F_GETFD))],
@@ -498,12 +502,22 @@ impl Only {
             Self::Waiting => WAITING.map(|of| (1, Dword, Eq, of)).to_vec(),
             Self::Devices | Self::Attached => {
                 let of_devices = ABOUT_DEVICES.iter().chain(&WAITING);
-                let attaches = (self == Self::Devices).then_some(&TUNSETIFF);
-                let all = of_devices.chain(attaches);
+                let more: &[u64] = match self {
+                    Self::Devices => &[TUNSETIFF, SIOCUNIXFILE],
+                    _ => &[],
+                };
+                let all = of_devices.chain(more);
                 all.map(|of| (1, Dword, Eq, *of)).collect()
             }
             Self::Mode => MODES.map(|mode| (1, Dword, Eq, mode)).to_vec(),
-            Self::ModeAt => MODES.map(|mode| (2, Dword, Eq, mode)).to_vec(),
+            Self::ToGroup(group) => {
+                let to = |argument, id: u32| SeccompCondition::new(argument, Dword, Eq, id.into());
+                // -1 leaves the owner.
+                return Ok(vec![SeccompRule::new(vec![
+                    to(2, u32::MAX)?,
+                    to(3, group)?,
+                ])?]);
+            }
         };
         let rule = |(argument, len, operator, value)| {
             SeccompCondition::new(argument, len, operator, value)

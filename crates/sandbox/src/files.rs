@@ -67,16 +67,14 @@ pub struct Folders {
     pub own: Vec<PathBuf>,
     /// It removes empty directories there and below.
     pub removable_in: Option<PathBuf>,
+    /// It may give files to this group.
+    pub group: Option<u32>,
 }
 
-/// Limits the calling thread and those that it starts to `folders` and to what is read of the kernel.
-/// It also takes away TCP, and abstract sockets of others. Signals stay: a hand-over may have to
+/// Limits the calling thread and those that it starts to what is read of the kernel. It also takes away TCP, and abstract sockets of others. Signals stay: a hand-over may have to
 /// kill. False where the kernel cannot.
-pub(crate) fn limit(folders: &Folders) -> Result<bool, RulesetError> {
+pub(crate) fn limit() -> Result<bool, RulesetError> {
     let mut rules = Ruleset::default()
-        // Without this right (Linux before 5.19) no socket could be moved to where it belongs.
-        .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(AccessFs::Refer)?
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
         .handle_access(AccessNet::from_all(KNOWN))?
@@ -93,22 +91,6 @@ pub(crate) fn limit(folders: &Folders) -> Result<bool, RulesetError> {
         Path::new("/dev/null"),
         AccessFs::ReadFile | AccessFs::WriteFile,
     )?;
-    let own = AccessFs::ReadFile
-        | AccessFs::ReadDir
-        | AccessFs::WriteFile
-        | AccessFs::Truncate
-        | AccessFs::MakeReg
-        | AccessFs::MakeSock
-        | AccessFs::MakeDir
-        | AccessFs::RemoveFile
-        | AccessFs::RemoveDir
-        | AccessFs::Refer;
-    for folder in &folders.own {
-        rules = allow(rules, folder, own)?;
-    }
-    if let Some(parent) = &folders.removable_in {
-        rules = allow(rules, parent, AccessFs::RemoveDir.into())?;
-    }
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }
 
@@ -132,9 +114,9 @@ pub(crate) fn limit_to_names() -> Result<bool, RulesetError> {
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Limits the calling thread and those that it starts to the devices, to what tells namespaces
-/// apart, and to signals and abstract sockets of their own. False where the kernel cannot.
-pub(crate) fn limit_to_devices() -> Result<bool, RulesetError> {
+/// Limits the calling thread and those that it starts to `folders`, to the devices, to what tells
+/// namespaces apart, and to signals and abstract sockets of their own. False where the kernel cannot.
+pub(crate) fn limit_helper(folders: &Folders) -> Result<bool, RulesetError> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
@@ -144,7 +126,21 @@ pub(crate) fn limit_to_devices() -> Result<bool, RulesetError> {
     let rules = allow(rules, Path::new("/proc"), reading())?;
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     let rules = allow(rules, Path::new("/dev/net/tun"), device)?;
-    let rules = allow(rules, Path::new("/dev/kmsg"), AccessFs::ReadFile.into())?;
+    let mut rules = allow(rules, Path::new("/dev/kmsg"), AccessFs::ReadFile.into())?;
+    let own = AccessFs::ReadFile
+        | AccessFs::ReadDir
+        | AccessFs::WriteFile
+        | AccessFs::MakeReg
+        | AccessFs::MakeSock
+        | AccessFs::MakeDir
+        | AccessFs::RemoveFile
+        | AccessFs::RemoveDir;
+    for folder in &folders.own {
+        rules = allow(rules, folder, own)?;
+    }
+    if let Some(parent) = &folders.removable_in {
+        rules = allow(rules, parent, AccessFs::RemoveDir.into())?;
+    }
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }
 

@@ -81,7 +81,7 @@ impl Parts {
         ),
         (
             "files",
-            "Only the folders of the sockets, the TUN device and what the kernel tells can be opened (Landlock, Linux 5.19).",
+            "Only what the kernel tells can be opened, and no file be changed; a process of its own has the sockets and devices (Landlock, Linux 5.13).",
         ),
         (
             "capabilities",
@@ -128,17 +128,16 @@ const OF_HELPER: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::SYSLOG);
 
-/// Limits the process, which must have one thread only, for good, and starts the keeper. Sockets
-/// and other files can be made in `folders` and nowhere else. What takes a capability, another
-/// process does from now on.
+/// Limits the process, which must have one thread only, for good, and starts the keeper. What takes a
+/// capability, and what is done with files, another process does from now on.
 ///
 /// What the kernel does not have is left out: [`parts`] tells what is on.
 ///
 /// # Errors
 ///
 /// No thread could be started, or no_new_privs is unknown to the kernel (before Linux 3.5).
-pub fn begin(folders: &Folders) -> io::Result<()> {
-    begin_with(folders, Otherwise::HERE)
+pub fn begin() -> io::Result<()> {
+    begin_with(Otherwise::HERE)
 }
 
 /// [`begin`], and what a call does that a thread may not make.
@@ -146,7 +145,7 @@ pub fn begin(folders: &Folders) -> io::Result<()> {
 /// # Errors
 ///
 /// Those of [`begin`].
-pub fn begin_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
+pub fn begin_with(otherwise: Otherwise) -> io::Result<()> {
     let mut parts = Parts {
         no_dumps: forbid_dumps(),
         locked_memory: lock_memory(),
@@ -156,7 +155,7 @@ pub fn begin_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
     // The library looks for the clock of the vDSO once, with calls that threads need for nothing
     // else.
     let _ = clock_gettime(ClockId::Boottime);
-    parts.files = files::limit(folders).unwrap_or(false);
+    parts.files = files::limit().unwrap_or(false);
     parts.capabilities = keep(CapabilitySet::empty()).is_ok();
     let mut filters = HashMap::new();
     for role in Role::ALL {
@@ -231,16 +230,16 @@ pub fn begin_names_with(otherwise: Otherwise) -> io::Result<()> {
     Ok(())
 }
 
-/// Limits the process, which must have one thread only, for good, to what takes a capability and
-/// others ask for: it opens the TUN device and the kernel's log, and no UNIX socket.
+/// Limits the process, which must have one thread only, for good, to what others ask for: it opens the
+/// TUN device and the kernel's log, and has the files in `folders`.
 ///
 /// What the kernel does not have is left out.
 ///
 /// # Errors
 ///
 /// no_new_privs is unknown to the kernel (before Linux 3.5).
-pub fn begin_helper() -> io::Result<()> {
-    begin_helper_with(Otherwise::HERE)
+pub fn begin_helper(folders: &Folders) -> io::Result<()> {
+    begin_helper_with(folders, Otherwise::HERE)
 }
 
 /// [`begin_helper`], and what a call does that the process may not make.
@@ -248,17 +247,18 @@ pub fn begin_helper() -> io::Result<()> {
 /// # Errors
 ///
 /// Those of [`begin_helper`].
-pub fn begin_helper_with(otherwise: Otherwise) -> io::Result<()> {
+pub fn begin_helper_with(folders: &Folders, otherwise: Otherwise) -> io::Result<()> {
     set_no_new_privs(true)?;
     // Before Linux 5.11, BPF maps count as locked memory.
     let _ = setrlimit(Resource::Memlock, UNLIMITED);
     let mut parts = Parts {
         no_dumps: forbid_dumps(),
-        files: files::limit_to_devices().unwrap_or(false),
+        files: files::limit_helper(folders).unwrap_or(false),
         capabilities: keep(OF_HELPER).is_ok(),
         ..Parts::default()
     };
-    parts.system_calls = install(&filters_of(Role::Helper, otherwise)?).is_ok();
+    let more = folders.group.map(calls::to_group);
+    parts.system_calls = install(&filters_with(Role::Helper, otherwise, more)?).is_ok();
     let filters = HashMap::new();
     let _ = SANDBOX.set(Sandbox { parts, filters });
     Ok(())
@@ -353,6 +353,15 @@ fn lock_memory() -> bool {
 ///
 /// None on the architectures that there are lists for.
 pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram>> {
+    filters_with(role, otherwise, None)
+}
+
+/// The same, with one more call perhaps.
+fn filters_with(
+    role: Role,
+    otherwise: Otherwise,
+    more: Option<Call>,
+) -> io::Result<Vec<BpfProgram>> {
     let refuse = match otherwise {
         Otherwise::Refuse => SeccompAction::Errno(errno(libc::EPERM)),
         Otherwise::Kill => SeccompAction::KillProcess,
@@ -366,6 +375,7 @@ pub fn filters_of(role: Role, otherwise: Otherwise) -> io::Result<Vec<BpfProgram
         filters.push(intruders()?);
     }
     let mut calls = calls::of(role);
+    calls.extend(more);
     let known: Vec<_> = calls.iter().map(|call| call.number).collect();
     let others = |list: &[Call]| -> Vec<Call> {
         let others = list.iter().filter(|call| !known.contains(&call.number));

@@ -18,7 +18,6 @@ use super::{
 };
 use crate::cli::FileArgs;
 use crate::failure::{Context, Failure, Result, bail, say};
-use crate::run;
 
 /// How long to wait for the end of a process that did not answer: long enough was waited before.
 const PATIENCE_WITH_SILENCE: Duration = Duration::from_secs(1);
@@ -125,7 +124,7 @@ impl Quick {
             false => PATIENCE_WITH_SILENCE,
         };
         let socket = self.socket();
-        let bound = adit_ctl::identity(&socket).ok();
+        let bound = adit_io::identity(&socket).ok();
         let connection = adit_ctl::connect(&socket, patience);
         // Another program's interface may have the name, where the process's own was moved from.
         let told = status::fetch(&self.name).ok();
@@ -162,7 +161,7 @@ impl Quick {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => self.remove_files(),
             Err(_) => {}
         }
-        while bound.is_some() && adit_ctl::identity(&socket).ok() == bound {
+        while bound.is_some() && adit_io::identity(&socket).ok() == bound {
             if Instant::now() > deadline {
                 // The next one may come; this one ends when it notices.
                 self.remove_files();
@@ -191,8 +190,8 @@ impl Quick {
         for file in [socket.with_extension("name"), socket, status] {
             let _ = fs::remove_file(file);
         }
-        let hand_over = Path::new(status::DIR).join(run::hand_over::DIR);
-        run::hand_over::remove_dead(&hand_over);
+        let hand_over = Path::new(status::DIR).join(adit_io::UPGRADE_DIR);
+        adit_io::remove_dead(&hand_over);
         // The last one takes the directory along.
         let _ = fs::remove_dir(hand_over);
     }

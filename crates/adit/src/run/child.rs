@@ -1,6 +1,7 @@
 //! Processes of this program that one serving interfaces starts before its sandbox, for what it is
 //! not to do itself. Requests and answers are datagrams of a socket pair, their standard input.
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -21,7 +22,7 @@ impl Drop for Guard {
 }
 
 /// Starts this program with these arguments, which no person types.
-pub(super) fn start(arguments: &[&str]) -> std::io::Result<(Guard, OwnedFd)> {
+pub(super) fn start(arguments: &[impl AsRef<OsStr>]) -> std::io::Result<(Guard, OwnedFd)> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,

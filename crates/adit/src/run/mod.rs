@@ -73,11 +73,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let result = begin(args);
     if let Some(dir) = &args.control_dir {
         // The other process of a demo, or the demo itself, may need it still.
-        let dir = dir.clone();
-        adit_sandbox::run(move || {
-            let _ = std::fs::remove_dir(status_directory(&dir));
-            let _ = std::fs::remove_dir(dir);
-        });
+        // A helper has removed it already.
+        adit_io::helper::files::leave(dir, &status_directory(dir));
     }
     result
 }

@@ -14,10 +14,10 @@ use adit_engine::{
     Engine, Interface, Kernel, Policy, Settings, StopReason, ThreadSettings, VerboseLog, Watches,
 };
 use adit_io::Offloads;
+use adit_io::helper::{self, Folders};
 use adit_io::tun::Tun;
 use adit_netlink::Netlink;
 use adit_proto::config::PublicKey;
-use adit_sandbox::Folders;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, getgroups, getrlimit};
 use rustix::thread::set_thread_groups;
@@ -58,7 +58,7 @@ pub(super) struct Process {
     closing: Mutex<Vec<JoinHandle<()>>>,
     /// Dropped after the sockets that it serves: its thread could not remove their files.
     service: Service,
-    _helping: Option<Guard>,
+    _helping: Option<Helping>,
 }
 
 #[derive(Default)]
@@ -112,8 +112,9 @@ impl Process {
         if sandbox {
             // The helper has the group, too.
             join_group(status_group);
-            helping = Some(start_helper(devices_of_user(args))?);
-            adit_sandbox::begin(&folders(control_dir.as_deref()))
+            let folders = folders(control_dir.as_deref(), status_group);
+            helping = Some(Helping::start(folders, devices_of_user(args))?);
+            adit_sandbox::begin()
                 .context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
         }
         let failed = || "cannot start the threads".to_owned();
@@ -359,17 +360,35 @@ pub(super) fn devices_of_user(args: &RunArgs) -> &[String] {
     }
 }
 
-/// Starts the process that has the capabilities from now on, for these interfaces.
-fn start_helper(interfaces: &[String]) -> Result<Guard> {
-    let names = interfaces.iter().map(String::as_str);
-    let arguments: Vec<&str> = std::iter::once(crate::helper::ARGUMENT)
-        .chain(names)
-        .collect();
-    let (guard, socket) = child::start(&arguments).context(|| {
-        "cannot start a process that keeps the rights (--no-sandbox does without)".into()
-    })?;
-    adit_io::helper::connect(socket);
-    Ok(guard)
+/// The process that has the capabilities and the files. It removes the folders at the end, if they
+/// are this process's own.
+struct Helping {
+    folders: Folders,
+    _guard: Guard,
+}
+
+impl Helping {
+    /// Starts it for these interfaces.
+    fn start(folders: Folders, interfaces: &[String]) -> Result<Self> {
+        let failed =
+            || "cannot start a process that keeps the rights (--no-sandbox does without)".into();
+        let arguments = crate::helper::arguments(&folders, interfaces).context(failed)?;
+        let (guard, socket) = child::start(&arguments).context(failed)?;
+        let known = [&folders.control, &folders.status].map(PathBuf::clone);
+        adit_io::helper::connect(socket, known);
+        Ok(Self {
+            folders,
+            _guard: guard,
+        })
+    }
+}
+
+impl Drop for Helping {
+    fn drop(&mut self) {
+        if self.folders.are_removed {
+            helper::files::leave(&self.folders.control, &self.folders.status);
+        }
+    }
 }
 
 /// A member of the group of the status sockets may give them to it without a capability.
@@ -388,17 +407,14 @@ fn status_dir(control_dir: Option<&Path>) -> PathBuf {
     dir.unwrap_or_else(|| status::DIR.into())
 }
 
-/// Where the process makes its sockets and files: directories, which are made now.
-pub(super) fn folders(control_dir: Option<&Path>) -> Folders {
-    let control = control_dir.unwrap_or(Path::new(uapi::DIR)).to_owned();
-    let own = vec![control, status_dir(control_dir)];
-    for folder in &own {
-        // Whoever needs it will say why it is not there.
-        let _ = adit_ctl::make_dir(folder);
+/// Where the process has its sockets and files. A directory that is named is removed at the end.
+fn folders(control_dir: Option<&Path>, group: Option<u32>) -> Folders {
+    Folders {
+        control: control_dir.unwrap_or(Path::new(uapi::DIR)).to_owned(),
+        status: status_dir(control_dir),
+        are_removed: control_dir.is_some(),
+        group,
     }
-    // A directory that is named is removed at the end.
-    let removable_in = control_dir.and_then(Path::parent).map(Path::to_owned);
-    Folders { own, removable_in }
 }
 
 /// Binds a socket once its path is free. A process that was killed loses its interface first, and

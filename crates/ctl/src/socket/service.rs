@@ -26,12 +26,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use adit_io::helper::files;
 use adit_sandbox::Role;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -232,8 +232,8 @@ impl Service {
         };
         let listener = bound.shared();
         let socket = Socket {
-            watch: match bound.watched {
-                true => self.shared.watch(&bound.path)?,
+            watch: match bound.is_watched() {
+                true => self.shared.watch(&bound)?,
                 false => None,
             },
             bound,
@@ -308,21 +308,15 @@ impl Shared {
     }
 
     /// Watches the socket's file, if it is still there.
-    fn watch(&self, path: &Path) -> io::Result<Option<i32>> {
-        // Losing its last name is a change of the inode's attributes; the inode itself lives as
-        // long as we listen. A watch is one socket's: MASK_CREATE, since Linux 4.18, refuses a
-        // second.
-        let signs = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
-        let only = signs | inotify::WatchFlags::MASK_CREATE;
-        let watch = match inotify::add_watch(&self.inotify, path, only) {
-            Err(Errno::INVAL) => inotify::add_watch(&self.inotify, path, signs),
+    fn watch(&self, bound: &Bound) -> io::Result<Option<i32>> {
+        let watch = files::watch(self.inotify.as_fd(), &bound.dir, &bound.name);
+        match watch.map(Some) {
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::NOENT) => Ok(None),
+                Some(errno) => Err(exhausted(errno, "max_user_watches")),
+                None => Err(error),
+            },
             watch => watch,
-        };
-        match watch {
-            Err(Errno::NOENT) => Ok(None),
-            watch => watch
-                .map(Some)
-                .map_err(|errno| exhausted(errno, "max_user_watches")),
         }
     }
 }

@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use adit_io::helper::Folder;
 use adit_proto::config::PublicKey;
 use adit_proto::memory::can_allocate;
 use serde::{Deserialize, Serialize};
@@ -55,7 +56,7 @@ impl Server {
     /// # Errors
     /// As of [`Server::bind`].
     pub fn bind_in(dir: &Path, name: &str, group: Option<u32>) -> Result<Self, BindError> {
-        Bound::bind(dir, name, false, group).map(Self)
+        Bound::bind(Folder::Status, dir, name, group).map(Self)
     }
 
     /// Takes a listening socket that another process bound at `dir/NAME.sock`, its file included.
@@ -63,7 +64,7 @@ impl Server {
     /// # Errors
     /// The descriptor is no listening UNIX socket, or the file is not there.
     pub fn adopt_in(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
-        Bound::adopt(dir, name, fd, false).map(Self)
+        Bound::adopt(Folder::Status, dir, name, fd).map(Self)
     }
 
     /// Answers every client on the service's thread with what `report` returns at that moment, with

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::{io, sync::Arc};
 
+use adit_io::helper::Folder;
 use adit_proto::config::PeerStatus;
 
 use super::{Configured, DIR, Heard, MAX_REQUEST, Parser, Request, Response, UapiError, format};
@@ -33,8 +34,7 @@ impl Server {
     /// # Errors
     /// See [`BindError`]; a name that is no interface's is one.
     pub fn bind_in(dir: &Path, name: &str) -> Result<Self, BindError> {
-        let bound = Bound::bind(dir, name, true, None)?;
-        Ok(Self::accompanied(bound, dir, name))
+        Bound::bind(Folder::Control, dir, name, None).map(Self)
     }
 
     /// Takes a listening socket that another process bound for `name` (`WG_UAPI_FD`), its file
@@ -52,13 +52,7 @@ impl Server {
     /// # Errors
     /// As of [`Server::adopt`].
     pub fn adopt_in(dir: &Path, name: &str, fd: OwnedFd) -> Result<Self, BindError> {
-        let bound = Bound::adopt(dir, name, fd, true)?;
-        Ok(Self::accompanied(bound, dir, name))
-    }
-
-    fn accompanied(mut bound: Bound, dir: &Path, name: &str) -> Self {
-        bound.accompany(dir.join(format!("{name}.name")), &format!("{name}\n"));
-        Self(bound)
+        Bound::adopt(Folder::Control, dir, name, fd).map(Self)
     }
 
     /// The listening socket (close-on-exec, non-blocking) for a child process to adopt. The file

@@ -35,6 +35,8 @@ use crate::thread::poll::wait;
 
 /// How often to keep the endpoints of peers for the next process, at most.
 const REMEMBER: Duration = Duration::from_secs(1);
+/// How soon that is tried again.
+const REMEMBER_AGAIN: Duration = Duration::from_secs(60);
 /// How often to ask again, at most, which way each peer is reached. Routers learn of hundreds of
 /// routes a second.
 const LOOK_AT_PATHS: Duration = Duration::from_millis(250);
@@ -294,7 +296,9 @@ impl<H: Platform> Control<H> {
         }
         if self.remember_at.is_some_and(|at| at <= now) {
             (self.remember_at, self.remembered) = (None, now);
-            self.platform.remember(&self.device.active_endpoints());
+            if !self.platform.remember(&self.device.active_endpoints()) {
+                self.remember_at = Some(now + REMEMBER_AGAIN);
+            }
         }
     }
 

@@ -255,7 +255,7 @@ impl Drop for Kernel {
     fn drop(&mut self) {
         // What it says is for the case that the process is killed.
         if let Some(path) = self.settings.peers_file.take() {
-            let _ = adit_sandbox::run(|| std::fs::remove_file(path));
+            remembered::remove(&path);
         }
     }
 }
@@ -424,19 +424,19 @@ impl Platform for Kernel {
 
     fn remembered(&mut self) -> Vec<(PublicKey, SocketAddr)> {
         let path = self.settings.peers_file.clone();
-        path.map(|path| adit_sandbox::run(move || remembered::load(&path)))
-            .unwrap_or_default()
+        path.map(|path| remembered::load(&path)).unwrap_or_default()
     }
 
-    fn remember(&self, peers: &[(PublicKey, SocketAddr)]) {
+    fn remember(&self, peers: &[(PublicKey, SocketAddr)]) -> bool {
         let Some(path) = &self.settings.peers_file else {
-            return;
+            return true;
         };
-        let (file, peers) = (path.clone(), peers.to_vec());
-        if let Err(error) = adit_sandbox::run(move || remembered::store(&file, &peers)) {
+        let stored = remembered::store(path, peers);
+        if let Err(error) = &stored {
             let path = path.display();
             self.log_verbose(format_args!("cannot keep endpoints in {path}: {error}"));
         }
+        stored.is_ok()
     }
 
     fn memory_left(&self) -> Option<u64> {

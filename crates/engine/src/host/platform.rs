@@ -110,8 +110,10 @@ pub trait Platform: Send + 'static {
         Vec::new()
     }
 
-    /// Keeps for the next process where peers are.
-    fn remember(&self, _peers: &[(PublicKey, SocketAddr)]) {}
+    /// Keeps for the next process where peers are. False if that failed.
+    fn remember(&self, _peers: &[(PublicKey, SocketAddr)]) -> bool {
+        true
+    }
 
     /// Bytes of memory that the process may have beyond what it has; `None` if nothing limits it.
     fn memory_left(&self) -> Option<u64> {

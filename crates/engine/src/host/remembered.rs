@@ -2,12 +2,11 @@
 //! public key in hexadecimal digits and its endpoint.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use adit_io::helper::files;
 use adit_proto::config::PublicKey;
 use adit_proto::limits::MAX_REMEMBERED;
 
@@ -18,7 +17,8 @@ const MAX_FILE: u64 = (MAX_REMEMBERED * MAX_LINE) as u64;
 /// What the file says; nothing if there is none. Lines that say nothing are passed over.
 pub(crate) fn load(path: &Path) -> Vec<(PublicKey, SocketAddr)> {
     let mut text = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut text));
+    let file = split(path).and_then(|(dir, name)| files::recall(dir, name));
+    let read = file.and_then(|file| file.take(MAX_FILE).read_to_end(&mut text));
     match read {
         Ok(_) => String::from_utf8_lossy(&text)
             .lines()
@@ -28,7 +28,7 @@ pub(crate) fn load(path: &Path) -> Vec<(PublicKey, SocketAddr)> {
     }
 }
 
-/// Puts a new file in the place of the last one. Only root can read where peers are.
+/// Puts a new file in the place of the last one. Only its owner can read where peers are.
 pub(crate) fn store(path: &Path, peers: &[(PublicKey, SocketAddr)]) -> io::Result<()> {
     let mut text = String::with_capacity(peers.len() * 96);
     for (key, endpoint) in peers {
@@ -37,17 +37,20 @@ pub(crate) fn store(path: &Path, peers: &[(PublicKey, SocketAddr)]) -> io::Resul
         }
         let _ = writeln!(text, " {endpoint}");
     }
-    // A process that is killed here leaves the last file whole.
-    let new = path.with_extension("new");
-    let _ = std::fs::remove_file(&new);
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(text.as_bytes())?;
-    std::fs::rename(new, path)
+    let (dir, name) = split(path)?;
+    files::remember(dir, name, text.as_bytes())
+}
+
+/// Removes it.
+pub(crate) fn remove(path: &Path) {
+    let _ = split(path).and_then(|(dir, name)| files::forget(dir, name));
+}
+
+/// The folder, and the name of the interface.
+fn split(path: &Path) -> io::Result<(&Path, &str)> {
+    let name = path.file_stem().and_then(|name| name.to_str());
+    let parts = path.parent().zip(name);
+    parts.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 fn parse(line: &str) -> Option<(PublicKey, SocketAddr)> {

@@ -15,15 +15,15 @@ use rustix::net::{
 /// Descriptors of a request or of an answer.
 pub(super) const MAX_FDS: usize = 2;
 
-/// Bytes of an answer: an error number, a flag, and what the error says.
+/// Bytes of an answer: an error number, two numbers, and what the error says.
 const MAX_ANSWER: usize = 512;
-const ANSWER_HEADER: usize = 5;
+const ANSWER_HEADER: usize = 20;
 
 /// What a request brings.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) fds: ArrayVec<OwnedFd, MAX_FDS>,
-    pub(super) flag: bool,
+    pub(super) numbers: [u64; 2],
 }
 
 impl From<OwnedFd> for Answer {
@@ -36,7 +36,14 @@ impl Answer {
     pub(super) fn of(fds: impl IntoIterator<Item = OwnedFd>) -> Self {
         Self {
             fds: fds.into_iter().collect(),
-            flag: false,
+            numbers: [0; 2],
+        }
+    }
+
+    pub(super) fn say(numbers: [u64; 2]) -> Self {
+        Self {
+            fds: ArrayVec::new(),
+            numbers,
         }
     }
 
@@ -67,12 +74,17 @@ pub(super) fn exchange(
         return Err(ended());
     }
     let answer = bytes[..received.len].split_first_chunk::<ANSWER_HEADER>();
-    let ([a, b, c, d, flag], says) = answer.ok_or_else(malformed)?;
-    let error = io::Error::from_raw_os_error(i32::from_le_bytes([*a, *b, *c, *d]));
+    let (header, says) = answer.ok_or_else(malformed)?;
+    let number = |at: usize| {
+        let bytes = header[at..].first_chunk().copied();
+        u64::from_le_bytes(bytes.unwrap_or_default())
+    };
+    let error = i32::from_le_bytes(header.first_chunk().copied().unwrap_or_default());
+    let error = io::Error::from_raw_os_error(error);
     match (error.raw_os_error(), says) {
         (Some(0), _) => Ok(Answer {
             fds: received.fds,
-            flag: *flag == 1,
+            numbers: [number(4), number(12)],
         }),
         (_, []) => Err(error),
         (_, says) => Err(io::Error::new(
@@ -83,16 +95,17 @@ pub(super) fn exchange(
 }
 
 pub(super) fn send_answer(socket: &OwnedFd, answer: &io::Result<Answer>) -> io::Result<()> {
-    let (number, flag, says) = match answer {
-        Ok(answer) => (0, answer.flag, String::new()),
+    let (error, numbers, says) = match answer {
+        Ok(answer) => (0, answer.numbers, String::new()),
         Err(error) => match error.raw_os_error() {
-            Some(number) => (number, false, String::new()),
-            None => (number_of(error.kind()), false, error.to_string()),
+            Some(number) => (number, [0; 2], String::new()),
+            None => (number_of(error.kind()), [0; 2], error.to_string()),
         },
     };
     let says = &says.as_bytes()[..says.len().min(MAX_ANSWER - ANSWER_HEADER)];
-    let (number, flag) = (number.to_le_bytes(), [flag.into()]);
-    let parts = [&number, &flag[..], says].map(IoSlice::new);
+    let [one, other] = numbers.map(u64::to_le_bytes);
+    let error = error.to_le_bytes();
+    let parts = [&error[..], &one, &other, says].map(IoSlice::new);
     let fds = answer.iter().flat_map(|answer| &answer.fds);
     let fds: ArrayVec<_, MAX_FDS> = fds.map(AsFd::as_fd).collect();
     Ok(send(socket, &parts, &fds)?)

@@ -3,6 +3,9 @@
 use arrayvec::ArrayVec;
 use rustix::process::Pid;
 
+use crate::helper::file_request::FileRequest;
+use crate::helper::name::Name;
+
 /// Bytes of a request.
 pub(super) const MAX_REQUEST: usize = 32;
 
@@ -38,9 +41,9 @@ pub(super) enum Request {
     Clones,
     /// Raises the priority of this thread to [`PRIORITY`](super::server::PRIORITY).
     Priority(Pid),
+    /// About files.
+    File(FileRequest),
 }
-
-pub(super) type Name = ArrayVec<u8, 15>;
 
 /// Which queue of a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +136,10 @@ impl Request {
                 add(&[12]);
                 add(&thread.as_raw_pid().to_le_bytes());
             }
+            Self::File(request) => {
+                bytes.push(13);
+                request.add_to(&mut bytes);
+            }
         }
         bytes
     }
@@ -190,6 +197,7 @@ impl Request {
                 let thread = i32::try_from(number(thread)?).ok()?;
                 Self::Priority(Pid::from_raw(thread)?)
             }
+            [13, ref request @ ..] => Self::File(FileRequest::parse(request)?),
             _ => return None,
         })
     }

@@ -12,7 +12,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, sockopt};
 use rustix::process::{Pid, getppid, setpriority_process};
 
+use crate::helper::file_server::{Files, Folders};
 use crate::helper::messages::{Answer, MAX_FDS, receive, send_answer};
+use crate::helper::name::is_name;
 use crate::helper::request::{Change, Kind, MAX_REQUEST, Options, Queues, Request};
 use crate::programs::{egress, filter};
 use crate::sys::bpf;
@@ -32,30 +34,46 @@ pub(super) const PRIORITY: i32 = -10;
 /// Why a device is not opened.
 const EXISTS: &str = "it exists already, and this process was not started for it: delete it, or start a process for it";
 
-/// Answers requests until the other end of the socket is closed. TUN devices of these names, which
-/// the user has made perhaps, are opened if they exist; others have to be new.
-///
-/// # Errors
-///
-/// Those of recvmsg(2) and sendmsg(2).
-pub fn serve(socket: &OwnedFd, named: &[String]) -> io::Result<()> {
-    let mut bytes = [0; MAX_REQUEST];
-    loop {
-        let received = receive(socket, &mut bytes)?;
-        if received.len == 0 {
-            return Ok(());
-        }
-        let request = Request::parse(&bytes[..received.len]).filter(|_| !received.is_cut);
-        let answer = {
-            let fds: ArrayVec<_, MAX_FDS> = received.fds.iter().map(AsFd::as_fd).collect();
-            match request.filter(|request| request.is_allowed(&fds)) {
-                Some(request) => request.perform(&fds, Some(named)),
-                None => Err(Errno::INVAL.into()),
+/// What a helper does.
+pub struct Server {
+    named: Vec<String>,
+    files: Files,
+}
+
+impl Server {
+    /// A helper of a process that was started for interfaces of these names: their TUN devices, which
+    /// the user has made perhaps, are opened if they exist; others have to be new. The folders are made,
+    /// and files that this process makes have the modes that are stated, without its umask.
+    pub fn new(named: Vec<String>, folders: Folders) -> Self {
+        let files = Files::new(folders);
+        Self { named, files }
+    }
+
+    /// Answers requests until the other end of the socket is closed.
+    ///
+    /// # Errors
+    ///
+    /// Those of recvmsg(2) and sendmsg(2).
+    pub fn serve(mut self, socket: &OwnedFd) -> io::Result<()> {
+        let mut bytes = [0; MAX_REQUEST];
+        loop {
+            let received = receive(socket, &mut bytes)?;
+            if received.len == 0 {
+                return Ok(());
             }
-        };
-        // A socket that is closed after the answer leaves its port at once.
-        drop(received);
-        send_answer(socket, &answer)?;
+            let request = Request::parse(&bytes[..received.len]).filter(|_| !received.is_cut);
+            let answer = {
+                let fds: ArrayVec<_, MAX_FDS> = received.fds.iter().map(AsFd::as_fd).collect();
+                match request.filter(|request| request.is_allowed(&fds)) {
+                    Some(Request::File(request)) => self.files.perform(&request, &fds),
+                    Some(request) => request.perform(&fds, Some(&self.named)),
+                    None => Err(Errno::INVAL.into()),
+                }
+            };
+            // A socket that is closed after the answer leaves its port at once.
+            drop(received);
+            send_answer(socket, &answer)?;
+        }
     }
 }
 
@@ -66,6 +84,8 @@ impl Request {
         match (self, fds) {
             (Self::Open(name, _), []) => is_name(name),
             (Self::Table | Self::Clones, []) => true,
+            // Looked at where they are done.
+            (Self::File(_), _) => true,
             (Self::Priority(thread), []) => is_of_parent(*thread),
             (Self::Queue | Self::Namespace | Self::Socket(_) | Self::Arrivals, [tun]) => {
                 is_tun(*tun)
@@ -125,8 +145,7 @@ impl Request {
                 // Before Linux 5.2, it is here as far as we know.
                 let netns = netns.or_else(|_| Netns::current())?;
                 let flag = netns.run(|| change.make(&attached(*tun)?.name()))??;
-                let fds = ArrayVec::new();
-                Ok(Answer { fds, flag })
+                Ok(Answer::say([flag.into(), 0]))
             }
             (Self::Arrivals, [tun]) => bpf::note_arrivals(*tun).map(Answer::from),
             (Self::Limit { least, several }, [tun]) => {
@@ -180,12 +199,6 @@ fn is_of_parent(thread: Pid) -> bool {
 
 fn namespace_of(tun: BorrowedFd<'_>) -> io::Result<Netns> {
     os::tun_netns(tun).map(Netns::from)
-}
-
-/// Whether it may be the name of an interface; a `%` would have the kernel choose one.
-pub(super) fn is_name(name: &[u8]) -> bool {
-    let is_good = |byte: &u8| byte.is_ascii_graphic() && !b"/%:".contains(byte);
-    !name.is_empty() && name.iter().all(is_good)
 }
 
 fn is_tun(fd: BorrowedFd<'_>) -> bool {

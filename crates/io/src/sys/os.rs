@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use adit_proto::wire::{self, DataHeader};
 
-use rustix::net::sockopt;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, sockopt};
 
 /// `struct ifreq`: a name of 16 bytes and a union that is 24 bytes long on 64-bit machines.
 #[derive(Clone, Copy)]
@@ -94,6 +95,20 @@ pub(crate) fn ioctl_int(fd: BorrowedFd<'_>, request: libc::Ioctl, value: i32) ->
 pub(crate) fn tun_netns(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: TUNGETDEVNETNS has no argument and returns a new descriptor.
     let fd = check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNGETDEVNETNS) })?;
+    // SAFETY: the kernel just made `fd` for us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The file that a UNIX socket is bound to, wherever it was moved since; it takes CAP_NET_ADMIN.
+pub(crate) fn file_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    /// As of the kernel's linux/un.h.
+    const SIOCUNIXFILE: libc::Ioctl = 0x89e0;
+    // SAFETY: SIOCUNIXFILE reads no argument, and sockets that have another request of this number
+    // are refused here; it returns a new descriptor.
+    let fd = match sockopt::socket_domain(socket)? {
+        AddressFamily::UNIX => check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE) })?,
+        _ => return Err(Errno::INVAL.into()),
+    };
     // SAFETY: the kernel just made `fd` for us and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -6,13 +6,17 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
+use std::fs::Permissions;
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_sandbox::calls::{self, INTRUDER, Only};
@@ -150,10 +154,19 @@ type Attempt = (&'static str, fn() -> Result<usize, i32>);
 const AT_HERE: usize = libc::AT_FDCWD.cast_unsigned() as usize;
 /// As of the kernel's asm-generic/ioctls.h.
 const TIOCSTI: usize = 0x5412;
+const TIOCLINUX: usize = 0x541c;
+const TIOCSCTTY: usize = 0x540e;
+/// As of linux/if_tun.h.
+const TUNSETIFF: usize = 0x4004_54ca;
+const TUNSETQUEUE: usize = 0x4004_54d9;
+/// The group of the status sockets: that of this process.
+static GROUP: OnceLock<u32> = OnceLock::new();
+/// No descriptor.
+const NONE: usize = usize::MAX;
 const O_RDONLY: usize = libc::O_RDONLY as usize;
 
 /// What nobody who has taken over a thread may do.
-const ATTEMPTS: [Attempt; 38] = [
+const ATTEMPTS: [Attempt; 61] = [
     ("open a file", || {
         call(
             libc::SYS_openat,
@@ -346,10 +359,107 @@ const ATTEMPTS: [Attempt; 38] = [
     ("the kernel's log", || {
         call(libc::SYS_syslog, [3, 0, 0, 0, 0, 0])
     }),
-    ("let everybody write a file", || change_mode(0o666)),
-    ("have a program run as its owner", || change_mode(0o4755)),
+    ("let everybody write a file", || change_mode(own(), 0o666)),
+    ("have a program run as its owner", || {
+        change_mode(own(), 0o4755)
+    }),
+    ("take a file of another program's from its readers", || {
+        change_mode(outside(), 0o600)
+    }),
+    ("let a group write a file of another program's", || {
+        change_mode(outside(), 0o660)
+    }),
+    ("have another program run as its owner", || {
+        change_mode(outside(), 0o4755)
+    }),
+    ("the mode of a descriptor", || {
+        call(libc::SYS_fchmod, [NONE, 0o600, 0, 0, 0, 0])
+    }),
+    ("give a file to a group", || give(&outside(), 65533)),
+    ("give a file to the group of the status sockets", || {
+        give(&own(), *GROUP.get().expect("set"))
+    }),
+    ("rename onto a file", || {
+        let (from, to) = (own(), outside());
+        let [from, to] = [&from, &to].map(|path| path.as_ptr().addr());
+        call(libc::SYS_renameat2, [AT_HERE, from, AT_HERE, to, 0, 0])
+    }),
+    ("remove a file of another program's", || {
+        let path = outside();
+        call(
+            libc::SYS_unlinkat,
+            [AT_HERE, path.as_ptr().addr(), 0, 0, 0, 0],
+        )
+    }),
+    ("make a program that runs as its owner", || {
+        let path = in_folder("../adit-set-user-id");
+        let flags = (libc::O_CREAT | libc::O_WRONLY) as usize;
+        call(
+            libc::SYS_openat,
+            [AT_HERE, path.as_ptr().addr(), flags, 0o4755, 0, 0],
+        )
+    }),
+    ("make a device", || {
+        let (path, mode) = (in_folder("device"), (libc::S_IFCHR | 0o666) as usize);
+        call(
+            libc::SYS_mknodat,
+            [AT_HERE, path.as_ptr().addr(), mode, 0x0101, 0, 0],
+        )
+    }),
+    ("watch a file", || {
+        call(
+            libc::SYS_inotify_add_watch,
+            [NONE, path(c"/etc"), 4, 0, 0, 0],
+        )
+    }),
+    ("connect to another process by a file", || {
+        connect_to(&in_folder("../other.sock"))
+    }),
+    ("connect to a socket of its folder", || {
+        connect_to(&in_folder("own.sock"))
+    }),
+    ("attach to a TUN device", || {
+        call(libc::SYS_ioctl, [NONE, TUNSETIFF, 0, 0, 0, 0])
+    }),
+    ("take a queue of a TUN device", || {
+        call(libc::SYS_ioctl, [NONE, TUNSETQUEUE, 0, 0, 0, 0])
+    }),
+    ("have a TUN device stay", || {
+        call(
+            libc::SYS_ioctl,
+            [NONE, libc::TUNSETPERSIST as usize, 1, 0, 0, 0],
+        )
+    }),
+    ("give a TUN device to a user", || {
+        call(
+            libc::SYS_ioctl,
+            [NONE, libc::TUNSETOWNER as usize, 0, 0, 0, 0],
+        )
+    }),
+    ("read the environment of another process", || {
+        open_to_read(c"/proc/1/environ")
+    }),
+    ("read the memory map of another process", || {
+        open_to_read(c"/proc/1/maps")
+    }),
+    ("read files of another process", || {
+        open_to_read(c"/proc/1/root/etc/passwd")
+    }),
+    ("write its own memory as a file", || {
+        let flags = libc::O_RDWR as usize;
+        call(
+            libc::SYS_openat,
+            [AT_HERE, path(c"/proc/self/mem"), flags, 0, 0, 0],
+        )
+    }),
     ("type into a terminal", || {
         call(libc::SYS_ioctl, [0, TIOCSTI, 0, 0, 0, 0])
+    }),
+    ("paste into a console", || {
+        call(libc::SYS_ioctl, [0, TIOCLINUX, 0, 0, 0, 0])
+    }),
+    ("take a terminal", || {
+        call(libc::SYS_ioctl, [0, TIOCSCTTY, 0, 0, 0, 0])
     }),
     ("connect to another process by a name", connect_abstract),
     ("open the TUN device", || {
@@ -361,21 +471,50 @@ const ATTEMPTS: [Attempt; 38] = [
     }),
 ];
 
-/// A file of the folder.
-fn own_file() -> CString {
+/// What is at a path from the folder. The folder lies in one of the test's own.
+fn in_folder(path: &str) -> CString {
     let folder = std::env::var(FOLDER).expect("a folder");
-    CString::new(format!("{folder}/file")).expect("no zero")
+    CString::new(format!("{folder}/{path}")).expect("no zero")
 }
 
-fn change_mode(mode: usize) -> Result<usize, i32> {
-    let file = own_file();
-    let result = call(
-        libc::SYS_fchmodat,
-        [AT_HERE, file.as_ptr().addr(), mode, 0, 0, 0],
-    );
+/// A file of the folder.
+fn own() -> CString {
+    in_folder("file")
+}
+
+/// A file of root's that another program has.
+fn outside() -> CString {
+    in_folder("../file")
+}
+
+fn open_to_read(path: &std::ffi::CStr) -> Result<usize, i32> {
+    let path = path.as_ptr().addr();
+    call(libc::SYS_openat, [AT_HERE, path, O_RDONLY, 0, 0, 0])
+}
+
+fn change_mode(file: CString, mode: usize) -> Result<usize, i32> {
+    let path = file.as_ptr().addr();
+    let result = call(libc::SYS_fchmodat, [AT_HERE, path, mode, 0, 0, 0]);
     // It is read until here.
     drop(file);
     result
+}
+
+/// The same by a descriptor, as the helper does.
+fn change_mode_of_open(file: &std::fs::File, mode: usize) -> Result<usize, i32> {
+    let fd = usize::try_from(file.as_raw_fd()).expect("a number");
+    call(libc::SYS_fchmod, [fd, mode, 0, 0, 0, 0])
+}
+
+fn give(file: &CString, group: u32) -> Result<usize, i32> {
+    let (path, group) = (file.as_ptr().addr(), group as usize);
+    let owner = u32::MAX as usize;
+    call(libc::SYS_fchownat, [AT_HERE, path, owner, group, 0, 0])
+}
+
+fn connect_to(path: &CString) -> Result<usize, i32> {
+    let family = u16::try_from(libc::AF_UNIX).expect("small").to_ne_bytes();
+    connect_unix(&[&family[..], path.to_bytes_with_nul()].concat())
 }
 
 /// The abstract address at which the test itself listens.
@@ -385,7 +524,10 @@ fn abstract_address(folder: &str) -> Vec<u8> {
 }
 
 fn connect_abstract() -> Result<usize, i32> {
-    let address = abstract_address(&std::env::var(FOLDER).expect("a folder"));
+    connect_unix(&abstract_address(&std::env::var(FOLDER).expect("a folder")))
+}
+
+fn connect_unix(address: &[u8]) -> Result<usize, i32> {
     let stream = [
         libc::AF_UNIX as usize,
         libc::SOCK_STREAM as usize,
@@ -395,12 +537,10 @@ fn connect_abstract() -> Result<usize, i32> {
         0,
     ];
     let socket = call(libc::SYS_socket, stream)?;
-    let result = call(
+    call(
         libc::SYS_connect,
         [socket, address.as_ptr().addr(), address.len(), 0, 0, 0],
-    );
-    drop(address);
-    result
+    )
 }
 
 fn role(name: &str) -> Role {
@@ -447,6 +587,7 @@ fn taken_over() {
     let folders = Folders {
         own: vec![std::env::var_os(FOLDER).expect("a folder").into()],
         removable_in: None,
+        group: Some(*GROUP.get_or_init(|| rustix::process::getegid().as_raw())),
     };
     let otherwise = match attempt {
         // Debug builds have this.
@@ -455,8 +596,8 @@ fn taken_over() {
     };
     match role {
         Role::Resolver => begin_names_with(otherwise).expect("a sandbox"),
-        Role::Helper => begin_helper_with(otherwise).expect("a sandbox"),
-        _ => begin_with(&folders, otherwise).expect("a sandbox"),
+        Role::Helper => begin_helper_with(&folders, otherwise).expect("a sandbox"),
+        _ => begin_with(otherwise).expect("a sandbox"),
     }
     assert!(adit_sandbox::parts().system_calls);
     println!("files={}", adit_sandbox::parts().files);
@@ -472,7 +613,9 @@ fn taken_over() {
                 ("overflow", _) => println!("{}", overflow(&[0; 1024])),
                 ("live on" | "live on, or be killed", _) => live_on(),
                 ("change modes", _) => {
-                    let all = (0..0o10000).filter(|mode| change_mode(*mode).is_ok());
+                    let file = std::fs::File::open(OsStr::from_bytes(own().to_bytes()));
+                    let file = file.expect("a file of the folder");
+                    let all = (0..0o10000).filter(|mode| change_mode_of_open(&file, *mode).is_ok());
                     let all: Vec<String> = all.map(|mode| format!("{mode:o}")).collect();
                     println!("modes={}.", all.join(","));
                 }
@@ -533,9 +676,17 @@ fn live_on() {
 }
 
 fn child(role: Role, attempt: &str) -> Output {
-    let folder = Folder::new();
-    std::fs::write(folder.0.join("file"), "").expect("a file");
-    let name = SocketAddr::from_abstract_name(folder.0.as_os_str().as_bytes());
+    let around = Folder::new();
+    let folder = around.0.join("own");
+    std::fs::create_dir(&folder).expect("a folder");
+    let (other, outside) = (around.0.join("other.sock"), around.0.join("file"));
+    for file in [&folder.join("file"), &outside] {
+        std::fs::write(file, "").expect("a file");
+    }
+    std::fs::set_permissions(&outside, Permissions::from_mode(0o644)).expect("its mode");
+    let _others =
+        [&other, &folder.join("own.sock")].map(|path| UnixListener::bind(path).expect("a socket"));
+    let name = SocketAddr::from_abstract_name(folder.as_os_str().as_bytes());
     let _listener = UnixListener::bind_addr(&name.expect("a name")).expect("a socket");
     let output = Command::new("timeout")
         .args(["-s", "KILL", "60"])
@@ -543,8 +694,17 @@ fn child(role: Role, attempt: &str) -> Output {
         .env("RUST_BACKTRACE", "full")
         .args(["--exact", "sys::sandbox_tests::taken_over", "--nocapture"])
         .env(CHILD, format!("{role:?} {attempt}"))
-        .env(FOLDER, &folder.0)
+        .env(FOLDER, &folder)
         .output();
+    // Whatever it was, and whoever tried.
+    let found = outside.metadata().expect("it is there");
+    let left = (found.mode() & 0o7777, found.gid(), found.len());
+    assert_eq!(
+        left,
+        (0o644, rustix::process::getegid().as_raw(), 0),
+        "{role:?}"
+    );
+    assert!(!around.0.join("adit-set-user-id").exists(), "{role:?}");
     output.expect("it starts")
 }
 
@@ -593,9 +753,12 @@ fn the_keeper_stays_within_the_limits_of_the_process() {
         "open a file",
         "open a file that only root may read",
         "read the memory of another process",
-        "make a directory",
+        "read the environment of another process",
+        "read the memory map of another process",
+        "read files of another process",
+        "write its own memory as a file",
+        "make a program that runs as its owner",
         "signal another process",
-        // It has a helper for that.
         "open the TUN device",
     ] {
         let refused = [libc::EACCES, libc::EPERM].map(|errno| format!("Err({errno})"));
@@ -605,19 +768,21 @@ fn the_keeper_stays_within_the_limits_of_the_process() {
 }
 
 /// Of the attempts, those that the keeper's filter lets through, at least as far as it can see.
-const OF_KEEPER: [&str; 14] = [
+const OF_KEEPER: [&str; 16] = [
+    "connect",
     "open the TUN device",
     "open a file",
     "open a file of this process",
     "open a file that only root may read",
     "open a file to write",
     "read the memory of another process",
-    "make a directory",
-    "remove a file",
+    "read the environment of another process",
+    "read the memory map of another process",
+    "read files of another process",
+    "write its own memory as a file",
+    "make a program that runs as its owner",
     "netlink",
     "an IPv4 socket",
-    "a UNIX socket",
-    "connect",
     "setsockopt",
     "pidfd_open",
 ];
@@ -630,8 +795,8 @@ fn has_scopes() -> bool {
 }
 
 #[test]
-fn the_keeper_leaves_files_to_their_owner_and_group() {
-    let output = child(Role::Keeper, "change modes");
+fn the_helper_leaves_files_to_their_owner_and_group() {
+    let output = child(Role::Helper, "change modes");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{told}");
     assert!(told.contains("modes=600,660.\n"), "{told}");
@@ -639,7 +804,12 @@ fn the_keeper_leaves_files_to_their_owner_and_group() {
 
 /// Of the attempts, those that the filter of a resolver lets through, as far as it can see, and what
 /// becomes of them: `None` where that is none of the sandbox's business.
-const OF_RESOLVER: [(&str, Option<bool>); 9] = [
+const OF_RESOLVER: [(&str, Option<bool>); 14] = [
+    ("read the environment of another process", Some(false)),
+    ("read the memory map of another process", Some(false)),
+    ("read files of another process", Some(false)),
+    ("connect to another process by a file", None),
+    ("connect to a socket of its folder", None),
     ("open a file", Some(false)),
     ("open a file of this process", Some(false)),
     ("open a file that only root may read", Some(false)),
@@ -653,15 +823,31 @@ const OF_RESOLVER: [(&str, Option<bool>); 9] = [
 
 /// Of the attempts, those that the filter of a helper lets through, as far as it can see, and what
 /// becomes of them, as for the resolver.
-const OF_HELPER: [(&str, Option<bool>); 11] = [
+const OF_HELPER: [(&str, Option<bool>); 26] = [
     ("open the TUN device", Some(true)),
     ("open a file", Some(false)),
     ("open a file of this process", Some(true)),
     ("open a file that only root may read", Some(false)),
     ("open a file to write", Some(false)),
     ("read the memory of another process", Some(false)),
+    ("read the environment of another process", Some(false)),
+    ("read the memory map of another process", Some(false)),
+    ("read files of another process", Some(false)),
+    ("write its own memory as a file", Some(false)),
+    ("make a program that runs as its owner", Some(false)),
+    ("make a directory", Some(false)),
+    ("remove a file", None),
+    ("remove a file of another program's", Some(false)),
+    ("the mode of a descriptor", None),
+    ("give a file to the group of the status sockets", None),
+    ("watch a file", None),
     ("netlink", Some(true)),
     ("an IPv4 socket", Some(true)),
+    ("a UNIX socket", Some(true)),
+    // Whether a living process has a socket shows only so.
+    ("connect to another process by a file", Some(true)),
+    ("connect to a socket of its folder", Some(true)),
+    ("attach to a TUN device", None),
     ("connect", None),
     ("setsockopt", None),
     ("load a BPF program", None),

@@ -3,15 +3,14 @@
 //! Either process may be in the hands of an intruder. So each learns from the kernel which process
 //! the other one is, and waits for a message only so long.
 
-use std::fs::DirEntry;
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use adit_io::helper::files;
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -27,8 +26,8 @@ use super::messages::{Kind, Refused, printable};
 use super::terms::out_of_turn;
 use crate::failure::{Context, Failure, Result, bail};
 
-/// The directory below that of the status sockets. Nobody but its owner may enter it.
-pub(crate) const DIR: &str = "upgrade";
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 16;
 /// Longest message: a peer with a million allowed IPs.
 const MAX_MESSAGE: usize = 32 << 20;
 /// Descriptors that one message may bring: those of an interface are some 70. The kernel allows 253.
@@ -48,31 +47,35 @@ const TO_DIE: Duration = Duration::from_secs(2);
 /// Where a new process asks for a hand-over. Its file goes when this is dropped.
 pub(crate) struct Listener {
     socket: UnixListener,
-    path: PathBuf,
+    dir: PathBuf,
 }
 
 impl Listener {
     /// Binds `dir/upgrade/PID.sock`. What killed processes left there goes.
     pub(crate) fn bind(dir: &Path) -> Result<Self> {
-        let dir = dir.join(DIR);
-        let path = dir.join(format!("{}.sock", std::process::id()));
-        remove_dead(&dir);
         let mut attempts = 100;
-        let bound = loop {
-            match make_private(&dir).and_then(|()| UnixListener::bind(&path)) {
+        let laid = loop {
+            match files::lay_for_upgrade(dir) {
                 // Another process has just ended, and taken the directory along. A pause lets any
                 // others that are at it finish, rather than meet them again in step.
                 Err(error) if error.kind() == ErrorKind::NotFound && attempts > 1 => {
                     attempts -= 1;
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                bound => break bound,
+                laid => break laid,
             }
         };
-        let failed = || format!("cannot listen at {}", path.display());
-        let socket = bound.context(failed)?;
-        socket.set_nonblocking(true).context(failed)?;
-        Ok(Self { socket, path })
+        let failed = || format!("cannot listen below {}", dir.display());
+        let laid = laid.context(failed)?;
+        let listens = rustix::net::listen(&laid, BACKLOG);
+        listens.map_err(std::io::Error::from).context(failed)?;
+        let (socket, _) = laid.show().context(failed)?;
+        let listener = Self {
+            socket: socket.into(),
+            dir: dir.to_owned(),
+        };
+        listener.socket.set_nonblocking(true).context(failed)?;
+        Ok(listener)
     }
 
     /// The next client that may ask: root, or the user that this process runs as.
@@ -92,56 +95,12 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let path = std::mem::take(&mut self.path);
-        adit_sandbox::run(move || {
-            let _ = std::fs::remove_file(&path);
-            // The last one takes the directory along.
-            let _ = path.parent().map(std::fs::remove_dir);
-        });
+        files::remove_for_upgrade(&self.dir);
     }
-}
-
-/// Makes a directory that nobody but this user may enter. It may go at any time: `NotFound`.
-fn make_private(dir: &Path) -> std::io::Result<()> {
-    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let found = dir.symlink_metadata()?;
-    if !found.is_dir() || found.uid() != own_user() || found.mode() & 0o077 != 0 {
-        let text = "the directory is not this user's alone: remove it, and start again";
-        return Err(std::io::Error::other(text));
-    }
-    Ok(())
 }
 
 fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
-}
-
-/// Removes what killed processes left in a directory.
-pub(crate) fn remove_dead(dir: &Path) {
-    let is_dead = |path: &Path| {
-        let answer = adit_ctl::connect(path, TO_CONNECT);
-        answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-    };
-    for (path, _) in sockets(dir).iter().filter(|(path, _)| is_dead(path)) {
-        let _ = std::fs::remove_file(path);
-    }
-}
-
-/// The sockets in a directory, by the process that each is of. A link may lead to any program's, and
-/// a file is none.
-pub(crate) fn sockets(dir: &Path) -> Vec<(PathBuf, i32)> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let is_socket = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_socket());
-    let found = entries.filter(is_socket).filter_map(|entry| {
-        let path = entry.path();
-        let pid = path.file_name()?.to_str()?.strip_suffix(".sock")?;
-        let pid = pid.parse().ok()?;
-        Some((path, pid))
-    });
-    found.collect()
 }
 
 /// A number of this process's network namespace, where the kernel tells. A connection is of the

@@ -1,4 +1,6 @@
 use super::*;
+use adit_io::{remove_dead, sockets};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn a_listener_finds_its_place_while_others_take_the_directory_along() {
     let status = std::env::temp_dir().join(format!("adit-channel-{}", std::process::id()));
     std::fs::create_dir(&status).unwrap();
-    let dir = status.join(DIR);
+    let dir = status.join(adit_io::UPGRADE_DIR);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -25,11 +27,13 @@ fn a_listener_finds_its_place_while_others_take_the_directory_along() {
 
 #[test]
 fn a_directory_that_others_may_enter_is_refused() {
-    let dir = std::env::temp_dir().join(format!("adit-channel-open-{}", std::process::id()));
-    std::fs::DirBuilder::new().mode(0o755).create(&dir).unwrap();
-    let refused = make_private(&dir).unwrap_err();
+    let status = std::env::temp_dir().join(format!("adit-channel-open-{}", std::process::id()));
+    let dir = status.join(adit_io::UPGRADE_DIR);
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
+    let refused = Listener::bind(&status).err().unwrap();
     assert!(refused.to_string().contains("alone"), "{refused}");
-    std::fs::remove_dir(&dir).unwrap();
+    std::fs::remove_dir_all(&status).unwrap();
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(crate) struct Me {
     /// Towards systemd, if it is the main process of a unit.
     notifier: Notifier,
     refuses: Option<String>,
+    namespace: Option<u64>,
 }
 
 impl Me {
@@ -38,6 +39,7 @@ impl Me {
             program: program.map_or((0, 0), |found| (found.dev(), found.ino())),
             supervisor: args.die_with,
             notifier,
+            namespace: own_namespace(),
             refuses: stays.then(|| {
                 "it runs in the foreground, and whoever started it would take it for ended: start it anew instead".into()
             }),
@@ -62,7 +64,7 @@ impl Me {
             interfaces: process.interfaces().running.keys().cloned().collect(),
             environment: Description::own_environment(),
             refuses: self.refuses.clone(),
-            namespace: own_namespace(),
+            namespace: self.namespace,
         }
     }
 }

@@ -18,7 +18,7 @@ use super::super::resolve::HandedNames;
 use super::channel::{Peer, parse};
 use super::messages::{Hello, Kind, MAX_INTERFACES, Offer, Offered, State, check_names};
 use super::terms::out_of_turn;
-use super::{Channel, DIR, Hurry};
+use super::{Channel, Hurry};
 use crate::cli::RunArgs;
 use crate::failure::{Context, Result, bail};
 
@@ -40,7 +40,7 @@ pub(in crate::run) fn take(
     group: Option<u32>,
 ) -> Result<(Arc<Process>, Finish)> {
     let until = Instant::now() + TO_TAKE;
-    let mut channel = Channel::connect(&dir.join(DIR), pid)?;
+    let mut channel = Channel::connect(&dir.join(adit_io::UPGRADE_DIR), pid)?;
     channel.set_patience(PATIENCE)?;
     channel.tell(Kind::Hello, &Hello::new(true))?;
     let (offer, stderr): (Offer, _) = channel.hear_with(Kind::Offer)?;

@@ -1,0 +1,228 @@
+//! What the helper does with files, in the folders that it was started with.
+//!
+//! It knows which sockets it has put into their places, and which it was shown to stand there; it
+//! removes no other, and reads and writes nothing of other interfaces.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::netdevice::name_to_index;
+use rustix::process::{getppid, umask};
+
+use crate::files::private::{self, lay_private, remove_private};
+use crate::files::{
+    self, Egg, Failed, Identity, Peers, Place, Refused, Step, make_dir, remove_empty,
+};
+use crate::helper::file_request::{FileRequest, Folder, Spot, told};
+use crate::helper::messages::Answer;
+use crate::helper::name::{Name, is_file_name};
+use crate::helper::request::Kind;
+
+/// Sockets of the process: two for each of 4,096 interfaces, and that of a hand-over.
+const MAX_SOCKETS: usize = 2 * 4096 + 1;
+
+/// The folders of a process that serves interfaces.
+#[derive(Clone, Debug)]
+pub struct Folders {
+    /// Of control sockets.
+    pub control: PathBuf,
+    /// Of status sockets.
+    pub status: PathBuf,
+    /// They go with the process.
+    pub are_removed: bool,
+    /// The group that may use status sockets.
+    pub group: Option<u32>,
+}
+
+/// The files of the process.
+pub(super) struct Files {
+    folders: Folders,
+    /// Why a folder could not be made.
+    missing: [Option<i32>; 2],
+    /// A socket that does not listen yet.
+    egg: Option<(Spot, Egg)>,
+    /// Sockets in their places.
+    shown: HashMap<Spot, Identity>,
+}
+
+impl Files {
+    /// Makes the folders, while this process may. From now on modes of files are as they are stated.
+    pub(super) fn new(folders: Folders) -> Self {
+        umask(Mode::empty());
+        let made = [&folders.control, &folders.status].map(|dir| make_dir(dir));
+        let missing = made.map(|made| {
+            let error = made.err()?;
+            Some(error.raw_os_error().unwrap_or(libc::EIO))
+        });
+        Self {
+            folders,
+            missing,
+            egg: None,
+            shown: HashMap::new(),
+        }
+    }
+
+    /// Does it, if the values are possible and the descriptors what they have to be.
+    pub(super) fn perform(
+        &mut self,
+        request: &FileRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<Answer> {
+        let done = Answer::default();
+        match (request, fds) {
+            (FileRequest::Lay { at, insists }, []) => self.lay(at, *insists),
+            (FileRequest::Show, []) => self.show(),
+            (FileRequest::Adopt(at), [listener]) => self.adopt(at, *listener),
+            (FileRequest::Watch(name), [inotify]) => self.watch(name, *inotify),
+            (FileRequest::Remove { at, insists }, []) => self.remove(at, *insists),
+            (FileRequest::Recall(name), []) => self.peers(name)?.recall().map(Answer::from),
+            (FileRequest::Remember(name), []) => self.peers(name)?.begin().map(Answer::from),
+            (FileRequest::Keep(name), []) => self.peers(name)?.keep().map(|()| done),
+            (FileRequest::Forget(name), []) => self.peers(name)?.forget().map(|()| done),
+            (FileRequest::Leave, []) if self.folders.are_removed => {
+                let Folders {
+                    control, status, ..
+                } = &self.folders;
+                remove_empty([status.as_path(), control.as_path()]);
+                Ok(done)
+            }
+            (FileRequest::Comm(pid), []) if *pid > 0 => {
+                let mut name = [0; 16];
+                let command = files::command(*pid)?;
+                let len = command.len().min(name.len());
+                name[..len].copy_from_slice(&command[..len]);
+                let name = u128::from_le_bytes(name);
+                Ok(Answer::say([name as u64, (name >> 64) as u64]))
+            }
+            (FileRequest::Index(name), []) => {
+                let index = name_to_index(Kind::Control.open()?, text(name)?)?;
+                Ok(Answer::say([index.into(), 0]))
+            }
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    fn lay(&mut self, at: &Spot, insists: bool) -> io::Result<Answer> {
+        // One that was never shown goes.
+        self.egg = None;
+        if self.shown.len() >= MAX_SOCKETS {
+            return Err(Errno::NOSPC.into());
+        }
+        let laid = match at.folder {
+            Folder::Upgrade => lay_private(&self.upgrade(), parent()?)?,
+            folder => {
+                let place = self.place(at)?;
+                let missing = self.missing[folder as usize].filter(|_| !place.dir.is_dir());
+                let laid = match missing {
+                    Some(number) => {
+                        let error = io::Error::from_raw_os_error(number);
+                        Err(Refused::Failed(Failed::At(Step::Make, error)))
+                    }
+                    None => files::lay(&place, self.group_of(folder), insists),
+                };
+                match laid {
+                    Ok(laid) => laid,
+                    Err(refused) => return Ok(Answer::say(told(&refused))),
+                }
+            }
+        };
+        let (socket, egg) = laid;
+        self.egg = Some((at.clone(), egg));
+        Ok(Answer::from(socket))
+    }
+
+    fn show(&mut self) -> io::Result<Answer> {
+        let (at, egg) = self.egg.take().ok_or(Errno::INVAL)?;
+        let file = egg.hatch()?;
+        if at.folder != Folder::Upgrade {
+            self.place(&at)?.accompany();
+        }
+        self.shown.insert(at, file);
+        Ok(Answer::say([file.0, file.1]))
+    }
+
+    fn adopt(&mut self, at: &Spot, listener: BorrowedFd<'_>) -> io::Result<Answer> {
+        let place = self.place(at)?;
+        if self.shown.len() >= MAX_SOCKETS || !place.is_of(listener) {
+            return Err(Errno::INVAL.into());
+        }
+        let file = files::identity(&place.path())?;
+        place.accompany();
+        self.shown.insert(at.clone(), file);
+        Ok(Answer::say([file.0, file.1]))
+    }
+
+    fn watch(&self, name: &Name, inotify: BorrowedFd<'_>) -> io::Result<Answer> {
+        let at = Spot {
+            folder: Folder::Control,
+            name: name.clone(),
+        };
+        if !self.shown.contains_key(&at) {
+            return Err(Errno::INVAL.into());
+        }
+        let watch = files::watch(inotify, &self.place(&at)?.path())?;
+        Ok(Answer::say([watch.unsigned_abs().into(), 0]))
+    }
+
+    fn remove(&mut self, at: &Spot, insists: bool) -> io::Result<Answer> {
+        let file = *self.shown.get(at).ok_or(Errno::INVAL)?;
+        match at.folder {
+            Folder::Upgrade => remove_private(&self.upgrade(), parent()?),
+            _ => {
+                if let Err(refused) = self.place(at)?.remove(file, insists) {
+                    return Ok(Answer::say(told(&refused)));
+                }
+            }
+        }
+        self.shown.remove(at);
+        Ok(Answer::default())
+    }
+
+    /// Where a socket stands, but for that of a hand-over.
+    fn place(&self, at: &Spot) -> io::Result<Place> {
+        let (dir, has_companion) = match at.folder {
+            Folder::Control => (&self.folders.control, true),
+            Folder::Status => (&self.folders.status, false),
+            Folder::Upgrade => return Err(Errno::INVAL.into()),
+        };
+        Ok(Place {
+            dir: dir.clone(),
+            name: text(&at.name)?.to_owned(),
+            has_companion,
+        })
+    }
+
+    fn group_of(&self, folder: Folder) -> Option<u32> {
+        self.folders.group.filter(|_| folder == Folder::Status)
+    }
+
+    fn upgrade(&self) -> PathBuf {
+        self.folders.status.join(private::DIR)
+    }
+
+    /// The file of an interface that has a socket.
+    fn peers(&self, name: &Name) -> io::Result<Peers> {
+        let has = |folder| {
+            let name = name.clone();
+            self.shown.contains_key(&Spot { folder, name })
+        };
+        match has(Folder::Control) || has(Folder::Status) {
+            true => Ok(Peers::of(&self.folders.status, text(name)?)),
+            false => Err(Errno::INVAL.into()),
+        }
+    }
+}
+
+/// The process that is served.
+fn parent() -> io::Result<i32> {
+    Ok(getppid().ok_or(Errno::SRCH)?.as_raw_pid())
+}
+
+fn text(name: &Name) -> io::Result<&str> {
+    let good = is_file_name(name).then(|| std::str::from_utf8(name).ok());
+    good.flatten().ok_or_else(|| Errno::INVAL.into())
+}

@@ -1,0 +1,310 @@
+//! The files of the interfaces that a process serves, by the hand of its helper, if it has one.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::net::netdevice::name_to_index;
+
+use crate::files::private::{lay_private, remove_private};
+use crate::files::{self, Egg, Failed, Identity, Peers, Place, Refused, Step};
+use crate::helper::client::{ask_helper, has};
+use crate::helper::file_request::{FileRequest, Folder, Spot, heard};
+use crate::helper::messages::{Answer, malformed};
+use crate::helper::name::Name;
+use crate::helper::request::{Kind, Request};
+
+/// How long to wait for another process that is just binding or removing a socket in the same
+/// directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The helper keeps one socket at a time that does not stand in its place yet.
+static LAYING: Mutex<()> = Mutex::new(());
+
+/// A socket that is bound and has its mode, and that no client can find yet.
+#[derive(Debug)]
+pub struct Laid {
+    socket: OwnedFd,
+    by: By,
+}
+
+#[derive(Debug)]
+enum By {
+    Helper(MutexGuard<'static, ()>),
+    Us(Egg, Place),
+}
+
+impl AsFd for Laid {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Laid {
+    /// Moves the socket to its place, with the file that stands beside it. It has to listen already.
+    ///
+    /// # Errors
+    ///
+    /// Those of rename(2).
+    pub fn show(self) -> io::Result<(OwnedFd, Identity)> {
+        let file = match self.by {
+            By::Helper(_turn) => {
+                let answer = ask_for(FileRequest::Show, &[]).unwrap_or_else(|| Err(malformed()));
+                let [device, inode] = answer?.numbers;
+                (device, inode)
+            }
+            By::Us(egg, place) => {
+                let file = egg.hatch()?;
+                place.accompany();
+                file
+            }
+        };
+        Ok((self.socket, file))
+    }
+}
+
+/// Binds the socket of an interface in `dir`, for its owner alone, or for a `group`, too. What a dead
+/// process left in its place goes.
+///
+/// # Errors
+///
+/// See [`Failed`].
+pub fn lay(folder: Folder, dir: &Path, name: &str, group: Option<u32>) -> Result<Laid, Failed> {
+    let failed = |error| Failed::At(Step::Bind, error);
+    let Some(known) = has(folder as usize, dir) else {
+        let place = place(folder, dir, name);
+        files::make_dir(dir).map_err(|error| Failed::At(Step::Make, error))?;
+        let (socket, egg) = patiently(|insists| files::lay(&place, group, insists))?;
+        let by = By::Us(egg, place);
+        return Ok(Laid { socket, by });
+    };
+    known.map_err(failed)?;
+    let at = spot(folder, name).map_err(failed)?;
+    let turn = LAYING.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = patiently(|insists| {
+        let at = at.clone();
+        let answer = by_helper(FileRequest::Lay { at, insists }, &[]);
+        let answer = answer.map_err(failed)?;
+        heard(answer.numbers)?;
+        Ok(answer.one().map_err(failed)?)
+    })?;
+    let by = By::Helper(turn);
+    Ok(Laid { socket, by })
+}
+
+/// Binds the socket at which a new process asks for the interfaces, below the folder of the status
+/// sockets, where only this user may come. Returns nothing but `NotFound` where the folder has just
+/// gone with the last one there.
+///
+/// # Errors
+///
+/// Those of bind(2), and a folder that others may enter.
+pub fn lay_for_upgrade(dir: &Path) -> io::Result<Laid> {
+    let Some(known) = has(Folder::Status as usize, dir) else {
+        let pid = rustix::process::getpid().as_raw_pid();
+        let (socket, egg) = lay_private(&dir.join(files::private::DIR), pid)?;
+        let by = By::Us(egg, place(Folder::Upgrade, dir, ""));
+        return Ok(Laid { socket, by });
+    };
+    known?;
+    let turn = LAYING.lock().unwrap_or_else(PoisonError::into_inner);
+    let (at, insists) = (spot(Folder::Upgrade, "")?, true);
+    let socket = by_helper(FileRequest::Lay { at, insists }, &[])?.one()?;
+    let by = By::Helper(turn);
+    Ok(Laid { socket, by })
+}
+
+/// Removes that socket.
+pub fn remove_for_upgrade(dir: &Path) {
+    match has(Folder::Status as usize, dir) {
+        None => {
+            let pid = rustix::process::getpid().as_raw_pid();
+            remove_private(&dir.join(files::private::DIR), pid);
+        }
+        Some(_) => {
+            let _ = spot(Folder::Upgrade, "").and_then(|at| {
+                let insists = true;
+                by_helper(FileRequest::Remove { at, insists }, &[])
+            });
+        }
+    }
+}
+
+/// Takes a socket that another process bound, which listens, and whose file stands in its place.
+///
+/// # Errors
+///
+/// The file is not there, or is another socket's.
+pub fn adopt(
+    folder: Folder,
+    dir: &Path,
+    name: &str,
+    listener: BorrowedFd<'_>,
+) -> io::Result<Identity> {
+    let Some(known) = has(folder as usize, dir) else {
+        let place = place(folder, dir, name);
+        let file = files::identity(&place.path())?;
+        place.accompany();
+        return Ok(file);
+    };
+    known?;
+    let adopt = FileRequest::Adopt(spot(folder, name)?);
+    let [device, inode] = by_helper(adopt, &[listener])?.numbers;
+    Ok((device, inode))
+}
+
+/// Removes a socket that was shown or adopted here, and the file beside it, if it still is the one in
+/// its place. Returns when it is gone.
+pub fn remove(folder: Folder, dir: &Path, name: &str, file: Identity) {
+    let _ = match (has(folder as usize, dir), spot(folder, name)) {
+        (None, _) => {
+            let place = place(folder, dir, name);
+            patiently(|insists| place.remove(file, insists))
+        }
+        (Some(_), Ok(at)) => patiently(|insists| {
+            let at = at.clone();
+            let answer = by_helper(FileRequest::Remove { at, insists }, &[]);
+            heard(
+                answer
+                    .map_err(|error| Failed::At(Step::Lock, error))?
+                    .numbers,
+            )
+        }),
+        (Some(_), Err(_)) => Ok(()),
+    };
+}
+
+/// Has an inotify descriptor tell when the file of a control socket goes, by the number that is
+/// returned.
+///
+/// # Errors
+///
+/// Those of inotify_add_watch(2).
+pub fn watch(inotify: BorrowedFd<'_>, dir: &Path, name: &str) -> io::Result<i32> {
+    let Some(known) = has(Folder::Control as usize, dir) else {
+        return files::watch(inotify, &place(Folder::Control, dir, name).path());
+    };
+    known?;
+    let [watch, _] = by_helper(FileRequest::Watch(name_of(name)?), &[inotify])?.numbers;
+    i32::try_from(watch).map_err(|_| malformed())
+}
+
+/// The file in `dir` that says where the peers of an interface were, to read.
+///
+/// # Errors
+///
+/// Those of openat(2).
+pub fn recall(dir: &Path, name: &str) -> io::Result<File> {
+    let fd = match has(Folder::Status as usize, dir) {
+        None => Peers::of(dir, name).recall(),
+        Some(_) => by_helper(FileRequest::Recall(name_of(name)?), &[])?.one(),
+    };
+    fd.map(File::from)
+}
+
+/// Puts a new file of that kind in the place of the last one.
+///
+/// # Errors
+///
+/// Those of openat(2), write(2) and rename(2).
+pub fn remember(dir: &Path, name: &str, text: &[u8]) -> io::Result<()> {
+    let is_ours = has(Folder::Status as usize, dir).is_none();
+    let peers = Peers::of(dir, name);
+    let file = match is_ours {
+        true => peers.begin(),
+        false => by_helper(FileRequest::Remember(name_of(name)?), &[])?.one(),
+    };
+    File::from(file?).write_all(text)?;
+    match is_ours {
+        true => peers.keep(),
+        false => by_helper(FileRequest::Keep(name_of(name)?), &[]).map(drop),
+    }
+}
+
+/// Removes it.
+///
+/// # Errors
+///
+/// Those of unlink(2).
+pub fn forget(dir: &Path, name: &str) -> io::Result<()> {
+    match has(Folder::Status as usize, dir) {
+        None => Peers::of(dir, name).forget(),
+        Some(_) => by_helper(FileRequest::Forget(name_of(name)?), &[]).map(drop),
+    }
+}
+
+/// Removes the folders of a process that were named for it, if they are empty.
+pub fn leave(control: &Path, status: &Path) {
+    if ask_for(FileRequest::Leave, &[]).is_none() {
+        files::remove_empty([status, control]);
+    }
+}
+
+/// The name of the program that a process runs.
+///
+/// # Errors
+///
+/// There is no such process.
+pub fn command(pid: i32) -> io::Result<Vec<u8>> {
+    let Some(answer) = ask_for(FileRequest::Comm(pid), &[]) else {
+        return files::command(pid);
+    };
+    let halves = answer?.numbers.map(u64::to_le_bytes);
+    let mut name = halves.concat();
+    name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(16));
+    Ok(name)
+}
+
+/// The index of the interface of this name.
+///
+/// # Errors
+///
+/// There is none.
+pub fn index(name: &str) -> io::Result<u32> {
+    match ask_for(FileRequest::Index(name_of(name)?), &[]) {
+        None => Ok(name_to_index(Kind::Control.open()?, name)?),
+        Some(answer) => u32::try_from(answer?.numbers[0]).map_err(|_| malformed()),
+    }
+}
+
+/// Tries again while another process has the folder locked, which anyone may who can read it, and at
+/// last does it all the same.
+fn patiently<T>(mut work: impl FnMut(bool) -> Result<T, Refused>) -> Result<T, Failed> {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match work(Instant::now() >= until) {
+            Ok(done) => return Ok(done),
+            Err(Refused::Failed(failed)) => return Err(failed),
+            Err(Refused::Locked) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn place(folder: Folder, dir: &Path, name: &str) -> Place {
+    Place {
+        dir: dir.to_owned(),
+        name: name.to_owned(),
+        has_companion: folder == Folder::Control,
+    }
+}
+
+fn spot(folder: Folder, name: &str) -> io::Result<Spot> {
+    let name = name_of(name)?;
+    Ok(Spot { folder, name })
+}
+
+fn name_of(name: &str) -> io::Result<Name> {
+    Name::try_from(name.as_bytes()).map_err(io::Error::other)
+}
+
+fn ask_for(request: FileRequest, fds: &[BorrowedFd<'_>]) -> Option<io::Result<Answer>> {
+    ask_helper(&Request::File(request), fds)
+}
+
+/// Of a process that has a helper.
+fn by_helper(request: FileRequest, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+    ask_for(request, fds).unwrap_or_else(|| Err(malformed()))
+}
