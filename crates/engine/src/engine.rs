@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use adit_io::{Offloads, TunQueue};
 use adit_proto::Device;
 
-use crate::control::Control;
 use crate::control::thread::{ControlInbox, ControlThread};
+use crate::control::{Control, memory};
 use crate::host::platform::Platform;
 use crate::interface::Interface;
 use crate::shards::crew::Crew;
+use crate::shards::help::Load;
 use crate::shards::inbox::ShardInbox;
 use crate::shards::owner::OwnedQueues;
 use crate::shards::queues::Queues;
@@ -22,6 +23,12 @@ use crate::shared::handles::{QueuesHandle, Served};
 use crate::shared::sockets::Sockets;
 use crate::shared::state::InterfaceState;
 use crate::thread::random::random;
+
+/// Opens what the engine will read of the host, in a process that will not be able to open a file.
+pub fn open_host_files() {
+    memory::open();
+    Load::open();
+}
 
 /// The threads that run interfaces: shards, a thread for sparse flows, and the control thread. They
 /// end with the last handle of the engine or of an interface.

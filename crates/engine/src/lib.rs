@@ -44,7 +44,7 @@ mod shared;
 mod thread;
 
 pub use adit_proto::{DropReason, IgnoredKind, PassedKind};
-pub use engine::Engine;
+pub use engine::{Engine, open_host_files};
 pub use hand_over::importer;
 pub use host::kernel::{Kernel, Listener, Settings, VerboseLog};
 pub use host::mem::{MemPlatform, PlatformEnd};

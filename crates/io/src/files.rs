@@ -23,7 +23,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::Gid;
+use rustix::process::{Gid, Pid, PidfdFlags, pidfd_open};
 
 use crate::sys::os;
 
@@ -390,6 +390,13 @@ pub(crate) fn watch(inotify: BorrowedFd<'_>, path: &Path) -> io::Result<i32> {
         Err(Errno::INVAL) => inotify::add_watch(inotify, path, signs)?,
         watch => watch?,
     })
+}
+
+/// A handle of the process at the other end of a UNIX socket, which is there, by its number.
+pub(crate) fn process_of(stream: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let (pid, _) = os::peer(stream)?;
+    let pid = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+    Ok(pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())?)
 }
 
 /// The name of the program that a process runs.

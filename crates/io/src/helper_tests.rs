@@ -13,8 +13,10 @@ use super::*;
 use crate::sys::bpf::{self};
 use crate::sys::os::local_addr;
 use crate::sys::tun::{attach, attached};
+use crate::transmit::Cut;
 use crate::tun::Tun;
 use crate::tun::egress::Egress;
+use crate::udp::open::{Gear, Way};
 use crate::{Offloads, TunQueue};
 
 fn named(name: &str, queues: Queues) -> Request {
@@ -32,6 +34,23 @@ const FILTER: Request = Request::Filter([3, 5]);
 const LIMIT: Request = Request::Limit {
     least: 40_000,
     several: false,
+};
+
+const PAIR: Request = Request::Pair {
+    port: 443,
+    mark: 7,
+    wants: Gear {
+        gso: true,
+        gro: true,
+    },
+};
+const JOIN: Request = Request::Join {
+    group: 2,
+    more: 7,
+    way: Way::Lane(Gear {
+        gso: true,
+        gro: false,
+    }),
 };
 
 /// One of each kind, and more where their forms differ.
@@ -53,11 +72,27 @@ fn all() -> Vec<Request> {
         LIMIT,
         Request::Options(BUFFERS),
         Request::Options(Options::default()),
-        Request::Bind(443),
+        PAIR,
+        JOIN,
+        Request::Join {
+            group: 1,
+            more: 1,
+            way: Way::Beside {
+                gso: true,
+                cut: Cut::RefusedPastIcmp,
+            },
+        },
+        Request::Spread(4),
+        Request::Ignore(true),
+        Request::Apart,
+        Request::Marked(7),
+        Request::Home(Kind::Control),
+        Request::Segments(1),
         Request::Table,
         FILTER,
         Request::Clones,
         Request::Priority(rustix::thread::gettid()),
+        Request::Waits(rustix::thread::gettid()),
     ]
 }
 
@@ -75,7 +110,7 @@ fn a_request_is_the_same_at_the_other_end() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_one_request_at_most(kind in 0..15_u8, rest in prop::collection::vec(0..4_u8, 0..20)) {
+    fn any_bytes_are_one_request_at_most(kind in 0..23_u8, rest in prop::collection::vec(0..4_u8, 0..20)) {
         let bytes = [&[kind], &rest[..]].concat();
         if let Some(request) = Request::parse(&bytes) {
             prop_assert_eq!(&request.to_bytes()[..], &bytes[..]);
@@ -102,7 +137,7 @@ fn bytes_that_are_no_request_are_refused() {
             }
         }
     }
-    for kind in 14..=u8::MAX {
+    for kind in 22..=u8::MAX {
         let answer = helper.exchange(&[kind], &[]);
         assert!(is_refused(&answer), "{kind}: {answer:?}");
     }
@@ -149,13 +184,32 @@ fn values_that_cannot_be_are_refused() {
         let answer = helper.ask(&Request::Options(options), &[socket.as_fd()]);
         assert!(is_refused(&answer), "{options:?}: {answer:?}");
     }
-    assert!(is_refused(
-        &helper.ask(&Request::Bind(0), &[socket.as_fd()])
-    ));
+    let beside = Way::Beside {
+        gso: true,
+        cut: Cut::Allowed,
+    };
+    let lane = Way::Lane(Gear::default());
+    for (group, more, way) in [
+        (0, 1, lane),
+        (9, 1, lane),
+        (1, 0, lane),
+        (1, 9, lane),
+        (1, 2, beside),
+    ] {
+        let join = Request::Join { group, more, way };
+        let answer = helper.ask(&join, &[socket.as_fd()]);
+        assert!(is_refused(&answer), "{join:?}: {answer:?}");
+    }
+    for over in [0, 9] {
+        let answer = helper.ask(&Request::Spread(over), &[socket.as_fd()]);
+        assert!(is_refused(&answer), "{over}: {answer:?}");
+    }
     // Threads of others than the process that started the helper: this one, and none.
     for thread in [rustix::thread::gettid(), Pid::INIT] {
-        let answer = helper.ask(&Request::Priority(thread), &[]);
-        assert!(is_refused(&answer), "{thread:?}: {answer:?}");
+        for request in [Request::Priority(thread), Request::Waits(thread)] {
+            let answer = helper.ask(&request, &[]);
+            assert!(is_refused(&answer), "{request:?}: {answer:?}");
+        }
     }
     for thread in [0, -1_i32] {
         let bytes = [&[12], &thread.to_le_bytes()[..]].concat();
@@ -201,18 +255,45 @@ fn a_device_that_exists_is_opened_only_if_it_was_named() {
 }
 
 #[test]
-fn a_socket_for_both_families_is_bound_to_ipv4_addresses() {
+fn sockets_join_others_on_a_port() {
     let helper = Served::new();
-    for v6only in [true, false] {
-        let (family, flags) = (AddressFamily::INET6, SocketFlags::CLOEXEC);
-        let socket = socket_with(family, SocketType::DGRAM, flags, None).expect("a socket");
-        sockopt::set_ipv6_v6only(&socket, v6only).expect("unbound");
-        let bound = helper.ask(&Request::Bind(443), &[socket.as_fd()]);
-        bound.expect("nobody has the port");
-        let addr = local_addr(&socket).expect("bound");
-        assert_eq!(addr.is_ipv6(), v6only);
-        assert!(addr.ip().is_unspecified() && addr.port() == 443);
+    let pair = helper.ask(&PAIR, &[]).expect("nobody has the port");
+    assert_eq!(pair.numbers[1], 443);
+    let [v4, v6] = pair.all().expect("both families");
+    let shares = |socket: &OwnedFd| sockopt::socket_reuseport(socket).expect("an option");
+    for socket in [&v4, &v6] {
+        assert!(!shares(socket), "no other process may join");
+        let joined = helper.ask(&JOIN, &[socket.as_fd()]).expect("joined");
+        assert_eq!((joined.fds.len(), joined.numbers[1]), (7, 0));
+        for lane in &joined.fds {
+            let mark = os::option(lane.as_fd(), libc::SOL_SOCKET, libc::SO_MARK);
+            let (at, first) = (
+                local_addr(lane).expect("bound"),
+                local_addr(socket).expect("bound"),
+            );
+            assert_eq!((at, mark.expect("a mark")), (first, 7));
+        }
+        assert!(shares(socket));
+        for request in [Request::Spread(8), Request::Ignore(true), Request::Apart] {
+            helper.ask(&request, &[socket.as_fd()]).expect("done");
+        }
+        assert!(!shares(socket));
+        // One to send, which is of IPv6 in any case.
+        let join = Request::Join {
+            group: 1,
+            more: 1,
+            way: Way::Beside {
+                gso: false,
+                cut: Cut::Refused,
+            },
+        };
+        let beside = helper.ask(&join, &[socket.as_fd()]);
+        let beside = beside.and_then(Answer::one).expect("joined");
+        assert_eq!(sockopt::socket_domain(&beside), Ok(AddressFamily::INET6));
+        assert_eq!(local_addr(&beside).expect("bound").port(), 443);
     }
+    let marked = helper.ask(&Request::Marked(9), &[]).expect("marked");
+    assert_eq!(marked.fds.len(), 2);
 }
 
 #[test]
@@ -224,6 +305,11 @@ fn the_helper_keeps_no_descriptor_after_its_answer() {
         addr = socket.local_addr().expect("an address");
         let options = Request::Options(Options::default());
         helper.ask(&options, &[socket.as_fd()]).expect("done");
+    }
+    for _ in 0..50 {
+        helper
+            .ask(&PAIR, &[])
+            .expect("the last one has left the port");
     }
 }
 
@@ -248,8 +334,20 @@ fn descriptors_of_another_kind_are_refused() {
     ];
     for request in all() {
         let wanted: &[BorrowedFd<'_>] = match request {
-            Request::Open(..) | Request::Table | Request::Clones | Request::Priority(_) => &[],
-            Request::Options(_) | Request::Bind(_) => &[udp.as_fd()],
+            Request::Open(..)
+            | Request::Table
+            | Request::Clones
+            | Request::Priority(_)
+            | Request::Waits(_)
+            | Request::Pair { .. }
+            | Request::Marked(_)
+            | Request::Home(_)
+            | Request::Segments(_) => &[],
+            Request::Options(_)
+            | Request::Join { .. }
+            | Request::Spread(_)
+            | Request::Ignore(_)
+            | Request::Apart => &[udp.as_fd()],
             Request::Filter(_) => &[udp.as_fd(), tun.as_fd()],
             _ => &[tun.as_fd()],
         };
@@ -358,7 +456,7 @@ fn the_helper_opens_queues_and_limits_them() {
         least: 1 << 20,
         several: true,
     };
-    let program = ask(limit).fds.into_inner().expect("two descriptors");
+    let program = ask(limit).all().expect("two descriptors");
     Egress::take_over(program, 1 << 20, true).expect("its numbers");
     let tun = Tun::from_fd(first, Offloads::ALL).expect("a TUN");
     assert_eq!(tun.name().expect("it is there"), "wg0");
@@ -371,15 +469,14 @@ fn adit_has_bpf() -> bool {
 }
 
 #[test]
-fn the_helper_sets_options_of_a_socket_and_binds_it() {
+fn the_helper_sets_options_of_a_socket() {
     let helper = Served::new();
     let open = || {
         let socket = |family| socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
         [AddressFamily::INET, AddressFamily::INET6].map(|family| socket(family).expect("a socket"))
     };
     let sockets = helper.netns.run(open).expect("the right to enter");
-    for (socket, v6) in sockets.iter().zip([false, true]) {
-        sockopt::set_ipv6_v6only(socket, true).ok().filter(|()| v6);
+    for socket in &sockets {
         let ask = |request: Request| helper.ask(&request, &[socket.as_fd()]).expect("done");
         ask(Request::Options(BUFFERS));
         let mark = os::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK);
@@ -391,11 +488,6 @@ fn the_helper_sets_options_of_a_socket_and_binds_it() {
         // The kernel doubles them.
         assert_eq!(receive.expect("a length"), 18 << 20);
         assert_eq!(send.expect("a length"), 16 << 20);
-        ask(Request::Bind(443));
-        let addr = local_addr(socket).expect("an address");
-        assert_eq!((addr.port(), addr.is_ipv6()), (443, v6));
-        let taken = helper.ask(&Request::Bind(444), &[socket.as_fd()]);
-        assert!(taken.is_err(), "bound already");
         if adit_has_bpf() {
             let table = helper.ask(&Request::Table, &[]).and_then(Answer::one);
             let table = table.expect("a map");

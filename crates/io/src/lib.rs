@@ -27,7 +27,7 @@ pub use frames::{BatchFrame, FrameBatch, MAX_FRAME};
 pub use offloads::{Offloads, UnknownOffload};
 pub use sys::os::{
     close_inherited, duplicate, give_back_memory, map_large_buffers, namespace_cookie, peer,
-    peer_process,
+    peer_process, thread_time,
 };
 pub use traits::{TunQueue, UdpSocket};
 pub use transmit::{Arrival, Cut, Filtered, Grace, Lost, SendReport, ShortBuffers, Transmit};

@@ -59,7 +59,7 @@ pub struct Tun {
     has_other_queues: bool,
     /// A socket to ask for the device by, and the namespace that it is in: entering another one
     /// takes a thread.
-    control: Mutex<Option<(Netns, Arc<OwnedFd>)>>,
+    control: Mutex<Option<((u64, u64), Arc<OwnedFd>)>>,
 }
 
 impl Tun {
@@ -353,11 +353,11 @@ impl Tun {
     fn control_socket(&self) -> io::Result<Arc<OwnedFd>> {
         // Without the right to ask (or on a kernel that cannot say), it is here as far as we know.
         let Ok(netns) = self.netns() else {
-            return Kind::Control.open().map(Arc::new);
+            return helper::home(Kind::Control).map(Arc::new);
         };
         let mut known = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((there, socket)) = &*known
-            && there.is(&netns)?
+            && *there == netns.id()?
         {
             return Ok(Arc::clone(socket));
         }
@@ -365,7 +365,7 @@ impl Tun {
         let socket = helper::socket(self.fd.as_fd(), &netns, Kind::Control).map(Arc::new)?;
         // Elsewhere it would keep the namespace alive after its last process.
         if netns.is_current().unwrap_or(false) {
-            *known = Some((netns, Arc::clone(&socket)));
+            *known = Some((netns.id()?, Arc::clone(&socket)));
         }
         Ok(socket)
     }

@@ -6,7 +6,7 @@
 //! - ICMP errors come through the socket's error queue (`icmp`).
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -16,12 +16,11 @@ use adit_offload::lab::{self, Idea};
 use adit_proto::InUse;
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::helper::{self, Options};
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
-use crate::sys::os;
 use crate::{
     Arrival, Cut, Filtered, Grace, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit,
     UdpSocket,
@@ -30,6 +29,7 @@ use crate::{
 pub(crate) mod filter;
 mod gso_fallbacks;
 mod icmp;
+pub(crate) mod open;
 mod room;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -41,6 +41,8 @@ use filter::{Filter, Table};
 use gso_fallbacks::GsoFallbacks;
 pub use icmp::{IcmpError, IcmpKind};
 use icmp::{IcmpErrors, past_errors};
+pub use open::SEND_BUFFER;
+use open::{Gear, Opened, Way};
 pub use room::MAX_RECEIVE_BUFFER;
 use room::Room;
 
@@ -51,12 +53,6 @@ pub const MAX_SEND_V4: usize = 65_535 - 20 - 8;
 /// The same for IPv6, whose kernel counts the header too when it builds a train: 65,535 less both
 /// headers.
 pub const MAX_SEND_V6: usize = 65_535 - 40 - 8;
-
-/// The send buffer of a new socket, in bytes.
-pub const SEND_BUFFER: usize = SOCKET_BUFFER;
-
-/// How often a port is chosen anew because the other address family has it taken.
-const PORT_ATTEMPTS: usize = 100;
 
 /// A UDP socket of one address family.
 pub struct Udp {
@@ -96,57 +92,23 @@ pub fn bind_pair(
     fwmark: u32,
     offloads: Offloads,
 ) -> io::Result<(Option<Udp>, Option<Udp>, u16)> {
-    let mut attempts = 0;
-    loop {
-        match try_bind_pair(port, fwmark, offloads) {
-            Err(error)
-                if error.kind() == io::ErrorKind::AddrInUse
-                    && port == 0
-                    && attempts < PORT_ATTEMPTS =>
-            {
-                attempts += 1;
-            }
-            result => return result,
-        }
-    }
-}
-
-fn try_bind_pair(
-    mut port: u16,
-    fwmark: u32,
-    offloads: Offloads,
-) -> io::Result<(Option<Udp>, Option<Udp>, u16)> {
+    let (v4, v6, port) = helper::pair(port, fwmark, gear(offloads))?;
     let table = Table::new().ok();
-    let mut bind = |ip: IpAddr| -> io::Result<Option<Udp>> {
-        let socket = match Udp::bind(SocketAddr::new(ip, port), fwmark, offloads, false) {
-            Err(error) if is_missing(&error) => return Ok(None),
-            result => result?,
-        };
-        port = socket.local_addr()?.port();
+    let socket = |opened: Opened| {
+        let socket = Udp::new(opened, false);
         if let Some(table) = &table {
             socket.set_filter(table);
         }
-        // Without it, some datagrams go astray when further sockets join.
-        let _ = socket.begin_group();
-        Ok(Some(socket))
+        socket
     };
-    let (v4, v6) = (
-        bind(Ipv4Addr::UNSPECIFIED.into())?,
-        bind(Ipv6Addr::UNSPECIFIED.into())?,
-    );
-    if v4.is_none() && v6.is_none() {
-        let message = "this host has neither IPv4 nor IPv6";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, message));
-    }
-    Ok((v4, v6, port))
+    Ok((v4.map(socket), v6.map(socket), port))
 }
 
-/// Whether the error says that the host lacks the address family.
-fn is_missing(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT)
-    )
+fn gear(offloads: Offloads) -> Gear {
+    Gear {
+        gso: offloads.udp_gso,
+        gro: offloads.udp_gro,
+    }
 }
 
 impl Udp {
@@ -162,83 +124,15 @@ impl Udp {
         offloads: Offloads,
         shared: bool,
     ) -> io::Result<Self> {
-        let family = match addr {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let socket = new_socket(family)?;
-        if addr.is_ipv6() {
-            sockopt::set_ipv6_v6only(&socket, true)?;
-        }
-        Self::bind_new(socket, addr, fwmark, offloads, shared)
+        let opened = open::bind(addr, fwmark, gear(offloads), shared)?;
+        Ok(Self::new(opened, shared))
     }
 
-    /// Binds one more socket to a port that others share, for sending only. It may be closed at any
-    /// time: what arrives meanwhile arrives at the others.
-    ///
-    /// A socket that is being closed leaves its group while lookups still find it. They find IPv4
-    /// sockets before those that were bound earlier, and what arrives then is lost; IPv6 sockets
-    /// they find last. So it is one of those, which can send over IPv4, too.
-    fn bind_to_send(addr: SocketAddr, fwmark: u32, offloads: Offloads) -> io::Result<Self> {
-        if let SocketAddr::V4(v4) = addr
-            && let Ok(socket) = new_socket(AddressFamily::INET6)
-            && sockopt::set_ipv6_v6only(&socket, false).is_ok()
-        {
-            let mapped = SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port());
-            return Self::bind_new(socket, mapped, fwmark, offloads, true);
-        }
-        Self::bind(addr, fwmark, offloads, true)
-    }
-
-    fn bind_new(
-        socket: OwnedFd,
-        addr: SocketAddr,
-        fwmark: u32,
-        offloads: Offloads,
-        shared: bool,
-    ) -> io::Result<Self> {
-        let fd = Arc::new(socket);
-        // No SO_REUSEADDR: for UDP it would let another process take the port.
-        if shared {
-            sockopt::set_socket_reuseport(&fd, true)?;
-        }
-        let on = |level, option| os::set_option(fd.as_fd(), level, option, 1);
-        match addr.ip().to_canonical() {
-            IpAddr::V4(_) => {
-                on(libc::IPPROTO_IP, libc::IP_PKTINFO)?;
-                on(libc::IPPROTO_IP, libc::IP_RECVTOS)?;
-                // ICMP errors come back, and a send that a full queue of the device drops fails
-                // with ENOBUFS (udp_send_skb hides it otherwise): what is lost on this host is
-                // counted.
-                on(libc::IPPROTO_IP, libc::IP_RECVERR)?;
-                // As the kernel's WireGuard: no DF, for a tunnel whose MTU is too large works if
-                // fragments do.
-                let never = libc::IP_PMTUDISC_DONT;
-                os::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, never)?;
-            }
-            IpAddr::V6(_) => {
-                on(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?;
-                on(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)?;
-                on(libc::IPPROTO_IPV6, libc::IPV6_RECVERR)?;
-            }
-        }
-        // Where nobody implements it (user-mode emulation), what a full buffer loses is not counted.
-        let _ = on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
-        let options = Options {
-            receive: option(SOCKET_BUFFER),
-            send: option(SEND_BUFFER),
-            mark: (fwmark != 0).then_some(fwmark),
-        };
-        helper::set_options(fd.as_fd(), options)?;
-        let udp = Self {
-            // Linux 4.18
-            gso: offloads.udp_gso
-                && !mangles_trains(os::kernel_release())
-                && os::option(fd.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT).is_ok(),
-            // Linux 5.0, but trustworthy only since 5.12, which can also be asked whether it is on.
-            gro: offloads.udp_gro
-                && on(libc::SOL_UDP, libc::UDP_GRO).is_ok()
-                && os::option(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|on| on == 1),
+    fn new(Opened { fd, has }: Opened, shared: bool) -> Self {
+        Self {
+            fd: Arc::new(fd),
+            gso: has.gso,
+            gro: has.gro,
             gso_fallbacks: GsoFallbacks::default(),
             icmp: IcmpErrors::default(),
             room: Mutex::default(),
@@ -248,18 +142,7 @@ impl Udp {
             is_shared: shared,
             group: AtomicU32::new(0),
             joining: Mutex::default(),
-            fd,
-        };
-        if !udp.gro {
-            let _ = os::set_option(udp.fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 0);
         }
-        match rustix::net::bind(&udp.fd, &addr) {
-            Err(Errno::ACCESS) if addr.ip().to_canonical().is_unspecified() => {
-                helper::bind(udp.fd.as_fd(), addr.port())?;
-            }
-            bound => bound?,
-        }
-        Ok(udp)
     }
 
     /// The address that it is bound to.
@@ -297,19 +180,14 @@ impl Udp {
             let message = "a descriptor that was handed over is no UDP socket";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        Ok(Self {
-            fd: Arc::new(fd),
+        let has = Gear {
             gso: state.gso,
             gro: state.gro,
-            gso_fallbacks: GsoFallbacks::default(),
-            icmp: IcmpErrors::default(),
-            room: Mutex::default(),
-            wanted: Arc::default(),
+        };
+        Ok(Self {
             dropped: AtomicU32::new(state.dropped),
-            filter: RwLock::default(),
-            is_shared: false,
             group: AtomicU32::new(state.group),
-            joining: Mutex::default(),
+            ..Self::new(Opened { fd, has }, false)
         })
     }
 
@@ -341,56 +219,23 @@ impl Udp {
         filter.clone()
     }
 
-    /// Has the kernel make a group of the sockets that share the port: of this one alone, with a
-    /// program that chooses it. So no datagram arrives at a socket that joins later before the
-    /// program says so. Until then, lookups pass the group by.
-    fn begin_group(&self) -> io::Result<()> {
-        // Only after the bind, which finds out whether another process has the port.
-        sockopt::set_socket_reuseport(&self.fd, true)?;
-        // The kernel makes the group with its second socket.
-        let second = Self::bind(self.local_addr()?, 0, Offloads::NONE, true);
-        let begun = second.and_then(|_second| os::steer(self.fd.as_fd(), 1));
-        sockopt::set_socket_reuseport(&self.fd, false)?;
-        begun
-    }
-
-    /// Binds more sockets to the port, as `bind` does with address and mark, and whether ICMP is
-    /// ignored. Data arrives where it did before.
-    fn join<T: Send + 'static>(
-        &self,
-        bind: impl FnOnce(SocketAddr, u32, bool) -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
+    /// Binds more sockets to the port. Data arrives where it did before. Returns whether others shared
+    /// the port before.
+    fn join(&self, more: usize, way: Way) -> io::Result<(Vec<Self>, bool)> {
         let fd = Arc::clone(&self.fd);
         let group = self.group.load(Relaxed).max(1);
-        adit_sandbox::run(move || {
-            sockopt::set_socket_reuseport(&fd, true)?;
-            let mark = os::option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK)?;
-            let (level, option) = discovery(&fd)?;
-            let found = os::option(fd.as_fd(), level, option);
-            let ignores = found.is_ok_and(|found| found == libc::IP_PMTUDISC_OMIT);
-            let sockets = bind(local_addr(&fd)?, mark.cast_unsigned(), ignores)?;
-            // Where the group could not be made before, it is made now.
-            os::steer(fd.as_fd(), group)?;
-            Ok(sockets)
-        })
+        let joined = adit_sandbox::run(move || helper::join(fd.as_fd(), group, more, way));
+        let (opened, was_shared) = joined?;
+        let sockets = opened.into_iter().map(|opened| Self::new(opened, true));
+        Ok((sockets.collect(), was_shared))
     }
 
-    /// One more socket on the port, to send.
-    fn beside(&self, cut: Cut) -> io::Result<Self> {
-        let offloads = Offloads {
-            udp_gso: self.gso,
-            ..Offloads::NONE
-        };
-        self.join(move |addr, mark, ignores| {
-            let beside = Self::bind_to_send(addr, mark, offloads)?;
-            match cut {
-                Cut::Allowed if ignores => set_discovery(&beside.fd, libc::IP_PMTUDISC_OMIT)?,
-                Cut::Allowed => {}
-                Cut::Refused => set_discovery(&beside.fd, libc::IP_PMTUDISC_DO)?,
-                Cut::RefusedPastIcmp => set_discovery(&beside.fd, libc::IP_PMTUDISC_PROBE)?,
-            }
-            Ok(beside)
-        })
+    /// One more socket on the port, to send, and whether others shared it before.
+    fn beside(&self, cut: Cut) -> io::Result<(Self, bool)> {
+        let gso = self.gso;
+        let (mut sockets, was_shared) = self.join(1, Way::Beside { gso, cut })?;
+        let beside = sockets.pop().ok_or(io::ErrorKind::NotFound)?;
+        Ok((beside, was_shared))
     }
 
     /// While this is held, no other socket joins, and those of [`Self::send_beside`] are gone: the
@@ -436,18 +281,7 @@ impl Udp {
     /// Those of setsockopt(2).
     pub fn ignore_icmp(&self, ignore: bool) -> io::Result<()> {
         let fd = Arc::clone(&self.fd);
-        adit_sandbox::run(move || {
-            let usual = match local_addr(&fd)? {
-                SocketAddr::V4(_) => libc::IP_PMTUDISC_DONT,
-                SocketAddr::V6(_) => libc::IP_PMTUDISC_WANT,
-            };
-            let value = if ignore {
-                libc::IP_PMTUDISC_OMIT
-            } else {
-                usual
-            };
-            set_discovery(&fd, value)
-        })?;
+        adit_sandbox::run(move || helper::ignore_icmp(fd.as_fd(), ignore))?;
         self.gso_fallbacks.clear();
         Ok(())
     }
@@ -479,21 +313,16 @@ impl UdpSocket for Udp {
     /// meanwhile count as this one's.
     fn send_beside(&self, trains: &[Transmit<'_>], cut: Cut, report: &mut SendReport) -> usize {
         let _alone = self.alone();
-        let fd = Arc::clone(&self.fd);
-        let is_shared = adit_sandbox::run(move || sockopt::socket_reuseport(&fd));
-        let taken = match self.beside(cut) {
-            Ok(beside) => {
-                let taken = beside.send(trains, report);
-                self.icmp.collect(beside.fd());
-                report.icmp = true;
-                taken
-            }
-            Err(_) => self.send(trains, report),
+        let Ok((beside, was_shared)) = self.beside(cut) else {
+            return self.send(trains, report);
         };
-        if is_shared == Ok(false) {
+        let taken = beside.send(trains, report);
+        self.icmp.collect(beside.fd());
+        report.icmp = true;
+        if !was_shared {
             let fd = Arc::clone(&self.fd);
             adit_sandbox::post(move || {
-                let _ = sockopt::set_socket_reuseport(&fd, false);
+                let _ = helper::apart(fd.as_fd());
             });
         }
         taken
@@ -534,26 +363,16 @@ impl UdpSocket for Udp {
 
     fn send_socket(&self) -> io::Result<Self> {
         let _alone = self.alone();
-        self.beside(Cut::Allowed)
+        self.beside(Cut::Allowed).map(|(beside, _)| beside)
     }
 
     fn further(&self, more: usize) -> io::Result<Vec<Self>> {
-        let offloads = Offloads {
-            udp_gso: self.gso,
-            udp_gro: self.gro,
-            ..Offloads::NONE
+        let wants = Gear {
+            gso: self.gso,
+            gro: self.gro,
         };
         let _alone = self.alone();
-        let sockets = self.join(move |addr, mark, ignores| {
-            let bind = |_| {
-                let socket = Self::bind(addr, mark, offloads, true)?;
-                if ignores {
-                    set_discovery(&socket.fd, libc::IP_PMTUDISC_OMIT)?;
-                }
-                Ok::<_, io::Error>(socket)
-            };
-            (0..more).map(bind).collect::<io::Result<Vec<_>>>()
-        })?;
+        let (sockets, _) = self.join(more, Way::Lane(wants))?;
         if let Some(filter) = self.filter() {
             let table = (Arc::clone(&filter.table), Arc::clone(&filter.map));
             sockets.iter().for_each(|it| it.set_filter(&table));
@@ -565,7 +384,7 @@ impl UdpSocket for Udp {
         let _alone = self.alone();
         let fd = Arc::clone(&self.fd);
         let group = u32::try_from(over).unwrap_or(u32::MAX);
-        adit_sandbox::run(move || os::steer(fd.as_fd(), group))?;
+        adit_sandbox::run(move || helper::spread(fd.as_fd(), group))?;
         self.group.store(group, Relaxed);
         let held = Arc::new(());
         let grace = Grace::until_dropped(&held);
@@ -645,26 +464,6 @@ fn option(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-fn new_socket(family: AddressFamily) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-    Ok(socket)
-}
-
-/// The option that says what becomes of what is longer than its path takes. Its values are the same
-/// for both families.
-fn discovery(fd: &OwnedFd) -> io::Result<(i32, i32)> {
-    Ok(match local_addr(fd)? {
-        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
-        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
-    })
-}
-
-fn set_discovery(fd: &OwnedFd, value: i32) -> io::Result<()> {
-    let (level, option) = discovery(fd)?;
-    os::set_option(fd.as_fd(), level, option, value)
-}
-
 /// How far a counter of 32 bits, which wraps, has gone on. Messages that several CPUs queued may
 /// tell it out of order.
 fn newer(before: u32, now: u32) -> u32 {
@@ -672,22 +471,6 @@ fn newer(before: u32, now: u32) -> u32 {
         more if more <= u32::MAX / 2 => more,
         _ => 0,
     }
-}
-
-/// Linux 7.0 to 7.1.4 corrupts a train whose datagrams are all equally long, as most are (tailscale
-/// issue 19777).
-///
-/// A short datagram at the end avoids that but crashed the firmware of some network cards (their
-/// issue 20994).
-///
-/// The release decides, though a distribution may have mended its kernel: no probe can. Such a
-/// kernel leaves the length of the whole train in the UDP header, as the template of a network card
-/// that segments by one (GSO_PARTIAL). What a process can send to itself, over loopback, veth or a
-/// TUN, meets no such card and arrives right; the card may be out of sight, below a bridge or in
-/// another namespace. A good kernel that is taken for a bad one is slower; a bad one that is taken
-/// for a good one loses most of what it sends.
-fn mangles_trains(release: (u32, u32, u32)) -> bool {
-    matches!(release, (7, 0, _) | (7, 1, 0..=4))
 }
 
 /// A place between two messages.

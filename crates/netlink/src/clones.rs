@@ -78,6 +78,17 @@ impl CloneMonitor {
     ///
     /// Those of socket(2), for uevents. A kernel log that cannot be read is no error.
     pub fn open() -> io::Result<Self> {
+        let (uevents, log, clock) = Self::open_fds()?;
+        Ok(Self::with(uevents, log, clock))
+    }
+
+    /// Opens what [`Self::with`] listens to, perhaps in another process: the socket, and the log and the
+    /// hardware's clock if they can be read. Nothing is read yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open`].
+    pub fn open_fds() -> io::Result<(OwnedFd, Option<OwnedFd>, Option<OwnedFd>)> {
         let uevents = open_socket(netlink_sys::protocols::NETLINK_KOBJECT_UEVENT, KERNEL)?;
         uevents.set_non_blocking(true)?;
         // Containers that start make hundreds of uevents, and any of them may be lost that does not
@@ -87,12 +98,13 @@ impl CloneMonitor {
             let _ = sockopt::set_socket_recv_buffer_size(&uevents, size);
         }
         let uevents = descriptor(&uevents)?;
-        Ok(Self::with(uevents, open_log().ok()))
+        let clock = File::open(HARDWARE_CLOCK).ok().map(OwnedFd::from);
+        Ok((uevents, open_log().ok(), clock))
     }
 
-    /// One that [`Self::open`] opened, perhaps in another process, of its [`Self::into_fds`].
-    pub fn with(uevents: OwnedFd, log: Option<OwnedFd>) -> Self {
-        let hardware_clock = File::open(HARDWARE_CLOCK).ok();
+    /// Listens to what [`Self::open_fds`] opened.
+    pub fn with(uevents: OwnedFd, log: Option<OwnedFd>, clock: Option<OwnedFd>) -> Self {
+        let hardware_clock = clock.map(File::from);
         let clocks = hardware_clock.as_ref().and_then(ahead);
         Self {
             uevents,
@@ -101,11 +113,6 @@ impl CloneMonitor {
             hardware_clock,
             clocks: Mutex::new(Clocks::new(clocks)),
         }
-    }
-
-    /// The socket, and the log if it can be read.
-    pub fn into_fds(self) -> (OwnedFd, Option<OwnedFd>) {
-        (self.uevents, self.log.map(OwnedFd::from))
     }
 
     /// Readable when [`Self::was_cloned`] may be true.

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags};
@@ -28,7 +29,34 @@ impl AsFd for Netns {
     }
 }
 
+/// That of a process which cannot open files.
+static HOME: OnceLock<(u64, u64)> = OnceLock::new();
+
 impl Netns {
+    /// Has [`Self::current_id`] open no file any more: all threads of the process stay in the
+    /// namespace of this one.
+    ///
+    /// # Errors
+    ///
+    /// `/proc` is not mounted.
+    pub fn stay() -> io::Result<()> {
+        let home = Self::current_id()?;
+        let _ = HOME.set(home);
+        Ok(())
+    }
+
+    /// [`Self::id`] of the namespace of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// `/proc` is not mounted.
+    pub fn current_id() -> io::Result<(u64, u64)> {
+        match HOME.get() {
+            Some(home) => Ok(*home),
+            None => Self::current()?.id(),
+        }
+    }
+
     /// Makes a namespace that has no name. Its loopback interface is down.
     ///
     /// # Errors
@@ -102,7 +130,7 @@ impl Netns {
     ///
     /// Those of [`Netns::current`].
     pub fn is_current(&self) -> io::Result<bool> {
-        self.is(&Self::current()?)
+        Ok(self.id()? == Self::current_id()?)
     }
 
     /// Moves the calling thread into it, for good.

@@ -43,10 +43,8 @@ pub enum Only {
     Threads,
     /// UNIX, IPv4, IPv6 and netlink: socket(2).
     Families,
-    /// IPv4, IPv6 and netlink: socket(2).
-    Networking,
-    /// UNIX, IPv4 and netlink: socket(2).
-    Asking,
+    /// How long a call may wait: setsockopt(2).
+    Timeouts,
     /// Network namespaces: setns(2).
     Networks,
     /// To end a process: pidfd_send_signal(2).
@@ -117,8 +115,8 @@ const PACKETS: &[Call] = calls![
     SYS_sendmmsg,
 ];
 
-/// Handshakes, timers, configuration; word of changes to links and routes. The file that is read at
-/// an offset is the hardware's clock.
+/// Handshakes, timers, configuration; word of changes to links and routes. The files that are read at
+/// an offset are the hardware's clock, and what tells how much memory there is.
 const CONTROL: &[Call] = calls![
     SYS_clock_nanosleep,
     SYS_epoll_create1,
@@ -126,6 +124,7 @@ const CONTROL: &[Call] = calls![
     SYS_getsockopt,
     SYS_gettid,
     SYS_pread64,
+    SYS_prlimit64: Reading,
     SYS_recvfrom,
     SYS_recvmmsg,
     SYS_recvmsg,
@@ -161,20 +160,16 @@ const SOCKETS: &[Call] = calls![
 /// What the whole process keeps, beyond what its threads need all the time: for changes of the
 /// configuration, of interfaces and of the host, for signals, and for its end.
 const KEEPER: &[Call] = calls![
-    SYS_bind,
     SYS_capget,
     SYS_chdir,
     SYS_clone: Threads,
     // Refused with ENOSYS, so that libraries use clone(2), whose flags a filter can see.
     SYS_clone3,
-    SYS_connect,
     SYS_dup3,
     SYS_eventfd2,
     SYS_exit_group,
     SYS_fcntl,
     SYS_fstat,
-    SYS_getcwd,
-    SYS_getdents64,
     SYS_getpriority,
     SYS_getsockname,
     SYS_inotify_init1,
@@ -182,21 +177,16 @@ const KEEPER: &[Call] = calls![
     // owner.
     SYS_ioctl: Attached,
     SYS_listen,
-    SYS_lseek,
     SYS_membarrier,
-    SYS_openat,
     // Of a hand-over: a process that was told to go on, and does not say that it does, is killed.
-    SYS_pidfd_open,
     SYS_pidfd_send_signal: Killing,
     SYS_prctl: Names,
-    SYS_readlinkat,
     SYS_rseq,
     SYS_rt_sigaction,
     SYS_seccomp,
     SYS_set_robust_list,
     SYS_setpriority,
-    SYS_setsockopt,
-    SYS_socket: Networking,
+    SYS_setsockopt: Timeouts,
     SYS_uname,
     SYS_wait4,
     SYS_waitid,
@@ -231,6 +221,7 @@ const HELPER: &[Call] = calls![
     SYS_mkdirat,
     SYS_newfstatat,
     SYS_openat,
+    SYS_pidfd_open,
     SYS_prctl: Names,
     SYS_readlinkat,
     SYS_recvfrom,
@@ -245,8 +236,10 @@ const HELPER: &[Call] = calls![
     SYS_setns: Networks,
     SYS_setpriority,
     SYS_setsockopt,
-    SYS_socket: Asking,
+    SYS_socket: Families,
     SYS_statx,
+    // Which offloads the kernel has without a fault.
+    SYS_uname,
     SYS_unlinkat,
 ];
 
@@ -338,16 +331,7 @@ const RENAMEAT: &[Call] = &[Call {
 
 /// The older forms, which some libraries use where the machine has them.
 #[cfg(target_arch = "x86_64")]
-const OLDER_FORMS: &[Call] = calls![
-    SYS_access,
-    SYS_dup2,
-    SYS_epoll_wait,
-    SYS_lstat,
-    SYS_open,
-    SYS_poll,
-    SYS_readlink,
-    SYS_stat,
-];
+const OLDER_FORMS: &[Call] = calls![SYS_dup2, SYS_epoll_wait, SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_FORMS: &[Call] = &[];
 
@@ -448,6 +432,9 @@ const ABOUT_DEVICES: [u64; 9] = [
     0x8942,
 ];
 
+/// `SO_RCVTIMEO` and `SO_SNDTIMEO`, in both forms of asm-generic/socket.h.
+const TIMEOUTS: [u64; 4] = [20, 21, 66, 67];
+
 /// What sockets have.
 const MODES: [u64; 2] = [0o600, 0o660];
 
@@ -476,13 +463,11 @@ impl Only {
                 ];
                 families.map(|family| (0, Dword, Eq, int(family))).to_vec()
             }
-            Self::Networking => {
-                let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
-                families.map(|family| (0, Dword, Eq, int(family))).to_vec()
-            }
-            Self::Asking => {
-                let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_NETLINK];
-                families.map(|family| (0, Dword, Eq, int(family))).to_vec()
+            Self::Timeouts => {
+                let is = |argument, value| SeccompCondition::new(argument, Dword, Eq, value);
+                let rule =
+                    |option| SeccompRule::new(vec![is(1, int(libc::SOL_SOCKET))?, is(2, option)?]);
+                return TIMEOUTS.into_iter().map(rule).collect();
             }
             Self::IsOpen => vec![(1, Dword, Eq, int(libc::F_GETFD))],
             Self::Killing => vec![(1, Dword, Eq, int(libc::SIGKILL))],

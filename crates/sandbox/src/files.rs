@@ -12,10 +12,8 @@ use landlock::{
 /// What is known of Landlock here; the kernel may know less.
 const KNOWN: ABI = ABI::V6;
 
-/// Read, by the keeper alone: how much memory and how many CPUs there are, the CPU time of threads,
-/// the name of the program that changed the configuration, the namespace of a thread. What others
-/// must not know of a process below /proc takes the right to trace it, which Landlock takes away.
-const READ: [&str; 3] = ["/proc", "/sys/fs/cgroup", "/sys/devices/system/cpu"];
+/// The hardware's clock, behind a link.
+const CLOCK: &str = "/sys/class/rtc/rtc0/since_epoch";
 
 /// What a C library reads to look a name up, the modules of nsswitch.conf(5) included: they are
 /// libraries, and some have data and sockets of their own.
@@ -71,26 +69,15 @@ pub struct Folders {
     pub group: Option<u32>,
 }
 
-/// Limits the calling thread and those that it starts to what is read of the kernel. It also takes away TCP, and abstract sockets of others. Signals stay: a hand-over may have to
-/// kill. False where the kernel cannot.
+/// Takes all files from the calling thread and those that it starts, TCP, and abstract sockets of
+/// others. Signals stay: a hand-over may have to kill. False where the kernel cannot.
 pub(crate) fn limit() -> Result<bool, RulesetError> {
-    let mut rules = Ruleset::default()
+    let rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
         .handle_access(AccessNet::from_all(KNOWN))?
         .scope(Scope::AbstractUnixSocket)?
         .create()?;
-    for path in READ {
-        rules = allow(rules, Path::new(path), reading())?;
-    }
-    // The hardware's clock, behind a link.
-    let clock = Path::new("/sys/class/rtc/rtc0/since_epoch");
-    rules = allow(rules, clock, AccessFs::ReadFile.into())?;
-    rules = allow(
-        rules,
-        Path::new("/dev/null"),
-        AccessFs::ReadFile | AccessFs::WriteFile,
-    )?;
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }
 
@@ -126,7 +113,8 @@ pub(crate) fn limit_helper(folders: &Folders) -> Result<bool, RulesetError> {
     let rules = allow(rules, Path::new("/proc"), reading())?;
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     let rules = allow(rules, Path::new("/dev/net/tun"), device)?;
-    let mut rules = allow(rules, Path::new("/dev/kmsg"), AccessFs::ReadFile.into())?;
+    let rules = allow(rules, Path::new("/dev/kmsg"), AccessFs::ReadFile.into())?;
+    let mut rules = allow(rules, Path::new(CLOCK), AccessFs::ReadFile.into())?;
     let own = AccessFs::ReadFile
         | AccessFs::ReadDir
         | AccessFs::WriteFile

@@ -2,8 +2,8 @@
 //! begins its work.
 //!
 //! 1. [`begin`] limits the whole process, before there are threads: no new privileges, no dumps, no
-//!    tracing, memory that is not swapped out, no capability, the files of its folders, and the
-//!    system calls that any thread may need. It starts the keeper.
+//!    tracing, memory that is not swapped out, no capability, no file, and the system calls that any
+//!    thread may need. It starts the keeper.
 //! 2. [`confine`] leaves to the calling thread only the system calls of its [`Role`].
 //! 3. A confined thread has the keeper do the rest: [`run`], [`aside`], [`post`]. Where nothing is
 //!    confined, as in tests, they call the function that they are given.
@@ -19,6 +19,7 @@ pub mod calls;
 mod files;
 mod keeper;
 mod role;
+mod threads;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -39,6 +40,7 @@ use calls::{Call, INTRUDER};
 pub use files::{Folders, files_for_names};
 pub use keeper::{Keeper, aside, post, post_aside, run};
 pub use role::Role;
+pub use threads::{register, retain_threads};
 
 /// What a call does that a thread may not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +83,7 @@ impl Parts {
         ),
         (
             "files",
-            "Only what the kernel tells can be opened, and no file be changed; a process of its own has the sockets and devices (Landlock, Linux 5.13).",
+            "No file can be opened or changed; a process of its own has the sockets and devices (Landlock, Linux 5.13).",
         ),
         (
             "capabilities",
@@ -298,6 +300,7 @@ pub fn parts() -> Parts {
 ///
 /// Those of seccomp(2), as when there is no memory. The thread must not go on.
 pub fn confine(role: Role) -> io::Result<()> {
+    register(std::thread::current().name().unwrap_or_default());
     let Some(sandbox) = SANDBOX.get() else {
         return Ok(());
     };
@@ -386,10 +389,10 @@ fn filters_with(
         SeccompAction::Allow,
         SeccompAction::KillProcess,
     )?);
-    if cfg!(debug_assertions) && role != Role::Keeper {
+    if cfg!(debug_assertions) {
         calls.extend(others(calls::ASSERTIONS));
     }
-    if otherwise == Otherwise::Kill && role != Role::Keeper {
+    if otherwise == Otherwise::Kill {
         let refuse = SeccompAction::Errno(errno(libc::EPERM));
         let tried = others(&[calls::TRIED, calls::TRIED_OLDER].concat());
         filters.push(compile(&tried, SeccompAction::Allow, refuse)?);

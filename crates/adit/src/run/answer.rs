@@ -9,9 +9,8 @@ use adit_ctl::status;
 use adit_ctl::uapi::{Response, UapiError};
 use adit_engine::{BatchCounters, CommandError, Interface, Policy, TrainCounters};
 use adit_io::Offloads;
+use adit_io::helper;
 use adit_io::tun::Tun;
-use adit_netlink::Netlink;
-use adit_netlink::ethtool::tx_udp_segmentation;
 use adit_proto::config::{DeviceChange, DeviceStatus};
 use rustix::io::Errno;
 
@@ -76,7 +75,7 @@ pub(super) fn status(
         pid: std::process::id(),
         device: place,
         started,
-        cpu_milliseconds: adit_sandbox::run(cpu_of_threads),
+        cpu_milliseconds: cpu_of_threads(),
         offloads: offloads
             .iter()
             .map(|(name, on)| (name.to_owned(), on))
@@ -152,19 +151,14 @@ pub(super) fn now() -> u64 {
 /// The CPU time of each thread of this process, by name, in milliseconds.
 fn cpu_of_threads() -> BTreeMap<String, u64> {
     let mut times = BTreeMap::new();
-    for task in std::fs::read_dir("/proc/self/task")
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).ok();
-        // The first number is the time on a CPU, in nanoseconds.
-        let nanoseconds =
-            read("schedstat").and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-        if let (Some(name), Some(nanoseconds)) = (read("comm"), nanoseconds) {
-            *times.entry(name.trim().to_owned()).or_default() += nanoseconds / 1_000_000;
+    adit_sandbox::retain_threads(|name, thread| {
+        let time = adit_io::thread_time(thread);
+        if let Ok(time) = time {
+            let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            *times.entry(name.to_owned()).or_default() += milliseconds;
         }
-    }
+        time.is_ok()
+    });
     times
 }
 
@@ -185,17 +179,16 @@ fn egress_segments(device: &DeviceStatus) -> Option<bool> {
 }
 
 fn all_segment(endpoints: Vec<SocketAddr>, fwmark: u32) -> Option<bool> {
-    let netlink = Netlink::open().ok()?;
+    let netlink = helper::netlink().ok()?;
     let mut egress: Vec<u32> = (endpoints.iter())
         .filter_map(|to| netlink.route_get(to.ip(), None, fwmark, None).ok())
         .map(|path| path.oif)
         .collect();
     egress.sort_unstable();
     egress.dedup();
-    let segments = |oif: &u32| tx_udp_segmentation(&netlink.link_by_index(*oif).ok()?.name);
     egress
-        .iter()
-        .map(segments)
+        .into_iter()
+        .map(helper::segments)
         .reduce(|all, one| Some(all? && one?))
         .flatten()
 }

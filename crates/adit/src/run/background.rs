@@ -1,6 +1,7 @@
 //! Going to the background without fork(2): the command starts itself anew and waits for the word.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -95,9 +96,22 @@ pub(crate) fn start_program(
     Err(Failure::Reported)
 }
 
+/// What takes the place of the terminal of a process in the background. It is opened before the
+/// sandbox begins.
+pub(super) fn null(args: &RunArgs) -> Result<Option<File>> {
+    let open = || File::options().read(true).write(true).open("/dev/null");
+    let null = args.background.then(open).transpose();
+    null.context(|| "cannot leave the terminal".into())
+}
+
 /// Reports that this process is ready: to systemd, if it asks, and to the waiting parent, whose
 /// terminal this process then leaves.
-pub(super) fn report_ready(args: &RunArgs, notifier: &Notifier, level: LogLevel) -> Result<()> {
+pub(super) fn report_ready(
+    args: &RunArgs,
+    null: Option<&File>,
+    notifier: &Notifier,
+    level: LogLevel,
+) -> Result<()> {
     // Of a process that goes on for another one, systemd learns from that one.
     if args.take_over.is_none()
         && let Err(error) = notifier.tell("READY=1")
@@ -106,26 +120,21 @@ pub(super) fn report_ready(args: &RunArgs, notifier: &Notifier, level: LogLevel)
         // later: that is no reason to go without a tunnel.
         level.error(format_args!("cannot notify the service manager: {error}"));
     }
-    if !args.background {
+    let Some(null) = null else {
         return Ok(());
-    }
+    };
     let failed = || "cannot leave the terminal".to_owned();
     std::env::set_current_dir("/").context(failed)?;
-    let null = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")
-        .context(failed)?;
-    rustix::stdio::dup2_stdin(&null).context(failed)?;
+    rustix::stdio::dup2_stdin(null).context(failed)?;
     // If a log was asked for, standard error stays open. Otherwise a program that waits for its end
     // must not wait for ever.
     if level == LogLevel::Unset || level == LogLevel::Silent {
-        rustix::stdio::dup2_stderr(&null).context(failed)?;
+        rustix::stdio::dup2_stderr(null).context(failed)?;
     }
     let mut stdout = std::io::stdout();
     let reported = stdout.write_all(READY).and_then(|()| stdout.flush());
     reported.context(|| "cannot report readiness".into())?;
-    rustix::stdio::dup2_stdout(&null).context(failed)
+    rustix::stdio::dup2_stdout(null).context(failed)
 }
 
 /// Leaves the session, so that signals of its terminal no longer reach this process.

@@ -10,13 +10,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A process that goes with this.
-pub(super) struct Guard(Option<Child>);
+pub(super) struct Guard(Option<(Child, OwnedFd)>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            // Where it cannot be killed, as it is another user's, it goes with this process.
-            let _ = adit_sandbox::run(move || kill(Pid::from_child(&child)).map(|()| child.wait()));
+        if let Some((mut child, handle)) = self.0.take() {
+            // Not by kill(2), which would have to be left to the process with every signal. Where it
+            // cannot be killed, as it is another user's, it goes with this process.
+            let end = move || pidfd_send_signal(&handle, Signal::KILL).map(|()| child.wait());
+            let _ = adit_sandbox::run(end);
         }
     }
 }
@@ -40,12 +42,7 @@ pub(super) fn start(arguments: &[impl AsRef<OsStr>]) -> std::io::Result<(Guard, 
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    Ok((Guard(Some(child)), ours))
-}
-
-/// Ends a child, whose number is its own until it was waited for. Not by kill(2), which would have to
-/// be left to the process with every signal.
-fn kill(pid: Pid) -> rustix::io::Result<()> {
-    let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    pidfd_send_signal(&handle, Signal::KILL)
+    // Before Linux 5.3 there is none, and the child goes with this process.
+    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+    Ok((Guard(handle.ok().map(|handle| (child, handle))), ours))
 }

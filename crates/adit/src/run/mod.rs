@@ -104,6 +104,8 @@ fn serve(args: &RunArgs) -> Result<()> {
     allow_descriptors();
     adit_io::map_large_buffers();
     let me = Me::new(args, Notifier::new());
+    let null = background::null(args)?;
+    adit_sandbox::register("adit");
     // Signals are caught from here on, so that an early one still removes the sockets' files.
     let (events, sender) = Events::new()?;
     let (process, finish) = match args.take_over {
@@ -118,7 +120,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     let listener = Listener::bind(&process.status_dir())
         .inspect_err(|failure| level.verbose(format_args!("no hand-over: {failure}")))
         .ok();
-    let reported = background::report_ready(args, me.notifier(), level);
+    let reported = background::report_ready(args, null.as_ref(), me.notifier(), level);
     match finish {
         None => reported?,
         // Nobody else has the interfaces any more.
@@ -218,8 +220,8 @@ fn wait(process: &Process, me: &Me, mut events: Events, listener: Option<Listene
                 failed = Err(Failure::State(HELPER_ENDED.into()));
             }
             Event::HelperEnded => level.error(format_args!(
-                "{HELPER_ENDED}: further interfaces, ports below 1024, marks and devices in other namespaces fail until \
-                 `adit upgrade` has a new process go on"
+                "{HELPER_ENDED}: traffic goes on; further interfaces, ports, marks and devices in other namespaces fail \
+                 until `adit upgrade` has a new process go on"
             )),
             Event::HandOver(mut channel) => {
                 match keeper.beside(|| give(process, me, &mut channel)) {

@@ -16,7 +16,7 @@ use adit_engine::{
 use adit_io::Offloads;
 use adit_io::helper::{self, Folders};
 use adit_io::tun::Tun;
-use adit_netlink::Netlink;
+use adit_netlink::netns::Netns;
 use adit_proto::config::PublicKey;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, getgroups, getrlimit};
@@ -114,6 +114,8 @@ impl Process {
             join_group(status_group);
             let folders = folders(control_dir.as_deref(), status_group);
             helping = Some(Helping::start(folders, devices_of_user(args))?);
+            adit_engine::open_host_files();
+            Netns::stay().context(|| "cannot begin the sandbox: is /proc there?".into())?;
             adit_sandbox::begin()
                 .context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
         }
@@ -641,7 +643,7 @@ fn may_open(descriptors: u64) -> bool {
 
 /// Whether this network namespace has an interface of that name.
 fn is_here(name: &str) -> bool {
-    Netlink::open().is_ok_and(|netlink| netlink.link(name).is_ok())
+    helper::files::index(name).is_ok()
 }
 
 fn open_tun(name: &str, given: Option<OwnedFd>, fair: bool, offloads: Offloads) -> Result<Tun> {

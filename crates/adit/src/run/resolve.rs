@@ -18,14 +18,12 @@ use std::time::{Duration, Instant};
 use adit_ctl::config::Endpoint;
 use adit_ctl::uapi::MAX_NAMES;
 use adit_engine::Interface;
+use adit_io::helper;
 use adit_proto::config::{DeviceChange, PublicKey};
 use adit_sandbox::{Role, confine};
 use rustix::cmsg_space;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, sendmsg, socket_with,
-};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 mod handed_over;
 
@@ -430,7 +428,11 @@ impl Resolver {
             };
             drop(state);
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let sockets = if mark == 0 { Vec::new() } else { marked(mark) };
+            let sockets = if mark == 0 {
+                Vec::new()
+            } else {
+                adit_sandbox::run(move || helper::marked(mark))
+            };
             let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MARKED))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -500,19 +502,6 @@ impl Drop for Runs {
     fn drop(&mut self) {
         self.0.state().runs = false;
     }
-}
-
-/// A socket of each family whose packets have the mark. Without the right for it there is none.
-fn marked(mark: u32) -> Vec<OwnedFd> {
-    adit_sandbox::run(move || {
-        let families = [AddressFamily::INET, AddressFamily::INET6];
-        let sockets: [_; MARKED] = families.map(|family| {
-            let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
-            adit_io::helper::set_mark(socket.as_fd(), mark).ok()?;
-            Some(socket)
-        });
-        sockets.into_iter().flatten().collect()
-    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 fn peer(n: u8) -> (String, PublicKey) {
     ("wg0".to_owned(), PublicKey([n; 32]))

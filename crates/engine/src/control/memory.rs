@@ -5,7 +5,10 @@
 //! takes is allocated and freed, in small pieces, on the thread that will make the change: what a
 //! limit leaves is not what malloc(3) can hand out.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use adit_proto::Device;
 use adit_proto::config::{Cidr, DeviceChange, PeerStatus};
@@ -73,23 +76,70 @@ pub(crate) fn reserve_status(
 
 /// Bytes that this process may have beyond what it has; `None` if nothing limits it.
 pub(crate) fn left() -> Option<u64> {
-    let own = own_sizes()
+    let files = FILES.get_or_init(Files::open);
+    let own = own_sizes(files.status.as_ref())
         .into_iter()
         .flatten()
         .filter_map(|(resource, used)| {
             let limit = getrlimit(resource).current?;
             Some(limit.saturating_sub(used))
         });
-    own.chain(left_in_cgroup(
-        Path::new("/sys/fs/cgroup"),
-        &std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default(),
-    ))
-    .min()
+    own.chain(files.left_in_cgroup()).min()
+}
+
+/// Opens what [`left`] reads, in a process that will not be able to.
+pub(crate) fn open() {
+    FILES.get_or_init(Files::open);
+}
+
+static FILES: OnceLock<Files> = OnceLock::new();
+
+/// Cgroups above that of the process that are looked at.
+const MAX_DEPTH: usize = 16;
+
+/// What the kernel tells of memory.
+struct Files {
+    status: Option<File>,
+    cgroup: Option<(File, String)>,
+    /// Of the cgroup of the process, and of those above it.
+    groups: Vec<Group>,
+}
+
+impl Files {
+    fn open() -> Self {
+        let cgroup = File::open("/proc/self/cgroup").ok();
+        let cgroup = cgroup.and_then(|file| {
+            let text = read(&file)?;
+            Some((file, text))
+        });
+        let text = cgroup.as_ref().map_or("", |(_, text)| text);
+        let groups = groups(Path::new("/sys/fs/cgroup"), text);
+        Self {
+            status: File::open("/proc/self/status").ok(),
+            cgroup: cgroup.filter(|_| !groups.is_empty()),
+            groups,
+        }
+    }
+
+    /// The least that a cgroup leaves. It is unknown once the process was moved to another one.
+    fn left_in_cgroup(&self) -> Option<u64> {
+        let (file, text) = self.cgroup.as_ref()?;
+        let stayed = read(file).as_ref() == Some(text);
+        stayed.then(|| least(&self.groups)).flatten()
+    }
+}
+
+/// The beginning of a file of the kernel's.
+fn read(file: &File) -> Option<String> {
+    let mut text = vec![0; 8192];
+    let len = file.read_at(&mut text, 0).ok()?;
+    text.truncate(len);
+    String::from_utf8(text).ok()
 }
 
 /// What counts towards which limit.
-fn own_sizes() -> Option<[(Resource, u64); 2]> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+fn own_sizes(status: Option<&File>) -> Option<[(Resource, u64); 2]> {
+    let status = read(status?)?;
     let of = |name: &str| {
         let size = status.lines().find_map(|line| line.strip_prefix(name))?;
         Some(size.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
@@ -100,24 +150,53 @@ fn own_sizes() -> Option<[(Resource, u64); 2]> {
     ])
 }
 
-/// The least that a cgroup of this process leaves, version 2; `of_process` is /proc/self/cgroup.
-fn left_in_cgroup(root: &Path, of_process: &str) -> Option<u64> {
+/// The cgroups of this process, version 2; `of_process` is /proc/self/cgroup.
+fn groups(root: &Path, of_process: &str) -> Vec<Group> {
     let path = of_process
         .lines()
-        .find_map(|line| line.strip_prefix("0::/"))?;
-    let group = root.join(path);
+        .find_map(|line| line.strip_prefix("0::/"));
+    let group = path.map(|path| root.join(path)).unwrap_or_default();
     let groups = group
         .ancestors()
         .take_while(|group| group.starts_with(root));
-    groups.filter_map(left_in).min()
+    groups.take(MAX_DEPTH).filter_map(Group::open).collect()
 }
 
-fn left_in(group: &Path) -> Option<u64> {
-    let read = |file| std::fs::read_to_string(group.join(file));
-    let limit: u64 = read("memory.max").ok()?.trim().parse().ok()?;
-    let used: u64 = read("memory.current").ok()?.trim().parse().ok()?;
+/// The least that one of them leaves.
+fn least(groups: &[Group]) -> Option<u64> {
+    groups.iter().filter_map(Group::left).min()
+}
+
+/// The files of a cgroup.
+struct Group {
+    max: File,
+    current: File,
+    stat: Option<File>,
+}
+
+impl Group {
+    fn open(group: &Path) -> Option<Self> {
+        let open = |file| File::open(group.join(file)).ok();
+        Some(Self {
+            max: open("memory.max")?,
+            current: open("memory.current")?,
+            stat: open("memory.stat"),
+        })
+    }
+
+    fn left(&self) -> Option<u64> {
+        left_of(
+            &read(&self.max)?,
+            &read(&self.current)?,
+            &self.stat.as_ref().and_then(read).unwrap_or_default(),
+        )
+    }
+}
+
+fn left_of(limit: &str, used: &str, stat: &str) -> Option<u64> {
+    let limit: u64 = limit.trim().parse().ok()?;
+    let used: u64 = used.trim().parse().ok()?;
     // What files are cached is given up first.
-    let stat = read("memory.stat").unwrap_or_default();
     let cached = stat.lines().filter_map(|line| {
         let (name, bytes) = line.split_once(' ')?;
         let counts = matches!(name, "active_file" | "inactive_file");
@@ -174,7 +253,7 @@ mod tests {
             std::fs::write(group.join("memory.max"), max).expect("written");
             std::fs::write(group.join("memory.current"), current).expect("written");
         };
-        let left = || left_in_cgroup(&root, "1:name=x:/y\n0::/outer/inner\n");
+        let left = || least(&groups(&root, "1:name=x:/y\n0::/outer/inner\n"));
         assert_eq!(left(), None);
         write(&inner, "max\n", "5000\n");
         assert_eq!(left(), None);

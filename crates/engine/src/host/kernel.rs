@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adit_io::helper;
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_io::{Offloads, TunQueue};
@@ -109,9 +110,13 @@ impl Kernel {
     /// Those of eventfd(2), as when there are no further descriptors.
     pub fn new(tun: Arc<Tun>, settings: Settings, watches: &Watches) -> io::Result<Self> {
         let changes = Arc::new(Changes::new()?);
-        let home = Netns::current().and_then(|netns| netns.id());
-        let routes = Netns::current()
-            .and_then(|netns| watches.subscribe(&netns, Topic::Routes, &changes))
+        let home = Netns::current_id();
+        let routes = home
+            .as_ref()
+            .map_err(|error| io::Error::new(error.kind(), error.to_string()))
+            .and_then(|home| {
+                watches.subscribe_with(*home, Topic::Routes, &changes, helper::monitor)
+            })
             .inspect_err(|e| (settings.log)(&format!("route changes go unnoticed: {e}")));
         let clones = watches
             .subscribe_to_clones(&changes)
@@ -174,7 +179,7 @@ impl Kernel {
     /// For looking up routes.
     fn lookups(&mut self) -> Option<&Netlink> {
         if self.lookups.is_none() {
-            self.lookups = adit_sandbox::run(Netlink::open).ok();
+            self.lookups = adit_sandbox::run(helper::netlink).ok();
         }
         self.lookups.as_ref()
     }
@@ -187,7 +192,7 @@ impl Kernel {
             let netlink = tun.netlink(&netns)?;
             let home = if is_home {
                 let open = || tun.monitor(&netns);
-                let link = watches.subscribe_with(&netns, topic, &changes, open)?;
+                let link = watches.subscribe_with(netns.id()?, topic, &changes, open)?;
                 Some((link, netlink))
             } else {
                 None
@@ -220,6 +225,13 @@ impl Kernel {
                 .link_by_index(index)
                 .ok()
         })
+    }
+
+    /// Of the device, if it is where the sockets are. No helper is asked.
+    fn home_mtu(&self) -> Option<u32> {
+        let namespace = self.namespace.as_ref()?;
+        let (_, netlink) = namespace.home.as_ref()?;
+        Some(netlink.link_by_index(namespace.index).ok()?.mtu)
     }
 
     /// Has the kernel make TCP GSO packets that fit one train, instead of one and a stub (9.2 → 11
@@ -319,7 +331,9 @@ impl Platform for Kernel {
         self.follow();
         let before = self.last.mtu;
         let tun = Arc::clone(&self.tun);
-        let (up, mtu) = adit_sandbox::run(move || (tun.is_up(), tun.mtu()));
+        let known = self.home_mtu();
+        let (up, mtu) =
+            adit_sandbox::run(move || (tun.is_up(), known.map_or_else(|| tun.mtu(), Ok)));
         let up = match up {
             // The device was deleted. Shards that leave the TUN alone, since their socket is full,
             // do not hear of it.
@@ -440,7 +454,7 @@ impl Platform for Kernel {
     }
 
     fn memory_left(&self) -> Option<u64> {
-        adit_sandbox::run(memory::left)
+        memory::left()
     }
 
     fn log_error(&self, message: &str) {

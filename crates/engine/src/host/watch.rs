@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use adit_netlink::netns::Netns;
 use adit_netlink::{CloneMonitor, Event, Link, Monitor};
 
 use crate::host::platform::Source;
@@ -22,35 +21,25 @@ pub struct Watches(Arc<Mutex<Registry>>);
 
 #[derive(Default)]
 struct Registry {
-    /// By [`Netns::id`]. A monitor keeps its namespace alive, so that no other one gets its
+    /// By [`Netns::id`](adit_netlink::netns::Netns::id). A monitor keeps its namespace alive, so that no other one gets its
     /// identity.
     namespaces: HashMap<(u64, u64), Weak<Watch<Monitor>>>,
     clones: Weak<Watch<CloneMonitor>>,
 }
 
 impl Watches {
-    /// Adds the changes of what `topic` names in `netns` to `changes`, as long as the result lives.
-    pub(crate) fn subscribe(
-        &self,
-        netns: &Netns,
-        topic: Topic,
-        changes: &Arc<Changes>,
-    ) -> io::Result<Subscription> {
-        self.subscribe_with(netns, topic, changes, || Monitor::open_in(netns))
-    }
-
-    /// The same, where this process may not enter `netns`: `open` brings its monitor.
+    /// Adds the changes of what `topic` names in `netns`, whose monitor `open` brings, to `changes`, as
+    /// long as the result lives.
     pub(crate) fn subscribe_with(
         &self,
-        netns: &Netns,
+        netns: (u64, u64),
         topic: Topic,
         changes: &Arc<Changes>,
         open: impl FnOnce() -> io::Result<Monitor>,
     ) -> io::Result<Subscription> {
-        let id = netns.id()?;
         let known = &mut lock(&self.0).namespaces;
         known.retain(|_, watch| watch.strong_count() > 0);
-        let watch = find_or_make(known.entry(id).or_default(), open)?;
+        let watch = find_or_make(known.entry(netns).or_default(), open)?;
         Ok(watch.subscribe(topic, changes))
     }
 

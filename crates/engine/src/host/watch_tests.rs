@@ -3,6 +3,7 @@ use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, SendFlags, SocketType, sendto, socket};
 
 use super::*;
+use adit_netlink::netns::Netns;
 
 const ALL: u8 = Changes::LINK | Changes::ROUTES | Changes::CLONES;
 /// The index of no interface.
@@ -185,4 +186,15 @@ fn flags_that_are_left_wake_again() {
     assert!(is_ready());
     assert_eq!(changes.take(Changes::CLONES), Changes::CLONES);
     assert!(!is_ready());
+}
+
+impl Watches {
+    fn subscribe(
+        &self,
+        netns: &Netns,
+        topic: Topic,
+        changes: &Arc<Changes>,
+    ) -> io::Result<Subscription> {
+        self.subscribe_with(netns.id()?, topic, changes, || Monitor::open_in(netns))
+    }
 }

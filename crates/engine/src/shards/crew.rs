@@ -52,7 +52,7 @@ pub(crate) struct Crew<T, U> {
     pub(crate) buffers: Arc<SharedBuffers>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     cpus: Option<Vec<usize>>,
-    pub(crate) load: Load,
+    pub(crate) load: Arc<Load>,
 }
 
 impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use adit_proto::Time;
@@ -128,7 +129,12 @@ pub(crate) struct Load(Option<(File, i64)>);
 
 impl Load {
     /// Before threads are confined, which cannot open a file.
-    pub(crate) fn open() -> Self {
+    pub(crate) fn open() -> Arc<Self> {
+        static LOAD: OnceLock<Arc<Load>> = OnceLock::new();
+        Arc::clone(LOAD.get_or_init(|| Arc::new(Self::new())))
+    }
+
+    fn new() -> Self {
         let open = || {
             let cpus = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
             Some((File::open("/proc/loadavg").ok()?, count_cpus(cpus.trim())?))

@@ -125,7 +125,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                 }
             }
             let worker = &mut self.resources.worker;
-            let force = (self.crew.in_force().1, &self.crew.load);
+            let force = (self.crew.in_force().1, &*self.crew.load);
             self.helps.retain_mut(|helper| {
                 let stays = contain(|| Ok(helper.poll(force, worker, now)));
                 stays.unwrap_or_else(|error| {

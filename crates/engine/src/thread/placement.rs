@@ -335,7 +335,7 @@ impl Stayer {
     /// How long the calling thread was ready to run and had no CPU, in its life. The kernel may not
     /// tell.
     fn waited(&self) -> Option<Duration> {
-        let open = || File::open("/proc/thread-self/schedstat").ok();
+        let open = || adit_io::helper::waits().ok();
         let file = self.schedstat.get_or_init(open).as_ref()?;
         let mut text = [0; 64];
         let len = file.read_at(&mut text, 0).ok()?;

@@ -38,6 +38,8 @@ pub(super) enum FileRequest {
     Comm(i32),
     /// The index of the interface of this name.
     Index(Name),
+    /// A handle of the process at the other end of a UNIX socket.
+    Peer,
 }
 
 /// Where a socket stands.
@@ -102,6 +104,7 @@ impl FileRequest {
                 return bytes.extend(pid.to_le_bytes());
             }
             Self::Index(name) => (11, name),
+            Self::Peer => return bytes.push(12),
         };
         bytes.push(number);
         bytes.extend(name.iter().copied());
@@ -134,6 +137,7 @@ impl FileRequest {
             (9, []) => Self::Leave,
             (10, pid) => Self::Comm(i32::from_le_bytes(pid.try_into().ok()?)),
             (11, _) => Self::Index(name()?),
+            (12, []) => Self::Peer,
             _ => return None,
         })
     }

@@ -102,6 +102,7 @@ impl Files {
                 let index = name_to_index(Kind::Control.open()?, text(name)?)?;
                 Ok(Answer::say([index.into(), 0]))
             }
+            (FileRequest::Peer, [stream]) => files::process_of(*stream).map(Answer::from),
             _ => Err(Errno::INVAL.into()),
         }
     }

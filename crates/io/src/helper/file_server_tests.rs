@@ -94,6 +94,7 @@ fn all() -> Vec<FileRequest> {
         FileRequest::Leave,
         FileRequest::Comm(7),
         FileRequest::Index(name("lo")),
+        FileRequest::Peer,
     ]
 }
 
@@ -116,7 +117,7 @@ fn a_request_about_files_is_the_same_at_the_other_end() {
 proptest! {
     #[test]
     fn any_bytes_are_one_request_about_files_at_most(
-        kind in 0..14_u8,
+        kind in 0..15_u8,
         rest in prop::collection::vec(0..4_u8, 0..20),
     ) {
         let bytes = [&[13, kind], &rest[..]].concat();
@@ -299,6 +300,12 @@ fn a_socket_for_upgrades_stands_in_a_folder_of_its_own() {
 #[test]
 fn programs_and_interfaces_are_named() {
     let helper = Served::new();
+    let (one, _other) = UnixStream::pair().expect("sockets");
+    let peer = Request::File(FileRequest::Peer);
+    let process = helper.ask(&peer, &[one.as_fd()]).and_then(Answer::one);
+    process.expect("this one");
+    let no_socket = std::fs::File::open("/dev/null").expect("a device");
+    assert!(helper.ask(&peer, &[no_socket.as_fd()]).is_err());
     let own = std::process::id().cast_signed();
     let named = helper.file(FileRequest::Comm(own)).expect("it runs");
     assert_ne!(named.numbers, [0; 2]);

@@ -258,6 +258,19 @@ pub fn command(pid: i32) -> io::Result<Vec<u8>> {
     Ok(name)
 }
 
+/// A handle of the process at the other end of a UNIX socket, by its number, which is its own only
+/// while it waits for an answer.
+///
+/// # Errors
+///
+/// It has ended, or is not seen here.
+pub fn process_of(stream: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    match ask_for(FileRequest::Peer, &[stream]) {
+        None => files::process_of(stream),
+        Some(answer) => answer?.one(),
+    }
+}
+
 /// The index of the interface of this name.
 ///
 /// # Errors

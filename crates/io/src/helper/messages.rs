@@ -13,7 +13,7 @@ use rustix::net::{
 };
 
 /// Descriptors of a request or of an answer.
-pub(super) const MAX_FDS: usize = 2;
+pub(super) const MAX_FDS: usize = 8;
 
 /// Bytes of an answer: an error number, two numbers, and what the error says.
 const MAX_ANSWER: usize = 512;
@@ -47,6 +47,12 @@ impl Answer {
         }
     }
 
+    /// The descriptors, of which there are as many.
+    pub(super) fn all<const N: usize>(self) -> io::Result<[OwnedFd; N]> {
+        let fds: Vec<OwnedFd> = self.fds.into_iter().collect();
+        fds.try_into().map_err(|_| malformed())
+    }
+
     /// The only descriptor.
     pub(super) fn one(mut self) -> io::Result<OwnedFd> {
         self.fds.pop().ok_or_else(malformed)
@@ -62,7 +68,12 @@ pub(super) fn exchange(
     request: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<Answer> {
-    let ended = || io::Error::other("the helper process, which has the rights for it, has ended");
+    let ended = || {
+        io::Error::other(
+            "the helper process, which has the rights for it, has ended: `adit upgrade` has a new process go on, with \
+             a helper",
+        )
+    };
     let mut bytes = [0; MAX_ANSWER];
     let received = send(socket, &[IoSlice::new(request)], fds)
         .and_then(|()| receive(socket, &mut bytes))

@@ -5,6 +5,8 @@ use rustix::process::Pid;
 
 use crate::helper::file_request::FileRequest;
 use crate::helper::name::Name;
+use crate::transmit::Cut;
+use crate::udp::open::{Gear, Way};
 
 /// Bytes of a request.
 pub(super) const MAX_REQUEST: usize = 32;
@@ -30,8 +32,22 @@ pub(super) enum Request {
     Limit { least: u32, several: bool },
     /// Options of a UDP socket.
     Options(Options),
-    /// Binds a UDP socket to this port of all addresses.
-    Bind(u16),
+    /// UDP sockets of both families on one port of all addresses; 0 is any.
+    Pair { port: u16, mark: u32, wants: Gear },
+    /// More sockets on the port of a UDP socket, whose data is spread over a group of so many.
+    Join { group: u8, more: u8, way: Way },
+    /// Spreads the data of a port over its first sockets.
+    Spread(u8),
+    /// Whether a UDP socket ignores what ICMP says of paths.
+    Ignore(bool),
+    /// Has a UDP socket be the only one on its port again.
+    Apart,
+    /// A UDP socket of each family whose packets have the mark.
+    Marked(u32),
+    /// A socket of the process's own namespace.
+    Home(Kind),
+    /// Whether the interface of this index segments UDP in hardware.
+    Segments(u32),
     /// The map that programs of UDP sockets share.
     Table,
     /// A program for a UDP socket. The second descriptor is that of the table, the numbers are the
@@ -41,6 +57,8 @@ pub(super) enum Request {
     Clones,
     /// Raises the priority of this thread to [`PRIORITY`](super::server::PRIORITY).
     Priority(Pid),
+    /// Opens the file that tells how long this thread has waited for a CPU.
+    Waits(Pid),
     /// About files.
     File(FileRequest),
 }
@@ -89,6 +107,46 @@ pub(crate) struct Options {
     pub(crate) mark: Option<u32>,
 }
 
+impl Kind {
+    fn of(byte: u8) -> Option<Self> {
+        let all = [Self::Control, Self::Monitor, Self::Netlink];
+        all.get(usize::from(byte)).copied()
+    }
+}
+
+impl Gear {
+    /// Two bits.
+    pub(super) fn to_bits(self) -> u8 {
+        u8::from(self.gso) | u8::from(self.gro) << 1
+    }
+
+    pub(super) fn of_bits(bits: u8) -> Option<Self> {
+        let has = |bit: u8| bits & bit != 0;
+        (bits < 4).then(|| Self {
+            gso: has(1),
+            gro: has(2),
+        })
+    }
+}
+
+fn bits_of(way: Way) -> u8 {
+    match way {
+        Way::Lane(wants) => wants.to_bits(),
+        Way::Beside { gso, cut } => 4 + (u8::from(gso) | (cut as u8) << 1),
+    }
+}
+
+fn way_of(bits: u8) -> Option<Way> {
+    let Some(beside) = bits.checked_sub(4) else {
+        return Gear::of_bits(bits).map(Way::Lane);
+    };
+    let all = [Cut::Allowed, Cut::Refused, Cut::RefusedPastIcmp];
+    Some(Way::Beside {
+        gso: beside & 1 != 0,
+        cut: *all.get(usize::from(beside >> 1))?,
+    })
+}
+
 impl Request {
     pub(super) fn to_bytes(&self) -> ArrayVec<u8, MAX_REQUEST> {
         let mut bytes = ArrayVec::new();
@@ -122,9 +180,23 @@ impl Request {
                     add(&number.to_le_bytes());
                 }
             }
-            Self::Bind(port) => {
-                add(&[8]);
+            Self::Pair { port, mark, wants } => {
+                add(&[8, wants.to_bits()]);
                 add(&port.to_le_bytes());
+                add(&mark.to_le_bytes());
+            }
+            Self::Join { group, more, way } => add(&[15, *group, *more, bits_of(*way)]),
+            Self::Spread(over) => add(&[16, *over]),
+            Self::Ignore(ignore) => add(&[17, u8::from(*ignore)]),
+            Self::Apart => add(&[18]),
+            Self::Marked(mark) => {
+                add(&[19]);
+                add(&mark.to_le_bytes());
+            }
+            Self::Home(kind) => add(&[20, *kind as u8]),
+            Self::Segments(index) => {
+                add(&[21]);
+                add(&index.to_le_bytes());
             }
             Self::Table => add(&[9]),
             Self::Filter(factors) => {
@@ -134,6 +206,10 @@ impl Request {
             Self::Clones => add(&[11]),
             Self::Priority(thread) => {
                 add(&[12]);
+                add(&thread.as_raw_pid().to_le_bytes());
+            }
+            Self::Waits(thread) => {
+                add(&[14]);
                 add(&thread.as_raw_pid().to_le_bytes());
             }
             Self::File(request) => {
@@ -155,10 +231,7 @@ impl Request {
             }
             [1] => Self::Queue,
             [2] => Self::Namespace,
-            [3, kind] => {
-                let all = [Kind::Control, Kind::Monitor, Kind::Netlink];
-                Self::Socket(*all.get(usize::from(kind))?)
-            }
+            [3, kind] => Self::Socket(Kind::of(kind)?),
             [4, which, ref value @ ..] => Self::Link(match (which, number(value)?) {
                 (0, size) => Change::FrameSize(size),
                 (1, mtu) => Change::Mtu(mtu),
@@ -184,7 +257,21 @@ impl Request {
                     },
                 })
             }
-            [8, low, high] => Self::Bind(u16::from_le_bytes([low, high])),
+            [8, wants, low, high, ref mark @ ..] => Self::Pair {
+                port: u16::from_le_bytes([low, high]),
+                mark: number(mark)?,
+                wants: Gear::of_bits(wants)?,
+            },
+            [15, group, more, way] => {
+                let way = way_of(way)?;
+                Self::Join { group, more, way }
+            }
+            [16, over] => Self::Spread(over),
+            [17, ignore] => Self::Ignore(flag(ignore)?),
+            [18] => Self::Apart,
+            [19, ref mark @ ..] => Self::Marked(number(mark)?),
+            [20, kind] => Self::Home(Kind::of(kind)?),
+            [21, ref index @ ..] => Self::Segments(number(index)?),
             [9] => Self::Table,
             [10, ref factors @ ..] => {
                 let (one, other) = factors.split_at_checked(8)?;
@@ -192,10 +279,14 @@ impl Request {
                 Self::Filter([factor(one)?, factor(other)?])
             }
             [11] => Self::Clones,
-            [12, ref thread @ ..] => {
+            [kind @ (12 | 14), ref thread @ ..] => {
                 // `Pid` panics with a negative number in debug builds.
                 let thread = i32::try_from(number(thread)?).ok()?;
-                Self::Priority(Pid::from_raw(thread)?)
+                let thread = Pid::from_raw(thread)?;
+                match kind {
+                    12 => Self::Priority(thread),
+                    _ => Self::Waits(thread),
+                }
             }
             [13, ref request @ ..] => Self::File(FileRequest::parse(request)?),
             _ => return None,

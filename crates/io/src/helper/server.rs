@@ -1,16 +1,16 @@
 //! The work itself, in whatever process, and the helper that does it for another.
 
 use std::io::{self, ErrorKind};
-use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use adit_netlink::ethtool::tx_udp_segmentation;
 use adit_netlink::netns::Netns;
 use adit_netlink::{CloneMonitor, LinkChange, Monitor, Netlink};
 use arrayvec::ArrayVec;
 use rustix::fs::{FileType, Mode, OFlags, fstat, makedev};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, sockopt};
-use rustix::process::{Pid, getppid, setpriority_process};
+use rustix::process::{Pid, getpid, getppid, setpriority_process};
 
 use crate::helper::file_server::{Files, Folders};
 use crate::helper::messages::{Answer, MAX_FDS, receive, send_answer};
@@ -18,11 +18,14 @@ use crate::helper::name::is_name;
 use crate::helper::request::{Change, Kind, MAX_REQUEST, Options, Queues, Request};
 use crate::programs::{egress, filter};
 use crate::sys::bpf;
-use crate::sys::os::{self, local_addr, set_receive_buffer, set_send_buffer};
+use crate::sys::os::{self, set_receive_buffer, set_send_buffer};
 use crate::sys::tun::{attach, attached};
+use crate::udp::open::{self, Way};
 
 /// More than any buffer of a socket, or of a TUN, is to hold.
 pub(super) const MAX_BYTES: u32 = 1 << 30;
+/// Sockets that the data of a port is spread over.
+const MAX_GROUP: u8 = 8;
 /// The device /dev/net/tun.
 const TUN_DEVICE: (u32, u32) = (10, 200);
 
@@ -86,7 +89,7 @@ impl Request {
             (Self::Table | Self::Clones, []) => true,
             // Looked at where they are done.
             (Self::File(_), _) => true,
-            (Self::Priority(thread), []) => is_of_parent(*thread),
+            (Self::Priority(thread) | Self::Waits(thread), []) => is_of_parent(*thread),
             (Self::Queue | Self::Namespace | Self::Socket(_) | Self::Arrivals, [tun]) => {
                 is_tun(*tun)
             }
@@ -102,7 +105,16 @@ impl Request {
             (Self::Options(options), [socket]) => {
                 options.receive.max(options.send) <= MAX_BYTES && is_udp(*socket)
             }
-            (Self::Bind(port), [socket]) => *port != 0 && is_udp(*socket),
+            (Self::Pair { .. } | Self::Marked(_) | Self::Home(_) | Self::Segments(_), []) => true,
+            (Self::Join { group, more, way }, [socket]) => {
+                let most = match way {
+                    Way::Lane(_) => MAX_FDS as u8,
+                    Way::Beside { .. } => 1,
+                };
+                (1..=MAX_GROUP).contains(group) && (1..=most).contains(more) && is_udp(*socket)
+            }
+            (Self::Spread(over), [socket]) => (1..=MAX_GROUP).contains(over) && is_udp(*socket),
+            (Self::Ignore(_) | Self::Apart, [socket]) => is_udp(*socket),
             // What is no map, or one that is too small, the kernel refuses with the program.
             (Self::Filter(_), [socket, _]) => is_udp(*socket),
             _ => false,
@@ -160,27 +172,67 @@ impl Request {
                 Ok(Answer::of(fds))
             }
             (Self::Options(options), [socket]) => options.set(*socket).map(|()| Answer::default()),
-            (Self::Bind(port), [socket]) => {
-                let mut addr = local_addr(socket)?;
-                addr.set_port(*port);
-                // One for both families only sends, over IPv4: `Udp::bind_to_send`.
-                if addr.is_ipv6() && !sockopt::ipv6_v6only(socket)? {
-                    addr.set_ip(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into());
-                }
-                rustix::net::bind(socket, &addr)?;
-                Ok(Answer::default())
+            (Self::Pair { port, mark, wants }, []) => {
+                let (v4, v6, port) = open::pair(*port, *mark, *wants)?;
+                let has = [&v4, &v6].map(|socket| match socket {
+                    Some(socket) => 4 | u64::from(socket.has.to_bits()),
+                    None => 0,
+                });
+                let fds = v4.into_iter().chain(v6).map(|socket| socket.fd);
+                Ok(Answer {
+                    numbers: [has[0] | has[1] << 3, port.into()],
+                    ..Answer::of(fds)
+                })
+            }
+            (Self::Join { group, more, way }, [socket]) => {
+                let (sockets, was_shared) =
+                    open::join(*socket, (*group).into(), (*more).into(), *way)?;
+                // All are alike.
+                let has = sockets.first().map_or(0, |socket| socket.has.to_bits());
+                let fds = sockets.into_iter().map(|socket| socket.fd);
+                Ok(Answer {
+                    numbers: [has.into(), was_shared.into()],
+                    ..Answer::of(fds)
+                })
+            }
+            (Self::Spread(over), [socket]) => {
+                os::steer(*socket, (*over).into()).map(|()| Answer::default())
+            }
+            (Self::Ignore(ignore), [socket]) => {
+                open::ignore_icmp(*socket, *ignore).map(|()| Answer::default())
+            }
+            (Self::Apart, [socket]) => open::apart(*socket).map(|()| Answer::default()),
+            (Self::Marked(mark), []) => Ok(Answer::of(open::marked(*mark))),
+            (Self::Home(kind), []) => kind.open().map(Answer::from),
+            (Self::Segments(index), []) => {
+                let name = Netlink::open()?.link_by_index(*index)?.name;
+                let segments =
+                    tx_udp_segmentation(&name).map_or(0, |segments| 1 + u64::from(segments));
+                Ok(Answer::say([segments, 0]))
             }
             (Self::Table, []) => bpf::new_map(filter::TABLE).map(Answer::from),
             (Self::Filter(factors), [socket, table]) => {
                 filter::attach(*socket, *table, *factors).map(Answer::from)
             }
             (Self::Clones, []) => {
-                let (uevents, log) = CloneMonitor::open()?.into_fds();
-                Ok(Answer::of(std::iter::once(uevents).chain(log)))
+                let (uevents, log, clock) = CloneMonitor::open_fds()?;
+                let has = [&log, &clock].map(|fd| u64::from(fd.is_some()));
+                let fds = std::iter::once(uevents).chain(log).chain(clock);
+                Ok(Answer {
+                    numbers: has,
+                    ..Answer::of(fds)
+                })
             }
             (Self::Priority(thread), []) => {
                 setpriority_process(Some(*thread), PRIORITY)?;
                 Ok(Answer::default())
+            }
+            (Self::Waits(thread), []) => {
+                let own = getppid().filter(|_| named.is_some());
+                let (process, thread) = (own.unwrap_or_else(getpid), thread.as_raw_pid());
+                let path = format!("/proc/{}/task/{thread}/schedstat", process.as_raw_pid());
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
             }
             _ => Err(Errno::INVAL.into()),
         }

@@ -5,11 +5,13 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use adit_proto::wire::{self, DataHeader};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
+use rustix::process::Pid;
 
 /// `struct ifreq`: a name of 16 bytes and a union that is 24 bytes long on 64-bit machines.
 #[derive(Clone, Copy)]
@@ -364,6 +366,25 @@ pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// The CPU time of a thread of this process.
+///
+/// # Errors
+///
+/// It has ended.
+pub fn thread_time(thread: Pid) -> io::Result<Duration> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // Its clock, as of the kernel's linux/posix-timers.h: CPUCLOCK_PERTHREAD, CPUCLOCK_SCHED.
+    let clock = (!thread.as_raw_pid() << 3) | 6;
+    // SAFETY: the kernel writes a timespec, and refuses a clock of a thread that has ended.
+    check(unsafe { libc::clock_gettime(clock, &raw mut time) })?;
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Ok(Duration::new(seconds, nanoseconds))
+}
+
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -385,7 +406,7 @@ pub(crate) fn parse_release(release: &str) -> (u32, u32, u32) {
     (part(), part(), part())
 }
 
-/// Where a socket is bound; one of [`Udp::bind_to_send`](crate::udp::Udp) has an IPv4 address where others do.
+/// Where a socket is bound; one that only sends has an IPv4 address where others do.
 pub(crate) fn local_addr(fd: impl AsFd) -> io::Result<SocketAddr> {
     let addr = SocketAddr::try_from(rustix::net::getsockname(fd)?)?;
     Ok(match addr.ip().to_canonical() {

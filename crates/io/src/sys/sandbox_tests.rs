@@ -710,7 +710,7 @@ fn child(role: Role, attempt: &str) -> Output {
 
 #[test]
 fn a_thread_that_is_taken_over_opens_starts_and_reads_nothing() {
-    for role in [Role::Packets, Role::Control, Role::Sockets] {
+    for role in [Role::Packets, Role::Control, Role::Sockets, Role::Keeper] {
         let output = child(role, "all");
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{role:?}: {told}");
@@ -723,69 +723,6 @@ fn a_thread_that_is_taken_over_opens_starts_and_reads_nothing() {
         }
     }
 }
-
-/// The keeper can open and bind; its limits are those of the process, which has no capability.
-#[test]
-fn the_keeper_stays_within_the_limits_of_the_process() {
-    let output = child(Role::Keeper, "all");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{told}");
-    let result = |name: &str| {
-        let line = (told.lines()).find_map(|line| line.strip_prefix(&format!("{name}=")));
-        line.unwrap_or_else(|| panic!("{name}: {told}")).to_owned()
-    };
-    let has_scopes = has_scopes();
-    for (name, _) in ATTEMPTS
-        .iter()
-        .filter(|(name, _)| !OF_KEEPER.contains(name))
-        .filter(|(name, _)| *name != BY_NAME || has_scopes)
-    {
-        assert_eq!(result(name), format!("Err({})", libc::EPERM), "{name}");
-    }
-    if told.contains("files=false") {
-        assert!(
-            !std::env::var("CI").is_ok_and(|ci| !ci.is_empty()),
-            "this kernel has no Landlock"
-        );
-        return;
-    }
-    for name in [
-        "open a file",
-        "open a file that only root may read",
-        "read the memory of another process",
-        "read the environment of another process",
-        "read the memory map of another process",
-        "read files of another process",
-        "write its own memory as a file",
-        "make a program that runs as its owner",
-        "signal another process",
-        "open the TUN device",
-    ] {
-        let refused = [libc::EACCES, libc::EPERM].map(|errno| format!("Err({errno})"));
-        assert!(refused.contains(&result(name)), "{name}: {}", result(name));
-    }
-    assert!(result("open a file of this process").starts_with("Ok"));
-}
-
-/// Of the attempts, those that the keeper's filter lets through, at least as far as it can see.
-const OF_KEEPER: [&str; 16] = [
-    "connect",
-    "open the TUN device",
-    "open a file",
-    "open a file of this process",
-    "open a file that only root may read",
-    "open a file to write",
-    "read the memory of another process",
-    "read the environment of another process",
-    "read the memory map of another process",
-    "read files of another process",
-    "write its own memory as a file",
-    "make a program that runs as its owner",
-    "netlink",
-    "an IPv4 socket",
-    "setsockopt",
-    "pidfd_open",
-];
 
 const BY_NAME: &str = "connect to another process by a name";
 
@@ -823,7 +760,8 @@ const OF_RESOLVER: [(&str, Option<bool>); 14] = [
 
 /// Of the attempts, those that the filter of a helper lets through, as far as it can see, and what
 /// becomes of them, as for the resolver.
-const OF_HELPER: [(&str, Option<bool>); 26] = [
+const OF_HELPER: [(&str, Option<bool>); 27] = [
+    ("pidfd_open", Some(true)),
     ("open the TUN device", Some(true)),
     ("open a file", Some(false)),
     ("open a file of this process", Some(true)),

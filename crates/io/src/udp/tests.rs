@@ -1,5 +1,5 @@
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
@@ -7,8 +7,10 @@ use adit_proto::wire::{self, DataHeader};
 use adit_proto::{Endpoint, Source, Time};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::open::{is_missing, mangles_trains};
 use super::*;
 use crate::sys::bpf::{self, Instruction};
+use crate::sys::os;
 use adit_netlink::netns::Netns;
 use adit_netlink::{Family, LinkChange, Netlink, Route, Rule};
 

@@ -18,7 +18,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use serde::{Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
@@ -123,10 +123,8 @@ impl Peer {
     fn of(stream: &UnixStream) -> std::io::Result<Self> {
         let (pid, user) = adit_io::peer(stream.as_fd())?;
         // Before Linux 6.5, by its number: at once, while it waits for an answer.
-        let process = adit_io::peer_process(stream.as_fd()).ok().or_else(|| {
-            let pid = (pid > 0).then(|| Pid::from_raw(pid)).flatten()?;
-            pidfd_open(pid, PidfdFlags::empty()).ok()
-        });
+        let process = adit_io::peer_process(stream.as_fd());
+        let process = process.or_else(|_| files::process_of(stream.as_fd())).ok();
         Ok(Self { pid, user, process })
     }
 

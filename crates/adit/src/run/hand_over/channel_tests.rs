@@ -1,5 +1,6 @@
 use super::*;
 use adit_io::{remove_dead, sockets};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
