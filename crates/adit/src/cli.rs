@@ -272,6 +272,10 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "ADIT_NO_SANDBOX", hide_env_values = true,
           value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) no_sandbox: bool,
+    /// Look the names of endpoints up again while the tunnel runs, as `adit up` has it: in a process of
+    /// its own
+    #[arg(long, conflicts_with = "join")]
+    pub(crate) names: bool,
     /// Report readiness on standard output, then leave the terminal: for the background process
     #[arg(long, hide = true)]
     pub(crate) background: bool,

@@ -15,9 +15,8 @@ use crate::failure::{Context, Failure, Result};
 
 /// The argument that starts it.
 pub(crate) const ARGUMENT: &str = "--helper";
-/// The folders are removed at the end.
+/// That the folders are removed at the end.
 const REMOVED: &str = "removed";
-const STAY: &str = "stay";
 
 /// The arguments for a process that has its files in these folders, and was started for interfaces of
 /// these names.
@@ -30,12 +29,12 @@ pub(crate) fn arguments(
     interfaces: &[String],
 ) -> std::io::Result<Vec<OsString>> {
     let group = folders.group.map(|group| group.to_string());
-    let stay = if folders.are_removed { REMOVED } else { STAY };
+    let removed = if folders.are_removed { REMOVED } else { "" };
     let mut arguments = vec![
         ARGUMENT.into(),
         std::path::absolute(&folders.control)?.into(),
         std::path::absolute(&folders.status)?.into(),
-        stay.into(),
+        removed.into(),
         group.unwrap_or_default().into(),
     ];
     arguments.extend(interfaces.iter().map(OsString::from));
@@ -45,17 +44,14 @@ pub(crate) fn arguments(
 /// Answers requests until the other end is closed.
 pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<()> {
     let failed = || "cannot do for another process what takes a capability".to_owned();
-    let mut next = || {
-        let argument = arguments.next();
-        argument.ok_or_else(|| Failure::Mistake("--helper is for `adit run` alone".into()))
-    };
-    let mut folders = Folders {
+    let missing = || Failure::Mistake("--helper is for `adit run` alone".into());
+    let mut next = || arguments.next().ok_or_else(missing);
+    let folders = Folders {
         control: PathBuf::from(next()?),
         status: PathBuf::from(next()?),
         are_removed: next()? == OsStr::new(REMOVED),
-        group: None,
+        group: next()?.to_str().and_then(|group| group.parse().ok()),
     };
-    folders.group = next()?.to_str().and_then(|group| group.parse().ok());
     let interfaces = arguments.filter_map(|name| name.into_string().ok());
     let _ = rustix::thread::set_name(c"adit-helper");
     adit_io::close_inherited(&[]).context(failed)?;

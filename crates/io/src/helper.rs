@@ -7,11 +7,11 @@
 //! The helper ([`Server`]) believes nothing that it is told: it looks at lengths, values, the number
 //! of descriptors and what each of them is. It opens no path that it is told: its files are of names
 //! in the folders that it was started with ([`files`]). It opens no TUN device that exists already,
-//! unless it was named when the helper started. It changes no interface but a TUN
-//! device of which it is given a queue, and no socket but one of UDP. It makes BPF programs itself.
+//! unless it was named when the helper started. It changes no interface but a TUN device of which it
+//! is given a queue, and no socket but one of UDP. It makes BPF programs itself.
 //!
-//! These functions wait for the helper. They are called where a descriptor can be opened, which
-//! threads that process packets cannot: [`adit_sandbox::run`] brings them there.
+//! These functions wait for the helper. Threads that process packets may not:
+//! [`adit_sandbox::run`] has the main thread call them.
 
 mod client;
 mod file_request;

@@ -93,6 +93,7 @@ impl Quick {
             disable_offload: args.disable_offload.clone(),
             threads: args.threads.clone(),
             no_sandbox: args.no_sandbox,
+            names: true,
             ..RunArgs::new(&self.name)
         }
     }

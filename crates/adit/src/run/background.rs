@@ -46,6 +46,10 @@ pub(crate) fn start_program(
     if let Some(group) = &args.status_group {
         command.args(["--status-group", group]);
     }
+    // A process that goes on for another one learns it from that one.
+    if args.names && args.take_over.is_none() {
+        command.arg("--names");
+    }
     if let Some(pid) = args.take_over {
         command.args(["--take-over", &pid.to_string()]);
         // These are for a process that begins.
@@ -100,8 +104,7 @@ pub(crate) fn start_program(
 /// sandbox begins.
 pub(super) fn null(args: &RunArgs) -> Result<Option<File>> {
     let open = || File::options().read(true).write(true).open("/dev/null");
-    let null = args.background.then(open).transpose();
-    null.context(|| "cannot leave the terminal".into())
+    (args.background.then(open).transpose()).context(|| "cannot leave the terminal".into())
 }
 
 /// Reports that this process is ready: to systemd, if it asks, and to the waiting parent, whose

@@ -150,7 +150,7 @@ fn start(args: &RunArgs, sender: events::Sender) -> Result<Arc<Process>> {
     }
     let group = status_group(args)?;
     let settings = (allowed, threads);
-    let process = Process::new(sender, level, settings, args, group)?;
+    let process = Process::new(sender, level, settings, args, (group, args.names))?;
     let mut given = Some(given);
     let mut tuns = Vec::new();
     for name in &args.interfaces {

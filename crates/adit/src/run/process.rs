@@ -103,11 +103,11 @@ impl Process {
         level: LogLevel,
         (allowed, threads): (Offloads, ThreadSettings),
         args: &RunArgs,
-        status_group: Option<u32>,
+        (status_group, names): (Option<u32>, bool),
     ) -> Result<Arc<Self>> {
         let (control_dir, sandbox) = (args.control_dir.clone(), !args.no_sandbox);
         // A process with a sandbox can start no program, nor begin one once it has threads.
-        let (resolver, resolving) = Resolver::start(level, sandbox)?;
+        let (resolver, resolving) = Resolver::start(level, sandbox, names)?;
         let mut helping = None;
         if sandbox {
             // The helper has the group, too.
@@ -229,7 +229,13 @@ impl Process {
         group: Option<u32>,
     ) -> Result<Arc<Self>> {
         let settings = (offer.allowed.offloads(), offer.threads());
-        Self::new(events, offer.level, settings, args, group)
+        Self::new(
+            events,
+            offer.level,
+            settings,
+            args,
+            (group, !offer.without_names),
+        )
     }
 
     /// These settings, for another process.
@@ -243,6 +249,7 @@ impl Process {
             shard_cpus: self.threads.shard_cpus.clone(),
             control_cpus: self.threads.control_cpus.clone(),
             status_group: self.status_group,
+            without_names: !self.resolver.wanted,
             interfaces: 0,
         }
     }
@@ -376,8 +383,7 @@ impl Helping {
             || "cannot start a process that keeps the rights (--no-sandbox does without)".into();
         let arguments = crate::helper::arguments(&folders, interfaces).context(failed)?;
         let (guard, socket) = child::start(&arguments).context(failed)?;
-        let known = [&folders.control, &folders.status].map(PathBuf::clone);
-        adit_io::helper::connect(socket, known);
+        helper::connect(socket, [folders.control.clone(), folders.status.clone()]);
         Ok(Self {
             folders,
             _guard: guard,

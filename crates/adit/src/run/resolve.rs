@@ -53,6 +53,8 @@ pub(super) struct Resolver {
     state: Mutex<State>,
     /// To the other process; `None` if it could not be started.
     socket: Option<OwnedFd>,
+    /// Names are to be looked up again, also in a process that goes on for this one.
+    pub(super) wanted: bool,
     wake: OwnedFd,
     level: LogLevel,
 }
@@ -246,14 +248,19 @@ enum Outcome {
 }
 
 impl Resolver {
-    /// Starts the process. Without it, names are looked up once, by `adit up`.
-    pub(super) fn start(level: LogLevel, sandbox: bool) -> Result<(Arc<Self>, Option<Guard>)> {
+    /// Starts the process, where names are `wanted`. Without it, they are looked up once, by the
+    /// command that sets them.
+    pub(super) fn start(
+        level: LogLevel,
+        sandbox: bool,
+        wanted: bool,
+    ) -> Result<(Arc<Self>, Option<Guard>)> {
         let failed = || "cannot start the resolver".to_owned();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context(failed)?;
         let arguments = [ARGUMENT, WITHOUT_SANDBOX];
         let arguments = &arguments[..if sandbox { 1 } else { 2 }];
-        let (child, socket) = match child::start(arguments) {
-            Ok((child, socket)) => (Some(child), Some(socket)),
+        let (child, socket) = match wanted.then(|| child::start(arguments)).transpose() {
+            Ok(started) => started.unzip(),
             Err(error) => {
                 level.error(format_args!(
                     "cannot start a process that looks names up: those of endpoints are looked up only when a tunnel \
@@ -267,6 +274,7 @@ impl Resolver {
             socket,
             wake,
             level,
+            wanted,
         };
         Ok((Arc::new(resolver), child))
     }
@@ -280,6 +288,10 @@ impl Resolver {
         named: Vec<(PublicKey, Endpoint)>,
         replace: bool,
     ) {
+        if !self.wanted && named.iter().any(|(_, it)| it.numeric().is_none()) {
+            let why = "looks names up once: see --names";
+            return self.level.error(format_args!("{name}: {why}"));
+        }
         let now = Instant::now();
         let mut state = self.state();
         let kept: BTreeSet<PublicKey> = named.iter().map(|(peer, _)| *peer).collect();

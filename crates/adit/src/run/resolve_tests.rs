@@ -129,6 +129,7 @@ fn resolver(state: State) -> (Arc<Resolver>, OwnedFd) {
         socket: Some(ours),
         wake: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
         level: LogLevel::Silent,
+        wanted: true,
     };
     (Arc::new(resolver), theirs)
 }

@@ -250,7 +250,7 @@ fn the_process_that_looks_names_up_is_nobody_and_has_no_right() {
         wait_for("it runs", seconds(10), || find().ok());
         process(&host, find().stdout.trim().parse().expect("a process"))
     };
-    let dir = resolver_of("wg0", "run");
+    let dir = resolver_of("wg0", "run --names");
     let filters = |dir: &Path| field(dir, "Seccomp_filters:").parse::<u32>();
     wait_for("its threads are confined", seconds(10), || {
         let tasks = std::fs::read_dir(dir.join("task")).expect("tasks");
@@ -275,8 +275,25 @@ fn the_process_that_looks_names_up_is_nobody_and_has_no_right() {
         // The host's first process leaves what has ended as it is.
         !host.try_sh("ps -C adit-resolver -o stat= | grep -v Z").ok()
     });
-    let dir = resolver_of("wg1", "run --no-sandbox");
+    let dir = resolver_of("wg1", "run --no-sandbox --names");
     assert!(all(&dir, "Seccomp:", "0"));
+}
+
+/// As wg-quick starts it: no name can come.
+#[test]
+fn an_idle_process_is_two_processes() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let host = Container::new("left");
+    let subject = Program::Adit.path().display().to_string();
+    host.sh(&format!("{subject} wg0"));
+    let count = || host.sh("ps -e -o stat=,comm= | grep -v ^Z | grep -c ' adit'");
+    wait_for("it has started", seconds(10), || count().trim() == "2");
+    // It goes on so in another process.
+    host.sh(&format!("{subject} upgrade wg0"));
+    wait_for("the old ones end", seconds(10), || count().trim() == "2");
+    assert!(!host.try_sh("pgrep -x adit-resolver").ok());
 }
 
 /// So that whoever takes over the process cannot use it against others of the same user.

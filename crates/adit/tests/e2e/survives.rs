@@ -209,8 +209,8 @@ impl Event<'_> {
 }
 
 /// What a daemon holds at most: descriptors, 65 of them for the further queues of the TUN, two for
-/// the process that looks names up, one for the helper and one for upgrades, and some for peers' own
-/// sockets and for clients that come and go; threads; and KiB of memory.
+/// the helper, one for upgrades and one that tells of memory, and some for peers' own sockets and for
+/// clients that come and go; threads; and KiB of memory.
 const MOST: [usize; 3] = [110, 7, 32 << 10];
 
 /// The same of one daemon, now.

@@ -174,6 +174,9 @@ pub(crate) struct Offer {
     pub(in crate::run) control_cpus: Option<Vec<usize>>,
     /// The new process joins it only if the old one is a member.
     pub(in crate::run) status_group: Option<u32>,
+    /// Names of endpoints are not looked up again.
+    #[serde(default)]
+    pub(in crate::run) without_names: bool,
     /// How many `Interface` messages follow.
     pub(in crate::run) interfaces: usize,
 }
