@@ -60,6 +60,7 @@ test: setup peers guest root loom
 unit:
 	cargo test --workspace --exclude adit --locked
 	cargo test -p adit --bins --locked
+	cargo test --manifest-path bench/Cargo.toml --bins --locked
 
 # What shards and the control thread tell each other, and the gates of queues, in every interleaving. Nothing else is built with this flag.
 loom: export CARGO_PROFILE_RELEASE_LTO = off
@@ -89,10 +90,13 @@ guest: setup
 
 lint:
 	cargo fmt --all --check
+	cargo fmt --manifest-path bench/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --manifest-path bench/Cargo.toml --all-targets --locked -- -D warnings
 	scripts/budgets
 	cargo run --quiet --locked -p adit-supply -- check
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
+	RUSTDOCFLAGS="-D warnings" cargo doc --manifest-path bench/Cargo.toml --no-deps --document-private-items --locked --quiet
 
 # What the program is made of, for a release.
 sbom:

@@ -1,7 +1,7 @@
 //! What Adit is made of.
 //!
-//! - `adit-supply check`: licences and sources by deny.toml, docs/dependencies.md by Cargo.lock, and that no
-//!   files of the product import each other
+//! - `adit-supply check`: licences and sources by deny.toml, docs/dependencies.md by both Cargo.lock, that the lab's
+//!   workspace is built as the product's, and that no files of the product import each other
 //! - `adit-supply sbom`: the bill of materials of the program, as CycloneDX 1.5
 //!
 //! cargo-deny checks more, but compiles for longer than all of Adit; where it is installed,
@@ -17,6 +17,7 @@ mod policy;
 mod sbom;
 #[cfg(test)]
 mod tests;
+mod workspaces;
 
 use std::process::ExitCode;
 
@@ -31,9 +32,8 @@ fn main() -> ExitCode {
         .as_slice()
     {
         ["check"] => check(),
-        ["sbom"] => {
-            Metadata::load("adit").map(|metadata| println!("{:#}", sbom::document(&metadata)))
-        }
+        ["sbom"] => Metadata::load_program("adit")
+            .map(|metadata| println!("{:#}", sbom::document(&metadata))),
         _ => Err("usage: adit-supply check | sbom".into()),
     };
     match done {
@@ -46,13 +46,22 @@ fn main() -> ExitCode {
 }
 
 fn check() -> Result<(), String> {
-    let metadata = Metadata::load("")?;
+    let metadata = Metadata::load_all(&workspaces::FOLDERS)?;
     let policy = policy::Policy::parse(&read("deny.toml")?)?;
     let mut wrong = policy.broken_by(&metadata);
+    let [product, lab] = workspaces::FOLDERS;
+    let locks = [
+        read(&format!("{product}/Cargo.lock"))?,
+        read(&format!("{lab}/Cargo.lock"))?,
+    ];
     wrong.extend(page::mistakes(
         &read("docs/dependencies.md")?,
         &metadata,
-        &read("Cargo.lock")?,
+        &[&locks[0], &locks[1]],
+    ));
+    wrong.extend(workspaces::differences(
+        &read(&format!("{product}/Cargo.toml"))?,
+        &read(&format!("{lab}/Cargo.toml"))?,
     ));
     wrong.extend(circles::mistakes(&metadata::root())?);
     if wrong.is_empty() {

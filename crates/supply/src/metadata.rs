@@ -42,8 +42,26 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 impl Metadata {
-    /// Asks cargo. Only what `program` is built of, if that is one's name.
-    pub(crate) fn load(program: &str) -> Result<Self, String> {
+    /// Everything in the workspaces of these folders, with all features.
+    pub(crate) fn load_all(folders: &[&str]) -> Result<Self, String> {
+        let mut packages: Vec<Package> = Vec::new();
+        for folder in folders {
+            for package in Self::ask(folder, &["--all-features"])?.packages {
+                if !packages.iter().any(|known| known.id() == package.id()) {
+                    packages.push(package);
+                }
+            }
+        }
+        Ok(Self { packages })
+    }
+
+    /// What this program of the product's workspace is built of.
+    pub(crate) fn load_program(program: &str) -> Result<Self, String> {
+        Ok(Self::ask(".", &[])?.of(program))
+    }
+
+    /// Asks cargo.
+    fn ask(folder: &str, arguments: &[&str]) -> Result<Self, String> {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args([
             "metadata",
@@ -53,11 +71,9 @@ impl Metadata {
             "--filter-platform",
             PLATFORM,
         ]);
-        if program.is_empty() {
-            cargo.arg("--all-features");
-        }
         let output = cargo
-            .current_dir(root())
+            .args(arguments)
+            .current_dir(root().join(folder))
             .output()
             .map_err(|error| format!("cargo: {error}"))?;
         if !output.status.success() {
@@ -65,12 +81,7 @@ impl Metadata {
         }
         let json: Value =
             serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
-        let metadata = Self::parse(&json);
-        Ok(if program.is_empty() {
-            metadata
-        } else {
-            metadata.of(program)
-        })
+        Ok(Self::parse(&json))
     }
 
     pub(crate) fn parse(json: &Value) -> Self {

@@ -1,12 +1,12 @@
-//! docs/dependencies.md against Cargo.lock: a row for each direct dependency, with the version in
-//! use, so that whoever takes another one looks at what the row says.
+//! docs/dependencies.md against each Cargo.lock: a row for each direct dependency, with the version
+//! in use, so that whoever takes another one looks at what the row says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::metadata::Metadata;
 
-/// What is wrong with the page.
-pub(crate) fn mistakes(page: &str, metadata: &Metadata, lock: &str) -> Vec<String> {
+/// What is wrong with the page. A package that several locks have has the same version in all.
+pub(crate) fn mistakes(page: &str, metadata: &Metadata, locks: &[&str]) -> Vec<String> {
     let own = metadata
         .packages
         .iter()
@@ -15,7 +15,7 @@ pub(crate) fn mistakes(page: &str, metadata: &Metadata, lock: &str) -> Vec<Strin
         .flat_map(|package| &package.asks_for)
         .map(|(name, _)| name.as_str())
         .collect();
-    let locked = locked(lock);
+    let locks: Vec<_> = locks.iter().map(|lock| locked(lock)).collect();
     let mut wrong = Vec::new();
     let mut rows = BTreeSet::new();
     for line in page.lines().filter(|line| line.starts_with("| `")) {
@@ -35,17 +35,15 @@ pub(crate) fn mistakes(page: &str, metadata: &Metadata, lock: &str) -> Vec<Strin
             wrong.push(format!(
                 "docs/dependencies.md: {name} is no direct dependency"
             ));
-        } else if !locked
-            .get(name)
-            .is_some_and(|versions| versions.contains(version))
-        {
-            let versions = locked
-                .get(name)
-                .map(|versions| Vec::from_iter(versions.iter().copied()));
-            let versions = versions.unwrap_or_default().join(", ");
-            wrong.push(format!(
-                "docs/dependencies.md: {name} is {versions} by now, look at it again"
-            ));
+            continue;
+        }
+        for versions in locks.iter().filter_map(|locked| locked.get(name)) {
+            if !versions.contains(version) {
+                let versions = Vec::from_iter(versions.iter().copied()).join(", ");
+                wrong.push(format!(
+                    "docs/dependencies.md: {name} is {versions} by now, look at it again"
+                ));
+            }
         }
     }
     let missing = asked.iter().filter(|name| !rows.contains(*name));

@@ -5,6 +5,7 @@ use crate::metadata::Metadata;
 use crate::page::mistakes;
 use crate::policy::Policy;
 use crate::sbom::document;
+use crate::workspaces::differences;
 
 #[test]
 fn a_licence_suffices_by_its_ands_and_ors() {
@@ -95,7 +96,7 @@ fn licences_and_sources_that_are_not_allowed_are_named() {
 fn a_page_that_went_stale_is_told() {
     let metadata = metadata("MIT", REGISTRY);
     let lock = "[[package]]\nname = \"ring\"\nversion = \"2.1.0\"\n";
-    let page = |row: &str| mistakes(row, &metadata, lock);
+    let page = |row: &str| mistakes(row, &metadata, &[lock, ""]);
     assert_eq!(
         page("| `ring` | 2.1.0 | seals | yes |"),
         Vec::<String>::new()
@@ -104,6 +105,26 @@ fn a_page_that_went_stale_is_told() {
     assert!(page("| `ring` | 2.0.9 | seals | yes |")[0].contains("2.1.0 by now"));
     assert!(page("| `ring` | 2.1.0 | | yes |")[0].contains("empty"));
     assert!(page("| `tool` | 2.1.0 | x | no |")[0].contains("no direct dependency"));
+    let other = lock.replace("2.1.0", "2.2.0");
+    let of_both = mistakes(
+        "| `ring` | 2.1.0 | seals | yes |",
+        &metadata,
+        &[lock, &other],
+    );
+    assert!(of_both[0].contains("2.2.0 by now"));
+}
+
+#[test]
+fn a_lab_that_is_built_in_another_way_is_told() {
+    let product = "[workspace.lints.rust]\nunsafe_code = \"deny\"\n\n# Fast.\n[profile.release]\n\
+        lto = \"thin\"\n[profile.release.package]\nadit = { overflow-checks = true }\n";
+    let lab = "[package]\nname = \"adit-lab\"\n[lints.rust]\nunsafe_code = \"deny\"\n\
+        [profile.release]\nlto = \"thin\"\n\n[profile.release.package]\n";
+    assert_eq!(differences(product, lab), Vec::<String>::new());
+    let slower = differences(product, &lab.replace("thin", "off"));
+    assert!(slower[0].contains("[profile.release]"), "{slower:?}");
+    let laxer = differences(product, &lab.replace("[lints.rust]", "[lints.clippy]"));
+    assert!(laxer[0].contains("[lints.rust]"), "{laxer:?}");
 }
 
 #[test]

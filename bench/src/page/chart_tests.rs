@@ -445,7 +445,7 @@ fn what_has_no_curves_is_refused_with_the_reason() {
 
 #[test]
 fn the_committed_pictures_are_those_of_the_committed_results() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
     for results in ["zen4-avx2.json", "scale-zen5.json"] {
         let text = fs::read_to_string(dir.join(results)).unwrap();
         let (name, svg) = picture(&text).unwrap();

@@ -1,7 +1,7 @@
 use super::*;
 
 fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 #[test]
@@ -11,7 +11,7 @@ fn the_tables_of_the_documents_are_those_of_the_results() {
         let made = again(document, &text, &repository()).unwrap();
         assert!(
             made.differences.is_empty(),
-            "{}cargo run -p adit-lab -- spec --write\n",
+            "{}cargo lab spec --write\n",
             made.differences.concat()
         );
         assert_eq!(made.text, text);

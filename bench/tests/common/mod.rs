@@ -1,5 +1,5 @@
 //! Runs a command of the lab. It needs root, and the debug build of `adit` beside that of the lab,
-//! as `cargo test --workspace` leaves it.
+//! as `scripts/test` leaves it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

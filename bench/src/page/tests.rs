@@ -171,7 +171,7 @@ fn each_colour_of_a_drawing_has_a_dark_counterpart() {
 
 /// What is in `results/`.
 fn committed() -> Vec<Run> {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results");
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../results");
     let entries = std::fs::read_dir(dir).unwrap();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|it| it == "json"));
