@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags};
-use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags, capabilities,
+};
 
 /// A network namespace. It lives as long as something refers to it: this value, a thread, a socket
 /// in it.
@@ -64,13 +65,10 @@ impl Netns {
     /// `PermissionDenied` without CAP_SYS_ADMIN, and those of unshare(2) and clone(2).
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
-            unshare(CloneFlags::CLONE_NEWNET)
-                .map_err(io::Error::from)
-                .map_err(|error| {
-                    let advice =
-                        "making a network namespace (root, or a user namespace, is needed)";
-                    io::Error::new(error.kind(), format!("{advice}: {error}"))
-                })?;
+            unshare(UnshareFlags::NEWNET).map_err(|error| {
+                let advice = "making a network namespace (root, or a user namespace, is needed)";
+                io::Error::new(error.kind(), format!("{advice}: {error}"))
+            })?;
             Self::current()
         })
     }
@@ -171,6 +169,17 @@ impl Netns {
     }
 }
 
+/// unshare(2). The library has another one, because descriptors that are no more those of all threads
+/// would break what it promises; namespaces do not.
+#[expect(
+    deprecated,
+    reason = "the other one is unsafe for a flag that is not used here"
+)]
+fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
+    debug_assert!(!namespaces.contains(UnshareFlags::FILES));
+    Ok(rustix::thread::unshare(namespaces)?)
+}
+
 /// Runs `work` on a thread of its own, whose namespaces may be changed because it ends with `work`.
 /// A panic in `work` continues in the caller.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
@@ -194,7 +203,7 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 pub fn become_root_in_user_namespace() -> io::Result<()> {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
-    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET).map_err(io::Error::from).map_err(|error| {
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|error| {
         let advice = "user namespaces are not allowed here (sysctl user.max_user_namespaces, \
                       kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): run as root";
         io::Error::new(error.kind(), format!("{advice}: {error}"))
@@ -211,8 +220,7 @@ pub fn become_root_in_user_namespace() -> io::Result<()> {
 /// # Errors
 /// It takes CAP_SYS_ADMIN.
 pub fn unshare_mounts() -> io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    Ok(())
+    unshare(UnshareFlags::NEWNS)
 }
 
 /// Sets a sysctl, such as `net.ipv4.ip_forward`; those of `net` in the calling thread's namespace.
