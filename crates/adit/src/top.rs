@@ -5,6 +5,7 @@
 //! is printed as plain text.
 
 mod draw;
+mod screen;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -13,13 +14,13 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use adit_ctl::status::{Colour, Engine, Interface, PeerRef};
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use crate::cli::{self, TopArgs};
 use crate::failure::{Context, Failure, Result, bail};
 use crate::show;
 use crate::view::{self, Filter, Known, Rates, Row, Sample, Sort};
 use crate::watched::{Look, Watched};
+use screen::{Key, Screen};
 
 #[cfg(test)]
 #[path = "top_tests.rs"]
@@ -228,10 +229,8 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
         });
     drop(looks.context(|| "cannot start a thread".into())?);
     let failed = || "cannot use the terminal".to_owned();
-    let mut terminal = ratatui::try_init().context(failed)?;
-    let result = top.run(&mut terminal, &shots);
-    ratatui::restore();
-    result
+    let mut screen = Screen::new().context(failed)?;
+    top.run(&mut screen, &shots)
 }
 
 impl Top {
@@ -253,11 +252,7 @@ impl Top {
     }
 
     /// Until somebody ends it.
-    fn run(
-        &mut self,
-        terminal: &mut ratatui::DefaultTerminal,
-        shots: &Receiver<Shot>,
-    ) -> Result<()> {
+    fn run(&mut self, screen: &mut Screen, shots: &Receiver<Shot>) -> Result<()> {
         let failed = || "cannot use the terminal".to_owned();
         let mut is_stale = true;
         loop {
@@ -272,53 +267,45 @@ impl Top {
                     return Err(Failure::State("the thread that looks has ended".into()));
                 }
             }
-            if is_stale {
-                terminal.draw(|frame| self.draw(frame)).context(failed)?;
+            if screen.is_resized() || is_stale {
+                screen.draw(|size| self.screen(size)).context(failed)?;
                 is_stale = false;
             }
-            if !event::poll(TICK).context(failed)? {
-                continue;
-            }
-            match event::read().context(failed)? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-                    if !self.key(key.code, is_control) {
-                        return Ok(());
-                    }
-                    is_stale = true;
+            for key in screen.keys(TICK).context(failed)? {
+                if !self.key(key) {
+                    return Ok(());
                 }
-                Event::Resize(..) => is_stale = true,
-                _ => {}
+                is_stale = true;
             }
         }
     }
 
     /// Does what a key says. False: the end.
-    fn key(&mut self, key: KeyCode, is_control: bool) -> bool {
+    fn key(&mut self, key: Key) -> bool {
         let words = self.filter.words().to_owned();
         match (key, self.is_typing) {
-            (KeyCode::Char('c'), _) if is_control => return false,
-            (KeyCode::Enter, true) => self.is_typing = false,
-            (KeyCode::Esc, _) => {
+            (Key::ControlC, _) => return false,
+            (Key::Enter, true) => self.is_typing = false,
+            (Key::Escape, _) => {
                 self.is_typing = false;
                 self.filter = Filter::default();
             }
-            (KeyCode::Backspace, true) => {
+            (Key::Backspace, true) => {
                 let kept = words.chars().count().saturating_sub(1);
                 self.filter = Filter::new(&words.chars().take(kept).collect::<String>());
             }
-            (KeyCode::Char(c), true) => self.filter = Filter::new(&format!("{words}{c}")),
-            (KeyCode::Char('q'), false) => return false,
-            (KeyCode::Char('?'), false) => self.is_helping = !self.is_helping,
+            (Key::Char(c), true) => self.filter = Filter::new(&format!("{words}{c}")),
+            (Key::Char('q'), false) => return false,
+            (Key::Char('?'), false) => self.is_helping = !self.is_helping,
             _ if std::mem::take(&mut self.is_helping) => {}
-            (KeyCode::Char('s'), false) => self.sort = self.sort.next(),
-            (KeyCode::Char('/'), false) => self.is_typing = true,
-            (KeyCode::Char('p' | ' '), false) => self.is_paused = !self.is_paused,
-            (KeyCode::Down | KeyCode::Char('j'), _) => self.scroll += 1,
-            (KeyCode::Up | KeyCode::Char('k'), _) => self.scroll = self.scroll.saturating_sub(1),
-            (KeyCode::PageDown, _) => self.scroll += 20,
-            (KeyCode::PageUp, _) => self.scroll = self.scroll.saturating_sub(20),
-            (KeyCode::Home, _) => self.scroll = 0,
+            (Key::Char('s'), false) => self.sort = self.sort.next(),
+            (Key::Char('/'), false) => self.is_typing = true,
+            (Key::Char('p' | ' '), false) => self.is_paused = !self.is_paused,
+            (Key::Down | Key::Char('j'), _) => self.scroll += 1,
+            (Key::Up | Key::Char('k'), _) => self.scroll = self.scroll.saturating_sub(1),
+            (Key::PageDown, _) => self.scroll += 20,
+            (Key::PageUp, _) => self.scroll = self.scroll.saturating_sub(20),
+            (Key::Home, _) => self.scroll = 0,
             _ => {}
         }
         self.arrange();

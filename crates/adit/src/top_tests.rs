@@ -1,8 +1,6 @@
 use std::collections::BTreeMap;
 
 use adit_ctl::status::{Engine, Interface, Peer};
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
 
 use super::*;
 
@@ -82,16 +80,12 @@ fn top() -> Top {
 }
 
 /// The screen's lines.
-fn screen(top: &Top, width: u16, height: u16) -> Vec<String> {
-    let area = Rect::new(0, 0, width, height);
-    let mut buffer = Buffer::empty(area);
-    top.draw_into(&mut buffer, area);
-    let line = |y| {
-        (0..width)
-            .map(|x| buffer[(x, y)].symbol())
-            .collect::<String>()
-    };
-    (0..height).map(|y| line(y).trim_end().to_owned()).collect()
+fn screen(top: &Top, width: usize, height: usize) -> Vec<String> {
+    let lines = top.screen([width, height]).into_iter();
+    let lines: Vec<String> = lines.map(|(text, _)| text).collect();
+    assert_eq!(lines.len(), height);
+    assert!(lines.iter().all(|line| line.chars().count() <= width));
+    (lines.iter().map(|line| line.trim_end().to_owned())).collect()
 }
 
 #[test]
@@ -158,30 +152,30 @@ fn a_narrow_screen_keeps_names_and_rates() {
 #[test]
 fn keys_sort_filter_pause_and_end() {
     let mut top = top();
-    assert!(top.key(KeyCode::Char('/'), false));
+    assert!(top.key(Key::Char('/')));
     for c in "ALIq".chars() {
-        assert!(top.key(KeyCode::Char(c), false));
+        assert!(top.key(Key::Char(c)));
     }
     assert!(top.order.is_empty());
-    assert!(top.key(KeyCode::Backspace, false));
+    assert!(top.key(Key::Backspace));
     assert_eq!(top.order.len(), 1);
     assert!(
         screen(&top, 80, 10)
             .iter()
             .any(|line| line.starts_with("filter: ALI_"))
     );
-    assert!(top.key(KeyCode::Enter, false) && !top.is_typing);
+    assert!(top.key(Key::Enter) && !top.is_typing);
     assert!(screen(&top, 80, 10)[0].contains("1 match \"ALI\""));
-    assert!(top.key(KeyCode::Esc, false));
+    assert!(top.key(Key::Escape));
     assert_eq!(top.order.len(), 2);
-    assert!(top.key(KeyCode::PageDown, false));
+    assert!(top.key(Key::PageDown));
     assert_eq!(top.scroll, 1);
-    assert!(top.key(KeyCode::Char('p'), false) && top.is_paused);
+    assert!(top.key(Key::Char('p')) && top.is_paused);
     assert_eq!(top.sort, Sort::Rx);
-    assert!(top.key(KeyCode::Char('s'), false));
+    assert!(top.key(Key::Char('s')));
     assert_eq!(top.sort, Sort::Tx);
-    assert!(!top.key(KeyCode::Char('q'), false));
-    assert!(!top.key(KeyCode::Char('c'), true));
+    assert!(!top.key(Key::Char('q')));
+    assert!(!top.key(Key::ControlC));
 }
 
 #[test]
@@ -208,7 +202,7 @@ fn the_column_that_rows_are_sorted_by_is_marked_and_shown() {
             );
             assert_eq!(heading.matches(['↑', '↓']).count(), 1, "{heading}");
         }
-        assert!(top.key(KeyCode::Char('s'), false));
+        assert!(top.key(Key::Char('s')));
     }
 }
 
@@ -217,9 +211,9 @@ fn no_line_of_a_narrow_screen_is_cut_within_a_word() {
     let mut top = top();
     // A long title, and an error.
     for c in "/some words".chars() {
-        assert!(top.key(KeyCode::Char(c), false));
+        assert!(top.key(Key::Char(c)));
     }
-    assert!(top.key(KeyCode::Enter, false) && top.key(KeyCode::Char('p'), false));
+    assert!(top.key(Key::Enter) && top.key(Key::Char('p')));
     if let Some(last) = &mut top.last {
         last.errors
             .push("cannot ask wg1: its process is stopped or hangs, or has ended".into());
@@ -230,7 +224,7 @@ fn no_line_of_a_narrow_screen_is_cut_within_a_word() {
     };
     let whole = words(&screen(&top, 250, 12));
     let help = top
-        .key(KeyCode::Char('?'), false)
+        .key(Key::Char('?'))
         .then(|| words(&screen(&top, 250, 12)));
     let help = help.expect("it goes on");
     for width in 40..=110 {
@@ -238,7 +232,7 @@ fn no_line_of_a_narrow_screen_is_cut_within_a_word() {
             assert!(help.contains(&word), "{word:?} at {width}");
         }
     }
-    assert!(top.key(KeyCode::Char('?'), false) && !top.is_helping);
+    assert!(top.key(Key::Char('?')) && !top.is_helping);
     for width in 40..=110 {
         for word in words(&screen(&top, width, 12)) {
             assert!(whole.contains(&word), "{word:?} at {width}");
@@ -250,11 +244,11 @@ fn no_line_of_a_narrow_screen_is_cut_within_a_word() {
 fn a_question_mark_shows_the_keys_and_any_key_hides_them() {
     let mut top = top();
     assert!(screen(&top, 60, 12)[11].starts_with("? help  q quit"));
-    assert!(top.key(KeyCode::Char('?'), false));
+    assert!(top.key(Key::Char('?')));
     let lines = screen(&top, 60, 12);
     for (at, key) in ["q, Ctrl-C", "s ", "/ "].into_iter().enumerate() {
         assert!(lines[at].starts_with(key), "{lines:#?}");
     }
-    assert!(top.key(KeyCode::Char('x'), false) && !top.is_helping);
+    assert!(top.key(Key::Char('x')) && !top.is_helping);
     assert!(screen(&top, 60, 12)[0].starts_with("adit: "));
 }

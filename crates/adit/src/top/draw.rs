@@ -1,10 +1,6 @@
 //! The page of `adit top`, for any width.
 
-use ratatui::Frame;
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
-
+use super::screen::{Style, Styled};
 use super::{Line, PAGE_WIDTH, Top};
 use crate::show;
 use crate::view::{self, Row, Sort};
@@ -124,29 +120,28 @@ const KEYS: [(&str, &str); 9] = [
 ];
 
 impl Top {
-    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
-        let area = frame.area();
-        self.draw_into(frame.buffer_mut(), area);
-    }
-
-    pub(super) fn draw_into(&self, buffer: &mut Buffer, area: Rect) {
-        // The last line says which keys there are.
-        let height = usize::from(area.height.saturating_sub(1));
-        let width = usize::from(area.width);
+    /// A screen of so many columns and lines, of which the last says which keys there are.
+    pub(super) fn screen(&self, [width, height]: [usize; 2]) -> Vec<Styled> {
+        let height = height.saturating_sub(1);
         let mut lines = match self.is_helping {
             true => KEYS
                 .iter()
-                .map(|(key, what)| (view::fit(&format!("{key:<10} {what}"), width), Style::new()))
+                .map(|(key, what)| (view::fit(&format!("{key:<10} {what}"), width), Style::Plain))
                 .collect(),
             false => self.lines(width, Some(height)),
         };
         lines.truncate(height);
-        lines.resize(height, (String::new(), Style::new()));
-        lines.push((self.help(width), Style::new().add_modifier(Modifier::BOLD)));
-        for (y, (text, style)) in (area.y..area.bottom()).zip(lines) {
-            let style = if self.colour { style } else { Style::new() };
-            buffer.set_stringn(area.x, y, text, usize::from(area.width), style);
+        lines.resize(height, Styled::default());
+        lines.push((self.help(width), Style::Bold));
+        for (text, style) in &mut lines {
+            if let Some((end, _)) = text.char_indices().nth(width) {
+                text.truncate(end);
+            }
+            if !self.colour {
+                *style = Style::Plain;
+            }
         }
+        lines
     }
 
     /// All of it as text, for what is no terminal.
@@ -158,26 +153,19 @@ impl Top {
     }
 
     /// The page without the last line; without a height all rows.
-    fn lines(&self, width: usize, height: Option<usize>) -> Vec<(String, Style)> {
-        let plain = Style::new();
-        let bold = plain.add_modifier(Modifier::BOLD);
-        let heading = plain.add_modifier(Modifier::REVERSED);
-        let (red, yellow, green) = (
-            plain.fg(Color::Red),
-            plain.fg(Color::Yellow),
-            plain.fg(Color::Green),
-        );
-        let mut lines = vec![(view::fit(&self.title(), width), bold)];
+    fn lines(&self, width: usize, height: Option<usize>) -> Vec<Styled> {
+        let mut lines = vec![(view::fit(&self.title(), width), Style::Bold)];
         let errors = self.errors().iter();
-        lines.extend(errors.map(|error| (view::fit(error, width), red)));
-        lines.push((Line::heading(width), heading));
+        lines.extend(errors.map(|error| (view::fit(error, width), Style::Red)));
+        lines.push((Line::heading(width), Style::Heading));
         let shown = self
             .lines
             .iter()
             .take(height.map_or(usize::MAX, |_| INTERFACES));
-        lines.extend(shown.map(|line| (line.text(width), green)));
+        lines.extend(shown.map(|line| (line.text(width), Style::Green)));
         if height.is_some() && self.lines.len() > INTERFACES {
-            lines.push((format!("… {} more", self.lines.len() - INTERFACES), plain));
+            let more = self.lines.len() - INTERFACES;
+            lines.push((format!("… {more} more"), Style::Plain));
         }
         let columns = fitting(width, self.sort);
         let join = |text: &dyn Fn(usize, &Column) -> String| {
@@ -191,15 +179,15 @@ impl Top {
             (by, arrow) if by == index => format!("{}{arrow}", column.title),
             _ => column.title.to_owned(),
         };
-        lines.push((String::new(), plain));
-        lines.push((join(&title), heading));
+        lines.push(Styled::default());
+        lines.push((join(&title), Style::Heading));
         let room = height.map_or(usize::MAX, |height| height.saturating_sub(lines.len()));
         for row in self.rows().skip(self.scroll).take(room) {
             let style = match &*row.state {
-                "up" => plain,
-                "silent" => yellow,
-                "gone" => red,
-                _ => plain.fg(Color::DarkGray),
+                "up" => Style::Plain,
+                "silent" => Style::Yellow,
+                "gone" => Style::Red,
+                _ => Style::Grey,
             };
             lines.push((join(&|_, column| (column.text)(row, self.now)), style));
         }

@@ -602,3 +602,28 @@ fn who_looks_at_metrics_cannot_be_kept_out() {
         assert_eq!(scrape("localhost"), "200");
     }
 }
+
+#[test]
+fn top_obeys_keys_on_a_terminal_and_leaves_it_as_it_was() {
+    let host = Container::new("host");
+    let top = format!(
+        "stty rows 24 cols 80; stty -g > /run/before; {}; echo ended $?; stty -g > /run/after",
+        adit("top")
+    );
+    // Each key is pressed when the one before has been obeyed.
+    let keys = "shows() { until [ \"$(grep -aoe \"$1\" /run/typescript | wc -l)\" -ge $2 ]; do sleep 0.1; done; }
+        shows 'q quit' 1; printf /moon
+        shows 'filter: moon_' 1; printf '\\033'
+        shows 'q quit' 2; printf q
+        shows 'ended' 1";
+    host.sh(&format!(
+        "touch /run/typescript; {{ {keys}; }} | timeout 60 script -qfec '{top}' /run/typescript"
+    ));
+    let shown = host.sh("cat /run/typescript");
+    for said in ["0 of 0 peers up", "0 match \"moon\"", "ended 0"] {
+        assert!(shown.contains(said), "{said}: {shown:?}");
+    }
+    let end = shown.rfind("\x1b[?1049l").expect("the shell's screen");
+    assert!(!shown[end..].contains("\x1b[?25l"), "{shown:?}");
+    host.sh("cmp /run/before /run/after");
+}
