@@ -10,16 +10,18 @@ use std::path::{Path, PathBuf};
 
 use adit_testbed::stats::quantile;
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::output;
+use crate::goals::{GoalResult, Limit};
+use crate::{output, summary};
 
 /// Compares the values of two runs of the same command on one machine.
 ///
 /// Takes two files of `--json`. A value agrees if the median of each run lies between the least and
 /// the greatest round of the other. Prints how many do, how many would if nothing but chance
-/// differed, the same of Adit's ratios to others in the same round, and each value that does
-/// not agree.
+/// differed, the same of Adit's ratios to others in the same round, where both files have single
+/// rounds, and each value that does not agree.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AgreeArgs {
     /// The results of one run.
@@ -28,6 +30,9 @@ pub(crate) struct AgreeArgs {
     /// Those of another.
     #[arg(value_name = "SECOND")]
     second: PathBuf,
+    /// Write how far they agree to FILE as JSON, in all and by source, without the values.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 /// Compares, and prints.
@@ -36,13 +41,74 @@ pub(crate) fn run(args: &AgreeArgs) -> Result<(), Box<dyn Error>> {
     let (first, second) = (first?, second?);
     let both = pairs(&first, &second)?;
     let ratios = pairs(&ratios(&first), &ratios(&second)).unwrap_or_default();
+    if let Some(path) = &args.json {
+        let document = document(&first, &second, &both, &ratios);
+        let document = serde_json::to_string_pretty(&document)? + "\n";
+        fs::write(path, document).map_err(|why| format!("{}: {why}", path.display()))?;
+    }
     output::print(&text(&both, &ratios))?;
     Ok(())
 }
 
 fn read(path: &Path) -> Result<Value, String> {
     let text = fs::read_to_string(path).map_err(|why| format!("{}: {why}", path.display()))?;
-    serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))
+    summary::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
+}
+
+/// How far two runs agree, for machines: schema 1.
+fn document(first: &Value, second: &Value, pairs: &[Pair], ratios: &[Pair]) -> Value {
+    let named = |name: &str, pairs: &[Pair]| Named {
+        name: name.to_owned(),
+        agreement: Agreement::of(pairs),
+    };
+    let sources = first["sources"].as_array().into_iter().flatten();
+    let sources = sources.filter_map(|source| source["source"].as_str());
+    let mut agreement: Vec<Named> = sources
+        .map(|source| {
+            let of = |pair: &&Pair| pair.path.iter().any(|name| name == source);
+            named(
+                source,
+                &pairs.iter().filter(of).cloned().collect::<Vec<_>>(),
+            )
+        })
+        .collect();
+    let all = named("all", pairs);
+    let goal = GoalResult::new(
+        "medians within the range of the other's rounds".to_owned(),
+        all.agreement.share() * 100.0,
+        Limit::AtLeast(100.0),
+        " %",
+    );
+    agreement.push(all);
+    if !ratios.is_empty() {
+        agreement.push(named("ratios of Adit to others", ratios));
+    }
+    json!({
+        "schema": 1,
+        "command": "agree",
+        "runs_of": first["command"],
+        "started": first["started"],
+        "second_started": second["started"],
+        "version": version(first),
+        "machine": first["machine"],
+        "agreement": agreement,
+        "goals": [goal],
+    })
+}
+
+/// What a file says that Adit was: the first text like that of `adit --version`.
+fn version(json: &Value) -> Option<&str> {
+    match json {
+        Value::String(text) => {
+            let number = text.strip_prefix("adit ")?;
+            number
+                .starts_with(|c: char| c.is_ascii_digit())
+                .then_some(text)
+        }
+        Value::Object(fields) => fields.values().find_map(version),
+        Value::Array(list) => list.iter().find_map(version),
+        _ => None,
+    }
 }
 
 /// What the rounds of one run say of one value.
@@ -73,9 +139,9 @@ impl Range {
 
 /// A value in both runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair {
+struct Pair {
     /// Where it stands in the files: names, the outermost first.
-    pub(crate) path: Vec<String>,
+    path: Vec<String>,
     first: Range,
     second: Range,
 }
@@ -94,7 +160,7 @@ impl Pair {
 
 /// The values that both have, in the order of the first; an error if they are of two commands, or
 /// have nothing in common.
-pub(crate) fn pairs(first: &Value, second: &Value) -> Result<Vec<Pair>, String> {
+fn pairs(first: &Value, second: &Value) -> Result<Vec<Pair>, String> {
     let command = |json: &Value| json["command"].as_str().unwrap_or_default().to_owned();
     let commands = [command(first), command(second)];
     if commands[0] != commands[1] {
@@ -153,7 +219,7 @@ const ADIT: [&str; 2] = ["adit", "sized-frames"];
 /// The file with the ratios of Adit to all others in place of its values: of the same round,
 /// for both had the machine as it was then. Its own steps are others, too; the link without a tunnel
 /// is none.
-pub(crate) fn ratios(json: &Value) -> Value {
+fn ratios(json: &Value) -> Value {
     match json {
         Value::Object(fields) => {
             let inner = fields
@@ -226,20 +292,28 @@ fn choose(all: u64, count: u64) -> f64 {
 }
 
 /// How far values agree.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Agreement {
-    pub(crate) values: usize,
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Agreement {
+    values: usize,
     /// How many agree.
-    pub(crate) agree: usize,
+    agree: usize,
     /// The share that would by chance, where all have as many rounds.
-    pub(crate) by_chance: Option<f64>,
+    by_chance: Option<f64>,
     /// By which part of the first half of the medians, and nine in ten, differ at most.
-    pub(crate) half: Option<f64>,
-    pub(crate) most: Option<f64>,
+    half: Option<f64>,
+    most: Option<f64>,
+}
+
+/// How far some of the values agree.
+#[derive(Serialize)]
+struct Named {
+    name: String,
+    #[serde(flatten)]
+    agreement: Agreement,
 }
 
 impl Agreement {
-    pub(crate) fn of(pairs: &[Pair]) -> Self {
+    fn of(pairs: &[Pair]) -> Self {
         let rounds = pairs.first().map_or(0, |pair| pair.first.rounds);
         let same = |pair: &Pair| [pair.first.rounds, pair.second.rounds] == [rounds; 2];
         let mut changes: Vec<f64> = pairs.iter().map(|pair| pair.change().abs()).collect();
@@ -254,17 +328,17 @@ impl Agreement {
     }
 
     /// The share that agrees.
-    pub(crate) fn share(&self) -> f64 {
+    fn share(&self) -> f64 {
         self.agree as f64 / self.values as f64
     }
 }
 
 /// How many agree, and those that do not.
 fn text(pairs: &[Pair], ratios: &[Pair]) -> String {
-    let mut text = summary("values in both runs", pairs);
+    let mut text = paragraph("values in both runs", pairs);
     if !ratios.is_empty() {
         text.push('\n');
-        text += &summary("ratios of Adit to others in the same round", ratios);
+        text += &paragraph("ratios of Adit to others in the same round", ratios);
     }
     for pair in pairs.iter().filter(|pair| !pair.agrees()) {
         let _ = write!(text, "\n{}\n", pair.path.join(" "));
@@ -286,7 +360,7 @@ fn text(pairs: &[Pair], ratios: &[Pair]) -> String {
     text
 }
 
-fn summary(what: &str, pairs: &[Pair]) -> String {
+fn paragraph(what: &str, pairs: &[Pair]) -> String {
     let of = Agreement::of(pairs);
     let mut text = format!(
         "{} {what}\n{} agree, {:.0} %: each median within the range of the other's rounds\n",
@@ -402,6 +476,24 @@ mod tests {
         };
         assert_eq!(ratios[0].first, range(3.0, 2.0, 3.0));
         assert_eq!(ratios[0].second, range(2.5, 2.0, 3.0));
+        let document = document(&first, &second, &of_runs, &ratios);
+        let rows = document["agreement"].as_array().unwrap();
+        let row = |row: &Value| {
+            (
+                row["name"].clone(),
+                row["values"].clone(),
+                row["agree"].clone(),
+            )
+        };
+        let all = [
+            ("pfsense", 3, 0),
+            ("all", 3, 0),
+            ("ratios of Adit to others", 1, 1),
+        ];
+        let all = all.map(|(name, values, agree)| (json!(name), json!(values), json!(agree)));
+        assert_eq!(rows.iter().map(row).collect::<Vec<_>>(), all);
+        assert_eq!(document["runs_of"], "reproduce");
+        assert_eq!(document["goals"][0]["met"], false);
         let text = text(&of_runs, &ratios);
         let both = "\n1 ratios of Adit to others in the same round\n1 agree, 100 %";
         assert!(text.contains(both), "{text}");

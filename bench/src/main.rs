@@ -31,6 +31,7 @@ mod sites;
 mod soak;
 mod spec;
 mod stats;
+mod summary;
 mod tables;
 mod targets;
 mod tools;
@@ -64,6 +65,7 @@ enum Command {
     Chart(page::ChartArgs),
     Report(page::ReportArgs),
     Agree(agree::AgreeArgs),
+    Summary(summary::SummaryArgs),
     Spec(spec::SpecArgs),
     Profile(profile::ProfileArgs),
     Aead(aead::AeadArgs),
@@ -88,6 +90,7 @@ fn main() {
         Command::Chart(args) => page::chart(&args),
         Command::Report(args) => page::run(&args),
         Command::Agree(args) => agree::run(&args),
+        Command::Summary(args) => summary::run(&args),
         Command::Spec(args) => spec::run(&args),
         Command::Profile(args) => sandbox::run(|| profile::run(&args)).map_err(plain),
         Command::Aead(args) => aead::run(args),

@@ -18,7 +18,7 @@ use super::picture::Picture;
 use super::text::date;
 use crate::implementation::Implementation::{Ceiling, Direct};
 use crate::metric::Step;
-use crate::output;
+use crate::{output, summary};
 
 /// Draws the results of `adit-lab compare`, `gateway` or `scale` with `--json=FILE` as SVG.
 ///
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ChartArgs) -> Result<(), Box<dyn Error>> {
 
 /// The name and the text of the picture that a results file is made for, or why there is none.
 fn picture(text: &str) -> Result<(&'static str, String), String> {
-    let json = serde_json::from_str::<Value>(text).unwrap_or_default();
+    let json = summary::parse(text).unwrap_or_default();
     let (name, picture) = match json["command"].as_str() {
         Some("gateway") => ("gateway.svg", of_gateway(text, &json)?),
         Some("scale") => ("scale.svg", of_scale(text, &json)?),
@@ -123,8 +123,7 @@ fn parse(text: &str) -> Result<Results, String> {
     if text.trim().is_empty() {
         return Err(format!("the file is empty; {WANTED}"));
     }
-    let json: serde_json::Value =
-        serde_json::from_str(text).map_err(|e| format!("this is not JSON ({e}); {WANTED}"))?;
+    let json = summary::parse(text).map_err(|e| format!("this is not JSON ({e}); {WANTED}"))?;
     match json["command"].as_str() {
         Some("compare") => {}
         Some(other) => {

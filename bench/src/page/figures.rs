@@ -3,9 +3,11 @@
 use serde_json::{Map, Value};
 
 use super::{gateway, scale};
+use crate::summary;
 
 /// The commands whose results are understood.
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 9] = [
+    "agree",
     "compare",
     "gateway",
     "hostile",
@@ -141,8 +143,7 @@ pub(super) struct Values {
 impl Run {
     /// Reads a results file, or says why that is none.
     pub(super) fn read(file: &str, text: &str) -> Result<Self, String> {
-        let json: Value =
-            serde_json::from_str(text).map_err(|e| format!("this is not JSON: {e}"))?;
+        let json = summary::parse(text).map_err(|e| format!("this is not JSON: {e}"))?;
         let wanted = COMMANDS.join(", ");
         let command = json["command"].as_str().unwrap_or_default().to_owned();
         if !COMMANDS.contains(&command.as_str()) {
@@ -156,7 +157,7 @@ impl Run {
             figure.sort_by(&subjects);
         }
         let goals: Vec<Goal> = list(&json, "goals").filter_map(goal).collect();
-        // A soak has nothing but goals.
+        // A soak has nothing but goals, and so has what two runs agree in.
         if sections.is_empty() && goals.is_empty() {
             return Err("it has no values".to_owned());
         }

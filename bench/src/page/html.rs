@@ -197,12 +197,22 @@ fn lines(text: &str) -> String {
     text.lines().map(|line| escape(line) + "\n").collect()
 }
 
-/// The values behind a drawing.
+/// The values behind a drawing. A summary has no rounds.
 fn raw(drawing: &Drawing) -> String {
+    let has_rounds = match drawing {
+        Drawing::Bars(bars) => bars.iter().any(|(_, values)| !values.rounds.is_empty()),
+        Drawing::Curves { lines, .. } => {
+            let mut points = lines.iter().flat_map(|line| &line.points);
+            points.any(|(_, values)| !values.rounds.is_empty())
+        }
+        Drawing::Heat(_) | Drawing::Flame(_) => false,
+    };
+    let last: &[&str] = if has_rounds { &["rounds"] } else { &[] };
+    let head = [&["median", "least", "greatest"][..], last].concat();
     let row = |first: Vec<String>, values: &Values| {
         let rounds: Vec<String> = values.rounds.iter().map(f64::to_string).collect();
         let numbers = [values.median, values.min, values.max].map(number);
-        let last = [rounds.join(" ")];
+        let last = has_rounds.then(|| rounds.join(" "));
         first
             .into_iter()
             .chain(numbers)
@@ -214,7 +224,7 @@ fn raw(drawing: &Drawing) -> String {
             let rows = bars
                 .iter()
                 .map(|(name, values)| row(vec![escape(name)], values));
-            table(&["", "median", "least", "greatest", "rounds"], rows)
+            table(&[&[""][..], &head].concat(), rows)
         }
         Drawing::Curves { axis, lines } => {
             let rows = lines.iter().flat_map(|line| {
@@ -222,7 +232,7 @@ fn raw(drawing: &Drawing) -> String {
                 points.map(|(at, values)| row(vec![escape(&line.name), place(*at)], values))
             });
             let axis = escape(axis);
-            table(&["", &axis, "median", "least", "greatest", "rounds"], rows)
+            table(&[&["", axis.as_str()][..], &head].concat(), rows)
         }
         Drawing::Heat(heat) => {
             let places: Vec<String> = heat.places.iter().map(|at| place(*at)).collect();

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::Value;
 
-use crate::output;
+use crate::{output, summary};
 use tables::{Extent, TABLES};
 
 /// Compares the tables of SPEC.md and README.md with the results that they come from.
@@ -180,7 +180,7 @@ fn again(document: &str, text: &str, dir: &Path) -> Result<Again, String> {
         }
         let read = |file: &&str| -> Result<Value, String> {
             let text = fs::read_to_string(dir.join(file)).map_err(|e| format!("{file}: {e}"))?;
-            serde_json::from_str(&text).map_err(|e| format!("{file}: {e}"))
+            summary::parse(&text).map_err(|e| format!("{file}: {e}"))
         };
         let results: Vec<Value> = files.iter().map(read).collect::<Result<_, _>>()?;
         let mut table = Table::parse(&rows).map_err(named)?;

@@ -3,8 +3,7 @@
 use serde_json::Value;
 
 use super::Table;
-use super::tables::{array, entry, files, fixed, title, verdict};
-use crate::agree::{Agreement, Pair, pairs, ratios};
+use super::tables::{array, entry, files, fixed, number, title, verdict};
 
 fn source<'a>(json: &'a Value, name: &str) -> Result<&'a Value, String> {
     entry(array(json, "sources")?, "source", name)
@@ -270,8 +269,7 @@ pub(super) fn goals(results: &[Value], table: &mut Table) -> Result<(), String> 
 
 /// How far two runs agree, by source, and how far Adit's ratios do.
 pub(super) fn two_runs(results: &[Value], table: &mut Table) -> Result<(), String> {
-    let [first, second] = files::<2>(results)?;
-    let both = pairs(first, second)?;
+    let [json] = files(results)?;
     table.head = owned(&[
         "",
         "values",
@@ -281,40 +279,24 @@ pub(super) fn two_runs(results: &[Value], table: &mut Table) -> Result<(), Strin
         "nine in ten",
     ]);
     table.rows.clear();
-    let mut sources: Vec<&str> = Vec::new();
-    for of in array(first, "sources")? {
-        sources.push(text(of, "source")?);
-    }
-    for source in sources {
-        let of = |pair: &&Pair| pair.path.iter().any(|name| name == source);
-        let of: Vec<Pair> = both.iter().filter(of).cloned().collect();
-        table.rows.push(agreement(source, &of));
-    }
-    table.rows.push(agreement("all", &both));
-    if let Ok(ratios) = pairs(&ratios(first), &ratios(second)) {
-        table
-            .rows
-            .push(agreement("ratios of Adit to others", &ratios));
+    for row in array(json, "agreement")? {
+        let percent = |part: Option<f64>, places: usize| {
+            part.filter(|part| part.is_finite()).map_or_else(
+                || "–".to_owned(),
+                |part| format!("{:.places$} %", part * 100.0),
+            )
+        };
+        let (values, agree) = (number(row, "values")?, number(row, "agree")?);
+        table.rows.push(vec![
+            text(row, "name")?.to_owned(),
+            fixed(values, 0),
+            percent(Some(agree / values), 0),
+            percent(row["by_chance"].as_f64(), 0),
+            percent(row["half"].as_f64(), 1),
+            percent(row["most"].as_f64(), 1),
+        ]);
     }
     Ok(())
-}
-
-fn agreement(label: &str, pairs: &[Pair]) -> Vec<String> {
-    let of = Agreement::of(pairs);
-    let percent = |part: Option<f64>, places: usize| {
-        part.filter(|part| part.is_finite()).map_or_else(
-            || "–".to_owned(),
-            |part| format!("{:.places$} %", part * 100.0),
-        )
-    };
-    vec![
-        label.to_owned(),
-        fixed(of.values as f64, 0),
-        percent(Some(of.share()), 0),
-        percent(of.by_chance, 0),
-        percent(of.half, 1),
-        percent(of.most, 1),
-    ]
 }
 
 /// Most goals are named "source: measure, ours / theirs", and the measure has a title.
@@ -514,24 +496,22 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_are_compared_by_source_and_in_all() {
-        let value = |median: f64| json!({"median": median, "min": 9.0, "max": 12.0, "count": 5});
-        let run_of = |tcp: f64, ping: f64| {
-            let source = |name: &str, value: Value| json!({"source": name, "measures": [{"id": "tcp", "subjects": {"adit": value}}]});
-            json!({"command": "reproduce", "sources": [
-                source("pfsense", value(tcp)),
-                source("inline", value(ping)),
-            ]})
+    fn two_runs_have_a_row_for_each_source() {
+        let row = |name: &str, values: u32, agree: u32, half: Value| {
+            json!({"name": name, "values": values, "agree": agree, "by_chance": 0.7143,
+                "half": half, "most": 0.91})
         };
-        let mut table = Table::default();
-        let results = [run_of(10.0, 10.0), run_of(11.0, 20.0)];
-        two_runs(&results, &mut table).unwrap();
         let rows = [
-            ["pfsense", "1", "100 %", "71 %", "10.0 %", "10.0 %"],
-            ["inline", "1", "0 %", "71 %", "100.0 %", "100.0 %"],
-            ["all", "2", "50 %", "71 %", "55.0 %", "91.0 %"],
+            row("pfsense", 2_000, 500, json!(0.55)),
+            row("all", 3, 3, Value::Null),
+        ];
+        let mut table = Table::default();
+        two_runs(&[json!({"agreement": rows})], &mut table).unwrap();
+        let rows = [
+            ["pfsense", "2,000", "25 %", "71 %", "55.0 %", "91.0 %"],
+            ["all", "3", "100 %", "71 %", "–", "91.0 %"],
         ];
         assert_eq!(table.rows, rows);
-        assert!(two_runs(&results[..1], &mut table).is_err());
+        assert!(two_runs(&[json!({})], &mut table).is_err());
     }
 }

@@ -108,10 +108,9 @@ pub(super) fn loads(results: &[Value], table: &mut Table) -> Result<(), String> 
                 .map(|key| number(&row[key], "median"));
             Ok(format!("{:.2}, {:.2}", gbps?, sender? + receiver?))
         };
-        let row = [cell("inline")?, cell("pipeline")?, cell("auto")?];
-        table
-            .rows
-            .push([vec![format!("{offered}")], row.to_vec()].concat());
+        let offered = format!("{:.1}", number(first, "offered_gbps")?);
+        let row = [offered, cell("inline")?, cell("pipeline")?, cell("auto")?];
+        table.rows.push(row.to_vec());
     }
     Ok(())
 }
