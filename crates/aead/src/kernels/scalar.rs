@@ -3,7 +3,7 @@
 
 use core::hint::black_box;
 use core::num::Wrapping;
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::Zeroize;
 
 /// "expand 32-byte k" (RFC 8439, section 2.3).
 pub(super) const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
@@ -81,11 +81,25 @@ pub(super) fn chacha20_xor(key: &[u8; 32], nonce: [u32; 3], text: &mut [u8]) {
 }
 
 /// Poly1305 (RFC 8439, section 2.5) over what the AEAD authenticates, in three 64-bit limbs.
-#[derive(Zeroize, ZeroizeOnDrop)]
 pub(super) struct Poly {
     pub(super) h: [u64; 3],
     pub(super) r: [u64; 2],
     s: u128,
+}
+
+impl Zeroize for Poly {
+    fn zeroize(&mut self) {
+        let Self { h, r, s } = self;
+        h.zeroize();
+        r.zeroize();
+        s.zeroize();
+    }
+}
+
+impl Drop for Poly {
+    fn drop(&mut self) {
+        self.zeroize();
+    }
 }
 
 impl Poly {
