@@ -137,11 +137,7 @@ fn a_narrow_screen_keeps_names_and_rates() {
             !left_out.iter().any(|title| heading.contains(title)),
             "{heading}"
         );
-        assert!(
-            lines
-                .iter()
-                .all(|line| line.chars().count() <= usize::from(width))
-        );
+        assert!(lines.iter().all(|line| line.chars().count() <= width));
     }
     // No size is too small.
     for (width, height) in [(1, 1), (3, 2), (10, 5), (200, 1)] {

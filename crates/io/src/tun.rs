@@ -59,8 +59,11 @@ pub struct Tun {
     has_other_queues: bool,
     /// A socket to ask for the device by, and the namespace that it is in: entering another one
     /// takes a thread.
-    control: Mutex<Option<((u64, u64), Arc<OwnedFd>)>>,
+    control: Mutex<Option<Control>>,
 }
+
+/// A socket of a namespace, which is known by its device and inode.
+type Control = ((u64, u64), Arc<OwnedFd>);
 
 impl Tun {
     /// Opens the device called `name`, creating it if need be, with `queues` queues.

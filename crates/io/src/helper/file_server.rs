@@ -91,12 +91,12 @@ impl Files {
                 Ok(done)
             }
             (FileRequest::Comm(pid), []) if *pid > 0 => {
-                let mut name = [0; 16];
+                let mut name = [[0; 8]; 2];
                 let command = files::command(*pid)?;
-                let len = command.len().min(name.len());
-                name[..len].copy_from_slice(&command[..len]);
-                let name = u128::from_le_bytes(name);
-                Ok(Answer::say([name as u64, (name >> 64) as u64]))
+                let bytes = name.as_flattened_mut();
+                let len = command.len().min(bytes.len());
+                bytes[..len].copy_from_slice(&command[..len]);
+                Ok(Answer::say(name.map(u64::from_le_bytes)))
             }
             (FileRequest::Index(name), []) => {
                 let index = name_to_index(Kind::Control.open()?, text(name)?)?;

@@ -31,7 +31,7 @@ impl Served {
 
     /// A socket that listens in its place.
     fn bind(&self, folder: Folder, name: &str) -> OwnedFd {
-        let socket = self.lay(folder, name).ok().expect("nobody has it");
+        let socket = self.lay(folder, name).expect("nobody has it");
         listen(&socket, 1).expect("bound");
         self.file(FileRequest::Show).expect("shown");
         socket
@@ -152,10 +152,10 @@ fn sockets_and_their_files_come_and_go() {
 #[test]
 fn a_socket_that_is_not_shown_is_found_by_nobody_and_goes() {
     let helper = Served::new();
-    let socket = helper.lay(Folder::Control, "wg0").ok().expect("a socket");
+    let socket = helper.lay(Folder::Control, "wg0").expect("a socket");
     assert_eq!(helper.names("control"), [".wg0.next"]);
     assert_eq!(mode(&helper.dir.join("control/.wg0.next")), 0o600);
-    let _other = helper.lay(Folder::Control, "wg1").ok().expect("a socket");
+    let _other = helper.lay(Folder::Control, "wg1").expect("a socket");
     assert_eq!(helper.names("control"), [".wg1.next"]);
     drop(socket);
     helper.file(FileRequest::Show).expect("the other one");
@@ -199,10 +199,10 @@ fn what_the_helper_did_not_put_there_stays() {
         assert!(is_refused(helper.file(request)));
     }
     // A living process keeps its socket, and what is none is left alone.
-    let running = helper.lay(Folder::Control, "wg0").err().expect("refused");
+    let running = helper.lay(Folder::Control, "wg0").expect_err("refused");
     assert!(matches!(running, Refused::Failed(Failed::Running)));
     std::fs::write(helper.dir.join("control/wg1.sock"), "precious").expect("a file");
-    let occupied = helper.lay(Folder::Control, "wg1").err().expect("refused");
+    let occupied = helper.lay(Folder::Control, "wg1").expect_err("refused");
     assert!(matches!(occupied, Refused::Failed(Failed::Occupied)));
     // Another process has taken the place of its socket.
     let _own = helper.bind(Folder::Control, "wg2");
@@ -220,7 +220,7 @@ fn what_a_dead_process_left_goes_unless_the_folder_is_locked() {
     drop(UnixListener::bind(&path).expect("a socket"));
     let handle = std::fs::File::open(helper.dir.join("control")).expect("a folder");
     flock(&handle, FlockOperation::LockExclusive).expect("locked");
-    let locked = helper.lay(Folder::Control, "wg0").err().expect("refused");
+    let locked = helper.lay(Folder::Control, "wg0").expect_err("refused");
     assert!(matches!(locked, Refused::Locked));
     let (at, insists) = (spot(Folder::Control, "wg0"), true);
     let answer = helper.file(FileRequest::Lay { at, insists });

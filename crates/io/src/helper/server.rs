@@ -108,10 +108,12 @@ impl Request {
             (Self::Pair { .. } | Self::Marked(_) | Self::Home(_) | Self::Segments(_), []) => true,
             (Self::Join { group, more, way }, [socket]) => {
                 let most = match way {
-                    Way::Lane(_) => MAX_FDS as u8,
+                    Way::Lane(_) => MAX_FDS,
                     Way::Beside { .. } => 1,
                 };
-                (1..=MAX_GROUP).contains(group) && (1..=most).contains(more) && is_udp(*socket)
+                (1..=MAX_GROUP).contains(group)
+                    && (1..=most).contains(&usize::from(*more))
+                    && is_udp(*socket)
             }
             (Self::Spread(over), [socket]) => (1..=MAX_GROUP).contains(over) && is_udp(*socket),
             (Self::Ignore(_) | Self::Apart, [socket]) => is_udp(*socket),

@@ -105,12 +105,12 @@ pub(crate) fn tun_netns(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 pub(crate) fn file_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     /// As of the kernel's linux/un.h.
     const SIOCUNIXFILE: libc::Ioctl = 0x89e0;
-    // SAFETY: SIOCUNIXFILE reads no argument, and sockets that have another request of this number
-    // are refused here; it returns a new descriptor.
-    let fd = match sockopt::socket_domain(socket)? {
-        AddressFamily::UNIX => check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE) })?,
-        _ => return Err(Errno::INVAL.into()),
-    };
+    // Others have another request of this number.
+    if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
+        return Err(Errno::INVAL.into());
+    }
+    // SAFETY: SIOCUNIXFILE of a UNIX socket reads no argument, and returns a new descriptor.
+    let fd = check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE) })?;
     // SAFETY: the kernel just made `fd` for us and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

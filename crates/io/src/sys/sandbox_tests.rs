@@ -159,6 +159,8 @@ const TIOCSCTTY: usize = 0x540e;
 /// As of linux/if_tun.h.
 const TUNSETIFF: usize = 0x4004_54ca;
 const TUNSETQUEUE: usize = 0x4004_54d9;
+const TUNSETPERSIST: usize = 0x4004_54cb;
+const TUNSETOWNER: usize = 0x4004_54cc;
 /// The group of the status sockets: that of this process.
 static GROUP: OnceLock<u32> = OnceLock::new();
 /// No descriptor.
@@ -425,16 +427,10 @@ const ATTEMPTS: [Attempt; 61] = [
         call(libc::SYS_ioctl, [NONE, TUNSETQUEUE, 0, 0, 0, 0])
     }),
     ("have a TUN device stay", || {
-        call(
-            libc::SYS_ioctl,
-            [NONE, libc::TUNSETPERSIST as usize, 1, 0, 0, 0],
-        )
+        call(libc::SYS_ioctl, [NONE, TUNSETPERSIST, 1, 0, 0, 0])
     }),
     ("give a TUN device to a user", || {
-        call(
-            libc::SYS_ioctl,
-            [NONE, libc::TUNSETOWNER as usize, 0, 0, 0, 0],
-        )
+        call(libc::SYS_ioctl, [NONE, TUNSETOWNER, 0, 0, 0, 0])
     }),
     ("read the environment of another process", || {
         open_to_read(c"/proc/1/environ")
