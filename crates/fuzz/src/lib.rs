@@ -53,6 +53,10 @@ pub const TARGETS: &[Target] = &[
         run: targets::replay::run,
     },
     Target {
+        name: "requests",
+        run: targets::requests::run,
+    },
+    Target {
         name: "uapi",
         run: targets::uapi::run,
     },

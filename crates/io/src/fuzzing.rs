@@ -1,4 +1,4 @@
-//! Decoders of control messages, for the fuzz targets.
+//! What reads bytes from outside, for the fuzz targets: decoders of control messages, requests of a helper.
 
 use std::net::SocketAddr;
 
@@ -6,6 +6,8 @@ use adit_proto::Source;
 
 use crate::IcmpError;
 use crate::sys::mmsg;
+
+pub use crate::helper::fuzzing::Requests;
 
 /// What the control messages of a datagram say.
 #[derive(Clone, Copy, Debug)]

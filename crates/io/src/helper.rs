@@ -10,13 +10,13 @@
 //! unless it was named when the helper started. It changes no interface but a TUN device of which it
 //! is given a queue, and no socket but one of UDP. It makes BPF programs itself.
 //!
-//! These functions wait for the helper. Threads that process packets may not:
-//! [`adit_sandbox::run`] has the main thread call them.
+//! 3. What is only told is not waited for: threads that process packets have little time.
 
 mod client;
 mod file_request;
 mod file_server;
 pub mod files;
+pub(crate) mod fuzzing;
 mod messages;
 mod name;
 mod request;
@@ -26,15 +26,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use adit_netlink::netns::Netns;
 use adit_netlink::{CloneMonitor, Monitor, Netlink};
-use rustix::process::{Pid, setpriority_process};
+use rustix::process::Pid;
 
-use crate::helper::client::ask;
+use crate::helper::client::{ask, tell};
 use crate::helper::messages::{Answer, malformed};
 use crate::helper::name::Name;
 use crate::helper::request::Request;
-use crate::helper::server::PRIORITY;
 use crate::sys::os;
 use crate::udp::open::{Gear, Opened, Way};
 
@@ -54,12 +52,43 @@ pub(crate) fn queue(tun: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     ask(Request::Queue, &[tun])?.one()
 }
 
-pub(crate) fn namespace(tun: BorrowedFd<'_>) -> io::Result<Netns> {
-    ask(Request::Namespace, &[tun])?.one().map(Netns::from)
+/// Where a TUN device is, and what it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The network namespace: device and inode, as [`Netns::id`](adit_netlink::netns::Netns::id).
+    pub netns: (u64, u64),
+    /// What it is there; `None` where the process may not enter the namespace.
+    pub link: Option<Placed>,
 }
 
-/// A socket of the process's own namespace.
-pub(crate) fn home(kind: Kind) -> io::Result<OwnedFd> {
+/// What a TUN device is where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its index.
+    pub index: u32,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Packets that its queue holds.
+    pub room: u32,
+    /// Packets so far that found its queue full.
+    pub tx_dropped: u64,
+}
+
+pub(crate) fn look(tun: BorrowedFd<'_>) -> io::Result<Place> {
+    let [device, inode, index, mtu, room, tx_dropped] = ask(Request::Look, &[tun])?.numbers;
+    let number = |number| u32::try_from(number).map_err(|_| malformed());
+    let placed = Placed {
+        index: number(index)?,
+        mtu: number(mtu)?,
+        room: number(room)?,
+        tx_dropped,
+    };
+    let link = (placed.index != 0).then_some(placed);
+    let netns = (device, inode);
+    Ok(Place { netns, link })
+}
+
+fn home(kind: Kind) -> io::Result<OwnedFd> {
     ask(Request::Home(kind), &[])?.one()
 }
 
@@ -90,14 +119,6 @@ pub fn segments(index: u32) -> Option<bool> {
     }
 }
 
-/// A socket in the namespace of the device, which is `netns`.
-pub(crate) fn socket(tun: BorrowedFd<'_>, netns: &Netns, kind: Kind) -> io::Result<OwnedFd> {
-    match netns.is_current() {
-        Ok(true) => home(kind),
-        _ => ask(Request::Socket(kind), &[tun])?.one(),
-    }
-}
-
 /// For [`Change::NoQueue`]: whether the qdisc was changed.
 pub(crate) fn change(tun: BorrowedFd<'_>, change: Change) -> io::Result<bool> {
     Ok(ask(Request::Link(change), &[tun])?.numbers[0] == 1)
@@ -111,12 +132,14 @@ pub(crate) fn limit(tun: BorrowedFd<'_>, least: u32, several: bool) -> io::Resul
     ask(Request::Limit { least, several }, &[tun])?.all()
 }
 
-/// Fails for a mark only.
-pub(crate) fn set_options(socket: BorrowedFd<'_>, options: Options) -> io::Result<()> {
-    match ask(Request::Options(options), &[socket]) {
-        Err(_) if options.mark.is_none() => Ok(()),
-        result => result.map(drop),
-    }
+/// Sets buffers, soon: no longer than the system allows, without a right for more.
+pub(crate) fn set_buffers(socket: BorrowedFd<'_>, receive: u32, send: u32) -> io::Result<()> {
+    let options = Options {
+        receive,
+        send,
+        mark: None,
+    };
+    tell(Request::Options(options), &[socket])
 }
 
 /// Sets the mark of what a socket sends, for rules of routing and firewalls.
@@ -125,7 +148,7 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
         mark: Some(mark),
         ..Options::default()
     };
-    set_options(socket, options)
+    ask(Request::Options(options), &[socket]).map(drop)
 }
 
 /// Sockets of both families that are bound, and their port.
@@ -134,7 +157,7 @@ type Pair = (Option<Opened>, Option<Opened>, u16);
 pub(crate) fn pair(port: u16, mark: u32, wants: Gear) -> io::Result<Pair> {
     let Answer { fds, numbers } = ask(Request::Pair { port, mark, wants }, &[])?;
     let mut fds = fds.into_iter();
-    let [bits, port] = numbers;
+    let [bits, port, ..] = numbers;
     let mut next = |bits: u64| {
         let has = Gear::of_bits((bits & 3) as u8)?;
         let fd = (bits & 4 != 0).then(|| fds.next()).flatten()?;
@@ -168,8 +191,9 @@ pub(crate) fn ignore_icmp(socket: BorrowedFd<'_>, ignore: bool) -> io::Result<()
     ask(Request::Ignore(ignore), &[socket]).map(drop)
 }
 
+/// Soon.
 pub(crate) fn apart(socket: BorrowedFd<'_>) -> io::Result<()> {
-    ask(Request::Apart, &[socket]).map(drop)
+    tell(Request::Apart, &[socket])
 }
 
 /// A UDP socket of each family whose packets have the mark; none without the right for it.
@@ -199,7 +223,8 @@ pub fn clones() -> io::Result<CloneMonitor> {
     let Answer { fds, numbers } = ask(Request::Clones, &[])?;
     let mut fds = fds.into_iter();
     let uevents = fds.next().ok_or_else(malformed)?;
-    let [log, clock] = numbers.map(|has| (has == 1).then(|| fds.next()).flatten());
+    let mut next = |has: u64| (has == 1).then(|| fds.next()).flatten();
+    let (log, clock) = (next(numbers[0]), next(numbers[1]));
     Ok(CloneMonitor::with(uevents, log, clock))
 }
 
@@ -213,15 +238,27 @@ pub fn waits() -> io::Result<File> {
     ask(Request::Waits(thread), &[])?.one().map(File::from)
 }
 
-/// Raises the priority of a thread of this process that packets wait for.
+/// The nice value of a thread that packets wait for. The kernel forwards packets before any process
+/// runs; if the processes whose packets the tunnel carries ran as readily as it, they would fill its
+/// queues faster than it empties them.
+pub const PRIORITY: i8 = -10;
+
+/// Gives a thread of this process a nice value: [`PRIORITY`], or one from 0 on.
 ///
 /// # Errors
 ///
 /// `PermissionDenied` without CAP_SYS_NICE, unless RLIMIT_NICE allows it.
-pub fn prioritize(thread: Pid) -> io::Result<()> {
-    // There may be a limit that allows it.
-    let own = setpriority_process(Some(thread), PRIORITY);
-    own.or_else(|_| ask(Request::Priority(thread), &[]).map(drop))
+pub fn set_priority(thread: Pid, nice: i8) -> io::Result<()> {
+    ask(Request::Priority { thread, nice }, &[]).map(drop)
+}
+
+/// The same, soon.
+///
+/// # Errors
+///
+/// `WouldBlock` while the helper has too much to do.
+pub fn set_priority_soon(thread: Pid, nice: i8) -> io::Result<()> {
+    tell(Request::Priority { thread, nice }, &[])
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 
-use adit_netlink::{LinkChange, Monitor, Netlink};
+use adit_netlink::netns::Netns;
+use adit_netlink::{LinkChange, Netlink};
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair, sockopt};
 
 use super::messages::{Answer, exchange};
 use super::name::is_name;
+use super::request::UNANSWERED;
 use super::served_tests::Served;
 use super::server::MAX_BYTES;
 use super::*;
@@ -60,10 +62,7 @@ fn all() -> Vec<Request> {
         named("a-long-name.123", Queues::First),
         named("x", Queues::Several),
         Request::Queue,
-        Request::Namespace,
-        Request::Socket(Kind::Control),
-        Request::Socket(Kind::Monitor),
-        Request::Socket(Kind::Netlink),
+        Request::Look,
         FRAMES,
         Request::Link(Change::Mtu(1420)),
         Request::Link(Change::Quiet),
@@ -86,14 +85,20 @@ fn all() -> Vec<Request> {
         Request::Ignore(true),
         Request::Apart,
         Request::Marked(7),
-        Request::Home(Kind::Control),
+        Request::Home(Kind::Monitor),
+        Request::Home(Kind::Netlink),
         Request::Segments(1),
         Request::Table,
         FILTER,
         Request::Clones,
-        Request::Priority(rustix::thread::gettid()),
+        priority(PRIORITY),
         Request::Waits(rustix::thread::gettid()),
     ]
+}
+
+fn priority(nice: i8) -> Request {
+    let thread = rustix::thread::gettid();
+    Request::Priority { thread, nice }
 }
 
 fn is_refused(answer: &io::Result<Answer>) -> bool {
@@ -137,14 +142,12 @@ fn bytes_that_are_no_request_are_refused() {
             }
         }
     }
-    for kind in 22..=u8::MAX {
+    for kind in 22..UNANSWERED {
         let answer = helper.exchange(&[kind], &[]);
         assert!(is_refused(&answer), "{kind}: {answer:?}");
     }
     // It answers the next one.
-    helper
-        .ask(&Request::Namespace, &[tun.as_fd()])
-        .expect("a namespace");
+    helper.ask(&Request::Look, &[tun.as_fd()]).expect("a place");
 }
 
 fn is_named(request: &Request) -> bool {
@@ -206,15 +209,45 @@ fn values_that_cannot_be_are_refused() {
     }
     // Threads of others than the process that started the helper: this one, and none.
     for thread in [rustix::thread::gettid(), Pid::INIT] {
-        for request in [Request::Priority(thread), Request::Waits(thread)] {
+        let nice = PRIORITY;
+        for request in [Request::Priority { thread, nice }, Request::Waits(thread)] {
             let answer = helper.ask(&request, &[]);
             assert!(is_refused(&answer), "{request:?}: {answer:?}");
         }
     }
     for thread in [0, -1_i32] {
-        let bytes = [&[12], &thread.to_le_bytes()[..]].concat();
-        let answer = helper.exchange(&bytes, &[]);
-        assert!(is_refused(&answer), "{thread}: {answer:?}");
+        for kind in [&[12, 0][..], &[14]] {
+            let bytes = [kind, &thread.to_le_bytes()].concat();
+            let answer = helper.exchange(&bytes, &[]);
+            assert!(is_refused(&answer), "{thread}: {answer:?}");
+        }
+    }
+    let thread = rustix::process::getppid().expect("this one was started");
+    for nice in [-20, -11, -9, -1, 20] {
+        let answer = helper.ask(&Request::Priority { thread, nice }, &[]);
+        assert!(is_refused(&answer), "{nice}: {answer:?}");
+    }
+}
+
+#[test]
+fn what_is_only_told_has_no_answer() {
+    let helper = Served::new();
+    let tun = helper.open("wg0");
+    let told = |request: &Request| {
+        let mut bytes = request.to_bytes();
+        bytes[0] |= UNANSWERED;
+        bytes
+    };
+    for mtu in 1300..1400 {
+        helper.tell(&told(&Request::Link(Change::Mtu(mtu))), &[tun.as_fd()]);
+        // Refused, malformed, and with an answer otherwise.
+        helper.tell(&told(&Request::Spread(0)), &[tun.as_fd()]);
+        helper.tell(&[UNANSWERED | 99], &[tun.as_fd()]);
+        helper.tell(&told(&Request::Table), &[]);
+        let [_, _, _, now, _, _] = (helper.ask(&Request::Look, &[tun.as_fd()]))
+            .expect("a place")
+            .numbers;
+        assert_eq!(now, u64::from(mtu));
     }
 }
 
@@ -337,7 +370,7 @@ fn descriptors_of_another_kind_are_refused() {
             Request::Open(..)
             | Request::Table
             | Request::Clones
-            | Request::Priority(_)
+            | Request::Priority { .. }
             | Request::Waits(_)
             | Request::Pair { .. }
             | Request::Marked(_)
@@ -406,12 +439,12 @@ fn the_helper_opens_and_changes_a_device_that_moves() {
     };
     at_home.set_link(index, &change).expect("moved");
     let ask = |request| helper.ask(&request, &[tun.as_fd()]).expect("done");
-    let netns = Netns::from(ask(Request::Namespace).one().expect("a namespace"));
-    assert!(netns.is(&other).expect("found out"));
+    let there = other.id().expect("found out");
+    let [device, inode, ..] = ask(Request::Look).numbers;
+    assert_eq!((device, inode), there);
     ask(Request::Link(Change::Mtu(1300)));
     ask(FRAMES);
-    // A socket that the helper opened there.
-    let there = Netlink::from(ask(Request::Socket(Kind::Netlink)).one().expect("a socket"));
+    let there = Netlink::open_in(&other).expect("a socket");
     let link = there.link("elsewhere").expect("it is there");
     assert_eq!((link.mtu, link.gso_max_size), (1300, 30_000));
     // Its qdisc, which it has while it is up, was chosen by nobody.
@@ -422,16 +455,11 @@ fn the_helper_opens_and_changes_a_device_that_moves() {
     there.set_link(link.index, &up).expect("up");
     assert!(ask(Request::Link(Change::NoQueue)).numbers[0] == 1);
     assert_eq!(ask(Request::Link(Change::NoQueue)).numbers[0], 0);
-    let monitor = Monitor::from(ask(Request::Socket(Kind::Monitor)).one().expect("a socket"));
     ask(Request::Link(Change::Mtu(1310)));
-    let mut seen = Vec::new();
-    let drained = monitor.drain(|event| {
-        if let adit_netlink::Event::Link(link) = event {
-            seen.push(link.mtu);
-        }
-    });
-    drained.expect("it listens");
-    assert_eq!(seen.last(), Some(&1310));
+    let [_, _, found @ ..] = ask(Request::Look).numbers;
+    let link = there.link("elsewhere").expect("it is there");
+    let expected = [link.index, 1310, link.txqueuelen, 0].map(u64::from);
+    assert_eq!(found, expected);
 }
 
 #[test]

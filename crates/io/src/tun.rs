@@ -10,18 +10,17 @@ mod handed_over;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::helper::{self, Change, Kind, Queues};
+use crate::helper::{self, Change, Place, Queues};
 use crate::sys::bpf::LastArrival;
-use crate::sys::os::{self, IfReq};
+use crate::sys::os;
 use crate::sys::tun::{attached, context};
 use crate::{Arrival, FrameBatch, Offloads, TunQueue};
 use adit_netlink::netns::Netns;
-use adit_netlink::{Monitor, Netlink};
 use adit_offload::{
     GSO_TCPV4, GSO_TUNNEL_V4, GSO_UDP_L4, NEEDS_CSUM, TUNNEL_CSUM, VNET_HDR_LEN, VnetHdr,
 };
@@ -57,13 +56,7 @@ pub struct Tun {
     /// The first queue is `fd`.
     fair: Option<FairQueues>,
     has_other_queues: bool,
-    /// A socket to ask for the device by, and the namespace that it is in: entering another one
-    /// takes a thread.
-    control: Mutex<Option<Control>>,
 }
-
-/// A socket of a namespace, which is known by its device and inode.
-type Control = ((u64, u64), Arc<OwnedFd>);
 
 impl Tun {
     /// Opens the device called `name`, creating it if need be, with `queues` queues.
@@ -152,7 +145,6 @@ impl Tun {
             egress: OnceLock::new(),
             fair: None,
             has_other_queues: flags & libc::IFF_MULTI_QUEUE != 0,
-            control: Mutex::default(),
         };
         tun.follow_arrivals();
         // Any length from 10 on does for any kernel. It comes before the features that need it.
@@ -230,26 +222,6 @@ impl Tun {
         Ok(attached(self.fd.as_fd())?.name())
     }
 
-    /// The device's index in its present network namespace.
-    ///
-    /// # Errors
-    ///
-    /// The device was deleted (EBADFD), or the process may not enter its namespace.
-    pub fn ifindex(&self) -> io::Result<u32> {
-        let index = self.query(libc::SIOCGIFINDEX as _)?.int();
-        u32::try_from(index).map_err(|_| io::ErrorKind::InvalidData.into())
-    }
-
-    /// The device's MTU at this moment.
-    ///
-    /// # Errors
-    ///
-    /// The device was deleted (EBADFD), or the process may not enter its namespace.
-    pub fn mtu(&self) -> io::Result<u32> {
-        let mtu = self.query(libc::SIOCGIFMTU as _)?.int();
-        u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
-    }
-
     /// Whether the device is administratively up, wherever it is: that takes no right to enter its
     /// namespace.
     ///
@@ -270,31 +242,13 @@ impl Tun {
         Ok(flags.contains(PollFlags::OUT))
     }
 
-    /// The network namespace that the device is in.
+    /// Where the device is at this moment, and what it is there.
     ///
     /// # Errors
     ///
-    /// The device was deleted, or the kernel does not tell (before Linux 5.2).
-    pub fn netns(&self) -> io::Result<Netns> {
-        helper::namespace(self.fd.as_fd())
-    }
-
-    /// Watches the namespace of the device, which is `netns`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Monitor::open`], and of entering the namespace.
-    pub fn monitor(&self, netns: &Netns) -> io::Result<Monitor> {
-        helper::socket(self.fd.as_fd(), netns, Kind::Monitor).map(Monitor::from)
-    }
-
-    /// Asks in the namespace of the device, which is `netns`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Netlink::open`], and of entering the namespace.
-    pub fn netlink(&self, netns: &Netns) -> io::Result<Netlink> {
-        helper::socket(self.fd.as_fd(), netns, Kind::Netlink).map(Netlink::from)
+    /// The device was deleted (EBADFD).
+    pub fn place(&self) -> io::Result<Place> {
+        helper::look(self.fd.as_fd())
     }
 
     /// Limits the GSO packets that the kernel hands over, in bytes.
@@ -325,52 +279,13 @@ impl Tun {
     }
 
     /// Gives the device the qdisc `noqueue`, unless its qdisc was chosen by hand: true if it was
-    /// still the default. [`Netlink::set_noqueue`] says what that does.
+    /// still the default. [`Netlink::set_noqueue`](adit_netlink::Netlink::set_noqueue) says what that does.
     ///
     /// # Errors
     ///
     /// The kernel's, and those of entering the device's namespace.
     pub fn set_noqueue(&self) -> io::Result<bool> {
         helper::change(self.fd.as_fd(), Change::NoQueue)
-    }
-
-    /// Asks the device's namespace about it. Tried again when it was renamed or moved between two
-    /// calls.
-    fn query(&self, what: libc::Ioctl) -> io::Result<IfReq> {
-        let mut attempts = 0;
-        loop {
-            let socket = self.control_socket()?;
-            let mut request = IfReq::new(&self.name()?)?;
-            match os::ioctl_ifreq(socket.as_fd(), what, &mut request) {
-                Err(error)
-                    if attempts < 5 && Errno::from_io_error(&error) == Some(Errno::NODEV) =>
-                {
-                    attempts += 1;
-                }
-                result => return result.map(|()| request),
-            }
-        }
-    }
-
-    /// A socket in the namespace of the device.
-    fn control_socket(&self) -> io::Result<Arc<OwnedFd>> {
-        // Without the right to ask (or on a kernel that cannot say), it is here as far as we know.
-        let Ok(netns) = self.netns() else {
-            return helper::home(Kind::Control).map(Arc::new);
-        };
-        let mut known = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((there, socket)) = &*known
-            && *there == netns.id()?
-        {
-            return Ok(Arc::clone(socket));
-        }
-        *known = None;
-        let socket = helper::socket(self.fd.as_fd(), &netns, Kind::Control).map(Arc::new)?;
-        // Elsewhere it would keep the namespace alive after its last process.
-        if netns.is_current().unwrap_or(false) {
-            *known = Some((netns.id()?, Arc::clone(&socket)));
-        }
-        Ok(socket)
     }
 
     /// Limits the bytes that wait in the queue, where nobody else has queues and the kernel and this
@@ -400,14 +315,14 @@ impl Tun {
     /// Opens the further queues; returns for how many packets each has room.
     fn open_others(&self, fair: &FairQueues) -> io::Result<u64> {
         // A queue belongs to the namespace that it is opened in, and keeps it alive.
-        if !self.netns()?.is_current()? {
+        let place = self.place()?;
+        let (true, Some(link)) = (place.netns == Netns::current_id()?, place.link) else {
             return Err(io::ErrorKind::Unsupported.into());
-        }
+        };
         if !fair.are_open() {
             fair.open(|| helper::queue(self.fd.as_fd()))?;
         }
-        let room = self.query(libc::SIOCGIFTXQLEN as _)?.int();
-        u64::try_from(room).map_err(|_| io::ErrorKind::InvalidData.into())
+        Ok(link.room.into())
     }
 
     /// Reads from the first queue.

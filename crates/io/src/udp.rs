@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use crate::helper::{self, Options};
+use crate::helper;
 use crate::sys::mmsg::{self, Message, SEND_BATCH};
 use crate::{
     Arrival, Cut, Filtered, Grace, Offloads, RecvBatch, SendReport, ShortBuffers, Transmit,
@@ -56,7 +56,7 @@ pub const MAX_SEND_V6: usize = 65_535 - 40 - 8;
 
 /// A UDP socket of one address family.
 pub struct Udp {
-    fd: Arc<OwnedFd>,
+    fd: OwnedFd,
     gso: bool,
     gro: bool,
     gso_fallbacks: GsoFallbacks,
@@ -64,7 +64,7 @@ pub struct Udp {
     /// How long the receive buffer is, by the rate of this socket. One thread at a time receives.
     room: Mutex<Room>,
     /// How long the receive buffer is to be, while that has not been set yet; 0 otherwise.
-    wanted: Arc<AtomicUsize>,
+    wanted: AtomicUsize,
     /// Messages that found the receive buffer full: the lower 32 bits.
     dropped: AtomicU32,
     /// What it drops, and where datagrams arrive, if the kernel lets us have that.
@@ -130,13 +130,13 @@ impl Udp {
 
     fn new(Opened { fd, has }: Opened, shared: bool) -> Self {
         Self {
-            fd: Arc::new(fd),
+            fd,
             gso: has.gso,
             gro: has.gro,
             gso_fallbacks: GsoFallbacks::default(),
             icmp: IcmpErrors::default(),
             room: Mutex::default(),
-            wanted: Arc::default(),
+            wanted: AtomicUsize::new(0),
             dropped: AtomicU32::new(0),
             filter: RwLock::default(),
             is_shared: shared,
@@ -160,8 +160,7 @@ impl Udp {
     ///
     /// `PermissionDenied` without CAP_NET_ADMIN.
     pub fn set_mark(&self, fwmark: u32) -> io::Result<()> {
-        let fd = Arc::clone(&self.fd);
-        adit_sandbox::run(move || helper::set_mark(fd.as_fd(), fwmark))
+        helper::set_mark(self.fd(), fwmark)
     }
 
     /// Goes on with a socket that another process bound with the same offloads.
@@ -194,7 +193,7 @@ impl Udp {
     /// Gives the sockets of an interface the programs that drop for this process what nobody wants,
     /// and say where datagrams arrive. Those that another process gave them are gone.
     pub fn set_filters<'a>(sockets: impl Iterator<Item = &'a Self>) {
-        if let Ok(table) = adit_sandbox::run(Table::new) {
+        if let Ok(table) = Table::new() {
             for socket in sockets {
                 socket.set_filter(&table);
             }
@@ -202,9 +201,7 @@ impl Udp {
     }
 
     fn set_filter(&self, (table, map): &(Arc<Table>, Arc<OwnedFd>)) {
-        let (fd, table, map) = (Arc::clone(&self.fd), Arc::clone(table), Arc::clone(map));
-        let attach = move || Filter::of(fd.as_fd(), table, &map);
-        if let Ok(filter) = adit_sandbox::run(attach) {
+        if let Ok(filter) = Filter::of(self.fd(), Arc::clone(table), map) {
             let mut place = self.filter.write().unwrap_or_else(PoisonError::into_inner);
             // What the one before has dropped goes on to count as dropped.
             let before = place.replace(Arc::new(filter));
@@ -222,10 +219,8 @@ impl Udp {
     /// Binds more sockets to the port. Data arrives where it did before. Returns whether others shared
     /// the port before.
     fn join(&self, more: usize, way: Way) -> io::Result<(Vec<Self>, bool)> {
-        let fd = Arc::clone(&self.fd);
         let group = self.group.load(Relaxed).max(1);
-        let joined = adit_sandbox::run(move || helper::join(fd.as_fd(), group, more, way));
-        let (opened, was_shared) = joined?;
+        let (opened, was_shared) = helper::join(self.fd(), group, more, way)?;
         let sockets = opened.into_iter().map(|opened| Self::new(opened, true));
         Ok((sockets.collect(), was_shared))
     }
@@ -258,18 +253,12 @@ impl Udp {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `bytes` wait to be received, soon. One request at a time is under way.
-    fn want_receive_buffer(&self, bytes: usize) {
-        if self.wanted.swap(bytes, Relaxed) == 0 {
-            let (fd, wanted) = (Arc::clone(&self.fd), Arc::clone(&self.wanted));
-            adit_sandbox::post(move || {
-                let receive = option(wanted.swap(0, Relaxed));
-                let options = Options {
-                    receive,
-                    ..Options::default()
-                };
-                let _ = helper::set_options(fd.as_fd(), options);
-            });
+    /// Lets as many bytes wait to be received as are wanted, soon: if not now, with what arrives
+    /// next.
+    fn set_receive_buffer(&self) {
+        let wanted = self.wanted.load(Relaxed);
+        if wanted > 0 && helper::set_buffers(self.fd(), option(wanted), 0).is_ok() {
+            self.wanted.store(0, Relaxed);
         }
     }
 
@@ -280,8 +269,7 @@ impl Udp {
     ///
     /// Those of setsockopt(2).
     pub fn ignore_icmp(&self, ignore: bool) -> io::Result<()> {
-        let fd = Arc::clone(&self.fd);
-        adit_sandbox::run(move || helper::ignore_icmp(fd.as_fd(), ignore))?;
+        helper::ignore_icmp(self.fd(), ignore)?;
         self.gso_fallbacks.clear();
         Ok(())
     }
@@ -320,10 +308,8 @@ impl UdpSocket for Udp {
         self.icmp.collect(beside.fd());
         report.icmp = true;
         if !was_shared {
-            let fd = Arc::clone(&self.fd);
-            adit_sandbox::post(move || {
-                let _ = helper::apart(fd.as_fd());
-            });
+            // Otherwise the port is one of several sockets until the next time.
+            let _ = helper::apart(self.fd());
         }
         taken
     }
@@ -341,8 +327,9 @@ impl UdpSocket for Udp {
         }?;
         let room = self.room().received(Instant::now(), bytes);
         if let Some(room) = room {
-            self.want_receive_buffer(room);
+            self.wanted.store(room, Relaxed);
         }
+        self.set_receive_buffer();
         if let Some(now) = batch.dropped {
             // The kernel counts what the program drops, too, and told before this how much there
             // was: while such comes, a little less may be told here than was lost.
@@ -382,31 +369,26 @@ impl UdpSocket for Udp {
 
     fn spread(&self, over: usize) -> io::Result<Grace> {
         let _alone = self.alone();
-        let fd = Arc::clone(&self.fd);
         let group = u32::try_from(over).unwrap_or(u32::MAX);
-        adit_sandbox::run(move || helper::spread(fd.as_fd(), group))?;
+        helper::spread(self.fd(), group)?;
         self.group.store(group, Relaxed);
         let held = Arc::new(());
         let grace = Grace::until_dropped(&held);
-        adit_sandbox::post_aside(move || {
+        let wait = move || {
             // An RCU grace period, some 20 ms: whoever had read the program before has queued what
             // it was about. Where the kernel refuses it (nohz_full), a datagram that is delayed
             // for longer than the sockets need to become empty is overtaken.
             let _ = membarrier(MembarrierCommand::Global);
             drop(held);
-        });
+        };
+        // Without memory for a thread it is over at once.
+        let _ = adit_sandbox::start("adit-grace", wait);
         Ok(grace)
     }
 
     fn set_send_buffer(&self, bytes: usize) {
-        let fd = Arc::clone(&self.fd);
-        let options = Options {
-            send: option(bytes),
-            ..Options::default()
-        };
-        adit_sandbox::post(move || {
-            let _ = helper::set_options(fd.as_fd(), options);
-        });
+        // Otherwise the kernel's default stays.
+        let _ = helper::set_buffers(self.fd(), 0, option(bytes));
     }
 
     fn take_errors(&self, each: &mut dyn FnMut(IcmpError, u64)) {

@@ -101,7 +101,7 @@ fn work() -> Result<(), Box<dyn std::error::Error>> {
     netlink.set_link(index, &up)?;
     netns::set_sysctl("net.ipv4.ip_forward", "1")?;
     let tun = other.run(|| Tun::open("tun0", 1, Offloads::ALL))??;
-    assert_eq!(tun[0].mtu()?, 1500);
+    assert_eq!(tun[0].place()?.link.map(|link| link.mtu), Some(1500));
     let (v4, _, _) = other.run(|| udp::bind_pair(0, 7, Offloads::ALL))??;
     assert!(v4.is_some_and(|v4| v4.gso()));
     Ok(())

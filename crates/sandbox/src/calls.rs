@@ -64,8 +64,10 @@ pub enum Only {
     /// About TUN devices and files of sockets, and what [`Self::Waiting`] has: ioctl(2). Never about
     /// terminals.
     Devices,
-    /// The same, but not to attach to a device, and not about files: ioctl(2).
+    /// About queues of TUN devices that are open, and what [`Self::Waiting`] has: ioctl(2).
     Attached,
+    /// For the name of a TUN device: ioctl(2).
+    Named,
     /// To leave a file to its owner, or to its owner and group: fchmod(2).
     Mode,
     /// To leave a file with its owner and give it to this group: fchownat(2).
@@ -111,8 +113,11 @@ const PACKETS: &[Call] = calls![
     SYS_getcpu,
     SYS_pread64,
     SYS_recvmmsg,
+    // Towards the helper, with descriptors.
+    SYS_recvmsg,
     SYS_sched_setaffinity: Itself,
     SYS_sendmmsg,
+    SYS_sendmsg,
 ];
 
 /// Handshakes, timers, configuration; word of changes to links and routes. The files that are read at
@@ -120,9 +125,12 @@ const PACKETS: &[Call] = calls![
 const CONTROL: &[Call] = calls![
     SYS_clock_nanosleep,
     SYS_epoll_create1,
+    SYS_getpriority,
     SYS_getrandom,
     SYS_getsockopt,
     SYS_gettid,
+    SYS_ioctl: Named,
+    SYS_ppoll,
     SYS_pread64,
     SYS_prlimit64: Reading,
     SYS_recvfrom,
@@ -157,11 +165,9 @@ const SOCKETS: &[Call] = calls![
     SYS_statx,
 ];
 
-/// What the whole process keeps, beyond what its threads need all the time: for changes of the
-/// configuration, of interfaces and of the host, for signals, and for its end.
-const KEEPER: &[Call] = calls![
-    SYS_capget,
-    SYS_chdir,
+/// What the whole process keeps, beyond what its threads need all the time: to add and to end interfaces,
+/// to hand them over, for signals, and for its end.
+const MAIN: &[Call] = calls![
     SYS_clone: Threads,
     // Refused with ENOSYS, so that libraries use clone(2), whose flags a filter can see.
     SYS_clone3,
@@ -170,11 +176,7 @@ const KEEPER: &[Call] = calls![
     SYS_exit_group,
     SYS_fcntl,
     SYS_fstat,
-    SYS_getpriority,
-    SYS_getsockname,
     SYS_inotify_init1,
-    // The helper opens all TUN devices. It takes no capability to attach to one that exists and has no
-    // owner.
     SYS_ioctl: Attached,
     SYS_listen,
     SYS_membarrier,
@@ -185,8 +187,8 @@ const KEEPER: &[Call] = calls![
     SYS_rt_sigaction,
     SYS_seccomp,
     SYS_set_robust_list,
-    SYS_setpriority,
     SYS_setsockopt: Timeouts,
+    // Which offloads the kernel has without a fault.
     SYS_uname,
     SYS_wait4,
     SYS_waitid,
@@ -383,8 +385,8 @@ pub fn of(role: Role) -> Vec<Call> {
         Role::Packets => &[EVERY_THREAD, PACKETS],
         Role::Control => &[EVERY_THREAD, CONTROL],
         Role::Sockets => &[EVERY_THREAD, SOCKETS],
-        Role::Keeper => &[EVERY_THREAD, PACKETS, CONTROL, SOCKETS, KEEPER, OLDER_FORMS],
         // The first to name a call says with which arguments.
+        Role::Main => &[MAIN, OLDER_FORMS, EVERY_THREAD, PACKETS, CONTROL, SOCKETS],
         Role::Resolver => &[RESOLVER, RESOLVER_OLDER, EVERY_THREAD],
         Role::Helper => &[HELPER, HELPER_OLDER, RENAMEAT, EVERY_THREAD],
     };
@@ -412,25 +414,15 @@ const ELSEWHERE: u64 = flags(
 /// `FIONREAD`, `FIONBIO`, as of the kernel's asm-generic/ioctls.h; libc's types of them differ.
 const WAITING: [u64; 2] = [0x541b, 0x5421];
 
-/// As of the kernel's linux/if_tun.h.
-const TUNSETIFF: u64 = 0x4004_54ca;
+/// As of the kernel's linux/if_tun.h, as the next ones.
+const TUNGETIFF: u64 = 0x8004_54d2;
 
-/// The file of a UNIX socket, as of linux/un.h.
-const SIOCUNIXFILE: u64 = 0x89e0;
+/// [`TUNGETIFF`], `TUNSETVNETHDRSZ` and `TUNSETOFFLOAD`.
+const ATTACHED: [u64; 3] = [TUNGETIFF, 0x4004_54d8, 0x4004_54d0];
 
-/// `TUNGETIFF`, `TUNSETVNETHDRSZ`, `TUNSETOFFLOAD`, `TUNGETDEVNETNS`, `TUNSETSTEERINGEBPF` and
-/// `TUNSETFILTEREBPF`; `SIOCGIFMTU`, `SIOCGIFINDEX` and `SIOCGIFTXQLEN`, as of linux/sockios.h.
-const ABOUT_DEVICES: [u64; 9] = [
-    0x8004_54d2,
-    0x4004_54d8,
-    0x4004_54d0,
-    0x54e3,
-    0x8004_54e0,
-    0x8004_54e1,
-    0x8921,
-    0x8933,
-    0x8942,
-];
+/// `TUNSETIFF`, `TUNGETDEVNETNS`, `TUNSETSTEERINGEBPF` and `TUNSETFILTEREBPF`; and the file of a UNIX
+/// socket, `SIOCUNIXFILE`, as of linux/un.h.
+const OF_HELPER: [u64; 5] = [0x4004_54ca, 0x54e3, 0x8004_54e0, 0x8004_54e1, 0x89e0];
 
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, in both forms of asm-generic/socket.h.
 const TIMEOUTS: [u64; 4] = [20, 21, 66, 67];
@@ -485,13 +477,13 @@ impl Only {
             Self::Read => vec![(2, Dword, MaskedEq(writing), int(libc::O_RDONLY))],
             Self::ReadOlder => vec![(1, Dword, MaskedEq(writing), int(libc::O_RDONLY))],
             Self::Waiting => WAITING.map(|of| (1, Dword, Eq, of)).to_vec(),
+            Self::Named => vec![(1, Dword, Eq, TUNGETIFF)],
             Self::Devices | Self::Attached => {
-                let of_devices = ABOUT_DEVICES.iter().chain(&WAITING);
                 let more: &[u64] = match self {
-                    Self::Devices => &[TUNSETIFF, SIOCUNIXFILE],
+                    Self::Devices => &OF_HELPER,
                     _ => &[],
                 };
-                let all = of_devices.chain(more);
+                let all = ATTACHED.iter().chain(&WAITING).chain(more);
                 all.map(|of| (1, Dword, Eq, *of)).collect()
             }
             Self::Mode => MODES.map(|mode| (1, Dword, Eq, mode)).to_vec(),

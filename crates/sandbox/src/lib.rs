@@ -3,22 +3,21 @@
 //!
 //! 1. [`begin`] limits the whole process, before there are threads: no new privileges, no dumps, no
 //!    tracing, memory that is not swapped out, no capability, no file, and the system calls that any
-//!    thread may need. It starts the keeper.
+//!    thread may need.
 //! 2. [`confine`] leaves to the calling thread only the system calls of its [`Role`].
-//! 3. A confined thread has the keeper do the rest: [`run`], [`aside`], [`post`]. Where nothing is
-//!    confined, as in tests, they call the function that they are given.
-//! 4. Once everything runs, the main thread is the keeper: [`Keeper`].
+//! 3. The main thread starts threads for those that are confined ([`start`], [`Starter`]). All else
+//!    that takes more than their lists, another process does.
 //!
-//! Two processes have less, and no keeper: one that looks names up ([`begin_names`]), and one that
-//! does what takes a capability ([`begin_helper`]).
+//! Two processes have less: one that looks names up ([`begin_names`]), and one that has the files,
+//! makes the sockets and does what takes a capability ([`begin_helper`]).
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod calls;
 mod files;
-mod keeper;
 mod role;
+mod starts;
 mod threads;
 
 use std::collections::{BTreeMap, HashMap};
@@ -38,8 +37,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 
 use calls::{Call, INTRUDER};
 pub use files::{Folders, files_for_names};
-pub use keeper::{Keeper, aside, post, post_aside, run};
 pub use role::Role;
+pub use starts::{Starter, start};
 pub use threads::{register, retain_threads};
 
 /// What a call does that a thread may not make.
@@ -130,14 +129,14 @@ const OF_HELPER: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::SYS_NICE)
     .union(CapabilitySet::SYSLOG);
 
-/// Limits the process, which must have one thread only, for good, and starts the keeper. What takes a
-/// capability, and what is done with files, another process does from now on.
+/// Limits the process, which must have one thread only, for good. What takes a capability, and what is
+/// done with files and new sockets, another process does from now on.
 ///
 /// What the kernel does not have is left out: [`parts`] tells what is on.
 ///
 /// # Errors
 ///
-/// No thread could be started, or no_new_privs is unknown to the kernel (before Linux 3.5).
+/// no_new_privs is unknown to the kernel (before Linux 3.5).
 pub fn begin() -> io::Result<()> {
     begin_with(Otherwise::HERE)
 }
@@ -165,8 +164,8 @@ pub fn begin_with(otherwise: Otherwise) -> io::Result<()> {
             filters.insert(role, filters_of(role, otherwise)?);
         }
     }
-    let keeper = filters.remove(&Role::Keeper).unwrap_or_default();
-    parts.system_calls = match install(&keeper) {
+    let main = filters.remove(&Role::Main).unwrap_or_default();
+    parts.system_calls = match install(&main) {
         Ok(()) => true,
         // The kernel has no filters, or whoever started the process lets it have none.
         Err(_) => {
@@ -175,7 +174,7 @@ pub fn begin_with(otherwise: Otherwise) -> io::Result<()> {
         }
     };
     let _ = SANDBOX.set(Sandbox { parts, filters });
-    keeper::start()
+    Ok(())
 }
 
 /// Takes from the process, which must have one thread only, for good, what the processes do not need
@@ -309,7 +308,7 @@ pub fn confine(role: Role) -> io::Result<()> {
     if let Some(filters) = sandbox.filters.get(&role) {
         install(filters)?;
     }
-    keeper::set_confined();
+    starts::set_confined();
     Ok(())
 }
 
@@ -370,7 +369,7 @@ fn filters_with(
         Otherwise::Kill => SeccompAction::KillProcess,
     };
     let mut filters = Vec::new();
-    if matches!(role, Role::Keeper | Role::Helper) {
+    if matches!(role, Role::Main | Role::Helper) {
         let only = |call: &Call| call.number == libc::SYS_clone3;
         let clone3: Vec<Call> = calls::of(role).into_iter().filter(only).collect();
         let missing = SeccompAction::Errno(errno(libc::ENOSYS));

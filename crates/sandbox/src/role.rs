@@ -9,8 +9,8 @@ pub enum Role {
     Control,
     /// It serves the clients of UNIX sockets.
     Sockets,
-    /// It makes the system calls that other threads have given up, and ends the process.
-    Keeper,
+    /// It starts threads, adds and ends interfaces, hands them over, and ends the process.
+    Main,
     /// It looks names up, in a process of its own.
     Resolver,
     /// It does what takes a capability, in a process of its own.
@@ -23,7 +23,7 @@ impl Role {
         Self::Packets,
         Self::Control,
         Self::Sockets,
-        Self::Keeper,
+        Self::Main,
         Self::Resolver,
         Self::Helper,
     ];

@@ -66,7 +66,7 @@ fn locked_kilobytes(status: &File) -> u64 {
     words.expect("a number").parse().expect("a number")
 }
 
-/// In the child: what is on, and what a confined thread and the keeper can do then.
+/// In the child: what is on, and what a confined thread, and one that it has started, can do then.
 #[test]
 fn lacks() {
     let Ok(what) = std::env::var(CHILD) else {
@@ -94,6 +94,7 @@ fn lacks() {
     let parts = parts();
     let on = parts.iter().filter(|(_, on)| *on).map(|(name, _)| name);
     println!("on={}", on.collect::<Vec<_>>().join(","));
+    let starter = Starter::here(|| ());
     let thread = std::thread::spawn(move || {
         confine(Role::Control).expect("confined");
         // With all memory locked, it grows as before.
@@ -109,17 +110,18 @@ fn lacks() {
                 .map(drop)
                 .map_err(|error| error.kind())
         };
-        (open(), run(open), run(own), memory.len())
+        (open(), elsewhere(open), elsewhere(own), memory.len())
     });
-    let (confined, keeper, own, len) = thread.join().expect("no panic");
-    println!("confined={confined:?} keeper={keeper:?} own={own:?} len={len}");
+    let thread = starter.beside(|| thread.join());
+    let (confined, started, own, len) = thread.expect("no panic");
+    println!("confined={confined:?} started={started:?} own={own:?} len={len}");
     println!("locked={}", locked_kilobytes(&status));
 }
 
 fn child(lacks: &str) -> String {
     let folder = Folder::new();
     let test = match lacks {
-        "keeper" => "tests::keeps",
+        "starter" => "tests::starts_threads",
         _ if lacks.starts_with("names") => "tests::looks_names_up",
         _ => "tests::lacks",
     };
@@ -192,44 +194,58 @@ fn looks_names_up() {
     println!("user={user} rights={}", own.bits());
 }
 
-/// In the child: who is asked before, while and after the main thread is the keeper.
+/// What it makes on a thread that is started for the calling one.
+fn elsewhere<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, made) = std::sync::mpsc::channel();
+    let work = move || drop(tell.send(make()));
+    start("made", work)
+        .expect("started")
+        .join()
+        .expect("no panic");
+    made.recv().expect("it was made")
+}
+
+/// In the child: threads that a confined thread starts while the main thread works, waits, and does so
+/// no more.
 #[test]
-fn keeps() {
+fn starts_threads() {
     if std::env::var(CHILD).is_err() {
         return;
     }
     begin_with(Otherwise::Refuse).expect("begun");
-    let asks = |whom: &str| {
-        confine(Role::Control).expect("confined");
-        let started = || std::thread::Builder::new().spawn(|| ()).is_ok();
-        let (started, by) = run(move || (started(), std::thread::current().id()));
-        assert!(started, "{whom}");
-        by
-    };
-    let ask = |whom: &'static str| std::thread::spawn(move || asks(whom));
-    let own = std::thread::current().id();
-    let before = ask("before").join().expect("no panic");
     let (woken, wakes) = std::sync::mpsc::channel();
-    let keeper = Keeper::here(move || {
+    let starter = Starter::here(move || {
         let _ = woken.send(());
     });
-    let beside = keeper.beside(|| ask("beside").join().expect("no panic"));
+    let starts = || {
+        std::thread::spawn(|| {
+            confine(Role::Packets).expect("confined");
+            let own = std::thread::Builder::new().spawn(|| ()).is_err();
+            let name = || std::thread::current().name().map(str::to_owned);
+            let (tell, named) = std::sync::mpsc::channel();
+            let work = move || drop(tell.send(name()));
+            let started = start("started", work);
+            (own, started.is_ok(), named.recv().ok().flatten())
+        })
+    };
+    let beside = starter.beside(|| starts().join().expect("no panic"));
     // Until then it is woken for nothing else.
     while wakes.try_recv().is_ok() {}
-    let waits = ask("waits");
+    let waits = starts();
     let patience = std::time::Duration::from_secs(30);
     wakes.recv_timeout(patience).expect("woken");
-    keeper.work();
+    starter.work();
     let waits = waits.join().expect("no panic");
-    let panics = || keeper.beside::<()>(|| panic!("on purpose"));
+    let panics = || starter.beside::<()>(|| panic!("on purpose"));
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err();
-    drop(keeper);
-    let after = ask("after").join().expect("no panic");
-    let here = [before, beside, waits, after].map(|by| by == own);
-    println!(
-        "here={} panicked={panicked}",
-        here.map(|is| is.to_string()).join(",")
-    );
+    // One that has asked, and one that asks later.
+    let asks = starts();
+    while wakes.recv_timeout(patience).is_err() {}
+    drop(starter);
+    let after = [asks, starts()].map(|thread| thread.join().expect("no panic").1);
+    println!("beside={beside:?}");
+    println!("waits={waits:?}");
+    println!("panicked={panicked} after={after:?}");
 }
 
 fn field<'a>(told: &'a str, name: &str) -> &'a str {
@@ -240,20 +256,25 @@ fn field<'a>(told: &'a str, name: &str) -> &'a str {
 const REFUSED: &str = "Err(PermissionDenied)";
 
 #[test]
-fn the_keeper_opens_and_makes_no_file() {
+fn no_thread_opens_or_makes_a_file() {
     let told = child("nothing");
     assert!(field(&told, "on").contains("system-calls"), "{told}");
     assert!(field(&told, "on").contains("files"), "{told}");
     assert_eq!(field(&told, "confined"), REFUSED);
-    assert_eq!(field(&told, "keeper"), REFUSED);
+    assert_eq!(field(&told, "started"), REFUSED);
     assert_eq!(field(&told, "own"), REFUSED);
 }
 
 #[test]
-fn the_main_thread_is_the_keeper_once_everything_runs() {
-    let told = child("keeper");
-    assert_eq!(field(&told, "here"), "false,true,true,false", "{told}");
-    assert_eq!(field(&told, "panicked"), "true", "{told}");
+fn the_main_thread_starts_threads_for_those_that_cannot() {
+    let told = child("starter");
+    let started = "(true, true, Some(\"started\"))";
+    assert!(told.contains(&format!("beside={started}\n")), "{told}");
+    assert!(told.contains(&format!("waits={started}\n")), "{told}");
+    assert!(
+        told.contains("panicked=true after=[false, false]\n"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -266,7 +287,7 @@ fn without_landlock_the_rest_holds() {
             assert!(on.contains(&rest), "{told}");
         }
         assert_eq!(field(&told, "confined"), REFUSED);
-        assert_eq!(field(&told, "keeper"), REFUSED, "by its list");
+        assert_eq!(field(&told, "started"), REFUSED, "by its list");
     }
 }
 

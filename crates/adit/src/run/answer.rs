@@ -1,7 +1,6 @@
 //! What the sockets of an interface answer.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
@@ -54,8 +53,7 @@ pub(super) fn status(
     names: &Arc<Names>,
     (max_shards, policy): (usize, Policy),
 ) -> Option<status::Report> {
-    let of = of.clone();
-    let place = adit_sandbox::run(move || device(&of));
+    let place = device(of);
     let mut device = interface.get().ok()?;
     let egress = egress_segments(&device);
     let peers = std::mem::take(&mut device.peers);
@@ -84,7 +82,7 @@ pub(super) fn status(
             .iter()
             .map(|(name, on)| (name.to_owned(), on))
             .collect(),
-        ended: (adit_sandbox::run(adit_io::helper::has_ended).then(|| "helper".to_owned()))
+        ended: (helper::has_ended().then(|| "helper".to_owned()))
             .into_iter()
             .collect(),
         tx_udp_segmentation: egress,
@@ -121,10 +119,11 @@ pub(super) fn status(
 
 /// Where the device of an interface is.
 fn device(tun: &Weak<Tun>) -> Option<status::Device> {
-    let tun = tun.upgrade()?;
-    let (_, namespace) = tun.netns().ok()?.id().ok()?;
-    let index = tun.ifindex().ok()?;
-    Some(status::Device { namespace, index })
+    let place = tun.upgrade()?.place().ok()?;
+    Some(status::Device {
+        namespace: place.netns.1,
+        index: place.link?.index,
+    })
 }
 
 fn batches(counters: BatchCounters) -> status::Batches {
@@ -174,14 +173,9 @@ fn named(counters: impl IntoIterator<Item = (&'static str, u64)>) -> BTreeMap<St
 fn egress_segments(device: &DeviceStatus) -> Option<bool> {
     // A gateway's peers are behind few devices; a handful of them tells.
     let endpoints = device.peers.iter().filter_map(|peer| peer.endpoint);
-    let (endpoints, fwmark) = (endpoints.take(16).collect(), device.fwmark);
-    adit_sandbox::run(move || all_segment(endpoints, fwmark))
-}
-
-fn all_segment(endpoints: Vec<SocketAddr>, fwmark: u32) -> Option<bool> {
     let netlink = helper::netlink().ok()?;
-    let mut egress: Vec<u32> = (endpoints.iter())
-        .filter_map(|to| netlink.route_get(to.ip(), None, fwmark, None).ok())
+    let mut egress: Vec<u32> = (endpoints.take(16))
+        .filter_map(|to| netlink.route_get(to.ip(), None, device.fwmark, None).ok())
         .map(|path| path.oif)
         .collect();
     egress.sort_unstable();

@@ -100,11 +100,15 @@ pub(crate) fn start_program(
     Err(Failure::Reported)
 }
 
-/// What takes the place of the terminal of a process in the background. It is opened before the
-/// sandbox begins.
+/// What takes the place of the terminal of a process in the background, which leaves the directory that it
+/// was started in, too: before the sandbox begins.
 pub(super) fn null(args: &RunArgs) -> Result<Option<File>> {
+    if !args.background {
+        return Ok(None);
+    }
     let open = || File::options().read(true).write(true).open("/dev/null");
-    (args.background.then(open).transpose()).context(|| "cannot leave the terminal".into())
+    let opened = std::env::set_current_dir("/").and_then(|()| open());
+    opened.map(Some).context(LEAVE)
 }
 
 /// Reports that this process is ready: to systemd, if it asks, and to the waiting parent, whose
@@ -126,19 +130,19 @@ pub(super) fn report_ready(
     let Some(null) = null else {
         return Ok(());
     };
-    let failed = || "cannot leave the terminal".to_owned();
-    std::env::set_current_dir("/").context(failed)?;
-    rustix::stdio::dup2_stdin(null).context(failed)?;
+    rustix::stdio::dup2_stdin(null).context(LEAVE)?;
     // If a log was asked for, standard error stays open. Otherwise a program that waits for its end
     // must not wait for ever.
     if level == LogLevel::Unset || level == LogLevel::Silent {
-        rustix::stdio::dup2_stderr(null).context(failed)?;
+        rustix::stdio::dup2_stderr(null).context(LEAVE)?;
     }
     let mut stdout = std::io::stdout();
     let reported = stdout.write_all(READY).and_then(|()| stdout.flush());
     reported.context(|| "cannot report readiness".into())?;
-    rustix::stdio::dup2_stdout(null).context(failed)
+    rustix::stdio::dup2_stdout(null).context(LEAVE)
 }
+
+const LEAVE: fn() -> String = || "cannot leave the terminal".into();
 
 /// Leaves the session, so that signals of its terminal no longer reach this process.
 pub(super) fn leave_session() {

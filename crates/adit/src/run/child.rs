@@ -17,8 +17,9 @@ impl Drop for Guard {
         if let Some((mut child, handle)) = self.0.take() {
             // Not by kill(2), which would have to be left to the process with every signal. Where it
             // cannot be killed, as it is another user's, it goes with this process.
-            let end = move || pidfd_send_signal(&handle, Signal::KILL).map(|()| child.wait());
-            let _ = adit_sandbox::run(end);
+            if pidfd_send_signal(&handle, Signal::KILL).is_ok() {
+                let _ = child.wait();
+            }
         }
     }
 }

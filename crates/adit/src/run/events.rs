@@ -1,11 +1,11 @@
-//! What the main thread waits for: signals, word from other threads, and system calls that they
-//! want made. It takes no further thread.
+//! What the main thread waits for: signals, word from other threads, and threads that they want
+//! started. It takes no further thread.
 
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 
-use adit_sandbox::Keeper;
+use adit_sandbox::Starter;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -31,7 +31,7 @@ pub(super) enum Event {
 /// The receiving end. Signals are caught as long as it exists.
 pub(super) struct Events {
     queue: mpsc::Receiver<Event>,
-    /// A byte arrives after each event, each signal and each thing that the keeper is asked for.
+    /// A byte arrives after each event, each signal and each thread that is asked for.
     wake: PipeReader,
     /// The last signal, or 0.
     caught: Arc<AtomicUsize>,
@@ -74,11 +74,11 @@ impl Events {
         Ok((events, sender))
     }
 
-    /// Waits for the next event, and meanwhile does what the `keeper` is asked for; signals come
-    /// first. Without a `listener` no other process can ask.
-    pub(super) fn next(&mut self, keeper: &Keeper, listener: Option<&Listener>) -> Result<Event> {
+    /// Waits for the next event, and meanwhile starts threads; signals come first. Without a `listener`
+    /// no other process can ask.
+    pub(super) fn next(&mut self, starter: &Starter, listener: Option<&Listener>) -> Result<Event> {
         loop {
-            keeper.work();
+            starter.work();
             match self.caught.swap(0, Relaxed) {
                 0 => {}
                 signal => return Ok(Event::Signal(signal)),

@@ -1,6 +1,6 @@
 //! `adit INTERFACE...`: the process behind one interface or several.
 //!
-//! 1. start the processes that look names up (`resolve`) and have the capabilities (`child`), give up
+//! 1. start the processes that look names up (`resolve`) and have the rights (`child`), give up
 //!    rights, then add each interface (`process`);
 //! 2. report readiness;
 //! 3. wait until asked to end, or until every interface or its socket is gone.
@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 use adit_ctl::uapi::{Client, ClientError};
 use adit_ctl::{config, status};
 use adit_io::Offloads;
-use adit_sandbox::Keeper;
+use adit_sandbox::Starter;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::background::Notifier;
@@ -32,7 +32,7 @@ pub(crate) use background::{notify_systemd, start as start_in_background, start_
 
 use self::events::{Event, Events};
 use self::hand_over::{Listener, Me, give};
-use self::process::{Given, Process};
+use self::process::{Children, Given, Process};
 use crate::cli::{RunArgs, TuneArgs};
 use crate::demo::status_directory;
 use crate::failure::{Context, Failure, Result, bail, say};
@@ -108,12 +108,13 @@ fn serve(args: &RunArgs) -> Result<()> {
     adit_sandbox::register("adit");
     // Signals are caught from here on, so that an early one still removes the sockets' files.
     let (events, sender) = Events::new()?;
-    let (process, finish) = match args.take_over {
-        Some(pid) => {
-            let (process, finish) = take_over(args, pid, sender)?;
-            (process, Some(finish))
-        }
-        None => (start(args, sender)?, None),
+    let starter = {
+        let sender = sender.clone();
+        Starter::here(move || sender.wake())
+    };
+    let (_children, process, finish) = match args.take_over {
+        Some(pid) => take_over(args, pid, sender, &starter)?,
+        None => start(args, sender, &starter)?,
     };
     let level = process.level();
     // Without it the process cannot be replaced by another one without a handshake.
@@ -126,14 +127,17 @@ fn serve(args: &RunArgs) -> Result<()> {
         // Nobody else has the interfaces any more.
         Some(finish) => {
             reported.unwrap_or_else(|failure| level.error(failure));
-            finish.finish(level);
+            starter.beside(|| finish.finish(level));
         }
     }
-    wait(&process, &me, events, listener)
+    wait(&process, &me, events, listener, starter)
 }
 
+/// A process that serves its interfaces, and what is left to be done of a hand-over.
+type Begun = (Children, Arc<Process>, Option<hand_over::Finish>);
+
 /// Serves interfaces that no process serves yet.
-fn start(args: &RunArgs, sender: events::Sender) -> Result<Arc<Process>> {
+fn start(args: &RunArgs, sender: events::Sender, starter: &Starter) -> Result<Begun> {
     let level = LogLevel::from_env();
     let allowed = allowed_offloads(&args.disable_offload)?;
     let threads = args.threads.settings()?;
@@ -150,10 +154,16 @@ fn start(args: &RunArgs, sender: events::Sender) -> Result<Arc<Process>> {
     }
     let group = status_group(args)?;
     let settings = (allowed, threads);
-    let process = Process::new(sender, level, settings, args, (group, args.names))?;
+    let (children, process) = Process::new(sender, level, settings, args, (group, args.names))?;
+    starter.beside(|| add(&process, &args.interfaces, given))?;
+    Ok((children, process, None))
+}
+
+/// Adds these interfaces; what others opened is for the first.
+fn add(process: &Arc<Process>, interfaces: &[String], given: Given) -> Result<()> {
     let mut given = Some(given);
     let mut tuns = Vec::new();
-    for name in &args.interfaces {
+    for name in interfaces {
         let tun = process.add(name, given.take().unwrap_or_default())?;
         tuns.push(Arc::downgrade(&tun));
     }
@@ -162,20 +172,16 @@ fn start(args: &RunArgs, sender: events::Sender) -> Result<Arc<Process>> {
             .filter_map(Weak::upgrade)
             .for_each(|tun| tun.limit_queue())
     };
-    match args.interfaces.len() {
+    match interfaces.len() {
         1 => limit(),
         // It would take longer than anybody waits.
         _ => drop(std::thread::spawn(limit)),
     }
-    Ok(process)
+    Ok(())
 }
 
 /// Goes on with the interfaces of the process `pid`.
-fn take_over(
-    args: &RunArgs,
-    pid: i32,
-    sender: events::Sender,
-) -> Result<(Arc<Process>, hand_over::Finish)> {
+fn take_over(args: &RunArgs, pid: i32, sender: events::Sender, starter: &Starter) -> Result<Begun> {
     let group = status_group(args)?;
     // Until the other process has let go, what this one has is not its own: it must take nothing
     // down when it fails.
@@ -185,31 +191,34 @@ fn take_over(
     }));
     let dir = args.control_dir.as_deref().map(status_directory);
     let dir = dir.unwrap_or_else(|| status::DIR.into());
-    let taken = hand_over::take(pid, &dir, sender, args, group);
-    let (process, finish) = taken.unwrap_or_else(|failure| {
+    let taken = hand_over::take(pid, &dir, args, group, (sender, starter));
+    let (children, process, finish) = taken.unwrap_or_else(|failure| {
         failure.report();
         std::process::exit(1);
     });
     drop(std::panic::take_hook());
     let level = process.level();
     level.verbose(format_args!("goes on in place of process {pid}"));
-    Ok((process, finish))
+    Ok((children, process, Some(finish)))
 }
 
 const HELPER_ENDED: &str = "the process that has the rights has ended";
 
-/// Waits until the process is to end. Meanwhile this thread makes the system calls that others have
-/// given up.
-fn wait(process: &Process, me: &Me, mut events: Events, listener: Option<Listener>) -> Result<()> {
+/// Waits until the process is to end, and meanwhile starts threads.
+fn wait(
+    process: &Process,
+    me: &Me,
+    mut events: Events,
+    listener: Option<Listener>,
+    starter: Starter,
+) -> Result<()> {
     let level = process.level();
-    let sender = process.events();
-    let keeper = Keeper::here(move || sender.wake());
     let mut failed = Ok(());
     loop {
-        match events.next(&keeper, listener.as_ref())? {
+        match events.next(&starter, listener.as_ref())? {
             Event::Signal(signal) => process.stop_all(&format!("signal {signal}")),
             Event::SocketRemoved(name) => process.stop(&name, "the control socket was removed"),
-            Event::Ended(name) => match keeper.beside(|| process.bury(&name)) {
+            Event::Ended(name) => match starter.beside(|| process.bury(&name)) {
                 (false, result) => return failed.and(result),
                 (true, Ok(())) => {}
                 (true, Err(failure)) => level.error(failure),
@@ -224,7 +233,7 @@ fn wait(process: &Process, me: &Me, mut events: Events, listener: Option<Listene
                  until `adit upgrade` has a new process go on"
             )),
             Event::HandOver(mut channel) => {
-                match keeper.beside(|| give(process, me, &mut channel)) {
+                match starter.beside(|| give(process, me, &mut channel)) {
                     Ok(None) => {}
                     Ok(Some(status)) => {
                         level.verbose("another process goes on");

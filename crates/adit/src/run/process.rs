@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::thread;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -51,13 +51,17 @@ pub(super) struct Process {
     /// The group that may read the status.
     status_group: Option<u32>,
     pub(super) resolver: Arc<Resolver>,
-    _resolving: Option<Guard>,
     looks: Arc<Looks>,
     interfaces: Mutex<Interfaces>,
     /// Threads that close what interfaces had which have ended.
     closing: Mutex<Vec<JoinHandle<()>>>,
     /// Dropped after the sockets that it serves: its thread could not remove their files.
     service: Service,
+}
+
+/// Processes that go with this one: the main thread ends them after all else.
+pub(super) struct Children {
+    _resolving: Option<Guard>,
     _helping: Option<Helping>,
 }
 
@@ -104,7 +108,7 @@ impl Process {
         (allowed, threads): (Offloads, ThreadSettings),
         args: &RunArgs,
         (status_group, names): (Option<u32>, bool),
-    ) -> Result<Arc<Self>> {
+    ) -> Result<(Children, Arc<Self>)> {
         let (control_dir, sandbox) = (args.control_dir.clone(), !args.no_sandbox);
         // A process with a sandbox can start no program, nor begin one once it has threads.
         let (resolver, resolving) = Resolver::start(level, sandbox, names)?;
@@ -120,7 +124,7 @@ impl Process {
                 .context(|| "cannot begin the sandbox (--no-sandbox does without)".into())?;
         }
         let failed = || "cannot start the threads".to_owned();
-        Ok(Arc::new(Self {
+        let process = Arc::new(Self {
             engine: Engine::with(&threads).context(failed)?,
             threads,
             watches: Watches::default(),
@@ -131,12 +135,15 @@ impl Process {
             control_dir,
             status_group,
             resolver,
-            _resolving: resolving,
-            _helping: helping,
             looks: Arc::default(),
             interfaces: Mutex::default(),
             closing: Mutex::default(),
-        }))
+        });
+        let children = Children {
+            _resolving: resolving,
+            _helping: helping,
+        };
+        Ok((children, process))
     }
 
     /// Serves one more interface:
@@ -227,7 +234,7 @@ impl Process {
         offer: &Offer,
         args: &RunArgs,
         group: Option<u32>,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<(Children, Arc<Self>)> {
         let settings = (offer.allowed.offloads(), offer.threads());
         Self::new(
             events,
@@ -252,11 +259,6 @@ impl Process {
             without_names: !self.resolver.wanted,
             interfaces: 0,
         }
-    }
-
-    /// Where its events go.
-    pub(super) fn events(&self) -> Sender {
-        self.events.clone()
     }
 
     pub(super) fn level(&self) -> LogLevel {
@@ -593,11 +595,14 @@ fn add_for_client(process: &Weak<Process>, name: &str) -> Response {
         .and_then(|()| match process.upgrade() {
             Some(process) => {
                 let name = name.to_owned();
+                let (tell, added) = mpsc::sync_channel(1);
                 let add = move || {
-                    process.add(&name, Given::default())?.limit_queue();
-                    Ok(())
+                    let added = process.add(&name, Given::default());
+                    let _ = tell.send(added.map(|tun| tun.limit_queue()));
                 };
-                adit_sandbox::aside(add).context(|| "cannot serve one more".into())?
+                let failed = || "cannot serve one more".to_owned();
+                adit_sandbox::start("adit-adding", add).context(failed)?;
+                added.recv().context(failed)?
             }
             None => Err(Failure::State("the process ends".into())),
         });

@@ -333,14 +333,13 @@ impl Resolver {
         let is_possible = self.socket.is_some() && !state.is_lost;
         if !state.runs && !state.peers.is_empty() && is_possible {
             let this = Arc::clone(self);
-            let thread = std::thread::Builder::new().name("adit-names".into());
             let work = move || {
                 let this = Runs(this);
                 if confine(Role::Sockets).is_ok() {
                     this.0.run();
                 }
             };
-            state.runs = adit_sandbox::run(|| thread.spawn(work)).is_ok();
+            state.runs = adit_sandbox::start("adit-names", work).is_ok();
         }
     }
 
@@ -443,7 +442,7 @@ impl Resolver {
             let sockets = if mark == 0 {
                 Vec::new()
             } else {
-                adit_sandbox::run(move || helper::marked(mark))
+                helper::marked(mark)
             };
             let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MARKED))];

@@ -230,14 +230,13 @@ impl Looks {
         });
         if !watching.runs {
             let looks = Arc::clone(self);
-            let thread = std::thread::Builder::new().name("adit-events".into());
             let look = move || {
                 if confine(Role::Sockets).is_ok() {
                     looks.run();
                 }
             };
             // Without it, other events are told all the same.
-            watching.runs = adit_sandbox::run(|| thread.spawn(look)).is_ok();
+            watching.runs = adit_sandbox::start("adit-events", look).is_ok();
         }
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use adit_io::helper;
+use adit_io::helper::{self, Place, Placed};
 use adit_io::tun::Tun;
 use adit_io::udp::{self, Udp};
 use adit_io::{Offloads, TunQueue};
@@ -146,62 +146,58 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Watches the device in the namespace where it is, and sizes its GSO packets there.
-    fn follow(&mut self) {
-        let tun = Arc::clone(&self.tun);
-        let found = adit_sandbox::run(move || {
-            let netns = tun.netns()?;
-            Ok::<_, io::Error>((netns.id().ok(), netns, tun.ifindex()))
-        });
-        let Ok((id, netns, index)) = found else {
-            return;
+    /// Watches the device in the namespace where it is, and sizes its GSO packets there. Returns what it
+    /// is there, if that can be seen.
+    fn follow(&mut self) -> Option<Placed> {
+        let Ok(Place { netns, link }) = self.tun.place() else {
+            return None;
         };
-        let stayed = id.is_some() && self.netns == id;
+        let stayed = self.netns == Some(netns);
         // A device that was elsewhere and came back may have another index.
-        let same = |known: &Namespace| index.as_ref().is_ok_and(|index| *index == known.index);
+        let same = |known: &Namespace| link.is_some_and(|link| link.index == known.index);
         if stayed && self.namespace.as_ref().is_some_and(same) {
-            return;
+            return link;
         }
-        let is_home = id.is_some() && id == self.home;
-        let opened = index.and_then(|index| self.open(netns, index, is_home));
+        let opened = match link {
+            Some(link) => self.open(netns, link.index),
+            None => Err(io::Error::other(
+                "entering its network namespace takes CAP_SYS_ADMIN",
+            )),
+        };
         if let (Err(e), false) = (&opened, stayed) {
             (self.settings.log)(&format!("the interface is not tuned: {e}"));
         }
         self.namespace = opened.ok();
-        self.netns = id;
+        self.netns = Some(netns);
         if self.namespace.is_some() {
             // Nobody told what happened before.
             self.changes.add(Changes::LINK);
         }
         self.size_frames();
+        link
     }
 
     /// For looking up routes.
     fn lookups(&mut self) -> Option<&Netlink> {
         if self.lookups.is_none() {
-            self.lookups = adit_sandbox::run(helper::netlink).ok();
+            self.lookups = helper::netlink().ok();
         }
         self.lookups.as_ref()
     }
 
-    fn open(&self, netns: Netns, index: u32, is_home: bool) -> io::Result<Namespace> {
-        let (watches, changes) = (self.watches.clone(), Arc::clone(&self.changes));
-        let (tun, topic) = (Arc::clone(&self.tun), Topic::Link(index));
-        adit_sandbox::run(move || {
-            // Elsewhere, this only shows whether there is the right to it.
-            let netlink = tun.netlink(&netns)?;
-            let home = if is_home {
-                let open = || tun.monitor(&netns);
-                let link = watches.subscribe_with(netns.id()?, topic, &changes, open)?;
-                Some((link, netlink))
-            } else {
-                None
-            };
-            Ok(Namespace {
-                index,
-                home,
-                noqueue: false,
-            })
+    fn open(&self, netns: (u64, u64), index: u32) -> io::Result<Namespace> {
+        let (topic, changes) = (Topic::Link(index), &self.changes);
+        let home = match self.home == Some(netns) {
+            true => {
+                let link = (self.watches).subscribe_with(netns, topic, changes, helper::monitor)?;
+                Some((link, helper::netlink()?))
+            }
+            false => None,
+        };
+        Ok(Namespace {
+            index,
+            home,
+            noqueue: false,
         })
     }
 
@@ -211,27 +207,18 @@ impl Kernel {
         namespace.is_some_and(|namespace| namespace.home.is_some())
     }
 
-    /// The device, as its namespace has it.
-    fn link(&self) -> Option<Link> {
-        let namespace = self.namespace.as_ref()?;
-        let index = namespace.index;
-        if let Some((_, netlink)) = &namespace.home {
-            return netlink.link_by_index(index).ok();
-        }
-        let tun = Arc::clone(&self.tun);
-        adit_sandbox::run(move || {
-            tun.netlink(&tun.netns().ok()?)
-                .ok()?
-                .link_by_index(index)
-                .ok()
-        })
-    }
-
-    /// Of the device, if it is where the sockets are. No helper is asked.
-    fn home_mtu(&self) -> Option<u32> {
+    /// The device, if it is where the sockets are. No helper is asked.
+    fn link_at_home(&self) -> Option<Link> {
         let namespace = self.namespace.as_ref()?;
         let (_, netlink) = namespace.home.as_ref()?;
-        Some(netlink.link_by_index(namespace.index).ok()?.mtu)
+        netlink.link_by_index(namespace.index).ok()
+    }
+
+    /// What the device has dropped since its queue was full, as its namespace has it.
+    fn tx_dropped(&self) -> Option<u64> {
+        let dropped = |link: Link| link.tx_dropped;
+        let elsewhere = || Some(self.tun.place().ok()?.link?.tx_dropped);
+        self.link_at_home().map(dropped).or_else(elsewhere)
     }
 
     /// Has the kernel make TCP GSO packets that fit one train, instead of one and a stub (9.2 → 11
@@ -256,8 +243,7 @@ impl Kernel {
             }
             _ => 65_536,
         };
-        let tun = Arc::clone(&self.tun);
-        if let Err(e) = adit_sandbox::run(move || tun.set_frame_size(size)) {
+        if let Err(e) = self.tun.set_frame_size(size) {
             (self.settings.log)(&format!("GSO packets keep their size: {e}"));
         }
     }
@@ -277,8 +263,7 @@ impl Platform for Kernel {
 
     fn bind(&self, port: u16, fwmark: u32) -> io::Result<Sockets<Udp>> {
         let offloads = self.settings.offloads;
-        let bind = move || udp::bind_pair(port, fwmark, offloads);
-        let (v4, v6, port) = adit_sandbox::run(bind)?;
+        let (v4, v6, port) = udp::bind_pair(port, fwmark, offloads)?;
         Ok(Sockets::new(v4, v6, port))
     }
 
@@ -328,13 +313,11 @@ impl Platform for Kernel {
                 ..self.last
             });
         }
-        self.follow();
+        let found = self.follow();
         let before = self.last.mtu;
-        let tun = Arc::clone(&self.tun);
-        let known = self.home_mtu();
-        let (up, mtu) =
-            adit_sandbox::run(move || (tun.is_up(), known.map_or_else(|| tun.mtu(), Ok)));
-        let up = match up {
+        let at_home = self.link_at_home().map(|link| link.mtu);
+        let mtu = at_home.or(found.map(|link| link.mtu));
+        let up = match self.tun.is_up() {
             // The device was deleted. Shards that leave the TUN alone, since their socket is full,
             // do not hear of it.
             Err(e) if Errno::from_io_error(&e) == Some(Errno::BADFD) => return Err(e),
@@ -342,7 +325,7 @@ impl Platform for Kernel {
         };
         self.last = PlatformEvent {
             up,
-            mtu: mtu.map_or(self.last.mtu, |mtu| mtu as usize),
+            mtu: mtu.map_or(before, |mtu| mtu as usize),
             routes_changed,
         };
         if self.last.mtu != before {
@@ -388,8 +371,7 @@ impl Platform for Kernel {
     }
 
     fn resumed(&mut self, sockets: &Sockets<Udp>) {
-        let tun = Arc::clone(&self.tun);
-        adit_sandbox::run(move || tun.follow_arrivals());
+        self.tun.follow_arrivals();
         Udp::set_filters(sockets.all().map(|it| it.socket));
     }
 
@@ -398,11 +380,10 @@ impl Platform for Kernel {
             return;
         }
         // Changing the qdisc loses what is sent meanwhile: not before the queue has overflowed.
-        if self.link().is_none_or(|link| link.tx_dropped == 0) {
+        if self.tx_dropped().is_none_or(|dropped| dropped == 0) {
             return;
         }
-        let tun = Arc::clone(&self.tun);
-        if let Err(e) = adit_sandbox::run(move || tun.set_noqueue()) {
+        if let Err(e) = self.tun.set_noqueue() {
             (self.settings.log)(&format!("what a full interface drops is lost: {e}"));
         }
         if let Some(namespace) = &mut self.namespace {
@@ -423,9 +404,8 @@ impl Platform for Kernel {
 
     fn tun_drops(&mut self) -> TunDrops {
         let before = self.lost;
-        let link = self.link();
         // The device's own number goes where the device goes, and never back.
-        let full = link.map_or(before.full, |link| link.tx_dropped);
+        let full = self.tx_dropped().unwrap_or(before.full);
         self.lost = TunDrops {
             full: full.max(before.full),
             limit: self.tun.lost_to_limit(),

@@ -65,7 +65,7 @@ fn a_device_is_tuned_with_net_admin_alone_where_the_process_is() {
             netns: Some(&there),
             ..LinkChange::default()
         };
-        let index = tun.ifindex().expect("it is here");
+        let index = index_of(&tun);
         outside.set_link(index, &change).expect("moved");
         kernel.follow();
         kernel.follow();
@@ -104,7 +104,7 @@ fn a_device_out_of_reach_comes_up_and_goes_down() {
             netns: Some(&there),
             ..LinkChange::default()
         };
-        let index = tun.ifindex().expect("it is here");
+        let index = index_of(&tun);
         at_home.set_link(index, &change).expect("moved");
         let index = away.link("far").expect("it is there").index;
         for up in [true, false, true] {
@@ -132,7 +132,7 @@ fn what_the_kernel_refuses_is_reported() {
             up: Some(true),
             ..LinkChange::default()
         };
-        let index = tun.ifindex().expect("it is here");
+        let index = index_of(&tun);
         let netlink = Netlink::open().expect("a socket");
         netlink.set_link(index, &up).expect("up");
         keep_net_admin_only();
@@ -227,14 +227,14 @@ fn a_device_that_moves_is_watched_where_it_is() {
         assert!(at_sockets(&kernel));
 
         // There and back before the platform looks, with an index that it has not seen.
-        let before = tun.ifindex().expect("it is here");
+        let before = index_of(&tun);
         away.add_veth("one", "other", None).expect("added");
         away.add_veth("third", "fourth", None).expect("added");
         set(&at_home, up(true));
         assert!(handle(&mut kernel));
         set(&at_home, to(&there));
         set(&away, to(&here));
-        assert_ne!(tun.ifindex().expect("it is here"), before);
+        assert_ne!(index_of(&tun), before);
         for state in [false, true, false] {
             set(&at_home, up(state));
             assert_eq!(handle(&mut kernel), state);
@@ -258,7 +258,7 @@ fn a_device_ends_with_the_namespace_it_was_moved_to() {
             netns: Some(&there),
             ..LinkChange::default()
         };
-        let index = tun.ifindex().expect("it is here");
+        let index = index_of(&tun);
         at_home.set_link(index, &change).expect("moved");
         let change = LinkChange {
             up: Some(is_up),
@@ -292,7 +292,7 @@ fn a_change_of_routes_leaves_the_device_alone() {
     let test = || {
         let tun = device("still");
         let netlink = Netlink::open().expect("a socket");
-        let index = tun.ifindex().expect("it is here");
+        let index = index_of(&tun);
         let up = LinkChange {
             up: Some(true),
             ..LinkChange::default()
@@ -314,4 +314,9 @@ fn a_change_of_routes_leaves_the_device_alone() {
         assert!(event.up && !event.routes_changed, "is told once");
     };
     netns.run(test).expect("the right to enter");
+}
+
+fn index_of(tun: &Tun) -> u32 {
+    let place = tun.place().expect("it is here");
+    place.link.expect("it can be seen").index
 }

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 
 use adit_io::{TunQueue, UdpSocket};
@@ -50,7 +50,7 @@ pub(crate) struct Crew<T, U> {
     retired: Mutex<Shards<T, U>>,
     pub(crate) inbound: Arc<InboundThread<T, U>>,
     pub(crate) buffers: Arc<SharedBuffers>,
-    threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     cpus: Option<Vec<usize>>,
     pub(crate) load: Arc<Load>,
 }
@@ -83,10 +83,10 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
             if let Some(cpus) = cpus {
                 placement::restrict(&cpus);
             }
-            run()
+            // What goes wrong in it, its interfaces report.
+            let _ = run();
         };
-        let builder = std::thread::Builder::new().name(name);
-        let thread = adit_sandbox::run(|| builder.spawn(begin))?;
+        let thread = adit_sandbox::start(name, begin)?;
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
@@ -156,17 +156,28 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
     }
 
     fn start(self: &Arc<Self>, shards: &mut Shards<T, U>) -> io::Result<()> {
-        // Threads that are confined make no descriptors.
         let crew = Arc::clone(self);
-        let (inbox, run) = adit_sandbox::run(move || {
-            let handle = ShardHandle::new(Arc::clone(&crew.inbound.waker))?;
-            let inbox = Arc::new(ShardInbox::new(handle));
-            let run = (crew.new_shard)(Arc::clone(&inbox), Arc::clone(&crew))?;
-            Ok::<_, io::Error>((inbox, run))
-        })?;
+        let (tell, made) = mpsc::sync_channel(1);
+        // The new thread makes its descriptors: this one may be confined.
+        let run = move || {
+            let make = || -> io::Result<_> {
+                let handle = ShardHandle::new(Arc::clone(&crew.inbound.waker))?;
+                let inbox = Arc::new(ShardInbox::new(handle));
+                let run = (crew.new_shard)(Arc::clone(&inbox), crew)?;
+                Ok((inbox, run))
+            };
+            let (inbox, run) = match make() {
+                Ok((inbox, run)) => (Ok(inbox), run),
+                Err(error) => (Err(error), Box::new(|| Ok(())) as Run),
+            };
+            // The other thread waits.
+            let _ = tell.send(inbox);
+            run()
+        };
         let name = format!("adit-shard-{}", shards.len());
         self.spawn(name, self.cpus.as_deref(), run)?;
-        shards.push(inbox);
+        let made: io::Result<_> = made.recv().map_err(io::Error::other)?;
+        shards.push(made?);
         Ok(())
     }
 
@@ -270,7 +281,6 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
             shard.stop();
         }
         for thread in std::mem::take(&mut *lock(&self.threads)) {
-            // What went wrong in it, its interfaces have reported.
             let _ = thread.join();
         }
     }

@@ -4,11 +4,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use adit_io::helper::prioritize;
+use adit_io::helper::{PRIORITY, set_priority, set_priority_soon};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData};
-use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::gettid;
+
+use crate::thread::priority::ordinary_priority;
 
 /// Events that are taken at once: as many queues have their turn before any has its next one.
 pub(crate) const MAX_EVENTS: usize = 16;
@@ -107,17 +108,11 @@ impl Descriptor {
 
 /// Runs `work` with this priority: packets wait for it.
 pub(crate) fn with_priority<R>(work: impl FnOnce() -> R) -> R {
-    let me = gettid();
-    let before = adit_sandbox::run(move || {
-        let before = getpriority_process(Some(me));
-        let _ = prioritize(me);
-        before
-    });
+    let (me, before) = (gettid(), ordinary_priority());
+    let is_raised = set_priority(me, PRIORITY).is_ok();
     let result = work();
-    if let Ok(before) = before {
-        adit_sandbox::post(move || {
-            let _ = setpriority_process(Some(me), before);
-        });
+    if is_raised {
+        let _ = set_priority_soon(me, before);
     }
     result
 }

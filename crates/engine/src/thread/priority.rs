@@ -9,9 +9,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use adit_io::helper::prioritize;
+use adit_io::helper::{PRIORITY, set_priority, set_priority_soon};
 use adit_proto::Time;
-use rustix::process::{getpriority_process, setpriority_process};
+use rustix::process::getpriority_process;
 use rustix::thread::{Pid, gettid};
 
 /// As long as the scheduler may have a thread wait for another one: its slice with two CPUs.
@@ -37,18 +37,18 @@ pub(crate) fn carried(datagrams: usize) {
 pub(crate) struct Priority {
     thread: Pid,
     /// The nice value that it had before; None if it was not allowed to raise its priority.
-    ordinary: Option<i32>,
+    ordinary: Option<i8>,
     flood: Flood,
 }
 
 impl Priority {
     /// Raises that of the calling thread.
     pub(crate) fn raise() -> Self {
-        let thread = gettid();
-        let before = getpriority_process(Some(thread)).unwrap_or(0).max(0);
+        let (thread, before) = (gettid(), ordinary_priority());
+        let is_raised = set_priority(thread, PRIORITY).is_ok();
         Self {
             thread,
-            ordinary: prioritize(thread).is_ok().then_some(before),
+            ordinary: is_raised.then_some(before),
             flood: Flood::default(),
         }
     }
@@ -67,12 +67,16 @@ impl Priority {
         let Some(is_flood) = self.flood.carried(datagrams, now) else {
             return;
         };
-        // Nobody would know what to do about a failure.
-        adit_sandbox::post(move || match is_flood {
-            true => drop(setpriority_process(Some(thread), ordinary)),
-            false => drop(prioritize(thread)),
-        });
+        let nice = if is_flood { ordinary } else { PRIORITY };
+        // There is nothing to be done about a failure.
+        let _ = set_priority_soon(thread, nice);
     }
+}
+
+/// The nice value of the calling thread, as others have it.
+pub(crate) fn ordinary_priority() -> i8 {
+    let nice = getpriority_process(None).unwrap_or(0).max(0);
+    i8::try_from(nice).unwrap_or(0)
 }
 
 /// Whether there are more datagrams than applications may be able to read.

@@ -14,6 +14,7 @@ pub(crate) mod netlink;
 pub(crate) mod plaintext;
 pub(crate) mod rekeys;
 pub(crate) mod replay;
+pub(crate) mod requests;
 pub(crate) mod segment;
 pub(crate) mod status;
 pub(crate) mod uapi;

@@ -1,14 +1,15 @@
 //! The end of a process that has a helper.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SendFlags;
 
-use crate::helper::messages::{Answer, exchange};
-use crate::helper::request::Request;
+use crate::helper::messages::{Answer, exchange, send};
+use crate::helper::request::{Request, UNANSWERED};
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
@@ -55,6 +56,24 @@ pub(super) fn has(folder: usize, dir: &Path) -> Option<io::Result<()>> {
 /// Has the helper do it, or does it in this process without one.
 pub(super) fn ask(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
     ask_helper(&request, fds).unwrap_or_else(|| request.perform(fds, None))
+}
+
+/// Has the helper do it, which neither answers nor is waited for, or does it in this process without
+/// one.
+///
+/// # Errors
+///
+/// `WouldBlock` while as much as fits waits for the helper.
+pub(super) fn tell(request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let Some(helper) = HELPER.get() else {
+        return request.perform(fds, None).map(drop);
+    };
+    let mut bytes = request.to_bytes();
+    if let Some(kind) = bytes.first_mut() {
+        *kind |= UNANSWERED;
+    }
+    let parts = [IoSlice::new(&bytes)];
+    Ok(send(&helper.socket, &parts, fds, SendFlags::DONTWAIT)?)
 }
 
 /// Has the helper do it; `None` without one.

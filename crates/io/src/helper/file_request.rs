@@ -5,6 +5,7 @@ use std::io;
 use arrayvec::ArrayVec;
 
 use crate::files::{Failed, Refused, Step};
+use crate::helper::messages::NUMBERS;
 use crate::helper::name::Name;
 
 /// What is done with a file. Interfaces are named; the helper makes paths of that.
@@ -157,8 +158,8 @@ pub(super) fn told(refused: &Refused) -> [u64; 2] {
 }
 
 /// The same, at the other end.
-pub(super) fn heard(numbers: [u64; 2]) -> Result<(), Refused> {
-    let [what, number] = numbers;
+pub(super) fn heard(numbers: [u64; NUMBERS]) -> Result<(), Refused> {
+    let [what, number, ..] = numbers;
     let failed = match what {
         0 => return Ok(()),
         1 => Failed::Running,

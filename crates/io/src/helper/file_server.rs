@@ -8,9 +8,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
+use adit_netlink::Netlink;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::netdevice::name_to_index;
 use rustix::process::{getppid, umask};
 
 use crate::files::private::{self, lay_private, remove_private};
@@ -20,7 +20,6 @@ use crate::files::{
 use crate::helper::file_request::{FileRequest, Folder, Spot, told};
 use crate::helper::messages::Answer;
 use crate::helper::name::{Name, is_file_name};
-use crate::helper::request::Kind;
 
 /// Sockets of the process: two for each of 4,096 interfaces, and that of a hand-over.
 const MAX_SOCKETS: usize = 2 * 4096 + 1;
@@ -96,11 +95,11 @@ impl Files {
                 let bytes = name.as_flattened_mut();
                 let len = command.len().min(bytes.len());
                 bytes[..len].copy_from_slice(&command[..len]);
-                Ok(Answer::say(name.map(u64::from_le_bytes)))
+                Ok(Answer::say(&name.map(u64::from_le_bytes)))
             }
             (FileRequest::Index(name), []) => {
-                let index = name_to_index(Kind::Control.open()?, text(name)?)?;
-                Ok(Answer::say([index.into(), 0]))
+                let index = Netlink::open()?.link(text(name)?)?.index;
+                Ok(Answer::say(&[index.into()]))
             }
             (FileRequest::Peer, [stream]) => files::process_of(*stream).map(Answer::from),
             _ => Err(Errno::INVAL.into()),
@@ -127,7 +126,7 @@ impl Files {
                 };
                 match laid {
                     Ok(laid) => laid,
-                    Err(refused) => return Ok(Answer::say(told(&refused))),
+                    Err(refused) => return Ok(Answer::say(&told(&refused))),
                 }
             }
         };
@@ -143,7 +142,7 @@ impl Files {
             self.place(&at)?.accompany();
         }
         self.shown.insert(at, file);
-        Ok(Answer::say([file.0, file.1]))
+        Ok(Answer::say(&[file.0, file.1]))
     }
 
     fn adopt(&mut self, at: &Spot, listener: BorrowedFd<'_>) -> io::Result<Answer> {
@@ -154,7 +153,7 @@ impl Files {
         let file = files::identity(&place.path())?;
         place.accompany();
         self.shown.insert(at.clone(), file);
-        Ok(Answer::say([file.0, file.1]))
+        Ok(Answer::say(&[file.0, file.1]))
     }
 
     fn watch(&self, name: &Name, inotify: BorrowedFd<'_>) -> io::Result<Answer> {
@@ -166,7 +165,7 @@ impl Files {
             return Err(Errno::INVAL.into());
         }
         let watch = files::watch(inotify, &self.place(&at)?.path())?;
-        Ok(Answer::say([watch.unsigned_abs().into(), 0]))
+        Ok(Answer::say(&[watch.unsigned_abs().into()]))
     }
 
     fn remove(&mut self, at: &Spot, insists: bool) -> io::Result<Answer> {
@@ -175,7 +174,7 @@ impl Files {
             Folder::Upgrade => remove_private(&self.upgrade(), parent()?),
             _ => {
                 if let Err(refused) = self.place(at)?.remove(file, insists) {
-                    return Ok(Answer::say(told(&refused)));
+                    return Ok(Answer::say(&told(&refused)));
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::net::netdevice::name_to_index;
+use adit_netlink::Netlink;
 
 use crate::files::private::{lay_private, remove_private};
 use crate::files::{self, Egg, Failed, Identity, Peers, Place, Refused, Step};
@@ -15,7 +15,7 @@ use crate::helper::client::{ask_helper, has};
 use crate::helper::file_request::{FileRequest, Folder, Spot, heard};
 use crate::helper::messages::{Answer, malformed};
 use crate::helper::name::Name;
-use crate::helper::request::{Kind, Request};
+use crate::helper::request::Request;
 
 /// How long to wait for another process that is just binding or removing a socket in the same
 /// directory.
@@ -53,7 +53,7 @@ impl Laid {
         let file = match self.by {
             By::Helper(_turn) => {
                 let answer = ask_for(FileRequest::Show, &[]).unwrap_or_else(|| Err(malformed()));
-                let [device, inode] = answer?.numbers;
+                let [device, inode, ..] = answer?.numbers;
                 (device, inode)
             }
             By::Us(egg, place) => {
@@ -152,7 +152,7 @@ pub fn adopt(
     };
     known?;
     let adopt = FileRequest::Adopt(spot(folder, name)?);
-    let [device, inode] = by_helper(adopt, &[listener])?.numbers;
+    let [device, inode, ..] = by_helper(adopt, &[listener])?.numbers;
     Ok((device, inode))
 }
 
@@ -188,7 +188,7 @@ pub fn watch(inotify: BorrowedFd<'_>, dir: &Path, name: &str) -> io::Result<i32>
         return files::watch(inotify, &place(Folder::Control, dir, name).path());
     };
     known?;
-    let [watch, _] = by_helper(FileRequest::Watch(name_of(name)?), &[inotify])?.numbers;
+    let [watch, ..] = by_helper(FileRequest::Watch(name_of(name)?), &[inotify])?.numbers;
     i32::try_from(watch).map_err(|_| malformed())
 }
 
@@ -278,7 +278,7 @@ pub fn process_of(stream: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// There is none.
 pub fn index(name: &str) -> io::Result<u32> {
     match ask_for(FileRequest::Index(name_of(name)?), &[]) {
-        None => Ok(name_to_index(Kind::Control.open()?, name)?),
+        None => Ok(Netlink::open()?.link(name)?.index),
         Some(answer) => u32::try_from(answer?.numbers[0]).map_err(|_| malformed()),
     }
 }

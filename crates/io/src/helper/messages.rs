@@ -15,15 +15,17 @@ use rustix::net::{
 /// Descriptors of a request or of an answer.
 pub(super) const MAX_FDS: usize = 8;
 
-/// Bytes of an answer: an error number, two numbers, and what the error says.
+/// Numbers of an answer.
+pub(super) const NUMBERS: usize = 6;
+/// Bytes of an answer: an error number, the numbers, and what the error says.
 const MAX_ANSWER: usize = 512;
-const ANSWER_HEADER: usize = 20;
+const ANSWER_HEADER: usize = 4 + 8 * NUMBERS;
 
 /// What a request brings.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) fds: ArrayVec<OwnedFd, MAX_FDS>,
-    pub(super) numbers: [u64; 2],
+    pub(super) numbers: [u64; NUMBERS],
 }
 
 impl From<OwnedFd> for Answer {
@@ -36,15 +38,21 @@ impl Answer {
     pub(super) fn of(fds: impl IntoIterator<Item = OwnedFd>) -> Self {
         Self {
             fds: fds.into_iter().collect(),
-            numbers: [0; 2],
+            numbers: [0; NUMBERS],
         }
     }
 
-    pub(super) fn say(numbers: [u64; 2]) -> Self {
-        Self {
-            fds: ArrayVec::new(),
-            numbers,
+    /// At most [`NUMBERS`].
+    pub(super) fn say(numbers: &[u64]) -> Self {
+        Self::default().and(numbers)
+    }
+
+    /// The same, with these numbers.
+    pub(super) fn and(mut self, numbers: &[u64]) -> Self {
+        for (place, number) in self.numbers.iter_mut().zip(numbers) {
+            *place = *number;
         }
+        self
     }
 
     /// The descriptors, of which there are as many.
@@ -75,7 +83,7 @@ pub(super) fn exchange(
         )
     };
     let mut bytes = [0; MAX_ANSWER];
-    let received = send(socket, &[IoSlice::new(request)], fds)
+    let received = send(socket, &[IoSlice::new(request)], fds, SendFlags::empty())
         .and_then(|()| receive(socket, &mut bytes))
         .map_err(|error| match error {
             Errno::PIPE | Errno::CONNRESET => ended(),
@@ -95,7 +103,7 @@ pub(super) fn exchange(
     match (error.raw_os_error(), says) {
         (Some(0), _) => Ok(Answer {
             fds: received.fds,
-            numbers: [number(4), number(12)],
+            numbers: std::array::from_fn(|at| number(4 + 8 * at)),
         }),
         (_, []) => Err(error),
         (_, says) => Err(io::Error::new(
@@ -109,17 +117,17 @@ pub(super) fn send_answer(socket: &OwnedFd, answer: &io::Result<Answer>) -> io::
     let (error, numbers, says) = match answer {
         Ok(answer) => (0, answer.numbers, String::new()),
         Err(error) => match error.raw_os_error() {
-            Some(number) => (number, [0; 2], String::new()),
-            None => (number_of(error.kind()), [0; 2], error.to_string()),
+            Some(number) => (number, [0; NUMBERS], String::new()),
+            None => (number_of(error.kind()), [0; NUMBERS], error.to_string()),
         },
     };
     let says = &says.as_bytes()[..says.len().min(MAX_ANSWER - ANSWER_HEADER)];
-    let [one, other] = numbers.map(u64::to_le_bytes);
+    let numbers = numbers.map(u64::to_le_bytes);
     let error = error.to_le_bytes();
-    let parts = [&error[..], &one, &other, says].map(IoSlice::new);
+    let parts = [&error[..], numbers.as_flattened(), says].map(IoSlice::new);
     let fds = answer.iter().flat_map(|answer| &answer.fds);
     let fds: ArrayVec<_, MAX_FDS> = fds.map(AsFd::as_fd).collect();
-    Ok(send(socket, &parts, &fds)?)
+    Ok(send(socket, &parts, &fds, SendFlags::empty())?)
 }
 
 /// An error number of this kind.
@@ -136,13 +144,19 @@ fn number_of(kind: ErrorKind) -> i32 {
     errno.raw_os_error()
 }
 
-fn send(socket: &OwnedFd, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+pub(super) fn send(
+    socket: &OwnedFd,
+    parts: &[IoSlice<'_>],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> rustix::io::Result<()> {
+    let flags = flags | SendFlags::NOSIGNAL;
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
-    retry_on_intr(|| sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL)).map(drop)
+    retry_on_intr(|| sendmsg(socket, parts, &mut control, flags)).map(drop)
 }
 
 /// A datagram that came.

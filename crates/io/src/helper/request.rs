@@ -10,6 +10,8 @@ use crate::udp::open::{Gear, Way};
 
 /// Bytes of a request.
 pub(super) const MAX_REQUEST: usize = 32;
+/// Set in the first byte of a request that has no answer.
+pub(super) const UNANSWERED: u8 = 0x80;
 
 /// What takes a right. A TUN device is named by the descriptor of a queue, in whatever namespace it
 /// is.
@@ -20,10 +22,8 @@ pub(super) enum Request {
     Open(Name, Queues),
     /// One more queue of a TUN device.
     Queue,
-    /// The network namespace of a TUN device.
-    Namespace,
-    /// A socket in the network namespace of a TUN device.
-    Socket(Kind),
+    /// Where a TUN device is, and what it is there.
+    Look,
     /// Changes a TUN device.
     Link(Change),
     /// A program that notes what leaves through a TUN device: its map.
@@ -44,7 +44,7 @@ pub(super) enum Request {
     Apart,
     /// A UDP socket of each family whose packets have the mark.
     Marked(u32),
-    /// A socket of the process's own namespace.
+    /// A netlink socket of the process's own namespace.
     Home(Kind),
     /// Whether the interface of this index segments UDP in hardware.
     Segments(u32),
@@ -55,8 +55,8 @@ pub(super) enum Request {
     Filter([u64; 2]),
     /// Sockets and files that tell of clones of this machine.
     Clones,
-    /// Raises the priority of this thread to [`PRIORITY`](super::server::PRIORITY).
-    Priority(Pid),
+    /// Gives this thread a nice value: [`PRIORITY`](super::PRIORITY), or one from 0 on.
+    Priority { thread: Pid, nice: i8 },
     /// Opens the file that tells how long this thread has waited for a CPU.
     Waits(Pid),
     /// About files.
@@ -74,11 +74,9 @@ pub(crate) enum Queues {
     First,
 }
 
-/// What a socket is for.
+/// What a netlink socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Questions about a device, by ioctl(2).
-    Control,
     /// As [`Monitor::open`](adit_netlink::Monitor::open) opens it.
     Monitor,
     /// As [`Netlink::open`](adit_netlink::Netlink::open) opens it.
@@ -109,7 +107,7 @@ pub(crate) struct Options {
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        let all = [Self::Control, Self::Monitor, Self::Netlink];
+        let all = [Self::Monitor, Self::Netlink];
         all.get(usize::from(byte)).copied()
     }
 }
@@ -157,8 +155,7 @@ impl Request {
                 add(name);
             }
             Self::Queue => add(&[1]),
-            Self::Namespace => add(&[2]),
-            Self::Socket(kind) => add(&[3, *kind as u8]),
+            Self::Look => add(&[2]),
             Self::Link(change) => {
                 let (which, value) = match change {
                     Change::FrameSize(size) => (0, *size),
@@ -204,8 +201,8 @@ impl Request {
                 factors.iter().for_each(|factor| add(&factor.to_le_bytes()));
             }
             Self::Clones => add(&[11]),
-            Self::Priority(thread) => {
-                add(&[12]);
+            Self::Priority { thread, nice } => {
+                add(&[12, nice.to_le_bytes()[0]]);
                 add(&thread.as_raw_pid().to_le_bytes());
             }
             Self::Waits(thread) => {
@@ -223,6 +220,8 @@ impl Request {
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let number = |bytes: &[u8]| Some(u32::from_le_bytes(bytes.try_into().ok()?));
         let flag = |byte: u8| [false, true].get(usize::from(byte)).copied();
+        // `Pid` panics with a negative number in debug builds.
+        let pid = |number: u32| Pid::from_raw(i32::try_from(number).ok()?);
         Some(match *bytes {
             [0, queues, ref name @ ..] => {
                 let all = [Queues::One, Queues::Several, Queues::First];
@@ -230,8 +229,7 @@ impl Request {
                 Self::Open(Name::try_from(name).ok()?, queues)
             }
             [1] => Self::Queue,
-            [2] => Self::Namespace,
-            [3, kind] => Self::Socket(Kind::of(kind)?),
+            [2] => Self::Look,
             [4, which, ref value @ ..] => Self::Link(match (which, number(value)?) {
                 (0, size) => Change::FrameSize(size),
                 (1, mtu) => Change::Mtu(mtu),
@@ -279,15 +277,11 @@ impl Request {
                 Self::Filter([factor(one)?, factor(other)?])
             }
             [11] => Self::Clones,
-            [kind @ (12 | 14), ref thread @ ..] => {
-                // `Pid` panics with a negative number in debug builds.
-                let thread = i32::try_from(number(thread)?).ok()?;
-                let thread = Pid::from_raw(thread)?;
-                match kind {
-                    12 => Self::Priority(thread),
-                    _ => Self::Waits(thread),
-                }
-            }
+            [12, nice, ref thread @ ..] => Self::Priority {
+                thread: pid(number(thread)?)?,
+                nice: i8::from_le_bytes([nice]),
+            },
+            [14, ref thread @ ..] => Self::Waits(pid(number(thread)?)?),
             [13, ref request @ ..] => Self::File(FileRequest::parse(request)?),
             _ => return None,
         })

@@ -1,16 +1,16 @@
 //! A helper for tests.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use adit_netlink::netns::Netns;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
 use super::file_server::Folders;
-use super::messages::{Answer, exchange};
+use super::messages::{Answer, exchange, send};
 use super::name::Name;
 use super::request::{Queues, Request};
 use super::server::Server;
@@ -68,6 +68,12 @@ impl Served {
 
     pub(super) fn exchange(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {
         exchange(self.socket.as_ref().expect("it is open"), request, fds)
+    }
+
+    pub(super) fn tell(&self, request: &[u8], fds: &[BorrowedFd<'_>]) {
+        let socket = self.socket.as_ref().expect("it is open");
+        let parts = [IoSlice::new(request)];
+        send(socket, &parts, fds, SendFlags::empty()).expect("it listens");
     }
 
     pub(super) fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<Answer> {

@@ -5,17 +5,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use adit_netlink::ethtool::tx_udp_segmentation;
 use adit_netlink::netns::Netns;
-use adit_netlink::{CloneMonitor, LinkChange, Monitor, Netlink};
+use adit_netlink::{CloneMonitor, Link, LinkChange, Monitor, Netlink};
 use arrayvec::ArrayVec;
 use rustix::fs::{FileType, Mode, OFlags, fstat, makedev};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use rustix::process::{Pid, getpid, getppid, setpriority_process};
 
+use crate::helper::PRIORITY;
 use crate::helper::file_server::{Files, Folders};
 use crate::helper::messages::{Answer, MAX_FDS, receive, send_answer};
 use crate::helper::name::is_name;
-use crate::helper::request::{Change, Kind, MAX_REQUEST, Options, Queues, Request};
+use crate::helper::request::{Change, Kind, MAX_REQUEST, Options, Queues, Request, UNANSWERED};
 use crate::programs::{egress, filter};
 use crate::sys::bpf;
 use crate::sys::os::{self, set_receive_buffer, set_send_buffer};
@@ -28,11 +29,6 @@ pub(super) const MAX_BYTES: u32 = 1 << 30;
 const MAX_GROUP: u8 = 8;
 /// The device /dev/net/tun.
 const TUN_DEVICE: (u32, u32) = (10, 200);
-
-/// The nice value of a thread that packets wait for. The kernel forwards packets before any process
-/// runs; if the processes whose packets the tunnel carries ran as readily as it, they would fill its
-/// queues faster than it empties them.
-pub(super) const PRIORITY: i32 = -10;
 
 /// Why a device is not opened.
 const EXISTS: &str = "it exists already, and this process was not started for it: delete it, or start a process for it";
@@ -64,6 +60,8 @@ impl Server {
             if received.len == 0 {
                 return Ok(());
             }
+            let is_answered = bytes[0] & UNANSWERED == 0;
+            bytes[0] &= !UNANSWERED;
             let request = Request::parse(&bytes[..received.len]).filter(|_| !received.is_cut);
             let answer = {
                 let fds: ArrayVec<_, MAX_FDS> = received.fds.iter().map(AsFd::as_fd).collect();
@@ -75,7 +73,9 @@ impl Server {
             };
             // A socket that is closed after the answer leaves its port at once.
             drop(received);
-            send_answer(socket, &answer)?;
+            if is_answered {
+                send_answer(socket, &answer)?;
+            }
         }
     }
 }
@@ -83,16 +83,17 @@ impl Server {
 impl Request {
     /// Whether the helper does this: the values are possible, and the descriptors are what they have
     /// to be.
-    fn is_allowed(&self, fds: &[BorrowedFd<'_>]) -> bool {
+    pub(super) fn is_allowed(&self, fds: &[BorrowedFd<'_>]) -> bool {
         match (self, fds) {
             (Self::Open(name, _), []) => is_name(name),
             (Self::Table | Self::Clones, []) => true,
             // Looked at where they are done.
             (Self::File(_), _) => true,
-            (Self::Priority(thread) | Self::Waits(thread), []) => is_of_parent(*thread),
-            (Self::Queue | Self::Namespace | Self::Socket(_) | Self::Arrivals, [tun]) => {
-                is_tun(*tun)
+            (Self::Priority { thread, nice }, []) => {
+                (*nice == PRIORITY || (0..=19).contains(nice)) && is_of_parent(*thread)
             }
+            (Self::Waits(thread), []) => is_of_parent(*thread),
+            (Self::Queue | Self::Look | Self::Arrivals, [tun]) => is_tun(*tun),
             (Self::Link(change), [tun]) => {
                 let is_possible = match change {
                     Change::FrameSize(size) => (1..=1 << 16).contains(size),
@@ -149,17 +150,11 @@ impl Request {
                 let attach = || attach(&attached(*tun)?.name(), Queues::Several, true);
                 namespace_of(*tun)?.run(attach)?.map(Answer::from)
             }
-            (Self::Namespace, [tun]) => os::tun_netns(*tun).map(Answer::from),
-            (Self::Socket(kind), [tun]) => {
-                let open = || kind.open();
-                namespace_of(*tun)?.run(open)?.map(Answer::from)
-            }
+            (Self::Look, [tun]) => look(*tun),
             (Self::Link(change), [tun]) => {
-                let netns = os::tun_netns(*tun).map(Netns::from);
-                // Before Linux 5.2, it is here as far as we know.
-                let netns = netns.or_else(|_| Netns::current())?;
-                let flag = netns.run(|| change.make(&attached(*tun)?.name()))??;
-                Ok(Answer::say([flag.into(), 0]))
+                let make = || change.make(&attached(*tun)?.name());
+                let flag = namespace_or_own(*tun)?.run(make)??;
+                Ok(Answer::say(&[flag.into()]))
             }
             (Self::Arrivals, [tun]) => bpf::note_arrivals(*tun).map(Answer::from),
             (Self::Limit { least, several }, [tun]) => {
@@ -181,10 +176,7 @@ impl Request {
                     None => 0,
                 });
                 let fds = v4.into_iter().chain(v6).map(|socket| socket.fd);
-                Ok(Answer {
-                    numbers: [has[0] | has[1] << 3, port.into()],
-                    ..Answer::of(fds)
-                })
+                Ok(Answer::of(fds).and(&[has[0] | has[1] << 3, port.into()]))
             }
             (Self::Join { group, more, way }, [socket]) => {
                 let (sockets, was_shared) =
@@ -192,10 +184,7 @@ impl Request {
                 // All are alike.
                 let has = sockets.first().map_or(0, |socket| socket.has.to_bits());
                 let fds = sockets.into_iter().map(|socket| socket.fd);
-                Ok(Answer {
-                    numbers: [has.into(), was_shared.into()],
-                    ..Answer::of(fds)
-                })
+                Ok(Answer::of(fds).and(&[has.into(), was_shared.into()]))
             }
             (Self::Spread(over), [socket]) => {
                 os::steer(*socket, (*over).into()).map(|()| Answer::default())
@@ -210,7 +199,7 @@ impl Request {
                 let name = Netlink::open()?.link_by_index(*index)?.name;
                 let segments =
                     tx_udp_segmentation(&name).map_or(0, |segments| 1 + u64::from(segments));
-                Ok(Answer::say([segments, 0]))
+                Ok(Answer::say(&[segments]))
             }
             (Self::Table, []) => bpf::new_map(filter::TABLE).map(Answer::from),
             (Self::Filter(factors), [socket, table]) => {
@@ -220,13 +209,10 @@ impl Request {
                 let (uevents, log, clock) = CloneMonitor::open_fds()?;
                 let has = [&log, &clock].map(|fd| u64::from(fd.is_some()));
                 let fds = std::iter::once(uevents).chain(log).chain(clock);
-                Ok(Answer {
-                    numbers: has,
-                    ..Answer::of(fds)
-                })
+                Ok(Answer::of(fds).and(&has))
             }
-            (Self::Priority(thread), []) => {
-                setpriority_process(Some(*thread), PRIORITY)?;
+            (Self::Priority { thread, nice }, []) => {
+                setpriority_process(Some(*thread), (*nice).into())?;
                 Ok(Answer::default())
             }
             (Self::Waits(thread), []) => {
@@ -255,6 +241,38 @@ fn namespace_of(tun: BorrowedFd<'_>) -> io::Result<Netns> {
     os::tun_netns(tun).map(Netns::from)
 }
 
+/// Before Linux 5.2, it is here as far as we know.
+fn namespace_or_own(tun: BorrowedFd<'_>) -> io::Result<Netns> {
+    namespace_of(tun).or_else(|_| Netns::current())
+}
+
+/// Device and inode of the namespace, and the link there: index, MTU and length of its queue, drops. It has
+/// no index where this process may not enter the namespace.
+fn look(tun: BorrowedFd<'_>) -> io::Result<Answer> {
+    // One that was deleted is nowhere.
+    attached(tun)?;
+    let netns = namespace_or_own(tun)?;
+    let (device, inode) = netns.id()?;
+    let mut attempts = 0;
+    let link = netns.run(|| {
+        let netlink = Netlink::open()?;
+        loop {
+            match netlink.link(&attached(tun)?.name()) {
+                // It was renamed or moved meanwhile.
+                Err(_) if attempts < 5 => attempts += 1,
+                link => return Ok::<_, io::Error>(link?),
+            }
+        }
+    });
+    let link = match link {
+        Ok(link) => link?,
+        Err(_) => Link::default(),
+    };
+    let [index, mtu, room] = [link.index, link.mtu, link.txqueuelen].map(u64::from);
+    let numbers = [device, inode, index, mtu, room, link.tx_dropped];
+    Ok(Answer::say(&numbers))
+}
+
 fn is_tun(fd: BorrowedFd<'_>) -> bool {
     let (major, minor) = TUN_DEVICE;
     let is_device = fstat(fd).is_ok_and(|found| {
@@ -274,12 +292,8 @@ fn is_udp(fd: BorrowedFd<'_>) -> bool {
 
 impl Kind {
     /// In the namespace of the calling thread.
-    pub(crate) fn open(self) -> io::Result<OwnedFd> {
+    fn open(self) -> io::Result<OwnedFd> {
         match self {
-            Self::Control => {
-                let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
-                Ok(socket_with(family, SocketType::DGRAM, flags, None)?)
-            }
             Self::Monitor => Monitor::open().map(OwnedFd::from),
             Self::Netlink => Netlink::open().map(OwnedFd::from),
         }

@@ -156,14 +156,19 @@ pub(crate) fn new_map(count: usize) -> io::Result<OwnedFd> {
 }
 
 impl SharedMap {
-    /// Those of a map that some process made for so many. The kernel refuses to map more than the
-    /// map's value has.
-    pub(crate) fn of(map: &OwnedFd, count: usize) -> io::Result<Self> {
+    /// Those of a map that some process handed over.
+    pub(crate) fn of_other(map: &OwnedFd, count: usize) -> io::Result<Self> {
         // A file in its place could become shorter, which ends a process that reads what is gone.
         let mode = rustix::fs::fstat(map)?.st_mode;
         if rustix::fs::FileType::from_raw_mode(mode) != rustix::fs::FileType::Unknown {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        Self::of(map, count)
+    }
+
+    /// Those of a map that this process, or its helper, made for so many. The kernel refuses to map
+    /// more than the map's value has.
+    pub(crate) fn of(map: &OwnedFd, count: usize) -> io::Result<Self> {
         let len = count * size_of::<AtomicU64>();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, where the kernel likes.

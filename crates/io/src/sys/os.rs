@@ -51,10 +51,6 @@ impl IfReq {
     pub(crate) fn set_flags(&mut self, flags: u16) {
         self.data[..2].copy_from_slice(&flags.to_ne_bytes());
     }
-
-    pub(crate) fn int(&self) -> i32 {
-        i32::from_ne_bytes([self.data[0], self.data[1], self.data[2], self.data[3]])
-    }
 }
 
 /// An ioctl that reads or writes a `struct ifreq` without following pointers in it.
@@ -63,7 +59,7 @@ pub(crate) fn ioctl_ifreq(
     request: libc::Ioctl,
     ifreq: &mut IfReq,
 ) -> io::Result<()> {
-    // SAFETY: callers pass TUNSETIFF, TUNGETIFF, SIOCGIFMTU, SIOCGIFINDEX or SIOCGIFTXQLEN, which
+    // SAFETY: callers pass TUNSETIFF or TUNGETIFF, which
     // access one ifreq, exclusively borrowed here and as large as the kernel's.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut *ifreq) }).map(drop)
 }

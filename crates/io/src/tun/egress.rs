@@ -123,7 +123,7 @@ impl Egress {
         least: u64,
         several: bool,
     ) -> io::Result<Self> {
-        let numbers = SharedMap::of(&map, count_numbers(several))?;
+        let numbers = SharedMap::of_other(&map, count_numbers(several))?;
         let queue = ReadQueue {
             packets: 0,
             marks: [0; 2],

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use super::egress::Egress;
 use super::fair_queues::FairQueues;
@@ -88,7 +88,6 @@ impl Tun {
             egress,
             fair,
             has_other_queues: state.has_other_queues,
-            control: Mutex::default(),
         })
     }
 }

@@ -316,13 +316,13 @@ fn a_device_may_be_renamed_moved_changed_and_deleted() {
     let (first, second) = (Netns::new().unwrap(), Netns::new().unwrap());
     let tun = device(&first, "before", &["10.8.0.1"], Offloads::ALL);
     assert_eq!(
-        (tun.name().unwrap().as_str(), tun.mtu().unwrap()),
+        (tun.name().unwrap().as_str(), placed(&tun).mtu),
         ("before", 1500)
     );
-    assert!(tun.netns().unwrap().is(&first).unwrap());
+    assert_eq!(tun.place().unwrap().netns, first.id().unwrap());
     let at_first = Netlink::open_in(&first).unwrap();
     let index = at_first.link("before").unwrap().index;
-    assert_eq!(tun.ifindex().unwrap(), index);
+    assert_eq!(placed(&tun).index, index);
 
     // renamed, with another MTU
     let mut change = LinkChange {
@@ -334,7 +334,7 @@ fn a_device_may_be_renamed_moved_changed_and_deleted() {
     change.mtu = Some(1280);
     at_first.set_link(index, &change).unwrap();
     assert_eq!(
-        (tun.name().unwrap().as_str(), tun.mtu().unwrap()),
+        (tun.name().unwrap().as_str(), placed(&tun).mtu),
         ("after", 1280)
     );
     assert!(!tun.is_up().unwrap());
@@ -345,10 +345,10 @@ fn a_device_may_be_renamed_moved_changed_and_deleted() {
         ..LinkChange::default()
     };
     at_first.set_link(index, &to_second).unwrap();
-    assert!(tun.netns().unwrap().is(&second).unwrap());
+    assert_eq!(tun.place().unwrap().netns, second.id().unwrap());
     let at_second = Netlink::open_in(&second).unwrap();
     let index = at_second.link("after").unwrap().index;
-    assert_eq!((tun.ifindex().unwrap(), tun.mtu().unwrap()), (index, 1280));
+    assert_eq!((placed(&tun).index, placed(&tun).mtu), (index, 1280));
 
     // and it still carries packets, in its new place
     at_second
@@ -378,7 +378,7 @@ fn a_device_may_be_renamed_moved_changed_and_deleted() {
         tun.read(&mut buffer).unwrap_err(),
         tun.write(&[IoSlice::new(&probe_frame(6))]).unwrap_err(),
         tun.name().unwrap_err(),
-        tun.mtu().unwrap_err(),
+        tun.place().unwrap_err(),
     ] {
         assert_eq!(TunErrorKind::of(&error), TunErrorKind::Gone, "{error:?}");
     }
@@ -389,10 +389,10 @@ fn a_device_may_be_renamed_moved_changed_and_deleted() {
 fn the_namespace_of_a_device_is_entered_once() {
     let there = Netns::new().unwrap();
     let tun = device(&there, "tun", &["10.8.0.1"], Offloads::ALL);
-    assert_eq!(tun.mtu().unwrap(), 1500);
+    assert_eq!(placed(&tun).mtu, 1500);
     let asks_without_the_right_to_enter = || {
         there.enter().unwrap();
-        assert_eq!(tun.mtu().unwrap(), 1500);
+        assert_eq!(placed(&tun).mtu, 1500);
         let net_admin = CapabilitySets {
             effective: CapabilitySet::NET_ADMIN,
             permitted: CapabilitySet::NET_ADMIN,
@@ -400,9 +400,9 @@ fn the_namespace_of_a_device_is_entered_once() {
         };
         set_capabilities(None, net_admin).unwrap();
         assert!(there.enter().is_err());
-        assert_eq!(tun.mtu().unwrap(), 1500);
+        assert_eq!(placed(&tun).mtu, 1500);
         assert!(tun.is_up().unwrap());
-        assert!(tun.ifindex().unwrap() > 1);
+        assert!(placed(&tun).index > 1);
     };
     // On a thread of its own, which ends without its rights.
     std::thread::scope(|scope| {
@@ -416,8 +416,8 @@ fn the_namespace_of_a_device_is_entered_once() {
         ..LinkChange::default()
     };
     let netlink = Netlink::open_in(&there).unwrap();
-    netlink.set_link(tun.ifindex().unwrap(), &move_it).unwrap();
-    assert_eq!(tun.mtu().unwrap(), 1400);
+    netlink.set_link(placed(&tun).index, &move_it).unwrap();
+    assert_eq!(placed(&tun).mtu, 1400);
 }
 
 #[test]
@@ -553,7 +553,7 @@ fn limited(mtu: u32, packets: u32) -> (Netns, Tun, impl Fn(usize)) {
         ..LinkChange::default()
     };
     let netlink = Netlink::open_in(&net).unwrap();
-    netlink.set_link(tun.ifindex().unwrap(), &change).unwrap();
+    netlink.set_link(placed(&tun).index, &change).unwrap();
     let sender = net.run(|| segmenting("10.8.0.1:0")).unwrap();
     let send = move |len: usize| {
         // A packet that is held back is an error for some senders.
@@ -754,10 +754,8 @@ fn the_queue_limit_follows_its_device_and_ends_with_it() {
         ..LinkChange::default()
     };
     let netlink = Netlink::open_in(&first).unwrap();
-    netlink
-        .set_link(tun.ifindex().unwrap(), &to_second)
-        .unwrap();
-    let (netlink, index) = (Netlink::open_in(&second).unwrap(), tun.ifindex().unwrap());
+    netlink.set_link(placed(&tun).index, &to_second).unwrap();
+    let (netlink, index) = (Netlink::open_in(&second).unwrap(), placed(&tun).index);
     let up = LinkChange {
         up: Some(true),
         ..LinkChange::default()
@@ -790,7 +788,7 @@ fn a_limited_queue_takes_an_idle_connections_packets() {
         ..LinkChange::default()
     };
     let netlink = Netlink::open_in(&other).unwrap();
-    netlink.set_link(peer.ifindex().unwrap(), &change).unwrap();
+    netlink.set_link(placed(&peer).index, &change).unwrap();
     // Carries what waits to the peer, and back; the lengths of what is long.
     let mut frame = vec![0; MAX_FRAME];
     let mut carry = |from: &Tun, to: &Tun| {
@@ -867,4 +865,8 @@ fn a_limited_queue_takes_an_idle_connections_packets() {
             carry(&tun, &peer);
         }
     }
+}
+
+fn placed(tun: &Tun) -> crate::helper::Placed {
+    tun.place().unwrap().link.unwrap()
 }

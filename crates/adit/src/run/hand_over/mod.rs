@@ -34,28 +34,29 @@ pub(crate) use messages::{Offer, Switches};
 pub(super) use take::{Finish, take};
 use terms::FORMATS;
 
-use rustix::process::{getpriority_process, setpriority_process};
+use adit_io::helper::{PRIORITY, set_priority};
+use rustix::process::getpriority_process;
+use rustix::thread::{Pid, gettid};
 
 use crate::failure::{Result, bail};
 
 /// This thread has the priority of the threads that process packets, which wait for it, until this is
 /// dropped.
-struct Hurry(rustix::io::Result<i32>);
+struct Hurry(Pid, i32);
 
 impl Hurry {
     fn new() -> Self {
-        let before = getpriority_process(None);
+        let (thread, before) = (gettid(), getpriority_process(None).unwrap_or(0));
         // Without the right to it, a hand-over takes longer on a busy machine.
-        let _ = adit_io::helper::prioritize(rustix::thread::gettid());
-        Self(before)
+        let _ = set_priority(thread, PRIORITY);
+        Self(thread, before)
     }
 }
 
 impl Drop for Hurry {
     fn drop(&mut self) {
-        if let Ok(before) = self.0 {
-            let _ = setpriority_process(None, before);
-        }
+        let before = i8::try_from(self.1.max(0)).unwrap_or(0);
+        let _ = set_priority(self.0, before);
     }
 }
 

@@ -9,11 +9,12 @@ use adit_ctl::{status, uapi};
 use adit_engine::{Interface, Resume, Sockets, importer};
 use adit_io::tun::Tun;
 use adit_io::udp::Udp;
+use adit_sandbox::Starter;
 use rustix::net::{AddressFamily, sockopt};
 
 use super::super::LogLevel;
 use super::super::events::Sender;
-use super::super::process::{Bound, Prepared, Process};
+use super::super::process::{Bound, Children, Prepared, Process};
 use super::super::resolve::HandedNames;
 use super::channel::{Peer, parse};
 use super::messages::{Hello, Kind, MAX_INTERFACES, Offer, Offered, State, check_names};
@@ -35,10 +36,10 @@ const TO_END: Duration = Duration::from_secs(5);
 pub(in crate::run) fn take(
     pid: i32,
     dir: &Path,
-    events: Sender,
     args: &RunArgs,
     group: Option<u32>,
-) -> Result<(Arc<Process>, Finish)> {
+    (events, starter): (Sender, &Starter),
+) -> Result<(Children, Arc<Process>, Finish)> {
     let until = Instant::now() + TO_TAKE;
     let mut channel = Channel::connect(&dir.join(adit_io::UPGRADE_DIR), pid)?;
     channel.set_patience(PATIENCE)?;
@@ -48,24 +49,42 @@ pub(in crate::run) fn take(
         return Err(out_of_turn());
     }
     let group = group.or_else(|| offer.status_group.filter(|group| is_member(pid, *group)));
-    let process = Process::of(events, &offer, args, group)?;
+    let (children, process) = Process::of(events, &offer, args, group)?;
     if group.is_none() && offer.status_group.is_some() {
         let level = process.level();
         level.error(
             "the group of the status sockets is none of the old process, and is left out for further interfaces: state              it with ADIT_STATUS_GROUP",
         );
     }
+    let count = offer.interfaces;
+    let taken = starter.beside(|| take_all(&process, channel, args, count, until));
+    let (tuns, old) = taken?;
+    Ok((children, process, Finish { stderr, tuns, old }))
+}
+
+/// Their TUNs, and the old process.
+type TakenOver = (Vec<std::sync::Weak<Tun>>, Peer);
+
+/// Takes all interfaces, as many as were offered.
+fn take_all(
+    process: &Arc<Process>,
+    mut channel: Channel,
+    args: &RunArgs,
+    count: usize,
+    until: Instant,
+) -> Result<TakenOver> {
     let mut prepared: Vec<Ready> = Vec::new();
-    for _ in 0..offer.interfaces {
+    for _ in 0..count {
         check_time(until)?;
         let (offered, fds) = channel.hear_with(Kind::Interface)?;
-        prepared.push(prepare(&process, &offered, fds)?);
+        prepared.push(prepare(process, &offered, fds)?);
     }
     let names: Vec<String> = (prepared.iter())
         .map(|(prepared, _)| prepared.name.clone())
         .collect();
     check_names(&names)?;
     if let Some(missing) = args.interfaces.iter().find(|name| !names.contains(name)) {
+        let pid = channel.peer().pid;
         bail!(State, "process {pid} hands over no interface {missing}");
     }
     let hurry = Hurry::new();
@@ -73,7 +92,7 @@ pub(in crate::run) fn take(
 
     let mut taken = Vec::new();
     for one in prepared {
-        taken.push(take_state(&process, &mut channel, one, until)?);
+        taken.push(take_state(process, &mut channel, one, until)?);
     }
     channel.tell(Kind::Complete, &())?;
     let () = channel.hear(Kind::Go)?;
@@ -93,14 +112,13 @@ pub(in crate::run) fn take(
             endpoints,
         } = one;
         tuns.push(Arc::downgrade(&tun));
-        let served = listeners.bind(&process, &prepared.name);
+        let served = listeners.bind(process, &prepared.name);
         process
             .resolver
             .import(&prepared.name, &interface, endpoints);
         process.install(interface, tun, prepared, served)?;
     }
-    let old = channel.into_peer();
-    Ok((process, Finish { stderr, tuns, old }))
+    Ok((tuns, channel.into_peer()))
 }
 
 /// Each message may take its time, but not all of them.
