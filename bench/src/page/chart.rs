@@ -27,7 +27,9 @@ use crate::{output, summary};
 /// reaches from the least to the greatest round.
 ///
 /// Of a gateway: curves of goodput by offered rate, of packets and CPU time by active peers, and of
-/// start and memory by interfaces, with a line for each implementation, in DIR/gateway.svg.
+/// start and memory by interfaces, with a line for each implementation, in DIR/gateway.svg. With
+/// --bars: one stream, its CPU time, the stream beside a flood to a slow peer, and 64 peers, in
+/// DIR/comparison.svg.
 ///
 /// Of `scale`: throughput by flows and tunnels as measured, and by cores and tunnels as modelled, and
 /// the load of every core under the policy `auto`, in DIR/scale.svg.
@@ -45,13 +47,20 @@ pub(crate) struct ChartArgs {
     /// Where the chart goes; the directory is made if it is missing.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Bars of a gateway instead of curves.
+    #[arg(long)]
+    bars: bool,
 }
 
 /// Draws the chart and prints where it is.
 pub(crate) fn run(args: &ChartArgs) -> Result<(), Box<dyn Error>> {
     let at = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let text = fs::read_to_string(&args.results).map_err(|e| at(&args.results, &e))?;
-    let (name, svg) = picture(&text).map_err(|why| at(&args.results, &why))?;
+    let drawn = match args.bars {
+        true => bars(&text),
+        false => picture(&text),
+    };
+    let (name, svg) = drawn.map_err(|why| at(&args.results, &why))?;
     let file = args.out.join(name);
     fs::create_dir_all(&args.out).map_err(|e| at(&args.out, &e))?;
     fs::write(&file, svg).map_err(|e| at(&file, &e))?;
@@ -66,10 +75,52 @@ fn picture(text: &str) -> Result<(&'static str, String), String> {
         Some("scale") => ("scale.svg", of_scale(text, &json)?),
         _ => ("comparison.svg", of_comparison(text)?),
     };
-    let svg = picture
-        .svg()
-        .map_err(|why| format!("it cannot be drawn: {why}"))?;
-    Ok((name, svg))
+    Ok((name, drawn(&picture)?))
+}
+
+fn drawn(picture: &Picture) -> Result<String, String> {
+    let svg = picture.svg();
+    svg.map_err(|why| format!("it cannot be drawn: {why}"))
+}
+
+/// The bars of a gateway.
+fn bars(text: &str) -> Result<(&'static str, String), String> {
+    let json = summary::parse(text).unwrap_or_default();
+    if json["command"] != "gateway" {
+        return Err("only results of `adit-lab gateway` have these bars".to_owned());
+    }
+    let run = read(text, &json)?;
+    let mut print = versions_of(&run);
+    print.push(format!(
+        "{}; thin lines reach from the least to the greatest. Made by: adit-lab gateway",
+        rounds_of(&json)
+    ));
+    let picture = chosen(
+        GATEWAY,
+        &run.machine,
+        run.started,
+        print,
+        super::gateway::bars(&json).into_iter(),
+        |_| true,
+        "the cases slow, four-tunnels and peers-64 have bars",
+    )?;
+    let columns = 1;
+    Ok(("comparison.svg", drawn(&Picture { columns, ..picture })?))
+}
+
+const GATEWAY: &str = "A gateway on Adit beside other implementations of WireGuard";
+
+fn versions_of(run: &Run) -> Vec<String> {
+    let versions = run.subjects.iter();
+    let versions = versions.map(|(name, version)| version_of(name, version));
+    vec![versions.collect::<Vec<_>>().join(", ")]
+}
+
+fn rounds_of(json: &Value) -> String {
+    match json["rounds"].as_u64() {
+        Some(1) => "Values of one round".to_owned(),
+        rounds => format!("Medians of {} rounds", rounds.unwrap_or(0)),
+    }
 }
 
 /// The part of the document of `document.rs` that the chart shows.
@@ -254,18 +305,13 @@ fn of_comparison(text: &str) -> Result<Picture, String> {
 /// Its curves.
 fn of_gateway(text: &str, json: &Value) -> Result<Picture, String> {
     let run = read(text, json)?;
-    let versions = run.subjects.iter();
-    let versions = versions.map(|(name, version)| version_of(name, version));
-    let mut print = vec![versions.collect::<Vec<_>>().join(", ")];
-    let rounds = match json["rounds"].as_u64() {
-        Some(1) => "Values of one round".to_owned(),
-        rounds => format!("Medians of {} rounds", rounds.unwrap_or(0)),
-    };
+    let mut print = versions_of(&run);
     print.push(format!(
-        "{rounds}. Made by: adit-lab gateway. A point that is not there was not measured, or cannot be."
+        "{}. Made by: adit-lab gateway. A point that is not there was not measured, or cannot be.",
+        rounds_of(json)
     ));
     chosen(
-        "A gateway on Adit beside other implementations of WireGuard",
+        GATEWAY,
         &run.machine,
         run.started,
         print,

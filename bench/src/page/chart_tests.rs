@@ -317,6 +317,7 @@ fn the_chart_is_written_to_a_directory_that_is_made() {
     let args = ChartArgs {
         results: file.clone(),
         out: dir.join("new/pictures"),
+        bars: false,
     };
     run(&args).unwrap();
     let svg = fs::read_to_string(args.out.join("comparison.svg")).unwrap();
@@ -361,6 +362,32 @@ fn gateway() -> Value {
             ]},
         ],
     })
+}
+
+#[test]
+fn bars_of_a_gateway_begin_with_the_best() {
+    let values = |adit: f64, go: f64| {
+        let of = |value: f64| json!({"median": value, "min": value, "max": value});
+        json!({"adit": of(adit), "wireguard-go": of(go)})
+    };
+    let mut file = gateway();
+    let slow = json!({"name": "stream", "unit": "Gb/s", "implementations": values(9.0, 2.0)});
+    let four = json!({"name": "one_cpu", "unit": "s/GB", "implementations": values(1.5, 6.0)});
+    file["cases"] = json!([
+        {"case": "slow", "measures": [slow]},
+        {"case": "four-tunnels", "measures": [four]},
+    ]);
+    let (name, svg) = bars(&file.to_string()).unwrap();
+    assert_eq!(name, "comparison.svg");
+    check_well_formed(&svg).unwrap();
+    for panel in [
+        "One TCP stream, Gb/s (more is better): adit 9.00, wireguard-go 2.00",
+        "CPU time of both ends, 4 TCP streams, s/GB (less is better): adit 1.50, wireguard-go 6.00",
+    ] {
+        assert!(svg.contains(panel), "{svg}");
+    }
+    assert!(bars(&results().to_string()).is_err());
+    assert!(bars(&gateway().to_string()).is_err());
 }
 
 #[test]
@@ -446,11 +473,15 @@ fn what_has_no_curves_is_refused_with_the_reason() {
 #[test]
 fn the_committed_pictures_are_those_of_the_committed_results() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
-    for results in ["zen4-avx2.json", "scale-zen5.json"] {
+    let kinds = [
+        ("gateway-xeon.json", " --bars", bars as fn(&str) -> _),
+        ("scale-zen5.json", "", picture),
+    ];
+    for (results, option, draw) in kinds {
         let text = fs::read_to_string(dir.join(results)).unwrap();
-        let (name, svg) = picture(&text).unwrap();
+        let (name, svg): (&str, String) = draw(&text).unwrap();
         let committed = fs::read_to_string(dir.join(name)).unwrap();
-        let made_by = format!("adit-lab chart results/{results} --out results");
+        let made_by = format!("adit-lab chart results/{results}{option} --out results");
         assert!(svg == committed, "{name} is another one: {made_by}");
     }
 }

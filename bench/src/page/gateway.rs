@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::figures::{Figure, Values, add_points, list, text, values};
+use super::figures::{Drawing, Figure, Values, add_points, list, text, values};
 
 /// Cases whose measures of this name are points over this.
 struct Curve {
@@ -102,6 +102,44 @@ pub(super) fn curves(json: &Value) -> Vec<Figure> {
         }
     }
     all
+}
+
+/// Bars that say at a glance how gateways compare: case, measure, title, and whether more is better.
+const BARS: [(&str, &str, &str, bool); 4] = [
+    ("slow", "stream", "One TCP stream", true),
+    (
+        "four-tunnels",
+        "one_cpu",
+        "CPU time of both ends, 4 TCP streams",
+        false,
+    ),
+    (
+        "slow",
+        "stream_beside",
+        "One TCP stream beside a flood to another, slow peer",
+        true,
+    ),
+    ("peers-64", "total", "TCP to 64 peers, sum", true),
+];
+
+/// The best first.
+pub(super) fn bars(json: &Value) -> Vec<Figure> {
+    let figure = |&(case, name, title, more): &(&str, &str, &str, bool)| {
+        let measure = find(json, case, name)?;
+        let mut bars = of_all(measure);
+        bars.sort_by(|(_, a), (_, b)| match more {
+            true => b.median.total_cmp(&a.median),
+            false => a.median.total_cmp(&b.median),
+        });
+        let better = if more { "more" } else { "less" };
+        Some(Figure {
+            id: name.to_owned(),
+            title: title.to_owned(),
+            unit: format!("{} ({better} is better)", text(&measure["unit"])),
+            drawing: Drawing::Bars(bars),
+        })
+    };
+    BARS.iter().filter_map(figure).collect()
 }
 
 fn find<'a>(json: &'a Value, case: &str, measure: &str) -> Option<&'a Value> {
