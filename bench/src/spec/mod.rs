@@ -1,4 +1,4 @@
-//! `adit-lab spec`: the tables of SPEC.md and README.md whose numbers come from `results/`.
+//! `adit-lab spec`: the tables of SPEC.md, bench/REPORT.md and README.md whose numbers come from `results/`.
 //!
 //! Such a table stands between two comments, of which the first names its files and which of the
 //! tables of `tables.rs` it is:
@@ -10,11 +10,12 @@
 //! ```
 //!
 //! `from`: the whole table is made of the files. `in part from`: some cells are, such as a column, and
-//! the others are left as they are.
+//! the others are left as they are. The goals of SPEC.md come from many files: `results/*` (`ratios`).
 //!
 //! Stages: read a document → find the comments → make each table again → compare, or write.
 
 mod measured;
+mod ratios;
 mod reproduced;
 mod scale;
 mod tables;
@@ -32,7 +33,7 @@ use serde_json::Value;
 use crate::{output, summary};
 use tables::{Extent, TABLES};
 
-/// Compares the tables of SPEC.md and README.md with the results that they come from.
+/// Compares the tables of SPEC.md, bench/REPORT.md and README.md with the results that they come from.
 ///
 /// Prints each line that differs, and fails if there is one. The tables stand between comments that
 /// name their files and `end`. The test `the_tables_of_the_documents_are_those_of_the_results` does the
@@ -133,6 +134,14 @@ impl Table {
         Ok(())
     }
 
+    /// What stands in the column of this name.
+    fn cell(&self, row: usize, column: &str) -> Result<&str, String> {
+        let at = self.head.iter().position(|name| name == column);
+        let at = at.ok_or_else(|| format!("it has no column {column:?}"))?;
+        let cell = self.rows[row].get(at).map(String::as_str);
+        cell.ok_or_else(|| format!("row {row} has no cell in {column:?}"))
+    }
+
     /// An error unless its rows begin with these texts.
     fn check_labels(&self, labels: &[&str]) -> Result<(), String> {
         let there: Vec<&str> = self.rows.iter().map(|row| row[0].as_str()).collect();
@@ -178,7 +187,11 @@ fn again(document: &str, text: &str, dir: &Path) -> Result<Again, String> {
         if known.extent != extent {
             return Err(named(format!("it is to say \"{}\"", known.extent.words())));
         }
-        let read = |file: &&str| -> Result<Value, String> {
+        let files: Vec<String> = match files[..] {
+            [ratios::ALL] => ratios::files(),
+            _ => files.into_iter().map(str::to_owned).collect(),
+        };
+        let read = |file: &String| -> Result<Value, String> {
             let text = fs::read_to_string(dir.join(file)).map_err(|e| format!("{file}: {e}"))?;
             summary::parse(&text).map_err(|e| format!("{file}: {e}"))
         };

@@ -28,6 +28,59 @@ fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
+/// Each published figure, what stands for it in the file, and how that differs.
+pub(super) fn published(results: &[Value], table: &mut Table) -> Result<(), String> {
+    table.head = owned(&[
+        "source",
+        "what",
+        "published",
+        "Zen 5",
+        "what differs on Zen 5",
+    ]);
+    table.rows.clear();
+    for json in results {
+        for of in array(json, "sources")? {
+            let mut name = text(of, "source")?;
+            let mut above = "";
+            for figure in array(of, "published")? {
+                let (value, unit) = (number(figure, "value")?, text(figure, "unit")?);
+                let differs = match text(figure, "differs")? {
+                    same if same == above => "the same",
+                    other => other,
+                };
+                above = text(figure, "differs")?;
+                table.rows.push(vec![
+                    std::mem::take(&mut name).to_owned(),
+                    text(figure, "what")?.to_owned(),
+                    with_unit(&value.to_string(), unit),
+                    here(of, figure)?,
+                    differs.to_owned(),
+                ]);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn with_unit(value: &str, unit: &str) -> String {
+    format!("{value} {unit}").trim_end().to_owned()
+}
+
+/// The value of the same subject, or its ratio to another one; nothing where it was not measured.
+fn here(source: &Value, figure: &Value) -> Result<String, String> {
+    let measure = measure(source, text(figure, "measure")?)?;
+    let of = |subject: &str| measure["subjects"][subject]["median"].as_f64();
+    let Some(value) = of(text(figure, "subject")?) else {
+        return Ok("not measured".to_owned());
+    };
+    let (value, unit) = match figure["over"].as_str() {
+        None => (value, text(measure, "unit")?),
+        Some(other) => (value / of(other).ok_or("a ratio has no other side")?, "×"),
+    };
+    let places = if value < 100.0 { 2 } else { 0 };
+    Ok(with_unit(&fixed(value, places), unit))
+}
+
 pub(super) fn ideas_of_2022(results: &[Value], table: &mut Table) -> Result<(), String> {
     ideas(results, "tailscale-2022", table)
 }
@@ -513,5 +566,40 @@ mod tests {
         ];
         assert_eq!(table.rows, rows);
         assert!(two_runs(&[json!({})], &mut table).is_err());
+    }
+
+    #[test]
+    fn a_published_figure_stands_beside_what_was_measured() {
+        let figure = |what: &str, subject: &str, value: f64| {
+            json!({"what": what, "subject": subject, "value": value, "unit": "Gb/s",
+                "measure": "tcp-1420", "differs": "two hosts"})
+        };
+        let file = json!({"sources": [{
+            "source": "tailscale-2023",
+            "measures": [{"id": "tcp-1420", "unit": "Gb/s", "subjects": {"tailscale": {"median": 5.43}}}],
+            "published": [
+                figure("kernel WireGuard, i5-12400", "kernel", 11.8),
+                figure("wireguard-go after, i5-12400", "tailscale", 13.0),
+            ],
+        }]});
+        let mut table = Table::default();
+        published(std::slice::from_ref(&file), &mut table).unwrap();
+        let rows = [
+            [
+                "tailscale-2023",
+                "kernel WireGuard, i5-12400",
+                "11.8 Gb/s",
+                "not measured",
+                "two hosts",
+            ],
+            [
+                "",
+                "wireguard-go after, i5-12400",
+                "13 Gb/s",
+                "5.43 Gb/s",
+                "the same",
+            ],
+        ];
+        assert_eq!(table.rows, rows);
     }
 }

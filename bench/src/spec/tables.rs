@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Table, measured, reproduced, scale};
+use super::{Table, measured, ratios, reproduced, scale};
+use crate::goals::Limit;
 
 /// A table of a document.
 pub(super) struct Known {
@@ -30,83 +31,101 @@ impl Extent {
 }
 
 const SPEC: &str = "SPEC.md";
+const REPORT: &str = "bench/REPORT.md";
 
 /// Those of one document stand together.
-pub(super) const TABLES: [Known; 30] = [
-    known(SPEC, Extent::Part, "speed", measured::speed),
+pub(super) const TABLES: [Known; 32] = [
+    known(SPEC, Extent::Part, "goals", ratios::goals),
+    known(REPORT, Extent::Part, "speed", measured::speed),
+    known(REPORT, Extent::Whole, "published", reproduced::published),
     known(
-        SPEC,
+        REPORT,
         Extent::Whole,
         "ideas of 2022",
         reproduced::ideas_of_2022,
     ),
     known(
-        SPEC,
+        REPORT,
         Extent::Whole,
         "ideas of 2023",
         reproduced::ideas_of_2023,
     ),
-    known(SPEC, Extent::Whole, "checksum", reproduced::checksum),
-    known(SPEC, Extent::Whole, "beside TLS", reproduced::tls),
-    known(SPEC, Extent::Whole, "beside IPsec", reproduced::ipsec),
+    known(REPORT, Extent::Whole, "checksum", reproduced::checksum),
+    known(REPORT, Extent::Whole, "beside TLS", reproduced::tls),
+    known(REPORT, Extent::Whole, "beside IPsec", reproduced::ipsec),
     known(
-        SPEC,
+        REPORT,
         Extent::Whole,
         "beside TLS, cubic and BBR",
         reproduced::tls_congestion,
     ),
     known(
-        SPEC,
+        REPORT,
         Extent::Whole,
         "beside IPsec, cubic and BBR",
         reproduced::ipsec_congestion,
     ),
-    known(SPEC, Extent::Whole, "reproduced goals", reproduced::goals),
+    known(REPORT, Extent::Whole, "reproduced goals", reproduced::goals),
     known(
-        SPEC,
+        REPORT,
         Extent::Whole,
         "reproduced goals, Xeon",
         reproduced::goals,
     ),
-    known(SPEC, Extent::Whole, "two runs", reproduced::two_runs),
-    known(SPEC, Extent::Whole, "slow peer", measured::slow_peer),
-    known(SPEC, Extent::Whole, "fair shares", measured::fair_shares),
-    known(SPEC, Extent::Whole, "overload", measured::overload),
-    known(SPEC, Extent::Whole, "active peers", measured::active_peers),
-    known(SPEC, Extent::Part, "hand-overs", measured::hand_overs),
-    known(SPEC, Extent::Whole, "silent", measured::silent),
+    known(REPORT, Extent::Whole, "two runs", reproduced::two_runs),
+    known(REPORT, Extent::Whole, "slow peer", measured::slow_peer),
+    known(REPORT, Extent::Whole, "fair shares", measured::fair_shares),
+    known(REPORT, Extent::Whole, "overload", measured::overload),
     known(
-        SPEC,
+        REPORT,
+        Extent::Whole,
+        "active peers",
+        measured::active_peers,
+    ),
+    known(REPORT, Extent::Part, "hand-overs", measured::hand_overs),
+    known(REPORT, Extent::Whole, "silent", measured::silent),
+    known(
+        REPORT,
         Extent::Whole,
         "engine in memory",
         scale::engine_in_memory,
     ),
-    known(SPEC, Extent::Whole, "real tunnels", scale::real_tunnels),
-    known(SPEC, Extent::Whole, "loads", scale::loads),
-    known(SPEC, Extent::Whole, "forwarded", scale::forwarded),
-    known(SPEC, Extent::Whole, "stages", scale::stages),
-    known(SPEC, Extent::Whole, "model", scale::model),
+    known(REPORT, Extent::Whole, "real tunnels", scale::real_tunnels),
+    known(REPORT, Extent::Whole, "loads", scale::loads),
+    known(REPORT, Extent::Whole, "forwarded", scale::forwarded),
+    known(REPORT, Extent::Whole, "stages", scale::stages),
+    known(REPORT, Extent::Whole, "model", scale::model),
     known(
-        SPEC,
+        REPORT,
         Extent::Whole,
         "errors of the model",
         scale::model_errors,
     ),
     known(
-        SPEC,
+        REPORT,
         Extent::Whole,
         "engine in memory, 16 CPUs",
         scale::engine_in_memory,
     ),
     known(
-        SPEC,
+        REPORT,
         Extent::Whole,
         "real tunnels, 16 CPUs",
         scale::real_tunnels,
     ),
-    known(SPEC, Extent::Whole, "forwarded, 16 CPUs", scale::forwarded),
-    known(SPEC, Extent::Whole, "compared, 16 CPUs", measured::compared),
-    known(SPEC, Extent::Whole, "floods", measured::floods),
+    known(
+        REPORT,
+        Extent::Whole,
+        "forwarded, 16 CPUs",
+        scale::forwarded,
+    ),
+    known(
+        REPORT,
+        Extent::Whole,
+        "compared, 16 CPUs",
+        measured::compared,
+    ),
+    known(REPORT, Extent::Whole, "floods", measured::floods),
     known("README.md", Extent::Part, "machines", measured::machines),
 ];
 
@@ -176,25 +195,22 @@ pub(super) fn fixed(value: f64, places: usize) -> String {
     grouped + &fraction
 }
 
-/// "≥ 0.95" or "≤ 0.40" at the beginning of a cell; true where there is no goal.
+/// "≥ 0.95" or "≤ 4,000 ms" at the beginning of a cell.
+pub(super) fn goal_of(cell: &str) -> Option<Limit> {
+    let (sign, rest) = cell.split_once(' ')?;
+    let end = rest.find(|c: char| !matches!(c, '0'..='9' | '.' | ','));
+    let number = rest[..end.unwrap_or(rest.len())].trim_end_matches(',');
+    let number = number.replace(',', "").parse().ok()?;
+    match sign {
+        "≥" => Some(Limit::AtLeast(number)),
+        "≤" => Some(Limit::AtMost(number)),
+        _ => None,
+    }
+}
+
+/// True where there is no goal, too.
 pub(super) fn meets(value: f64, goal: &str) -> bool {
-    let (at_least, limit) = match goal.split_once(' ') {
-        Some(("≥", limit)) => (true, limit),
-        Some(("≤", limit)) => (false, limit),
-        _ => return true,
-    };
-    let digits = limit.split(|c: char| c != '.' && !c.is_ascii_digit());
-    let limit = digits
-        .into_iter()
-        .next()
-        .and_then(|it| it.parse::<f64>().ok());
-    limit.is_none_or(|limit| {
-        if at_least {
-            value >= limit
-        } else {
-            value <= limit
-        }
-    })
+    goal_of(goal).is_none_or(|limit| limit.is_met(value))
 }
 
 /// A goal of the file, by its name.
@@ -247,5 +263,6 @@ mod tests {
         assert!(meets(3.0, "≥ 3") && !meets(2.99, "≥ 3"));
         assert!(meets(0.4, "≤ 0.40, **missed**") && !meets(0.41, "≤ 0.40"));
         assert!(meets(9.0, "") && meets(9.0, "0"));
+        assert!(meets(4_001.0, "≥ 4,000") && !meets(3_999.0, "≥ 4,000 a second"));
     }
 }

@@ -338,7 +338,7 @@ fn number(variable: &str, otherwise: usize) -> usize {
 }
 
 /// Peers with sessions, and a bulk stream. `ADIT_UPGRADES=100 ADIT_UPGRADE_PEERS=1000` prints what
-/// SPEC.md has.
+/// bench/REPORT.md has.
 #[test]
 fn a_gateway_under_load_is_replaced_without_a_handshake() {
     if !only_adit() {

@@ -15,7 +15,7 @@ use adit_proto::config::{Cidr, DeviceChange, PeerStatus};
 use adit_proto::memory::{can_allocate, can_allocate_pieces};
 use rustix::process::{Resource, getrlimit};
 
-/// Bytes for a new peer and for one of its allowed IPs: with three, 1.64 KB (SPEC.md).
+/// Bytes for a new peer and for one of its allowed IPs: with three, 1.64 KB (bench/REPORT.md).
 const OF_PEER: u64 = 1_000;
 const OF_ALLOWED_IP: u64 = 220;
 /// Smaller changes are not looked at.
