@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Table;
+use super::reproduced::kernel;
 use super::tables::{
     MISSED, OTHERS, array, entry, files, fixed, goal, limit, median, meets, metric, number, title,
     verdict,
@@ -210,12 +211,14 @@ pub(super) fn compared(results: &[Value], table: &mut Table) -> Result<(), Strin
     Ok(())
 }
 
-/// README's: a row for each file.
+/// The machines of which README has the kernel's WireGuard, as Tailscale published it.
+const PUBLISHED: [&str; 2] = ["c6i.8xlarge", "i5-12400"];
+
+/// README's: a row for each file of measurements, and for each published figure of the kernel.
 pub(super) fn machines(results: &[Value], table: &mut Table) -> Result<(), String> {
-    let files: &[Value; 2] = files(results)?;
-    for (json, machine) in files.iter().zip(["(Zen 5)", "AVX2 only"]) {
-        let row = table.rows.iter().position(|row| row[0].contains(machine));
-        let row = row.ok_or_else(|| format!("it has no row for {machine}"))?;
+    let [zen5, avx2, published] = files(results)?;
+    for (json, machine) in [(zen5, "(Zen 5)"), (avx2, "AVX2 only")] {
+        let row = row_of(table, machine)?;
         let over = |id: &str, over: Over| Beside::of(json, id, over).map(|it| it.ratio);
         let stream = metric(json, "tcp1", "adit")?;
         let go = over("tcp1", Over::Other("wireguard-go"))?;
@@ -232,7 +235,23 @@ pub(super) fn machines(results: &[Value], table: &mut Table) -> Result<(), Strin
             table.set(row, column, text)?;
         }
     }
+    for machine in PUBLISHED {
+        let row = row_of(table, machine)?;
+        let kernel = kernel(published, machine)?;
+        table.set(row, "one TCP stream", format!("{:.1} Gb/s", kernel.gbps))?;
+        table.set(
+            row,
+            "× Tailscale's fork",
+            format!("{:.1}", kernel.over_fork),
+        )?;
+    }
     Ok(())
+}
+
+/// The row whose first cell has this text.
+fn row_of(table: &Table, text: &str) -> Result<usize, String> {
+    let row = table.rows.iter().position(|row| row[0].contains(text));
+    row.ok_or_else(|| format!("it has no row for {text}"))
 }
 
 pub(super) fn slow_peer(results: &[Value], table: &mut Table) -> Result<(), String> {

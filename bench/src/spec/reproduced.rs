@@ -81,6 +81,26 @@ fn here(source: &Value, figure: &Value) -> Result<String, String> {
     Ok(with_unit(&fixed(value, places), unit))
 }
 
+/// A figure that was published of the kernel's WireGuard, and of another program beside it.
+pub(super) struct KernelFigure {
+    pub(super) gbps: f64,
+    pub(super) over_fork: f64,
+}
+
+/// The kernel's WireGuard on a machine of Tailscale's second article, and over the fork there.
+pub(super) fn kernel(json: &Value, machine: &str) -> Result<KernelFigure, String> {
+    let figures = array(source(json, "tailscale-2023")?, "published")?;
+    let of = |what: &str| {
+        let figure = entry(figures, "what", &format!("{what}, {machine}"))?;
+        number(figure, "value")
+    };
+    let gbps = of("kernel WireGuard")?;
+    Ok(KernelFigure {
+        gbps,
+        over_fork: gbps / of("wireguard-go after")?,
+    })
+}
+
 pub(super) fn ideas_of_2022(results: &[Value], table: &mut Table) -> Result<(), String> {
     ideas(results, "tailscale-2022", table)
 }
@@ -601,5 +621,11 @@ mod tests {
             ],
         ];
         assert_eq!(table.rows, rows);
+        let found = kernel(&file, "i5-12400").unwrap();
+        assert_eq!(
+            format!("{:.1}, {:.1}", found.gbps, found.over_fork),
+            "11.8, 0.9"
+        );
+        assert!(kernel(&file, "c6i.8xlarge").is_err());
     }
 }
