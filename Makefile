@@ -3,7 +3,7 @@
 # More tests at once than cores: many of them wait, for timers of the protocol or for an emulated machine.
 TEST_THREADS ?= 6
 
-.PHONY: build install uninstall deb static test unit loom e2e setup peers guest root lint sbom ci
+.PHONY: build install uninstall deb static test about quick unit loom e2e setup peers guest root lint sbom ci
 
 # Where `make install` puts things. A package has PREFIX=/usr and a DESTDIR.
 PREFIX ?= /usr/local
@@ -53,8 +53,35 @@ uninstall:
 	rm -f $(DESTDIR)$(MANDIR)/man8/adit.8 $(DESTDIR)$(MANDIR)/man8/adit-*.8 $(DESTDIR)$(UNITDIR)/adit@.service $(DESTDIR)$(UNITDIR)/adit-blocked@.service
 	rm -rf $(DESTDIR)$(DOCDIR)
 
-test: setup peers guest root loom
+# First what is about to happen: the recipe of the first prerequisite runs first.
+test: about setup peers guest root loom
 	RUST_TEST_THREADS=$(TEST_THREADS) scripts/test
+
+about:
+	@echo "make test: installs Debian packages that tests need, builds other implementations, guests and Adit, then runs all"
+	@echo "tests: of each crate, of threads in every order (loom), of the lab, and between hosts in namespaces of their own."
+	@echo "From a clean clone that takes some 35 minutes on two cores; make quick, once built, a few."
+
+# Unit tests, and a test or two between hosts for each thing that users do.
+QUICK = \
+	carries::a_tunnel_over_ipv4_carries_ipv4_and_ipv6_unchanged \
+	carries::fifty_flows_at_once_arrive_whole \
+	daemon::it_ends_cleanly_on_sigterm_and_sigint \
+	everyday::a_new_peer_connects_with_the_file_that_it_is_given \
+	everyday::names_are_of_the_peers_that_they_were_given_to \
+	init::readmes_first_lines_lead_from_nothing_to_a_phone_on_the_internet \
+	many::one_process_serves_several_interfaces \
+	quick::a_full_tunnel_whose_process_was_killed_leaks_nothing \
+	quick::adit_up_and_down_do_what_wg_quick_does \
+	sandbox::every_thread_has_given_up_what_it_does_not_need \
+	sessions::a_changed_private_key_takes_over_under_traffic \
+	sessions::packets_from_outside_a_peers_allowed_ips_are_dropped \
+	uapi::a_failing_set_changes_nothing_at_all \
+	upgrade::traffic_goes_on_while_processes_are_replaced
+
+quick: setup
+	cargo test --workspace --lib --bins --locked
+	cargo test -p adit --test e2e --locked -- --exact --test-threads $(TEST_THREADS) $(QUICK)
 
 # Without the tests that need root, peers and a guest.
 unit:
