@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_engine::Engine;
-use adit_io::testing::mem::{MemUdp, Network};
+use adit_engine::{Engine, MemPlatform};
+use adit_io::testing::mem::{MemTun, MemUdp, Network};
 use adit_io::{RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_proto::config::DeviceChange;
-use common::{A, B, EnginePair, Options, inner_ip, segments, udp_frame};
+use common::{A, B, EnginePair, Options, Side, inner_ip, segments, udp_frame};
 
 /// A socket that is not closed at once, as one whose shard is busy.
 struct SlowToClose(MemUdp);
@@ -62,8 +62,16 @@ fn a_port_that_shards_still_have_open_is_waited_for() {
     assert!(pair.sides[A].interface.set(change).is_err());
 }
 
-/// A socket that is not closed while its flag is set, whichever thread drops it.
-struct Held(Option<MemUdp>, Arc<AtomicBool>);
+/// What keeps sockets from being closed.
+#[derive(Default)]
+struct Hold {
+    is_on: AtomicBool,
+    /// Sockets that were to be closed meanwhile.
+    held: AtomicUsize,
+}
+
+/// A socket that is not closed while something holds it, whichever thread drops it.
+struct Held(Option<MemUdp>, Arc<Hold>);
 
 impl Held {
     fn socket(&self) -> &MemUdp {
@@ -73,10 +81,11 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let (socket, is_held) = (self.0.take(), Arc::clone(&self.1));
-        if is_held.load(Ordering::SeqCst) {
+        let (socket, hold) = (self.0.take(), Arc::clone(&self.1));
+        if hold.is_on.load(Ordering::SeqCst) {
+            hold.held.fetch_add(1, Ordering::SeqCst);
             std::thread::spawn(move || {
-                while is_held.load(Ordering::SeqCst) {
+                while hold.is_on.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 drop(socket);
@@ -99,28 +108,41 @@ impl UdpSocket for Held {
     }
 }
 
+/// Two pairs of interfaces on the same engines; what holds sockets is for those of the first pair's A.
+struct Two {
+    pairs: [EnginePair; 2],
+    hold: Arc<Hold>,
+    _engines: [Engine<MemTun, MemPlatform<Held>>; 2],
+}
+
+impl Two {
+    fn new() -> Self {
+        let hold = Arc::new(Hold::default());
+        let engines = [A, B].map(|_| Engine::start(2).expect("an engine"));
+        let network = Network::new();
+        let pair = |number| {
+            let held = Arc::clone(&hold);
+            let wrap = move |side, socket| {
+                let hold = match (number, side) {
+                    (0, A) => Arc::clone(&held),
+                    _ => Arc::default(),
+                };
+                Held(Some(socket), hold)
+            };
+            let options = Options::default();
+            EnginePair::on(&engines, &network, number, options, |_, tun| tun, wrap)
+        };
+        Self {
+            pairs: [0, 1].map(pair),
+            hold,
+            _engines: engines,
+        }
+    }
+}
+
 #[test]
 fn a_port_that_is_being_closed_holds_up_no_other_interface() {
-    let is_held = Arc::new(AtomicBool::new(false));
-    let engines = [A, B].map(|_| Engine::start(2).expect("an engine"));
-    let network = Network::new();
-    let pair = |number| {
-        let held = Arc::clone(&is_held);
-        let wrap = move |side, socket| {
-            let is_first = (number, side) == (0, A);
-            Held(
-                Some(socket),
-                if is_first {
-                    Arc::clone(&held)
-                } else {
-                    Arc::default()
-                },
-            )
-        };
-        let options = Options::default();
-        EnginePair::on(&engines, &network, number, options, |_, tun| tun, wrap)
-    };
-    let pairs = [0, 1].map(pair);
+    let Two { pairs, hold, .. } = &Two::new();
     let [first, second] = [0, 1].map(|number| &pairs[number].sides[A].interface);
     let change = |port| DeviceChange {
         listen_port: Some(port),
@@ -128,13 +150,13 @@ fn a_port_that_is_being_closed_holds_up_no_other_interface() {
     };
     let mut port = pairs[0].sides[A].addr.port();
     for other in 7000..7005 {
-        is_held.store(true, Ordering::SeqCst);
+        hold.is_on.store(true, Ordering::SeqCst);
         first.set(change(other)).expect("a free port");
         let back = std::thread::scope(|scope| {
             let back = scope.spawn(|| first.set(change(port)));
             std::thread::sleep(Duration::from_millis(20));
             second.get().expect("it runs");
-            is_held.store(false, Ordering::SeqCst);
+            hold.is_on.store(false, Ordering::SeqCst);
             back.join().expect("no panic")
         });
         if back.is_ok() {
@@ -144,6 +166,75 @@ fn a_port_that_is_being_closed_holds_up_no_other_interface() {
         port = other;
     }
     panic!("the other interface was answered when it was over");
+}
+
+/// How often a side said that it has not got its port.
+fn complaints(side: &Side) -> usize {
+    let log = side.host.log();
+    log.iter()
+        .filter(|line| line.contains("cannot listen"))
+        .count()
+}
+
+/// Waits until A sends.
+fn wait_until_up(pair: &EnginePair) {
+    let start = Instant::now();
+    while pair.delivered_now(B).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is down");
+        pair.inject(A, datagram(A, 0));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn coming_up_on_a_port_that_is_being_closed_holds_up_no_other() {
+    let Two { pairs, hold, .. } = &Two::new();
+    let (first, second) = (&pairs[0].sides[A], &pairs[1].sides[A].interface);
+    for _ in 0..5 {
+        let (said, before) = (complaints(first), hold.held.load(Ordering::SeqCst));
+        hold.is_on.store(true, Ordering::SeqCst);
+        first.host.set_up(false);
+        let start = Instant::now();
+        while hold.held.load(Ordering::SeqCst) == before {
+            assert!(start.elapsed() < Duration::from_secs(20), "it is up");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        first.host.set_up(true);
+        std::thread::sleep(Duration::from_millis(20));
+        second.get().expect("it runs");
+        hold.is_on.store(false, Ordering::SeqCst);
+        wait_until_up(&pairs[0]);
+        // The port was never another program's.
+        if complaints(first) == said {
+            return;
+        }
+        // It is waited for a second: on a busy machine that may have passed.
+    }
+    panic!("the other interface was answered when it was over");
+}
+
+#[test]
+fn a_port_that_another_program_has_is_told_of_once() {
+    let pair = EnginePair::new(Options::default());
+    let side = &pair.sides[A];
+    side.host.set_up(false);
+    // It is closed before another program can have it.
+    let start = Instant::now();
+    let theirs = loop {
+        match pair.network.bind(side.addr, false) {
+            Ok(theirs) => break theirs,
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "it is up");
+    };
+    side.host.set_up(true);
+    pair.wait_for_line(A, &["cannot listen"]);
+    // It is tried again each second.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(complaints(side), 1);
+    drop(theirs);
+    wait_until_up(&pair);
+    assert_eq!(complaints(side), 1);
 }
 
 /// Frames that an in-memory TUN holds.

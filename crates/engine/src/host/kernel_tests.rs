@@ -247,9 +247,13 @@ fn a_device_that_moves_is_watched_where_it_is() {
 #[test]
 fn a_device_ends_with_the_namespace_it_was_moved_to() {
     let here = Netns::new().expect("a namespace");
-    let test = |is_up| {
+    let test = |(is_up, is_fair)| {
         let there = Netns::new().expect("a namespace");
-        let tun = device("moving");
+        let tun = match is_fair {
+            true => Tun::open_fair("moving", Offloads::ALL).map(Arc::new),
+            false => Ok(device("moving")),
+        };
+        let tun = tun.expect("a TUN device");
         let at_home = Netlink::open().expect("a socket");
         let kernel = Kernel::new(Arc::clone(&tun), quiet(), &Watches::default());
         let mut kernel = kernel.expect("a platform");
@@ -278,12 +282,14 @@ fn a_device_ends_with_the_namespace_it_was_moved_to() {
         drop((away, there));
         let start = Instant::now();
         while kernel.handle_events().is_ok() {
-            assert!(start.elapsed() < Duration::from_secs(30), "up: {is_up}");
+            let is_soon = start.elapsed() < Duration::from_secs(30);
+            assert!(is_soon, "up: {is_up}, fair: {is_fair}");
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    here.run(|| [false, true].map(test))
-        .expect("the right to enter");
+    // Further queues would be opened where the device is.
+    let kinds = [(false, false), (true, false), (true, true)];
+    here.run(|| kinds.map(test)).expect("the right to enter");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use adit_io::{Offloads, RecvBatch, SendReport, Transmit};
 use adit_offload::VNET_HDR_LEN;
 use adit_proto::config::{AllowedIpChange, Cidr, DeviceChange, PeerChange, PublicKey, Secret};
 use adit_proto::wire::DataHeader;
-use adit_proto::{Device, Endpoint, Output, Tai64N};
+use adit_proto::{Device, Endpoint, Output, PeerEvent, Tai64N};
 use x25519_dalek::StaticSecret;
 
 use super::*;
@@ -278,6 +278,37 @@ impl<U: UdpSocket> Bench<U> {
     fn complete(&mut self, response: &[u8]) {
         self.take_response(response);
         self.hear_of_sessions();
+    }
+
+    /// Packets of up to so many bytes arrive, and longer ones neither whole nor in fragments: probes find
+    /// that.
+    fn narrow(&mut self, most: u16) -> Arc<Peer> {
+        let mut ours = self.ours.lock().expect("not poisoned");
+        let peer = Arc::clone(ours.peers().next().expect("the peer"));
+        ours.probe_paths(Some(1420));
+        assert!(peer.path_concerns(|| 1420));
+        peer.sample(1420, [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        ours.handle_event(self.now, wall(self.now), &peer);
+        for _ in 0..40 {
+            while let Some(output) = ours.poll_output() {
+                match output {
+                    Output::Event(PeerEvent::ProbePath { id, whole, .. }) => {
+                        for (sequence, _) in whole.into_iter().filter(|(_, len)| *len <= most) {
+                            peer.probe_answered(id, sequence);
+                        }
+                    }
+                    Output::Event(PeerEvent::PathFound { loses, .. }) => {
+                        assert!(loses);
+                        return peer;
+                    }
+                    _ => {}
+                }
+            }
+            ours.handle_event(self.now, wall(self.now), &peer);
+            self.now = self.now + Duration::from_secs(1);
+            ours.handle_timeout(self.now, wall(self.now));
+        }
+        panic!("the search does not end");
     }
 
     fn hear_of_sessions(&mut self) {
@@ -932,6 +963,32 @@ fn a_full_socket_holds_every_second_gate_and_then_none() {
         let wire = bench.wire();
         assert_order(&bench.opened(wire), first..number);
     }
+}
+
+/// Whoever sends what is lost is told, and not for each packet, as answers take memory and time. IPv4 whose
+/// packets anybody may fragment is lost as well.
+#[test]
+fn senders_of_what_is_lost_are_told_once_in_a_millisecond() {
+    let mut bench = Bench::new();
+    bench.connect();
+    let peer = bench.narrow(1300);
+    assert!((1285..=1300).contains(&peer.path_limit().expect("a limit")));
+    let mut lost = 0;
+    for (pause, told) in [(0, 1), (1, 0), (998, 0), (1, 1), (1000, 1), (999, 0)] {
+        bench.now = bench.now + Duration::from_micros(pause);
+        for fragments in [0, 0x40, 0, 0x40] {
+            let mut frame = udp_gso_packet(1, 1350);
+            frame[VNET_HDR_LEN + 6] = fragments;
+            assert!(bench.tun_end.inject(frame));
+        }
+        bench.poll();
+        lost += 4;
+        let answers = bench.common.control.take_answers().len();
+        assert_eq!(answers, told, "{pause} us later");
+    }
+    let counted = |reason| bench.common.queues.drops.of(reason);
+    assert_eq!(counted(DropReason::PathMtu), lost);
+    assert_eq!(bench.wire().len(), 0);
 }
 
 /// Where there are many peers, most handshakes are none of a shard's business.

@@ -337,50 +337,5 @@ pub(crate) enum NotQueued {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Invariant 6.
-    #[test]
-    fn what_comes_while_handshakes_wait_is_not_slept_over() {
-        let inbox = Inbox::new().expect("an eventfd");
-        let device = adit_proto::Device::new(Box::new(|_| {}));
-        let (shared, now) = (device.shared(), Time::default());
-        let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
-        assert!(inbox.is_empty());
-        assert!(inbox.handshake(&shared, now, from, &[1]).is_ok());
-        inbox.take_all();
-        // No wake-up: the control thread is at work on the handshake.
-        inbox.tun_is_behind();
-        assert!(inbox.next_handshake().is_some());
-        assert!(inbox.next_handshake().is_none());
-        assert!(!inbox.is_empty(), "the control thread would sleep now");
-        assert!(inbox.take_all().2);
-        assert!(inbox.is_empty());
-    }
-
-    /// Invariant 6: an interface that pauses takes commands alone, and one of them ends the pause.
-    #[test]
-    fn a_command_wakes_whatever_else_waits() {
-        let leave: [fn(&Inbox); 3] = [
-            |inbox| inbox.tun_is_behind(),
-            |inbox| inbox.leave_answer(vec![0]),
-            |inbox| {
-                let device = adit_proto::Device::new(Box::new(|_| {}));
-                let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
-                let gate = device.shared();
-                let left = inbox.handshake(&gate, Time::default(), from, &[1]);
-                assert!(left.is_ok());
-            },
-        ];
-        for other in leave {
-            let inbox = Inbox::new().expect("an eventfd");
-            other(&inbox);
-            inbox.waker.clear();
-            assert!(inbox.take_commands().is_empty());
-            let (answer, _) = std::sync::mpsc::sync_channel(1);
-            inbox.command(Command::Resume(Resume::AsItWas, answer));
-            assert!(inbox.waker.is_due(), "the control thread sleeps on");
-        }
-    }
-}
+#[path = "inbox_tests.rs"]
+mod tests;
