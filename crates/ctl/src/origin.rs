@@ -31,3 +31,7 @@ impl Origin {
         Some(printable.collect())
     }
 }
+
+#[cfg(test)]
+#[path = "origin_tests.rs"]
+mod tests;

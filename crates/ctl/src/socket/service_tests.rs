@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use adit_proto::config::DeviceStatus;
+use adit_proto::config::{Cidr, DeviceStatus, PeerStatus, PublicKey};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::tests::{Dir, ask};
@@ -261,6 +261,119 @@ fn who_keeps_others_waiting_for_memory_is_given_up() {
         assert_eq!(answer, "errno=71\n\n");
     }
     assert!(begun.elapsed() < super::STALL, "nor did the holders");
+}
+
+#[test]
+fn the_largest_request_alone_keeps_nobody_waiting() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let _served = ["wg0", "wg1"].map(|name| serve(&service, &dir, name));
+    let mut holder = dir.connect_to("wg1");
+    holder.write_all(&peers(MANY)).unwrap();
+    for _ in 0..3 {
+        assert_eq!(ask(&mut dir.connect(), GET), DONE);
+    }
+    assert_eq!(ask(&mut holder, b"\n"), DONE);
+}
+
+/// It never stalls: something comes all the time, though little.
+#[test]
+fn who_trickles_while_others_wait_for_memory_is_given_up() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let _served = ["wg0", "wg1"].map(|name| serve(&service, &dir, name));
+    let (tell, has_begun) = mpsc::channel();
+    let mut slow = dir.connect_to("wg1");
+    let trickle = std::thread::spawn(move || {
+        slow.write_all(&peers(MANY)).unwrap();
+        tell.send(()).unwrap();
+        let begun = std::time::Instant::now();
+        while slow.write_all(b"allowed_ip=10.0.0.0/8\n").is_ok() {
+            if begun.elapsed() > PATIENCE {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    });
+    has_begun.recv().unwrap();
+    let large = [peers(MANY), b"\n".to_vec()].concat();
+    let answer = ask(&mut dir.connect_to("wg0"), &large);
+    assert!(trickle.join().unwrap(), "it keeps others waiting");
+    assert_eq!(answer, DONE);
+}
+
+/// Whoever keeps the pace may keep others waiting for longer than a client may stall.
+#[test]
+fn who_waits_for_memory_does_not_stall() {
+    let dir = Dir::new();
+    let service = Service::start().unwrap();
+    let _served = ["wg0", "wg1"].map(|name| serve(&service, &dir, name));
+    let [mut holder, mut waits] = ["wg1", "wg0"].map(|name| {
+        let client = dir.connect_to(name);
+        client.set_write_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(2 * PATIENCE)).unwrap();
+        client
+    });
+    holder.write_all(&peers(MANY)).unwrap();
+    let waits = std::thread::spawn(move || {
+        let large = [peers(MANY), b"\n".to_vec()].concat();
+        ask(&mut waits, &large)
+    });
+    let more = "allowed_ip=10.0.0.0/8\n".repeat(2000);
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < super::STALL + Duration::from_secs(2) {
+        holder.write_all(more.as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(ask(&mut holder, b"\n"), DONE);
+    assert_eq!(waits.join().unwrap(), DONE);
+}
+
+/// Of many peers, and of one with many networks.
+#[test]
+fn answers_that_nobody_takes_count_as_requests_do() {
+    let key = |n: u32| {
+        let mut key = [7; 32];
+        key[..4].copy_from_slice(&n.to_ne_bytes());
+        PublicKey(key)
+    };
+    let many = (0..MANY).map(|n| PeerStatus::new(key(n))).collect();
+    let block = Cidr::new([10, 0, 0, 0].into(), 8).unwrap();
+    let large = PeerStatus {
+        allowed_ips: vec![block; 1_200_000],
+        ..PeerStatus::new(key(0))
+    };
+    for peers in [many, vec![large]] {
+        let dir = Dir::new();
+        let service = Service::start().unwrap();
+        let (_serving, _told) = serve(&service, &dir, "wg0");
+        let handler = move |_| {
+            Response::Status(DeviceStatus {
+                peers: peers.clone(),
+                ..DeviceStatus::default()
+            })
+        };
+        let server = Server::bind_in(&dir.0, "wg1").unwrap();
+        let _large = server.serve(&service, handler, |_| ()).unwrap();
+        let mut holders: Vec<UnixStream> = (0..2)
+            .map(|_| {
+                let mut holder = dir.connect_to("wg1");
+                holder.write_all(GET).unwrap();
+                // The connection ends with the answer.
+                holder.shutdown(std::net::Shutdown::Write).unwrap();
+                // It has begun, and fills the socket.
+                holder.read_exact(&mut [0; 1]).unwrap();
+                holder
+            })
+            .collect();
+        assert_eq!(ask(&mut dir.connect(), GET), DONE);
+        for holder in &mut holders {
+            let mut answer = Vec::new();
+            _ = holder.read_to_end(&mut answer);
+            assert!(!answer.ends_with(DONE.as_bytes()), "it was not given up");
+        }
+    }
 }
 
 #[test]

@@ -254,6 +254,23 @@ fn a_long_answer_gives_others_their_turns() {
 }
 
 #[test]
+fn the_file_beside_the_socket_has_its_mode_whatever_the_umask() {
+    let name = "the_file_beside_the_socket_is_written_by_its_owner_alone";
+    let test = format!("socket::tests::{name}");
+    let output = std::process::Command::new("sh")
+        .args(["-c", "umask 0; exec \"$@\"", "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", &test])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_connection_serves_several_requests_one_write_each() {
     let dir = Dir::new();
     let service = Service::start().unwrap();

@@ -1,5 +1,5 @@
 use std::io::{BufRead, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -187,6 +187,98 @@ fn json_is_versioned_and_holds_keys_only_when_asked() {
     );
     assert!(revealed["peers"][1]["preshared_key"].is_string());
     assert!(revealed.get("engine").is_none());
+}
+
+/// What a terminal obeys, and what changes the order of what is read. JSON may have the latter as it is.
+const HOSTILE: [&str; 2] = ["\u{1b}[31m\r\n", "\u{9b}2J\u{202e}\u{200f}"];
+/// Fields with entries whose names are texts.
+const NAMED: [&str; 8] = [
+    "cpu_milliseconds",
+    "offloads",
+    "sandbox",
+    "drops",
+    "ignored",
+    "passed",
+    "icmp_errors",
+    "handshakes",
+];
+
+/// The same document with that behind each of its texts.
+fn poisoned(value: &serde_json::Value, with: &str, is_named: bool) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => format!("{text}{with}").into(),
+        Value::Array(all) => all.iter().map(|one| poisoned(one, with, false)).collect(),
+        Value::Object(fields) => {
+            let poison = |(name, value): (&String, &Value)| {
+                let end = if is_named { with } else { "" };
+                let is_named = NAMED.contains(&name.as_str());
+                (format!("{name}{end}"), poisoned(value, with, is_named))
+            };
+            Value::Object(fields.iter().map(poison).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// All texts of a document, names of entries included.
+fn texts(value: &serde_json::Value) -> Vec<&str> {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(all) => all.iter().flat_map(texts).collect(),
+        Value::Object(fields) => {
+            let of = |(name, value)| std::iter::once(String::as_str(name)).chain(texts(value));
+            fields.iter().flat_map(of).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A process in the hands of an intruder, or one that is told them by others, may say anything.
+#[test]
+fn all_that_a_status_says_can_be_printed() {
+    let mut interface = interface();
+    interface.peers[1].name = Some("alice".into());
+    interface.peers[1].state = Some("up".into());
+    interface.peers[1].last_failure = Some(Failure {
+        at: 7,
+        reason: "no_answer".into(),
+    });
+    let told = serde_json::to_value(StatusReport::new(vec![interface])).unwrap();
+    for with in HOSTILE {
+        let hostile = poisoned(&told, with, false);
+        let read = document(hostile.to_string().as_bytes()).unwrap();
+        let read = serde_json::to_value(read).unwrap();
+        assert_eq!(texts(&read).len(), texts(&told["interfaces"][0]).len());
+        for text in texts(&read) {
+            assert!(text.chars().all(crate::text::is_printable), "{text:?}");
+        }
+        // The same of one that is watched.
+        let dir = Dir::new();
+        std::fs::create_dir_all(&dir.0).unwrap();
+        let listener = UnixListener::bind(dir.path()).unwrap();
+        let head = serde_json::json!({ "watch": 1, "status": hostile });
+        std::thread::spawn(move || {
+            let mut stream = std::io::BufReader::new(listener.accept().unwrap().0);
+            stream.read_line(&mut String::new()).unwrap();
+            let answer = format!("{head}\n{{\"end\":0}}\n");
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+        });
+        let watched = Watch::<()>::new_in(&dir.0, "wg0").look(&mut |_, _| ());
+        assert_eq!(serde_json::to_value(watched.unwrap()).unwrap(), read);
+        // And as metrics read a peer.
+        let hostile = hostile["interfaces"][0]["peers"][1].to_string();
+        let peer: PeerRef<'_> = serde_json::from_str(&hostile).unwrap();
+        let failure = peer.last_failure.as_ref().unwrap();
+        let texts = [Some(&peer.public_key), Some(&failure.reason)].into_iter();
+        let texts = texts.chain([&peer.name, &peer.endpoint, &peer.state].map(Option::as_ref));
+        let texts = texts.map(Option::unwrap).chain(&peer.allowed_ips);
+        for text in texts.chain(peer.drops.keys()) {
+            assert!(text.chars().all(crate::text::is_printable), "{text:?}");
+            assert!(text.contains('\u{fffd}'), "{text:?}");
+        }
+    }
 }
 
 /// An older daemon does not tell what was added since.
