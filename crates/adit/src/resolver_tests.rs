@@ -94,6 +94,12 @@ fn records_of_names_that_were_not_asked_for_are_ignored() {
                     .answers
                     .push(ResourceRecord::new(owner, class, 1, astray));
             }
+            // Nor is what it leads to a name of the one that was asked for.
+            let elsewhere = RData::CNAME(CNAME(Name::new("other.example").unwrap()));
+            let owner = Name::new("astray.example").unwrap();
+            packet
+                .answers
+                .push(ResourceRecord::new(owner, class, 1, elsewhere));
             packet.answers.push(address(name(aliases), 1));
             packet.answers.push(address(name(aliases + 1), 2));
             packet

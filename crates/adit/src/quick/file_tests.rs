@@ -126,6 +126,28 @@ fn a_file_keeps_its_owner_and_its_access_list() {
     assert_eq!(kept[..length], list);
 }
 
+/// Whatever has come there since somebody looked.
+#[test]
+fn a_new_file_takes_the_place_of_none() {
+    let dir = Dir::new();
+    let path = dir.file("wg0.conf", b"mine");
+    let link = dir.0.join("wg1.conf");
+    symlink("nothing", &link).expect("a link");
+    for taken in [&path, &link] {
+        let refused = create(taken, "new").expect_err("it is there");
+        assert!(refused.to_string().contains("exists"), "{refused}");
+    }
+    assert_eq!(fs::read(&path).expect("a file"), b"mine");
+    assert!(link.is_symlink() && !dir.0.join("nothing").exists());
+    let free = dir.0.join("wg2.conf");
+    create(&free, "new").expect("written");
+    assert_eq!(fs::read(&free).expect("a file"), b"new");
+    assert_eq!(fs::metadata(&free).expect("a file").mode() & 0o7777, 0o600);
+    let mut names = dir.names();
+    names.sort();
+    assert_eq!(names, ["wg0.conf", "wg1.conf", "wg2.conf"]);
+}
+
 /// Files with the names that were used before, planted by another user, are left alone.
 #[test]
 fn what_stands_beside_a_file_is_not_followed() {

@@ -163,6 +163,22 @@ fn names_are_of_the_peers_that_they_were_given_to() {
         "{}",
         twice.stderr
     );
+    // What would be read as another name, or as none, is no name: `show` could not print it.
+    let id = "3d5fb5a0-1b3c-4f6e-8a7d-0123456789ab";
+    for (name, read) in [
+        (format!("watch ({id})"), "read as \"watch\""),
+        ("x".repeat(40), "read as none"),
+    ] {
+        let refused = left.try_sh(&format!(
+            "{adit} new-peer wg0 --name '{name}' --endpoint 10.1.0.100:1"
+        ));
+        assert!(
+            !refused.ok() && refused.stderr.contains(read),
+            "{}",
+            refused.stderr
+        );
+        assert_eq!(shown(left), all);
+    }
     let none = left.try_sh(&format!("{adit} remove wg0 Laptop"));
     assert!(
         !none.ok() && none.stderr.contains("laptop, phone, tablet"),

@@ -338,11 +338,16 @@ fn a_script_gets_one_line_for_what_is_wrong_and_no_file() {
     let net = Hub::new();
     let hub = &net.hub;
     let adit = adit();
-    hub.sh(
-        "printf '[Interface]\\nAddress = 10.77.0.1/24\\nListenPort = 51820\\n' > /etc/wireguard/old.conf
+    let key = Keys::new().public;
+    hub.sh(&format!(
+        "printf '[Interface]\\nAddress = 10.77.0.1/24\\nListenPort = 51820\\n\
+         [Peer]\\nPublicKey = {key}\\nAllowedIPs = 10.55.0.0/16\\n' > /etc/wireguard/old.conf
          chmod 600 /etc/wireguard/old.conf; touch /etc/wireguard/there.conf; ln -s /run/none /etc/wireguard/lost.conf
-         ip link add veth7 type veth peer name veth8; mkdir /run/closed; mount -t tmpfs -o ro tmpfs /run/closed",
-    );
+         mkdir /run/elsewhere; printf '[Interface]\\nAddress = 10.66.0.1/24\\n' > /run/elsewhere/near.conf
+         ip route add 172.20.0.0/16 via 203.0.113.9; ip route add blackhole 10.88.0.0/16
+         ip link add veth7 type veth peer name veth8; ip addr add 10.99.0.1/24 dev veth7
+         mkdir /run/closed; mount -t tmpfs -o ro tmpfs /run/closed"
+    ));
     let in_use = hub.within(|| std::net::UdpSocket::bind("0.0.0.0:51821").expect("a port"));
     let before = hub.sh("ls -A /etc/wireguard /run");
     for (args, status, said) in [
@@ -363,7 +368,29 @@ fn a_script_gets_one_line_for_what_is_wrong_and_no_file() {
             1,
             "collides with 192.168.5.0/24 of the interface eth2",
         ),
+        (
+            "--subnet 172.20.7.0/24",
+            1,
+            "collides with 172.20.0.0/16 of the interface eth0",
+        ),
+        (
+            "--subnet 10.88.7.0/24",
+            1,
+            "collides with 10.88.0.0/16 of a route",
+        ),
+        // It is down, and has no route to its network.
+        (
+            "--subnet 10.99.0.128/25",
+            1,
+            "collides with 10.99.0.0/24 of the interface veth7",
+        ),
         ("--subnet 10.77.0.0/16", 1, "of /etc/wireguard/old.conf"),
+        ("--subnet 10.55.7.0/24", 1, "of /etc/wireguard/old.conf"),
+        (
+            "/run/elsewhere/wg0.conf --subnet 10.66.0.0/16",
+            1,
+            "of /run/elsewhere/near.conf",
+        ),
         ("--subnet 10.9.0.0/32", 1, "has no room for peers"),
         (
             "--subnet 10.9.0.0/24,10.10.0.0/24",
@@ -438,6 +465,35 @@ fn a_script_gets_one_line_for_what_is_wrong_and_no_file() {
     assert_eq!(
         hub.sh("stat -c %a /etc/wireguard /etc/wireguard/wg7.conf"),
         "700\n600\n"
+    );
+}
+
+#[test]
+fn the_network_that_is_left_is_chosen() {
+    if !only_adit() {
+        return;
+    }
+    let net = Hub::new();
+    let hub = &net.hub;
+    let adit = adit();
+    // All that is private but the last network of the last pool.
+    let lengths = (0..8).map(|n| (256 - (256 >> n), 17 + n));
+    let mut taken: Vec<String> = lengths
+        .map(|(first, len)| format!("192.168.{first}.0/{len}"))
+        .collect();
+    taken.extend(["10.0.0.0/8", "172.16.0.0/12"].map(str::to_owned));
+    for network in &taken {
+        hub.sh(&format!("ip route add {network} via 203.0.113.9"));
+    }
+    hub.sh(&format!("{adit} init wg0 --endpoint vpn.test"));
+    let file = hub.sh("cat /etc/wireguard/wg0.conf");
+    assert!(file.contains("\nAddress = 192.168.255.1/24"), "{file}");
+    // The tunnel need not be up for that.
+    let output = hub.try_sh(&format!("{adit} init wg1 --endpoint vpn.test"));
+    assert!(
+        !output.ok() && output.stderr.contains("routes to all private networks"),
+        "{}",
+        output.stderr
     );
 }
 

@@ -2,9 +2,11 @@
 //! What that leaves to a thread that is taken over: crates/io/src/sys/sandbox_tests.rs.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::harness::*;
+use crate::quick::World;
 
 /// The value of a field of /proc/PID/status, or of one of its tasks.
 fn field(dir: &Path, name: &str) -> String {
@@ -294,6 +296,58 @@ fn an_idle_process_is_two_processes() {
     host.sh(&format!("{subject} upgrade wg0"));
     wait_for("the old ones end", seconds(10), || count().trim() == "2");
     assert!(!host.try_sh("pgrep -x adit-resolver").ok());
+}
+
+/// Whether what a process can write to has these bytes.
+fn has_in_memory(process: &Path, bytes: &[u8]) -> bool {
+    let maps = std::fs::read_to_string(process.join("maps")).expect("its memory");
+    let memory = std::fs::File::open(process.join("mem")).expect("root may");
+    let number = |text: &str| u64::from_str_radix(text, 16).expect("a number");
+    let mut areas = maps.lines().filter_map(|line| {
+        let (area, rest) = line.split_once(' ')?;
+        let (start, end) = area.split_once('-')?;
+        rest.starts_with("rw").then(|| number(start)..number(end))
+    });
+    areas.any(|area| {
+        let mut found = vec![0; usize::try_from(area.end - area.start).expect("it fits")];
+        // Some areas are the kernel's.
+        let is_read = memory.read_exact_at(&mut found, area.start).is_ok();
+        is_read && found.windows(bytes.len()).any(|window| window == bytes)
+    })
+}
+
+/// It has read keys, and lives as long as the tunnel.
+#[test]
+fn what_stays_with_a_tunnel_keeps_no_key_and_makes_no_dump() {
+    if !Program::Adit.is_adit() {
+        return;
+    }
+    let world = World::new();
+    let left = world.left();
+    let subject = Program::Adit.path().display().to_string();
+    let preshared = Keys::new().private;
+    let config = world.config("", "192.168.77.0/24") + &format!("PresharedKey = {preshared}\n");
+    world.write(&config);
+    // Whoever has the rights of the process, and none to trace others.
+    let limited = "setpriv --bounding-set -sys_ptrace --inh-caps -sys_ptrace";
+    left.sh(&format!(
+        "{limited} {subject} up --foreground wg0 > /run/said 2>&1 & until grep -q 'wg0 is up' /run/said; do sleep 0.05; done"
+    ));
+    let pid = left.sh("pgrep -f '[a]dit up --foreground'");
+    let dir = process(left, pid.trim().parse().expect("one process"));
+    // The name of the interface is there, so that this would find a key.
+    assert!(has_in_memory(&dir, b"wg0"));
+    for key in [world.private_key_of_left(), &preshared] {
+        let secret = adit_ctl::keys::from_base64(key).expect("a key");
+        assert!(!has_in_memory(&dir, secret.bytes()), "a key");
+        assert!(!has_in_memory(&dir, key.as_bytes()), "the text of a key");
+    }
+    let read = |pid: &str| format!("readlink /proc/{}/exe", pid.trim());
+    assert!(left.try_sh(&read(&pid)).ok(), "root may");
+    let may = |pid| left.try_sh(&format!("{limited} {}", read(pid))).ok();
+    let other = left.sh(&format!("{limited} sleep 99 > /dev/null 2>&1 & echo $!"));
+    assert!(may(&other), "what has no keys");
+    assert!(!may(&pid), "it could be dumped");
 }
 
 /// So that whoever takes over the process cannot use it against others of the same user.

@@ -571,6 +571,7 @@ fn the_unit_has_the_resolver_become_nobody() {
     let status = systemd.sh(status);
     for line in [
         "Uid:\t65534\t65534\t65534\t65534",
+        "Gid:\t65534\t65534\t65534\t65534",
         "CapPrm:\t0000000000000000",
     ] {
         assert!(status.contains(line), "{status}");
@@ -619,6 +620,21 @@ fn the_unit_has_the_rights_for_the_sandbox_of_adit() {
         .replace(", locked memory", "");
     let others = "sandbox: capabilities, files, no dumps, system calls\n";
     assert!(parts.contains(others), "{shown}");
+}
+
+#[test]
+fn the_unit_has_the_rights_for_low_ports_and_files_of_others() {
+    if !only_adit() {
+        return;
+    }
+    let world = World::new();
+    let Some(systemd) = packaged(&world) else {
+        return;
+    };
+    world.write(&world.config("ListenPort = 500", "192.168.77.0/24"));
+    systemd.sh("chown 65534 /etc/wireguard/wg0.conf; systemctl start adit@wg0");
+    let port = systemd.sh("adit show wg0 listen-port");
+    assert_eq!(port.trim(), "500");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,12 +107,28 @@ impl Hosts {
         sums
     }
 
+    /// The process of a side begins anew, without a sandbox, which would end it where it is refused a
+    /// call.
+    fn without_sandbox(&self, side: usize) -> u32 {
+        let host = self.host(side);
+        host.sh("pkill -TERM -x adit");
+        wait_for("it ends", seconds(30), || processes(host).is_empty());
+        self.start(side, "ADIT_NO_SANDBOX=1");
+        let [new] = processes(host).try_into().expect("one process");
+        new
+    }
+
     /// Connects to a process as one that wants to go on in its place.
     fn ask(&self, side: usize) -> Asking {
+        self.ask_as(side, RELAY)
+    }
+
+    /// The same by another script.
+    fn ask_as(&self, side: usize, script: &str) -> Asking {
         let host = self.host(side);
         let sockets = host.sh("echo /run/adit/upgrade/*.sock");
         let mut command = host.command("perl");
-        command.args(["-MIO::Socket::UNIX", "-e", RELAY, sockets.trim()]);
+        command.args(["-MIO::Socket::UNIX", "-e", script, sockets.trim()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Asking(command.spawn().expect("perl"))
     }
@@ -140,6 +157,31 @@ impl Drop for Asking {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         self.0.wait().expect("perl ends");
+    }
+}
+
+/// strace(1), which decides what becomes of some calls of a process.
+struct Tracer<'a>(&'a Container);
+
+impl<'a> Tracer<'a> {
+    /// Returns when all threads of the process are traced.
+    fn start(host: &'a Container, pid: u32, options: &str) -> Self {
+        host.sh(&format!(
+            "strace -f -qq -o /dev/null {options} -p {pid} > /dev/null 2>&1 &"
+        ));
+        let tracer = Self(host);
+        wait_for("all threads are traced", seconds(30), || {
+            let free = format!("grep -l '^TracerPid:.0$' /proc/{pid}/task/*/status");
+            host.try_sh(&free).stdout.is_empty()
+        });
+        tracer
+    }
+}
+
+/// What it stopped goes on, and what it keeps from ending ends.
+impl Drop for Tracer<'_> {
+    fn drop(&mut self) {
+        self.0.try_sh("pkill -KILL -x strace");
     }
 }
 
@@ -182,6 +224,20 @@ impl Asking {
             let text = String::from_utf8_lossy(&body);
             assert!([OFFER, INTERFACE, RECORD, STATE].contains(&kind), "{text}");
         }
+    }
+
+    /// Asks for all that there is.
+    fn begin(&mut self) {
+        self.hello(&format!("[{HAND_OVER_FORMAT}]"));
+        self.until(INTERFACE);
+    }
+
+    /// Takes it, until it is told to go on.
+    fn until_go(&mut self) {
+        self.tell(READY, "null");
+        self.until(STATE);
+        self.tell(COMPLETE, "null");
+        self.until(GO);
     }
 
     fn hello(&mut self, formats: &str) {
@@ -449,12 +505,8 @@ fn a_process_that_fails_leaves_the_old_one_running() {
     // One that was told to go on, and does not: the sessions are not used again.
     let load = Numbered::start(left, right, INNER[1], Duration::from_millis(1));
     let mut asking = hosts.ask(0);
-    asking.hello(&format!("[{HAND_OVER_FORMAT}]"));
-    asking.until(INTERFACE);
-    asking.tell(READY, "null");
-    asking.until(STATE);
-    asking.tell(COMPLETE, "null");
-    asking.until(GO);
+    asking.begin();
+    asking.until_go();
     drop(asking);
     ping(left, INNER[1], 3);
     ping(right, INNER[0], 3);
@@ -463,6 +515,86 @@ fn a_process_that_fails_leaves_the_old_one_running() {
     assert_eq!(processes(left), before.1);
     hosts.upgrade(0);
     ping(left, INNER[1], 3);
+}
+
+/// It has the queues, the sockets and the keys, and says something else than that it goes on.
+#[test]
+fn a_process_that_was_told_to_go_on_and_does_not_say_so_is_ended() {
+    if !only_adit() {
+        return;
+    }
+    let hosts = Hosts::new();
+    let left = hosts.host(0);
+    let before = processes(left);
+    let mut asking = hosts.ask(0);
+    asking.begin();
+    asking.until_go();
+    asking.tell(READY, "null");
+    let mut ended = None;
+    wait_for("it ends", seconds(30), || {
+        ended = asking.0.try_wait().expect("a child");
+        ended.is_some()
+    });
+    let signal = ended.and_then(|status| status.signal());
+    assert_eq!(signal, Some(9), "it did not end by itself: {ended:?}");
+    ping(left, INNER[1], 3);
+    assert_eq!(processes(left), before);
+}
+
+/// As before Linux 5.3. It could not be ended if it did not say that it goes on.
+#[test]
+fn nothing_is_handed_over_to_a_process_without_a_handle() {
+    if !only_adit() {
+        return;
+    }
+    let hosts = Hosts::new();
+    let left = hosts.host(0);
+    let old = hosts.without_sandbox(0);
+    // The kernel is asked for the user, and then for the handle.
+    let _tracer = Tracer::start(
+        left,
+        old,
+        "-e trace=getsockopt,pidfd_open -e inject=getsockopt:error=ENOPROTOOPT:when=2 -e inject=pidfd_open:error=ENOSYS",
+    );
+    let mut asking = hosts.ask(0);
+    asking.hello(&format!("[{HAND_OVER_FORMAT}]"));
+    let (kind, why) = asking.hear();
+    let why = String::from_utf8_lossy(&why).into_owned();
+    assert!(
+        kind == REFUSED && why.contains("no handle of the new process"),
+        "{kind}: {why}"
+    );
+    assert_eq!(processes(left), [old]);
+    ping(left, INNER[1], 3);
+}
+
+/// A process cannot end before whoever traces its threads lets them go: strace(1), which is stopped.
+#[test]
+fn where_the_new_process_cannot_be_ended_the_old_one_ends() {
+    if !only_adit() {
+        return;
+    }
+    let hosts = Hosts::new();
+    let left = hosts.host(0);
+    let script = format!("use threads; async {{ sleep 9999 while 1 }}; {RELAY}");
+    let mut asking = hosts.ask_as(0, &script);
+    asking.begin();
+    // The other one named so passes on what comes back.
+    let relay = left.sh("pgrep -o -x perl");
+    let relay = relay.trim().parse().expect("a process");
+    let threads = format!("ls /proc/{relay}/task");
+    assert_eq!(left.sh(&threads).lines().count(), 2);
+    let _tracer = Tracer::start(left, relay, "-e trace=none");
+    asking.until_go();
+    left.sh("pkill -STOP -x strace");
+    wait_for("the old process ends", seconds(60), || {
+        processes(left).is_empty()
+    });
+    wait_for("so does its interface", seconds(30), || {
+        !left.has_interface("wg0")
+    });
+    let said = left.sh("cat /run/log");
+    assert!(said.contains("and does not end"), "{said}");
 }
 
 #[test]
@@ -523,18 +655,12 @@ fn an_old_process_that_does_not_end_is_ended() {
     }
     let hosts = Hosts::new();
     let left = hosts.host(0);
-    left.sh("pkill -TERM -x adit");
-    wait_for("it ends", seconds(30), || processes(left).is_empty());
-    hosts.start(0, "ADIT_NO_SANDBOX=1");
-    let [old] = processes(left).try_into().expect("one process");
-    left.sh(&format!(
-        "strace -f -qq -o /dev/null -e trace=exit_group -e inject=exit_group:error=EAGAIN:signal=STOP -p {old} \
-         > /dev/null 2>&1 &"
-    ));
-    wait_for("all threads are traced", seconds(30), || {
-        let free = format!("grep -l '^TracerPid:.0$' /proc/{old}/task/*/status");
-        left.try_sh(&free).stdout.is_empty()
-    });
+    let old = hosts.without_sandbox(0);
+    let _tracer = Tracer::start(
+        left,
+        old,
+        "-e trace=exit_group -e inject=exit_group:error=EAGAIN:signal=STOP",
+    );
     let start = Instant::now();
     hosts.upgrade(0);
     assert!(start.elapsed() > seconds(4), "it ended by itself");

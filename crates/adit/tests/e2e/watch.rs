@@ -419,6 +419,22 @@ fn top_fits_its_terminal_and_obeys_keys() {
     assert!(page.contains(&short) && !page.contains('\x1b'), "{page}");
 }
 
+/// A container's process does not see who asks from outside: the kernel tells it the user alone.
+#[test]
+fn root_outside_of_a_container_may_begin_a_handshake() {
+    if !crate::quick::only_adit() {
+        return;
+    }
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let dir = tunnel.left.host.path("/run/adit");
+    let shown = adit_ctl::status::fetch_in(&dir, "wg0").expect("its status");
+    let peer = &shown.peers[0].public_key;
+    let probe = adit_ctl::status::probe_in(&dir, "wg0", peer).expect("an answer");
+    assert_eq!(probe.error, None);
+}
+
 /// What a terminal obeys, and what changes the order of what is read.
 const HOSTILE: &str = "\u{1b}[31m\r\n\u{9b}2J\u{202e}\u{2066}\u{200f}\u{7}";
 
@@ -513,6 +529,63 @@ fn what_a_process_says_does_nothing_to_the_terminal() {
             });
             assert_eq!(bad, None, "{command}: {text:?}");
         }
+    }
+}
+
+/// Who makes a file calls it as he likes.
+#[test]
+fn the_name_of_a_file_does_nothing_to_the_terminal() {
+    if !crate::quick::only_adit() {
+        return;
+    }
+    let host = Container::new("named");
+    let dir = "/run/\u{1b}[31m\r\u{9b}2J\u{202e}";
+    let file = format!(
+        "[Interface]\nPrivateKey = {}\nAddress = 10.0.0.1/24\nListenPort = 7\n[Peer]\nPublicKey = {}\n\
+         AllowedIPs = 10.0.0.2\n",
+        Keys::new().private,
+        Keys::new().public
+    );
+    let write = format!("mkdir '{dir}'; umask 077; cat > '{dir}/wg0.conf'");
+    host.sh_with_input(&write, &file);
+    for (command, said) in [
+        (format!("check '{dir}/wg0.conf'"), "nothing to remark"),
+        (format!("check '{dir}/none.conf'"), "none.conf"),
+        (format!("up '{dir}/none.conf'"), "there is no file"),
+    ] {
+        let ran = host.try_sh(&adit(&command));
+        let told = ran.stdout + &ran.stderr;
+        assert!(told.contains(said), "{told}");
+        let bad = told
+            .chars()
+            .find(|&c| c != '\n' && (c.is_control() || c == '\u{202e}'));
+        assert_eq!(bad, None, "{told:?}");
+    }
+}
+
+/// Whoever may make a device, as root of a container may, calls it as he likes.
+#[test]
+fn the_name_of_a_device_does_nothing_to_the_terminal() {
+    if !crate::quick::only_adit() {
+        return;
+    }
+    let net = SitePair::new();
+    let tunnel = WgTunnel::new(&net, Setup::default());
+    tunnel.connect();
+    let host = &tunnel.left.host;
+    let device = "\u{1b}[1m\u{202e}up";
+    host.sh(&format!(
+        "ip link add '{device}' type veth peer name other; ip link set '{device}' up; ip link set other up
+         ip route add 10.0.0.2 dev '{device}'"
+    ));
+    for (command, said) in [
+        ("why wg0 --wait 1", "\u{fffd}[1m\u{fffd}up"),
+        ("why wg0 --wait 1 --json", r"\u001b[1m\u202eup"),
+    ] {
+        let ran = host.try_sh(&adit(command));
+        assert!(ran.stdout.contains(said), "{:?}", ran.stdout);
+        let bad = ran.stdout.chars().find(|&c| "\u{1b}\u{202e}".contains(c));
+        assert_eq!(bad, None, "{:?}", ran.stdout);
     }
 }
 

@@ -190,3 +190,43 @@ fn what_cannot_be_ended_or_has_no_handle_counts_as_alive() {
     peer.process = Some(reader.into());
     assert!(!peer.end_after(Duration::ZERO));
 }
+
+/// Its number would be 0, or by then that of another process.
+#[test]
+fn a_handle_is_of_the_process_at_the_other_end() {
+    const INSIDE: &str = "ADIT_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        // In a PID namespace that does not see the other one.
+        let stream = UnixStream::from(adit_io::duplicate(0).unwrap());
+        let peer = Peer::of(&stream).unwrap();
+        assert_eq!(peer.pid, 0);
+        // Linux 6.5.
+        let has_handle = adit_io::peer_process(stream.as_fd()).is_ok();
+        assert_eq!(peer.process.is_some(), has_handle);
+        assert!(
+            !peer.end_after(Duration::ZERO),
+            "it may not be ended from here"
+        );
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        // Only root can make a PID namespace.
+        return;
+    }
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    let name = "a_handle_is_of_the_process_at_the_other_end";
+    let test = format!("run::hand_over::channel::tests::{name}");
+    let inside = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", &test])
+        .env(INSIDE, "1")
+        .stdin(OwnedFd::from(theirs))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&inside.stdout).into_owned();
+    assert!(
+        inside.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
