@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::figures::{Drawing, Figure, Values, add_points, list, text, values};
+use super::figures::{Drawing, Figure, Values};
+use super::read::{add_points, list, text, values};
 
 /// Cases whose measures of this name are points over this.
 struct Curve {

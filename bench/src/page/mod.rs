@@ -1,18 +1,24 @@
 //! Results drawn: `adit-lab report`, one page of HTML that needs nothing else, and `adit-lab chart`, one
 //! picture.
 //!
-//! Stages: read the results files → figures (`figures`; `gateway`, `scale`) → drawings (`plot`,
-//! `flame`) → page (`html`) or picture (`chart`, `picture`). The same files always give the same bytes.
+//! Stages: read the results files (`read`) → figures (`figures`; `gateway`, `scale`) → drawings (`plot`,
+//! `flame`) and tables (`values`) → page (`html`; `headline` is its first screen, `questions` its order) or
+//! picture (`chart`, `picture`). The same files always give the same bytes.
 
 mod chart;
 mod figures;
 mod flame;
 mod gateway;
+mod headline;
 mod html;
+mod names;
 mod picture;
 mod plot;
+mod questions;
+mod read;
 mod scale;
 mod text;
+mod values;
 
 #[cfg(test)]
 mod tests;
@@ -28,10 +34,11 @@ pub(crate) use chart::ChartArgs;
 pub(crate) use chart::run as chart;
 use figures::Run;
 
-/// Makes one page of results: drawings, the values behind them, the machine, goals and misses.
+/// Makes one page of results: how fast Adit is, beside whom and on what, then the answers to questions.
 ///
 /// The page is one file of HTML that loads nothing, runs no script, follows the reader's light or dark
-/// colour scheme and can be read on a telephone. Below each figure are its raw values.
+/// colour scheme and can be read on a telephone. Below each answer stand the values of each file, folded;
+/// at the end goals, machines and versions.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReportArgs {
     /// Files that `compare`, `gateway`, `hostile`, `idle`, `scale`, `reproduce`, `soak` or `upgrade`

@@ -68,7 +68,7 @@ impl Picture {
                 let (top, height) = (y + TITLE, scaled);
                 let placed =
                     format!("<svg x=\"{x}\" y=\"{top}\" width=\"{across}\" height=\"{height}\"");
-                body += &short(&svg.replacen(&own, &placed, 1));
+                body += &svg.replacen(&own, &placed, 1);
                 tallest = tallest.max(scaled);
             }
             y += TITLE + tallest + GAP;
@@ -119,13 +119,6 @@ impl Picture {
         });
         panels.collect::<Vec<_>>().join(" ")
     }
-}
-
-/// Without what plotters says of each element although it is so anyway, or the style sheet says it.
-fn short(svg: &str) -> String {
-    let said = [" opacity=\"1\"", " font-family=\"sans-serif\""];
-    let without = |svg: String, what: &str| svg.replace(what, "");
-    said.into_iter().fold(svg.to_owned(), without)
 }
 
 fn of_bar((name, values): &(String, Values)) -> String {

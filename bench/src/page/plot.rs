@@ -10,6 +10,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::figures::{Drawing, Figure, Heat, Line, Values};
 use super::flame;
+use super::names;
 use super::text::{allowed, cut};
 
 type Drawn = Result<(), Box<dyn Error>>;
@@ -67,7 +68,7 @@ pub(super) fn svg(figure: &Figure, width: u32) -> Result<(String, u32), Box<dyn 
         on(&area)?;
         area.present()?;
         drop(area);
-        Ok((text, height))
+        Ok((lean(&text), height))
     };
     match &figure.drawing {
         Drawing::Bars(bars) => {
@@ -84,6 +85,24 @@ pub(super) fn svg(figure: &Figure, width: u32) -> Result<(String, u32), Box<dyn 
         }
         Drawing::Flame(folded) => flame::svg(folded),
     }
+}
+
+/// The SVG without empty texts, default attributes, and what the style sheet says.
+fn lean(svg: &str) -> String {
+    let mut texts = svg.split("<text ");
+    let mut lean = texts.next().unwrap_or_default().to_owned();
+    for text in texts {
+        match text.split_once(">\n\n</text>\n") {
+            Some((attributes, after)) if !attributes.contains('>') => lean += after,
+            _ => lean = lean + "<text " + text,
+        }
+    }
+    for said in [" opacity=\"1\"", " font-family=\"sans-serif\""] {
+        lean = lean.replace(said, "");
+    }
+    lean.replace("14.516129032258064", "14.5")
+        .replace(">\n", ">")
+        .replace("\n</text>", "</text>\n")
 }
 
 /// The width of an area in pixels.
@@ -212,12 +231,24 @@ fn legend(lines: &[Line]) -> u32 {
 }
 
 /// Where any of the lines has a point, in rising order.
-fn places(lines: &[Line]) -> Vec<f64> {
+pub(super) fn places(lines: &[Line]) -> Vec<f64> {
     let points = lines.iter().flat_map(|line| &line.points);
     let mut all: Vec<f64> = points.map(|(at, _)| *at).collect();
     all.sort_by(f64::total_cmp);
     all.dedup();
     all
+}
+
+/// Lines with their colours. The link without a tunnel is grey as the axes are.
+fn coloured(lines: &[Line]) -> impl Iterator<Item = (&Line, RGBColor)> {
+    let colours = LINES.iter().cycle().map(|(colour, _)| *colour);
+    lines
+        .iter()
+        .zip(colours)
+        .map(|(line, colour)| match line.name.as_str() {
+            names::LINK => (line, GRID.0),
+            _ => (line, colour),
+        })
 }
 
 /// Lines over a logarithmic axis, with intervals, and below them which is whose.
@@ -228,7 +259,7 @@ fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line]) -> Drawn {
     let highest = points().map(|(_, values)| values.max).fold(0.0, f64::max);
     let (upper, lower) = area.split_vertically(CURVES_HEIGHT);
     let mut chart = ChartBuilder::on(&upper)
-        .margin_right(16)
+        .margin_right(26)
         .margin_top(8)
         .set_label_area_size(LabelAreaPosition::Left, 56)
         .set_label_area_size(LabelAreaPosition::Bottom, 44)
@@ -240,6 +271,7 @@ fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line]) -> Drawn {
     chart
         .configure_mesh()
         .disable_x_mesh()
+        .x_labels(0)
         .x_label_formatter(&|_| String::new())
         .y_labels(5)
         .y_label_formatter(&|y| number(*y))
@@ -265,7 +297,7 @@ fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line]) -> Drawn {
     let middle = (width(area) / 2, below - 12);
     let axis = Text::new(short(axis), middle, style(INK.0, HPos::Center));
     upper.draw(&axis)?;
-    for (line, (colour, _)) in lines.iter().zip(LINES.iter().cycle()) {
+    for (line, colour) in coloured(lines) {
         let medians = line.points.iter().map(|(at, values)| (*at, values.median));
         chart.draw_series(LineSeries::new(medians, colour.stroke_width(2)))?;
         let intervals = line.points.iter().map(|(at, values)| {
@@ -274,13 +306,17 @@ fn draw_curves(area: &Area<'_>, axis: &str, lines: &[Line]) -> Drawn {
         });
         chart.draw_series(intervals)?;
     }
-    for (index, (line, (colour, _))) in lines.iter().zip(LINES.iter().cycle()).enumerate() {
+    for (index, (line, colour)) in coloured(lines).enumerate() {
         let index = i32::try_from(index)?;
         let x = 12 + index % 2 * width(area) / 2;
         let y = 12 + index / 2 * i32::try_from(LEGEND_ROW)?;
         let stroke = colour.stroke_width(3);
         lower.draw(&PathElement::new(vec![(x, y), (x + 18, y)], stroke))?;
-        let name = Text::new(short(&line.name), (x + 24, y), style(INK.0, HPos::Left));
+        let name = Text::new(
+            short(names::real(&line.name)),
+            (x + 24, y),
+            style(INK.0, HPos::Left),
+        );
         lower.draw(&name)?;
     }
     Ok(())

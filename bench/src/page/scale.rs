@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-use super::figures::{Drawing, Figure, Heat, add_points, list, single, text, values};
+use super::figures::{Drawing, Figure, Heat};
+use super::read::{add_points, list, single, text, values};
 
 /// The engine in memory: a drawing for each load and quantity, a bar for each policy.
 pub(super) fn memory(json: &Value) -> Vec<Figure> {
@@ -25,6 +26,32 @@ pub(super) fn memory(json: &Value) -> Vec<Figure> {
                     drawing: Drawing::Bars(vec![bar]),
                 }),
             }
+        }
+    }
+    all
+}
+
+/// UDP that two routers forward through tunnels: a bar for each implementation.
+pub(super) fn forwarded(json: &Value) -> Vec<Figure> {
+    let mut all: Vec<Figure> = Vec::new();
+    for row in list(json, "forwarded") {
+        let Some(values) = values(&row["gbps"]) else {
+            continue;
+        };
+        let bar = (text(&row["implementation"]), values);
+        let id = format!("forwarded-{}", row["tunnels"]);
+        match all
+            .iter_mut()
+            .find(|figure| figure.id == id)
+            .map(|figure| &mut figure.drawing)
+        {
+            Some(Drawing::Bars(bars)) => bars.push(bar),
+            _ => all.push(Figure {
+                id,
+                title: format!("UDP forwarded both ways, tunnels: {}", row["tunnels"]),
+                unit: "Gb/s".to_owned(),
+                drawing: Drawing::Bars(vec![bar]),
+            }),
         }
     }
     all
