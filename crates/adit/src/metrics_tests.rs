@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 
 use adit_ctl::status::{Batches, Engine, Failure, Interface, Peer, Trains, Waiting};
 
-use super::{Collected, Look, push_number};
+use super::page::push_number;
+use super::{Collected, Look};
 
 fn interface() -> Interface {
     let mut peer = Peer::default();
