@@ -5,10 +5,11 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::sys::bpf::{
-    self, Instruction, Label, Program, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Register,
-    SKB_LOAD_BYTES, SharedMap, TCP_SOCK, offset,
+use crate::sys::bpf::instructions::{
+    Instruction, Label, Program, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Register, SKB_LOAD_BYTES,
+    TCP_SOCK, offset,
 };
+use crate::sys::bpf::{self, SharedMap};
 
 /// The version of the program and of the numbers that it shares: raised with every change of them. A
 /// process goes on only with a program of its own version, and otherwise attaches one.

@@ -5,9 +5,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use adit_proto::INDEX_BUCKETS;
 
-use crate::sys::bpf::{
-    self, GET_SMP_PROCESSOR_ID, Instruction, KTIME_GET_BOOT_NS, Program, R0, R1, R2, R3, R4, R5,
-    R6, R7, R8, R9, R10, SKB_LOAD_BYTES, SKB_LOAD_BYTES_RELATIVE, offset,
+use crate::sys::bpf;
+use crate::sys::bpf::instructions::{
+    GET_SMP_PROCESSOR_ID, Instruction, KTIME_GET_BOOT_NS, Program, R0, R1, R2, R3, R4, R5, R6, R7,
+    R8, R9, R10, SKB_LOAD_BYTES, SKB_LOAD_BYTES_RELATIVE, offset,
 };
 use crate::sys::os::local_addr;
 
@@ -211,7 +212,7 @@ fn count(program: &mut Program, own: &OwnedFd, at: usize) {
 }
 
 /// Goes elsewhere if bit R1 of those that begin with this number is not set.
-fn unless_bit(program: &mut Program, numbers: usize, elsewhere: bpf::Label) {
+fn unless_bit(program: &mut Program, numbers: usize, elsewhere: bpf::instructions::Label) {
     program.add([
         Instruction::copy(R2, R1),
         Instruction::shift_right(R2, 6),

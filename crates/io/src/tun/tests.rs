@@ -12,7 +12,7 @@ use crate::udp::tests::{boottime, on_each_cpu};
 use crate::udp::{self, Udp};
 use crate::{MAX_FRAME, RecvBatch, SendReport, Transmit, UdpSocket};
 use adit_netlink::{LinkChange, Netlink};
-use adit_offload::{Coalescer, Frame, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, Span};
+use adit_offload::{Coalescer, Frame, GSO_TCPV4, GSO_TCPV6, GSO_TUNNEL_V4, GSO_TUNNEL_V6, Span};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()

@@ -6,10 +6,13 @@ use std::time::Duration;
 use adit_proto::wire::{self, DataHeader};
 use adit_proto::{Endpoint, Source, Time};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 use super::open::{is_missing, mangles_trains};
 use super::*;
-use crate::sys::bpf::{self, Instruction};
+
+use crate::sys::bpf;
+use crate::sys::bpf::instructions::{Instruction, KTIME_GET_BOOT_NS, R0};
 use crate::sys::os;
 use adit_netlink::netns::Netns;
 use adit_netlink::{Family, LinkChange, Netlink, Route, Rule};
@@ -992,8 +995,8 @@ fn no_datagram_is_under_way_after_the_grace_period() {
     let second = hosts.b.run(|| first.further(1)).unwrap().unwrap().remove(0);
     // A datagram takes some 100 µs from the choice of its socket to the queue of that. The receiver
     // is faster.
-    let calls = (0..2000).map(|_| Instruction::call(bpf::KTIME_GET_BOOT_NS));
-    let keeps = [Instruction::set(bpf::R0, -1), Instruction::exit()];
+    let calls = (0..2000).map(|_| Instruction::call(KTIME_GET_BOOT_NS));
+    let keeps = [Instruction::set(R0, -1), Instruction::exit()];
     let slow: Vec<_> = calls.chain(keeps).collect();
     for socket in [&first, &second] {
         bpf::attach_to_socket(socket.fd(), &slow).unwrap();
