@@ -9,9 +9,9 @@
 //! silent for longest; when all sockets together have too many, or the process has few descriptors
 //! left, so does the socket with the most clients. Root's clients stay where others can go.
 //!
-//! Unfinished requests, and answers that are not taken, hold memory: [`SHARED`] bytes at most, and
+//! Unfinished requests, and answers that are not taken, hold memory: [`SHARED`](shared::SHARED) bytes at most, and
 //! the largest one of them. While there are more, only the client of the largest is heard. The
-//! others wait, and who moves fewer than [`PACE`] bytes in a second while they do is given up.
+//! others wait, and who moves fewer than [`PACE`](shared::PACE) bytes in a second while they do is given up.
 //!
 //! The thread
 //! sleeps in epoll_wait(2) until a client, a socket's file or a [`Command`] wakes it, or the
