@@ -53,7 +53,7 @@ const FEW: usize = 256 << 20;
 /// packets and do nothing else, and real tunnels between two hosts on this machine.
 ///
 /// In memory: one thread, and several by each policy; and what each stage costs. The policies take
-/// turns in each round. `auto` is measured with idle CPUs for its helpers: on a machine that does
+/// turns in each round. `auto` is measured with idle CPUs for its workers: on a machine that does
 /// other things at the same time it shows less.
 ///
 /// Tunnels: TCP through TUN devices and UDP sockets, from 1 to 32 flows in one tunnel, 12 flows over

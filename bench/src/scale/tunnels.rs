@@ -487,7 +487,7 @@ mod tests {
         let after = Usage {
             at: at + Duration::from_secs(2),
             cores: vec![core(1100, 500)],
-            // A helper that is new, and a thread that slept.
+            // A worker that is new, and a thread that slept.
             threads: [
                 vec![thread(1, "shard", 2000), thread(2, "shard", 400)],
                 vec![thread(9, "shard", 5)],

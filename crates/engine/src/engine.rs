@@ -11,13 +11,13 @@ use crate::control::thread::{ControlInbox, ControlThread};
 use crate::control::{Control, memory};
 use crate::host::platform::Platform;
 use crate::interface::Interface;
-use crate::shards::crew::Crew;
 use crate::shards::help::Load;
 use crate::shards::inbox::ShardInbox;
 use crate::shards::owner::OwnedQueues;
 use crate::shards::queues::Queues;
 use crate::shards::settings::{Policy, ThreadSettings};
 use crate::shards::shard::Shard;
+use crate::shards::thread_pool::ThreadPool;
 use crate::shared::common::Common;
 use crate::shared::handles::{QueuesHandle, Served};
 use crate::shared::sockets::Sockets;
@@ -35,7 +35,7 @@ pub fn open_host_files() {
 pub struct Engine<T: TunQueue + 'static, H: Platform>(Arc<Threads<T, H>>);
 
 struct Threads<T: TunQueue + 'static, H: Platform> {
-    crew: Arc<Crew<T, H::Socket>>,
+    pool: Arc<ThreadPool<T, H::Socket>>,
     control: Arc<ControlInbox<H>>,
     /// The number that the next queues get.
     next_number: AtomicU32,
@@ -64,15 +64,15 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
     /// or threads.
     pub fn with(settings: &ThreadSettings) -> io::Result<Self> {
         let threads = Threads {
-            crew: Arc::new(Crew::new(settings, Shard::prepare)?),
+            pool: Arc::new(ThreadPool::new(settings, Shard::prepare)?),
             control: Arc::new(ControlInbox::new()?),
             next_number: AtomicU32::new(0),
         };
-        let crew = &threads.crew;
-        crew.start_inbound_thread()?;
+        let pool = &threads.pool;
+        pool.start_inbound_thread()?;
         let control = ControlThread::new(Arc::clone(&threads.control))?;
         let cpus = settings.control_cpus.as_deref();
-        crew.spawn("adit-control".into(), cpus, move || control.run())?;
+        pool.spawn("adit-control".into(), cpus, move || control.run())?;
         Ok(Self(Arc::new(threads)))
     }
 
@@ -124,12 +124,12 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
     /// `InvalidInput` for no shard; those of eventfd(2), epoll_create(2) and clone(2): then nothing
     /// has changed.
     pub fn set_threads(&self, shards: usize, policy: Policy) -> io::Result<()> {
-        self.0.crew.change(shards, policy)
+        self.0.pool.change(shards, policy)
     }
 
     /// How many shards process packets at most, and by which policy.
     pub fn threads(&self) -> (usize, Policy) {
-        self.0.crew.in_force()
+        self.0.pool.in_force()
     }
 
     fn assign(
@@ -138,7 +138,7 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
         platform: &H,
         offloads: Offloads,
     ) -> io::Result<Assignment<T, H::Socket>> {
-        let (shard, served) = self.0.crew.shard_for_one_more()?;
+        let (shard, served) = self.0.pool.shard_for_one_more()?;
         let number = self.0.next_number.fetch_add(1, Ordering::Relaxed);
         let handle = QueuesHandle::new(number, Arc::clone(&shard.handle));
         let common = Common::new(device.shared(), handle, offloads, platform.is_verbose())?;
@@ -169,7 +169,7 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
 impl<T: TunQueue + 'static, H: Platform> Drop for Threads<T, H> {
     fn drop(&mut self) {
         self.control.stop();
-        self.crew.stop();
+        self.pool.stop();
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
             let (tun, _) = mem::tun().expect("a TUN");
             engine.add(tun, host.expect("a host"), Offloads::ALL)
         };
-        let loads = || engine.0.crew.loads();
+        let loads = || engine.0.pool.loads();
         assert!(loads().is_empty());
         let first = add(&engine, 1).expect("an interface");
         assert_eq!(loads(), [1], "a shard is started when it is needed");

@@ -257,7 +257,7 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
                 .map(|kind| (kind.name(), common.icmp_errors(*kind)))
                 .collect(),
             handshakes,
-            shards: 1 + self.queues.upgrade().map_or(0, |queues| queues.helpers()),
+            shards: 1 + self.queues.upgrade().map_or(0, |queues| queues.workers()),
             refused: self.refused(),
             outbound: load.outbound,
             inbound: load.inbound,

@@ -445,7 +445,7 @@ fn a_peer_moves(before: usize, after: usize) {
             let two = Arc::clone(&two);
             spawn(move || (0..2).for_each(|number| two.send(number)))
         };
-        let helper = {
+        let worker = {
             let two = Arc::clone(&two);
             spawn(move || [before - 1, after - 1].map(|lane| two.poll(lane)))
         };
@@ -464,7 +464,7 @@ fn a_peer_moves(before: usize, after: usize) {
         }
         two.poll(after - 1);
         sender.join().unwrap();
-        helper.join().unwrap();
+        worker.join().unwrap();
         for lane in [0, 1, 0, 1] {
             two.poll(lane);
         }
@@ -497,14 +497,14 @@ fn a_session_moves(also: fn(&TwoLanes)) {
                 arrives(1, 1);
             })
         };
-        let helper = {
+        let worker = {
             let two = Arc::clone(&two);
             spawn(move || [1, 0].map(|lane| two.poll(lane)))
         };
         also(&two);
         two.go_on();
         sender.join().unwrap();
-        helper.join().unwrap();
+        worker.join().unwrap();
         for lane in [1, 0] {
             two.poll(lane);
             two.go_on();

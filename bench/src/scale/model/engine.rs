@@ -137,7 +137,7 @@ struct Queue {
     gates: Vec<Gate>,
     /// Batches that the owner of a pipeline took, for others to work on.
     jobs: Vec<u64>,
-    helpers: usize,
+    workers: usize,
     /// The owner sleeps until something is put, or filed.
     sleeps: bool,
 }
@@ -150,7 +150,7 @@ impl Queue {
 
     fn is_full(&self) -> bool {
         let most = match self.gates.len() {
-            1 => (2 * (1 + self.helpers)).clamp(LEAST_DEPTH, DEPTH),
+            1 => (2 * (1 + self.workers)).clamp(LEAST_DEPTH, DEPTH),
             _ => SPLIT_DEPTH,
         };
         self.next - self.head() >= most as u64
@@ -232,13 +232,13 @@ impl Engine {
         if setup.policy != Policy::Inline {
             let idle = threads.iter_mut().filter(|thread| thread.owns.is_empty());
             for (thread, queue) in idle.zip((0..queues).cycle()) {
-                all[queue].helpers += 1;
+                all[queue].workers += 1;
                 thread.helps = Some(queue);
             }
         }
         for queue in &mut all {
             let threads = match setup.policy {
-                Policy::Auto if queue.helpers >= 2 => (1 + queue.helpers).next_power_of_two(),
+                Policy::Auto if queue.workers >= 2 => (1 + queue.workers).next_power_of_two(),
                 _ => 1,
             };
             let gates = match setup.split {
@@ -304,7 +304,7 @@ impl Engine {
 
     /// Whether the owner of this queue leaves the work to others.
     fn is_pipeline(&self, queue: usize) -> bool {
-        self.setup.policy == Policy::Pipeline && self.queues[queue].helpers > 0
+        self.setup.policy == Policy::Pipeline && self.queues[queue].workers > 0
     }
 
     fn look(&mut self, thread: usize) {
@@ -326,10 +326,10 @@ impl Engine {
                 return self.take(thread, queue);
             }
         }
-        // All are full. If helpers have more to do than they can begin, it does a part of that itself.
+        // All are full. If workers have more to do than they can begin, it does a part of that itself.
         let jobs = |queue: &&usize| {
             self.is_pipeline(**queue)
-                && self.queues[**queue].jobs.len() > self.queues[**queue].helpers
+                && self.queues[**queue].jobs.len() > self.queues[**queue].workers
         };
         if let Some(&queue) = self.threads[thread].owns.iter().find(jobs) {
             return self.work(thread, queue, 0.0);

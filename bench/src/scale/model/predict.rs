@@ -174,7 +174,7 @@ pub(in super::super) struct Shared {
 
 /// What so many tunnels bring by one policy where both ends and the programs share so many cores, in
 /// Gb/s. `outbound` and `inbound` tell which part of a daemon's time is work; on a machine whose
-/// cores are busy `auto` has no helpers, and is as `inline`.
+/// cores are busy `auto` has no workers, and is as `inline`.
 pub(in super::super) fn of_tunnels(
     shared: &Shared,
     [outbound, inbound]: [&StageCosts; 2],

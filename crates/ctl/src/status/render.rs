@@ -212,7 +212,7 @@ impl Page {
                 mean(batches.contents, count)
             );
             if batches.helped > 0 {
-                write!(text, " ({} by helpers)", batches.helped)?;
+                write!(text, " ({} by workers)", batches.helped)?;
             }
             if let Some(trains) = trains {
                 let count = all(&trains.counts);

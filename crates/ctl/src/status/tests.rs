@@ -122,7 +122,7 @@ engine of: wg0
   drops: 3 no route
   icmp errors: 4 port unreachable
   handshakes: 2 bad mac1
-  outbound: 4 batches of 2.5 frames (1 by helpers), 3 trains of 3.0 datagrams
+  outbound: 4 batches of 2.5 frames (1 by workers), 3 trains of 3.0 datagrams
   inbound by lane: 3, 4
   load by lane: 75 %, 25 %
   waiting: 5 sealed trains

@@ -19,7 +19,7 @@ use crate::order::gates::Put;
 use crate::outbound::Part;
 use crate::outbound::context::Context;
 use crate::shards::queues::Queues;
-use crate::shards::worker::Worker;
+use crate::shards::thread_state::ThreadState;
 use crate::shared::sockets::LaneSocket;
 use crate::thread::poll::{Polled, Role};
 #[cfg(debug_assertions)]
@@ -60,12 +60,12 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// may have a part of this path. Errors are the TUN's.
     pub(super) fn receive_alone(
         &self,
-        worker: &mut Worker,
+        thread: &mut ThreadState,
         of: &LaneSocket<'_, U>,
         (now, role): (Time, Role),
     ) -> Option<io::Result<Polled>> {
         let (lane, context) = (of.lane, self.inbound_context(of.lane, now));
-        let Worker { buffers, delivery } = worker;
+        let ThreadState { buffers, delivery } = thread;
         let (polled, has_to_wait) = self.inbound.gates(lane).pass(|taking, ()| {
             let Some(mut batch) = self.receive(buffers, taking, of, (now, role)) else {
                 return ((Ok(Polled::packets(0, false)), false), None);
@@ -85,7 +85,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             ((delivered.map(|()| polled), false), None)
         })?;
         Some(match has_to_wait {
-            true => self.put_inbound(worker, lane, now).and(polled),
+            true => self.put_inbound(thread, lane, now).and(polled),
             false => polled,
         })
     }

@@ -1,4 +1,4 @@
-//! When a queue needs help, and when a helper leaves.
+//! When a queue needs help, and when a worker leaves.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use crate::thread::poll::{Descriptor, Polled};
 
 /// Polls in a row that left something in a queue, before its owner looks for an idle CPU.
 const BUSY_POLLS: u32 = 4;
-/// How often it looks, and how often a helper does.
+/// How often it looks, and how often a worker does.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
 /// So many looks in a row have to see an idle CPU, before help is asked for.
 const IDLE_LOOKS: u32 = 4;
@@ -28,13 +28,13 @@ pub(crate) struct Need {
     /// Looks in a row that saw one.
     idle: u32,
     /// Threads that help.
-    pub(crate) helpers: usize,
+    pub(crate) workers: usize,
     /// Helpers in a row that found no CPU.
     pub(crate) in_vain: u32,
 }
 
 impl Need {
-    /// One poll more of a queue. Whether one more helper is needed, which is then counted.
+    /// One poll more of a queue. Whether one more worker is needed, which is then counted.
     pub(crate) fn polled(
         &mut self,
         (queue, more): (Descriptor, bool),
@@ -47,7 +47,7 @@ impl Need {
             Descriptor::Tun | Descriptor::Paths => &mut self.busy[0],
         };
         *busy = if more { *busy + 1 } else { 0 };
-        if *busy < BUSY_POLLS || now < self.look_at || self.helpers >= most {
+        if *busy < BUSY_POLLS || now < self.look_at || self.workers >= most {
             return false;
         }
         *busy = 0;
@@ -60,36 +60,36 @@ impl Need {
             return false;
         }
         self.idle = 0;
-        self.helpers += 1;
+        self.workers += 1;
         true
     }
 
     /// Threads that help.
-    pub(crate) fn helpers(&self) -> usize {
-        self.helpers
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
     }
 
-    /// Of so many batches that wait for a helper, these the owner of a pipeline works on itself: all, if
-    /// nobody helps; one, if no more can be taken and each helper still has one to go on with. Otherwise it
+    /// Of so many batches that wait for a worker, these the owner of a pipeline works on itself: all, if
+    /// nobody helps; one, if no more can be taken and each worker still has one to go on with. Otherwise it
     /// would sleep.
     pub(crate) fn left_to_owner(&self, polled: Polled, jobs: usize) -> usize {
         match polled {
-            _ if self.helpers == 0 => jobs,
-            Polled::Full if jobs > self.helpers => 1,
+            _ if self.workers == 0 => jobs,
+            Polled::Full if jobs > self.workers => 1,
             _ => 0,
         }
     }
 
-    /// So many batches wait for a thread that works on them. Whether one more helper is wanted,
+    /// So many batches wait for a thread that works on them. Whether one more worker is wanted,
     /// which is then counted.
     pub(crate) fn wants_worker(&mut self, jobs: usize, most: usize) -> bool {
-        let wants = self.helpers < jobs.min(most);
-        self.helpers += usize::from(wants);
+        let wants = self.workers < jobs.min(most);
+        self.workers += usize::from(wants);
         wants
     }
 }
 
-/// Why a helper leaves.
+/// Why a worker leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// It finds nothing.
@@ -177,10 +177,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_of_a_pipeline_works_on_what_helpers_are_too_few_for() {
+    fn the_owner_of_a_pipeline_works_on_what_workers_are_too_few_for() {
         let found = Polled::packets(8, true);
-        let with = |helpers| Need {
-            helpers,
+        let with = |workers| Need {
+            workers,
             ..Need::default()
         };
         for polled in [found, Polled::Full] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_leaves_where_cpus_are_needed_or_one_thread_would_do() {
+    fn a_worker_leaves_where_cpus_are_needed_or_one_thread_would_do() {
         for left_some in [false, true] {
             assert_eq!(Reason::of(None, left_some), Some(Reason::Crowded));
             assert_eq!(Reason::of(Some(-1), left_some), Some(Reason::Crowded));

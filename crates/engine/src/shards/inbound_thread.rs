@@ -16,7 +16,7 @@ use adit_io::{TunQueue, UdpSocket};
 use rustix::event::epoll::{self, EventFlags};
 
 use crate::shards::queues::Queues;
-use crate::shards::worker::{SharedBuffers, Worker};
+use crate::shards::thread_state::{SharedBuffers, ThreadState};
 use crate::shared::sockets::{Sockets, each};
 use crate::thread::clock;
 use crate::thread::contain::contain;
@@ -100,13 +100,13 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
         let _end = Ends(self);
         // It keeps it: floods are the shard's.
         Priority::raise();
-        let mut worker = Worker::new(&self.buffers);
+        let mut thread = ThreadState::new(&self.buffers);
         let mut placement = Placement::new();
         placement.begins();
         adit_sandbox::confine(adit_sandbox::Role::Packets)?;
         let mut events = Vec::with_capacity(MAX_EVENTS);
         while !self.stopping.load(Ordering::Acquire) {
-            worker.wait(&self.epoll, &mut events, None)?;
+            thread.wait(&self.epoll, &mut events, None)?;
             let now = clock::now();
             let rested = placement.poll_begins(now);
             let mut from = None;
@@ -133,13 +133,13 @@ impl<T: TunQueue, U: UdpSocket> InboundThread<T, U> {
                 };
                 let socket = of.socket;
                 let flags = event.flags;
-                match contain(|| path.poll_socket(&mut worker, of, flags, now, Role::Helper)) {
+                match contain(|| path.poll_socket(&mut thread, of, flags, now, Role::Worker)) {
                     Ok(Polled::Packets { count, .. }) => placement.processed(count),
                     // The owner has it.
                     Ok(_) => std::thread::yield_now(),
                     Err(error) => {
                         path.common.fail(error);
-                        worker = Worker::new(&self.buffers);
+                        thread = ThreadState::new(&self.buffers);
                     }
                 }
                 if rested {

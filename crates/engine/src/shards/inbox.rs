@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::shards::helper::Helper;
 use crate::shards::owner::OwnedQueues;
+use crate::shards::worker::Worker;
 use crate::shared::handles::ShardHandle;
 use crate::thread::arrivals::Arrivals;
 
@@ -14,7 +14,7 @@ pub(crate) struct ShardInbox<T, U> {
     /// Queues that it is to serve.
     pub(crate) arrivals: Arrivals<OwnedQueues<T, U>>,
     /// Queues of others that it is to help with.
-    pub(crate) help: Arrivals<Helper<T, U>>,
+    pub(crate) help: Arrivals<Worker<T, U>>,
     /// It is to keep so many interfaces, and to give away the others.
     pub(crate) keeps: AtomicUsize,
     pub(crate) stopping: AtomicBool,

@@ -16,7 +16,7 @@ use crate::outbound::context::Context;
 use crate::outbound::slow_paths::{STALL, TIDY};
 use crate::shards::inbound_thread::InboundThread;
 use crate::shards::queues::Queues;
-use crate::shards::worker::Worker;
+use crate::shards::thread_state::ThreadState;
 use crate::shared::common::{Common, Part};
 use crate::shared::handles::{Served, ShardCommand};
 use crate::shared::sockets::{LaneSocket, Sockets, each};
@@ -31,7 +31,7 @@ pub(crate) struct Resources<T, U> {
     /// What the shard sleeps on.
     pub(crate) epoll: OwnedFd,
     pub(crate) inbound_thread: Arc<InboundThread<T, U>>,
-    pub(crate) worker: Worker,
+    pub(crate) thread: ThreadState,
 }
 
 /// The queues of one interface, and what their owner waits for.
@@ -159,8 +159,8 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
                 let socket = self.sockets.of(descriptor).filter(|_| is_inbound);
                 if let Some(socket) = socket {
                     let lane = socket.lane;
-                    let worker = &mut resources.worker;
-                    let polled = self.queues.poll_socket(worker, socket, flags, now, role)?;
+                    let thread = &mut resources.thread;
+                    let polled = self.queues.poll_socket(thread, socket, flags, now, role)?;
                     if polled == Polled::Full {
                         self.awaits_lanes[lane % LANES] = true;
                         self.change_socket_events(&resources.epoll);
@@ -203,10 +203,10 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         let polls = self.queues.lanes_to_poll(&self.sockets, now);
         let left = |it: &LaneSocket<'_, U>| polls[it.lane % LANES];
         for socket in self.sockets.all().filter(left) {
-            let worker = &mut resources.worker;
+            let thread = &mut resources.thread;
             let nothing = EventFlags::empty();
             self.queues
-                .poll_socket(worker, socket, nothing, now, Role::Owner)?;
+                .poll_socket(thread, socket, nothing, now, Role::Owner)?;
         }
         Ok(())
     }
@@ -214,7 +214,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
     /// Works on so many of the batches that wait for that.
     pub(crate) fn do_jobs(&self, resources: &Resources<T, U>, count: usize, now: Time) {
         let mut jobs = 0..count;
-        while jobs.next().is_some() && self.queues.do_job(&resources.worker, &self.sockets, now) {}
+        while jobs.next().is_some() && self.queues.do_job(&resources.thread, &self.sockets, now) {}
     }
 
     /// Where the last packet from this descriptor came from.
@@ -277,7 +277,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         now: Time,
         method: impl FnOnce(&Outbound<U>, Context<'_, U>, &T) -> R,
     ) -> R {
-        let buffers = &resources.worker.buffers.outbound;
+        let buffers = &resources.thread.buffers.outbound;
         let context = self.queues.context(buffers, &self.sockets, now);
         method(&self.queues.outbound, context, &self.queues.tun)
     }
@@ -288,8 +288,8 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         now: Time,
         role: Role,
     ) -> io::Result<Option<Polled>> {
-        let worker = &resources.worker;
-        match self.queues.poll_tun(worker, &self.sockets, now, role) {
+        let thread = &resources.thread;
+        match self.queues.poll_tun(thread, &self.sockets, now, role) {
             Ok(polled) => {
                 self.awaits_tun = polled == Polled::Full;
                 self.set_blocked(&resources.epoll, now)?;
@@ -387,10 +387,10 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         if std::mem::take(&mut self.awaits_lanes) != [false; LANES] {
             self.change_socket_events(&resources.epoll);
         }
-        if queues.helpers() == 0 {
+        if queues.workers() == 0 {
             self.do_jobs(resources, queues.jobs(), now);
         }
-        queues.proceed(&mut resources.worker, &self.sockets, now)?;
+        queues.proceed(&mut resources.thread, &self.sockets, now)?;
         let sockets = handle.sockets.load_full();
         let replaced = !Arc::ptr_eq(&sockets, &self.sockets);
         if replaced {
@@ -430,7 +430,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         self.set_blocked(&resources.epoll, now)?;
         if replaced {
             // A lane may have waited for a socket that is gone.
-            queues.proceed(&mut resources.worker, &self.sockets, now)?;
+            queues.proceed(&mut resources.thread, &self.sockets, now)?;
         }
         // The full socket was replaced, and there may be none of its family now.
         self.ready |= replaced && self.blocked.is_some();

@@ -23,7 +23,7 @@ use crate::outbound::buffers;
 use crate::outbound::seal::SEND_GATES;
 use crate::outbound::{Outbound, context};
 use crate::shards::help::Need;
-use crate::shards::worker::{Buffers, Worker};
+use crate::shards::thread_state::{Buffers, ThreadState};
 use crate::shared::common::{Common, Part};
 use crate::shared::handles::QueuesHandle;
 use crate::shared::sockets::{LaneSocket, Sockets};
@@ -148,7 +148,7 @@ impl<T, U> Queues<T, U> {
         let jobs = self.jobs();
         assert!(
             jobs == 0
-                || need.helpers() > 0
+                || need.workers() > 0
                 || self.handle().ownership.is_due()
                 || self.common.is_stopping(),
             "{} goes to sleep while {jobs} batches wait for a thread that works on them",
@@ -157,8 +157,8 @@ impl<T, U> Queues<T, U> {
     }
 
     /// How many threads help their owner.
-    pub(crate) fn helpers(&self) -> usize {
-        lock(&self.need).helpers()
+    pub(crate) fn workers(&self) -> usize {
+        lock(&self.need).workers()
     }
 
     /// So many threads help from now on.
@@ -166,13 +166,13 @@ impl<T, U> Queues<T, U> {
     /// They put at the same time, at as many second gates as there are threads, if that is worth a
     /// split of every batch: with two, one works while the other puts. Every change has to wait until all
     /// that was taken has been put, so that there are fewer only when nobody helps any more.
-    pub(crate) fn set_helpers(&self, helpers: usize) {
-        self.threads.store(1 + helpers, Ordering::Relaxed);
-        match helpers {
+    pub(crate) fn set_workers(&self, workers: usize) {
+        self.threads.store(1 + workers, Ordering::Relaxed);
+        match workers {
             0 => self.putting.store(1, Ordering::Relaxed),
             1 => {}
             _ => {
-                let threads = (1 + helpers).next_power_of_two();
+                let threads = (1 + workers).next_power_of_two();
                 self.putting.fetch_max(threads, Ordering::Relaxed);
             }
         }
@@ -182,7 +182,7 @@ impl<T, U> Queues<T, U> {
     fn putting(&self, role: Role) -> usize {
         let threads = match role {
             Role::OwnerOfPipeline => 1,
-            Role::Owner | Role::Helper => self.putting.load(Ordering::Relaxed),
+            Role::Owner | Role::Worker => self.putting.load(Ordering::Relaxed),
         };
         #[cfg(debug_assertions)]
         let threads = progress::put_by().unwrap_or(threads);
@@ -232,12 +232,12 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// Reads what waits in the TUN queue, up to a batch, and sends it. Errors are the TUN's.
     pub(crate) fn poll_tun(
         &self,
-        worker: &Worker,
+        thread: &ThreadState,
         sockets: &Sockets<U>,
         now: Time,
         role: Role,
     ) -> io::Result<Polled> {
-        let context = self.context(&worker.buffers.outbound, sockets, now);
+        let context = self.context(&thread.buffers.outbound, sockets, now);
         let (outbound, tun) = (&self.outbound, &self.tun);
         if !outbound.resume(context, tun) {
             return Ok(Polled::Blocked);
@@ -248,7 +248,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         if is_alone && let Some(polled) = self.send_alone(context, role) {
             return polled;
         }
-        let taken = outbound.take(context, tun, (role != Role::Helper, threads), gates)?;
+        let taken = outbound.take(context, tun, (role != Role::Worker, threads), gates)?;
         if let Taken::Batch(_, batch) = &taken {
             self.has_read(batch, role);
         }
@@ -269,7 +269,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// TUN's.
     pub(crate) fn poll_socket(
         &self,
-        worker: &mut Worker,
+        thread: &mut ThreadState,
         LaneSocket { lane, v6, socket }: LaneSocket<'_, U>,
         flags: EventFlags,
         now: Time,
@@ -287,14 +287,14 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let threads = self.threads.load(Ordering::Relaxed).div_ceil(lanes);
         let of = LaneSocket { lane, v6, socket };
         let is_alone = (seconds, threads) == (1, 1) && role != Role::OwnerOfPipeline;
-        if is_alone && let Some(polled) = self.receive_alone(worker, &of, (now, role)) {
+        if is_alone && let Some(polled) = self.receive_alone(thread, &of, (now, role)) {
             return polled;
         }
         let gates = self.inbound.gates(lane);
         let taken = gates.take(
-            (role != Role::Helper, threads),
+            (role != Role::Worker, threads),
             (seconds, |_: &mut [&mut ()]| true),
-            |taking| Ok::<_, io::Error>(self.receive(&worker.buffers, taking, &of, (now, role))),
+            |taking| Ok::<_, io::Error>(self.receive(&thread.buffers, taking, &of, (now, role))),
         )?;
         let (ticket, mut batch) = match taken {
             Taken::Batch(ticket, batch) => (ticket, batch),
@@ -313,7 +313,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             batch.open(self.deliveries(lane));
         }
         self.file_inbound(lane, (ticket, batch));
-        self.put_inbound(worker, lane, now).map(|()| polled)
+        self.put_inbound(thread, lane, now).map(|()| polled)
     }
 
     /// Frames were read from the TUN.
@@ -387,7 +387,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// Puts what was received and is ready, unless another thread does. Errors are the TUN's.
     pub(super) fn put_inbound(
         &self,
-        Worker { buffers, delivery }: &mut Worker,
+        ThreadState { buffers, delivery }: &mut ThreadState,
         lane: usize,
         now: Time,
     ) -> io::Result<()> {
@@ -452,14 +452,14 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     /// Puts what others have worked on. Errors are the TUN's.
     pub(crate) fn proceed(
         &self,
-        worker: &mut Worker,
+        thread: &mut ThreadState,
         sockets: &Sockets<U>,
         now: Time,
     ) -> io::Result<()> {
-        let context = self.context(&worker.buffers.outbound, sockets, now);
+        let context = self.context(&thread.buffers.outbound, sockets, now);
         self.outbound.proceed(context, &self.tun);
         // Also what waited for a socket that is gone.
-        (0..LANES).try_for_each(|lane| self.put_inbound(worker, lane, now))
+        (0..LANES).try_for_each(|lane| self.put_inbound(thread, lane, now))
     }
 
     fn take_over(&self, ticket: Ticket) -> Ticket {
@@ -470,13 +470,13 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     }
 
     /// Works on a batch that the owner took, and wakes it. False if there is none.
-    pub(crate) fn do_job(&self, worker: &Worker, sockets: &Sockets<U>, now: Time) -> bool {
+    pub(crate) fn do_job(&self, thread: &ThreadState, sockets: &Sockets<U>, now: Time) -> bool {
         let job = lock(&self.jobs).pop_front();
         match job {
             None => return false,
             Some(Job::Outbound(ticket, batch)) => {
                 let ticket = self.take_over(ticket);
-                let context = self.context(&worker.buffers.outbound, sockets, now);
+                let context = self.context(&thread.buffers.outbound, sockets, now);
                 self.outbound.work(context, (ticket, batch));
             }
             Some(Job::Inbound(lane, ticket, mut batch)) => {

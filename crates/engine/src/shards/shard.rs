@@ -12,10 +12,10 @@ use adit_proto::Time;
 use arrayvec::ArrayVec;
 use rustix::event::epoll::{self, EventFlags};
 
-use crate::shards::crew::{Crew, Run};
-use crate::shards::helper::Helper;
 use crate::shards::inbox::ShardInbox;
 use crate::shards::owner::{OwnedQueues, Resources};
+use crate::shards::thread_pool::{Run, ThreadPool};
+use crate::shards::thread_state::ThreadState;
 use crate::shards::worker::Worker;
 use crate::thread::clock;
 use crate::thread::contain::contain;
@@ -29,8 +29,8 @@ const MAX_HANDED_OVER: usize = 16;
 /// A shard and what it alone owns.
 pub(crate) struct Shard<T, U> {
     inbox: Arc<ShardInbox<T, U>>,
-    crew: Arc<Crew<T, U>>,
-    helps: Vec<Helper<T, U>>,
+    pool: Arc<ThreadPool<T, U>>,
+    helps: Vec<Worker<T, U>>,
     queues: HashMap<u32, OwnedQueues<T, U>>,
     resources: Resources<T, U>,
     placement: Placement,
@@ -42,12 +42,15 @@ pub(crate) struct Shard<T, U> {
 
 impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     /// A shard without queues: what its thread is to run.
-    pub(crate) fn prepare(inbox: Arc<ShardInbox<T, U>>, crew: Arc<Crew<T, U>>) -> io::Result<Run> {
-        let shard = Self::new(inbox, crew)?;
+    pub(crate) fn prepare(
+        inbox: Arc<ShardInbox<T, U>>,
+        pool: Arc<ThreadPool<T, U>>,
+    ) -> io::Result<Run> {
+        let shard = Self::new(inbox, pool)?;
         Ok(Box::new(move || shard.run()))
     }
 
-    fn new(inbox: Arc<ShardInbox<T, U>>, crew: Arc<Crew<T, U>>) -> io::Result<Self> {
+    fn new(inbox: Arc<ShardInbox<T, U>>, pool: Arc<ThreadPool<T, U>>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Token::Waker.data();
         epoll::add(&epoll, inbox.handle.waker(), waker, EventFlags::IN)?;
@@ -57,10 +60,10 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             queues: HashMap::new(),
             resources: Resources {
                 epoll,
-                inbound_thread: Arc::clone(&crew.inbound),
-                worker: Worker::new(&crew.buffers),
+                inbound_thread: Arc::clone(&pool.inbound),
+                thread: ThreadState::new(&pool.buffers),
             },
-            crew,
+            pool,
             placement: Placement::new(),
             handed_over: ArrayVec::new(),
             looks_at: Vec::new(),
@@ -85,12 +88,12 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             for queues in self.queues.values().filter(|_| timeout.is_none()) {
                 queues.queues.check_progress();
             }
-            let Resources { epoll, worker, .. } = &self.resources;
-            worker.wait(epoll, &mut events, timeout)?;
+            let Resources { epoll, thread, .. } = &self.resources;
+            thread.wait(epoll, &mut events, timeout)?;
             self.inbox.handle.set_idle(false);
             let now = clock::now();
             let rested = self.placement.poll_begins(now);
-            let role = self.crew.role_of_owners();
+            let role = self.pool.role_of_owners();
             let mut from = None;
             round.append(&mut self.looks_at);
             for event in &events {
@@ -124,13 +127,13 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
                     self.looks_at.push(number);
                 }
             }
-            let worker = &mut self.resources.worker;
-            let force = (self.crew.in_force().1, &*self.crew.load);
-            self.helps.retain_mut(|helper| {
-                let stays = contain(|| Ok(helper.poll(force, worker, now)));
+            let thread = &mut self.resources.thread;
+            let force = (self.pool.in_force().1, &*self.pool.load);
+            self.helps.retain_mut(|worker| {
+                let stays = contain(|| Ok(worker.poll(force, thread, now)));
                 stays.unwrap_or_else(|error| {
-                    helper.fail(error);
-                    *worker = Worker::new(&self.crew.buffers);
+                    worker.fail(error);
+                    *thread = ThreadState::new(&self.pool.buffers);
                     false
                 })
             });
@@ -200,7 +203,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             queues.common().fail(error);
         }
         // A panic may have left the buffers half changed, and the other interfaces use them, too.
-        self.resources.worker = Worker::new(&self.crew.buffers);
+        self.resources.thread = ThreadState::new(&self.pool.buffers);
     }
 
     /// Takes an event of one of the descriptors of an interface. Errors are final.
@@ -219,10 +222,10 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
         };
         note(&mut self.placement, polled);
         let found = (descriptor, polled);
-        let own = self.crew.polled(&queues.queues, found, (now, role));
+        let own = self.pool.polled(&queues.queues, found, (now, role));
         queues.do_jobs(&self.resources, own, now);
         let lanes = queues.lanes();
-        let wanted = lanes.and_then(|now| self.crew.wanted_lanes(&queues.queues, now, polled));
+        let wanted = lanes.and_then(|now| self.pool.wanted_lanes(&queues.queues, now, polled));
         if let Some(lanes) = wanted {
             queues.change_lanes(&self.resources, lanes, now);
         }
@@ -238,7 +241,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
         if let Some(polled) = polled {
             note(&mut self.placement, polled);
             let found = (Descriptor::Tun, polled);
-            let own = self.crew.polled(&queues.queues, found, (now, role));
+            let own = self.pool.polled(&queues.queues, found, (now, role));
             queues.do_jobs(&self.resources, own, now);
         }
         Ok(())
@@ -262,7 +265,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             (false, _) => self.inbox.keeps.swap(usize::MAX, Ordering::AcqRel),
         };
         while self.queues.len() > keeps {
-            let Some((other, served)) = self.crew.other_shard(&self.inbox) else {
+            let Some((other, served)) = self.pool.other_shard(&self.inbox) else {
                 break;
             };
             let Some(number) = self.queues.keys().next().copied() else {

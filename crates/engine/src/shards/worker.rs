@@ -1,115 +1,193 @@
-//! What a thread needs to poll queues, of whatever interface.
+//! A worker: a shard's thread that helps with the queues of another one.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::epoll::Event;
+use adit_io::{TunQueue, UdpSocket};
+use adit_proto::Time;
+use arrayvec::ArrayVec;
+use rustix::event::epoll::EventFlags;
 
-use crate::inbound::InboundBatch;
-use crate::inbound::deliver::Delivery;
-use crate::order::spares::{Shared, Spares};
-use crate::outbound::buffers::{self, MAX_BATCHES};
-use crate::thread::poll::wait;
+use crate::shards::help::{LOOK, Load, Reason, reason};
+use crate::shards::queues::Queues;
+use crate::shards::settings::Policy;
+use crate::shards::thread_state::ThreadState;
+use crate::thread::lock::lock;
+use crate::thread::poll::{Polled, Role};
 
-/// A thread that had nothing to do for so long frees its buffers.
-const REST: Duration = if cfg!(test) {
-    Duration::from_millis(50)
-} else {
-    Duration::from_secs(10)
-};
+/// So many looks of a worker decide together whether it stays.
+const LOOKS: usize = 8;
+/// After a worker found no CPU, so long no other is asked; twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(16);
+const MAX_DOUBLINGS: u32 = 7;
+/// A worker that had a CPU for so long helped.
+const HELPED: Duration = Duration::from_millis(100);
+/// So long a worker looks for work before it leaves.
+const LINGER: Duration = Duration::from_micros(200);
 
-/// Buffers that all threads share.
+/// Since when a worker has looked in vain.
 #[derive(Default)]
-pub(crate) struct SharedBuffers {
-    outbound: buffers::SharedBuffers,
-    inbound: Shared<Box<InboundBatch>>,
+struct Linger(Option<Time>);
+
+impl Linger {
+    /// A look that began at this time ended with or without a batch. What it took to process one does
+    /// not count.
+    fn is_over(&mut self, found: bool, now: Time) -> bool {
+        if found {
+            self.0 = None;
+            return false;
+        }
+        now.since(*self.0.get_or_insert(now)) >= LINGER
+    }
 }
 
-/// The buffers of one thread.
-pub(crate) struct Buffers {
-    pub(crate) outbound: buffers::Buffers,
-    pub(crate) inbound: Spares<Box<InboundBatch>>,
+/// A shard's thread that helps with the queues of another one.
+pub(crate) struct Worker<T, U> {
+    queues: Arc<Queues<T, U>>,
+    /// It is not counted any more.
+    has_left: bool,
+    joined: Time,
+    linger: Linger,
+    look_at: Time,
+    /// What looks at the CPUs have said so far.
+    looks: ArrayVec<Option<Reason>, LOOKS>,
+    /// What it has taken since the last look was not all that waited.
+    left_some: bool,
 }
 
-impl Buffers {
-    fn new(shared: &SharedBuffers) -> Self {
-        let batches = (1, MAX_BATCHES);
+impl<T, U> Worker<T, U> {
+    pub(crate) fn new(queues: Arc<Queues<T, U>>, now: Time) -> Self {
         Self {
-            outbound: buffers::Buffers::new(&shared.outbound),
-            inbound: Spares::new(&shared.inbound, batches, Default::default),
+            queues,
+            has_left: false,
+            joined: now,
+            linger: Linger::default(),
+            look_at: now + LOOK,
+            looks: ArrayVec::new(),
+            left_some: false,
         }
     }
 
-    fn keep_some(&self) -> bool {
-        self.outbound.keep_some() || self.inbound.keeps_some()
+    /// The interface cannot go on.
+    pub(crate) fn fail(&self, error: io::Error) {
+        self.queues.common.fail(error);
     }
 
-    fn free(&self) {
-        self.outbound.free();
-        self.inbound.free();
+    /// Why the CPU is needed for other things, if it is.
+    fn look(&mut self, load: &Load, now: Time) -> Option<Reason> {
+        if now < self.look_at {
+            return None;
+        }
+        self.look_at = now + LOOK;
+        let left_some = std::mem::take(&mut self.left_some);
+        self.looks.push(Reason::of(load.idle_cpus(), left_some));
+        if !self.looks.is_full() {
+            return None;
+        }
+        reason(&self.looks.take())
+    }
+
+    /// Leaves, unless a batch waits for it.
+    fn leaves(&mut self, reason: Reason, now: Time) -> bool {
+        let mut need = lock(&self.queues.need);
+        if self.queues.jobs() > 0 {
+            return false;
+        }
+        need.workers -= 1;
+        self.queues.set_workers(need.workers);
+        self.has_left = true;
+        if now.since(self.joined) >= HELPED {
+            need.in_vain = 0;
+        }
+        match reason {
+            Reason::Idle => {}
+            // It may be wanted again soon: what arrives may be more than one thread processes.
+            Reason::Spare => need.look_at = now + FIRST_PAUSE,
+            Reason::Crowded => {
+                need.in_vain += 1;
+                let doublings = (need.in_vain - 1).min(MAX_DOUBLINGS);
+                need.look_at = now + FIRST_PAUSE * 2_u32.pow(doublings);
+            }
+        }
+        true
     }
 }
 
-/// What a thread needs to poll queues, of whatever interface.
-pub(crate) struct Worker {
-    pub(crate) buffers: Buffers,
-    pub(crate) delivery: Delivery,
+impl<T: TunQueue + 'static, U: UdpSocket + 'static> Worker<T, U> {
+    /// Polls all queues of the interface once. False if it has left.
+    pub(crate) fn poll(
+        &mut self,
+        (policy, load): (Policy, &Load),
+        thread: &mut ThreadState,
+        now: Time,
+    ) -> bool {
+        let queues = &self.queues;
+        if queues.common.is_stopping() {
+            return false;
+        }
+        let sockets = queues.handle().sockets.load();
+        let mut found = queues.do_job(thread, &sockets, now);
+        self.left_some |= found;
+        if policy == Policy::Auto {
+            for socket in sockets.all_in_use() {
+                match queues.poll_socket(thread, socket, EventFlags::IN, now, Role::Worker) {
+                    Ok(polled) => {
+                        found |= polled.has_packets();
+                        self.left_some |= polled.leaves_some();
+                    }
+                    Err(error) => self.fail(error),
+                }
+            }
+            match queues.poll_tun(thread, &sockets, now, Role::Worker) {
+                Ok(Polled::Blocked) => queues.handle().wake(),
+                Ok(polled) => {
+                    found |= polled.has_packets();
+                    self.left_some |= polled.leaves_some();
+                }
+                // The owner meets it, too, and knows whether it is final.
+                Err(_) => {}
+            }
+        }
+        if self.linger.is_over(found, now) && self.leaves(Reason::Idle, now) {
+            return false;
+        }
+        if !found {
+            std::thread::yield_now();
+        }
+        let reason = self.look(load, now);
+        !reason.is_some_and(|reason| self.leaves(reason, now))
+    }
 }
 
-impl Worker {
-    pub(crate) fn new(shared: &SharedBuffers) -> Self {
-        Self {
-            buffers: Buffers::new(shared),
-            delivery: Delivery::new(),
+impl<T, U> Drop for Worker<T, U> {
+    fn drop(&mut self) {
+        if !self.has_left {
+            let mut need = lock(&self.queues.need);
+            need.workers -= 1;
+            self.queues.set_workers(need.workers);
+            if self.queues.jobs() > 0 {
+                // It does what nobody else does.
+                self.queues.handle().wake();
+            }
         }
-    }
-
-    /// Sleeps until something happens, and tells what; not longer than `timeout`. Buffers are freed
-    /// if nothing does for long.
-    pub(crate) fn wait(
-        &self,
-        epoll: &OwnedFd,
-        events: &mut Vec<Event>,
-        timeout: Option<Duration>,
-    ) -> io::Result<()> {
-        let rests = timeout.is_none() && self.buffers.keep_some();
-        wait(epoll, events, timeout.or(rests.then_some(REST)))?;
-        if rests && events.is_empty() {
-            self.buffers.free();
-            adit_io::give_back_memory();
-        }
-        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::event::epoll;
-
     use super::*;
 
     #[test]
-    fn a_thread_that_rests_frees_its_buffers_and_one_that_does_not_keeps_them() {
-        let shared = SharedBuffers::default();
-        let worker = Worker::new(&shared);
-        let buffers = &worker.buffers;
-        let use_all = || {
-            let outbound = &buffers.outbound;
-            outbound.batches.put(outbound.batches.take());
-            outbound.trains.put(outbound.trains.take());
-            buffers.inbound.put(buffers.inbound.take());
-        };
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll descriptor");
-        let mut events = Vec::with_capacity(1);
-        let mut wait = |timeout| worker.wait(&epoll, &mut events, timeout).expect("a wait");
-        use_all();
-        // It helps another, or looks at something soon.
-        for timeout in [Duration::ZERO, Duration::from_millis(1)] {
-            wait(Some(timeout));
-            assert!(buffers.keep_some());
-        }
-        wait(None);
-        assert!(!buffers.keep_some());
+    fn a_worker_lingers_after_a_batch_however_long_that_took() {
+        let begun = Time::default();
+        let mut linger = Linger::default();
+        assert!(!linger.is_over(true, begun));
+        let after = begun + 2 * LINGER;
+        assert!(!linger.is_over(false, after), "another thread is taking");
+        assert!(!linger.is_over(false, after + LINGER / 2));
+        assert!(linger.is_over(false, after + LINGER));
+        assert!(!linger.is_over(true, after + 2 * LINGER));
+        assert!(!linger.is_over(false, after + 3 * LINGER));
     }
 }

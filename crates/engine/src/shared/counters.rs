@@ -104,7 +104,7 @@ impl Batches {
         };
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.contents.fetch_add(contents as u64, Ordering::Relaxed);
-        if role == Role::Helper {
+        if role == Role::Worker {
             self.helped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -230,7 +230,7 @@ mod tests {
         let count = || {
             let (own, polled) = (load.own(), Polled::packets(5, false));
             own.outbound.took(polled, Role::Owner);
-            own.inbound.took(polled, Role::Helper);
+            own.inbound.took(polled, Role::Worker);
             own.lanes[1].fetch_add(5, Ordering::Relaxed);
             own.sent.count([64].into_iter());
             own.received.count([1, 3].into_iter());

@@ -152,7 +152,7 @@ pub(crate) enum Role {
     /// An owner that leaves the work to others as long as these can do it.
     OwnerOfPipeline,
     /// Any other.
-    Helper,
+    Worker,
 }
 
 #[cfg(test)]

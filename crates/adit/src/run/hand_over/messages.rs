@@ -286,7 +286,7 @@ const MOST: u64 = 1 << 56;
 /// Batches and trains so far.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Load {
-    /// Batches, their contents, and those that helpers took.
+    /// Batches, their contents, and those that workers took.
     outbound: [u64; 3],
     inbound: [u64; 3],
     sent: Trains,

@@ -1,9 +1,9 @@
-//! The shards of a process, and how one that has too much to do gets help.
+//! The thread pool: the shards of a process, and how one that has too much to do gets help.
 //!
 //! A shard whose queue never becomes empty asks an idle shard to join: that one polls the same queue
 //! through its gates, for as long as it finds something there. More threads help only while there
-//! are CPUs that nothing else needs; otherwise a helper takes time from the processes whose packets
-//! it forwards. So a shard asks when several polls in a row saw an idle CPU, a helper leaves when
+//! are CPUs that nothing else needs; otherwise a worker takes time from the processes whose packets
+//! it forwards. So a shard asks when several polls in a row saw an idle CPU, a worker leaves when
 //! there is none, and it takes longer each time until the next one is asked. It also leaves, for a short
 //! while, where it has the last CPU and the two of them empty the queue.
 
@@ -17,12 +17,12 @@ use adit_proto::Time;
 
 use crate::order::lanes::LANES;
 use crate::shards::help::Load;
-use crate::shards::helper::Helper;
 use crate::shards::inbound_thread::InboundThread;
 use crate::shards::inbox::ShardInbox;
 use crate::shards::queues::Queues;
 use crate::shards::settings::{Policy, ThreadSettings};
-use crate::shards::worker::SharedBuffers;
+use crate::shards::thread_state::SharedBuffers;
+use crate::shards::worker::Worker;
 use crate::shared::handles::{Served, ShardHandle};
 use crate::thread::lock::lock;
 use crate::thread::placement;
@@ -35,13 +35,14 @@ type Shards<T, U> = Vec<Arc<ShardInbox<T, U>>>;
 pub(crate) type Run = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// Makes a shard.
-pub(crate) type NewShard<T, U> = fn(Arc<ShardInbox<T, U>>, Arc<Crew<T, U>>) -> io::Result<Run>;
+pub(crate) type NewShard<T, U> =
+    fn(Arc<ShardInbox<T, U>>, Arc<ThreadPool<T, U>>) -> io::Result<Run>;
 
 /// A shard, and that it serves one interface more.
 type Assigned<T, U> = (Arc<ShardInbox<T, U>>, Served);
 
-/// The shards of a process.
-pub(crate) struct Crew<T, U> {
+/// The threads that process packets: the shards of a process.
+pub(crate) struct ThreadPool<T, U> {
     /// Shards at most, times four, and the policy.
     in_force: AtomicU64,
     new_shard: NewShard<T, U>,
@@ -55,7 +56,7 @@ pub(crate) struct Crew<T, U> {
     pub(crate) load: Arc<Load>,
 }
 
-impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
+impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
     pub(crate) fn new(settings: &ThreadSettings, new_shard: NewShard<T, U>) -> io::Result<Self> {
         let buffers = Arc::<SharedBuffers>::default();
         Ok(Self {
@@ -71,7 +72,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
         })
     }
 
-    /// Starts a thread that ends with the crew, on these CPUs.
+    /// Starts a thread that ends with the pool, on these CPUs.
     pub(crate) fn spawn(
         &self,
         name: String,
@@ -156,14 +157,14 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
     }
 
     fn start(self: &Arc<Self>, shards: &mut Shards<T, U>) -> io::Result<()> {
-        let crew = Arc::clone(self);
+        let pool = Arc::clone(self);
         let (tell, made) = mpsc::sync_channel(1);
         // The new thread makes its descriptors: this one may be confined.
         let run = move || {
             let make = || -> io::Result<_> {
-                let handle = ShardHandle::new(Arc::clone(&crew.inbound.waker))?;
+                let handle = ShardHandle::new(Arc::clone(&pool.inbound.waker))?;
                 let inbox = Arc::new(ShardInbox::new(handle));
-                let run = (crew.new_shard)(Arc::clone(&inbox), crew)?;
+                let run = (pool.new_shard)(Arc::clone(&inbox), pool)?;
                 Ok((inbox, run))
             };
             let (inbox, run) = match make() {
@@ -189,7 +190,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
     }
 
     /// The owner of these queues polled one of them: gets help if they need some. How many of the
-    /// batches that wait for a helper it works on itself, before it polls again.
+    /// batches that wait for a worker it works on itself, before it polls again.
     pub(crate) fn polled(
         self: &Arc<Self>,
         queues: &Arc<Queues<T, U>>,
@@ -231,7 +232,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
         };
         let is_wanted = match polled {
             Polled::Packets { more: true, .. } => {
-                lanes < most && queues.common.proto.peer_count() > 1 && queues.helpers() > 0
+                lanes < most && queues.common.proto.peer_count() > 1 && queues.workers() > 0
             }
             Polled::Packets { more: false, .. } => lanes > most,
             _ => false,
@@ -239,17 +240,17 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Crew<T, U> {
         is_wanted.then_some(most)
     }
 
-    /// Has an idle shard, if there is one, be a helper that is counted already.
+    /// Has an idle shard, if there is one, be a worker that is counted already.
     fn ask(self: &Arc<Self>, queues: &Arc<Queues<T, U>>, now: Time) {
         match self.idle_shard() {
             Some(shard) => {
-                shard.help.leave(Helper::new(Arc::clone(queues), now));
+                shard.help.leave(Worker::new(Arc::clone(queues), now));
                 shard.handle.waker().wake();
             }
-            None => lock(&queues.need).helpers -= 1,
+            None => lock(&queues.need).workers -= 1,
         }
         let need = lock(&queues.need);
-        queues.set_helpers(need.helpers);
+        queues.set_workers(need.workers);
     }
 
     /// What an owner does with what it takes.
