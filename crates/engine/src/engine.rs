@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use adit_io::{Offloads, TunQueue};
 use adit_proto::Device;
 
-use crate::control::thread::{ControlInbox, ControlThread};
+use crate::control::thread::{ControlMailbox, ControlThread};
 use crate::control::{Control, memory};
 use crate::host::platform::Platform;
 use crate::interface::Interface;
 use crate::shards::help::Load;
-use crate::shards::inbox::ShardInbox;
+use crate::shards::mailbox::ShardMailbox;
 use crate::shards::owner::OwnedQueues;
 use crate::shards::queues::Queues;
 use crate::shards::settings::{Policy, ThreadSettings};
@@ -36,13 +36,13 @@ pub struct Engine<T: TunQueue + 'static, H: Platform>(Arc<Threads<T, H>>);
 
 struct Threads<T: TunQueue + 'static, H: Platform> {
     pool: Arc<ThreadPool<T, H::Socket>>,
-    control: Arc<ControlInbox<H>>,
+    control: Arc<ControlMailbox<H>>,
     /// The number that the next queues get.
     next_number: AtomicU32,
 }
 
 /// The shard of an interface, that it serves it, and what its threads share.
-type Assignment<T, U> = (Arc<ShardInbox<T, U>>, Served, Arc<Common<U>>);
+type Assignment<T, U> = (Arc<ShardMailbox<T, U>>, Served, Arc<Common<U>>);
 
 impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
     /// Starts an engine without interfaces, with so many shards at most and otherwise the default
@@ -65,7 +65,7 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
     pub fn with(settings: &ThreadSettings) -> io::Result<Self> {
         let threads = Threads {
             pool: Arc::new(ThreadPool::new(settings, Shard::prepare)?),
-            control: Arc::new(ControlInbox::new()?),
+            control: Arc::new(ControlMailbox::new()?),
             next_number: AtomicU32::new(0),
         };
         let pool = &threads.pool;
@@ -159,9 +159,9 @@ impl<T: TunQueue + 'static, H: Platform> Engine<T, H> {
         let engine = Arc::clone(&self.0);
         let interface = Interface::new(&queues, offloads, engine);
         // The shard has the queues before the control thread wakes it.
-        shard.arrivals.leave(OwnedQueues::new(queues, served));
+        shard.arrivals.post(OwnedQueues::new(queues, served));
         shard.handle.waker().wake();
-        self.0.control.leave(control);
+        self.0.control.post(control);
         Ok(interface)
     }
 }

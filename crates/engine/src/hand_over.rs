@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use crate::interface::Interface;
 use crate::shared::error::CommandError;
-use crate::shared::inbox::{Command, Exported, Resume};
+use crate::shared::mailbox::{Command, Exported, Resume};
 use crate::shared::state::{HandedSocket, InterfaceState};
 
 /// How often to look whether all is processed.

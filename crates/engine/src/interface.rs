@@ -15,7 +15,7 @@ use crate::shards::queues::Queues;
 use crate::shared::common::Common;
 use crate::shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 use crate::shared::error::CommandError;
-use crate::shared::inbox::{Candidates, Command, OfControl};
+use crate::shared::mailbox::{Candidates, Command, OfControl};
 use crate::shared::sockets::LaneSocket;
 use crate::shared::state::{HandedSocket, StopReason};
 

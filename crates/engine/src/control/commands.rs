@@ -8,7 +8,7 @@ use crate::control::sockets::RELEASE_POLL;
 use crate::control::{Control, Executing, Getting, Setting, memory};
 use crate::host::platform::Platform;
 use crate::shared::error::CommandError;
-use crate::shared::inbox::{Command, OfControl};
+use crate::shared::mailbox::{Command, OfControl};
 use crate::thread::clock;
 use crate::thread::poll::with_priority;
 

@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use crate::control::{Control, Executing, WAKER, take_some};
 use crate::hand_over::RECORDS;
 use crate::host::platform::Platform;
-use crate::shared::inbox::{Command, Exported, Resume};
+use crate::shared::mailbox::{Command, Exported, Resume};
 use crate::thread::clock;
 
 impl<H: Platform> Control<H> {

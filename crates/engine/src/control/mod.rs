@@ -27,7 +27,7 @@ use rustix::time::{
 use crate::host::platform::{Platform, TunDrops};
 use crate::shared::common::{Common, Part};
 use crate::shared::error::CommandError;
-use crate::shared::inbox::{Command, SetAnswer};
+use crate::shared::mailbox::{Command, SetAnswer};
 use crate::shared::sockets::{LaneSocket, Sockets};
 use crate::shared::state::InterfaceState;
 use crate::thread::clock;
@@ -118,7 +118,7 @@ impl<H: Platform> Control<H> {
         Self::of(device, platform, common, &InterfaceState::default())
     }
 
-    /// Goes on with an interface of another process, once it [resumes](crate::shared::inbox::Resume).
+    /// Goes on with an interface of another process, once it [resumes](crate::shared::mailbox::Resume).
     pub(crate) fn take_over(
         device: Device,
         platform: H,

@@ -20,14 +20,14 @@ use crate::thread::wake::Waker;
 const MAX_TURNS: usize = 64;
 
 /// What others leave for the control thread.
-pub(crate) struct ControlInbox<H: Platform> {
+pub(crate) struct ControlMailbox<H: Platform> {
     waker: Waker,
     /// Interfaces that it is to control.
     arrivals: Arrivals<Control<H>>,
     stopping: AtomicBool,
 }
 
-impl<H: Platform> ControlInbox<H> {
+impl<H: Platform> ControlMailbox<H> {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             waker: Waker::new()?,
@@ -37,8 +37,8 @@ impl<H: Platform> ControlInbox<H> {
     }
 
     /// Leaves an interface for the thread.
-    pub(crate) fn leave(&self, control: Control<H>) {
-        self.arrivals.leave(control);
+    pub(crate) fn post(&self, control: Control<H>) {
+        self.arrivals.post(control);
         self.waker.wake();
     }
 
@@ -52,7 +52,7 @@ impl<H: Platform> ControlInbox<H> {
 /// The control thread. Each interface that has something to be done gets a turn, and a turn is
 /// bounded, so that no interface keeps the others waiting.
 pub(crate) struct ControlThread<H: Platform> {
-    inbox: Arc<ControlInbox<H>>,
+    mailbox: Arc<ControlMailbox<H>>,
     /// Readable when an interface is to have a turn.
     epoll: OwnedFd,
     interfaces: HashMap<u32, Control<H>>,
@@ -68,12 +68,12 @@ const THREAD_WAKER: u64 = u64::MAX;
 const FIRST_SOURCE: u64 = 1 << 32;
 
 impl<H: Platform> ControlThread<H> {
-    pub(crate) fn new(inbox: Arc<ControlInbox<H>>) -> io::Result<Self> {
+    pub(crate) fn new(mailbox: Arc<ControlMailbox<H>>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = EventData::new_u64(THREAD_WAKER);
-        epoll::add(&epoll, &inbox.waker, data, EventFlags::IN)?;
+        epoll::add(&epoll, &mailbox.waker, data, EventFlags::IN)?;
         Ok(Self {
-            inbox,
+            mailbox,
             epoll,
             interfaces: HashMap::new(),
             busy: Vec::new(),
@@ -85,7 +85,7 @@ impl<H: Platform> ControlThread<H> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         adit_sandbox::confine(adit_sandbox::Role::Control)?;
         let mut events = Vec::with_capacity(MAX_TURNS);
-        while !self.inbox.stopping.load(Ordering::Acquire) {
+        while !self.mailbox.stopping.load(Ordering::Acquire) {
             let timeout = (!self.busy.is_empty()).then_some(Duration::ZERO);
             wait(&self.epoll, &mut events, timeout)?;
             let mut round = std::mem::take(&mut self.busy);
@@ -110,8 +110,8 @@ impl<H: Platform> ControlThread<H> {
     }
 
     fn take_arrivals(&mut self, round: &mut Vec<u32>) {
-        self.inbox.waker.clear();
-        for mut control in self.inbox.arrivals.take() {
+        self.mailbox.waker.clear();
+        for mut control in self.mailbox.arrivals.take() {
             let number = control.number();
             match contain(|| control.host_changed()) {
                 Ok(()) => {
@@ -198,6 +198,6 @@ fn end<H: Platform>(control: Control<H>) {
 
 impl<H: Platform> Drop for ControlThread<H> {
     fn drop(&mut self) {
-        self.inbox.arrivals.close();
+        self.mailbox.arrivals.close();
     }
 }

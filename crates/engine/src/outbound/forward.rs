@@ -429,7 +429,7 @@ fn is_too_long<U>(context: Context<'_, U>, peer: &Arc<Peer>, frame: &Frame<'_>) 
         let payload = frame.payload(0);
         packet.extend(&payload[..payload.len().min(128)]);
         if let Some(told) = adit_offload::too_big(&packet, limit) {
-            common.control.leave_answer(told);
+            common.control.post_answer(told);
         }
     }
     loses

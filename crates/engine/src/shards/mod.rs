@@ -3,7 +3,7 @@
 pub(crate) mod alone;
 pub(crate) mod help;
 pub(crate) mod inbound_thread;
-pub(crate) mod inbox;
+pub(crate) mod mailbox;
 pub(crate) mod owner;
 pub(crate) mod queues;
 pub(crate) mod settings;

@@ -12,7 +12,7 @@ use adit_proto::Time;
 use arrayvec::ArrayVec;
 use rustix::event::epoll::{self, EventFlags};
 
-use crate::shards::inbox::ShardInbox;
+use crate::shards::mailbox::ShardMailbox;
 use crate::shards::owner::{OwnedQueues, Resources};
 use crate::shards::thread_pool::{Run, ThreadPool};
 use crate::shards::thread_state::ThreadState;
@@ -28,7 +28,7 @@ const MAX_HANDED_OVER: usize = 16;
 
 /// A shard and what it alone owns.
 pub(crate) struct Shard<T, U> {
-    inbox: Arc<ShardInbox<T, U>>,
+    mailbox: Arc<ShardMailbox<T, U>>,
     pool: Arc<ThreadPool<T, U>>,
     helps: Vec<Worker<T, U>>,
     queues: HashMap<u32, OwnedQueues<T, U>>,
@@ -43,19 +43,19 @@ pub(crate) struct Shard<T, U> {
 impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     /// A shard without queues: what its thread is to run.
     pub(crate) fn prepare(
-        inbox: Arc<ShardInbox<T, U>>,
+        mailbox: Arc<ShardMailbox<T, U>>,
         pool: Arc<ThreadPool<T, U>>,
     ) -> io::Result<Run> {
-        let shard = Self::new(inbox, pool)?;
+        let shard = Self::new(mailbox, pool)?;
         Ok(Box::new(move || shard.run()))
     }
 
-    fn new(inbox: Arc<ShardInbox<T, U>>, pool: Arc<ThreadPool<T, U>>) -> io::Result<Self> {
+    fn new(mailbox: Arc<ShardMailbox<T, U>>, pool: Arc<ThreadPool<T, U>>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Token::Waker.data();
-        epoll::add(&epoll, inbox.handle.waker(), waker, EventFlags::IN)?;
+        epoll::add(&epoll, mailbox.handle.waker(), waker, EventFlags::IN)?;
         Ok(Self {
-            inbox,
+            mailbox,
             helps: Vec::new(),
             queues: HashMap::new(),
             resources: Resources {
@@ -74,23 +74,23 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     fn run(mut self) -> io::Result<()> {
         let mut priority = Priority::raise();
         if !priority.is_raised() {
-            self.inbox.handle.priority_was_refused();
+            self.mailbox.handle.priority_was_refused();
         }
         self.placement.begins();
         adit_sandbox::confine(adit_sandbox::Role::Packets)?;
         let mut events = Vec::with_capacity(MAX_EVENTS);
         // The queues that have something in this round.
         let mut round = Vec::new();
-        while !self.inbox.stopping.load(Ordering::Acquire) && !self.has_retired() {
+        while !self.mailbox.stopping.load(Ordering::Acquire) && !self.has_retired() {
             let timeout = self.timeout();
-            self.inbox.handle.set_idle(self.helps.is_empty());
+            self.mailbox.handle.set_idle(self.helps.is_empty());
             #[cfg(debug_assertions)]
             for queues in self.queues.values().filter(|_| timeout.is_none()) {
                 queues.queues.check_progress();
             }
             let Resources { epoll, thread, .. } = &self.resources;
             thread.wait(epoll, &mut events, timeout)?;
-            self.inbox.handle.set_idle(false);
+            self.mailbox.handle.set_idle(false);
             let now = clock::now();
             let rested = self.placement.poll_begins(now);
             let role = self.pool.role_of_owners();
@@ -163,14 +163,14 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
 
     /// Another thread left something.
     fn woken(&mut self, now: Time, round: &mut Vec<u32>) {
-        self.inbox.handle.waker().clear();
-        if self.inbox.handle.was_overloaded() {
+        self.mailbox.handle.waker().clear();
+        if self.mailbox.handle.was_overloaded() {
             self.placement.leave();
         }
-        self.helps.extend(self.inbox.help.take());
+        self.helps.extend(self.mailbox.help.take());
         // Before the arrivals: queues arrive before anybody wakes the shard for them.
-        let due = self.inbox.handle.take_due();
-        for queues in self.inbox.arrivals.take() {
+        let due = self.mailbox.handle.take_due();
+        for queues in self.mailbox.arrivals.take() {
             let number = queues.number();
             self.queues.insert(number, queues);
             self.contained(number, |it| {
@@ -258,14 +258,14 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     /// Gives interfaces to other shards, if it is asked to. Nothing that they have read is lost: the
     /// gates and what waits behind them go along.
     fn give_away(&mut self) {
-        let retires = self.inbox.handle.retires();
-        let keeps = match (retires, self.inbox.keeps.load(Ordering::Acquire)) {
+        let retires = self.mailbox.handle.retires();
+        let keeps = match (retires, self.mailbox.keeps.load(Ordering::Acquire)) {
             (true, _) => 0,
             (false, usize::MAX) => return,
-            (false, _) => self.inbox.keeps.swap(usize::MAX, Ordering::AcqRel),
+            (false, _) => self.mailbox.keeps.swap(usize::MAX, Ordering::AcqRel),
         };
         while self.queues.len() > keeps {
-            let Some((other, served)) = self.pool.other_shard(&self.inbox) else {
+            let Some((other, served)) = self.pool.other_shard(&self.mailbox) else {
                 break;
             };
             let Some(number) = self.queues.keys().next().copied() else {
@@ -275,7 +275,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
             if let Some(mut queues) = self.queues.remove(&number) {
                 queues.detach(&self.resources);
                 queues.set_owner(served);
-                other.arrivals.leave(queues);
+                other.arrivals.post(queues);
                 other.handle.waker().wake();
             }
         }
@@ -285,7 +285,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     }
 
     fn has_retired(&self) -> bool {
-        let handle = &self.inbox.handle;
+        let handle = &self.mailbox.handle;
         handle.retires() && handle.load() == 0
     }
 
@@ -330,7 +330,7 @@ fn note(placement: &mut Placement, polled: Polled) {
 impl<T, U> Drop for Shard<T, U> {
     fn drop(&mut self) {
         // What arrives from now on finds no shard.
-        self.inbox.arrivals.close();
-        self.inbox.help.close();
+        self.mailbox.arrivals.close();
+        self.mailbox.help.close();
     }
 }

@@ -18,7 +18,7 @@ use adit_proto::Time;
 use crate::order::lanes::LANES;
 use crate::shards::help::Load;
 use crate::shards::inbound_thread::InboundThread;
-use crate::shards::inbox::ShardInbox;
+use crate::shards::mailbox::ShardMailbox;
 use crate::shards::queues::Queues;
 use crate::shards::settings::{Policy, ThreadSettings};
 use crate::shards::thread_state::SharedBuffers;
@@ -29,17 +29,17 @@ use crate::thread::placement;
 use crate::thread::poll::{Descriptor, Polled, Role};
 
 /// One for each shard.
-type Shards<T, U> = Vec<Arc<ShardInbox<T, U>>>;
+type Shards<T, U> = Vec<Arc<ShardMailbox<T, U>>>;
 
 /// What the thread of a shard runs.
 pub(crate) type Run = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// Makes a shard.
 pub(crate) type NewShard<T, U> =
-    fn(Arc<ShardInbox<T, U>>, Arc<ThreadPool<T, U>>) -> io::Result<Run>;
+    fn(Arc<ShardMailbox<T, U>>, Arc<ThreadPool<T, U>>) -> io::Result<Run>;
 
 /// A shard, and that it serves one interface more.
-type Assigned<T, U> = (Arc<ShardInbox<T, U>>, Served);
+type Assigned<T, U> = (Arc<ShardMailbox<T, U>>, Served);
 
 /// The threads that process packets: the shards of a process.
 pub(crate) struct ThreadPool<T, U> {
@@ -143,7 +143,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
     /// The shard that has least to serve.
     pub(crate) fn shard_for_one_more(self: &Arc<Self>) -> io::Result<Assigned<T, U>> {
         let mut shards = self.shards();
-        let is_busy = |shard: &Arc<ShardInbox<T, U>>| shard.handle.load() > 0;
+        let is_busy = |shard: &Arc<ShardMailbox<T, U>>| shard.handle.load() > 0;
         if shards.iter().all(is_busy) && shards.len() < self.in_force().0 {
             self.start(&mut shards)?;
         }
@@ -151,7 +151,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
     }
 
     /// The shard that has least to serve, of those that this one can give an interface to.
-    pub(crate) fn other_shard(&self, this: &Arc<ShardInbox<T, U>>) -> Option<Assigned<T, U>> {
+    pub(crate) fn other_shard(&self, this: &Arc<ShardMailbox<T, U>>) -> Option<Assigned<T, U>> {
         let shards = self.shards();
         least(shards.iter().filter(|shard| !Arc::ptr_eq(shard, this)))
     }
@@ -163,16 +163,16 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         let run = move || {
             let make = || -> io::Result<_> {
                 let handle = ShardHandle::new(Arc::clone(&pool.inbound.waker))?;
-                let inbox = Arc::new(ShardInbox::new(handle));
-                let run = (pool.new_shard)(Arc::clone(&inbox), pool)?;
-                Ok((inbox, run))
+                let mailbox = Arc::new(ShardMailbox::new(handle));
+                let run = (pool.new_shard)(Arc::clone(&mailbox), pool)?;
+                Ok((mailbox, run))
             };
-            let (inbox, run) = match make() {
-                Ok((inbox, run)) => (Ok(inbox), run),
+            let (mailbox, run) = match make() {
+                Ok((mailbox, run)) => (Ok(mailbox), run),
                 Err(error) => (Err(error), Box::new(|| Ok(())) as Run),
             };
             // The other thread waits.
-            let _ = tell.send(inbox);
+            let _ = tell.send(mailbox);
             run()
         };
         let name = format!("adit-shard-{}", shards.len());
@@ -244,7 +244,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
     fn ask(self: &Arc<Self>, queues: &Arc<Queues<T, U>>, now: Time) {
         match self.idle_shard() {
             Some(shard) => {
-                shard.help.leave(Worker::new(Arc::clone(queues), now));
+                shard.help.post(Worker::new(Arc::clone(queues), now));
                 shard.handle.waker().wake();
             }
             None => lock(&queues.need).workers -= 1,
@@ -262,7 +262,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
     }
 
     /// A shard that sleeps, or a new one.
-    fn idle_shard(self: &Arc<Self>) -> Option<Arc<ShardInbox<T, U>>> {
+    fn idle_shard(self: &Arc<Self>) -> Option<Arc<ShardMailbox<T, U>>> {
         let mut shards = self.shards();
         let idle = shards.iter().find(|shard| shard.handle.ends_idleness());
         if let Some(idle) = idle {
@@ -289,7 +289,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
 
 /// The shard that has least to serve, of these.
 fn least<'a, T: 'a, U: 'a>(
-    shards: impl Iterator<Item = &'a Arc<ShardInbox<T, U>>>,
+    shards: impl Iterator<Item = &'a Arc<ShardMailbox<T, U>>>,
 ) -> Option<Assigned<T, U>> {
     let least = shards.min_by_key(|shard| shard.handle.load())?;
     Some((Arc::clone(least), Served::new(&least.handle)))

@@ -11,8 +11,8 @@ use adit_proto::{DropReason, IgnoredKind, PassedKind, Time};
 
 use crate::shared::counters::Load;
 use crate::shared::handles::QueuesHandle;
-use crate::shared::inbox::Inbox;
 use crate::shared::journal::{Incident, Journal};
+use crate::shared::mailbox::Mailbox;
 use crate::shared::state::{InterfaceState, StopReason};
 use crate::thread::contain::this_thread;
 use crate::thread::lock::lock;
@@ -21,7 +21,7 @@ use crate::thread::lock::lock;
 pub(crate) struct Common<U> {
     /// Routes and sessions, published by the control thread.
     pub(crate) proto: Arc<adit_proto::Shared>,
-    pub(crate) control: Inbox,
+    pub(crate) control: Mailbox,
     pub(crate) queues: QueuesHandle<U>,
     /// Where UDP tunnels end, unless what is for them is not merged.
     pub(crate) tunnel_ends: Option<TunnelEnds>,
@@ -91,7 +91,7 @@ impl<U> Common<U> {
     ) -> io::Result<Self> {
         Ok(Self {
             proto,
-            control: Inbox::new()?,
+            control: Mailbox::new()?,
             queues,
             tunnel_ends: offloads.tun_gro_tunnel.then(TunnelEnds::default),
             mtu: AtomicUsize::new(1420),

@@ -14,9 +14,9 @@ impl<Q> Default for Arrivals<Q> {
 }
 
 impl<Q> Arrivals<Q> {
-    /// Leaves something for the thread, which is then to be woken. If the thread has ended, the
+    /// Posts something to the thread, which is then to be woken. If the thread has ended, the
     /// thing is dropped.
-    pub(crate) fn leave(&self, arrival: Q) {
+    pub(crate) fn post(&self, arrival: Q) {
         // Dropped without the lock.
         let _refused = match &mut *lock(&self.0) {
             Some(waiting) => {

@@ -1,4 +1,4 @@
-//! The queue of the control thread: bounded by the number of peers, by a constant, or by the
+//! The mailbox of the control thread: bounded by the number of peers, by a constant, or by the
 //! callers that block.
 //!
 //! While handshake messages come faster than the control thread handles them, shards look at each
@@ -97,7 +97,7 @@ pub enum Resume {
 }
 
 /// Many producers, one consumer: the control thread, which the first message of several wakes.
-pub(crate) struct Inbox {
+pub(crate) struct Mailbox {
     waiting: Mutex<Waiting>,
     /// Bounded by MAX_REPLIES.
     replies: Mutex<Vec<Reply>>,
@@ -121,7 +121,7 @@ pub(crate) struct Waiting {
     pub(crate) behind: bool,
     /// Packets for this host, that say why one of its own was dropped. Bounded by MAX_ANSWERS.
     answers: Vec<Vec<u8>>,
-    /// The control thread has ended: what is left from now on is dropped, which answers callers.
+    /// The control thread has ended: what is posted from now on is dropped, which answers callers.
     closed: bool,
 }
 
@@ -145,7 +145,7 @@ impl Waiting {
     }
 }
 
-impl Inbox {
+impl Mailbox {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             waiting: Mutex::default(),
@@ -157,13 +157,13 @@ impl Inbox {
 
     /// A shard has something to tell of this peer.
     pub(crate) fn event(&self, peer: &Arc<Peer>) {
-        self.leave(|waiting| waiting.events.push(Arc::clone(peer)));
+        self.post(|waiting| waiting.events.push(Arc::clone(peer)));
     }
 
     /// It wakes the thread though something else waits: while the interface pauses, commands alone are
     /// taken.
     pub(crate) fn command(&self, command: Command) {
-        self.leave(|waiting| waiting.commands.push(command));
+        self.post(|waiting| waiting.commands.push(command));
         self.waker.wake();
     }
 
@@ -191,12 +191,12 @@ impl Inbox {
                 Screened::Refused(outcome) => return Err(NotQueued::Refused(outcome)),
                 Screened::Exhausted(outcome) => return Err(NotQueued::Exhausted(outcome)),
                 Screened::Reply(reply, outcome) => {
-                    return Err(self.leave_reply(gate, from, reply, outcome));
+                    return Err(self.post_reply(gate, from, reply, outcome));
                 }
             }
         }
         let datagram = ArrayVec::try_from(datagram).map_err(|_| NotQueued::Full)?;
-        self.leave(|waiting| {
+        self.post(|waiting| {
             let queue = match proven {
                 true => &mut waiting.proven,
                 false => &mut waiting.others,
@@ -213,7 +213,7 @@ impl Inbox {
         })
     }
 
-    fn leave_reply(
+    fn post_reply(
         &self,
         gate: &Gate,
         to: Endpoint,
@@ -246,13 +246,13 @@ impl Inbox {
 
     /// A shard's TUN has held more than leaves for a while.
     pub(crate) fn tun_is_behind(&self) {
-        self.leave(|waiting| waiting.behind = true);
+        self.post(|waiting| waiting.behind = true);
     }
 
     /// An answer to a packet that came out of the TUN. One that does not fit is lost: the next packet
     /// leads to another.
-    pub(crate) fn leave_answer(&self, packet: Vec<u8>) {
-        self.leave(|waiting| {
+    pub(crate) fn post_answer(&self, packet: Vec<u8>) {
+        self.post(|waiting| {
             if waiting.answers.len() < MAX_ANSWERS {
                 waiting.answers.push(packet);
             }
@@ -304,13 +304,13 @@ impl Inbox {
 
     /// The queue is not read any more.
     pub(crate) fn close(&self) {
-        self.leave(|waiting| waiting.closed = true);
+        self.post(|waiting| waiting.closed = true);
     }
 
-    fn leave<R>(&self, put: impl FnOnce(&mut Waiting) -> R) -> R {
+    fn post<R>(&self, add: impl FnOnce(&mut Waiting) -> R) -> R {
         let mut waiting = lock(&self.waiting);
         let was_empty = waiting.is_empty();
-        let result = put(&mut waiting);
+        let result = add(&mut waiting);
         if waiting.closed {
             waiting.commands.clear();
             waiting.events.clear();
@@ -337,5 +337,5 @@ pub(crate) enum NotQueued {
 }
 
 #[cfg(test)]
-#[path = "inbox_tests.rs"]
+#[path = "mailbox_tests.rs"]
 mod tests;

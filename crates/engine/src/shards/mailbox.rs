@@ -1,4 +1,4 @@
-//! What others leave for a shard.
+//! A shard's mailbox: what other threads post to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,8 +8,8 @@ use crate::shards::worker::Worker;
 use crate::shared::handles::ShardHandle;
 use crate::thread::arrivals::Arrivals;
 
-/// What others leave for a shard.
-pub(crate) struct ShardInbox<T, U> {
+/// What other threads post to a shard.
+pub(crate) struct ShardMailbox<T, U> {
     pub(crate) handle: Arc<ShardHandle>,
     /// Queues that it is to serve.
     pub(crate) arrivals: Arrivals<OwnedQueues<T, U>>,
@@ -20,7 +20,7 @@ pub(crate) struct ShardInbox<T, U> {
     pub(crate) stopping: AtomicBool,
 }
 
-impl<T, U> ShardInbox<T, U> {
+impl<T, U> ShardMailbox<T, U> {
     pub(crate) fn new(handle: ShardHandle) -> Self {
         Self {
             handle: Arc::new(handle),

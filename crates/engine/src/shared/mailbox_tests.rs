@@ -55,19 +55,19 @@ fn a_response_to_an_initiation_of_ours_has_a_place_beside_a_flood() {
     let initiation = initiation(&mut us, now);
     them.handle_handshake(now, wall(now), at.into(), &initiation, false);
     let response = output(&mut them);
-    let inbox = Inbox::new().expect("an eventfd");
+    let mailbox = Mailbox::new().expect("an eventfd");
     let shared = us.shared();
     shared.gate().load(now);
     let flood = || HandshakeMessage {
         proven: false,
         ..proven()
     };
-    lock(&inbox.waiting)
+    lock(&mailbox.waiting)
         .others
         .resize_with(MAX_HANDSHAKES, flood);
-    let passes = inbox.handshake(&shared, now, FROM.into(), &response);
+    let passes = mailbox.handshake(&shared, now, FROM.into(), &response);
     assert!(passes.is_ok());
-    let message = inbox.next_handshake().expect("it waits");
+    let message = mailbox.next_handshake().expect("it waits");
     assert!(message.proven && message.datagram.as_slice() == response);
 }
 
@@ -79,21 +79,21 @@ fn passes_while_waiting(others: usize) -> usize {
     let mut stranger = with_peer(&theirs, &ours, at, now);
     let shared = device(&ours, Vec::new(), now).shared();
     shared.gate().load(now);
-    let inbox = Inbox::new().expect("an eventfd");
+    let mailbox = Mailbox::new().expect("an eventfd");
     // 1. An initiation, and the cookie that it gets.
     let first = initiation(&mut stranger, now);
-    let first = inbox.handshake(&shared, now, FROM.into(), &first);
+    let first = mailbox.handshake(&shared, now, FROM.into(), &first);
     assert!(matches!(first, Err(NotQueued::Refused(_))));
-    let reply = lock(&inbox.replies).pop().expect("a cookie reply");
+    let reply = lock(&mailbox.replies).pop().expect("a cookie reply");
     stranger.handle_handshake(now, wall(now), at.into(), &reply.datagram, false);
     // 2. The next one shows it.
     let later = now + Duration::from_secs(6);
     stranger.handle_timeout(later, wall(later));
     let shows = output(&mut stranger);
-    lock(&inbox.waiting).proven.resize_with(others, proven);
+    lock(&mailbox.waiting).proven.resize_with(others, proven);
     let pass = |_: &usize| {
-        let passes = inbox.handshake(&shared, now, FROM.into(), &shows).is_ok();
-        lock(&inbox.waiting).proven.truncate(others);
+        let passes = mailbox.handshake(&shared, now, FROM.into(), &shows).is_ok();
+        lock(&mailbox.waiting).proven.truncate(others);
         passes
     };
     (0..MAX_HANDSHAKES).filter(pass).count()
@@ -126,43 +126,43 @@ fn room_is_a_quarter_of_the_queue_and_another() {
 /// Invariant 6.
 #[test]
 fn what_comes_while_handshakes_wait_is_not_slept_over() {
-    let inbox = Inbox::new().expect("an eventfd");
+    let mailbox = Mailbox::new().expect("an eventfd");
     let device = adit_proto::Device::new(Box::new(|_| {}));
     let (shared, now) = (device.shared(), Time::default());
     let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
-    assert!(inbox.is_empty());
-    assert!(inbox.handshake(&shared, now, from, &[1]).is_ok());
-    inbox.take_all();
+    assert!(mailbox.is_empty());
+    assert!(mailbox.handshake(&shared, now, from, &[1]).is_ok());
+    mailbox.take_all();
     // No wake-up: the control thread is at work on the handshake.
-    inbox.tun_is_behind();
-    assert!(inbox.next_handshake().is_some());
-    assert!(inbox.next_handshake().is_none());
-    assert!(!inbox.is_empty(), "the control thread would sleep now");
-    assert!(inbox.take_all().2);
-    assert!(inbox.is_empty());
+    mailbox.tun_is_behind();
+    assert!(mailbox.next_handshake().is_some());
+    assert!(mailbox.next_handshake().is_none());
+    assert!(!mailbox.is_empty(), "the control thread would sleep now");
+    assert!(mailbox.take_all().2);
+    assert!(mailbox.is_empty());
 }
 
 /// Invariant 6: an interface that pauses takes commands alone, and one of them ends the pause.
 #[test]
 fn a_command_wakes_whatever_else_waits() {
-    let leave: [fn(&Inbox); 3] = [
-        |inbox| inbox.tun_is_behind(),
-        |inbox| inbox.leave_answer(vec![0]),
-        |inbox| {
+    let post: [fn(&Mailbox); 3] = [
+        |mailbox| mailbox.tun_is_behind(),
+        |mailbox| mailbox.post_answer(vec![0]),
+        |mailbox| {
             let device = adit_proto::Device::new(Box::new(|_| {}));
             let from = Endpoint::from(std::net::SocketAddr::from(([192, 0, 2, 1], 1)));
             let gate = device.shared();
-            let left = inbox.handshake(&gate, Time::default(), from, &[1]);
-            assert!(left.is_ok());
+            let posted = mailbox.handshake(&gate, Time::default(), from, &[1]);
+            assert!(posted.is_ok());
         },
     ];
-    for other in leave {
-        let inbox = Inbox::new().expect("an eventfd");
-        other(&inbox);
-        inbox.waker.clear();
-        assert!(inbox.take_commands().is_empty());
+    for other in post {
+        let mailbox = Mailbox::new().expect("an eventfd");
+        other(&mailbox);
+        mailbox.waker.clear();
+        assert!(mailbox.take_commands().is_empty());
         let (answer, _) = std::sync::mpsc::sync_channel(1);
-        inbox.command(Command::Resume(Resume::AsItWas, answer));
-        assert!(inbox.waker.is_due(), "the control thread sleeps on");
+        mailbox.command(Command::Resume(Resume::AsItWas, answer));
+        assert!(mailbox.waker.is_due(), "the control thread sleeps on");
     }
 }
