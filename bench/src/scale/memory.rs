@@ -72,12 +72,12 @@ struct Ends {
     sent: AtomicU64,
     records: AtomicBool,
     recorded: Mutex<Vec<Train>>,
-    /// What is received while `replays`, by the lanes of peers modulo [`QUEUES`].
+    /// What is received while `replays`, by the receive queues of peers modulo [`QUEUES`].
     replays: AtomicBool,
     replayed: [Mutex<Replay>; QUEUES],
 }
 
-/// As many as the lanes that a gateway has at most.
+/// As many as the receive queues that a gateway has at most.
 const QUEUES: usize = 8;
 
 /// A message of data.
@@ -143,8 +143,8 @@ struct Udp {
     device: MemUdp,
     ends: Arc<Ends>,
     /// Which one it is of all that share the port, and how many these are.
-    lane: usize,
-    lanes: Arc<AtomicUsize>,
+    rx_queue: usize,
+    rx_queues: Arc<AtomicUsize>,
     /// How many were opened behind the first.
     further: AtomicUsize,
     /// Trains that it has replayed.
@@ -177,8 +177,8 @@ impl UdpSocket for Udp {
             return self.device.recv(batch);
         }
         batch.clear();
-        let own = self.ends.replayed.iter().skip(self.lane);
-        let own = own.step_by(self.lanes.load(Ordering::Relaxed));
+        let own = self.ends.replayed.iter().skip(self.rx_queue);
+        let own = own.step_by(self.rx_queues.load(Ordering::Relaxed));
         let mut own: Vec<_> = own.map(lock).collect();
         let mut next = self.replayed.load(Ordering::Relaxed);
         let mut bytes = 0;
@@ -206,11 +206,11 @@ impl UdpSocket for Udp {
     fn further(&self, more: usize) -> io::Result<Vec<Self>> {
         let first = 1 + self.further.fetch_add(more, Ordering::Relaxed);
         let devices = self.device.further(more)?.into_iter();
-        let further = (first..).zip(devices).map(|(lane, device)| Self {
+        let further = (first..).zip(devices).map(|(rx_queue, device)| Self {
             device,
             ends: Arc::clone(&self.ends),
-            lane,
-            lanes: Arc::clone(&self.lanes),
+            rx_queue,
+            rx_queues: Arc::clone(&self.rx_queues),
             further: AtomicUsize::new(0),
             replayed: AtomicUsize::new(0),
         });
@@ -219,14 +219,14 @@ impl UdpSocket for Udp {
 
     fn spread(&self, over: usize) -> io::Result<Grace> {
         let grace = self.device.spread(over)?;
-        self.lanes.store(over, Ordering::Relaxed);
-        for lane in (1_u8..).take(over - 1) {
+        self.rx_queues.store(over, Ordering::Relaxed);
+        for rx_queue in (1_u8..).take(over - 1) {
             // It becomes readable, and stays so while it receives what is replayed.
             let kick = Transmit {
                 to: self.device.local_addr().into(),
                 ecn: 0,
                 stride: 8,
-                bytes: &[DATA, 0, 0, 0, 0, 0, 0, lane],
+                bytes: &[DATA, 0, 0, 0, 0, 0, 0, rx_queue],
             };
             self.device.send(&[kick], &mut SendReport::default());
         }
@@ -291,8 +291,8 @@ impl Side {
                 let socket = Udp {
                     device,
                     ends: Arc::clone(ends),
-                    lane: 0,
-                    lanes: Arc::new(AtomicUsize::new(1)),
+                    rx_queue: 0,
+                    rx_queues: Arc::new(AtomicUsize::new(1)),
                     further: AtomicUsize::new(0),
                     replayed: AtomicUsize::new(0),
                 };
@@ -443,8 +443,8 @@ impl Hosts {
         while recorded.iter().any(|left| !left.is_empty()) {
             for train in recorded.iter_mut().filter_map(VecDeque::pop_front) {
                 bytes += train.bytes.len();
-                let lane = usize::from(train.bytes[DataHeader::LANE_AT]);
-                lock(&ends.replayed[lane % QUEUES]).push(train);
+                let rx_queue = usize::from(train.bytes[DataHeader::RX_QUEUE_AT]);
+                lock(&ends.replayed[rx_queue % QUEUES]).push(train);
             }
         }
         let left = || {

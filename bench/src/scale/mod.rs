@@ -433,7 +433,7 @@ impl Measurements {
             .iter()
             .filter_map(|row| Some((row, named(row.policy)?)))
         {
-            // What arrives from several peers has lanes instead.
+            // What arrives from several peers has receive queues instead.
             let split = match row.load {
                 "to 64 peers" => Split::Outbound,
                 _ => Split::Not,

@@ -89,7 +89,7 @@ impl Interface {
         Err(io::Error::other(CommandError::Stopping.to_string()))
     }
 
-    /// The sockets, after [`Self::export`]: those of one family in the order of their lanes.
+    /// The sockets, after [`Self::export`]: those of one family in the order of their receive queues.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ use crate::shared::common::Common;
 use crate::shared::counters::{BatchCounters, TrainCounters, WaitingCounters};
 use crate::shared::error::CommandError;
 use crate::shared::mailbox::{Candidates, Command, OfControl};
-use crate::shared::sockets::LaneSocket;
+use crate::shared::sockets::RxQueueSocket;
 use crate::shared::state::{HandedSocket, StopReason};
 
 /// A running interface. Dropping it ends the interface.
@@ -55,10 +55,10 @@ pub struct EngineReport {
     pub outbound: BatchCounters,
     /// What was taken from the sockets.
     pub inbound: BatchCounters,
-    /// Data messages by lane; empty while there is one.
-    pub lanes: Vec<u64>,
-    /// What each lane had to do lately, in units of [`adit_proto::work`] a second.
-    pub lane_loads: Vec<u64>,
+    /// Data messages by receive queue; empty while there is one.
+    pub rx_queues: Vec<u64>,
+    /// What each receive queue had to do lately, in units of [`adit_proto::work`] a second.
+    pub rx_queue_loads: Vec<u64>,
     /// Trains that were sent.
     pub sent_trains: TrainCounters,
     /// Trains that were received.
@@ -226,7 +226,7 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
         let OfControl {
             handshakes,
             offloads,
-            lane_loads,
+            rx_queue_loads,
         } = of_control;
         let common = &self.common;
         let drops = &common.queues.drops;
@@ -261,12 +261,12 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
             refused: self.refused(),
             outbound: load.outbound,
             inbound: load.inbound,
-            // As the lanes of peers: while their number changes, it is the one before.
-            lanes: match common.proto.lanes().count() {
+            // As the receive queues of peers: while their number changes, it is the one before.
+            rx_queues: match common.proto.rx_queues().count() {
                 1 => Vec::new(),
-                lanes => load.lanes.iter().take(lanes).copied().collect(),
+                rx_queues => load.rx_queues.iter().take(rx_queues).copied().collect(),
             },
-            lane_loads,
+            rx_queue_loads,
             sent_trains: load.sent,
             received_trains: load.received,
             waiting: WaitingCounters {
@@ -317,7 +317,7 @@ impl<T: TunQueue, U: UdpSocket> AnyCommon for Running<T, U> {
 
     fn sockets(&self) -> io::Result<Vec<HandedSocket>> {
         let sockets = self.common.queues.sockets.load();
-        let handed = sockets.all().map(|LaneSocket { v6, socket, .. }| {
+        let handed = sockets.all().map(|RxQueueSocket { v6, socket, .. }| {
             Ok(HandedSocket {
                 v6,
                 fd: socket.fd().try_clone_to_owned()?,

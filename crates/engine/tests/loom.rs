@@ -8,7 +8,7 @@ mod order {
     #[allow(dead_code, reason = "the model uses a part")]
     pub(crate) mod gates;
     #[allow(dead_code, reason = "the model uses a part")]
-    pub(crate) mod lanes;
+    pub(crate) mod rx_queues;
 }
 #[path = "../src/thread"]
 mod thread {
@@ -29,7 +29,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread::{spawn, yield_now};
 use order::gates::{Gates, Put, Taken, depth};
-use order::lanes::{Lanes, Progress, Turn};
+use order::rx_queues::{Progress, RxQueues, Turn};
 use thread::ownership::Ownership;
 
 /// Takes numbers from 0 on, and puts them into a list.
@@ -355,29 +355,29 @@ fn what_is_left_while_the_owner_changes_is_seen_or_wakes_the_new_one() {
     });
 }
 
-/// Two lanes, the sockets of which the kernel fills, and what was delivered from them.
-struct TwoLanes {
-    lanes: Lanes<(), u32>,
+/// Two receive queues, the sockets of which the kernel fills, and what was delivered from them.
+struct TwoRxQueues {
+    rx_queues: RxQueues<(), u32>,
     sockets: [Mutex<VecDeque<u32>>; 2],
     /// Over how many sockets data is spread, and what senders have meanwhile.
     spread: Mutex<(usize, std::sync::Arc<()>)>,
-    /// In lane 1, the first datagram is of a session whose older one was in lane 0.
+    /// In receive queue 1, the first datagram is of a session whose older one was in receive queue 0.
     session_moves: bool,
     delivered: Mutex<Vec<u32>>,
 }
 
-impl TwoLanes {
-    fn new(lanes: usize, session_moves: bool) -> Self {
+impl TwoRxQueues {
+    fn new(rx_queues: usize, session_moves: bool) -> Self {
         Self {
-            lanes: Lanes::new(|| ()),
+            rx_queues: RxQueues::new(|| ()),
             session_moves,
             sockets: [(); 2].map(|()| Mutex::default()),
-            spread: Mutex::new((lanes, std::sync::Arc::default())),
+            spread: Mutex::new((rx_queues, std::sync::Arc::default())),
             delivered: Mutex::default(),
         }
     }
 
-    /// The kernel chooses the socket of a peer whose lane is 1, and then queues the datagram there.
+    /// The kernel chooses the socket of a peer whose receive queue is 1, and then queues the datagram there.
     fn send(&self, number: u32) {
         let (over, under_way) = self.spread.lock().unwrap().clone();
         self.sockets[1 % over].lock().unwrap().push_back(number);
@@ -392,43 +392,43 @@ impl TwoLanes {
     }
 
     /// Takes one datagram and delivers it.
-    fn poll(&self, lane: usize) {
-        let gates = self.lanes.gates(lane);
+    fn poll(&self, rx_queue: usize) {
+        let gates = self.rx_queues.gates(rx_queue);
         let one = (1, |_: &mut [&mut ()]| true);
         let taken = gates.take((false, 1), one, |taking| {
-            let number = self.sockets[lane].lock().unwrap().pop_front();
+            let number = self.sockets[rx_queue].lock().unwrap().pop_front();
             taking.took(false, number.map(|_| std::iter::once(1)));
             Ok::<_, Infallible>(number)
         });
         if let Ok(Taken::Batch(ticket, number)) = taken {
             gates.file(ticket, number);
-            self.proceed(lane);
+            self.proceed(rx_queue);
         }
     }
 
-    fn proceed(&self, lane: usize) {
+    fn proceed(&self, rx_queue: usize) {
         let put = |(): &mut (), number: &mut u32| {
-            let waits = self.session_moves && lane == 1 && *number == 1;
-            if waits && self.lanes.turn_of_head(1, 0, 7) != Turn::Comes {
+            let waits = self.session_moves && rx_queue == 1 && *number == 1;
+            if waits && self.rx_queues.turn_of_head(1, 0, 7) != Turn::Comes {
                 return Put::Blocked;
             }
             self.delivered.lock().unwrap().push(*number);
             Put::Done
         };
-        self.lanes.gates(lane).proceed(0, put, drop);
+        self.rx_queues.gates(rx_queue).proceed(0, put, drop);
     }
 
-    /// What the owner does, until no lane waits.
+    /// What the owner does, until no receive queue waits.
     fn go_on(&self) {
-        while let Some(progress) = self.lanes.progress(|_| [true, false]) {
+        while let Some(progress) = self.rx_queues.progress(|_| [true, false]) {
             match progress {
-                Progress::Waits(lanes) => {
-                    let lanes = (0..2).filter(|lane| lanes[*lane]);
-                    lanes.for_each(|lane| self.poll(lane));
+                Progress::Waits(rx_queues) => {
+                    let rx_queues = (0..2).filter(|rx_queue| rx_queues[*rx_queue]);
+                    rx_queues.for_each(|rx_queue| self.poll(rx_queue));
                 }
-                Progress::Over(lanes) => {
-                    assert_eq!(lanes, None);
-                    (0..2).for_each(|lane| self.proceed(lane));
+                Progress::Over(rx_queues) => {
+                    assert_eq!(rx_queues, None);
+                    (0..2).for_each(|rx_queue| self.proceed(rx_queue));
                 }
             }
             yield_now();
@@ -436,28 +436,28 @@ impl TwoLanes {
     }
 }
 
-/// Invariant 2: two datagrams of a peer arrive while it moves to another lane, and another thread
+/// Invariant 2: two datagrams of a peer arrive while it moves to another receive queue, and another thread
 /// polls both.
 fn a_peer_moves(before: usize, after: usize) {
     explore(move || {
-        let two = Arc::new(TwoLanes::new(before, false));
+        let two = Arc::new(TwoRxQueues::new(before, false));
         let sender = {
             let two = Arc::clone(&two);
             spawn(move || (0..2).for_each(|number| two.send(number)))
         };
         let worker = {
             let two = Arc::clone(&two);
-            spawn(move || [before - 1, after - 1].map(|lane| two.poll(lane)))
+            spawn(move || [before - 1, after - 1].map(|rx_queue| two.poll(rx_queue)))
         };
         let spread = || Some((vec![two.spread(after)], after));
-        assert!(two.lanes.change(before, after, spread));
+        assert!(two.rx_queues.change(before, after, spread));
         loop {
-            match two.lanes.progress(|_| [true, false]) {
-                Some(Progress::Waits(lanes)) => {
-                    let lanes = (0..2).filter(|lane| lanes[*lane]);
-                    lanes.for_each(|lane| two.poll(lane));
+            match two.rx_queues.progress(|_| [true, false]) {
+                Some(Progress::Waits(rx_queues)) => {
+                    let rx_queues = (0..2).filter(|rx_queue| rx_queues[*rx_queue]);
+                    rx_queues.for_each(|rx_queue| two.poll(rx_queue));
                 }
-                Some(Progress::Over(lanes)) => break assert_eq!(lanes, Some(after)),
+                Some(Progress::Over(rx_queues)) => break assert_eq!(rx_queues, Some(after)),
                 None => panic!("nobody else ends it"),
             }
             yield_now();
@@ -465,33 +465,33 @@ fn a_peer_moves(before: usize, after: usize) {
         two.poll(after - 1);
         sender.join().unwrap();
         worker.join().unwrap();
-        for lane in [0, 1, 0, 1] {
-            two.poll(lane);
+        for rx_queue in [0, 1, 0, 1] {
+            two.poll(rx_queue);
         }
         assert_eq!(*two.delivered.lock().unwrap(), [0, 1]);
     });
 }
 
 #[test]
-fn a_peer_that_moves_to_a_new_lane_keeps_its_order() {
+fn a_peer_that_moves_to_a_new_rx_queue_keeps_its_order() {
     a_peer_moves(1, 2);
 }
 
 #[test]
-fn a_peer_whose_lane_is_given_up_keeps_its_order() {
+fn a_peer_whose_rx_queue_is_given_up_keeps_its_order() {
     a_peer_moves(2, 1);
 }
 
-/// Invariant 2: a datagram of a session arrives in lane 0, and then one of the next session in lane 1.
-/// `also` is done meanwhile.
-fn a_session_moves(also: fn(&TwoLanes)) {
+/// Invariant 2: a datagram of a session arrives in receive queue 0, and then one of the next session in
+/// receive queue 1. `also` is done meanwhile.
+fn a_session_moves(also: fn(&TwoRxQueues)) {
     explore(move || {
-        let two = Arc::new(TwoLanes::new(2, true));
+        let two = Arc::new(TwoRxQueues::new(2, true));
         let sender = {
             let two = Arc::clone(&two);
             spawn(move || {
-                let arrives = |lane: usize, number| {
-                    two.sockets[lane].lock().unwrap().push_back(number);
+                let arrives = |rx_queue: usize, number| {
+                    two.sockets[rx_queue].lock().unwrap().push_back(number);
                 };
                 arrives(0, 0);
                 arrives(1, 1);
@@ -499,14 +499,14 @@ fn a_session_moves(also: fn(&TwoLanes)) {
         };
         let worker = {
             let two = Arc::clone(&two);
-            spawn(move || [1, 0].map(|lane| two.poll(lane)))
+            spawn(move || [1, 0].map(|rx_queue| two.poll(rx_queue)))
         };
         also(&two);
         two.go_on();
         sender.join().unwrap();
         worker.join().unwrap();
-        for lane in [1, 0] {
-            two.poll(lane);
+        for rx_queue in [1, 0] {
+            two.poll(rx_queue);
             two.go_on();
         }
         assert_eq!(*two.delivered.lock().unwrap(), [0, 1]);
@@ -514,20 +514,20 @@ fn a_session_moves(also: fn(&TwoLanes)) {
 }
 
 #[test]
-fn a_session_in_another_lane_than_the_one_before_keeps_the_order() {
+fn a_session_in_another_rx_queue_than_the_one_before_keeps_the_order() {
     a_session_moves(|two| two.poll(1));
 }
 
-/// What was taken is put, also where the sockets of the other lane are to be looked at for that.
+/// What was taken is put, also where the sockets of the other receive queue are to be looked at for that.
 #[test]
-fn lanes_close_and_open_while_a_session_moves() {
+fn rx_queues_close_and_open_while_a_session_moves() {
     a_session_moves(|two| {
-        if two.lanes.set_closed(true) {
-            while !two.lanes.is_drained() {
+        if two.rx_queues.set_closed(true) {
+            while !two.rx_queues.is_drained() {
                 two.go_on();
                 yield_now();
             }
-            two.lanes.set_closed(false);
+            two.rx_queues.set_closed(false);
         }
     });
 }

@@ -49,7 +49,7 @@ const PAIR: Request = Request::Pair {
 const JOIN: Request = Request::Join {
     group: 2,
     more: 7,
-    way: Way::Lane(Gear {
+    way: Way::RxQueue(Gear {
         gso: true,
         gro: false,
     }),
@@ -191,12 +191,12 @@ fn values_that_cannot_be_are_refused() {
         gso: true,
         cut: Cut::Allowed,
     };
-    let lane = Way::Lane(Gear::default());
+    let rx_queue = Way::RxQueue(Gear::default());
     for (group, more, way) in [
-        (0, 1, lane),
-        (9, 1, lane),
-        (1, 0, lane),
-        (1, 9, lane),
+        (0, 1, rx_queue),
+        (9, 1, rx_queue),
+        (1, 0, rx_queue),
+        (1, 9, rx_queue),
         (1, 2, beside),
     ] {
         let join = Request::Join { group, more, way };
@@ -298,10 +298,10 @@ fn sockets_join_others_on_a_port() {
         assert!(!shares(socket), "no other process may join");
         let joined = helper.ask(&JOIN, &[socket.as_fd()]).expect("joined");
         assert_eq!((joined.fds.len(), joined.numbers[1]), (7, 0));
-        for lane in &joined.fds {
-            let mark = os::option(lane.as_fd(), libc::SOL_SOCKET, libc::SO_MARK);
+        for rx_queue in &joined.fds {
+            let mark = os::option(rx_queue.as_fd(), libc::SOL_SOCKET, libc::SO_MARK);
             let (at, first) = (
-                local_addr(lane).expect("bound"),
+                local_addr(rx_queue).expect("bound"),
                 local_addr(socket).expect("bound"),
             );
             assert_eq!((at, mark.expect("a mark")), (first, 7));

@@ -117,7 +117,7 @@ pub trait UdpSocket: Send + Sync {
 
     /// Has the data that arrives at the port spread over so many of its sockets: what carries a
     /// receiver index whose last byte is `n`
-    /// ([`LANE_AT`](adit_proto::wire::DataHeader::LANE_AT)) arrives at number `n`, modulo their
+    /// ([`RX_QUEUE_AT`](adit_proto::wire::DataHeader::RX_QUEUE_AT)) arrives at number `n`, modulo their
     /// number, of which this one is 0, and those from [`Self::further`] follow in their order.
     /// Anything else arrives at this one. What waits anywhere stays.
     ///

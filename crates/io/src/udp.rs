@@ -351,7 +351,7 @@ impl UdpSocket for Udp {
             gro: self.gro,
         };
         let _alone = self.alone();
-        let (sockets, _) = self.join(more, Way::Lane(wants))?;
+        let (sockets, _) = self.join(more, Way::RxQueue(wants))?;
         if let Some(filter) = self.filter() {
             let table = (Arc::clone(&filter.table), Arc::clone(&filter.map));
             sockets.iter().for_each(|it| it.set_filter(&table));

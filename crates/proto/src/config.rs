@@ -152,8 +152,8 @@ pub struct PeerStatus {
     /// The longest packet that the path to it was found to take, if it is shorter than what the
     /// interface takes.
     pub path_mtu: Option<u16>,
-    /// The lane in which its data arrives, if there are several.
-    pub lane: Option<u8>,
+    /// The receive queue in which its data arrives, if there are several.
+    pub rx_queue: Option<u8>,
     /// Seconds; 0 is off.
     pub persistent_keepalive: u16,
     /// Sorted.
@@ -190,7 +190,7 @@ impl PeerStatus {
             tx_bytes: 0,
             drops: Vec::new(),
             path_mtu: None,
-            lane: None,
+            rx_queue: None,
             persistent_keepalive: 0,
             allowed_ips: Vec::new(),
             handshakes: None,

@@ -1,13 +1,13 @@
 //! Which receiver indices are in use, for whoever drops the datagrams that have others.
 //!
-//! The last byte of an index says its [lane](crate::lanes), modulo MAX_LANES. Where several sockets
+//! The last byte of an index says its [receive queue](crate::rx_queues), modulo MAX_RX_QUEUES. Where several sockets
 //! receive, it says which of them gets the data.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use crate::lanes::{LANE_BITS, MAX_LANES, lane};
+use crate::rx_queues::{MAX_RX_QUEUES, RX_QUEUE_BITS, rx_queue};
 
 /// Buckets of receiver indices: an index that nobody has is in a bucket with one that somebody has
 /// as rarely as there are few of these.
@@ -29,8 +29,8 @@ pub trait InUse: Send + Sync {
 pub(crate) struct Indices {
     /// By [`key`], so that those of a bucket stand together.
     peers: BTreeMap<u32, u32>,
-    /// How many indices are of each lane.
-    of_lanes: [u32; MAX_LANES],
+    /// How many indices are of each receive queue.
+    of_rx_queues: [u32; MAX_RX_QUEUES],
     told: Option<Arc<dyn InUse>>,
 }
 
@@ -64,7 +64,7 @@ impl Indices {
             return false;
         };
         entry.insert(peer);
-        self.of_lanes[usize::from(lane(index))] += 1;
+        self.of_rx_queues[usize::from(rx_queue(index))] += 1;
         if let Some(told) = &self.told {
             told.set(bucket(index), true);
         }
@@ -75,7 +75,7 @@ impl Indices {
         if self.peers.remove(&key(index)).is_none() {
             return;
         }
-        self.of_lanes[usize::from(lane(index))] -= 1;
+        self.of_rx_queues[usize::from(rx_queue(index))] -= 1;
         if let Some(told) = &self.told {
             let last = key(index) | u32::MAX >> BITS;
             let mut others = self.peers.range(last & !(u32::MAX >> BITS)..=last);
@@ -85,12 +85,12 @@ impl Indices {
         }
     }
 
-    /// Of the lanes that are this one modulo `count`: that of the fewest indices.
-    pub(crate) fn emptiest_lane(&self, modulo: usize, count: usize) -> u8 {
-        let lanes = (0..=LANE_BITS).zip(&self.of_lanes);
-        let lanes = lanes.filter(|(lane, _)| usize::from(*lane) % count == modulo);
-        let emptiest = lanes.min_by_key(|(_, indices)| **indices);
-        emptiest.map_or(0, |(lane, _)| lane)
+    /// Of the receive queues that are this one modulo `count`: that of the fewest indices.
+    pub(crate) fn emptiest_rx_queue(&self, modulo: usize, count: usize) -> u8 {
+        let rx_queues = (0..=RX_QUEUE_BITS).zip(&self.of_rx_queues);
+        let rx_queues = rx_queues.filter(|(rx_queue, _)| usize::from(*rx_queue) % count == modulo);
+        let emptiest = rx_queues.min_by_key(|(_, indices)| **indices);
+        emptiest.map_or(0, |(rx_queue, _)| rx_queue)
     }
 
     /// The peer that has an index.

@@ -21,7 +21,7 @@ pub struct Session {
     confirmed: AtomicBool,
     /// The handshake for the last minute of the session was asked for.
     last_minute: AtomicBool,
-    /// Its first data may have to wait: [`LaneTable`](crate::LaneTable) knows for what.
+    /// Its first data may have to wait: [`RxQueueTable`](crate::RxQueueTable) knows for what.
     moves: AtomicBool,
     /// When an authentic datagram last came in on it, in nanoseconds; 0 if none did.
     heard: AtomicU64,
@@ -160,7 +160,7 @@ impl Session {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether [`LaneTable::moving`](crate::LaneTable::moving) is to be asked before its data is
+    /// Whether [`RxQueueTable::moving`](crate::RxQueueTable::moving) is to be asked before its data is
     /// delivered. That costs nothing once [`Self::set_moved`] was called.
     pub fn moves(&self) -> bool {
         self.moves.load(Ordering::Acquire)

@@ -8,8 +8,8 @@ use arc_swap::{ArcSwap, Guard};
 use crate::Time;
 use crate::allowed_ips::AllowedIps;
 use crate::gate::{Gate, Room, Screened};
-use crate::lanes::LaneTable;
 use crate::peer::Peer;
+use crate::rx_queues::RxQueueTable;
 use crate::session::Session;
 use crate::wire::Message;
 
@@ -23,10 +23,10 @@ pub struct Shared {
     sessions: Box<[IndexShard]>,
     peers: AtomicUsize,
     gate: Gate,
-    lanes: LaneTable,
+    rx_queues: RxQueueTable,
 }
 
-/// Sessions whose receiver indices end with the same byte, and so arrive in the same lane: no cache
+/// Sessions whose receiver indices end with the same byte, and so arrive in the same receive queue: no cache
 /// line is of two, since to lock one for reading writes to it.
 #[derive(Default)]
 #[repr(align(64))]
@@ -48,7 +48,7 @@ impl Shared {
             sessions: (0..INDEX_SHARDS).map(|_| IndexShard::default()).collect(),
             peers: AtomicUsize::new(0),
             gate: Gate::new(),
-            lanes: LaneTable::new(),
+            rx_queues: RxQueueTable::new(),
         }
     }
 
@@ -76,9 +76,9 @@ impl Shared {
         }
     }
 
-    /// The lanes of the interface, and the peers that move to another one.
-    pub fn lanes(&self) -> &LaneTable {
-        &self.lanes
+    /// The receive queues of the interface, and the peers that move to another one.
+    pub fn rx_queues(&self) -> &RxQueueTable {
+        &self.rx_queues
     }
 
     /// The session that a receiver index names. One look-up a train is enough.

@@ -32,7 +32,7 @@ impl DataHeader {
     /// Bytes before the ciphertext.
     pub const LEN: usize = 16;
     /// Where the first byte of [`Self::receiver`] is that a peer's sessions have in common.
-    pub const LANE_AT: usize = 7;
+    pub const RX_QUEUE_AT: usize = 7;
 
     /// Writes the header of a message.
     pub fn write(&self, out: &mut [u8; Self::LEN]) {

@@ -68,7 +68,7 @@ impl BatchCosts {
 /// How batches are split where two threads help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Split {
-    /// They are not: all packets are of one flow, or each peer is in a lane of its own.
+    /// They are not: all packets are of one flow, or each peer is in a receive queue of its own.
     Not,
     /// Each second gate sends a part.
     Outbound,

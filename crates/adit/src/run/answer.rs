@@ -100,8 +100,8 @@ pub(super) fn status(
         policy: Some(policy.name().to_owned()),
         outbound: Some(batches(report.outbound)),
         inbound: Some(batches(report.inbound)),
-        lanes: report.lanes,
-        lane_loads: report.lane_loads,
+        lanes: report.rx_queues,
+        lane_loads: report.rx_queue_loads,
         sent_trains: Some(trains(report.sent_trains)),
         received_trains: Some(trains(report.received_trains)),
         waiting: Some(status::Waiting {

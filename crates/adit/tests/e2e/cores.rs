@@ -1,6 +1,6 @@
 //! More CPUs than the test machine may have, in an emulated guest: a gateway there forwards numbered
-//! datagrams from each leaf to the next one while its threads and its lanes change, and while peers
-//! move from lane to lane.
+//! datagrams from each leaf to the next one while its threads and its receive queues change, and while peers
+//! move from receive queue to receive queue.
 //!
 //! ```text
 //!   leaf 1  wg1 10.77.0.1 ┐                              guest (QEMU, software emulation)
@@ -208,7 +208,7 @@ impl Field {
              echo {:x} > /sys/class/net/eth0/queues/rx-0/rps_cpus",
             (1 << cpus) - 1
         ));
-        // More than lanes.
+        // More than receive queues.
         let names: Vec<String> = (1..=cpus + cpus / 2)
             .map(|leaf| format!("wg{leaf}"))
             .collect();
@@ -268,7 +268,7 @@ impl Field {
         self.interface().engine.clone().expect("it is Adit's")
     }
 
-    /// The lane of each leaf.
+    /// The receive queue of each leaf.
     fn lanes(&self) -> Vec<Option<u8>> {
         let interface = self.interface();
         let peers = interface.peers.iter();
@@ -310,7 +310,7 @@ fn all_worked(cpus: usize, before: &Engine, now: &Engine) -> bool {
     busy.count() >= cpus.min(4)
 }
 
-/// There are as many lanes as shards, and data has arrived in all since then; of eight, two may have no
+/// There are as many receive queues as shards, and data has arrived in all since then; of eight, two may have no
 /// peer, because some have moved.
 fn all_received(cpus: usize, before: &Engine, now: &Engine) -> bool {
     let of_lane = |lane: usize| before.lanes.get(lane).copied().unwrap_or_default();
@@ -368,7 +368,7 @@ fn forwards(cpus: usize) {
         });
     };
     spreads(&mut traffic, "auto", all_received);
-    // Those in one lane send, and a handshake parts them, again and again.
+    // Those in one receive queue send, and a handshake parts them, again and again.
     let (began, mut moves) = (Instant::now(), 0);
     while moves < 3 {
         let lanes = Mutex::default();
@@ -433,12 +433,12 @@ fn forwards(cpus: usize) {
 }
 
 #[test]
-fn four_cpus_forward_in_order_while_their_threads_and_lanes_change() {
+fn four_cpus_forward_in_order_while_their_threads_and_rx_queues_change() {
     forwards(4);
 }
 
-/// As many as there may be lanes and second gates.
+/// As many as there may be receive queues and second gates.
 #[test]
-fn eight_cpus_forward_in_order_while_their_threads_and_lanes_change() {
+fn eight_cpus_forward_in_order_while_their_threads_and_rx_queues_change() {
     forwards(8);
 }

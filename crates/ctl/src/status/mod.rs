@@ -195,13 +195,13 @@ documented! {
         /// Batches of data messages that threads took from the sockets.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub inbound: Option<Batches>,
-        /// Data messages by lane. An interface with several peers, whose shard has had help, has
-        /// further sockets on its port: each is a lane, and a peer is in one. Empty while there is
-        /// one lane.
+        /// Data messages by receive queue. An interface with several peers, whose shard has had help, has
+        /// further sockets on its port: each is a receive queue, and a peer is in one. Empty while there is
+        /// one receive queue.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub lanes: Vec<u64>,
-        /// The work that each lane had lately, for a second: one for each byte of UDP payload, and
-        /// 2,000 for each data message. Empty while there is one lane.
+        /// The work that each receive queue had lately, for a second: one for each byte of UDP payload, and
+        /// 2,000 for each data message. Empty while there is one receive queue.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub lane_loads: Vec<u64>,
         /// Trains that were given to the kernel: datagrams for one peer, in one send.
@@ -302,8 +302,8 @@ documented! {
         /// `path_mtu`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub path_mtu: Option<u16>,
-        /// The lane in which its data arrives; absent while the interface has one. A handshake may
-        /// move the peer to a lane that has less to do.
+        /// The receive queue in which its data arrives; absent while the interface has one. A handshake may
+        /// move the peer to a receive queue that has less to do.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lane: Option<u8>,
         /// Bytes of UDP payload received and found authentic, handshakes included.
@@ -434,7 +434,7 @@ impl Peer {
             allowed_ips: peer.allowed_ips.iter().map(|ip| ip.to_string()).collect(),
             latest_handshake: peer.last_handshake.map(|at| at.as_secs()),
             path_mtu: peer.path_mtu,
-            lane: peer.lane,
+            lane: peer.rx_queue,
             transfer_rx: peer.rx_bytes,
             transfer_tx: peer.tx_bytes,
             drops: (peer.drops.iter())

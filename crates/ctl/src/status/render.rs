@@ -223,13 +223,13 @@ impl Page {
         }
         if !engine.lanes.is_empty() {
             let lanes: Vec<String> = engine.lanes.iter().map(u64::to_string).collect();
-            self.line("inbound by lane", &lanes.join(", "))?;
+            self.line("inbound by receive queue", &lanes.join(", "))?;
         }
         let loads = u128::from(all(&engine.lane_loads));
         if loads > 0 {
             let part = |load: &u64| format!("{} %", (u128::from(*load) * 100 + loads / 2) / loads);
             let parts: Vec<String> = engine.lane_loads.iter().map(part).collect();
-            self.line("load by lane", &parts.join(", "))?;
+            self.line("load by receive queue", &parts.join(", "))?;
         }
         let waiting = engine.waiting.iter().flat_map(Waiting::named);
         let waiting = waiting.map(|(name, count)| (name.to_owned(), count));
@@ -304,7 +304,7 @@ impl Page {
             self.line("path mtu", &format!("{mtu} bytes"))?;
         }
         if let Some(lane) = peer.lane {
-            self.line("lane", &lane.to_string())?;
+            self.line("receive queue", &lane.to_string())?;
         }
         if (peer.transfer_rx, peer.transfer_tx) != (0, 0) {
             let received = self.bytes(peer.transfer_rx);

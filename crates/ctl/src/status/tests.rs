@@ -123,8 +123,8 @@ engine of: wg0
   icmp errors: 4 port unreachable
   handshakes: 2 bad mac1
   outbound: 4 batches of 2.5 frames (1 by workers), 3 trains of 3.0 datagrams
-  inbound by lane: 3, 4
-  load by lane: 75 %, 25 %
+  inbound by receive queue: 3, 4
+  load by receive queue: 75 %, 25 %
   waiting: 5 sealed trains
 ";
 
@@ -533,6 +533,6 @@ fn a_report_with_the_largest_numbers_is_shown() {
     }
     let interface = read(&report).unwrap();
     for now in [0, u64::MAX] {
-        assert!(render(&interface, now, Colour::Never).contains("load by lane"));
+        assert!(render(&interface, now, Colour::Never).contains("load by receive queue"));
     }
 }

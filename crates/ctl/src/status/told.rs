@@ -75,8 +75,8 @@ impl<B: Borrow<PeerStatus>> Serialize for NamedPeer<B> {
         if let Some(mtu) = status.path_mtu {
             peer.serialize_field("path_mtu", &mtu)?;
         }
-        if let Some(lane) = status.lane {
-            peer.serialize_field("lane", &lane)?;
+        if let Some(rx_queue) = status.rx_queue {
+            peer.serialize_field("lane", &rx_queue)?;
         }
         peer.serialize_field("transfer_rx", &status.rx_bytes)?;
         peer.serialize_field("transfer_tx", &status.tx_bytes)?;
@@ -99,7 +99,7 @@ impl<B: Borrow<PeerStatus>> Hash for NamedPeer<B> {
             tx_bytes,
             drops,
             path_mtu,
-            lane,
+            rx_queue,
             persistent_keepalive,
             allowed_ips,
             handshakes,
@@ -108,7 +108,7 @@ impl<B: Borrow<PeerStatus>> Hash for NamedPeer<B> {
         let seconds = |at: Option<Duration>| at.map(|at| at.as_secs());
         (public_key, name, is_preshared, endpoint).hash(state);
         (rx_bytes, tx_bytes, seconds(*last_handshake)).hash(state);
-        (drops, path_mtu, lane, persistent_keepalive, allowed_ips).hash(state);
+        (drops, path_mtu, rx_queue, persistent_keepalive, allowed_ips).hash(state);
         let handshakes = handshakes.map(|handshakes| {
             let PeerHandshakes {
                 state,

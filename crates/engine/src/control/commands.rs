@@ -70,7 +70,7 @@ impl<H: Platform> Control<H> {
                 let _ = answer.send(OfControl {
                     handshakes: self.device.handshake_stats(),
                     offloads: self.offloads(),
-                    lane_loads: self.device.lane_loads(now),
+                    rx_queue_loads: self.device.rx_queue_loads(now),
                 });
                 None
             }

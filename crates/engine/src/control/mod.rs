@@ -28,7 +28,7 @@ use crate::host::platform::{Platform, TunDrops};
 use crate::shared::common::{Common, Part};
 use crate::shared::error::CommandError;
 use crate::shared::mailbox::{Command, SetAnswer};
-use crate::shared::sockets::{LaneSocket, Sockets};
+use crate::shared::sockets::{RxQueueSocket, Sockets};
 use crate::shared::state::InterfaceState;
 use crate::thread::clock;
 use crate::thread::poll::wait;
@@ -317,7 +317,7 @@ impl<H: Platform> Control<H> {
             (self.paths_seen, self.paths_from) = (now, Some(0));
             self.looks = self.looks.saturating_sub(1);
             self.paths_at = (self.looks > 0).then_some(now + LOOK_AT_PATHS);
-            for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
+            for RxQueueSocket { socket, .. } in self.common.queues.sockets.load().all() {
                 self.platform.forget_paths(socket);
             }
         }

@@ -12,7 +12,7 @@ use crate::control::Control;
 use crate::host::platform::Platform;
 use crate::outbound::train::OVERHEAD;
 use crate::shared::handles::ShardCommand;
-use crate::shared::sockets::LaneSocket;
+use crate::shared::sockets::RxQueueSocket;
 use crate::thread::clock;
 
 /// How often probes of paths leave, at most: for those that leave together a socket is opened, and
@@ -42,7 +42,7 @@ impl<H: Platform> Control<H> {
             None => {
                 log(format_args!("peer {key}: packets of any length arrive"));
                 // Trains of any length may be segmented again.
-                for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
+                for RxQueueSocket { socket, .. } in self.common.queues.sockets.load().all() {
                     self.platform.forget_paths(socket);
                 }
             }
@@ -83,7 +83,7 @@ impl<H: Platform> Control<H> {
 
     /// Tells all sockets whether they ignore ICMP. Those that are opened beside them do as they do.
     pub(super) fn set_icmp(&self) {
-        for LaneSocket { socket, v6, .. } in self.common.queues.sockets.load().all() {
+        for RxQueueSocket { socket, v6, .. } in self.common.queues.sockets.load().all() {
             let ignores = self.ignores_icmp[usize::from(v6)].is_some();
             if let Err(error) = self.platform.ignore_icmp(socket, ignores) {
                 let log = &self.platform;

@@ -12,7 +12,7 @@ use crate::control::Control;
 use crate::host::platform::{Platform, PlatformEvent};
 use crate::shared::error::CommandError;
 use crate::shared::handles::ShardCommand;
-use crate::shared::sockets::{LaneSocket, Sockets};
+use crate::shared::sockets::{RxQueueSocket, Sockets};
 use crate::thread::clock;
 
 /// How long shards may take to close a socket, and how often to try to bind its port meanwhile. Other
@@ -24,7 +24,7 @@ pub(super) const REBIND: Duration = Duration::from_secs(1);
 
 impl<H: Platform> Control<H> {
     pub(super) fn count_filtered(&self) {
-        for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
+        for RxQueueSocket { socket, .. } in self.common.queues.sockets.load().all() {
             self.common.count_filtered(socket);
         }
     }
@@ -73,7 +73,7 @@ impl<H: Platform> Control<H> {
     }
 
     pub(super) fn set_mark(&self, fwmark: u32) -> Result<(), CommandError> {
-        for LaneSocket { socket, .. } in self.common.queues.sockets.load().all() {
+        for RxQueueSocket { socket, .. } in self.common.queues.sockets.load().all() {
             self.platform
                 .set_mark(socket, fwmark)
                 .map_err(|error| CommandError::Mark { fwmark, error })?;

@@ -150,7 +150,7 @@ impl Hosts {
     fn poll(&mut self) -> usize {
         let context = Context {
             common: &self.common,
-            lane: 0,
+            rx_queue: 0,
             drops: &self.common.queues.drops,
             tun: &self.tun,
             offloads: Offloads::ALL,

@@ -116,7 +116,7 @@ impl Part {
 pub(crate) struct Context<'a, T, U> {
     pub(crate) common: &'a Common<U>,
     /// That of the socket.
-    pub(crate) lane: usize,
+    pub(crate) rx_queue: usize,
     pub(crate) drops: &'a Drops,
     pub(crate) tun: &'a T,
     /// Kinds of packets that are merged for the TUN: TCP, UDP.
@@ -363,7 +363,7 @@ impl InboundBatch {
         runs.sort_by_key(|run| run.peer.id());
     }
 
-    /// The sessions of authentic packets that may have to wait for what arrived in another lane, and
+    /// The sessions of authentic packets that may have to wait for what arrived in another receive queue, and
     /// whether they have data, which does.
     pub(crate) fn moving_sessions(&self) -> impl Iterator<Item = (&Session, bool)> {
         let moving = self.runs.iter().filter(|run| run.session.moves());
@@ -379,7 +379,7 @@ impl InboundBatch {
         &mut self,
         Context {
             common,
-            lane,
+            rx_queue,
             drops,
             now,
             ..
@@ -423,7 +423,7 @@ impl InboundBatch {
                 }
             }
         }
-        common.proto.lanes().worked(lane, all_work);
+        common.proto.rx_queues().worked(rx_queue, all_work);
         self.is_committed = true;
     }
 }

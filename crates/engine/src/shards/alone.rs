@@ -5,9 +5,11 @@
 //! UDP → TUN    receive → open → commit → deliver
 //! ```
 //!
-//! Each stage is a function that threads which share the queues call, too ([`queues`](crate::shards::queues)):
-//! these take, work and put at different times, so that a batch has a ticket and is filed. Here a batch goes
-//! through all stages in a line, and [`Gates::pass`](crate::order::gates::Gates::pass) sees to it that no other thread has a part of the path.
+//! Each stage is a function that threads which share the queues call, too
+//! ([`queues`](crate::shards::queues)): these take, work and put at different times, so that a batch has
+//! a ticket and is filed. Here a batch goes through all stages in a line, and
+//! [`Gates::pass`](crate::order::gates::Gates::pass) sees to it that no other thread has a part of the
+//! path.
 
 use std::io;
 
@@ -20,7 +22,7 @@ use crate::outbound::Part;
 use crate::outbound::context::Context;
 use crate::shards::queues::Queues;
 use crate::shards::thread_state::ThreadState;
-use crate::shared::sockets::LaneSocket;
+use crate::shared::sockets::RxQueueSocket;
 use crate::thread::poll::{Polled, Role};
 #[cfg(debug_assertions)]
 use crate::thread::progress;
@@ -61,12 +63,12 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     pub(super) fn receive_alone(
         &self,
         thread: &mut ThreadState,
-        of: &LaneSocket<'_, U>,
+        of: &RxQueueSocket<'_, U>,
         (now, role): (Time, Role),
     ) -> Option<io::Result<Polled>> {
-        let (lane, context) = (of.lane, self.inbound_context(of.lane, now));
+        let (rx_queue, context) = (of.rx_queue, self.inbound_context(of.rx_queue, now));
         let ThreadState { buffers, delivery } = thread;
-        let (polled, has_to_wait) = self.inbound.gates(lane).pass(|taking, ()| {
+        let (polled, has_to_wait) = self.inbound.gates(rx_queue).pass(|taking, ()| {
             let Some(mut batch) = self.receive(buffers, taking, of, (now, role)) else {
                 return ((Ok(Polled::packets(0, false)), false), None);
             };
@@ -75,7 +77,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             let polled = batch.polled();
             batch.open(1);
             if batch.moving_sessions().next().is_some() {
-                // Whether it waits for another lane is to be found out without these gates.
+                // Whether it waits for another receive queue is to be found out without these gates.
                 return ((Ok(polled), true), Some(InboundPart::Whole(batch)));
             }
             batch.commit(context);
@@ -85,7 +87,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             ((delivered.map(|()| polled), false), None)
         })?;
         Some(match has_to_wait {
-            true => self.put_inbound(thread, lane, now).and(polled),
+            true => self.put_inbound(thread, rx_queue, now).and(polled),
             false => polled,
         })
     }

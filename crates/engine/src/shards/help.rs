@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit_proto::Time;
 
-use crate::order::lanes::LANES;
+use crate::order::rx_queues::RX_QUEUES;
 use crate::thread::poll::{Descriptor, Polled};
 
 /// Polls in a row that left something in a queue, before its owner looks for an idle CPU.
@@ -20,9 +20,9 @@ const IDLE_LOOKS: u32 = 4;
 /// What is known of the need for help with the queues of an interface.
 #[derive(Debug, Default)]
 pub(crate) struct Need {
-    /// Polls in a row that left something in a queue: the TUN, and each lane. A gateway that
+    /// Polls in a row that left something in a queue: the TUN, and each receive queue. A gateway that
     /// forwards empties the TUN each time that it has put a batch there.
-    busy: [u32; 1 + LANES],
+    busy: [u32; 1 + RX_QUEUES],
     /// When to look for an idle CPU.
     pub(crate) look_at: Time,
     /// Looks in a row that saw one.
@@ -43,7 +43,9 @@ impl Need {
         load: &Load,
     ) -> bool {
         let busy = match queue {
-            Descriptor::Socket { lane, .. } => &mut self.busy[1 + usize::from(lane) % LANES],
+            Descriptor::Socket { rx_queue, .. } => {
+                &mut self.busy[1 + usize::from(rx_queue) % RX_QUEUES]
+            }
             Descriptor::Tun | Descriptor::Paths => &mut self.busy[0],
         };
         *busy = if more { *busy + 1 } else { 0 };

@@ -10,7 +10,7 @@ use adit_io::{Arrival, TunQueue, UdpSocket};
 use adit_proto::Time;
 use rustix::event::epoll::{self, EventFlags};
 
-use crate::order::lanes::LANES;
+use crate::order::rx_queues::RX_QUEUES;
 use crate::outbound::Outbound;
 use crate::outbound::context::Context;
 use crate::outbound::slow_paths::{STALL, TIDY};
@@ -19,11 +19,11 @@ use crate::shards::queues::Queues;
 use crate::shards::thread_state::ThreadState;
 use crate::shared::common::{Common, Part};
 use crate::shared::handles::{Served, ShardCommand};
-use crate::shared::sockets::{LaneSocket, Sockets, each};
+use crate::shared::sockets::{RxQueueSocket, Sockets, each};
 use crate::thread::clock;
 use crate::thread::poll::{Descriptor, Polled, Role, Token};
 
-/// How often to look how far a change of lanes has come.
+/// How often to look how far a change of receive queues has come.
 const CHANGE: Duration = Duration::from_millis(1);
 
 /// What a shard has once for all its queues.
@@ -48,12 +48,12 @@ pub(crate) struct OwnedQueues<T, U> {
     ready: bool,
     /// No events of the TUN are waited for.
     tun_waits: bool,
-    /// Other threads have taken as many batches as may be, of the TUN and of each lane of the
+    /// Other threads have taken as many batches as may be, of the TUN and of each receive queue of the
     /// sockets: one of them wakes the owner.
     awaits_tun: bool,
-    awaits_lanes: [bool; LANES],
-    /// The kernel refused to spread data over other lanes than now.
-    lanes_stay: bool,
+    awaits_rx_queues: [bool; RX_QUEUES],
+    /// The kernel refused to spread data over other receive queues than now.
+    rx_queues_stay: bool,
     /// Others have the queues, too, for a while: without an owner the interface ends nevertheless.
     _part: Part<U>,
 }
@@ -84,8 +84,8 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             ready: false,
             tun_waits: false,
             awaits_tun: false,
-            awaits_lanes: [false; LANES],
-            lanes_stay: false,
+            awaits_rx_queues: [false; RX_QUEUES],
+            rx_queues_stay: false,
         }
     }
 
@@ -158,11 +158,11 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
                 let is_inbound = flags.intersects(EventFlags::IN | EventFlags::ERR);
                 let socket = self.sockets.of(descriptor).filter(|_| is_inbound);
                 if let Some(socket) = socket {
-                    let lane = socket.lane;
+                    let rx_queue = socket.rx_queue;
                     let thread = &mut resources.thread;
                     let polled = self.queues.poll_socket(thread, socket, flags, now, role)?;
                     if polled == Polled::Full {
-                        self.awaits_lanes[lane % LANES] = true;
+                        self.awaits_rx_queues[rx_queue % RX_QUEUES] = true;
                         self.change_socket_events(&resources.epoll);
                     }
                     return Ok(Some(polled));
@@ -172,24 +172,29 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         Ok(None)
     }
 
-    /// How many lanes are in use, if that can change now.
-    pub(crate) fn lanes(&self) -> Option<usize> {
-        let can_change = !self.lanes_stay && !self.queues.is_changing();
+    /// How many receive queues are in use, if that can change now.
+    pub(crate) fn rx_queues(&self) -> Option<usize> {
+        let can_change = !self.rx_queues_stay && !self.queues.is_changing();
         can_change.then(|| self.sockets.in_use())
     }
 
-    /// Begins to spread peers over so many lanes, as far as the kernel has that.
-    pub(crate) fn change_lanes(&mut self, resources: &Resources<T, U>, lanes: usize, now: Time) {
-        if !self.common().proto.lanes().begin_change(now) {
+    /// Begins to spread peers over so many receive queues, as far as the kernel has that.
+    pub(crate) fn change_rx_queues(
+        &mut self,
+        resources: &Resources<T, U>,
+        rx_queues: usize,
+        now: Time,
+    ) {
+        if !self.common().proto.rx_queues().begin_change(now) {
             // A peer is about to move.
             return;
         }
         self.set_handed_over(resources, false);
-        if lanes > self.sockets.lanes() {
-            // The sockets of lanes are the first on their port: those of slow peers come again.
+        if rx_queues > self.sockets.rx_queues() {
+            // The sockets of receive queues are the first on their port: those of slow peers come again.
             self.with_outbound(resources, now, |outbound, _, _| outbound.clear_paths());
         }
-        self.lanes_stay = !self.queues.change_lanes(&self.sockets, lanes, now);
+        self.rx_queues_stay = !self.queues.change_rx_queues(&self.sockets, rx_queues, now);
         for (socket, descriptor) in each(&self.sockets) {
             let data = Token::Queue(self.number, descriptor).data();
             let events = self.socket_events(descriptor);
@@ -198,10 +203,10 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         }
     }
 
-    /// Goes on with a change of lanes.
+    /// Goes on with a change of receive queues.
     fn go_on_changing(&self, resources: &mut Resources<T, U>, now: Time) -> io::Result<()> {
-        let polls = self.queues.lanes_to_poll(&self.sockets, now);
-        let left = |it: &LaneSocket<'_, U>| polls[it.lane % LANES];
+        let polls = self.queues.rx_queues_to_poll(&self.sockets, now);
+        let left = |it: &RxQueueSocket<'_, U>| polls[it.rx_queue % RX_QUEUES];
         for socket in self.sockets.all().filter(left) {
             let thread = &mut resources.thread;
             let nothing = EventFlags::empty();
@@ -366,12 +371,12 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
 
     fn socket_events(&self, descriptor: Descriptor) -> EventFlags {
         let mut events = EventFlags::empty();
-        let Descriptor::Socket { lane, v6 } = descriptor else {
+        let Descriptor::Socket { rx_queue, v6 } = descriptor else {
             return events;
         };
-        let awaits = self.awaits_lanes[usize::from(lane) % LANES];
+        let awaits = self.awaits_rx_queues[usize::from(rx_queue) % RX_QUEUES];
         events.set(EventFlags::IN, !self.handed_over && !awaits);
-        let blocks = |blocked: Blocked| lane == 0 && blocked.v6 == v6;
+        let blocks = |blocked: Blocked| rx_queue == 0 && blocked.v6 == v6;
         events.set(EventFlags::OUT, self.blocked.is_some_and(blocks));
         events
     }
@@ -384,7 +389,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         if handle.is_paused() {
             self.set_handed_over(resources, false);
         }
-        if std::mem::take(&mut self.awaits_lanes) != [false; LANES] {
+        if std::mem::take(&mut self.awaits_rx_queues) != [false; RX_QUEUES] {
             self.change_socket_events(&resources.epoll);
         }
         if queues.workers() == 0 {
@@ -400,7 +405,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
             }
             queues.replaced(&sockets, now);
             self.sockets = sockets;
-            self.lanes_stay = !self.sockets.in_use().is_power_of_two();
+            self.rx_queues_stay = !self.sockets.in_use().is_power_of_two();
             self.queues.outbound.clear_paths();
             for (socket, descriptor) in each(&self.sockets) {
                 let data = Token::Queue(self.number, descriptor).data();
@@ -429,7 +434,7 @@ impl<T: TunQueue, U: UdpSocket> OwnedQueues<T, U> {
         self.awaits_tun = false;
         self.set_blocked(&resources.epoll, now)?;
         if replaced {
-            // A lane may have waited for a socket that is gone.
+            // A receive queue may have waited for a socket that is gone.
             queues.proceed(&mut resources.thread, &self.sockets, now)?;
         }
         // The full socket was replaced, and there may be none of its family now.

@@ -2,8 +2,8 @@
 //!
 //! Any thread may poll any queues: the gates keep their order.
 //!
-//! The sockets of an interface that gets help are split into [lanes](crate::order::lanes), each with gates
-//! of its own.
+//! The sockets of an interface that gets help are split into [receive queues](crate::order::rx_queues),
+//! each with gates of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +17,7 @@ use rustix::event::epoll::EventFlags;
 use crate::inbound::shares::Shares;
 use crate::inbound::{self, InboundBatch, Part as InboundPart};
 use crate::order::gates::{Put, Taken, Ticket};
-use crate::order::lanes::{LANES, Lanes, Progress, Taking, Turn};
+use crate::order::rx_queues::{Progress, RX_QUEUES, RxQueues, Taking, Turn};
 use crate::outbound::batch::OutboundBatch;
 use crate::outbound::buffers;
 use crate::outbound::seal::SEND_GATES;
@@ -26,14 +26,14 @@ use crate::shards::help::Need;
 use crate::shards::thread_state::{Buffers, ThreadState};
 use crate::shared::common::{Common, Part};
 use crate::shared::handles::QueuesHandle;
-use crate::shared::sockets::{LaneSocket, Sockets};
+use crate::shared::sockets::{RxQueueSocket, Sockets};
 use crate::thread::lock::lock;
 use crate::thread::poll::{Polled, Role};
 #[cfg(debug_assertions)]
 use crate::thread::progress;
 
-/// As many threads deliver what arrives in a lane at the same time at most, each at a second gate, behind one
-/// where it is committed.
+/// As many threads deliver what arrives in a receive queue at the same time at most, each at a second
+/// gate, behind one where it is committed.
 const DELIVERIES: usize = 4;
 
 /// A batch that its owner took, for another thread to work on.
@@ -48,7 +48,7 @@ pub(crate) struct Queues<T, U> {
     pub(crate) common: Arc<Common<U>>,
     offloads: Offloads,
     /// What taking needs are the shares of both families, IPv4 and IPv6.
-    pub(super) inbound: Lanes<[Shares; 2], InboundPart, { 1 + DELIVERIES }>,
+    pub(super) inbound: RxQueues<[Shares; 2], InboundPart, { 1 + DELIVERIES }>,
     pub(crate) outbound: Outbound<U>,
     /// So many threads poll them: their owner, and those that help it.
     threads: AtomicUsize,
@@ -68,7 +68,7 @@ impl<T, U> Queues<T, U> {
 
     /// Has nothing read, sealed or opened any more, or lets all go on. What was read before is
     /// processed: [`Self::is_drained`] says when that is done. The owner is to be woken afterwards: it
-    /// waits for other events then. False, and nothing done, while the number of lanes changes.
+    /// waits for other events then. False, and nothing done, while the number of receive queues changes.
     pub(crate) fn pause(&self, pauses: bool) -> bool
     where
         U: UdpSocket,
@@ -89,53 +89,54 @@ impl<T, U> Queues<T, U> {
         self.inbound.is_drained() && self.outbound.is_drained()
     }
 
-    /// Begins to spread peers over so many lanes; none moves of its own accord meanwhile. False if the
+    /// Begins to spread peers over so many receive queues; none moves of its own accord meanwhile. False if the
     /// kernel refused any part of that.
-    pub(crate) fn change_lanes(&self, sockets: &Sockets<U>, lanes: usize, now: Time) -> bool
+    pub(crate) fn change_rx_queues(&self, sockets: &Sockets<U>, rx_queues: usize, now: Time) -> bool
     where
         U: UdpSocket,
     {
         let before = sockets.in_use();
-        let both = before.max(lanes);
+        let both = before.max(rx_queues);
         let mut is_refused = false;
-        let begins = self.inbound.change(before, lanes, || {
-            let (graces, refused) = sockets.spread(lanes);
+        let begins = self.inbound.change(before, rx_queues, || {
+            let (graces, refused) = sockets.spread(rx_queues);
             is_refused = refused;
-            sockets.use_lanes(if graces.is_empty() { before } else { both });
-            (!graces.is_empty()).then_some((graces, if refused { both } else { lanes }))
+            sockets.use_rx_queues(if graces.is_empty() { before } else { both });
+            (!graces.is_empty()).then_some((graces, if refused { both } else { rx_queues }))
         });
         if !begins {
-            self.common.proto.lanes().set_count(before, now);
+            self.common.proto.rx_queues().set_count(before, now);
         }
         !is_refused
     }
 
-    /// Looks how far a change of the number of lanes has come: which lanes are to be polled, though
+    /// Looks how far a change of the number of receive queues has come: which receive queues are to be polled, though
     /// they may seem empty.
-    pub(crate) fn lanes_to_poll(&self, sockets: &Sockets<U>, now: Time) -> [bool; LANES] {
-        let families = |lane| [false, true].map(|v6| sockets.of_lane(lane, v6).is_some());
+    pub(crate) fn rx_queues_to_poll(&self, sockets: &Sockets<U>, now: Time) -> [bool; RX_QUEUES] {
+        let families =
+            |rx_queue| [false, true].map(|v6| sockets.of_rx_queue(rx_queue, v6).is_some());
         match self.inbound.progress(families) {
-            Some(Progress::Waits(lanes)) => return lanes,
-            Some(Progress::Over(lanes)) => {
-                if let Some(lanes) = lanes {
-                    sockets.use_lanes(lanes);
-                    self.common.proto.lanes().set_count(lanes, now);
+            Some(Progress::Waits(rx_queues)) => return rx_queues,
+            Some(Progress::Over(rx_queues)) => {
+                if let Some(rx_queues) = rx_queues {
+                    sockets.use_rx_queues(rx_queues);
+                    self.common.proto.rx_queues().set_count(rx_queues, now);
                 }
                 self.handle().wake();
             }
             None => {}
         }
-        [false; LANES]
+        [false; RX_QUEUES]
     }
 
     /// The sockets are others than before.
     pub(crate) fn replaced(&self, sockets: &Sockets<U>, now: Time) {
         self.inbound.replaced();
-        let lanes = self.common.proto.lanes();
-        lanes.set_count(sockets.in_use(), now);
+        let rx_queues = self.common.proto.rx_queues();
+        rx_queues.set_count(sockets.in_use(), now);
     }
 
-    /// Whether the number of lanes changes: [`Self::lanes_to_poll`] is to be asked, often.
+    /// Whether the number of receive queues changes: [`Self::rx_queues_to_poll`] is to be asked, often.
     pub(crate) fn is_changing(&self) -> bool {
         self.inbound.is_changing()
     }
@@ -203,7 +204,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         Ok(Self {
             tun,
             offloads,
-            inbound: Lanes::new(Default::default),
+            inbound: RxQueues::new(Default::default),
             outbound: Outbound::new(&common.queues.drops, Arc::clone(&common.load.waiting))?,
             threads: AtomicUsize::new(1),
             putting: AtomicUsize::new(1),
@@ -270,7 +271,11 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     pub(crate) fn poll_socket(
         &self,
         thread: &mut ThreadState,
-        LaneSocket { lane, v6, socket }: LaneSocket<'_, U>,
+        RxQueueSocket {
+            rx_queue,
+            v6,
+            socket,
+        }: RxQueueSocket<'_, U>,
         flags: EventFlags,
         now: Time,
         role: Role,
@@ -278,19 +283,23 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         if flags.contains(EventFlags::ERR) {
             self.common.take_errors(socket, now);
         }
-        // Each lane is put by its part of the threads, behind one that commits.
-        let lanes = self.handle().sockets.load().in_use();
-        let seconds = match self.putting(role).div_ceil(lanes).min(DELIVERIES) {
+        // Each receive queue is put by its part of the threads, behind one that commits.
+        let rx_queues = self.handle().sockets.load().in_use();
+        let seconds = match self.putting(role).div_ceil(rx_queues).min(DELIVERIES) {
             1 => 1,
             deliveries => 1 + deliveries,
         };
-        let threads = self.threads.load(Ordering::Relaxed).div_ceil(lanes);
-        let of = LaneSocket { lane, v6, socket };
+        let threads = self.threads.load(Ordering::Relaxed).div_ceil(rx_queues);
+        let of = RxQueueSocket {
+            rx_queue,
+            v6,
+            socket,
+        };
         let is_alone = (seconds, threads) == (1, 1) && role != Role::OwnerOfPipeline;
         if is_alone && let Some(polled) = self.receive_alone(thread, &of, (now, role)) {
             return polled;
         }
-        let gates = self.inbound.gates(lane);
+        let gates = self.inbound.gates(rx_queue);
         let taken = gates.take(
             (role != Role::Worker, threads),
             (seconds, |_: &mut [&mut ()]| true),
@@ -306,14 +315,14 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         #[cfg(debug_assertions)]
         progress::pause();
         if role == Role::OwnerOfPipeline {
-            lock(&self.jobs).push_back(Job::Inbound(lane, ticket.leave(), batch));
+            lock(&self.jobs).push_back(Job::Inbound(rx_queue, ticket.leave(), batch));
             return Ok(polled);
         }
         if gates.in_use() > 1 || !gates.is_head(&ticket) {
-            batch.open(self.deliveries(lane));
+            batch.open(self.deliveries(rx_queue));
         }
-        self.file_inbound(lane, (ticket, batch));
-        self.put_inbound(thread, lane, now).map(|()| polled)
+        self.file_inbound(rx_queue, (ticket, batch));
+        self.put_inbound(thread, rx_queue, now).map(|()| polled)
     }
 
     /// Frames were read from the TUN.
@@ -329,11 +338,15 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         &self,
         buffers: &Buffers,
         taking: &mut Taking<[Shares; 2]>,
-        LaneSocket { lane, v6, socket }: &LaneSocket<'_, U>,
+        RxQueueSocket {
+            rx_queue,
+            v6,
+            socket,
+        }: &RxQueueSocket<'_, U>,
         (now, role): (Time, Role),
     ) -> Option<Box<InboundBatch>> {
-        let (lane, v6) = (*lane, *v6);
-        let context = self.inbound_context(lane, now);
+        let (rx_queue, v6) = (*rx_queue, *v6);
+        let context = self.inbound_context(rx_queue, now);
         let mut batch = buffers.inbound.take();
         let took = batch.take(context, *socket, &mut taking.state[usize::from(v6)]);
         let lens = took.then(|| batch.lens_before_more()).flatten();
@@ -342,28 +355,28 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             buffers.inbound.put(batch);
             return None;
         }
-        self.count_received(lane, batch.polled(), role);
+        self.count_received(rx_queue, batch.polled(), role);
         Some(batch)
     }
 
-    fn count_received(&self, lane: usize, polled: Polled, role: Role) {
+    fn count_received(&self, rx_queue: usize, polled: Polled, role: Role) {
         let load = self.common.load.own();
         load.inbound.took(polled, role);
         if let Polled::Packets { count, .. } = polled {
-            load.lanes[lane % LANES].fetch_add(count as u64, Ordering::Relaxed);
+            load.rx_queues[rx_queue % RX_QUEUES].fetch_add(count as u64, Ordering::Relaxed);
         }
     }
 
-    /// How many parts a batch of this lane is delivered in.
-    fn deliveries(&self, lane: usize) -> usize {
-        match self.inbound.gates(lane).in_use() {
+    /// How many parts a batch of this receive queue is delivered in.
+    fn deliveries(&self, rx_queue: usize) -> usize {
+        match self.inbound.gates(rx_queue).in_use() {
             1 => 1,
             seconds => seconds - 1,
         }
     }
 
-    fn file_inbound(&self, lane: usize, (ticket, batch): (Ticket, Box<InboundBatch>)) {
-        let gates = self.inbound.gates(lane);
+    fn file_inbound(&self, rx_queue: usize, (ticket, batch): (Ticket, Box<InboundBatch>)) {
+        let gates = self.inbound.gates(rx_queue);
         let seconds = gates.in_use();
         if seconds == 1 {
             return gates.file(ticket, InboundPart::Whole(batch));
@@ -373,10 +386,10 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         gates.file_parts(ticket, InboundPart::split(batch, seconds));
     }
 
-    pub(super) fn inbound_context(&self, lane: usize, now: Time) -> inbound::Context<'_, T, U> {
+    pub(super) fn inbound_context(&self, rx_queue: usize, now: Time) -> inbound::Context<'_, T, U> {
         inbound::Context {
             common: &self.common,
-            lane,
+            rx_queue,
             drops: &self.handle().drops,
             tun: &self.tun,
             offloads: self.offloads,
@@ -388,15 +401,15 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     pub(super) fn put_inbound(
         &self,
         ThreadState { buffers, delivery }: &mut ThreadState,
-        lane: usize,
+        rx_queue: usize,
         now: Time,
     ) -> io::Result<()> {
-        let gates = self.inbound.gates(lane);
-        let context = self.inbound_context(lane, now);
+        let gates = self.inbound.gates(rx_queue);
+        let context = self.inbound_context(rx_queue, now);
         let mut result = Ok(());
         let put = |gate, (): &mut (), part: &mut InboundPart| {
             let commit = |batch: &mut InboundBatch| {
-                let is_in_turn = self.is_in_turn(batch, lane, now);
+                let is_in_turn = self.is_in_turn(batch, rx_queue, now);
                 if is_in_turn {
                     batch.commit(context);
                 }
@@ -422,9 +435,9 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         result
     }
 
-    /// Whether no data of the batch has to wait for what arrived in another lane.
-    fn is_in_turn(&self, batch: &InboundBatch, lane: usize, now: Time) -> bool {
-        let table = self.common.proto.lanes();
+    /// Whether no data of the batch has to wait for what arrived in another receive queue.
+    fn is_in_turn(&self, batch: &InboundBatch, rx_queue: usize, now: Time) -> bool {
+        let table = self.common.proto.rx_queues();
         batch.moving_sessions().all(|(session, has_data)| {
             let index = session.local_index();
             if !has_data {
@@ -432,10 +445,10 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 return true;
             }
             if let Some(Moving { from, to }) = table.moving(index, now) {
-                if to != lane {
+                if to != rx_queue {
                     return true;
                 }
-                match self.inbound.turn_of_head(lane, from, index) {
+                match self.inbound.turn_of_head(rx_queue, from, index) {
                     Turn::Comes => table.moved(index),
                     Turn::Waits => return false,
                     Turn::Begins => {
@@ -459,7 +472,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let context = self.context(&thread.buffers.outbound, sockets, now);
         self.outbound.proceed(context, &self.tun);
         // Also what waited for a socket that is gone.
-        (0..LANES).try_for_each(|lane| self.put_inbound(thread, lane, now))
+        (0..RX_QUEUES).try_for_each(|rx_queue| self.put_inbound(thread, rx_queue, now))
     }
 
     fn take_over(&self, ticket: Ticket) -> Ticket {
@@ -479,10 +492,10 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 let context = self.context(&thread.buffers.outbound, sockets, now);
                 self.outbound.work(context, (ticket, batch));
             }
-            Some(Job::Inbound(lane, ticket, mut batch)) => {
+            Some(Job::Inbound(rx_queue, ticket, mut batch)) => {
                 let ticket = self.take_over(ticket);
-                batch.open(self.deliveries(lane));
-                self.file_inbound(lane, (ticket, batch));
+                batch.open(self.deliveries(rx_queue));
+                self.file_inbound(rx_queue, (ticket, batch));
             }
         }
         self.handle().wake();

@@ -224,10 +224,11 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
         let found = (descriptor, polled);
         let own = self.pool.polled(&queues.queues, found, (now, role));
         queues.do_jobs(&self.resources, own, now);
-        let lanes = queues.lanes();
-        let wanted = lanes.and_then(|now| self.pool.wanted_lanes(&queues.queues, now, polled));
-        if let Some(lanes) = wanted {
-            queues.change_lanes(&self.resources, lanes, now);
+        let rx_queues = queues.rx_queues();
+        let wanted =
+            rx_queues.and_then(|now| self.pool.wanted_rx_queues(&queues.queues, now, polled));
+        if let Some(rx_queues) = wanted {
+            queues.change_rx_queues(&self.resources, rx_queues, now);
         }
         Ok(())
     }

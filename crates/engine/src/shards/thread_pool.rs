@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
 
-use crate::order::lanes::LANES;
+use crate::order::rx_queues::RX_QUEUES;
 use crate::shards::help::Load;
 use crate::shards::inbound_thread::InboundThread;
 use crate::shards::mailbox::ShardMailbox;
@@ -217,24 +217,24 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> ThreadPool<T, U> {
         0
     }
 
-    /// How many lanes these queues, which have `lanes`, should have instead: as many as there may be
+    /// How many receive queues these queues, which have `rx_queues`, should have instead: as many as there may be
     /// shards, if threads help and still more waits, of several peers; fewer, if there are more
     /// than that and nothing waits.
-    pub(crate) fn wanted_lanes(
+    pub(crate) fn wanted_rx_queues(
         &self,
         queues: &Queues<T, U>,
-        lanes: usize,
+        rx_queues: usize,
         polled: Polled,
     ) -> Option<usize> {
         let most = match self.in_force() {
-            (max_shards, Policy::Auto) => max_shards.min(LANES).next_power_of_two(),
+            (max_shards, Policy::Auto) => max_shards.min(RX_QUEUES).next_power_of_two(),
             _ => 1,
         };
         let is_wanted = match polled {
             Polled::Packets { more: true, .. } => {
-                lanes < most && queues.common.proto.peer_count() > 1 && queues.workers() > 0
+                rx_queues < most && queues.common.proto.peer_count() > 1 && queues.workers() > 0
             }
-            Polled::Packets { more: false, .. } => lanes > most,
+            Polled::Packets { more: false, .. } => rx_queues > most,
             _ => false,
         };
         is_wanted.then_some(most)

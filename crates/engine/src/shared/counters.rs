@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use adit_proto::PerThread;
 
-use crate::order::lanes::LANES;
+use crate::order::rx_queues::RX_QUEUES;
 use crate::thread::poll::{Polled, Role};
 
 /// The counters of one interface, which are written once a batch or train.
@@ -22,8 +22,8 @@ pub(crate) struct Counters {
     pub(crate) outbound: Batches,
     /// From the sockets.
     pub(crate) inbound: Batches,
-    /// Data messages from them by lane.
-    pub(crate) lanes: [AtomicU64; LANES],
+    /// Data messages from them by receive queue.
+    pub(crate) rx_queues: [AtomicU64; RX_QUEUES],
     /// Trains that were given to the kernel.
     pub(crate) sent: Trains,
     /// Messages that it gave, each with datagrams that it had merged.
@@ -35,7 +35,7 @@ pub(crate) struct Counters {
 pub(crate) struct Counted {
     pub(crate) outbound: BatchCounters,
     pub(crate) inbound: BatchCounters,
-    pub(crate) lanes: [u64; LANES],
+    pub(crate) rx_queues: [u64; RX_QUEUES],
     pub(crate) sent: TrainCounters,
     pub(crate) received: TrainCounters,
 }
@@ -52,8 +52,8 @@ impl Load {
         for of in self.counters.all() {
             of.outbound.add_to(&mut all.outbound);
             of.inbound.add_to(&mut all.inbound);
-            for (lane, count) in all.lanes.iter_mut().zip(&of.lanes) {
-                *lane += count.load(Ordering::Relaxed);
+            for (rx_queue, count) in all.rx_queues.iter_mut().zip(&of.rx_queues) {
+                *rx_queue += count.load(Ordering::Relaxed);
             }
             of.sent.add_to(&mut all.sent);
             of.received.add_to(&mut all.received);
@@ -231,7 +231,7 @@ mod tests {
             let (own, polled) = (load.own(), Polled::packets(5, false));
             own.outbound.took(polled, Role::Owner);
             own.inbound.took(polled, Role::Worker);
-            own.lanes[1].fetch_add(5, Ordering::Relaxed);
+            own.rx_queues[1].fetch_add(5, Ordering::Relaxed);
             own.sent.count([64].into_iter());
             own.received.count([1, 3].into_iter());
         };
@@ -243,14 +243,14 @@ mod tests {
         let Counted {
             outbound,
             inbound,
-            lanes,
+            rx_queues,
             sent,
             received,
         } = load.read();
         let batches = |of: BatchCounters| (of.batches, of.contents, of.helped);
         assert_eq!(batches(outbound), (20, 100, 0));
         assert_eq!(batches(inbound), (21, 110, 21));
-        assert_eq!((lanes[0], lanes[1]), (0, 100));
+        assert_eq!((rx_queues[0], rx_queues[1]), (0, 100));
         assert_eq!((sent.datagrams, received.datagrams), (20 * 64, 20 * 4));
     }
 }

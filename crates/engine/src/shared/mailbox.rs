@@ -63,8 +63,8 @@ pub type Candidates = (PublicKey, Option<Vec<SocketAddr>>);
 pub(crate) struct OfControl {
     pub(crate) handshakes: HandshakeStats,
     pub(crate) offloads: Offloads,
-    /// See [`Device::lane_loads`](adit_proto::Device::lane_loads).
-    pub(crate) lane_loads: Vec<u64>,
+    /// See [`Device::rx_queue_loads`](adit_proto::Device::rx_queue_loads).
+    pub(crate) rx_queue_loads: Vec<u64>,
 }
 
 /// A caller's request; the caller waits for the answer.

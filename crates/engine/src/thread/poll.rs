@@ -31,7 +31,7 @@ pub(crate) enum Descriptor {
     Paths,
     /// A socket that receives.
     Socket {
-        lane: u8,
+        rx_queue: u8,
         v6: bool,
     },
 }
@@ -83,12 +83,12 @@ impl Token {
         let Ok(number) = u32::try_from(data >> 16) else {
             return Self::Waker;
         };
-        let [code, lane, ..] = data.to_le_bytes();
+        let [code, rx_queue, ..] = data.to_le_bytes();
         let descriptor = match code {
             0 => Descriptor::Tun,
             1 => Descriptor::Paths,
             family => Descriptor::Socket {
-                lane,
+                rx_queue,
                 v6: family == 3,
             },
         };
@@ -101,7 +101,7 @@ impl Descriptor {
         match self {
             Self::Tun => 0,
             Self::Paths => 1,
-            Self::Socket { lane, v6 } => u64::from(lane) << 8 | 2 | u64::from(v6),
+            Self::Socket { rx_queue, v6 } => u64::from(rx_queue) << 8 | 2 | u64::from(v6),
         }
     }
 }
@@ -164,11 +164,20 @@ mod tests {
         let descriptors = [
             Descriptor::Tun,
             Descriptor::Paths,
-            Descriptor::Socket { lane: 0, v6: false },
-            Descriptor::Socket { lane: 0, v6: true },
-            Descriptor::Socket { lane: 7, v6: false },
             Descriptor::Socket {
-                lane: u8::MAX,
+                rx_queue: 0,
+                v6: false,
+            },
+            Descriptor::Socket {
+                rx_queue: 0,
+                v6: true,
+            },
+            Descriptor::Socket {
+                rx_queue: 7,
+                v6: false,
+            },
+            Descriptor::Socket {
+                rx_queue: u8::MAX,
                 v6: true,
             },
         ];

@@ -129,14 +129,14 @@ impl Gear {
 
 fn bits_of(way: Way) -> u8 {
     match way {
-        Way::Lane(wants) => wants.to_bits(),
+        Way::RxQueue(wants) => wants.to_bits(),
         Way::Beside { gso, cut } => 4 + (u8::from(gso) | (cut as u8) << 1),
     }
 }
 
 fn way_of(bits: u8) -> Option<Way> {
     let Some(beside) = bits.checked_sub(4) else {
-        return Gear::of_bits(bits).map(Way::Lane);
+        return Gear::of_bits(bits).map(Way::RxQueue);
     };
     let all = [Cut::Allowed, Cut::Refused, Cut::RefusedPastIcmp];
     Some(Way::Beside {

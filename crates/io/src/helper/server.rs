@@ -109,7 +109,7 @@ impl Request {
             (Self::Pair { .. } | Self::Marked(_) | Self::Home(_) | Self::Segments(_), []) => true,
             (Self::Join { group, more, way }, [socket]) => {
                 let most = match way {
-                    Way::Lane(_) => MAX_FDS,
+                    Way::RxQueue(_) => MAX_FDS,
                     Way::Beside { .. } => 1,
                 };
                 (1..=MAX_GROUP).contains(group)

@@ -274,7 +274,7 @@ fn steering(count: u32) -> Vec<libc::sock_filter> {
                 jf: 3,
                 ..statement(BPF_JUMP_EQUAL, DataHeader::TYPE.into())
             },
-            statement(BPF_LOAD_BYTE, at + DataHeader::LANE_AT),
+            statement(BPF_LOAD_BYTE, at + DataHeader::RX_QUEUE_AT),
             statement(BPF_MODULO, count.max(1) as usize),
             statement(BPF_RETURN, 0),
         ]

@@ -168,11 +168,11 @@ struct Binding {
 impl Binding {
     /// Where a datagram arrives.
     fn queue(&self, datagram: &[u8]) -> &Queue<Train> {
-        let lane = match (datagram.first(), datagram.get(DataHeader::LANE_AT)) {
-            (Some(&DataHeader::TYPE), Some(lane)) => usize::from(*lane),
+        let rx_queue = match (datagram.first(), datagram.get(DataHeader::RX_QUEUE_AT)) {
+            (Some(&DataHeader::TYPE), Some(rx_queue)) => usize::from(*rx_queue),
             _ => 0,
         };
-        &self.queues[lane % self.over]
+        &self.queues[rx_queue % self.over]
     }
 }
 

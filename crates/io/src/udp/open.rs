@@ -35,7 +35,7 @@ pub(crate) struct Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// It receives.
-    Lane(Gear),
+    RxQueue(Gear),
     /// It sends only, perhaps with GSO, and treats what is longer than its path takes so.
     Beside { gso: bool, cut: Cut },
 }
@@ -217,7 +217,7 @@ fn join_one(first: BorrowedFd<'_>, way: Way) -> io::Result<Opened> {
     let ignores = found.is_ok_and(|found| found == libc::IP_PMTUDISC_OMIT);
     let addr = local_addr(first)?;
     let (socket, value) = match way {
-        Way::Lane(wants) => (bind(addr, mark, wants, true)?, None),
+        Way::RxQueue(wants) => (bind(addr, mark, wants, true)?, None),
         Way::Beside { gso, cut } => {
             let wants = Gear { gso, gro: false };
             let value = match cut {

@@ -815,9 +815,9 @@ fn a_pair_shares_one_port_which_nobody_else_gets() {
 }
 
 /// A data message whose receiver index ends with this byte; the last byte says so, too.
-fn data(lane: u8, len: usize) -> Vec<u8> {
-    let mut datagram = vec![lane; len];
-    datagram[..8].copy_from_slice(&[DataHeader::TYPE, 0, 0, 0, 0xa1, 0xa2, 0xa3, lane]);
+fn data(rx_queue: u8, len: usize) -> Vec<u8> {
+    let mut datagram = vec![rx_queue; len];
+    datagram[..8].copy_from_slice(&[DataHeader::TYPE, 0, 0, 0, 0xa1, 0xa2, 0xa3, rx_queue]);
     datagram
 }
 
@@ -840,11 +840,11 @@ fn data_arrives_where_its_receiver_index_says() {
                 first.spread(over).unwrap();
                 assert_eq!(first.state().group, u32::try_from(over).unwrap());
             }
-            for lane in 0..=255 {
-                send(&data(lane, 32));
+            for rx_queue in 0..=255 {
+                send(&data(rx_queue, 32));
                 // The receiver index decides, not what else there is.
-                let socket = sockets[usize::from(lane) % over];
-                assert_eq!(joined(&receive(socket, 32)), data(lane, 32), "{round}");
+                let socket = sockets[usize::from(rx_queue) % over];
+                assert_eq!(joined(&receive(socket, 32)), data(rx_queue, 32), "{round}");
             }
             others.remove(round % others.len());
             others.push(send_socket());
@@ -894,11 +894,11 @@ fn data_behind_handshake_messages_arrives_with_other_data() {
             message[0] = kind;
             for messages in [1, 2, 5, 14, 15] {
                 for len_of_data in [32, len - 1, len] {
-                    let lane = 1 + messages % 3;
-                    let text = data(u8::try_from(lane).unwrap(), len_of_data);
+                    let rx_queue = 1 + messages % 3;
+                    let text = data(u8::try_from(rx_queue).unwrap(), len_of_data);
                     let train_of = [message.repeat(messages), text].concat();
                     at_a.send(&[train(to, len, &train_of)], &mut SendReport::default());
-                    let came = receive(&further[lane - 1], train_of.len());
+                    let came = receive(&further[rx_queue - 1], train_of.len());
                     assert_eq!(came.len(), 1, "{messages} of type {kind}, merged");
                     assert_eq!(joined(&came), train_of);
                 }
@@ -966,7 +966,7 @@ fn nothing_goes_astray_while_sockets_join_and_leave() {
                 drop(hosts.b.run(|| first.send_socket()).unwrap().unwrap());
                 drain();
             }
-            // All has the lane of the first.
+            // All has the receive queue of the first.
             sockets.extend(hosts.b.run(|| first.further(3)).unwrap().unwrap());
             drain();
             for over in [4, 2, 4, 1, 4] {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::device::output::Output;
-use crate::device::rates::LaneRates;
+use crate::device::rates::RxQueueRates;
 use crate::in_use::Indices;
-use crate::lanes::in_lane;
 use crate::noise::Identity;
 use crate::peer::Peer;
+use crate::rx_queues::in_rx_queue;
 use crate::secret::Secret;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -24,7 +24,7 @@ pub(super) struct Core {
     pub(super) up: bool,
     pub(super) identity: Option<Identity>,
     pub(super) indices: Indices,
-    pub(super) lane_rates: LaneRates,
+    pub(super) rx_queue_rates: RxQueueRates,
     pub(super) shared: Arc<Shared>,
     pub(super) random: Random,
     pub(super) outputs: VecDeque<Queued>,
@@ -53,12 +53,12 @@ impl Core {
         self.outputs.push_back(Queued::Output(output));
     }
 
-    /// A random index that no handshake or session has (whitepaper 5.4.2), but for its lane.
-    pub(super) fn new_index(&mut self, id: u32, lane: u8) -> u32 {
+    /// A random index that no handshake or session has (whitepaper 5.4.2), but for its receive queue.
+    pub(super) fn new_index(&mut self, id: u32, rx_queue: u8) -> u32 {
         loop {
             let mut bytes = [0; 4];
             (self.random)(&mut bytes);
-            let index = in_lane(u32::from_le_bytes(bytes), lane);
+            let index = in_rx_queue(u32::from_le_bytes(bytes), rx_queue);
             if self.indices.insert(index, id) {
                 return index;
             }

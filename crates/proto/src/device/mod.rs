@@ -11,7 +11,7 @@
 //! - `timers`: the action of each timer;
 //! - `handed_over`: a device as bytes, for the process that goes on in its place;
 //! - `configure`: a change of configuration;
-//! - `balance`: the lanes that new sessions are in, by the work of each (`rates`);
+//! - `balance`: the receive queues that new sessions are in, by the work of each (`rates`);
 //! - `race`: the addresses of a peer whose endpoint is a name (`candidates`);
 //! - `path`: the longest packet that the path to a peer takes, found by a `search`;
 //! - `packet`: one packet of data, for embedders without shards.
@@ -42,7 +42,7 @@ use std::time::Duration;
 use crate::allowed_ips::Garbage;
 use crate::config::{DeviceStatus, PeerStatus};
 use crate::device::common::{Core, Queued};
-use crate::device::rates::LaneRates;
+use crate::device::rates::RxQueueRates;
 use crate::in_use::Indices;
 use crate::peer::{Peer, event};
 use crate::secret::PublicKey;
@@ -144,7 +144,7 @@ impl Device {
                 up: true,
                 identity: None,
                 indices: Indices::default(),
-                lane_rates: LaneRates::default(),
+                rx_queue_rates: RxQueueRates::default(),
                 shared: Arc::new(Shared::new()),
                 random,
                 outputs: VecDeque::new(),
@@ -206,9 +206,9 @@ impl Device {
     /// which they were added.
     pub fn peer_status_from(&self, id: u32) -> impl Iterator<Item = (u32, PeerStatus)> {
         let peers = self.peers.range(id..);
-        let lanes = u8::try_from(self.core.shared.lanes().count()).unwrap_or(1);
+        let rx_queues = u8::try_from(self.core.shared.rx_queues().count()).unwrap_or(1);
         let epoch = self.core.epoch;
-        peers.map(move |(id, state)| (*id, state.status(lanes, epoch)))
+        peers.map(move |(id, state)| (*id, state.status(rx_queues, epoch)))
     }
 
     /// How many peers there are from this one on, `count` at most, and how many allowed IPs they have

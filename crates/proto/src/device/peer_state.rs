@@ -167,8 +167,8 @@ impl PeerState {
         self.remote.public
     }
 
-    /// With so many lanes, and when `epoch` was the time of day at [`Time`]'s zero.
-    pub(super) fn status(&self, lanes: u8, epoch: Duration) -> PeerStatus {
+    /// With so many receive queues, and when `epoch` was the time of day at [`Time`]'s zero.
+    pub(super) fn status(&self, rx_queues: u8, epoch: Duration) -> PeerStatus {
         let wall = |at: Time| epoch.saturating_add(Duration::from_nanos(at.0));
         let preshared_key = &self.remote.preshared_key;
         PeerStatus {
@@ -180,7 +180,10 @@ impl PeerState {
             tx_bytes: self.peer.tx_bytes(),
             drops: self.peer.drops(),
             path_mtu: self.peer.path_limit(),
-            lane: self.lane().filter(|_| lanes > 1).map(|lane| lane % lanes),
+            rx_queue: self
+                .rx_queue()
+                .filter(|_| rx_queues > 1)
+                .map(|rx_queue| rx_queue % rx_queues),
             persistent_keepalive: self.persistent_keepalive,
             allowed_ips: self.allowed_ips.iter().copied().collect(),
             handshakes: Some(PeerHandshakes {
@@ -462,14 +465,14 @@ impl PeerState {
     }
 
     fn publish(&mut self, core: &mut Core, now: Time, session: &Arc<Session>) {
-        // In another lane than the sessions before it, its data waits for theirs.
-        let others = self.sessions_in_other_lanes(session);
+        // In another receive queue than the sessions before it, its data waits for theirs.
+        let others = self.sessions_in_other_rx_queues(session);
         let last = others.map(|other| other.born()).max();
-        let mut lanes = core.shared.lanes().lock();
-        if lanes.has_session(session.local_index(), last) {
+        let mut rx_queues = core.shared.rx_queues().lock();
+        if rx_queues.has_session(session.local_index(), last) {
             session.set_moving();
         }
-        drop(lanes);
+        drop(rx_queues);
         core.shared.insert(&self.peer, session);
         // "…zeros out … all keys after … Reject-After-Time × 3 … if no new keys have been
         // exchanged" (6.3).

@@ -1,20 +1,20 @@
-//! The work of peers and of lanes.
+//! The work of peers and of receive queues.
 
 use crate::Time;
-use crate::lanes::{LaneState, LaneTable};
+use crate::rx_queues::{RxQueueState, RxQueueTable};
 
 /// What was done before counts as so many nanoseconds of what is done now, at most.
 const MEMORY: u64 = 30_000_000_000;
 /// More often than so many nanoseconds nothing is measured.
 const LOOK: u64 = 1_000_000_000;
-/// A lane with less work a second has no need to be relieved: a thread does a thousand times that.
+/// A receive queue with less work a second has no need to be relieved: a thread does a thousand times that.
 const WORTH_IT: u64 = 1_000_000;
-/// A lane has clearly less to do than another if that is at most so many eighths.
+/// A receive queue has clearly less to do than another if that is at most so many eighths.
 const CLEARLY_EIGHTHS: u64 = 7;
-/// A peer with a smaller part of its lane's work is not worth to be moved.
+/// A peer with a smaller part of its receive queue's work is not worth to be moved.
 const PART: u64 = 1024;
 
-/// The work of a peer or a lane, for each second.
+/// The work of a peer or a receive queue, for each second.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Rate {
     pub(super) a_second: u64,
@@ -45,27 +45,27 @@ impl Rate {
     }
 }
 
-/// The work of lanes.
+/// The work of receive queues.
 #[derive(Default)]
-pub(super) struct LaneRates {
+pub(super) struct RxQueueRates {
     /// As many as there are, since then.
     rates: Vec<Rate>,
     since: Time,
 }
 
-impl LaneRates {
+impl RxQueueRates {
     /// When their number has changed, measuring begins anew.
-    pub(super) fn observe(&mut self, now: Time, lanes: &LaneState, table: &LaneTable) {
-        if (self.rates.len(), self.since) != (lanes.count(), lanes.since()) {
-            self.since = lanes.since();
+    pub(super) fn observe(&mut self, now: Time, rx_queues: &RxQueueState, table: &RxQueueTable) {
+        if (self.rates.len(), self.since) != (rx_queues.count(), rx_queues.since()) {
+            self.since = rx_queues.since();
             let rate = Rate {
                 seen: Some((0, self.since)),
                 ..Rate::default()
             };
-            self.rates = vec![rate; lanes.count()];
+            self.rates = vec![rate; rx_queues.count()];
         }
-        for (lane, rate) in self.rates.iter_mut().enumerate() {
-            rate.observe(now, table.done(lane));
+        for (rx_queue, rate) in self.rates.iter_mut().enumerate() {
+            rate.observe(now, table.done(rx_queue));
         }
     }
 
@@ -75,8 +75,8 @@ impl LaneRates {
 
     /// A peer with so much work goes: what is measured shows it only later.
     pub(super) fn shift(&mut self, from: Option<usize>, to: Option<usize>, work: u64) {
-        let mut of = |lane: Option<usize>, change: fn(u64, u64) -> u64| {
-            if let Some(rate) = lane.and_then(|lane| self.rates.get_mut(lane)) {
+        let mut of = |rx_queue: Option<usize>, change: fn(u64, u64) -> u64| {
+            if let Some(rate) = rx_queue.and_then(|rx_queue| self.rates.get_mut(rx_queue)) {
                 rate.a_second = change(rate.a_second, work);
             }
         };
@@ -85,8 +85,8 @@ impl LaneRates {
     }
 
     pub(super) fn least(&self, except: Option<usize>) -> Option<(usize, u64)> {
-        let lanes = self.each().enumerate();
-        let others = lanes.filter(|(lane, _)| Some(*lane) != except);
+        let rx_queues = self.each().enumerate();
+        let others = rx_queues.filter(|(rx_queue, _)| Some(*rx_queue) != except);
         others.min_by_key(|(_, rate)| *rate)
     }
 
@@ -98,7 +98,7 @@ impl LaneRates {
         (is_worth_it && (least + work) * 8 <= own * CLEARLY_EIGHTHS).then_some(to)
     }
 
-    /// The lane for a new peer, if it matters.
+    /// The receive queue for a new peer, if it matters.
     pub(super) fn for_new_peer(&self) -> Option<usize> {
         let (to, _) = self.least(None)?;
         (self.each().max()? >= WORTH_IT).then_some(to)

@@ -2,12 +2,12 @@ use super::*;
 
 const START: Time = Time(1_000_000_000_000);
 
-fn rates(rates: &[u64]) -> LaneRates {
+fn rates(rates: &[u64]) -> RxQueueRates {
     let rate = |a_second: &u64| Rate {
         a_second: *a_second,
         ..Rate::default()
     };
-    LaneRates {
+    RxQueueRates {
         rates: rates.iter().map(rate).collect(),
         since: START,
     }
@@ -44,7 +44,7 @@ fn looks_that_follow_closely_are_one() {
 #[test]
 fn a_peer_moves_only_where_there_is_clearly_less_to_do() {
     const M: u64 = 10 * WORTH_IT;
-    for (lanes, from, work, to) in [
+    for (rx_queues, from, work, to) in [
         (&[8 * M, 0][..], 0, 4 * M, Some(1)),
         // It would be the only one there, too.
         (&[8 * M, 0], 0, 8 * M, None),
@@ -52,11 +52,11 @@ fn a_peer_moves_only_where_there_is_clearly_less_to_do() {
         (&[8 * M, 3 * M + 1], 0, 4 * M, None),
         (&[8 * M, 4 * M], 1, M, None),
         (&[8 * M, 5 * M, 2 * M, 4 * M], 0, M, Some(2)),
-        // A lane that has little to do, and a peer that does little.
+        // A receive queue that has little to do, and a peer that does little.
         (&[WORTH_IT - 1, 0], 0, WORTH_IT / 2, None),
         (&[8 * M, 0], 0, M / 1000, None),
     ] {
-        assert_eq!(rates(lanes).better(from, work), to, "{lanes:?}");
+        assert_eq!(rates(rx_queues).better(from, work), to, "{rx_queues:?}");
     }
 }
 
@@ -73,10 +73,10 @@ fn no_peer_goes_back() {
     let mut moves = 0;
     for _ in 0..10_000 {
         let work = any();
-        let mut lanes = rates(&[any() + work, any(), any(), any()]);
-        if let Some(to) = lanes.better(0, work) {
-            lanes.shift(Some(0), Some(to), work);
-            assert_ne!(lanes.better(to, work), Some(0));
+        let mut rx_queues = rates(&[any() + work, any(), any(), any()]);
+        if let Some(to) = rx_queues.better(0, work) {
+            rx_queues.shift(Some(0), Some(to), work);
+            assert_ne!(rx_queues.better(to, work), Some(0));
             moves += 1;
         }
     }

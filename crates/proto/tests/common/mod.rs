@@ -679,7 +679,7 @@ impl Net {
         let data = !text.is_empty();
         if data && session.moves() {
             // One datagram is delivered after the other: none overtakes another.
-            shared.lanes().moved(session.local_index());
+            shared.rx_queues().moved(session.local_index());
             session.set_moved();
         }
         self.hosts[host].books.received_bytes += bytes.len() as u64;

@@ -274,7 +274,7 @@ pub(super) struct State {
     /// The port of the sockets; 0 if there is none.
     pub(super) port: u16,
     pub(super) sockets: Vec<Socket>,
-    /// Those of further lanes, whose descriptors follow. A program that knows of none closes these,
+    /// Those of further receive queues, whose descriptors follow. A program that knows of none closes these,
     /// and the kernel gives to the first what would arrive there.
     #[serde(default)]
     pub(super) further: Vec<Socket>,
@@ -369,14 +369,14 @@ impl Socket {
 }
 
 impl State {
-    /// The sockets of the first lane come first.
+    /// The sockets of the first receive queue come first.
     pub(super) fn new(
         state: InterfaceState,
         endpoints: HandedNames,
         mut sockets: Vec<Socket>,
     ) -> Self {
         let families: BTreeSet<bool> = sockets.iter().map(|socket| socket.v6).collect();
-        let first_lane = families.len();
+        let first_rx_queue = families.len();
         Self {
             load: Load::new(&state),
             endpoints,
@@ -395,7 +395,7 @@ impl State {
                 true => 0,
                 false => state.bound_port,
             },
-            further: sockets.split_off(first_lane),
+            further: sockets.split_off(first_rx_queue),
             sockets,
         }
     }

@@ -1,5 +1,5 @@
-//! The last byte of a receiver index says in which lane, at which of several sockets, data arrives.
-//! Peers have the lanes that their work asks for.
+//! The last byte of a receiver index says in which receive queue, at which of several sockets, data arrives.
+//! Peers have the receive queues that their work asks for.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use adit_proto::config::PeerChange;
 use adit_proto::wire::DataHeader;
-use adit_proto::{Device, Import, MAX_LANES};
+use adit_proto::{Device, Import, MAX_RX_QUEUES};
 use common::*;
 
 const GATEWAY: usize = 0;
@@ -31,8 +31,8 @@ fn net() -> Net {
     net
 }
 
-fn lane(net: &Net, number: usize) -> u8 {
-    last_byte(net, number) % u8::try_from(MAX_LANES).unwrap()
+fn rx_queue(net: &Net, number: usize) -> u8 {
+    last_byte(net, number) % u8::try_from(MAX_RX_QUEUES).unwrap()
 }
 
 fn last_byte(net: &Net, number: usize) -> u8 {
@@ -53,53 +53,53 @@ fn work(net: &mut Net, seconds: u64, of: impl Fn(usize) -> u64) {
         }
         net.run_for(secs(1));
         let shared = net.hosts[GATEWAY].device.shared();
-        let lanes = shared.lanes();
+        let rx_queues = shared.rx_queues();
         for number in PEERS {
             net.peer(GATEWAY, number).worked(of(number));
-            lanes.worked(place(net, number), of(number));
+            rx_queues.worked(place(net, number), of(number));
         }
     }
 }
 
-/// The lane of a peer.
+/// The receive queue of a peer.
 fn place(net: &Net, number: usize) -> usize {
-    let count = net.hosts[GATEWAY].device.shared().lanes().count();
-    usize::from(lane(net, number)) % count
+    let count = net.hosts[GATEWAY].device.shared().rx_queues().count();
+    usize::from(rx_queue(net, number)) % count
 }
 
 fn places(net: &Net) -> Vec<usize> {
     PEERS.map(|number| place(net, number)).collect()
 }
 
-fn set_count(net: &Net, lanes: usize) {
+fn set_count(net: &Net, rx_queues: usize) {
     let shared = net.hosts[GATEWAY].device.shared();
-    assert!(shared.lanes().begin_change(net.now), "no peer moves");
-    shared.lanes().set_count(lanes, net.now);
+    assert!(shared.rx_queues().begin_change(net.now), "no peer moves");
+    shared.rx_queues().set_count(rx_queues, net.now);
 }
 
 #[test]
-fn peers_are_spread_over_lanes_and_keep_theirs_while_they_do_little() {
+fn peers_are_spread_over_rx_queues_and_keep_theirs_while_they_do_little() {
     let mut net = net();
     exchange(&mut net, 5);
-    let lanes: Vec<u8> = PEERS.map(|number| lane(&net, number)).collect();
-    let different: BTreeSet<_> = lanes.iter().collect();
-    assert_eq!(different.len(), lanes.len(), "{lanes:?}");
+    let rx_queues: Vec<u8> = PEERS.map(|number| rx_queue(&net, number)).collect();
+    let different: BTreeSet<_> = rx_queues.iter().collect();
+    assert_eq!(different.len(), rx_queues.len(), "{rx_queues:?}");
     set_count(&net, 4);
     let mut indices = BTreeSet::new();
     for _ in 0..40 {
         exchange(&mut net, 10);
-        for (number, lane_before) in PEERS.zip(&lanes) {
-            assert_eq!(lane(&net, number), *lane_before);
+        for (number, rx_queue_before) in PEERS.zip(&rx_queues) {
+            assert_eq!(rx_queue(&net, number), *rx_queue_before);
             indices.insert(net.session(GATEWAY, number).local_index());
         }
     }
-    assert!(indices.len() >= 3 * lanes.len(), "sessions changed");
+    assert!(indices.len() >= 3 * rx_queues.len(), "sessions changed");
 }
 
 const LITTLE: u64 = 1_000_000;
 const MUCH: u64 = 100 * LITTLE;
 
-/// How often peers are in another lane than ten seconds before.
+/// How often peers are in another receive queue than ten seconds before.
 fn moves(net: &mut Net, seconds: u64, of: impl Fn(usize) -> u64) -> usize {
     let (mut moves, mut before) = (0, places(net));
     for _ in 0..seconds / 10 {
@@ -118,7 +118,7 @@ fn two_peers_with_much_to_do_are_parted_at_the_next_rekey() {
     set_count(&net, 4);
     let first = place(&net, 1);
     let other = PEERS.skip(1).find(|number| place(&net, *number) == first);
-    let other = other.expect("eight peers have four lanes");
+    let other = other.expect("eight peers have four receive queues");
     let of = |number| match number == 1 || number == other {
         true => MUCH,
         false => LITTLE,
@@ -143,8 +143,8 @@ fn peers_with_little_to_do_make_way_for_one_with_much() {
     set_count(&net, 2);
     let of = |number| if number == 3 { 5 * LITTLE } else { LITTLE };
     moves(&mut net, 800, of);
-    let load = |lane| -> u64 {
-        let there = PEERS.filter(|number| place(&net, *number) == lane);
+    let load = |rx_queue| -> u64 {
+        let there = PEERS.filter(|number| place(&net, *number) == rx_queue);
         there.map(of).sum()
     };
     let loads = [load(0), load(1)];
@@ -161,16 +161,16 @@ fn equal_peers_stay() {
 }
 
 #[test]
-fn a_new_peer_gets_the_lane_with_least_to_do() {
+fn a_new_peer_gets_the_rx_queue_with_least_to_do() {
     let mut net = net();
     let gateway = public_key(GATEWAY);
     let shared = net.hosts[GATEWAY].device.shared();
-    shared.lanes().set_count(4, net.now);
+    shared.rx_queues().set_count(4, net.now);
     // What measures begins with a handshake.
     net.send(1, GATEWAY, b"there");
     net.run_for(secs(1));
-    for (lane, work) in [MUCH, 3 * LITTLE, MUCH, MUCH].into_iter().enumerate() {
-        shared.lanes().worked(lane, work);
+    for (rx_queue, work) in [MUCH, 3 * LITTLE, MUCH, MUCH].into_iter().enumerate() {
+        shared.rx_queues().worked(rx_queue, work);
     }
     net.run_for(secs(1));
     net.send(2, GATEWAY, b"there");
@@ -179,7 +179,7 @@ fn a_new_peer_gets_the_lane_with_least_to_do() {
     assert!(net.hosts[2].device.peer(&gateway).is_some());
 }
 
-/// A handshake that leads nowhere is no move, and does not keep the number of lanes as it is.
+/// A handshake that leads nowhere is no move, and does not keep the number of receive queues as it is.
 #[test]
 fn a_handshake_without_an_answer_moves_nobody() {
     let mut net = net();
@@ -214,7 +214,7 @@ fn a_move_is_handed_over() {
     net.run_for(millis(100));
     let session = net.session(GATEWAY, peer);
     let index = session.local_index();
-    let moving = |device: &Device| device.shared().lanes().moving(index, net.now);
+    let moving = |device: &Device| device.shared().rx_queues().moving(index, net.now);
     let device = &mut net.hosts[GATEWAY].device;
     assert!(session.moves());
     let before = moving(device);
@@ -223,19 +223,19 @@ fn a_move_is_handed_over() {
     let exported = device.export(net.now, |record| import.take(&record));
     exported.expect("all records");
     let other = import.finish(net.now).expect("a device");
-    other.shared().lanes().set_count(2, net.now);
+    other.shared().rx_queues().set_count(2, net.now);
     assert_eq!(moving(&other), before);
     let session = other.shared().session(index).expect("it goes on");
     assert!(session.session.moves());
-    other.shared().lanes().moved(index);
+    other.shared().rx_queues().moved(index);
     assert_eq!(moving(&other), None);
 }
 
 #[test]
-fn indices_of_a_peer_have_no_more_in_common_than_their_lane() {
+fn indices_of_a_peer_have_no_more_in_common_than_their_rx_queue() {
     let mut net = net();
     exchange(&mut net, 1);
-    let ways = 256 / MAX_LANES;
+    let ways = 256 / MAX_RX_QUEUES;
     let mut bytes = BTreeSet::new();
     for _ in 0..60 {
         exchange(&mut net, 10);
@@ -251,14 +251,14 @@ fn indices_of_a_peer_have_no_more_in_common_than_their_lane() {
     assert!(seen > ways / 2, "{seen} of {ways}");
 }
 
-/// The place of the lane in a data message is that of the index's last byte.
+/// The place of the receive queue in a data message is that of the index's last byte.
 #[test]
-fn the_lane_stands_where_sockets_look_for_it() {
+fn the_rx_queue_stands_where_sockets_look_for_it() {
     let mut message = [0; DataHeader::LEN];
     let header = DataHeader {
         receiver: 0x7f00_0001,
         counter: 0,
     };
     header.write(&mut message);
-    assert_eq!(message[DataHeader::LANE_AT], 0x7f);
+    assert_eq!(message[DataHeader::RX_QUEUE_AT], 0x7f);
 }

@@ -2,7 +2,7 @@
 //! nothing goes missing, and none is doubled or reordered. Debug builds can pause threads.
 //!
 //! ```text
-//!   leaf 1, leaf 2 … → network → lane 0, lane 1 … → gateway → TunEnd
+//!   leaf 1, leaf 2 … → network → receive queue 0, receive queue 1 … → gateway → TunEnd
 //! ```
 
 #![cfg(debug_assertions)]
@@ -35,7 +35,7 @@ const FLOWS: u16 = 2;
 const IN_FLIGHT: u32 = 150;
 const SHARDS: usize = 3;
 /// The next power of two.
-const LANES: usize = 4;
+const RX_QUEUES: usize = 4;
 
 /// A socket of the gateway, which two engines can have, as two processes have one of the kernel.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ impl UdpSocket for Socket {
 
     fn spread(&self, over: usize) -> io::Result<Grace> {
         let grace = self.device.spread(over);
-        // Data arrives in other lanes, and nobody knows it yet.
+        // Data arrives in other receive queues, and nobody knows it yet.
         std::thread::sleep(Duration::from_millis(2));
         grace
     }
@@ -286,23 +286,23 @@ impl Field {
         u32::try_from(over_share.expect("a reason").1).expect("few")
     }
 
-    /// How many lanes there are.
-    fn lanes(&self) -> usize {
-        self.gateway.report().lanes.len().max(1)
+    /// How many receive queues there are.
+    fn rx_queues(&self) -> usize {
+        self.gateway.report().rx_queues.len().max(1)
     }
 
-    /// Messages that the sockets for IPv4 received, by lane.
+    /// Messages that the sockets for IPv4 received, by receive queue.
     fn received(&self) -> Vec<usize> {
         let sockets = self.sockets.lock().expect("no panic");
         let v4 = sockets.iter().filter(|socket| !socket.v6);
         v4.map(|it| it.received.load(Ordering::Relaxed)).collect()
     }
 
-    /// Until all lanes that there may be have received.
-    fn exchange_over_all_lanes(&mut self) {
+    /// Until all receive queues that there may be have received.
+    fn exchange_over_all_rx_queues(&mut self) {
         let begun = Instant::now();
         let is_spread =
-            |received: &[usize]| received.len() == LANES && received.iter().all(|it| *it > 100);
+            |received: &[usize]| received.len() == RX_QUEUES && received.iter().all(|it| *it > 100);
         while !is_spread(&self.received()) {
             let received = self.received();
             assert!(begun.elapsed() < Duration::from_secs(60), "{received:?}");
@@ -310,23 +310,30 @@ impl Field {
         }
     }
 
-    /// The lane of each leaf.
-    fn lanes_of_leaves(&self) -> Vec<Option<u8>> {
+    /// The receive queue of each leaf.
+    fn rx_queues_of_leaves(&self) -> Vec<Option<u8>> {
         let status = self.gateway.get().expect("it runs");
-        let lane = |leaf| {
+        let rx_queue = |leaf| {
             let of_leaf = |peer: &&PeerStatus| peer.public_key == public(leaf);
-            status.peers.iter().find(of_leaf).and_then(|peer| peer.lane)
+            status
+                .peers
+                .iter()
+                .find(of_leaf)
+                .and_then(|peer| peer.rx_queue)
         };
-        (1..=LEAVES).map(lane).collect()
+        (1..=LEAVES).map(rx_queue).collect()
     }
 
-    /// Two leaves of one lane send; the others rest. There are more leaves than lanes.
-    fn load_one_lane(&mut self) {
-        let lanes = self.lanes_of_leaves();
-        let is_shared = |lane| lanes.iter().filter(|other| **other == lane).count() > 1;
-        let shared = lanes.iter().find(|lane| is_shared(**lane)).expect("some");
-        for (rests, lane) in self.rests.iter_mut().zip(&lanes) {
-            *rests = lane != shared;
+    /// Two leaves of one receive queue send; the others rest. There are more leaves than receive queues.
+    fn load_one_rx_queue(&mut self) {
+        let rx_queues = self.rx_queues_of_leaves();
+        let is_shared = |rx_queue| rx_queues.iter().filter(|other| **other == rx_queue).count() > 1;
+        let shared = rx_queues
+            .iter()
+            .find(|rx_queue| is_shared(**rx_queue))
+            .expect("some");
+        for (rests, rx_queue) in self.rests.iter_mut().zip(&rx_queues) {
+            *rests = rx_queue != shared;
         }
     }
 
@@ -391,21 +398,27 @@ fn host(network: &Network, sockets: &Arc<Mutex<Vec<Socket>>>) -> MemPlatform<Soc
 fn peers_are_spread_over_sockets_and_flows_keep_their_order() {
     for _ in 0..3 {
         let mut field = Field::new();
-        field.exchange_over_all_lanes();
+        field.exchange_over_all_rx_queues();
         field.exchange(5000);
         field.exchange_rest();
-        let in_lanes: HashMap<_, _> = field.received().into_iter().enumerate().collect();
-        assert!(in_lanes[&1] > 1000 && in_lanes[&3] > 500, "{in_lanes:?}");
+        let in_rx_queues: HashMap<_, _> = field.received().into_iter().enumerate().collect();
+        assert!(
+            in_rx_queues[&1] > 1000 && in_rx_queues[&3] > 500,
+            "{in_rx_queues:?}"
+        );
         let report = field.gateway.report();
-        assert_eq!(report.lanes.len(), LANES);
-        assert_eq!(report.lanes.iter().sum::<u64>(), report.inbound.contents);
+        assert_eq!(report.rx_queues.len(), RX_QUEUES);
+        assert_eq!(
+            report.rx_queues.iter().sum::<u64>(),
+            report.inbound.contents
+        );
     }
 }
 
 #[test]
-fn lanes_pause_and_go_on_without_a_loss() {
+fn rx_queues_pause_and_go_on_without_a_loss() {
     let mut field = Field::new();
-    field.exchange_over_all_lanes();
+    field.exchange_over_all_rx_queues();
     for round in 0..20 {
         field.exchange(200 + 10 * round);
         let patience = Duration::from_secs(5);
@@ -417,22 +430,22 @@ fn lanes_pause_and_go_on_without_a_loss() {
 }
 
 #[test]
-fn lanes_are_handed_over_without_a_loss() {
+fn rx_queues_are_handed_over_without_a_loss() {
     let mut field = Field::new();
-    field.exchange_over_all_lanes();
+    field.exchange_over_all_rx_queues();
     for _ in 0..4 {
         field.exchange(1000);
         field.hand_over();
         field.exchange(1000);
-        assert!(field.received().len() == LANES, "they stay as they are");
+        assert!(field.received().len() == RX_QUEUES, "they stay as they are");
     }
     field.exchange_rest();
 }
 
 #[test]
-fn threads_and_policy_change_while_there_are_lanes() {
+fn threads_and_policy_change_while_there_are_rx_queues() {
     let mut field = Field::new();
-    field.exchange_over_all_lanes();
+    field.exchange_over_all_rx_queues();
     let settings = [
         (1, Policy::Inline),
         (4, Policy::Pipeline),
@@ -450,7 +463,7 @@ fn threads_and_policy_change_while_there_are_lanes() {
 
 /// Each change is waited for while packets flow, and some datagrams are on their way for long.
 #[test]
-fn lanes_follow_the_number_of_shards_without_a_loss() {
+fn rx_queues_follow_the_number_of_shards_without_a_loss() {
     let mut field = Field::new();
     field.network.delay(doze);
     let changes = [
@@ -466,12 +479,15 @@ fn lanes_follow_the_number_of_shards_without_a_loss() {
         (4, Policy::Pipeline, 1),
     ];
     for round in 0..50 {
-        let (shards, policy, lanes) = changes[round % changes.len()];
+        let (shards, policy, rx_queues) = changes[round % changes.len()];
         field.engine.set_threads(shards, policy).expect("threads");
         let begun = Instant::now();
-        while field.lanes() != lanes {
-            let is = field.lanes();
-            assert!(begun.elapsed() < Duration::from_secs(30), "{is} of {lanes}");
+        while field.rx_queues() != rx_queues {
+            let is = field.rx_queues();
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{is} of {rx_queues}"
+            );
             field.exchange(100);
         }
         field.exchange(100);
@@ -481,37 +497,37 @@ fn lanes_follow_the_number_of_shards_without_a_loss() {
     assert_eq!(received.len(), 8, "they are used again");
 }
 
-/// Until some leaves have changed their lanes, while `also` happens between the handshakes.
+/// Until some leaves have changed their receive queues, while `also` happens between the handshakes.
 fn move_leaves(field: &mut Field, mut also: impl FnMut(&mut Field)) {
     let (mut moves, begun) = (0, Instant::now());
     while moves < 3 {
         let elapsed = begun.elapsed();
         assert!(elapsed < Duration::from_secs(180), "{moves} moves");
-        field.load_one_lane();
-        let before = field.lanes_of_leaves();
+        field.load_one_rx_queue();
+        let before = field.rx_queues_of_leaves();
         for _ in 0..2 {
             field.rekey();
             also(field);
         }
-        let after = field.lanes_of_leaves();
+        let after = field.rx_queues_of_leaves();
         moves += before.iter().zip(&after).filter(|(a, b)| a != b).count();
     }
 }
 
-/// Two peers that have much to do share a lane: one of them moves with a handshake.
+/// Two peers that have much to do share a receive queue: one of them moves with a handshake.
 #[test]
 fn peers_move_with_handshakes_and_flows_keep_their_order() {
     let mut field = Field::new();
     field.network.delay(doze);
-    field.exchange_over_all_lanes();
+    field.exchange_over_all_rx_queues();
     move_leaves(&mut field, |_| ());
     field.exchange_rest();
 }
 
 #[test]
-fn peers_move_while_lanes_pause_and_change() {
+fn peers_move_while_rx_queues_pause_and_change() {
     let mut field = Field::new();
-    field.exchange_over_all_lanes();
+    field.exchange_over_all_rx_queues();
     let mut round = 0;
     move_leaves(&mut field, |field| {
         round += 1;
@@ -521,7 +537,7 @@ fn peers_move_while_lanes_pause_and_change() {
             field.gateway.resume(Resume::AsItWas);
             field.exchange(50);
         }
-        // Two lanes, and then four again, which takes load.
+        // Two receive queues, and then four again, which takes load.
         let rests = std::mem::take(&mut field.rests);
         for shards in [2, SHARDS].into_iter().filter(|_| round % 2 == 0) {
             field
@@ -529,12 +545,12 @@ fn peers_move_while_lanes_pause_and_change() {
                 .set_threads(shards, Policy::Auto)
                 .expect("threads");
             let begun = Instant::now();
-            while field.lanes() != shards.next_power_of_two() {
-                let (is, of_leaves) = (field.lanes(), field.lanes_of_leaves());
+            while field.rx_queues() != shards.next_power_of_two() {
+                let (is, of_leaves) = (field.rx_queues(), field.rx_queues_of_leaves());
                 let packets: Vec<_> = field.leaves.iter().map(in_flight).collect();
                 assert!(
                     begun.elapsed() < Duration::from_secs(30),
-                    "{is} lanes, {packets:?} in flight in {of_leaves:?}"
+                    "{is} rx_queues, {packets:?} in flight in {of_leaves:?}"
                 );
                 field.exchange(100);
             }
@@ -546,12 +562,12 @@ fn peers_move_while_lanes_pause_and_change() {
     field.exchange_rest();
 }
 
-/// Another port has sockets of its own, in one lane until they are split.
+/// Another port has sockets of its own, in one receive queue until they are split.
 #[test]
 fn sockets_that_are_replaced_are_split_again() {
     let mut field = Field::new();
     for port in 51_821..51_824 {
-        field.exchange_over_all_lanes();
+        field.exchange_over_all_rx_queues();
         field.exchange_rest();
         field.sockets.lock().expect("no panic").clear();
         let change = DeviceChange {

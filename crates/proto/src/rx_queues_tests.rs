@@ -3,15 +3,15 @@ use super::*;
 const NOW: Time = Time(1_000_000_000_000);
 
 /// That of a peer which moves from 0, unless the test has others.
-fn index(lane: u8) -> u32 {
-    index_of(0, lane)
+fn index(rx_queue: u8) -> u32 {
+    index_of(0, rx_queue)
 }
 
 fn index_of(from: u8, to: u8) -> u32 {
     u32::from_le_bytes([1, 2, from, to])
 }
 
-fn begin(table: &LaneTable, from: u8, to: u8) -> bool {
+fn begin(table: &RxQueueTable, from: u8, to: u8) -> bool {
     let mut state = table.lock();
     let may = state.may_begin(NOW) && state.may_lead(from.into(), to.into());
     if may {
@@ -27,12 +27,12 @@ fn begin(table: &LaneTable, from: u8, to: u8) -> bool {
 }
 
 #[test]
-fn no_lane_waits_for_one_that_may_wait_itself() {
-    let table = LaneTable::new();
+fn no_rx_queue_waits_for_one_that_may_wait_itself() {
+    let table = RxQueueTable::new();
     table.set_count(4, NOW);
     assert!(begin(&table, 0, 1));
-    assert!(!begin(&table, 1, 2), "lane 1 may wait");
-    assert!(!begin(&table, 2, 0), "lane 0 is waited for");
+    assert!(!begin(&table, 1, 2), "receive queue 1 may wait");
+    assert!(!begin(&table, 2, 0), "receive queue 0 is waited for");
     assert!(begin(&table, 0, 3) && begin(&table, 2, 1));
     let moving = table.moving(index(1), NOW);
     assert_eq!(moving, Some(Moving { from: 0, to: 1 }));
@@ -45,8 +45,8 @@ fn no_lane_waits_for_one_that_may_wait_itself() {
 }
 
 #[test]
-fn the_number_of_lanes_does_not_change_while_a_peer_moves() {
-    let table = LaneTable::new();
+fn the_number_of_rx_queues_does_not_change_while_a_peer_moves() {
+    let table = RxQueueTable::new();
     table.set_count(2, NOW);
     assert!(begin(&table, 0, 1));
     assert!(!table.begin_change(NOW));
@@ -63,7 +63,7 @@ fn the_number_of_lanes_does_not_change_while_a_peer_moves() {
 /// Nothing that was received on the old session waits anywhere by then.
 #[test]
 fn a_move_is_over_when_the_session_before_it_has_expired() {
-    let table = LaneTable::new();
+    let table = RxQueueTable::new();
     table.set_count(2, NOW);
     assert!(begin(&table, 0, 1));
     assert!(table.lock().has_session(index(1), Some(NOW)));
@@ -73,10 +73,10 @@ fn a_move_is_over_when_the_session_before_it_has_expired() {
     assert!(table.begin_change(expired + PUT));
 }
 
-/// A peer that only sends keepalives does not keep the number of lanes as it is for long.
+/// A peer that only sends keepalives does not keep the number of receive queues as it is for long.
 #[test]
 fn a_move_is_over_when_nothing_more_can_be_under_way() {
-    let table = LaneTable::new();
+    let table = RxQueueTable::new();
     table.set_count(2, NOW);
     assert!(begin(&table, 0, 1));
     assert!(table.lock().has_session(index(1), Some(NOW)));
@@ -89,17 +89,17 @@ fn a_move_is_over_when_nothing_more_can_be_under_way() {
 
 #[test]
 fn a_session_without_one_before_it_does_not_move() {
-    let table = LaneTable::new();
+    let table = RxQueueTable::new();
     table.set_count(2, NOW);
     assert!(begin(&table, 0, 1));
     assert!(!table.lock().has_session(index(1), None));
     assert!(table.begin_change(NOW));
 }
 
-/// Another process may have had another number of lanes.
+/// Another process may have had another number of receive queues.
 #[test]
 fn of_moves_that_contradict_each_other_one_is_kept() {
-    let table = LaneTable::new();
+    let table = RxQueueTable::new();
     table.set_count(8, NOW);
     assert!(begin(&table, 0, 1) && begin(&table, 2, 7) && begin(&table, 5, 6));
     table.set_count(2, NOW);

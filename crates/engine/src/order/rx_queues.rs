@@ -1,24 +1,24 @@
-//! The lanes of one interface, and how their number changes, and peers move, without a loss and without
+//! The receive queues of one interface, and how their number changes, and peers move, without a loss and without
 //! reordering.
 //!
-//! A lane is a socket of each family with gates of its own, so that threads take and put at the same
-//! time. The receiver index says in which lane a datagram arrives, and all data of a peer is in one.
-//! There are 1, 2, 4 or 8 lanes: when their number is doubled, peers move only to the new ones, and
+//! A receive queue is a socket of each family with gates of its own, so that threads take and put at the same
+//! time. The receiver index says in which receive queue a datagram arrives, and all data of a peer is in one.
+//! There are 1, 2, 4 or 8 receive queues: when their number is doubled, peers move only to the new ones, and
 //! when it is halved, only from those that are given up.
 //!
 //! ```text
-//! 1. the lanes that peers move to are held: nothing is taken from their sockets
+//! 1. the receive queues that peers move to are held: nothing is taken from their sockets
 //! 2. the kernel delivers by the new number
 //! 3. no datagram is on its way by the old one any more
-//! 4. from the lanes that peers leave all is taken that had arrived by then
+//! 4. from the receive queues that peers leave all is taken that had arrived by then
 //! 5. all of that is put
-//! 6. the lanes that were held go on
+//! 6. the receive queues that were held go on
 //! ```
 //!
-//! A peer also moves when a session of it is in another lane than the one before
-//! ([`LaneTable`](adit_proto::LaneTable)). Then the batch that has the first data of the new session stays
-//! the head of its lane, until steps 4 and 5 are done in the lane of the session before it. No lane
-//! waits for one that waits itself.
+//! A peer also moves when a session of it is in another receive queue than the one before
+//! ([`RxQueueTable`](adit_proto::RxQueueTable)). Then the batch that has the first data of the new
+//! session stays the head of its receive queue, until steps 4 and 5 are done in the receive queue of the
+//! session before it. No receive queue waits for one that waits itself.
 //!
 //! Whoever polls takes and puts as ever. The owner alone looks how far a change has come, so that
 //! nothing is added to what is done for a packet. There is one change at a time.
@@ -31,28 +31,28 @@ use adit_io::udp::MAX_RECEIVE_BUFFER;
 use crate::order::gates::Gates;
 use crate::thread::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// Lanes at most.
-pub(crate) const LANES: usize = adit_proto::MAX_LANES;
+/// Receive queues at most.
+pub(crate) const RX_QUEUES: usize = adit_proto::MAX_RX_QUEUES;
 /// A socket has no more bytes waiting than this: the kernel doubles the longest buffer.
 const MOST_WAITING: u64 = 2 * MAX_RECEIVE_BUFFER as u64;
 /// The kernel counts at least so many bytes for a message, however short it is: a `struct sk_buff`,
 /// and the shortest buffer with its `struct skb_shared_info`.
 const LEAST_COUNTED: u64 = 768;
 
-/// The lanes of one interface. `S` is what taking from one of them needs, `B` a batch, or a part of one.
+/// The receive queues of one interface. `S` is what taking from one of them needs, `B` a batch, or a part of one.
 /// Each has up to `N` second gates.
-pub(crate) struct Lanes<S, B, const N: usize = 1> {
-    all: [Lane<S, B, N>; LANES],
+pub(crate) struct RxQueues<S, B, const N: usize = 1> {
+    all: [RxQueue<S, B, N>; RX_QUEUES],
     state: Mutex<State>,
     /// A change is under way.
     is_changing: AtomicBool,
 }
 
-/// The gates of one lane. No cache line is of two.
+/// The gates of one receive queue. No cache line is of two.
 #[repr(align(128))]
-struct Lane<S, B, const N: usize>(Gates<Taking<S>, B, (), N>);
+struct RxQueue<S, B, const N: usize>(Gates<Taking<S>, B, (), N>);
 
-/// What taking from a lane needs.
+/// What taking from a receive queue needs.
 pub(crate) struct Taking<S> {
     pub(crate) state: S,
     /// While peers leave it, in the sockets for IPv4 and IPv6: bytes, as the kernel counts them, that
@@ -71,23 +71,23 @@ impl<S> Taking<S> {
 
 #[derive(Default)]
 struct State {
-    /// Nothing is taken from any lane, but from one that another one waits for.
+    /// Nothing is taken from any receive queue, but from one that another one waits for.
     is_closed: bool,
     change: Option<Change>,
-    /// What the head of each lane waits for.
-    waits: [Option<Wait>; LANES],
+    /// What the head of each receive queue waits for.
+    waits: [Option<Wait>; RX_QUEUES],
 }
 
 /// The first data of a session waits.
 #[derive(Clone, Copy)]
 struct Wait {
     session: u32,
-    /// Until what has arrived in this lane is put.
+    /// Until what has arrived in this receive queue is put.
     from: usize,
     is_over: bool,
 }
 
-/// What becomes of the head of a lane that may have to wait.
+/// What becomes of the head of a receive queue that may have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Comes,
@@ -96,58 +96,58 @@ pub(crate) enum Turn {
     Begins,
 }
 
-/// A change of the number of lanes, or a wait for one of them.
+/// A change of the number of receive queues, or a wait for one of them.
 struct Change {
-    /// The lanes that peers leave, and those that they move to.
+    /// The receive queues that peers leave, and those that they move to.
     left: Range<usize>,
     held: Range<usize>,
-    /// Until these are over, datagrams may be on their way to the lanes that peers leave.
+    /// Until these are over, datagrams may be on their way to the receive queues that peers leave.
     graces: Vec<Grace>,
-    /// They are over, and what had arrived is marked in the lanes that peers leave.
+    /// They are over, and what had arrived is marked in the receive queues that peers leave.
     is_marked: bool,
-    /// Of each lane that peers leave: the ticket before which all of that is to be put, once that is
+    /// Of each receive queue that peers leave: the ticket before which all of that is to be put, once that is
     /// known.
-    tickets: [Option<u64>; LANES],
+    tickets: [Option<u64>; RX_QUEUES],
     end: End,
 }
 
 /// What a change leads to.
 enum End {
-    /// So many lanes are in use.
-    Lanes(usize),
-    /// The head of a lane, which has data of a session, goes on.
+    /// So many receive queues are in use.
+    RxQueues(usize),
+    /// The head of a receive queue, which has data of a session, goes on.
     Head(usize, u32),
 }
 
 /// How far a change has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// These lanes are to be polled, though they may seem empty.
-    Waits([bool; LANES]),
-    /// If their number changed, so many lanes are in use from now on.
+    /// These receive queues are to be polled, though they may seem empty.
+    Waits([bool; RX_QUEUES]),
+    /// If their number changed, so many receive queues are in use from now on.
     Over(Option<usize>),
 }
 
-impl<S, B, const N: usize> Lanes<S, B, N> {
+impl<S, B, const N: usize> RxQueues<S, B, N> {
     pub(crate) fn new(state: impl Fn() -> S) -> Self {
         let taking = || Taking {
             state: state(),
             before: [0; 2],
         };
         Self {
-            all: std::array::from_fn(|_| Lane(Gates::new(taking(), [(); N]))),
+            all: std::array::from_fn(|_| RxQueue(Gates::new(taking(), [(); N]))),
             state: Mutex::new(State::default()),
             is_changing: AtomicBool::new(false),
         }
     }
 
-    /// Lanes of a process that has more of them share gates.
-    pub(crate) fn gates(&self, lane: usize) -> &Gates<Taking<S>, B, (), N> {
-        &self.all[lane % LANES].0
+    /// Receive queues of a process that has more of them share gates.
+    pub(crate) fn gates(&self, rx_queue: usize) -> &Gates<Taking<S>, B, (), N> {
+        &self.all[rx_queue % RX_QUEUES].0
     }
 
-    fn set_held(&self, lanes: Range<usize>, is_held: bool) {
-        lanes.for_each(|lane| self.gates(lane).set_closed(is_held));
+    fn set_held(&self, rx_queues: Range<usize>, is_held: bool) {
+        rx_queues.for_each(|rx_queue| self.gates(rx_queue).set_closed(is_held));
     }
 
     /// Has nothing taken any more, or lets all go on. It is not closed, and false returned, if a change
@@ -159,7 +159,7 @@ impl<S, B, const N: usize> Lanes<S, B, N> {
         }
         if is_closed != state.is_closed {
             state.is_closed = is_closed;
-            self.set_held(0..LANES, is_closed);
+            self.set_held(0..RX_QUEUES, is_closed);
         }
         true
     }
@@ -168,14 +168,14 @@ impl<S, B, const N: usize> Lanes<S, B, N> {
     pub(crate) fn is_drained(&self) -> bool {
         // None begins meanwhile.
         let state = lock(&self.state);
-        state.change.is_none() && self.all.iter().all(|lane| lane.0.is_drained())
+        state.change.is_none() && self.all.iter().all(|rx_queue| rx_queue.0.is_drained())
     }
 
-    /// The head of a lane has the first data of a session, and the session before it was in the lane
-    /// `from`. Whoever asks is at the second gate, and asks again until its turn comes.
-    pub(crate) fn turn_of_head(&self, lane: usize, from: usize, session: u32) -> Turn {
+    /// The head of a receive queue has the first data of a session, and the session before it was in the
+    /// receive queue `from`. Whoever asks is at the second gate, and asks again until its turn comes.
+    pub(crate) fn turn_of_head(&self, rx_queue: usize, from: usize, session: u32) -> Turn {
         let mut state = lock(&self.state);
-        let wait = &mut state.waits[lane % LANES];
+        let wait = &mut state.waits[rx_queue % RX_QUEUES];
         match wait {
             Some(it) if (it.session, it.from) == (session, from) => {
                 if !it.is_over {
@@ -201,15 +201,15 @@ impl<S, B, const N: usize> Lanes<S, B, N> {
     /// Begins to wait for what the next head has to wait for.
     fn begin_wait(&self, state: &mut State) {
         let waits = state.waits.iter().enumerate();
-        let mut waits = waits.filter_map(|(lane, wait)| Some((lane, wait.as_ref()?)));
+        let mut waits = waits.filter_map(|(rx_queue, wait)| Some((rx_queue, wait.as_ref()?)));
         let next = waits.find(|(_, wait)| !wait.is_over);
-        state.change = next.map(|(lane, wait)| Change {
+        state.change = next.map(|(rx_queue, wait)| Change {
             left: wait.from..wait.from + 1,
             held: 0..0,
             graces: Vec::new(),
             is_marked: false,
-            tickets: [None; LANES],
-            end: End::Head(lane, wait.session),
+            tickets: [None; RX_QUEUES],
+            end: End::Head(rx_queue, wait.session),
         });
         if let Some(change) = &state.change
             && state.is_closed
@@ -221,24 +221,24 @@ impl<S, B, const N: usize> Lanes<S, B, N> {
     }
 
     /// Begins a change. `spread` has the kernel deliver by the new number, and returns when that is so
-    /// for all that arrives, and how many lanes are then in use; nothing if the kernel refuses.
+    /// for all that arrives, and how many receive queues are then in use; nothing if the kernel refuses.
     /// False if there is no change.
     pub(crate) fn change(
         &self,
         before: usize,
-        lanes: usize,
+        rx_queues: usize,
         spread: impl FnOnce() -> Option<(Vec<Grace>, usize)>,
     ) -> bool {
         let mut state = lock(&self.state);
-        if state.is_closed || state.change.is_some() || lanes == before {
+        if state.is_closed || state.change.is_some() || rx_queues == before {
             return false;
         }
-        let (left, held) = match lanes > before {
-            true => (0..before, before..lanes),
-            false => (lanes..before, 0..lanes),
+        let (left, held) = match rx_queues > before {
+            true => (0..before, before..rx_queues),
+            false => (rx_queues..before, 0..rx_queues),
         };
         self.set_held(held.clone(), true);
-        let Some((graces, lanes)) = spread() else {
+        let Some((graces, rx_queues)) = spread() else {
             self.set_held(held, false);
             return false;
         };
@@ -248,8 +248,8 @@ impl<S, B, const N: usize> Lanes<S, B, N> {
             held,
             graces,
             is_marked: false,
-            tickets: [None; LANES],
-            end: End::Lanes(lanes),
+            tickets: [None; RX_QUEUES],
+            end: End::RxQueues(rx_queues),
         });
         true
     }
@@ -259,44 +259,45 @@ impl<S, B, const N: usize> Lanes<S, B, N> {
         self.is_changing.load(Ordering::Relaxed)
     }
 
-    /// How far the change has come; each lane has sockets of these families. When it is over, the owner is to be
-    /// woken, because it waits for other events of lanes that were held.
+    /// How far the change has come; each receive queue has sockets of these families. When it is over,
+    /// the owner is to be woken, because it waits for other events of receive queues that were held.
     pub(crate) fn progress(&self, families: impl Fn(usize) -> [bool; 2]) -> Option<Progress> {
         let mut state = lock(&self.state);
         let change = state.change.as_mut()?;
         if !change.is_marked {
             change.graces.retain(|grace| !grace.is_over());
             if !change.graces.is_empty() {
-                return Some(Progress::Waits([false; LANES]));
+                return Some(Progress::Waits([false; RX_QUEUES]));
             }
-            for lane in change.left.clone() {
+            for rx_queue in change.left.clone() {
                 let waiting = |is_there| if is_there { MOST_WAITING } else { 0 };
-                let before = families(lane).map(waiting);
-                let gates = self.gates(lane);
+                let before = families(rx_queue).map(waiting);
+                let gates = self.gates(rx_queue);
                 gates.with_taking(|taking| taking.before = before);
             }
             change.is_marked = true;
         }
-        for lane in change.left.clone() {
-            let ticket = &mut change.tickets[lane];
-            let gates = self.gates(lane);
+        for rx_queue in change.left.clone() {
+            let ticket = &mut change.tickets[rx_queue];
+            let gates = self.gates(rx_queue);
             if ticket.is_none() && gates.with_taking(|taking| taking.before == [0; 2]) {
                 *ticket = Some(gates.next());
             }
         }
-        let is_put = |lane: usize| {
-            let ticket = change.tickets[lane];
-            ticket.is_some_and(|ticket| self.gates(lane).is_put_before(ticket))
+        let is_put = |rx_queue: usize| {
+            let ticket = change.tickets[rx_queue];
+            ticket.is_some_and(|ticket| self.gates(rx_queue).is_put_before(ticket))
         };
         if !change.left.clone().all(is_put) {
-            let waits = |lane| change.left.contains(&lane) && change.tickets[lane].is_none();
+            let waits =
+                |rx_queue| change.left.contains(&rx_queue) && change.tickets[rx_queue].is_none();
             return Some(Progress::Waits(std::array::from_fn(waits)));
         }
         let (left, held) = (change.left.clone(), change.held.clone());
-        let lanes = match change.end {
-            End::Lanes(lanes) => Some(lanes),
-            End::Head(lane, session) => {
-                let wait = state.waits[lane].as_mut();
+        let rx_queues = match change.end {
+            End::RxQueues(rx_queues) => Some(rx_queues),
+            End::Head(rx_queue, session) => {
+                let wait = state.waits[rx_queue].as_mut();
                 if let Some(wait) = wait.filter(|wait| wait.session == session) {
                     wait.is_over = true;
                 }
@@ -308,18 +309,18 @@ impl<S, B, const N: usize> Lanes<S, B, N> {
             self.set_held(left, true);
         }
         self.begin_wait(&mut state);
-        Some(Progress::Over(lanes))
+        Some(Progress::Over(rx_queues))
     }
 
     /// The sockets are others than before: nothing waits in them, and no change is under way.
     pub(crate) fn replaced(&self) {
         let mut state = lock(&self.state);
-        state.waits = [None; LANES];
+        state.waits = [None; RX_QUEUES];
         self.begin_wait(&mut state);
-        self.set_held(0..LANES, state.is_closed);
+        self.set_held(0..RX_QUEUES, state.is_closed);
     }
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "lanes_tests.rs"]
+#[path = "rx_queues_tests.rs"]
 mod tests;

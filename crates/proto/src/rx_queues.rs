@@ -1,19 +1,19 @@
-//! The lanes of sessions, and the peers that move to another one.
+//! The receive queues of sessions, and the peers that move to another one.
 //!
-//! An interface may receive with several sockets, its lanes. The last byte of a receiver index, modulo
-//! their number, is the lane in which data for the index arrives: so whoever chooses an index chooses
-//! which lane has the work. A peer moves when a new session gets an index in another lane than the
+//! An interface may receive with several sockets, its receive queues. The last byte of a receiver index, modulo
+//! their number, is the receive queue in which data for the index arrives: so whoever chooses an index chooses
+//! which receive queue has the work. A peer moves when a new session gets an index in another receive queue than the
 //! session before it. Its flows keep their order:
 //!
 //! ```text
 //! 1. the control thread chooses the index: the move begins
-//! 2. data of the new session is authentic: it waits, and its lane puts nothing meanwhile
-//! 3. what has arrived in the lane of the session before it is put
-//! 4. the move is over, and the new session's lane goes on
+//! 2. data of the new session is authentic: it waits, and its receive queue puts nothing meanwhile
+//! 3. what has arrived in the receive queue of the session before it is put
+//! 4. the move is over, and the new session's receive queue goes on
 //! ```
 //!
-//! No peer moves to a lane that another one leaves: so no lane waits for one that waits itself. The
-//! number of lanes changes only while no peer moves.
+//! No peer moves to a receive queue that another one leaves: so no receive queue waits for one that waits itself. The
+//! number of receive queues changes only while no peer moves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,8 @@ use std::time::Duration;
 use crate::Time;
 use crate::limits::REJECT_AFTER_TIME;
 
-/// Lanes of an interface at most.
-pub const MAX_LANES: usize = 8;
+/// Receive queues of an interface at most.
+pub const MAX_RX_QUEUES: usize = 8;
 /// Peers that move at a time, at most.
 const MAX_MOVES: usize = 64;
 /// What was received on a session before it expired has been put after so long.
@@ -31,7 +31,7 @@ const PUT: Duration = Duration::from_secs(1);
 /// A peer that has used a session sends nothing more on the one before. What it had sent arrives
 /// within this time.
 const UNDER_WAY: Duration = Duration::from_secs(10);
-/// So long no move begins after the number of lanes could not change because of one.
+/// So long no move begins after the number of receive queues could not change because of one.
 const CHANGE_WAITS: Duration = Duration::from_secs(1);
 /// A packet of 64 bytes costs about as much to process as one of 1,420: so much work is a packet, and
 /// one is each byte.
@@ -42,23 +42,23 @@ pub fn work(packets: u64, bytes: u64) -> u64 {
     packets * WORK_OF_PACKET + bytes
 }
 
-/// The lanes of an interface, as the control thread and the shards see them.
-pub struct LaneTable {
+/// The receive queues of an interface, as the control thread and the shards see them.
+pub struct RxQueueTable {
     /// What was processed of each, in units of [`work`].
-    done: [Done; MAX_LANES],
-    state: Mutex<LaneState>,
+    done: [Done; MAX_RX_QUEUES],
+    state: Mutex<RxQueueState>,
 }
 
-/// Of one lane. Only the thread that puts there writes it, so it has a cache line of its own.
+/// Of one receive queue. Only the thread that puts there writes it, so it has a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Done(AtomicU64);
 
-pub(crate) struct LaneState {
+pub(crate) struct RxQueueState {
     count: usize,
     /// Since when, and since when the work that was done is counted.
     since: Time,
-    /// The number of lanes is about to change.
+    /// The number of receive queues is about to change.
     changes: bool,
     /// It could not change lately: no move begins before this.
     waits_until: Time,
@@ -66,12 +66,12 @@ pub(crate) struct LaneState {
     moves: Vec<Move>,
 }
 
-/// A session that is in another lane than the one before it, or a handshake that leads to one.
+/// A session that is in another receive queue than the one before it, or a handshake that leads to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) index: u32,
     pub(crate) peer: u32,
-    /// The lane of the index before it, of MAX_LANES.
+    /// The receive queue of the index before it, of MAX_RX_QUEUES.
     pub(crate) from: u8,
     /// When all has been put that was received on the sessions before it; not known before there is
     /// a session.
@@ -83,18 +83,18 @@ pub(crate) struct Move {
 /// A session whose data has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moving {
-    /// Until what arrived in this lane has been put.
+    /// Until what arrived in this receive queue has been put.
     pub from: usize,
-    /// If it arrived in this lane: the kernel may have merged it behind data of the session before
+    /// If it arrived in this receive queue: the kernel may have merged it behind data of the session before
     /// it, and then it is in order.
     pub to: usize,
 }
 
-impl LaneTable {
+impl RxQueueTable {
     pub(crate) fn new() -> Self {
         Self {
             done: Default::default(),
-            state: Mutex::new(LaneState {
+            state: Mutex::new(RxQueueState {
                 count: 1,
                 since: Time::default(),
                 changes: false,
@@ -104,16 +104,18 @@ impl LaneTable {
         }
     }
 
-    /// So much [`work`] with authentic data was done in a lane.
-    pub fn worked(&self, lane: usize, work: u64) {
-        self.done[lane % MAX_LANES]
+    /// So much [`work`] with authentic data was done in a receive queue.
+    pub fn worked(&self, rx_queue: usize, work: u64) {
+        self.done[rx_queue % MAX_RX_QUEUES]
             .0
             .fetch_add(work, Ordering::Relaxed);
     }
 
-    /// The work that was done in a lane since there are so many.
-    pub(crate) fn done(&self, lane: usize) -> u64 {
-        self.done[lane % MAX_LANES].0.load(Ordering::Relaxed)
+    /// The work that was done in a receive queue since there are so many.
+    pub(crate) fn done(&self, rx_queue: usize) -> u64 {
+        self.done[rx_queue % MAX_RX_QUEUES]
+            .0
+            .load(Ordering::Relaxed)
     }
 
     /// How many there are.
@@ -135,7 +137,7 @@ impl LaneTable {
     pub fn set_count(&self, count: usize, now: Time) {
         let mut state = self.lock();
         state.changes = false;
-        let before = std::mem::replace(&mut state.count, count.clamp(1, MAX_LANES));
+        let before = std::mem::replace(&mut state.count, count.clamp(1, MAX_RX_QUEUES));
         if state.count != before {
             state.since = now;
             let done = self.done.iter();
@@ -172,7 +174,7 @@ impl LaneTable {
     }
 
     /// Data of the session with this index need not wait any more, nor that of others which the peer
-    /// may have in its lane.
+    /// may have in its receive queue.
     pub fn moved(&self, index: u32) {
         let mut state = self.lock();
         if let Some(Move { peer, .. }) = state.end(index) {
@@ -180,12 +182,12 @@ impl LaneTable {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, LaneState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, RxQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl LaneState {
+impl RxQueueState {
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -205,7 +207,7 @@ impl LaneState {
         !self.changes && now >= self.waits_until && self.moves.len() < MAX_MOVES
     }
 
-    /// Whether peers may move between these lanes while others do.
+    /// Whether peers may move between these receive queues while others do.
     pub(crate) fn may_lead(&self, from: usize, to: usize) -> bool {
         let moves = self.moves.iter().filter_map(|it| it.moving(self.count));
         from != to && !moves.into_iter().any(|it| it.from == to || it.to == from)
@@ -215,7 +217,7 @@ impl LaneState {
         self.moves.push(it);
     }
 
-    /// There is a session with this index now. Whether it moves: there are sessions in another lane, the
+    /// There is a session with this index now. Whether it moves: there are sessions in another receive queue, the
     /// last of which began then.
     pub(crate) fn has_session(&mut self, index: u32, born_before: Option<Time>) -> bool {
         let Some(it) = self.moves.iter_mut().find(|it| it.index == index) else {
@@ -246,28 +248,28 @@ impl LaneState {
 impl Move {
     fn moving(&self, count: usize) -> Option<Moving> {
         let from = usize::from(self.from) % count;
-        let to = usize::from(lane(self.index)) % count;
+        let to = usize::from(rx_queue(self.index)) % count;
         (from != to).then_some(Moving { from, to })
     }
 }
 
-/// The lane of an index, if there are MAX_LANES of them. Modulo a smaller number, which divides that,
-/// it is the lane if there are so many.
-pub(crate) fn lane(index: u32) -> u8 {
-    index.to_le_bytes()[3] & LANE_BITS
+/// The receive queue of an index, if there are MAX_RX_QUEUES of them. Modulo a smaller number, which divides that,
+/// it is the receive queue if there are so many.
+pub(crate) fn rx_queue(index: u32) -> u8 {
+    index.to_le_bytes()[3] & RX_QUEUE_BITS
 }
 
-pub(crate) const LANE_BITS: u8 = 7;
-const _: () = assert!(MAX_LANES == 1 + LANE_BITS as usize);
+pub(crate) const RX_QUEUE_BITS: u8 = 7;
+const _: () = assert!(MAX_RX_QUEUES == 1 + RX_QUEUE_BITS as usize);
 
-/// An index in a lane, with all other bits as they are: two sessions of a peer have no more in common
-/// than their lane.
-pub(crate) fn in_lane(index: u32, lane: u8) -> u32 {
+/// An index in a receive queue, with all other bits as they are: two sessions of a peer have no more in common
+/// than their receive queue.
+pub(crate) fn in_rx_queue(index: u32, rx_queue: u8) -> u32 {
     let mut bytes = index.to_le_bytes();
-    bytes[3] = bytes[3] & !LANE_BITS | lane & LANE_BITS;
+    bytes[3] = bytes[3] & !RX_QUEUE_BITS | rx_queue & RX_QUEUE_BITS;
     u32::from_le_bytes(bytes)
 }
 
 #[cfg(test)]
-#[path = "lanes_tests.rs"]
+#[path = "rx_queues_tests.rs"]
 mod tests;
