@@ -1,7 +1,7 @@
 //! The buffers of the outbound path, as one thread has them.
 
+use crate::order::buffer_pool::{BufferPool, Shared};
 use crate::order::gates::DEPTH;
-use crate::order::spares::{Shared, Spares};
 use crate::outbound::batch::OutboundBatch;
 use crate::outbound::train;
 
@@ -21,15 +21,15 @@ pub(crate) struct SharedBuffers {
 
 /// The buffers of one thread.
 pub(crate) struct Buffers {
-    pub(crate) batches: Spares<Box<OutboundBatch>>,
-    pub(crate) trains: Spares<Box<[u8]>>,
+    pub(crate) batches: BufferPool<Box<OutboundBatch>>,
+    pub(crate) trains: BufferPool<Box<[u8]>>,
 }
 
 impl Buffers {
     pub(crate) fn new(shared: &SharedBuffers) -> Self {
         Self {
-            batches: Spares::new(&shared.batches, (1, MAX_BATCHES), Default::default),
-            trains: Spares::new(&shared.trains, (TRAINS, MAX_TRAINS), train::buffer),
+            batches: BufferPool::new(&shared.batches, (1, MAX_BATCHES), Default::default),
+            trains: BufferPool::new(&shared.trains, (TRAINS, MAX_TRAINS), train::buffer),
         }
     }
 

@@ -385,7 +385,7 @@ fn keep<U>(
             let (reason, packets) = (DropReason::SessionEnded, train.packets() as u64);
             let drops = &context.common.queues.drops;
             train.peer.count_dropped(drops, reason, packets);
-            context.buffers.trains.put(train.into_buffer());
+            context.buffers.trains.give_back(train.into_buffer());
         }
     }
 }

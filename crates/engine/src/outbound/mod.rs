@@ -271,7 +271,7 @@ impl<U: UdpSocket> Outbound<U> {
         batch: Box<OutboundBatch>,
     ) {
         tun.processed(&batch.frames);
-        context.buffers.batches.put(batch);
+        context.buffers.batches.give_back(batch);
     }
 
     /// Goes on where a full socket stopped it. False if it is still full.
@@ -436,7 +436,7 @@ impl Standing {
                 return Ok(Some(batch));
             }
         }
-        context.buffers.batches.put(batch);
+        context.buffers.batches.give_back(batch);
         read.map(|_| None)
     }
 

@@ -87,7 +87,7 @@ impl<U: UdpSocket> Sender<U> {
             // What was sealed before the peer got its socket leaves first.
             self.leave_shared(context);
             if self.paths.send(context, &mut train, &self.drops) {
-                return context.buffers.trains.put(train.buffer);
+                return context.buffers.trains.give_back(train.buffer);
             }
         }
         let at_once = train.len >= SEND_AT_ONCE;
@@ -113,7 +113,7 @@ impl<U: UdpSocket> Sender<U> {
             self.taken += taken as u64;
             for train in self.ready.drain(..taken) {
                 self.recent.sent(train.peer.id(), train.len);
-                context.buffers.trains.put(train.buffer);
+                context.buffers.trains.give_back(train.buffer);
             }
             if taken == 0 {
                 return false;
@@ -135,7 +135,7 @@ impl<U: UdpSocket> Sender<U> {
             };
             if self.paths.has(train.peer.id()) && self.paths.send(context, &mut train, &self.drops)
             {
-                context.buffers.trains.put(train.buffer);
+                context.buffers.trains.give_back(train.buffer);
             } else {
                 self.ready.push_back(train);
             }
@@ -152,7 +152,7 @@ impl<U: UdpSocket> Sender<U> {
                     let (peer, packets) = (&train.peer, packets as u64);
                     peer.count_dropped(&self.drops, DropReason::SessionEnded, packets);
                     if let Some(train) = self.ready.remove(index) {
-                        buffers.trains.put(train.buffer);
+                        buffers.trains.give_back(train.buffer);
                     }
                 }
             }

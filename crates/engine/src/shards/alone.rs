@@ -83,7 +83,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             batch.commit(context);
             let delivered = delivery.put(context, &batch, 0);
             batch.ends();
-            buffers.inbound.put(batch);
+            buffers.inbound.give_back(batch);
             ((delivered.map(|()| polled), false), None)
         })?;
         Some(match has_to_wait {

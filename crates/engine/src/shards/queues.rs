@@ -352,7 +352,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let lens = took.then(|| batch.lens_before_more()).flatten();
         taking.took(v6, lens);
         if !took {
-            buffers.inbound.put(batch);
+            buffers.inbound.give_back(batch);
             return None;
         }
         self.count_received(rx_queue, batch.polled(), role);
@@ -427,7 +427,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         };
         gates.proceed_all(put, |part| {
             let Some(batch) = part.end() else { return };
-            buffers.inbound.put(batch);
+            buffers.inbound.give_back(batch);
             if gates.was_awaited() {
                 self.handle().wake();
             }

@@ -8,7 +8,7 @@ use rustix::event::epoll::Event;
 
 use crate::inbound::InboundBatch;
 use crate::inbound::deliver::Delivery;
-use crate::order::spares::{Shared, Spares};
+use crate::order::buffer_pool::{BufferPool, Shared};
 use crate::outbound::buffers::{self, MAX_BATCHES};
 use crate::thread::poll::wait;
 
@@ -29,7 +29,7 @@ pub(crate) struct SharedBuffers {
 /// The buffers of one thread.
 pub(crate) struct Buffers {
     pub(crate) outbound: buffers::Buffers,
-    pub(crate) inbound: Spares<Box<InboundBatch>>,
+    pub(crate) inbound: BufferPool<Box<InboundBatch>>,
 }
 
 impl Buffers {
@@ -37,7 +37,7 @@ impl Buffers {
         let batches = (1, MAX_BATCHES);
         Self {
             outbound: buffers::Buffers::new(&shared.outbound),
-            inbound: Spares::new(&shared.inbound, batches, Default::default),
+            inbound: BufferPool::new(&shared.inbound, batches, Default::default),
         }
     }
 
@@ -96,9 +96,9 @@ mod tests {
         let buffers = &thread.buffers;
         let use_all = || {
             let outbound = &buffers.outbound;
-            outbound.batches.put(outbound.batches.take());
-            outbound.trains.put(outbound.trains.take());
-            buffers.inbound.put(buffers.inbound.take());
+            outbound.batches.give_back(outbound.batches.take());
+            outbound.trains.give_back(outbound.trains.take());
+            buffers.inbound.give_back(buffers.inbound.take());
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll descriptor");
         let mut events = Vec::with_capacity(1);

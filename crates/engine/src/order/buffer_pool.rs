@@ -1,4 +1,4 @@
-//! Buffers that are kept for the next batch or train.
+//! Buffer pools: buffers that are kept for the next batch or train.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -8,10 +8,11 @@ use crate::thread::lock::lock;
 /// Buffers that all threads of a process share: what one has too many of, another takes.
 pub(crate) type Shared<B> = Arc<Mutex<Vec<B>>>;
 
-/// Buffers of one kind as one thread has them. It takes what it put last, which is most likely in a
-/// cache, without a lock. Where one thread takes and another puts, they exchange several at a time.
+/// The pool of one kind of buffer as one thread has it. It takes what it gave back last, which is
+/// most likely in a
+/// cache, without a lock. Where one thread takes and another gives back, they exchange several at a time.
 /// Buffers are made when first needed: light traffic touches few.
-pub(crate) struct Spares<B> {
+pub(crate) struct BufferPool<B> {
     own: RefCell<Vec<B>>,
     shared: Shared<B>,
     /// So many are exchanged at a time. A thread keeps up to twice as many.
@@ -21,7 +22,7 @@ pub(crate) struct Spares<B> {
     make: fn() -> B,
 }
 
-impl<B> Spares<B> {
+impl<B> BufferPool<B> {
     pub(crate) fn new(
         shared: &Shared<B>,
         (piece, max_shared): (usize, usize),
@@ -46,11 +47,11 @@ impl<B> Spares<B> {
         own.pop().unwrap_or_else(self.make)
     }
 
-    pub(crate) fn put(&self, buffer: B) {
+    pub(crate) fn give_back(&self, buffer: B) {
         let mut own = self.own.borrow_mut();
         own.push(buffer);
         if own.len() > 2 * self.piece {
-            // Those that were put first. Any beyond the bound are freed after the lock.
+            // Those that were given back first. Any beyond the bound are freed after the lock.
             let mut first = own.drain(..self.piece);
             let mut shared = lock(&self.shared);
             let room = self.max_shared.saturating_sub(shared.len());
@@ -85,8 +86,8 @@ mod tests {
         Box::default()
     }
 
-    fn of_thread(shared: &Shared<Box<u8>>) -> Spares<Box<u8>> {
-        Spares::new(shared, (PIECE, MAX_SHARED), make)
+    fn of_thread(shared: &Shared<Box<u8>>) -> BufferPool<Box<u8>> {
+        BufferPool::new(shared, (PIECE, MAX_SHARED), make)
     }
 
     fn address(buffer: &u8) -> usize {
@@ -94,33 +95,33 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_takes_what_it_put_last_and_shares_nothing() {
+    fn a_thread_takes_what_it_gave_back_last_and_shares_nothing() {
         let shared = Shared::default();
-        let spares = of_thread(&shared);
+        let pool = of_thread(&shared);
         // No lock is needed for any of it: this one would never be released.
         let _held = lock(&shared);
         for _ in 0..2 * PIECE {
-            spares.own.borrow_mut().push(make());
+            pool.own.borrow_mut().push(make());
         }
         for taken in 1..=2 * PIECE {
-            let buffers: Vec<_> = (0..taken).map(|_| spares.take()).collect();
+            let buffers: Vec<_> = (0..taken).map(|_| pool.take()).collect();
             let last = buffers.last().map(|last| address(last));
-            buffers.into_iter().for_each(|it| spares.put(it));
-            let next = spares.own.borrow().last().map(|next| address(next));
+            buffers.into_iter().for_each(|it| pool.give_back(it));
+            let next = pool.own.borrow().last().map(|next| address(next));
             assert_eq!(next, last);
         }
     }
 
     #[test]
-    fn what_one_thread_puts_another_takes_a_piece_at_a_time() {
+    fn what_one_thread_gives_back_another_takes_a_piece_at_a_time() {
         let shared = Shared::default();
-        let (takes, puts) = (of_thread(&shared), of_thread(&shared));
+        let (takes, gives) = (of_thread(&shared), of_thread(&shared));
         let mut seen = HashSet::new();
         let mut exchanged = HashSet::new();
         for _ in 0..100 {
             let buffer = takes.take();
             seen.insert(address(&buffer));
-            puts.put(buffer);
+            gives.give_back(buffer);
             exchanged.insert(lock(&shared).len());
         }
         // Those that both threads keep, and a piece on its way.
@@ -132,15 +133,15 @@ mod tests {
     #[test]
     fn no_more_are_shared_than_may_be_and_none_after_a_rest() {
         let shared = Shared::default();
-        let spares = of_thread(&shared);
+        let pool = of_thread(&shared);
         for _ in 0..10 * MAX_SHARED {
-            spares.put(make());
+            pool.give_back(make());
         }
         assert_eq!(lock(&shared).len(), MAX_SHARED);
-        assert!(spares.own.borrow().len() <= 2 * PIECE);
-        assert!(spares.keeps_some());
-        spares.free();
+        assert!(pool.own.borrow().len() <= 2 * PIECE);
+        assert!(pool.keeps_some());
+        pool.free();
         assert!(lock(&shared).is_empty());
-        assert!(!spares.keeps_some());
+        assert!(!pool.keeps_some());
     }
 }
