@@ -60,11 +60,11 @@ fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
 
 /// Takes and files one batch, if no other thread is taking. Whether it did.
 fn one(gates: &Numbers) -> bool {
-    let Taken::Batch(ticket, number) = take(gates, false) else {
+    let Taken::Batch(sequence, number) = take(gates, false) else {
         return false;
     };
     yield_now();
-    gates.file(ticket, number);
+    gates.file(sequence, number);
     gates.proceed(0, put, drop);
     true
 }
@@ -88,10 +88,10 @@ fn what_two_threads_file_is_put_in_order() {
 fn a_head_that_was_blocked_takes_those_behind_it_along() {
     explore(|| {
         let gates = Arc::new(Numbers::new(0, [Vec::new()]));
-        let Taken::Batch(ticket, number) = take(&gates, false) else {
+        let Taken::Batch(sequence, number) = take(&gates, false) else {
             panic!("nobody else takes")
         };
-        gates.file(ticket, number);
+        gates.file(sequence, number);
         gates.proceed(0, |_, _| Put::Blocked, drop);
         let other = {
             let gates = Arc::clone(&gates);
@@ -154,20 +154,20 @@ fn what_cannot_pass_is_put_before_what_follows() {
 fn a_thread_that_awaits_a_batch_is_told_of_it() {
     explore(|| {
         let gates = Arc::new(Numbers::new(0, [Vec::new()]));
-        let mut tickets = Vec::new();
+        let mut sequences = Vec::new();
         for _ in 0..depth(1, 1) {
-            let Taken::Batch(ticket, number) = take(&gates, true) else {
+            let Taken::Batch(sequence, number) = take(&gates, true) else {
                 panic!("nobody else takes")
             };
-            tickets.push((ticket, number));
+            sequences.push((sequence, number));
         }
         let owner = {
             let gates = Arc::clone(&gates);
             spawn(move || matches!(take(&gates, true), Taken::Full))
         };
         let mut told = false;
-        let (ticket, number) = tickets.remove(0);
-        gates.file(ticket, number);
+        let (sequence, number) = sequences.remove(0);
+        gates.file(sequence, number);
         gates.proceed(0, put, |_| told |= gates.was_awaited());
         let waits = owner.join().unwrap();
         assert!(told || !waits, "it sleeps and nobody wakes it");
@@ -192,13 +192,13 @@ impl TwoGates {
         };
         let change = |_: &mut [&mut ()]| true;
         let taken = self.gates.take((false, 1), (gates, change), next);
-        let Ok(Taken::Batch(ticket, number)) = taken else {
+        let Ok(Taken::Batch(sequence, number)) = taken else {
             return false;
         };
         yield_now();
         let part = (number, self.gates.in_use());
         self.gates
-            .file_parts(ticket, std::iter::repeat_n(part, part.1));
+            .file_parts(sequence, std::iter::repeat_n(part, part.1));
         let put = |gate, (): &mut (), part: &mut Part| {
             self.put.lock().unwrap().push((gate, *part));
             Put::Done
@@ -260,11 +260,11 @@ fn commit_one(gates: &Committed, wanted: usize) -> usize {
     let taken = gates.take((false, 1), (wanted, change), |()| {
         Ok::<_, Infallible>(Some(Arc::new(AtomicBool::new(false))))
     });
-    let Ok(Taken::Batch(ticket, is_committed)) = taken else {
+    let Ok(Taken::Batch(sequence, is_committed)) = taken else {
         return 0;
     };
     let parts = std::iter::repeat_n(is_committed, gates.in_use());
-    gates.file_parts(ticket, parts);
+    gates.file_parts(sequence, parts);
     let put = |gate, count: &mut usize, is_committed: &mut Arc<AtomicBool>| {
         if gate == 0 {
             is_committed.store(true, Ordering::Relaxed);
@@ -400,8 +400,8 @@ impl TwoRxQueues {
             taking.took(false, number.map(|_| std::iter::once(1)));
             Ok::<_, Infallible>(number)
         });
-        if let Ok(Taken::Batch(ticket, number)) = taken {
-            gates.file(ticket, number);
+        if let Ok(Taken::Batch(sequence, number)) = taken {
+            gates.file(sequence, number);
             self.proceed(rx_queue);
         }
     }

@@ -104,7 +104,7 @@ enum Doing {
     Looking,
     /// It reads a batch behind the first gate of this queue.
     Taking(usize),
-    /// It works on a batch with this ticket.
+    /// It works on a batch with this sequence number.
     Working(usize, u64),
     /// It puts the head behind this second gate.
     Putting(usize, usize),
@@ -112,16 +112,16 @@ enum Doing {
 
 #[derive(Default)]
 struct Gate {
-    /// The ticket to be put next.
+    /// The sequence number to be put next.
     head: u64,
     putting: bool,
-    /// By ticket: the thread that filed it, and whether its work is done.
+    /// By sequence number: the thread that filed it, and whether its work is done.
     filed: [Option<(usize, bool)>; DEPTH],
 }
 
 impl Gate {
-    fn slot(&mut self, ticket: u64) -> &mut Option<(usize, bool)> {
-        &mut self.filed[usize::try_from(ticket % DEPTH as u64).unwrap_or_default()]
+    fn slot(&mut self, sequence: u64) -> &mut Option<(usize, bool)> {
+        &mut self.filed[usize::try_from(sequence % DEPTH as u64).unwrap_or_default()]
     }
 
     fn head_is_filed(&mut self) -> bool {
@@ -143,7 +143,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// The first ticket that some gate has not put.
+    /// The first sequence number that some gate has not put.
     fn head(&self) -> u64 {
         self.gates.iter().map(|gate| gate.head).min().unwrap_or(0)
     }
@@ -273,7 +273,7 @@ impl Engine {
             match self.threads[thread].doing {
                 Doing::Looking => self.look(thread),
                 Doing::Taking(queue) => self.taken(thread, queue),
-                Doing::Working(queue, ticket) => self.worked(thread, queue, ticket),
+                Doing::Working(queue, sequence) => self.worked(thread, queue, sequence),
                 Doing::Putting(queue, gate) => self.was_put(thread, queue, gate),
             }
         }
@@ -357,10 +357,10 @@ impl Engine {
 
     /// Works on the first batch that the owner of a pipeline left to others.
     fn work(&mut self, thread: usize, queue: usize, fetch: f64) {
-        let ticket = self.queues[queue].jobs.remove(0);
+        let sequence = self.queues[queue].jobs.remove(0);
         self.after(
             thread,
-            Doing::Working(queue, ticket),
+            Doing::Working(queue, sequence),
             fetch + self.setup.costs.work,
         );
     }
@@ -373,34 +373,38 @@ impl Engine {
     fn taken(&mut self, thread: usize, queue: usize) {
         let of = &mut self.queues[queue];
         of.taking = false;
-        let ticket = of.next;
+        let sequence = of.next;
         of.next += 1;
         if self.is_pipeline(queue) {
-            self.queues[queue].jobs.push(ticket);
+            self.queues[queue].jobs.push(sequence);
             return self.after(thread, Doing::Looking, self.setup.costs.poll);
         }
         // The head is worked on behind the second gate, if there is one.
         let of = &self.queues[queue];
-        match of.gates.len() == 1 && ticket == of.head() {
-            true => self.file(thread, queue, ticket, false),
-            false => self.after(thread, Doing::Working(queue, ticket), self.setup.costs.work),
+        match of.gates.len() == 1 && sequence == of.head() {
+            true => self.file(thread, queue, sequence, false),
+            false => self.after(
+                thread,
+                Doing::Working(queue, sequence),
+                self.setup.costs.work,
+            ),
         }
     }
 
-    fn worked(&mut self, thread: usize, queue: usize, ticket: u64) {
+    fn worked(&mut self, thread: usize, queue: usize, sequence: u64) {
         if self.is_pipeline(queue) {
-            *self.queues[queue].gates[0].slot(ticket) = Some((thread, true));
+            *self.queues[queue].gates[0].slot(sequence) = Some((thread, true));
             if self.queues[queue].sleeps {
                 self.wake(queue);
             }
             return self.after(thread, Doing::Looking, self.setup.costs.wake_call);
         }
-        self.file(thread, queue, ticket, true);
+        self.file(thread, queue, sequence, true);
     }
 
-    fn file(&mut self, thread: usize, queue: usize, ticket: u64, is_worked: bool) {
+    fn file(&mut self, thread: usize, queue: usize, sequence: u64, is_worked: bool) {
         for gate in &mut self.queues[queue].gates {
-            *gate.slot(ticket) = Some((thread, is_worked));
+            *gate.slot(sequence) = Some((thread, is_worked));
         }
         self.proceed(thread, queue, 0, self.setup.costs.poll);
     }

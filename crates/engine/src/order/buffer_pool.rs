@@ -9,8 +9,8 @@ use crate::thread::lock::lock;
 pub(crate) type Shared<B> = Arc<Mutex<Vec<B>>>;
 
 /// The pool of one kind of buffer as one thread has it. It takes what it gave back last, which is
-/// most likely in a
-/// cache, without a lock. Where one thread takes and another gives back, they exchange several at a time.
+/// most likely in a cache, without a lock. Where one thread takes and another gives back, they exchange
+/// several at a time.
 /// Buffers are made when first needed: light traffic touches few.
 pub(crate) struct BufferPool<B> {
     own: RefCell<Vec<B>>,

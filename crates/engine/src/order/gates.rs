@@ -4,19 +4,19 @@
 //! A poll of a queue has three parts:
 //!
 //! ```text
-//! take    in order, behind the first gate     reads a batch and draws a ticket
+//! take    in order, behind the first gate     reads a batch and draws a sequence number
 //! work    unordered, no lock                  opens or seals it
-//! put     in the order of the tickets,        commits and delivers it, or sends it
+//! put     in the order of sequence numbers,   commits and delivers it, or sends it
 //!         behind the second gate
 //! ```
 //!
-//! One thread alone [passes](Gates::pass) both gates at once: it takes, works and puts in a line, without a
-//! ticket. Of several, none waits for another: a batch is filed under its ticket, and the thread at the
-//! second gate puts all that are ready.
+//! One thread alone [passes](Gates::pass) both gates at once: it takes, works and puts in a line,
+//! without a sequence number. Of several, none waits for another: a batch is filed under its sequence
+//! number, and the thread at the second gate puts all that are ready.
 //!
 //! ```text
 //!             head            next
-//!   put …… |  ready  |  taken  |  ready  |  free  |       slots by ticket
+//!   put …… |  ready  |  taken  |  ready  |  free  |       slots by sequence number
 //! ```
 //!
 //! `filed` counts what was filed since the thread at the second gate last looked. The thread that
@@ -65,13 +65,13 @@ pub(crate) struct Gates<S, B, P, const N: usize = 1> {
 /// A second gate. No cache line is of two.
 #[repr(align(128))]
 struct Second<B, P> {
-    /// Filed batches: a ticket has the slot that is its remainder. As many as may be taken while this gate
+    /// Filed batches: a sequence number has the slot that is its remainder. As many as may be taken while this gate
     /// is in use.
     slots: Box<[Mutex<Option<B>>]>,
     /// What was filed since the thread at the gate looked.
     filed: AtomicUsize,
     state: Mutex<P>,
-    /// The ticket to be put next. Written behind the gate.
+    /// The sequence number to be put next. Written behind the gate.
     head: AtomicU64,
 }
 
@@ -85,10 +85,10 @@ struct First<S> {
 /// The right to put a batch when its turn comes, and the duty to [`file`](Gates::file) it.
 #[derive(Debug)]
 #[must_use = "the batches behind it wait"]
-pub(crate) struct Ticket(u64);
+pub(crate) struct SequenceNumber(u64);
 
-/// In debug builds a thread that has a ticket may not sleep.
-impl Ticket {
+/// In debug builds a thread that has a sequence number may not sleep.
+impl SequenceNumber {
     fn draw(number: u64) -> Self {
         Self(number).take_over()
     }
@@ -111,7 +111,7 @@ impl Ticket {
 /// What came of trying to take a batch.
 #[derive(Debug)]
 pub(crate) enum Taken<B> {
-    Batch(Ticket, B),
+    Batch(SequenceNumber, B),
     /// There is nothing to take.
     Nothing,
     /// Another thread is taking.
@@ -200,14 +200,14 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
         Ok(match take(&mut first.state)? {
             None => Taken::Nothing,
             Some(batch) => {
-                let ticket = Ticket::draw(first.next);
+                let sequence = SequenceNumber::draw(first.next);
                 first.next += 1;
-                Taken::Batch(ticket, batch)
+                Taken::Batch(sequence, batch)
             }
         })
     }
 
-    /// Takes and puts in a line, without a ticket, where nothing is taken and not put and one second gate is
+    /// Takes and puts in a line, without a sequence number, where nothing is taken and not put and one second gate is
     /// in use: `work` has what both gates have. What it returns besides its result is a batch that cannot
     /// go on now: that is filed as the head, until [`Self::proceed_all`] is called.
     ///
@@ -228,13 +228,13 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
         Some(result)
     }
 
-    /// How many second gates are in use. It stays so while the caller has a ticket.
+    /// How many second gates are in use. It stays so while the caller has a sequence number.
     pub(crate) fn in_use(&self) -> usize {
         self.in_use.load(Ordering::Acquire)
     }
 
     /// Has nothing taken any more, or lets batches in again. When this returns, every batch that any
-    /// thread took has its ticket; whoever opens the gates wakes the owner.
+    /// thread took has its sequence number; whoever opens the gates wakes the owner.
     pub(crate) fn set_closed(&self, is_closed: bool) {
         lock(&self.first).is_closed = is_closed;
     }
@@ -244,16 +244,16 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
         self.is_put_before(self.next())
     }
 
-    /// The ticket that the next batch gets.
+    /// The sequence number that the next batch gets.
     pub(crate) fn next(&self) -> u64 {
         lock(&self.first).next
     }
 
-    /// Whether every batch whose ticket is before this one has been put.
-    pub(crate) fn is_put_before(&self, ticket: u64) -> bool {
+    /// Whether every batch whose sequence number is before this one has been put.
+    pub(crate) fn is_put_before(&self, sequence: u64) -> bool {
         let gates = self.seconds.iter().take(self.in_use());
         let mut heads = gates.map(|second| second.head.load(Ordering::Acquire));
-        heads.all(|head| head >= ticket)
+        heads.all(|head| head >= sequence)
     }
 
     /// Has the state behind the first gate for a moment. A thread that takes is waited for.
@@ -261,31 +261,31 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
         use_state(&mut lock(&self.first).state)
     }
 
-    /// Whether so many batches are taken and not put, if the next ticket is this one.
+    /// Whether so many batches are taken and not put, if the next sequence number is this one.
     fn holds(&self, batches: usize, next: u64) -> bool {
         let last = next.checked_sub(batches as u64);
         last.is_some_and(|last| !self.is_put_before(last + 1))
     }
 
-    /// Whether the batch with this ticket is the next to be put: then its thread may as well do the
+    /// Whether the batch with this sequence number is the next to be put: then its thread may as well do the
     /// work behind the second gate, piece by piece.
-    pub(crate) fn is_head(&self, ticket: &Ticket) -> bool {
-        self.is_put_before(ticket.0)
+    pub(crate) fn is_head(&self, sequence: &SequenceNumber) -> bool {
+        self.is_put_before(sequence.0)
     }
 
     /// Files a batch whose work is done, or which is the head, at the only second gate in use. Then
     /// [`Self::proceed_all`] is to be called, by this thread or by one that it wakes.
-    pub(crate) fn file(&self, ticket: Ticket, batch: B) {
-        self.file_parts(ticket, [batch]);
+    pub(crate) fn file(&self, sequence: SequenceNumber, batch: B) {
+        self.file_parts(sequence, [batch]);
     }
 
     /// Files the parts of a batch: the first at the first gate, and so on, one for each that is in use.
     /// Then [`Self::proceed_all`] is to be called.
-    pub(crate) fn file_parts(&self, ticket: Ticket, parts: impl IntoIterator<Item = B>) {
+    pub(crate) fn file_parts(&self, sequence: SequenceNumber, parts: impl IntoIterator<Item = B>) {
         for (second, part) in self.seconds.iter().zip(parts) {
-            *lock(second.slot(ticket.0)) = Some(part);
+            *lock(second.slot(sequence.0)) = Some(part);
         }
-        drop(ticket.leave());
+        drop(sequence.leave());
     }
 
     /// Puts what is ready at each second gate in use, the first one first. `put` is told at which.
@@ -367,8 +367,8 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
 }
 
 impl<B, P> Second<B, P> {
-    fn slot(&self, ticket: u64) -> &Mutex<Option<B>> {
-        let slot = usize::try_from(ticket % self.slots.len() as u64);
+    fn slot(&self, sequence: u64) -> &Mutex<Option<B>> {
+        let slot = usize::try_from(sequence % self.slots.len() as u64);
         &self.slots[slot.unwrap_or_default()]
     }
 }

@@ -25,9 +25,9 @@ fn take(gates: &Numbers, awaits: bool) -> Taken<u32> {
         .expect("numbers do not end")
 }
 
-fn batch(taken: Taken<u32>) -> (Ticket, u32) {
+fn batch(taken: Taken<u32>) -> (SequenceNumber, u32) {
     match taken {
-        Taken::Batch(ticket, number) => (ticket, number),
+        Taken::Batch(sequence, number) => (sequence, number),
         other => panic!("{other:?}"),
     }
 }
@@ -37,8 +37,8 @@ fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
     Put::Done
 }
 
-fn file(gates: &Numbers, (ticket, number): (Ticket, u32)) {
-    gates.file(ticket, number);
+fn file(gates: &Numbers, (sequence, number): (SequenceNumber, u32)) {
+    gates.file(sequence, number);
     gates.proceed(0, put, drop);
 }
 
@@ -76,7 +76,7 @@ fn a_batch_that_is_blocked_is_the_next_when_it_can_go_on() {
 #[test]
 fn no_more_are_taken_than_may_be_and_who_asked_is_told() {
     let gates = numbers();
-    let tickets: Vec<_> = (0..depth(1, 1))
+    let sequences: Vec<_> = (0..depth(1, 1))
         .map(|_| batch(take(&gates, true)))
         .collect();
     assert!(!gates.was_awaited(), "nobody had to wait");
@@ -84,8 +84,8 @@ fn no_more_are_taken_than_may_be_and_who_asked_is_told() {
     assert!(!gates.was_awaited(), "nobody asked to be told");
     assert!(matches!(take(&gates, true), Taken::Full));
     let mut told = Vec::new();
-    for (ticket, number) in tickets {
-        gates.file(ticket, number);
+    for (sequence, number) in sequences {
+        gates.file(sequence, number);
         gates.proceed(0, put, |_| told.push(gates.was_awaited()));
     }
     assert_eq!(told, [true, false, false, false]);
@@ -102,10 +102,10 @@ fn each_thread_has_a_batch_to_work_on_and_another_that_waits() {
         *next += 1;
         Ok::<_, Infallible>(Some(*next - 1))
     };
-    while let Ok(Taken::Batch(ticket, number)) = gates.take((false, 64), ONE, next) {
+    while let Ok(Taken::Batch(sequence, number)) = gates.take((false, 64), ONE, next) {
         // The other batches wait for the first one.
         if number > 0 {
-            file(&gates, (ticket, number));
+            file(&gates, (sequence, number));
         }
         taken += 1;
     }
@@ -141,13 +141,13 @@ fn several_threads_keep_the_order_and_leave_nothing_behind() {
                 Ok::<_, Infallible>(number)
             };
             match gates.take((false, 1), ONE, next).expect("numbers") {
-                Taken::Batch(ticket, number) => {
+                Taken::Batch(sequence, number) => {
                     taken.fetch_add(1, Ordering::Relaxed);
                     dice = dice.wrapping_mul(0x9E37_79B1).wrapping_add(1);
                     if dice >> 24 == 0 {
                         std::thread::yield_now();
                     }
-                    file(&gates, (ticket, number));
+                    file(&gates, (sequence, number));
                 }
                 Taken::Nothing => return,
                 Taken::Busy | Taken::Full => std::thread::yield_now(),
@@ -166,8 +166,8 @@ fn several_threads_keep_the_order_and_leave_nothing_behind() {
 
 #[cfg(debug_assertions)]
 #[test]
-#[should_panic(expected = "goes to sleep with ticket [0]")]
-fn a_thread_that_sleeps_with_a_ticket_panics() {
+#[should_panic(expected = "goes to sleep with sequence number [0]")]
+fn a_thread_that_sleeps_with_a_sequence_number_panics() {
     let gates = numbers();
     let first = batch(take(&gates, false));
     let second = batch(take(&gates, false));
@@ -178,12 +178,12 @@ fn a_thread_that_sleeps_with_a_ticket_panics() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn a_thread_that_left_its_ticket_to_another_may_sleep() {
+fn a_thread_that_left_its_sequence_number_to_another_may_sleep() {
     let gates = numbers();
-    let (ticket, number) = batch(take(&gates, false));
-    let ticket = ticket.leave();
+    let (sequence, number) = batch(take(&gates, false));
+    let sequence = sequence.leave();
     crate::thread::progress::sleeps();
-    file(&gates, (ticket.take_over(), number));
+    file(&gates, (sequence.take_over(), number));
     crate::thread::progress::sleeps();
     assert_eq!(have(&gates), [0]);
 }
@@ -262,8 +262,8 @@ fn take_for_both(gates: &Two, number: usize, change: bool) -> Taken<u32> {
     taken.expect("numbers do not end")
 }
 
-fn parts_of((ticket, number): (Ticket, u32), gates: &Two) {
-    gates.file_parts(ticket, [number; 2]);
+fn parts_of((sequence, number): (SequenceNumber, u32), gates: &Two) {
+    gates.file_parts(sequence, [number; 2]);
 }
 
 #[test]
@@ -284,9 +284,9 @@ fn each_second_gate_has_a_part_of_every_batch_in_order() {
 #[test]
 fn the_number_of_second_gates_changes_when_all_is_put_and_may_be_refused() {
     let gates = Two::new(0, [Vec::new(), Vec::new()]);
-    let (ticket, number) = batch(take_for_both(&gates, 1, true));
+    let (sequence, number) = batch(take_for_both(&gates, 1, true));
     assert!(matches!(take_for_both(&gates, 2, true), Taken::Full));
-    gates.file(ticket, number);
+    gates.file(sequence, number);
     gates.proceed(0, put, drop);
     assert!(gates.was_awaited(), "it can go on now");
     let refused = batch(take_for_both(&gates, 2, false));

@@ -105,9 +105,9 @@ struct Change {
     graces: Vec<Grace>,
     /// They are over, and what had arrived is marked in the receive queues that peers leave.
     is_marked: bool,
-    /// Of each receive queue that peers leave: the ticket before which all of that is to be put, once that is
-    /// known.
-    tickets: [Option<u64>; RX_QUEUES],
+    /// Of each receive queue that peers leave: the sequence number before which all of that is to be
+    /// put, once that is known.
+    sequences: [Option<u64>; RX_QUEUES],
     end: End,
 }
 
@@ -208,7 +208,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             held: 0..0,
             graces: Vec::new(),
             is_marked: false,
-            tickets: [None; RX_QUEUES],
+            sequences: [None; RX_QUEUES],
             end: End::Head(rx_queue, wait.session),
         });
         if let Some(change) = &state.change
@@ -248,7 +248,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             held,
             graces,
             is_marked: false,
-            tickets: [None; RX_QUEUES],
+            sequences: [None; RX_QUEUES],
             end: End::RxQueues(rx_queues),
         });
         true
@@ -278,19 +278,19 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             change.is_marked = true;
         }
         for rx_queue in change.left.clone() {
-            let ticket = &mut change.tickets[rx_queue];
+            let sequence = &mut change.sequences[rx_queue];
             let gates = self.gates(rx_queue);
-            if ticket.is_none() && gates.with_taking(|taking| taking.before == [0; 2]) {
-                *ticket = Some(gates.next());
+            if sequence.is_none() && gates.with_taking(|taking| taking.before == [0; 2]) {
+                *sequence = Some(gates.next());
             }
         }
         let is_put = |rx_queue: usize| {
-            let ticket = change.tickets[rx_queue];
-            ticket.is_some_and(|ticket| self.gates(rx_queue).is_put_before(ticket))
+            let sequence = change.sequences[rx_queue];
+            sequence.is_some_and(|sequence| self.gates(rx_queue).is_put_before(sequence))
         };
         if !change.left.clone().all(is_put) {
             let waits =
-                |rx_queue| change.left.contains(&rx_queue) && change.tickets[rx_queue].is_none();
+                |rx_queue| change.left.contains(&rx_queue) && change.sequences[rx_queue].is_none();
             return Some(Progress::Waits(std::array::from_fn(waits)));
         }
         let (left, held) = (change.left.clone(), change.held.clone());

@@ -14,10 +14,10 @@ fn poll(rx_queues: &RxQueues<(), ()>, len: usize) {
         taking.took(false, Some(std::iter::repeat_n(len, BATCH)));
         Ok::<_, Infallible>(Some(()))
     });
-    let Ok(Taken::Batch(ticket, ())) = taken else {
+    let Ok(Taken::Batch(sequence, ())) = taken else {
         panic!("nobody else takes");
     };
-    gates.file(ticket, ());
+    gates.file(sequence, ());
     gates.proceed(0, |(), ()| Put::Done, drop);
 }
 

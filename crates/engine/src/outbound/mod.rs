@@ -34,7 +34,7 @@ use adit_offload::Frame;
 use adit_proto::{DropReason, Drops, PassedKind, Peer, Time};
 use arrayvec::ArrayVec;
 
-use crate::order::gates::{Gates, Put, Taken, Ticket};
+use crate::order::gates::{Gates, Put, SequenceNumber, Taken};
 use crate::order::parts::Parts;
 use crate::outbound::batch::{OutboundBatch, Rest};
 use crate::outbound::context::Context;
@@ -162,14 +162,14 @@ impl<U: UdpSocket> Outbound<U> {
         &self,
         context: Context<'_, U>,
         tun: &impl TunQueue,
-        (ticket, batch): (Ticket, Box<OutboundBatch>),
+        (sequence, batch): (SequenceNumber, Box<OutboundBatch>),
     ) -> Polled {
         let more = batch.more;
         let mut processed = 0;
-        if self.gates.in_use() == 1 && self.gates.is_head(&ticket) {
-            self.gates.file(ticket, Part::Whole(batch));
+        if self.gates.in_use() == 1 && self.gates.is_head(&sequence) {
+            self.gates.file(sequence, Part::Whole(batch));
         } else {
-            processed = self.work(context, (ticket, batch));
+            processed = self.work(context, (sequence, batch));
         }
         processed += self.proceed(context, tun);
         match self.waits_for() {
@@ -182,12 +182,12 @@ impl<U: UdpSocket> Outbound<U> {
     pub(crate) fn work(
         &self,
         context: Context<'_, U>,
-        (ticket, mut batch): (Ticket, Box<OutboundBatch>),
+        (sequence, mut batch): (SequenceNumber, Box<OutboundBatch>),
     ) -> usize {
         let gates = self.gates.in_use();
         if gates == 1 {
             let processed = batch.seal(context);
-            self.gates.file(ticket, Part::Whole(batch));
+            self.gates.file(sequence, Part::Whole(batch));
             return processed;
         }
         let (mut parts, processed) = batch.split(context, gates);
@@ -199,7 +199,7 @@ impl<U: UdpSocket> Outbound<U> {
             rest,
             of: Arc::clone(&of),
         });
-        self.gates.file_parts(ticket, parts);
+        self.gates.file_parts(sequence, parts);
         processed
     }
 

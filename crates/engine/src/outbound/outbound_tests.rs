@@ -177,7 +177,7 @@ impl<U: UdpSocket> Bench<U> {
             return Ok(true);
         }
         let polled = match self.outbound.take(context, tun, (true, 1), self.gates)? {
-            Taken::Batch(ticket, batch) => self.outbound.finish(context, tun, (ticket, batch)),
+            Taken::Batch(sequence, batch) => self.outbound.finish(context, tun, (sequence, batch)),
             Taken::Nothing => Polled::packets(0, false),
             Taken::Busy | Taken::Full => panic!("there is no other thread"),
         };
@@ -877,7 +877,7 @@ fn flows_keep_their_order_through_several_second_gates() {
             .map(|_| {
                 next_of_each_flow(&bench, &mut number);
                 match bench.outbound.take(context, &bench.tun, (true, 1), gates) {
-                    Ok(Taken::Batch(ticket, batch)) => (ticket, batch),
+                    Ok(Taken::Batch(sequence, batch)) => (sequence, batch),
                     other => panic!("{:?}", other.map(|_| ())),
                 }
             })

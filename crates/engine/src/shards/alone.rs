@@ -7,7 +7,7 @@
 //!
 //! Each stage is a function that threads which share the queues call, too
 //! ([`queues`](crate::shards::queues)): these take, work and put at different times, so that a batch has
-//! a ticket and is filed. Here a batch goes through all stages in a line, and
+//! a sequence number and is filed. Here a batch goes through all stages in a line, and
 //! [`Gates::pass`](crate::order::gates::Gates::pass) sees to it that no other thread has a part of the
 //! path.
 

@@ -16,7 +16,7 @@ use rustix::event::epoll::EventFlags;
 
 use crate::inbound::shares::Shares;
 use crate::inbound::{self, InboundBatch, Part as InboundPart};
-use crate::order::gates::{Put, Taken, Ticket};
+use crate::order::gates::{Put, SequenceNumber, Taken};
 use crate::order::rx_queues::{Progress, RX_QUEUES, RxQueues, Taking, Turn};
 use crate::outbound::batch::OutboundBatch;
 use crate::outbound::buffers;
@@ -38,8 +38,8 @@ const DELIVERIES: usize = 4;
 
 /// A batch that its owner took, for another thread to work on.
 enum Job {
-    Outbound(Ticket, Box<OutboundBatch>),
-    Inbound(usize, Ticket, Box<InboundBatch>),
+    Outbound(SequenceNumber, Box<OutboundBatch>),
+    Inbound(usize, SequenceNumber, Box<InboundBatch>),
 }
 
 /// The queues of one interface.
@@ -254,12 +254,12 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             self.has_read(batch, role);
         }
         Ok(match taken {
-            Taken::Batch(ticket, batch) if role == Role::OwnerOfPipeline => {
+            Taken::Batch(sequence, batch) if role == Role::OwnerOfPipeline => {
                 let polled = batch.polled();
-                lock(&self.jobs).push_back(Job::Outbound(ticket.leave(), batch));
+                lock(&self.jobs).push_back(Job::Outbound(sequence.leave(), batch));
                 polled
             }
-            Taken::Batch(ticket, batch) => outbound.finish(context, tun, (ticket, batch)),
+            Taken::Batch(sequence, batch) => outbound.finish(context, tun, (sequence, batch)),
             Taken::Nothing => Polled::packets(0, false),
             Taken::Busy => Polled::Busy,
             Taken::Full => Polled::Full,
@@ -305,8 +305,8 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             (seconds, |_: &mut [&mut ()]| true),
             |taking| Ok::<_, io::Error>(self.receive(&thread.buffers, taking, &of, (now, role))),
         )?;
-        let (ticket, mut batch) = match taken {
-            Taken::Batch(ticket, batch) => (ticket, batch),
+        let (sequence, mut batch) = match taken {
+            Taken::Batch(sequence, batch) => (sequence, batch),
             Taken::Nothing => return Ok(Polled::packets(0, false)),
             Taken::Busy => return Ok(Polled::Busy),
             Taken::Full => return Ok(Polled::Full),
@@ -315,13 +315,13 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         #[cfg(debug_assertions)]
         progress::pause();
         if role == Role::OwnerOfPipeline {
-            lock(&self.jobs).push_back(Job::Inbound(rx_queue, ticket.leave(), batch));
+            lock(&self.jobs).push_back(Job::Inbound(rx_queue, sequence.leave(), batch));
             return Ok(polled);
         }
-        if gates.in_use() > 1 || !gates.is_head(&ticket) {
+        if gates.in_use() > 1 || !gates.is_head(&sequence) {
             batch.open(self.deliveries(rx_queue));
         }
-        self.file_inbound(rx_queue, (ticket, batch));
+        self.file_inbound(rx_queue, (sequence, batch));
         self.put_inbound(thread, rx_queue, now).map(|()| polled)
     }
 
@@ -375,15 +375,19 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
     }
 
-    fn file_inbound(&self, rx_queue: usize, (ticket, batch): (Ticket, Box<InboundBatch>)) {
+    fn file_inbound(
+        &self,
+        rx_queue: usize,
+        (sequence, batch): (SequenceNumber, Box<InboundBatch>),
+    ) {
         let gates = self.inbound.gates(rx_queue);
         let seconds = gates.in_use();
         if seconds == 1 {
-            return gates.file(ticket, InboundPart::Whole(batch));
+            return gates.file(sequence, InboundPart::Whole(batch));
         }
         #[cfg(debug_assertions)]
         progress::count_split(true);
-        gates.file_parts(ticket, InboundPart::split(batch, seconds));
+        gates.file_parts(sequence, InboundPart::split(batch, seconds));
     }
 
     pub(super) fn inbound_context(&self, rx_queue: usize, now: Time) -> inbound::Context<'_, T, U> {
@@ -475,11 +479,11 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         (0..RX_QUEUES).try_for_each(|rx_queue| self.put_inbound(thread, rx_queue, now))
     }
 
-    fn take_over(&self, ticket: Ticket) -> Ticket {
-        let ticket = ticket.take_over();
+    fn take_over(&self, sequence: SequenceNumber) -> SequenceNumber {
+        let sequence = sequence.take_over();
         #[cfg(debug_assertions)]
         progress::pause();
-        ticket
+        sequence
     }
 
     /// Works on a batch that the owner took, and wakes it. False if there is none.
@@ -487,15 +491,15 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let job = lock(&self.jobs).pop_front();
         match job {
             None => return false,
-            Some(Job::Outbound(ticket, batch)) => {
-                let ticket = self.take_over(ticket);
+            Some(Job::Outbound(sequence, batch)) => {
+                let sequence = self.take_over(sequence);
                 let context = self.context(&thread.buffers.outbound, sockets, now);
-                self.outbound.work(context, (ticket, batch));
+                self.outbound.work(context, (sequence, batch));
             }
-            Some(Job::Inbound(rx_queue, ticket, mut batch)) => {
-                let ticket = self.take_over(ticket);
+            Some(Job::Inbound(rx_queue, sequence, mut batch)) => {
+                let sequence = self.take_over(sequence);
                 batch.open(self.deliveries(rx_queue));
-                self.file_inbound(rx_queue, (ticket, batch));
+                self.file_inbound(rx_queue, (sequence, batch));
             }
         }
         self.handle().wake();

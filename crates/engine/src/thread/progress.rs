@@ -1,8 +1,8 @@
-//! What debug builds, and so the tests, check of the progress of batches: whoever has a ticket goes
+//! What debug builds, and so the tests, check of the progress of batches: whoever has a sequence number goes
 //! on until it is filed or another thread has it.
 //!
-//! A thread that sleeps with a ticket stops the queue: what is behind it waits for that thread. Such
-//! a thread panics when it is about to sleep, and says its name and the ticket.
+//! A thread that sleeps with a sequence number stops the queue: what is behind it waits for that thread. Such
+//! a thread panics when it is about to sleep, and says its name and the sequence number.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 thread_local! {
-    /// The tickets that the calling thread has.
+    /// The sequence numbers that the calling thread has.
     static HELD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The calling thread has this ticket.
-pub(crate) fn takes(ticket: u64) {
-    HELD.with_borrow_mut(|held| held.push(ticket));
+/// The calling thread has this sequence number.
+pub(crate) fn takes(sequence: u64) {
+    HELD.with_borrow_mut(|held| held.push(sequence));
 }
 
 /// It has it no longer.
-pub(crate) fn lets_go(ticket: u64) {
+pub(crate) fn lets_go(sequence: u64) {
     HELD.with_borrow_mut(|held| {
-        if let Some(at) = held.iter().position(|of| *of == ticket) {
+        if let Some(at) = held.iter().position(|of| *of == sequence) {
             held.swap_remove(at);
         }
     });
@@ -40,7 +40,7 @@ pub(crate) fn sleeps() {
     let name = this.name().unwrap_or("a thread");
     assert!(
         held.is_empty(),
-        "{name} goes to sleep with ticket {held:?}: what was taken after it waits"
+        "{name} goes to sleep with sequence number {held:?}: what was taken after it waits"
     );
 }
 
