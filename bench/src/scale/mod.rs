@@ -67,7 +67,7 @@ const FEW: usize = 256 << 20;
 /// gateway. Other implementations, and the same links without a tunnel, stand beside it. This part
 /// needs root.
 ///
-/// Model: a simulation of the engine's gates and threads, with what the stages cost here. It says what
+/// Model: a simulation of the engine's ordered queues and threads, with what the stages cost here. It says what
 /// every measured point should have been, and how far off it is; then what up to 32 cores bring, and
 /// beside that the pipelines of the kernel and of wireguard-go, with costs from published figures.
 #[derive(Args, Clone, Debug)]

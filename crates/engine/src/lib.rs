@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] has shards: threads that process packets all the way, `outbound` from a TUN queue
 //! to UDP sockets, `inbound` back. It runs any number of interfaces. Each of them is owned by one
-//! shard, and idle shards help where one is not enough: the `gates` of a queue keep its order. One
+//! shard, and idle shards help where one is not enough: an `ordered_queue` keeps packets in order. One
 //! control thread does handshakes, timers and configuration for all, and publishes sessions and
 //! routes that the shards read.
 //!

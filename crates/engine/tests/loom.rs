@@ -1,4 +1,4 @@
-//! The gates of a queue and its ownership in every interleaving of the threads that have to do with
+//! The ordered queue and its ownership in every interleaving of the threads that have to do with
 //! them: `make loom`.
 
 #![cfg(loom)]
@@ -6,7 +6,7 @@
 #[path = "../src/order"]
 mod order {
     #[allow(dead_code, reason = "the model uses a part")]
-    pub(crate) mod gates;
+    pub(crate) mod ordered_queue;
     #[allow(dead_code, reason = "the model uses a part")]
     pub(crate) mod rx_queues;
 }
@@ -28,12 +28,12 @@ use adit_io::Grace;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread::{spawn, yield_now};
-use order::gates::{Gates, Put, Taken, depth};
+use order::ordered_queue::{OrderedQueue, Put, Taken, depth};
 use order::rx_queues::{Progress, RxQueues, Turn};
 use thread::ownership::Ownership;
 
 /// Takes numbers from 0 on, and puts them into a list.
-type Numbers = Gates<u32, u32, Vec<u32>>;
+type Numbers = OrderedQueue<u32, u32, Vec<u32>>;
 
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -42,13 +42,13 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-fn take(gates: &Numbers, awaits: bool) -> Taken<u32> {
+fn take(queue: &Numbers, awaits: bool) -> Taken<u32> {
     let next = |next: &mut u32| {
         *next += 1;
         Ok::<_, Infallible>(Some(*next - 1))
     };
     let one = (1, |_: &mut [&mut Vec<u32>]| true);
-    gates
+    queue
         .take((awaits, 1), one, next)
         .expect("numbers do not end")
 }
@@ -59,13 +59,13 @@ fn put(list: &mut Vec<u32>, number: &mut u32) -> Put {
 }
 
 /// Takes and files one batch, if no other thread is taking. Whether it did.
-fn one(gates: &Numbers) -> bool {
-    let Taken::Batch(sequence, number) = take(gates, false) else {
+fn one(queue: &Numbers) -> bool {
+    let Taken::Batch(sequence, number) = take(queue, false) else {
         return false;
     };
     yield_now();
-    gates.file(sequence, number);
-    gates.proceed(0, put, drop);
+    queue.file(sequence, number);
+    queue.proceed(0, put, drop);
     true
 }
 
@@ -73,13 +73,13 @@ fn one(gates: &Numbers) -> bool {
 #[test]
 fn what_two_threads_file_is_put_in_order() {
     explore(|| {
-        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
+        let queue = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
-            let gates = Arc::clone(&gates);
-            spawn(move || u32::from(one(&gates)) + u32::from(one(&gates)))
+            let queue = Arc::clone(&queue);
+            spawn(move || u32::from(one(&queue)) + u32::from(one(&queue)))
         };
-        let taken = u32::from(one(&gates)) + other.join().unwrap();
-        assert!(gates.with(0, |list| list.iter().copied().eq(0..taken)));
+        let taken = u32::from(one(&queue)) + other.join().unwrap();
+        assert!(queue.with(0, |list| list.iter().copied().eq(0..taken)));
     });
 }
 
@@ -87,25 +87,25 @@ fn what_two_threads_file_is_put_in_order() {
 #[test]
 fn a_head_that_was_blocked_takes_those_behind_it_along() {
     explore(|| {
-        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
-        let Taken::Batch(sequence, number) = take(&gates, false) else {
+        let queue = Arc::new(Numbers::new(0, [Vec::new()]));
+        let Taken::Batch(sequence, number) = take(&queue, false) else {
             panic!("nobody else takes")
         };
-        gates.file(sequence, number);
-        gates.proceed(0, |_, _| Put::Blocked, drop);
+        queue.file(sequence, number);
+        queue.proceed(0, |_, _| Put::Blocked, drop);
         let other = {
-            let gates = Arc::clone(&gates);
-            spawn(move || one(&gates))
+            let queue = Arc::clone(&queue);
+            spawn(move || one(&queue))
         };
-        gates.proceed(0, put, drop);
+        queue.proceed(0, put, drop);
         assert!(other.join().unwrap());
-        assert!(gates.with(0, |list| *list == [0, 1]));
+        assert!(queue.with(0, |list| *list == [0, 1]));
     });
 }
 
 /// Takes and puts one batch in a line, or leaves it to be put. Whether it did.
-fn pass(gates: &Numbers, puts: bool) -> bool {
-    let passed = gates.pass(|next, list| {
+fn pass(queue: &Numbers, puts: bool) -> bool {
+    let passed = queue.pass(|next, list| {
         *next += 1;
         let number = *next - 1;
         if puts {
@@ -121,14 +121,14 @@ fn pass(gates: &Numbers, puts: bool) -> bool {
 #[test]
 fn what_passes_and_what_is_filed_is_put_in_order() {
     explore(|| {
-        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
+        let queue = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
-            let gates = Arc::clone(&gates);
-            spawn(move || u32::from(one(&gates)) + u32::from(one(&gates)))
+            let queue = Arc::clone(&queue);
+            spawn(move || u32::from(one(&queue)) + u32::from(one(&queue)))
         };
-        let passed = u32::from(pass(&gates, true)) + u32::from(pass(&gates, true));
+        let passed = u32::from(pass(&queue, true)) + u32::from(pass(&queue, true));
         let taken = passed + other.join().unwrap();
-        assert!(gates.with(0, |list| list.iter().copied().eq(0..taken)));
+        assert!(queue.with(0, |list| list.iter().copied().eq(0..taken)));
     });
 }
 
@@ -136,16 +136,16 @@ fn what_passes_and_what_is_filed_is_put_in_order() {
 #[test]
 fn what_cannot_pass_is_put_before_what_follows() {
     explore(|| {
-        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
+        let queue = Arc::new(Numbers::new(0, [Vec::new()]));
         let other = {
-            let gates = Arc::clone(&gates);
-            spawn(move || u32::from(one(&gates)))
+            let queue = Arc::clone(&queue);
+            spawn(move || u32::from(one(&queue)))
         };
-        let left = u32::from(pass(&gates, false));
+        let left = u32::from(pass(&queue, false));
         let taken = left + other.join().unwrap();
-        gates.proceed(0, put, drop);
-        assert!(gates.with(0, |list| list.iter().copied().eq(0..taken)));
-        assert!(gates.is_drained());
+        queue.proceed(0, put, drop);
+        assert!(queue.with(0, |list| list.iter().copied().eq(0..taken)));
+        assert!(queue.is_drained());
     });
 }
 
@@ -153,69 +153,69 @@ fn what_cannot_pass_is_put_before_what_follows() {
 #[test]
 fn a_thread_that_awaits_a_batch_is_told_of_it() {
     explore(|| {
-        let gates = Arc::new(Numbers::new(0, [Vec::new()]));
+        let queue = Arc::new(Numbers::new(0, [Vec::new()]));
         let mut sequences = Vec::new();
         for _ in 0..depth(1, 1) {
-            let Taken::Batch(sequence, number) = take(&gates, true) else {
+            let Taken::Batch(sequence, number) = take(&queue, true) else {
                 panic!("nobody else takes")
             };
             sequences.push((sequence, number));
         }
         let owner = {
-            let gates = Arc::clone(&gates);
-            spawn(move || matches!(take(&gates, true), Taken::Full))
+            let queue = Arc::clone(&queue);
+            spawn(move || matches!(take(&queue, true), Taken::Full))
         };
         let mut told = false;
         let (sequence, number) = sequences.remove(0);
-        gates.file(sequence, number);
-        gates.proceed(0, put, |_| told |= gates.was_awaited());
+        queue.file(sequence, number);
+        queue.proceed(0, put, |_| told |= queue.was_awaited());
         let waits = owner.join().unwrap();
         assert!(told || !waits, "it sleeps and nobody wakes it");
     });
 }
 
-/// What is at two second gates: the number of a batch, and how many gates have a part of it.
+/// What is at two commit locks: the number of a batch, and how many commit locks have a part of it.
 type Part = (u32, usize);
 
-/// Puts parts into a list, and says where each was put, for both gates.
-struct TwoGates {
-    gates: Gates<u32, Part, (), 2>,
+/// Puts parts into a list, and says where each was put, for both locks.
+struct TwoLocks {
+    queue: OrderedQueue<u32, Part, (), 2>,
     put: Mutex<Vec<(usize, Part)>>,
 }
 
-impl TwoGates {
-    /// Takes and files one batch for so many gates, if that can be. Whether it was.
-    fn one(&self, gates: usize) -> bool {
+impl TwoLocks {
+    /// Takes and files one batch for so many commit locks, if that can be. Whether it was.
+    fn one(&self, locks: usize) -> bool {
         let next = |next: &mut u32| {
             *next += 1;
             Ok::<_, Infallible>(Some(*next - 1))
         };
         let change = |_: &mut [&mut ()]| true;
-        let taken = self.gates.take((false, 1), (gates, change), next);
+        let taken = self.queue.take((false, 1), (locks, change), next);
         let Ok(Taken::Batch(sequence, number)) = taken else {
             return false;
         };
         yield_now();
-        let part = (number, self.gates.in_use());
-        self.gates
+        let part = (number, self.queue.in_use());
+        self.queue
             .file_parts(sequence, std::iter::repeat_n(part, part.1));
-        let put = |gate, (): &mut (), part: &mut Part| {
-            self.put.lock().unwrap().push((gate, *part));
+        let put = |at, (): &mut (), part: &mut Part| {
+            self.put.lock().unwrap().push((at, *part));
             Put::Done
         };
-        self.gates.proceed_all(put, drop);
+        self.queue.proceed_all(put, drop);
         true
     }
 }
 
-/// Invariants 2 and 6: threads put at two second gates, then at one, or the other way round. The parts of
-/// each gate are put in order, and all before a batch that is split otherwise.
+/// Invariants 2 and 6: threads put at two commit locks, then at one, or the other way round. The parts of
+/// each commit lock are put in order, and all before a batch that is split otherwise.
 #[test]
-fn parts_keep_their_order_while_the_number_of_second_gates_changes() {
+fn parts_keep_their_order_while_the_number_of_commit_locks_changes() {
     for (before, after) in [(2, 2), (1, 2), (2, 1)] {
         explore(move || {
-            let two = Arc::new(TwoGates {
-                gates: Gates::new(0, [(), ()]),
+            let two = Arc::new(TwoLocks {
+                queue: OrderedQueue::new(0, [(), ()]),
                 put: Mutex::default(),
             });
             let other = {
@@ -225,12 +225,12 @@ fn parts_keep_their_order_while_the_number_of_second_gates_changes() {
             let taken = usize::from(two.one(before)) + other.join().unwrap();
             let put = two.put.lock().unwrap();
             let mut next = [0; 2];
-            for (gate, (number, of)) in &*put {
-                assert!(next[*gate] <= *number, "{put:?}");
-                next[*gate] = *number + 1;
+            for (at, (number, of)) in &*put {
+                assert!(next[*at] <= *number, "{put:?}");
+                next[*at] = *number + 1;
                 let is_put =
-                    |gate, number| put.iter().any(|(at, part)| (*at, part.0) == (gate, number));
-                assert!((0..*of).all(|gate| is_put(gate, *number)), "{put:?}");
+                    |lock, number| put.iter().any(|(at, part)| (*at, part.0) == (lock, number));
+                assert!((0..*of).all(|at| is_put(at, *number)), "{put:?}");
             }
             let numbers = (0..).take(taken);
             let parts = numbers.map(|number| {
@@ -250,23 +250,23 @@ fn parts_keep_their_order_while_the_number_of_second_gates_changes() {
     }
 }
 
-/// Two second gates, as inbound: at the first a batch is committed, and at the last one in use it is
+/// Two commit locks, as inbound: at the first a batch is committed, and at the last one in use it is
 /// delivered, if it is committed.
-type Committed = Gates<(), Arc<AtomicBool>, usize, 2>;
+type Committed = OrderedQueue<(), Arc<AtomicBool>, usize, 2>;
 
-/// Takes, files and puts one batch for so many gates, if that can be. How many that was.
-fn commit_one(gates: &Committed, wanted: usize) -> usize {
+/// Takes, files and puts one batch for so many commit locks, if that can be. How many that was.
+fn commit_one(queue: &Committed, wanted: usize) -> usize {
     let change = |_: &mut [&mut usize]| true;
-    let taken = gates.take((false, 1), (wanted, change), |()| {
+    let taken = queue.take((false, 1), (wanted, change), |()| {
         Ok::<_, Infallible>(Some(Arc::new(AtomicBool::new(false))))
     });
     let Ok(Taken::Batch(sequence, is_committed)) = taken else {
         return 0;
     };
-    let parts = std::iter::repeat_n(is_committed, gates.in_use());
-    gates.file_parts(sequence, parts);
-    let put = |gate, count: &mut usize, is_committed: &mut Arc<AtomicBool>| {
-        if gate == 0 {
+    let parts = std::iter::repeat_n(is_committed, queue.in_use());
+    queue.file_parts(sequence, parts);
+    let put = |at, count: &mut usize, is_committed: &mut Arc<AtomicBool>| {
+        if at == 0 {
             is_committed.store(true, Ordering::Relaxed);
         } else if !is_committed.load(Ordering::Relaxed) {
             return Put::Blocked;
@@ -274,53 +274,57 @@ fn commit_one(gates: &Committed, wanted: usize) -> usize {
         *count += 1;
         Put::Done
     };
-    gates.proceed_all(put, drop);
+    queue.proceed_all(put, drop);
     1
 }
 
 /// Invariant 6: all that is committed is delivered, though threads that come too early go away again, and
-/// though the number of gates changes meanwhile.
+/// though the number of commit locks changes meanwhile.
 #[test]
-fn what_is_committed_is_delivered_while_the_number_of_gates_changes() {
+fn what_is_committed_is_delivered_while_the_number_of_commit_locks_changes() {
     for (one, others) in [(2, [2, 2]), (1, [2, 2]), (1, [2, 1]), (2, [1, 2])] {
         explore(move || {
-            let gates = Arc::new(Committed::new((), [0, 0]));
+            let queue = Arc::new(Committed::new((), [0, 0]));
             let other = {
-                let gates = Arc::clone(&gates);
-                spawn(move || others.map(|wanted| commit_one(&gates, wanted)))
+                let queue = Arc::clone(&queue);
+                spawn(move || others.map(|wanted| commit_one(&queue, wanted)))
             };
-            let first = commit_one(&gates, one);
+            let first = commit_one(&queue, one);
             let taken = first + other.join().unwrap().iter().sum::<usize>();
-            assert_eq!(gates.with(0, |count| *count), taken, "at the first gate");
-            assert!(gates.is_drained(), "committed and not delivered");
+            assert_eq!(
+                queue.with(0, |count| *count),
+                taken,
+                "at the first commit lock"
+            );
+            assert!(queue.is_drained(), "committed and not delivered");
         });
     }
 }
 
-/// Invariant 6: what waits at a gate moves with a change of their number, as frames do that wait for a
-/// session. A thread that looks for it at each gate meanwhile finds it.
+/// Invariant 6: what waits at a commit lock moves with a change of their number, as frames do that wait for a
+/// session. A thread that looks for it at each commit lock meanwhile finds it.
 #[test]
-fn what_moves_between_gates_is_found_at_one_of_them() {
-    type Waiting = Gates<(), (), usize, 2>;
-    fn use_gates(gates: &Waiting, wanted: usize) {
+fn what_moves_between_commit_locks_is_found_at_one_of_them() {
+    type Waiting = OrderedQueue<(), (), usize, 2>;
+    fn use_locks(queue: &Waiting, wanted: usize) {
         let change = |all: &mut [&mut usize]| {
             let waiting: usize = all.iter_mut().map(|it| std::mem::take(&mut **it)).sum();
             *all[wanted - 1] = waiting;
             true
         };
         let nothing = |(): &mut ()| Ok::<_, Infallible>(None::<()>);
-        let _ = gates.take((false, 1), (wanted, change), nothing);
+        let _ = queue.take((false, 1), (wanted, change), nothing);
     }
     for (before, after) in [(1, 2), (2, 1)] {
         explore(move || {
-            let gates = Arc::new(Waiting::new((), [0, 0]));
-            use_gates(&gates, before);
-            gates.with(before - 1, |waiting| *waiting = 1);
+            let queue = Arc::new(Waiting::new((), [0, 0]));
+            use_locks(&queue, before);
+            queue.with(before - 1, |waiting| *waiting = 1);
             let other = {
-                let gates = Arc::clone(&gates);
-                spawn(move || use_gates(&gates, after))
+                let queue = Arc::clone(&queue);
+                spawn(move || use_locks(&queue, after))
             };
-            let found = gates.each(|_, waiting| std::mem::take(waiting));
+            let found = queue.each(|_, waiting| std::mem::take(waiting));
             other.join().unwrap();
             assert_eq!(found.iter().sum::<usize>(), 1);
         });
@@ -393,15 +397,15 @@ impl TwoRxQueues {
 
     /// Takes one datagram and delivers it.
     fn poll(&self, rx_queue: usize) {
-        let gates = self.rx_queues.gates(rx_queue);
+        let queue = self.rx_queues.queue(rx_queue);
         let one = (1, |_: &mut [&mut ()]| true);
-        let taken = gates.take((false, 1), one, |taking| {
+        let taken = queue.take((false, 1), one, |taking| {
             let number = self.sockets[rx_queue].lock().unwrap().pop_front();
             taking.took(false, number.map(|_| std::iter::once(1)));
             Ok::<_, Infallible>(number)
         });
         if let Ok(Taken::Batch(sequence, number)) = taken {
-            gates.file(sequence, number);
+            queue.file(sequence, number);
             self.proceed(rx_queue);
         }
     }
@@ -415,7 +419,7 @@ impl TwoRxQueues {
             self.delivered.lock().unwrap().push(*number);
             Put::Done
         };
-        self.rx_queues.gates(rx_queue).proceed(0, put, drop);
+        self.rx_queues.queue(rx_queue).proceed(0, put, drop);
     }
 
     /// What the owner does, until no receive queue waits.

@@ -341,7 +341,7 @@ fn a_pipeline_without_further_threads_does_all_itself() {
     Field::new(1, (1, Policy::Pipeline), false).exchange(2_000);
 }
 
-/// With a batch, behind the first gate and behind the second.
+/// With a batch, under the take lock and under the commit lock.
 #[test]
 fn threads_that_pause_anywhere_lose_and_reorder_nothing() {
     for threads in [4, 9] {
@@ -351,7 +351,7 @@ fn threads_that_pause_anywhere_lose_and_reorder_nothing() {
     }
 }
 
-/// Batches are split among more and fewer second gates, whoever helps.
+/// Batches are split among more and fewer commit locks, whoever helps.
 #[test]
 fn threads_that_put_at_once_lose_and_reorder_nothing() {
     let mut field = Field::new(2, (4, Policy::Auto), true);

@@ -1,8 +1,8 @@
-//! Adit's engine as discrete events: threads that take, work and put batches of queues through two
-//! ordered gates, as `adit_engine` has them.
+//! Adit's engine as discrete events: threads that take, work and put batches of queues through
+//! ordered queues, as `adit_engine` has them.
 //!
 //! Each thread has a core of its own, and every queue always has more than a batch. An event is the
-//! moment at which a thread ends what it does; what it does next depends on the gates then. Costs
+//! moment at which a thread ends what it does; what it does next depends on the locks then. Costs
 //! vary by some per cent, from a seed: without that, threads would fall into step.
 
 use std::cmp::Reverse;
@@ -12,20 +12,20 @@ use adit_engine::Policy;
 
 use super::Random;
 
-/// Batches of one queue that are taken and not put, at most: `DEPTH` of `engine/src/order/gates.rs`.
+/// Batches of one queue that are taken and not put, at most: `DEPTH` of `engine/src/order/ordered_queue.rs`.
 const DEPTH: usize = 16;
 /// The same where one or two threads poll it: `LEAST_DEPTH`.
 const LEAST_DEPTH: usize = 4;
-/// The same while several second gates are in use: `SPLIT_DEPTH`.
+/// The same while several commit locks are in use: `SPLIT_DEPTH`.
 const SPLIT_DEPTH: usize = 8;
-/// Second gates of an interface that sends, at most: `SEND_GATES` of `engine/src/outbound/seal.rs`.
-const SEND_GATES: usize = 8;
+/// Commit locks of an interface that sends, at most: `FLOW_SHARDS` of `engine/src/outbound/seal.rs`.
+const FLOW_SHARDS: usize = 8;
 /// Those that deliver what arrives, at most: `DELIVERIES` of `engine/src/shards/queues.rs`.
 const DELIVERIES: usize = 4;
-/// Of putting what arrived, the part that is done at the gate before them: not more than this, by a profile of the
-/// engine in memory.
+/// Of putting what arrived, the part that is done under the commit lock before them: not more than this, by a
+/// profile of the engine in memory.
 const COMMIT: f64 = 0.1;
-/// Between two looks of a thread that finds a gate shut: sched_yield(2) and what is around it.
+/// Between two looks of a thread that finds a lock held: sched_yield(2) and what is around it.
 const LOOK: f64 = 1_000.0;
 /// How far costs lie from their mean, at most.
 const SPREAD: f64 = 0.1;
@@ -70,7 +70,7 @@ impl BatchCosts {
 pub(in super::super) enum Split {
     /// They are not: all packets are of one flow, or each peer is in a receive queue of its own.
     Not,
-    /// Each second gate sends a part.
+    /// Each commit lock sends a part.
     Outbound,
     /// The first commits all, and each of the others then delivers a part.
     Inbound,
@@ -93,7 +93,7 @@ pub(in super::super) struct Setup {
 pub(in super::super) struct Outcome {
     /// Batches a second, of all queues.
     pub(in super::super) rate: f64,
-    /// The share of the time in which each thread had a core, looking at shut gates included.
+    /// The share of the time in which each thread had a core, looking at held locks included.
     pub(in super::super) busy: Vec<f64>,
 }
 
@@ -102,16 +102,16 @@ pub(in super::super) struct Outcome {
 enum Doing {
     /// Nothing: it looks for something to do now.
     Looking,
-    /// It reads a batch behind the first gate of this queue.
+    /// It reads a batch under the take lock of this queue.
     Taking(usize),
     /// It works on a batch with this sequence number.
     Working(usize, u64),
-    /// It puts the head behind this second gate.
+    /// It puts the head under this commit lock.
     Putting(usize, usize),
 }
 
 #[derive(Default)]
-struct Gate {
+struct CommitLock {
     /// The sequence number to be put next.
     head: u64,
     putting: bool,
@@ -119,7 +119,7 @@ struct Gate {
     filed: [Option<(usize, bool)>; DEPTH],
 }
 
-impl Gate {
+impl CommitLock {
     fn slot(&mut self, sequence: u64) -> &mut Option<(usize, bool)> {
         &mut self.filed[usize::try_from(sequence % DEPTH as u64).unwrap_or_default()]
     }
@@ -133,8 +133,8 @@ impl Gate {
 struct Queue {
     taking: bool,
     next: u64,
-    /// The second gates, each of which has a part of every batch.
-    gates: Vec<Gate>,
+    /// The commit locks, each of which has a part of every batch.
+    commit_locks: Vec<CommitLock>,
     /// Batches that the owner of a pipeline took, for others to work on.
     jobs: Vec<u64>,
     workers: usize,
@@ -143,24 +143,28 @@ struct Queue {
 }
 
 impl Queue {
-    /// The first sequence number that some gate has not put.
+    /// The first sequence number that some commit lock has not put.
     fn head(&self) -> u64 {
-        self.gates.iter().map(|gate| gate.head).min().unwrap_or(0)
+        self.commit_locks
+            .iter()
+            .map(|lock| lock.head)
+            .min()
+            .unwrap_or(0)
     }
 
     fn is_full(&self) -> bool {
-        let most = match self.gates.len() {
+        let most = match self.commit_locks.len() {
             1 => (2 * (1 + self.workers)).clamp(LEAST_DEPTH, DEPTH),
             _ => SPLIT_DEPTH,
         };
         self.next - self.head() >= most as u64
     }
 
-    /// Whether a thread may put the head of this gate.
-    fn is_ready(&mut self, gate: usize, split: Split) -> bool {
-        let committed = self.gates[0].head;
-        let of = &mut self.gates[gate];
-        let waits = split == Split::Inbound && gate > 0 && of.head == committed;
+    /// Whether a thread may put the head of this commit lock.
+    fn is_ready(&mut self, at: usize, split: Split) -> bool {
+        let committed = self.commit_locks[0].head;
+        let of = &mut self.commit_locks[at];
+        let waits = split == Split::Inbound && at > 0 && of.head == committed;
         !of.putting && !waits && of.head_is_filed()
     }
 }
@@ -241,13 +245,13 @@ impl Engine {
                 Policy::Auto if queue.workers >= 2 => (1 + queue.workers).next_power_of_two(),
                 _ => 1,
             };
-            let gates = match setup.split {
+            let commit_locks = match setup.split {
                 _ if threads == 1 => 1,
                 Split::Not => 1,
-                Split::Outbound => threads.min(SEND_GATES),
+                Split::Outbound => threads.min(FLOW_SHARDS),
                 Split::Inbound => 1 + threads.min(DELIVERIES),
             };
-            queue.gates = (0..gates).map(|_| Gate::default()).collect();
+            queue.commit_locks = (0..commit_locks).map(|_| CommitLock::default()).collect();
         }
         let mut engine = Self {
             setup,
@@ -274,7 +278,7 @@ impl Engine {
                 Doing::Looking => self.look(thread),
                 Doing::Taking(queue) => self.taken(thread, queue),
                 Doing::Working(queue, sequence) => self.worked(thread, queue, sequence),
-                Doing::Putting(queue, gate) => self.was_put(thread, queue, gate),
+                Doing::Putting(queue, at) => self.was_put(thread, queue, at),
             }
         }
     }
@@ -316,7 +320,7 @@ impl Engine {
             let turn = self.threads[thread].turn % owned;
             self.threads[thread].turn = turn + 1;
             let queue = self.threads[thread].owns[turn];
-            if self.is_pipeline(queue) && self.queues[queue].gates[0].head_is_filed() {
+            if self.is_pipeline(queue) && self.queues[queue].commit_locks[0].head_is_filed() {
                 return self.put_head(thread, queue, 0);
             }
             if self.queues[queue].taking {
@@ -379,9 +383,9 @@ impl Engine {
             self.queues[queue].jobs.push(sequence);
             return self.after(thread, Doing::Looking, self.setup.costs.poll);
         }
-        // The head is worked on behind the second gate, if there is one.
+        // The head is worked on under the commit lock, if there is one.
         let of = &self.queues[queue];
-        match of.gates.len() == 1 && sequence == of.head() {
+        match of.commit_locks.len() == 1 && sequence == of.head() {
             true => self.file(thread, queue, sequence, false),
             false => self.after(
                 thread,
@@ -393,7 +397,7 @@ impl Engine {
 
     fn worked(&mut self, thread: usize, queue: usize, sequence: u64) {
         if self.is_pipeline(queue) {
-            *self.queues[queue].gates[0].slot(sequence) = Some((thread, true));
+            *self.queues[queue].commit_locks[0].slot(sequence) = Some((thread, true));
             if self.queues[queue].sleeps {
                 self.wake(queue);
             }
@@ -403,30 +407,30 @@ impl Engine {
     }
 
     fn file(&mut self, thread: usize, queue: usize, sequence: u64, is_worked: bool) {
-        for gate in &mut self.queues[queue].gates {
-            *gate.slot(sequence) = Some((thread, is_worked));
+        for commit_lock in &mut self.queues[queue].commit_locks {
+            *commit_lock.slot(sequence) = Some((thread, is_worked));
         }
         self.proceed(thread, queue, 0, self.setup.costs.poll);
     }
 
-    /// The thread puts what is ready at the second gates from this one on, unless others are there:
+    /// The thread puts what is ready at the commit locks from this one on, unless others are there:
     /// those look again. Then it looks for something else, so many nanoseconds later.
     fn proceed(&mut self, thread: usize, queue: usize, from: usize, later: f64) {
         let split = self.setup.split;
         let of = &mut self.queues[queue];
-        let mut left = from..of.gates.len();
-        match left.find(|gate| of.is_ready(*gate, split)) {
-            Some(gate) => self.put_head(thread, queue, gate),
+        let mut left = from..of.commit_locks.len();
+        match left.find(|at| of.is_ready(*at, split)) {
+            Some(at) => self.put_head(thread, queue, at),
             None => self.after(thread, Doing::Looking, later),
         }
     }
 
-    fn put_head(&mut self, thread: usize, queue: usize, gate: usize) {
+    fn put_head(&mut self, thread: usize, queue: usize, at: usize) {
         let costs = self.setup.costs;
-        let gates = &mut self.queues[queue].gates;
-        let count = adit_testbed::stats::to_f64(gates.len());
+        let commit_locks = &mut self.queues[queue].commit_locks;
+        let count = adit_testbed::stats::to_f64(commit_locks.len());
         // Whoever commits looks at no packet.
-        let (put, part) = match (self.setup.split, gates.len(), gate) {
+        let (put, part) = match (self.setup.split, commit_locks.len(), at) {
             (Split::Inbound, 2.., 0) => (COMMIT * costs.put, 0.0),
             (Split::Inbound, 2.., _) => {
                 let part = 1.0 / (count - 1.0);
@@ -434,7 +438,7 @@ impl Engine {
             }
             _ => (costs.put / count, 1.0 / count),
         };
-        let of = &mut gates[gate];
+        let of = &mut commit_locks[at];
         let Some((filed_by, is_worked)) = *of.slot(of.head) else {
             return self.after(thread, Doing::Looking, 0.0);
         };
@@ -445,13 +449,13 @@ impl Engine {
             (false, true) => costs.fetch_put,
             (false, false) => costs.fetch_work,
         };
-        let doing = Doing::Putting(queue, gate);
+        let doing = Doing::Putting(queue, at);
         self.after(thread, doing, (fetch + work) * part + put);
     }
 
-    fn was_put(&mut self, thread: usize, queue: usize, gate: usize) {
+    fn was_put(&mut self, thread: usize, queue: usize, at: usize) {
         let before = self.queues[queue].head();
-        let of = &mut self.queues[queue].gates[gate];
+        let of = &mut self.queues[queue].commit_locks[at];
         *of.slot(of.head) = None;
         of.head += 1;
         of.putting = false;
@@ -466,7 +470,7 @@ impl Engine {
         } else {
             0.0
         };
-        self.proceed(thread, queue, gate, self.setup.costs.poll + call);
+        self.proceed(thread, queue, at, self.setup.costs.poll + call);
     }
 }
 
@@ -555,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_never_faster_than_its_slower_gate() {
+    fn a_queue_is_never_faster_than_its_slower_lock() {
         let costs = BatchCosts {
             put: 50_000.0,
             ..COSTS
@@ -566,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn several_second_gates_leave_the_first_gate_as_the_limit() {
+    fn several_commit_locks_leave_the_take_lock_as_the_limit() {
         let costs = BatchCosts {
             put: 50_000.0,
             ..COSTS
@@ -584,7 +588,7 @@ mod tests {
         };
         is_about(of(2), 2.0, 0.15);
         is_about(of(4), 4.0, 0.15);
-        // The first gate is open for 20 of 130 µs.
+        // The take lock is held for 20 of 130 µs.
         assert!(of(16) < 6.6, "{}", of(16));
         let slow = BatchCosts {
             take: 100_000.0,

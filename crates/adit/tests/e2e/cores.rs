@@ -437,7 +437,7 @@ fn four_cpus_forward_in_order_while_their_threads_and_rx_queues_change() {
     forwards(4);
 }
 
-/// As many as there may be receive queues and second gates.
+/// As many as there may be receive queues and flow shards.
 #[test]
 fn eight_cpus_forward_in_order_while_their_threads_and_rx_queues_change() {
     forwards(8);

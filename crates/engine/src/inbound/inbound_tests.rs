@@ -224,13 +224,13 @@ fn a_flood_from_elsewhere_with_the_index_of_a_peer_costs_it_nothing() {
 #[test]
 fn what_is_split_is_delivered_when_it_is_committed_and_ends_with_its_last_part() {
     let mut parts: Vec<Part> = Part::split(Box::default(), 3).collect();
-    let mut at = |gate: usize, is_in_turn| {
+    let mut at = |flow_shard: usize, is_in_turn| {
         let mut seen = Vec::new();
         let commit = |batch: &mut InboundBatch| {
             batch.is_committed = is_in_turn;
             is_in_turn
         };
-        let is_put = parts[gate].put_at(gate, commit, |_, part| seen.push(part));
+        let is_put = parts[flow_shard].put_at(flow_shard, commit, |_, part| seen.push(part));
         (is_put, seen)
     };
     assert_eq!(at(1, true), (false, vec![]), "nobody has committed it");

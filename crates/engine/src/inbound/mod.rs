@@ -12,7 +12,7 @@
 //! 8. `deliver`: one write for each GRO packet, after the whole batch, so that they are as long as
 //!    they can be.
 //!
-//! While several threads help, stages 6 to 8 have second gates of their own, behind that of stage 5:
+//! While several threads help, stages 6 to 8 have commit locks of their own, behind that of stage 5:
 //! each has the packets between certain hosts, of every batch. A flow is at one of them.
 
 pub(crate) mod deliver;
@@ -49,7 +49,7 @@ pub(crate) struct InboundBatch {
     is_committed: bool,
 }
 
-/// What is at a second gate.
+/// What of a batch is filed for a commit lock.
 pub(crate) enum Part {
     Whole(Box<InboundBatch>),
     /// At the first one all of it, to be committed; at those behind it what they are to deliver then.
@@ -57,17 +57,20 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// What so many second gates are to have of a batch.
-    pub(crate) fn split(batch: Box<InboundBatch>, gates: usize) -> impl Iterator<Item = Self> {
-        let of = Parts::new(RwLock::new(Some(batch)), gates);
-        std::iter::repeat_n(of, gates).map(Self::Split)
+    /// What so many commit locks are to have of a batch.
+    pub(crate) fn split(
+        batch: Box<InboundBatch>,
+        flow_shards: usize,
+    ) -> impl Iterator<Item = Self> {
+        let of = Parts::new(RwLock::new(Some(batch)), flow_shards);
+        std::iter::repeat_n(of, flow_shards).map(Self::Split)
     }
 
-    /// Puts it at this second gate: `commit` says whether it is the batch's turn, `deliver` gets what
+    /// Puts it at this commit lock: `commit` says whether it is the batch's turn, `deliver` gets what
     /// is committed, and which part of it. Whether it is put.
     pub(crate) fn put_at(
         &mut self,
-        gate: usize,
+        flow_shard: usize,
         commit: impl FnOnce(&mut InboundBatch) -> bool,
         deliver: impl FnOnce(&InboundBatch, usize),
     ) -> bool {
@@ -80,14 +83,14 @@ impl Part {
                 }
                 is_in_turn
             }
-            Self::Split(of) if gate == 0 => {
+            Self::Split(of) if flow_shard == 0 => {
                 let mut batch = of.batch.write().unwrap_or_else(PoisonError::into_inner);
                 batch.as_deref_mut().is_none_or(commit)
             }
             // Whoever commits it comes here next.
             Self::Split(of) => match of.batch.try_read().as_deref() {
                 Ok(Some(batch)) if batch.is_committed => {
-                    deliver(batch, gate - 1);
+                    deliver(batch, flow_shard - 1);
                     true
                 }
                 _ => false,
@@ -152,7 +155,7 @@ struct Packet {
     replayed: bool,
     /// Congestion was marked, and its transport does not understand marks.
     not_capable: bool,
-    /// Of the gates that deliver, the one that has it.
+    /// The flow shard that delivers it.
     part: u8,
 }
 

@@ -1,4 +1,4 @@
-//! A batch of which several second gates have a part.
+//! A batch of which several commit locks have a part.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! The receive queues of one interface, and how their number changes, and peers move, without a loss and without
 //! reordering.
 //!
-//! A receive queue is a socket of each family with gates of its own, so that threads take and put at the same
-//! time. The receiver index says in which receive queue a datagram arrives, and all data of a peer is in one.
-//! There are 1, 2, 4 or 8 receive queues: when their number is doubled, peers move only to the new ones, and
-//! when it is halved, only from those that are given up.
+//! A receive queue is a socket of each family with an ordered queue of its own, so that threads take and
+//! put at the same time. The receiver index says in which receive queue a datagram arrives, and all data
+//! of a peer is in one. There are 1, 2, 4 or 8 receive queues: when their number is doubled, peers move
+//! only to the new ones, and when it is halved, only from those that are given up.
 //!
 //! ```text
 //! 1. the receive queues that peers move to are held: nothing is taken from their sockets
@@ -28,7 +28,7 @@ use std::ops::Range;
 use adit_io::Grace;
 use adit_io::udp::MAX_RECEIVE_BUFFER;
 
-use crate::order::gates::Gates;
+use crate::order::ordered_queue::OrderedQueue;
 use crate::thread::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// Receive queues at most.
@@ -40,7 +40,7 @@ const MOST_WAITING: u64 = 2 * MAX_RECEIVE_BUFFER as u64;
 const LEAST_COUNTED: u64 = 768;
 
 /// The receive queues of one interface. `S` is what taking from one of them needs, `B` a batch, or a part of one.
-/// Each has up to `N` second gates.
+/// Each has up to `N` commit locks.
 pub(crate) struct RxQueues<S, B, const N: usize = 1> {
     all: [RxQueue<S, B, N>; RX_QUEUES],
     state: Mutex<State>,
@@ -48,9 +48,9 @@ pub(crate) struct RxQueues<S, B, const N: usize = 1> {
     is_changing: AtomicBool,
 }
 
-/// The gates of one receive queue. No cache line is of two.
+/// The ordered queue of one receive queue. No cache line is of two.
 #[repr(align(128))]
-struct RxQueue<S, B, const N: usize>(Gates<Taking<S>, B, (), N>);
+struct RxQueue<S, B, const N: usize>(OrderedQueue<Taking<S>, B, (), N>);
 
 /// What taking from a receive queue needs.
 pub(crate) struct Taking<S> {
@@ -135,19 +135,19 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             before: [0; 2],
         };
         Self {
-            all: std::array::from_fn(|_| RxQueue(Gates::new(taking(), [(); N]))),
+            all: std::array::from_fn(|_| RxQueue(OrderedQueue::new(taking(), [(); N]))),
             state: Mutex::new(State::default()),
             is_changing: AtomicBool::new(false),
         }
     }
 
-    /// Receive queues of a process that has more of them share gates.
-    pub(crate) fn gates(&self, rx_queue: usize) -> &Gates<Taking<S>, B, (), N> {
+    /// Receive queues of a process that has more of them share ordered queues.
+    pub(crate) fn queue(&self, rx_queue: usize) -> &OrderedQueue<Taking<S>, B, (), N> {
         &self.all[rx_queue % RX_QUEUES].0
     }
 
     fn set_held(&self, rx_queues: Range<usize>, is_held: bool) {
-        rx_queues.for_each(|rx_queue| self.gates(rx_queue).set_closed(is_held));
+        rx_queues.for_each(|rx_queue| self.queue(rx_queue).set_closed(is_held));
     }
 
     /// Has nothing taken any more, or lets all go on. It is not closed, and false returned, if a change
@@ -172,7 +172,7 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
     }
 
     /// The head of a receive queue has the first data of a session, and the session before it was in the
-    /// receive queue `from`. Whoever asks is at the second gate, and asks again until its turn comes.
+    /// receive queue `from`. Whoever asks has the commit lock, and asks again until its turn comes.
     pub(crate) fn turn_of_head(&self, rx_queue: usize, from: usize, session: u32) -> Turn {
         let mut state = lock(&self.state);
         let wait = &mut state.waits[rx_queue % RX_QUEUES];
@@ -272,21 +272,21 @@ impl<S, B, const N: usize> RxQueues<S, B, N> {
             for rx_queue in change.left.clone() {
                 let waiting = |is_there| if is_there { MOST_WAITING } else { 0 };
                 let before = families(rx_queue).map(waiting);
-                let gates = self.gates(rx_queue);
-                gates.with_taking(|taking| taking.before = before);
+                let queue = self.queue(rx_queue);
+                queue.with_taking(|taking| taking.before = before);
             }
             change.is_marked = true;
         }
         for rx_queue in change.left.clone() {
             let sequence = &mut change.sequences[rx_queue];
-            let gates = self.gates(rx_queue);
-            if sequence.is_none() && gates.with_taking(|taking| taking.before == [0; 2]) {
-                *sequence = Some(gates.next());
+            let queue = self.queue(rx_queue);
+            if sequence.is_none() && queue.with_taking(|taking| taking.before == [0; 2]) {
+                *sequence = Some(queue.next());
             }
         }
         let is_put = |rx_queue: usize| {
             let sequence = change.sequences[rx_queue];
-            sequence.is_some_and(|sequence| self.gates(rx_queue).is_put_before(sequence))
+            sequence.is_some_and(|sequence| self.queue(rx_queue).is_put_before(sequence))
         };
         if !change.left.clone().all(is_put) {
             let waits =

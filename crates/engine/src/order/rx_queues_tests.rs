@@ -1,24 +1,24 @@
 use std::convert::Infallible;
 
 use super::*;
-use crate::order::gates::{Put, Taken};
+use crate::order::ordered_queue::{Put, Taken};
 
 /// Messages of a full batch.
 const BATCH: usize = 64;
 
 /// A full batch of messages of this length is taken from receive queue 0 and put.
 fn poll(rx_queues: &RxQueues<(), ()>, len: usize) {
-    let gates = rx_queues.gates(0);
+    let queue = rx_queues.queue(0);
     let one = (1, |_: &mut [&mut ()]| true);
-    let taken = gates.take((false, 1), one, |taking| {
+    let taken = queue.take((false, 1), one, |taking| {
         taking.took(false, Some(std::iter::repeat_n(len, BATCH)));
         Ok::<_, Infallible>(Some(()))
     });
     let Ok(Taken::Batch(sequence, ())) = taken else {
         panic!("nobody else takes");
     };
-    gates.file(sequence, ());
-    gates.proceed(0, |(), ()| Put::Done, drop);
+    queue.file(sequence, ());
+    queue.proceed(0, |(), ()| Put::Done, drop);
 }
 
 /// The sender of what never ends in a receive queue that peers leave keeps the receive queues closed

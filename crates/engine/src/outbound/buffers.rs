@@ -1,7 +1,7 @@
 //! The buffers of the outbound path, as one thread has them.
 
 use crate::order::buffer_pool::{BufferPool, Shared};
-use crate::order::gates::DEPTH;
+use crate::order::ordered_queue::DEPTH;
 use crate::outbound::batch::OutboundBatch;
 use crate::outbound::train;
 

@@ -1,4 +1,4 @@
-//! Stages 2 to 4, and what waits for sessions, at one second gate.
+//! Stages 2 to 4, and what waits for sessions, of one flow shard.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use adit_offload::Frame;
 use adit_proto::{DropReason, Endpoint, Peer};
 use arrayvec::ArrayVec;
 
-use crate::order::gates::Put;
+use crate::order::ordered_queue::Put;
 use crate::outbound::batch::Rest;
 use crate::outbound::buffers::MAX_TRAINS;
 use crate::outbound::context::Context;
@@ -19,7 +19,7 @@ use crate::outbound::train::{OpenTrain, SealedTrain, datagram_len, max_bytes, se
 use crate::shared::counters::Waiting;
 use crate::shared::handles::ShardCommand;
 
-/// Trains of different peers (or ECN marks, or gates) that are open at once.
+/// Trains of different peers (or ECN marks, or flow shards) that are open at once.
 pub(super) const MAX_OPEN: usize = 16;
 /// Trains that are open, or sealed and not yet sent: those of one frame and those before it.
 const MAX_SEALED: usize = MAX_TRAINS - MAX_READY;
@@ -27,7 +27,7 @@ const MAX_SEALED: usize = MAX_TRAINS - MAX_READY;
 /// In the seventh byte of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// Stages 2 to 5, at one second gate.
+/// Stages 2 to 5, of one flow shard.
 pub(crate) struct Forwarder<U> {
     pub(crate) sender: Sender<U>,
     pub(crate) staged: Staged<Arc<Peer>>,
@@ -38,7 +38,7 @@ pub(crate) struct Forwarder<U> {
     pub(crate) noted: Noted,
 }
 
-/// What [`Waiting`] has of one second gate.
+/// What [`Waiting`] has of one flow shard.
 #[derive(Default)]
 pub(crate) struct Noted {
     trains: usize,
@@ -48,12 +48,12 @@ pub(crate) struct Noted {
 
 impl<U: UdpSocket> Forwarder<U> {
     /// It is one of so many.
-    pub(crate) fn set_share(&mut self, gates: usize) {
-        self.sender.set_share(gates);
-        self.staged.set_share(gates);
+    pub(crate) fn set_share(&mut self, flow_shards: usize) {
+        self.sender.set_share(flow_shards);
+        self.staged.set_share(flow_shards);
     }
 
-    /// Keeps a frame that another gate kept before.
+    /// Keeps a frame that another flow shard kept before.
     pub(crate) fn stage_again(&mut self, peer: &Arc<Peer>, bytes: &[u8]) {
         let sender = &self.sender;
         self.staged.push(peer.id(), peer, bytes, |loser, packets| {
@@ -61,7 +61,7 @@ impl<U: UdpSocket> Forwarder<U> {
         });
     }
 
-    /// Tells what waits here, by what it is more than before: other gates tell theirs.
+    /// Tells what waits here, by what it is more than before: other flow shards tell theirs.
     pub(crate) fn note_waiting(&mut self, waiting: &Waiting) {
         let now = Noted {
             trains: self.sender.waiting(),
@@ -286,7 +286,7 @@ impl<U: UdpSocket> Forwarder<U> {
 }
 
 /// The trains that frames of one poll are appended to. A peer has at most one of them for each second
-/// gate: its flows stay in order.
+/// flow shard: its flows stay in order.
 #[derive(Default)]
 pub(crate) struct Trains<'a> {
     open: ArrayVec<OpenTrain<'a>, MAX_OPEN>,
@@ -299,7 +299,7 @@ impl<'a> Trains<'a> {
     pub(super) fn append<U>(
         &mut self,
         context: Context<'_, U>,
-        (peer, gate): (&Arc<Peer>, usize),
+        (peer, flow_shard): (&Arc<Peer>, usize),
         frame: &Frame<'a>,
     ) -> Result<(), NotAppended> {
         let Context { common, now, .. } = context;
@@ -318,7 +318,7 @@ impl<'a> Trains<'a> {
             let open = self
                 .open
                 .iter()
-                .position(|train| (train.peer.id(), train.gate) == (peer.id(), gate));
+                .position(|train| (train.peer.id(), train.flow_shard) == (peer.id(), flow_shard));
             let at = match open {
                 Some(at) if self.open[at].ecn() == ecn && self.open[at].takes(len) => at,
                 other => {
@@ -345,7 +345,7 @@ impl<'a> Trains<'a> {
                     }
                     let buffer = context.buffers.trains.take();
                     let train = OpenTrain::new(Arc::clone(peer), session, to, ecn, buffer);
-                    self.open.push(train.for_gate(gate));
+                    self.open.push(train.for_flow_shard(flow_shard));
                     self.open.len() - 1
                 }
             };

@@ -9,7 +9,7 @@
 //! 5. `send`: sealed trains leave in the order in which they were closed (`sender`, `transmit`).
 //!
 //! While several threads help, they send at the same time: a batch is split by the addresses of its
-//! packets, and each part has a second gate, and so a sender, of its own. A flow is in one part.
+//! packets, and each flow shard has a commit lock, and so a sender, of its own. A flow is in one of them.
 
 pub(crate) mod batch;
 pub(crate) mod buffers;
@@ -34,12 +34,12 @@ use adit_offload::Frame;
 use adit_proto::{DropReason, Drops, PassedKind, Peer, Time};
 use arrayvec::ArrayVec;
 
-use crate::order::gates::{Gates, Put, SequenceNumber, Taken};
+use crate::order::ordered_queue::{OrderedQueue, Put, SequenceNumber, Taken};
 use crate::order::parts::Parts;
 use crate::outbound::batch::{OutboundBatch, Rest};
 use crate::outbound::context::Context;
 use crate::outbound::forward::{Forwarder, Noted};
-use crate::outbound::seal::{SEND_GATES, gate_of};
+use crate::outbound::seal::{FLOW_SHARDS, flow_shard_of};
 use crate::outbound::sender::Sender;
 use crate::outbound::slow_paths::Paths;
 use crate::outbound::staged::Staged;
@@ -56,10 +56,10 @@ const STANDING: u32 = 16;
 /// How often the control thread hears of that.
 const TELL_EVERY: Duration = Duration::from_millis(20);
 
-/// What is at a second gate.
+/// A batch, or what one flow shard has of it.
 pub(crate) enum Part {
     Whole(Box<OutboundBatch>),
-    /// What of a batch is for this gate.
+    /// What of a batch is for this flow shard.
     Split {
         sealed: VecDeque<SealedTrain>,
         /// Frames that come after these: what waits for a session, and what did not fit.
@@ -78,13 +78,13 @@ impl Part {
     }
 }
 
-/// The outbound path of one interface: its TUN is read behind the first gate, and its sockets are
+/// The outbound path of one interface: its TUN is read under the take lock, and its sockets are
 /// written behind the second ones.
 pub(crate) struct Outbound<U> {
-    pub(crate) gates: Gates<Standing, Part, Forwarder<U>, SEND_GATES>,
-    /// The address family that the trains of each gate wait for, as [`Sender::waits_for`] has it: 0 if
+    pub(crate) queue: OrderedQueue<Standing, Part, Forwarder<U>, FLOW_SHARDS>,
+    /// The address family that the trains of each flow shard wait for, as [`Sender::waits_for`] has it: 0 if
     /// none do.
-    blocked: [AtomicU8; SEND_GATES],
+    blocked: [AtomicU8; FLOW_SHARDS],
     /// The peers' own sockets.
     paths: Arc<Paths<U>>,
     waiting: Arc<Waiting>,
@@ -113,14 +113,14 @@ impl<U: UdpSocket> Outbound<U> {
             noted: Noted::default(),
         };
         Ok(Self {
-            gates: Gates::new(Standing::default(), std::array::from_fn(|_| forwarder())),
+            queue: OrderedQueue::new(Standing::default(), std::array::from_fn(|_| forwarder())),
             blocked: Default::default(),
             paths,
             waiting,
         })
     }
 
-    /// Takes what waits in the TUN queue, which so many threads poll, to be sent through so many second gates:
+    /// Takes what waits in the TUN queue, which so many threads poll, split into so many flow shards:
     /// a power of two. `awaits` says that the calling thread is the one that is woken if it has to wait for others.
     /// Errors are the TUN's.
     pub(crate) fn take(
@@ -128,31 +128,33 @@ impl<U: UdpSocket> Outbound<U> {
         context: Context<'_, U>,
         tun: &impl TunQueue,
         (awaits, threads): (bool, usize),
-        gates: usize,
+        flow_shards: usize,
     ) -> io::Result<Taken<Box<OutboundBatch>>> {
-        let change = |all: &mut [&mut Forwarder<U>]| self.change_gates(all, gates);
+        let change = |all: &mut [&mut Forwarder<U>]| self.change_flow_shards(all, flow_shards);
         let read = |standing: &mut Standing| standing.read(context, tun);
-        self.gates.take((awaits, threads), (gates, change), read)
+        self.queue
+            .take((awaits, threads), (flow_shards, change), read)
     }
 
-    /// Whether trains that wait for a socket allow another number of gates; frames that wait for a
-    /// session change gates.
-    fn change_gates(&self, forwarders: &mut [&mut Forwarder<U>], gates: usize) -> bool {
+    /// Whether trains that wait for a socket allow another number of flow shards; frames that wait for a
+    /// session change flow shards.
+    fn change_flow_shards(&self, forwarders: &mut [&mut Forwarder<U>], flow_shards: usize) -> bool {
         if forwarders.iter().any(|it| it.sender.waits_for().is_some()) {
             return false;
         }
         let mut waiting = Vec::new();
         for it in forwarders.iter_mut() {
             waiting.append(&mut it.staged.take_all());
-            it.set_share(gates);
+            it.set_share(flow_shards);
         }
         for (peer, bytes) in waiting {
             // Frames were parsed before they were staged.
-            let gate = Frame::parse(&bytes).map_or(0, |frame| gate_of(&frame, gates));
-            forwarders[gate].stage_again(&peer, &bytes);
+            let flow_shard =
+                Frame::parse(&bytes).map_or(0, |frame| flow_shard_of(&frame, flow_shards));
+            forwarders[flow_shard].stage_again(&peer, &bytes);
         }
-        for (gate, it) in forwarders.iter_mut().enumerate() {
-            self.note_state(gate, it);
+        for (flow_shard, it) in forwarders.iter_mut().enumerate() {
+            self.note_state(flow_shard, it);
         }
         true
     }
@@ -166,8 +168,8 @@ impl<U: UdpSocket> Outbound<U> {
     ) -> Polled {
         let more = batch.more;
         let mut processed = 0;
-        if self.gates.in_use() == 1 && self.gates.is_head(&sequence) {
-            self.gates.file(sequence, Part::Whole(batch));
+        if self.queue.in_use() == 1 && self.queue.is_head(&sequence) {
+            self.queue.file(sequence, Part::Whole(batch));
         } else {
             processed = self.work(context, (sequence, batch));
         }
@@ -184,22 +186,24 @@ impl<U: UdpSocket> Outbound<U> {
         context: Context<'_, U>,
         (sequence, mut batch): (SequenceNumber, Box<OutboundBatch>),
     ) -> usize {
-        let gates = self.gates.in_use();
-        if gates == 1 {
+        let flow_shards = self.queue.in_use();
+        if flow_shards == 1 {
             let processed = batch.seal(context);
-            self.gates.file(sequence, Part::Whole(batch));
+            self.queue.file(sequence, Part::Whole(batch));
             return processed;
         }
-        let (mut parts, processed) = batch.split(context, gates);
+        let (mut parts, processed) = batch.split(context, flow_shards);
         #[cfg(debug_assertions)]
         progress::count_split(false);
-        let of = Parts::new(Mutex::new(Some(batch)), gates);
-        let parts = parts.drain(..gates).map(|(sealed, rest)| Part::Split {
-            sealed,
-            rest,
-            of: Arc::clone(&of),
-        });
-        self.gates.file_parts(sequence, parts);
+        let of = Parts::new(Mutex::new(Some(batch)), flow_shards);
+        let parts = parts
+            .drain(..flow_shards)
+            .map(|(sealed, rest)| Part::Split {
+                sealed,
+                rest,
+                of: Arc::clone(&of),
+            });
+        self.queue.file_parts(sequence, parts);
         processed
     }
 
@@ -207,11 +211,11 @@ impl<U: UdpSocket> Outbound<U> {
     /// were not before.
     pub(crate) fn proceed(&self, context: Context<'_, U>, tun: &impl TunQueue) -> usize {
         let mut processed = 0;
-        let put = |gate, forwarder: &mut Forwarder<U>, part: &mut Part| {
+        let put = |flow_shard, forwarder: &mut Forwarder<U>, part: &mut Part| {
             let (put, packets) = match part {
-                Part::Whole(batch) => self.put_whole(context, gate, forwarder, batch),
+                Part::Whole(batch) => self.put_whole(context, flow_shard, forwarder, batch),
                 Part::Split { sealed, rest, .. } => {
-                    self.put(context, gate, forwarder, sealed, |it| {
+                    self.put(context, flow_shard, forwarder, sealed, |it| {
                         it.forward_rest(context, rest);
                         rest.is_empty()
                     })
@@ -220,11 +224,11 @@ impl<U: UdpSocket> Outbound<U> {
             processed += packets;
             put
         };
-        self.gates.proceed_all(put, |part| {
+        self.queue.proceed_all(put, |part| {
             if let Some(batch) = part.put() {
                 self.has_put(context, tun, batch);
             }
-            if self.gates.was_awaited() {
+            if self.queue.was_awaited() {
                 context.common.queues.wake();
             }
         });
@@ -235,12 +239,12 @@ impl<U: UdpSocket> Outbound<U> {
     pub(crate) fn put_whole(
         &self,
         context: Context<'_, U>,
-        gate: usize,
+        flow_shard: usize,
         forwarder: &mut Forwarder<U>,
         batch: &mut OutboundBatch,
     ) -> (Put, usize) {
         let OutboundBatch { sealed, frames, .. } = batch;
-        self.put(context, gate, forwarder, sealed, |it| {
+        self.put(context, flow_shard, forwarder, sealed, |it| {
             it.forward_all(context, frames);
             frames.is_empty()
         })
@@ -250,7 +254,7 @@ impl<U: UdpSocket> Outbound<U> {
     fn put(
         &self,
         context: Context<'_, U>,
-        gate: usize,
+        flow_shard: usize,
         forwarder: &mut Forwarder<U>,
         sealed: &mut VecDeque<SealedTrain>,
         forward: impl FnMut(&mut Forwarder<U>) -> bool,
@@ -259,7 +263,7 @@ impl<U: UdpSocket> Outbound<U> {
         let put = forwarder.put(context, sealed, forward);
         let passed = forwarder.processed as u64;
         (forwarder.sender.drops()).count_passed(PassedKind::FromTun, passed);
-        self.note_state(gate, forwarder);
+        self.note_state(flow_shard, forwarder);
         (put, forwarder.processed)
     }
 
@@ -282,44 +286,44 @@ impl<U: UdpSocket> Outbound<U> {
         self.waits_for().is_none()
     }
 
-    /// Looks at what is behind each second gate that is in use.
-    fn look<R>(&self, look: impl Fn(&Forwarder<U>) -> R) -> ArrayVec<R, SEND_GATES> {
-        self.gates.each(|_, forwarder| look(forwarder))
+    /// Looks at what is under each commit lock that is in use.
+    fn look<R>(&self, look: impl Fn(&Forwarder<U>) -> R) -> ArrayVec<R, FLOW_SHARDS> {
+        self.queue.each(|_, forwarder| look(forwarder))
     }
 
-    /// Changes what is behind each second gate that is in use. Then a batch that a full socket stopped
-    /// may go on, and nothing else wakes a thread for it: so all gates proceed (invariant 6).
+    /// Changes what is under each commit lock that is in use. Then a batch that a full socket stopped
+    /// may go on, and nothing else wakes a thread for it: so all flow shards proceed (invariant 6).
     fn change<R>(
         &self,
         context: Context<'_, U>,
         tun: &impl TunQueue,
         mut change: impl FnMut(&mut Forwarder<U>) -> R,
-    ) -> ArrayVec<R, SEND_GATES> {
-        let changed = self.gates.each(|gate, forwarder| {
+    ) -> ArrayVec<R, FLOW_SHARDS> {
+        let changed = self.queue.each(|flow_shard, forwarder| {
             let result = change(forwarder);
-            self.note_state(gate, forwarder);
+            self.note_state(flow_shard, forwarder);
             result
         });
         self.proceed(context, tun);
         changed
     }
 
-    fn note_state(&self, gate: usize, forwarder: &mut Forwarder<U>) {
+    fn note_state(&self, flow_shard: usize, forwarder: &mut Forwarder<U>) {
         let blocked = match forwarder.sender.waits_for() {
             None => 0,
             Some(false) => 1,
             Some(true) => 2,
         };
-        // Other gates have the same cache line.
-        if self.blocked[gate].load(Ordering::Relaxed) != blocked {
-            self.blocked[gate].store(blocked, Ordering::Release);
+        // Other flow shards have the same cache line.
+        if self.blocked[flow_shard].load(Ordering::Relaxed) != blocked {
+            self.blocked[flow_shard].store(blocked, Ordering::Release);
         }
         forwarder.note_waiting(&self.waiting);
     }
 
     /// The address family of the first train that waits for a socket: true for IPv6.
     pub(crate) fn waits_for(&self) -> Option<bool> {
-        let blocked = |gate: &AtomicU8| gate.load(Ordering::Acquire);
+        let blocked = |flow_shard: &AtomicU8| flow_shard.load(Ordering::Acquire);
         let families = self.blocked.iter().map(blocked);
         let family = families.into_iter().find(|family| *family != 0);
         family.map(|family| family == 2)
@@ -349,17 +353,17 @@ impl<U: UdpSocket> Outbound<U> {
     /// Reads and seals nothing any more but what was read before: until [`Self::is_drained`], and
     /// then nothing at all.
     pub(crate) fn pause(&self, pauses: bool) {
-        self.gates.set_closed(pauses);
-        for gate in 0..SEND_GATES {
-            self.gates
-                .with(gate, |forwarder| forwarder.is_paused = pauses);
+        self.queue.set_closed(pauses);
+        for flow_shard in 0..FLOW_SHARDS {
+            self.queue
+                .with(flow_shard, |forwarder| forwarder.is_paused = pauses);
         }
     }
 
     /// Whether all that was read has left, or waits for a session.
     pub(crate) fn is_drained(&self) -> bool {
         let waits = |forwarder: &Forwarder<U>| forwarder.sender.waits_for().is_some();
-        self.gates.is_drained() && !self.look(waits).contains(&true)
+        self.queue.is_drained() && !self.look(waits).contains(&true)
     }
 
     /// Packets that wait for sessions.
@@ -383,7 +387,7 @@ impl<U: UdpSocket> Outbound<U> {
         let Some(v6) = self.waits_for() else {
             return false;
         };
-        let recent = (self.gates).each(|_, forwarder| forwarder.sender.take_recent());
+        let recent = (self.queue).each(|_, forwarder| forwarder.sender.take_recent());
         let isolated = self
             .paths
             .isolate(context, v6, recent.into_iter().flatten());
@@ -415,7 +419,7 @@ impl<U: UdpSocket> Outbound<U> {
 
     /// Closes all sockets that peers have of their own: the shared ones changed.
     pub(crate) fn clear_paths(&self) {
-        (self.gates).each(|_, forwarder| drop(forwarder.sender.take_recent()));
+        (self.queue).each(|_, forwarder| drop(forwarder.sender.take_recent()));
         self.paths.clear();
     }
 }

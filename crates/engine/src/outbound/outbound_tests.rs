@@ -60,8 +60,8 @@ pub(crate) fn wall(now: Time) -> Tai64N {
 /// by the test.
 struct Bench<U = MemUdp> {
     outbound: Outbound<U>,
-    /// Second gates that polls ask for.
-    gates: usize,
+    /// Flow shards that polls ask for.
+    flow_shards: usize,
     buffers: Buffers,
     common: Common<U>,
     sockets: Sockets<U>,
@@ -116,7 +116,7 @@ impl<U: UdpSocket> Bench<U> {
         Self {
             outbound: Outbound::new(&common.queues.drops, Arc::default())
                 .expect("an epoll descriptor"),
-            gates: 1,
+            flow_shards: 1,
             buffers: Buffers::new(&SharedBuffers::default()),
             sockets: {
                 let socket = make(bind(our_addr, true), Arc::clone(&ours));
@@ -176,7 +176,10 @@ impl<U: UdpSocket> Bench<U> {
         if !self.outbound.resume(context, tun) {
             return Ok(true);
         }
-        let polled = match self.outbound.take(context, tun, (true, 1), self.gates)? {
+        let polled = match self
+            .outbound
+            .take(context, tun, (true, 1), self.flow_shards)?
+        {
             Taken::Batch(sequence, batch) => self.outbound.finish(context, tun, (sequence, batch)),
             Taken::Nothing => Polled::packets(0, false),
             Taken::Busy | Taken::Full => panic!("there is no other thread"),
@@ -767,10 +770,10 @@ fn what_is_left_of_a_batch_leaves_whatever_makes_room() {
         }),
     ];
     for (way, make_room) in ways {
-        for gates in [1, 2, 8] {
+        for flow_shards in [1, 2, 8] {
             let (mut bench, calls) = refusing();
             bench.connect();
-            bench.gates = gates;
+            bench.flow_shards = flow_shards;
             let frames = 200;
             for n in 0..frames {
                 let mut frame = udp_gso_packet(1, 100);
@@ -790,8 +793,15 @@ fn what_is_left_of_a_batch_leaves_whatever_makes_room() {
             if bench.outbound.waits_for().is_some() {
                 bench.poll();
             }
-            assert_eq!(bench.wire().len(), frames.into(), "{way}, {gates} gates");
-            assert!(bench.outbound.is_drained(), "{way}, {gates} gates");
+            assert_eq!(
+                bench.wire().len(),
+                frames.into(),
+                "{way}, {flow_shards} flow shards"
+            );
+            assert!(
+                bench.outbound.is_drained(),
+                "{way}, {flow_shards} flow shards"
+            );
         }
     }
 }
@@ -835,7 +845,7 @@ fn what_a_full_socket_held_is_no_replay_when_it_leaves() {
     bench.opened(wire);
 }
 
-/// Flows that go to one peer, through several second gates.
+/// Flows that go to one peer, through several flow shards.
 const FLOWS: u8 = 16;
 
 /// The next packet of each flow: its number is its payload.
@@ -865,26 +875,29 @@ fn assert_order(packets: &[Vec<u8>], numbers: std::ops::Range<u32>) {
 
 /// Invariant 2: the thread that took the first batch is late, and others seal and file those behind it.
 #[test]
-fn flows_keep_their_order_through_several_second_gates() {
+fn flows_keep_their_order_through_several_flow_shards() {
     let mut bench = Bench::new();
     bench.connect();
     let mut number = 0;
-    for gates in [2, 8, 1, 4] {
-        bench.gates = gates;
+    for flow_shards in [2, 8, 1, 4] {
+        bench.flow_shards = flow_shards;
         let context = bench.context();
         let first = number;
         let batches: Vec<_> = (0..3)
             .map(|_| {
                 next_of_each_flow(&bench, &mut number);
-                match bench.outbound.take(context, &bench.tun, (true, 1), gates) {
+                match bench
+                    .outbound
+                    .take(context, &bench.tun, (true, 1), flow_shards)
+                {
                     Ok(Taken::Batch(sequence, batch)) => (sequence, batch),
                     other => panic!("{:?}", other.map(|_| ())),
                 }
             })
             .collect();
-        assert_eq!(bench.outbound.gates.in_use(), gates);
+        assert_eq!(bench.outbound.queue.in_use(), flow_shards);
         // Another number waits until they are put.
-        let number_of_others = if gates == 1 { 2 } else { 1 };
+        let number_of_others = if flow_shards == 1 { 2 } else { 1 };
         let other = bench
             .outbound
             .take(context, &bench.tun, (false, 1), number_of_others);
@@ -899,25 +912,25 @@ fn flows_keep_their_order_through_several_second_gates() {
             .map(|flow| {
                 let mut frame = udp_gso_packet(1, 4);
                 frame[VNET_HDR_LEN + 12..VNET_HDR_LEN + 16].copy_from_slice(&[10, 1, 0, flow]);
-                gate_of(&Frame::parse(&frame).expect("right"), gates)
+                flow_shard_of(&Frame::parse(&frame).expect("right"), flow_shards)
             })
             .collect();
-        assert!(2 * used.len() >= gates, "{used:?} of {gates}");
+        assert!(2 * used.len() >= flow_shards, "{used:?} of {flow_shards}");
     }
 }
 
-/// Invariants 2 and 10: frames wait for a session at several second gates, and then there are more, or
+/// Invariants 2 and 10: frames wait for a session at several flow shards, and then there are more, or
 /// fewer. What had no session when its batch was split comes after what was staged.
 #[test]
-fn frames_that_wait_keep_their_order_when_second_gates_change() {
+fn frames_that_wait_keep_their_order_when_flow_shards_change() {
     let mut bench = Bench::new();
     let mut number = 0;
     for [before, after] in [[1, 8], [8, 2], [4, 1]] {
         let first = number;
-        bench.gates = before;
+        bench.flow_shards = before;
         next_of_each_flow(&bench, &mut number);
         bench.poll();
-        bench.gates = after;
+        bench.flow_shards = after;
         next_of_each_flow(&bench, &mut number);
         bench.poll();
         let waiting = bench.outbound.waiting.read();
@@ -940,12 +953,12 @@ fn frames_that_wait_keep_their_order_when_second_gates_change() {
     assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
 }
 
-/// Invariants 2 and 6: the socket is full, with parts at each gate, and then it is not.
+/// Invariants 2 and 6: the socket is full, with parts at each flow shard, and then it is not.
 #[test]
 fn a_full_socket_holds_every_second_gate_and_then_none() {
     let (mut bench, calls) = refusing();
     bench.connect();
-    bench.gates = 4;
+    bench.flow_shards = 4;
     let mut number = 0;
     for refused in 1..8 {
         let first = number;
@@ -954,7 +967,7 @@ fn a_full_socket_holds_every_second_gate_and_then_none() {
         let mut polls = 0;
         while bench.try_poll(None).expect("a TUN without faults") {
             // Another number waits until all that is sealed has left.
-            bench.gates = 4 + 4 * (polls % 2);
+            bench.flow_shards = 4 + 4 * (polls % 2);
             next_of_each_flow(&bench, &mut number);
             polls += 1;
             assert!(polls < 100, "{refused} refusals");

@@ -1,4 +1,4 @@
-//! Stages 2 to 4 of a batch before it is its turn: it is sealed whole, or split between second gates.
+//! Stages 2 to 4 of a batch before it is its turn: it is sealed whole, or split between flow shards.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::outbound::forward::{NotAppended, Trains};
 use crate::outbound::sender::MAX_READY;
 use crate::outbound::train::SealedTrain;
 
-/// Second gates of an interface at most: a power of two.
-pub(crate) const SEND_GATES: usize = 8;
+/// Flow shards of an interface at most: a power of two.
+pub(crate) const FLOW_SHARDS: usize = 8;
 
 impl OutboundBatch {
     /// Stages 2 to 4 before it is this batch's turn: for frames from the first on, as long as each
@@ -57,23 +57,23 @@ impl OutboundBatch {
         processed
     }
 
-    /// Stages 2 to 4 for each second gate: the trains that are for it, and the frames that come after
+    /// Stages 2 to 4 for each flow shard: the trains that are for it, and the frames that come after
     /// these when it is this batch's turn. Returns how many packets were processed, too.
     pub(super) fn split<U: UdpSocket>(
         &mut self,
         context: Context<'_, U>,
-        gates: usize,
-    ) -> (ArrayVec<(VecDeque<SealedTrain>, Rest), SEND_GATES>, usize) {
+        flow_shards: usize,
+    ) -> (ArrayVec<(VecDeque<SealedTrain>, Rest), FLOW_SHARDS>, usize) {
         let drops = &context.common.queues.drops;
         let routes = context.common.proto.routes();
         let mut trains = Trains::default();
-        let mut by_gate: [VecDeque<SealedTrain>; SEND_GATES] = Default::default();
+        let mut by_flow_shard: [VecDeque<SealedTrain>; FLOW_SHARDS] = Default::default();
         let mut sealed = Sealed {
-            trains: &mut by_gate,
+            trains: &mut by_flow_shard,
             count: 0,
             drops,
         };
-        let mut rest: [Rest; SEND_GATES] = Default::default();
+        let mut rest: [Rest; FLOW_SHARDS] = Default::default();
         // Peers that have frames among the rest.
         let mut left: HashSet<u32> = HashSet::new();
         let mut processed = 0;
@@ -92,37 +92,37 @@ impl OutboundBatch {
             };
             let id = found.id();
             peer.set(Some(id));
-            let gate = gate_of(&frame, gates);
+            let flow_shard = flow_shard_of(&frame, flow_shards);
             if left.contains(&id)
                 || found.session(context.now).is_none()
                 || found.endpoint().is_none()
                 || sealed.count >= MAX_READY
             {
                 left.insert(id);
-                rest[gate].push_back(Zeroizing::new(bytes.into()));
+                rest[flow_shard].push_back(Zeroizing::new(bytes.into()));
                 continue;
             }
             processed += packets;
             context.saw(&frame);
-            sealed.append(&mut trains, context, (found, gate), &frame);
+            sealed.append(&mut trains, context, (found, flow_shard), &frame);
         }
         trains.close_all(context);
         sealed.take(&mut trains);
         drops.count_passed(PassedKind::FromTun, processed as u64);
-        let parts = by_gate.into_iter().zip(rest);
+        let parts = by_flow_shard.into_iter().zip(rest);
         (parts.collect(), processed)
     }
 }
 
-/// The second gate of a frame, of so many: that of its flow.
-pub(crate) fn gate_of(frame: &Frame<'_>, gates: usize) -> usize {
-    match gates {
+/// The flow shard of a frame, of so many: that of its flow.
+pub(crate) fn flow_shard_of(frame: &Frame<'_>, flow_shards: usize) -> usize {
+    match flow_shards {
         1 => 0,
-        _ => part_of(frame.destination(), frame.source(), gates),
+        _ => part_of(frame.destination(), frame.source(), flow_shards),
     }
 }
 
-/// Trains that are sent later, by their gates.
+/// Trains that are sent later, by their flow shards.
 struct Sealed<'a> {
     trains: &'a mut [VecDeque<SealedTrain>],
     /// How many there are.
@@ -136,10 +136,10 @@ impl Sealed<'_> {
         &mut self,
         trains: &mut Trains<'b>,
         context: Context<'_, U>,
-        (peer, gate): (&Arc<Peer>, usize),
+        (peer, flow_shard): (&Arc<Peer>, usize),
         frame: &Frame<'b>,
     ) {
-        let appended = trains.append(context, (peer, gate), frame);
+        let appended = trains.append(context, (peer, flow_shard), frame);
         self.take(trains);
         let (reason, packets) = match appended {
             Ok(()) => return,
@@ -154,7 +154,7 @@ impl Sealed<'_> {
     fn take(&mut self, trains: &mut Trains<'_>) {
         for train in trains.sealed.drain(..) {
             self.count += 1;
-            self.trains[train.gate].push_back(train);
+            self.trains[train.flow_shard].push_back(train);
         }
     }
 }

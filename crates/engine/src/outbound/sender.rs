@@ -22,7 +22,7 @@ pub(crate) const MAX_READY: usize = MAX_TRAINS / 2;
 /// A train of this length is worth a system call of its own, while its bytes are in the cache.
 const SEND_AT_ONCE: usize = 16 << 10;
 
-/// Stage 5 of the outbound path of one interface, at one second gate.
+/// Stage 5 of the outbound path of one interface, of one flow shard.
 pub(crate) struct Sender<U> {
     ready: VecDeque<SealedTrain>,
     /// Trains that may be ready before those of one more frame.
@@ -48,8 +48,8 @@ impl<U: UdpSocket> Sender<U> {
     }
 
     /// It is one of so many.
-    pub(crate) fn set_share(&mut self, gates: usize) {
-        self.max_ready = MAX_READY / gates;
+    pub(crate) fn set_share(&mut self, flow_shards: usize) {
+        self.max_ready = MAX_READY / flow_shards;
     }
 
     /// Counts packets to a peer that are dropped.

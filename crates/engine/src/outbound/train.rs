@@ -43,8 +43,8 @@ pub(crate) struct OpenTrain<'a> {
     pub(crate) session: Arc<Session>,
     to: Endpoint,
     ecn: u8,
-    /// The second gate that it leaves through.
-    pub(crate) gate: usize,
+    /// The flow shard that it belongs to.
+    pub(crate) flow_shard: usize,
     buffer: Box<[u8]>,
     /// Length of the first datagram, and of all others but the last.
     stride: usize,
@@ -67,7 +67,7 @@ pub(crate) struct SealedTrain {
     pub(crate) session: Arc<Session>,
     pub(crate) to: Endpoint,
     pub(crate) ecn: u8,
-    pub(crate) gate: usize,
+    pub(crate) flow_shard: usize,
     pub(crate) buffer: Box<[u8]>,
     pub(crate) stride: usize,
     /// The counter of its first packet.
@@ -91,7 +91,7 @@ impl<'a> OpenTrain<'a> {
             session,
             to,
             ecn,
-            gate: 0,
+            flow_shard: 0,
             buffer,
             stride: 0,
             len: 0,
@@ -100,9 +100,9 @@ impl<'a> OpenTrain<'a> {
         }
     }
 
-    /// The same train, for this second gate.
-    pub(crate) fn for_gate(self, gate: usize) -> Self {
-        Self { gate, ..self }
+    /// The same train, for this flow shard.
+    pub(crate) fn for_flow_shard(self, flow_shard: usize) -> Self {
+        Self { flow_shard, ..self }
     }
 
     pub(crate) fn ecn(&self) -> u8 {
@@ -189,7 +189,7 @@ impl<'a> OpenTrain<'a> {
             session: self.session,
             to: self.to,
             ecn: self.ecn,
-            gate: self.gate,
+            flow_shard: self.flow_shard,
             buffer: self.buffer,
             stride: self.stride,
             first: self.first,

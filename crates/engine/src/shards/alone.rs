@@ -8,8 +8,8 @@
 //! Each stage is a function that threads which share the queues call, too
 //! ([`queues`](crate::shards::queues)): these take, work and put at different times, so that a batch has
 //! a sequence number and is filed. Here a batch goes through all stages in a line, and
-//! [`Gates::pass`](crate::order::gates::Gates::pass) sees to it that no other thread has a part of the
-//! path.
+//! [`OrderedQueue::pass`](crate::order::ordered_queue::OrderedQueue::pass) sees to it that no other
+//! thread has a part of the path.
 
 use std::io;
 
@@ -17,7 +17,7 @@ use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
 
 use crate::inbound::Part as InboundPart;
-use crate::order::gates::Put;
+use crate::order::ordered_queue::Put;
 use crate::outbound::Part;
 use crate::outbound::context::Context;
 use crate::shards::queues::Queues;
@@ -36,7 +36,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         role: Role,
     ) -> Option<io::Result<Polled>> {
         let (outbound, tun) = (&self.outbound, &self.tun);
-        outbound.gates.pass(|standing, forwarder| {
+        outbound.queue.pass(|standing, forwarder| {
             let mut batch = match standing.read(context, tun) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => return (Ok(Polled::packets(0, false)), None),
@@ -68,7 +68,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
     ) -> Option<io::Result<Polled>> {
         let (rx_queue, context) = (of.rx_queue, self.inbound_context(of.rx_queue, now));
         let ThreadState { buffers, delivery } = thread;
-        let (polled, has_to_wait) = self.inbound.gates(rx_queue).pass(|taking, ()| {
+        let (polled, has_to_wait) = self.inbound.queue(rx_queue).pass(|taking, ()| {
             let Some(mut batch) = self.receive(buffers, taking, of, (now, role)) else {
                 return ((Ok(Polled::packets(0, false)), false), None);
             };
@@ -77,7 +77,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             let polled = batch.polled();
             batch.open(1);
             if batch.moving_sessions().next().is_some() {
-                // Whether it waits for another receive queue is to be found out without these gates.
+                // Whether it waits for another receive queue is to be found out without these locks.
                 return ((Ok(polled), true), Some(InboundPart::Whole(batch)));
             }
             batch.commit(context);

@@ -4,7 +4,7 @@
 //! the CPU of its sender, and a datagram from the CPU that serves the network card. Two threads can
 //! each run where their packets come from; one cannot. So a shard hands the sockets with sparse
 //! flows over to a thread that all shards share. Under load that does not help, and the shard does
-//! both. Both threads go through the gates of the queue, so packets keep their order.
+//! both. Both threads go through the ordered queue, so packets keep their order.
 
 use std::collections::HashMap;
 use std::io;

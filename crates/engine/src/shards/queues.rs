@@ -1,9 +1,9 @@
 //! The queues of one interface, a TUN queue and the sockets, and what a thread needs to poll them.
 //!
-//! Any thread may poll any queues: the gates keep their order.
+//! Any thread may poll any queues: ordered queues keep packets in order.
 //!
 //! The sockets of an interface that gets help are split into [receive queues](crate::order::rx_queues),
-//! each with gates of its own.
+//! each with an ordered queue of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,11 +16,11 @@ use rustix::event::epoll::EventFlags;
 
 use crate::inbound::shares::Shares;
 use crate::inbound::{self, InboundBatch, Part as InboundPart};
-use crate::order::gates::{Put, SequenceNumber, Taken};
+use crate::order::ordered_queue::{Put, SequenceNumber, Taken};
 use crate::order::rx_queues::{Progress, RX_QUEUES, RxQueues, Taking, Turn};
 use crate::outbound::batch::OutboundBatch;
 use crate::outbound::buffers;
-use crate::outbound::seal::SEND_GATES;
+use crate::outbound::seal::FLOW_SHARDS;
 use crate::outbound::{Outbound, context};
 use crate::shards::help::Need;
 use crate::shards::thread_state::{Buffers, ThreadState};
@@ -33,7 +33,7 @@ use crate::thread::poll::{Polled, Role};
 use crate::thread::progress;
 
 /// As many threads deliver what arrives in a receive queue at the same time at most, each at a second
-/// gate, behind one where it is committed.
+/// commit lock, behind one where it is committed.
 const DELIVERIES: usize = 4;
 
 /// A batch that its owner took, for another thread to work on.
@@ -55,7 +55,7 @@ pub(crate) struct Queues<T, U> {
     /// So many threads put at the same time.
     putting: AtomicUsize,
     pub(crate) need: Mutex<Need>,
-    /// As many as the gates let in.
+    /// As many as the ordered queue lets in.
     jobs: Mutex<VecDeque<Job>>,
     /// The last to go: the interface has ended when its TUN is closed.
     _part: Part<U>,
@@ -164,7 +164,7 @@ impl<T, U> Queues<T, U> {
 
     /// So many threads help from now on.
     ///
-    /// They put at the same time, at as many second gates as there are threads, if that is worth a
+    /// They put at the same time, at as many commit locks as there are threads, if that is worth a
     /// split of every batch: with two, one works while the other puts. Every change has to wait until all
     /// that was taken has been put, so that there are fewer only when nobody helps any more.
     pub(crate) fn set_workers(&self, workers: usize) {
@@ -243,13 +243,13 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         if !outbound.resume(context, tun) {
             return Ok(Polled::Blocked);
         }
-        let gates = self.putting(role).min(SEND_GATES);
+        let flow_shards = self.putting(role).min(FLOW_SHARDS);
         let threads = self.threads.load(Ordering::Relaxed);
-        let is_alone = (gates, threads) == (1, 1) && role != Role::OwnerOfPipeline;
+        let is_alone = (flow_shards, threads) == (1, 1) && role != Role::OwnerOfPipeline;
         if is_alone && let Some(polled) = self.send_alone(context, role) {
             return polled;
         }
-        let taken = outbound.take(context, tun, (role != Role::Worker, threads), gates)?;
+        let taken = outbound.take(context, tun, (role != Role::Worker, threads), flow_shards)?;
         if let Taken::Batch(_, batch) = &taken {
             self.has_read(batch, role);
         }
@@ -285,7 +285,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
         // Each receive queue is put by its part of the threads, behind one that commits.
         let rx_queues = self.handle().sockets.load().in_use();
-        let seconds = match self.putting(role).div_ceil(rx_queues).min(DELIVERIES) {
+        let commit_locks = match self.putting(role).div_ceil(rx_queues).min(DELIVERIES) {
             1 => 1,
             deliveries => 1 + deliveries,
         };
@@ -295,14 +295,14 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             v6,
             socket,
         };
-        let is_alone = (seconds, threads) == (1, 1) && role != Role::OwnerOfPipeline;
+        let is_alone = (commit_locks, threads) == (1, 1) && role != Role::OwnerOfPipeline;
         if is_alone && let Some(polled) = self.receive_alone(thread, &of, (now, role)) {
             return polled;
         }
-        let gates = self.inbound.gates(rx_queue);
-        let taken = gates.take(
+        let queue = self.inbound.queue(rx_queue);
+        let taken = queue.take(
             (role != Role::Worker, threads),
-            (seconds, |_: &mut [&mut ()]| true),
+            (commit_locks, |_: &mut [&mut ()]| true),
             |taking| Ok::<_, io::Error>(self.receive(&thread.buffers, taking, &of, (now, role))),
         )?;
         let (sequence, mut batch) = match taken {
@@ -318,7 +318,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             lock(&self.jobs).push_back(Job::Inbound(rx_queue, sequence.leave(), batch));
             return Ok(polled);
         }
-        if gates.in_use() > 1 || !gates.is_head(&sequence) {
+        if queue.in_use() > 1 || !queue.is_head(&sequence) {
             batch.open(self.deliveries(rx_queue));
         }
         self.file_inbound(rx_queue, (sequence, batch));
@@ -369,9 +369,9 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
 
     /// How many parts a batch of this receive queue is delivered in.
     fn deliveries(&self, rx_queue: usize) -> usize {
-        match self.inbound.gates(rx_queue).in_use() {
+        match self.inbound.queue(rx_queue).in_use() {
             1 => 1,
-            seconds => seconds - 1,
+            commit_locks => commit_locks - 1,
         }
     }
 
@@ -380,14 +380,14 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         rx_queue: usize,
         (sequence, batch): (SequenceNumber, Box<InboundBatch>),
     ) {
-        let gates = self.inbound.gates(rx_queue);
-        let seconds = gates.in_use();
-        if seconds == 1 {
-            return gates.file(sequence, InboundPart::Whole(batch));
+        let queue = self.inbound.queue(rx_queue);
+        let commit_locks = queue.in_use();
+        if commit_locks == 1 {
+            return queue.file(sequence, InboundPart::Whole(batch));
         }
         #[cfg(debug_assertions)]
         progress::count_split(true);
-        gates.file_parts(sequence, InboundPart::split(batch, seconds));
+        queue.file_parts(sequence, InboundPart::split(batch, commit_locks));
     }
 
     pub(super) fn inbound_context(&self, rx_queue: usize, now: Time) -> inbound::Context<'_, T, U> {
@@ -408,10 +408,10 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         rx_queue: usize,
         now: Time,
     ) -> io::Result<()> {
-        let gates = self.inbound.gates(rx_queue);
+        let queue = self.inbound.queue(rx_queue);
         let context = self.inbound_context(rx_queue, now);
         let mut result = Ok(());
-        let put = |gate, (): &mut (), part: &mut InboundPart| {
+        let put = |at, (): &mut (), part: &mut InboundPart| {
             let commit = |batch: &mut InboundBatch| {
                 let is_in_turn = self.is_in_turn(batch, rx_queue, now);
                 if is_in_turn {
@@ -424,15 +424,15 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                     result = Err(error);
                 }
             };
-            match part.put_at(gate, commit, deliver) {
+            match part.put_at(at, commit, deliver) {
                 true => Put::Done,
                 false => Put::Blocked,
             }
         };
-        gates.proceed_all(put, |part| {
+        queue.proceed_all(put, |part| {
             let Some(batch) = part.end() else { return };
             buffers.inbound.give_back(batch);
-            if gates.was_awaited() {
+            if queue.was_awaited() {
                 self.handle().wake();
             }
         });

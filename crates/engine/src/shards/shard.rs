@@ -257,7 +257,7 @@ impl<T: TunQueue + 'static, U: UdpSocket + 'static> Shard<T, U> {
     }
 
     /// Gives interfaces to other shards, if it is asked to. Nothing that they have read is lost: the
-    /// gates and what waits behind them go along.
+    /// ordered queues and what waits in them go along.
     fn give_away(&mut self) {
         let retires = self.mailbox.handle.retires();
         let keeps = match (retires, self.mailbox.keeps.load(Ordering::Acquire)) {

@@ -1,7 +1,7 @@
 //! The thread pool: the shards of a process, and how one that has too much to do gets help.
 //!
 //! A shard whose queue never becomes empty asks an idle shard to join: that one polls the same queue
-//! through its gates, for as long as it finds something there. More threads help only while there
+//! through its locks, for as long as it finds something there. More threads help only while there
 //! are CPUs that nothing else needs; otherwise a worker takes time from the processes whose packets
 //! it forwards. So a shard asks when several polls in a row saw an idle CPU, a worker leaves when
 //! there is none, and it takes longer each time until the next one is asked. It also leaves, for a short

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Does something for one interface. A panic is an error that ends it.
 ///
 /// What was changed half belongs to that interface, which is not used any more: locks are open again,
-/// and its gates may stay closed. What the thread has for all interfaces, the caller replaces.
+/// and its ordered queue may stay closed. What the thread has for all interfaces, the caller replaces.
 pub(crate) fn contain<R>(work: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         #[cfg(debug_assertions)]

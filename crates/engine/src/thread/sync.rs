@@ -1,4 +1,4 @@
-//! What the gates of a queue and their ownership are made of: the standard library's, or, in a build with `--cfg loom`,
+//! What ordered queues and their ownership are made of: the standard library's, or, in a build with `--cfg loom`,
 //! those of [loom](https://docs.rs/loom), whose scheduler tries every interleaving.
 
 #[cfg(loom)]

@@ -1,31 +1,31 @@
-//! The two ordered gates of a queue, by which several threads process it without changing its
-//! order.
+//! The ordered queue: several threads process its batches, and these commit in the order in which they were
+//! taken. It has a take lock, and a commit lock or several.
 //!
 //! A poll of a queue has three parts:
 //!
 //! ```text
-//! take    in order, behind the first gate     reads a batch and draws a sequence number
+//! take    in order, under the take lock       reads a batch and draws a sequence number
 //! work    unordered, no lock                  opens or seals it
 //! put     in the order of sequence numbers,   commits and delivers it, or sends it
-//!         behind the second gate
+//!         under the commit lock
 //! ```
 //!
-//! One thread alone [passes](Gates::pass) both gates at once: it takes, works and puts in a line,
+//! One thread alone [holds both locks](OrderedQueue::pass) at once: it takes, works and puts in a line,
 //! without a sequence number. Of several, none waits for another: a batch is filed under its sequence
-//! number, and the thread at the second gate puts all that are ready.
+//! number, and the thread that has the commit lock puts all that are ready.
 //!
 //! ```text
 //!             head            next
 //!   put …… |  ready  |  taken  |  ready  |  free  |       slots by sequence number
 //! ```
 //!
-//! `filed` counts what was filed since the thread at the second gate last looked. The thread that
+//! `filed` counts what was filed since the thread that has the commit lock last looked. The thread that
 //! raises it from zero goes there, and leaves when it is back at zero: so nothing that was filed
 //! lies there without a thread that is going to look at it (invariant 6).
 //!
-//! There may be several second gates, so that several threads put at the same time. Then a batch is
-//! split, and each gate has a part of every batch: the order holds among the parts of one gate. How
-//! many are in use changes only while no batch is on its way.
+//! There may be several commit locks, so that several threads put at the same time. Then a batch is
+//! split, and each commit lock has a part of every batch: the order holds among the parts of one commit lock.
+//! How many are in use changes only while no batch is on its way.
 
 use arrayvec::ArrayVec;
 
@@ -39,50 +39,50 @@ use crate::thread::sync::{
 pub(crate) const DEPTH: usize = 16;
 /// The same where one or two threads poll it.
 const LEAST_DEPTH: usize = 4;
-/// The same while several second gates are in use: more would only grow cold, because any thread puts.
+/// The same while several commit locks are in use: more would only grow cold, because any thread puts.
 const SPLIT_DEPTH: usize = 8;
 
-/// Batches that are taken and not put at most, where so many threads poll a queue and so many second gates
+/// Batches that are taken and not put at most, where so many threads poll a queue and so many commit locks
 /// are in use: while each thread works on one, one of each may wait for its turn.
-pub(crate) fn depth(threads: usize, gates: usize) -> usize {
-    match gates {
+pub(crate) fn depth(threads: usize, commit_locks: usize) -> usize {
+    match commit_locks {
         1 => (2 * threads).clamp(LEAST_DEPTH, DEPTH),
         _ => SPLIT_DEPTH,
     }
 }
 
-/// A queue's gates. `S` is what taking needs, `P` what putting needs; a batch, or a part of one, is a
-/// `B`. There are up to `N` second gates.
-pub(crate) struct Gates<S, B, P, const N: usize = 1> {
-    first: Mutex<First<S>>,
-    seconds: [Second<B, P>; N],
-    /// So many second gates are in use. Written behind all gates, while no batch is taken and not put.
+/// A queue that keeps order. `S` is what taking needs, `P` what putting needs; a batch, or a part of one, is a
+/// `B`. There are up to `N` commit locks.
+pub(crate) struct OrderedQueue<S, B, P, const N: usize = 1> {
+    take_lock: Mutex<Taker<S>>,
+    commit_locks: [CommitLock<B, P>; N],
+    /// So many commit locks are in use. Written under all locks, while no batch is taken and not put.
     in_use: AtomicUsize,
     /// A thread wants to know when fewer are taken.
     is_awaited: AtomicBool,
 }
 
-/// A second gate. No cache line is of two.
+/// A commit lock, and what was filed for it. No cache line is of two.
 #[repr(align(128))]
-struct Second<B, P> {
-    /// Filed batches: a sequence number has the slot that is its remainder. As many as may be taken while this gate
-    /// is in use.
+struct CommitLock<B, P> {
+    /// Filed batches: a sequence number has the slot that is its remainder. As many as may be taken while
+    /// this commit lock is in use.
     slots: Box<[Mutex<Option<B>>]>,
-    /// What was filed since the thread at the gate looked.
+    /// What was filed since the thread that has the lock looked.
     filed: AtomicUsize,
     state: Mutex<P>,
-    /// The sequence number to be put next. Written behind the gate.
+    /// The sequence number to be put next. Written under the lock.
     head: AtomicU64,
 }
 
-struct First<S> {
+struct Taker<S> {
     next: u64,
     /// Nothing is taken.
     is_closed: bool,
     state: S,
 }
 
-/// The right to put a batch when its turn comes, and the duty to [`file`](Gates::file) it.
+/// The right to put a batch when its turn comes, and the duty to [`file`](OrderedQueue::file) it.
 #[derive(Debug)]
 #[must_use = "the batches behind it wait"]
 pub(crate) struct SequenceNumber(u64);
@@ -116,30 +116,31 @@ pub(crate) enum Taken<B> {
     Nothing,
     /// Another thread is taking.
     Busy,
-    /// As many batches are taken as may be, or the gates are closed. A thread that asked to be told is told when this changes.
+    /// As many batches are taken as may be, or the queue is closed. A thread that asked to be told is
+    /// told when this changes.
     Full,
 }
 
-/// What became of a batch at the second gate.
+/// What became of a batch under the commit lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Done,
-    /// It cannot go on now. It stays the head until [`Gates::proceed_all`] is called.
+    /// It cannot go on now. It stays the head until [`OrderedQueue::proceed_all`] is called.
     Blocked,
 }
 
-impl<S, B, P, const N: usize> Gates<S, B, P, N> {
-    /// Gates of which one second gate is in use.
+impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
+    /// A queue of which one commit lock is in use.
     pub(crate) fn new(taking: S, putting: [P; N]) -> Self {
-        // The first gate alone is ever the only one.
+        // Only the first is ever the only one.
         let mut slots = std::iter::once(DEPTH);
         Self {
-            first: Mutex::new(First {
+            take_lock: Mutex::new(Taker {
                 next: 0,
                 is_closed: false,
                 state: taking,
             }),
-            seconds: putting.map(|state| Second {
+            commit_locks: putting.map(|state| CommitLock {
                 slots: (0..slots.next().unwrap_or(SPLIT_DEPTH))
                     .map(|_| Mutex::new(None))
                     .collect(),
@@ -152,9 +153,9 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
         }
     }
 
-    /// Takes a batch for so many second gates, if the first gate is open and no more are taken and not put
+    /// Takes a batch for so many commit locks, if the queue is open and no more are taken and not put
     /// than so many threads [may have](depth). If others were in use, every
-    /// batch is put before, and then `change` gets what all the gates have; they stay as they are if it
+    /// batch is put before, and then `change` gets what all of these have; they stay as they are if it
     /// returns false. With `awaits`, [`Self::was_awaited`] is true after the next batch that is put, if
     /// as many are taken now as may be.
     ///
@@ -164,18 +165,22 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
     pub(crate) fn take<T, E>(
         &self,
         (awaits, threads): (bool, usize),
-        (gates, change): (usize, impl FnOnce(&mut [&mut P]) -> bool),
+        (commit_locks, change): (usize, impl FnOnce(&mut [&mut P]) -> bool),
         take: impl FnOnce(&mut S) -> Result<Option<T>, E>,
     ) -> Result<Taken<T>, E> {
-        let Some(mut first) = try_lock(&self.first) else {
+        let Some(mut taker) = try_lock(&self.take_lock) else {
             return Ok(Taken::Busy);
         };
-        if first.is_closed {
+        if taker.is_closed {
             return Ok(Taken::Full);
         }
-        let changes = gates != self.in_use();
-        let most = if changes { 1 } else { depth(threads, gates) };
-        if self.holds(most, first.next) {
+        let changes = commit_locks != self.in_use();
+        let most = if changes {
+            1
+        } else {
+            depth(threads, commit_locks)
+        };
+        if self.holds(most, taker.next) {
             if !awaits {
                 return Ok(Taken::Full);
             }
@@ -183,60 +188,63 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
             // A batch that was put meanwhile did not see that. Either this thread sees that it was,
             // or the one that put it sees that it is awaited.
             fence(Ordering::SeqCst);
-            if self.holds(most, first.next) {
+            if self.holds(most, taker.next) {
                 return Ok(Taken::Full);
             }
             self.is_awaited.store(false, Ordering::Relaxed);
         }
         if changes {
-            let mut states = self.seconds.each_ref().map(|second| lock(&second.state));
+            let mut states = self
+                .commit_locks
+                .each_ref()
+                .map(|commit_lock| lock(&commit_lock.state));
             if change(&mut states.each_mut().map(|state| &mut **state)) {
-                for second in &self.seconds {
-                    second.head.store(first.next, Ordering::Release);
+                for commit_lock in &self.commit_locks {
+                    commit_lock.head.store(taker.next, Ordering::Release);
                 }
-                self.in_use.store(gates, Ordering::Release);
+                self.in_use.store(commit_locks, Ordering::Release);
             }
         }
-        Ok(match take(&mut first.state)? {
+        Ok(match take(&mut taker.state)? {
             None => Taken::Nothing,
             Some(batch) => {
-                let sequence = SequenceNumber::draw(first.next);
-                first.next += 1;
+                let sequence = SequenceNumber::draw(taker.next);
+                taker.next += 1;
                 Taken::Batch(sequence, batch)
             }
         })
     }
 
-    /// Takes and puts in a line, without a sequence number, where nothing is taken and not put and one second gate is
-    /// in use: `work` has what both gates have. What it returns besides its result is a batch that cannot
+    /// Takes and puts in a line, without a sequence number, where nothing is taken and not put and one commit lock is
+    /// in use: `work` has what both locks guard. What it returns besides its result is a batch that cannot
     /// go on now: that is filed as the head, until [`Self::proceed_all`] is called.
     ///
     /// `None`, and nothing done, if that is not so, or another thread is taking.
     pub(crate) fn pass<R>(&self, work: impl FnOnce(&mut S, &mut P) -> (R, Option<B>)) -> Option<R> {
-        let mut first = try_lock(&self.first)?;
-        if first.is_closed || self.in_use() != 1 || !self.is_put_before(first.next) {
+        let mut taker = try_lock(&self.take_lock)?;
+        if taker.is_closed || self.in_use() != 1 || !self.is_put_before(taker.next) {
             return None;
         }
-        let only = &self.seconds[0];
+        let only = &self.commit_locks[0];
         // No other thread takes meanwhile, so that whatever it finds here comes after this.
         let mut state = lock(&only.state);
-        let (result, left) = work(&mut first.state, &mut state);
+        let (result, left) = work(&mut taker.state, &mut state);
         if left.is_some() {
-            *lock(only.slot(first.next)) = left;
-            first.next += 1;
+            *lock(only.slot(taker.next)) = left;
+            taker.next += 1;
         }
         Some(result)
     }
 
-    /// How many second gates are in use. It stays so while the caller has a sequence number.
+    /// How many commit locks are in use. It stays so while the caller has a sequence number.
     pub(crate) fn in_use(&self) -> usize {
         self.in_use.load(Ordering::Acquire)
     }
 
     /// Has nothing taken any more, or lets batches in again. When this returns, every batch that any
-    /// thread took has its sequence number; whoever opens the gates wakes the owner.
+    /// thread took has its sequence number; whoever opens the queue wakes the owner.
     pub(crate) fn set_closed(&self, is_closed: bool) {
-        lock(&self.first).is_closed = is_closed;
+        lock(&self.take_lock).is_closed = is_closed;
     }
 
     /// Whether every batch that was taken has been put.
@@ -246,19 +254,19 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
 
     /// The sequence number that the next batch gets.
     pub(crate) fn next(&self) -> u64 {
-        lock(&self.first).next
+        lock(&self.take_lock).next
     }
 
     /// Whether every batch whose sequence number is before this one has been put.
     pub(crate) fn is_put_before(&self, sequence: u64) -> bool {
-        let gates = self.seconds.iter().take(self.in_use());
-        let mut heads = gates.map(|second| second.head.load(Ordering::Acquire));
+        let commit_locks = self.commit_locks.iter().take(self.in_use());
+        let mut heads = commit_locks.map(|commit_lock| commit_lock.head.load(Ordering::Acquire));
         heads.all(|head| head >= sequence)
     }
 
-    /// Has the state behind the first gate for a moment. A thread that takes is waited for.
+    /// Has the state under the take lock for a moment. A thread that takes is waited for.
     pub(crate) fn with_taking<R>(&self, use_state: impl FnOnce(&mut S) -> R) -> R {
-        use_state(&mut lock(&self.first).state)
+        use_state(&mut lock(&self.take_lock).state)
     }
 
     /// Whether so many batches are taken and not put, if the next sequence number is this one.
@@ -268,61 +276,61 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
     }
 
     /// Whether the batch with this sequence number is the next to be put: then its thread may as well do the
-    /// work behind the second gate, piece by piece.
+    /// work under the commit lock, piece by piece.
     pub(crate) fn is_head(&self, sequence: &SequenceNumber) -> bool {
         self.is_put_before(sequence.0)
     }
 
-    /// Files a batch whose work is done, or which is the head, at the only second gate in use. Then
+    /// Files a batch whose work is done, or which is the head, at the only commit lock in use. Then
     /// [`Self::proceed_all`] is to be called, by this thread or by one that it wakes.
     pub(crate) fn file(&self, sequence: SequenceNumber, batch: B) {
         self.file_parts(sequence, [batch]);
     }
 
-    /// Files the parts of a batch: the first at the first gate, and so on, one for each that is in use.
+    /// Files the parts of a batch: the first at the first commit lock, and so on, one for each that is in use.
     /// Then [`Self::proceed_all`] is to be called.
     pub(crate) fn file_parts(&self, sequence: SequenceNumber, parts: impl IntoIterator<Item = B>) {
-        for (second, part) in self.seconds.iter().zip(parts) {
-            *lock(second.slot(sequence.0)) = Some(part);
+        for (commit_lock, part) in self.commit_locks.iter().zip(parts) {
+            *lock(commit_lock.slot(sequence.0)) = Some(part);
         }
         drop(sequence.leave());
     }
 
-    /// Puts what is ready at each second gate in use, the first one first. `put` is told at which.
+    /// Puts what is ready at each commit lock in use, the first one first. `put` is told at which.
     ///
     /// How many these are is asked again behind each. A batch may have been split since this thread came:
-    /// the thread that split it finds this one at the first gate and leaves it to this one, which then goes on
-    /// to the gates behind (invariant 6).
+    /// the thread that split it finds this one at the first commit lock and leaves it to this one, which then goes on
+    /// to the commit locks behind (invariant 6).
     pub(crate) fn proceed_all(
         &self,
         mut put: impl FnMut(usize, &mut P, &mut B) -> Put,
         mut done: impl FnMut(B),
     ) {
-        let mut gate = 0;
-        while gate < self.in_use() {
-            self.proceed(gate, |state, batch| put(gate, state, batch), &mut done);
-            gate += 1;
+        let mut at = 0;
+        while at < self.in_use() {
+            self.proceed(at, |state, batch| put(at, state, batch), &mut done);
+            at += 1;
         }
     }
 
-    /// Puts what is ready at this second gate, if no other thread is there; if one is, it looks
+    /// Puts what is ready at this commit lock, if no other thread is there; if one is, it looks
     /// again. `done` gets each batch that was put.
     pub(crate) fn proceed(
         &self,
-        gate: usize,
+        at: usize,
         mut put: impl FnMut(&mut P, &mut B) -> Put,
         mut done: impl FnMut(B),
     ) {
-        let second = &self.seconds[gate];
-        if second.filed.fetch_add(1, Ordering::AcqRel) > 0 {
+        let commit_lock = &self.commit_locks[at];
+        if commit_lock.filed.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
         }
         let mut seen = 1;
         loop {
-            let mut state = lock(&second.state);
-            let mut head = second.head.load(Ordering::Relaxed);
+            let mut state = lock(&commit_lock.state);
+            let mut head = commit_lock.head.load(Ordering::Relaxed);
             loop {
-                let mut slot = lock(second.slot(head));
+                let mut slot = lock(commit_lock.slot(head));
                 let Some(batch) = &mut *slot else { break };
                 if put(&mut state, batch) == Put::Blocked {
                     break;
@@ -330,12 +338,12 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
                 let batch = slot.take();
                 drop(slot);
                 head += 1;
-                second.head.store(head, Ordering::Release);
+                commit_lock.head.store(head, Ordering::Release);
                 fence(Ordering::SeqCst);
                 batch.into_iter().for_each(&mut done);
             }
             drop(state);
-            match second
+            match commit_lock
                 .filed
                 .compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire)
             {
@@ -350,23 +358,23 @@ impl<S, B, P, const N: usize> Gates<S, B, P, N> {
         self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
     }
 
-    /// Has the states behind all second gates that are in use, one after the other. Nothing is taken
-    /// meanwhile, so that their number stays, and with it what each gate has.
+    /// Has the states under all commit locks that are in use, one after the other. Nothing is taken
+    /// meanwhile, so that their number stays, and with it what each commit lock has.
     pub(crate) fn each<R>(&self, mut use_state: impl FnMut(usize, &mut P) -> R) -> ArrayVec<R, N> {
-        let _first = lock(&self.first);
-        let gates = 0..self.in_use();
-        gates
-            .map(|gate| self.with(gate, |state| use_state(gate, state)))
+        let _taker = lock(&self.take_lock);
+        let commit_locks = 0..self.in_use();
+        commit_locks
+            .map(|at| self.with(at, |state| use_state(at, state)))
             .collect()
     }
 
-    /// Has the state behind a second gate for a moment. A thread that puts is waited for.
-    pub(crate) fn with<R>(&self, gate: usize, use_state: impl FnOnce(&mut P) -> R) -> R {
-        use_state(&mut lock(&self.seconds[gate].state))
+    /// Has the state under a commit lock for a moment. A thread that puts is waited for.
+    pub(crate) fn with<R>(&self, at: usize, use_state: impl FnOnce(&mut P) -> R) -> R {
+        use_state(&mut lock(&self.commit_locks[at].state))
     }
 }
 
-impl<B, P> Second<B, P> {
+impl<B, P> CommitLock<B, P> {
     fn slot(&self, sequence: u64) -> &Mutex<Option<B>> {
         let slot = usize::try_from(sequence % self.slots.len() as u64);
         &self.slots[slot.unwrap_or_default()]
@@ -374,5 +382,5 @@ impl<B, P> Second<B, P> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "gates_tests.rs"]
+#[path = "ordered_queue_tests.rs"]
 mod tests;
