@@ -174,13 +174,13 @@ fn a_thread_that_awaits_a_batch_is_told_of_it() {
     });
 }
 
-/// What is at two commit locks: the number of a batch, and how many commit locks have a part of it.
-type Part = (u32, usize);
+/// What is at two commit locks: the number of a batch, and how many commit locks have a flow shard of it.
+type FlowShard = (u32, usize);
 
-/// Puts parts into a list, and says where each was put, for both locks.
+/// Puts flow shards into a list, and says where each was put, for both locks.
 struct TwoLocks {
-    queue: OrderedQueue<u32, Part, (), 2>,
-    put: Mutex<Vec<(usize, Part)>>,
+    queue: OrderedQueue<u32, FlowShard, (), 2>,
+    put: Mutex<Vec<(usize, FlowShard)>>,
 }
 
 impl TwoLocks {
@@ -196,11 +196,11 @@ impl TwoLocks {
             return false;
         };
         yield_now();
-        let part = (number, self.queue.in_use());
+        let shard = (number, self.queue.in_use());
         self.queue
-            .file_parts(sequence, std::iter::repeat_n(part, part.1));
-        let put = |at, (): &mut (), part: &mut Part| {
-            self.put.lock().unwrap().push((at, *part));
+            .file_split(sequence, std::iter::repeat_n(shard, shard.1));
+        let put = |at, (): &mut (), shard: &mut FlowShard| {
+            self.put.lock().unwrap().push((at, *shard));
             Put::Done
         };
         self.queue.proceed_all(put, drop);
@@ -208,10 +208,10 @@ impl TwoLocks {
     }
 }
 
-/// Invariants 2 and 6: threads put at two commit locks, then at one, or the other way round. The parts of
+/// Invariants 2 and 6: threads put at two commit locks, then at one, or the other way round. The flow shards of
 /// each commit lock are put in order, and all before a batch that is split otherwise.
 #[test]
-fn parts_keep_their_order_while_the_number_of_commit_locks_changes() {
+fn flow_shards_keep_their_order_while_the_number_of_commit_locks_changes() {
     for (before, after) in [(2, 2), (1, 2), (2, 1)] {
         explore(move || {
             let two = Arc::new(TwoLocks {
@@ -228,19 +228,21 @@ fn parts_keep_their_order_while_the_number_of_commit_locks_changes() {
             for (at, (number, of)) in &*put {
                 assert!(next[*at] <= *number, "{put:?}");
                 next[*at] = *number + 1;
-                let is_put =
-                    |lock, number| put.iter().any(|(at, part)| (*at, part.0) == (lock, number));
+                let is_put = |lock, number| {
+                    put.iter()
+                        .any(|(at, shard)| (*at, shard.0) == (lock, number))
+                };
                 assert!((0..*of).all(|at| is_put(at, *number)), "{put:?}");
             }
             let numbers = (0..).take(taken);
-            let parts = numbers.map(|number| {
-                let at = put.iter().position(|(_, part)| part.0 == number);
-                let last = put.iter().rposition(|(_, part)| part.0 == number);
+            let shards = numbers.map(|number| {
+                let at = put.iter().position(|(_, shard)| shard.0 == number);
+                let last = put.iter().rposition(|(_, shard)| shard.0 == number);
                 let of = at.map(|at| put[at].1.1);
                 (at, last, of)
             });
-            let parts: Vec<_> = parts.collect();
-            for pair in parts.windows(2) {
+            let shards: Vec<_> = shards.collect();
+            for pair in shards.windows(2) {
                 let [(_, last, before), (first, _, after)] = pair else {
                     continue;
                 };
@@ -263,8 +265,8 @@ fn commit_one(queue: &Committed, wanted: usize) -> usize {
     let Ok(Taken::Batch(sequence, is_committed)) = taken else {
         return 0;
     };
-    let parts = std::iter::repeat_n(is_committed, queue.in_use());
-    queue.file_parts(sequence, parts);
+    let shards = std::iter::repeat_n(is_committed, queue.in_use());
+    queue.file_split(sequence, shards);
     let put = |at, count: &mut usize, is_committed: &mut Arc<AtomicBool>| {
         if at == 0 {
             is_committed.store(true, Ordering::Relaxed);

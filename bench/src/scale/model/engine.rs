@@ -70,9 +70,9 @@ impl BatchCosts {
 pub(in super::super) enum Split {
     /// They are not: all packets are of one flow, or each peer is in a receive queue of its own.
     Not,
-    /// Each commit lock sends a part.
+    /// Each commit lock sends a flow shard.
     Outbound,
-    /// The first commits all, and each of the others then delivers a part.
+    /// The first commits all, and each of the others then delivers a flow shard.
     Inbound,
 }
 
@@ -133,7 +133,7 @@ impl CommitLock {
 struct Queue {
     taking: bool,
     next: u64,
-    /// The commit locks, each of which has a part of every batch.
+    /// The commit locks, each of which has a flow shard of every batch.
     commit_locks: Vec<CommitLock>,
     /// Batches that the owner of a pipeline took, for others to work on.
     jobs: Vec<u64>,
@@ -627,7 +627,7 @@ mod tests {
         is_about(of(8, Split::Not), all / costs.put, 0.05);
         is_about(of(2, Split::Inbound), of(2, Split::Not), 0.01);
         is_about(of(4, Split::Inbound), 4.0, 0.2);
-        // Four deliver a part of 90 µs each.
+        // Four deliver a flow shard of 90 µs each.
         let limit = all / ((1.0 - COMMIT) * costs.put / 4.0);
         let many = of(16, Split::Inbound);
         assert!(many > 5.0 && many < limit * 1.02, "{many} of {limit}");

@@ -27,12 +27,12 @@ impl Delivery {
         Self(Coalescer::new(true, true))
     }
 
-    /// Stages 6 to 8, for this part of what is committed. Errors are the TUN's.
+    /// Stages 6 to 8, for this flow shard of what is committed. Errors are the TUN's.
     pub(crate) fn put<T: TunQueue, U: UdpSocket>(
         &mut self,
         context: Context<'_, T, U>,
         batch: &InboundBatch,
-        part: usize,
+        flow_shard: usize,
     ) -> io::Result<()> {
         let Context {
             common, offloads, ..
@@ -44,7 +44,7 @@ impl Delivery {
             };
             is_allowed && common.tun_takes(kind)
         });
-        self.coalesce(context, batch, part)?;
+        self.coalesce(context, batch, flow_shard)?;
         self.deliver(context, &batch.received)
     }
 
@@ -53,7 +53,7 @@ impl Delivery {
         &mut self,
         context: Context<'_, T, U>,
         batch: &InboundBatch,
-        part: usize,
+        flow_shard: usize,
     ) -> io::Result<()> {
         let Context {
             common, drops, now, ..
@@ -84,7 +84,7 @@ impl Delivery {
             let mut wrong: Option<(IpAddr, u64)> = None;
             let (mut keepalives, mut answers) = (0, 0);
             for (packet, accepted) in packets[range.clone()].iter().zip(&accepted[range.clone()]) {
-                if !accepted || usize::from(packet.part) != part {
+                if !accepted || usize::from(packet.flow_shard) != flow_shard {
                     continue;
                 }
                 if packet.len == TAG_LEN {

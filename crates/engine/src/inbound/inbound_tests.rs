@@ -159,18 +159,18 @@ impl Hosts {
         if !self.batch.take(context, &self.socket, &mut self.shares) {
             return 0;
         }
-        let mut part = Part::Whole(Box::new(std::mem::take(&mut self.batch)));
+        let mut shard = InboundFlowShard::Whole(Box::new(std::mem::take(&mut self.batch)));
         let commit = |batch: &mut InboundBatch| {
             batch.commit(context);
             true
         };
         let delivery = &mut self.delivery;
-        let deliver = |batch: &InboundBatch, part| {
-            let delivered = delivery.put(context, batch, part);
+        let deliver = |batch: &InboundBatch, flow_shard| {
+            let delivered = delivery.put(context, batch, flow_shard);
             delivered.expect("a TUN");
         };
-        assert!(part.put_at(0, commit, deliver));
-        self.batch = *part.end().expect("the whole batch");
+        assert!(shard.put_at(0, commit, deliver));
+        self.batch = *shard.end().expect("the whole batch");
         self.batch.packets.len()
     }
 
@@ -222,15 +222,15 @@ fn a_flood_from_elsewhere_with_the_index_of_a_peer_costs_it_nothing() {
 }
 
 #[test]
-fn what_is_split_is_delivered_when_it_is_committed_and_ends_with_its_last_part() {
-    let mut parts: Vec<Part> = Part::split(Box::default(), 3).collect();
-    let mut at = |flow_shard: usize, is_in_turn| {
+fn what_is_split_is_delivered_when_it_is_committed_and_ends_with_its_last_flow_shard() {
+    let mut filed: Vec<InboundFlowShard> = InboundFlowShard::split(Box::default(), 3).collect();
+    let mut at = |index: usize, is_in_turn| {
         let mut seen = Vec::new();
         let commit = |batch: &mut InboundBatch| {
             batch.is_committed = is_in_turn;
             is_in_turn
         };
-        let is_put = parts[flow_shard].put_at(flow_shard, commit, |_, part| seen.push(part));
+        let is_put = filed[index].put_at(index, commit, |_, flow_shard| seen.push(flow_shard));
         (is_put, seen)
     };
     assert_eq!(at(1, true), (false, vec![]), "nobody has committed it");
@@ -241,6 +241,6 @@ fn what_is_split_is_delivered_when_it_is_committed_and_ends_with_its_last_part()
         [at(2, true), at(1, true)],
         [(true, vec![1]), (true, vec![0])]
     );
-    let ended = parts.into_iter().map(|part| part.end().is_some());
+    let ended = filed.into_iter().map(|it| it.end().is_some());
     assert_eq!(ended.collect::<Vec<_>>(), [false, false, true]);
 }

@@ -29,7 +29,7 @@ use adit_proto::{DropReason, Drops, Endpoint, PassedKind, Peer, Session, Time};
 use arrayvec::ArrayVec;
 
 use crate::inbound::shares::{Account, Found, Shares};
-use crate::order::parts::{Parts, part_of};
+use crate::order::flow_shards::{SplitBatch, flow_shard_between};
 use crate::shared::common::Common;
 use crate::thread::poll::Polled;
 
@@ -50,27 +50,27 @@ pub(crate) struct InboundBatch {
 }
 
 /// What of a batch is filed for a commit lock.
-pub(crate) enum Part {
+pub(crate) enum InboundFlowShard {
     Whole(Box<InboundBatch>),
     /// At the first one all of it, to be committed; at those behind it what they are to deliver then.
-    Split(Arc<Parts<RwLock<Option<Box<InboundBatch>>>>>),
+    Split(Arc<SplitBatch<RwLock<Option<Box<InboundBatch>>>>>),
 }
 
-impl Part {
+impl InboundFlowShard {
     /// What so many commit locks are to have of a batch.
     pub(crate) fn split(
         batch: Box<InboundBatch>,
-        flow_shards: usize,
+        commit_locks: usize,
     ) -> impl Iterator<Item = Self> {
-        let of = Parts::new(RwLock::new(Some(batch)), flow_shards);
-        std::iter::repeat_n(of, flow_shards).map(Self::Split)
+        let of = SplitBatch::new(RwLock::new(Some(batch)), commit_locks);
+        std::iter::repeat_n(of, commit_locks).map(Self::Split)
     }
 
     /// Puts it at this commit lock: `commit` says whether it is the batch's turn, `deliver` gets what
-    /// is committed, and which part of it. Whether it is put.
+    /// is committed, and which flow shard of it. Whether it is put.
     pub(crate) fn put_at(
         &mut self,
-        flow_shard: usize,
+        at: usize,
         commit: impl FnOnce(&mut InboundBatch) -> bool,
         deliver: impl FnOnce(&InboundBatch, usize),
     ) -> bool {
@@ -83,14 +83,14 @@ impl Part {
                 }
                 is_in_turn
             }
-            Self::Split(of) if flow_shard == 0 => {
+            Self::Split(of) if at == 0 => {
                 let mut batch = of.batch.write().unwrap_or_else(PoisonError::into_inner);
                 batch.as_deref_mut().is_none_or(commit)
             }
             // Whoever commits it comes here next.
             Self::Split(of) => match of.batch.try_read().as_deref() {
                 Ok(Some(batch)) if batch.is_committed => {
-                    deliver(batch, flow_shard - 1);
+                    deliver(batch, at - 1);
                     true
                 }
                 _ => false,
@@ -98,7 +98,7 @@ impl Part {
         }
     }
 
-    /// It has been put: the batch, if that is true of all its parts.
+    /// It has been put: the batch, if that is true of all its flow shards.
     pub(crate) fn end(self) -> Option<Box<InboundBatch>> {
         let mut batch = match self {
             Self::Whole(batch) => Some(batch),
@@ -156,7 +156,7 @@ struct Packet {
     /// Congestion was marked, and its transport does not understand marks.
     not_capable: bool,
     /// The flow shard that delivers it.
-    part: u8,
+    flow_shard: u8,
 }
 
 impl InboundBatch {
@@ -266,7 +266,7 @@ impl InboundBatch {
                             counter,
                             replayed: false,
                             not_capable: false,
-                            part: 0,
+                            flow_shard: 0,
                         });
                         run.packets.end = self.packets.len();
                     }
@@ -285,12 +285,12 @@ impl InboundBatch {
         self.runs.clear();
     }
 
-    /// Stage 4, unless it is done. So many parts are delivered. Then sorts the runs by peer: those of
+    /// Stage 4, unless it is done. So many flow shards are delivered. Then sorts the runs by peer: those of
     /// one keep their order.
     ///
     /// A look at the window spares the decryption of replays and changes nothing; what another
     /// thread commits meanwhile costs only a decryption.
-    pub(crate) fn open(&mut self, parts: usize) {
+    pub(crate) fn open(&mut self, flow_shards: usize) {
         if self.accepted.len() == self.packets.len() {
             return;
         }
@@ -345,7 +345,7 @@ impl InboundBatch {
         drop(jobs);
         for run in &*runs {
             let marks = received.received()[run.message].ecn;
-            if marks == 0 && parts == 1 {
+            if marks == 0 && flow_shards == 1 {
                 continue;
             }
             let bytes = received.bytes_mut(run.message);
@@ -355,11 +355,12 @@ impl InboundBatch {
                 if marks != 0 {
                     packet.not_capable = adit_offload::decap_ecn(marks, plaintext).is_err();
                 }
-                if parts > 1
+                if flow_shards > 1
                     && let Some(inner) = adit_offload::inner_packet(plaintext)
                 {
-                    let part = part_of(inner.destination, inner.source, parts);
-                    packet.part = u8::try_from(part).unwrap_or_default();
+                    let flow_shard =
+                        flow_shard_between(inner.destination, inner.source, flow_shards);
+                    packet.flow_shard = u8::try_from(flow_shard).unwrap_or_default();
                 }
             }
         }

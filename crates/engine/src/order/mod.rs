@@ -1,6 +1,6 @@
 //! What keeps packets in their order while several threads process them.
 
 pub(crate) mod buffer_pool;
+pub(crate) mod flow_shards;
 pub(crate) mod ordered_queue;
-pub(crate) mod parts;
 pub(crate) mod rx_queues;

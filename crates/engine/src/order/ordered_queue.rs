@@ -24,8 +24,8 @@
 //! lies there without a thread that is going to look at it (invariant 6).
 //!
 //! There may be several commit locks, so that several threads put at the same time. Then a batch is
-//! split, and each commit lock has a part of every batch: the order holds among the parts of one commit lock.
-//! How many are in use changes only while no batch is on its way.
+//! split, and each commit lock has a flow shard of every batch: the order holds among the flow shards of
+//! one commit lock. How many are in use changes only while no batch is on its way.
 
 use arrayvec::ArrayVec;
 
@@ -51,7 +51,7 @@ pub(crate) fn depth(threads: usize, commit_locks: usize) -> usize {
     }
 }
 
-/// A queue that keeps order. `S` is what taking needs, `P` what putting needs; a batch, or a part of one, is a
+/// A queue that keeps order. `S` is what taking needs, `P` what putting needs; a batch, or a flow shard of one, is a
 /// `B`. There are up to `N` commit locks.
 pub(crate) struct OrderedQueue<S, B, P, const N: usize = 1> {
     take_lock: Mutex<Taker<S>>,
@@ -284,14 +284,14 @@ impl<S, B, P, const N: usize> OrderedQueue<S, B, P, N> {
     /// Files a batch whose work is done, or which is the head, at the only commit lock in use. Then
     /// [`Self::proceed_all`] is to be called, by this thread or by one that it wakes.
     pub(crate) fn file(&self, sequence: SequenceNumber, batch: B) {
-        self.file_parts(sequence, [batch]);
+        self.file_split(sequence, [batch]);
     }
 
-    /// Files the parts of a batch: the first at the first commit lock, and so on, one for each that is in use.
+    /// Files the flow shards of a batch: the first at the first commit lock, and so on, one for each that is in use.
     /// Then [`Self::proceed_all`] is to be called.
-    pub(crate) fn file_parts(&self, sequence: SequenceNumber, parts: impl IntoIterator<Item = B>) {
-        for (commit_lock, part) in self.commit_locks.iter().zip(parts) {
-            *lock(commit_lock.slot(sequence.0)) = Some(part);
+    pub(crate) fn file_split(&self, sequence: SequenceNumber, split: impl IntoIterator<Item = B>) {
+        for (commit_lock, batch) in self.commit_locks.iter().zip(split) {
+            *lock(commit_lock.slot(sequence.0)) = Some(batch);
         }
         drop(sequence.leave());
     }

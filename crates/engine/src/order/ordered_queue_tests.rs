@@ -262,20 +262,23 @@ fn take_for_both(queue: &Two, number: usize, change: bool) -> Taken<u32> {
     taken.expect("numbers do not end")
 }
 
-fn parts_of((sequence, number): (SequenceNumber, u32), queue: &Two) {
-    queue.file_parts(sequence, [number; 2]);
+fn file_both((sequence, number): (SequenceNumber, u32), queue: &Two) {
+    queue.file_split(sequence, [number; 2]);
 }
 
 #[test]
-fn each_second_gate_has_a_part_of_every_batch_in_order() {
+fn each_second_gate_has_a_flow_shard_of_every_batch_in_order() {
     let queue = Two::new(0, [Vec::new(), Vec::new()]);
     let first = batch(take_for_both(&queue, 2, true));
     let second = batch(take_for_both(&queue, 2, true));
-    parts_of(second, &queue);
-    parts_of(first, &queue);
+    file_both(second, &queue);
+    file_both(first, &queue);
     queue.proceed(1, put, drop);
     assert_eq!(queue.with(1, |list| list.clone()), [0, 1]);
-    assert!(!queue.is_drained(), "the other commit lock has its parts");
+    assert!(
+        !queue.is_drained(),
+        "the other commit lock has its flow shard"
+    );
     queue.proceed(0, put, drop);
     assert_eq!(queue.with(0, |list| list.clone()), [0, 1]);
     assert!(queue.is_drained());
@@ -295,7 +298,7 @@ fn the_number_of_commit_locks_changes_when_all_is_put_and_may_be_refused() {
     queue.proceed(0, put, drop);
     let third = batch(take_for_both(&queue, 2, true));
     assert_eq!(queue.in_use(), 2);
-    parts_of(third, &queue);
+    file_both(third, &queue);
     queue.proceed(0, put, drop);
     queue.proceed(1, put, drop);
     assert_eq!(queue.with(0, |list| list.clone()), [0, 1, 2]);

@@ -39,8 +39,8 @@ const MOST_WAITING: u64 = 2 * MAX_RECEIVE_BUFFER as u64;
 /// and the shortest buffer with its `struct skb_shared_info`.
 const LEAST_COUNTED: u64 = 768;
 
-/// The receive queues of one interface. `S` is what taking from one of them needs, `B` a batch, or a part of one.
-/// Each has up to `N` commit locks.
+/// The receive queues of one interface. `S` is what taking from one of them needs, `B` a batch, or a
+/// flow shard of one. Each has up to `N` commit locks.
 pub(crate) struct RxQueues<S, B, const N: usize = 1> {
     all: [RxQueue<S, B, N>; RX_QUEUES],
     state: Mutex<State>,

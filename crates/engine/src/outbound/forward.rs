@@ -88,7 +88,7 @@ impl<U: UdpSocket> Forwarder<U> {
         }
     }
 
-    /// Sends a batch or a part of one: its trains that are sealed, then what `forward` makes of its other
+    /// Sends a batch or a flow shard of one: its trains that are sealed, then what `forward` makes of its other
     /// frames. That returns whether none is left.
     pub(crate) fn put(
         &mut self,
@@ -127,7 +127,7 @@ impl<U: UdpSocket> Forwarder<U> {
         }
     }
 
-    /// Stages 2 to 4 for frames of a part, as [`Self::forward_all`] does for those of a whole batch.
+    /// Stages 2 to 4 for frames of a flow shard, as [`Self::forward_all`] does for those of a whole batch.
     pub(crate) fn forward_rest(&mut self, context: Context<'_, U>, rest: &mut Rest) {
         let mut trains = Trains::default();
         let routes = context.common.proto.routes();

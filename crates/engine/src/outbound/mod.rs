@@ -34,8 +34,8 @@ use adit_offload::Frame;
 use adit_proto::{DropReason, Drops, PassedKind, Peer, Time};
 use arrayvec::ArrayVec;
 
+use crate::order::flow_shards::SplitBatch;
 use crate::order::ordered_queue::{OrderedQueue, Put, SequenceNumber, Taken};
-use crate::order::parts::Parts;
 use crate::outbound::batch::{OutboundBatch, Rest};
 use crate::outbound::context::Context;
 use crate::outbound::forward::{Forwarder, Noted};
@@ -57,19 +57,19 @@ const STANDING: u32 = 16;
 const TELL_EVERY: Duration = Duration::from_millis(20);
 
 /// A batch, or what one flow shard has of it.
-pub(crate) enum Part {
+pub(crate) enum OutboundFlowShard {
     Whole(Box<OutboundBatch>),
     /// What of a batch is for this flow shard.
     Split {
         sealed: VecDeque<SealedTrain>,
         /// Frames that come after these: what waits for a session, and what did not fit.
         rest: Rest,
-        of: Arc<Parts<Mutex<Option<Box<OutboundBatch>>>>>,
+        of: Arc<SplitBatch<Mutex<Option<Box<OutboundBatch>>>>>,
     },
 }
 
-impl Part {
-    /// It has been put: the batch, if that is true of all its parts.
+impl OutboundFlowShard {
+    /// It has been put: the batch, if that is true of all its flow shards.
     fn put(self) -> Option<Box<OutboundBatch>> {
         match self {
             Self::Whole(batch) => Some(batch),
@@ -81,7 +81,7 @@ impl Part {
 /// The outbound path of one interface: its TUN is read under the take lock, and its sockets are
 /// written behind the second ones.
 pub(crate) struct Outbound<U> {
-    pub(crate) queue: OrderedQueue<Standing, Part, Forwarder<U>, FLOW_SHARDS>,
+    pub(crate) queue: OrderedQueue<Standing, OutboundFlowShard, Forwarder<U>, FLOW_SHARDS>,
     /// The address family that the trains of each flow shard wait for, as [`Sender::waits_for`] has it: 0 if
     /// none do.
     blocked: [AtomicU8; FLOW_SHARDS],
@@ -169,7 +169,7 @@ impl<U: UdpSocket> Outbound<U> {
         let more = batch.more;
         let mut processed = 0;
         if self.queue.in_use() == 1 && self.queue.is_head(&sequence) {
-            self.queue.file(sequence, Part::Whole(batch));
+            self.queue.file(sequence, OutboundFlowShard::Whole(batch));
         } else {
             processed = self.work(context, (sequence, batch));
         }
@@ -189,21 +189,21 @@ impl<U: UdpSocket> Outbound<U> {
         let flow_shards = self.queue.in_use();
         if flow_shards == 1 {
             let processed = batch.seal(context);
-            self.queue.file(sequence, Part::Whole(batch));
+            self.queue.file(sequence, OutboundFlowShard::Whole(batch));
             return processed;
         }
-        let (mut parts, processed) = batch.split(context, flow_shards);
+        let (mut split, processed) = batch.split(context, flow_shards);
         #[cfg(debug_assertions)]
         progress::count_split(false);
-        let of = Parts::new(Mutex::new(Some(batch)), flow_shards);
-        let parts = parts
+        let of = SplitBatch::new(Mutex::new(Some(batch)), flow_shards);
+        let split = split
             .drain(..flow_shards)
-            .map(|(sealed, rest)| Part::Split {
+            .map(|(sealed, rest)| OutboundFlowShard::Split {
                 sealed,
                 rest,
                 of: Arc::clone(&of),
             });
-        self.queue.file_parts(sequence, parts);
+        self.queue.file_split(sequence, split);
         processed
     }
 
@@ -211,10 +211,12 @@ impl<U: UdpSocket> Outbound<U> {
     /// were not before.
     pub(crate) fn proceed(&self, context: Context<'_, U>, tun: &impl TunQueue) -> usize {
         let mut processed = 0;
-        let put = |flow_shard, forwarder: &mut Forwarder<U>, part: &mut Part| {
-            let (put, packets) = match part {
-                Part::Whole(batch) => self.put_whole(context, flow_shard, forwarder, batch),
-                Part::Split { sealed, rest, .. } => {
+        let put = |flow_shard, forwarder: &mut Forwarder<U>, shard: &mut OutboundFlowShard| {
+            let (put, packets) = match shard {
+                OutboundFlowShard::Whole(batch) => {
+                    self.put_whole(context, flow_shard, forwarder, batch)
+                }
+                OutboundFlowShard::Split { sealed, rest, .. } => {
                     self.put(context, flow_shard, forwarder, sealed, |it| {
                         it.forward_rest(context, rest);
                         rest.is_empty()
@@ -224,8 +226,8 @@ impl<U: UdpSocket> Outbound<U> {
             processed += packets;
             put
         };
-        self.queue.proceed_all(put, |part| {
-            if let Some(batch) = part.put() {
+        self.queue.proceed_all(put, |shard| {
+            if let Some(batch) = shard.put() {
                 self.has_put(context, tun, batch);
             }
             if self.queue.was_awaited() {
@@ -250,7 +252,8 @@ impl<U: UdpSocket> Outbound<U> {
         })
     }
 
-    /// Sends a batch or a part of one, as [`Forwarder::put`] does. Returns how many packets were processed, too.
+    /// Sends a batch or a flow shard of one, as [`Forwarder::put`] does. Returns how many packets were
+    /// processed, too.
     fn put(
         &self,
         context: Context<'_, U>,

@@ -953,7 +953,7 @@ fn frames_that_wait_keep_their_order_when_flow_shards_change() {
     assert!(DropReason::ALL.iter().all(|reason| drops.of(*reason) == 0));
 }
 
-/// Invariants 2 and 6: the socket is full, with parts at each flow shard, and then it is not.
+/// Invariants 2 and 6: the socket is full, with packets in each flow shard, and then it is not.
 #[test]
 fn a_full_socket_holds_every_second_gate_and_then_none() {
     let (mut bench, calls) = refusing();

@@ -9,7 +9,7 @@ use adit_proto::{DropReason, Drops, PassedKind, Peer};
 use arrayvec::ArrayVec;
 use zeroize::Zeroizing;
 
-use crate::order::parts::part_of;
+use crate::order::flow_shards::flow_shard_between;
 use crate::outbound::batch::{OutboundBatch, Rest};
 use crate::outbound::context::Context;
 use crate::outbound::forward::{NotAppended, Trains};
@@ -109,8 +109,8 @@ impl OutboundBatch {
         trains.close_all(context);
         sealed.take(&mut trains);
         drops.count_passed(PassedKind::FromTun, processed as u64);
-        let parts = by_flow_shard.into_iter().zip(rest);
-        (parts.collect(), processed)
+        let split = by_flow_shard.into_iter().zip(rest);
+        (split.collect(), processed)
     }
 }
 
@@ -118,7 +118,7 @@ impl OutboundBatch {
 pub(crate) fn flow_shard_of(frame: &Frame<'_>, flow_shards: usize) -> usize {
     match flow_shards {
         1 => 0,
-        _ => part_of(frame.destination(), frame.source(), flow_shards),
+        _ => flow_shard_between(frame.destination(), frame.source(), flow_shards),
     }
 }
 

@@ -16,9 +16,9 @@ use std::io;
 use adit_io::{TunQueue, UdpSocket};
 use adit_proto::Time;
 
-use crate::inbound::Part as InboundPart;
+use crate::inbound::InboundFlowShard;
 use crate::order::ordered_queue::Put;
-use crate::outbound::Part;
+use crate::outbound::OutboundFlowShard;
 use crate::outbound::context::Context;
 use crate::shards::queues::Queues;
 use crate::shards::thread_state::ThreadState;
@@ -46,7 +46,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             let (put, processed) = outbound.put_whole(context, 0, forwarder, &mut batch);
             if put == Put::Blocked {
                 // A socket is full: what is left stays at the head, and EPOLLOUT has it go on.
-                return (Ok(Polled::Blocked), Some(Part::Whole(batch)));
+                return (Ok(Polled::Blocked), Some(OutboundFlowShard::Whole(batch)));
             }
             let more = batch.more;
             outbound.has_put(context, tun, batch);
@@ -78,7 +78,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
             batch.open(1);
             if batch.moving_sessions().next().is_some() {
                 // Whether it waits for another receive queue is to be found out without these locks.
-                return ((Ok(polled), true), Some(InboundPart::Whole(batch)));
+                return ((Ok(polled), true), Some(InboundFlowShard::Whole(batch)));
             }
             batch.commit(context);
             let delivered = delivery.put(context, &batch, 0);

@@ -15,7 +15,7 @@ use adit_proto::{Moving, Time};
 use rustix::event::epoll::EventFlags;
 
 use crate::inbound::shares::Shares;
-use crate::inbound::{self, InboundBatch, Part as InboundPart};
+use crate::inbound::{self, InboundBatch, InboundFlowShard};
 use crate::order::ordered_queue::{Put, SequenceNumber, Taken};
 use crate::order::rx_queues::{Progress, RX_QUEUES, RxQueues, Taking, Turn};
 use crate::outbound::batch::OutboundBatch;
@@ -48,7 +48,7 @@ pub(crate) struct Queues<T, U> {
     pub(crate) common: Arc<Common<U>>,
     offloads: Offloads,
     /// What taking needs are the shares of both families, IPv4 and IPv6.
-    pub(super) inbound: RxQueues<[Shares; 2], InboundPart, { 1 + DELIVERIES }>,
+    pub(super) inbound: RxQueues<[Shares; 2], InboundFlowShard, { 1 + DELIVERIES }>,
     pub(crate) outbound: Outbound<U>,
     /// So many threads poll them: their owner, and those that help it.
     threads: AtomicUsize,
@@ -367,7 +367,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         }
     }
 
-    /// How many parts a batch of this receive queue is delivered in.
+    /// How many flow shards a batch of this receive queue is delivered in.
     fn deliveries(&self, rx_queue: usize) -> usize {
         match self.inbound.queue(rx_queue).in_use() {
             1 => 1,
@@ -383,11 +383,11 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let queue = self.inbound.queue(rx_queue);
         let commit_locks = queue.in_use();
         if commit_locks == 1 {
-            return queue.file(sequence, InboundPart::Whole(batch));
+            return queue.file(sequence, InboundFlowShard::Whole(batch));
         }
         #[cfg(debug_assertions)]
         progress::count_split(true);
-        queue.file_parts(sequence, InboundPart::split(batch, commit_locks));
+        queue.file_split(sequence, InboundFlowShard::split(batch, commit_locks));
     }
 
     pub(super) fn inbound_context(&self, rx_queue: usize, now: Time) -> inbound::Context<'_, T, U> {
@@ -411,7 +411,7 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
         let queue = self.inbound.queue(rx_queue);
         let context = self.inbound_context(rx_queue, now);
         let mut result = Ok(());
-        let put = |at, (): &mut (), part: &mut InboundPart| {
+        let put = |at, (): &mut (), shard: &mut InboundFlowShard| {
             let commit = |batch: &mut InboundBatch| {
                 let is_in_turn = self.is_in_turn(batch, rx_queue, now);
                 if is_in_turn {
@@ -419,18 +419,18 @@ impl<T: TunQueue, U: UdpSocket> Queues<T, U> {
                 }
                 is_in_turn
             };
-            let deliver = |batch: &InboundBatch, part| {
-                if let Err(error) = delivery.put(context, batch, part) {
+            let deliver = |batch: &InboundBatch, flow_shard| {
+                if let Err(error) = delivery.put(context, batch, flow_shard) {
                     result = Err(error);
                 }
             };
-            match part.put_at(at, commit, deliver) {
+            match shard.put_at(at, commit, deliver) {
                 true => Put::Done,
                 false => Put::Blocked,
             }
         };
-        queue.proceed_all(put, |part| {
-            let Some(batch) = part.end() else { return };
+        queue.proceed_all(put, |shard| {
+            let Some(batch) = shard.end() else { return };
             buffers.inbound.give_back(batch);
             if queue.was_awaited() {
                 self.handle().wake();
